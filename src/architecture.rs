@@ -1,0 +1,1 @@
+//! The dimensions of a decoder-only language model, read from its `config.json`.

@@ -1,0 +1,32 @@
+//! How a command ends when it does not succeed.
+
+/// A failed command; the variant decides the exit code.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// Bad input or usage: exit code 2. The message names the file, the key and what to do.
+    #[error("{0:#}")]
+    BadInput(anyhow::Error),
+    /// Something failed while running: exit code 1.
+    #[error("{0:#}")]
+    Failed(anyhow::Error),
+}
+
+impl CliError {
+    /// Bad input, from any error.
+    pub fn bad_input(error: impl Into<anyhow::Error>) -> Self {
+        Self::BadInput(error.into())
+    }
+
+    /// A failure while running, from any error.
+    pub fn failed(error: impl Into<anyhow::Error>) -> Self {
+        Self::Failed(error.into())
+    }
+
+    /// The process's exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::BadInput(_) => 2,
+            Self::Failed(_) => 1,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Recipes as the files that other training stacks read.

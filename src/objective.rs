@@ -1,0 +1,115 @@
+//! Objectives: the named numbers a study trades off, with their units and directions.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Name of the throughput metric: trained tokens per second, padding not counted.
+pub const THROUGHPUT: &str = "throughput";
+/// Name of the peak-memory metric: highest device bytes in use in measured steps.
+pub const PEAK_MEMORY: &str = "peak_memory";
+/// Name of the loss metric: mean cross-entropy in nats per target token on the held-out set.
+pub const LOSS: &str = "loss";
+
+/// Whether a smaller or a larger value is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    Minimize,
+    Maximize,
+}
+
+/// One objective of a study.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Objective {
+    /// Name of the metric that trials report: [`THROUGHPUT`], [`PEAK_MEMORY`], [`LOSS`], or any name that a command
+    /// backend prints.
+    pub metric: String,
+    pub direction: Direction,
+    /// Reference value for the hypervolume, in the metric's own unit; chosen from the trials where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<f64>,
+    /// Number of steps after which the metric is known; absent where only a finished trial knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known_after: Option<u64>,
+}
+
+impl Objective {
+    /// The objective for `metric` with its natural direction: throughput is maximised, anything else minimised.
+    pub fn new(metric: &str) -> Self {
+        let direction = if metric == THROUGHPUT {
+            Direction::Maximize
+        } else {
+            Direction::Minimize
+        };
+        Self {
+            metric: metric.to_owned(),
+            direction,
+            reference: None,
+            known_after: None,
+        }
+    }
+
+    /// The metric's unit, where it is one of ours: `tokens/s`, `bytes`, `nats`; empty for other metrics.
+    pub fn unit(&self) -> &'static str {
+        match self.metric.as_str() {
+            THROUGHPUT => "tokens/s",
+            PEAK_MEMORY => "bytes",
+            LOSS => "nats",
+            _ => "",
+        }
+    }
+
+    /// Turns a metric value into one that is minimised (a maximised one changes its sign). Its own inverse.
+    pub fn minimised(&self, value: f64) -> f64 {
+        match self.direction {
+            Direction::Minimize => value,
+            Direction::Maximize => -value,
+        }
+    }
+}
+
+/// A bound that a setting must keep to be recommended or put on the front, such as `peak_memory <= 22 GiB`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Constraint {
+    pub metric: String,
+    pub bound: Bound,
+}
+
+/// Which side of a limit is allowed; limits are in the metric's own unit and included.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Constraint {
+    /// Whether `value` keeps the bound.
+    pub fn holds(&self, value: f64) -> bool {
+        match self.bound {
+            Bound::AtMost(limit) => value <= limit,
+            Bound::AtLeast(limit) => value >= limit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn throughput_is_maximised_and_the_rest_minimised() {
+        assert_eq!(Objective::new(THROUGHPUT).minimised(2.0), -2.0);
+        assert_eq!(Objective::new(LOSS).minimised(2.0), 2.0);
+        assert_eq!(Objective::new("f1").direction, Direction::Minimize);
+    }
+
+    #[test]
+    fn bounds_include_their_limit() {
+        let at_most = Constraint {
+            metric: PEAK_MEMORY.into(),
+            bound: Bound::AtMost(2.0),
+        };
+        assert!(at_most.holds(2.0) && !at_most.holds(2.1) && !at_most.holds(f64::NAN));
+    }
+}

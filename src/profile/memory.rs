@@ -1,0 +1,136 @@
+//! Exact host memory: an allocator that counts.
+//!
+//! Every allocation of the process passes through [`CountingAllocator`], which keeps the bytes in use and their highest
+//! value since the last reset. On the CPU this is the trial's peak memory, exact to the byte and the same in every run,
+//! unlike the resident set size, which depends on what the system's allocator gives back. With a limit set, a request
+//! above it ends the process at once with [`OUT_OF_MEMORY_EXIT`]: an allocator cannot return an error to code that
+//! expects none, and a trial process is cheap to replace.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Exit code of a process that asked for more than its memory limit.
+pub const OUT_OF_MEMORY_EXIT: i32 = 86;
+
+static IN_USE: AtomicU64 = AtomicU64::new(0);
+static PEAK: AtomicU64 = AtomicU64::new(0);
+static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// The system's allocator, counted.
+pub struct CountingAllocator(());
+
+impl CountingAllocator {
+    pub const fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Default for CountingAllocator {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Adds to the count; ends the process where the limit is passed.
+fn take(bytes: u64) {
+    let in_use = IN_USE.fetch_add(bytes, Relaxed) + bytes;
+    PEAK.fetch_max(in_use, Relaxed);
+    let limit = LIMIT.load(Relaxed);
+    if in_use > limit {
+        end_out_of_memory(in_use - bytes, bytes, limit);
+    }
+}
+
+fn give_back(bytes: u64) {
+    IN_USE.fetch_sub(bytes, Relaxed);
+}
+
+/// Reports on standard output, as one JSON line that a coordinator reads, and ends the process. It must not allocate.
+#[cold]
+fn end_out_of_memory(in_use: u64, requested: u64, limit: u64) -> ! {
+    use std::io::Write;
+    LIMIT.store(u64::MAX, Relaxed);
+    let mut line = [0u8; 192];
+    let mut cursor = std::io::Cursor::new(&mut line[..]);
+    // The leading line break ends a line that another thread may have begun.
+    let _ = writeln!(
+        cursor,
+        "\n{{\"event\":\"out_of_memory\",\"in_use_bytes\":{in_use},\"requested_bytes\":{requested},\"limit_bytes\":{limit}}}"
+    );
+    let length = cursor.position() as usize;
+    // SAFETY: the buffer outlives the call; `_exit` ends the process without running any code of ours.
+    unsafe {
+        libc::write(libc::STDOUT_FILENO, line.as_ptr().cast(), length);
+        libc::_exit(OUT_OF_MEMORY_EXIT)
+    }
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; only counters are touched beside it.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        take(layout.size() as u64);
+        // SAFETY: the caller keeps GlobalAlloc's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        take(layout.size() as u64);
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        give_back(layout.size() as u64);
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // Growing may copy, and then both blocks exist; counting the new one first keeps the peak an upper bound.
+        take(new_size as u64);
+        // SAFETY: as above.
+        let moved = unsafe { System.realloc(pointer, layout, new_size) };
+        give_back(layout.size() as u64);
+        moved
+    }
+}
+
+/// The counters of this process.
+pub struct HostMemory;
+
+impl HostMemory {
+    /// Bytes allocated now.
+    pub fn in_use_bytes() -> u64 {
+        IN_USE.load(Relaxed)
+    }
+
+    /// Highest bytes allocated since the last [`HostMemory::reset_peak`].
+    pub fn peak_bytes() -> u64 {
+        PEAK.load(Relaxed)
+    }
+
+    /// Starts a new peak from what is in use now.
+    pub fn reset_peak() {
+        PEAK.store(IN_USE.load(Relaxed), Relaxed);
+    }
+
+    /// Sets the bytes above which the process ends with [`OUT_OF_MEMORY_EXIT`]; `None` lifts the limit.
+    pub fn set_limit(limit_bytes: Option<u64>) {
+        LIMIT.store(limit_bytes.unwrap_or(u64::MAX), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_block_shows_in_the_peak() {
+        HostMemory::reset_peak();
+        let before = HostMemory::in_use_bytes();
+        let block = vec![1u8; 64 << 20];
+        assert!(HostMemory::peak_bytes() >= before + (64 << 20));
+        drop(block);
+        assert!(HostMemory::in_use_bytes() < before + (64 << 20));
+    }
+}

@@ -1,0 +1,5 @@
+//! Measuring a trial: clock, memory, steady state.
+
+mod memory;
+
+pub use memory::{CountingAllocator, HostMemory};

@@ -1,0 +1,1 @@
+//! Summaries of a study as text, HTML and JSON.

@@ -1,0 +1,24 @@
+//! The seam between the study loop and the search methods.
+
+use crate::objective::{Constraint, Objective};
+use crate::space::SearchSpace;
+use crate::study::{Params, Trial};
+
+/// What is being searched.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    pub space: SearchSpace,
+    pub objectives: Vec<Objective>,
+    pub constraints: Vec<Constraint>,
+}
+
+/// Proposes the next parameters from what has been tried so far.
+pub trait Sampler: Send {
+    /// Name as the space file and the database write it.
+    fn name(&self) -> &'static str;
+
+    /// Returns parameters inside the problem's space, or `None` when there is nothing left to try. The same history and
+    /// seed give the same answer: what a sampler needs to know it derives from the history (trials still running
+    /// included), so that a resumed study goes on as if it had never stopped.
+    fn ask(&mut self, problem: &Problem, history: &[Trial]) -> Option<Params>;
+}

@@ -1,0 +1,1 @@
+//! The results database: the only SQL of the program.

@@ -1,0 +1,11 @@
+//! A study and its trials as plain values: what was asked, what was run, how it ended.
+
+mod metrics;
+mod params;
+mod plan;
+mod trial;
+
+pub use metrics::Metrics;
+pub use params::{ParamValue, Params};
+pub use plan::{MeasurePlan, TrainPlan, TrialPlan};
+pub use trial::{FailReason, Phase, Trial, TrialNumber, TrialState};

@@ -1,0 +1,147 @@
+//! A trial: its params and how it ended.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Metrics, Params};
+
+/// Number of a trial within its study, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TrialNumber(pub u64);
+
+impl std::fmt::Display for TrialNumber {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// One evaluation of params.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    pub number: TrialNumber,
+    pub params: Params,
+    pub state: TrialState,
+}
+
+/// How a trial ended, or that it has not.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum TrialState {
+    Waiting,
+    Running,
+    Complete {
+        metrics: Metrics,
+    },
+    /// Stopped early: by which rule, after which step, with what was known by then.
+    Pruned {
+        at_step: u64,
+        rule: String,
+        metrics: Metrics,
+    },
+    Failed {
+        reason: FailReason,
+        metrics: Metrics,
+    },
+    /// Never run, because it was predicted not to fit.
+    Skipped {
+        reason: String,
+    },
+}
+
+impl TrialState {
+    /// Name of the state as the database holds it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Complete { .. } => "complete",
+            Self::Pruned { .. } => "pruned",
+            Self::Failed { .. } => "failed",
+            Self::Skipped { .. } => "skipped",
+        }
+    }
+
+    /// Whether nothing more will happen to the trial.
+    pub fn is_finished(&self) -> bool {
+        !matches!(self, Self::Waiting | Self::Running)
+    }
+
+    /// What was measured, for states that measured something.
+    pub fn metrics(&self) -> Option<&Metrics> {
+        match self {
+            Self::Complete { metrics } | Self::Pruned { metrics, .. } | Self::Failed { metrics, .. } => Some(metrics),
+            Self::Waiting | Self::Running | Self::Skipped { .. } => None,
+        }
+    }
+}
+
+/// Why a trial failed. Running out of memory and diverging are results of a setting, not errors of the program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum FailReason {
+    OutOfMemory {
+        phase: Phase,
+        /// Bytes in use when the request failed.
+        in_use_bytes: Option<u64>,
+        /// Bytes that were asked for.
+        requested_bytes: Option<u64>,
+        limit_bytes: Option<u64>,
+    },
+    /// The training loss stopped being a finite number, or exploded.
+    Diverged {
+        at_step: u64,
+        /// The last finite loss, if there was one.
+        loss: Option<f64>,
+    },
+    /// The trial process died or reported an error.
+    Crashed {
+        phase: Phase,
+        message: String,
+    },
+    TimedOut {
+        phase: Phase,
+        after_s: f64,
+    },
+    /// The settings cannot be run at all (rank above a dimension, unknown module, ...).
+    Invalid {
+        message: String,
+    },
+}
+
+impl FailReason {
+    /// Name of the outcome as the database holds it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::OutOfMemory { .. } => "out_of_memory",
+            Self::Diverged { .. } => "diverged",
+            Self::Crashed { .. } => "crashed",
+            Self::TimedOut { .. } => "timed_out",
+            Self::Invalid { .. } => "invalid",
+        }
+    }
+}
+
+/// Part of a trial's life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Reading the base model and the data.
+    #[default]
+    Load,
+    /// Measuring throughput and memory.
+    Profile,
+    Train,
+    Evaluate,
+}
+
+impl Phase {
+    /// Name of the phase as the database holds it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::Profile => "profile",
+            Self::Train => "train",
+            Self::Evaluate => "evaluate",
+        }
+    }
+}

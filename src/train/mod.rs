@@ -1,0 +1,10 @@
+//! The training engine: base model, adapters, data path, forward, backward and optimizer step.
+//!
+//! It knows a [`Recipe`](crate::recipe::Recipe) and nothing of studies, search or storage.
+
+pub mod data;
+mod parameters;
+mod step;
+
+pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot, Parameters};
+pub use step::{Control, Evaluation, StepEvent, StepObserver, StepSeconds};

@@ -1,0 +1,72 @@
+//! What the trainer tells while it runs: the seam between the engine and whoever watches it.
+
+use serde::{Deserialize, Serialize};
+
+/// One finished optimizer step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepEvent {
+    /// Number of the step, from 1.
+    pub step: u64,
+    /// Training loss before the step: mean over the target tokens of the global batch, in nats.
+    pub loss: f64,
+    pub learning_rate: f64,
+    /// Global norm of the adapter gradients before clipping.
+    pub grad_norm: f64,
+    /// Tokens that went through the model; padding is never counted.
+    pub tokens: u64,
+    /// Tokens that counted in the loss.
+    pub target_tokens: u64,
+    pub seconds: StepSeconds,
+}
+
+/// Where the time of one step went, in seconds of wall clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepSeconds {
+    /// Waiting for the batch.
+    pub data: f64,
+    pub forward: f64,
+    /// Backward, recomputation for activation checkpointing included.
+    pub backward: f64,
+    /// Clipping and parameter update.
+    pub optimizer: f64,
+    /// The whole step.
+    pub total: f64,
+}
+
+/// One evaluation on the held-out set.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Optimizer steps taken before it.
+    pub step: u64,
+    /// Training tokens seen before it.
+    pub tokens: u64,
+    /// Mean cross-entropy per held-out target token, in nats.
+    pub loss: f64,
+    /// Share of target tokens whose most likely prediction is right, in [0, 1].
+    pub accuracy: f64,
+    pub target_tokens: u64,
+    pub seconds: f64,
+}
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    Continue,
+    Stop,
+}
+
+/// Watches a training. The defaults watch nothing, so an observer writes only what it needs.
+pub trait StepObserver {
+    /// Called after each optimizer step.
+    fn step(&mut self, _event: &StepEvent) -> Control {
+        Control::Continue
+    }
+
+    /// Called after each evaluation.
+    fn evaluation(&mut self, _evaluation: &Evaluation) -> Control {
+        Control::Continue
+    }
+}
+
+/// The observer that watches nothing.
+impl StepObserver for () {}

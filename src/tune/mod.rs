@@ -1,0 +1,1 @@
+//! The study loop: ask, decide, run, tell, record.

@@ -1,0 +1,68 @@
+//! The seam between the study loop and whatever runs trials.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::recipe::Recipe;
+use crate::study::{Phase, TrialNumber, TrialPlan, TrialState};
+use crate::train::{Evaluation, StepEvent};
+
+/// One trial to run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrialRequest {
+    pub number: TrialNumber,
+    pub recipe: Recipe,
+    pub plan: TrialPlan,
+    /// Device memory above which the trial is out of memory, in bytes.
+    pub memory_limit_bytes: Option<u64>,
+    /// Wall time after which the trial is stopped, in seconds.
+    pub time_limit_s: Option<f64>,
+}
+
+/// What an evaluator tells about its trials.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum TrialEvent {
+    /// A phase began.
+    Phase { number: TrialNumber, phase: Phase },
+    Step {
+        number: TrialNumber,
+        phase: Phase,
+        step: StepEvent,
+    },
+    Evaluation {
+        number: TrialNumber,
+        evaluation: Evaluation,
+    },
+    /// The trial ended; nothing more comes from it. `state` is never `Waiting` or `Running`.
+    Ended {
+        number: TrialNumber,
+        state: TrialState,
+        wall_s: f64,
+    },
+}
+
+/// Runs trials, one or several at a time.
+pub trait Evaluator {
+    /// Trials that may run side by side.
+    fn capacity(&self) -> usize;
+
+    /// Starts a trial. At most [`Evaluator::capacity`] may be under way.
+    fn submit(&mut self, request: TrialRequest) -> Result<(), EvaluatorError>;
+
+    /// Waits for the next event; `None` when `timeout` passed without one.
+    fn next_event(&mut self, timeout: Duration) -> Result<Option<TrialEvent>, EvaluatorError>;
+
+    /// Asks a trial to stop; it still ends with an event.
+    fn cancel(&mut self, number: TrialNumber) -> Result<(), EvaluatorError>;
+}
+
+/// The evaluator itself cannot go on (a trial that fails is an event, not an error).
+#[derive(Debug, thiserror::Error)]
+pub enum EvaluatorError {
+    #[error("cannot start the trial process {program}: {source}")]
+    Start { program: String, source: std::io::Error },
+    #[error("all {capacity} places are taken")]
+    Full { capacity: usize },
+}
