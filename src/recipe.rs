@@ -3,11 +3,15 @@
 //! A search space fixes some of them and samples the rest; `recipe.yaml` files hold one. Every field has a default
 //! except the model, the data and, for LoRA, nothing else: `peft-tune train` runs what is written here.
 
+mod keys;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use keys::RecipeKey;
 
 /// Settings of one fine-tuning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
