@@ -3,6 +3,7 @@
 //! It knows a [`Recipe`](crate::recipe::Recipe) and nothing of studies, search or storage.
 
 pub mod data;
+pub mod ops;
 mod parameters;
 mod step;
 
