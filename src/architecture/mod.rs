@@ -14,4 +14,5 @@ mod tensors;
 pub use dimensions::{Activation, Architecture, Dtype, Family, LayerAttention, NormPlacement};
 pub use error::ArchitectureError;
 pub use rope::{Rope, RopeScaling};
+pub(crate) use tensors::{EMBEDDING, FINAL_NORM, LM_HEAD};
 pub use tensors::{LinearModule, LinearRole, ParameterCount, TensorShape};

@@ -2,10 +2,18 @@
 //!
 //! It knows a [`Recipe`](crate::recipe::Recipe) and nothing of studies, search or storage.
 
+mod base;
 pub mod data;
+pub mod device;
+mod error;
+mod model;
 pub mod ops;
 mod parameters;
 mod step;
+mod weights;
 
+pub use base::BaseModel;
+pub use error::{DeviceError, TrainError, WeightsError};
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot, Parameters};
 pub use step::{Control, Evaluation, StepEvent, StepObserver, StepSeconds};
+pub use weights::Checkpoint;
