@@ -2,7 +2,9 @@
 //!
 //! It knows a [`Recipe`](crate::recipe::Recipe) and nothing of studies, search or storage.
 
+pub mod adapter;
 pub mod data;
+pub mod optimizer;
 mod parameters;
 mod step;
 
