@@ -2,12 +2,14 @@
 //!
 //! It knows a [`Recipe`](crate::recipe::Recipe) and nothing of studies, search or storage.
 
+pub mod adapter;
 mod base;
 pub mod data;
 pub mod device;
 mod error;
 mod model;
 pub mod ops;
+pub mod optimizer;
 mod parameters;
 mod step;
 mod weights;
