@@ -5,6 +5,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 
+use super::adapter::{BaseShape, LinearShape, ParameterShape};
 use super::weights::Checkpoint;
 use super::{TrainError, WeightsError};
 use crate::architecture::{Architecture, LM_HEAD};
@@ -25,6 +26,13 @@ impl Weight {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Dense(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
+        }
+    }
+
+    /// Rows `start..start + rows`, without a copy.
+    pub(crate) fn rows(&self, start: usize, rows: usize) -> candle_core::Result<Self> {
+        match self {
+            Self::Dense(tensor) => Ok(Self::Dense(tensor.narrow(0, start, rows)?)),
         }
     }
 
@@ -140,6 +148,36 @@ impl BaseModel {
     /// The architecture has no such tensor.
     pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
         Ok(self.weight(name)?.dense()?)
+    }
+
+    /// Names and shapes of what an adapter can attach to.
+    pub fn shape(&self) -> BaseShape {
+        let architecture = &self.architecture;
+        let modules = architecture.linear_modules();
+        let mut linears = Vec::new();
+        for layer in 0..architecture.layers.len() {
+            linears.extend(modules.iter().map(|module| LinearShape {
+                name: format!("{}.{}", Architecture::layer_name(layer), module.name),
+                inputs: module.in_features,
+                outputs: module.out_features,
+                bias: module.bias,
+            }));
+        }
+        let of_linear = |name: &str| {
+            let module = name.strip_suffix(".weight").or_else(|| name.strip_suffix(".bias"));
+            module.is_some_and(|module| modules.iter().any(|linear| module.ends_with(linear.name)))
+        };
+        let others = architecture.tensors().into_iter().filter(|tensor| !of_linear(&tensor.name));
+        BaseShape {
+            layers: architecture.layers.len(),
+            linears,
+            others: others
+                .map(|tensor| ParameterShape {
+                    name: tensor.name,
+                    shape: tensor.shape,
+                })
+                .collect(),
+        }
     }
 
     /// The weight `name` as it is stored.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::adapter::AdapterError;
 use crate::architecture::ArchitectureError;
 
 /// A checkpoint that cannot be loaded.
@@ -112,6 +113,9 @@ pub enum TrainError {
 
     #[error(transparent)]
     Device(#[from] DeviceError),
+
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
 
     #[error(
         "the {micro_batches} micro-batch(es) of this step hold {tokens} tokens and not one target; raise \
