@@ -61,11 +61,15 @@ fn an_adapter_of_principal_components_matches_on_its_residual_model() {
 }
 
 fn assert_training(variant: &str, change: impl FnOnce(&mut Recipe)) {
+    assert_training_within(F32, variant, change);
+}
+
+fn assert_training_within(tolerance: f64, variant: &str, change: impl FnOnce(&mut Recipe)) {
     let mut recipe = recipe(&folder("ref_llama").join("adapter_init"));
     change(&mut recipe);
     let mut trainer = Trainer::new(base("ref_llama", Precision::Fp32), &recipe, 20).unwrap();
     let actual = losses(&mut trainer, &whole_batch("ref_llama"), 20);
-    assert_close(&actual, &expected(variant), F32, variant);
+    assert_close(&actual, &expected(variant), tolerance, variant);
 }
 
 #[test]
@@ -80,7 +84,10 @@ fn optimizers_match() {
         recipe.optimizer.kind = OptimizerKind::Sgd;
         recipe.optimizer.learning_rate = 0.1;
     });
-    assert_training("loraplus_ratio16_adamw", |recipe| recipe.optimizer.loraplus_ratio = Some(16.0));
+    // Its learning rate of 0.016 carries each step's rounding into the next ones, sixteen times as far as the others'.
+    assert_training_within(5e-5, "loraplus_ratio16_adamw", |recipe| {
+        recipe.optimizer.loraplus_ratio = Some(16.0);
+    });
 }
 
 #[test]
