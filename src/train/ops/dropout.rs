@@ -1,11 +1,20 @@
 //! Dropout whose mask is a function of (seed, element index) only.
 //!
-//! Element i of a tensor is dropped with probability p and multiplied by 1 / (1 - p) otherwise. The random number of
-//! element i is word i mod 4 of Philox 4x32-10 (Salmon et al. 2011, <https://doi.org/10.1145/2063384.2063405>) at counter
-//! i / 4 with the seed as key. Nothing is stored: recomputation, the backward (the same op on the gradient), any split
-//! into micro-batches and any number of threads see the same mask.
+//! Element i of a tensor is dropped with probability p and multiplied by 1 / (1 - p) otherwise. With i = 64 g + 16 w + l
+//! (w < 4, l < 16), its random number is word w of Philox 4x32-10 (Salmon et al. 2011,
+//! <https://doi.org/10.1145/2063384.2063405>) at counter 16 g + l with the seed as key: sixteen neighbours take the same
+//! word of sixteen counters, so that a vector register computes them at once. Nothing is stored: recomputation, the
+//! backward (the same op on the gradient), any split into micro-batches and any number of threads see the same mask.
 
+use super::element::{Element, with_element};
+use super::simd::{LANES, multiversion};
+use super::storage::{Elements, Unwritten, is_fused, rows_per_task};
 use candle_core::{Result, Tensor};
+use rayon::prelude::*;
+use std::mem::MaybeUninit;
+
+/// Elements that share sixteen counters.
+const GROUP: u64 = 64;
 
 /// Drops elements of `x` (any shape) with probability `p` in [0, 1); element i of `x` has index i.
 ///
@@ -22,47 +31,103 @@ pub fn apply_from(x: &Tensor, seed: u64, first_element: u64, p: f64) -> Result<T
     if p == 0.0 {
         return Ok(x.clone());
     }
-    reference::apply_from(x, seed, first_element, p)
+    if !is_fused(x) {
+        return reference::apply_from(x, seed, first_element, p);
+    }
+    let x = x.contiguous()?;
+    let mask = Mask::new(seed, p);
+    with_element!(x.dtype(), T => {
+        let values = Elements::<T>::new(&x)?;
+        let (task, mut y) = (rows_per_task(1), Unwritten::<T>::new(values.len()));
+        let blocks = y.slots().par_chunks_mut(task).zip(values.par_chunks(task)).enumerate();
+        blocks.for_each(|(block, (y, x))| apply_block(x, mask, first_element + (block * task) as u64, y));
+        // SAFETY: apply_block writes every element.
+        unsafe { y.into_tensor(x.dims()) }
+    })
 }
 
-/// Random words below this are dropped.
-fn threshold(p: f64) -> u32 {
-    (p * 4_294_967_296.0) as u32
+/// What the factor of an element depends on besides its index.
+#[derive(Clone, Copy, Debug)]
+struct Mask {
+    seed: u64,
+    /// Random words below this are dropped.
+    threshold: u32,
+    /// Factor on what is kept.
+    scale: f32,
 }
 
-/// Philox 4x32 with ten rounds.
+impl Mask {
+    fn new(seed: u64, p: f64) -> Self {
+        Self {
+            seed,
+            threshold: (p * 4_294_967_296.0) as u32,
+            scale: (1.0 / (1.0 - p)) as f32,
+        }
+    }
+
+    /// Factors of the 64 elements of group `group`.
+    #[inline(always)]
+    fn factors(self, group: u64) -> [[f32; LANES]; 4] {
+        let words = philox(group * LANES as u64, self.seed);
+        words.map(|words| words.map(|word| if word < self.threshold { 0.0 } else { self.scale }))
+    }
+}
+
+/// Philox 4x32 with ten rounds at the counters `first..first + 16`, `first` a multiple of 16: words by number and counter.
 #[inline(always)]
-fn philox(counter: u64, key: u64) -> [u32; 4] {
-    const MULTIPLIERS: (u64, u64) = (0xD251_1F53, 0xCD9E_8D57);
+fn philox(first: u64, key: u64) -> [[u32; LANES]; 4] {
+    const MULTIPLIERS: (u32, u32) = (0xD251_1F53, 0xCD9E_8D57);
     let (mut key0, mut key1) = (key as u32, (key >> 32) as u32);
-    let mut words = [counter as u32, (counter >> 32) as u32, 0, 0];
+    let low = std::array::from_fn(|lane| first as u32 + lane as u32);
+    let mut words = [low, [(first >> 32) as u32; LANES], [0; LANES], [0; LANES]];
     for _ in 0..10 {
-        let (first, second) = (MULTIPLIERS.0 * u64::from(words[0]), MULTIPLIERS.1 * u64::from(words[2]));
-        words = [
-            (second >> 32) as u32 ^ words[1] ^ key0,
-            second as u32,
-            (first >> 32) as u32 ^ words[3] ^ key1,
-            first as u32,
-        ];
+        let mut next = [[0; LANES]; 4];
+        for lane in 0..LANES {
+            let first = u64::from(MULTIPLIERS.0) * u64::from(words[0][lane]);
+            let second = u64::from(MULTIPLIERS.1) * u64::from(words[2][lane]);
+            next[0][lane] = (second >> 32) as u32 ^ words[1][lane] ^ key0;
+            next[1][lane] = second as u32;
+            next[2][lane] = (first >> 32) as u32 ^ words[3][lane] ^ key1;
+            next[3][lane] = first as u32;
+        }
+        words = next;
         key0 = key0.wrapping_add(0x9E37_79B9);
         key1 = key1.wrapping_add(0xBB67_AE85);
     }
     words
 }
 
+multiversion! {
+    /// y = mask x for a block whose first element has index `first`.
+    fn apply_block<T: Element>(x: &[T], mask: Mask, first: u64, y: &mut [MaybeUninit<T>]) {
+        let mut done = 0;
+        while done < x.len() {
+            let index = first + done as u64;
+            let factors = mask.factors(index / GROUP);
+            let factors = &factors.as_flattened()[(index % GROUP) as usize..];
+            let end = (done + factors.len()).min(x.len());
+            for ((y, x), factor) in y[done..end].iter_mut().zip(&x[done..end]).zip(factors) {
+                y.write(T::narrow(x.widen() * factor));
+            }
+            done = end;
+        }
+    }
+}
+
 /// The op in plain candle ops; the mask is made on the host.
 pub mod reference {
-    use super::{philox, threshold};
+    use super::{GROUP, Mask};
     use candle_core::{Result, Tensor};
 
     /// See [`super::apply_from`].
     pub fn apply_from(x: &Tensor, seed: u64, first_element: u64, p: f64) -> Result<Tensor> {
-        let (threshold, scale) = (threshold(p), (1.0 / (1.0 - p)) as f32);
-        let mask: Vec<f32> = (first_element..first_element + x.elem_count() as u64)
-            .map(|index| philox(index / 4, seed)[(index % 4) as usize])
-            .map(|word| if word < threshold { 0.0 } else { scale })
-            .collect();
-        x * Tensor::from_vec(mask, x.shape(), x.device())?.to_dtype(x.dtype())?
+        let mask = Mask::new(seed, p);
+        let end = first_element + x.elem_count() as u64;
+        let groups = first_element / GROUP..end.div_ceil(GROUP);
+        let factors: Vec<f32> = groups.flat_map(|group| mask.factors(group)).flatten().collect();
+        let first = (first_element % GROUP) as usize;
+        let factors = Tensor::from_slice(&factors[first..first + x.elem_count()], x.shape(), x.device())?;
+        x * factors.to_dtype(x.dtype())?
     }
 }
 
@@ -78,7 +143,21 @@ mod tests {
     /// First line of the known answers in Random123's `kat_vectors` for philox4x32-10.
     #[test]
     fn philox_gives_the_published_words() {
-        assert_eq!(philox(0, 0), [0x6627_E8D5, 0xE169_C58D, 0xBC57_AC4C, 0x9B00_DBD8]);
+        let first = philox(0, 0).map(|words| words[0]);
+        assert_eq!(first, [0x6627_E8D5, 0xE169_C58D, 0xBC57_AC4C, 0x9B00_DBD8]);
+    }
+
+    #[test]
+    fn fused_and_reference_forms_draw_the_same_mask() {
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let x = ones(40_000).to_dtype(dtype).unwrap();
+            let fused = apply_from(&x, 9, 77, 0.5).unwrap().to_dtype(DType::F32).unwrap();
+            let plain = reference::apply_from(&x, 9, 77, 0.5)
+                .unwrap()
+                .to_dtype(DType::F32)
+                .unwrap();
+            assert_eq!(fused.to_vec1::<f32>().unwrap(), plain.to_vec1::<f32>().unwrap());
+        }
     }
 
     #[test]

@@ -8,8 +8,10 @@
 //!
 //! y_t = table[ids_t]; the gradient of the table gets dy_t added to row ids_t.
 
+use super::element::{Element, with_element};
 use super::shape;
-use candle_core::{Result, Tensor};
+use super::storage::{Elements, is_fused, update};
+use candle_core::{DType, Result, Tensor};
 
 /// The rows of `table` that `ids` name, (T, H).
 pub fn forward(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
@@ -20,7 +22,27 @@ pub fn forward(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
 pub fn backward_add(dy: &Tensor, ids: &Tensor, into: &Tensor) -> Result<()> {
     let (_, hidden) = into.dims2()?;
     shape::expect(dy, &[ids.dims1()?, hidden], "embedding: dy")?;
-    reference::backward_add(dy, ids, into)
+    if !is_fused(dy) || ids.dtype() != DType::U32 {
+        return reference::backward_add(dy, ids, into);
+    }
+    let dy = dy.contiguous()?;
+    let ids = Elements::<u32>::new(ids)?;
+    with_element!(dy.dtype(), T => {
+        let dy = Elements::<T>::new(&dy)?;
+        update(into, "embedding", |table| add_rows(&dy, &ids, hidden, table))
+    })
+}
+
+fn add_rows<T: Element>(dy: &[T], ids: &[u32], hidden: usize, table: &mut [f32]) -> Result<()> {
+    // One after the other: two positions may hold the same token, and this is a small part of full fine-tuning only.
+    for (dy, id) in dy.chunks_exact(hidden.max(1)).zip(ids) {
+        let start = *id as usize * hidden;
+        let Some(row) = table.get_mut(start..start + hidden) else {
+            candle_core::bail!("embedding: token {id} is outside the vocabulary");
+        };
+        row.iter_mut().zip(dy).for_each(|(sum, dy)| *sum += dy.widen());
+    }
+    Ok(())
 }
 
 /// The op in plain candle ops.

@@ -6,7 +6,9 @@
 
 pub mod attention;
 pub mod dropout;
+mod element;
 pub mod embedding;
+mod exponential;
 pub mod glu;
 mod kernels;
 pub mod loss_head;
@@ -17,5 +19,7 @@ pub mod residual;
 pub mod rms_norm;
 pub mod rope;
 mod shape;
+mod simd;
+mod storage;
 
 pub use kernels::{Kernels, kernels, set_kernels};

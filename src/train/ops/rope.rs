@@ -10,8 +10,13 @@
 //! With x1 = x[.., ..r/2] and x2 = x[.., r/2..r]: y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin; the dimensions from r on
 //! pass unchanged. The backward is the inverse rotation, that is the same with -sin.
 
+use super::element::{Element, with_element};
 use super::shape;
-use candle_core::{Device, Result, Tensor};
+use super::simd::multiversion;
+use super::storage::{Elements, Unwritten, is_fused, rows_per_task};
+use candle_core::{DType, Device, Result, Tensor};
+use rayon::prelude::*;
+use std::mem::MaybeUninit;
 
 /// Cosines and sines for every position.
 #[derive(Clone, Debug)]
@@ -76,7 +81,64 @@ fn rotate(x: &Tensor, table: &RopeTable, positions: &Tensor, direction: Directio
             2 * half
         );
     }
-    reference::rotate(x, table, positions, direction)
+    if !is_fused(x) || positions.dtype() != DType::U32 || table.cos.dtype() != DType::F32 {
+        return reference::rotate(x, table, positions, direction);
+    }
+    rotate_fused(&x.contiguous()?, table, positions, direction)
+}
+
+fn rotate_fused(x: &Tensor, table: &RopeTable, positions: &Tensor, direction: Direction) -> Result<Tensor> {
+    let (_, heads, head_dim) = x.dims3()?;
+    let (rows, half) = table.cos.dims2()?;
+    let (cos, sin) = (Elements::<f32>::new(&table.cos)?, Elements::<f32>::new(&table.sin)?);
+    let positions = Elements::<u32>::new(positions)?;
+    if let Some(position) = positions.iter().find(|position| **position as usize >= rows) {
+        candle_core::bail!("rope: position {position} is beyond the table of {rows} positions");
+    }
+    let sign = match direction {
+        Direction::Forward => 1.0,
+        Direction::Inverse => -1.0,
+    };
+    with_element!(x.dtype(), T => {
+        let values = Elements::<T>::new(x)?;
+        let (width, mut y) = (heads * head_dim, Unwritten::<T>::new(values.len()));
+        let task = rows_per_task(width);
+        let inputs = values.par_chunks(task * width).zip(positions.par_chunks(task));
+        y.slots().par_chunks_mut(task * width).zip(inputs).for_each(|(y, (x, positions))| {
+            for ((y, x), position) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)).zip(positions) {
+                let row = *position as usize * half..(*position as usize + 1) * half;
+                rotate_token(x, head_dim, &cos[row.clone()], &sin[row], sign, y);
+            }
+        });
+        // SAFETY: rotate_token writes every element of its token.
+        unsafe { y.into_tensor(x.dims()) }
+    })
+}
+
+multiversion! {
+    /// Rotates all heads of one token.
+    fn rotate_token<T: Element>(
+        x: &[T],
+        head_dim: usize,
+        cos: &[f32],
+        sin: &[f32],
+        sign: f32,
+        y: &mut [MaybeUninit<T>],
+    ) {
+        let half = cos.len();
+        for (x, y) in x.chunks_exact(head_dim).zip(y.chunks_exact_mut(head_dim)) {
+            let ((x1, rest), (y1, y_rest)) = (x.split_at(half), y.split_at_mut(half));
+            let ((x2, x_pass), (y2, y_pass)) = (rest.split_at(half), y_rest.split_at_mut(half));
+            for i in 0..half {
+                let (a, b, c, s) = (x1[i].widen(), x2[i].widen(), cos[i], sin[i] * sign);
+                y1[i].write(T::narrow(a * c - b * s));
+                y2[i].write(T::narrow(b * c + a * s));
+            }
+            for (y, x) in y_pass.iter_mut().zip(x_pass) {
+                y.write(*x);
+            }
+        }
+    }
 }
 
 /// The op in plain candle ops.
@@ -121,8 +183,32 @@ pub mod reference {
 
 #[cfg(test)]
 mod tests {
-    use super::super::oracle::{assert_close, random};
+    use super::super::oracle::{assert_close, random, rounded};
     use super::*;
+
+    #[test]
+    fn fused_form_matches_f64() {
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            for (heads, head_dim, half) in [(1, 16, 8), (3, 24, 12), (2, 64, 32), (5, 96, 24), (1, 256, 128)] {
+                let (x, x64) = rounded(&random(&[13, heads, head_dim], 1), dtype);
+                let (table, positions) = (table(half), positions(13));
+                let y64 = reference::forward(&x64, &table, &positions).unwrap();
+                assert_close(&forward(&x, &table, &positions).unwrap(), &y64, "y");
+                let dx64 = reference::backward(&x64, &table, &positions).unwrap();
+                assert_close(&backward(&x, &table, &positions).unwrap(), &dx64, "dx");
+            }
+        }
+    }
+
+    #[test]
+    fn a_position_beyond_the_table_is_refused() {
+        let x = random(&[1, 1, 16], 1).to_dtype(DType::F32).unwrap();
+        let error = forward(&x, &table(8), &Tensor::new(&[64u32], &Device::Cpu).unwrap()).unwrap_err();
+        assert!(
+            error.to_string().contains("position 64 is beyond the table of 64"),
+            "{error}"
+        );
+    }
 
     fn table(half: usize) -> RopeTable {
         let inverse: Vec<f32> = (0..half).map(|i| 10_000f32.powf(-(i as f32) / half as f32)).collect();
@@ -141,10 +227,10 @@ mod tests {
     #[test]
     fn backward_undoes_forward_since_a_rotation_is_orthogonal() {
         for (head_dim, half) in [(16, 8), (24, 12), (96, 24)] {
-            let x = random(&[9, 3, head_dim], 1).to_dtype(candle_core::DType::F32).unwrap();
+            let x = random(&[9, 3, head_dim], 1).to_dtype(DType::F32).unwrap();
             let y = forward(&x, &table(half), &positions(9)).unwrap();
             let back = backward(&y, &table(half), &positions(9)).unwrap();
-            assert_close(&back, &x.to_dtype(candle_core::DType::F64).unwrap(), "inverse");
+            assert_close(&back, &x.to_dtype(DType::F64).unwrap(), "inverse");
         }
     }
 
