@@ -3,3 +3,7 @@
 
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
 mod floors;
+/// Optimizers, schedules and clipping against their reference implementations.
+mod optimizer;
+/// PEFT adapter directories: reading, writing, and refusing damaged ones.
+mod peft_directory;
