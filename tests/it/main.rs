@@ -1,5 +1,17 @@
 //! Integration tests, all in one binary: each further binary would link the whole engine again.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
+/// Loading model directories: shards, damage, disagreement with the configuration.
+mod checkpoints;
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
 mod floors;
+/// Reading the references in `tests/golden/ref_*`; no tests of its own.
+mod golden;
+/// Optimizers, schedules and clipping against their reference implementations.
+mod optimizer;
+/// The engine's losses, gradients and logits on every model family, against PEFT's.
+mod parity;
+/// PEFT adapter directories: reading, writing, and refusing damaged ones.
+mod peft_directory;
+/// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
+mod variants;
