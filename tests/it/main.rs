@@ -3,3 +3,5 @@
 
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
 mod floors;
+/// Study and recipe files: what they mean, and what each mistake says.
+mod space;
