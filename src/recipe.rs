@@ -89,7 +89,7 @@ pub struct DataSettings {
 
 /// Where the held-out rows come from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "write a fraction such as 0.1, a file or a list of files")]
 pub enum HeldOut {
     /// Fraction of the training rows, in (0, 1); which rows is decided by the recipe's seed.
     Fraction(f64),
@@ -208,7 +208,7 @@ impl AdapterSettings {
 
 /// Which linear layers get an adapter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "write one of all-linear, attention, mlp, or a list of module names")]
 pub enum TargetModules {
     /// A shorthand: `all-linear` (every linear layer but the LM head), `attention` (q, k, v, o) or `mlp`.
     Preset(TargetPreset),
@@ -456,7 +456,7 @@ pub enum TrainingLength {
 
 /// One value or a list of them in the file; always a list here.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "write a file or a list of files")]
 enum OneOrMany {
     One(PathBuf),
     Many(Vec<PathBuf>),

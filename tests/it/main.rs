@@ -15,3 +15,5 @@ mod parity;
 mod peft_directory;
 /// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
 mod variants;
+/// Study and recipe files: what they mean, and what each mistake says.
+mod space;
