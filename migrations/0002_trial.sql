@@ -11,7 +11,7 @@ create table trial (
     phase text check (phase in ('load', 'profile', 'train', 'evaluate')), -- Phase it is in, or in which it failed.
     attempt integer not null check (attempt >= 1), -- Times it was started; above 1 where a killed search repeated it.
     machine_id integer references machine (id), -- Machine that ran it.
-    recipe text not null check (json_valid(recipe)), -- JSON of the complete recipe.
+    recipe text check (recipe is null or json_valid(recipe)), -- JSON of the complete recipe; null with a command backend, and for params that make none.
     started_at text not null default (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), -- When the last attempt started (UTC, ISO 8601).
     ended_at text,                      -- When it ended (UTC, ISO 8601).
     wall_s real check (wall_s >= 0 and wall_s <= 1.7976931348623157e308), -- Wall-clock seconds of the last attempt.

@@ -15,7 +15,8 @@ pub struct TrialDetail {
     /// Phase it is in, or in which it was stopped.
     pub phase: Option<String>,
     /// The recipe as it was stored: a newer version may have added settings since.
-    pub recipe: serde_json::Value,
+    /// `None` with a command backend, and where the params made none.
+    pub recipe: Option<serde_json::Value>,
     /// UTC, ISO 8601.
     pub started_at: String,
     /// UTC, ISO 8601.
@@ -47,7 +48,7 @@ struct DetailRow {
     id: i64,
     attempt: i64,
     phase: Option<String>,
-    recipe: String,
+    recipe: Option<String>,
     started_at: String,
     ended_at: Option<String>,
     wall_s: Option<f64>,
@@ -84,7 +85,10 @@ impl Store {
             trial,
             attempt: to_u64(row.attempt),
             phase: row.phase,
-            recipe: self.read_json(&row.recipe, || format!("the recipe of trial {number}"))?,
+            recipe: match &row.recipe {
+                Some(recipe) => Some(self.read_json(recipe, || format!("the recipe of trial {number}"))?),
+                None => None,
+            },
             started_at: row.started_at,
             ended_at: row.ended_at,
             wall_s: row.wall_s,

@@ -21,7 +21,8 @@ struct TrialRow {
 }
 
 impl Store {
-    /// Starts a trial: a new one, or one that was handed back. Returns which attempt it is, from 1.
+    /// Starts a trial: a new one, or one that was handed back. Returns which attempt it is, from 1. `recipe` is `None`
+    /// for a command backend, and for params that make no recipe.
     ///
     /// # Errors
     /// [`StoreError::WrongState`] where the trial is running or finished, [`StoreError::NotFinite`] for a param.
@@ -30,9 +31,10 @@ impl Store {
         study: StudyId,
         number: TrialNumber,
         params: &Params,
-        recipe: &Recipe,
+        recipe: Option<&Recipe>,
     ) -> Result<u64, StoreError> {
-        let recipe = serde_json::to_string(recipe).map_err(|source| StoreError::Unwritable { what: "recipe", source })?;
+        let recipe = recipe.map(serde_json::to_string).transpose();
+        let recipe = recipe.map_err(|source| StoreError::Unwritable { what: "recipe", source })?;
         let mut transaction = self.begin().await?;
         let found: Option<(i64, String)> = sqlx::query_as("select id, state from trial where study_id = ? and number = ?")
             .bind(study.0)
@@ -48,8 +50,8 @@ impl Store {
             });
         }
         let (id, attempt) = match found {
-            None => self.insert_trial(&mut transaction, study, number, &recipe).await?,
-            Some((id, _)) => self.restart_trial(&mut transaction, id, &recipe).await?,
+            None => self.insert_trial(&mut transaction, study, number, recipe.as_deref()).await?,
+            Some((id, _)) => self.restart_trial(&mut transaction, id, recipe.as_deref()).await?,
         };
         self.replace_params(&mut transaction, id, number, params).await?;
         transaction.commit().await.map_err(|error| self.error(error))?;
@@ -119,6 +121,18 @@ impl Store {
             return Err(self.not_running(&mut transaction, id, number, "waiting").await?);
         }
         transaction.commit().await.map_err(|error| self.error(error))
+    }
+
+    /// Wall-clock seconds of all finished trials of a study.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn spent_s(&self, study: StudyId) -> Result<f64, StoreError> {
+        sqlx::query_scalar("select total(wall_s) from trial where study_id = ? and state not in ('waiting', 'running')")
+            .bind(study.0)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(|error| self.error(error))
     }
 
     /// Every trial of a study in order of number.
@@ -215,7 +229,7 @@ impl Store {
         connection: &mut SqliteConnection,
         study: StudyId,
         number: TrialNumber,
-        recipe: &str,
+        recipe: Option<&str>,
     ) -> Result<(i64, i64), StoreError> {
         sqlx::query_as(
             "insert into trial (study_id, number, state, phase, attempt, machine_id, recipe)
@@ -234,7 +248,7 @@ impl Store {
         &self,
         connection: &mut SqliteConnection,
         id: i64,
-        recipe: &str,
+        recipe: Option<&str>,
     ) -> Result<(i64, i64), StoreError> {
         sqlx::query_as(
             "update trial

@@ -135,3 +135,11 @@ pub enum TrainError {
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
 }
+
+impl TrainError {
+    /// Whether the device had no memory left: the outcome of a setting, rather than a fault.
+    pub fn out_of_memory(&self) -> bool {
+        // candle passes the driver's error on as text only.
+        matches!(self, Self::Candle(error) if error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"))
+    }
+}
