@@ -3,8 +3,10 @@
 //! It knows a [`Recipe`](crate::recipe::Recipe) and nothing of studies, search or storage.
 
 pub mod data;
+pub mod hub;
 mod parameters;
 mod step;
+pub mod tokenizer;
 
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot, Parameters};
 pub use step::{Control, Evaluation, StepEvent, StepObserver, StepSeconds};
