@@ -16,6 +16,10 @@ mod step;
 mod stopwatch;
 mod trainer;
 mod weights;
+pub mod hub;
+mod parameters;
+mod step;
+pub mod tokenizer;
 
 pub use base::BaseModel;
 pub use error::{DeviceError, TrainError, WeightsError};
