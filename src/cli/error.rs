@@ -9,6 +9,9 @@ pub enum CliError {
     /// Something failed while running: exit code 1.
     #[error("{0:#}")]
     Failed(anyhow::Error),
+    /// A person stopped a search: exit code 130, as a shell reports SIGINT.
+    #[error("interrupted; `{command}` goes on from here")]
+    Interrupted { command: String },
 }
 
 impl CliError {
@@ -27,6 +30,7 @@ impl CliError {
         match self {
             Self::BadInput(_) => 2,
             Self::Failed(_) => 1,
+            Self::Interrupted { .. } => 130,
         }
     }
 }

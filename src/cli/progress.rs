@@ -5,7 +5,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::objective::{PEAK_MEMORY, THROUGHPUT};
-use crate::report::{human_bytes, human_seconds};
+use crate::report::{bytes, duration};
 use crate::study::{Params, Trial};
 use crate::tune::{Progress, TuneObserver};
 use crate::worker::TrialEvent;
@@ -56,6 +56,7 @@ impl TuneObserver for SearchProgress {
             TrialEvent::Phase { phase, .. } => phase.name().to_owned(),
             TrialEvent::Step { phase, step, .. } => format!("{} step {}, loss {:.3}", phase.name(), step.step, step.loss),
             TrialEvent::Evaluation { evaluation, .. } => format!("held-out loss {:.4}", evaluation.loss),
+            TrialEvent::Report { step, .. } => format!("step {step}"),
             TrialEvent::Ended { .. } => return,
         };
         self.bar.set_message(format!("{} | {doing}", self.trial));
@@ -72,9 +73,9 @@ fn standing(progress: &Progress) -> String {
         Some(budget) => format!("{}/{budget} trials", progress.finished),
         None => format!("{} trials", progress.finished),
     };
-    text += &format!(", {}", human_seconds(progress.spent_s));
+    text += &format!(", {}", duration(progress.spent_s));
     if let Some(left) = progress.left_s() {
-        text += &format!(", about {} left", human_seconds(left));
+        text += &format!(", about {} left", duration(left));
     }
     let best: Vec<_> = progress.best.iter().map(|(metric, value)| best_value(metric, *value)).collect();
     if best.is_empty() { text } else { format!("{text}; best {}", best.join(", ")) }
@@ -83,7 +84,7 @@ fn standing(progress: &Progress) -> String {
 fn best_value(metric: &str, value: f64) -> String {
     match metric {
         THROUGHPUT => format!("{value:.0} tokens/s"),
-        PEAK_MEMORY => human_bytes(value),
+        PEAK_MEMORY => bytes(value),
         _ => format!("{metric} {value:.4}"),
     }
 }

@@ -3,11 +3,12 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use super::database::DatabaseArgs;
-use super::progress::SearchProgress;
 use super::CliError;
+use super::database::DatabaseArgs;
+use super::output::{terminal_width, write_result};
+use super::progress::SearchProgress;
 use crate::report::{Recommendation, Summary, SummaryInput};
-use crate::search::{Problem, Wish, pareto_front, recommend};
+use crate::search::{Problem, Sampler, SamplerKind, Wish, pareto_front, recommend};
 use crate::space::{Backend, Seconds, Study, StudyFile};
 use crate::store::{DataSetRecord, MachineRecord, ModelRecord, Store, StudyRecord};
 use crate::study::Trial;
@@ -61,9 +62,9 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         objectives: study.objectives.clone(),
         constraints: study.constraints.clone(),
     };
-    let sampler = crate::search::build(study.sampler.kind, &problem, study.seed).map_err(CliError::bad_input)?;
-    let store = Store::open(&args.database.path()).await.map_err(CliError::bad_input)?;
-    let open = store.begin_study(&record_of(study)).await.map_err(CliError::bad_input)?;
+    let sampler = sampler_of(study, &problem)?;
+    let store = Store::open(&args.database.db).await?;
+    let open = store.begin_study(&record_of(study)).await?;
     let interrupt = listen_for_interrupts();
     let mut progress = SearchProgress::new(args.json || !std::io::stderr().is_terminal());
     let parts = TunerParts {
@@ -81,7 +82,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     drop(tuner);
     progress.finish();
     drop(open);
-    store.close().await.map_err(CliError::failed)?;
+    store.close().await?;
     print_summary(args, study, &problem, &history, spent_s)?;
     match ending {
         Ending::Interrupted => Err(CliError::Interrupted { command: resume_command(args) }),
@@ -113,12 +114,11 @@ fn print_summary(
         recommendation: recommendation.as_ref(),
         wall_s,
     });
-    if args.json {
-        println!("{}", summary.to_json().map_err(CliError::failed)?);
-    } else {
-        print!("{}", summary.to_text(super::terminal::width()));
-    }
-    Ok(())
+    let text = match args.json {
+        true => summary.to_json().map_err(CliError::failed)? + "\n",
+        false => summary.to_text(terminal_width()),
+    };
+    write_result(&text)
 }
 
 /// Counts Ctrl-C from now on. The first one asks to finish the trial under way.
@@ -136,14 +136,21 @@ fn listen_for_interrupts() -> Interrupt {
     interrupt
 }
 
+fn sampler_of(study: &Study, problem: &Problem) -> Result<Box<dyn Sampler>, CliError> {
+    if let Some(option) = study.sampler.options.keys().next() {
+        let message = format!("sampler `{}` has no setting `{option}`; remove it", study.sampler.kind.name());
+        return Err(CliError::bad_input(study.reject(&["sampler", option], message)));
+    }
+    let kind: SamplerKind = study.sampler.kind.name().parse().map_err(CliError::bad_input)?;
+    kind.build(problem, study.seed).map_err(|error| CliError::bad_input(study.reject(&["sampler"], error.to_string())))
+}
+
 fn evaluator_of(study: &Study, threads: Option<usize>) -> Result<Box<dyn Evaluator>, CliError> {
     Ok(match &study.backend {
-        Backend::Command(backend) => Box::new(CommandEvaluator::new(backend.clone())),
+        Backend::Command(backend) => Box::new(CommandEvaluator::new(backend.command.clone(), backend.folder.clone(), backend.env.clone())),
         Backend::Native => {
             let program = std::env::current_exe().map_err(CliError::failed)?;
-            let mut arguments = vec!["worker".to_owned()];
-            arguments.extend(threads.map(|threads| format!("--threads={threads}")));
-            Box::new(ProcessEvaluator::new(program, arguments))
+            Box::new(ProcessEvaluator::new(program, vec!["worker".to_owned()], threads))
         }
     })
 }
@@ -182,11 +189,10 @@ fn record_of(study: &Study) -> StudyRecord {
 
 fn machine() -> MachineRecord {
     use sysinfo::System;
-    let system = System::new_with_specifics(
-        sysinfo::RefreshKind::nothing()
-            .with_cpu(sysinfo::CpuRefreshKind::nothing())
-            .with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram()),
-    );
+    let wanted = sysinfo::RefreshKind::nothing()
+        .with_cpu(sysinfo::CpuRefreshKind::nothing())
+        .with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram());
+    let Ok(system) = System::new_with_specifics(wanted) else { return MachineRecord::default() };
     MachineRecord {
         host: System::host_name().unwrap_or_default(),
         os: System::long_os_version().unwrap_or_default(),

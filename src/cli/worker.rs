@@ -5,15 +5,10 @@ use crate::worker::serve;
 
 /// Runs trials that a coordinator sends on standard input (one JSON object a line), and reports on standard output.
 #[derive(Debug, clap::Args)]
-pub struct Args {
-    /// Threads to compute with [default: all cores].
-    #[arg(long)]
-    threads: Option<usize>,
-}
+pub struct Args {}
 
 /// Serves until standard input ends.
-pub fn run(args: Args) -> Result<(), CliError> {
-    crate::train::set_threads(args.threads);
+pub fn run(_args: Args) -> Result<(), CliError> {
     let input = std::io::BufReader::new(std::io::stdin());
     serve(input, std::io::stdout()).map_err(CliError::failed)
 }

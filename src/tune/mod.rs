@@ -1,1 +1,11 @@
 //! The study loop: ask, decide, run, tell, record.
+
+mod error;
+mod interrupt;
+mod observer;
+mod tuner;
+
+pub use error::TuneError;
+pub use interrupt::Interrupt;
+pub use observer::{Progress, TuneObserver};
+pub use tuner::{Ending, Tuner, TunerParts};

@@ -1,7 +1,8 @@
 //! A child process that speaks JSON lines: its standard output as messages, the tail of its standard error kept.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -23,6 +24,14 @@ pub(super) enum Line<M> {
     Closed(String),
 }
 
+/// Where a child runs: by default as its parent does.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Surroundings {
+    pub(super) folder: Option<PathBuf>,
+    /// Set beside the inherited variables.
+    pub(super) env: BTreeMap<String, String>,
+}
+
 /// A running child whose messages are of type `M`. It is killed when dropped.
 pub(super) struct ChildProcess<M> {
     child: Child,
@@ -33,7 +42,7 @@ pub(super) struct ChildProcess<M> {
 impl<M: DeserializeOwned + Send + 'static> ChildProcess<M> {
     /// Starts `program` in a process group of its own, so that a Ctrl-C in the terminal does not reach it: the
     /// coordinator decides what that means for a trial.
-    pub(super) fn start(program: &Path, arguments: &[String], folder: Option<&Path>) -> Result<Self, EvaluatorError> {
+    pub(super) fn start(program: &Path, arguments: &[String], surroundings: &Surroundings) -> Result<Self, EvaluatorError> {
         let start_error = |source| EvaluatorError::Start {
             program: program.display().to_string(),
             source,
@@ -44,7 +53,8 @@ impl<M: DeserializeOwned + Send + 'static> ChildProcess<M> {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        if let Some(folder) = folder {
+        command.envs(&surroundings.env);
+        if let Some(folder) = &surroundings.folder {
             command.current_dir(folder);
         }
         #[cfg(unix)]

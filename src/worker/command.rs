@@ -6,12 +6,13 @@
 //! are not JSON objects of these forms are passed over, so a chatty trainer needs no change. Any other end is a crash,
 //! stored with the tail of its standard error. A trial that is stopped gets SIGTERM, and SIGKILL five seconds later.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::child::{ChildProcess, Line, describe_end};
+use super::child::{ChildProcess, Line, Surroundings, describe_end};
 use super::{Evaluator, EvaluatorError, Task, TrialEvent, TrialRequest};
 use crate::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialState};
 
@@ -23,7 +24,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// An evaluator that runs one program a trial.
 pub struct CommandEvaluator {
     command: Vec<String>,
-    folder: Option<PathBuf>,
+    surroundings: Surroundings,
     current: Option<Current>,
 }
 
@@ -65,7 +66,7 @@ enum Output {
 }
 
 /// Reported numbers; `null` (as many serialisers write NaN) is no number.
-type Values = std::collections::BTreeMap<String, Option<f64>>;
+type Values = BTreeMap<String, Option<f64>>;
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -78,11 +79,12 @@ enum Outcome {
 }
 
 impl CommandEvaluator {
-    /// An evaluator that runs `command` (program and arguments) in `folder` for each trial.
-    pub fn new(command: Vec<String>, folder: Option<PathBuf>) -> Self {
+    /// An evaluator that runs `command` (program and arguments) in `folder` with the environment variables `env` for
+    /// each trial.
+    pub fn new(command: Vec<String>, folder: PathBuf, env: BTreeMap<String, String>) -> Self {
         Self {
             command,
-            folder,
+            surroundings: Surroundings { folder: Some(folder), env },
             current: None,
         }
     }
@@ -233,7 +235,7 @@ impl Evaluator for CommandEvaluator {
                 source,
             });
         };
-        let mut child = ChildProcess::start(program.as_ref(), arguments, self.folder.as_deref())?;
+        let mut child = ChildProcess::start(program.as_ref(), arguments, &self.surroundings)?;
         // A program that does not read its input is not wrong: the params may reach it another way.
         if let Err(error) = child.send(&Input {
             params,
@@ -290,7 +292,7 @@ mod tests {
 
     fn run(script: &str, time_limit_s: Option<f64>) -> (Vec<TrialEvent>, TrialState) {
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
-        let mut evaluator = CommandEvaluator::new(command, None);
+        let mut evaluator = CommandEvaluator::new(command, std::env::temp_dir(), BTreeMap::new());
         let params = Params::from([("x".to_owned(), 0.5.into())]);
         let task = Task::Params { params, seed: 3 };
         let request = TrialRequest {

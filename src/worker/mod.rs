@@ -6,9 +6,13 @@ mod evaluator;
 mod mock;
 mod process;
 mod protocol;
+mod serve;
+mod session;
+mod trial;
 
 pub use command::CommandEvaluator;
 pub use evaluator::{Evaluator, EvaluatorError, Task, TrialEvent, TrialRequest};
 pub use mock::MockEvaluator;
 pub use process::ProcessEvaluator;
 pub use protocol::{ControlMessage, Message, PROTOCOL_VERSION, Request};
+pub use serve::serve;

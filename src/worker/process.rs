@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::child::{ChildProcess, Line, describe_end};
+use super::child::{ChildProcess, Line, Surroundings, describe_end};
 use super::protocol::{ControlMessage, Message, PROTOCOL_VERSION, Request};
 use super::{Evaluator, EvaluatorError, TrialEvent, TrialRequest};
 use crate::profile::OUT_OF_MEMORY_EXIT;
@@ -21,6 +21,7 @@ const GRACE: Duration = Duration::from_secs(5);
 pub struct ProcessEvaluator {
     program: PathBuf,
     arguments: Vec<String>,
+    surroundings: Surroundings,
     worker: Option<ChildProcess<Message>>,
     current: Option<Current>,
 }
@@ -35,14 +36,13 @@ struct Current {
 }
 
 impl ProcessEvaluator {
-    /// An evaluator that starts `program` with `arguments` as its worker, at the first trial.
-    pub fn new(program: PathBuf, arguments: Vec<String>) -> Self {
-        Self {
-            program,
-            arguments,
-            worker: None,
-            current: None,
-        }
+    /// An evaluator that starts `program` with `arguments` as its worker, at the first trial. `threads` limits how many
+    /// threads a trial computes with.
+    pub fn new(program: PathBuf, arguments: Vec<String>, threads: Option<usize>) -> Self {
+        // rayon, and candle with it, reads this once in each process.
+        let threads = threads.map(|threads| ("RAYON_NUM_THREADS".to_owned(), threads.to_string()));
+        let surroundings = Surroundings { env: threads.into_iter().collect(), ..Surroundings::default() };
+        Self { program, arguments, surroundings, worker: None, current: None }
     }
 
     /// Turns one line into an event; `None` for lines that are not for the caller.
@@ -158,7 +158,7 @@ impl Evaluator for ProcessEvaluator {
         }
         // A worker that died between two trials is replaced without a word.
         if !self.worker.as_mut().is_some_and(ChildProcess::is_alive) {
-            self.worker = Some(ChildProcess::start(&self.program, &self.arguments, None)?);
+            self.worker = Some(ChildProcess::start(&self.program, &self.arguments, &self.surroundings)?);
         }
         self.current = Some(Current {
             number: request.number,
