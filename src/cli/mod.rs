@@ -2,7 +2,13 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command line is what prints")]
 
 mod args;
+mod database;
 mod error;
+mod output;
+mod pareto;
+mod query;
+mod show;
+mod studies;
 
 pub use args::main;
 pub use error::CliError;
