@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::CliError;
+use super::{CliError, pareto, query, show, studies};
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
 #[derive(Debug, Parser)]
@@ -15,7 +15,12 @@ struct Arguments {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    Show(show::Args),
+    Pareto(pareto::Args),
+    Query(query::Args),
+    Studies(studies::Args),
+}
 
 /// Runs the program and returns its exit code: 0 done, 1 failed while running, 2 bad input or usage.
 pub fn main() -> ExitCode {
@@ -30,5 +35,10 @@ pub fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Result<(), CliError> {
-    match command {}
+    match command {
+        Command::Show(args) => show::run(args),
+        Command::Pareto(args) => pareto::run(args),
+        Command::Query(args) => query::run(args),
+        Command::Studies(args) => studies::run(args),
+    }
 }

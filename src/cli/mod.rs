@@ -6,7 +6,13 @@
 )]
 
 mod args;
+mod database;
 mod error;
+mod output;
+mod pareto;
+mod query;
+mod show;
+mod studies;
 
 pub use args::main;
 pub use error::CliError;

@@ -92,7 +92,9 @@ impl Store {
     async fn hint(&self, connection: &mut SqliteConnection, message: &str) -> Option<String> {
         let wanted = message.strip_prefix("no such table: ")?;
         let names: Vec<String> = sqlx::query_scalar(
-            "select name from sqlite_schema where type in ('table', 'view') and name not glob '[_s]*q*l*_*' order by name",
+            "select name from sqlite_schema
+             where type in ('table', 'view') and name not like 'sqlite\\_%' escape '\\' and name <> '_sqlx_migrations'
+             order by name",
         )
         .fetch_all(connection)
         .await

@@ -60,6 +60,8 @@ const DOORS: &[(&str, &[&str])] = &[
     ("candle_nn", &["train"]),
     ("cudarc", &["train", "profile"]),
     ("sqlx", &["store"]),
+    ("libsqlite3_sys", &["store"]),
+    ("tabled", &["report"]),
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
     ("anyhow", &["cli"]),

@@ -17,3 +17,9 @@ mod peft_directory;
 mod variants;
 /// Study and recipe files: what they mean, and what each mistake says.
 mod space;
+
+/// `query`, `show`, `pareto` and `studies` as people call them, on real database files.
+mod query;
+
+/// The results database: files, migrations, resuming, being killed, and its document.
+mod store;
