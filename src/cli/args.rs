@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::{CliError, pareto, query, show, studies};
+use super::{CliError, pareto, query, search, show, studies, worker};
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
 #[derive(Debug, Parser)]
@@ -16,10 +16,13 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Search(search::Args),
     Show(show::Args),
     Pareto(pareto::Args),
     Query(query::Args),
     Studies(studies::Args),
+    #[command(hide = true)]
+    Worker(worker::Args),
 }
 
 /// Runs the program and returns its exit code: 0 done, 1 failed while running, 2 bad input or usage.
@@ -36,9 +39,11 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), CliError> {
     match command {
+        Command::Search(args) => search::run(args),
         Command::Show(args) => show::run(args),
         Command::Pareto(args) => pareto::run(args),
         Command::Query(args) => query::run(args),
         Command::Studies(args) => studies::run(args),
+        Command::Worker(args) => worker::run(args),
     }
 }

@@ -10,9 +10,12 @@ mod database;
 mod error;
 mod output;
 mod pareto;
+mod progress;
 mod query;
+mod search;
 mod show;
 mod studies;
+mod worker;
 
 pub use args::main;
 pub use error::CliError;

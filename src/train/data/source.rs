@@ -122,6 +122,21 @@ impl BatchSource {
         micro_batches.collect()
     }
 
+    /// The micro-batch that needs the most memory: of the rows with the most tokens.
+    pub fn longest_micro_batch(&self) -> MicroBatch {
+        let tokens = |row: usize| -> usize {
+            self.rows.documents(row).iter().map(|index| self.documents.tokens(*index as usize)).sum()
+        };
+        let mut rows: Vec<usize> = (0..self.rows()).collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(tokens(*row)));
+        let mut batch = MicroBatch::new();
+        // Data with fewer rows than a micro-batch is repeated within it.
+        for row in rows.iter().cycle().take(self.batch.micro_batch) {
+            self.append(*row, &mut batch);
+        }
+        batch
+    }
+
     /// The row at `place` of the endless sequence of epochs.
     fn row_at(&self, place: u64) -> usize {
         let (epoch, place) = (place / self.rows() as u64, (place % self.rows() as u64) as usize);
