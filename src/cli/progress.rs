@@ -22,13 +22,20 @@ pub struct SearchProgress {
 impl SearchProgress {
     /// A bar on standard error; hidden where that is not a terminal, or where `quiet` asks for silence.
     pub fn new(quiet: bool) -> Self {
-        let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let target = if quiet {
+            ProgressDrawTarget::hidden()
+        } else {
+            ProgressDrawTarget::stderr()
+        };
         let bar = ProgressBar::with_draw_target(Some(TICKS), target);
         if let Ok(style) = ProgressStyle::with_template("{spinner} [{bar:28}] {prefix}\n  {wide_msg}") {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.enable_steady_tick(Duration::from_millis(200));
-        Self { bar, trial: String::new() }
+        Self {
+            bar,
+            trial: String::new(),
+        }
     }
 
     /// Takes the bar off the screen.
@@ -54,7 +61,9 @@ impl TuneObserver for SearchProgress {
     fn trial_event(&mut self, event: &TrialEvent) {
         let doing = match event {
             TrialEvent::Phase { phase, .. } => phase.name().to_owned(),
-            TrialEvent::Step { phase, step, .. } => format!("{} step {}, loss {:.3}", phase.name(), step.step, step.loss),
+            TrialEvent::Step { phase, step, .. } => {
+                format!("{} step {}, loss {:.3}", phase.name(), step.step, step.loss)
+            }
             TrialEvent::Evaluation { evaluation, .. } => format!("held-out loss {:.4}", evaluation.loss),
             TrialEvent::Report { step, .. } => format!("step {step}"),
             TrialEvent::Ended { .. } => return,
@@ -77,8 +86,16 @@ fn standing(progress: &Progress) -> String {
     if let Some(left) = progress.left_s() {
         text += &format!(", about {} left", duration(left));
     }
-    let best: Vec<_> = progress.best.iter().map(|(metric, value)| best_value(metric, *value)).collect();
-    if best.is_empty() { text } else { format!("{text}; best {}", best.join(", ")) }
+    let best: Vec<_> = progress
+        .best
+        .iter()
+        .map(|(metric, value)| best_value(metric, *value))
+        .collect();
+    if best.is_empty() {
+        text
+    } else {
+        format!("{text}; best {}", best.join(", "))
+    }
 }
 
 fn best_value(metric: &str, value: f64) -> String {
@@ -101,7 +118,12 @@ mod tests {
 
     #[test]
     fn the_standing_is_one_line() {
-        let mut progress = Progress { finished: 2, budget_trials: Some(4), spent_s: 10.0, ..Default::default() };
+        let mut progress = Progress {
+            finished: 2,
+            budget_trials: Some(4),
+            spent_s: 10.0,
+            ..Default::default()
+        };
         assert_eq!(standing(&progress), "2/4 trials, 10s, about 10s left");
         progress.best.insert("loss".into(), 3.21);
         assert_eq!(standing(&progress), "2/4 trials, 10s, about 10s left; best loss 3.2100");

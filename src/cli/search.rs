@@ -85,7 +85,9 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     store.close().await?;
     print_summary(args, study, &problem, &history, spent_s)?;
     match ending {
-        Ending::Interrupted => Err(CliError::Interrupted { command: resume_command(args) }),
+        Ending::Interrupted => Err(CliError::Interrupted {
+            command: resume_command(args),
+        }),
         Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted => Ok(()),
     }
 }
@@ -97,10 +99,16 @@ fn print_summary(
     history: &[Trial],
     wall_s: f64,
 ) -> Result<(), CliError> {
-    let front: Vec<_> = pareto_front(problem, history).iter().map(|point| point.trial.number).collect();
+    let front: Vec<_> = pareto_front(problem, history)
+        .iter()
+        .map(|point| point.trial.number)
+        .collect();
     let recommendation = recommend(problem, history, &Wish::default());
     let recommendation = match &recommendation {
-        Ok(chosen) => Some(Recommendation { trial: chosen.trial.number, reason: chosen.reason.clone() }),
+        Ok(chosen) => Some(Recommendation {
+            trial: chosen.trial.number,
+            reason: chosen.reason.clone(),
+        }),
         Err(error) => {
             eprintln!("no recommendation: {error}");
             None
@@ -138,16 +146,24 @@ fn listen_for_interrupts() -> Interrupt {
 
 fn sampler_of(study: &Study, problem: &Problem) -> Result<Box<dyn Sampler>, CliError> {
     if let Some(option) = study.sampler.options.keys().next() {
-        let message = format!("sampler `{}` has no setting `{option}`; remove it", study.sampler.kind.name());
+        let message = format!(
+            "sampler `{}` has no setting `{option}`; remove it",
+            study.sampler.kind.name()
+        );
         return Err(CliError::bad_input(study.reject(&["sampler", option], message)));
     }
     let kind: SamplerKind = study.sampler.kind.name().parse().map_err(CliError::bad_input)?;
-    kind.build(problem, study.seed).map_err(|error| CliError::bad_input(study.reject(&["sampler"], error.to_string())))
+    kind.build(problem, study.seed)
+        .map_err(|error| CliError::bad_input(study.reject(&["sampler"], error.to_string())))
 }
 
 fn evaluator_of(study: &Study, threads: Option<usize>) -> Result<Box<dyn Evaluator>, CliError> {
     Ok(match &study.backend {
-        Backend::Command(backend) => Box::new(CommandEvaluator::new(backend.command.clone(), backend.folder.clone(), backend.env.clone())),
+        Backend::Command(backend) => Box::new(CommandEvaluator::new(
+            backend.command.clone(),
+            backend.folder.clone(),
+            backend.env.clone(),
+        )),
         Backend::Native => {
             let program = std::env::current_exe().map_err(CliError::failed)?;
             Box::new(ProcessEvaluator::new(program, vec!["worker".to_owned()], threads))
@@ -178,10 +194,16 @@ fn record_of(study: &Study) -> StudyRecord {
         constraints: study.constraints.clone(),
         seed: study.seed,
         sampler: study.sampler.kind.name().to_owned(),
-        model: base.map(|base| ModelRecord { source: base.model.clone(), ..Default::default() }),
+        model: base.map(|base| ModelRecord {
+            source: base.model.clone(),
+            ..Default::default()
+        }),
         data_set: base.map(|base| {
             let files: Vec<_> = base.data.train.iter().map(|path| path.display().to_string()).collect();
-            DataSetRecord { source: files.join(", "), ..Default::default() }
+            DataSetRecord {
+                source: files.join(", "),
+                ..Default::default()
+            }
         }),
         machine: Some(machine()),
     }
@@ -192,11 +214,17 @@ fn machine() -> MachineRecord {
     let wanted = sysinfo::RefreshKind::nothing()
         .with_cpu(sysinfo::CpuRefreshKind::nothing())
         .with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram());
-    let Ok(system) = System::new_with_specifics(wanted) else { return MachineRecord::default() };
+    let Ok(system) = System::new_with_specifics(wanted) else {
+        return MachineRecord::default();
+    };
     MachineRecord {
         host: System::host_name().unwrap_or_default(),
         os: System::long_os_version().unwrap_or_default(),
-        cpu: system.cpus().first().map(|cpu| cpu.brand().to_owned()).unwrap_or_default(),
+        cpu: system
+            .cpus()
+            .first()
+            .map(|cpu| cpu.brand().to_owned())
+            .unwrap_or_default(),
         cpu_cores: system.cpus().len() as u64,
         memory_bytes: system.total_memory(),
         device: "cpu".to_owned(),

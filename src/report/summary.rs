@@ -27,7 +27,7 @@ pub struct SummaryInput<'a> {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Recommendation {
     pub trial: TrialNumber,
-    /// One sentence, without full stop.
+    /// One sentence that names the trial, without full stop.
     pub reason: String,
 }
 
@@ -91,7 +91,11 @@ impl Counts {
 
     /// The counts in words: `24 trials: 20 complete, 4 failed (3 out_of_memory, 1 diverged)`.
     pub fn to_text(&self) -> String {
-        let failures: Vec<String> = self.failures.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+        let failures: Vec<String> = self
+            .failures
+            .iter()
+            .map(|(reason, count)| format!("{count} {reason}"))
+            .collect();
         let failed = match self.failed {
             0 => String::new(),
             failed => format!("{failed} failed ({})", failures.join(", ")),
@@ -134,7 +138,9 @@ impl Summary {
                 let value = |row: &FrontRow| row.metrics.value(&objective.metric).unwrap_or(f64::NAN);
                 objective.minimised(value(a)).total_cmp(&objective.minimised(value(b)))
             });
-            values.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then).then(a.trial.cmp(&b.trial))
+            values
+                .fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then)
+                .then(a.trial.cmp(&b.trial))
         });
         Self {
             study: input.study.to_owned(),
@@ -169,12 +175,7 @@ impl Summary {
             }
         }
         if let Some(recommendation) = &self.recommendation {
-            let _ = writeln!(
-                text,
-                "\n* recommended: trial {}, {}",
-                recommendation.trial,
-                printable(&recommendation.reason)
-            );
+            let _ = writeln!(text, "\n* recommended: {}", printable(&recommendation.reason));
         }
         text
     }
@@ -271,7 +272,10 @@ mod tests {
     fn complete(number: u64, params: &[(&str, ParamValue)], metrics: [(&str, f64); 3]) -> Trial {
         Trial {
             number: TrialNumber(number),
-            params: params.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+            params: params
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), value.clone()))
+                .collect(),
             state: TrialState::Complete {
                 metrics: metrics.into(),
             },
@@ -284,12 +288,20 @@ mod tests {
         let trials = vec![
             complete(
                 0,
-                &[("rank", 8i64.into()), ("learning_rate", 2e-4.into()), ("optimizer", "adamw".into())],
+                &[
+                    ("rank", 8i64.into()),
+                    ("learning_rate", 2e-4.into()),
+                    ("optimizer", "adamw".into()),
+                ],
                 [(THROUGHPUT, 5120.4), (PEAK_MEMORY, 1.5 * gib), (LOSS, 2.12345)],
             ),
             complete(
                 1,
-                &[("rank", 64i64.into()), ("learning_rate", 3.4567891e-5.into()), ("optimizer", "adamw".into())],
+                &[
+                    ("rank", 64i64.into()),
+                    ("learning_rate", 3.4567891e-5.into()),
+                    ("optimizer", "adamw".into()),
+                ],
                 [(THROUGHPUT, 12800.0), (PEAK_MEMORY, 2.25 * gib), (LOSS, 2.0)],
             ),
             Trial {

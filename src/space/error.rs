@@ -284,7 +284,10 @@ fn empty_range(low: f64, high: f64) -> String {
 
 fn indivisible(micro_batches: &[i64], global_batch: i64) -> String {
     let list: Vec<_> = micro_batches.iter().map(i64::to_string).collect();
-    format!("a global batch of {global_batch} is not a multiple of any micro-batch ({})", list.join(", "))
+    format!(
+        "a global batch of {global_batch} is not a multiple of any micro-batch ({})",
+        list.join(", ")
+    )
 }
 
 #[cfg(test)]
@@ -293,7 +296,9 @@ mod tests {
 
     #[test]
     fn near_misses_find_the_key_that_was_meant() {
-        let known: Vec<String> = ["rank", "learning_rate", "target_modules", "dropout"].map(String::from).into();
+        let known: Vec<String> = ["rank", "learning_rate", "target_modules", "dropout"]
+            .map(String::from)
+            .into();
         assert_eq!(nearest("rnak", &known).as_deref(), Some("rank"));
         assert_eq!(nearest("learningRate", &known).as_deref(), Some("learning_rate"));
         assert_eq!(nearest("target-module", &known).as_deref(), Some("target_modules"));

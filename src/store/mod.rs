@@ -9,6 +9,7 @@
 mod detail;
 mod error;
 mod files;
+mod inheritance;
 mod lock;
 mod open;
 mod query;

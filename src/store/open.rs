@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 
+use super::StoreError;
 use super::error::sqlite_code;
 use super::files::{self, Found, Stamp};
 use super::lock::{Attempt, StudyLock, lock_path};
 use super::step::StepBuffer;
-use super::StoreError;
 
 static MIGRATOR: Migrator = sqlx::migrate!("./migrations");
 
@@ -143,7 +143,11 @@ impl Store {
         Ok(store)
     }
 
-    async fn connect(options: SqliteConnectOptions, path: PathBuf, unchanging: Option<Stamp>) -> Result<Self, StoreError> {
+    async fn connect(
+        options: SqliteConnectOptions,
+        path: PathBuf,
+        unchanging: Option<Stamp>,
+    ) -> Result<Self, StoreError> {
         let pool = SqlitePoolOptions::new()
             .max_connections(1)
             .idle_timeout(None)
@@ -324,7 +328,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.db");
         Store::open(&path).await.unwrap().close().await.unwrap();
-        let other = SqlitePool::connect_with(SqliteConnectOptions::new().filename(&path)).await.unwrap();
+        let other = SqlitePool::connect_with(SqliteConnectOptions::new().filename(&path))
+            .await
+            .unwrap();
         let held = other.begin_with("begin exclusive").await.unwrap();
         let error = Store::open_within(&path, Duration::from_millis(30)).await.unwrap_err();
         assert!(matches!(error, StoreError::Locked { .. }), "{error}");
@@ -341,7 +347,10 @@ mod tests {
         let reader = Store::open_read_only(&path).await.unwrap();
         assert!(reader.taken_as_unchanging.is_some());
         let writer = Store::open(&path).await.unwrap();
-        sqlx::query("insert into note (name, value) values ('a', 'b')").execute(&writer.pool).await.unwrap();
+        sqlx::query("insert into note (name, value) values ('a', 'b')")
+            .execute(&writer.pool)
+            .await
+            .unwrap();
         assert!(matches!(reader.close().await, Err(StoreError::ChangedWhileRead { .. })));
         writer.close().await.unwrap();
     }

@@ -1,8 +1,8 @@
 //! Queries of the user's own SQL, on a connection that cannot write.
 
 use futures_util::TryStreamExt;
-use sqlx::{AssertSqlSafe, Column, Executor, Row, SqlSafeStr, Statement, TypeInfo, ValueRef};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{AssertSqlSafe, Column, Executor, Row, SqlSafeStr, Statement, TypeInfo, ValueRef};
 use std::io;
 
 use super::statement::check_reading;
@@ -49,11 +49,17 @@ impl Store {
             Ok(statement) => statement,
             Err(error) => return Err(self.refusal(&mut connection, sql, error).await),
         };
-        let count = statement.parameters().map_or(0, |parameters| parameters.map_left(<[_]>::len).into_inner());
+        let count = statement
+            .parameters()
+            .map_or(0, |parameters| parameters.map_left(<[_]>::len).into_inner());
         if count > 0 {
             return Err(QueryError::Parameters { count }.into());
         }
-        let names: Vec<String> = statement.columns().iter().map(|column| column.name().to_owned()).collect();
+        let names: Vec<String> = statement
+            .columns()
+            .iter()
+            .map(|column| column.name().to_owned())
+            .collect();
         sink.columns(&names).map_err(QueryError::Output)?;
         let outcome = hand_over(&mut connection, statement, sink).await;
         match outcome {

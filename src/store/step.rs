@@ -146,7 +146,12 @@ impl Store {
     ///
     /// # Errors
     /// Where the study has no such trial, or reading fails.
-    pub async fn steps(&self, study: StudyId, number: TrialNumber, phase: Phase) -> Result<Vec<StepRecord>, StoreError> {
+    pub async fn steps(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        phase: Phase,
+    ) -> Result<Vec<StepRecord>, StoreError> {
         let trial = self.trial_id(study, number).await?;
         let rows: Vec<StepRow> = sqlx::query_as(
             "select step, loss, learning_rate, grad_norm, tokens, target_tokens,
@@ -224,12 +229,13 @@ impl Store {
 
     /// The error for a trial that a study does not have.
     pub(super) async fn no_trial(&self, study: StudyId, number: TrialNumber) -> Result<StoreError, StoreError> {
-        let (name, count): (String, i64) =
-            sqlx::query_as("select name, (select count(*) from trial where study_id = study.id) from study where id = ?")
-                .bind(study.0)
-                .fetch_one(&self.pool)
-                .await
-                .map_err(|error| self.error(error))?;
+        let (name, count): (String, i64) = sqlx::query_as(
+            "select name, (select count(*) from trial where study_id = study.id) from study where id = ?",
+        )
+        .bind(study.0)
+        .fetch_one(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
         Ok(StoreError::NoTrial {
             study: name,
             trial: number.0,

@@ -36,12 +36,13 @@ impl Store {
         let recipe = recipe.map(serde_json::to_string).transpose();
         let recipe = recipe.map_err(|source| StoreError::Unwritable { what: "recipe", source })?;
         let mut transaction = self.begin().await?;
-        let found: Option<(i64, String)> = sqlx::query_as("select id, state from trial where study_id = ? and number = ?")
-            .bind(study.0)
-            .bind(to_i64(number.0)?)
-            .fetch_optional(&mut *transaction)
-            .await
-            .map_err(|error| self.error(error))?;
+        let found: Option<(i64, String)> =
+            sqlx::query_as("select id, state from trial where study_id = ? and number = ?")
+                .bind(study.0)
+                .bind(to_i64(number.0)?)
+                .fetch_optional(&mut *transaction)
+                .await
+                .map_err(|error| self.error(error))?;
         if let Some((_, state)) = found.as_ref().filter(|(_, state)| state != "waiting") {
             return Err(StoreError::WrongState {
                 trial: number.0,
@@ -50,7 +51,10 @@ impl Store {
             });
         }
         let (id, attempt) = match found {
-            None => self.insert_trial(&mut transaction, study, number, recipe.as_deref()).await?,
+            None => {
+                self.insert_trial(&mut transaction, study, number, recipe.as_deref())
+                    .await?
+            }
             Some((id, _)) => self.restart_trial(&mut transaction, id, recipe.as_deref()).await?,
         };
         self.replace_params(&mut transaction, id, number, params).await?;
@@ -77,7 +81,10 @@ impl Store {
                 found: state.name().to_owned(),
             });
         }
-        let columns = StateColumns::new(state).map_err(|source| StoreError::Unwritable { what: "outcome", source })?;
+        let columns = StateColumns::new(state).map_err(|source| StoreError::Unwritable {
+            what: "outcome",
+            source,
+        })?;
         let id = self.trial_id(study, number).await?;
         let mut transaction = self.begin().await?;
         let ended = sqlx::query(
@@ -203,12 +210,13 @@ impl Store {
     }
 
     async fn hand_back(&self, connection: &mut SqliteConnection, trial: TrialId) -> Result<u64, StoreError> {
-        let changed = sqlx::query("update trial set state = 'waiting', phase = null where id = ? and state = 'running'")
-            .bind(trial.0)
-            .execute(&mut *connection)
-            .await
-            .map_err(|error| self.error(error))?
-            .rows_affected();
+        let changed =
+            sqlx::query("update trial set state = 'waiting', phase = null where id = ? and state = 'running'")
+                .bind(trial.0)
+                .execute(&mut *connection)
+                .await
+                .map_err(|error| self.error(error))?
+                .rows_affected();
         if changed > 0 {
             for delete in [
                 "delete from step where trial_id = ?",
@@ -278,7 +286,8 @@ impl Store {
             .await
             .map_err(|error| self.error(error))?;
         for (name, value) in params {
-            let json = serde_json::to_string(value).map_err(|source| StoreError::Unwritable { what: "param", source })?;
+            let json =
+                serde_json::to_string(value).map_err(|source| StoreError::Unwritable { what: "param", source })?;
             let insert = sqlx::query("insert into param (trial_id, name, json, value) values (?, ?, ?, ?)")
                 .bind(trial)
                 .bind(name)

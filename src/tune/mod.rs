@@ -2,6 +2,7 @@
 
 mod error;
 mod interrupt;
+mod known;
 mod observer;
 mod tuner;
 

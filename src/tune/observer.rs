@@ -23,16 +23,23 @@ pub struct Progress {
 impl Progress {
     /// Share of the budget that is spent, in [0, 1]: the larger of trials and time; `None` without a budget.
     pub fn share(&self) -> Option<f64> {
-        let trials = self.budget_trials.map(|budget| self.finished as f64 / budget.max(1) as f64);
+        let trials = self
+            .budget_trials
+            .map(|budget| self.finished as f64 / budget.max(1) as f64);
         let time = self.budget_s.map(|budget| self.spent_s / budget.max(1e-9));
-        [trials, time].into_iter().flatten().reduce(f64::max).map(|share| share.min(1.0))
+        [trials, time]
+            .into_iter()
+            .flatten()
+            .reduce(f64::max)
+            .map(|share| share.min(1.0))
     }
 
     /// Seconds until the budget is spent, if the trials to come cost what the finished ones did.
     pub fn left_s(&self) -> Option<f64> {
-        let by_trials = self.budget_trials.filter(|_| self.finished > 0).map(|budget| {
-            budget.saturating_sub(self.finished) as f64 * self.spent_s / self.finished as f64
-        });
+        let by_trials = self
+            .budget_trials
+            .filter(|_| self.finished > 0)
+            .map(|budget| budget.saturating_sub(self.finished) as f64 * self.spent_s / self.finished as f64);
         let by_time = self.budget_s.map(|budget| (budget - self.spent_s).max(0.0));
         [by_trials, by_time].into_iter().flatten().reduce(f64::min)
     }
@@ -59,8 +66,13 @@ mod tests {
 
     #[test]
     fn time_left_is_the_nearer_of_both_budgets() {
-        let mut progress =
-            Progress { finished: 10, budget_trials: Some(40), spent_s: 20.0, budget_s: Some(50.0), ..Default::default() };
+        let mut progress = Progress {
+            finished: 10,
+            budget_trials: Some(40),
+            spent_s: 20.0,
+            budget_s: Some(50.0),
+            ..Default::default()
+        };
         assert_eq!(progress.left_s(), Some(30.0));
         assert_eq!(progress.share(), Some(0.4));
         progress.budget_s = None;
@@ -69,6 +81,13 @@ mod tests {
 
     #[test]
     fn nothing_is_said_of_the_time_left_before_the_first_trial() {
-        assert_eq!(Progress { budget_trials: Some(4), ..Default::default() }.left_s(), None);
+        assert_eq!(
+            Progress {
+                budget_trials: Some(4),
+                ..Default::default()
+            }
+            .left_s(),
+            None
+        );
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use super::known::{Decision, Inherited, Known, Part, with_inherited};
 use super::{Interrupt, Progress, TuneError, TuneObserver};
 use crate::search::{Problem, Sampler};
 use crate::space::{Backend, RecipeError, Study, recipe_for};
@@ -52,6 +53,7 @@ pub struct Tuner<'a> {
     /// Trials that an earlier process began and did not finish.
     unfinished: VecDeque<TrialNumber>,
     running: BTreeMap<TrialNumber, Running>,
+    known: Known,
     /// Wall time of finished trials, in seconds.
     spent_s: f64,
     ending: Option<Ending>,
@@ -61,6 +63,7 @@ pub struct Tuner<'a> {
 struct Running {
     started: Instant,
     steps: Vec<StepRecord>,
+    inherited: Vec<Inherited>,
 }
 
 impl<'a> Tuner<'a> {
@@ -68,13 +71,31 @@ impl<'a> Tuner<'a> {
     pub async fn new(parts: TunerParts<'a>) -> Result<Self, TuneError> {
         let history = parts.store.trials(parts.id).await?;
         let spent_s = parts.store.spent_s(parts.id).await?;
-        let unfinished = history.iter().filter(|trial| !trial.state.is_finished()).map(|trial| trial.number).collect();
+        let unfinished = history
+            .iter()
+            .filter(|trial| !trial.state.is_finished())
+            .map(|trial| trial.number)
+            .collect();
         let problem = Problem {
             space: parts.study.space.clone(),
             objectives: parts.study.objectives.clone(),
             constraints: parts.study.constraints.clone(),
         };
-        Ok(Self { parts, problem, history, unfinished, running: BTreeMap::new(), spent_s, ending: None })
+        let mut known = Known::default();
+        for trial in &history {
+            learn(&mut known, parts.study, trial);
+        }
+        let running = BTreeMap::new();
+        Ok(Self {
+            parts,
+            problem,
+            history,
+            unfinished,
+            running,
+            known,
+            spent_s,
+            ending: None,
+        })
     }
 
     /// Runs trials until the budget is spent, nothing is left to try, or somebody asks to stop.
@@ -105,7 +126,11 @@ impl<'a> Tuner<'a> {
     /// Where the study stands.
     pub fn progress(&self) -> Progress {
         let budget = &self.parts.study.budget;
-        let under_way: f64 = self.running.values().map(|running| running.started.elapsed().as_secs_f64()).sum();
+        let under_way: f64 = self
+            .running
+            .values()
+            .map(|running| running.started.elapsed().as_secs_f64())
+            .sum();
         Progress {
             finished: self.history.iter().filter(|trial| trial.state.is_finished()).count() as u64,
             budget_trials: budget.trials,
@@ -124,13 +149,17 @@ impl<'a> Tuner<'a> {
         });
         let feasible = complete.filter(|metrics| {
             let holds = |constraint: &crate::objective::Constraint| {
-                metrics.value(&constraint.metric).is_some_and(|value| constraint.holds(value))
+                metrics
+                    .value(&constraint.metric)
+                    .is_some_and(|value| constraint.holds(value))
             };
             self.problem.constraints.iter().all(holds)
         });
         for metrics in feasible {
             for objective in &self.problem.objectives {
-                let Some(value) = metrics.value(&objective.metric) else { continue };
+                let Some(value) = metrics.value(&objective.metric) else {
+                    continue;
+                };
                 let entry = best.entry(objective.metric.clone()).or_insert(value);
                 if objective.minimised(value) < objective.minimised(*entry) {
                     *entry = value;
@@ -158,7 +187,11 @@ impl<'a> Tuner<'a> {
             return None;
         };
         let number = TrialNumber(self.history.last().map_or(0, |trial| trial.number.0 + 1));
-        Some(Trial { number, params, state: TrialState::Waiting })
+        Some(Trial {
+            number,
+            params,
+            state: TrialState::Waiting,
+        })
     }
 
     fn budget_ending(&self) -> Option<Ending> {
@@ -167,7 +200,10 @@ impl<'a> Tuner<'a> {
         if progress.budget_trials.is_some_and(|budget| begun >= budget) {
             return Some(Ending::TrialsDone);
         }
-        progress.budget_s.is_some_and(|budget| progress.spent_s >= budget).then_some(Ending::TimeSpent)
+        progress
+            .budget_s
+            .is_some_and(|budget| progress.spent_s >= budget)
+            .then_some(Ending::TimeSpent)
     }
 
     async fn start(&mut self, mut trial: Trial) -> Result<(), TuneError> {
@@ -183,20 +219,98 @@ impl<'a> Tuner<'a> {
             Ok(Task::Recipe { recipe, .. }) => Some(recipe.as_ref()),
             Ok(Task::Params { .. }) | Err(_) => None,
         };
-        self.parts.store.start_trial(self.parts.id, number, &trial.params, recipe).await?;
-        self.running.insert(number, Running { started: Instant::now(), steps: Vec::new() });
+        self.parts
+            .store
+            .start_trial(self.parts.id, number, &trial.params, recipe)
+            .await?;
+        let running = Running {
+            started: Instant::now(),
+            steps: Vec::new(),
+            inherited: Vec::new(),
+        };
+        self.running.insert(number, running);
         let progress = self.progress();
         self.parts.observer.trial_started(&trial, &progress);
         match task {
-            Ok(task) => {
-                let (memory_limit_bytes, time_limit_s) = (study.memory_limit_bytes, study.trial_timeout_s);
-                Ok(self.parts.evaluator.submit(TrialRequest { number, task, memory_limit_bytes, time_limit_s })?)
-            }
+            Ok(task) => self.decide(number, task).await,
             Err(error) => {
-                let reason = FailReason::Invalid { message: error.to_string() };
-                self.end(number, TrialState::Failed { reason, metrics: Metrics::default() }, 0.0).await
+                let reason = FailReason::Invalid {
+                    message: error.to_string(),
+                };
+                self.end(
+                    number,
+                    TrialState::Failed {
+                        reason,
+                        metrics: Metrics::default(),
+                    },
+                    0.0,
+                )
+                .await
             }
         }
+    }
+
+    /// Runs what is not known yet of a trial.
+    async fn decide(&mut self, number: TrialNumber, task: Task) -> Result<(), TuneError> {
+        let Task::Recipe { recipe, plan } = task else {
+            return self.submit(number, task);
+        };
+        match self.known.decide(&recipe, &plan) {
+            Decision::Run { plan, inherited } => {
+                self.inherit(number, inherited).await?;
+                self.submit(number, Task::Recipe { recipe, plan })
+            }
+            Decision::Known { inherited } => {
+                self.inherit(number, inherited).await?;
+                self.end(
+                    number,
+                    TrialState::Complete {
+                        metrics: Metrics::default(),
+                    },
+                    0.0,
+                )
+                .await
+            }
+            Decision::CannotFit { source, reason } => {
+                self.parts
+                    .store
+                    .record_inherited(self.parts.id, number, Part::Cost.name(), source)
+                    .await?;
+                self.end(
+                    number,
+                    TrialState::Failed {
+                        reason,
+                        metrics: Metrics::default(),
+                    },
+                    0.0,
+                )
+                .await
+            }
+        }
+    }
+
+    fn submit(&mut self, number: TrialNumber, task: Task) -> Result<(), TuneError> {
+        let study = self.parts.study;
+        let (memory_limit_bytes, time_limit_s) = (study.memory_limit_bytes, study.trial_timeout_s);
+        Ok(self.parts.evaluator.submit(TrialRequest {
+            number,
+            task,
+            memory_limit_bytes,
+            time_limit_s,
+        })?)
+    }
+
+    async fn inherit(&mut self, number: TrialNumber, inherited: Vec<Inherited>) -> Result<(), TuneError> {
+        for part in &inherited {
+            self.parts
+                .store
+                .record_inherited(self.parts.id, number, part.part.name(), part.source)
+                .await?;
+        }
+        if let Some(running) = self.running.get_mut(&number) {
+            running.inherited = inherited;
+        }
+        Ok(())
     }
 
     async fn take(&mut self, event: TrialEvent) -> Result<(), TuneError> {
@@ -204,13 +318,23 @@ impl<'a> Tuner<'a> {
         match event {
             TrialEvent::Phase { .. } => Ok(()),
             TrialEvent::Step { number, phase, step } => {
-                let Some(running) = self.running.get_mut(&number) else { return Ok(()) };
+                let Some(running) = self.running.get_mut(&number) else {
+                    return Ok(());
+                };
                 running.steps.push(step_record(phase, &step));
-                if running.steps.len() >= STEPS_A_WRITE { self.record_steps(number).await } else { Ok(()) }
+                if running.steps.len() >= STEPS_A_WRITE {
+                    self.record_steps(number).await
+                } else {
+                    Ok(())
+                }
             }
             TrialEvent::Evaluation { number, evaluation } => {
                 let record = evaluation_record(&evaluation);
-                Ok(self.parts.store.record_evaluation(self.parts.id, number, &record).await?)
+                Ok(self
+                    .parts
+                    .store
+                    .record_evaluation(self.parts.id, number, &record)
+                    .await?)
             }
             // The last values are the trial's metrics; the way there is for pruners.
             TrialEvent::Report { .. } => Ok(()),
@@ -231,19 +355,28 @@ impl<'a> Tuner<'a> {
     }
 
     async fn record_steps(&mut self, number: TrialNumber) -> Result<(), TuneError> {
-        let Some(running) = self.running.get_mut(&number) else { return Ok(()) };
+        let Some(running) = self.running.get_mut(&number) else {
+            return Ok(());
+        };
         let steps = std::mem::take(&mut running.steps);
         Ok(self.parts.store.record_steps(self.parts.id, number, &steps).await?)
     }
 
-    async fn end(&mut self, number: TrialNumber, state: TrialState, wall_s: f64) -> Result<(), TuneError> {
+    async fn end(&mut self, number: TrialNumber, mut state: TrialState, wall_s: f64) -> Result<(), TuneError> {
         self.record_steps(number).await?;
-        self.parts.store.finish_trial(self.parts.id, number, &state, wall_s).await?;
+        if let (TrialState::Complete { metrics }, Some(running)) = (&mut state, self.running.get(&number)) {
+            *metrics = with_inherited(metrics, &running.inherited);
+        }
+        self.parts
+            .store
+            .finish_trial(self.parts.id, number, &state, wall_s)
+            .await?;
         self.running.remove(&number);
         self.spent_s += wall_s;
         if let Some(trial) = self.history.iter_mut().find(|trial| trial.number == number) {
             trial.state = state;
             let trial = trial.clone();
+            learn(&mut self.known, self.parts.study, &trial);
             let progress = self.progress();
             self.parts.observer.trial_ended(&trial, &progress);
         }
@@ -256,9 +389,21 @@ fn task_of(study: &Study, params: &Params) -> Result<Task, RecipeError> {
     match study.backend {
         Backend::Native => {
             let recipe = Box::new(recipe_for(study, params)?);
-            Ok(Task::Recipe { recipe, plan: study.plan.clone() })
+            Ok(Task::Recipe {
+                recipe,
+                plan: study.plan.clone(),
+            })
         }
-        Backend::Command(_) => Ok(Task::Params { params: study.all_params(params), seed: study.seed }),
+        Backend::Command(_) => Ok(Task::Params {
+            params: study.all_params(params),
+            seed: study.seed,
+        }),
+    }
+}
+
+fn learn(known: &mut Known, study: &Study, trial: &Trial) {
+    if let Ok(Task::Recipe { recipe, .. }) = task_of(study, &trial.params) {
+        known.learn(trial, &recipe);
     }
 }
 

@@ -42,7 +42,11 @@ pub(super) struct ChildProcess<M> {
 impl<M: DeserializeOwned + Send + 'static> ChildProcess<M> {
     /// Starts `program` in a process group of its own, so that a Ctrl-C in the terminal does not reach it: the
     /// coordinator decides what that means for a trial.
-    pub(super) fn start(program: &Path, arguments: &[String], surroundings: &Surroundings) -> Result<Self, EvaluatorError> {
+    pub(super) fn start(
+        program: &Path,
+        arguments: &[String],
+        surroundings: &Surroundings,
+    ) -> Result<Self, EvaluatorError> {
         let start_error = |source| EvaluatorError::Start {
             program: program.display().to_string(),
             source,

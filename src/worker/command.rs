@@ -84,7 +84,10 @@ impl CommandEvaluator {
     pub fn new(command: Vec<String>, folder: PathBuf, env: BTreeMap<String, String>) -> Self {
         Self {
             command,
-            surroundings: Surroundings { folder: Some(folder), env },
+            surroundings: Surroundings {
+                folder: Some(folder),
+                env,
+            },
             current: None,
         }
     }

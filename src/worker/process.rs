@@ -41,8 +41,17 @@ impl ProcessEvaluator {
     pub fn new(program: PathBuf, arguments: Vec<String>, threads: Option<usize>) -> Self {
         // rayon, and candle with it, reads this once in each process.
         let threads = threads.map(|threads| ("RAYON_NUM_THREADS".to_owned(), threads.to_string()));
-        let surroundings = Surroundings { env: threads.into_iter().collect(), ..Surroundings::default() };
-        Self { program, arguments, surroundings, worker: None, current: None }
+        let surroundings = Surroundings {
+            env: threads.into_iter().collect(),
+            ..Surroundings::default()
+        };
+        Self {
+            program,
+            arguments,
+            surroundings,
+            worker: None,
+            current: None,
+        }
     }
 
     /// Turns one line into an event; `None` for lines that are not for the caller.

@@ -22,7 +22,10 @@ pub(super) struct StopSignal {
 
 impl StopSignal {
     pub(super) fn new() -> Self {
-        Self { cancelled: Arc::new(AtomicU64::new(NO_TRIAL)), coordinator_gone: Arc::new(AtomicBool::new(false)) }
+        Self {
+            cancelled: Arc::new(AtomicU64::new(NO_TRIAL)),
+            coordinator_gone: Arc::new(AtomicBool::new(false)),
+        }
     }
 
     /// Whether trial `number` should end after the step it is in.
@@ -35,7 +38,10 @@ impl StopSignal {
 /// listens any more.
 pub fn serve(input: impl BufRead + Send + 'static, output: impl Write + Send) -> std::io::Result<()> {
     let output = Mutex::new(output);
-    let hello = ControlMessage::Hello { protocol: PROTOCOL_VERSION, version: env!("CARGO_PKG_VERSION").to_owned() };
+    let hello = ControlMessage::Hello {
+        protocol: PROTOCOL_VERSION,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
     write_line(&output, &Message::Control(hello))?;
     let stop = StopSignal::new();
     let requests = read_requests(input, stop.clone());

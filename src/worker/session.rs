@@ -2,8 +2,8 @@
 //! them starts at once.
 
 use std::any::Any;
-use std::path::PathBuf;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -48,12 +48,7 @@ pub(super) struct Loaded {
 
 impl Session {
     /// Runs one trial and tells how it ended. Never panics: a panic inside is the trial's crash.
-    pub(super) fn run(
-        &mut self,
-        request: &TrialRequest,
-        stopped: &dyn Fn() -> bool,
-        emit: &mut dyn FnMut(TrialEvent),
-    ) {
+    pub(super) fn run(&mut self, request: &TrialRequest, stopped: &dyn Fn() -> bool, emit: &mut dyn FnMut(TrialEvent)) {
         let number = request.number;
         let started = Instant::now();
         let mut metrics = Metrics::default();
@@ -65,7 +60,10 @@ impl Session {
                 }
                 emit(event);
             };
-            emit(TrialEvent::Phase { number, phase: Phase::Load });
+            emit(TrialEvent::Phase {
+                number,
+                phase: Phase::Load,
+            });
             self.trial(request, stopped, &mut emit, &mut metrics)
         }));
         HostMemory::set_limit(None);
@@ -73,13 +71,18 @@ impl Session {
         let state = match outcome {
             Ok(Ok(())) => TrialState::Complete { metrics },
             Ok(Err(Interruption::Failed(reason))) => TrialState::Failed { reason, metrics },
-            Ok(Err(Interruption::Stopped { at_step })) => {
-                TrialState::Pruned { at_step, rule: "stopped".to_owned(), metrics }
-            }
+            Ok(Err(Interruption::Stopped { at_step })) => TrialState::Pruned {
+                at_step,
+                rule: "stopped".to_owned(),
+                metrics,
+            },
             Err(panic) => {
                 // Whatever the panic left behind is not to be trusted.
                 *self = Self::default();
-                let reason = FailReason::Crashed { phase, message: panic_message(panic.as_ref()) };
+                let reason = FailReason::Crashed {
+                    phase,
+                    message: panic_message(panic.as_ref()),
+                };
                 TrialState::Failed { reason, metrics }
             }
         };
@@ -98,13 +101,23 @@ impl Session {
             return Err(Interruption::Failed(FailReason::Invalid { message }));
         };
         let loaded = self.load(recipe, request.memory_limit_bytes)?;
-        TrialRun { request, recipe, loaded, stopped, started: Instant::now() }.run(plan, emit, metrics)
+        TrialRun {
+            request,
+            recipe,
+            loaded,
+            stopped,
+            started: Instant::now(),
+        }
+        .run(plan, emit, metrics)
     }
 
     /// Loads what the recipe needs and is not loaded yet, and lets go of what it does not need.
     fn load(&mut self, recipe: &Recipe, memory_limit_bytes: Option<u64>) -> Result<Loaded, Interruption> {
         let started = Instant::now();
-        let base_key = BaseKey { model: recipe.model.clone(), precision: recipe.precision };
+        let base_key = BaseKey {
+            model: recipe.model.clone(),
+            precision: recipe.precision,
+        };
         let data_key = DataKey {
             model: recipe.model.clone(),
             settings: recipe.data.clone(),
@@ -135,7 +148,11 @@ impl Session {
                 base
             }
         };
-        Ok(Loaded { base, data, seconds: started.elapsed().as_secs_f64() })
+        Ok(Loaded {
+            base,
+            data,
+            seconds: started.elapsed().as_secs_f64(),
+        })
     }
 }
 
@@ -153,7 +170,11 @@ fn prepare(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, Interrup
 /// Where tokenised data is kept: `PEFT_TUNE_CACHE`, else `peft-tune` in the user's cache folder; nowhere if there is
 /// none.
 fn cache_folder() -> Option<PathBuf> {
-    let from_env = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let from_env = |name: &str| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
     from_env("PEFT_TUNE_CACHE")
         .or_else(|| from_env("XDG_CACHE_HOME").map(|folder| folder.join("peft-tune")))
         .or_else(|| from_env("HOME").map(|folder| folder.join(".cache").join("peft-tune")))
@@ -161,10 +182,15 @@ fn cache_folder() -> Option<PathBuf> {
 
 /// Input that no setting can mend: the trial is invalid, with the whole chain of causes as its reason.
 pub(super) fn invalid(error: impl std::error::Error) -> Interruption {
-    Interruption::Failed(FailReason::Invalid { message: error.to_string() })
+    Interruption::Failed(FailReason::Invalid {
+        message: error.to_string(),
+    })
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
     format!("the engine panicked: {}", text.unwrap_or("no message"))
 }

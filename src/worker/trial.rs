@@ -32,7 +32,9 @@ const DIVERGED_NATS: f64 = 10.0;
 pub(super) enum Interruption {
     Failed(FailReason),
     /// Somebody asked it to stop.
-    Stopped { at_step: u64 },
+    Stopped {
+        at_step: u64,
+    },
 }
 
 /// A trial under way.
@@ -54,11 +56,17 @@ impl TrialRun<'_> {
     ) -> Result<(), Interruption> {
         metrics.insert("load_s", self.loaded.seconds);
         if let Some(measure) = &plan.measure {
-            emit(TrialEvent::Phase { number: self.request.number, phase: Phase::Profile });
+            emit(TrialEvent::Phase {
+                number: self.request.number,
+                phase: Phase::Profile,
+            });
             self.measure(measure, emit, metrics)?;
         }
         if let Some(train) = &plan.train {
-            emit(TrialEvent::Phase { number: self.request.number, phase: Phase::Train });
+            emit(TrialEvent::Phase {
+                number: self.request.number,
+                phase: Phase::Train,
+            });
             self.train(train, emit, metrics)?;
         }
         Ok(())
@@ -78,7 +86,9 @@ impl TrialRun<'_> {
         let mut run = self.start(&source, plan.max_warmup_steps + plan.steps)?;
         // Rows differ in length, so a few steps may miss the longest ones, which decide whether the training fits.
         let worst = source.longest_micro_batch();
-        run.trainer.step(&[worst]).map_err(|error| failure(error, Phase::Profile))?;
+        run.trainer
+            .step(&[worst])
+            .map_err(|error| failure(error, Phase::Profile))?;
         let mut warmup = WarmupDetector::new(plan.max_warmup_steps);
         let (mut warmup_steps, mut events) = (0, Vec::new());
         while (events.len() as u64) < plan.steps {
@@ -134,14 +144,26 @@ impl TrialRun<'_> {
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
         let number = self.request.number;
-        emit(TrialEvent::Phase { number, phase: Phase::Evaluate });
-        let evaluation = run.trainer.evaluate(held_out).map_err(|error| failure(error, Phase::Evaluate))?;
+        emit(TrialEvent::Phase {
+            number,
+            phase: Phase::Evaluate,
+        });
+        let evaluation = run
+            .trainer
+            .evaluate(held_out)
+            .map_err(|error| failure(error, Phase::Evaluate))?;
         if !metrics.insert(LOSS, evaluation.loss) {
-            return Err(Interruption::Failed(FailReason::Diverged { at_step: evaluation.step, loss: run.last_loss }));
+            return Err(Interruption::Failed(FailReason::Diverged {
+                at_step: evaluation.step,
+                loss: run.last_loss,
+            }));
         }
         metrics.insert("accuracy", evaluation.accuracy);
         emit(TrialEvent::Evaluation { number, evaluation });
-        emit(TrialEvent::Phase { number, phase: Phase::Train });
+        emit(TrialEvent::Phase {
+            number,
+            phase: Phase::Train,
+        });
         Ok(())
     }
 
@@ -157,7 +179,11 @@ impl TrialRun<'_> {
         event.seconds.data = data;
         event.seconds.total += data;
         run.check_divergence(&event)?;
-        emit(TrialEvent::Step { number: self.request.number, phase, step: event.clone() });
+        emit(TrialEvent::Step {
+            number: self.request.number,
+            phase,
+            step: event.clone(),
+        });
         if (self.stopped)() {
             return Err(Interruption::Stopped { at_step: event.step });
         }
@@ -170,8 +196,11 @@ impl TrialRun<'_> {
 
     fn source(&self) -> Result<BatchSource, Interruption> {
         let training = &self.recipe.training;
-        let order =
-            if training.shuffle { RowOrder::Shuffled { seed: training.seed } } else { RowOrder::File };
+        let order = if training.shuffle {
+            RowOrder::Shuffled { seed: training.seed }
+        } else {
+            RowOrder::File
+        };
         BatchSource::new(self.loaded.data.train().clone(), &self.recipe.batch, order).map_err(invalid)
     }
 
@@ -180,7 +209,12 @@ impl TrialRun<'_> {
         let base = Arc::clone(&self.loaded.base);
         let trainer = Trainer::new(base, self.recipe, steps).map_err(|error| failure(error, Phase::Load))?;
         let batches = Prefetch::start(Arc::clone(source), 0..steps).map_err(invalid)?;
-        Ok(Run { trainer, batches, first_loss: None, last_loss: None })
+        Ok(Run {
+            trainer,
+            batches,
+            first_loss: None,
+            last_loss: None,
+        })
     }
 }
 
@@ -197,7 +231,10 @@ impl Run {
         let first = *self.first_loss.get_or_insert(event.loss);
         let sound = event.loss.is_finite() && event.grad_norm.is_finite() && event.loss < first + DIVERGED_NATS;
         if !sound {
-            return Err(Interruption::Failed(FailReason::Diverged { at_step: event.step, loss: self.last_loss }));
+            return Err(Interruption::Failed(FailReason::Diverged {
+                at_step: event.step,
+                loss: self.last_loss,
+            }));
         }
         self.last_loss = Some(event.loss);
         Ok(())
@@ -229,9 +266,19 @@ fn keep_times(events: &[StepEvent], metrics: &mut Metrics) {
 /// What an engine error means for the trial.
 fn failure(error: TrainError, phase: Phase) -> Interruption {
     let reason = match error.out_of_memory() {
-        true => FailReason::OutOfMemory { phase, in_use_bytes: None, requested_bytes: None, limit_bytes: None },
-        false if phase == Phase::Load => FailReason::Invalid { message: error.to_string() },
-        false => FailReason::Crashed { phase, message: error.to_string() },
+        true => FailReason::OutOfMemory {
+            phase,
+            in_use_bytes: None,
+            requested_bytes: None,
+            limit_bytes: None,
+        },
+        false if phase == Phase::Load => FailReason::Invalid {
+            message: error.to_string(),
+        },
+        false => FailReason::Crashed {
+            phase,
+            message: error.to_string(),
+        },
     };
     Interruption::Failed(reason)
 }

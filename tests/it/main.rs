@@ -13,10 +13,10 @@ mod optimizer;
 mod parity;
 /// PEFT adapter directories: reading, writing, and refusing damaged ones.
 mod peft_directory;
-/// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
-mod variants;
 /// Study and recipe files: what they mean, and what each mistake says.
 mod space;
+/// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
+mod variants;
 
 /// `query`, `show`, `pareto` and `studies` as people call them, on real database files.
 mod query;

@@ -27,7 +27,10 @@ impl Results {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
-        command.args(arguments).current_dir(self.folder.path()).env_remove("PEFT_TUNE_DB");
+        command
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env_remove("PEFT_TUNE_DB");
         command
     }
 
@@ -97,7 +100,10 @@ async fn fill(path: &Path) {
         store.record_evaluation(study.id, number, &evaluation).await.unwrap();
         store.finish_trial(study.id, number, state, 12.5).await.unwrap();
     }
-    store.start_trial(study.id, TrialNumber(4), &Params::new(), &recipe()).await.unwrap();
+    store
+        .start_trial(study.id, TrialNumber(4), &Params::new(), &recipe())
+        .await
+        .unwrap();
     drop(study);
     store.close().await.unwrap();
 }
@@ -117,7 +123,10 @@ fn an_empty_result_still_has_its_columns() {
     let sql = "select trial, loss from trial_summary where trial > 100";
     assert_eq!(results.shown(&["query", sql, "--format", "csv"]), "trial,loss\n");
     assert_eq!(results.shown(&["query", sql, "--format", "json"]), "[]\n");
-    assert_eq!(results.shown(&["query", sql]), " trial | loss\n-------+------\n(0 rows)\n");
+    assert_eq!(
+        results.shown(&["query", sql]),
+        " trial | loss\n-------+------\n(0 rows)\n"
+    );
 }
 
 #[test]
@@ -168,7 +177,10 @@ fn the_database_is_the_flag_then_the_environment_then_the_default() {
     let elsewhere = tempfile::tempdir().unwrap();
     let run = |flag: Option<&Path>, environment: Option<&Path>| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
-        command.arg("studies").current_dir(elsewhere.path()).env_remove("PEFT_TUNE_DB");
+        command
+            .arg("studies")
+            .current_dir(elsewhere.path())
+            .env_remove("PEFT_TUNE_DB");
         flag.map(|path| command.arg("--db").arg(path));
         environment.map(|path| command.env("PEFT_TUNE_DB", path));
         command.output().unwrap()
@@ -176,11 +188,22 @@ fn the_database_is_the_flag_then_the_environment_then_the_default() {
     let (there, missing) = (results.database(), elsewhere.path().join("none.db"));
     assert!(run(Some(&there), Some(&missing)).status.success());
     assert!(run(None, Some(&there)).status.success());
-    for output in [run(None, None), run(None, Some(&missing)), run(Some(&missing), Some(&there))] {
+    for output in [
+        run(None, None),
+        run(None, Some(&missing)),
+        run(Some(&missing), Some(&there)),
+    ] {
         assert_eq!(output.status.code(), Some(2), "{output:?}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains("no results database at"), "{output:?}");
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains("no results database at"),
+            "{output:?}"
+        );
     }
-    assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0, "no file was made");
+    assert_eq!(
+        std::fs::read_dir(elsewhere.path()).unwrap().count(),
+        0,
+        "no file was made"
+    );
 }
 
 #[test]
@@ -191,7 +214,10 @@ fn the_front_is_shown_best_throughput_first() {
     assert_eq!(json["front"][0]["trial"], 1);
     assert_eq!(json["front"][1]["metrics"]["peak_memory"], 1.5 * 1_073_741_824.0);
     let message = results.refused(2, &["pareto", "other"]);
-    assert!(message.contains("no study `other`") && message.contains("`quickstart`"), "{message}");
+    assert!(
+        message.contains("no study `other`") && message.contains("`quickstart`"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -217,7 +243,10 @@ fn a_trial_is_shown_in_depth() {
     let json: serde_json::Value = serde_json::from_str(&results.shown(&["show", "--trial", "1", "--json"])).unwrap();
     assert_eq!(json["recipe"]["adapter"]["rank"], 16);
     let message = results.refused(2, &["show", "--trial", "9"]);
-    assert!(message.contains("study `quickstart` has no trial 9: it has 5"), "{message}");
+    assert!(
+        message.contains("study `quickstart` has no trial 9: it has 5"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -233,7 +262,10 @@ fn a_reader_that_has_seen_enough_is_no_error() {
             .unwrap();
         drop(child.stdout.take());
         let output = child.wait_with_output().unwrap();
-        assert!(output.status.success() && output.stderr.is_empty(), "{format}: {output:?}");
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{format}: {output:?}"
+        );
     }
 }
 
@@ -243,11 +275,19 @@ fn hostile_names_do_not_reach_the_terminal() {
     let path = folder.path().join("peft-tune.db");
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let store = Store::open(&path).await.unwrap();
-        store.begin_study(&study_record("a\u{1b}]0;x\u{7}\n'; drop table study; --")).await.unwrap();
+        store
+            .begin_study(&study_record("a\u{1b}]0;x\u{7}\n'; drop table study; --"))
+            .await
+            .unwrap();
         store.close().await.unwrap();
     });
     let results = Results { folder };
-    for arguments in [&["studies"][..], &["show"], &["pareto"], &["query", "select study from study_summary"]] {
+    for arguments in [
+        &["studies"][..],
+        &["show"],
+        &["pareto"],
+        &["query", "select study from study_summary"],
+    ] {
         let shown = results.shown(arguments);
         assert!(!shown.contains('\u{1b}') && !shown.contains('\u{7}'), "{shown:?}");
         assert!(shown.contains("drop table study"), "{shown:?}");

@@ -125,7 +125,11 @@ impl BatchSource {
     /// The micro-batch that needs the most memory: of the rows with the most tokens.
     pub fn longest_micro_batch(&self) -> MicroBatch {
         let tokens = |row: usize| -> usize {
-            self.rows.documents(row).iter().map(|index| self.documents.tokens(*index as usize)).sum()
+            self.rows
+                .documents(row)
+                .iter()
+                .map(|index| self.documents.tokens(*index as usize))
+                .sum()
         };
         let mut rows: Vec<usize> = (0..self.rows()).collect();
         rows.sort_by_key(|row| std::cmp::Reverse(tokens(*row)));

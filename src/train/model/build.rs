@@ -13,8 +13,8 @@ use super::matrix::Matrix;
 use super::mlp_block::MlpBlock;
 use super::norm::Norm;
 use super::parameter::{BaseParameter, Trained};
-use crate::architecture::{Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, LinearModule, LinearRole};
 use crate::architecture::NormPlacement;
+use crate::architecture::{Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, LinearModule, LinearRole};
 use crate::train::adapter::LinearSlots;
 use crate::train::base::BaseModel;
 use crate::train::ops::{attention, glu};
@@ -124,9 +124,7 @@ impl Builder<'_> {
             output: self.group(layer, &[LinearRole::Output])?,
             norm_behind: match architecture.norm_placement {
                 NormPlacement::Before => None,
-                NormPlacement::BeforeAndBehind => {
-                    Some(self.norm(&format!("{layer}.post_attention_layernorm.weight"))?)
-                }
+                NormPlacement::BeforeAndBehind => Some(self.norm(&format!("{layer}.post_attention_layernorm.weight"))?),
             },
             settings: attention::Settings {
                 scale: architecture.attention_scale,
@@ -262,7 +260,9 @@ impl Builder<'_> {
     fn stacked(&self, slots: &[usize]) -> Result<Option<Trained>, TrainError> {
         let parameters = self.trainables.parameters;
         let layout = parameters.layout.slots();
-        let (Some(first), true) = (slots.first(), slots.len() > 1) else { return Ok(None) };
+        let (Some(first), true) = (slots.first(), slots.len() > 1) else {
+            return Ok(None);
+        };
         let neighbours = slots
             .windows(2)
             .all(|pair| layout[pair[0]].offset + layout[pair[0]].elements() == layout[pair[1]].offset);

@@ -178,7 +178,8 @@ impl Projection {
                 None => residual::add(&y, &update)?,
                 Some(dora) => {
                     let input = &adapters[adapter.input];
-                    let factors = dora.factors(&self.weight.dense()?, &input.a.value, &adapter.b.value, adapter.scaling)?;
+                    let factors =
+                        dora.factors(&self.weight.dense()?, &input.a.value, &adapter.b.value, adapter.scaling)?;
                     let gain = factors.gain.to_dtype(y.dtype())?;
                     let update = update.broadcast_mul(&gain)?;
                     let turned = match dropout {
@@ -220,7 +221,12 @@ impl Projection {
             if adapter.dora.is_some() {
                 gradients = self.dora_gradients(x, xa, gradients.weight, adapters, dropout)?;
             }
-            matmul::tn_add(&gradients.adapter, &xa[adapter.input], adapter.scaling, &adapter.b.gradient)?;
+            matmul::tn_add(
+                &gradients.adapter,
+                &xa[adapter.input],
+                adapter.scaling,
+                &adapter.b.gradient,
+            )?;
             if let Some(bias) = &adapter.bias {
                 bias.add_gradient(&(column_sum(&gradients.adapter)? * adapter.scaling)?)?;
             }
@@ -240,7 +246,11 @@ impl Projection {
         adapters: &[AdapterInput],
         dropout: Option<&DropoutKey>,
     ) -> Result<OutputGradients> {
-        let Some((adapter, dora)) = self.adapter.as_ref().and_then(|a| a.dora.as_ref().map(|dora| (a, dora))) else {
+        let Some((adapter, dora)) = self
+            .adapter
+            .as_ref()
+            .and_then(|a| a.dora.as_ref().map(|dora| (a, dora)))
+        else {
             return Ok(OutputGradients {
                 weight: dy.clone(),
                 dropped_weight: None,

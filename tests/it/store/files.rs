@@ -14,9 +14,15 @@ pub async fn database(path: &Path, trials: u64) {
     let study = store.begin_study(&study_record("first")).await.unwrap();
     for number in 0..trials {
         let params = Params::from([("rank".to_owned(), (number as i64).into())]);
-        store.start_trial(study.id, TrialNumber(number), &params, &recipe()).await.unwrap();
+        store
+            .start_trial(study.id, TrialNumber(number), &params, &recipe())
+            .await
+            .unwrap();
         let state = complete(100.0 + number as f64, 1e9 + number as f64, 2.0);
-        store.finish_trial(study.id, TrialNumber(number), &state, 1.0).await.unwrap();
+        store
+            .finish_trial(study.id, TrialNumber(number), &state, 1.0)
+            .await
+            .unwrap();
     }
     drop(study);
     store.close().await.unwrap();
@@ -25,7 +31,9 @@ pub async fn database(path: &Path, trials: u64) {
 /// Runs SQL on a file behind the store's back.
 async fn tamper(path: &Path, sql: &'static str) {
     let pool = sqlx::SqlitePool::connect_with(
-        sqlx::sqlite::SqliteConnectOptions::new().filename(path).create_if_missing(true),
+        sqlx::sqlite::SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true),
     )
     .await
     .unwrap();
@@ -34,7 +42,10 @@ async fn tamper(path: &Path, sql: &'static str) {
 }
 
 fn files_in(folder: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     files.sort();
     files
 }
@@ -57,12 +68,21 @@ async fn a_file_of_text_or_of_another_program_is_refused() {
     let text = folder.path().join("notes.txt");
     std::fs::write(&text, "these are my notes, not a database").unwrap();
     let errors = refused(&text).await;
-    assert!(matches!(errors, (StoreError::NotADatabase { .. }, StoreError::NotADatabase { .. })), "{errors:?}");
+    assert!(
+        matches!(
+            errors,
+            (StoreError::NotADatabase { .. }, StoreError::NotADatabase { .. })
+        ),
+        "{errors:?}"
+    );
 
     let other = folder.path().join("other.db");
     tamper(&other, "create table history (url text)").await;
     let errors = refused(&other).await;
-    assert!(matches!(errors, (StoreError::Foreign { .. }, StoreError::Foreign { .. })), "{errors:?}");
+    assert!(
+        matches!(errors, (StoreError::Foreign { .. }, StoreError::Foreign { .. })),
+        "{errors:?}"
+    );
 }
 
 #[tokio::test]
@@ -78,7 +98,10 @@ async fn a_database_of_a_newer_version_is_refused() {
     .await;
     let (writing, reading) = refused(&path).await;
     assert!(matches!(reading, StoreError::Newer { .. }), "{reading}");
-    assert!(writing.to_string().contains("9999") && writing.to_string().contains("update peft-tune"), "{writing}");
+    assert!(
+        writing.to_string().contains("9999") && writing.to_string().contains("update peft-tune"),
+        "{writing}"
+    );
 }
 
 #[tokio::test]
@@ -172,8 +195,14 @@ async fn a_reader_sees_each_trial_as_it_ends_and_never_stops_the_writer() {
     };
     let writing = async {
         for number in (0..100).map(TrialNumber) {
-            writer.start_trial(study.id, number, &Params::new(), &recipe()).await.unwrap();
-            writer.finish_trial(study.id, number, &complete(1.0, 1.0, 1.0), 1.0).await.unwrap();
+            writer
+                .start_trial(study.id, number, &Params::new(), &recipe())
+                .await
+                .unwrap();
+            writer
+                .finish_trial(study.id, number, &complete(1.0, 1.0, 1.0), 1.0)
+                .await
+                .unwrap();
         }
     };
     tokio::join!(reading, writing);
