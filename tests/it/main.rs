@@ -3,6 +3,8 @@
 
 /// Loading model directories: shards, damage, disagreement with the configuration.
 mod checkpoints;
+/// From data files to micro-batches, against transformers' tokens and templates.
+mod data;
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
 mod floors;
 /// Reading the references in `tests/golden/ref_*`; no tests of its own.

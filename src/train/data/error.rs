@@ -38,7 +38,10 @@ pub enum DataError {
         key: &'static str,
         found: Vec<String>,
     },
-    #[error("{place}: column `{column}` is {found}, expected {expected}")]
+    #[error(
+        "{place}: column `{column}` is {found}, expected {expected}; correct the row, or name another column under \
+         `data.columns`"
+    )]
     WrongType {
         place: Place,
         column: String,
@@ -68,7 +71,7 @@ pub enum DataError {
          human, gpt)"
     )]
     UnknownRole { place: Place, message: usize, role: String },
-    #[error("{place}: message {message} {problem}")]
+    #[error("{place}: message {message} {problem}; correct it or remove the row")]
     BadMessage {
         place: Place,
         /// From 1.

@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value, json};
 
-use super::readers::kind_of;
 use super::{DataError, Place};
 
 /// One message, and whether it is an answer to learn.
@@ -32,10 +31,7 @@ fn read_message(place: &Place, number: usize, item: Value) -> Result<Message, Da
         problem,
     };
     let Value::Object(mut fields) = item else {
-        return Err(bad(match kind_of(&item) {
-            "null" => "is null; write an object with `role` and `content`",
-            _ => "is not an object with `role` and `content`",
-        }));
+        return Err(bad("is not an object with `role` and `content`"));
     };
     let role = fields.remove("role").or_else(|| fields.remove("from"));
     let Some(Value::String(role)) = role.filter(|role| !role.is_null()) else {

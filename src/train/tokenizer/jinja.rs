@@ -5,6 +5,7 @@ use minijinja::value::{Kwargs, Rest};
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::python_json::{Layout, dumps};
+use super::python_methods;
 use super::strftime::strftime_now;
 
 /// An environment with transformers' settings, functions and filters.
@@ -12,7 +13,7 @@ pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     environment.set_syntax(syntax.expect("white space settings leave the default delimiters, which are valid"));
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(python_methods::call);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", |format: &str| strftime_now(format));
     environment.add_filter("tojson", to_json);

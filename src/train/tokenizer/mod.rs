@@ -5,6 +5,7 @@ mod error;
 mod generation;
 mod jinja;
 mod python_json;
+mod python_methods;
 mod special_tokens;
 mod strftime;
 #[expect(clippy::module_inception, reason = "the folder is named after its main type")]
