@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
+use rand::{RngExt, SeedableRng};
+use rand_distr::StandardNormal;
+use rand_pcg::Pcg64;
+use sha2::{Digest, Sha256};
 
 use super::adapter::{BaseShape, LinearShape, ParameterShape};
 use super::weights::Checkpoint;
 use super::{TrainError, WeightsError};
-use crate::architecture::{Architecture, LM_HEAD};
+use crate::architecture::{Architecture, LM_HEAD, TensorShape};
 use crate::recipe::Precision;
 
 /// Name of the file that describes a model.
@@ -116,6 +120,27 @@ impl BaseModel {
         })
     }
 
+    /// A model that has learned nothing: matrices normal with deviation 0.02, norms 1, biases 0, each tensor from a
+    /// generator of its own that `seed` and its name decide.
+    ///
+    /// # Errors
+    ///
+    /// Memory.
+    pub fn random(
+        architecture: Architecture,
+        seed: u64,
+        precision: Precision,
+        device: &Device,
+    ) -> Result<Self, TrainError> {
+        let mut tensors = BTreeMap::new();
+        for tensor in architecture.tensors() {
+            let values = random_start(&tensor, seed, architecture.norm_offset);
+            let value = Tensor::from_vec(values, tensor.shape, &Device::Cpu)?;
+            tensors.insert(tensor.name, value);
+        }
+        Self::from_tensors(architecture, tensors, precision, device)
+    }
+
     /// The model's dimensions.
     pub fn architecture(&self) -> &Architecture {
         &self.architecture
@@ -184,6 +209,22 @@ impl BaseModel {
     pub(crate) fn weight(&self, name: &str) -> Result<&Weight, WeightsError> {
         self.weights.get(name).ok_or_else(|| missing(name.to_owned()))
     }
+}
+
+fn random_start(tensor: &TensorShape, seed: u64, norm_offset: f32) -> Vec<f32> {
+    let elements: usize = tensor.shape.iter().product();
+    if tensor.name.ends_with(".bias") {
+        return vec![0.0; elements];
+    }
+    if tensor.shape.len() == 1 {
+        return vec![1.0 - norm_offset; elements];
+    }
+    let mut digest = Sha256::new();
+    digest.update(seed.to_le_bytes());
+    digest.update(tensor.name.as_bytes());
+    let mut generator = Pcg64::from_seed(digest.finalize().into());
+    let mut normal = || 0.02 * generator.sample::<f32, _>(StandardNormal);
+    (0..elements).map(|_| normal()).collect()
 }
 
 fn missing(tensor: String) -> WeightsError {

@@ -17,6 +17,12 @@ pub enum WeightsError {
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },
 
+    #[error("cannot write {path}: {source}")]
+    Write {
+        path: PathBuf,
+        source: safetensors::SafeTensorError,
+    },
+
     #[error("{path} is not a whole safetensors file: {source}; download it again")]
     Damaged {
         path: PathBuf,
@@ -125,6 +131,12 @@ pub enum TrainError {
 
     #[error("token {token} is outside the model's vocabulary of {vocabulary}; the tokenizer belongs to another model")]
     UnknownToken { token: i64, vocabulary: usize },
+
+    #[error(
+        "the trained bias of `{module}` cannot be merged, since the layer has no bias of its own; keep the adapter \
+         apart, or train without `lora_bias`"
+    )]
+    NoBiasToMergeInto { module: String },
 
     #[error(
         "a document of {tokens} tokens is longer than the {max_positions} positions of this model; lower \

@@ -8,6 +8,7 @@ pub mod data;
 pub mod device;
 mod error;
 mod loss_scale;
+mod merge;
 mod model;
 pub mod ops;
 pub mod optimizer;
@@ -19,6 +20,7 @@ mod weights;
 
 pub use base::BaseModel;
 pub use error::{DeviceError, TrainError, WeightsError};
+pub use merge::write_checkpoint;
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot, Parameters};
 pub use step::{Control, Evaluation, StepEvent, StepObserver, StepSeconds};
 pub use trainer::{SavedBytes, Trainer};

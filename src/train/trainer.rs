@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 
-use super::adapter::{self, AdapterPlan, AdapterSlots, SavedAdapter};
+use super::adapter::{self, AdaptedLinear, AdapterPlan, AdapterSlots, LinearSlots, SavedAdapter};
 use super::base::BaseModel;
 use super::data::MicroBatch;
 use super::loss_scale::LossScale;
@@ -198,6 +198,17 @@ impl Trainer {
     /// Tokens trained on, padding not counted.
     pub fn tokens(&self) -> u64 {
         self.tokens
+    }
+
+    /// Each adapted linear layer with its slots.
+    pub(super) fn adapted_linears(&self) -> impl Iterator<Item = (&AdaptedLinear, &LinearSlots)> {
+        let linears = self.trained.plan.iter().flat_map(|plan| &plan.linears);
+        linears.zip(&self.trained.slots.linears)
+    }
+
+    /// Slot of each base parameter that trains, by its name in the base checkpoint.
+    pub(super) fn whole_slots(&self) -> Vec<(&str, usize)> {
+        self.trained.trainables().whole.into_iter().collect()
     }
 
     fn next_learning_rate(&self) -> f64 {

@@ -5,6 +5,8 @@
 mod checkpoints;
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
 mod floors;
+/// Training every parameter of the base model, and writing the trained model.
+mod full_fine_tuning;
 /// Reading the references in `tests/golden/ref_*`; no tests of its own.
 mod golden;
 /// Optimizers, schedules and clipping against their reference implementations.

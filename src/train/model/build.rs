@@ -8,13 +8,15 @@ use super::attention_block::AttentionBlock;
 use super::decoder::Decoder;
 use super::dora::{Dora, squared_row_norms};
 use super::layer::Layer;
-use super::linear::{AdapterInput, AdapterOutput, LinearGroup, Projection};
+use super::linear::{AdapterInput, LinearGroup};
 use super::matrix::Matrix;
 use super::mlp_block::MlpBlock;
 use super::norm::Norm;
 use super::parameter::{BaseParameter, Trained};
-use crate::architecture::{Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, LinearModule, LinearRole};
-use crate::architecture::NormPlacement;
+use super::projection::{AdapterOutput, Projection};
+use crate::architecture::{
+    Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, LinearModule, LinearRole, NormPlacement,
+};
 use crate::train::adapter::LinearSlots;
 use crate::train::base::BaseModel;
 use crate::train::ops::{attention, glu};

@@ -14,6 +14,7 @@ mod matrix;
 mod mlp_block;
 mod norm;
 mod parameter;
+mod projection;
 mod rope_tables;
 mod saved;
 mod stream;
