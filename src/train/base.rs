@@ -192,7 +192,10 @@ impl BaseModel {
             let module = name.strip_suffix(".weight").or_else(|| name.strip_suffix(".bias"));
             module.is_some_and(|module| modules.iter().any(|linear| module.ends_with(linear.name)))
         };
-        let others = architecture.tensors().into_iter().filter(|tensor| !of_linear(&tensor.name));
+        let others = architecture
+            .tensors()
+            .into_iter()
+            .filter(|tensor| !of_linear(&tensor.name));
         BaseShape {
             layers: architecture.layers.len(),
             linears,

@@ -74,11 +74,7 @@ pub enum WeightsError {
     },
 
     #[error("tensor `{tensor}` in {path} is stored as {got}; supported are F32, F16 and BF16")]
-    Dtype {
-        path: PathBuf,
-        tensor: String,
-        got: String,
-    },
+    Dtype { path: PathBuf, tensor: String, got: String },
 
     #[error(
         "tensor `{tensor}` in {path} holds a value that is not finite as {dtype}, at element {element}; take another \

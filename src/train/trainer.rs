@@ -239,7 +239,10 @@ impl Trainer {
             None => optimizer::global_norm(gradients)?,
         };
         // A step in fp16 whose gradients overflowed is skipped, and the next one takes a smaller factor.
-        let skip = self.loss_scale.as_mut().is_some_and(|scale| !scale.keep(norm.is_finite()));
+        let skip = self
+            .loss_scale
+            .as_mut()
+            .is_some_and(|scale| !scale.keep(norm.is_finite()));
         if !skip {
             self.optimizer.step(parameters, learning_rate)?;
         }
@@ -267,8 +270,14 @@ impl Trainer {
         let architecture = self.base.architecture();
         let vocabulary = architecture.vocabulary;
         let inputs = batch.input_ids.iter().map(|token| i64::from(*token));
-        let targets = batch.targets.iter().copied().filter(|target| *target != super::data::IGNORE);
-        let unknown = inputs.chain(targets).find(|token| !(0..vocabulary as i64).contains(token));
+        let targets = batch
+            .targets
+            .iter()
+            .copied()
+            .filter(|target| *target != super::data::IGNORE);
+        let unknown = inputs
+            .chain(targets)
+            .find(|token| !(0..vocabulary as i64).contains(token));
         if let Some(token) = unknown {
             return Err(TrainError::UnknownToken { token, vocabulary });
         }
@@ -348,7 +357,9 @@ impl TrainedSet {
             return trainables;
         };
         for (linear, slots) in plan.linears.iter().zip(&self.slots.linears) {
-            trainables.adapters.insert(&linear.linear.name, (*slots, linear.scaling));
+            trainables
+                .adapters
+                .insert(&linear.linear.name, (*slots, linear.scaling));
         }
         for (whole, slot) in plan.whole.iter().zip(&self.slots.whole) {
             trainables.whole.insert(&whole.base_name, *slot);

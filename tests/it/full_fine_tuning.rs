@@ -48,7 +48,10 @@ fn gradients_of_every_kind_of_parameter_match_finite_differences() {
         let mut trainer = Trainer::new(Arc::clone(&model), &full(), 1).unwrap();
         trainer.step(&batch).unwrap();
         let parameters = trainer.parameters();
-        assert_eq!(parameters.layout.elements(), model.architecture().parameter_count().total());
+        assert_eq!(
+            parameters.layout.elements(),
+            model.architecture().parameter_count().total()
+        );
         let mut kinds: BTreeMap<String, BTreeMap<String, Tensor>> = BTreeMap::new();
         for (index, slot) in parameters.layout.slots().iter().enumerate() {
             // Parameters of the same kind in all layers are moved together.
@@ -85,7 +88,12 @@ fn a_model_that_knows_nothing_learns_a_pattern() {
     recipe.optimizer.learning_rate = 1e-2;
     let mut trainer = Trainer::new(Arc::new(model), &recipe, 80).unwrap();
     let before = trainer.evaluate(&batch).unwrap();
-    assert_close(&[before.loss], &[512f64.ln()], 0.02, "loss of a model that knows nothing");
+    assert_close(
+        &[before.loss],
+        &[512f64.ln()],
+        0.02,
+        "loss of a model that knows nothing",
+    );
     for _ in 0..80 {
         trainer.step(&batch).unwrap();
     }
@@ -95,14 +103,22 @@ fn a_model_that_knows_nothing_learns_a_pattern() {
 
 #[test]
 fn merged_weights_give_the_adapters_loss() {
-    for adapter in ["ref_llama/adapter_init", "ref_variants/dora", "ref_variants/modules_to_save_norm"] {
+    for adapter in [
+        "ref_llama/adapter_init",
+        "ref_variants/dora",
+        "ref_variants/modules_to_save_norm",
+    ] {
         let batch = whole_batch("ref_llama");
         let mut trainer = Trainer::new(base("ref_llama", Precision::Fp32), &recipe(&folder(adapter)), 1).unwrap();
         let expected = trainer.evaluate(&batch).unwrap().loss;
         let directory = tempfile::TempDir::new().unwrap();
         let tensors = trainer.merged_tensors().unwrap();
         write_checkpoint(&directory.path().join("model.safetensors"), &tensors, Dtype::F32).unwrap();
-        std::fs::copy(folder("ref_llama/model/config.json"), directory.path().join("config.json")).unwrap();
+        std::fs::copy(
+            folder("ref_llama/model/config.json"),
+            directory.path().join("config.json"),
+        )
+        .unwrap();
         assert!(Checkpoint::open(directory.path()).is_ok());
         let merged = BaseModel::load(directory.path(), Precision::Fp32, &Device::Cpu).unwrap();
         assert_close(&[loss(Arc::new(merged), &batch)], &[expected], 1e-6, adapter);

@@ -29,7 +29,12 @@ fn losses_of_twenty_steps_match() {
     for family in FAMILIES {
         let expected = json(&folder(family).join("ref.json"));
         let actual = losses(&mut trainer(family, Precision::Fp32), &whole_batch(family), 20);
-        assert_close(&actual, &numbers(&expected["losses_f64"]), F32, &format!("{family} loss"));
+        assert_close(
+            &actual,
+            &numbers(&expected["losses_f64"]),
+            F32,
+            &format!("{family} loss"),
+        );
     }
 }
 
@@ -44,7 +49,11 @@ fn every_gradient_matches_and_none_is_zero() {
         for index in 0..trainer.parameters().layout.slots().len() {
             let gradient = trainer.parameters().gradient(index).unwrap();
             let sum = gradient.abs().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();
-            assert!(sum > 0.0, "{family}: {}", trainer.parameters().layout.slots()[index].name);
+            assert!(
+                sum > 0.0,
+                "{family}: {}",
+                trainer.parameters().layout.slots()[index].name
+            );
         }
     }
 }
@@ -60,7 +69,12 @@ fn masked_and_padded_losses_match() {
         ] {
             let batch = MicroBatch::from_documents(&documents(family, ids, labels));
             let loss = trainer.evaluate(&[batch]).unwrap().loss;
-            assert_close(&[loss], &[expected[key].as_f64().unwrap()], F32, &format!("{family} {key}"));
+            assert_close(
+                &[loss],
+                &[expected[key].as_f64().unwrap()],
+                F32,
+                &format!("{family} {key}"),
+            );
         }
     }
 }
@@ -69,7 +83,9 @@ fn masked_and_padded_losses_match() {
 fn logits_match() {
     for family in FAMILIES {
         let expected = &tensors(&folder(family).join("logits.safetensors"))["logits"];
-        let logits = trainer(family, Precision::Fp32).logits(&whole_batch(family)[0]).unwrap();
+        let logits = trainer(family, Precision::Fp32)
+            .logits(&whole_batch(family)[0])
+            .unwrap();
         let error = relative_error(&logits, &expected.flatten_to(1).unwrap());
         assert!(error < F32, "{family}: {error:.1e}");
     }
@@ -127,8 +143,17 @@ fn micro_batches_do_not_change_the_step() {
 #[test]
 fn packed_documents_do_not_see_each_other() {
     let expected = json(&folder("ref_variants").join("variants.json"));
-    let actual = losses(&mut trainer("ref_llama", Precision::Fp32), &whole_batch("ref_llama"), 20);
-    assert_close(&actual, &numbers(&expected["packed_two_docs"]["losses"]), F32, "packed loss");
+    let actual = losses(
+        &mut trainer("ref_llama", Precision::Fp32),
+        &whole_batch("ref_llama"),
+        20,
+    );
+    assert_close(
+        &actual,
+        &numbers(&expected["packed_two_docs"]["losses"]),
+        F32,
+        "packed loss",
+    );
 }
 
 #[test]
@@ -147,7 +172,10 @@ fn a_global_batch_without_target_says_so() {
     let mut documents = documents("ref_llama", "input_ids", "labels");
     documents.iter_mut().for_each(|row| row.labels.fill(-100));
     let batch = MicroBatch::from_documents(&documents);
-    let error = trainer("ref_llama", Precision::Fp32).step(&[batch]).unwrap_err().to_string();
+    let error = trainer("ref_llama", Precision::Fp32)
+        .step(&[batch])
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("64 tokens and not one target"), "{error}");
 }
 
@@ -156,6 +184,12 @@ fn a_token_outside_the_vocabulary_is_named() {
     let mut documents = documents("ref_llama", "input_ids", "labels");
     documents[0].input_ids[3] = 512;
     let batch = MicroBatch::from_documents(&documents);
-    let error = trainer("ref_llama", Precision::Fp32).step(&[batch]).unwrap_err().to_string();
-    assert!(error.contains("token 512 is outside the model's vocabulary of 512"), "{error}");
+    let error = trainer("ref_llama", Precision::Fp32)
+        .step(&[batch])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("token 512 is outside the model's vocabulary of 512"),
+        "{error}"
+    );
 }

@@ -7,7 +7,9 @@ use candle_core::Device;
 use peft_tune::recipe::{OptimizerKind, Precision, Recipe, ScheduleKind};
 use peft_tune::train::{BaseModel, Trainer};
 
-use crate::golden::{assert_close, assert_gradients, base, folder, json, losses, numbers, recipe, tensors, whole_batch};
+use crate::golden::{
+    assert_close, assert_gradients, base, folder, json, losses, numbers, recipe, tensors, whole_batch,
+};
 
 const F32: f64 = 1e-5;
 

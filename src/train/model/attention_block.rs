@@ -74,7 +74,9 @@ impl AttentionBlock {
         let dropout = stream.dropout.as_ref();
         let d_output = backward_behind(self.norm_behind.as_ref(), saved.behind, &dy)?;
         let o = || flat(&saved.o);
-        let d_o = self.output.backward(o, &saved.output_xa, vec![d_output], dropout, true)?;
+        let d_o = self
+            .output
+            .backward(o, &saved.output_xa, vec![d_output], dropout, true)?;
         drop(saved.output_xa);
         let Some(d_o) = d_o else { return Ok(None) };
         let d_o = d_o.reshape(saved.o.shape())?;
@@ -99,7 +101,9 @@ impl AttentionBlock {
         let d_projected = vec![flat(&d_q)?, flat(&d_k)?, flat(&d_v)?];
         drop((d_q, d_k, d_v));
         let wants_d_normed = wants_dx || self.norm.weight.is_trained();
-        let d_normed = self.projections.backward(normed, &saved.input_xa, d_projected, dropout, wants_d_normed)?;
+        let d_normed = self
+            .projections
+            .backward(normed, &saved.input_xa, d_projected, dropout, wants_d_normed)?;
         let Some(d_normed) = d_normed else { return Ok(None) };
         if !wants_dx {
             self.norm.add_weight_gradient(&saved.x, &saved.rstd, &d_normed)?;

@@ -126,9 +126,7 @@ impl Builder<'_> {
             output: self.group(layer, &[LinearRole::Output])?,
             norm_behind: match architecture.norm_placement {
                 NormPlacement::Before => None,
-                NormPlacement::BeforeAndBehind => {
-                    Some(self.norm(&format!("{layer}.post_attention_layernorm.weight"))?)
-                }
+                NormPlacement::BeforeAndBehind => Some(self.norm(&format!("{layer}.post_attention_layernorm.weight"))?),
             },
             settings: attention::Settings {
                 scale: architecture.attention_scale,
@@ -264,7 +262,9 @@ impl Builder<'_> {
     fn stacked(&self, slots: &[usize]) -> Result<Option<Trained>, TrainError> {
         let parameters = self.trainables.parameters;
         let layout = parameters.layout.slots();
-        let (Some(first), true) = (slots.first(), slots.len() > 1) else { return Ok(None) };
+        let (Some(first), true) = (slots.first(), slots.len() > 1) else {
+            return Ok(None);
+        };
         let neighbours = slots
             .windows(2)
             .all(|pair| layout[pair[0]].offset + layout[pair[0]].elements() == layout[pair[1]].offset);

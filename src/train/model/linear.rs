@@ -70,7 +70,10 @@ impl LinearGroup {
     pub(super) fn forward(&self, x: &Tensor, dropout: Option<&DropoutKey>) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
         let input = self.input(x, dropout);
         let xa = self.adapter_products(&input)?;
-        let outputs = self.projections.iter().map(|projection| projection.forward(&input, &xa));
+        let outputs = self
+            .projections
+            .iter()
+            .map(|projection| projection.forward(&input, &xa));
         Ok((outputs.collect::<Result<_>>()?, xa))
     }
 
@@ -116,7 +119,11 @@ impl LinearGroup {
                 }
             }
         }
-        self.backward_adapters(&input, d_xa.into_iter().flatten().collect(), wants_dx.then_some(&mut dx))?;
+        self.backward_adapters(
+            &input,
+            d_xa.into_iter().flatten().collect(),
+            wants_dx.then_some(&mut dx),
+        )?;
         Ok(dx)
     }
 
@@ -134,7 +141,8 @@ impl LinearGroup {
     /// x A^T of every adapter, (T, r) each.
     fn adapter_products(&self, input: &GroupInput<'_>) -> Result<Vec<Tensor>> {
         let Some(stacked) = self.stacked.as_ref().filter(|_| input.dropout.is_none()) else {
-            let product = |(index, adapter): (usize, &AdapterInput)| matmul::nt(&input.dropped(index)?, &adapter.a.value);
+            let product =
+                |(index, adapter): (usize, &AdapterInput)| matmul::nt(&input.dropped(index)?, &adapter.a.value);
             return self.adapters.iter().enumerate().map(product).collect();
         };
         let all = matmul::nt(input.x, &stacked.value)?;

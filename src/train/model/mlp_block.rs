@@ -56,7 +56,9 @@ impl MlpBlock {
         let (d_gate, d_up) = glu::backward(&saved.gate, &saved.up, &d_inner, self.activation)?;
         drop((d_inner, saved.gate, saved.up));
         let normed = || Ok(self.norm.forward(&saved.x)?.0);
-        let d_normed = self.projections.backward(normed, &saved.input_xa, vec![d_gate, d_up], dropout, true)?;
+        let d_normed = self
+            .projections
+            .backward(normed, &saved.input_xa, vec![d_gate, d_up], dropout, true)?;
         let d_x = self.norm.backward(&saved.x, &saved.rstd, &expect_gradient(d_normed)?)?;
         residual::add(&dy, &d_x)
     }
