@@ -6,6 +6,7 @@ pub mod adapter;
 pub mod data;
 pub mod optimizer;
 mod parameters;
+pub mod quant;
 mod step;
 
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot, Parameters};

@@ -7,3 +7,5 @@ mod floors;
 mod optimizer;
 /// PEFT adapter directories: reading, writing, and refusing damaged ones.
 mod peft_directory;
+/// Quantised weights against bitsandbytes, and its checkpoints.
+mod quant;
