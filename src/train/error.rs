@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::adapter::AdapterError;
+use super::quant::QuantError;
 use crate::architecture::ArchitectureError;
 
 /// A checkpoint that cannot be loaded.
@@ -86,6 +87,9 @@ pub enum WeightsError {
         dtype: &'static str,
         element: usize,
     },
+
+    #[error("tensor `{tensor}`: {source}")]
+    Quantised { tensor: String, source: QuantError },
 
     #[error(transparent)]
     Candle(#[from] candle_core::Error),

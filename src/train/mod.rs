@@ -13,9 +13,11 @@ mod model;
 pub mod ops;
 pub mod optimizer;
 mod parameters;
+pub mod quant;
 mod step;
 mod stopwatch;
 mod trainer;
+mod weight;
 mod weights;
 
 pub use base::BaseModel;

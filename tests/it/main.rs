@@ -15,5 +15,7 @@ mod optimizer;
 mod parity;
 /// PEFT adapter directories: reading, writing, and refusing damaged ones.
 mod peft_directory;
+/// Quantised weights against bitsandbytes.
+mod quant;
 /// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
 mod variants;

@@ -3,8 +3,8 @@
 use candle_core::{Result, Tensor};
 
 use super::parameter::Trained;
-use crate::train::base::Weight;
 use crate::train::ops::matmul;
+use crate::train::weight::Weight;
 
 /// W (out, in) of a linear layer.
 #[derive(Clone, Debug)]
