@@ -112,16 +112,16 @@ pub enum DeviceError {
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     #[error(transparent)]
-    Architecture(#[from] ArchitectureError),
+    Architecture(Box<ArchitectureError>),
 
     #[error(transparent)]
-    Weights(#[from] WeightsError),
+    Weights(Box<WeightsError>),
 
     #[error(transparent)]
     Device(#[from] DeviceError),
 
     #[error(transparent)]
-    Adapter(#[from] AdapterError),
+    Adapter(Box<AdapterError>),
 
     #[error(
         "the {micro_batches} micro-batch(es) of this step hold {tokens} tokens and not one target; raise \
@@ -146,4 +146,23 @@ pub enum TrainError {
 
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
+}
+
+// Design note: the large errors are boxed, so that a `Result` that is nearly always `Ok` stays small.
+impl From<ArchitectureError> for TrainError {
+    fn from(error: ArchitectureError) -> Self {
+        Self::Architecture(Box::new(error))
+    }
+}
+
+impl From<WeightsError> for TrainError {
+    fn from(error: WeightsError) -> Self {
+        Self::Weights(Box::new(error))
+    }
+}
+
+impl From<AdapterError> for TrainError {
+    fn from(error: AdapterError) -> Self {
+        Self::Adapter(Box::new(error))
+    }
 }

@@ -21,16 +21,17 @@ impl Trainer {
     ///
     /// Memory; a trained bias of lora_b on a layer that has no bias to hold it.
     pub fn merged_tensors(&self) -> Result<BTreeMap<String, Tensor>, TrainError> {
+        let trained = self.trained();
         let mut tensors = BTreeMap::new();
         for tensor in self.base().architecture().tensors() {
-            let value = self.base().tensor(&tensor.name)?.to_dtype(DType::F32)?;
+            let value = trained.frozen(self.base(), &tensor.name)?.to_dtype(DType::F32)?;
             tensors.insert(tensor.name, value);
         }
-        for (name, slot) in self.whole_slots() {
+        for (name, slot) in trained.trainables().whole {
             // A copy: the optimizer would go on changing a view.
             tensors.insert(name.to_owned(), self.parameters().value(slot)?.copy()?);
         }
-        for (linear, slots) in self.adapted_linears() {
+        for (linear, slots) in trained.adapted_linears() {
             self.merge_linear(linear, slots, &mut tensors)?;
         }
         Ok(tensors)

@@ -16,6 +16,7 @@ mod parameters;
 pub mod quant;
 mod step;
 mod stopwatch;
+mod trained_set;
 mod trainer;
 mod weight;
 mod weights;

@@ -134,7 +134,9 @@ impl Checkpoint {
         }
         let known: BTreeSet<&str> = expected.iter().map(|tensor| tensor.name.as_str()).collect();
         let belongs = |name: &str| quantised_owner(name).is_some_and(|owner| known.contains(owner.as_str()));
-        let mut extra = self.names().filter(|name| !known.contains(name) && !ignored(name) && !belongs(name));
+        let mut extra = self
+            .names()
+            .filter(|name| !known.contains(name) && !ignored(name) && !belongs(name));
         if let Some(first) = extra.next() {
             return Err(WeightsError::ExtraTensor {
                 path: self.shard(first).path.clone(),
