@@ -9,18 +9,26 @@ pub mod device;
 mod error;
 pub mod hub;
 mod loss_scale;
+mod merge;
 mod model;
 pub mod ops;
 pub mod optimizer;
 mod parameters;
+pub mod quant;
 mod step;
 mod stopwatch;
+<<<<<<< HEAD
 pub mod tokenizer;
+=======
+mod trained_set;
+>>>>>>> engine
 mod trainer;
+mod weight;
 mod weights;
 
 pub use base::BaseModel;
 pub use error::{DeviceError, TrainError, WeightsError};
+pub use merge::write_checkpoint;
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot, Parameters};
 pub use step::{Control, Evaluation, StepEvent, StepObserver, StepSeconds};
 pub use trainer::{SavedBytes, Trainer};

@@ -1,18 +1,18 @@
 //! The trainer: micro-batches in, optimizer steps out.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 
-use super::adapter::{self, AdapterPlan, AdapterSlots, SavedAdapter};
+use super::adapter::AdapterPlan;
 use super::base::BaseModel;
 use super::data::MicroBatch;
 use super::loss_scale::LossScale;
-use super::model::{Decoder, DropoutKey, Keep, RopeTables, Stream, Trainables, update_norm};
+use super::model::{Decoder, DropoutKey, Keep, RopeTables, Stream};
 use super::optimizer::{self, Optimizer};
 use super::stopwatch::Stopwatch;
-use super::{Evaluation, ParameterKind, ParameterLayout, Parameters, StepEvent, StepSeconds, TrainError};
+use super::trained_set::TrainedSet;
+use super::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
 use crate::recipe::{Precision, Recipe};
 
 /// One fine-tuning in progress.
@@ -29,14 +29,6 @@ pub struct Trainer {
     loss_scale: Option<LossScale>,
     step: u64,
     tokens: u64,
-}
-
-/// What trains: an adapter, or the whole base model where there is no plan.
-#[derive(Debug)]
-struct TrainedSet {
-    plan: Option<AdapterPlan>,
-    slots: AdapterSlots,
-    parameters: Parameters,
 }
 
 impl Trainer {
@@ -200,6 +192,11 @@ impl Trainer {
         self.tokens
     }
 
+    /// What trains, with the names that lead there.
+    pub(super) fn trained(&self) -> &TrainedSet {
+        &self.trained
+    }
+
     fn next_learning_rate(&self) -> f64 {
         let peak = self.recipe.optimizer.learning_rate;
         optimizer::learning_rate(&self.recipe.schedule, peak, self.step, self.total_steps)
@@ -287,6 +284,7 @@ pub struct SavedBytes {
     /// In host memory, for a device that is not the host.
     pub host: usize,
 }
+<<<<<<< HEAD
 
 impl TrainedSet {
     fn new(base: &BaseModel, recipe: &Recipe) -> Result<Self, TrainError> {
@@ -379,3 +377,5 @@ fn start_magnitudes(
     }
     Ok(())
 }
+=======
+>>>>>>> engine

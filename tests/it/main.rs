@@ -7,6 +7,8 @@ mod checkpoints;
 mod data;
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
 mod floors;
+/// Training every parameter of the base model, and writing the trained model.
+mod full_fine_tuning;
 /// Reading the references in `tests/golden/ref_*`; no tests of its own.
 mod golden;
 /// Optimizers, schedules and clipping against their reference implementations.
@@ -17,6 +19,8 @@ mod parity;
 mod peft_directory;
 /// Study and recipe files: what they mean, and what each mistake says.
 mod space;
+/// Quantised weights against bitsandbytes.
+mod quant;
 /// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
 mod variants;
 

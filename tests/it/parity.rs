@@ -1,5 +1,8 @@
 //! The engine against PEFT: one set of checks, run on every model family.
 
+use std::sync::Arc;
+
+use peft_tune::architecture::Architecture;
 use peft_tune::recipe::{Checkpointing, Precision};
 use peft_tune::train::Trainer;
 use peft_tune::train::data::MicroBatch;
@@ -119,6 +122,49 @@ fn checkpointing_changes_no_bit() {
     }
 }
 
+/// The list at the head of `src/train/model/saved.rs`, for one layer in float32.
+fn layer_bytes(architecture: &Architecture, tokens: usize, rank: usize) -> usize {
+    let heads = architecture.heads + 2 * architecture.kv_heads;
+    let norms = 2 * architecture.hidden_size + 2;
+    let head_norms = if architecture.query_key_norm {
+        architecture.heads + architecture.kv_heads
+    } else {
+        0
+    };
+    let attention = (heads + architecture.heads) * architecture.head_dim + architecture.heads;
+    let mlp = 2 * architecture.intermediate_size;
+    4 * tokens * (norms + head_norms + attention + mlp + architecture.linear_modules().len() * rank)
+}
+
+#[test]
+fn saved_activations_are_exactly_those_listed() {
+    for family in ["ref_llama31", "ref_qwen3"] {
+        let batch = &whole_batch(family)[0];
+        let model = base(family, Precision::Fp32);
+        let architecture = model.architecture();
+        let saved = |checkpointing| {
+            let mut recipe = recipe(&folder(family).join("adapter_init"));
+            recipe.gradient_checkpointing = checkpointing;
+            let mut trainer = Trainer::new(Arc::clone(&model), &recipe, 1).unwrap();
+            trainer.saved_bytes(batch).unwrap()
+        };
+        let (input, last) = (
+            4 * batch.tokens() * architecture.hidden_size,
+            4 * batch.tokens() * (architecture.hidden_size + 1),
+        );
+        let layer = layer_bytes(architecture, batch.tokens(), 8);
+        assert_eq!(saved(Checkpointing::None).device, 2 * layer + last, "{family}");
+        assert_eq!(
+            saved(Checkpointing::EverySecond).device,
+            layer + input + last,
+            "{family}"
+        );
+        assert_eq!(saved(Checkpointing::Full).device, 2 * input + last, "{family}");
+        let offloaded = saved(Checkpointing::Offload);
+        assert_eq!((offloaded.device, offloaded.host), (last, 2 * input), "{family}");
+    }
+}
+
 #[test]
 fn micro_batches_do_not_change_the_step() {
     let family = "ref_llama";
@@ -161,7 +207,7 @@ fn the_second_spelling_of_the_config_gives_the_same_model() {
     for family in FAMILIES {
         let read = |name| {
             let path = folder(family).join("model").join(name);
-            peft_tune::architecture::Architecture::from_config(&path).unwrap()
+            Architecture::from_config(&path).unwrap()
         };
         assert_eq!(read("config.json"), read("config.v5.json"), "{family}");
     }

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
 use peft_tune::recipe::{AdapterInit, AdapterSettings, TargetModules};
-use peft_tune::train::adapter::{AdapterPlan, BaseShape, LinearShape, ParameterShape, SavedAdapter, fill, write};
+use peft_tune::train::adapter::{
+    AdapterPlan, BaseShape, LinearShape, ParameterShape, SavedAdapter, fill, fill_pissa, write,
+};
 use peft_tune::train::{ParameterLayout, Parameters};
 use proptest::prelude::*;
 
@@ -91,6 +93,48 @@ fn what_peft_wrote_fits_the_plan_of_its_settings_bit_for_bit() {
                 "{name} {}",
                 slot.name
             );
+        }
+    }
+}
+
+#[test]
+fn pissa_starts_where_pefts_does() {
+    let saved = SavedAdapter::read(&golden("ref_variants/pissa")).unwrap();
+    let plan = AdapterPlan::new(&saved.config.settings, &llama()).unwrap();
+    let mut layout = ParameterLayout::default();
+    let slots = plan.push_slots(&mut layout);
+    let parameters = Parameters::zeros(layout, &Device::Cpu).unwrap();
+    let load = |name: &str| candle_core::safetensors::load(golden(name), &Device::Cpu).unwrap();
+    let (model, expected) = (
+        load("ref_llama/model/model.safetensors"),
+        load("ref_variants/pissa/residual_base.safetensors"),
+    );
+    let residuals = fill_pissa(&plan, &slots, &parameters, |name| {
+        Ok(model[&format!("{name}.weight")].clone())
+    })
+    .unwrap();
+    let largest = |tensor: Tensor| tensor.abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
+    for ((linear, residual), slots) in plan.linears.iter().zip(&residuals).zip(&slots.linears) {
+        let name = &linear.linear.name;
+        let expected = &expected[&format!("base_model.model.{name}.base_layer.weight")];
+        // torch decomposes in F32, whose error grows where the singular values at the cut are close.
+        let error = largest((residual - expected).unwrap());
+        assert!(error < 1e-4 * largest(expected.clone()), "{name}: {error:e}");
+        for (slot, ending, axis) in [(slots.lora_a, "lora_A", 0), (slots.lora_b, "lora_B", 1)] {
+            let found = parameters.value(slot).unwrap();
+            let expected = saved
+                .tensor(&format!("base_model.model.{name}.{ending}.weight"))
+                .unwrap();
+            // Each component is right up to its sign.
+            for component in 0..linear.rank {
+                let pick = |tensor: &Tensor| tensor.narrow(axis, component, 1).unwrap();
+                let (found, expected) = (pick(&found), pick(&expected));
+                let error = largest((&found - &expected).unwrap()).min(largest((&found + &expected).unwrap()));
+                assert!(
+                    error < 1e-4 * largest(expected),
+                    "{name} {ending} {component}: {error:e}"
+                );
+            }
         }
     }
 }

@@ -62,6 +62,60 @@ fn an_adapter_of_principal_components_matches_on_its_residual_model() {
     assert_variant("pissa", Arc::new(residual));
 }
 
+/// The toy Llama quantised to `precision`, and the same values computed in float32.
+fn quantised(precision: Precision) -> (Arc<BaseModel>, Arc<BaseModel>) {
+    let codes = base("ref_llama", precision);
+    let architecture = codes.architecture().clone();
+    let dense = base("ref_llama", Precision::Fp32);
+    let tensors = architecture.tensors().into_iter().map(|tensor| {
+        let linear = tensor.name.contains("_proj");
+        let source = if linear { &codes } else { &dense };
+        let value = source.tensor(&tensor.name).unwrap();
+        (tensor.name, value)
+    });
+    let tensors = tensors.collect();
+    let widened = BaseModel::from_tensors(architecture, tensors, Precision::Fp32, &Device::Cpu).unwrap();
+    (codes, Arc::new(widened))
+}
+
+#[test]
+fn qlora_matches_on_the_same_4_bit_values() {
+    let expected = json(&folder("ref_variants").join("qlora.json"));
+    for (precision, variant) in [
+        (Precision::Nf4, "qlora_nf4_dq0_fp32_compute"),
+        (Precision::Nf4Double, "qlora_nf4_dq1_fp32_compute"),
+    ] {
+        let expected = numbers(&expected[variant]["losses"]);
+        let recipe = recipe(&folder("ref_llama/adapter_init"));
+        let batch = whole_batch("ref_llama");
+        let (codes, widened) = quantised(precision);
+        let mut exact = Trainer::new(widened, &recipe, 20).unwrap();
+        assert_close(&losses(&mut exact, &batch, 20), &expected, F32, variant);
+        let mut rounded = Trainer::new(codes, &recipe, 20).unwrap();
+        assert_close(&losses(&mut rounded, &batch, 20), &expected, 2e-3, "computed in bf16");
+    }
+}
+
+#[test]
+fn int8_and_fp16_stay_near_float32() {
+    let recipe = recipe(&folder("ref_llama/adapter_init"));
+    let expected = numbers(&json(&folder("ref_llama/ref.json"))["losses"]);
+    for (precision, tolerance) in [(Precision::Int8, 5e-3), (Precision::Fp16, 5e-4)] {
+        let mut trainer = Trainer::new(base("ref_llama", precision), &recipe, 20).unwrap();
+        let actual = losses(&mut trainer, &whole_batch("ref_llama"), 20);
+        assert_close(&actual, &expected, tolerance, &format!("{precision:?} loss"));
+    }
+}
+
+#[test]
+fn quantised_weights_take_the_bytes_that_they_should() {
+    let bytes = |precision| base("ref_llama", precision).bytes();
+    let counts = base("ref_llama", Precision::Fp32).architecture().parameter_count();
+    let rest = 2 * (counts.total() - counts.linear);
+    assert_eq!(bytes(Precision::Bf16), rest + 2 * counts.linear);
+    assert_eq!(bytes(Precision::Nf4), rest + counts.linear / 2 + counts.linear / 64 * 4);
+}
+
 fn assert_training(variant: &str, change: impl FnOnce(&mut Recipe)) {
     assert_training_within(F32, variant, change);
 }
