@@ -204,7 +204,10 @@ impl AdapterSettings {
 
 /// Which linear layers get an adapter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged, expecting = "write one of all-linear, attention, mlp, or a list of module names")]
+#[serde(
+    untagged,
+    expecting = "write one of all-linear, attention, mlp, or a list of module names"
+)]
 pub enum TargetModules {
     /// A shorthand: `all-linear` (every linear layer but the LM head), `attention` (q, k, v, o) or `mlp`.
     Preset(TargetPreset),

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use super::CliError;
+use super::schema;
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
 #[derive(Debug, Parser)]
@@ -15,7 +16,10 @@ struct Arguments {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    /// Prints the JSON Schema of a study or recipe file, for editors that complete YAML.
+    Schema(schema::Args),
+}
 
 /// Runs the program and returns its exit code: 0 done, 1 failed while running, 2 bad input or usage.
 pub fn main() -> ExitCode {
@@ -30,5 +34,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Result<(), CliError> {
-    match command {}
+    match command {
+        Command::Schema(args) => schema::run(args),
+    }
 }

@@ -1,1 +1,1 @@
-//! Recipes as the files that other training stacks read.
+//! Recipe -> other tools' files.

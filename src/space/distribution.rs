@@ -160,12 +160,7 @@ impl Distribution {
             } => {
                 let index = self.index_of(value)?;
                 let (_, edges) = self.widened(*low, *step, *scale);
-                Some(to_unit(
-                    stepped(*low, index, *step),
-                    edges.low,
-                    edges.high,
-                    edges.scale,
-                ))
+                Some(to_unit(stepped(*low, index, *step), edges.low, edges.high, edges.scale))
             }
             Self::Int { low, scale, step, .. } => {
                 let index = self.index_of(value)?;
@@ -264,9 +259,10 @@ mod tests {
             scale: Scale::Linear,
             step,
         });
-        let categorical = prop::collection::btree_set("[a-z]{1,4}", 1..12).prop_map(|names| Distribution::Categorical {
-            choices: names.iter().map(|name| ParamValue::from(name.as_str())).collect(),
-        });
+        let categorical =
+            prop::collection::btree_set("[a-z]{1,4}", 1..12).prop_map(|names| Distribution::Categorical {
+                choices: names.iter().map(|name| ParamValue::from(name.as_str())).collect(),
+            });
         prop_oneof![stepped_float, int, negative, categorical]
     }
 

@@ -194,22 +194,26 @@ impl SpaceError {
         }
     }
 
-    /// The message with the lines of the file that it is about, for a screen. `color` draws with colours.
+    /// The message, and below it the lines of the file that it is about. `color` draws them with colours.
     pub fn rendered(&self, color: bool) -> String {
         let theme = if color {
             GraphicalTheme::unicode()
         } else {
             GraphicalTheme::unicode_nocolor()
         };
-        let mut text = String::new();
+        let mut drawn = String::new();
         let handler = GraphicalReportHandler::new_themed(theme)
-            .with_width(100)
             .with_context_lines(1)
             .with_links(false);
-        match handler.render_report(&mut text, self) {
-            Ok(()) => text.trim_matches('\n').to_owned(),
-            Err(_) => self.to_string(),
+        let mut text = self.to_string();
+        if handler.render_report(&mut drawn, self).is_ok() {
+            // The report repeats the message, wrapped, above the frame; here it stands once and whole.
+            for line in drawn.lines().skip_while(|line| !line.contains('╭')) {
+                text.push('\n');
+                text.push_str(line.trim_end());
+            }
         }
+        text
     }
 }
 
@@ -284,7 +288,10 @@ fn empty_range(low: f64, high: f64) -> String {
 
 fn indivisible(micro_batches: &[i64], global_batch: i64) -> String {
     let list: Vec<_> = micro_batches.iter().map(i64::to_string).collect();
-    format!("a global batch of {global_batch} is not a multiple of any micro-batch ({})", list.join(", "))
+    format!(
+        "a global batch of {global_batch} is not a multiple of any micro-batch ({})",
+        list.join(", ")
+    )
 }
 
 #[cfg(test)]
@@ -293,7 +300,9 @@ mod tests {
 
     #[test]
     fn near_misses_find_the_key_that_was_meant() {
-        let known: Vec<String> = ["rank", "learning_rate", "target_modules", "dropout"].map(String::from).into();
+        let known: Vec<String> = ["rank", "learning_rate", "target_modules", "dropout"]
+            .map(String::from)
+            .into();
         assert_eq!(nearest("rnak", &known).as_deref(), Some("rank"));
         assert_eq!(nearest("learningRate", &known).as_deref(), Some("learning_rate"));
         assert_eq!(nearest("target-module", &known).as_deref(), Some("target_modules"));

@@ -101,10 +101,18 @@ fn number_schema(legal: &Legal) -> Value {
 
 fn range_schema(range: &FloatRange) -> Value {
     let mut schema = json!({"type": "number"});
-    let low = if range.low_included { "minimum" } else { "exclusiveMinimum" };
+    let low = if range.low_included {
+        "minimum"
+    } else {
+        "exclusiveMinimum"
+    };
     schema[low] = range.low.into();
     if range.high.is_finite() {
-        let high = if range.high_included { "maximum" } else { "exclusiveMaximum" };
+        let high = if range.high_included {
+            "maximum"
+        } else {
+            "exclusiveMaximum"
+        };
         schema[high] = range.high.into();
     }
     schema

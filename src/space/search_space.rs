@@ -203,10 +203,7 @@ mod tests {
         for parameter in &mut space.parameters[2..] {
             parameter.condition.as_mut().unwrap().values = vec![ParamValue::Int(7), ParamValue::Int(9)];
         }
-        assert_eq!(
-            space.cardinality(),
-            Some(3 * 1_000_000_000_001 - 2 * 3 + 2 * 3 * 6)
-        );
+        assert_eq!(space.cardinality(), Some(3 * 1_000_000_000_001 - 2 * 3 + 2 * 3 * 6));
     }
 
     #[test]
@@ -215,7 +212,9 @@ mod tests {
         let mut seen = BTreeSet::new();
         let ticks = [0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95];
         for index in 0..ticks.len().pow(4) {
-            let point: Vec<f64> = (0..4).map(|axis| ticks[index / ticks.len().pow(axis) % ticks.len()]).collect();
+            let point: Vec<f64> = (0..4)
+                .map(|axis| ticks[index / ticks.len().pow(axis) % ticks.len()])
+                .collect();
             seen.insert(serde_json::to_string(&space.params_at(&point)).unwrap());
         }
         assert_eq!(seen.len() as u64, space.cardinality().unwrap());

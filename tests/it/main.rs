@@ -5,3 +5,5 @@
 mod floors;
 /// Study and recipe files: what they mean, and what each mistake says.
 mod space;
+/// The space files that come with the program, and the schemas that editors complete them with.
+mod spaces_shipped;

@@ -6,8 +6,8 @@ use peft_tune::objective::{Bound, Direction};
 use peft_tune::recipe::{Checkpointing, HeldOut, OptimizerKind, Recipe, TargetModules, TrainingLength};
 use peft_tune::space::file::StudyFile;
 use peft_tune::space::{
-    Backend, Distribution, ReadOptions, RecipeError, RecipeFile, SamplerKind, Scale, SpaceError, Study, bindings,
-    params_of, recipe_for,
+    Backend, Distribution, Effect, ReadOptions, RecipeError, RecipeFile, SamplerKind, Scale, SpaceError, Study,
+    bindings, params_of, recipe_for,
 };
 use peft_tune::study::{ParamValue, Params};
 
@@ -300,7 +300,11 @@ fn every_key_of_a_study_file_has_its_meaning() {
     assert_eq!(base.training.length, TrainingLength::Epochs(3.0));
     assert_eq!((study.seed, base.training.seed), (7, 7));
 
-    let objectives: Vec<_> = study.objectives.iter().map(|one| (one.metric.as_str(), one.direction)).collect();
+    let objectives: Vec<_> = study
+        .objectives
+        .iter()
+        .map(|one| (one.metric.as_str(), one.direction))
+        .collect();
     assert_eq!(
         objectives,
         [
@@ -341,16 +345,21 @@ fn parameters_keep_the_order_of_the_file_and_know_what_they_affect() {
                 let values: Vec<_> = condition.values.iter().map(ParamValue::to_string).collect();
                 format!(" when {} is {}", condition.parameter, values.join(" or "))
             });
-            let affects = parameter.affects.as_ref().map(|metrics| format!(" affects {}", metrics.join(" and ")));
+            let affects = parameter
+                .affects
+                .as_ref()
+                .map(|metrics| format!(" affects {}", metrics.join(" and ")));
             let values = match &parameter.distribution {
                 Distribution::Float { low, high, scale, step } => {
                     let scale = if *scale == Scale::Log { " log" } else { "" };
                     format!("{low}..{high}{scale} by {step:?}")
                 }
                 Distribution::Int { low, high, step, .. } => format!("{low}..{high} by {step}"),
-                Distribution::Categorical { choices } => {
-                    choices.iter().map(ParamValue::to_string).collect::<Vec<_>>().join(" | ")
-                }
+                Distribution::Categorical { choices } => choices
+                    .iter()
+                    .map(ParamValue::to_string)
+                    .collect::<Vec<_>>()
+                    .join(" | "),
             };
             format!(
                 "{}: {values}{}{}",
@@ -371,7 +380,11 @@ fn parameters_keep_the_order_of_the_file_and_know_what_they_affect() {
     nesterov: true when optimizer is sgd affects loss
     weight_decay: 0 | 0.1 when optimizer is adamw affects loss
     "#);
-    let fixed: Vec<_> = study.fixed.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let fixed: Vec<_> = study
+        .fixed
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
     insta::assert_snapshot!(fixed.join(" "), @"alpha_ratio=2 gradient_checkpointing=full max_grad_norm=none");
 }
 
@@ -383,7 +396,10 @@ fn sampled_values_make_a_recipe() {
         ("rank".into(), ParamValue::Int(32)),
         ("learning_rate".into(), ParamValue::Float(1e-3)),
         ("micro_batch".into(), ParamValue::Int(2)),
-        ("target_modules".into(), ParamValue::List(vec!["q_proj".into(), "v_proj".into()])),
+        (
+            "target_modules".into(),
+            ParamValue::List(vec!["q_proj".into(), "v_proj".into()]),
+        ),
         ("momentum".into(), ParamValue::Float(0.95)),
         ("nesterov".into(), ParamValue::Bool(true)),
     ]);
@@ -405,8 +421,12 @@ fn sampled_values_make_a_recipe() {
 
 #[test]
 fn the_global_batch_is_held_while_the_micro_batch_changes() {
-    let study = study("  global_batch: [16, 24]
-  micro_batch: [2, 8, 16]", "").unwrap();
+    let study = study(
+        "  global_batch: [16, 24]
+  micro_batch: [2, 8, 16]",
+        "",
+    )
+    .unwrap();
     let affects = |name: &str| {
         let found = study.space.parameters.iter().find(|parameter| parameter.name == name);
         found.unwrap().affects.clone()
@@ -435,10 +455,20 @@ fn only_the_phases_that_are_asked_for_are_planned() {
     assert_eq!(phases(""), (true, true));
     assert_eq!(phases("objectives: [throughput, peak_memory]"), (true, false));
     assert_eq!(phases("objectives: [loss]"), (false, true));
-    assert_eq!(phases("objectives: [loss]
-constraints: {peak_memory: <= 1 GiB}"), (true, true));
-    assert_eq!(phases("objectives: [throughput]
-trial: {training_steps: 5}"), (true, true));
+    assert_eq!(
+        phases(
+            "objectives: [loss]
+constraints: {peak_memory: <= 1 GiB}"
+        ),
+        (true, true)
+    );
+    assert_eq!(
+        phases(
+            "objectives: [throughput]
+trial: {training_steps: 5}"
+        ),
+        (true, true)
+    );
 }
 
 #[test]
@@ -456,7 +486,9 @@ trial: {timeout: 5m}
 ",
     )
     .unwrap();
-    let Backend::Command(backend) = &study.backend else { panic!("not a command") };
+    let Backend::Command(backend) = &study.backend else {
+        panic!("not a command")
+    };
     assert_eq!(backend.command, ["python3", "train.py"]);
     assert!(backend.folder.is_absolute());
     assert_eq!(backend.env["SEED"], "1");
@@ -471,7 +503,10 @@ trial: {timeout: 5m}
         .map(|parameter| matches!(parameter.distribution, Distribution::Int { .. }))
         .collect();
     assert_eq!(kinds, [true, false, false, true]);
-    assert_eq!(study.space.parameters[0].affects.as_deref(), Some(&["latency".to_string()][..]));
+    assert_eq!(
+        study.space.parameters[0].affects.as_deref(),
+        Some(&["latency".to_string()][..])
+    );
     assert_eq!(recipe_for(&study, &Params::new()), Err(RecipeError::NoRecipe));
 }
 
@@ -523,23 +558,33 @@ fn a_recipe_survives_its_file() {
 
 #[test]
 fn a_recipe_file_needs_only_model_and_data() {
-    let recipe = read_recipe("model: ./base
+    let recipe = read_recipe(
+        "model: ./base
 data: {train: train.jsonl}
 adapter: {rank: 8}
-").unwrap();
+",
+    )
+    .unwrap();
     assert_eq!(recipe.adapter.unwrap().rank, 8);
-    let recipe = read_recipe("model: ./base
+    let recipe = read_recipe(
+        "model: ./base
 data: {train: train.jsonl}
 adapter: null
-").unwrap();
+",
+    )
+    .unwrap();
     assert_eq!(recipe.adapter, None);
 }
 
 #[test]
 fn mistakes_in_recipe_files_are_named() {
-    let recipe = |rest: &str| message(read_recipe(&format!("model: ./base
+    let recipe = |rest: &str| {
+        message(read_recipe(&format!(
+            "model: ./base
 data: {{train: train.jsonl}}
-{rest}")));
+{rest}"
+        )))
+    };
     insta::assert_snapshot!(recipe("adapter: {rnak: 8}"), @"recipe.yaml:3:11: unknown key `adapter.rnak`; did you mean `rank`?");
     insta::assert_snapshot!(recipe("adapter: {rank: 0}"), @"recipe.yaml:3:17: key `adapter.rank`: `0` is not legal for `rank`; write a whole number from 1 to 4096");
     insta::assert_snapshot!(recipe("adapter: {rank: eight}"), @"recipe.yaml:3:17: key `adapter.rank`: found `eight`; write a whole number, 0 or more");
@@ -556,11 +601,45 @@ data: {train: train.jsonl}
 }
 
 #[test]
-fn the_documentation_lists_every_parameter() {
+fn the_documentation_lists_every_parameter_and_what_it_changes() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/space-file.md");
     let text = std::fs::read_to_string(path).unwrap();
+    let cell = |effect: Effect| match effect {
+        Effect::Changes(reason) => format!("yes: {reason}"),
+        Effect::ThroughGlobalBatch(reason) => format!("only with the global batch: {reason}"),
+        Effect::Same(reason) => format!("no: {reason}"),
+    };
     for binding in bindings() {
-        let row = format!("| `{}` | `{}` | {} | {} |", binding.name, binding.field, binding.legal, binding.about);
-        assert!(text.contains(&row), "docs/space-file.md lacks the row\n{row}");
+        let rows = [
+            format!(
+                "| `{}` | `{}` | {} | {} |",
+                binding.name, binding.field, binding.legal, binding.about
+            ),
+            format!(
+                "| `{}` | {} | {} | {} |",
+                binding.name,
+                cell(binding.effects.throughput),
+                cell(binding.effects.peak_memory),
+                cell(binding.effects.loss)
+            ),
+        ];
+        for row in rows {
+            assert!(text.contains(&row), "docs/space-file.md lacks the row\n{row}");
+        }
+    }
+}
+
+#[test]
+fn the_file_in_the_documentation_is_sound() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/space-file.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let whole_files = text
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|block| block.split("```").next())
+        .filter(|block| block.contains("objectives:"));
+    for block in whole_files {
+        let options = ReadOptions { check_files: false };
+        StudyFile::parse(Path::new("docs.yaml"), block, options).unwrap_or_else(|error| panic!("{error}"));
     }
 }

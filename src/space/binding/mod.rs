@@ -97,7 +97,11 @@ mod tests {
     fn samples(binding: &Binding) -> BoxedStrategy<ParamValue> {
         let float = |range: FloatRange| {
             let low = range.low + if range.low_included { 0.0 } else { 1e-9 };
-            let high = if range.high.is_finite() { range.high - 1e-9 } else { range.low + 50.0 };
+            let high = if range.high.is_finite() {
+                range.high - 1e-9
+            } else {
+                range.low + 50.0
+            };
             (low..high).prop_map(ParamValue::Float)
         };
         match binding.legal {
@@ -157,7 +161,11 @@ mod tests {
             (Value::Object(before), Value::Object(after)) => {
                 let keys: BTreeSet<_> = before.keys().chain(after.keys()).cloned().collect();
                 for key in keys {
-                    let under = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                    let under = if path.is_empty() {
+                        key.clone()
+                    } else {
+                        format!("{path}.{key}")
+                    };
                     let null = Value::Null;
                     let other = before.get(&key).unwrap_or(&null);
                     differences(other, after.get_mut(&key).unwrap_or(&mut Value::Null), under, paths);
@@ -199,9 +207,14 @@ mod tests {
             let described = definition["oneOf"].as_array().into_iter().flatten();
             let described = described.flat_map(|one| {
                 let consts = one.get("const").cloned();
-                consts.into_iter().chain(one["enum"].as_array().into_iter().flatten().cloned())
+                consts
+                    .into_iter()
+                    .chain(one["enum"].as_array().into_iter().flatten().cloned())
             });
-            listed.chain(described).map(|name| name.as_str().unwrap().to_owned()).collect()
+            listed
+                .chain(described)
+                .map(|name| name.as_str().unwrap().to_owned())
+                .collect()
         };
         for (name, definition) in [
             ("precision", "Precision"),
@@ -211,7 +224,9 @@ mod tests {
             ("init", "AdapterInit"),
             ("bias", "AdapterBias"),
         ] {
-            let Legal::Choice(names) = binding(name).unwrap().legal else { panic!("{name}") };
+            let Legal::Choice(names) = binding(name).unwrap().legal else {
+                panic!("{name}")
+            };
             let names: BTreeSet<_> = names.iter().map(|name| (*name).to_owned()).collect();
             assert_eq!(names, all(definition), "{name}");
         }

@@ -25,7 +25,11 @@ pub(super) const BINDINGS: &[Binding] = &[
         ]),
         elsewhere: &["optim", "optimiser"],
         derived_from: None,
-        effects: Effects::all("work per update", "optimizer state per parameter", "another update rule"),
+        effects: Effects::all(
+            "work per update",
+            "optimizer state per parameter",
+            "another update rule",
+        ),
         get: |recipe| name_of(&recipe.optimizer.kind),
         set: |recipe, value| put(&mut recipe.optimizer.kind, named(value)),
     },

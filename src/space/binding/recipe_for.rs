@@ -13,11 +13,7 @@ pub enum RecipeError {
     #[error("there is no parameter `{name}`")]
     UnknownParameter { name: String },
     #[error("{value} is not legal for `{name}`; write {legal}")]
-    IllegalValue {
-        name: String,
-        value: String,
-        legal: String,
-    },
+    IllegalValue { name: String, value: String, legal: String },
     #[error("`global_batch` {global_batch} is not a multiple of `micro_batch` {micro_batch}; lower `micro_batch`")]
     Indivisible { global_batch: usize, micro_batch: usize },
 }

@@ -26,7 +26,8 @@ impl Context<'_> {
             let index = index.to_string();
             let place = |last: &str| {
                 let keys = ["objectives", &index, last];
-                self.document.value(if self.document.has(&keys) { &keys } else { &keys[..2] })
+                self.document
+                    .value(if self.document.has(&keys) { &keys } else { &keys[..2] })
             };
             let objective = self.objective(entry, native, &place)?;
             if objectives.iter().any(|other| other.metric == objective.metric) {
@@ -49,7 +50,11 @@ impl Context<'_> {
         let details = &entry.0;
         check_metric(&details.metric, native, || place("metric"))?;
         let natural = Objective::new(&details.metric);
-        if native && details.direction.is_some_and(|direction| direction != natural.direction) {
+        if native
+            && details
+                .direction
+                .is_some_and(|direction| direction != natural.direction)
+        {
             let verb = match natural.direction {
                 Direction::Minimize => "minimize",
                 Direction::Maximize => "maximize",

@@ -148,7 +148,12 @@ impl Context<'_> {
     /// Refuses global batches that no micro-batch divides, and micro-batches that divide no global batch. What is
     /// left of the combinations may still not divide: those trials are invalid, and recorded without being run.
     fn check_divisible(&self, drafts: &[Draft]) -> Result<(), SpaceError> {
-        let values_of = |name: &str| drafts.iter().find(|draft| draft.name == name).map(|draft| draft.whole_numbers());
+        let values_of = |name: &str| {
+            drafts
+                .iter()
+                .find(|draft| draft.name == name)
+                .map(|draft| draft.whole_numbers())
+        };
         let Some(Some(global_batches)) = values_of("global_batch") else {
             return Ok(());
         };
@@ -175,7 +180,10 @@ impl Context<'_> {
             }
         }
         for (index, micro_batch) in micro_batches.iter().enumerate() {
-            if global_batches.iter().all(|global_batch| global_batch % micro_batch != 0) {
+            if global_batches
+                .iter()
+                .all(|global_batch| global_batch % micro_batch != 0)
+            {
                 return Err(SpaceError::Rejected {
                     at: place("micro_batch", &micro_batches, index),
                     message: format!("a micro-batch of {micro_batch} divides no global batch of this file; remove it"),

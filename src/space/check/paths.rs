@@ -11,7 +11,10 @@ impl Context<'_> {
     pub(super) fn absolute(&self, path: &Path) -> PathBuf {
         let joined = self.document.folder().join(path);
         let absolute = std::path::absolute(&joined).unwrap_or(joined);
-        absolute.components().filter(|part| *part != Component::CurDir).collect()
+        absolute
+            .components()
+            .filter(|part| *part != Component::CurDir)
+            .collect()
     }
 
     /// A folder that must be there.
@@ -111,7 +114,8 @@ fn is_hub_id(text: &str) -> bool {
         part.starts_with(|c: char| c.is_ascii_alphanumeric())
             && part.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
     };
-    text.split_once('/').is_some_and(|(owner, name)| part(owner) && part(name))
+    text.split_once('/')
+        .is_some_and(|(owner, name)| part(owner) && part(name))
 }
 
 #[cfg(test)]

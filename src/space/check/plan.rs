@@ -50,8 +50,14 @@ impl Context<'_> {
 
     fn training_length(&self, trial: &TrialEntry) -> Result<Option<TrainingLength>, SpaceError> {
         let given = [
-            ("training_steps", trial.training_steps.map(|steps| TrainingLength::Steps(steps.get()))),
-            ("training_tokens", trial.training_tokens.map(|tokens| TrainingLength::Tokens(tokens.0))),
+            (
+                "training_steps",
+                trial.training_steps.map(|steps| TrainingLength::Steps(steps.get())),
+            ),
+            (
+                "training_tokens",
+                trial.training_tokens.map(|tokens| TrainingLength::Tokens(tokens.0)),
+            ),
             ("training_epochs", trial.training_epochs.map(TrainingLength::Epochs)),
         ];
         let given: Vec<_> = given
@@ -65,7 +71,9 @@ impl Context<'_> {
                 reason: "both say how long a trial trains",
             });
         }
-        let Some((key, length)) = given.first() else { return Ok(None) };
+        let Some((key, length)) = given.first() else {
+            return Ok(None);
+        };
         self.check_length(&["trial", key], length)?;
         Ok(Some(*length))
     }

@@ -7,11 +7,11 @@ use sha2::{Digest, Sha256};
 use super::parameter::Parameters;
 use super::{Context, ReadOptions};
 use crate::recipe::{DataSettings, Recipe};
+use crate::space::SpaceError;
 use crate::space::binding::{apply, binding};
 use crate::space::file::{BackendEntry, BudgetEntry, SamplerEntry, StudyFile};
 use crate::space::study::{Backend, Budget, CommandBackend, SamplerChoice, Source, Study};
 use crate::space::yaml::Document;
-use crate::space::SpaceError;
 
 /// Trials of a study that gives neither a number nor a time.
 const DEFAULT_TRIALS: u64 = 40;

@@ -285,7 +285,11 @@ impl<'de> de::MapAccess<'de> for Entries<'de> {
         let entry = &self.entries[self.next];
         self.next += 1;
         let decoder = self.decoder.child(&entry.value);
-        let span = if entry.value.span.is_empty() { &entry.key_span } else { &entry.value.span };
+        let span = if entry.value.span.is_empty() {
+            &entry.key_span
+        } else {
+            &entry.value.span
+        };
         seed.deserialize(decoder)
             .map_err(|error| error.at(span).under(&entry.key))
     }

@@ -232,7 +232,12 @@ fn span_of(text: &str, location: serde_saphyr::Location) -> Range<usize> {
         .map(str::len)
         .sum();
     let before = (location.column() as usize).saturating_sub(1);
-    let start = line_start + text[line_start..].chars().take(before).map(char::len_utf8).sum::<usize>();
+    let start = line_start
+        + text[line_start..]
+            .chars()
+            .take(before)
+            .map(char::len_utf8)
+            .sum::<usize>();
     start..start
 }
 
@@ -240,7 +245,8 @@ fn span_of(text: &str, location: serde_saphyr::Location) -> Range<usize> {
 fn unquoted_bound(text: &str, offset: usize) -> bool {
     let start = text[..offset].rfind('\n').map_or(0, |newline| newline + 1);
     let line = text[start..].lines().next().unwrap_or_default();
-    line.split_once(": ").is_some_and(|(_, value)| value.trim_start().starts_with(">="))
+    line.split_once(": ")
+        .is_some_and(|(_, value)| value.trim_start().starts_with(">="))
 }
 
 /// Leaves out the position that the parser appends: it stands at the front of our own message.
@@ -286,15 +292,24 @@ mod tests {
         let place = document.value(&["space", "rank", "1"]);
         assert_eq!((place.line, place.column, place.key.as_str()), (2, 13, "space.rank[1]"));
         let place = document.key(&["space", "alpha", "low"]);
-        assert_eq!((place.line, place.column, place.key.as_str()), (3, 11, "space.alpha.low"));
+        assert_eq!(
+            (place.line, place.column, place.key.as_str()),
+            (3, 11, "space.alpha.low")
+        );
         let place = document.value(&["space", "alpha", "high"]);
-        assert_eq!((place.line, place.column, place.key.as_str()), (3, 11 - 8, "space.alpha.high"));
+        assert_eq!(
+            (place.line, place.column, place.key.as_str()),
+            (3, 11 - 8, "space.alpha.high")
+        );
     }
 
     #[test]
     fn an_alias_points_at_where_it_is_used() {
         let document = parse("a: &x [1, 2]\nb: *x\n");
-        assert_eq!(document.node(&["b"]).unwrap().value, document.node(&["a"]).unwrap().value);
+        assert_eq!(
+            document.node(&["b"]).unwrap().value,
+            document.node(&["a"]).unwrap().value
+        );
         assert_eq!(document.value(&["b"]).line, 2);
     }
 

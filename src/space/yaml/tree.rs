@@ -35,10 +35,7 @@ impl Node {
     /// The child under a map's key or at a list's index (written as a number).
     pub fn child(&self, key: &str) -> Option<&Node> {
         match &self.value {
-            Value::Map(entries) => entries
-                .iter()
-                .find(|entry| entry.key == key)
-                .map(|entry| &entry.value),
+            Value::Map(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value),
             Value::List(nodes) => nodes.get(key.parse::<usize>().ok()?),
             _ => None,
         }
