@@ -234,14 +234,13 @@ fn a_message_on_the_screen_shows_the_line() {
     let options = ReadOptions { check_files: false };
     let error = StudyFile::parse(Path::new("space.yaml"), text, options).unwrap_err();
     insta::assert_snapshot!(error.rendered(false), @r#"
-     × space.yaml:4:36: key `space.learning_rate.high`: the range is empty: low 0.001 is not below
-     │ high 0.00001; swap them
-      ╭─[4:36]
-    3 │   rank: [4, 8]
-    4 │   learning_rate: {low: 1e-3, high: 1e-5, scale: log}
-      ·                                    ──┬─
-      ·                                      ╰── here
-      ╰────
+    space.yaml:4:36: key `space.learning_rate.high`: the range is empty: low 0.001 is not below high 0.00001; swap them
+       ╭─[4:36]
+     3 │   rank: [4, 8]
+     4 │   learning_rate: {low: 1e-3, high: 1e-5, scale: log}
+       ·                                    ──┬─
+       ·                                      ╰── here
+       ╰────
     "#);
 }
 
