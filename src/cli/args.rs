@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use super::{CliError, pareto, query, search, show, studies, worker};
+use super::CliError;
+use super::schema;
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
 #[derive(Debug, Parser)]
@@ -23,6 +25,8 @@ enum Command {
     Studies(studies::Args),
     #[command(hide = true)]
     Worker(worker::Args),
+    /// Prints the JSON Schema of a study or recipe file, for editors that complete YAML.
+    Schema(schema::Args),
 }
 
 /// Runs the program and returns its exit code: 0 done, 1 failed while running, 2 bad input or usage.
@@ -45,5 +49,6 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Query(args) => query::run(args),
         Command::Studies(args) => studies::run(args),
         Command::Worker(args) => worker::run(args),
+        Command::Schema(args) => schema::run(args),
     }
 }

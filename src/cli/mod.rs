@@ -16,6 +16,8 @@ mod search;
 mod show;
 mod studies;
 mod worker;
+pub mod export;
+mod schema;
 
 pub use args::main;
 pub use error::CliError;

@@ -194,22 +194,26 @@ impl SpaceError {
         }
     }
 
-    /// The message with the lines of the file that it is about, for a screen. `color` draws with colours.
+    /// The message, and below it the lines of the file that it is about. `color` draws them with colours.
     pub fn rendered(&self, color: bool) -> String {
         let theme = if color {
             GraphicalTheme::unicode()
         } else {
             GraphicalTheme::unicode_nocolor()
         };
-        let mut text = String::new();
+        let mut drawn = String::new();
         let handler = GraphicalReportHandler::new_themed(theme)
-            .with_width(100)
             .with_context_lines(1)
             .with_links(false);
-        match handler.render_report(&mut text, self) {
-            Ok(()) => text.trim_matches('\n').to_owned(),
-            Err(_) => self.to_string(),
+        let mut text = self.to_string();
+        if handler.render_report(&mut drawn, self).is_ok() {
+            // The report repeats the message, wrapped, above the frame; here it stands once and whole.
+            for line in drawn.lines().skip_while(|line| !line.contains('╭')) {
+                text.push('\n');
+                text.push_str(line.trim_end());
+            }
         }
+        text
     }
 }
 

@@ -14,7 +14,7 @@ pub use binding::{
     Binding, Effect, Effects, FloatRange, Legal, RecipeError, SetError, affected_metrics, binding, bindings, params_of,
     recipe_for,
 };
-pub use check::{ReadOptions, RecipeFile};
+pub use check::{ReadOptions, RecipeFile, RecipeFileError};
 pub use distribution::{Distribution, Scale};
 pub use error::SpaceError;
 pub use file::{Bytes, Count, QuantityError, Seconds, StudyFile};

@@ -14,7 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("search", &["objective", "space", "study"]),
     ("store", &["objective", "recipe", "space", "study"]),
     ("train", &["architecture", "recipe"]),
-    ("export", &["architecture", "recipe"]),
+    ("export", &["architecture", "recipe", "space", "study"]),
     ("profile", &["architecture", "recipe", "train"]),
     ("worker", &["objective", "profile", "recipe", "study", "train"]),
     ("report", &["objective", "recipe", "search", "space", "study"]),

@@ -5,6 +5,8 @@
 mod checkpoints;
 /// From data files to micro-batches, against transformers' tokens and templates.
 mod data;
+/// Files for other tools against golden ones.
+mod export;
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
 mod floors;
 /// Training every parameter of the base model, and writing the trained model.
@@ -29,3 +31,5 @@ mod query;
 
 /// The results database: files, migrations, resuming, being killed, and its document.
 mod store;
+/// The space files that come with the program, and the schemas that editors complete them with.
+mod spaces_shipped;

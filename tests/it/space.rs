@@ -6,8 +6,8 @@ use peft_tune::objective::{Bound, Direction};
 use peft_tune::recipe::{Checkpointing, HeldOut, OptimizerKind, Recipe, TargetModules, TrainingLength};
 use peft_tune::space::file::StudyFile;
 use peft_tune::space::{
-    Backend, Distribution, ReadOptions, RecipeError, RecipeFile, SamplerKind, Scale, SpaceError, Study, bindings,
-    params_of, recipe_for,
+    Backend, Distribution, Effect, ReadOptions, RecipeError, RecipeFile, SamplerKind, Scale, SpaceError, Study,
+    bindings, params_of, recipe_for,
 };
 use peft_tune::study::{ParamValue, Params};
 
@@ -234,14 +234,13 @@ fn a_message_on_the_screen_shows_the_line() {
     let options = ReadOptions { check_files: false };
     let error = StudyFile::parse(Path::new("space.yaml"), text, options).unwrap_err();
     insta::assert_snapshot!(error.rendered(false), @r#"
-     × space.yaml:4:36: key `space.learning_rate.high`: the range is empty: low 0.001 is not below
-     │ high 0.00001; swap them
-      ╭─[4:36]
-    3 │   rank: [4, 8]
-    4 │   learning_rate: {low: 1e-3, high: 1e-5, scale: log}
-      ·                                    ──┬─
-      ·                                      ╰── here
-      ╰────
+    space.yaml:4:36: key `space.learning_rate.high`: the range is empty: low 0.001 is not below high 0.00001; swap them
+       ╭─[4:36]
+     3 │   rank: [4, 8]
+     4 │   learning_rate: {low: 1e-3, high: 1e-5, scale: log}
+       ·                                    ──┬─
+       ·                                      ╰── here
+       ╰────
     "#);
 }
 
@@ -601,14 +600,53 @@ data: {train: train.jsonl}
 }
 
 #[test]
-fn the_documentation_lists_every_parameter() {
+fn the_documentation_lists_every_parameter_and_what_it_changes() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/space-file.md");
     let text = std::fs::read_to_string(path).unwrap();
+    let cell = |effect: Effect| match effect {
+        Effect::Changes(reason) => format!("yes: {reason}"),
+        Effect::ThroughGlobalBatch(reason) => format!("only with the global batch: {reason}"),
+        Effect::Same(reason) => format!("no: {reason}"),
+    };
     for binding in bindings() {
+<<<<<<< HEAD
         let row = format!(
             "| `{}` | `{}` | {} | {} |",
             binding.name, binding.field, binding.legal, binding.about
         );
         assert!(text.contains(&row), "docs/space-file.md lacks the row\n{row}");
+=======
+        let rows = [
+            format!(
+                "| `{}` | `{}` | {} | {} |",
+                binding.name, binding.field, binding.legal, binding.about
+            ),
+            format!(
+                "| `{}` | {} | {} | {} |",
+                binding.name,
+                cell(binding.effects.throughput),
+                cell(binding.effects.peak_memory),
+                cell(binding.effects.loss)
+            ),
+        ];
+        for row in rows {
+            assert!(text.contains(&row), "docs/space-file.md lacks the row\n{row}");
+        }
+    }
+}
+
+#[test]
+fn the_file_in_the_documentation_is_sound() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/space-file.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let whole_files = text
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|block| block.split("```").next())
+        .filter(|block| block.contains("objectives:"));
+    for block in whole_files {
+        let options = ReadOptions { check_files: false };
+        StudyFile::parse(Path::new("docs.yaml"), block, options).unwrap_or_else(|error| panic!("{error}"));
+>>>>>>> space
     }
 }

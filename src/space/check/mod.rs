@@ -8,7 +8,7 @@ mod plan;
 mod recipe_file;
 mod study_file;
 
-pub use recipe_file::RecipeFile;
+pub use recipe_file::{RecipeFile, RecipeFileError};
 
 use super::yaml::Document;
 

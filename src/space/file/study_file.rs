@@ -140,7 +140,7 @@ pub struct SamplerEntry(pub SamplerDetails);
 pub struct SamplerDetails {
     /// Name of the sampler.
     pub kind: crate::space::SamplerKind,
-    /// Settings of this sampler, listed in docs/space-file.md.
+    /// Settings of this sampler; it refuses those it does not know.
     #[serde(default)]
     pub options: BTreeMap<String, FileValue>,
 }
