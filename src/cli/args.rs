@@ -4,9 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::{CliError, pareto, query, search, show, studies, worker};
-use super::CliError;
-use super::schema;
+use super::{CliError, choose, export, pareto, query, schema, search, show, studies, worker};
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
 #[derive(Debug, Parser)]
@@ -23,10 +21,10 @@ enum Command {
     Pareto(pareto::Args),
     Query(query::Args),
     Studies(studies::Args),
+    Export(export::Args),
+    Schema(schema::Args),
     #[command(hide = true)]
     Worker(worker::Args),
-    /// Prints the JSON Schema of a study or recipe file, for editors that complete YAML.
-    Schema(schema::Args),
 }
 
 /// Runs the program and returns its exit code: 0 done, 1 failed while running, 2 bad input or usage.
@@ -48,7 +46,8 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Pareto(args) => pareto::run(args),
         Command::Query(args) => query::run(args),
         Command::Studies(args) => studies::run(args),
-        Command::Worker(args) => worker::run(args),
+        Command::Export(args) => export::run(args, choose::choose),
         Command::Schema(args) => schema::run(args),
+        Command::Worker(args) => worker::run(args),
     }
 }

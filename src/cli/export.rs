@@ -12,7 +12,7 @@ use crate::recipe::Recipe;
 use crate::space::Bytes;
 use crate::study::{Metrics, TrialNumber};
 
-/// Arguments of `export`.
+/// Writes a trial's settings as a file of the tool that is to train: the recommended trial, or another one
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Tool to write for.

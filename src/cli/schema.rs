@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use super::CliError;
 use crate::space::{recipe_schema, study_schema};
 
-/// Arguments of `schema`.
+/// Prints the JSON Schema of a study or recipe file, for editors that complete YAML
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Which file's schema to print.

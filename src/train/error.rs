@@ -148,13 +148,6 @@ pub enum TrainError {
     Candle(#[from] candle_core::Error),
 }
 
-<<<<<<< HEAD
-impl TrainError {
-    /// Whether the device had no memory left: the outcome of a setting, rather than a fault.
-    pub fn out_of_memory(&self) -> bool {
-        // candle passes the driver's error on as text only.
-        matches!(self, Self::Candle(error) if error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"))
-=======
 // Design note: the large errors are boxed, so that a `Result` that is nearly always `Ok` stays small.
 impl From<ArchitectureError> for TrainError {
     fn from(error: ArchitectureError) -> Self {
@@ -171,6 +164,13 @@ impl From<WeightsError> for TrainError {
 impl From<AdapterError> for TrainError {
     fn from(error: AdapterError) -> Self {
         Self::Adapter(Box::new(error))
->>>>>>> engine
+    }
+}
+
+impl TrainError {
+    /// Whether the device had no memory left: the outcome of a setting, rather than a fault.
+    pub fn out_of_memory(&self) -> bool {
+        // candle passes the driver's error on as text only.
+        matches!(self, Self::Candle(error) if error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"))
     }
 }

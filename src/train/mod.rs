@@ -17,11 +17,8 @@ mod parameters;
 pub mod quant;
 mod step;
 mod stopwatch;
-<<<<<<< HEAD
 pub mod tokenizer;
-=======
 mod trained_set;
->>>>>>> engine
 mod trainer;
 mod weight;
 mod weights;

@@ -609,13 +609,6 @@ fn the_documentation_lists_every_parameter_and_what_it_changes() {
         Effect::Same(reason) => format!("no: {reason}"),
     };
     for binding in bindings() {
-<<<<<<< HEAD
-        let row = format!(
-            "| `{}` | `{}` | {} | {} |",
-            binding.name, binding.field, binding.legal, binding.about
-        );
-        assert!(text.contains(&row), "docs/space-file.md lacks the row\n{row}");
-=======
         let rows = [
             format!(
                 "| `{}` | `{}` | {} | {} |",
@@ -647,6 +640,5 @@ fn the_file_in_the_documentation_is_sound() {
     for block in whole_files {
         let options = ReadOptions { check_files: false };
         StudyFile::parse(Path::new("docs.yaml"), block, options).unwrap_or_else(|error| panic!("{error}"));
->>>>>>> space
     }
 }

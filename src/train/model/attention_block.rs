@@ -73,19 +73,11 @@ impl AttentionBlock {
     ) -> Result<Option<Tensor>> {
         let dropout = stream.dropout.as_ref();
         let d_output = backward_behind(self.norm_behind.as_ref(), saved.behind, &dy)?;
-<<<<<<< HEAD
-        let o = flat(&saved.o)?;
-        let d_o = self
-            .output
-            .backward(&o, &saved.output_xa, vec![d_output], dropout, true)?;
-        drop((o, saved.output_xa));
-=======
         let o = || flat(&saved.o);
         let d_o = self
             .output
             .backward(o, &saved.output_xa, vec![d_output], dropout, true)?;
         drop(saved.output_xa);
->>>>>>> engine
         let Some(d_o) = d_o else { return Ok(None) };
         let d_o = d_o.reshape(saved.o.shape())?;
         let (rotated_q, _) = self.rotate_saved(&saved.q, self.query_norm.as_ref(), stream, ropes)?;
@@ -111,12 +103,7 @@ impl AttentionBlock {
         let wants_d_normed = wants_dx || self.norm.weight.is_trained();
         let d_normed = self
             .projections
-<<<<<<< HEAD
-            .backward(&normed, &saved.input_xa, d_projected, dropout, wants_d_normed)?;
-        drop(normed);
-=======
             .backward(normed, &saved.input_xa, d_projected, dropout, wants_d_normed)?;
->>>>>>> engine
         let Some(d_normed) = d_normed else { return Ok(None) };
         if !wants_dx {
             self.norm.add_weight_gradient(&saved.x, &saved.rstd, &d_normed)?;

@@ -13,15 +13,10 @@ use super::matrix::Matrix;
 use super::mlp_block::MlpBlock;
 use super::norm::Norm;
 use super::parameter::{BaseParameter, Trained};
-<<<<<<< HEAD
-use crate::architecture::NormPlacement;
-use crate::architecture::{Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, LinearModule, LinearRole};
-=======
 use super::projection::{AdapterOutput, Projection};
 use crate::architecture::{
     Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, LinearModule, LinearRole, NormPlacement,
 };
->>>>>>> engine
 use crate::train::adapter::LinearSlots;
 use crate::train::base::BaseModel;
 use crate::train::ops::{attention, glu};
