@@ -35,7 +35,13 @@ pub fn choose(args: &Args) -> Result<Chosen, CliError> {
     let detail = database.read(async |store| store.trial(stored.study.id, number).await)?;
     let recipe = recipe_of(&detail, &stored.study.name, number)?;
     let metrics = detail.trial.state.metrics().cloned().unwrap_or_default();
-    Ok(Chosen { recipe, study: stored.study.name, trial: number, metrics, reasons: vec![reason] })
+    Ok(Chosen {
+        recipe,
+        study: stored.study.name,
+        trial: number,
+        metrics,
+        reasons: vec![reason],
+    })
 }
 
 fn recommended(stored: &Stored, rule: &RuleArgs) -> Result<(TrialNumber, String), CliError> {
@@ -49,9 +55,10 @@ fn recommended(stored: &Stored, rule: &RuleArgs) -> Result<(TrialNumber, String)
 }
 
 fn wish_of(rule: &RuleArgs) -> Wish {
-    let limit = rule
-        .max_memory
-        .map(|bytes| Constraint { metric: PEAK_MEMORY.to_owned(), bound: Bound::AtMost(bytes as f64) });
+    let limit = rule.max_memory.map(|bytes| Constraint {
+        metric: PEAK_MEMORY.to_owned(),
+        bound: Bound::AtMost(bytes as f64),
+    });
     Wish {
         rule: match (&rule.prefer, &rule.weights) {
             (Some(preference), _) => Rule::Prefer(preference.metric().to_owned()),
@@ -59,14 +66,20 @@ fn wish_of(rule: &RuleArgs) -> Wish {
             (None, None) => Rule::Knee,
         },
         limits: limit.into_iter().collect(),
-        slack: rule.max_loss_increase.map(|share| (LOSS.to_owned(), share)).into_iter().collect(),
+        slack: rule
+            .max_loss_increase
+            .map(|share| (LOSS.to_owned(), share))
+            .into_iter()
+            .collect(),
     }
 }
 
 fn recipe_of(detail: &TrialDetail, study: &str, number: TrialNumber) -> Result<Recipe, CliError> {
     let Some(recipe) = &detail.recipe else {
         let why = "it has no recipe, as a program of the user's ran it or its settings make none";
-        return Err(CliError::bad_input(anyhow::anyhow!("trial {number} of study `{study}` cannot be exported: {why}")));
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "trial {number} of study `{study}` cannot be exported: {why}"
+        )));
     };
     serde_json::from_value(recipe.clone()).map_err(|error| {
         let message = format!("the recipe of trial {number} of study `{study}` is not one this version reads");

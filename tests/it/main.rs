@@ -23,6 +23,8 @@ mod peft_directory;
 mod space;
 /// Quantised weights against bitsandbytes.
 mod quant;
+/// The study loop with a stand-in for the trial process.
+mod tune;
 /// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
 mod variants;
 
