@@ -9,7 +9,7 @@ use super::base::BaseModel;
 use super::model::{Trainables, update_norm};
 use super::weight::Weight;
 use super::{ParameterKind, ParameterLayout, Parameters, TrainError};
-use crate::recipe::Recipe;
+use crate::recipe::{AdapterInit, Recipe};
 
 /// The trained parameters and their places.
 #[derive(Debug)]
@@ -36,6 +36,10 @@ impl TrainedSet {
         for (whole, slot) in plan.whole.iter().zip(&slots.whole) {
             start_from(&parameters, *slot, &base.tensor(&whole.base_name)?)?;
         }
+        let replaced = match settings.init {
+            AdapterInit::Pissa => start_from_principal_parts(base, &plan, &slots, &parameters)?,
+            AdapterInit::Kaiming | AdapterInit::Gaussian => HashMap::new(),
+        };
         start_magnitudes(base, &plan, &slots, &parameters)?;
         if let Some(directory) = &settings.adapter_init {
             SavedAdapter::read(directory)?.load_into(&parameters)?;
@@ -44,7 +48,7 @@ impl TrainedSet {
             plan: Some(plan),
             slots,
             parameters,
-            replaced: HashMap::new(),
+            replaced,
         })
     }
 
@@ -115,6 +119,33 @@ fn start_from(parameters: &Parameters, slot: usize, value: &Tensor) -> Result<()
     let value = value.to_dtype(DType::F32)?.flatten_all()?;
     let offset = parameters.layout.slots()[slot].offset;
     Ok(parameters.values.slice_set(&value, 0, offset)?)
+}
+
+/// Fills the adapters with the principal parts of their weights (PiSSA) and returns what then stays frozen. With an
+/// adapter that is loaded afterwards the frozen part is the same, as in PEFT.
+fn start_from_principal_parts(
+    base: &BaseModel,
+    plan: &AdapterPlan,
+    slots: &AdapterSlots,
+    parameters: &Parameters,
+) -> Result<HashMap<String, Weight>, TrainError> {
+    let mut weights = HashMap::new();
+    for linear in &plan.linears {
+        let name = format!("{}.weight", linear.linear.name);
+        weights.insert(linear.linear.name.as_str(), base.tensor(&name)?);
+    }
+    let weight = |module: &str| {
+        let weight = weights.get(module).cloned();
+        Ok(weight.ok_or_else(|| candle_core::Error::Msg(format!("no weight of {module}")))?)
+    };
+    let residuals = adapter::fill_pissa(plan, slots, parameters, weight)?;
+    let mut replaced = HashMap::new();
+    for (linear, residual) in plan.linears.iter().zip(residuals) {
+        let name = format!("{}.weight", linear.linear.name);
+        let weight = Weight::store(residual, &name, true, base.precision(), base.device())?;
+        replaced.insert(name, weight);
+    }
+    Ok(replaced)
 }
 
 /// Sets every DoRA magnitude to the row norms of its weight with the fresh adapter.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::Device;
-use peft_tune::recipe::{OptimizerKind, Precision, Recipe, ScheduleKind};
+use peft_tune::recipe::{AdapterInit, OptimizerKind, Precision, Recipe, ScheduleKind};
 use peft_tune::train::{BaseModel, Trainer};
 
 use crate::golden::{
@@ -18,7 +18,9 @@ fn expected(variant: &str) -> Vec<f64> {
 }
 
 fn assert_variant(variant: &str, base: Arc<BaseModel>) {
-    let recipe = recipe(&folder("ref_variants").join(variant));
+    let mut recipe = recipe(&folder("ref_variants").join(variant));
+    // How the adapter began does not matter for one that is loaded.
+    recipe.adapter.as_mut().unwrap().init = AdapterInit::Kaiming;
     let batch = whole_batch("ref_llama");
     let mut trainer = Trainer::new(Arc::clone(&base), &recipe, 20).unwrap();
     trainer.step(&batch).unwrap();
@@ -114,6 +116,20 @@ fn quantised_weights_take_the_bytes_that_they_should() {
     let rest = 2 * (counts.total() - counts.linear);
     assert_eq!(bytes(Precision::Bf16), rest + 2 * counts.linear);
     assert_eq!(bytes(Precision::Nf4), rest + counts.linear / 2 + counts.linear / 64 * 4);
+}
+
+#[test]
+fn a_fresh_adapter_of_principal_components_trains_as_pefts() {
+    let mut recipe = recipe(&folder("ref_variants/pissa"));
+    let adapter = recipe.adapter.as_mut().unwrap();
+    assert_eq!(adapter.init, AdapterInit::Pissa);
+    let saved = adapter.adapter_init.take();
+    let batch = whole_batch("ref_llama");
+    let mut fresh = Trainer::new(base("ref_llama", Precision::Fp32), &recipe, 20).unwrap();
+    assert_close(&losses(&mut fresh, &batch, 20), &expected("pissa"), F32, "fresh");
+    recipe.adapter.as_mut().unwrap().adapter_init = saved;
+    let mut loaded = Trainer::new(base("ref_llama", Precision::Fp32), &recipe, 20).unwrap();
+    assert_close(&losses(&mut loaded, &batch, 20), &expected("pissa"), F32, "loaded");
 }
 
 fn assert_training(variant: &str, change: impl FnOnce(&mut Recipe)) {
