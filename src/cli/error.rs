@@ -47,3 +47,23 @@ impl From<SpaceError> for CliError {
         Self::BadFile(Box::new(error))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::space::file::StudyFile;
+
+    #[test]
+    fn a_mistake_in_a_file_is_bad_input_and_shows_its_line() {
+        let error = StudyFile::parse(Path::new("space.yaml"), "seed: x\n", Default::default()).unwrap_err();
+        let error = CliError::from(error);
+        assert_eq!(error.exit_code(), 2);
+        let text = error.to_string();
+        assert!(
+            text.starts_with("space.yaml:1:7: key `seed`:") && text.contains("1 │ seed: x"),
+            "{text}"
+        );
+    }
+}

@@ -1,7 +1,7 @@
 //! Conditions: under which value of which other parameter a parameter exists.
 
 use super::Context;
-use super::parameter::Values;
+use super::values::Values;
 use crate::space::binding::Binding;
 use crate::space::error::nearest;
 use crate::space::file::{DetailedParameter, FileValue};

@@ -7,6 +7,7 @@ mod paths;
 mod plan;
 mod recipe_file;
 mod study_file;
+mod values;
 
 pub use recipe_file::{RecipeFile, RecipeFileError};
 

@@ -178,7 +178,7 @@ impl<'de> de::Deserializer<'de> for Decoder<'de> {
     /// A name that looks like a number or a truth value is still a name.
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match self.node.value {
-            Value::Bool(_) | Value::Int(_) | Value::Float(_) => match self.text.get(self.node.span.clone()) {
+            Value::Bool(_) | Value::Int(_) | Value::Float(_) => match self.text.get(self.node.written.clone()) {
                 Some(raw) if !raw.is_empty() => self.located(visitor.visit_borrowed_str(raw)),
                 _ => self.deserialize_any(visitor),
             },
@@ -226,7 +226,7 @@ impl<'de> de::Deserializer<'de> for Decoder<'de> {
             })),
             // `none` and the like are quoted text to the reader, but YAML may read `null`, `1` or `true`.
             _ => Err(DecodeError::new(Fault::WrongValue {
-                found: format!("`{}`", self.text.get(self.node.span.clone()).unwrap_or_default()),
+                found: format!("`{}`", self.text.get(self.node.written.clone()).unwrap_or_default()),
                 expected: format!("one of {}", variants.join(", ")),
             })),
         };

@@ -10,6 +10,8 @@ use serde_saphyr::{Location, Spanned};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Node {
     pub span: Range<usize>,
+    /// Where the text of the value stands: elsewhere than `span` for an alias (`*name`).
+    pub written: Range<usize>,
     pub value: Value,
 }
 
@@ -63,9 +65,14 @@ pub(super) fn bytes(location: Location) -> Range<usize> {
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // An alias (`*name`) points at its own place, not at the anchor's.
-        let Spanned { value, referenced, .. } = Spanned::<Value>::deserialize(deserializer)?;
+        let Spanned {
+            value,
+            referenced,
+            defined,
+        } = Spanned::<Value>::deserialize(deserializer)?;
         Ok(Self {
             span: bytes(referenced),
+            written: bytes(defined),
             value,
         })
     }
