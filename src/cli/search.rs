@@ -41,7 +41,7 @@ pub struct Args {
 
 /// Runs the search and prints what it found.
 pub fn run(args: Args) -> Result<(), CliError> {
-    let mut study = StudyFile::read(&args.file).map_err(CliError::bad_input)?;
+    let mut study = StudyFile::read(&args.file)?;
     if let Some(trials) = args.trials {
         study.budget.trials = Some(trials);
     }
@@ -146,15 +146,11 @@ fn listen_for_interrupts() -> Interrupt {
 
 fn sampler_of(study: &Study, problem: &Problem) -> Result<Box<dyn Sampler>, CliError> {
     if let Some(option) = study.sampler.options.keys().next() {
-        let message = format!(
-            "sampler `{}` has no setting `{option}`; remove it",
-            study.sampler.kind.name()
-        );
-        return Err(CliError::bad_input(study.reject(&["sampler", option], message)));
+        let message = format!("sampler `{}` has no setting `{option}`; remove it", study.sampler.kind.name());
+        return Err(study.reject(&["sampler", "options", option], message).into());
     }
     let kind: SamplerKind = study.sampler.kind.name().parse().map_err(CliError::bad_input)?;
-    kind.build(problem, study.seed)
-        .map_err(|error| CliError::bad_input(study.reject(&["sampler"], error.to_string())))
+    Ok(kind.build(problem, study.seed).map_err(|error| study.reject(&["sampler"], error.to_string()))?)
 }
 
 fn evaluator_of(study: &Study, threads: Option<usize>) -> Result<Box<dyn Evaluator>, CliError> {
