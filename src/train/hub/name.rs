@@ -9,10 +9,10 @@ use super::HubError;
 /// # Errors
 /// Fails on what looks like a directory, and on what is no id. Neither part leads out of the cache.
 pub(super) fn parse_hub_name(model: &str) -> Result<(&str, &str), HubError> {
-    if looks_like_a_path(model) {
+    let (id, revision) = model.split_once('@').unwrap_or((model, "main"));
+    if looks_like_a_path(id) {
         return Err(HubError::NoSuchDirectory { path: model.into() });
     }
-    let (id, revision) = model.split_once('@').unwrap_or((model, "main"));
     if is_hub_id(id) && is_revision(revision) {
         return Ok((id, revision));
     }
