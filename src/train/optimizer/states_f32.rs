@@ -110,6 +110,11 @@ fn update_split<R: ElementRule<N>, const N: usize>(
     mut states: [&mut [f32]; N],
 ) {
     if values.len() <= CHUNK {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: the processor has the feature that the function is compiled for.
+            return unsafe { update_slice_avx512::<R, N>(factors, values, gradients, states) };
+        }
         return update_slice::<R, N>(factors, values, gradients, states);
     }
     let middle = values.len() / 2;
@@ -124,6 +129,19 @@ fn update_split<R: ElementRule<N>, const N: usize>(
     );
 }
 
+/// [`update_slice`] compiled to wider vector instructions: the arithmetic, and so every bit, is the same.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn update_slice_avx512<R: ElementRule<N>, const N: usize>(
+    factors: &R::Factors,
+    values: &mut [f32],
+    gradients: &[f32],
+    states: [&mut [f32]; N],
+) {
+    update_slice::<R, N>(factors, values, gradients, states);
+}
+
+#[inline(always)]
 fn update_slice<R: ElementRule<N>, const N: usize>(
     factors: &R::Factors,
     values: &mut [f32],
