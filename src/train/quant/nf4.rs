@@ -17,7 +17,7 @@ use super::blocks::{CHUNK, absmax, to_rows, with_slice};
 use super::dynamic_map::DynamicMap;
 use super::element::Element;
 use super::error::QuantError;
-use super::expand::{PairTable, nf4_block, pair_table};
+use super::expand::{Nf4Table, nf4_block};
 use super::quantised::Quantised;
 
 /// Elements of a block when weights are quantised here.
@@ -45,7 +45,7 @@ pub(super) const VALUES: [f32; 16] = [
     1.0,
 ];
 
-static PAIRS: PairTable = pair_table(&VALUES);
+pub(super) static TABLE: Nf4Table = Nf4Table::new(VALUES);
 
 /// A weight (out, in) of 4-bit codes.
 #[derive(Clone, Debug)]
@@ -169,7 +169,7 @@ impl Quantised for Nf4 {
 
     fn rows_plain(&self, rows: Range<usize>, dtype: DType) -> Result<Tensor> {
         let (device, elements) = (self.device(), self.outputs * self.inputs);
-        let pairs = Tensor::from_slice(PAIRS.as_flattened(), (256, 2), device)?;
+        let pairs = Tensor::from_slice(TABLE.pairs.as_flattened(), (256, 2), device)?;
         // candle takes the largest value of an index dtype as "no index": 255 in a U8 would select zeros.
         let packed = self.packed.to_dtype(DType::U32)?;
         let values = pairs.index_select(&packed, 0)?.flatten_all()?.narrow(0, 0, elements)?;
@@ -213,7 +213,7 @@ fn fill<T: Element>(packed: &[u8], block: usize, first: usize, into: &mut [T], c
     let (head, rest) = into.split_at_mut(head.min(into.len()));
     for (index, element) in head.iter_mut().enumerate() {
         let index = first + index;
-        let pair = PAIRS[usize::from(packed[index / 2])];
+        let pair = TABLE.pairs[usize::from(packed[index / 2])];
         *element = T::round(pair[index % 2] * constant(index / block));
     }
     let first = first + head.len();
@@ -222,7 +222,7 @@ fn fill<T: Element>(packed: &[u8], block: usize, first: usize, into: &mut [T], c
         for (index, elements) in elements.chunks_mut(block).enumerate() {
             let block_index = first_block + index;
             let bytes = &packed[block_index * block / 2..][..elements.len().div_ceil(2)];
-            nf4_block(&PAIRS, bytes, constant(block_index), elements);
+            nf4_block(&TABLE, bytes, constant(block_index), elements);
         }
     });
 }
