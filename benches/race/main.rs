@@ -1,8 +1,12 @@
 //! The race: mean hypervolume of each sampler on the published problems, and the time of a proposal.
 //!
-//! `cargo bench --bench race -- [--samplers bayes,tpe] [--problems zdt1,lora] [--seeds 10] [--evaluations 60] [--json]`
+//! `cargo bench --bench race -- [--samplers bayes,tpe] [--problems zdt1,lora] [--seeds 10] [--evaluations 60] [--json] [--trace]`
 
-#![expect(clippy::print_stdout, clippy::panic, reason = "a bench prints its results and stops on a wrong argument")]
+#![expect(
+    clippy::print_stdout,
+    clippy::panic,
+    reason = "a bench prints its results and stops on a wrong argument"
+)]
 
 mod problems;
 
@@ -18,6 +22,8 @@ struct Options {
     first_seed: u64,
     evaluations: usize,
     json: bool,
+    /// Prints every trial.
+    trace: bool,
 }
 
 /// One study of the race.
@@ -39,14 +45,14 @@ fn main() {
         for kind in &options.samplers {
             let seeds = options.first_seed..options.first_seed + options.seeds;
             let runs: Vec<Run> = seeds
-                .map(|seed| run(&black_box, *kind, seed, options.evaluations))
+                .map(|seed| run(&black_box, *kind, seed, &options))
                 .collect();
             print(&black_box, *kind, &runs, options.json);
         }
     }
 }
 
-fn run(black_box: &problems::BlackBox, kind: SamplerKind, seed: u64, evaluations: usize) -> Run {
+fn run(black_box: &problems::BlackBox, kind: SamplerKind, seed: u64, options: &Options) -> Run {
     let problem = &black_box.problem;
     let mut sampler = kind
         .build(problem, seed)
@@ -58,7 +64,7 @@ fn run(black_box: &problems::BlackBox, kind: SamplerKind, seed: u64, evaluations
         wall_s: Vec::new(),
         cpu_s: Vec::new(),
     };
-    for number in 0..evaluations {
+    for number in 0..options.evaluations {
         let (wall, cpu) = (Instant::now(), processor_s());
         let params = sampler
             .ask(problem, &history)
@@ -76,8 +82,26 @@ fn run(black_box: &problems::BlackBox, kind: SamplerKind, seed: u64, evaluations
             state,
         });
         run.volumes.push(volume(problem, &history));
+        if options.trace {
+            trace(&history[number], run.volumes[number]);
+        }
     }
     run
+}
+
+fn trace(trial: &Trial, volume: f64) {
+    let values = |pairs: &mut dyn Iterator<Item = String>| pairs.collect::<Vec<_>>().join(" ");
+    let params = values(&mut trial.params.iter().map(|(name, value)| format!("{name}={value:.5}")));
+    let metrics = trial
+        .state
+        .metrics()
+        .map(|metrics| values(&mut metrics.iter().map(|(name, value)| format!("{name}={value:.4}"))));
+    println!(
+        "{:3} {volume:.4} {} | {params} | {}",
+        trial.number,
+        trial.state.name(),
+        metrics.unwrap_or_default()
+    );
 }
 
 fn complete(problem: &Problem, values: &[f64]) -> TrialState {
@@ -174,6 +198,7 @@ fn options() -> Options {
         first_seed: 0,
         evaluations: 60,
         json: false,
+        trace: false,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -190,6 +215,7 @@ fn options() -> Options {
             "--first-seed" => options.first_seed = value().parse().expect("a number"),
             "--evaluations" => options.evaluations = value().parse().expect("a number"),
             "--json" => options.json = true,
+            "--trace" => options.trace = true,
             // `cargo bench` adds this one.
             "--bench" => {}
             other => panic!("unknown argument {other}"),
