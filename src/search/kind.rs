@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Grid, Nsga2, Problem, Random, Sampler, Sobol, Tpe};
+use super::{Bayes, Grid, Nsga2, Problem, Random, Sampler, Sobol, Tpe};
 
 /// The samplers by the names that space files and the database use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -63,12 +63,14 @@ impl SamplerKind {
             return Err(SamplerError::NoObjective);
         }
         Ok(match self {
-            Self::Auto => Box::new(Tpe::new(seed)),
+            // Exact improvement is for up to four objectives.
+            Self::Auto | Self::Bayes if problem.objectives.len() > 4 => Box::new(Nsga2::new(seed)),
+            Self::Auto | Self::Bayes => Box::new(Bayes::new(seed)),
             Self::Random => Box::new(Random::new(seed)),
             Self::Sobol => Box::new(Sobol::new(seed)),
             Self::Grid => Box::new(Grid::new(problem, seed)?),
             Self::Nsga2 => Box::new(Nsga2::new(seed)),
-            Self::Tpe | Self::Bayes => Box::new(Tpe::new(seed)),
+            Self::Tpe => Box::new(Tpe::new(seed)),
         })
     }
 }
