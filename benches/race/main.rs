@@ -12,7 +12,8 @@ mod problems;
 
 use std::time::Instant;
 
-use peft_tune::search::{Problem, SamplerKind, evaluated, hypervolume, reference_point};
+use peft_tune::search::{Problem, build, evaluated, hypervolume, reference_point};
+use peft_tune::space::SamplerKind;
 use peft_tune::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
 
 struct Options {
@@ -44,9 +45,7 @@ fn main() {
         }
         for kind in &options.samplers {
             let seeds = options.first_seed..options.first_seed + options.seeds;
-            let runs: Vec<Run> = seeds
-                .map(|seed| run(&black_box, *kind, seed, &options))
-                .collect();
+            let runs: Vec<Run> = seeds.map(|seed| run(&black_box, *kind, seed, &options)).collect();
             print(&black_box, *kind, &runs, options.json);
         }
     }
@@ -54,9 +53,7 @@ fn main() {
 
 fn run(black_box: &problems::BlackBox, kind: SamplerKind, seed: u64, options: &Options) -> Run {
     let problem = &black_box.problem;
-    let mut sampler = kind
-        .build(problem, seed)
-        .expect("the race's problems suit its samplers");
+    let mut sampler = build(kind, problem, seed).expect("the race's problems suit its samplers");
     let mut history: Vec<Trial> = Vec::new();
     let mut run = Run {
         volumes: Vec::new(),
@@ -152,8 +149,9 @@ fn print(black_box: &problems::BlackBox, kind: SamplerKind, runs: &[Run], json: 
     if json {
         let ends: Vec<f64> = ends.collect();
         println!(
-            "{{\"problem\":\"{}\",\"sampler\":\"{kind}\",\"seeds\":{},\"hv_20\":{},\"hv_40\":{},\"hv\":{mean},\"sd\":{deviation},\"failed\":{failures},\"wall_ms\":{},\"cpu_ms\":{},\"ends\":{ends:?}}}",
+            "{{\"problem\":\"{}\",\"sampler\":\"{}\",\"seeds\":{},\"hv_20\":{},\"hv_40\":{},\"hv\":{mean},\"sd\":{deviation},\"failed\":{failures},\"wall_ms\":{},\"cpu_ms\":{},\"ends\":{ends:?}}}",
             black_box.name,
+            kind.name(),
             runs.len(),
             at(20.min(last)),
             at(40.min(last)),
@@ -166,7 +164,7 @@ fn print(black_box: &problems::BlackBox, kind: SamplerKind, runs: &[Run], json: 
         "{:<10} {:<7} hv {:9.4} {:9.4} {:9.4} (sd {:.4}, {:.2}% of the most), failed {failures:.1}; proposal ms: wall {:.1} \
          (last {final_wall:.1}, most {:.1}), cpu {:.1} (most {:.1})",
         black_box.name,
-        kind.to_string(),
+        kind.name().to_owned(),
         at(20.min(last)),
         at(40.min(last)),
         mean,
@@ -207,7 +205,7 @@ fn options() -> Options {
             "--samplers" => {
                 options.samplers = value()
                     .split(',')
-                    .map(|name| name.parse().expect("a sampler"))
+                    .map(|name| SamplerKind::from_name(name).expect("a sampler"))
                     .collect()
             }
             "--problems" => options.problems = value().split(',').map(str::to_owned).collect(),

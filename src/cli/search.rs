@@ -8,7 +8,7 @@ use super::database::DatabaseArgs;
 use super::output::{terminal_width, write_result};
 use super::progress::SearchProgress;
 use crate::report::{Recommendation, Summary, SummaryInput};
-use crate::search::{Problem, Sampler, SamplerKind, Wish, pareto_front, recommend};
+use crate::search::{Problem, Sampler, Wish, pareto_front, recommend};
 use crate::space::{Backend, Seconds, Study, StudyFile};
 use crate::store::{DataSetRecord, MachineRecord, ModelRecord, Store, StudyRecord};
 use crate::study::Trial;
@@ -146,11 +146,14 @@ fn listen_for_interrupts() -> Interrupt {
 
 fn sampler_of(study: &Study, problem: &Problem) -> Result<Box<dyn Sampler>, CliError> {
     if let Some(option) = study.sampler.options.keys().next() {
-        let message = format!("sampler `{}` has no setting `{option}`; remove it", study.sampler.kind.name());
+        let message = format!(
+            "sampler `{}` has no setting `{option}`; remove it",
+            study.sampler.kind.name()
+        );
         return Err(study.reject(&["sampler", "options", option], message).into());
     }
-    let kind: SamplerKind = study.sampler.kind.name().parse().map_err(CliError::bad_input)?;
-    Ok(kind.build(problem, study.seed).map_err(|error| study.reject(&["sampler"], error.to_string()))?)
+    Ok(crate::search::build(study.sampler.kind, problem, study.seed)
+        .map_err(|error| study.reject(&["sampler"], error.to_string()))?)
 }
 
 fn evaluator_of(study: &Study, threads: Option<usize>) -> Result<Box<dyn Evaluator>, CliError> {

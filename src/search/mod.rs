@@ -2,6 +2,7 @@
 
 mod bayes;
 mod boxes;
+mod build;
 mod encode;
 mod enumerate;
 #[cfg(test)]
@@ -10,7 +11,6 @@ mod gp;
 mod grid;
 mod history;
 mod hypervolume;
-mod kind;
 mod normal;
 mod nsga2;
 pub mod pareto;
@@ -27,7 +27,7 @@ pub use enumerate::Settings;
 pub use grid::Grid;
 pub use history::{Evaluated, evaluated, pareto_front, reference_point};
 pub use hypervolume::hypervolume;
-pub use kind::{SamplerError, SamplerKind};
+pub use build::{SamplerError, build};
 pub use nsga2::Nsga2;
 pub use prior::Prior;
 pub use random::Random;
