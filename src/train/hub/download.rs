@@ -7,7 +7,8 @@ use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 
 use super::HubError;
-use super::files::{Part, WEIGHTS, WEIGHTS_INDEX, shards_of};
+use super::files::{Part, WEIGHTS, WEIGHTS_INDEX};
+use super::index::shards_of;
 use super::settings::HubSettings;
 
 /// Watches downloads. The defaults watch nothing.
