@@ -27,6 +27,7 @@ mod operand;
 #[cfg(target_arch = "x86_64")]
 mod pack;
 pub mod reference;
+pub(in crate::train::ops) mod serial;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
