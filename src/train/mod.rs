@@ -7,6 +7,7 @@ mod base;
 pub mod data;
 pub mod device;
 mod error;
+mod header;
 pub mod hub;
 mod loss_scale;
 mod merge;

@@ -13,9 +13,9 @@ use memmap2::Mmap;
 use rayon::prelude::*;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
-use super::WeightsError;
 use super::quant::RawTensor;
 use super::weight::quantised_owner;
+use super::{WeightsError, header};
 use crate::architecture::TensorShape;
 
 /// Name of an unsharded checkpoint.
@@ -232,7 +232,7 @@ impl Shard {
         // SAFETY: the map is read only. A file that another process shortens while it is mapped would end this
         // process with SIGBUS; model files are written once.
         let map = unsafe { Mmap::map(&file) }.map_err(read)?;
-        let parsed = safetensors::SafeTensors::read_metadata(&map);
+        let parsed = header::check(&map).and_then(|()| safetensors::SafeTensors::read_metadata(&map));
         let (header, metadata) = parsed.map_err(|source| WeightsError::Damaged {
             path: path.clone(),
             source,
