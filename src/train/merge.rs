@@ -23,11 +23,15 @@ impl Trainer {
     pub fn merged_tensors(&self) -> Result<BTreeMap<String, Tensor>, TrainError> {
         let trained = self.trained();
         let mut tensors = BTreeMap::new();
+        let whole = trained.trainables().whole;
         for tensor in self.base().architecture().tensors() {
+            if whole.contains_key(tensor.name.as_str()) {
+                continue;
+            }
             let value = trained.frozen(self.base(), &tensor.name)?.to_dtype(DType::F32)?;
             tensors.insert(tensor.name, value);
         }
-        for (name, slot) in trained.trainables().whole {
+        for (name, slot) in whole {
             // A copy: the optimizer would go on changing a view.
             tensors.insert(name.to_owned(), self.parameters().value(slot)?.copy()?);
         }

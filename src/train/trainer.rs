@@ -33,7 +33,7 @@ pub struct Trainer {
 
 impl Trainer {
     /// A trainer with a fresh adapter from the recipe's seed, the adapter of `adapter_init`, or, with
-    /// `adapter: null`, all parameters of the base model. `total_steps` is what the learning-rate schedule spans.
+    /// `adapter: null`, all parameters of the base model, which is then let go of. `total_steps` is what the learning-rate schedule spans.
     ///
     /// # Errors
     ///
@@ -41,6 +41,11 @@ impl Trainer {
     pub fn new(base: Arc<BaseModel>, recipe: &Recipe, total_steps: u64) -> Result<Self, TrainError> {
         let trained = TrainedSet::new(&base, recipe)?;
         let decoder = Decoder::new(&base, &trained.trainables())?;
+        // Where every parameter trains, the base model's own values have been copied and are not needed again.
+        let base = match trained.plan {
+            Some(_) => base,
+            None => Arc::new(base.without_weights()),
+        };
         let device = base.device();
         Ok(Self {
             ropes: RopeTables::new(&base.architecture().ropes, device),
@@ -172,7 +177,7 @@ impl Trainer {
         self.trained.plan.as_ref()
     }
 
-    /// The base model.
+    /// The base model; without its weights in full fine-tuning.
     pub fn base(&self) -> &Arc<BaseModel> {
         &self.base
     }
