@@ -19,6 +19,9 @@ const F32: f64 = 1e-5;
 /// mean over the tokens averages most of it away.
 const BF16: f64 = 2e-3;
 
+/// As [`BF16`], in float16 with its 11 bits, against float64.
+const FP16: f64 = 5e-4;
+
 /// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3.
 const FAMILIES: [&str; 10] = [
     "ref_llama",
@@ -128,6 +131,15 @@ fn bf16_losses_stay_within_its_rounding() {
         let actual = losses(&mut trainer(family, Precision::Bf16), &whole_batch(family), 20);
         let expected = numbers(&expected["losses_bf16_base_fp32_adapter"]);
         assert_close(&actual, &expected, BF16, &format!("{family} loss"));
+    }
+}
+
+#[test]
+fn fp16_losses_stay_within_its_rounding() {
+    for family in FAMILIES {
+        let expected = json(&folder(family).join("ref.json"));
+        let actual = losses(&mut trainer(family, Precision::Fp16), &whole_batch(family), 20);
+        assert_close(&actual, &numbers(&expected["losses_f64"]), FP16, &format!("{family} loss"));
     }
 }
 
