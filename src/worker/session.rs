@@ -3,7 +3,6 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +11,7 @@ use super::{Task, TrialEvent, TrialRequest};
 use crate::profile::{DeviceMemory, HostMemory};
 use crate::recipe::{DataSettings, Precision, Recipe};
 use crate::study::{FailReason, Metrics, Phase, TrialState};
-use crate::train::data::PreparedData;
+use crate::train::data::{PreparedData, cache_folder};
 use crate::train::hub::ModelFiles;
 use crate::train::tokenizer::Tokenizer;
 use crate::train::{BaseModel, device};
@@ -175,19 +174,6 @@ fn prepare(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, Interrup
         tracing::warn!("{warning}");
     }
     Ok(prepared)
-}
-
-/// Where tokenised data is kept: `PEFT_TUNE_CACHE`, else `peft-tune` in the user's cache folder; nowhere if there is
-/// none.
-fn cache_folder() -> Option<PathBuf> {
-    let from_env = |name: &str| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    from_env("PEFT_TUNE_CACHE")
-        .or_else(|| from_env("XDG_CACHE_HOME").map(|folder| folder.join("peft-tune")))
-        .or_else(|| from_env("HOME").map(|folder| folder.join(".cache").join("peft-tune")))
 }
 
 /// Input that no setting can mend: the trial is invalid, with the whole chain of causes as its reason.
