@@ -48,12 +48,14 @@ pub fn run(args: Args) -> Result<(), CliError> {
 
 fn table(args: &Args) -> Result<(), CliError> {
     let mut sink = TableSink::default();
-    args.database.read(async |store| store.query(&args.sql, &mut sink).await)?;
+    args.database
+        .read(async |store| store.query(&args.sql, &mut sink).await)?;
     write_result(&sink.to_text(terminal_width()))
 }
 
 fn written(args: &Args, mut sink: impl RowSink + Finish) -> Result<(), CliError> {
-    args.database.read(async |store| store.query(&args.sql, &mut sink).await)?;
+    args.database
+        .read(async |store| store.query(&args.sql, &mut sink).await)?;
     unless_closed(sink.finish()).map_err(CliError::failed)
 }
 
@@ -78,7 +80,10 @@ struct TableSink {
 impl TableSink {
     fn to_text(&self, width: Option<usize>) -> String {
         let columns = self.names.iter().enumerate().map(|(column, name)| {
-            let numbers = self.rows.iter().all(|row| !matches!(row[column], SqlValue::Text(_) | SqlValue::Blob(_)));
+            let numbers = self
+                .rows
+                .iter()
+                .all(|row| !matches!(row[column], SqlValue::Text(_) | SqlValue::Blob(_)));
             (name.clone(), if numbers { Align::Right } else { Align::Left })
         });
         let mut table = TextTable::new(columns);

@@ -91,14 +91,20 @@ fn heading(study: &StudyOverview, counts: &Counts) -> String {
             Bound::AtLeast(limit) => format!("{} >= {}", constraint.metric, metric_value(&constraint.metric, limit)),
         })
         .collect();
-    let resumed = study.resumed_at.as_deref().map(|time| format!(", resumed {}", minute(time)));
+    let resumed = study
+        .resumed_at
+        .as_deref()
+        .map(|time| format!(", resumed {}", minute(time)));
     let lines = [
         ("space", study.space_path.display().to_string()),
         ("model", study.model.clone().unwrap_or_default()),
         ("sampler", format!("{}, seed {}", study.sampler, study.seed)),
         ("objectives", objectives.join(", ")),
         ("constraints", constraints.join(", ")),
-        ("began", format!("{} UTC{}", minute(&study.created_at), resumed.unwrap_or_default())),
+        (
+            "began",
+            format!("{} UTC{}", minute(&study.created_at), resumed.unwrap_or_default()),
+        ),
         ("trials", format!("{} in {}", counts.to_text(), duration(study.wall_s))),
     ];
     let mut text = format!("study {}\n", printable(&study.name));
@@ -114,14 +120,20 @@ fn trial_table(study: &StudyOverview, trials: &[Trial]) -> TextTable {
     names.sort_unstable();
     names.dedup();
     let mut columns = vec![("trial".to_owned(), Align::Right), ("state".to_owned(), Align::Left)];
-    let objectives = study.objectives.iter().map(|objective| metric_heading(&objective.metric));
+    let objectives = study
+        .objectives
+        .iter()
+        .map(|objective| metric_heading(&objective.metric));
     columns.extend(objectives.map(|heading| (heading, Align::Right)));
     columns.extend(names.iter().map(|name| ((*name).clone(), Align::Left)));
     let mut table = TextTable::new(columns);
     for trial in trials {
         let mut cells = vec![trial.number.to_string(), state_text(&trial.state)];
         cells.extend(study.objectives.iter().map(|objective| {
-            let value = trial.state.metrics().and_then(|metrics| metrics.value(&objective.metric));
+            let value = trial
+                .state
+                .metrics()
+                .and_then(|metrics| metrics.value(&objective.metric));
             value.map_or_else(|| "-".to_owned(), |value| metric_value(&objective.metric, value))
         }));
         cells.extend(names.iter().map(|name| {
@@ -144,7 +156,8 @@ fn state_text(state: &TrialState) -> String {
 
 /// Why a trial ended early, in a sentence.
 fn reason_text(state: &TrialState) -> Option<String> {
-    let optional = |value: &Option<u64>| value.map_or_else(|| "unknown".to_owned(), |value| crate::report::bytes(value as f64));
+    let optional =
+        |value: &Option<u64>| value.map_or_else(|| "unknown".to_owned(), |value| crate::report::bytes(value as f64));
     Some(match state {
         TrialState::Pruned { at_step, rule, .. } => format!("stopped after step {at_step} by {rule}"),
         TrialState::Skipped { reason } => reason.clone(),
@@ -195,7 +208,10 @@ fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, width:
     if let Some(reason) = reason_text(&trial.state) {
         add(format!("  {}", printable(&reason)));
     }
-    let ended = detail.ended_at.as_deref().map(|time| format!(", ended {}", minute(time)));
+    let ended = detail
+        .ended_at
+        .as_deref()
+        .map(|time| format!(", ended {}", minute(time)));
     let took = detail.wall_s.map(|seconds| format!(", took {}", duration(seconds)));
     add(format!(
         "  started {} UTC{}{}",
@@ -203,8 +219,11 @@ fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, width:
         ended.unwrap_or_default(),
         took.unwrap_or_default()
     ));
-    let params: Vec<(String, String)> =
-        trial.params.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
+    let params: Vec<(String, String)> = trial
+        .params
+        .iter()
+        .map(|(name, value)| (name.clone(), value.to_string()))
+        .collect();
     let metrics: Vec<(String, String)> = trial
         .state
         .metrics()
@@ -239,13 +258,27 @@ fn aligned(values: &[(String, String)]) -> String {
 
 fn phase_table(detail: &TrialDetail) -> TextTable {
     let headings = [
-        "steps", "tokens", "first loss", "last loss", "seconds", "data", "forward", "backward", "optimizer",
+        "steps",
+        "tokens",
+        "first loss",
+        "last loss",
+        "seconds",
+        "data",
+        "forward",
+        "backward",
+        "optimizer",
     ];
     let columns = headings.map(|heading| (heading.to_owned(), Align::Right));
     let mut table = TextTable::new([("phase".to_owned(), Align::Left)].into_iter().chain(columns));
     let loss = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.4}"));
     for phase in &detail.phases {
-        let seconds = [phase.total_s, phase.data_s, phase.forward_s, phase.backward_s, phase.optimizer_s];
+        let seconds = [
+            phase.total_s,
+            phase.data_s,
+            phase.forward_s,
+            phase.backward_s,
+            phase.optimizer_s,
+        ];
         let mut cells = vec![
             phase.phase.clone(),
             phase.steps.to_string(),

@@ -62,7 +62,11 @@ fn table(studies: &[StudyOverview]) -> TextTable {
     ]);
     for study in studies {
         let of = |state: &str| study.states.get(state).copied().unwrap_or(0).to_string();
-        let objectives: Vec<&str> = study.objectives.iter().map(|objective| objective.metric.as_str()).collect();
+        let objectives: Vec<&str> = study
+            .objectives
+            .iter()
+            .map(|objective| objective.metric.as_str())
+            .collect();
         table.push([
             study.name.clone(),
             study.trials().to_string(),

@@ -54,7 +54,9 @@ impl TextTable {
     /// The table in at most `width` columns of characters, as wide as it needs where `None`. Columns of text are cut
     /// first; where that is not enough, each row becomes a block of lines.
     pub fn to_text(&self, width: Option<usize>) -> String {
-        let natural: Vec<usize> = (0..self.headings.len()).map(|column| self.column_width(column)).collect();
+        let natural: Vec<usize> = (0..self.headings.len())
+            .map(|column| self.column_width(column))
+            .collect();
         let Some(width) = width.filter(|width| *width < line_width(&natural)) else {
             return self.to_grid(&natural);
         };
@@ -88,7 +90,12 @@ impl TextTable {
         }
         let mut table = builder.build();
         table.with(Style::psql());
-        for (column, _) in self.aligns.iter().enumerate().filter(|(_, align)| **align == Align::Right) {
+        for (column, _) in self
+            .aligns
+            .iter()
+            .enumerate()
+            .filter(|(_, align)| **align == Align::Right)
+        {
             table.modify(Columns::one(column), Alignment::right());
         }
         let text = table.to_string();
@@ -96,7 +103,12 @@ impl TextTable {
     }
 
     fn to_blocks(&self, width: usize) -> String {
-        let label = self.headings.iter().map(|heading| get_line_width(heading)).max().unwrap_or(0);
+        let label = self
+            .headings
+            .iter()
+            .map(|heading| get_line_width(heading))
+            .max()
+            .unwrap_or(0);
         let blocks: Vec<String> = self
             .rows
             .iter()

@@ -69,7 +69,11 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoTrial`], or where reading fails.
     pub async fn trial(&self, study: StudyId, number: TrialNumber) -> Result<TrialDetail, StoreError> {
-        let trial = self.trials(study).await?.into_iter().find(|trial| trial.number == number);
+        let trial = self
+            .trials(study)
+            .await?
+            .into_iter()
+            .find(|trial| trial.number == number);
         let Some(trial) = trial else {
             return Err(self.no_trial(study, number).await?);
         };

@@ -230,7 +230,10 @@ mod tests {
     fn long_lines_are_cut_around_the_place() {
         let sql = format!("{}x{}", " ".repeat(500), " ".repeat(500));
         let lines: Vec<String> = error(&sql, 500).lines().map(str::to_owned).collect();
-        assert_eq!(lines[1].chars().position(|c| c == 'x'), lines[2].chars().position(|c| c == '^'));
+        assert_eq!(
+            lines[1].chars().position(|c| c == 'x'),
+            lines[2].chars().position(|c| c == '^')
+        );
         assert!(lines[1].len() < 130);
     }
 }

@@ -120,6 +120,9 @@ mod tests {
             at("long.txt", b"this is not a database"),
             Err(StoreError::NotADatabase { .. })
         ));
-        assert!(matches!(look_at(folder.path()), Err(StoreError::NotADatabase { .. } | StoreError::Io { .. })));
+        assert!(matches!(
+            look_at(folder.path()),
+            Err(StoreError::NotADatabase { .. } | StoreError::Io { .. })
+        ));
     }
 }

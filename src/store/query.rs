@@ -1,11 +1,12 @@
 //! Queries of the user's own SQL, on a connection that cannot write.
 
-use futures_util::TryStreamExt;
-use sqlx::{AssertSqlSafe, Column, Executor, Row, SqlSafeStr, Statement, TypeInfo, ValueRef};
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use std::io;
 
-use super::statement::check_reading;
+use futures_util::TryStreamExt;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{AssertSqlSafe, Column, Executor, Row, SqlSafeStr, Statement, TypeInfo, ValueRef};
+
+use super::statement::{check_reading, writing_word};
 use super::{QueryError, Store, StoreError};
 
 /// One value of a result, of whichever type it has.
@@ -49,11 +50,17 @@ impl Store {
             Ok(statement) => statement,
             Err(error) => return Err(self.refusal(&mut connection, sql, error).await),
         };
-        let count = statement.parameters().map_or(0, |parameters| parameters.map_left(<[_]>::len).into_inner());
+        let count = statement
+            .parameters()
+            .map_or(0, |parameters| parameters.map_left(<[_]>::len).into_inner());
         if count > 0 {
             return Err(QueryError::Parameters { count }.into());
         }
-        let names: Vec<String> = statement.columns().iter().map(|column| column.name().to_owned()).collect();
+        let names: Vec<String> = statement
+            .columns()
+            .iter()
+            .map(|column| column.name().to_owned())
+            .collect();
         sink.columns(&names).map_err(QueryError::Output)?;
         let outcome = hand_over(&mut connection, statement, sink).await;
         match outcome {
@@ -72,7 +79,7 @@ impl Store {
             Some(database) if matches!(code, 1 | 18 | 20 | 25) => database.message().to_owned(),
             Some(_) if code == 8 => {
                 return QueryError::NotReading {
-                    keyword: "writing".to_owned(),
+                    keyword: writing_word(sql),
                 }
                 .into();
             }

@@ -153,7 +153,9 @@ fn collect_differences(old: &serde_json::Value, new: &serde_json::Value, path: S
             None => found.push(inside(name)),
         }
     }
-    let added = new.iter().filter(|(name, _)| old.iter().all(|(other, _)| other != name));
+    let added = new
+        .iter()
+        .filter(|(name, _)| old.iter().all(|(other, _)| other != name));
     found.extend(added.map(|(name, _)| inside(name)));
 }
 
@@ -179,7 +181,10 @@ fn children(value: &serde_json::Value) -> Option<Vec<(String, &serde_json::Value
 fn sorted(value: &serde_json::Value) -> serde_json::Value {
     match value {
         serde_json::Value::Object(members) => {
-            let mut members: Vec<_> = members.iter().map(|(name, value)| (name.clone(), sorted(value))).collect();
+            let mut members: Vec<_> = members
+                .iter()
+                .map(|(name, value)| (name.clone(), sorted(value)))
+                .collect();
             members.sort_by(|(a, _), (b, _)| a.cmp(b));
             serde_json::Value::Object(members.into_iter().collect())
         }
@@ -196,7 +201,10 @@ mod tests {
 
     #[test]
     fn the_order_of_keys_does_not_change_the_hash() {
-        assert_eq!(json_hash(&json!({"a": 1, "b": [{"c": 2, "d": 3}]})), json_hash(&json!({"b": [{"d": 3, "c": 2}], "a": 1})));
+        assert_eq!(
+            json_hash(&json!({"a": 1, "b": [{"c": 2, "d": 3}]})),
+            json_hash(&json!({"b": [{"d": 3, "c": 2}], "a": 1}))
+        );
         assert_ne!(json_hash(&json!([1, 2])), json_hash(&json!([2, 1])));
     }
 
@@ -204,7 +212,10 @@ mod tests {
     fn differences_are_named_by_path() {
         let old = json!({"space": [{"name": "rank", "high": 8}, {"name": "alpha", "high": 8}], "model": "a"});
         let new = json!({"space": [{"name": "rank", "high": 16}], "model": "a", "data": "b"});
-        assert_eq!(json_differences(&old, &new, 5), ["space.rank.high", "space.alpha", "data"]);
+        assert_eq!(
+            json_differences(&old, &new, 5),
+            ["space.rank.high", "space.alpha", "data"]
+        );
         assert_eq!(json_differences(&old, &new, 1), ["space.rank.high", "2 more"]);
         assert!(json_differences(&old, &old, 5).is_empty());
     }

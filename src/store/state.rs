@@ -72,9 +72,9 @@ impl StateColumns {
 
 fn phase_of(reason: &FailReason) -> Option<&'static str> {
     match reason {
-        FailReason::OutOfMemory { phase, .. } | FailReason::Crashed { phase, .. } | FailReason::TimedOut { phase, .. } => {
-            Some(phase.name())
-        }
+        FailReason::OutOfMemory { phase, .. }
+        | FailReason::Crashed { phase, .. }
+        | FailReason::TimedOut { phase, .. } => Some(phase.name()),
         // It was in the phase that was recorded last.
         FailReason::Diverged { .. } | FailReason::Invalid { .. } => None,
     }

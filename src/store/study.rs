@@ -384,7 +384,11 @@ impl Store {
         .map_err(|error| self.error(error))
     }
 
-    async fn data_set_id(&self, connection: &mut SqliteConnection, data_set: &DataSetRecord) -> Result<i64, StoreError> {
+    async fn data_set_id(
+        &self,
+        connection: &mut SqliteConnection,
+        data_set: &DataSetRecord,
+    ) -> Result<i64, StoreError> {
         sqlx::query_scalar(
             "insert into data_set (source, fingerprint, rows, tokens, held_out_rows) values (?, ?, ?, ?, ?)
              on conflict do update set source = excluded.source
@@ -418,7 +422,10 @@ impl Store {
             model: row.model,
             created_at: row.created_at,
             resumed_at: row.resumed_at,
-            states: states.into_iter().map(|(state, count)| (state, to_u64(count))).collect(),
+            states: states
+                .into_iter()
+                .map(|(state, count)| (state, to_u64(count)))
+                .collect(),
             wall_s: row.wall_s,
         })
     }

@@ -32,14 +32,16 @@ impl Store {
         params: &Params,
         recipe: &Recipe,
     ) -> Result<u64, StoreError> {
-        let recipe = serde_json::to_string(recipe).map_err(|source| StoreError::Unwritable { what: "recipe", source })?;
+        let recipe =
+            serde_json::to_string(recipe).map_err(|source| StoreError::Unwritable { what: "recipe", source })?;
         let mut transaction = self.begin().await?;
-        let found: Option<(i64, String)> = sqlx::query_as("select id, state from trial where study_id = ? and number = ?")
-            .bind(study.0)
-            .bind(to_i64(number.0)?)
-            .fetch_optional(&mut *transaction)
-            .await
-            .map_err(|error| self.error(error))?;
+        let found: Option<(i64, String)> =
+            sqlx::query_as("select id, state from trial where study_id = ? and number = ?")
+                .bind(study.0)
+                .bind(to_i64(number.0)?)
+                .fetch_optional(&mut *transaction)
+                .await
+                .map_err(|error| self.error(error))?;
         if let Some((_, state)) = found.as_ref().filter(|(_, state)| state != "waiting") {
             return Err(StoreError::WrongState {
                 trial: number.0,
@@ -53,6 +55,7 @@ impl Store {
         };
         self.replace_params(&mut transaction, id, number, params).await?;
         transaction.commit().await.map_err(|error| self.error(error))?;
+        self.note_running(study, number, TrialId(id));
         Ok(to_u64(attempt))
     }
 
@@ -75,7 +78,10 @@ impl Store {
                 found: state.name().to_owned(),
             });
         }
-        let columns = StateColumns::new(state).map_err(|source| StoreError::Unwritable { what: "outcome", source })?;
+        let columns = StateColumns::new(state).map_err(|source| StoreError::Unwritable {
+            what: "outcome",
+            source,
+        })?;
         let id = self.trial_id(study, number).await?;
         let mut transaction = self.begin().await?;
         let ended = sqlx::query(
@@ -103,7 +109,9 @@ impl Store {
         if let Some(metrics) = state.metrics() {
             self.insert_metrics(&mut transaction, id, metrics).await?;
         }
-        transaction.commit().await.map_err(|error| self.error(error))
+        transaction.commit().await.map_err(|error| self.error(error))?;
+        self.note_ended(study, number);
+        Ok(())
     }
 
     /// Hands a running trial back, as if the search had been killed: it waits to be repeated. For a search that is asked
@@ -118,7 +126,9 @@ impl Store {
         if self.hand_back(&mut transaction, id).await? == 0 {
             return Err(self.not_running(&mut transaction, id, number, "waiting").await?);
         }
-        transaction.commit().await.map_err(|error| self.error(error))
+        transaction.commit().await.map_err(|error| self.error(error))?;
+        self.note_ended(study, number);
+        Ok(())
     }
 
     /// Every trial of a study in order of number.
@@ -189,12 +199,13 @@ impl Store {
     }
 
     async fn hand_back(&self, connection: &mut SqliteConnection, trial: TrialId) -> Result<u64, StoreError> {
-        let changed = sqlx::query("update trial set state = 'waiting', phase = null where id = ? and state = 'running'")
-            .bind(trial.0)
-            .execute(&mut *connection)
-            .await
-            .map_err(|error| self.error(error))?
-            .rows_affected();
+        let changed =
+            sqlx::query("update trial set state = 'waiting', phase = null where id = ? and state = 'running'")
+                .bind(trial.0)
+                .execute(&mut *connection)
+                .await
+                .map_err(|error| self.error(error))?
+                .rows_affected();
         if changed > 0 {
             for delete in [
                 "delete from step where trial_id = ?",
@@ -264,7 +275,8 @@ impl Store {
             .await
             .map_err(|error| self.error(error))?;
         for (name, value) in params {
-            let json = serde_json::to_string(value).map_err(|source| StoreError::Unwritable { what: "param", source })?;
+            let json =
+                serde_json::to_string(value).map_err(|source| StoreError::Unwritable { what: "param", source })?;
             let insert = sqlx::query("insert into param (trial_id, name, json, value) values (?, ?, ?, ?)")
                 .bind(trial)
                 .bind(name)

@@ -4,7 +4,7 @@ mod document;
 mod files;
 mod front;
 mod killed;
-mod round_trip;
+pub mod round_trip;
 
 use peft_tune::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
 use peft_tune::recipe::{DataSettings, Recipe, TargetModules};
@@ -57,9 +57,15 @@ async fn a_study_is_resumed_with_its_trials() {
     let store = Store::open(&path).await.unwrap();
     let study = store.begin_study(&record).await.unwrap();
     assert!(!study.resumed && study.to_repeat.is_empty());
-    let attempt = store.start_trial(study.id, TrialNumber(0), &params, &recipe()).await.unwrap();
+    let attempt = store
+        .start_trial(study.id, TrialNumber(0), &params, &recipe())
+        .await
+        .unwrap();
     assert_eq!(attempt, 1);
-    store.finish_trial(study.id, TrialNumber(0), &complete(10.0, 20.0, 2.0), 1.5).await.unwrap();
+    store
+        .finish_trial(study.id, TrialNumber(0), &complete(10.0, 20.0, 2.0), 1.5)
+        .await
+        .unwrap();
     drop(study);
     store.close().await.unwrap();
 
@@ -68,7 +74,10 @@ async fn a_study_is_resumed_with_its_trials() {
     assert!(study.resumed && study.to_repeat.is_empty());
     let trials = store.trials(study.id).await.unwrap();
     assert_eq!(trials.len(), 1);
-    assert_eq!((&trials[0].params, &trials[0].state), (&params, &complete(10.0, 20.0, 2.0)));
+    assert_eq!(
+        (&trials[0].params, &trials[0].state),
+        (&params, &complete(10.0, 20.0, 2.0))
+    );
     let again = store.start_trial(study.id, TrialNumber(0), &params, &recipe()).await;
     assert!(matches!(again, Err(StoreError::WrongState { .. })), "{again:?}");
     store.close().await.unwrap();
@@ -82,11 +91,19 @@ async fn another_definition_under_the_same_name_is_refused_and_says_what_differs
     drop(store.begin_study(&record).await.unwrap());
     record.sampler = "grid".to_owned();
     record.space_text.push_str("# a comment\n");
-    drop(store.begin_study(&record).await.expect("sampler and comments may change"));
+    drop(
+        store
+            .begin_study(&record)
+            .await
+            .expect("sampler and comments may change"),
+    );
     record.definition["space"]["rank"]["high"] = json!(128);
     record.objectives.pop();
     let message = store.begin_study(&record).await.unwrap_err().to_string();
-    assert!(message.contains("settings.space.rank.high") && message.contains("objectives.2"), "{message}");
+    assert!(
+        message.contains("settings.space.rank.high") && message.contains("objectives.2"),
+        "{message}"
+    );
     assert!(message.contains("`study:`") && message.contains("`--db`"), "{message}");
 }
 
@@ -97,7 +114,10 @@ async fn a_study_is_run_by_one_at_a_time_and_two_studies_side_by_side() {
     let (one, other) = (Store::open(&path).await.unwrap(), Store::open(&path).await.unwrap());
     let study = one.begin_study(&study_record("first")).await.unwrap();
     let refused = other.begin_study(&study_record("first")).await.unwrap_err();
-    assert!(refused.to_string().contains(&std::process::id().to_string()), "{refused}");
+    assert!(
+        refused.to_string().contains(&std::process::id().to_string()),
+        "{refused}"
+    );
     let second = other.begin_study(&study_record("second")).await.unwrap();
     drop((study, second));
     other.begin_study(&study_record("first")).await.unwrap();
@@ -116,7 +136,10 @@ async fn a_running_trial_of_a_search_that_is_gone_is_handed_back_without_its_ste
     {
         let store = Store::open(&path).await.unwrap();
         let study = store.begin_study(&record).await.unwrap();
-        store.start_trial(study.id, number, &Params::new(), &recipe()).await.unwrap();
+        store
+            .start_trial(study.id, number, &Params::new(), &recipe())
+            .await
+            .unwrap();
         store.record_step(study.id, number, round_trip::step(1)).await.unwrap();
         store.flush_steps().await.unwrap();
         // Dropped as a killed process drops it: without closing.
@@ -126,12 +149,21 @@ async fn a_running_trial_of_a_search_that_is_gone_is_handed_back_without_its_ste
     assert_eq!(study.to_repeat, [number]);
     assert_eq!(store.trials(study.id).await.unwrap()[0].state, TrialState::Waiting);
     assert!(store.trial(study.id, number).await.unwrap().phases.is_empty());
-    assert_eq!(store.start_trial(study.id, number, &Params::new(), &recipe()).await.unwrap(), 2);
+    assert_eq!(
+        store
+            .start_trial(study.id, number, &Params::new(), &recipe())
+            .await
+            .unwrap(),
+        2
+    );
     store.record_step(study.id, number, round_trip::step(1)).await.unwrap();
     store.release_trial(study.id, number).await.unwrap();
     store.flush_steps().await.unwrap();
     let detail = store.trial(study.id, number).await.unwrap();
     assert!(detail.phases.is_empty() && detail.trial.state == TrialState::Waiting);
-    let error = store.finish_trial(study.id, number, &complete(1.0, 1.0, 1.0), 1.0).await.unwrap_err();
+    let error = store
+        .finish_trial(study.id, number, &complete(1.0, 1.0, 1.0), 1.0)
+        .await
+        .unwrap_err();
     assert!(matches!(error, StoreError::WrongState { .. }), "{error}");
 }

@@ -1,5 +1,7 @@
 //! `pareto_front` against the definition, pair by pair.
 
+use std::cell::Cell;
+
 use peft_tune::objective::{Bound, Constraint, Direction, Objective};
 use peft_tune::store::Store;
 use peft_tune::study::{Metrics, Params, TrialNumber, TrialState};
@@ -26,7 +28,10 @@ fn case() -> impl Strategy<Value = Case> {
     let value = prop::option::weighted(0.95, value);
     (1..=6usize).prop_flat_map(move |count| {
         (
-            prop::collection::vec(prop::sample::select(vec![Direction::Minimize, Direction::Maximize]), count),
+            prop::collection::vec(
+                prop::sample::select(vec![Direction::Minimize, Direction::Maximize]),
+                count,
+            ),
             prop::option::weighted(0.3, 0.0..6.0),
             prop::collection::vec(prop::collection::vec(value.clone(), count), 0..40),
         )
@@ -68,13 +73,15 @@ impl Case {
             .filter(|(_, values)| values.iter().all(Option::is_some))
             .filter(|(_, values)| self.at_most.is_none_or(|limit| values[0].unwrap() <= limit))
             .map(|(number, values)| {
-                let minimised = objectives.iter().zip(values).map(|(objective, value)| objective.minimised(value.unwrap()));
+                let minimised = objectives
+                    .iter()
+                    .zip(values)
+                    .map(|(objective, value)| objective.minimised(value.unwrap()));
                 (number, minimised.collect())
             })
             .collect();
-        let dominates = |b: &Vec<f64>, a: &Vec<f64>| {
-            b.iter().zip(a).all(|(b, a)| b <= a) && b.iter().zip(a).any(|(b, a)| b < a)
-        };
+        let dominates =
+            |b: &Vec<f64>, a: &Vec<f64>| b.iter().zip(a).all(|(b, a)| b <= a) && b.iter().zip(a).any(|(b, a)| b < a);
         points
             .iter()
             .filter(|(_, point)| !points.iter().any(|(_, other)| dominates(other, point)))
@@ -86,13 +93,16 @@ impl Case {
 #[test]
 fn the_view_is_the_front_by_definition() {
     let folder = tempfile::tempdir().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let store = runtime.block_on(Store::open(&folder.path().join("a.db"))).unwrap();
-    let mut count = 0;
+    let count = Cell::new(0);
     TestRunner::new(ProptestConfig::with_cases(60))
         .run(&case(), |case| {
-            count += 1;
-            let mut record = study_record(&format!("study {count}"));
+            count.set(count.get() + 1);
+            let mut record = study_record(&format!("study {}", count.get()));
             record.objectives = case.objectives();
             record.constraints = case.constraints();
             let found = runtime.block_on(async {
@@ -102,7 +112,10 @@ fn the_view_is_the_front_by_definition() {
                     for (index, value) in values.iter().enumerate() {
                         value.map(|value| metrics.insert(format!("m{index}"), value));
                     }
-                    store.start_trial(study.id, number, &Params::new(), &recipe()).await.unwrap();
+                    store
+                        .start_trial(study.id, number, &Params::new(), &recipe())
+                        .await
+                        .unwrap();
                     let state = TrialState::Complete { metrics };
                     store.finish_trial(study.id, number, &state, 1.0).await.unwrap();
                 }

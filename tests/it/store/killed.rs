@@ -28,32 +28,54 @@ fn child_that_writes_until_it_is_killed() {
         let next = known.last().map_or(0, |trial| trial.number.0 + 1);
         let to_run = study.to_repeat.iter().copied().chain((next..).map(TrialNumber));
         for number in to_run {
-            store.start_trial(study.id, number, &Params::new(), &recipe()).await.unwrap();
+            store
+                .start_trial(study.id, number, &Params::new(), &recipe())
+                .await
+                .unwrap();
             for step in 1..=300 {
-                store.record_step(study.id, number, round_trip::step(step)).await.unwrap();
+                store
+                    .record_step(study.id, number, round_trip::step(step))
+                    .await
+                    .unwrap();
                 if step % 100 == 0 {
                     store.flush_steps().await.unwrap();
                 }
             }
             let state = complete(number.0 as f64, 1.0, 2.0);
             store.finish_trial(study.id, number, &state, 1.0).await.unwrap();
-            println!("stored {number}");
+            tell(number);
         }
     });
+}
+
+#[expect(clippy::print_stdout, reason = "the parent reads it")]
+fn tell(number: TrialNumber) {
+    println!("stored {number}");
 }
 
 /// Starts the child, kills it `after` the first trial it stores, and returns the trials that it told.
 fn run_and_kill(path: &Path, after: Duration) -> Vec<u64> {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["store::killed::child_that_writes_until_it_is_killed", "--exact", "--nocapture"])
+        .args([
+            "store::killed::child_that_writes_until_it_is_killed",
+            "--exact",
+            "--nocapture",
+        ])
         .env(DATABASE, path)
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let number = |line: &str| line.split("stored ").nth(1).and_then(|number| number.trim().parse().ok());
-    let first: u64 = lines.by_ref().find_map(|line| number(&line.unwrap())).expect("the child stored no trial");
+    let number = |line: &str| {
+        line.split("stored ")
+            .nth(1)
+            .and_then(|number| number.trim().parse().ok())
+    };
+    let first: u64 = lines
+        .by_ref()
+        .find_map(|line| number(&line.unwrap()))
+        .expect("the child stored no trial");
     std::thread::sleep(after);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -88,7 +110,11 @@ fn check(path: &Path, stored: &BTreeSet<u64>) {
         }
         // The last may be stored but not told: the child was killed in between.
         let complete = trials.iter().filter(|trial| trial.state.is_finished()).count();
-        assert!(complete <= stored.len() + 1, "{complete} complete, {} told", stored.len());
+        assert!(
+            complete <= stored.len() + 1,
+            "{complete} complete, {} told",
+            stored.len()
+        );
         let running = trials.iter().filter(|trial| trial.state == TrialState::Running).count();
         assert!(running <= 1, "{running} running");
         let mut verdict = Verdict(Vec::new());

@@ -1,5 +1,7 @@
 //! What is written is what is read.
 
+use std::cell::Cell;
+
 use peft_tune::objective::{Bound, Constraint};
 use peft_tune::store::{
     DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, RowSink, SqlValue, StepRecord, Store, StoreError,
@@ -107,18 +109,21 @@ fn params() -> impl Strategy<Value = Params> {
 #[test]
 fn params_states_reasons_and_metrics_are_read_back_as_they_were() {
     let folder = tempfile::tempdir().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let (store, study) = runtime.block_on(async {
         let store = Store::open(&folder.path().join("a.db")).await.unwrap();
         let study = store.begin_study(&study_record("first")).await.unwrap();
         (store, study)
     });
-    let mut number = 0;
+    let count = Cell::new(0);
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(200));
     runner
         .run(&(params(), state()), |(params, state)| {
-            number += 1;
-            let number = TrialNumber(number);
+            count.set(count.get() + 1);
+            let number = TrialNumber(count.get());
             let trials = runtime.block_on(async {
                 store.start_trial(study.id, number, &params, &recipe()).await.unwrap();
                 store.finish_trial(study.id, number, &state, 1.0).await.unwrap();
@@ -144,7 +149,10 @@ async fn numbers_that_are_not_finite_never_reach_the_database() {
     assert!(matches!(refused, Err(StoreError::NotFinite { .. })), "{refused:?}");
     assert!(store.trials(study).await.unwrap().is_empty(), "nothing half written");
 
-    store.start_trial(study, number, &Params::new(), &recipe()).await.unwrap();
+    store
+        .start_trial(study, number, &Params::new(), &recipe())
+        .await
+        .unwrap();
     let diverging = StepRecord {
         loss: f64::NAN,
         grad_norm: f64::INFINITY,
@@ -167,7 +175,14 @@ async fn numbers_that_are_not_finite_never_reach_the_database() {
     let detail = store.trial(study, number).await.unwrap();
     assert_eq!(detail.wall_s, None);
     assert_eq!(detail.phase.as_deref(), Some("train"));
-    assert_eq!((detail.phases[0].steps, detail.phases[0].first_loss, detail.phases[0].last_loss), (2, None, Some(2.5)));
+    assert_eq!(
+        (
+            detail.phases[0].steps,
+            detail.phases[0].first_loss,
+            detail.phases[0].last_loss
+        ),
+        (2, None, Some(2.5))
+    );
     let steps = store.steps(study, number, Phase::Train).await.unwrap();
     assert!(steps[0].loss.is_nan() && steps[1] == step(2));
     let stored = "select count(*) from step where loss > 1e308 or grad_norm > 1e308";
@@ -179,7 +194,10 @@ async fn every_step_is_kept_whatever_their_number() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
     let study = store.begin_study(&study_record("first")).await.unwrap().id;
-    store.start_trial(study, TrialNumber(0), &Params::new(), &recipe()).await.unwrap();
+    store
+        .start_trial(study, TrialNumber(0), &Params::new(), &recipe())
+        .await
+        .unwrap();
     for number in 1..=5000 {
         store.record_step(study, TrialNumber(0), step(number)).await.unwrap();
     }
@@ -192,7 +210,10 @@ async fn every_step_is_kept_whatever_their_number() {
     assert_eq!(steps.len(), 5000);
     assert!(steps.iter().zip(1..).all(|(found, number)| *found == step(number)));
     let nothing = store.record_step(study, TrialNumber(1), step(1)).await;
-    assert!(matches!(nothing, Err(StoreError::NoTrial { count: 1, .. })), "{nothing:?}");
+    assert!(
+        matches!(nothing, Err(StoreError::NoTrial { count: 1, .. })),
+        "{nothing:?}"
+    );
 }
 
 #[tokio::test]
@@ -233,8 +254,14 @@ async fn a_study_is_listed_with_all_that_was_recorded() {
     }
     let studies = store.studies().await.unwrap();
     let first = &studies[0];
-    assert_eq!((first.name.as_str(), first.model.as_deref(), first.trials()), ("first", Some("tiny"), 0));
-    assert_eq!((&first.objectives, &first.constraints), (&record.objectives, &record.constraints));
+    assert_eq!(
+        (first.name.as_str(), first.model.as_deref(), first.trials()),
+        ("first", Some("tiny"), 0)
+    );
+    assert_eq!(
+        (&first.objectives, &first.constraints),
+        (&record.objectives, &record.constraints)
+    );
     for table in ["machine", "model", "data_set"] {
         let count = scalar(&store, &format!("select count(*) from {table}")).await;
         assert_eq!(count, SqlValue::Integer(1), "{table} is stored once");
@@ -249,7 +276,10 @@ async fn the_recipe_s_columns_are_those_of_the_recipe() {
     let mut full = recipe();
     full.adapter = None;
     for (number, recipe) in [(0, &recipe()), (1, &full)] {
-        store.start_trial(study, TrialNumber(number), &Params::new(), recipe).await.unwrap();
+        store
+            .start_trial(study, TrialNumber(number), &Params::new(), recipe)
+            .await
+            .unwrap();
     }
     let row = "select concat_ws(' ', rank, alpha, dropout, target_modules, micro_batch, gradient_accumulation,
                sequence_length, packing, precision, gradient_checkpointing, optimizer, learning_rate, schedule, warmup,
