@@ -13,6 +13,7 @@ mod pareto;
 mod query;
 mod show;
 mod studies;
+mod trial_text;
 
 pub use args::main;
 pub use error::CliError;
