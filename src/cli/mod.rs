@@ -20,6 +20,7 @@ mod schema;
 mod search;
 mod show;
 mod studies;
+mod trial_text;
 mod worker;
 
 pub use args::main;
