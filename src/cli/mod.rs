@@ -8,16 +8,25 @@
 mod args;
 mod choose;
 mod database;
+mod download;
 mod error;
 mod export;
+mod generate;
+mod interrupt;
+mod merge;
+mod model;
 mod output;
 mod pareto;
+mod preflight;
 mod progress;
 mod query;
 mod schema;
 mod search;
 mod show;
 mod studies;
+mod train;
+mod train_watch;
+mod trial_text;
 mod worker;
 
 pub use args::main;

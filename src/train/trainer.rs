@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
 
 use super::adapter::AdapterPlan;
 use super::base::BaseModel;
 use super::data::MicroBatch;
 use super::loss_scale::LossScale;
 use super::model::{Decoder, DropoutKey, Keep, RopeTables, Stream};
-use super::optimizer::{self, Optimizer};
+use super::optimizer::{self, Optimizer, OptimizerError};
 use super::stopwatch::Stopwatch;
 use super::trained_set::TrainedSet;
 use super::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
@@ -187,6 +188,30 @@ impl Trainer {
         &self.optimizer
     }
 
+    /// Where the training stands. Together with the values of [`Trainer::parameters`] and the state of
+    /// [`Trainer::optimizer`], it is everything that the next steps depend on besides their data.
+    pub fn position(&self) -> TrainerPosition {
+        TrainerPosition {
+            step: self.step,
+            tokens: self.tokens,
+            loss_scale: self.loss_scale,
+        }
+    }
+
+    /// Goes on from `position` with an optimizer state that [`Optimizer::state`] returned. The values of the parameters
+    /// are the caller's to restore.
+    ///
+    /// # Errors
+    ///
+    /// A state of another optimizer or another adapter; nothing has changed then.
+    pub fn restore(&mut self, position: TrainerPosition, state: &[(String, Tensor)]) -> Result<(), OptimizerError> {
+        self.optimizer.load_state(state)?;
+        self.step = position.step;
+        self.tokens = position.tokens;
+        self.loss_scale = position.loss_scale;
+        Ok(())
+    }
+
     /// Optimizer steps taken.
     pub fn steps(&self) -> u64 {
         self.step
@@ -280,6 +305,17 @@ impl Trainer {
         }
         Ok(())
     }
+}
+
+/// Where a training stands.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainerPosition {
+    /// Optimizer steps taken.
+    pub step: u64,
+    /// Tokens trained on, padding not counted.
+    pub tokens: u64,
+    /// State of the dynamic loss scale; fp16 only.
+    loss_scale: Option<LossScale>,
 }
 
 /// Bytes that a micro-batch's forward pass keeps for its backward pass.

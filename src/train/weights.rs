@@ -16,7 +16,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use super::quant::RawTensor;
 use super::weight::quantised_owner;
 use super::{WeightsError, header};
-use crate::architecture::TensorShape;
+use crate::architecture::{self, TensorShape};
 
 /// Name of an unsharded checkpoint.
 const SINGLE: &str = "model.safetensors";
@@ -173,6 +173,15 @@ impl Checkpoint {
             other => Err(candle_core::Error::UnsupportedDTypeForOp(other, "weights").bt()),
         };
         Ok(tensor?.to_device(device)?)
+    }
+
+    /// Number type of tensor `name` in the file; `None` where there is no such tensor or it is not a float.
+    pub fn dtype(&self, name: &str) -> Option<architecture::Dtype> {
+        Some(match Float::from_dtype(self.raw(name)?.dtype)? {
+            Float::F32 => architecture::Dtype::F32,
+            Float::F16 => architecture::Dtype::F16,
+            Float::Bf16 => architecture::Dtype::Bf16,
+        })
     }
 
     /// The tensor `name` as it lies in the file.

@@ -3,7 +3,6 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,9 +11,8 @@ use super::{Task, TrialEvent, TrialRequest};
 use crate::profile::{DeviceMemory, HostMemory};
 use crate::recipe::{DataSettings, Precision, Recipe};
 use crate::study::{FailReason, Metrics, Phase, TrialState};
-use crate::train::data::PreparedData;
+use crate::train::data::{PreparedData, cache_folder};
 use crate::train::hub::ModelFiles;
-use crate::train::tokenizer::Tokenizer;
 use crate::train::{BaseModel, device};
 
 /// What stays loaded between trials. One base model and one data set at a time: what a trial does not use must not
@@ -129,7 +127,7 @@ impl Session {
         };
         self.base.take_if(|(key, _)| *key != base_key);
         self.data.take_if(|(key, _)| *key != data_key);
-        let files = ModelFiles::resolve(&recipe.model).map_err(invalid)?;
+        let files = ModelFiles::resolve_weights(&recipe.model, &mut ()).map_err(invalid)?;
         let data = match &self.data {
             Some((_, data)) => data.clone(),
             None => {
@@ -167,27 +165,11 @@ impl Session {
 }
 
 fn prepare(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, Interruption> {
-    let tokenizer = Tokenizer::open(&files.tokenizer).map_err(invalid)?;
-    let (length, seed) = (recipe.batch.sequence_length, recipe.training.seed);
-    let prepared = PreparedData::prepare(&recipe.data, &tokenizer, length, seed, cache_folder().as_deref());
-    let prepared = prepared.map_err(invalid)?;
+    let prepared = PreparedData::of_recipe(recipe, files).map_err(invalid)?;
     for warning in prepared.warnings() {
         tracing::warn!("{warning}");
     }
     Ok(prepared)
-}
-
-/// Where tokenised data is kept: `PEFT_TUNE_CACHE`, else `peft-tune` in the user's cache folder; nowhere if there is
-/// none.
-fn cache_folder() -> Option<PathBuf> {
-    let from_env = |name: &str| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    from_env("PEFT_TUNE_CACHE")
-        .or_else(|| from_env("XDG_CACHE_HOME").map(|folder| folder.join("peft-tune")))
-        .or_else(|| from_env("HOME").map(|folder| folder.join(".cache").join("peft-tune")))
 }
 
 /// Input that no setting can mend: the trial is invalid, with the whole chain of causes as its reason.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | file to rows | `readers` |
 //! | row to example | `columns`, `messages`, `format`, `example` |
-//! | example to tokens and labels | `encode`, `answers` |
+//! | example to tokens and labels | `vocabulary`, `encode`, `answers` |
 //! | tokens at rest | `tokens`, `cache`, `key` |
 //! | documents of a sequence length | `split`, `documents`, `prepared` |
 //! | documents to steps | `packing`, `order`, `source`, `prefetch`, `batch` |
@@ -12,6 +12,7 @@
 mod answers;
 mod batch;
 mod cache;
+mod cache_folder;
 mod columns;
 mod documents;
 mod encode;
@@ -29,13 +30,16 @@ mod readers;
 mod source;
 mod split;
 mod tokens;
+mod vocabulary;
 mod warning;
 
 pub use batch::{Document, IGNORE, MicroBatch};
+pub use cache_folder::cache_folder;
 pub use documents::{DocumentSet, DocumentView, Statistics};
 pub use error::DataError;
 pub use place::{Place, Unit};
 pub use prefetch::Prefetch;
 pub use prepared::PreparedData;
 pub use source::{BatchSource, RowOrder, evaluation_batches};
+pub use vocabulary::Vocabulary;
 pub use warning::DataWarning;
