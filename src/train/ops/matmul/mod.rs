@@ -22,8 +22,9 @@
 
 #[cfg(target_arch = "x86_64")]
 mod blocked;
+pub(in crate::train::ops) mod engine;
 mod linear;
-mod operand;
+pub(in crate::train::ops) mod operand;
 #[cfg(target_arch = "x86_64")]
 mod pack;
 pub mod reference;
@@ -34,5 +35,5 @@ mod tests;
 mod tile;
 mod widened;
 
-pub(in crate::train::ops) use linear::nt_f32;
+pub(in crate::train::ops) use linear::Guard;
 pub use linear::{Term, nn, nn_sum, nt, nt_sum, tn_add};
