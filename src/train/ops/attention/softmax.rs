@@ -6,7 +6,7 @@
 
 use super::block::visible;
 use crate::train::ops::exponential::{exp, tanh};
-use crate::train::ops::simd::{LANES, multiversion, sum};
+use crate::train::ops::simd::{LANES, multiversion, sum, sum2};
 use std::ops::Range;
 
 /// Where a score block lies, and what its scores mean.
@@ -57,7 +57,7 @@ multiversion! {
             let factor = exp(state.max - max);
             *state = State {
                 max,
-                sum: state.sum * factor + sum(row.len(), |i| row[i]),
+                sum: state.sum * factor + sum(row, |weight| weight),
             };
             if factor != 1.0 {
                 result.iter_mut().for_each(|value| *value *= factor);
@@ -78,6 +78,8 @@ multiversion! {
                 d_row[part].fill(0.0);
             }
             let (row, d_row) = (&mut row[seen.clone()], &mut d_row[seen]);
+            // Copies: behind a reference they might change with every score that is written.
+            let (lse, dot) = (*lse, *dot);
             if place.cap < f32::INFINITY {
                 cap(row, place.cap);
                 for (score, d) in row.iter_mut().zip(d_row) {
@@ -101,7 +103,7 @@ multiversion! {
     pub fn dots(left: &[f32], right: &[f32], width: usize, dots: &mut [f32]) {
         let rows = left.chunks_exact(width).zip(right.chunks_exact(width));
         for (dot, (left, right)) in dots.iter_mut().zip(rows) {
-            *dot = sum(width, |i| left[i] * right[i]);
+            *dot = sum2(left, right, |left, right| left * right);
         }
     }
 }

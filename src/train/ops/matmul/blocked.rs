@@ -9,8 +9,8 @@
 //! gradient of a weight), strips of it are packed too.
 
 use super::coded;
-use super::linear::MAX_TERMS;
-use super::operand::{Left, Result, Right, Term};
+use super::engine::MAX_TERMS;
+use super::operand::{Left, Result, Right, Side, Term};
 use super::pack;
 use super::tile::{self, LANES, Line, ROWS, Strip, TILE, Unit, VECTORS};
 use crate::train::ops::element::Element;
@@ -56,8 +56,8 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Computes the sum of `terms`, (rows, columns), into `result`. A straight left operand of pairs has an even depth; there
-/// are [`MAX_TERMS`] terms at most.
+/// Computes the sum of `terms`, (rows, columns), into `result`. A straight left operand of pairs has an even
+/// depth and stride.
 ///
 /// # Safety
 /// The processor has AVX-512F, BW, DQ and VL, and AVX-512 BF16 for operands of BF16; `result` is valid for (rows, columns).
@@ -242,21 +242,21 @@ impl<T: Operand> Task<'_, T> {
             unit: 0,
         }; MAX_TERMS];
         for (strip, part) in strips.iter_mut().zip(pass) {
-            *strip = match self.terms[part.term].left {
-                Left::Straight(left) => {
-                    let depth = self.terms[part.term].right.depth();
-                    let first = &left[rows.start * depth + part.units.start * values..];
+            let left = self.terms[part.term].left;
+            *strip = match left.side {
+                Side::Straight => {
+                    let first = &left.values[rows.start * left.stride + part.units.start * values..];
                     Strip {
                         start: first.as_ptr().cast(),
-                        row: depth / values,
+                        row: left.stride / values,
                         unit: 1,
                     }
                 }
-                Left::Transposed(left) => {
+                Side::Transposed => {
                     let (place, rest) = std::mem::take(&mut packed).split_at_mut(part.units.len() * rows.len());
                     packed = rest;
                     // SAFETY: whoever runs a task has AVX-512.
-                    unsafe { pack_strip(left, self.size.0, rows, part.units.clone(), place) };
+                    unsafe { pack_strip(&left, rows, part.units.clone(), place) };
                     Strip {
                         start: place.as_ptr(),
                         row: 1,
@@ -287,32 +287,30 @@ unsafe fn pack_panel(right: &Right<'_>, unit: Unit, column: usize, units: Range<
 #[repr(C, align(64))]
 struct Sums([f32; TILE]);
 
-/// Packs rows of a transposed left operand (summed, width): for each unit, that unit of each row.
+/// Packs rows of a transposed left operand: for each unit, that unit of each row.
 ///
 /// # Safety
 /// The processor has AVX-512F, BW, DQ and VL.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn pack_strip<T: Operand>(
-    left: &[T],
-    width: usize,
-    rows: &Range<usize>,
-    units: Range<usize>,
-    strip: &mut [u32],
-) {
+unsafe fn pack_strip<T: Operand>(left: &Left<'_, T>, rows: &Range<usize>, units: Range<usize>, strip: &mut [u32]) {
     match rows.len() {
-        16 => pack_rows::<T, 16>(left, width, rows.start, units, strip),
-        8 => pack_rows::<T, 8>(left, width, rows.start, units, strip),
-        4 => pack_rows::<T, 4>(left, width, rows.start, units, strip),
-        2 => pack_rows::<T, 2>(left, width, rows.start, units, strip),
-        _ => pack_rows::<T, 1>(left, width, rows.start, units, strip),
+        16 => pack_rows::<T, 16>(left, rows.start, units, strip),
+        8 => pack_rows::<T, 8>(left, rows.start, units, strip),
+        4 => pack_rows::<T, 4>(left, rows.start, units, strip),
+        2 => pack_rows::<T, 2>(left, rows.start, units, strip),
+        _ => pack_rows::<T, 1>(left, rows.start, units, strip),
     }
 }
 
 #[inline(always)]
-fn pack_rows<T: Operand, const M: usize>(left: &[T], width: usize, row: usize, units: Range<usize>, strip: &mut [u32]) {
-    // Beyond the end of the summed dimension there are zeros.
+fn pack_rows<T: Operand, const M: usize>(left: &Left<'_, T>, row: usize, units: Range<usize>, strip: &mut [u32]) {
+    // Beyond the end of the summed dimension, where a pair may reach, there are zeros.
     let zero = [T::narrow(0.0); M];
-    let line = |index: usize| left.get(index * width + row..).and_then(|line| line.first_chunk::<M>());
+    let line = |index: usize| {
+        left.values
+            .get(index * left.stride + row..)
+            .and_then(|line| line.first_chunk::<M>())
+    };
     for (unit, place) in units.zip(strip.as_chunks_mut::<M>().0) {
         let first = line(unit * T::UNIT.values()).unwrap_or(&zero);
         let second = line((unit + 1) * T::UNIT.values() - 1).unwrap_or(&zero);

@@ -19,6 +19,7 @@ use super::{
     pack,
     tile::{LANES, Line, Unit, VECTORS},
 };
+use crate::train::ops::shape;
 use crate::train::ops::kernels::{Kernels, kernels};
 use crate::train::ops::storage::is_fused;
 
@@ -76,6 +77,25 @@ impl Factor<'_> {
         match self {
             Self::Dense(tensor) => tensor.dims2(),
             Self::Coded(coded) => Ok(coded.dims2()),
+        }
+    }
+
+    /// Fails unless the operand has exactly the dimensions `expected`; `what` names the op and its argument.
+    pub(super) fn expect(&self, expected: &[usize; 2], what: &str) -> Result<()> {
+        match self {
+            Self::Dense(tensor) => shape::expect(tensor, expected, what),
+            Self::Coded(coded) if <[usize; 2]>::from(coded.dims2()) == *expected => Ok(()),
+            Self::Coded(coded) => {
+                candle_core::bail!("{what}: expected shape {expected:?}, got {:?}", coded.dims2())
+            }
+        }
+    }
+
+    /// A dense operand without gaps; `None` for codes.
+    pub(super) fn contiguous(&self) -> Result<Option<Tensor>> {
+        match self {
+            Self::Dense(tensor) => tensor.contiguous().map(Some),
+            Self::Coded(_) => Ok(None),
         }
     }
 

@@ -23,8 +23,9 @@
 #[cfg(target_arch = "x86_64")]
 mod blocked;
 mod coded;
+pub(in crate::train::ops) mod engine;
 mod linear;
-mod operand;
+pub(in crate::train::ops) mod operand;
 #[cfg(target_arch = "x86_64")]
 mod pack;
 pub mod reference;
@@ -35,6 +36,7 @@ mod tests;
 mod tile;
 mod widened;
 
+pub(in crate::train::ops) use linear::Guard;
 pub use coded::{Coded, Factor};
-pub(in crate::train::ops) use linear::nt_f32;
-pub use linear::{MAX_TERMS, Term, nn, nn_sum, nt, nt_sum, tn_add};
+pub use engine::MAX_TERMS;
+pub use linear::{Term, nn, nn_sum, nt, nt_sum, tn_add};

@@ -49,14 +49,70 @@ impl Right<'_> {
 
 /// A left operand, row-major.
 #[derive(Clone, Copy, Debug)]
-pub enum Left<'a, T> {
-    /// (rows of the result, summed).
-    Straight(&'a [T]),
-    /// (summed, rows of the result).
-    Transposed(&'a [T]),
+pub struct Left<'a, T> {
+    pub values: &'a [T],
+    pub side: Side,
+    /// Values from one row in memory to the next.
+    pub stride: usize,
 }
 
-/// One product of a sum of products.
+/// Which way a left operand lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// (rows of the result, summed).
+    Straight,
+    /// (summed, rows of the result).
+    Transposed,
+}
+
+/// Values of any float dtype.
+#[derive(Clone, Copy, Debug)]
+pub enum Values<'a> {
+    F32(&'a [f32]),
+    Bf16(&'a [bf16]),
+    F16(&'a [f16]),
+}
+
+impl<'a> Values<'a> {
+    /// A right operand of these values.
+    pub fn right(self, order: Order, columns: usize, depth: usize, scale: f32) -> Right<'a> {
+        match self {
+            Self::F32(values) => Right::F32(Source {
+                values,
+                order,
+                columns,
+                depth,
+                scale,
+            }),
+            Self::Bf16(values) => Right::Bf16(Source {
+                values,
+                order,
+                columns,
+                depth,
+                scale,
+            }),
+            Self::F16(values) => Right::F16(Source {
+                values,
+                order,
+                columns,
+                depth,
+                scale,
+            }),
+        }
+    }
+}
+
+/// One product of a sum of products, with a left operand of any float dtype.
+#[derive(Clone, Copy, Debug)]
+pub struct Product<'a> {
+    pub left: Values<'a>,
+    pub side: Side,
+    /// Values from one row of the left operand to the next.
+    pub stride: usize,
+    pub right: Right<'a>,
+}
+
+/// One product of a sum of products, as an engine takes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Term<'a, T> {
     pub left: Left<'a, T>,

@@ -77,7 +77,7 @@ fn a_layer_with_its_adapter_is_one_sum() {
 
 #[test]
 fn engines_agree() {
-    use super::operand::{Left, Order, Result, Right, Source, Term};
+    use super::operand::{Left, Order, Result, Right, Side, Source, Term};
     let (rows, columns, depth) = (30, 300, 70);
     let left: Vec<f32> = (0..rows * depth).map(|i| (i % 17) as f32).collect();
     let right: Vec<half::bf16> = (0..columns * depth)
@@ -93,7 +93,12 @@ fn engines_agree() {
         })
     };
     for order in [Order::Straight, Order::Transposed] {
-        for operand in [Left::Straight(&left[..]), Left::Transposed(&left[..])] {
+        for (side, stride) in [(Side::Straight, depth), (Side::Transposed, rows)] {
+            let operand = Left {
+                values: &left[..],
+                side,
+                stride,
+            };
             let (mut plain, mut narrow) = (vec![0f32; rows * columns], vec![half::f16::ZERO; rows * columns]);
             let terms = [Term {
                 left: operand,

@@ -1,7 +1,7 @@
 //! Products through the `gemm` crate, for processors without AVX-512: right operands that are not F32 are widened in
 //! blocks of columns of the result, and where the result is not F32, only one block's sums are held in F32.
 
-use super::operand::{Left, Order, Result, Right, Source, Term};
+use super::operand::{Order, Result, Right, Side, Source, Term};
 use crate::train::ops::element::Element;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -77,9 +77,10 @@ impl Sum {
                 (&widened[..], source.scale, source.depth, strides)
             }
         };
-        let (left, row_stride, left_depth_stride) = match term.left {
-            Left::Straight(left) => (left, depth, 1),
-            Left::Transposed(left) => (left, 1, rows),
+        let left = term.left;
+        let (row_stride, left_depth_stride) = match left.side {
+            Side::Straight => (left.stride, 1),
+            Side::Transposed => (1, left.stride),
         };
         // SAFETY: strides and sizes stay within the operands; the target is the caller's promise.
         unsafe {
@@ -91,7 +92,7 @@ impl Sum {
                 1,
                 self.stride as isize,
                 self.keep,
-                left.as_ptr(),
+                left.values.as_ptr(),
                 left_depth_stride as isize,
                 row_stride as isize,
                 right.as_ptr(),
