@@ -8,6 +8,7 @@
 mod args;
 mod choose;
 mod database;
+mod download;
 mod error;
 mod export;
 mod generate;
@@ -16,6 +17,7 @@ mod merge;
 mod model;
 mod output;
 mod pareto;
+mod preflight;
 mod progress;
 mod query;
 mod schema;
@@ -24,6 +26,7 @@ mod show;
 mod studies;
 mod train;
 mod train_watch;
+mod trial_text;
 mod worker;
 
 pub use args::main;

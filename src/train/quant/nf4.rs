@@ -232,23 +232,60 @@ fn fill<T: Element>(packed: &[u8], block: usize, first: usize, into: &mut [T], c
 fn quantize_block(block: &[f32], packed: &mut [u8]) -> f32 {
     let constant = absmax(block);
     let divisor = constant.max(1e-38);
-    let inverse = 1.0 / divisor;
     let is_whole = block.len() == BLOCK;
-    let scaled = |value: f32| if is_whole { value * inverse } else { value / divisor };
-    for (byte, pair) in packed.iter_mut().zip(block.chunks(2)) {
-        let high = code(scaled(pair[0]));
-        // A missing last element is packed as zero.
-        let low = code(pair.get(1).map_or(0.0, |value| scaled(*value)));
+    // Missing elements of a cut block stay zero; the last of them may be packed.
+    let mut scaled = [0f32; BLOCK];
+    if is_whole {
+        let inverse = 1.0 / divisor;
+        scaled
+            .iter_mut()
+            .zip(block)
+            .for_each(|(scaled, value)| *scaled = value * inverse);
+    } else {
+        scaled
+            .iter_mut()
+            .zip(block)
+            .for_each(|(scaled, value)| *scaled = value / divisor);
+    }
+    let codes = codes(&scaled);
+    for (byte, [high, low]) in packed.iter_mut().zip(codes.as_chunks::<2>().0) {
         *byte = high << 4 | low;
     }
     if is_whole { constant } else { divisor }
 }
 
-/// Number of bounds between neighbouring values that lie below `value`.
+/// The number of bounds between neighbouring values that lie below each fraction.
+fn codes(fractions: &[f32; BLOCK]) -> [u8; BLOCK] {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the processor has the feature that the function is compiled for.
+        return unsafe { codes_avx512(fractions) };
+    }
+    count_bounds(fractions)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn codes_avx512(fractions: &[f32; BLOCK]) -> [u8; BLOCK] {
+    count_bounds(fractions)
+}
+
 #[inline(always)]
-fn code(value: f32) -> u8 {
-    let bounds = VALUES.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0);
-    bounds.map(|bound| u8::from(value > bound)).sum()
+fn count_bounds(fractions: &[f32; BLOCK]) -> [u8; BLOCK] {
+    let mut codes = [0u8; BLOCK];
+    let lanes = fractions.as_chunks::<16>().0.iter();
+    for (codes, fractions) in codes.as_chunks_mut::<16>().0.iter_mut().zip(lanes) {
+        // Sixteen counters stay in registers over all bounds.
+        let mut counts = [0u32; 16];
+        for pair in VALUES.windows(2) {
+            let bound = (pair[0] + pair[1]) / 2.0;
+            for (count, fraction) in counts.iter_mut().zip(fractions) {
+                *count += u32::from(*fraction > bound);
+            }
+        }
+        *codes = counts.map(|count| count as u8);
+    }
+    codes
 }
 
 fn quantize_constants(constants: &[f32], device: &Device) -> Result<Constants> {
