@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use super::CliError;
-use super::model::{ComputeArgs, DownloadNotes, base_of};
+use super::download::DownloadProgress;
+use super::model::{ComputeArgs, base_of};
 use super::output::write_result;
 use crate::recipe::Precision;
 use crate::train::hub::ModelFiles;
@@ -59,7 +60,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
             )));
         }
     };
-    let files = ModelFiles::resolve_watched(&model, &mut DownloadNotes).map_err(CliError::bad_input)?;
+    let files = ModelFiles::resolve_watched(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let tokenizer = Tokenizer::open(&files.tokenizer).map_err(CliError::bad_input)?;
     let prompt = prompt_tokens(&args, &tokenizer)?;
     let precision = match args.precision {

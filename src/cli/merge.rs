@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use super::CliError;
-use super::model::{ComputeArgs, DownloadNotes, base_of};
+use super::download::DownloadProgress;
+use super::model::{ComputeArgs, base_of};
 use super::output::write_result;
 use crate::recipe::Precision;
 use crate::report::bytes;
@@ -43,7 +44,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         Some(model) => model.clone(),
         None => base_of(&args.adapter)?,
     };
-    let files = ModelFiles::resolve_weights(&model, &mut DownloadNotes).map_err(CliError::bad_input)?;
+    let files = ModelFiles::resolve_weights(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     check_output(&args, &files)?;
     // Codes are widened and not quantised again: merged weights are plain ones.
     let precision = match BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input)? {

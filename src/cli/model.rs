@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use super::CliError;
 use crate::recipe::Precision;
-use crate::report::bytes;
-use crate::train::hub::{DownloadObserver, ModelFiles};
+use crate::train::hub::ModelFiles;
 use crate::train::{BaseModel, device};
 
 /// Where and with how many threads to compute.
@@ -33,15 +32,6 @@ impl ComputeArgs {
         let name = self.device.as_deref().unwrap_or_else(|| device::default_name());
         let device = device::open(name).map_err(CliError::bad_input)?;
         BaseModel::load(&files.folder, precision, &device).map_err(CliError::bad_input)
-    }
-}
-
-/// Tells on standard error what is downloaded.
-pub struct DownloadNotes;
-
-impl DownloadObserver for DownloadNotes {
-    fn started(&mut self, file: &str, size: u64) {
-        eprintln!("downloading {file} ({})", bytes(size as f64));
     }
 }
 
