@@ -4,9 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::{
-    CliError, choose, export, generate, merge, pareto, query, schema, search, show, studies, train, worker,
-};
+use super::{CliError, choose, export, generate, merge, pareto, query, schema, search, show, studies, train, worker};
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
 #[derive(Debug, Parser)]

@@ -54,7 +54,11 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let model = match (&args.model, &args.adapter) {
         (Some(model), _) => model.clone(),
         (None, Some(adapter)) => base_of(adapter)?,
-        (None, None) => return Err(CliError::bad_input(anyhow::anyhow!("no model; name one with `--model`"))),
+        (None, None) => {
+            return Err(CliError::bad_input(anyhow::anyhow!(
+                "no model; name one with `--model`"
+            )));
+        }
     };
     let files = ModelFiles::resolve_watched(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let tokenizer = Tokenizer::open(&files.tokenizer).map_err(CliError::bad_input)?;
@@ -100,7 +104,9 @@ fn prompt_tokens(args: &Args, tokenizer: &Tokenizer) -> Result<Vec<u32>, CliErro
     };
     let messages = [serde_json::json!({"role": "user", "content": chat})];
     let conversation = template.conversation(&messages, None).map_err(CliError::bad_input)?;
-    let rendered = conversation.render(1, GenerationPrompt::Add).map_err(CliError::bad_input)?;
+    let rendered = conversation
+        .render(1, GenerationPrompt::Add)
+        .map_err(CliError::bad_input)?;
     // The template writes the special tokens itself.
     let encoded = tokenizer.encode(&rendered.text, Specials::Omit);
     Ok(encoded.map_err(CliError::bad_input)?.ids)

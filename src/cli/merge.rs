@@ -89,7 +89,11 @@ fn weight_bytes(folder: &std::path::Path) -> std::io::Result<u64> {
     let mut total = 0;
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
-        if entry.path().extension().is_some_and(|extension| extension == "safetensors") {
+        if entry
+            .path()
+            .extension()
+            .is_some_and(|extension| extension == "safetensors")
+        {
             total += entry.metadata()?.len();
         }
     }

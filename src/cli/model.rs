@@ -39,7 +39,10 @@ impl ComputeArgs {
 pub fn base_of(adapter: &std::path::Path) -> Result<String, CliError> {
     let path: PathBuf = adapter.join("adapter_config.json");
     let text = std::fs::read(&path).map_err(|error| {
-        let message = format!("cannot read {}: {error}; name the base model with `--model`", path.display());
+        let message = format!(
+            "cannot read {}: {error}; name the base model with `--model`",
+            path.display()
+        );
         CliError::bad_input(anyhow::anyhow!(message))
     })?;
     let config: Option<serde_json::Value> = serde_json::from_slice(&text).ok();

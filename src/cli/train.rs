@@ -65,7 +65,10 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let run = match TrainingRun::open(inputs, settings.clone()).map_err(opening_error)? {
         Opened::Run(run) => *run,
         Opened::Over(outcome) => {
-            eprintln!("{} holds this training already, and it is over", settings.output.display());
+            eprintln!(
+                "{} holds this training already, and it is over",
+                settings.output.display()
+            );
             return report(&args, &settings, &outcome);
         }
     };
@@ -73,7 +76,11 @@ pub fn run(args: Args) -> Result<(), CliError> {
         eprintln!("warning: {} is damaged and passed over", damaged.display());
     }
     if let Some(checkpoint) = run.resumed_from() {
-        eprintln!("going on after step {} from {}", run.trainer().steps(), checkpoint.display());
+        eprintln!(
+            "going on after step {} from {}",
+            run.trainer().steps(),
+            checkpoint.display()
+        );
     }
     write_recipe(&settings.output, &recipe)?;
     let display = match (args.json, std::io::stderr().is_terminal()) {
@@ -150,7 +157,11 @@ fn report(args: &Args, settings: &RunSettings, outcome: &Outcome) -> Result<(), 
         Ending::Finished | Ending::StoppedEarly { .. } if args.json => Ok(()),
         Ending::Finished | Ending::StoppedEarly { .. } => write_result(&summary(outcome, &output)),
         Ending::Interrupted { checkpoint } => {
-            eprintln!("checkpoint of step {} in {}", outcome.progress.trainer.step, checkpoint.display());
+            eprintln!(
+                "checkpoint of step {} in {}",
+                outcome.progress.trainer.step,
+                checkpoint.display()
+            );
             Err(CliError::Interrupted {
                 command: resume_command(args, settings),
             })
@@ -183,7 +194,10 @@ fn end_line(outcome: &Outcome, output: &str) -> String {
         line.insert("total_steps".into(), outcome.total_steps.into());
         line.insert("tokens".into(), progress.trainer.tokens.into());
         line.insert("training_loss".into(), progress.last_loss.into());
-        line.insert("held_out_loss".into(), evaluation.map(|evaluation| evaluation.loss).into());
+        line.insert(
+            "held_out_loss".into(),
+            evaluation.map(|evaluation| evaluation.loss).into(),
+        );
         line.insert("best_step".into(), progress.best.map(|best| best.step).into());
         line.insert("best_held_out_loss".into(), progress.best.map(|best| best.loss).into());
         line.insert("seconds".into(), progress.seconds.into());
@@ -211,7 +225,10 @@ fn summary(outcome: &Outcome, output: &str) -> String {
     text += &format!("written to {output}\n");
     if let (Some(folder), Some(best)) = (&outcome.best_folder, progress.best) {
         let folder = folder.display();
-        text += &format!("lowest held-out loss {:.4} after step {}, kept in {folder}\n", best.loss, best.step);
+        text += &format!(
+            "lowest held-out loss {:.4} after step {}, kept in {folder}\n",
+            best.loss, best.step
+        );
     }
     text
 }
@@ -228,7 +245,10 @@ fn resume_command(args: &Args, settings: &RunSettings) -> String {
             command += &format!(" {flag} {value}");
         }
     };
-    add("--checkpoint-every", args.checkpoint_every.map(|every| every.to_string()));
+    add(
+        "--checkpoint-every",
+        args.checkpoint_every.map(|every| every.to_string()),
+    );
     add("--patience", args.patience.map(|patience| patience.to_string()));
     add("--threads", args.compute.threads.map(|threads| threads.to_string()));
     add("--device", args.compute.device.clone());

@@ -64,7 +64,9 @@ impl TrainWatch {
 
     /// Adds to the event file; one that cannot be written is given up with a warning, as the training matters more.
     fn record(&mut self, add: impl FnOnce(&mut TensorBoard) -> std::io::Result<()>) {
-        let Some(tensorboard) = &mut self.tensorboard else { return };
+        let Some(tensorboard) = &mut self.tensorboard else {
+            return;
+        };
         if let Err(error) = add(tensorboard) {
             let path = tensorboard.path().display();
             eprintln!("warning: cannot write {path}: {error}; nothing more is added to it");

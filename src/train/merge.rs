@@ -70,12 +70,7 @@ impl<'a> MergedModel<'a> {
         }
     }
 
-    fn merged_weight(
-        &self,
-        linear: &AdaptedLinear,
-        slots: &LinearSlots,
-        weight: Tensor,
-    ) -> Result<Tensor, TrainError> {
+    fn merged_weight(&self, linear: &AdaptedLinear, slots: &LinearSlots, weight: Tensor) -> Result<Tensor, TrainError> {
         let parameters = &self.trained.parameters;
         let (a, b) = (parameters.value(slots.lora_a)?, parameters.value(slots.lora_b)?);
         let merged = (&weight + (matmul::nn(&b, &a)? * linear.scaling)?)?;

@@ -103,7 +103,11 @@ impl ModelDirectory<'_> {
         let mut config: Map<String, Value> = parsed.map_err(|source| in_out(&path, source.into()))?;
         config.shift_remove("quantization_config");
         if let WrittenDtype::All(dtype) = self.dtype {
-            let key = if config.contains_key("dtype") { "dtype" } else { "torch_dtype" };
+            let key = if config.contains_key("dtype") {
+                "dtype"
+            } else {
+                "torch_dtype"
+            };
             config.insert(key.to_owned(), Value::from(name_of(dtype)));
         }
         write_json(&output.join(CONFIG), &Value::Object(config))
@@ -119,7 +123,10 @@ impl BaseModel {
     /// No checkpoint, or one that cannot be read.
     pub fn stored_precision(directory: &Path) -> Result<Precision, TrainError> {
         let checkpoint = Checkpoint::open(directory)?;
-        if checkpoint.names().any(|name| name.ends_with(".quant_state.bitsandbytes__nf4")) {
+        if checkpoint
+            .names()
+            .any(|name| name.ends_with(".quant_state.bitsandbytes__nf4"))
+        {
             return Ok(Precision::Nf4);
         }
         if checkpoint.names().any(|name| name.ends_with(".SCB")) {

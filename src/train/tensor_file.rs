@@ -11,8 +11,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
-use safetensors::tensor::SafeTensorError;
 use safetensors::View;
+use safetensors::tensor::SafeTensorError;
 use serde_json::{Map, json};
 
 use super::{TrainError, WeightsError};
@@ -67,7 +67,9 @@ fn write_partial(path: &Path, entries: &[TensorEntry], source: TensorSource<'_>)
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path).map_err(Fault::Write)?);
     file.write_all(&header(&entries)).map_err(Fault::Write)?;
     for entry in entries {
-        let tensor = source(&entry.name).and_then(|tensor| converted(entry, &tensor)).map_err(Fault::Source)?;
+        let tensor = source(&entry.name)
+            .and_then(|tensor| converted(entry, &tensor))
+            .map_err(Fault::Source)?;
         file.write_all(&View::data(&tensor)).map_err(Fault::Write)?;
     }
     let file = file.into_inner().map_err(|error| Fault::Write(error.into_error()))?;
@@ -164,9 +166,15 @@ mod tests {
         };
         write_tensors(&path, &entries, &mut source).unwrap();
         let read = candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
-        assert_eq!(read["b.single"].to_vec2::<f32>().unwrap(), values.to_vec2::<f32>().unwrap());
+        assert_eq!(
+            read["b.single"].to_vec2::<f32>().unwrap(),
+            values.to_vec2::<f32>().unwrap()
+        );
         let half = read["a.half"].to_dtype(DType::F32).unwrap();
-        assert_eq!(half.to_vec2::<f32>().unwrap(), values.t().unwrap().to_vec2::<f32>().unwrap());
+        assert_eq!(
+            half.to_vec2::<f32>().unwrap(),
+            values.t().unwrap().to_vec2::<f32>().unwrap()
+        );
         assert_eq!(read["a.half"].dtype(), DType::BF16);
         assert_eq!(read["c.empty"].dims(), [0]);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -35,3 +35,8 @@ mod query;
 mod spaces_shipped;
 /// The results database: files, migrations, resuming, being killed, and its document.
 mod store;
+
+/// Text from a model, and adapters merged into one.
+mod generate;
+/// Whole trainings through the command: outputs, checkpoints, endings, event files.
+mod train;

@@ -96,10 +96,7 @@ mod tests {
     fn messages_have_protobufs_bytes() {
         // Encoded by tensorboard 2.21's own Event class.
         let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        assert_eq!(
-            hex(version(1.5)),
-            "09000000000000f83f1a0d627261696e2e4576656e743a32"
-        );
+        assert_eq!(hex(version(1.5)), "09000000000000f83f1a0d627261696e2e4576656e743a32");
         assert_eq!(hex(session_start(1.5, 300)), "09000000000000f83f10ac023a020801");
         let scalar = Scalar {
             tag: "train/loss",

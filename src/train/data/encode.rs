@@ -71,7 +71,9 @@ fn encode_completion(
         return Ok(None);
     }
     let text = format!("{prompt}{completion}");
-    let encoded = tokenizer.encode_open(&text).map_err(|source| tokenize_error(place, source))?;
+    let encoded = tokenizer
+        .encode_open(&text)
+        .map_err(|source| tokenize_error(place, source))?;
     let start = match loss_on {
         LossOn::Completions => prompt.len(),
         LossOn::All => 0,

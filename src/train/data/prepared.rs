@@ -72,7 +72,10 @@ impl PreparedData {
             _ => vocabulary.clone(),
         };
         let mut general = Vec::new();
-        if vocabulary.tokenizer().is_some_and(|tokenizer| tokenizer.eos_id().is_none()) {
+        if vocabulary
+            .tokenizer()
+            .is_some_and(|tokenizer| tokenizer.eos_id().is_none())
+        {
             general.push(DataWarning::NoEndOfDocument);
         }
         let trained = |path: &&PathBuf| settings.train.contains(path);
@@ -222,7 +225,9 @@ fn tokenize(
     vocabulary: &Vocabulary,
     seed: u64,
 ) -> Result<(TableBuilder, TableBuilder), DataError> {
-    let has_template = vocabulary.tokenizer().is_some_and(|tokenizer| tokenizer.chat_template().is_some());
+    let has_template = vocabulary
+        .tokenizer()
+        .is_some_and(|tokenizer| tokenizer.chat_template().is_some());
     let examples = read_examples(&settings.train, settings, has_template, settings.max_rows)?;
     let (train, held_out) = match &settings.held_out {
         HeldOut::Fraction(fraction) => hold_out(examples, *fraction, seed)?,

@@ -49,7 +49,10 @@ impl Vocabulary {
     pub(super) fn fingerprint(&self) -> [u8; 32] {
         match self {
             Self::Tokenizer(tokenizer) => tokenizer.fingerprint(),
-            Self::Ids(size) => Sha256::new_with_prefix("ids").chain_update(size.to_le_bytes()).finalize().into(),
+            Self::Ids(size) => Sha256::new_with_prefix("ids")
+                .chain_update(size.to_le_bytes())
+                .finalize()
+                .into(),
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::train::TrainError;
 use crate::train::data::DataError;
 use crate::train::optimizer::OptimizerError;
-use crate::train::TrainError;
 
 /// A training that cannot begin, go on or be saved. A loss that is not finite is no error but an
 /// [`Ending`](super::Ending).
@@ -45,7 +45,9 @@ pub enum RunError {
     #[error("the output folder {folder} is the directory of the model that is trained; give another `--output`")]
     OutputIsModel { folder: PathBuf },
 
-    #[error("`--patience` counts evaluations, and this recipe evaluates only at the end; set `training.evaluate_every`")]
+    #[error(
+        "`--patience` counts evaluations, and this recipe evaluates only at the end; set `training.evaluate_every`"
+    )]
     NothingToBePatientWith,
 
     #[error("cannot read or write {path}: {source}; check its permissions and the space on the disk")]
@@ -55,7 +57,10 @@ pub enum RunError {
     Json { path: PathBuf, source: serde_json::Error },
 
     #[error("cannot go on from {checkpoint}: {source}")]
-    Optimizer { checkpoint: PathBuf, source: OptimizerError },
+    Optimizer {
+        checkpoint: PathBuf,
+        source: OptimizerError,
+    },
 
     #[error(transparent)]
     Data(Box<DataError>),

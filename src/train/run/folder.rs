@@ -15,7 +15,13 @@ const CHECKPOINTS: &str = "checkpoints";
 const BEST: &str = "best";
 
 /// Everything else that a training may leave in its folder.
-const LEFT: &[&str] = &["recipe.yaml", "tensorboard", "adapter_config.json", "adapter_model.safetensors", "config.json"];
+const LEFT: &[&str] = &[
+    "recipe.yaml",
+    "tensorboard",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "config.json",
+];
 
 /// An output folder that belongs to one training.
 #[derive(Debug)]

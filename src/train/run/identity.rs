@@ -86,7 +86,11 @@ fn difference(key: &str, before: &Value, now: &Value) -> Option<(String, String,
     };
     let added = new.keys().filter(|name| !old.contains_key(*name));
     old.keys().chain(added).find_map(|name| {
-        let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+        let key = if key.is_empty() {
+            name.clone()
+        } else {
+            format!("{key}.{name}")
+        };
         let value = |map: &serde_json::Map<String, Value>| map.get(name).cloned().unwrap_or(Value::Null);
         difference(&key, &value(old), &value(new))
     })

@@ -152,7 +152,9 @@ impl TrainingRun {
                     return self.diverged("a trained value became infinite or NaN".to_owned());
                 }
                 let keep = self.settings.keep_checkpoints;
-                let checkpoint = self.folder.checkpoint(&self.inputs, &self.trainer, &self.progress, keep)?;
+                let checkpoint = self
+                    .folder
+                    .checkpoint(&self.inputs, &self.trainer, &self.progress, keep)?;
                 if stops {
                     return Ok(Ending::Interrupted { checkpoint });
                 }
@@ -175,7 +177,11 @@ impl TrainingRun {
 
     /// Whether a step's gradients are not finite; in fp16 single ones are a part of training.
     fn gradients_overflow(&mut self, event: &StepEvent) -> bool {
-        self.overflows = if event.grad_norm.is_finite() { 0 } else { self.overflows + 1 };
+        self.overflows = if event.grad_norm.is_finite() {
+            0
+        } else {
+            self.overflows + 1
+        };
         let most = match self.inputs.recipe.precision {
             Precision::Fp16 => MOST_OVERFLOWS,
             _ => 1,
@@ -251,5 +257,9 @@ fn source_of(inputs: &RunInputs) -> Result<BatchSource, RunError> {
         true => RowOrder::Shuffled { seed: training.seed },
         false => RowOrder::File,
     };
-    Ok(BatchSource::new(inputs.data.train().clone(), &inputs.recipe.batch, order)?)
+    Ok(BatchSource::new(
+        inputs.data.train().clone(),
+        &inputs.recipe.batch,
+        order,
+    )?)
 }
