@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use super::{CliError, choose, export, generate, merge, pareto, query, schema, search, show, studies, train, worker};
+use crate::profile::HostMemory;
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
 #[derive(Debug, Parser)]
@@ -32,6 +33,7 @@ enum Command {
 
 /// Runs the program and returns its exit code: 0 done, 1 failed while running, 2 bad input or usage.
 pub fn main() -> ExitCode {
+    HostMemory::keep_freed();
     let arguments = Arguments::parse();
     match run(arguments.command) {
         Ok(()) => ExitCode::SUCCESS,

@@ -114,6 +114,20 @@ impl HostMemory {
         PEAK.store(IN_USE.load(Relaxed), Relaxed);
     }
 
+    /// Makes the system's allocator keep freed memory for the next request instead of giving it back. A training step
+    /// frees and asks for the same large blocks again and again, and each return to the kernel costs a page fault for
+    /// every 4 KiB when they are touched anew. Does nothing where the allocator has no such switch.
+    pub fn keep_freed() {
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        // SAFETY: `mallopt` only sets parameters of the allocator; values that it does not know are refused.
+        unsafe {
+            // Large blocks come from the heap rather than from a mapping each, and the heap's end is never returned.
+            libc::mallopt(libc::M_MMAP_MAX, 0);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, -1);
+            libc::mallopt(libc::M_TOP_PAD, 64 << 20);
+        }
+    }
+
     /// Sets the bytes above which the process ends with [`OUT_OF_MEMORY_EXIT`]; `None` lifts the limit.
     pub fn set_limit(limit_bytes: Option<u64>) {
         LIMIT.store(limit_bytes.unwrap_or(u64::MAX), Relaxed);
