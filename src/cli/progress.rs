@@ -5,8 +5,8 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::objective::{PEAK_MEMORY, THROUGHPUT};
-use crate::report::{bytes, duration};
-use crate::study::{Params, Trial};
+use crate::report::{bytes, duration, significant};
+use crate::study::{ParamValue, Params, Trial};
 use crate::tune::{Progress, TuneObserver};
 use crate::worker::TrialEvent;
 
@@ -108,7 +108,13 @@ fn best_value(metric: &str, value: f64) -> String {
 
 /// `rank 16, learning_rate 3e-4, ...`.
 fn describe(params: &Params) -> String {
-    let parts: Vec<_> = params.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let parts: Vec<_> = params
+        .iter()
+        .map(|(name, value)| match value {
+            ParamValue::Float(value) => format!("{name} {}", significant(*value)),
+            value => format!("{name} {value}"),
+        })
+        .collect();
     parts.join(", ")
 }
 
