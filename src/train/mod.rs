@@ -7,8 +7,8 @@ mod base;
 pub mod data;
 pub mod device;
 mod error;
-mod header;
 mod generate;
+mod header;
 pub mod hub;
 mod loss_scale;
 mod merge;
@@ -31,7 +31,7 @@ mod whole_file;
 
 pub use base::BaseModel;
 pub use error::{DeviceError, TrainError, WeightsError};
-pub use generate::{GenerationSettings, Generated, Generator, TextEnd};
+pub use generate::{Generated, GenerationSettings, Generator, TextEnd};
 pub use merge::{MergedModel, write_checkpoint};
 pub use model_directory::{ModelDirectory, WrittenDtype};
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot, Parameters};
