@@ -139,7 +139,12 @@ fn fp16_losses_stay_within_its_rounding() {
     for family in FAMILIES {
         let expected = json(&folder(family).join("ref.json"));
         let actual = losses(&mut trainer(family, Precision::Fp16), &whole_batch(family), 20);
-        assert_close(&actual, &numbers(&expected["losses_f64"]), FP16, &format!("{family} loss"));
+        assert_close(
+            &actual,
+            &numbers(&expected["losses_f64"]),
+            FP16,
+            &format!("{family} loss"),
+        );
     }
 }
 

@@ -24,6 +24,13 @@ impl Layer {
         Ok((x, LayerSaved { attention, mlp }))
     }
 
+    /// What [`Layer::forward`] keeps, from the same input and to the same bits, without the layer's output.
+    pub(super) fn recall(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables) -> Result<LayerSaved> {
+        let (x, attention) = self.attention.forward(x, stream, ropes)?;
+        let mlp = self.mlp.recall(&x, stream)?;
+        Ok(LayerSaved { attention, mlp })
+    }
+
     /// The gradient with respect to the layer's input, where `wants_dx`; adds all gradients of the layer.
     pub(super) fn backward(
         &self,

@@ -23,26 +23,43 @@ pub(super) struct MlpBlock {
 impl MlpBlock {
     /// The stream behind the block, (T, H), and what backward needs.
     pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(Tensor, MlpSaved)> {
-        let dropout = stream.dropout.as_ref();
+        let (mut saved, inner) = self.forward_inner(x, stream)?;
+        let (mut outputs, down_xa) = self.down.forward(&inner, stream.dropout.as_ref())?;
+        drop(inner);
+        let (y, behind) = forward_behind(self.norm_behind.as_ref(), outputs.remove(0))?;
+        (saved.down_xa, saved.behind) = (down_xa, behind);
+        Ok((residual::add(x, &y)?, saved))
+    }
+
+    /// What [`MlpBlock::forward`] keeps, without the output: the product with down, a quarter of a layer's, is left out
+    /// where no norm behind it needs its result.
+    pub(super) fn recall(&self, x: &Tensor, stream: &Stream<'_>) -> Result<MlpSaved> {
+        if self.norm_behind.is_some() {
+            return Ok(self.forward(x, stream)?.1);
+        }
+        let (mut saved, inner) = self.forward_inner(x, stream)?;
+        saved.down_xa = self.down.recall(&inner, stream.dropout.as_ref())?;
+        Ok(saved)
+    }
+
+    /// What is kept up to the activation's output, and that output (T, I).
+    fn forward_inner(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(MlpSaved, Tensor)> {
         let (normed, rstd) = self.norm.forward(x)?;
-        let (projected, input_xa) = self.projections.forward(&normed, dropout)?;
+        let (projected, input_xa) = self.projections.forward(&normed, stream.dropout.as_ref())?;
         drop(normed);
         let [gate, up] = <[Tensor; 2]>::try_from(projected)
             .map_err(|other| candle_core::Error::Msg(format!("mlp: {} projections instead of two", other.len())))?;
         let inner = glu::forward(&gate, &up, self.activation)?;
-        let (mut outputs, down_xa) = self.down.forward(&inner, dropout)?;
-        drop(inner);
-        let (y, behind) = forward_behind(self.norm_behind.as_ref(), outputs.remove(0))?;
         let saved = MlpSaved {
             x: x.clone(),
             rstd,
             gate,
             up,
             input_xa,
-            down_xa,
-            behind,
+            down_xa: Vec::new(),
+            behind: None,
         };
-        Ok((residual::add(x, &y)?, saved))
+        Ok((saved, inner))
     }
 
     /// The gradient with respect to the block's input; adds all gradients of the block.

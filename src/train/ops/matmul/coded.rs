@@ -19,8 +19,8 @@ use super::{
     pack,
     tile::{LANES, Line, Unit, VECTORS},
 };
-use crate::train::ops::shape;
 use crate::train::ops::kernels::{Kernels, kernels};
+use crate::train::ops::shape;
 use crate::train::ops::storage::is_fused;
 
 /// A matrix whose values are made on demand, block by block.

@@ -36,7 +36,7 @@ mod tests;
 mod tile;
 mod widened;
 
-pub(in crate::train::ops) use linear::Guard;
 pub use coded::{Coded, Factor};
 pub use engine::MAX_TERMS;
+pub(in crate::train::ops) use linear::Guard;
 pub use linear::{Term, nn, nn_sum, nt, nt_sum, tn_add};
