@@ -7,7 +7,7 @@
 //!
 //! y = act(gate) up; d_gate = dy up act'(gate); d_up = dy act(gate).
 //!
-//! silu(g) = g s with s = 1 / (1 + exp(-g)), and silu'(g) = s (1 + g (1 - s)). gelu_tanh(g) = g (1 + t) / 2 with
+//! silu(g) = g s with s = 1 / (1 + exp::<FMA>(-g)), and silu'(g) = s (1 + g (1 - s)). gelu_tanh(g) = g (1 + t) / 2 with
 //! t = tanh(u), u = sqrt(2/pi) (g + 0.044715 g^3), and gelu_tanh'(g) = (1 + t) / 2 + g (1 - t^2) u' / 2.
 
 use super::element::{Element, with_element};
@@ -73,19 +73,19 @@ pub fn backward(gate: &Tensor, up: &Tensor, dy: &Tensor, activation: Activation)
 
 /// (silu(g), silu'(g)).
 #[inline(always)]
-fn silu(g: f32) -> (f32, f32) {
-    let (s, rest) = logistic(g);
+fn silu<const FMA: bool>(g: f32) -> (f32, f32) {
+    let (s, rest) = logistic::<FMA>(g);
     (g * s, s * (1.0 + g * rest))
 }
 
 /// (gelu_tanh(g), gelu_tanh'(g)). (1 + tanh(u)) / 2 is the logistic function of 2u, which does not cancel.
 #[inline(always)]
-fn gelu(g: f32) -> (f32, f32) {
+fn gelu<const FMA: bool>(g: f32) -> (f32, f32) {
     const CUBIC: f32 = 0.044715;
     /// 2 sqrt(2/pi).
     const SCALE: f32 = 1.595_769_1;
     let square = g * g;
-    let (s, rest) = logistic(SCALE * g * (1.0 + CUBIC * square));
+    let (s, rest) = logistic::<FMA>(SCALE * g * (1.0 + CUBIC * square));
     let inner = SCALE * (1.0 + 3.0 * CUBIC * square);
     (g * s, s + g * s * rest * inner)
 }
@@ -96,7 +96,7 @@ macro_rules! loops {
         multiversion! {
             fn $forward<T: Element>(gate: &[T], up: &[T], y: &mut [MaybeUninit<T>]) {
                 for ((y, gate), up) in y.iter_mut().zip(gate).zip(up) {
-                    y.write(T::narrow($activation(gate.widen()).0 * up.widen()));
+                    y.write(T::narrow($activation::<FMA>(gate.widen()).0 * up.widen()));
                 }
             }
         }
@@ -111,7 +111,7 @@ macro_rules! loops {
             ) {
                 let inputs = gate.iter().zip(up).zip(dy);
                 for ((d_gate, d_up), ((gate, up), dy)) in d_gate.iter_mut().zip(d_up).zip(inputs) {
-                    let ((value, slope), dy) = ($activation(gate.widen()), dy.widen());
+                    let ((value, slope), dy) = ($activation::<FMA>(gate.widen()), dy.widen());
                     d_gate.write(T::narrow(dy * up.widen() * slope));
                     d_up.write(T::narrow(dy * value));
                 }

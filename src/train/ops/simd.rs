@@ -2,11 +2,18 @@
 //!
 //! Release builds target plain x86-64, that is SSE2. [`multiversion!`] compiles a function a second and a third time with
 //! AVX2 and AVX-512 enabled and picks one when it is called; the body is ordinary Rust that the compiler vectorises, so
-//! that the portable form is the same code. Sums in such a body run in [`LANES`] lanes, since the compiler may not
+//! that the portable form is the same code. A body can ask the constant `FMA` whether a fused multiply-add is one
+//! instruction ([`multiply_add`]): where it is not, the library function behind it would be slower than anything else. Sums in such a body run in [`LANES`] lanes, since the compiler may not
 //! reorder float additions by itself.
 
 /// Lanes that sums run in: the F32 values of one AVX-512 register.
 pub(super) const LANES: usize = 16;
+
+/// a b + c, rounded once where `FMA`.
+#[inline(always)]
+pub(super) fn multiply_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FMA { a.mul_add(b, c) } else { a * b + c }
+}
 
 /// What the processor can do, among what the ops make use of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,7 +28,7 @@ pub(super) enum Level {
 pub(super) fn level() -> Level {
     #[cfg(target_arch = "x86_64")]
     {
-        let avx2 = is_x86_feature_detected!("avx2");
+        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
         if avx2
             && is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
@@ -38,7 +45,8 @@ pub(super) fn level() -> Level {
 }
 
 /// Compiles a function for each [`Level`] and calls the best one. Everything that the body calls in its hot loop must be
-/// `#[inline(always)]`, or it is compiled for the portable level.
+/// `#[inline(always)]`, or it is compiled for the portable level; so is a closure that the compiler finds too large to
+/// inline, hence plain loops around exp and its kin.
 macro_rules! multiversion {
     (
         $(#[$meta:meta])*
@@ -47,18 +55,18 @@ macro_rules! multiversion {
         $(#[$meta])*
         $vis fn $name $(<$($t: $bound),+>)? ($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
-            fn portable $(<$($t: $bound),+>)? ($($arg: $ty),*) $(-> $ret)? $body
+            fn portable<const FMA: bool $($(, $t: $bound)+)?>($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2")]
+            #[target_feature(enable = "avx2,fma")]
             fn avx2 $(<$($t: $bound),+>)? ($($arg: $ty),*) $(-> $ret)? {
-                portable($($arg),*)
+                portable::<true $($(, $t)+)?>($($arg),*)
             }
 
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+            #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
             fn avx512 $(<$($t: $bound),+>)? ($($arg: $ty),*) $(-> $ret)? {
-                portable($($arg),*)
+                portable::<true $($(, $t)+)?>($($arg),*)
             }
 
             match $crate::train::ops::simd::level() {
@@ -68,7 +76,7 @@ macro_rules! multiversion {
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 $crate::train::ops::simd::Level::Avx2 => unsafe { avx2($($arg),*) },
-                _ => portable($($arg),*),
+                _ => portable::<false $($(, $t)+)?>($($arg),*),
             }
         }
     };

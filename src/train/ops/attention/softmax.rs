@@ -2,7 +2,7 @@
 //!
 //! A score block is row-major, (rows, keys); its rows are (query, head of the group). `State` keeps the online softmax
 //! (Milakov and Gimelshein 2018, <https://arxiv.org/abs/1805.02867>): m, the largest score so far, and the sum of
-//! exp(s - m).
+//! exp::<FMA>(s - m).
 
 use super::block::visible;
 use crate::train::ops::exponential::{exp, tanh};
@@ -37,7 +37,7 @@ impl State {
 }
 
 multiversion! {
-    /// Turns scores into exp(s - m), zero where a query does not see a key, and scales the rows of the result so far
+    /// Turns scores into exp::<FMA>(s - m), zero where a query does not see a key, and scales the rows of the result so far
     /// (`width` values each) to the new maximum.
     pub fn forward(scores: &mut [f32], place: &Place, states: &mut [State], result: &mut [f32], width: usize) {
         let rows = scores.chunks_exact_mut(place.keys.len()).zip(states).zip(result.chunks_exact_mut(width));
@@ -49,12 +49,12 @@ multiversion! {
             if row.is_empty() {
                 continue;
             }
-            cap(row, place.cap);
+            cap::<FMA>(row, place.cap);
             let max = largest(row, state.max);
             for score in row.iter_mut() {
-                *score = exp(*score - max);
+                *score = exp::<FMA>(*score - max);
             }
-            let factor = exp(state.max - max);
+            let factor = exp::<FMA>(state.max - max);
             *state = State {
                 max,
                 sum: state.sum * factor + sum(row, |weight| weight),
@@ -81,15 +81,15 @@ multiversion! {
             // Copies: behind a reference they might change with every score that is written.
             let (lse, dot) = (*lse, *dot);
             if place.cap < f32::INFINITY {
-                cap(row, place.cap);
+                cap::<FMA>(row, place.cap);
                 for (score, d) in row.iter_mut().zip(d_row) {
-                    let (p, ratio) = (exp(*score - lse), *score / place.cap);
+                    let (p, ratio) = (exp::<FMA>(*score - lse), *score / place.cap);
                     *d = p * (*d - dot) * (1.0 - ratio * ratio);
                     *score = p;
                 }
             } else {
                 for (score, d) in row.iter_mut().zip(d_row) {
-                    let p = exp(*score - lse);
+                    let p = exp::<FMA>(*score - lse);
                     *d = p * (*d - dot);
                     *score = p;
                 }
@@ -109,10 +109,10 @@ multiversion! {
 }
 
 #[inline(always)]
-fn cap(row: &mut [f32], cap: f32) {
+fn cap<const FMA: bool>(row: &mut [f32], cap: f32) {
     if cap < f32::INFINITY {
         for score in row.iter_mut() {
-            *score = cap * tanh(*score / cap);
+            *score = cap * tanh::<FMA>(*score / cap);
         }
     }
 }

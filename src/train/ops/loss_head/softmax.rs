@@ -2,7 +2,7 @@
 
 use crate::train::ops::element::Element;
 use crate::train::ops::exponential::{exp, tanh};
-use crate::train::ops::simd::{LANES, multiversion, sum};
+use crate::train::ops::simd::{LANES, multiversion};
 use half::bf16;
 
 /// Logits whose exponentials are summed in F32 before F64 takes over.
@@ -22,11 +22,14 @@ multiversion! {
     pub fn loss(logits: &mut [f32], target: usize, cap: f32) -> RowLoss {
         if cap < f32::INFINITY {
             for logit in logits.iter_mut() {
-                *logit = cap * tanh(*logit / cap);
+                *logit = cap * tanh::<FMA>(*logit / cap);
             }
         }
         let max = largest(logits);
-        let total: f64 = logits.chunks(BLOCK).map(|block| f64::from(sum(block, |logit| exp(logit - max)))).sum();
+        let mut total = 0.0;
+        for block in logits.chunks(BLOCK) {
+            total += f64::from(sum_of_exp::<FMA>(block, max));
+        }
         let lse = f64::from(max) + total.ln();
         RowLoss {
             loss: lse - f64::from(logits[target]),
@@ -43,10 +46,10 @@ multiversion! {
         // With an infinite cap the slope is one.
         let slope = |logit: f32| 1.0 - (logit / cap) * (logit / cap);
         for logit in logits.iter_mut() {
-            *logit = scale * exp(*logit - lse) * slope(*logit);
+            *logit = scale * exp::<FMA>(*logit - lse) * slope(*logit);
         }
         // The other terms of the softmax keep their precision; here one is subtracted from it.
-        logits[target] = scale * (exp(at_target - lse) - 1.0) * slope(at_target);
+        logits[target] = scale * (exp::<FMA>(at_target - lse) - 1.0) * slope(at_target);
     }
 }
 
@@ -75,6 +78,22 @@ multiversion! {
             row[index / 2] = pair(row[index], high);
         }
     }
+}
+
+/// Sum of exp(logit - max).
+#[inline(always)]
+fn sum_of_exp<const FMA: bool>(logits: &[f32], max: f32) -> f32 {
+    let (chunks, rest) = logits.as_chunks::<LANES>();
+    let mut lanes = [0f32; LANES];
+    for chunk in chunks {
+        for (lane, logit) in lanes.iter_mut().zip(chunk) {
+            *lane += exp::<FMA>(*logit - max);
+        }
+    }
+    for (lane, logit) in lanes.iter_mut().zip(rest) {
+        *lane += exp::<FMA>(*logit - max);
+    }
+    lanes.iter().sum()
 }
 
 #[inline(always)]

@@ -23,9 +23,9 @@ use std::ops::Range;
 /// Columns of a full panel.
 const PANEL: usize = VECTORS * LANES;
 /// Units of the summed dimension that are packed at once.
-const PASS_UNITS: usize = 2048;
+const PASS_UNITS: usize = 768;
 /// Bytes of packed panels that a task keeps, within the second-level cache.
-const GROUP_BYTES: usize = 512 * 1024;
+const GROUP_BYTES: usize = 640 * 1024;
 /// Tasks for each thread, so that threads which other processes slow down get fewer.
 const TASKS_PER_THREAD: usize = 3;
 /// Fewest rows of a task: packing costs about as much as this many rows divided by forty.
