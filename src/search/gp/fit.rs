@@ -14,7 +14,7 @@ use faer::linalg::cholesky::llt;
 use faer::{Mat, MatMut, Par};
 use rayon::prelude::*;
 
-use super::covariance::{Distances, matern};
+use super::covariance::{Distances, dot, matern};
 use super::hyper::{Hyper, likely_lengthscale, range};
 use crate::search::encode::{Axis, Point};
 
@@ -136,12 +136,13 @@ impl Objective {
         let n = self.targets.len();
         let mut k = Mat::<f64>::zeros(n, n);
         let kernel: Vec<(f64, f64)> = r2.iter().map(|r2| matern(*r2)).collect();
-        let mut pairs = kernel.iter();
+        let additive = self.distances.additive(&hyper.weights);
+        let mut pairs = kernel.iter().zip(&additive);
         for i in 0..n {
-            for (j, (m, _)) in (0..i).zip(&mut pairs) {
-                k[(i, j)] = hyper.variance * m;
+            for (j, ((m, _), sum)) in (0..i).zip(&mut pairs) {
+                k[(i, j)] = hyper.variance * m + sum;
             }
-            k[(i, i)] = hyper.variance * (1.0 + JITTER) + hyper.noise;
+            k[(i, i)] = hyper.total_variance() + JITTER * hyper.variance + hyper.noise;
         }
         (k, kernel)
     }
@@ -169,7 +170,8 @@ impl Objective {
         (inverse, alpha): (&Mat<f64>, &[f64]),
     ) -> Vec<f64> {
         let n = self.targets.len();
-        // Per pair: (alpha alpha^T - K^-1) dm/d(r^2); each axis then is one dot product with its distances.
+        // Per pair: w = alpha alpha^T - K^-1, and w dm/d(r^2); each axis then is a dot product with its distances.
+        let mut plain = Vec::with_capacity(kernel.len());
         let mut weighted = Vec::with_capacity(kernel.len());
         let (mut by_variance, mut by_noise) = (0.0, 0.0);
         let mut pairs = kernel.iter();
@@ -177,6 +179,7 @@ impl Objective {
             let column = inverse.col_as_slice(i);
             for (j, (m, slope)) in (0..i).zip(&mut pairs) {
                 let w = alpha[i] * alpha[j] - column[j];
+                plain.push(w);
                 weighted.push(w * slope);
                 by_variance -= w * m;
             }
@@ -184,11 +187,12 @@ impl Objective {
             by_variance -= 0.5 * w * (1.0 + JITTER);
             by_noise -= 0.5 * w;
         }
-        let by_axis = self.distances.axes.iter().zip(theta).map(|(squares, theta)| {
-            let dot: f64 = weighted.iter().zip(squares).map(|(w, square)| w * square).sum();
-            2.0 * theta * hyper.variance * dot
-        });
+        let by_axis = self.distances.axes.iter().zip(theta);
+        let by_axis = by_axis.map(|(squares, theta)| 2.0 * theta * hyper.variance * dot(&weighted, squares));
+        let by_weight = self.distances.alone.iter().zip(&hyper.weights);
+        let by_weight = by_weight.map(|(alone, weight)| weight * (by_noise - dot(&plain, alone)));
         by_axis
+            .chain(by_weight)
             .chain([by_variance * hyper.variance, by_noise * hyper.noise])
             .collect()
     }
@@ -225,7 +229,7 @@ impl Walled<'_> {
         };
         for (index, log) in logs.iter().enumerate() {
             gradient[index] *= self.scale;
-            let (low, high) = range(index, logs.len() - 2);
+            let (low, high) = range(index, (logs.len() - 2) / 2);
             let beyond = log - log.clamp(low, high);
             if beyond != 0.0 {
                 value += WALL * beyond * beyond;
@@ -277,6 +281,7 @@ mod tests {
         let points: Vec<Point> = GOLDEN_POINTS.iter().map(|point| point.to_vec()).collect();
         let hyper = Hyper {
             lengthscales: GOLDEN_LENGTHSCALES.to_vec(),
+            weights: GOLDEN_WEIGHTS.to_vec(),
             variance: GOLDEN_VARIANCE,
             noise: GOLDEN_NOISE,
         };
@@ -294,7 +299,7 @@ mod tests {
             .map(|p| (5.0 * p[0]).sin() + p[1] * p[1] - 0.3 * p[2])
             .collect();
         let objective = objective(&points, &targets);
-        let logs = [-0.5, 0.3, 1.0, 0.2, -4.0];
+        let logs = [-0.5, 0.3, 1.0, -2.0, -1.0, -4.0, 0.2, -4.0];
         let (_, gradient) = objective.evaluate(&Hyper::from_logs(&logs)).unwrap();
         for index in 0..logs.len() {
             let shifted = |step: f64| {

@@ -2,26 +2,32 @@
 //!
 //! Lengthscales have the dimension-scaled log-normal prior of Hvarfner, Hellsten and Nardi (2024), ln l ~ N(sqrt2 +
 //! ln(D) / 2, 3), which BoTorch uses too: the more axes, the smoother each is taken to be. Targets are standardised, so the
-//! signal variance is near 1; the noise is small (1% of a standard deviation) unless the data say otherwise.
+//! variances are of order 1 in sum; the noise is small (1% of a standard deviation) unless the data say otherwise.
 
 use std::f64::consts::SQRT_2;
 
 /// Least and greatest value of ln l.
 const LENGTHSCALE_RANGE: (f64, f64) = (-4.0, 7.0);
+/// Least and greatest value of ln a.
+const WEIGHT_RANGE: (f64, f64) = (-12.0, 4.0);
 /// Least and greatest value of ln s^2.
 const VARIANCE_RANGE: (f64, f64) = (-5.0, 5.0);
 /// Least and greatest value of ln sigma^2: from a deterministic measurement to nothing but noise.
 const NOISE_RANGE: (f64, f64) = (-15.0, 0.5);
+/// Location and scale of ln a: few axes act by themselves alone, any may.
+const WEIGHT_PRIOR: (f64, f64) = (-3.0, 2.0);
 /// Location and scale of ln s^2.
 const VARIANCE_PRIOR: (f64, f64) = (0.0, 1.0);
 /// Location and scale of ln sigma^2.
 const NOISE_PRIOR: (f64, f64) = (-9.2, 2.5);
 
-/// Lengthscales, signal variance and noise variance, all positive.
+/// Lengthscales, weights, signal variance and noise variance, all positive.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::search) struct Hyper {
     /// One a used axis.
     pub(in crate::search) lengthscales: Vec<f64>,
+    /// Variance a of each used axis acting alone.
+    pub(in crate::search) weights: Vec<f64>,
     pub(in crate::search) variance: f64,
     pub(in crate::search) noise: f64,
 }
@@ -31,6 +37,7 @@ impl Hyper {
     pub(in crate::search) fn with_lengthscale(lengthscale: f64, axes: usize) -> Self {
         Self {
             lengthscales: vec![lengthscale; axes],
+            weights: vec![WEIGHT_PRIOR.0.exp(); axes],
             variance: VARIANCE_PRIOR.0.exp(),
             noise: NOISE_PRIOR.0.exp(),
         }
@@ -41,43 +48,52 @@ impl Hyper {
         self.lengthscales.iter().map(|l| 1.0 / (l * l)).collect()
     }
 
-    /// ln l_1, ..., ln l_D, ln s^2, ln sigma^2.
+    /// The prior variance of the function at any point: s^2 and the weights.
+    pub(super) fn total_variance(&self) -> f64 {
+        self.variance + self.weights.iter().sum::<f64>()
+    }
+
+    /// ln l_1, ..., ln l_D, ln a_1, ..., ln a_D, ln s^2, ln sigma^2.
     pub(super) fn to_logs(&self) -> Vec<f64> {
-        let logs = self.lengthscales.iter().map(|l| l.ln());
-        logs.chain([self.variance.ln(), self.noise.ln()]).collect()
+        let values = self.lengthscales.iter().chain(&self.weights);
+        values
+            .chain([&self.variance, &self.noise])
+            .map(|value| value.ln())
+            .collect()
     }
 
     /// The inverse of [`Hyper::to_logs`], each value moved into its range.
     pub(super) fn from_logs(logs: &[f64]) -> Self {
-        let axes = logs.len() - 2;
+        let axes = (logs.len() - 2) / 2;
         let at = |index: usize| {
             let (low, high) = range(index, axes);
             logs[index].clamp(low, high).exp()
         };
         Self {
             lengthscales: (0..axes).map(at).collect(),
-            variance: at(axes),
-            noise: at(axes + 1),
+            weights: (axes..2 * axes).map(at).collect(),
+            variance: at(2 * axes),
+            noise: at(2 * axes + 1),
         }
     }
 
     /// Logarithm of the prior density (up to a constant) and its gradient by [`Hyper::to_logs`].
     pub(super) fn log_prior(&self) -> (f64, Vec<f64>) {
         let axes = self.lengthscales.len();
-        let (location, scale) = lengthscale_prior(axes);
         let mut value = 0.0;
-        let mut gradient = Vec::with_capacity(axes + 2);
-        for log in self.to_logs().into_iter().enumerate() {
-            let (index, log) = log;
-            let (location, scale, density_over_value) = match index {
-                index if index < axes => (location, scale, 1.0),
-                index if index == axes => (VARIANCE_PRIOR.0, VARIANCE_PRIOR.1, 0.0),
-                _ => (NOISE_PRIOR.0, NOISE_PRIOR.1, 0.0),
+        let mut gradient = Vec::with_capacity(2 * axes + 2);
+        for (index, log) in self.to_logs().into_iter().enumerate() {
+            let (location, scale) = match Kind::of(index, axes) {
+                Kind::Lengthscale => lengthscale_prior(axes),
+                Kind::Weight => WEIGHT_PRIOR,
+                Kind::Variance => VARIANCE_PRIOR,
+                Kind::Noise => NOISE_PRIOR,
             };
             let z = (log - location) / scale;
             // The lengthscales' density is over l itself, as published: hence the further - ln l.
-            value -= 0.5 * z * z + density_over_value * log;
-            gradient.push(-z / scale - density_over_value);
+            let over_value = f64::from(u8::from(index < axes));
+            value -= 0.5 * z * z + over_value * log;
+            gradient.push(-z / scale - over_value);
         }
         (value, gradient)
     }
@@ -93,12 +109,32 @@ fn lengthscale_prior(axes: usize) -> (f64, f64) {
     (SQRT_2 + 0.5 * (axes.max(1) as f64).ln(), 3f64.sqrt())
 }
 
+/// What an element of [`Hyper::to_logs`] is.
+enum Kind {
+    Lengthscale,
+    Weight,
+    Variance,
+    Noise,
+}
+
+impl Kind {
+    fn of(index: usize, axes: usize) -> Self {
+        match index {
+            index if index < axes => Self::Lengthscale,
+            index if index < 2 * axes => Self::Weight,
+            index if index == 2 * axes => Self::Variance,
+            _ => Self::Noise,
+        }
+    }
+}
+
 /// Least and greatest value of element `index` of [`Hyper::to_logs`].
 pub(super) fn range(index: usize, axes: usize) -> (f64, f64) {
-    match index {
-        index if index < axes => LENGTHSCALE_RANGE,
-        index if index == axes => VARIANCE_RANGE,
-        _ => NOISE_RANGE,
+    match Kind::of(index, axes) {
+        Kind::Lengthscale => LENGTHSCALE_RANGE,
+        Kind::Weight => WEIGHT_RANGE,
+        Kind::Variance => VARIANCE_RANGE,
+        Kind::Noise => NOISE_RANGE,
     }
 }
 
@@ -110,6 +146,7 @@ mod tests {
     fn logs_are_read_back_and_kept_in_range() {
         let hyper = Hyper {
             lengthscales: vec![0.3, 2.0],
+            weights: vec![0.1, 0.2],
             variance: 1.5,
             noise: 1e-4,
         };
@@ -118,7 +155,7 @@ mod tests {
             assert!((a - b).abs() < 1e-12);
         }
         assert!(
-            Hyper::from_logs(&[900.0, -900.0, 0.0, 900.0])
+            Hyper::from_logs(&[900.0, -900.0, 0.0, 900.0, -900.0, 900.0])
                 .to_logs()
                 .iter()
                 .all(|log| log.is_finite())
@@ -129,7 +166,7 @@ mod tests {
     fn the_prior_gradient_is_its_derivative_and_vanishes_at_the_likely_lengthscale() {
         let hyper = Hyper::with_lengthscale(likely_lengthscale(3), 3);
         assert!(hyper.log_prior().1.iter().all(|slope| slope.abs() < 1e-12));
-        let logs = [0.2, -1.0, 3.0, 0.4, -6.0];
+        let logs = [0.2, -1.0, -2.0, 0.5, 0.4, -6.0];
         let gradient = Hyper::from_logs(&logs).log_prior().1;
         for index in 0..logs.len() {
             let shifted = |step: f64| {

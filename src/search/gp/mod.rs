@@ -7,7 +7,8 @@
 //! | L | lower Cholesky factor, K = L L^T |
 //! | theta_d = 1 / l_d^2 | inverse square of axis d's lengthscale |
 //! | r^2 | sum over axes of theta_d times the squared distance on axis d |
-//! | s^2, sigma^2 | signal variance; noise variance |
+//! | q_d, a_d | kernel of axis d alone; its variance ("weight") |
+//! | s^2, sigma^2 | signal variance of all axes together; noise variance |
 //! | mu, alpha | constant mean; K^-1 (y - mu) |
 
 mod censored;

@@ -1,6 +1,6 @@
 //! The posterior of a Gaussian process with given hyper-parameters.
 //!
-//! At x: mean mu + k(x)^T alpha and variance s^2 - |L^-1 k(x)|^2 of the noise-free function; gradients
+//! At x: mean mu + k(x)^T alpha and variance k(x, x) - |L^-1 k(x)|^2 of the noise-free function; gradients
 //! dmean = alpha^T dk and dvariance = -2 (K^-1 k)^T dk.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
@@ -9,7 +9,7 @@ use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
 use faer::{Mat, Par};
 use rayon::prelude::*;
 
-use super::covariance::matern;
+use super::covariance::{alone, dot, matern, width};
 use super::fit::Data;
 use super::hyper::Hyper;
 use crate::search::encode::{Axis, Point};
@@ -76,7 +76,7 @@ impl Gp {
         let n = self.targets.len();
         let mut row = self.covariances(point);
         self.solve_lower(&mut row);
-        let rest = self.hyper.variance + noise - row.iter().map(|value| value * value).sum::<f64>();
+        let rest = self.hyper.total_variance() + noise - row.iter().map(|value| value * value).sum::<f64>();
         let corner = rest.max(JITTERS[1] * self.hyper.variance).sqrt();
         let mut grown = self.clone();
         grown.factor = Mat::from_fn(n + 1, n + 1, |i, j| match (i < n, j < n) {
@@ -117,8 +117,11 @@ impl Gp {
 
     /// Mean and variance with gradients, for climbing along continuous axes.
     pub(in crate::search) fn slope(&self, point: &Point) -> Slope {
-        let kernel: Vec<(f64, f64)> = self.squares(point).into_iter().map(matern).collect();
-        let k: Vec<f64> = kernel.iter().map(|(m, _)| self.hyper.variance * m).collect();
+        let (r2, mut k) = self.sums(point, 0);
+        let kernel: Vec<(f64, f64)> = r2.into_iter().map(matern).collect();
+        for (k, (m, _)) in k.iter_mut().zip(&kernel) {
+            *k += self.hyper.variance * m;
+        }
         let mut whitened = k.clone();
         self.solve_lower(&mut whitened);
         let variance = self.variance_left(dot(&whitened, &whitened));
@@ -129,19 +132,23 @@ impl Gp {
             mean_gradient: vec![0.0; point.len()],
             variance_gradient: vec![0.0; point.len()],
         };
-        for ((index, column), theta) in self.used.iter().zip(&self.columns).zip(&self.theta) {
+        for (axis, (index, column)) in self.used.iter().zip(&self.columns).enumerate() {
             if self.axes[*index] != Axis::Number {
                 continue;
             }
-            let factor = 2.0 * theta * self.hyper.variance;
+            let together = 2.0 * self.theta[axis] * self.hyper.variance;
+            let width = width(&self.axes[*index]);
+            let apart = -2.0 * width * self.hyper.weights[axis];
             let (mut by_mean, mut by_variance) = (0.0, 0.0);
             for (i, coordinate) in column.iter().enumerate() {
-                let dk = kernel[i].1 * (point[*index] - coordinate);
+                let gap = point[*index] - coordinate;
+                let q = alone(gap * gap, width);
+                let dk = (together * kernel[i].1 + apart * q * q) * gap;
                 by_mean += self.alpha[i] * dk;
                 by_variance += whitened[i] * dk;
             }
-            slope.mean_gradient[*index] = factor * by_mean;
-            slope.variance_gradient[*index] = -2.0 * factor * by_variance;
+            slope.mean_gradient[*index] = by_mean;
+            slope.variance_gradient[*index] = -2.0 * by_variance;
         }
         slope
     }
@@ -160,44 +167,67 @@ impl Gp {
             if i == j {
                 return self.variance_left(dot(&whitened[i], &whitened[i]));
             }
-            let r2: f64 = self.used.iter().zip(&self.theta).fold(0.0, |sum, (index, theta)| {
-                sum + theta * self.axes[*index].square(points[i][*index], points[j][*index])
-            });
-            self.hyper.variance * matern(r2).0 - dot(&whitened[i], &whitened[j])
+            self.between(&points[i], &points[j]) - dot(&whitened[i], &whitened[j])
         });
         (means, covariance)
     }
 
     fn variance_left(&self, explained: f64) -> f64 {
-        (self.hyper.variance - explained).max(LEAST_VARIANCE * self.hyper.variance)
+        let total = self.hyper.total_variance();
+        (total - explained).max(LEAST_VARIANCE * total)
     }
 
-    /// r^2 from a point to every training point.
-    fn squares(&self, point: &Point) -> Vec<f64> {
-        let mut r2 = vec![0.0; self.targets.len()];
-        for ((index, column), theta) in self.used.iter().zip(&self.columns).zip(&self.theta) {
+    /// k of two points.
+    fn between(&self, a: &Point, b: &Point) -> f64 {
+        let (mut r2, mut sum) = (0.0, 0.0);
+        for (axis, index) in self.used.iter().enumerate() {
+            let square = self.axes[*index].square(a[*index], b[*index]);
+            r2 += self.theta[axis] * square;
+            sum += self.hyper.weights[axis] * alone(square, width(&self.axes[*index]));
+        }
+        sum + self.hyper.variance * matern(r2).0
+    }
+
+    /// r^2 and the sum of a_d q_d from a point to the training points from number `first` on.
+    fn sums(&self, point: &Point, first: usize) -> (Vec<f64>, Vec<f64>) {
+        let mut r2 = vec![0.0; self.targets.len() - first];
+        let mut sums = r2.clone();
+        for (axis, (index, column)) in self.used.iter().zip(&self.columns).enumerate() {
+            let (theta, weight) = (self.theta[axis], self.hyper.weights[axis]);
             let at = point[*index];
+            let pairs = r2.iter_mut().zip(&mut sums).zip(&column[first..]);
             match &self.axes[*index] {
-                Axis::Number => {
-                    for (sum, coordinate) in r2.iter_mut().zip(column) {
-                        *sum += theta * (at - coordinate) * (at - coordinate);
+                number @ Axis::Number => {
+                    let width = width(number);
+                    for ((r2, sum), coordinate) in pairs {
+                        let square = (at - coordinate) * (at - coordinate);
+                        *r2 += theta * square;
+                        *sum += weight * alone(square, width);
                     }
                 }
-                axis @ Axis::Choice { .. } => {
-                    for (sum, coordinate) in r2.iter_mut().zip(column) {
-                        *sum += theta * axis.square(at, *coordinate);
+                choice @ Axis::Choice { .. } => {
+                    let width = width(choice);
+                    for ((r2, sum), coordinate) in pairs {
+                        let square = choice.square(at, *coordinate);
+                        *r2 += theta * square;
+                        *sum += weight * alone(square, width);
                     }
                 }
             }
         }
-        r2
+        (r2, sums)
     }
 
     /// k(x).
     fn covariances(&self, point: &Point) -> Vec<f64> {
-        let mut k = self.squares(point);
-        for value in &mut k {
-            *value = self.hyper.variance * matern(*value).0;
+        self.covariances_from(point, 0)
+    }
+
+    /// k between a point and the training points from number `first` on.
+    fn covariances_from(&self, point: &Point, first: usize) -> Vec<f64> {
+        let (r2, mut k) = self.sums(point, first);
+        for (k, r2) in k.iter_mut().zip(r2) {
+            *k += self.hyper.variance * matern(r2).0;
         }
         k
     }
@@ -231,28 +261,13 @@ impl Gp {
             for (i, value) in (j..n).zip(covariances) {
                 k[(i, j)] = value;
             }
-            k[(j, j)] = self.hyper.variance * (1.0 + jitter) + self.noises[j];
+            k[(j, j)] += jitter * self.hyper.total_variance() + self.noises[j];
         }
         let scratch = llt::factor::cholesky_in_place_scratch::<f64>(n, Par::Seq, Default::default());
         let mut memory = MemBuffer::new(scratch);
         let stack = MemStack::new(&mut memory);
         llt::factor::cholesky_in_place(k.as_mut(), Default::default(), Par::Seq, stack, Default::default()).ok()?;
         Some(k)
-    }
-
-    /// k between a point and the training points from number `first` on.
-    fn covariances_from(&self, point: &Point, first: usize) -> Vec<f64> {
-        let mut r2 = vec![0.0; self.targets.len() - first];
-        for ((index, column), theta) in self.used.iter().zip(&self.columns).zip(&self.theta) {
-            let axis = &self.axes[*index];
-            for (sum, coordinate) in r2.iter_mut().zip(&column[first..]) {
-                *sum += theta * axis.square(point[*index], *coordinate);
-            }
-        }
-        for value in &mut r2 {
-            *value = self.hyper.variance * matern(*value).0;
-        }
-        r2
     }
 
     /// Sets mu by generalised least squares, then alpha.
@@ -296,24 +311,6 @@ impl Gp {
     }
 }
 
-/// Four running sums, so that the additions need not wait for each other.
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    let mut sums = [0.0; 4];
-    let (a_fours, b_fours) = (a.chunks_exact(4), b.chunks_exact(4));
-    let rest: f64 = a_fours
-        .remainder()
-        .iter()
-        .zip(b_fours.remainder())
-        .map(|(a, b)| a * b)
-        .sum();
-    for (a, b) in a_fours.zip(b_fours) {
-        for lane in 0..4 {
-            sums[lane] += a[lane] * b[lane];
-        }
-    }
-    sums.iter().sum::<f64>() + rest
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::golden::*;
@@ -333,6 +330,7 @@ mod tests {
         let points: Vec<Point> = GOLDEN_POINTS.iter().map(|point| point.to_vec()).collect();
         let hyper = Hyper {
             lengthscales: GOLDEN_LENGTHSCALES.to_vec(),
+            weights: GOLDEN_WEIGHTS.to_vec(),
             variance: GOLDEN_VARIANCE,
             noise: GOLDEN_NOISE,
         };

@@ -5,7 +5,7 @@ import numpy as np
 import scipy.linalg
 import sklearn
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, Matern, StationaryKernelMixin
 
 rng = np.random.default_rng(0)
 points = rng.random((12, 2)).round(3)
@@ -13,7 +13,26 @@ targets = (np.sin(6 * points[:, 0]) + points[:, 1] ** 2 - 0.5).round(4)
 queries = np.vstack([rng.random((5, 2)).round(3), points[:1] + 1e-3, [[1.5, -0.5]]])
 lengthscales, variance, noise = [0.4, 0.9], 1.3, 1e-4
 
+weights = [0.2, 0.05]
+
+
+class Alone(StationaryKernelMixin, Kernel):
+    """weight / (1 + square) along one axis."""
+
+    def __init__(self, axis, weight):
+        self.axis, self.weight = axis, weight
+
+    def __call__(self, a, b=None, eval_gradient=False):
+        b = a if b is None else b
+        return self.weight / (1 + (a[:, None, self.axis] - b[None, :, self.axis]) ** 2)
+
+    def diag(self, a):
+        return np.full(len(a), float(self.weight))
+
+
 kernel = ConstantKernel(variance, "fixed") * Matern(lengthscales, "fixed", nu=2.5)
+for axis, weight in enumerate(weights):
+    kernel = kernel + Alone(axis, weight)
 process = GaussianProcessRegressor(kernel, alpha=noise, optimizer=None).fit(points, targets)
 means, deviations = process.predict(queries, return_std=True)
 
@@ -35,6 +54,7 @@ lines = [
     f"pub const GOLDEN_POINTS: [[f64; 2]; {len(points)}] = [{rows(points)}];",
     f"pub const GOLDEN_TARGETS: [f64; {len(targets)}] = [{', '.join(repr(float(v)) for v in targets)}];",
     f"pub const GOLDEN_LENGTHSCALES: [f64; 2] = {lengthscales};",
+    f"pub const GOLDEN_WEIGHTS: [f64; 2] = {weights};",
     f"pub const GOLDEN_VARIANCE: f64 = {variance};",
     f"pub const GOLDEN_NOISE: f64 = {noise};",
     f"pub const GOLDEN_QUERIES: [[f64; 2]; {len(queries)}] = [{rows(queries)}];",
