@@ -1,5 +1,9 @@
 //! The command line: one file per subcommand. Only this folder prints.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command line is what prints")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the command line is what prints"
+)]
 
 mod args;
 mod error;

@@ -2,9 +2,24 @@
 //!
 //! It knows a [`Recipe`](crate::recipe::Recipe) and nothing of studies, search or storage.
 
+pub mod adapter;
+mod base;
 pub mod data;
+pub mod device;
+mod error;
+mod loss_scale;
+mod model;
+pub mod ops;
+pub mod optimizer;
 mod parameters;
 mod step;
+mod stopwatch;
+mod trainer;
+mod weights;
 
+pub use base::BaseModel;
+pub use error::{DeviceError, TrainError, WeightsError};
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot, Parameters};
 pub use step::{Control, Evaluation, StepEvent, StepObserver, StepSeconds};
+pub use trainer::{SavedBytes, Trainer};
+pub use weights::Checkpoint;

@@ -3,3 +3,11 @@
 
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
 mod floors;
+/// Loading model directories: shards, damage, disagreement with the configuration.
+mod checkpoints;
+/// Reading the references in `tests/golden/ref_*`; no tests of its own.
+mod golden;
+/// The engine's losses, gradients and logits on every model family, against PEFT's.
+mod parity;
+/// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
+mod variants;

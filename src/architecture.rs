@@ -1,1 +1,0 @@
-//! The dimensions of a decoder-only language model, read from its `config.json`.

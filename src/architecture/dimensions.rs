@@ -1,0 +1,160 @@
+//! [`Architecture`]: what the decoder needs to know about a model, and nothing about its weights.
+//!
+//! | letter | field |
+//! |---|---|
+//! | H | `hidden_size` |
+//! | I | `intermediate_size` |
+//! | V | `vocabulary` |
+//! | Hq, Hkv | `heads`, `kv_heads` |
+//! | d | `head_dim` |
+
+use std::path::Path;
+
+use super::config::Config;
+use super::{ArchitectureError, Rope};
+
+/// A decoder-only model's dimensions and the switches in which the families differ.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Architecture {
+    pub family: Family,
+    /// Number type of the published weights.
+    pub dtype: Option<Dtype>,
+    /// V, rows of the embedding.
+    pub vocabulary: usize,
+    /// H, width of the residual stream.
+    pub hidden_size: usize,
+    /// I, width of the MLP.
+    pub intermediate_size: usize,
+    /// Hq, query heads.
+    pub heads: usize,
+    /// Hkv, key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// d, width of a head.
+    pub head_dim: usize,
+    /// Longest sequence the model was made for.
+    pub max_positions: usize,
+    /// One entry for each decoder layer.
+    pub layers: Vec<LayerAttention>,
+    /// The position encodings that [`LayerAttention::rope`] points into.
+    pub ropes: Vec<Rope>,
+    /// Epsilon of every RMS norm.
+    pub norm_epsilon: f64,
+    /// Added to every norm weight: 0, or 1 where the checkpoint holds w - 1 (Gemma).
+    pub norm_offset: f32,
+    /// Where the norms of a layer stand.
+    pub norm_placement: NormPlacement,
+    /// RMS norm over d on queries and keys before the rotation.
+    pub query_key_norm: bool,
+    /// q, k and v have a bias.
+    pub qkv_bias: bool,
+    /// The attention's output projection has a bias.
+    pub output_bias: bool,
+    /// gate, up and down have a bias.
+    pub mlp_bias: bool,
+    /// One `qkv_proj` and one `gate_up_proj` tensor instead of three and two (Phi-3).
+    pub fused_projections: bool,
+    pub activation: Activation,
+    /// The LM head is the embedding.
+    pub tied_embeddings: bool,
+    /// Factor on the embeddings, rounded to the compute dtype (Gemma: sqrt(H)).
+    pub embedding_scale: Option<f64>,
+    /// Factor on q·k.
+    pub attention_scale: f64,
+    /// c in c·tanh(score / c), on attention scores.
+    pub attention_soft_cap: Option<f64>,
+    /// c in c·tanh(logit / c), on the logits.
+    pub logit_soft_cap: Option<f64>,
+}
+
+/// Attention of one decoder layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerAttention {
+    /// A query sees itself and the `window - 1` tokens before it; all tokens before it where absent.
+    pub window: Option<usize>,
+    /// Index into [`Architecture::ropes`].
+    pub rope: usize,
+}
+
+/// A model family, by `model_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    Llama,
+    Mistral,
+    Qwen2,
+    Qwen3,
+    Gemma2,
+    Gemma3,
+    Phi3,
+}
+
+impl Family {
+    /// All families with the `model_type` that their `config.json` has.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::Llama, "llama"),
+        (Self::Mistral, "mistral"),
+        (Self::Qwen2, "qwen2"),
+        (Self::Qwen3, "qwen3"),
+        (Self::Gemma2, "gemma2"),
+        (Self::Gemma3, "gemma3_text"),
+        (Self::Phi3, "phi3"),
+    ];
+
+    /// The family of a `model_type`.
+    pub fn from_model_type(model_type: &str) -> Option<Self> {
+        let known = Self::ALL.iter().find(|(_, name)| *name == model_type);
+        known.map(|(family, _)| *family)
+    }
+}
+
+/// Gate activation of the MLP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// x·sigmoid(x)
+    Silu,
+    /// The tanh form of GELU.
+    GeluTanh,
+}
+
+/// Where the norms of a decoder layer stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NormPlacement {
+    /// Before attention and before the MLP.
+    Before,
+    /// Before and behind each (Gemma 2 and 3).
+    BeforeAndBehind,
+}
+
+/// Number type of published weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dtype {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Architecture {
+    /// Reads a `config.json`, in the spelling of transformers 4 (`rope_theta`, `rope_scaling`, `torch_dtype`) or 5
+    /// (`rope_parameters`, `dtype`).
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, an unknown family, a missing key, and sizes that cannot go together.
+    pub fn from_config(path: &Path) -> Result<Self, ArchitectureError> {
+        super::family::read(&Config::read(path)?)
+    }
+
+    /// As [`Architecture::from_config`], from the text of the file; `path` only names it in errors.
+    pub fn from_json(path: &Path, text: &str) -> Result<Self, ArchitectureError> {
+        super::family::read(&Config::parse(path, text)?)
+    }
+
+    /// Width of all query heads together, Hq·d.
+    pub fn query_size(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Width of all key (or value) heads together, Hkv·d.
+    pub fn kv_size(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+}

@@ -1,0 +1,177 @@
+//! Reads position encodings in both spellings: `rope_theta` and `rope_scaling`, or `rope_parameters`.
+
+use super::config::Config;
+use super::{ArchitectureError, Rope, RopeScaling};
+
+/// What a rope needs to know of the model around it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RopeContext {
+    pub head_dim: usize,
+    pub max_positions: usize,
+    /// Base where the file names none.
+    pub default_base: f64,
+}
+
+/// The one rope of a model whose layers all share it.
+pub(super) fn shared(config: &Config, context: RopeContext) -> Result<Rope, ArchitectureError> {
+    match config.object("rope_parameters")? {
+        Some(parameters) => one(config, Some(&parameters), context),
+        None => one(config, config.object("rope_scaling")?.as_ref(), context),
+    }
+}
+
+/// The ropes of full and of sliding layers, where they differ (Gemma 3).
+pub(super) fn full_and_sliding(config: &Config, context: RopeContext) -> Result<[Rope; 2], ArchitectureError> {
+    let local = RopeContext {
+        default_base: config.optional_positive("rope_local_base_freq")?.unwrap_or(10_000.0),
+        ..context
+    };
+    let Some(parameters) = config.object("rope_parameters")? else {
+        let full = one(config, config.object("rope_scaling")?.as_ref(), context)?;
+        let sliding = Rope {
+            base: local.default_base,
+            rotary_dims: full.rotary_dims,
+            scaling: RopeScaling::None,
+        };
+        return Ok([full, sliding]);
+    };
+    let of_kind = |kind: &str, context| match parameters.object(kind)? {
+        Some(parameters) => one(config, Some(&parameters), context),
+        None => Err(parameters.missing(kind)),
+    };
+    Ok([of_kind("full_attention", context)?, of_kind("sliding_attention", local)?])
+}
+
+/// One rope from its own object, or from the top of the file where it has none.
+fn one(config: &Config, parameters: Option<&Config>, context: RopeContext) -> Result<Rope, ArchitectureError> {
+    let number = |key: &str| match parameters.map(|inner| inner.optional_positive(key)).transpose()? {
+        Some(Some(number)) => Ok(Some(number)),
+        _ => config.optional_positive(key),
+    };
+    let base = number("rope_theta")?.unwrap_or(context.default_base);
+    let share = number("partial_rotary_factor")?.unwrap_or(1.0);
+    if share > 1.0 {
+        return Err(config.impossible("partial_rotary_factor", share, "at most 1".to_owned()));
+    }
+    let rotary_dims = (context.head_dim as f64 * share) as usize;
+    if rotary_dims == 0 || !rotary_dims.is_multiple_of(2) {
+        let rule = "such that an even number of a head's dimensions is rotated".to_owned();
+        return Err(config.impossible("head_dim", context.head_dim, rule));
+    }
+    let scaling = match parameters {
+        Some(parameters) => scaling(config, parameters, context, rotary_dims)?,
+        None => RopeScaling::None,
+    };
+    Ok(Rope {
+        base,
+        rotary_dims,
+        scaling,
+    })
+}
+
+fn scaling(
+    config: &Config,
+    parameters: &Config,
+    context: RopeContext,
+    rotary_dims: usize,
+) -> Result<RopeScaling, ArchitectureError> {
+    let key = if parameters.mentions("rope_type") {
+        "rope_type"
+    } else {
+        "type"
+    };
+    match parameters.optional_text(key)?.unwrap_or("default") {
+        "default" => Ok(RopeScaling::None),
+        "linear" => Ok(RopeScaling::Linear {
+            factor: parameters.positive("factor")?,
+        }),
+        "llama3" => llama3(parameters),
+        "yarn" => yarn(parameters, context),
+        // Phi-3's first files call it `su`.
+        "longrope" | "su" => longrope(config, parameters, context, rotary_dims),
+        other => Err(parameters.unsupported(key, other, "default, linear, llama3, yarn, longrope")),
+    }
+}
+
+fn llama3(parameters: &Config) -> Result<RopeScaling, ArchitectureError> {
+    let low_freq_factor = parameters.positive("low_freq_factor")?;
+    let high_freq_factor = parameters.positive("high_freq_factor")?;
+    if high_freq_factor <= low_freq_factor {
+        let rule = format!("above low_freq_factor {low_freq_factor}");
+        return Err(parameters.impossible("high_freq_factor", high_freq_factor, rule));
+    }
+    Ok(RopeScaling::Llama3 {
+        factor: parameters.positive("factor")?,
+        low_freq_factor,
+        high_freq_factor,
+        original_max_positions: parameters.dimension("original_max_position_embeddings")?,
+    })
+}
+
+fn yarn(parameters: &Config, context: RopeContext) -> Result<RopeScaling, ArchitectureError> {
+    let factor = parameters.positive("factor")?;
+    let magnitude = |scale: f64| {
+        if factor <= 1.0 {
+            1.0
+        } else {
+            0.1 * scale * factor.ln() + 1.0
+        }
+    };
+    let scales = (
+        parameters.optional_positive("mscale")?,
+        parameters.optional_positive("mscale_all_dim")?,
+    );
+    let default = match scales {
+        (Some(one), Some(all)) => magnitude(one) / magnitude(all),
+        _ => magnitude(1.0),
+    };
+    Ok(RopeScaling::Yarn {
+        factor,
+        beta_fast: parameters.optional_positive("beta_fast")?.unwrap_or(32.0),
+        beta_slow: parameters.optional_positive("beta_slow")?.unwrap_or(1.0),
+        original_max_positions: parameters
+            .optional_dimension("original_max_position_embeddings")?
+            .unwrap_or(context.max_positions),
+        attention_factor: parameters.optional_positive("attention_factor")?.unwrap_or(default),
+        truncate: parameters.flag("truncate", true)?,
+    })
+}
+
+fn longrope(
+    config: &Config,
+    parameters: &Config,
+    context: RopeContext,
+    rotary_dims: usize,
+) -> Result<RopeScaling, ArchitectureError> {
+    let key = "original_max_position_embeddings";
+    let original = match parameters.optional_dimension(key)? {
+        Some(original) => original,
+        None => config.dimension(key)?,
+    };
+    let factors = |key: &str| {
+        let factors = parameters.positives(key)?;
+        if factors.len() != rotary_dims / 2 {
+            let rule = format!(
+                "{} numbers, one for each rotated pair of dimensions",
+                rotary_dims / 2
+            );
+            return Err(parameters.impossible(key, format!("{} numbers", factors.len()), rule));
+        }
+        Ok(factors)
+    };
+    let extension = match parameters.optional_positive("factor")? {
+        Some(factor) => factor,
+        None => context.max_positions as f64 / original as f64,
+    };
+    let default = if extension <= 1.0 {
+        1.0
+    } else {
+        (1.0 + extension.ln() / (original as f64).ln()).sqrt()
+    };
+    Ok(RopeScaling::LongRope {
+        short_factor: factors("short_factor")?,
+        long_factor: factors("long_factor")?,
+        original_max_positions: original,
+        attention_factor: parameters.optional_positive("attention_factor")?.unwrap_or(default),
+    })
+}

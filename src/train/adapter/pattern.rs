@@ -1,0 +1,82 @@
+//! `rank_pattern` and `alpha_pattern`: values for single modules, matched as PEFT does.
+//!
+//! A key k matches a module name n if the regular expression `^(.*\.)?(k)$` does; the first matching key of the map
+//! wins (PEFT 0.21, `get_pattern_key`). The maps are sorted by key here, and are written in that order.
+
+use std::collections::BTreeMap;
+
+use regex::Regex;
+
+use super::error::AdapterError;
+
+/// A compiled pattern map.
+pub(super) struct Patterns<'a, V> {
+    setting: &'static str,
+    entries: Vec<(&'a str, Regex, V)>,
+}
+
+impl<'a, V: Copy> Patterns<'a, V> {
+    /// Compiles the keys of `map`; `setting` is its name in the recipe, for messages.
+    pub fn new(setting: &'static str, map: &'a BTreeMap<String, V>) -> Result<Self, AdapterError> {
+        let mut entries = Vec::with_capacity(map.len());
+        for (key, value) in map {
+            let regex = Regex::new(&format!(r"^(.*\.)?({key})$")).map_err(|error| AdapterError::BadPattern {
+                setting,
+                key: key.clone(),
+                reason: error.to_string().lines().last().unwrap_or_default().trim().to_owned(),
+            })?;
+            entries.push((key.as_str(), regex, *value));
+        }
+        Ok(Self { setting, entries })
+    }
+
+    /// The value of the first key that matches `module`, or `default`.
+    pub fn value(&self, module: &str, default: V) -> V {
+        let found = self.entries.iter().find(|(_, regex, _)| regex.is_match(module));
+        found.map_or(default, |(.., value)| *value)
+    }
+
+    /// Fails on a key that matches none of `modules`: a misspelt key would silently do nothing.
+    pub fn check_used(&self, modules: &[&str], known: &str) -> Result<(), AdapterError> {
+        for (key, regex, _) in &self.entries {
+            if !modules.iter().any(|module| regex.is_match(module)) {
+                return Err(AdapterError::UnusedPattern {
+                    setting: self.setting,
+                    key: (*key).to_owned(),
+                    known: known.to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_matches_whole_components_at_the_end() {
+        let map = BTreeMap::from([("down_proj".to_owned(), 4), ("layers.1.self_attn.q_proj".to_owned(), 2)]);
+        let patterns = Patterns::new("rank_pattern", &map).unwrap();
+        assert_eq!(patterns.value("model.layers.0.mlp.down_proj", 8), 4);
+        assert_eq!(patterns.value("model.layers.0.mlp.updown_proj", 8), 8);
+        assert_eq!(patterns.value("model.layers.1.self_attn.q_proj", 8), 2);
+        assert_eq!(patterns.value("model.layers.11.self_attn.q_proj", 8), 8);
+    }
+
+    #[test]
+    fn a_key_may_be_a_regular_expression() {
+        let map = BTreeMap::from([(r"model\.layers\.[01]\..*".to_owned(), 4)]);
+        let patterns = Patterns::new("rank_pattern", &map).unwrap();
+        assert_eq!(patterns.value("model.layers.1.mlp.down_proj", 8), 4);
+        assert_eq!(patterns.value("model.layers.2.mlp.down_proj", 8), 8);
+    }
+
+    #[test]
+    fn a_key_that_is_no_expression_is_named() {
+        let map = BTreeMap::from([("q_proj(".to_owned(), 4)]);
+        let error = Patterns::new("rank_pattern", &map).err().unwrap().to_string();
+        assert!(error.contains("`q_proj(` of `rank_pattern`"), "{error}");
+    }
+}

@@ -1,0 +1,180 @@
+//! The attention half of a decoder layer: norm, projections, rotation, attention, output projection, residual.
+
+use candle_core::{Result, Tensor};
+
+use super::linear::LinearGroup;
+use super::norm::Norm;
+use super::saved::{AttentionSaved, NormSaved};
+use super::{RopeTables, Stream};
+use crate::train::ops::{attention, residual, rope};
+
+/// x + norm_behind(o_proj(attention(rope(norm_qk(qkv_proj(norm(x)))))))
+#[derive(Debug)]
+pub(super) struct AttentionBlock {
+    pub norm: Norm,
+    /// q, k and v.
+    pub projections: LinearGroup,
+    pub query_norm: Option<Norm>,
+    pub key_norm: Option<Norm>,
+    pub output: LinearGroup,
+    pub norm_behind: Option<Norm>,
+    pub settings: attention::Settings,
+    /// Index of the layer's rope.
+    pub rope: usize,
+    pub head_dim: usize,
+}
+
+impl AttentionBlock {
+    /// The stream behind the block, (T, H), and what backward needs.
+    pub(super) fn forward(
+        &self,
+        x: &Tensor,
+        stream: &Stream<'_>,
+        ropes: &RopeTables,
+    ) -> Result<(Tensor, AttentionSaved)> {
+        let dropout = stream.dropout.as_ref();
+        let (normed, rstd) = self.norm.forward(x)?;
+        let (projected, input_xa) = self.projections.forward(&normed, dropout)?;
+        drop(normed);
+        let [q, k, v] = self.heads(projected)?;
+        let (rotated_q, query_rstd) = self.rotate(&q, self.query_norm.as_ref(), stream, ropes)?;
+        let (rotated_k, key_rstd) = self.rotate(&k, self.key_norm.as_ref(), stream, ropes)?;
+        let offsets = &stream.batch.offsets;
+        let (o, lse) = attention::forward(&rotated_q, &rotated_k, &v, offsets, &self.settings)?;
+        let (mut outputs, output_xa) = self.output.forward(&flat(&o)?, dropout)?;
+        let y = outputs.remove(0);
+        let (y, behind) = forward_behind(self.norm_behind.as_ref(), y)?;
+        let saved = AttentionSaved {
+            x: x.clone(),
+            rstd,
+            // A head norm's backward needs its input; the rotation is made again from it.
+            q: if query_rstd.is_some() { q } else { rotated_q },
+            k: if key_rstd.is_some() { k } else { rotated_k },
+            v,
+            query_rstd,
+            key_rstd,
+            o,
+            lse,
+            input_xa,
+            output_xa,
+            behind,
+        };
+        Ok((residual::add(x, &y)?, saved))
+    }
+
+    /// The gradient with respect to the block's input, where `wants_dx`; adds all gradients of the block.
+    pub(super) fn backward(
+        &self,
+        saved: AttentionSaved,
+        dy: Tensor,
+        stream: &Stream<'_>,
+        ropes: &RopeTables,
+        wants_dx: bool,
+    ) -> Result<Option<Tensor>> {
+        let dropout = stream.dropout.as_ref();
+        let d_output = backward_behind(self.norm_behind.as_ref(), saved.behind, &dy)?;
+        let o = flat(&saved.o)?;
+        let d_o = self.output.backward(&o, &saved.output_xa, vec![d_output], dropout, true)?;
+        drop((o, saved.output_xa));
+        let Some(d_o) = d_o else { return Ok(None) };
+        let d_o = d_o.reshape(saved.o.shape())?;
+        let (rotated_q, _) = self.rotate_saved(&saved.q, self.query_norm.as_ref(), stream, ropes)?;
+        let (rotated_k, _) = self.rotate_saved(&saved.k, self.key_norm.as_ref(), stream, ropes)?;
+        let kept = attention::Saved {
+            q: &rotated_q,
+            k: &rotated_k,
+            v: &saved.v,
+            o: &saved.o,
+            lse: &saved.lse,
+        };
+        let (d_q, d_k, d_v) = attention::backward(kept, &d_o, &stream.batch.offsets, &self.settings)?;
+        drop((d_o, rotated_q, rotated_k, saved.v, saved.o, saved.lse));
+        let table = ropes.table(self.rope);
+        let d_q = rope::backward(&d_q, table, &stream.positions)?;
+        let d_k = rope::backward(&d_k, table, &stream.positions)?;
+        let d_q = backward_heads(self.query_norm.as_ref(), &saved.q, saved.query_rstd.as_ref(), d_q)?;
+        let d_k = backward_heads(self.key_norm.as_ref(), &saved.k, saved.key_rstd.as_ref(), d_k)?;
+        drop((saved.q, saved.k));
+        let (normed, _) = self.norm.forward(&saved.x)?;
+        let d_projected = vec![flat(&d_q)?, flat(&d_k)?, flat(&d_v)?];
+        drop((d_q, d_k, d_v));
+        let wants_d_normed = wants_dx || self.norm.weight.is_trained();
+        let d_normed = self.projections.backward(&normed, &saved.input_xa, d_projected, dropout, wants_d_normed)?;
+        drop(normed);
+        let Some(d_normed) = d_normed else { return Ok(None) };
+        if !wants_dx {
+            self.norm.add_weight_gradient(&saved.x, &saved.rstd, &d_normed)?;
+            return Ok(None);
+        }
+        let d_x = self.norm.backward(&saved.x, &saved.rstd, &d_normed)?;
+        Ok(Some(residual::add(&dy, &d_x)?))
+    }
+
+    /// (T, heads·d) of q, k and v to (T, heads, d).
+    fn heads(&self, projected: Vec<Tensor>) -> Result<[Tensor; 3]> {
+        let split = |tensor: &Tensor| {
+            let (tokens, width) = tensor.dims2()?;
+            tensor.reshape((tokens, width / self.head_dim, self.head_dim))
+        };
+        match projected.as_slice() {
+            [q, k, v] => Ok([split(q)?, split(k)?, split(v)?]),
+            other => candle_core::bail!("attention: {} projections instead of q, k and v", other.len()),
+        }
+    }
+
+    fn rotate(
+        &self,
+        x: &Tensor,
+        norm: Option<&Norm>,
+        stream: &Stream<'_>,
+        ropes: &RopeTables,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let table = ropes.table(self.rope);
+        let Some(norm) = norm else {
+            return Ok((rope::forward(x, table, &stream.positions)?, None));
+        };
+        let (normed, rstd) = norm.forward_heads(x)?;
+        Ok((rope::forward(&normed, table, &stream.positions)?, Some(rstd)))
+    }
+
+    /// The rotated heads from what is saved of them: made again where there is a norm before the rotation.
+    fn rotate_saved(
+        &self,
+        saved: &Tensor,
+        norm: Option<&Norm>,
+        stream: &Stream<'_>,
+        ropes: &RopeTables,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        match norm {
+            None => Ok((saved.clone(), None)),
+            Some(_) => self.rotate(saved, norm, stream, ropes),
+        }
+    }
+}
+
+/// The norm behind a block, where there is one.
+pub(super) fn forward_behind(norm: Option<&Norm>, y: Tensor) -> Result<(Tensor, Option<NormSaved>)> {
+    let Some(norm) = norm else { return Ok((y, None)) };
+    let (normed, rstd) = norm.forward(&y)?;
+    Ok((normed, Some(NormSaved { x: y, rstd })))
+}
+
+/// The gradient before the norm behind a block.
+pub(super) fn backward_behind(norm: Option<&Norm>, saved: Option<NormSaved>, dy: &Tensor) -> Result<Tensor> {
+    match (norm, saved) {
+        (Some(norm), Some(saved)) => norm.backward(&saved.x, &saved.rstd, dy),
+        _ => Ok(dy.clone()),
+    }
+}
+
+fn backward_heads(norm: Option<&Norm>, x: &Tensor, rstd: Option<&Tensor>, dy: Tensor) -> Result<Tensor> {
+    match (norm, rstd) {
+        (Some(norm), Some(rstd)) => norm.backward_heads(x, rstd, &dy),
+        _ => Ok(dy),
+    }
+}
+
+/// (T, heads, d) to (T, heads·d), without a copy.
+fn flat(x: &Tensor) -> Result<Tensor> {
+    x.flatten_from(1)
+}

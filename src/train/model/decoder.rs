@@ -1,0 +1,213 @@
+//! The decoder: embedding, layers, last norm and LM head, forward and backward.
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use super::layer::Layer;
+use super::norm::Norm;
+use super::parameter::BaseParameter;
+use super::saved::{LayerSaved, bytes};
+use super::{RopeTables, Stream};
+use crate::recipe::Checkpointing;
+use crate::train::ops::{embedding, loss_head, matmul};
+
+/// Bytes of logits that exist at a time in the loss head.
+const LOGIT_BYTES: usize = 32 << 20;
+
+/// A base model with what trains on it.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    pub(super) embedding: BaseParameter,
+    /// Factor on the embedded tokens.
+    pub(super) embedding_scale: Option<f64>,
+    pub(super) layers: Vec<Layer>,
+    pub(super) final_norm: Norm,
+    /// (V, H); shares the embedding's tensor where they are tied.
+    pub(super) head: BaseParameter,
+    pub(super) logit_soft_cap: Option<f64>,
+    pub(super) compute_dtype: DType,
+}
+
+/// What a forward pass keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// Nothing: evaluation.
+    Nothing,
+    /// What backward needs under this setting.
+    ForBackward(Checkpointing),
+}
+
+/// What a forward pass kept, in the order of the layers.
+#[derive(Debug)]
+pub(crate) struct Tape {
+    layers: Vec<LayerTape>,
+    /// (T, H), input of the last norm.
+    last: Tensor,
+    /// (T,) F32
+    last_rstd: Tensor,
+}
+
+#[derive(Debug)]
+enum LayerTape {
+    /// Below everything that trains.
+    Nothing,
+    /// Backward reads it as it is.
+    Saved(Box<LayerSaved>),
+    /// The layer's input; backward runs the layer forward again.
+    Input(Tensor),
+    /// As `Input`, in host memory.
+    HostInput(Tensor),
+}
+
+impl Tape {
+    /// Bytes of all that was kept; what the device holds and, apart from it, what the host holds.
+    pub(crate) fn bytes(&self) -> (usize, usize) {
+        let mut device = bytes(&self.last) + bytes(&self.last_rstd);
+        let mut host = 0;
+        for layer in &self.layers {
+            match layer {
+                LayerTape::Nothing => {}
+                LayerTape::Saved(saved) => device += saved.bytes(),
+                LayerTape::Input(input) => device += bytes(input),
+                LayerTape::HostInput(input) => host += bytes(input),
+            }
+        }
+        (device, host)
+    }
+}
+
+impl Decoder {
+    /// The normed hidden states (T, H) that the LM head reads, and the tape.
+    pub(crate) fn forward(&self, stream: &Stream<'_>, ropes: &RopeTables, keep: Keep) -> Result<(Tensor, Tape)> {
+        let mut x = self.embed(&stream.ids)?;
+        let first = self.first_on_tape();
+        let mut layers = Vec::with_capacity(self.layers.len());
+        for (index, layer) in self.layers.iter().enumerate() {
+            let (y, saved) = layer.forward(&x, stream, ropes)?;
+            layers.push(match keep {
+                Keep::ForBackward(checkpointing) if index >= first => keep_layer(checkpointing, index, x, saved)?,
+                _ => LayerTape::Nothing,
+            });
+            x = y;
+        }
+        let (normed, last_rstd) = self.final_norm.forward(&x)?;
+        let tape = Tape {
+            layers,
+            last: x,
+            last_rstd,
+        };
+        Ok((normed, tape))
+    }
+
+    /// Loss of the stream and, with a gradient scale, the gradient with respect to the normed hidden states. Adds the
+    /// head's gradient where it trains.
+    pub(crate) fn loss(
+        &self,
+        stream: &Stream<'_>,
+        normed: &Tensor,
+        gradient_scale: Option<f32>,
+    ) -> Result<loss_head::Output> {
+        let vocabulary = self.head.value().dims2()?.0;
+        let settings = loss_head::Settings {
+            soft_cap: self.logit_soft_cap,
+            chunk_tokens: (LOGIT_BYTES / (4 * vocabulary)).max(16),
+            gradient_scale,
+        };
+        let targets = &stream.batch.targets;
+        match self.head.trained() {
+            Some(head) if gradient_scale.is_some() => {
+                loss_head::forward_with_weight_gradient(normed, &head.value, targets, &settings, &head.gradient)
+            }
+            _ => loss_head::forward(normed, self.head.value(), targets, &settings),
+        }
+    }
+
+    /// Adds the gradients of all that trains, from the gradient of the normed hidden states.
+    pub(crate) fn backward(
+        &self,
+        stream: &Stream<'_>,
+        ropes: &RopeTables,
+        tape: Tape,
+        d_normed: Tensor,
+    ) -> Result<()> {
+        let mut dx = self.final_norm.backward(&tape.last, &tape.last_rstd, &d_normed)?;
+        drop((tape.last, tape.last_rstd, d_normed));
+        let mut kept = tape.layers;
+        let first = self.first_on_tape();
+        while let Some(layer_tape) = kept.pop() {
+            let index = kept.len();
+            let layer = &self.layers[index];
+            let device = dx.device().clone();
+            let Some(saved) = recall(layer, layer_tape, stream, ropes, &device)? else { return Ok(()) };
+            let wants_dx = index > first || self.embedding.is_trained();
+            match layer.backward(saved, dx, stream, ropes, wants_dx)? {
+                Some(below) => dx = below,
+                None => return Ok(()),
+            }
+        }
+        self.backward_embedding(stream, dx)
+    }
+
+    /// Logits (tokens, V) F32 of normed hidden states, all at once.
+    pub(crate) fn logits(&self, normed: &Tensor) -> Result<Tensor> {
+        let logits = matmul::nt(normed, self.head.value())?.to_dtype(DType::F32)?;
+        match self.logit_soft_cap {
+            Some(cap) => (logits / cap)?.tanh()? * cap,
+            None => Ok(logits),
+        }
+    }
+
+    fn embed(&self, ids: &Tensor) -> Result<Tensor> {
+        let x = embedding::forward(self.embedding.value(), ids)?.to_dtype(self.compute_dtype)?;
+        match self.embedding_scale {
+            // The factor is rounded to the compute dtype, as in transformers.
+            Some(scale) => x.affine(scale, 0.0),
+            None => Ok(x),
+        }
+    }
+
+    fn backward_embedding(&self, stream: &Stream<'_>, dx: Tensor) -> Result<()> {
+        let Some(trained) = self.embedding.trained() else { return Ok(()) };
+        let dx = match self.embedding_scale {
+            Some(scale) => dx.affine(scale, 0.0)?,
+            None => dx,
+        };
+        embedding::backward_add(&dx, &stream.ids, &trained.gradient)
+    }
+
+    /// The lowest layer that a gradient must reach; as many as there are layers where none does.
+    fn first_on_tape(&self) -> usize {
+        if self.embedding.is_trained() {
+            return 0;
+        }
+        let first = self.layers.iter().position(|layer| layer.trains);
+        first.unwrap_or(self.layers.len())
+    }
+}
+
+/// What is kept of layer `index` under `checkpointing`.
+fn keep_layer(checkpointing: Checkpointing, index: usize, input: Tensor, saved: LayerSaved) -> Result<LayerTape> {
+    Ok(match checkpointing {
+        Checkpointing::None => LayerTape::Saved(Box::new(saved)),
+        Checkpointing::EverySecond if index % 2 == 1 => LayerTape::Saved(Box::new(saved)),
+        Checkpointing::EverySecond | Checkpointing::Full => LayerTape::Input(input),
+        Checkpointing::Offload => LayerTape::HostInput(input.to_device(&Device::Cpu)?),
+    })
+}
+
+/// What backward needs of a layer, run forward again where only its input was kept.
+fn recall(
+    layer: &Layer,
+    tape: LayerTape,
+    stream: &Stream<'_>,
+    ropes: &RopeTables,
+    device: &Device,
+) -> Result<Option<LayerSaved>> {
+    let input = match tape {
+        LayerTape::Nothing => return Ok(None),
+        LayerTape::Saved(saved) => return Ok(Some(*saved)),
+        LayerTape::Input(input) => input,
+        LayerTape::HostInput(input) => input.to_device(device)?,
+    };
+    let (_, saved) = layer.forward(&input, stream, ropes)?;
+    Ok(Some(saved))
+}

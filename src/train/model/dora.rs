@@ -1,0 +1,78 @@
+//! DoRA (arXiv:2402.09353): the update changes a row's direction, a trained magnitude its length.
+//!
+//! | name | shape | meaning |
+//! |---|---|---|
+//! | W | (out, in) | frozen weight |
+//! | m | (out,) | magnitude |
+//! | n | (out,) | n_j = norm of row j of W + s·B·A, a constant in the backward pass, as in PEFT |
+//! | g | (out,) | m / n |
+//!
+//! y = g ⊙ (x W^T + s·(x A^T) B^T). The row norms come without the (out, in) sum:
+//! n_j^2 = |W_j|^2 + 2 s B_j·(W A^T)_j + s^2 B_j (A A^T) B_j^T, which costs two products with r columns.
+
+use candle_core::{DType, Result, Tensor};
+
+use super::parameter::Trained;
+use crate::train::ops::matmul;
+
+/// The magnitude of one projection.
+#[derive(Clone, Debug)]
+pub(super) struct Dora {
+    pub magnitude: Trained,
+    /// (out,) F32, |W_j|^2.
+    pub weight_norm_squared: Tensor,
+}
+
+/// n and g of the current adapter.
+#[derive(Debug)]
+pub(super) struct DoraFactors {
+    /// (out,) F32
+    pub norm: Tensor,
+    /// (out,) F32
+    pub gain: Tensor,
+}
+
+impl Dora {
+    pub(super) fn factors(&self, weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64) -> Result<DoraFactors> {
+        let norm = norm_from(&self.weight_norm_squared, weight, a, b, scaling)?;
+        let gain = (&self.magnitude.value / &norm)?;
+        Ok(DoraFactors { norm, gain })
+    }
+}
+
+/// |W_j|^2 of each row of W (out, in), F32.
+pub(super) fn squared_row_norms(weight: &Tensor) -> Result<Tensor> {
+    weight.to_dtype(DType::F32)?.sqr()?.sum(1)
+}
+
+/// n_j = |(W + s·B·A)_j|, (out,) F32, from W (out, in) in any dtype, A (r, in) F32 and B (out, r) F32.
+pub(crate) fn update_norm(weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64) -> Result<Tensor> {
+    norm_from(&squared_row_norms(weight)?, weight, a, b, scaling)
+}
+
+fn norm_from(squared: &Tensor, weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64) -> Result<Tensor> {
+    // (r, out) rather than (out, r): the result of a product has the dtype of its left side, here F32.
+    let projected = matmul::nt(a, weight)?;
+    let along = (b * projected.t()?)?.sum(1)?;
+    let own = (matmul::nn(b, &matmul::nt(a, a)?)? * b)?.sum(1)?;
+    let squared = ((squared + (along * (2.0 * scaling))?)? + (own * (scaling * scaling))?)?;
+    squared.sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    #[test]
+    fn norms_equal_those_of_the_summed_weight() {
+        let random = |shape: (usize, usize)| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
+        let (weight, a, b) = (random((6, 5)), random((2, 5)), random((6, 2)));
+        let norm = update_norm(&weight, &a, &b, 0.5).unwrap();
+        let summed = (weight + (b.matmul(&a).unwrap() * 0.5).unwrap()).unwrap();
+        let expected = squared_row_norms(&summed).unwrap().sqrt().unwrap();
+        let difference = (norm - expected).unwrap().abs().unwrap().max(0).unwrap();
+        assert!(difference.to_scalar::<f32>().unwrap() < 1e-5);
+    }
+}

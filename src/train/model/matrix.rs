@@ -1,0 +1,49 @@
+//! The weight of a linear layer, in whatever storage it has.
+
+use candle_core::{Result, Tensor};
+
+use super::parameter::Trained;
+use crate::train::base::Weight;
+use crate::train::ops::matmul;
+
+/// W (out, in) of a linear layer.
+#[derive(Clone, Debug)]
+pub(super) enum Matrix {
+    Frozen(Weight),
+    Trained(Trained),
+}
+
+impl Matrix {
+    /// x W^T: x (T, in) to (T, out).
+    pub(super) fn nt(&self, x: &Tensor) -> Result<Tensor> {
+        matmul::nt(x, &self.dense()?)
+    }
+
+    /// dy W: dy (T, out) to (T, in).
+    pub(super) fn nn(&self, dy: &Tensor) -> Result<Tensor> {
+        matmul::nn(dy, &self.dense()?)
+    }
+
+    /// The weight as one dense tensor; a copy only where it is quantised.
+    pub(super) fn dense(&self) -> Result<Tensor> {
+        match self {
+            Self::Frozen(weight) => weight.dense(),
+            Self::Trained(trained) => Ok(trained.value.clone()),
+        }
+    }
+
+    pub(super) fn trained(&self) -> Option<&Trained> {
+        match self {
+            Self::Frozen(_) => None,
+            Self::Trained(trained) => Some(trained),
+        }
+    }
+
+    /// Rows `start..start + rows`.
+    pub(super) fn rows(&self, start: usize, rows: usize) -> Result<Self> {
+        Ok(match self {
+            Self::Frozen(weight) => Self::Frozen(weight.rows(start, rows)?),
+            Self::Trained(trained) => Self::Trained(trained.rows(start, rows)?),
+        })
+    }
+}

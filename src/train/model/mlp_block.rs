@@ -1,0 +1,68 @@
+//! The MLP half of a decoder layer: norm, gate and up, activation, down, residual.
+
+use candle_core::{Result, Tensor};
+
+use super::Stream;
+use super::attention_block::{backward_behind, forward_behind};
+use super::linear::LinearGroup;
+use super::norm::Norm;
+use super::saved::MlpSaved;
+use crate::train::ops::{glu, residual};
+
+/// x + norm_behind(down(act(gate(norm(x))) * up(norm(x))))
+#[derive(Debug)]
+pub(super) struct MlpBlock {
+    pub norm: Norm,
+    /// gate and up.
+    pub projections: LinearGroup,
+    pub activation: glu::Activation,
+    pub down: LinearGroup,
+    pub norm_behind: Option<Norm>,
+}
+
+impl MlpBlock {
+    /// The stream behind the block, (T, H), and what backward needs.
+    pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(Tensor, MlpSaved)> {
+        let dropout = stream.dropout.as_ref();
+        let (normed, rstd) = self.norm.forward(x)?;
+        let (projected, input_xa) = self.projections.forward(&normed, dropout)?;
+        drop(normed);
+        let [gate, up] = <[Tensor; 2]>::try_from(projected)
+            .map_err(|other| candle_core::Error::Msg(format!("mlp: {} projections instead of two", other.len())))?;
+        let inner = glu::forward(&gate, &up, self.activation)?;
+        let (mut outputs, down_xa) = self.down.forward(&inner, dropout)?;
+        drop(inner);
+        let (y, behind) = forward_behind(self.norm_behind.as_ref(), outputs.remove(0))?;
+        let saved = MlpSaved {
+            x: x.clone(),
+            rstd,
+            gate,
+            up,
+            input_xa,
+            down_xa,
+            behind,
+        };
+        Ok((residual::add(x, &y)?, saved))
+    }
+
+    /// The gradient with respect to the block's input; adds all gradients of the block.
+    pub(super) fn backward(&self, saved: MlpSaved, dy: Tensor, stream: &Stream<'_>) -> Result<Tensor> {
+        let dropout = stream.dropout.as_ref();
+        let d_down = backward_behind(self.norm_behind.as_ref(), saved.behind, &dy)?;
+        let inner = glu::forward(&saved.gate, &saved.up, self.activation)?;
+        let d_inner = self.down.backward(&inner, &saved.down_xa, vec![d_down], dropout, true)?;
+        drop((inner, saved.down_xa));
+        let d_inner = expect_gradient(d_inner)?;
+        let (d_gate, d_up) = glu::backward(&saved.gate, &saved.up, &d_inner, self.activation)?;
+        drop((d_inner, saved.gate, saved.up));
+        let (normed, _) = self.norm.forward(&saved.x)?;
+        let d_normed = self.projections.backward(&normed, &saved.input_xa, vec![d_gate, d_up], dropout, true)?;
+        drop(normed);
+        let d_x = self.norm.backward(&saved.x, &saved.rstd, &expect_gradient(d_normed)?)?;
+        residual::add(&dy, &d_x)
+    }
+}
+
+fn expect_gradient(dx: Option<Tensor>) -> Result<Tensor> {
+    dx.ok_or_else(|| candle_core::Error::Msg("a linear group without projections has no gradient".into()))
+}

@@ -1,0 +1,26 @@
+//! The decoder: one for all families, with a hand-written forward and backward pass over the flat token stream.
+//!
+//! Autograd keeps what it might need and computes gradients that nobody asks for; here each block says what it saves
+//! ([`LayerSaved`] is the whole list) and computes the gradients of what trains, and no others.
+
+mod attention_block;
+mod build;
+mod decoder;
+mod dora;
+mod dropout;
+mod layer;
+mod linear;
+mod matrix;
+mod mlp_block;
+mod norm;
+mod parameter;
+mod rope_tables;
+mod saved;
+mod stream;
+
+pub(crate) use build::Trainables;
+pub(crate) use decoder::{Decoder, Keep};
+pub(crate) use dora::update_norm;
+pub(crate) use dropout::DropoutKey;
+pub(crate) use rope_tables::RopeTables;
+pub(crate) use stream::Stream;

@@ -1,0 +1,56 @@
+//! Causal attention within documents, forward and backward, without the score matrix.
+//!
+//! | name | shape | meaning |
+//! |---|---|---|
+//! | `q`, `o` | (T, Hq, d) | queries, result; compute dtype |
+//! | `k`, `v` | (T, Hkv, d) | keys and values; query head h reads key head h / (Hq / Hkv) |
+//! | `lse` | (T, Hq) F32 | log of the sum of the exponentiated scores, saved for the backward |
+//! | `offsets` | (documents + 1,) | start of each document in the stream |
+//!
+//! In a document, with i and j counted from its start: s_ij = cap(scale q_i . k_j), cap(s) = c tanh(s / c) with soft-cap
+//! c (gemma2), else s; a query sees the keys j <= i with i - j < window. p = softmax of s over j, o_i = sum of p_ij v_j.
+//!
+//! Backward (Dao 2023, <https://arxiv.org/abs/2307.08691>): D_i = do_i . o_i, p_ij = exp(s_ij - lse_i),
+//! dp_ij = do_i . v_j, ds_ij = p_ij (dp_ij - D_i) (1 - (s_ij / c)^2 with a soft-cap), dq_i = scale sum of ds_ij k_j,
+//! dk_j = scale sum of ds_ij q_i, dv_j = sum of p_ij do_i.
+
+pub mod reference;
+mod settings;
+
+#[cfg(test)]
+mod tests;
+
+pub use settings::Settings;
+
+use candle_core::{Result, Tensor};
+
+/// Returns (o, lse).
+pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[u32], settings: &Settings) -> Result<(Tensor, Tensor)> {
+    settings::check(q, k, v, offsets)?;
+    reference::forward(q, k, v, offsets, settings)
+}
+
+/// What the forward took and gave, for [`backward`].
+#[derive(Clone, Copy, Debug)]
+pub struct Saved<'a> {
+    pub q: &'a Tensor,
+    pub k: &'a Tensor,
+    pub v: &'a Tensor,
+    pub o: &'a Tensor,
+    pub lse: &'a Tensor,
+}
+
+/// Gradients with respect to (q, k, v), from the gradient `d_o` (T, Hq, d) of the result.
+pub fn backward(
+    saved: Saved<'_>,
+    d_o: &Tensor,
+    offsets: &[u32],
+    settings: &Settings,
+) -> Result<(Tensor, Tensor, Tensor)> {
+    settings::check(saved.q, saved.k, saved.v, offsets)?;
+    super::shape::expect(saved.o, saved.q.dims(), "attention: o")?;
+    super::shape::expect(d_o, saved.q.dims(), "attention: d_o")?;
+    let (tokens, heads, _) = saved.q.dims3()?;
+    super::shape::expect(saved.lse, &[tokens, heads], "attention: lse")?;
+    reference::backward(saved, d_o, offsets, settings)
+}

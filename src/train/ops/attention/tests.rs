@@ -1,0 +1,102 @@
+//! Attention against autograd of its plain form in F64, and against the definition.
+
+use super::super::oracle::{assert_close, autograd, random};
+use super::*;
+
+fn settings(head_dim: usize) -> Settings {
+    Settings {
+        scale: 1.0 / (head_dim as f64).sqrt(),
+        window: None,
+        soft_cap: None,
+    }
+}
+
+/// The definition, query by query.
+fn naive(q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[u32], settings: &Settings) -> Tensor {
+    let (tokens, heads, head_dim) = q.dims3().unwrap();
+    let group = heads / k.dim(1).unwrap();
+    let read = |x: &Tensor| x.to_vec3::<f64>().unwrap();
+    let (q, k, v) = (read(q), read(k), read(v));
+    let mut o = vec![0.0; tokens * heads * head_dim];
+    for (i, head) in (0..tokens).flat_map(|i| (0..heads).map(move |head| (i, head))) {
+        let start = *offsets.iter().rfind(|start| **start as usize <= i).unwrap() as usize;
+        let first = start.max((i + 1).saturating_sub(settings.window.unwrap_or(usize::MAX)));
+        let score = |j: usize| {
+            let dot: f64 = q[i][head].iter().zip(&k[j][head / group]).map(|(a, b)| a * b).sum();
+            let score = dot * settings.scale;
+            settings.soft_cap.map_or(score, |cap| cap * (score / cap).tanh())
+        };
+        let weights: Vec<f64> = (first..=i).map(|j| score(j).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        for (weight, j) in weights.iter().zip(first..) {
+            for column in 0..head_dim {
+                o[(i * heads + head) * head_dim + column] += weight / sum * v[j][head / group][column];
+            }
+        }
+    }
+    Tensor::from_vec(o, (tokens, heads, head_dim), &candle_core::Device::Cpu).unwrap()
+}
+
+fn variants(head_dim: usize) -> [Settings; 4] {
+    let plain = settings(head_dim);
+    let windowed = Settings {
+        window: Some(3),
+        ..plain
+    };
+    let capped = Settings {
+        soft_cap: Some(0.7),
+        ..plain
+    };
+    let both = Settings {
+        window: Some(2),
+        ..capped
+    };
+    [plain, windowed, capped, both]
+}
+
+#[test]
+fn reference_matches_the_definition() {
+    let (q, k, v) = (random(&[11, 4, 8], 1), random(&[11, 2, 8], 2), random(&[11, 2, 8], 3));
+    let offsets = [0, 4, 4, 5, 11];
+    for settings in variants(8) {
+        let (o, _) = reference::forward(&q, &k, &v, &offsets, &settings).unwrap();
+        assert_close(&o, &naive(&q, &k, &v, &offsets, &settings), "o");
+    }
+}
+
+#[test]
+fn reference_gradients_match_autograd() {
+    let (q, k, v) = (random(&[7, 4, 8], 1), random(&[7, 2, 8], 2), random(&[7, 2, 8], 3));
+    let (d_o, offsets) = (random(&[7, 4, 8], 4), [0, 5, 7]);
+    for settings in variants(8) {
+        let (o, lse) = reference::forward(&q, &k, &v, &offsets, &settings).unwrap();
+        let saved = Saved {
+            q: &q,
+            k: &k,
+            v: &v,
+            o: &o,
+            lse: &lse,
+        };
+        let (dq, dk, dv) = reference::backward(saved, &d_o, &offsets, &settings).unwrap();
+        let expected = autograd(&[&q, &k, &v], &d_o, |inputs| {
+            Ok(reference::forward(&inputs[0], &inputs[1], &inputs[2], &offsets, &settings)?.0)
+        });
+        for (name, actual, expected) in [
+            ("dq", &dq, &expected[0]),
+            ("dk", &dk, &expected[1]),
+            ("dv", &dv, &expected[2]),
+        ] {
+            assert_close(actual, expected, name);
+        }
+    }
+}
+
+#[test]
+fn offsets_that_do_not_end_at_the_stream_are_refused() {
+    let (q, k) = (random(&[4, 2, 8], 1), random(&[4, 1, 8], 2));
+    let error = forward(&q, &k, &k, &[0, 3], &settings(8)).unwrap_err();
+    assert!(
+        error.to_string().contains("do not split a stream of 4 tokens"),
+        "{error}"
+    );
+}

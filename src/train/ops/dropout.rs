@@ -1,0 +1,189 @@
+//! Dropout whose mask is a function of (seed, element index) only.
+//!
+//! Element i of a tensor is dropped with probability p and multiplied by 1 / (1 - p) otherwise. With i = 64 g + 16 w + l
+//! (w < 4, l < 16), its random number is word w of Philox 4x32-10 (Salmon et al. 2011,
+//! <https://doi.org/10.1145/2063384.2063405>) at counter 16 g + l with the seed as key: sixteen neighbours take the same
+//! word of sixteen counters, so that a vector register computes them at once. Nothing is stored: recomputation, the
+//! backward (the same op on the gradient), any split into micro-batches and any number of threads see the same mask.
+
+use super::element::{Element, with_element};
+use super::simd::{LANES, multiversion};
+use super::storage::{Elements, Unwritten, is_fused, rows_per_task};
+use candle_core::{Result, Tensor};
+use rayon::prelude::*;
+use std::mem::MaybeUninit;
+
+/// Elements that share sixteen counters.
+const GROUP: u64 = 64;
+
+/// Drops elements of `x` (any shape) with probability `p` in [0, 1); element i of `x` has index i.
+///
+/// The gradient is the same op with the same seed on the gradient.
+pub fn apply(x: &Tensor, seed: u64, p: f64) -> Result<Tensor> {
+    apply_from(x, seed, 0, p)
+}
+
+/// As [`apply`] where `x` is part of a larger tensor, in which its first element has index `first_element`.
+pub fn apply_from(x: &Tensor, seed: u64, first_element: u64, p: f64) -> Result<Tensor> {
+    if !(0.0..1.0).contains(&p) {
+        candle_core::bail!("dropout: probability {p} is not in [0, 1)");
+    }
+    if p == 0.0 {
+        return Ok(x.clone());
+    }
+    if !is_fused(x) {
+        return reference::apply_from(x, seed, first_element, p);
+    }
+    let x = x.contiguous()?;
+    let mask = Mask::new(seed, p);
+    with_element!(x.dtype(), T => {
+        let values = Elements::<T>::new(&x)?;
+        let (task, mut y) = (rows_per_task(1), Unwritten::<T>::new(values.len()));
+        let blocks = y.slots().par_chunks_mut(task).zip(values.par_chunks(task)).enumerate();
+        blocks.for_each(|(block, (y, x))| apply_block(x, mask, first_element + (block * task) as u64, y));
+        // SAFETY: apply_block writes every element.
+        unsafe { y.into_tensor(x.dims()) }
+    })
+}
+
+/// What the factor of an element depends on besides its index.
+#[derive(Clone, Copy, Debug)]
+struct Mask {
+    seed: u64,
+    /// Random words below this are dropped.
+    threshold: u32,
+    /// Factor on what is kept.
+    scale: f32,
+}
+
+impl Mask {
+    fn new(seed: u64, p: f64) -> Self {
+        Self {
+            seed,
+            threshold: (p * 4_294_967_296.0) as u32,
+            scale: (1.0 / (1.0 - p)) as f32,
+        }
+    }
+
+    /// Factors of the 64 elements of group `group`.
+    #[inline(always)]
+    fn factors(self, group: u64) -> [[f32; LANES]; 4] {
+        let words = philox(group * LANES as u64, self.seed);
+        words.map(|words| words.map(|word| if word < self.threshold { 0.0 } else { self.scale }))
+    }
+}
+
+/// Philox 4x32 with ten rounds at the counters `first..first + 16`, `first` a multiple of 16: words by number and counter.
+#[inline(always)]
+fn philox(first: u64, key: u64) -> [[u32; LANES]; 4] {
+    const MULTIPLIERS: (u32, u32) = (0xD251_1F53, 0xCD9E_8D57);
+    let (mut key0, mut key1) = (key as u32, (key >> 32) as u32);
+    let low = std::array::from_fn(|lane| first as u32 + lane as u32);
+    let mut words = [low, [(first >> 32) as u32; LANES], [0; LANES], [0; LANES]];
+    for _ in 0..10 {
+        let mut next = [[0; LANES]; 4];
+        for lane in 0..LANES {
+            let first = u64::from(MULTIPLIERS.0) * u64::from(words[0][lane]);
+            let second = u64::from(MULTIPLIERS.1) * u64::from(words[2][lane]);
+            next[0][lane] = (second >> 32) as u32 ^ words[1][lane] ^ key0;
+            next[1][lane] = second as u32;
+            next[2][lane] = (first >> 32) as u32 ^ words[3][lane] ^ key1;
+            next[3][lane] = first as u32;
+        }
+        words = next;
+        key0 = key0.wrapping_add(0x9E37_79B9);
+        key1 = key1.wrapping_add(0xBB67_AE85);
+    }
+    words
+}
+
+multiversion! {
+    /// y = mask x for a block whose first element has index `first`.
+    fn apply_block<T: Element>(x: &[T], mask: Mask, first: u64, y: &mut [MaybeUninit<T>]) {
+        let mut done = 0;
+        while done < x.len() {
+            let index = first + done as u64;
+            let factors = mask.factors(index / GROUP);
+            let factors = &factors.as_flattened()[(index % GROUP) as usize..];
+            let end = (done + factors.len()).min(x.len());
+            for ((y, x), factor) in y[done..end].iter_mut().zip(&x[done..end]).zip(factors) {
+                y.write(T::narrow(x.widen() * factor));
+            }
+            done = end;
+        }
+    }
+}
+
+/// The op in plain candle ops; the mask is made on the host.
+pub mod reference {
+    use super::{GROUP, Mask};
+    use candle_core::{Result, Tensor};
+
+    /// See [`super::apply_from`].
+    pub fn apply_from(x: &Tensor, seed: u64, first_element: u64, p: f64) -> Result<Tensor> {
+        let mask = Mask::new(seed, p);
+        let end = first_element + x.elem_count() as u64;
+        let groups = first_element / GROUP..end.div_ceil(GROUP);
+        let factors: Vec<f32> = groups.flat_map(|group| mask.factors(group)).flatten().collect();
+        let first = (first_element % GROUP) as usize;
+        let factors = Tensor::from_slice(&factors[first..first + x.elem_count()], x.shape(), x.device())?;
+        x * factors.to_dtype(x.dtype())?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{DType, Device};
+
+    fn ones(count: usize) -> Tensor {
+        Tensor::ones(count, DType::F32, &Device::Cpu).unwrap()
+    }
+
+    /// First line of the known answers in Random123's `kat_vectors` for philox4x32-10.
+    #[test]
+    fn philox_gives_the_published_words() {
+        let first = philox(0, 0).map(|words| words[0]);
+        assert_eq!(first, [0x6627_E8D5, 0xE169_C58D, 0xBC57_AC4C, 0x9B00_DBD8]);
+    }
+
+    #[test]
+    fn fused_and_reference_forms_draw_the_same_mask() {
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let x = ones(40_000).to_dtype(dtype).unwrap();
+            let fused = apply_from(&x, 9, 77, 0.5).unwrap().to_dtype(DType::F32).unwrap();
+            let plain = reference::apply_from(&x, 9, 77, 0.5)
+                .unwrap()
+                .to_dtype(DType::F32)
+                .unwrap();
+            assert_eq!(fused.to_vec1::<f32>().unwrap(), plain.to_vec1::<f32>().unwrap());
+        }
+    }
+
+    #[test]
+    fn the_mask_does_not_depend_on_the_split() {
+        let whole = apply(&ones(1000), 7, 0.3).unwrap().to_vec1::<f32>().unwrap();
+        for split in [1, 37, 999] {
+            let first = apply(&ones(split), 7, 0.3).unwrap().to_vec1::<f32>().unwrap();
+            let rest = apply_from(&ones(1000 - split), 7, split as u64, 0.3).unwrap();
+            assert_eq!(whole, [first, rest.to_vec1::<f32>().unwrap()].concat());
+        }
+    }
+
+    #[test]
+    fn the_mean_is_kept_and_other_seeds_give_other_masks() {
+        let p = 0.25;
+        let first = apply(&ones(100_000), 1, p).unwrap();
+        let mean = first.mean_all().unwrap().to_scalar::<f32>().unwrap();
+        // Standard error of the mean: sqrt(p / (1 - p) / n) = 0.0018.
+        assert!((mean - 1.0).abs() < 0.009, "{mean}");
+        let second = apply(&ones(100_000), 2, p).unwrap();
+        assert_ne!(first.to_vec1::<f32>().unwrap(), second.to_vec1::<f32>().unwrap());
+    }
+
+    #[test]
+    fn zero_keeps_everything_and_one_is_refused() {
+        assert_eq!(apply(&ones(3), 1, 0.0).unwrap().to_vec1::<f32>().unwrap(), [1.0; 3]);
+        assert!(apply(&ones(3), 1, 1.0).is_err());
+    }
+}

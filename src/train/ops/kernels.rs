@@ -1,0 +1,42 @@
+//! Which form of the ops runs: fused or plain candle.
+
+use candle_core::{DType, Tensor};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// The form of the ops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kernels {
+    /// Own loops and kernels where they exist for the device and dtype, plain candle ops elsewhere.
+    #[default]
+    Fused,
+    /// Plain candle ops only: slower, and the way to tell whether a fault lies in a fused form.
+    Reference,
+}
+
+// Design note: a process-wide switch, set once from the command line. It changes no result beyond rounding, and passing
+// it through every layer would put an argument for bisecting faults into every signature.
+static REFERENCE: AtomicBool = AtomicBool::new(false);
+
+/// Selects the form of the ops for the whole process.
+pub fn set_kernels(kernels: Kernels) {
+    REFERENCE.store(kernels == Kernels::Reference, Relaxed);
+}
+
+/// The form that [`set_kernels`] selected.
+pub fn kernels() -> Kernels {
+    if REFERENCE.load(Relaxed) {
+        Kernels::Reference
+    } else {
+        Kernels::Fused
+    }
+}
+
+/// Dtype in which the reference forms keep statistics and sums of `dtype` values: F64 stays, all else is widened to F32.
+pub(super) fn wide(dtype: DType) -> DType {
+    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+/// `tensor` in the dtype of [`wide`].
+pub(super) fn widen(tensor: &Tensor) -> candle_core::Result<Tensor> {
+    tensor.to_dtype(wide(tensor.dtype()))
+}

@@ -1,0 +1,42 @@
+//! Language-model head and cross-entropy in one pass over chunks of tokens: full logits never exist.
+//!
+//! | name | shape | meaning |
+//! |---|---|---|
+//! | `hidden` | (T, H) | last hidden states, already normalised; compute dtype |
+//! | `weight` | (V, H) | the head (the embedding table where they are tied), any float dtype |
+//! | `targets` | (T,) | token to predict, or [`IGNORE`](crate::train::data::IGNORE) |
+//! | `z` | (chunk, V) F32 | logits of one chunk of target positions |
+//!
+//! z = cap(hidden weight^T), cap(z) = c tanh(z / c) with soft-cap c (gemma2), else z. loss = sum over the targets of
+//! log(sum(exp(z))) - z_target. With scale s: dz = s (softmax(z) - onehot(target)) (1 - (z / c)^2 with a soft-cap), made
+//! in place in the chunk; d_hidden = dz weight, d_weight += dz^T hidden. Positions without target cost nothing.
+
+pub mod reference;
+mod settings;
+
+#[cfg(test)]
+mod tests;
+
+pub use settings::{Output, Settings};
+
+use candle_core::{Result, Tensor};
+
+/// Loss of the stream and, with a gradient scale, the gradient with respect to `hidden`.
+pub fn forward(hidden: &Tensor, weight: &Tensor, targets: &[i64], settings: &Settings) -> Result<Output> {
+    settings::check(hidden, weight, targets)?;
+    reference::forward(hidden, weight, targets, settings, None)
+}
+
+/// As [`forward`], and adds the gradient with respect to the head to `weight_gradient`, (V, H) F32, in place (`+=`).
+/// Without a gradient scale it adds nothing.
+pub fn forward_with_weight_gradient(
+    hidden: &Tensor,
+    weight: &Tensor,
+    targets: &[i64],
+    settings: &Settings,
+    weight_gradient: &Tensor,
+) -> Result<Output> {
+    settings::check(hidden, weight, targets)?;
+    super::shape::expect(weight_gradient, weight.dims(), "loss_head: weight gradient")?;
+    reference::forward(hidden, weight, targets, settings, Some(weight_gradient))
+}

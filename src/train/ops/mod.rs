@@ -1,0 +1,25 @@
+//! The ops that a decoder is built from, each with its hand-written backward.
+//!
+//! Activations are contiguous (tokens, features) or (tokens, heads, head_dim) tensors in the compute dtype (F32, BF16 or
+//! F16); statistics and sums are kept in F32. Every op has a `reference` form in plain candle ops, which runs on any
+//! device and in F64 (it is the oracle of the tests), and a fused form for the CPU; [`set_kernels`] selects.
+
+pub mod attention;
+pub mod dropout;
+mod element;
+pub mod embedding;
+mod exponential;
+pub mod glu;
+mod kernels;
+pub mod loss_head;
+pub mod matmul;
+#[cfg(test)]
+mod oracle;
+pub mod residual;
+pub mod rms_norm;
+pub mod rope;
+mod shape;
+mod simd;
+mod storage;
+
+pub use kernels::{Kernels, kernels, set_kernels};

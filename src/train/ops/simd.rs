@@ -1,0 +1,129 @@
+//! One source, several instruction sets.
+//!
+//! Release builds target plain x86-64, that is SSE2. [`multiversion!`] compiles a function a second and a third time with
+//! AVX2 and AVX-512 enabled and picks one when it is called; the body is ordinary Rust that the compiler vectorises, so
+//! that the portable form is the same code. Sums in such a body run in [`LANES`] lanes, since the compiler may not
+//! reorder float additions by itself.
+
+/// Lanes that sums run in: the F32 values of one AVX-512 register.
+pub(super) const LANES: usize = 16;
+
+/// What the processor can do, among what the ops make use of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Level {
+    Portable,
+    Avx2,
+    Avx512,
+}
+
+/// The level of this processor; detection is cached by the standard library.
+#[inline]
+pub(super) fn level() -> Level {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let avx2 = is_x86_feature_detected!("avx2");
+        if avx2
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+        {
+            return Level::Avx512;
+        }
+        if avx2 {
+            return Level::Avx2;
+        }
+    }
+    Level::Portable
+}
+
+/// Compiles a function for each [`Level`] and calls the best one. Everything that the body calls in its hot loop must be
+/// `#[inline(always)]`, or it is compiled for the portable level.
+macro_rules! multiversion {
+    (
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident $(<$($t:ident: $bound:path),+>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
+    ) => {
+        $(#[$meta])*
+        $vis fn $name $(<$($t: $bound),+>)? ($($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            fn portable $(<$($t: $bound),+>)? ($($arg: $ty),*) $(-> $ret)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2")]
+            fn avx2 $(<$($t: $bound),+>)? ($($arg: $ty),*) $(-> $ret)? {
+                portable($($arg),*)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+            fn avx512 $(<$($t: $bound),+>)? ($($arg: $ty),*) $(-> $ret)? {
+                portable($($arg),*)
+            }
+
+            match $crate::train::ops::simd::level() {
+                // SAFETY: the processor has the features that the function is compiled for.
+                #[cfg(target_arch = "x86_64")]
+                $crate::train::ops::simd::Level::Avx512 => unsafe { avx512($($arg),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::train::ops::simd::Level::Avx2 => unsafe { avx2($($arg),*) },
+                _ => portable($($arg),*),
+            }
+        }
+    };
+}
+pub(super) use multiversion;
+
+/// Sum of `term(i)` for i in 0..len, in lanes.
+#[inline(always)]
+pub(super) fn sum(len: usize, term: impl Fn(usize) -> f32) -> f32 {
+    let mut lanes = [0f32; LANES];
+    let whole = len / LANES * LANES;
+    for start in (0..whole).step_by(LANES) {
+        for (lane, sum) in lanes.iter_mut().enumerate() {
+            *sum += term(start + lane);
+        }
+    }
+    for index in whole..len {
+        lanes[index - whole] += term(index);
+    }
+    // Pairwise, so that the error does not grow with the lanes.
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    multiversion! {
+        /// Doubles every value.
+        fn double(values: &mut [f32], by: f32) -> usize {
+            for value in values.iter_mut() {
+                *value *= by;
+            }
+            values.len()
+        }
+    }
+
+    #[test]
+    fn every_level_runs_the_same_body() {
+        let mut values = [1.0, 2.0, 3.0];
+        assert_eq!(double(&mut values, 2.0), 3);
+        assert_eq!(values, [2.0, 4.0, 6.0]);
+    }
+
+    #[test]
+    fn a_sum_takes_every_element_once() {
+        for len in [0, 1, 15, 16, 17, 100] {
+            assert_eq!(sum(len, |index| index as f32), (0..len).sum::<usize>() as f32);
+        }
+    }
+}

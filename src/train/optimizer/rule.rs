@@ -1,0 +1,22 @@
+//! What an update rule is.
+
+use candle_core::{Result, Tensor};
+
+use crate::train::Parameters;
+
+/// When and how far one update goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    /// Number of this update, from 1.
+    pub number: u64,
+    pub learning_rate: f64,
+}
+
+/// Changes parameters by their gradients.
+pub(super) trait UpdateRule: Send {
+    /// Updates `parameters.values` in place from `parameters.gradients`, which it leaves as they are.
+    fn update(&mut self, parameters: &Parameters, step: Step) -> Result<()>;
+
+    /// The rule's state: one-dimensional tensors by name, not copies. Whoever writes into them restores the state.
+    fn state(&self) -> Vec<(&'static str, Tensor)>;
+}

@@ -1,0 +1,130 @@
+//! The optimizer as the trainer sees it.
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use crate::recipe::{OptimizerKind, OptimizerSettings};
+use crate::train::{ParameterLayout, Parameters};
+
+use super::adamw::AdamW;
+use super::rule::{Step, UpdateRule};
+use super::sgd::Sgd;
+
+/// Name of the step count among the state tensors.
+const STEPS: &str = "steps";
+
+/// Turns gradients into parameter updates; keeps the state that this takes.
+pub struct Optimizer {
+    rule: Box<dyn UpdateRule>,
+    steps: u64,
+}
+
+/// A state that does not belong to this optimizer.
+#[derive(Debug, thiserror::Error)]
+pub enum OptimizerError {
+    #[error("optimizer state `{name}` is missing; the checkpoint was made with another optimizer")]
+    MissingState { name: String },
+    #[error(
+        "optimizer state `{name}` has shape {got:?} {got_dtype:?}; expected {expected:?} {expected_dtype:?}: \
+             the checkpoint was made with another adapter or optimizer"
+    )]
+    StateShape {
+        name: String,
+        got: Vec<usize>,
+        got_dtype: DType,
+        expected: Vec<usize>,
+        expected_dtype: DType,
+    },
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+}
+
+impl Optimizer {
+    /// An optimizer whose state is zero.
+    ///
+    /// # Errors
+    /// Those of candle, out of memory included.
+    pub fn new(settings: &OptimizerSettings, layout: &ParameterLayout, device: &Device) -> Result<Self> {
+        let rule: Box<dyn UpdateRule> = match settings.kind {
+            OptimizerKind::AdamW => Box::new(AdamW::new(settings, layout, device)?),
+            OptimizerKind::Sgd => Box::new(Sgd::new(settings, layout, device)?),
+            kind => candle_core::bail!("optimizer {kind:?} is not supported"),
+        };
+        Ok(Self { rule, steps: 0 })
+    }
+
+    /// Updates the values of `parameters` in place from their gradients, which stay as they are.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn step(&mut self, parameters: &Parameters, learning_rate: f64) -> Result<()> {
+        let number = self.steps + 1;
+        self.rule.update(parameters, Step { number, learning_rate })?;
+        self.steps = number;
+        Ok(())
+    }
+
+    /// Steps taken so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Bytes of the state.
+    pub fn state_bytes(&self) -> u64 {
+        let bytes = |tensor: &Tensor| (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
+        self.rule.state().iter().map(|(_, tensor)| bytes(tensor)).sum()
+    }
+
+    /// A copy of the whole state on the CPU, for a checkpoint: [`load_state`](Self::load_state) continues from it
+    /// exactly.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        let mut state = vec![(STEPS.to_owned(), Tensor::new(&[self.steps as i64], &Device::Cpu)?)];
+        for (name, tensor) in self.rule.state() {
+            // `copy` first: on the CPU, `to_device` would hand out the live buffer.
+            state.push((name.to_owned(), tensor.copy()?.to_device(&Device::Cpu)?));
+        }
+        Ok(state)
+    }
+
+    /// Continues from a state that [`state`](Self::state) returned.
+    ///
+    /// # Errors
+    /// A tensor is missing or has another shape or dtype; nothing has changed then.
+    pub fn load_state(&mut self, state: &[(String, Tensor)]) -> std::result::Result<(), OptimizerError> {
+        let find = |name: &str| {
+            let found = state.iter().find(|(other, _)| other == name);
+            found
+                .map(|(_, tensor)| tensor)
+                .ok_or_else(|| OptimizerError::MissingState { name: name.to_owned() })
+        };
+        let mut pairs = Vec::new();
+        for (name, live) in self.rule.state() {
+            let saved = find(name)?;
+            check_same_kind(name, saved, &live)?;
+            pairs.push((saved, live));
+        }
+        let steps = find(STEPS)?;
+        check_same_kind(STEPS, steps, &Tensor::zeros(1, DType::I64, &Device::Cpu)?)?;
+        let steps = steps.to_vec1::<i64>()?[0];
+        for (saved, live) in pairs {
+            live.slice_set(&saved.to_device(live.device())?.copy()?, 0, 0)?;
+        }
+        self.steps = steps.max(0) as u64;
+        Ok(())
+    }
+}
+
+fn check_same_kind(name: &str, saved: &Tensor, live: &Tensor) -> std::result::Result<(), OptimizerError> {
+    if saved.dims() == live.dims() && saved.dtype() == live.dtype() {
+        return Ok(());
+    }
+    Err(OptimizerError::StateShape {
+        name: name.to_owned(),
+        got: saved.dims().to_vec(),
+        got_dtype: saved.dtype(),
+        expected: live.dims().to_vec(),
+        expected_dtype: live.dtype(),
+    })
+}

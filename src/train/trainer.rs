@@ -1,0 +1,370 @@
+//! The trainer: micro-batches in, optimizer steps out.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use candle_core::{DType, Tensor};
+
+use super::adapter::{self, AdapterPlan, AdapterSlots, SavedAdapter};
+use super::base::BaseModel;
+use super::data::MicroBatch;
+use super::loss_scale::LossScale;
+use super::model::{Decoder, DropoutKey, Keep, RopeTables, Stream, Trainables, update_norm};
+use super::optimizer::{self, Optimizer};
+use super::stopwatch::Stopwatch;
+use super::{Evaluation, ParameterKind, ParameterLayout, Parameters, StepEvent, StepSeconds, TrainError};
+use crate::recipe::{Precision, Recipe};
+
+/// One fine-tuning in progress.
+///
+/// It holds what changes (adapter, gradients, optimizer state) and shares what does not (the base model).
+pub struct Trainer {
+    base: Arc<BaseModel>,
+    recipe: Recipe,
+    total_steps: u64,
+    trained: TrainedSet,
+    decoder: Decoder,
+    ropes: RopeTables,
+    optimizer: Optimizer,
+    loss_scale: Option<LossScale>,
+    step: u64,
+    tokens: u64,
+}
+
+/// What trains: an adapter, or the whole base model where there is no plan.
+#[derive(Debug)]
+struct TrainedSet {
+    plan: Option<AdapterPlan>,
+    slots: AdapterSlots,
+    parameters: Parameters,
+}
+
+impl Trainer {
+    /// A trainer with a fresh adapter from the recipe's seed, the adapter of `adapter_init`, or, with
+    /// `adapter: null`, all parameters of the base model. `total_steps` is what the learning-rate schedule spans.
+    ///
+    /// # Errors
+    ///
+    /// Adapter settings that do not fit the model, an adapter directory that cannot be read, memory.
+    pub fn new(base: Arc<BaseModel>, recipe: &Recipe, total_steps: u64) -> Result<Self, TrainError> {
+        let trained = TrainedSet::new(&base, recipe)?;
+        let decoder = Decoder::new(&base, &trained.trainables())?;
+        let device = base.device();
+        Ok(Self {
+            ropes: RopeTables::new(&base.architecture().ropes, device),
+            optimizer: Optimizer::new(&recipe.optimizer, &trained.parameters.layout, device)?,
+            loss_scale: (base.precision() == Precision::Fp16).then(LossScale::default),
+            recipe: recipe.clone(),
+            total_steps,
+            trained,
+            decoder,
+            base,
+            step: 0,
+            tokens: 0,
+        })
+    }
+
+    /// One optimizer step on a global batch. The gradient is that of the mean loss over all target tokens of the
+    /// global batch, however it is cut into micro-batches.
+    ///
+    /// The time of the loss head, which computes its gradient in the same pass, counts as forward;
+    /// [`StepSeconds::data`] is left to the caller.
+    ///
+    /// # Errors
+    ///
+    /// A global batch without any target, a token outside the vocabulary, a document longer than the model's
+    /// positions, memory. A loss that is not finite is no error.
+    pub fn step(&mut self, micro_batches: &[MicroBatch]) -> Result<StepEvent, TrainError> {
+        let targets = self.check(micro_batches)?;
+        let mut clock = Stopwatch::start(self.base.device())?;
+        let mut seconds = StepSeconds::default();
+        let mut event = StepEvent {
+            step: self.step + 1,
+            loss: 0.0,
+            learning_rate: self.next_learning_rate(),
+            grad_norm: 0.0,
+            tokens: 0,
+            target_tokens: targets,
+            seconds,
+        };
+        self.trained.parameters.gradients.zero_set()?;
+        let loss_scale = self.loss_scale.as_ref().map_or(1.0, LossScale::factor);
+        let gradient_scale = loss_scale / targets as f32;
+        for batch in micro_batches {
+            self.ropes.prepare(batch.longest())?;
+            let stream = Stream::new(batch, self.dropout(event.tokens), self.base.device())?;
+            let keep = Keep::ForBackward(self.recipe.gradient_checkpointing);
+            let (normed, tape) = self.decoder.forward(&stream, &self.ropes, keep)?;
+            let output = self.decoder.loss(&stream, &normed, Some(gradient_scale))?;
+            drop(normed);
+            seconds.forward += clock.lap_s()?;
+            if let Some(d_normed) = output.d_hidden {
+                self.decoder.backward(&stream, &self.ropes, tape, d_normed)?;
+            }
+            seconds.backward += clock.lap_s()?;
+            event.loss += output.loss_sum;
+            event.tokens += batch.tokens() as u64;
+        }
+        event.loss /= targets as f64;
+        event.grad_norm = self.update(event.learning_rate, loss_scale)?;
+        seconds.optimizer = clock.lap_s()?;
+        seconds.total = clock.total_s();
+        event.seconds = seconds;
+        self.step = event.step;
+        self.tokens += event.tokens;
+        Ok(event)
+    }
+
+    /// Loss and accuracy over held-out micro-batches, without dropout; changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Trainer::step`].
+    pub fn evaluate(&mut self, micro_batches: &[MicroBatch]) -> Result<Evaluation, TrainError> {
+        let targets = self.check(micro_batches)?;
+        let mut clock = Stopwatch::start(self.base.device())?;
+        let (mut loss, mut correct) = (0.0, 0);
+        for batch in micro_batches {
+            self.ropes.prepare(batch.longest())?;
+            let stream = Stream::new(batch, None, self.base.device())?;
+            let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+            let output = self.decoder.loss(&stream, &normed, None)?;
+            loss += output.loss_sum;
+            correct += output.correct;
+        }
+        Ok(Evaluation {
+            step: self.step,
+            tokens: self.tokens,
+            loss: loss / targets as f64,
+            accuracy: correct as f64 / targets as f64,
+            target_tokens: targets,
+            seconds: clock.lap_s()?,
+        })
+    }
+
+    /// Logits (tokens, V) F32 of one micro-batch, without dropout.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Trainer::step`]; targets are not needed.
+    pub fn logits(&mut self, batch: &MicroBatch) -> Result<Tensor, TrainError> {
+        self.check_tokens(batch)?;
+        self.ropes.prepare(batch.longest())?;
+        let stream = Stream::new(batch, None, self.base.device())?;
+        let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+        Ok(self.decoder.logits(&normed)?)
+    }
+
+    /// Runs one micro-batch forward and counts what it keeps for the backward pass.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Trainer::step`]; targets are not needed.
+    pub fn saved_bytes(&mut self, batch: &MicroBatch) -> Result<SavedBytes, TrainError> {
+        self.check_tokens(batch)?;
+        self.ropes.prepare(batch.longest())?;
+        let stream = Stream::new(batch, self.dropout(0), self.base.device())?;
+        let keep = Keep::ForBackward(self.recipe.gradient_checkpointing);
+        let (_, tape) = self.decoder.forward(&stream, &self.ropes, keep)?;
+        let (device, host) = tape.bytes();
+        Ok(SavedBytes { device, host })
+    }
+
+    /// What trains, with its gradients of the last step (after clipping).
+    pub fn parameters(&self) -> &Parameters {
+        &self.trained.parameters
+    }
+
+    /// What the adapter consists of; absent in full fine-tuning.
+    pub fn adapter_plan(&self) -> Option<&AdapterPlan> {
+        self.trained.plan.as_ref()
+    }
+
+    /// The base model.
+    pub fn base(&self) -> &Arc<BaseModel> {
+        &self.base
+    }
+
+    /// The optimizer, whose state a checkpoint keeps.
+    pub fn optimizer(&self) -> &Optimizer {
+        &self.optimizer
+    }
+
+    /// Optimizer steps taken.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    /// Tokens trained on, padding not counted.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    fn next_learning_rate(&self) -> f64 {
+        let peak = self.recipe.optimizer.learning_rate;
+        optimizer::learning_rate(&self.recipe.schedule, peak, self.step, self.total_steps)
+    }
+
+    /// The masks of the micro-batch that begins at `first_token` of the global batch.
+    fn dropout(&self, first_token: u64) -> Option<DropoutKey> {
+        let probability = self.recipe.adapter.as_ref().map_or(0.0, |adapter| adapter.dropout);
+        (probability > 0.0).then_some(DropoutKey {
+            probability,
+            seed: self.recipe.training.seed,
+            step: self.step,
+            first_token,
+        })
+    }
+
+    /// Unscales, clips and updates; returns the gradients' norm before clipping.
+    fn update(&mut self, learning_rate: f64, loss_scale: f32) -> Result<f64, TrainError> {
+        let parameters = &self.trained.parameters;
+        let gradients = &parameters.gradients;
+        if self.loss_scale.is_some() {
+            gradients.slice_set(&(gradients / f64::from(loss_scale))?, 0, 0)?;
+        }
+        let norm = match self.recipe.optimizer.max_grad_norm {
+            Some(max_norm) => optimizer::clip(gradients, max_norm)?,
+            None => optimizer::global_norm(gradients)?,
+        };
+        // A step in fp16 whose gradients overflowed is skipped, and the next one takes a smaller factor.
+        let skip = self.loss_scale.as_mut().is_some_and(|scale| !scale.keep(norm.is_finite()));
+        if !skip {
+            self.optimizer.step(parameters, learning_rate)?;
+        }
+        Ok(norm)
+    }
+
+    /// Checks every micro-batch and counts the targets, of which there must be one.
+    fn check(&self, micro_batches: &[MicroBatch]) -> Result<u64, TrainError> {
+        let (mut targets, mut tokens) = (0, 0);
+        for batch in micro_batches {
+            self.check_tokens(batch)?;
+            targets += batch.target_tokens();
+            tokens += batch.tokens();
+        }
+        if targets == 0 {
+            return Err(TrainError::NoTargets {
+                micro_batches: micro_batches.len(),
+                tokens,
+            });
+        }
+        Ok(targets as u64)
+    }
+
+    fn check_tokens(&self, batch: &MicroBatch) -> Result<(), TrainError> {
+        let architecture = self.base.architecture();
+        let vocabulary = architecture.vocabulary;
+        let inputs = batch.input_ids.iter().map(|token| i64::from(*token));
+        let targets = batch.targets.iter().copied().filter(|target| *target != super::data::IGNORE);
+        let unknown = inputs.chain(targets).find(|token| !(0..vocabulary as i64).contains(token));
+        if let Some(token) = unknown {
+            return Err(TrainError::UnknownToken { token, vocabulary });
+        }
+        if batch.longest() > architecture.max_positions {
+            return Err(TrainError::TooLong {
+                tokens: batch.longest(),
+                max_positions: architecture.max_positions,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that a micro-batch's forward pass keeps for its backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedBytes {
+    pub device: usize,
+    /// In host memory, for a device that is not the host.
+    pub host: usize,
+}
+
+impl TrainedSet {
+    fn new(base: &BaseModel, recipe: &Recipe) -> Result<Self, TrainError> {
+        let Some(settings) = &recipe.adapter else {
+            return Self::whole_model(base);
+        };
+        let plan = AdapterPlan::new(settings, &base.shape())?;
+        let mut layout = ParameterLayout::default();
+        let slots = plan.push_slots(&mut layout);
+        let parameters = Parameters::zeros(layout, base.device())?;
+        adapter::fill(&plan, &slots, &parameters, recipe.training.seed)?;
+        for (whole, slot) in plan.whole.iter().zip(&slots.whole) {
+            start_from(&parameters, *slot, &base.tensor(&whole.base_name)?)?;
+        }
+        start_magnitudes(base, &plan, &slots, &parameters)?;
+        if let Some(directory) = &settings.adapter_init {
+            SavedAdapter::read(directory)?.load_into(&parameters)?;
+        }
+        Ok(Self {
+            plan: Some(plan),
+            slots,
+            parameters,
+        })
+    }
+
+    /// Every parameter of the base model, in the checkpoint's order.
+    fn whole_model(base: &BaseModel) -> Result<Self, TrainError> {
+        let mut layout = ParameterLayout::default();
+        let tensors = base.architecture().tensors();
+        let slots: Vec<usize> = tensors
+            .iter()
+            .map(|tensor| layout.push(tensor.name.clone(), &tensor.shape, ParameterKind::Base))
+            .collect();
+        let parameters = Parameters::zeros(layout, base.device())?;
+        for (tensor, slot) in tensors.iter().zip(&slots) {
+            start_from(&parameters, *slot, &base.tensor(&tensor.name)?)?;
+        }
+        Ok(Self {
+            plan: None,
+            slots: AdapterSlots {
+                linears: Vec::new(),
+                whole: slots,
+            },
+            parameters,
+        })
+    }
+
+    fn trainables(&self) -> Trainables<'_> {
+        let mut trainables = Trainables {
+            parameters: &self.parameters,
+            adapters: HashMap::new(),
+            whole: HashMap::new(),
+        };
+        let Some(plan) = &self.plan else {
+            let slots = self.parameters.layout.slots().iter().enumerate();
+            trainables.whole = slots.map(|(index, slot)| (slot.name.as_str(), index)).collect();
+            return trainables;
+        };
+        for (linear, slots) in plan.linears.iter().zip(&self.slots.linears) {
+            trainables.adapters.insert(&linear.linear.name, (*slots, linear.scaling));
+        }
+        for (whole, slot) in plan.whole.iter().zip(&self.slots.whole) {
+            trainables.whole.insert(&whole.base_name, *slot);
+        }
+        trainables
+    }
+}
+
+/// Sets parameter `slot` to `value`.
+fn start_from(parameters: &Parameters, slot: usize, value: &Tensor) -> Result<(), TrainError> {
+    let value = value.to_dtype(DType::F32)?.flatten_all()?;
+    let offset = parameters.layout.slots()[slot].offset;
+    Ok(parameters.values.slice_set(&value, 0, offset)?)
+}
+
+/// Sets every DoRA magnitude to the row norms of its weight with the fresh adapter.
+fn start_magnitudes(
+    base: &BaseModel,
+    plan: &AdapterPlan,
+    slots: &AdapterSlots,
+    parameters: &Parameters,
+) -> Result<(), TrainError> {
+    for (linear, slots) in plan.linears.iter().zip(&slots.linears) {
+        let Some(magnitude) = slots.magnitude else { continue };
+        let weight = base.tensor(&format!("{}.weight", linear.linear.name))?;
+        let (a, b) = (parameters.value(slots.lora_a)?, parameters.value(slots.lora_b)?);
+        start_from(parameters, magnitude, &update_norm(&weight, &a, &b, linear.scaling)?)?;
+    }
+    Ok(())
+}

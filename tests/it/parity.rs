@@ -1,0 +1,161 @@
+//! The engine against PEFT: one set of checks, run on every model family.
+
+use peft_tune::recipe::{Checkpointing, Precision};
+use peft_tune::train::Trainer;
+use peft_tune::train::data::MicroBatch;
+
+use crate::golden::{
+    assert_close, assert_gradients, base, documents, folder, json, losses, numbers, recipe, relative_error, tensors,
+    whole_batch,
+};
+
+/// Relative tolerance in float32: the references' own float32 and float64 differ by up to 3e-6.
+const F32: f64 = 1e-5;
+
+/// Relative tolerance of a loss in bfloat16, whose 8 bits of mantissa give each activation an error of up to 4e-3; the
+/// mean over the tokens averages most of it away.
+const BF16: f64 = 2e-3;
+
+const FAMILIES: [&str; 5] = ["ref_llama", "ref_llama31", "ref_mistral", "ref_qwen2", "ref_qwen3"];
+
+fn trainer(reference: &str, precision: Precision) -> Trainer {
+    let mut recipe = recipe(&folder(reference).join("adapter_init"));
+    recipe.precision = precision;
+    Trainer::new(base(reference, precision), &recipe, 20).unwrap()
+}
+
+#[test]
+fn losses_of_twenty_steps_match() {
+    for family in FAMILIES {
+        let expected = json(&folder(family).join("ref.json"));
+        let actual = losses(&mut trainer(family, Precision::Fp32), &whole_batch(family), 20);
+        assert_close(&actual, &numbers(&expected["losses_f64"]), F32, &format!("{family} loss"));
+    }
+}
+
+#[test]
+fn every_gradient_matches_and_none_is_zero() {
+    for family in FAMILIES {
+        let mut trainer = trainer(family, Precision::Fp32);
+        let event = trainer.step(&whole_batch(family)).unwrap();
+        assert_gradients(trainer.parameters(), &folder(family).join("grads.safetensors"), F32);
+        let expected = numbers(&json(&folder(family).join("ref.json"))["grad_norms"])[0];
+        assert_close(&[event.grad_norm], &[expected], F32, family);
+        for index in 0..trainer.parameters().layout.slots().len() {
+            let gradient = trainer.parameters().gradient(index).unwrap();
+            let sum = gradient.abs().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();
+            assert!(sum > 0.0, "{family}: {}", trainer.parameters().layout.slots()[index].name);
+        }
+    }
+}
+
+#[test]
+fn masked_and_padded_losses_match() {
+    for family in FAMILIES {
+        let expected = json(&folder(family).join("ref.json"));
+        let mut trainer = trainer(family, Precision::Fp32);
+        for (key, ids, labels) in [
+            ("loss_labels_masked", "input_ids", "labels"),
+            ("loss_padded", "input_ids_pad", "labels_pad"),
+        ] {
+            let batch = MicroBatch::from_documents(&documents(family, ids, labels));
+            let loss = trainer.evaluate(&[batch]).unwrap().loss;
+            assert_close(&[loss], &[expected[key].as_f64().unwrap()], F32, &format!("{family} {key}"));
+        }
+    }
+}
+
+#[test]
+fn logits_match() {
+    for family in FAMILIES {
+        let expected = &tensors(&folder(family).join("logits.safetensors"))["logits"];
+        let logits = trainer(family, Precision::Fp32).logits(&whole_batch(family)[0]).unwrap();
+        let error = relative_error(&logits, &expected.flatten_to(1).unwrap());
+        assert!(error < F32, "{family}: {error:.1e}");
+    }
+}
+
+#[test]
+fn bf16_losses_stay_within_its_rounding() {
+    for family in FAMILIES {
+        let expected = json(&folder(family).join("ref.json"));
+        let actual = losses(&mut trainer(family, Precision::Bf16), &whole_batch(family), 20);
+        let expected = numbers(&expected["losses_bf16_base_fp32_adapter"]);
+        assert_close(&actual, &expected, BF16, &format!("{family} loss"));
+    }
+}
+
+#[test]
+fn checkpointing_changes_no_bit() {
+    for family in ["ref_llama", "ref_qwen3"] {
+        let run = |checkpointing| {
+            let mut recipe = recipe(&folder(family).join("adapter_init"));
+            recipe.gradient_checkpointing = checkpointing;
+            recipe.adapter.as_mut().unwrap().dropout = 0.1;
+            let mut trainer = Trainer::new(base(family, Precision::Fp32), &recipe, 20).unwrap();
+            let losses = losses(&mut trainer, &whole_batch(family), 3);
+            (losses, trainer.parameters().values.to_vec1::<f32>().unwrap())
+        };
+        let expected = run(Checkpointing::None);
+        for checkpointing in [Checkpointing::EverySecond, Checkpointing::Full, Checkpointing::Offload] {
+            assert!(run(checkpointing) == expected, "{family} {checkpointing:?}");
+        }
+    }
+}
+
+#[test]
+fn micro_batches_do_not_change_the_step() {
+    let family = "ref_llama";
+    let documents = documents(family, "input_ids", "labels");
+    let run = |batches: &[MicroBatch], dropout: f64| {
+        let mut recipe = recipe(&folder(family).join("adapter_init"));
+        recipe.adapter.as_mut().unwrap().dropout = dropout;
+        let mut trainer = Trainer::new(base(family, Precision::Fp32), &recipe, 20).unwrap();
+        losses(&mut trainer, batches, 20)
+    };
+    let whole = [MicroBatch::from_documents(&documents)];
+    let split: Vec<MicroBatch> = documents.iter().map(|row| MicroBatch::from_documents([row])).collect();
+    let expected = json(&folder("ref_variants").join("variants.json"));
+    let expected = numbers(&expected["grad_accum2_masked_token_normalised"]["losses"]);
+    assert_close(&run(&split, 0.0), &expected, F32, "two micro-batches");
+    assert_close(&run(&whole, 0.0), &expected, F32, "one micro-batch");
+    let (whole, split) = (run(&whole, 0.3), run(&split, 0.3));
+    assert_close(&split, &whole, F32, "with dropout");
+    assert!((whole[0] / expected[0] - 1.0).abs() > 1e-5, "dropout did nothing");
+}
+
+#[test]
+fn packed_documents_do_not_see_each_other() {
+    let expected = json(&folder("ref_variants").join("variants.json"));
+    let actual = losses(&mut trainer("ref_llama", Precision::Fp32), &whole_batch("ref_llama"), 20);
+    assert_close(&actual, &numbers(&expected["packed_two_docs"]["losses"]), F32, "packed loss");
+}
+
+#[test]
+fn the_second_spelling_of_the_config_gives_the_same_model() {
+    for family in FAMILIES {
+        let read = |name| {
+            let path = folder(family).join("model").join(name);
+            peft_tune::architecture::Architecture::from_config(&path).unwrap()
+        };
+        assert_eq!(read("config.json"), read("config.v5.json"), "{family}");
+    }
+}
+
+#[test]
+fn a_global_batch_without_target_says_so() {
+    let mut documents = documents("ref_llama", "input_ids", "labels");
+    documents.iter_mut().for_each(|row| row.labels.fill(-100));
+    let batch = MicroBatch::from_documents(&documents);
+    let error = trainer("ref_llama", Precision::Fp32).step(&[batch]).unwrap_err().to_string();
+    assert!(error.contains("64 tokens and not one target"), "{error}");
+}
+
+#[test]
+fn a_token_outside_the_vocabulary_is_named() {
+    let mut documents = documents("ref_llama", "input_ids", "labels");
+    documents[0].input_ids[3] = 512;
+    let batch = MicroBatch::from_documents(&documents);
+    let error = trainer("ref_llama", Precision::Fp32).step(&[batch]).unwrap_err().to_string();
+    assert!(error.contains("token 512 is outside the model's vocabulary of 512"), "{error}");
+}

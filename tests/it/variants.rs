@@ -1,0 +1,106 @@
+//! The engine against PEFT: kinds of adapter, optimizers and schedules, on the toy Llama.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use candle_core::Device;
+use peft_tune::recipe::{OptimizerKind, Precision, Recipe, ScheduleKind};
+use peft_tune::train::{BaseModel, Trainer};
+
+use crate::golden::{assert_close, assert_gradients, base, folder, json, losses, numbers, recipe, tensors, whole_batch};
+
+const F32: f64 = 1e-5;
+
+fn expected(variant: &str) -> Vec<f64> {
+    numbers(&json(&folder("ref_variants").join("variants.json"))[variant]["losses"])
+}
+
+fn assert_variant(variant: &str, base: Arc<BaseModel>) {
+    let recipe = recipe(&folder("ref_variants").join(variant));
+    let batch = whole_batch("ref_llama");
+    let mut trainer = Trainer::new(Arc::clone(&base), &recipe, 20).unwrap();
+    trainer.step(&batch).unwrap();
+    let gradients = folder("ref_variants").join(format!("{variant}.grads.safetensors"));
+    assert_gradients(trainer.parameters(), &gradients, F32);
+    let mut trainer = Trainer::new(base, &recipe, 20).unwrap();
+    assert_close(&losses(&mut trainer, &batch, 20), &expected(variant), F32, variant);
+}
+
+#[test]
+fn kinds_of_adapter_match() {
+    for variant in [
+        "attn_only",
+        "rslora",
+        "rank_pattern",
+        "layers_to_transform",
+        "lora_bias",
+        "dora",
+        "rslora_dora",
+        "modules_to_save_norm",
+    ] {
+        assert_variant(variant, base("ref_llama", Precision::Fp32));
+    }
+}
+
+#[test]
+fn an_adapter_of_principal_components_matches_on_its_residual_model() {
+    let model = base("ref_llama", Precision::Fp32);
+    let mut weights: BTreeMap<String, _> = model
+        .architecture()
+        .tensors()
+        .into_iter()
+        .map(|tensor| (tensor.name.clone(), model.tensor(&tensor.name).unwrap()))
+        .collect();
+    for (name, tensor) in tensors(&folder("ref_variants").join("pissa/residual_base.safetensors")) {
+        let name = name.replace("base_model.model.", "").replace(".base_layer", "");
+        assert!(weights.insert(name, tensor).is_some());
+    }
+    let architecture = model.architecture().clone();
+    let residual = BaseModel::from_tensors(architecture, weights, Precision::Fp32, &Device::Cpu).unwrap();
+    assert_variant("pissa", Arc::new(residual));
+}
+
+fn assert_training(variant: &str, change: impl FnOnce(&mut Recipe)) {
+    assert_training_within(F32, variant, change);
+}
+
+fn assert_training_within(tolerance: f64, variant: &str, change: impl FnOnce(&mut Recipe)) {
+    let mut recipe = recipe(&folder("ref_llama").join("adapter_init"));
+    change(&mut recipe);
+    let mut trainer = Trainer::new(base("ref_llama", Precision::Fp32), &recipe, 20).unwrap();
+    let actual = losses(&mut trainer, &whole_batch("ref_llama"), 20);
+    assert_close(&actual, &expected(variant), tolerance, variant);
+}
+
+#[test]
+fn optimizers_match() {
+    assert_training("adamw_wd0.1", |recipe| recipe.optimizer.weight_decay = 0.1);
+    assert_training("sgd_lr0.1", |recipe| {
+        recipe.optimizer.kind = OptimizerKind::Sgd;
+        recipe.optimizer.learning_rate = 0.1;
+        recipe.optimizer.momentum = 0.0;
+    });
+    assert_training("sgd_momentum0.9_lr0.1", |recipe| {
+        recipe.optimizer.kind = OptimizerKind::Sgd;
+        recipe.optimizer.learning_rate = 0.1;
+    });
+    // Its learning rate of 0.016 carries each step's rounding into the next ones, sixteen times as far as the others'.
+    assert_training_within(5e-5, "loraplus_ratio16_adamw", |recipe| {
+        recipe.optimizer.loraplus_ratio = Some(16.0);
+    });
+}
+
+#[test]
+fn schedules_and_clipping_match() {
+    assert_training("adamw_cosine_warmup4_of20_lr2e-3_clip0.5", |recipe| {
+        recipe.optimizer.learning_rate = 2e-3;
+        recipe.optimizer.max_grad_norm = Some(0.5);
+        recipe.schedule.kind = ScheduleKind::Cosine;
+        recipe.schedule.warmup = 4.0;
+    });
+    assert_training("adamw_linear_warmup4_of20_lr2e-3", |recipe| {
+        recipe.optimizer.learning_rate = 2e-3;
+        recipe.schedule.kind = ScheduleKind::Linear;
+        recipe.schedule.warmup = 4.0;
+    });
+}
