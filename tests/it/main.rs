@@ -11,3 +11,5 @@ mod golden;
 mod parity;
 /// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
 mod variants;
+/// The assets of the quickstart, and the generator that made them.
+mod quickstart;

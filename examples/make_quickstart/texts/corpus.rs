@@ -93,8 +93,13 @@ pub struct TaskRows {
 }
 
 impl TaskRows {
+    /// The rows that are shipped.
+    pub fn standard() -> Self {
+        Self::new(2000, 200)
+    }
+
     /// So many rows, no sentence twice.
-    pub fn new(train: usize, held_out: usize) -> Self {
+    fn new(train: usize, held_out: usize) -> Self {
         let (mut dice, oskel) = (Dice::new(TASK_SEED), Tongue::oskel());
         let mut said = BTreeSet::new();
         let mut rows = Vec::new();
@@ -148,7 +153,7 @@ mod tests {
 
     #[test]
     fn every_held_out_word_of_the_answers_stands_in_the_training_rows() {
-        let rows = TaskRows::new(2000, 200);
+        let rows = TaskRows::standard();
         let words = |rows: &[Vec<Message>]| -> BTreeSet<String> {
             rows.iter()
                 .flat_map(|row| row[1].1.trim_end_matches('.').split(' ').map(str::to_owned).collect::<Vec<_>>())
