@@ -103,7 +103,11 @@ fn head_dim(config: &Config, hidden_size: usize, heads: usize) -> Result<usize, 
 }
 
 fn dtype(config: &Config) -> Result<Option<Dtype>, ArchitectureError> {
-    let key = if config.mentions("dtype") { "dtype" } else { "torch_dtype" };
+    let key = if config.mentions("dtype") {
+        "dtype"
+    } else {
+        "torch_dtype"
+    };
     match config.optional_text(key)? {
         None => Ok(None),
         Some("float32") => Ok(Some(Dtype::F32)),
@@ -232,7 +236,10 @@ fn set_windows(
     if let Some(kinds) = &kinds
         && kinds.len() != architecture.layers.len()
     {
-        let rule = format!("{} entries, one for each of num_hidden_layers", architecture.layers.len());
+        let rule = format!(
+            "{} entries, one for each of num_hidden_layers",
+            architecture.layers.len()
+        );
         return Err(config.impossible("layer_types", format!("{} entries", kinds.len()), rule));
     }
     for (index, layer) in architecture.layers.iter_mut().enumerate() {
@@ -302,7 +309,10 @@ pub(super) mod tests {
 
     #[test]
     fn gemma3_reads_both_ropes_in_both_spellings() {
-        let old = parse("gemma3_text", r#", "head_dim": 32, "rope_theta": 1e6, "rope_local_base_freq": 1e4"#);
+        let old = parse(
+            "gemma3_text",
+            r#", "head_dim": 32, "rope_theta": 1e6, "rope_local_base_freq": 1e4"#,
+        );
         let new = parse(
             "gemma3_text",
             r#", "head_dim": 32, "rope_parameters": {
@@ -324,7 +334,8 @@ pub(super) mod tests {
         assert_eq!(windows(&parse("qwen2", off).unwrap()), [None; 3]);
         let gemma = parse("gemma2", r#", "sliding_window": 8"#).unwrap();
         assert_eq!(windows(&gemma), [Some(8), None, Some(8)]);
-        let typed = r#", "sliding_window": 8, "layer_types": ["full_attention", "sliding_attention", "full_attention"]"#;
+        let typed =
+            r#", "sliding_window": 8, "layer_types": ["full_attention", "sliding_attention", "full_attention"]"#;
         assert_eq!(windows(&parse("gemma2", typed).unwrap()), [None, Some(8), None]);
     }
 
@@ -333,7 +344,10 @@ pub(super) mod tests {
         assert!(parse("qwen2", "").unwrap().qkv_bias && !parse("qwen2", "").unwrap().output_bias);
         assert!(qwen3().query_key_norm && !llama().query_key_norm);
         let gemma = parse("gemma2", "").unwrap();
-        assert_eq!((gemma.attention_soft_cap, gemma.logit_soft_cap), (Some(50.0), Some(30.0)));
+        assert_eq!(
+            (gemma.attention_soft_cap, gemma.logit_soft_cap),
+            (Some(50.0), Some(30.0))
+        );
         assert!(gemma.tied_embeddings && gemma.norm_offset == 1.0);
         assert_eq!(phi3().ropes[0].rotary_dims, 8);
     }
@@ -343,9 +357,7 @@ pub(super) mod tests {
         let factors = r#""short_factor": [1,1,1,1,1,1,1,1], "long_factor": [2,2,2,2,2,2,2,2]"#;
         let phi = parse(
             "phi3",
-            &format!(
-                r#", "original_max_position_embeddings": 64, "rope_scaling": {{"type": "longrope", {factors}}}"#
-            ),
+            &format!(r#", "original_max_position_embeddings": 64, "rope_scaling": {{"type": "longrope", {factors}}}"#),
         );
         let RopeScaling::LongRope { attention_factor, .. } = &phi.unwrap().ropes[0].scaling else {
             panic!("not longrope")
@@ -359,9 +371,15 @@ pub(super) mod tests {
         let heads = message("llama", r#", "num_key_value_heads": 3"#);
         assert!(heads.contains("must be a divisor of num_attention_heads 4"), "{heads}");
         let family = message("bert", "");
-        assert!(family.contains("`bert`") && family.contains("llama, mistral"), "{family}");
+        assert!(
+            family.contains("`bert`") && family.contains("llama, mistral"),
+            "{family}"
+        );
         let rope = message("llama", r#", "rope_scaling": {"type": "dynamic", "factor": 2}"#);
-        assert!(rope.contains("key `rope_scaling.type`") && rope.contains("`dynamic`"), "{rope}");
+        assert!(
+            rope.contains("key `rope_scaling.type`") && rope.contains("`dynamic`"),
+            "{rope}"
+        );
         let odd = message("llama", r#", "head_dim": 15"#);
         assert!(odd.contains("head_dim"), "{odd}");
         let kinds = message("gemma2", r#", "layer_types": ["full_attention"]"#);

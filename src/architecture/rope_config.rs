@@ -39,7 +39,10 @@ pub(super) fn full_and_sliding(config: &Config, context: RopeContext) -> Result<
         Some(parameters) => one(config, Some(&parameters), context),
         None => Err(parameters.missing(kind)),
     };
-    Ok([of_kind("full_attention", context)?, of_kind("sliding_attention", local)?])
+    Ok([
+        of_kind("full_attention", context)?,
+        of_kind("sliding_attention", local)?,
+    ])
 }
 
 /// One rope from its own object, or from the top of the file where it has none.
@@ -151,10 +154,7 @@ fn longrope(
     let factors = |key: &str| {
         let factors = parameters.positives(key)?;
         if factors.len() != rotary_dims / 2 {
-            let rule = format!(
-                "{} numbers, one for each rotated pair of dimensions",
-                rotary_dims / 2
-            );
+            let rule = format!("{} numbers, one for each rotated pair of dimensions", rotary_dims / 2);
             return Err(parameters.impossible(key, format!("{} numbers", factors.len()), rule));
         }
         Ok(factors)

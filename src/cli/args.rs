@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::CliError;
+use super::{CliError, choose, export, pareto, query, schema, search, show, studies, worker};
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
 #[derive(Debug, Parser)]
@@ -15,7 +15,17 @@ struct Arguments {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    Search(search::Args),
+    Show(show::Args),
+    Pareto(pareto::Args),
+    Query(query::Args),
+    Studies(studies::Args),
+    Export(export::Args),
+    Schema(schema::Args),
+    #[command(hide = true)]
+    Worker(worker::Args),
+}
 
 /// Runs the program and returns its exit code: 0 done, 1 failed while running, 2 bad input or usage.
 pub fn main() -> ExitCode {
@@ -30,5 +40,14 @@ pub fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Result<(), CliError> {
-    match command {}
+    match command {
+        Command::Search(args) => search::run(args),
+        Command::Show(args) => show::run(args),
+        Command::Pareto(args) => pareto::run(args),
+        Command::Query(args) => query::run(args),
+        Command::Studies(args) => studies::run(args),
+        Command::Export(args) => export::run(args, choose::choose),
+        Command::Schema(args) => schema::run(args),
+        Command::Worker(args) => worker::run(args),
+    }
 }

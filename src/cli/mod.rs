@@ -6,7 +6,19 @@
 )]
 
 mod args;
+mod choose;
+mod database;
 mod error;
+mod export;
+mod output;
+mod pareto;
+mod progress;
+mod query;
+mod schema;
+mod search;
+mod show;
+mod studies;
+mod worker;
 
 pub use args::main;
 pub use error::CliError;

@@ -1,1 +1,9 @@
-//! Summaries of a study as text, HTML and JSON.
+//! Summaries of a study as text and JSON.
+
+mod number;
+mod summary;
+mod table;
+
+pub use number::{bytes, duration, metric_heading, metric_value, param_value, significant};
+pub use summary::{Counts, FrontRow, Recommendation, Summary, SummaryInput, front_table};
+pub use table::{Align, TextTable, printable};

@@ -86,22 +86,155 @@ impl SearchSpace {
         if !self.is_active(parameter, params) {
             return self.count(index + 1, params);
         }
-        let matters = self.parameters.iter().any(|other| {
-            other
-                .condition
-                .as_ref()
-                .is_some_and(|condition| condition.parameter == parameter.name)
-        });
         let size = parameter.distribution.cardinality()?;
-        if !matters {
-            return size.checked_mul(self.count(index + 1, params)?);
-        }
+        let asked = self.values_asked_for(&parameter.name);
+        // Only the values that some condition asks for are told apart; one other value stands for all the rest.
         let mut total = 0u64;
-        for value in (0..size).filter_map(|number| parameter.distribution.nth(number)) {
-            params.insert(parameter.name.clone(), value);
+        let mut others = size;
+        for value in asked.iter().filter(|value| parameter.distribution.contains(value)) {
+            params.insert(parameter.name.clone(), (*value).clone());
             total = total.checked_add(self.count(index + 1, params)?)?;
+            others -= 1;
         }
         params.remove(&parameter.name);
+        if others > 0 {
+            total = total.checked_add(others.checked_mul(self.count(index + 1, params)?)?)?;
+        }
         Some(total)
+    }
+
+    /// The different values of `name` that conditions ask for.
+    fn values_asked_for(&self, name: &str) -> Vec<&ParamValue> {
+        let mut values: Vec<&ParamValue> = Vec::new();
+        for condition in self
+            .parameters
+            .iter()
+            .filter_map(|parameter| parameter.condition.as_ref())
+            .filter(|condition| condition.parameter == name)
+        {
+            for value in &condition.values {
+                if !values.contains(&value) {
+                    values.push(value);
+                }
+            }
+        }
+        values
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::space::Scale;
+
+    fn choices(names: &[&str]) -> Distribution {
+        Distribution::Categorical {
+            choices: names.iter().map(|name| ParamValue::from(*name)).collect(),
+        }
+    }
+
+    fn parameter(name: &str, distribution: Distribution) -> Parameter {
+        Parameter {
+            name: name.into(),
+            distribution,
+            condition: None,
+            affects: None,
+        }
+    }
+
+    /// optimizer in {adamw, sgd}; nesterov in {yes, no} for sgd; rank 4..=8 by 2; momentum in 3 steps for sgd.
+    fn space() -> SearchSpace {
+        let sgd = || {
+            Some(Condition {
+                parameter: "optimizer".into(),
+                values: vec!["sgd".into()],
+            })
+        };
+        SearchSpace {
+            parameters: vec![
+                parameter("optimizer", choices(&["adamw", "sgd"])),
+                parameter(
+                    "rank",
+                    Distribution::Int {
+                        low: 4,
+                        high: 8,
+                        scale: Scale::Linear,
+                        step: 2,
+                    },
+                ),
+                Parameter {
+                    condition: sgd(),
+                    ..parameter("nesterov", choices(&["yes", "no"]))
+                },
+                Parameter {
+                    condition: sgd(),
+                    ..parameter(
+                        "momentum",
+                        Distribution::Float {
+                            low: 0.8,
+                            high: 0.9,
+                            scale: Scale::Linear,
+                            step: Some(0.05),
+                        },
+                    )
+                },
+            ],
+        }
+    }
+
+    #[test]
+    fn cardinality_counts_conditional_parameters_only_where_they_exist() {
+        assert_eq!(space().cardinality(), Some(3 + 3 * 2 * 3));
+    }
+
+    #[test]
+    fn cardinality_of_a_wide_parent_is_counted_without_walking_it() {
+        let mut space = space();
+        space.parameters[0].distribution = Distribution::Int {
+            low: 0,
+            high: 1_000_000_000_000,
+            scale: Scale::Linear,
+            step: 1,
+        };
+        for parameter in &mut space.parameters[2..] {
+            parameter.condition.as_mut().unwrap().values = vec![ParamValue::Int(7), ParamValue::Int(9)];
+        }
+        assert_eq!(space.cardinality(), Some(3 * 1_000_000_000_001 - 2 * 3 + 2 * 3 * 6));
+    }
+
+    #[test]
+    fn cardinality_is_the_number_of_params_a_fine_net_of_points_reaches() {
+        let space = space();
+        let mut seen = BTreeSet::new();
+        let ticks = [0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95];
+        for index in 0..ticks.len().pow(4) {
+            let point: Vec<f64> = (0..4)
+                .map(|axis| ticks[index / ticks.len().pow(axis) % ticks.len()])
+                .collect();
+            seen.insert(serde_json::to_string(&space.params_at(&point)).unwrap());
+        }
+        assert_eq!(seen.len() as u64, space.cardinality().unwrap());
+    }
+
+    proptest! {
+        #[test]
+        fn params_come_back_from_their_point(point in prop::collection::vec(0.0..=1.0f64, 4)) {
+            let space = space();
+            let params = space.params_at(&point);
+            let again = space.point_of(&params).unwrap();
+            prop_assert_eq!(space.params_at(&again), params);
+        }
+    }
+
+    #[test]
+    fn params_that_lack_an_active_parameter_have_no_point() {
+        let mut params = space().params_at(&[0.9, 0.5, 0.5, 0.5]);
+        assert!(params.contains_key("momentum"));
+        params.remove("momentum");
+        assert_eq!(space().point_of(&params), None);
     }
 }

@@ -1,1 +1,30 @@
 //! The results database: the only SQL of the program.
+//!
+//! One SQLite file holds any number of studies. [`Store`] opens, migrates and writes it; `docs/database.md` lists its
+//! tables and views, which are a public interface: people and other programs query them.
+//!
+//! What is promised when the process is killed at any moment: a trial that was committed stays, a trial that was running
+//! is handed back to be repeated, and the file passes `pragma integrity_check`.
+
+mod detail;
+mod error;
+mod files;
+mod inheritance;
+mod lock;
+mod open;
+mod query;
+mod record;
+mod row;
+mod state;
+mod statement;
+mod step;
+mod study;
+mod trial;
+
+pub use detail::{PhaseSteps, TrialDetail};
+pub use error::{QueryError, StoreError};
+pub use lock::StudyLock;
+pub use open::Store;
+pub use query::{RowSink, SqlValue};
+pub use record::{DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, StepRecord, StudyRecord};
+pub use study::{OpenStudy, StudyId, StudyOverview};

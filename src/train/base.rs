@@ -4,45 +4,20 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
+use rand::{RngExt, SeedableRng};
+use rand_distr::StandardNormal;
+use rand_pcg::Pcg64;
+use sha2::{Digest, Sha256};
 
 use super::adapter::{BaseShape, LinearShape, ParameterShape};
+use super::weight::{Weight, compute_dtype};
 use super::weights::Checkpoint;
 use super::{TrainError, WeightsError};
-use crate::architecture::{Architecture, LM_HEAD};
+use crate::architecture::{Architecture, LM_HEAD, TensorShape};
 use crate::recipe::Precision;
 
 /// Name of the file that describes a model.
 pub(super) const CONFIG: &str = "config.json";
-
-/// A weight as the precision stores it.
-#[derive(Clone, Debug)]
-pub(crate) enum Weight {
-    /// F32, F16 or BF16.
-    Dense(Tensor),
-}
-
-impl Weight {
-    /// Bytes of the weight with its block constants.
-    pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Self::Dense(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
-        }
-    }
-
-    /// Rows `start..start + rows`, without a copy.
-    pub(crate) fn rows(&self, start: usize, rows: usize) -> candle_core::Result<Self> {
-        match self {
-            Self::Dense(tensor) => Ok(Self::Dense(tensor.narrow(0, start, rows)?)),
-        }
-    }
-
-    /// The weight as one dense tensor; a copy only where it is quantised.
-    pub(crate) fn dense(&self) -> candle_core::Result<Tensor> {
-        match self {
-            Self::Dense(tensor) => Ok(tensor.clone()),
-        }
-    }
-}
 
 /// A base model in memory. Nothing in it changes after loading.
 #[derive(Debug)]
@@ -64,10 +39,10 @@ impl BaseModel {
         let checkpoint = Checkpoint::open(directory)?;
         let expected = architecture.tensors();
         checkpoint.check(&expected, |name| is_ignored(name, &architecture))?;
-        let dtype = compute_dtype(precision);
         let mut weights = BTreeMap::new();
         for tensor in expected {
-            let weight = Weight::Dense(checkpoint.tensor(&tensor.name, &tensor.shape, dtype, device)?);
+            let linear = is_linear(&tensor.name, &architecture);
+            let weight = Weight::load(&checkpoint, &tensor, linear, precision, device)?;
             weights.insert(tensor.name, weight);
         }
         Ok(Self {
@@ -89,7 +64,6 @@ impl BaseModel {
         precision: Precision,
         device: &Device,
     ) -> Result<Self, TrainError> {
-        let dtype = compute_dtype(precision);
         let mut weights = BTreeMap::new();
         for expected in architecture.tensors() {
             let Some(tensor) = tensors.remove(&expected.name) else {
@@ -105,8 +79,9 @@ impl BaseModel {
                 }
                 .into());
             }
-            let tensor = tensor.to_device(device)?.to_dtype(dtype)?.contiguous()?;
-            weights.insert(expected.name, Weight::Dense(tensor));
+            let linear = is_linear(&expected.name, &architecture);
+            let weight = Weight::store(tensor, &expected.name, linear, precision, device)?;
+            weights.insert(expected.name, weight);
         }
         Ok(Self {
             architecture,
@@ -114,6 +89,27 @@ impl BaseModel {
             device: device.clone(),
             weights,
         })
+    }
+
+    /// A model that has learned nothing: matrices normal with deviation 0.02, norms 1, biases 0, each tensor from a
+    /// generator of its own that `seed` and its name decide.
+    ///
+    /// # Errors
+    ///
+    /// Memory.
+    pub fn random(
+        architecture: Architecture,
+        seed: u64,
+        precision: Precision,
+        device: &Device,
+    ) -> Result<Self, TrainError> {
+        let mut tensors = BTreeMap::new();
+        for tensor in architecture.tensors() {
+            let values = random_start(&tensor, seed, architecture.norm_offset);
+            let value = Tensor::from_vec(values, tensor.shape, &Device::Cpu)?;
+            tensors.insert(tensor.name, value);
+        }
+        Self::from_tensors(architecture, tensors, precision, device)
     }
 
     /// The model's dimensions.
@@ -141,13 +137,13 @@ impl BaseModel {
         self.weights.values().map(Weight::bytes).sum()
     }
 
-    /// The tensor `name` of the checkpoint, dense.
+    /// The tensor `name` of the checkpoint: in the dtype it is stored in, F32 where it is quantised.
     ///
     /// # Errors
     ///
     /// The architecture has no such tensor.
     pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
-        Ok(self.weight(name)?.dense()?)
+        Ok(self.weight(name)?.exact()?)
     }
 
     /// Names and shapes of what an adapter can attach to.
@@ -164,10 +160,13 @@ impl BaseModel {
             }));
         }
         let of_linear = |name: &str| {
-            let module = name.strip_suffix(".weight").or_else(|| name.strip_suffix(".bias"));
-            module.is_some_and(|module| modules.iter().any(|linear| module.ends_with(linear.name)))
+            let weight = name.strip_suffix("bias").map(|module| format!("{module}weight"));
+            is_linear(weight.as_deref().unwrap_or(name), architecture)
         };
-        let others = architecture.tensors().into_iter().filter(|tensor| !of_linear(&tensor.name));
+        let others = architecture
+            .tensors()
+            .into_iter()
+            .filter(|tensor| !of_linear(&tensor.name));
         BaseShape {
             layers: architecture.layers.len(),
             linears,
@@ -186,6 +185,22 @@ impl BaseModel {
     }
 }
 
+fn random_start(tensor: &TensorShape, seed: u64, norm_offset: f32) -> Vec<f32> {
+    let elements: usize = tensor.shape.iter().product();
+    if tensor.name.ends_with(".bias") {
+        return vec![0.0; elements];
+    }
+    if tensor.shape.len() == 1 {
+        return vec![1.0 - norm_offset; elements];
+    }
+    let mut digest = Sha256::new();
+    digest.update(seed.to_le_bytes());
+    digest.update(tensor.name.as_bytes());
+    let mut generator = Pcg64::from_seed(digest.finalize().into());
+    let mut normal = || 0.02 * generator.sample::<f32, _>(StandardNormal);
+    (0..elements).map(|_| normal()).collect()
+}
+
 fn missing(tensor: String) -> WeightsError {
     WeightsError::MissingTensor {
         path: "memory".into(),
@@ -194,13 +209,13 @@ fn missing(tensor: String) -> WeightsError {
     }
 }
 
-/// Dtype in which a precision computes.
-pub(crate) fn compute_dtype(precision: Precision) -> DType {
-    match precision {
-        Precision::Fp32 => DType::F32,
-        Precision::Fp16 => DType::F16,
-        Precision::Bf16 | Precision::Int8 | Precision::Nf4 | Precision::Nf4Double => DType::BF16,
-    }
+/// Whether `name` is the weight of a linear layer of the decoder.
+fn is_linear(name: &str, architecture: &Architecture) -> bool {
+    let Some(module) = name.strip_suffix(".weight") else {
+        return false;
+    };
+    let modules = architecture.linear_modules();
+    modules.iter().any(|linear| module.ends_with(linear.name))
 }
 
 /// Tensors that published checkpoints carry beside the parameters: buffers of old library versions, and a copy of the

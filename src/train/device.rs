@@ -26,6 +26,13 @@ pub fn open(name: &str) -> Result<Device, DeviceError> {
     })
 }
 
+/// Name of the device to use where none is asked for: the first GPU where the program was built for one and finds it,
+/// else the CPU.
+pub fn default_name() -> &'static str {
+    let gpu = candle_core::utils::cuda_is_available() && Device::new_cuda(0).is_ok();
+    if gpu { "cuda" } else { "cpu" }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

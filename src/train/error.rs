@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::adapter::AdapterError;
+use super::quant::QuantError;
 use crate::architecture::ArchitectureError;
 
 /// A checkpoint that cannot be loaded.
@@ -16,6 +17,12 @@ pub enum WeightsError {
 
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },
+
+    #[error("cannot write {path}: {source}")]
+    Write {
+        path: PathBuf,
+        source: safetensors::SafeTensorError,
+    },
 
     #[error("{path} is not a whole safetensors file: {source}; download it again")]
     Damaged {
@@ -68,11 +75,7 @@ pub enum WeightsError {
     },
 
     #[error("tensor `{tensor}` in {path} is stored as {got}; supported are F32, F16 and BF16")]
-    Dtype {
-        path: PathBuf,
-        tensor: String,
-        got: String,
-    },
+    Dtype { path: PathBuf, tensor: String, got: String },
 
     #[error(
         "tensor `{tensor}` in {path} holds a value that is not finite as {dtype}, at element {element}; take another \
@@ -84,6 +87,9 @@ pub enum WeightsError {
         dtype: &'static str,
         element: usize,
     },
+
+    #[error("tensor `{tensor}`: {source}")]
+    Quantised { tensor: String, source: QuantError },
 
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
@@ -106,16 +112,16 @@ pub enum DeviceError {
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     #[error(transparent)]
-    Architecture(#[from] ArchitectureError),
+    Architecture(Box<ArchitectureError>),
 
     #[error(transparent)]
-    Weights(#[from] WeightsError),
+    Weights(Box<WeightsError>),
 
     #[error(transparent)]
     Device(#[from] DeviceError),
 
     #[error(transparent)]
-    Adapter(#[from] AdapterError),
+    Adapter(Box<AdapterError>),
 
     #[error(
         "the {micro_batches} micro-batch(es) of this step hold {tokens} tokens and not one target; raise \
@@ -127,6 +133,12 @@ pub enum TrainError {
     UnknownToken { token: i64, vocabulary: usize },
 
     #[error(
+        "the trained bias of `{module}` cannot be merged, since the layer has no bias of its own; keep the adapter \
+         apart, or train without `lora_bias`"
+    )]
+    NoBiasToMergeInto { module: String },
+
+    #[error(
         "a document of {tokens} tokens is longer than the {max_positions} positions of this model; lower \
          `sequence_length`"
     )]
@@ -134,4 +146,31 @@ pub enum TrainError {
 
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
+}
+
+// Design note: the large errors are boxed, so that a `Result` that is nearly always `Ok` stays small.
+impl From<ArchitectureError> for TrainError {
+    fn from(error: ArchitectureError) -> Self {
+        Self::Architecture(Box::new(error))
+    }
+}
+
+impl From<WeightsError> for TrainError {
+    fn from(error: WeightsError) -> Self {
+        Self::Weights(Box::new(error))
+    }
+}
+
+impl From<AdapterError> for TrainError {
+    fn from(error: AdapterError) -> Self {
+        Self::Adapter(Box::new(error))
+    }
+}
+
+impl TrainError {
+    /// Whether the device had no memory left: the outcome of a setting, rather than a fault.
+    pub fn out_of_memory(&self) -> bool {
+        // candle passes the driver's error on as text only.
+        matches!(self, Self::Candle(error) if error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"))
+    }
 }

@@ -1,18 +1,18 @@
 //! The trainer: micro-batches in, optimizer steps out.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 
-use super::adapter::{self, AdapterPlan, AdapterSlots, SavedAdapter};
+use super::adapter::AdapterPlan;
 use super::base::BaseModel;
 use super::data::MicroBatch;
 use super::loss_scale::LossScale;
-use super::model::{Decoder, DropoutKey, Keep, RopeTables, Stream, Trainables, update_norm};
+use super::model::{Decoder, DropoutKey, Keep, RopeTables, Stream};
 use super::optimizer::{self, Optimizer};
 use super::stopwatch::Stopwatch;
-use super::{Evaluation, ParameterKind, ParameterLayout, Parameters, StepEvent, StepSeconds, TrainError};
+use super::trained_set::TrainedSet;
+use super::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
 use crate::recipe::{Precision, Recipe};
 
 /// One fine-tuning in progress.
@@ -29,14 +29,6 @@ pub struct Trainer {
     loss_scale: Option<LossScale>,
     step: u64,
     tokens: u64,
-}
-
-/// What trains: an adapter, or the whole base model where there is no plan.
-#[derive(Debug)]
-struct TrainedSet {
-    plan: Option<AdapterPlan>,
-    slots: AdapterSlots,
-    parameters: Parameters,
 }
 
 impl Trainer {
@@ -200,6 +192,11 @@ impl Trainer {
         self.tokens
     }
 
+    /// What trains, with the names that lead there.
+    pub(super) fn trained(&self) -> &TrainedSet {
+        &self.trained
+    }
+
     fn next_learning_rate(&self) -> f64 {
         let peak = self.recipe.optimizer.learning_rate;
         optimizer::learning_rate(&self.recipe.schedule, peak, self.step, self.total_steps)
@@ -228,7 +225,10 @@ impl Trainer {
             None => optimizer::global_norm(gradients)?,
         };
         // A step in fp16 whose gradients overflowed is skipped, and the next one takes a smaller factor.
-        let skip = self.loss_scale.as_mut().is_some_and(|scale| !scale.keep(norm.is_finite()));
+        let skip = self
+            .loss_scale
+            .as_mut()
+            .is_some_and(|scale| !scale.keep(norm.is_finite()));
         if !skip {
             self.optimizer.step(parameters, learning_rate)?;
         }
@@ -256,8 +256,14 @@ impl Trainer {
         let architecture = self.base.architecture();
         let vocabulary = architecture.vocabulary;
         let inputs = batch.input_ids.iter().map(|token| i64::from(*token));
-        let targets = batch.targets.iter().copied().filter(|target| *target != super::data::IGNORE);
-        let unknown = inputs.chain(targets).find(|token| !(0..vocabulary as i64).contains(token));
+        let targets = batch
+            .targets
+            .iter()
+            .copied()
+            .filter(|target| *target != super::data::IGNORE);
+        let unknown = inputs
+            .chain(targets)
+            .find(|token| !(0..vocabulary as i64).contains(token));
         if let Some(token) = unknown {
             return Err(TrainError::UnknownToken { token, vocabulary });
         }
@@ -277,94 +283,4 @@ pub struct SavedBytes {
     pub device: usize,
     /// In host memory, for a device that is not the host.
     pub host: usize,
-}
-
-impl TrainedSet {
-    fn new(base: &BaseModel, recipe: &Recipe) -> Result<Self, TrainError> {
-        let Some(settings) = &recipe.adapter else {
-            return Self::whole_model(base);
-        };
-        let plan = AdapterPlan::new(settings, &base.shape())?;
-        let mut layout = ParameterLayout::default();
-        let slots = plan.push_slots(&mut layout);
-        let parameters = Parameters::zeros(layout, base.device())?;
-        adapter::fill(&plan, &slots, &parameters, recipe.training.seed)?;
-        for (whole, slot) in plan.whole.iter().zip(&slots.whole) {
-            start_from(&parameters, *slot, &base.tensor(&whole.base_name)?)?;
-        }
-        start_magnitudes(base, &plan, &slots, &parameters)?;
-        if let Some(directory) = &settings.adapter_init {
-            SavedAdapter::read(directory)?.load_into(&parameters)?;
-        }
-        Ok(Self {
-            plan: Some(plan),
-            slots,
-            parameters,
-        })
-    }
-
-    /// Every parameter of the base model, in the checkpoint's order.
-    fn whole_model(base: &BaseModel) -> Result<Self, TrainError> {
-        let mut layout = ParameterLayout::default();
-        let tensors = base.architecture().tensors();
-        let slots: Vec<usize> = tensors
-            .iter()
-            .map(|tensor| layout.push(tensor.name.clone(), &tensor.shape, ParameterKind::Base))
-            .collect();
-        let parameters = Parameters::zeros(layout, base.device())?;
-        for (tensor, slot) in tensors.iter().zip(&slots) {
-            start_from(&parameters, *slot, &base.tensor(&tensor.name)?)?;
-        }
-        Ok(Self {
-            plan: None,
-            slots: AdapterSlots {
-                linears: Vec::new(),
-                whole: slots,
-            },
-            parameters,
-        })
-    }
-
-    fn trainables(&self) -> Trainables<'_> {
-        let mut trainables = Trainables {
-            parameters: &self.parameters,
-            adapters: HashMap::new(),
-            whole: HashMap::new(),
-        };
-        let Some(plan) = &self.plan else {
-            let slots = self.parameters.layout.slots().iter().enumerate();
-            trainables.whole = slots.map(|(index, slot)| (slot.name.as_str(), index)).collect();
-            return trainables;
-        };
-        for (linear, slots) in plan.linears.iter().zip(&self.slots.linears) {
-            trainables.adapters.insert(&linear.linear.name, (*slots, linear.scaling));
-        }
-        for (whole, slot) in plan.whole.iter().zip(&self.slots.whole) {
-            trainables.whole.insert(&whole.base_name, *slot);
-        }
-        trainables
-    }
-}
-
-/// Sets parameter `slot` to `value`.
-fn start_from(parameters: &Parameters, slot: usize, value: &Tensor) -> Result<(), TrainError> {
-    let value = value.to_dtype(DType::F32)?.flatten_all()?;
-    let offset = parameters.layout.slots()[slot].offset;
-    Ok(parameters.values.slice_set(&value, 0, offset)?)
-}
-
-/// Sets every DoRA magnitude to the row norms of its weight with the fresh adapter.
-fn start_magnitudes(
-    base: &BaseModel,
-    plan: &AdapterPlan,
-    slots: &AdapterSlots,
-    parameters: &Parameters,
-) -> Result<(), TrainError> {
-    for (linear, slots) in plan.linears.iter().zip(&slots.linears) {
-        let Some(magnitude) = slots.magnitude else { continue };
-        let weight = base.tensor(&format!("{}.weight", linear.linear.name))?;
-        let (a, b) = (parameters.value(slots.lora_a)?, parameters.value(slots.lora_b)?);
-        start_from(parameters, magnitude, &update_norm(&weight, &a, &b, linear.scaling)?)?;
-    }
-    Ok(())
 }

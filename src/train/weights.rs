@@ -14,6 +14,8 @@ use rayon::prelude::*;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::WeightsError;
+use super::quant::RawTensor;
+use super::weight::quantised_owner;
 use crate::architecture::TensorShape;
 
 /// Name of an unsharded checkpoint.
@@ -120,7 +122,7 @@ impl Checkpoint {
     }
 
     /// Checks that the checkpoint holds exactly the tensors `expected`, with these shapes; names for which `ignored`
-    /// holds may be there too.
+    /// holds may be there too. Of tensors that bitsandbytes quantised, reading them checks the shape.
     pub fn check(&self, expected: &[TensorShape], ignored: impl Fn(&str) -> bool) -> Result<(), WeightsError> {
         let mut missing = expected.iter().filter(|tensor| !self.contains(&tensor.name));
         if let Some(first) = missing.next() {
@@ -131,7 +133,10 @@ impl Checkpoint {
             });
         }
         let known: BTreeSet<&str> = expected.iter().map(|tensor| tensor.name.as_str()).collect();
-        let mut extra = self.names().filter(|name| !known.contains(name) && !ignored(name));
+        let belongs = |name: &str| quantised_owner(name).is_some_and(|owner| known.contains(owner.as_str()));
+        let mut extra = self
+            .names()
+            .filter(|name| !known.contains(name) && !ignored(name) && !belongs(name));
         if let Some(first) = extra.next() {
             return Err(WeightsError::ExtraTensor {
                 path: self.shard(first).path.clone(),
@@ -139,7 +144,8 @@ impl Checkpoint {
                 extra: 1 + extra.count(),
             });
         }
-        for tensor in expected {
+        let quantised: BTreeSet<String> = self.names().filter_map(quantised_owner).collect();
+        for tensor in expected.iter().filter(|tensor| !quantised.contains(&tensor.name)) {
             self.checked(&tensor.name, &tensor.shape)?;
         }
         Ok(())
@@ -167,6 +173,22 @@ impl Checkpoint {
             other => Err(candle_core::Error::UnsupportedDTypeForOp(other, "weights").bt()),
         };
         Ok(tensor?.to_device(device)?)
+    }
+
+    /// The tensor `name` as it lies in the file.
+    pub(super) fn raw(&self, name: &str) -> Option<RawTensor<'_>> {
+        let shard = &self.shards[*self.places.get(name)?];
+        let info = shard.metadata.info(name)?;
+        Some(RawTensor {
+            dtype: info.dtype,
+            shape: &info.shape,
+            bytes: shard.bytes(info),
+        })
+    }
+
+    /// The file, or the index of the files.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     fn shard(&self, name: &str) -> &Shard {

@@ -5,19 +5,28 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::recipe::Recipe;
-use crate::study::{Phase, TrialNumber, TrialPlan, TrialState};
+use crate::study::{Metrics, Params, Phase, TrialNumber, TrialPlan, TrialState};
 use crate::train::{Evaluation, StepEvent};
 
 /// One trial to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialRequest {
     pub number: TrialNumber,
-    pub recipe: Recipe,
-    pub plan: TrialPlan,
+    pub task: Task,
     /// Device memory above which the trial is out of memory, in bytes.
     pub memory_limit_bytes: Option<u64>,
     /// Wall time after which the trial is stopped, in seconds.
     pub time_limit_s: Option<f64>,
+}
+
+/// What a trial runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// A recipe on the native engine.
+    Recipe { recipe: Box<Recipe>, plan: TrialPlan },
+    /// Params that a program of the user's understands.
+    Params { params: Params, seed: u64 },
 }
 
 /// What an evaluator tells about its trials.
@@ -34,6 +43,12 @@ pub enum TrialEvent {
     Evaluation {
         number: TrialNumber,
         evaluation: Evaluation,
+    },
+    /// A program of the user's reported metrics after so many steps.
+    Report {
+        number: TrialNumber,
+        step: u64,
+        metrics: Metrics,
     },
     /// The trial ended; nothing more comes from it. `state` is never `Waiting` or `Running`.
     Ended {
@@ -63,6 +78,10 @@ pub trait Evaluator {
 pub enum EvaluatorError {
     #[error("cannot start the trial process {program}: {source}")]
     Start { program: String, source: std::io::Error },
+    #[error("the trial process speaks protocol {found} (peft-tune {version}), this program speaks {expected}")]
+    Protocol { expected: u32, found: u32, version: String },
+    #[error("this evaluator cannot run {task}")]
+    Unsupported { task: &'static str },
     #[error("all {capacity} places are taken")]
     Full { capacity: usize },
 }

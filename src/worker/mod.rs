@@ -1,5 +1,18 @@
 //! Trial processes: who runs a trial, and how the coordinator talks to it.
 
+mod child;
+mod command;
 mod evaluator;
+mod mock;
+mod process;
+mod protocol;
+mod serve;
+mod session;
+mod trial;
 
-pub use evaluator::{Evaluator, EvaluatorError, TrialEvent, TrialRequest};
+pub use command::CommandEvaluator;
+pub use evaluator::{Evaluator, EvaluatorError, Task, TrialEvent, TrialRequest};
+pub use mock::MockEvaluator;
+pub use process::ProcessEvaluator;
+pub use protocol::{ControlMessage, Message, PROTOCOL_VERSION, Request};
+pub use serve::serve;

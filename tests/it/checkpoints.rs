@@ -24,7 +24,9 @@ fn model(change: impl FnOnce(&mut HashMap<String, Tensor>)) -> TempDir {
 }
 
 fn load_error(directory: &Path) -> String {
-    BaseModel::load(directory, Precision::Fp32, &Device::Cpu).unwrap_err().to_string()
+    BaseModel::load(directory, Precision::Fp32, &Device::Cpu)
+        .unwrap_err()
+        .to_string()
 }
 
 fn zeros(shape: &[usize], dtype: DType) -> Tensor {
@@ -41,28 +43,40 @@ fn tensors_that_do_not_agree_with_the_config_are_named() {
         })
         .path(),
     );
-    assert!(missing.starts_with("tensor `model.norm.weight` is missing in "), "{missing}");
+    assert!(
+        missing.starts_with("tensor `model.norm.weight` is missing in "),
+        "{missing}"
+    );
     let extra = load_error(
         model(|weights| {
             weights.insert("model.layers.2.mlp.up_proj.weight".into(), zeros(&[1], DType::F32));
         })
         .path(),
     );
-    assert!(extra.contains("`model.layers.2.mlp.up_proj.weight`") && extra.contains("no place"), "{extra}");
+    assert!(
+        extra.contains("`model.layers.2.mlp.up_proj.weight`") && extra.contains("no place"),
+        "{extra}"
+    );
     let shape = load_error(
         model(|weights| {
             weights.insert(NORM.into(), zeros(&[63], DType::F32));
         })
         .path(),
     );
-    assert!(shape.contains("has shape [63], but config.json asks for [64]"), "{shape}");
+    assert!(
+        shape.contains("has shape [63], but config.json asks for [64]"),
+        "{shape}"
+    );
     let dtype = load_error(
         model(|weights| {
             weights.insert(NORM.into(), zeros(&[64], DType::U8));
         })
         .path(),
     );
-    assert!(dtype.contains("stored as U8; supported are F32, F16 and BF16"), "{dtype}");
+    assert!(
+        dtype.contains("stored as U8; supported are F32, F16 and BF16"),
+        "{dtype}"
+    );
 }
 
 #[test]
@@ -72,7 +86,10 @@ fn a_weight_that_is_not_a_number_is_found() {
         weights.insert(NORM.into(), Tensor::from_vec(values, 64, &Device::Cpu).unwrap());
     });
     let error = load_error(directory.path());
-    assert!(error.contains("`model.norm.weight`") && error.contains("not finite as f32, at element 9"), "{error}");
+    assert!(
+        error.contains("`model.norm.weight`") && error.contains("not finite as f32, at element 9"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -80,14 +97,22 @@ fn a_weight_too_large_for_fp16_asks_for_another_precision() {
     let directory = model(|weights| {
         weights.insert(NORM.into(), (zeros(&[64], DType::F32) + 1e6).unwrap());
     });
-    let error = BaseModel::load(directory.path(), Precision::Fp16, &Device::Cpu).unwrap_err().to_string();
-    assert!(error.contains("not finite as f16") && error.contains("another `precision`"), "{error}");
+    let error = BaseModel::load(directory.path(), Precision::Fp16, &Device::Cpu)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("not finite as f16") && error.contains("another `precision`"),
+        "{error}"
+    );
 }
 
 #[test]
 fn buffers_of_old_checkpoints_and_a_stored_tied_head_are_ignored() {
     let directory = model(|weights| {
-        weights.insert("model.layers.0.self_attn.rotary_emb.inv_freq".into(), zeros(&[8], DType::F32));
+        weights.insert(
+            "model.layers.0.self_attn.rotary_emb.inv_freq".into(),
+            zeros(&[8], DType::F32),
+        );
         let embedding = weights["model.embed_tokens.weight"].clone();
         weights.insert("lm_head.weight".into(), embedding);
     });
@@ -99,7 +124,10 @@ fn a_directory_without_weights_names_what_it_needs() {
     let directory = model(|_| ());
     fs::remove_file(directory.path().join("model.safetensors")).unwrap();
     let error = load_error(directory.path());
-    assert!(error.contains("holds neither model.safetensors nor model.safetensors.index.json"), "{error}");
+    assert!(
+        error.contains("holds neither model.safetensors nor model.safetensors.index.json"),
+        "{error}"
+    );
     fs::remove_file(directory.path().join("config.json")).unwrap();
     assert!(load_error(directory.path()).contains("config.json"));
 }
@@ -184,9 +212,8 @@ fn file(header: &str, data: usize) -> Vec<u8> {
 
 #[test]
 fn hostile_headers_are_refused() {
-    let header = |shape: &str, offsets: &str| {
-        format!(r#"{{"a":{{"dtype":"F32","shape":{shape},"data_offsets":{offsets}}}}}"#)
-    };
+    let header =
+        |shape: &str, offsets: &str| format!(r#"{{"a":{{"dtype":"F32","shape":{shape},"data_offsets":{offsets}}}}}"#);
     assert_eq!(open(&file(&header("[2,2]", "[0,16]"), 16)), None);
     for (shape, offsets) in [
         ("[2,2]", "[0,8]"),
@@ -198,7 +225,10 @@ fn hostile_headers_are_refused() {
         ("[2,3]", "[0,24]"),
     ] {
         let error = open(&file(&header(shape, offsets), 16));
-        assert!(error.is_some_and(|error| error.contains("not a whole safetensors file")), "{shape} {offsets}");
+        assert!(
+            error.is_some_and(|error| error.contains("not a whole safetensors file")),
+            "{shape} {offsets}"
+        );
     }
     for length in [u64::MAX, 1 << 40, 1000] {
         let mut bytes = file("{}", 0);

@@ -62,7 +62,10 @@ pub fn documents(reference: &str, ids: &str, labels: &str) -> Vec<Document> {
     let inputs = tensors(&folder(reference).join("inputs.safetensors"));
     let rows = |name: &str| inputs[name].to_vec2::<i64>().unwrap();
     let lengths: Vec<usize> = match ids.ends_with("_pad") {
-        true => rows("attention_mask").iter().map(|row| row.iter().sum::<i64>() as usize).collect(),
+        true => rows("attention_mask")
+            .iter()
+            .map(|row| row.iter().sum::<i64>() as usize)
+            .collect(),
         false => rows(ids).iter().map(Vec::len).collect(),
     };
     let rows = rows(ids).into_iter().zip(rows(labels)).zip(lengths);
@@ -75,7 +78,11 @@ pub fn documents(reference: &str, ids: &str, labels: &str) -> Vec<Document> {
 
 /// All rows of a reference in one micro-batch, every token a target.
 pub fn whole_batch(reference: &str) -> Vec<MicroBatch> {
-    vec![MicroBatch::from_documents(&documents(reference, "input_ids", "input_ids"))]
+    vec![MicroBatch::from_documents(&documents(
+        reference,
+        "input_ids",
+        "input_ids",
+    ))]
 }
 
 /// Losses before each of `steps` steps on the same global batch, and one after.
@@ -88,7 +95,9 @@ pub fn losses(trainer: &mut Trainer, batch: &[MicroBatch], steps: usize) -> Vec<
 /// Gradients by the reference's names; see [`plain_name`].
 pub fn gradients(parameters: &Parameters) -> BTreeMap<String, Tensor> {
     let slots = parameters.layout.slots().iter().enumerate();
-    slots.map(|(index, slot)| (slot.name.clone(), parameters.gradient(index).unwrap())).collect()
+    slots
+        .map(|(index, slot)| (slot.name.clone(), parameters.gradient(index).unwrap()))
+        .collect()
 }
 
 /// PEFT's name of a parameter in memory as its checkpoint has it.
@@ -99,8 +108,10 @@ pub fn plain_name(name: &str) -> String {
 
 /// Fails unless every gradient is within `tolerance` of the reference's in `path`, relative to its largest element.
 pub fn assert_gradients(parameters: &Parameters, path: &Path, tolerance: f64) {
-    let expected: BTreeMap<String, Tensor> =
-        tensors(path).into_iter().map(|(name, tensor)| (plain_name(&name), tensor)).collect();
+    let expected: BTreeMap<String, Tensor> = tensors(path)
+        .into_iter()
+        .map(|(name, tensor)| (plain_name(&name), tensor))
+        .collect();
     let actual = gradients(parameters);
     assert_eq!(
         actual.keys().collect::<Vec<_>>(),
@@ -116,7 +127,13 @@ pub fn assert_gradients(parameters: &Parameters, path: &Path, tolerance: f64) {
 /// Largest difference over the largest element of `expected`.
 pub fn relative_error(actual: &Tensor, expected: &Tensor) -> f64 {
     let largest = |tensor: &Tensor| {
-        let flat = tensor.to_dtype(DType::F64).unwrap().abs().unwrap().flatten_all().unwrap();
+        let flat = tensor
+            .to_dtype(DType::F64)
+            .unwrap()
+            .abs()
+            .unwrap()
+            .flatten_all()
+            .unwrap();
         flat.max(0).unwrap().to_scalar::<f64>().unwrap()
     };
     let wide = |tensor: &Tensor| tensor.to_dtype(DType::F64).unwrap();
@@ -128,6 +145,9 @@ pub fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64, what: &str
     assert_eq!(actual.len(), expected.len(), "{what}");
     for (index, (a, e)) in actual.iter().zip(expected).enumerate() {
         let error = (a / e - 1.0).abs();
-        assert!(error <= tolerance, "{what} {index}: {a} instead of {e}, {error:.1e} is above {tolerance:.0e}");
+        assert!(
+            error <= tolerance,
+            "{what} {index}: {a} instead of {e}, {error:.1e} is above {tolerance:.0e}"
+        );
     }
 }

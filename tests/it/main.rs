@@ -1,15 +1,39 @@
 //! Integration tests, all in one binary: each further binary would link the whole engine again.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
 
-/// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
-mod floors;
 /// Loading model directories: shards, damage, disagreement with the configuration.
 mod checkpoints;
+/// From data files to micro-batches, against transformers' tokens and templates.
+mod data;
+/// Files for other tools against golden ones.
+mod export;
+/// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
+mod floors;
+/// Training every parameter of the base model, and writing the trained model.
+mod full_fine_tuning;
 /// Reading the references in `tests/golden/ref_*`; no tests of its own.
 mod golden;
+/// Optimizers, schedules and clipping against their reference implementations.
+mod optimizer;
 /// The engine's losses, gradients and logits on every model family, against PEFT's.
 mod parity;
+/// PEFT adapter directories: reading, writing, and refusing damaged ones.
+mod peft_directory;
+/// Study and recipe files: what they mean, and what each mistake says.
+mod space;
+/// Quantised weights against bitsandbytes.
+mod quant;
+/// The study loop with a stand-in for the trial process.
+mod tune;
 /// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
 mod variants;
 /// The assets of the quickstart, and the generator that made them.
 mod quickstart;
+
+/// `query`, `show`, `pareto` and `studies` as people call them, on real database files.
+mod query;
+
+/// The results database: files, migrations, resuming, being killed, and its document.
+mod store;
+/// The space files that come with the program, and the schemas that editors complete them with.
+mod spaces_shipped;

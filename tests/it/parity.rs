@@ -1,5 +1,8 @@
 //! The engine against PEFT: one set of checks, run on every model family.
 
+use std::sync::Arc;
+
+use peft_tune::architecture::Architecture;
 use peft_tune::recipe::{Checkpointing, Precision};
 use peft_tune::train::Trainer;
 use peft_tune::train::data::MicroBatch;
@@ -29,7 +32,12 @@ fn losses_of_twenty_steps_match() {
     for family in FAMILIES {
         let expected = json(&folder(family).join("ref.json"));
         let actual = losses(&mut trainer(family, Precision::Fp32), &whole_batch(family), 20);
-        assert_close(&actual, &numbers(&expected["losses_f64"]), F32, &format!("{family} loss"));
+        assert_close(
+            &actual,
+            &numbers(&expected["losses_f64"]),
+            F32,
+            &format!("{family} loss"),
+        );
     }
 }
 
@@ -44,7 +52,11 @@ fn every_gradient_matches_and_none_is_zero() {
         for index in 0..trainer.parameters().layout.slots().len() {
             let gradient = trainer.parameters().gradient(index).unwrap();
             let sum = gradient.abs().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();
-            assert!(sum > 0.0, "{family}: {}", trainer.parameters().layout.slots()[index].name);
+            assert!(
+                sum > 0.0,
+                "{family}: {}",
+                trainer.parameters().layout.slots()[index].name
+            );
         }
     }
 }
@@ -60,7 +72,12 @@ fn masked_and_padded_losses_match() {
         ] {
             let batch = MicroBatch::from_documents(&documents(family, ids, labels));
             let loss = trainer.evaluate(&[batch]).unwrap().loss;
-            assert_close(&[loss], &[expected[key].as_f64().unwrap()], F32, &format!("{family} {key}"));
+            assert_close(
+                &[loss],
+                &[expected[key].as_f64().unwrap()],
+                F32,
+                &format!("{family} {key}"),
+            );
         }
     }
 }
@@ -69,7 +86,9 @@ fn masked_and_padded_losses_match() {
 fn logits_match() {
     for family in FAMILIES {
         let expected = &tensors(&folder(family).join("logits.safetensors"))["logits"];
-        let logits = trainer(family, Precision::Fp32).logits(&whole_batch(family)[0]).unwrap();
+        let logits = trainer(family, Precision::Fp32)
+            .logits(&whole_batch(family)[0])
+            .unwrap();
         let error = relative_error(&logits, &expected.flatten_to(1).unwrap());
         assert!(error < F32, "{family}: {error:.1e}");
     }
@@ -103,6 +122,49 @@ fn checkpointing_changes_no_bit() {
     }
 }
 
+/// The list at the head of `src/train/model/saved.rs`, for one layer in float32.
+fn layer_bytes(architecture: &Architecture, tokens: usize, rank: usize) -> usize {
+    let heads = architecture.heads + 2 * architecture.kv_heads;
+    let norms = 2 * architecture.hidden_size + 2;
+    let head_norms = if architecture.query_key_norm {
+        architecture.heads + architecture.kv_heads
+    } else {
+        0
+    };
+    let attention = (heads + architecture.heads) * architecture.head_dim + architecture.heads;
+    let mlp = 2 * architecture.intermediate_size;
+    4 * tokens * (norms + head_norms + attention + mlp + architecture.linear_modules().len() * rank)
+}
+
+#[test]
+fn saved_activations_are_exactly_those_listed() {
+    for family in ["ref_llama31", "ref_qwen3"] {
+        let batch = &whole_batch(family)[0];
+        let model = base(family, Precision::Fp32);
+        let architecture = model.architecture();
+        let saved = |checkpointing| {
+            let mut recipe = recipe(&folder(family).join("adapter_init"));
+            recipe.gradient_checkpointing = checkpointing;
+            let mut trainer = Trainer::new(Arc::clone(&model), &recipe, 1).unwrap();
+            trainer.saved_bytes(batch).unwrap()
+        };
+        let (input, last) = (
+            4 * batch.tokens() * architecture.hidden_size,
+            4 * batch.tokens() * (architecture.hidden_size + 1),
+        );
+        let layer = layer_bytes(architecture, batch.tokens(), 8);
+        assert_eq!(saved(Checkpointing::None).device, 2 * layer + last, "{family}");
+        assert_eq!(
+            saved(Checkpointing::EverySecond).device,
+            layer + input + last,
+            "{family}"
+        );
+        assert_eq!(saved(Checkpointing::Full).device, 2 * input + last, "{family}");
+        let offloaded = saved(Checkpointing::Offload);
+        assert_eq!((offloaded.device, offloaded.host), (last, 2 * input), "{family}");
+    }
+}
+
 #[test]
 fn micro_batches_do_not_change_the_step() {
     let family = "ref_llama";
@@ -127,8 +189,17 @@ fn micro_batches_do_not_change_the_step() {
 #[test]
 fn packed_documents_do_not_see_each_other() {
     let expected = json(&folder("ref_variants").join("variants.json"));
-    let actual = losses(&mut trainer("ref_llama", Precision::Fp32), &whole_batch("ref_llama"), 20);
-    assert_close(&actual, &numbers(&expected["packed_two_docs"]["losses"]), F32, "packed loss");
+    let actual = losses(
+        &mut trainer("ref_llama", Precision::Fp32),
+        &whole_batch("ref_llama"),
+        20,
+    );
+    assert_close(
+        &actual,
+        &numbers(&expected["packed_two_docs"]["losses"]),
+        F32,
+        "packed loss",
+    );
 }
 
 #[test]
@@ -136,7 +207,7 @@ fn the_second_spelling_of_the_config_gives_the_same_model() {
     for family in FAMILIES {
         let read = |name| {
             let path = folder(family).join("model").join(name);
-            peft_tune::architecture::Architecture::from_config(&path).unwrap()
+            Architecture::from_config(&path).unwrap()
         };
         assert_eq!(read("config.json"), read("config.v5.json"), "{family}");
     }
@@ -147,7 +218,10 @@ fn a_global_batch_without_target_says_so() {
     let mut documents = documents("ref_llama", "input_ids", "labels");
     documents.iter_mut().for_each(|row| row.labels.fill(-100));
     let batch = MicroBatch::from_documents(&documents);
-    let error = trainer("ref_llama", Precision::Fp32).step(&[batch]).unwrap_err().to_string();
+    let error = trainer("ref_llama", Precision::Fp32)
+        .step(&[batch])
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("64 tokens and not one target"), "{error}");
 }
 
@@ -156,6 +230,12 @@ fn a_token_outside_the_vocabulary_is_named() {
     let mut documents = documents("ref_llama", "input_ids", "labels");
     documents[0].input_ids[3] = 512;
     let batch = MicroBatch::from_documents(&documents);
-    let error = trainer("ref_llama", Precision::Fp32).step(&[batch]).unwrap_err().to_string();
-    assert!(error.contains("token 512 is outside the model's vocabulary of 512"), "{error}");
+    let error = trainer("ref_llama", Precision::Fp32)
+        .step(&[batch])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("token 512 is outside the model's vocabulary of 512"),
+        "{error}"
+    );
 }

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::Device;
-use peft_tune::recipe::{OptimizerKind, Precision, Recipe, ScheduleKind};
+use peft_tune::recipe::{AdapterInit, OptimizerKind, Precision, Recipe, ScheduleKind};
 use peft_tune::train::{BaseModel, Trainer};
 
-use crate::golden::{assert_close, assert_gradients, base, folder, json, losses, numbers, recipe, tensors, whole_batch};
+use crate::golden::{
+    assert_close, assert_gradients, base, folder, json, losses, numbers, recipe, tensors, whole_batch,
+};
 
 const F32: f64 = 1e-5;
 
@@ -16,7 +18,9 @@ fn expected(variant: &str) -> Vec<f64> {
 }
 
 fn assert_variant(variant: &str, base: Arc<BaseModel>) {
-    let recipe = recipe(&folder("ref_variants").join(variant));
+    let mut recipe = recipe(&folder("ref_variants").join(variant));
+    // How the adapter began does not matter for one that is loaded.
+    recipe.adapter.as_mut().unwrap().init = AdapterInit::Kaiming;
     let batch = whole_batch("ref_llama");
     let mut trainer = Trainer::new(Arc::clone(&base), &recipe, 20).unwrap();
     trainer.step(&batch).unwrap();
@@ -58,6 +62,74 @@ fn an_adapter_of_principal_components_matches_on_its_residual_model() {
     let architecture = model.architecture().clone();
     let residual = BaseModel::from_tensors(architecture, weights, Precision::Fp32, &Device::Cpu).unwrap();
     assert_variant("pissa", Arc::new(residual));
+}
+
+/// The toy Llama quantised to `precision`, and the same values computed in float32.
+fn quantised(precision: Precision) -> (Arc<BaseModel>, Arc<BaseModel>) {
+    let codes = base("ref_llama", precision);
+    let architecture = codes.architecture().clone();
+    let dense = base("ref_llama", Precision::Fp32);
+    let tensors = architecture.tensors().into_iter().map(|tensor| {
+        let linear = tensor.name.contains("_proj");
+        let source = if linear { &codes } else { &dense };
+        let value = source.tensor(&tensor.name).unwrap();
+        (tensor.name, value)
+    });
+    let tensors = tensors.collect();
+    let widened = BaseModel::from_tensors(architecture, tensors, Precision::Fp32, &Device::Cpu).unwrap();
+    (codes, Arc::new(widened))
+}
+
+#[test]
+fn qlora_matches_on_the_same_4_bit_values() {
+    let expected = json(&folder("ref_variants").join("qlora.json"));
+    for (precision, variant) in [
+        (Precision::Nf4, "qlora_nf4_dq0_fp32_compute"),
+        (Precision::Nf4Double, "qlora_nf4_dq1_fp32_compute"),
+    ] {
+        let expected = numbers(&expected[variant]["losses"]);
+        let recipe = recipe(&folder("ref_llama/adapter_init"));
+        let batch = whole_batch("ref_llama");
+        let (codes, widened) = quantised(precision);
+        let mut exact = Trainer::new(widened, &recipe, 20).unwrap();
+        assert_close(&losses(&mut exact, &batch, 20), &expected, F32, variant);
+        let mut rounded = Trainer::new(codes, &recipe, 20).unwrap();
+        assert_close(&losses(&mut rounded, &batch, 20), &expected, 2e-3, "computed in bf16");
+    }
+}
+
+#[test]
+fn int8_and_fp16_stay_near_float32() {
+    let recipe = recipe(&folder("ref_llama/adapter_init"));
+    let expected = numbers(&json(&folder("ref_llama/ref.json"))["losses"]);
+    for (precision, tolerance) in [(Precision::Int8, 5e-3), (Precision::Fp16, 5e-4)] {
+        let mut trainer = Trainer::new(base("ref_llama", precision), &recipe, 20).unwrap();
+        let actual = losses(&mut trainer, &whole_batch("ref_llama"), 20);
+        assert_close(&actual, &expected, tolerance, &format!("{precision:?} loss"));
+    }
+}
+
+#[test]
+fn quantised_weights_take_the_bytes_that_they_should() {
+    let bytes = |precision| base("ref_llama", precision).bytes();
+    let counts = base("ref_llama", Precision::Fp32).architecture().parameter_count();
+    let rest = 2 * (counts.total() - counts.linear);
+    assert_eq!(bytes(Precision::Bf16), rest + 2 * counts.linear);
+    assert_eq!(bytes(Precision::Nf4), rest + counts.linear / 2 + counts.linear / 64 * 4);
+}
+
+#[test]
+fn a_fresh_adapter_of_principal_components_trains_as_pefts() {
+    let mut recipe = recipe(&folder("ref_variants/pissa"));
+    let adapter = recipe.adapter.as_mut().unwrap();
+    assert_eq!(adapter.init, AdapterInit::Pissa);
+    let saved = adapter.adapter_init.take();
+    let batch = whole_batch("ref_llama");
+    let mut fresh = Trainer::new(base("ref_llama", Precision::Fp32), &recipe, 20).unwrap();
+    assert_close(&losses(&mut fresh, &batch, 20), &expected("pissa"), F32, "fresh");
+    recipe.adapter.as_mut().unwrap().adapter_init = saved;
+    let mut loaded = Trainer::new(base("ref_llama", Precision::Fp32), &recipe, 20).unwrap();
+    assert_close(&losses(&mut loaded, &batch, 20), &expected("pissa"), F32, "loaded");
 }
 
 fn assert_training(variant: &str, change: impl FnOnce(&mut Recipe)) {

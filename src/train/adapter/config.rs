@@ -330,7 +330,7 @@ mod tests {
             dora: true,
             init: AdapterInit::Gaussian,
             bias: AdapterBias::LoraOnly,
-            lora_bias: true,
+            lora_bias: false,
             rank_pattern: BTreeMap::from([("k_proj".into(), 4)]),
             alpha_pattern: BTreeMap::from([("k_proj".into(), 3.0)]),
             layers_to_transform: Some(vec![0, 2]),

@@ -16,6 +16,8 @@ pub enum AdapterError {
     #[error("`layers_to_transform` has {layer}, but the model has {layers} decoder layers (0 to {last}); lower it",
         last = layers.saturating_sub(1))]
     UnknownLayer { layer: usize, layers: usize },
+    #[error("`lora_bias` cannot be combined with `{other}` (PEFT refuses to load it); leave one of them out")]
+    BiasWith { other: &'static str },
     #[error("rank 0 for `{name}`; set `rank` (or its entry in `rank_pattern`) to 1 or more")]
     ZeroRank { name: String },
     #[error("rank {rank} is above the smaller dimension of `{name}` ({outputs} x {inputs}); lower `rank` to {most} \

@@ -5,7 +5,7 @@
 //! their lora_a in one contiguous block: (r_q + r_k + r_v, in) is one product. It also makes LoRA+'s two learning
 //! rates two ranges.
 
-use crate::recipe::{AdapterBias, AdapterSettings};
+use crate::recipe::{AdapterBias, AdapterInit, AdapterSettings};
 
 use super::error::AdapterError;
 use super::pattern::Patterns;
@@ -74,6 +74,7 @@ impl AdapterPlan {
     /// # Errors
     /// Names, layers, ranks or patterns that do not fit the base model; each message says what does.
     pub fn new(settings: &AdapterSettings, base: &BaseShape) -> Result<Self, AdapterError> {
+        check_combination(settings)?;
         let targets = select(settings, base)?;
         let names: Vec<&str> = targets.iter().map(|linear| linear.name.as_str()).collect();
         let known = known_suffixes(names.iter().copied());
@@ -149,6 +150,17 @@ impl AdapterPlan {
         self.push_slots(&mut layout);
         layout.elements()
     }
+}
+
+/// Combinations that PEFT refuses, so that an adapter that was trained can be loaded.
+fn check_combination(settings: &AdapterSettings) -> Result<(), AdapterError> {
+    if settings.lora_bias && settings.dora {
+        return Err(AdapterError::BiasWith { other: "dora" });
+    }
+    if settings.lora_bias && settings.init != AdapterInit::Kaiming {
+        return Err(AdapterError::BiasWith { other: "init" });
+    }
+    Ok(())
 }
 
 fn adapted(
@@ -386,7 +398,6 @@ mod tests {
             target_modules: TargetModules::Named(vec!["q_proj".into()]),
             bias: AdapterBias::All,
             modules_to_save: vec!["norm".into()],
-            lora_bias: true,
             dora: true,
             layers_to_transform: Some(vec![0]),
             ..settings()
@@ -395,7 +406,6 @@ mod tests {
         let expected = [
             "layers.0.self_attn.q_proj.lora_A.weight",
             "layers.0.self_attn.q_proj.lora_B.weight",
-            "layers.0.self_attn.q_proj.lora_B.bias",
             "layers.0.self_attn.q_proj.lora_magnitude_vector",
             "layers.0.self_attn.q_proj.base_layer.bias",
             "layers.0.self_attn.k_proj.bias",
@@ -437,5 +447,11 @@ mod tests {
             ..settings()
         };
         assert!(message(saved).contains("which no module ends in"));
+        let bias = AdapterSettings {
+            lora_bias: true,
+            dora: true,
+            ..settings()
+        };
+        assert!(message(bias).contains("`lora_bias` cannot be combined with `dora`"));
     }
 }

@@ -20,13 +20,15 @@ use super::plan::{AdapterPlan, PREFIX};
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
 
+/// Shape and F32 values by PEFT's tensor name.
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
 /// An adapter read from disk.
 #[derive(Clone, Debug)]
 pub struct SavedAdapter {
     path: PathBuf,
     pub config: PeftConfig,
-    /// Values in F32 by PEFT's tensor name, with their shapes.
-    tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
+    tensors: Tensors,
 }
 
 impl SavedAdapter {
@@ -167,7 +169,7 @@ fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), AdapterError> {
     })
 }
 
-fn read_tensors(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, (Vec<usize>, Vec<f32>)>, AdapterError> {
+fn read_tensors(path: &Path, bytes: &[u8]) -> Result<Tensors, AdapterError> {
     let file = SafeTensors::deserialize(bytes).map_err(|source| AdapterError::Tensors {
         path: path.to_owned(),
         source,
@@ -222,7 +224,7 @@ fn to_f32(view: &TensorView<'_>) -> Option<Vec<f32>> {
 }
 
 /// Names of the modules that have a lora_a.
-fn adapted_modules(tensors: &BTreeMap<String, (Vec<usize>, Vec<f32>)>) -> Vec<String> {
+fn adapted_modules(tensors: &Tensors) -> Vec<String> {
     let module = |name: &String| {
         let inner = name.strip_prefix(PREFIX)?.strip_suffix(".lora_A.weight")?;
         Some(inner.to_owned())

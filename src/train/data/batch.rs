@@ -34,18 +34,28 @@ impl MicroBatch {
     /// Lays documents end to end. Each position's target is the label of the next token of the same document; the
     /// last position of a document has none.
     pub fn from_documents<'a>(documents: impl IntoIterator<Item = &'a Document>) -> Self {
-        let mut batch = Self {
-            offsets: vec![0],
-            ..Self::default()
-        };
+        let mut batch = Self::new();
         for document in documents {
-            batch.input_ids.extend_from_slice(&document.input_ids);
-            batch.targets.extend(document.labels.iter().skip(1));
-            batch.targets.resize(batch.input_ids.len(), IGNORE);
-            batch.positions.extend(0..document.input_ids.len() as u32);
-            batch.offsets.push(batch.input_ids.len() as u32);
+            batch.push(&document.input_ids, document.labels.iter().copied());
         }
         batch
+    }
+
+    /// A stream without documents.
+    pub fn new() -> Self {
+        Self {
+            offsets: vec![0],
+            ..Self::default()
+        }
+    }
+
+    /// Adds a document; `labels` is as long as `input_ids` and not shifted.
+    pub fn push(&mut self, input_ids: &[u32], labels: impl Iterator<Item = i64>) {
+        self.input_ids.extend_from_slice(input_ids);
+        self.targets.extend(labels.skip(1));
+        self.targets.resize(self.input_ids.len(), IGNORE);
+        self.positions.extend(0..input_ids.len() as u32);
+        self.offsets.push(self.input_ids.len() as u32);
     }
 
     /// Tokens in the stream.

@@ -73,9 +73,11 @@ impl AttentionBlock {
     ) -> Result<Option<Tensor>> {
         let dropout = stream.dropout.as_ref();
         let d_output = backward_behind(self.norm_behind.as_ref(), saved.behind, &dy)?;
-        let o = flat(&saved.o)?;
-        let d_o = self.output.backward(&o, &saved.output_xa, vec![d_output], dropout, true)?;
-        drop((o, saved.output_xa));
+        let o = || flat(&saved.o);
+        let d_o = self
+            .output
+            .backward(o, &saved.output_xa, vec![d_output], dropout, true)?;
+        drop(saved.output_xa);
         let Some(d_o) = d_o else { return Ok(None) };
         let d_o = d_o.reshape(saved.o.shape())?;
         let (rotated_q, _) = self.rotate_saved(&saved.q, self.query_norm.as_ref(), stream, ropes)?;
@@ -95,12 +97,13 @@ impl AttentionBlock {
         let d_q = backward_heads(self.query_norm.as_ref(), &saved.q, saved.query_rstd.as_ref(), d_q)?;
         let d_k = backward_heads(self.key_norm.as_ref(), &saved.k, saved.key_rstd.as_ref(), d_k)?;
         drop((saved.q, saved.k));
-        let (normed, _) = self.norm.forward(&saved.x)?;
+        let normed = || Ok(self.norm.forward(&saved.x)?.0);
         let d_projected = vec![flat(&d_q)?, flat(&d_k)?, flat(&d_v)?];
         drop((d_q, d_k, d_v));
         let wants_d_normed = wants_dx || self.norm.weight.is_trained();
-        let d_normed = self.projections.backward(&normed, &saved.input_xa, d_projected, dropout, wants_d_normed)?;
-        drop(normed);
+        let d_normed = self
+            .projections
+            .backward(normed, &saved.input_xa, d_projected, dropout, wants_d_normed)?;
         let Some(d_normed) = d_normed else { return Ok(None) };
         if !wants_dx {
             self.norm.add_weight_gradient(&saved.x, &saved.rstd, &d_normed)?;

@@ -8,16 +8,19 @@ use super::attention_block::AttentionBlock;
 use super::decoder::Decoder;
 use super::dora::{Dora, squared_row_norms};
 use super::layer::Layer;
-use super::linear::{AdapterInput, AdapterOutput, LinearGroup, Projection};
+use super::linear::{AdapterInput, LinearGroup};
 use super::matrix::Matrix;
 use super::mlp_block::MlpBlock;
 use super::norm::Norm;
 use super::parameter::{BaseParameter, Trained};
-use crate::architecture::{Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, LinearModule, LinearRole};
-use crate::architecture::NormPlacement;
+use super::projection::{AdapterOutput, Projection};
+use crate::architecture::{
+    Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, LinearModule, LinearRole, NormPlacement,
+};
 use crate::train::adapter::LinearSlots;
 use crate::train::base::BaseModel;
 use crate::train::ops::{attention, glu};
+use crate::train::weight::Weight;
 use crate::train::{Parameters, TrainError};
 
 /// What trains, by name in the base checkpoint.
@@ -28,6 +31,8 @@ pub(crate) struct Trainables<'a> {
     pub adapters: HashMap<&'a str, (LinearSlots, f64)>,
     /// Slot of each base parameter that trains (`model.norm.weight`).
     pub whole: HashMap<&'a str, usize>,
+    /// Weights that stand in for the base model's, by the name of their tensor.
+    pub replaced: &'a HashMap<String, Weight>,
 }
 
 impl Trainables<'_> {
@@ -124,9 +129,7 @@ impl Builder<'_> {
             output: self.group(layer, &[LinearRole::Output])?,
             norm_behind: match architecture.norm_placement {
                 NormPlacement::Before => None,
-                NormPlacement::BeforeAndBehind => {
-                    Some(self.norm(&format!("{layer}.post_attention_layernorm.weight"))?)
-                }
+                NormPlacement::BeforeAndBehind => Some(self.norm(&format!("{layer}.post_attention_layernorm.weight"))?),
             },
             settings: attention::Settings {
                 scale: architecture.attention_scale,
@@ -219,7 +222,10 @@ impl Builder<'_> {
         let name = format!("{module}.weight");
         let matrix = match self.trainables.whole.get(name.as_str()) {
             Some(slot) => Matrix::Trained(self.trainables.slot(*slot)?),
-            None => Matrix::Frozen(self.base.weight(&name)?.clone()),
+            None => Matrix::Frozen(match self.trainables.replaced.get(&name) {
+                Some(weight) => weight.clone(),
+                None => self.base.weight(&name)?.clone(),
+            }),
         };
         let weight = matrix.rows(part.start, part.rows)?;
         let bias = match part.module.bias {
@@ -262,7 +268,9 @@ impl Builder<'_> {
     fn stacked(&self, slots: &[usize]) -> Result<Option<Trained>, TrainError> {
         let parameters = self.trainables.parameters;
         let layout = parameters.layout.slots();
-        let (Some(first), true) = (slots.first(), slots.len() > 1) else { return Ok(None) };
+        let (Some(first), true) = (slots.first(), slots.len() > 1) else {
+            return Ok(None);
+        };
         let neighbours = slots
             .windows(2)
             .all(|pair| layout[pair[0]].offset + layout[pair[0]].elements() == layout[pair[1]].offset);

@@ -122,13 +122,7 @@ impl Decoder {
     }
 
     /// Adds the gradients of all that trains, from the gradient of the normed hidden states.
-    pub(crate) fn backward(
-        &self,
-        stream: &Stream<'_>,
-        ropes: &RopeTables,
-        tape: Tape,
-        d_normed: Tensor,
-    ) -> Result<()> {
+    pub(crate) fn backward(&self, stream: &Stream<'_>, ropes: &RopeTables, tape: Tape, d_normed: Tensor) -> Result<()> {
         let mut dx = self.final_norm.backward(&tape.last, &tape.last_rstd, &d_normed)?;
         drop((tape.last, tape.last_rstd, d_normed));
         let mut kept = tape.layers;
@@ -137,7 +131,9 @@ impl Decoder {
             let index = kept.len();
             let layer = &self.layers[index];
             let device = dx.device().clone();
-            let Some(saved) = recall(layer, layer_tape, stream, ropes, &device)? else { return Ok(()) };
+            let Some(saved) = recall(layer, layer_tape, stream, ropes, &device)? else {
+                return Ok(());
+            };
             let wants_dx = index > first || self.embedding.is_trained();
             match layer.backward(saved, dx, stream, ropes, wants_dx)? {
                 Some(below) => dx = below,
@@ -166,7 +162,9 @@ impl Decoder {
     }
 
     fn backward_embedding(&self, stream: &Stream<'_>, dx: Tensor) -> Result<()> {
-        let Some(trained) = self.embedding.trained() else { return Ok(()) };
+        let Some(trained) = self.embedding.trained() else {
+            return Ok(());
+        };
         let dx = match self.embedding_scale {
             Some(scale) => dx.affine(scale, 0.0)?,
             None => dx,

@@ -3,8 +3,8 @@
 use candle_core::{Result, Tensor};
 
 use super::parameter::Trained;
-use crate::train::base::Weight;
 use crate::train::ops::matmul;
+use crate::train::weight::Weight;
 
 /// W (out, in) of a linear layer.
 #[derive(Clone, Debug)]
@@ -24,6 +24,17 @@ impl Matrix {
         matmul::nn(dy, &self.dense()?)
     }
 
+    /// Adds dy W to `sum`.
+    pub(super) fn add_nn(&self, dy: &Tensor, sum: &mut Option<Tensor>) -> Result<()> {
+        match sum {
+            Some(sum) => matmul::nn_add(dy, &self.dense()?, 1.0, sum),
+            None => {
+                *sum = Some(self.nn(dy)?);
+                Ok(())
+            }
+        }
+    }
+
     /// The weight as one dense tensor; a copy only where it is quantised.
     pub(super) fn dense(&self) -> Result<Tensor> {
         match self {
@@ -37,6 +48,10 @@ impl Matrix {
             Self::Frozen(_) => None,
             Self::Trained(trained) => Some(trained),
         }
+    }
+
+    pub(super) fn is_trained(&self) -> bool {
+        self.trained().is_some()
     }
 
     /// Rows `start..start + rows`.

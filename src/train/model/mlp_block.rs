@@ -49,15 +49,16 @@ impl MlpBlock {
     pub(super) fn backward(&self, saved: MlpSaved, dy: Tensor, stream: &Stream<'_>) -> Result<Tensor> {
         let dropout = stream.dropout.as_ref();
         let d_down = backward_behind(self.norm_behind.as_ref(), saved.behind, &dy)?;
-        let inner = glu::forward(&saved.gate, &saved.up, self.activation)?;
-        let d_inner = self.down.backward(&inner, &saved.down_xa, vec![d_down], dropout, true)?;
-        drop((inner, saved.down_xa));
+        let inner = || glu::forward(&saved.gate, &saved.up, self.activation);
+        let d_inner = self.down.backward(inner, &saved.down_xa, vec![d_down], dropout, true)?;
+        drop(saved.down_xa);
         let d_inner = expect_gradient(d_inner)?;
         let (d_gate, d_up) = glu::backward(&saved.gate, &saved.up, &d_inner, self.activation)?;
         drop((d_inner, saved.gate, saved.up));
-        let (normed, _) = self.norm.forward(&saved.x)?;
-        let d_normed = self.projections.backward(&normed, &saved.input_xa, vec![d_gate, d_up], dropout, true)?;
-        drop(normed);
+        let normed = || Ok(self.norm.forward(&saved.x)?.0);
+        let d_normed = self
+            .projections
+            .backward(normed, &saved.input_xa, vec![d_gate, d_up], dropout, true)?;
         let d_x = self.norm.backward(&saved.x, &saved.rstd, &expect_gradient(d_normed)?)?;
         residual::add(&dy, &d_x)
     }

@@ -1,7 +1,7 @@
 //! The decoder: one for all families, with a hand-written forward and backward pass over the flat token stream.
 //!
 //! Autograd keeps what it might need and computes gradients that nobody asks for; here each block says what it saves
-//! ([`LayerSaved`] is the whole list) and computes the gradients of what trains, and no others.
+//! ([`saved::LayerSaved`] is the whole list) and computes the gradients of what trains, and no others.
 
 mod attention_block;
 mod build;
@@ -14,6 +14,7 @@ mod matrix;
 mod mlp_block;
 mod norm;
 mod parameter;
+mod projection;
 mod rope_tables;
 mod saved;
 mod stream;

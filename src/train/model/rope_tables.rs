@@ -28,7 +28,10 @@ impl RopeTables {
     /// Makes the tables fit documents of up to `longest` tokens.
     pub(crate) fn prepare(&mut self, longest: usize) -> Result<()> {
         let rows = self.tables.first().map_or(0, RopeTable::positions);
-        let same = self.ropes.iter().all(|rope| rope.same_frequencies(self.longest, longest));
+        let same = self
+            .ropes
+            .iter()
+            .all(|rope| rope.same_frequencies(self.longest, longest));
         if rows >= longest && same {
             return Ok(());
         }

@@ -99,7 +99,16 @@ impl AdamW {
             square: Tensor::zeros(elements, DType::F32, device)?,
         })
     }
+}
 
+fn update_chunk(factors: AdamFactors, values: &mut [f32], gradients: &[f32], mean: &mut [f32], square: &mut [f32]) {
+    let state = mean.iter_mut().zip(square);
+    for ((value, gradient), (mean, square)) in values.iter_mut().zip(gradients).zip(state) {
+        factors.apply(value, *gradient, mean, square);
+    }
+}
+
+impl UpdateRule for AdamW {
     fn update_fused(&self, parameters: &Parameters, step: Step) -> Result<()> {
         with_f32(&parameters.gradients, |gradients| {
             with_f32_mut(&parameters.values, |values| {
@@ -123,7 +132,6 @@ impl AdamW {
         })
     }
 
-    /// The same in plain tensor ops, for any device.
     fn update_plain(&self, parameters: &Parameters, step: Step) -> Result<()> {
         for group in &self.groups {
             let factors = self.constants.factors(group, step);
@@ -144,23 +152,6 @@ impl AdamW {
             parameters.values.slice_set(&value, 0, start)?;
         }
         Ok(())
-    }
-}
-
-fn update_chunk(factors: AdamFactors, values: &mut [f32], gradients: &[f32], mean: &mut [f32], square: &mut [f32]) {
-    let state = mean.iter_mut().zip(square);
-    for ((value, gradient), (mean, square)) in values.iter_mut().zip(gradients).zip(state) {
-        factors.apply(value, *gradient, mean, square);
-    }
-}
-
-impl UpdateRule for AdamW {
-    fn update(&mut self, parameters: &Parameters, step: Step) -> Result<()> {
-        if parameters.values.device().is_cpu() {
-            self.update_fused(parameters, step)
-        } else {
-            self.update_plain(parameters, step)
-        }
     }
 
     fn state(&self) -> Vec<(&'static str, Tensor)> {

@@ -12,10 +12,14 @@ pub(super) struct Step {
     pub learning_rate: f64,
 }
 
-/// Changes parameters by their gradients.
+/// Changes parameters by their gradients, in two forms that agree up to rounding. Both update `parameters.values` in
+/// place from `parameters.gradients`, which they leave as they are.
 pub(super) trait UpdateRule: Send {
-    /// Updates `parameters.values` in place from `parameters.gradients`, which it leaves as they are.
-    fn update(&mut self, parameters: &Parameters, step: Step) -> Result<()>;
+    /// One pass over the flat buffers, on the CPU.
+    fn update_fused(&self, parameters: &Parameters, step: Step) -> Result<()>;
+
+    /// Plain tensor ops, on any device.
+    fn update_plain(&self, parameters: &Parameters, step: Step) -> Result<()>;
 
     /// The rule's state: one-dimensional tensors by name, not copies. Whoever writes into them restores the state.
     fn state(&self) -> Vec<(&'static str, Tensor)>;

@@ -53,7 +53,30 @@ impl Sgd {
             nesterov: self.nesterov,
         }
     }
+}
 
+impl SgdFactors {
+    fn with_momentum(self, values: &mut [f32], gradients: &[f32], buffer: &mut [f32]) {
+        for ((value, gradient), buffer) in values.iter_mut().zip(gradients).zip(buffer) {
+            let gradient = gradient + self.weight_decay * *value;
+            *buffer = self.momentum * *buffer + gradient;
+            let change = if self.nesterov {
+                gradient + self.momentum * *buffer
+            } else {
+                *buffer
+            };
+            *value -= self.rate * change;
+        }
+    }
+
+    fn without_momentum(self, values: &mut [f32], gradients: &[f32]) {
+        for (value, gradient) in values.iter_mut().zip(gradients) {
+            *value -= self.rate * (gradient + self.weight_decay * *value);
+        }
+    }
+}
+
+impl UpdateRule for Sgd {
     fn update_fused(&self, parameters: &Parameters, step: Step) -> Result<()> {
         with_f32(&parameters.gradients, |gradients| {
             with_f32_mut(&parameters.values, |values| match &self.buffer {
@@ -83,7 +106,6 @@ impl Sgd {
         })
     }
 
-    /// The same in plain tensor ops, for any device.
     fn update_plain(&self, parameters: &Parameters, step: Step) -> Result<()> {
         for group in &self.groups {
             let factors = self.factors(group, step);
@@ -105,37 +127,6 @@ impl Sgd {
             parameters.values.slice_set(&value, 0, start)?;
         }
         Ok(())
-    }
-}
-
-impl SgdFactors {
-    fn with_momentum(self, values: &mut [f32], gradients: &[f32], buffer: &mut [f32]) {
-        for ((value, gradient), buffer) in values.iter_mut().zip(gradients).zip(buffer) {
-            let gradient = gradient + self.weight_decay * *value;
-            *buffer = self.momentum * *buffer + gradient;
-            let change = if self.nesterov {
-                gradient + self.momentum * *buffer
-            } else {
-                *buffer
-            };
-            *value -= self.rate * change;
-        }
-    }
-
-    fn without_momentum(self, values: &mut [f32], gradients: &[f32]) {
-        for (value, gradient) in values.iter_mut().zip(gradients) {
-            *value -= self.rate * (gradient + self.weight_decay * *value);
-        }
-    }
-}
-
-impl UpdateRule for Sgd {
-    fn update(&mut self, parameters: &Parameters, step: Step) -> Result<()> {
-        if parameters.values.device().is_cpu() {
-            self.update_fused(parameters, step)
-        } else {
-            self.update_plain(parameters, step)
-        }
     }
 
     fn state(&self) -> Vec<(&'static str, Tensor)> {

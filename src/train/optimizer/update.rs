@@ -58,7 +58,12 @@ impl Optimizer {
     /// Those of candle.
     pub fn step(&mut self, parameters: &Parameters, learning_rate: f64) -> Result<()> {
         let number = self.steps + 1;
-        self.rule.update(parameters, Step { number, learning_rate })?;
+        let step = Step { number, learning_rate };
+        if parameters.values.device().is_cpu() {
+            self.rule.update_fused(parameters, step)?;
+        } else {
+            self.rule.update_plain(parameters, step)?;
+        }
         self.steps = number;
         Ok(())
     }
@@ -127,4 +132,90 @@ fn check_same_kind(name: &str, saved: &Tensor, live: &Tensor) -> std::result::Re
         expected: live.dims().to_vec(),
         expected_dtype: live.dtype(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::ParameterKind;
+
+    const KINDS: [OptimizerKind; 2] = [OptimizerKind::AdamW, OptimizerKind::Sgd];
+
+    /// Parameters of every kind with values and gradients that a formula gives.
+    fn parameters() -> Parameters {
+        let mut layout = ParameterLayout::default();
+        layout.push("a", &[16, 300], ParameterKind::LoraA);
+        layout.push("b", &[40, 16], ParameterKind::LoraB);
+        layout.push("bias", &[40], ParameterKind::Bias);
+        let parameters = Parameters::zeros(layout, &Device::Cpu).unwrap();
+        set(&parameters.values, 0.1, 0.37);
+        set(&parameters.gradients, 1.0, 0.91);
+        parameters
+    }
+
+    fn set(buffer: &Tensor, scale: f32, frequency: f32) {
+        let elements = buffer.elem_count();
+        let values: Vec<f32> = (0..elements)
+            .map(|index| scale * (index as f32 * frequency).sin())
+            .collect();
+        buffer
+            .slice_set(&Tensor::from_vec(values, elements, &Device::Cpu).unwrap(), 0, 0)
+            .unwrap();
+    }
+
+    fn settings(kind: OptimizerKind) -> OptimizerSettings {
+        OptimizerSettings {
+            kind,
+            weight_decay: 0.1,
+            loraplus_ratio: Some(4.0),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn the_plain_form_agrees_with_the_fused_one() {
+        for kind in KINDS {
+            let (fused, plain) = (parameters(), parameters());
+            let new = || {
+                Optimizer::new(&settings(kind), &fused.layout, &Device::Cpu)
+                    .unwrap()
+                    .rule
+            };
+            let (first, second) = (new(), new());
+            for number in 1..=3 {
+                let step = Step {
+                    number,
+                    learning_rate: 1e-2,
+                };
+                first.update_fused(&fused, step).unwrap();
+                second.update_plain(&plain, step).unwrap();
+                for buffer in [&fused.gradients, &plain.gradients] {
+                    set(buffer, 1.0, 0.5 + number as f32);
+                }
+            }
+            let difference = (&fused.values - &plain.values)
+                .unwrap()
+                .abs()
+                .unwrap()
+                .max_all()
+                .unwrap();
+            let difference = difference.to_scalar::<f32>().unwrap();
+            assert!(difference < 1e-6, "{kind:?}: {difference:e}");
+        }
+    }
+
+    #[test]
+    fn state_bytes_are_those_of_the_buffers() {
+        let layout = parameters().layout;
+        let bytes = |kind| {
+            Optimizer::new(&settings(kind), &layout, &Device::Cpu)
+                .unwrap()
+                .state_bytes()
+        };
+        let elements = layout.elements() as u64;
+        assert_eq!(
+            (bytes(OptimizerKind::AdamW), bytes(OptimizerKind::Sgd)),
+            (8 * elements, 4 * elements)
+        );
+    }
 }

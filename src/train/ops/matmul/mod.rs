@@ -5,10 +5,14 @@
 //! | [`nt`] | x (T, K), w (N, K) | x w^T, (T, N) | forward of a linear layer |
 //! | [`nn`] | x (T, N), w (N, K) | x w, (T, K) | its backward with respect to the input |
 //! | [`tn_add`] | a (T, M), b (T, N) | into += alpha a^T b, (M, N) F32 | its backward with respect to a weight |
+//! | [`nt_add`], [`nn_add`] | those of `nt`, `nn` | into += alpha times their result | an adapter's update |
 //!
 //! `x`, `a`, `b` and the result of the first two are in the compute dtype; `w` may be of any float dtype.
 
+mod accumulate;
 pub mod reference;
+
+pub use accumulate::{nn_add, nt_add};
 
 use super::shape;
 use candle_core::{DType, Result, Tensor};

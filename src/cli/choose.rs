@@ -1,0 +1,88 @@
+//! Which trial of the results database `export` writes: the one that was named, or the recommended one.
+
+use super::CliError;
+use super::database::DatabaseArgs;
+use super::export::{Args, Chosen, RuleArgs};
+use crate::objective::{Bound, Constraint, LOSS, PEAK_MEMORY};
+use crate::recipe::Recipe;
+use crate::search::{Problem, Rule, Wish, recommend};
+use crate::space::SearchSpace;
+use crate::store::{StudyOverview, TrialDetail};
+use crate::study::{Trial, TrialNumber};
+
+/// What the database has for the arguments.
+struct Stored {
+    study: StudyOverview,
+    trials: Vec<Trial>,
+}
+
+/// Finds the trial to export.
+///
+/// # Errors
+/// Bad input where the database has no such study or trial, where no trial meets the wishes, or where the trial has no
+/// recipe.
+pub fn choose(args: &Args) -> Result<Chosen, CliError> {
+    let database = DatabaseArgs { db: args.db.clone() };
+    let stored = database.read(async |store| {
+        let study = store.study(args.study.as_deref()).await?;
+        let trials = store.trials(study.id).await?;
+        Ok(Stored { study, trials })
+    })?;
+    let (number, reason) = match args.trial {
+        Some(number) => (TrialNumber(number), format!("trial {number}, as asked")),
+        None => recommended(&stored, &args.rule)?,
+    };
+    let detail = database.read(async |store| store.trial(stored.study.id, number).await)?;
+    let recipe = recipe_of(&detail, &stored.study.name, number)?;
+    let metrics = detail.trial.state.metrics().cloned().unwrap_or_default();
+    Ok(Chosen {
+        recipe,
+        study: stored.study.name,
+        trial: number,
+        metrics,
+        reasons: vec![reason],
+    })
+}
+
+fn recommended(stored: &Stored, rule: &RuleArgs) -> Result<(TrialNumber, String), CliError> {
+    let problem = Problem {
+        space: SearchSpace::default(),
+        objectives: stored.study.objectives.clone(),
+        constraints: stored.study.constraints.clone(),
+    };
+    let chosen = recommend(&problem, &stored.trials, &wish_of(rule)).map_err(CliError::bad_input)?;
+    Ok((chosen.trial.number, chosen.reason))
+}
+
+fn wish_of(rule: &RuleArgs) -> Wish {
+    let limit = rule.max_memory.map(|bytes| Constraint {
+        metric: PEAK_MEMORY.to_owned(),
+        bound: Bound::AtMost(bytes as f64),
+    });
+    Wish {
+        rule: match (&rule.prefer, &rule.weights) {
+            (Some(preference), _) => Rule::Prefer(preference.metric().to_owned()),
+            (None, Some(weights)) => Rule::Weights(weights.0.clone().into_iter().collect()),
+            (None, None) => Rule::Knee,
+        },
+        limits: limit.into_iter().collect(),
+        slack: rule
+            .max_loss_increase
+            .map(|share| (LOSS.to_owned(), share))
+            .into_iter()
+            .collect(),
+    }
+}
+
+fn recipe_of(detail: &TrialDetail, study: &str, number: TrialNumber) -> Result<Recipe, CliError> {
+    let Some(recipe) = &detail.recipe else {
+        let why = "it has no recipe, as a program of the user's ran it or its settings make none";
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "trial {number} of study `{study}` cannot be exported: {why}"
+        )));
+    };
+    serde_json::from_value(recipe.clone()).map_err(|error| {
+        let message = format!("the recipe of trial {number} of study `{study}` is not one this version reads");
+        CliError::failed(anyhow::Error::new(error).context(message))
+    })
+}

@@ -1,0 +1,254 @@
+//! `peft-tune export`: the settings of a trial as a file of the tool that is to train.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+use super::CliError;
+use crate::export::{self, ExportError, ExportFormat, ExportInput};
+use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use crate::recipe::Recipe;
+use crate::space::Bytes;
+use crate::study::{Metrics, TrialNumber};
+
+/// Writes a trial's settings as a file of the tool that is to train: the recommended trial, or another one
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Tool to write for.
+    #[arg(long, value_enum)]
+    pub format: Format,
+    /// Study to take the trial from; the latest one if absent.
+    #[arg(long)]
+    pub study: Option<String>,
+    /// Trial to export; the recommended one if absent.
+    #[arg(long, conflicts_with_all = ["prefer", "max_memory", "max_loss_increase", "weights"])]
+    pub trial: Option<u64>,
+    /// Results database.
+    #[arg(long, env = "PEFT_TUNE_DB", default_value = "peft-tune.db")]
+    pub db: PathBuf,
+    /// Directory to write into; made if missing.
+    #[arg(long)]
+    pub output: PathBuf,
+    /// Overwrites a file that is there already.
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub rule: RuleArgs,
+}
+
+/// How to choose among the trials of the front, instead of its knee.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub struct RuleArgs {
+    /// Takes the best trial in this objective.
+    #[arg(long, value_enum)]
+    pub prefer: Option<Preference>,
+    /// Considers only trials with at most this peak memory, such as 16GiB.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub max_memory: Option<u64>,
+    /// Considers only trials whose loss is at most this much above the best, such as 1%.
+    #[arg(long, value_name = "PERCENT", value_parser = parse_share)]
+    pub max_loss_increase: Option<f64>,
+    /// Weighs the objectives, such as throughput=1,loss=2; those not named weigh nothing.
+    #[arg(long, value_name = "NAME=WEIGHT,..", value_parser = parse_weights, conflicts_with = "prefer")]
+    pub weights: Option<Weights>,
+}
+
+/// A tool to write for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// recipe.yaml, for peft-tune itself.
+    Recipe,
+    /// adapter_config.json, for PEFT's LoraConfig.from_pretrained.
+    Peft,
+    /// trl_sft.yaml, for trl sft --config.
+    Trl,
+}
+
+impl From<Format> for ExportFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Recipe => Self::Recipe,
+            Format::Peft => Self::Peft,
+            Format::Trl => Self::Trl,
+        }
+    }
+}
+
+/// An objective to put first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Preference {
+    Throughput,
+    Memory,
+    Loss,
+}
+
+impl Preference {
+    /// The metric of that objective.
+    pub fn metric(self) -> &'static str {
+        match self {
+            Self::Throughput => THROUGHPUT,
+            Self::Memory => PEAK_MEMORY,
+            Self::Loss => LOSS,
+        }
+    }
+}
+
+/// Weights by metric, each above zero.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Weights(pub BTreeMap<String, f64>);
+
+/// The trial that is exported.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    pub recipe: Recipe,
+    pub study: String,
+    pub trial: TrialNumber,
+    pub metrics: Metrics,
+    /// Sentences that say why it was chosen.
+    pub reasons: Vec<String>,
+}
+
+/// Exports the trial that `choose` finds for the arguments in the results database.
+///
+/// # Errors
+/// Those of `choose`; bad input where a file is in the way or the format cannot say the recipe; a failure where the file
+/// cannot be written.
+pub fn run(args: Args, choose: impl FnOnce(&Args) -> Result<Chosen, CliError>) -> Result<(), CliError> {
+    let chosen = choose(&args)?;
+    let input = ExportInput {
+        recipe: &chosen.recipe,
+        study: &chosen.study,
+        trial: chosen.trial,
+        metrics: &chosen.metrics,
+        reasons: &chosen.reasons,
+    };
+    let exported =
+        export::write(args.format.into(), &input, &args.output, args.force).map_err(|error| match error {
+            ExportError::Exists { .. } | ExportError::NoAdapter { .. } | ExportError::Refused { .. } => {
+                CliError::bad_input(error)
+            }
+            ExportError::Write { .. } | ExportError::Recipe(_) => CliError::failed(error),
+        })?;
+    for reason in &chosen.reasons {
+        eprintln!("{reason}");
+    }
+    for warning in &exported.warnings {
+        eprintln!("warning: {warning}");
+    }
+    for file in &exported.files {
+        println!("{}", file.display());
+    }
+    Ok(())
+}
+
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    text.parse::<Bytes>()
+        .map(|bytes| bytes.0)
+        .map_err(|error| error.to_string())
+}
+
+/// `1%` or `0.01`, as a share of 1.
+fn parse_share(text: &str) -> Result<f64, String> {
+    let (number, unit) = match text.trim().strip_suffix('%') {
+        Some(number) => (number, 100.0),
+        None => (text, 1.0),
+    };
+    match number.trim().parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value / unit),
+        _ => Err("write a percentage, 0% or more, such as 1%".into()),
+    }
+}
+
+/// `throughput=1,loss=2`. `memory` is short for `peak_memory`.
+fn parse_weights(text: &str) -> Result<Weights, String> {
+    let mut weights = BTreeMap::new();
+    for part in text.split(',') {
+        let weight = part.split_once('=').and_then(|(name, weight)| {
+            let weight: f64 = weight.trim().parse().ok()?;
+            let name = match name.trim() {
+                "memory" => PEAK_MEMORY,
+                name => name,
+            };
+            (!name.is_empty() && weight.is_finite() && weight > 0.0).then_some((name.to_owned(), weight))
+        });
+        let Some((name, weight)) = weight else {
+            return Err(format!(
+                "`{part}` is not NAME=WEIGHT with a weight above 0, such as throughput=1"
+            ));
+        };
+        if weights.insert(name.clone(), weight).is_some() {
+            return Err(format!("`{name}` stands twice; remove one"));
+        }
+    }
+    Ok(Weights(weights))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::recipe::DataSettings;
+
+    #[derive(Debug, Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(line: &str) -> Result<Args, String> {
+        let words = std::iter::once("export").chain(line.split_whitespace());
+        Program::try_parse_from(words)
+            .map(|program| program.args)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn rules_are_read_with_their_units() {
+        let line =
+            "--format trl --output out --max-memory 16GiB --max-loss-increase 1% --weights throughput=1,memory=.5";
+        let rule = parse(line).unwrap().rule;
+        assert_eq!(rule.max_memory, Some(16 << 30));
+        assert_eq!(rule.max_loss_increase, Some(0.01));
+        let weights = rule.weights.unwrap().0;
+        assert_eq!((weights["throughput"], weights["peak_memory"]), (1.0, 0.5));
+        assert_eq!(rule.prefer, None);
+    }
+
+    #[test]
+    fn a_rule_beside_a_trial_and_wrong_values_are_refused() {
+        for wrong in [
+            "--trial 3 --prefer loss",
+            "--weights throughput",
+            "--weights loss=-1",
+            "--weights loss=1,loss=2",
+            "--weights loss=1 --prefer loss",
+            "--max-memory 16G",
+            "--max-loss-increase some",
+            "--prefer speed",
+        ] {
+            assert!(parse(&format!("--format trl --output out {wrong}")).is_err(), "{wrong}");
+        }
+        assert!(parse("--format gguf --output out").is_err());
+    }
+
+    #[test]
+    fn the_chosen_trial_is_written_and_a_second_time_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = format!("--format peft --output {}", folder.path().display());
+        let choose = |_: &Args| {
+            Ok(Chosen {
+                recipe: Recipe::new("model", DataSettings::default()),
+                study: "s".into(),
+                trial: TrialNumber(3),
+                metrics: Metrics::default(),
+                reasons: vec!["it is the knee of the front".into()],
+            })
+        };
+        run(parse(&line).unwrap(), choose).unwrap();
+        assert!(folder.path().join("adapter_config.json").is_file());
+        assert_eq!(run(parse(&line).unwrap(), choose).unwrap_err().exit_code(), 2);
+        run(parse(&format!("{line} --force")).unwrap(), choose).unwrap();
+    }
+}

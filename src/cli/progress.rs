@@ -1,0 +1,131 @@
+//! The progress bar of a search: on standard error, and only where that is a terminal.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::objective::{PEAK_MEMORY, THROUGHPUT};
+use crate::report::{bytes, duration};
+use crate::study::{Params, Trial};
+use crate::tune::{Progress, TuneObserver};
+use crate::worker::TrialEvent;
+
+/// Positions of the bar: the budget may be one of trials or of time, so it counts thousandths.
+const TICKS: u64 = 1000;
+
+/// Draws where a search stands.
+pub struct SearchProgress {
+    bar: ProgressBar,
+    trial: String,
+}
+
+impl SearchProgress {
+    /// A bar on standard error; hidden where that is not a terminal, or where `quiet` asks for silence.
+    pub fn new(quiet: bool) -> Self {
+        let target = if quiet {
+            ProgressDrawTarget::hidden()
+        } else {
+            ProgressDrawTarget::stderr()
+        };
+        let bar = ProgressBar::with_draw_target(Some(TICKS), target);
+        if let Ok(style) = ProgressStyle::with_template("{spinner} [{bar:28}] {prefix}\n  {wide_msg}") {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self {
+            bar,
+            trial: String::new(),
+        }
+    }
+
+    /// Takes the bar off the screen.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn show(&self, progress: &Progress) {
+        if let Some(share) = progress.share() {
+            self.bar.set_position((share * TICKS as f64) as u64);
+        }
+        self.bar.set_prefix(standing(progress));
+    }
+}
+
+impl TuneObserver for SearchProgress {
+    fn trial_started(&mut self, trial: &Trial, progress: &Progress) {
+        self.trial = format!("trial {}: {}", trial.number, describe(&trial.params));
+        self.show(progress);
+        self.bar.set_message(self.trial.clone());
+    }
+
+    fn trial_event(&mut self, event: &TrialEvent) {
+        let doing = match event {
+            TrialEvent::Phase { phase, .. } => phase.name().to_owned(),
+            TrialEvent::Step { phase, step, .. } => {
+                format!("{} step {}, loss {:.3}", phase.name(), step.step, step.loss)
+            }
+            TrialEvent::Evaluation { evaluation, .. } => format!("held-out loss {:.4}", evaluation.loss),
+            TrialEvent::Report { step, .. } => format!("step {step}"),
+            TrialEvent::Ended { .. } => return,
+        };
+        self.bar.set_message(format!("{} | {doing}", self.trial));
+    }
+
+    fn trial_ended(&mut self, _trial: &Trial, progress: &Progress) {
+        self.show(progress);
+    }
+}
+
+/// `12/40 trials, 1m 20s, about 3m left; best throughput 5120 tokens/s, loss 3.2100`.
+fn standing(progress: &Progress) -> String {
+    let mut text = match progress.budget_trials {
+        Some(budget) => format!("{}/{budget} trials", progress.finished),
+        None => format!("{} trials", progress.finished),
+    };
+    text += &format!(", {}", duration(progress.spent_s));
+    if let Some(left) = progress.left_s() {
+        text += &format!(", about {} left", duration(left));
+    }
+    let best: Vec<_> = progress
+        .best
+        .iter()
+        .map(|(metric, value)| best_value(metric, *value))
+        .collect();
+    if best.is_empty() {
+        text
+    } else {
+        format!("{text}; best {}", best.join(", "))
+    }
+}
+
+fn best_value(metric: &str, value: f64) -> String {
+    match metric {
+        THROUGHPUT => format!("{value:.0} tokens/s"),
+        PEAK_MEMORY => bytes(value),
+        _ => format!("{metric} {value:.4}"),
+    }
+}
+
+/// `rank 16, learning_rate 3e-4, ...`.
+fn describe(params: &Params) -> String {
+    let parts: Vec<_> = params.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_standing_is_one_line() {
+        let mut progress = Progress {
+            finished: 2,
+            budget_trials: Some(4),
+            spent_s: 10.0,
+            ..Default::default()
+        };
+        assert_eq!(standing(&progress), "2/4 trials, 10s, about 10s left");
+        progress.best.insert("loss".into(), 3.21);
+        assert_eq!(standing(&progress), "2/4 trials, 10s, about 10s left; best loss 3.2100");
+    }
+}

@@ -1,0 +1,238 @@
+//! `peft-tune search`: the main job.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use super::CliError;
+use super::database::DatabaseArgs;
+use super::output::{terminal_width, write_result};
+use super::progress::SearchProgress;
+use crate::report::{Recommendation, Summary, SummaryInput};
+use crate::search::{Problem, Sampler, SamplerKind, Wish, pareto_front, recommend};
+use crate::space::{Backend, Seconds, Study, StudyFile};
+use crate::store::{DataSetRecord, MachineRecord, ModelRecord, Store, StudyRecord};
+use crate::study::Trial;
+use crate::tune::{Ending, Interrupt, Tuner, TunerParts};
+use crate::worker::{CommandEvaluator, Evaluator, ProcessEvaluator};
+
+/// Searches for the settings worth using: runs trials, stores them, prints the Pareto front and a recommendation.
+///
+/// Started again on the same file and database, it goes on where it stopped; nothing that finished is run again.
+/// Ctrl-C finishes the trial under way and stops; a second Ctrl-C stops at once.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Search-space file (YAML).
+    file: PathBuf,
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// Trials the study may have in all, instead of the file's `budget: trials`.
+    #[arg(long, value_name = "N")]
+    trials: Option<u64>,
+    /// Time the study's trials may take in all, such as `30m`, instead of the file's `budget: time`.
+    #[arg(long, value_name = "TIME")]
+    time: Option<Seconds>,
+    /// Threads a trial computes with [default: all cores].
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the search and prints what it found.
+pub fn run(args: Args) -> Result<(), CliError> {
+    let mut study = StudyFile::read(&args.file).map_err(CliError::bad_input)?;
+    if let Some(trials) = args.trials {
+        study.budget.trials = Some(trials);
+    }
+    if let Some(time) = args.time {
+        study.budget.time_s = Some(time.0);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(CliError::failed)?;
+    runtime.block_on(search(&args, &study))
+}
+
+async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
+    let problem = Problem {
+        space: study.space.clone(),
+        objectives: study.objectives.clone(),
+        constraints: study.constraints.clone(),
+    };
+    let sampler = sampler_of(study, &problem)?;
+    let store = Store::open(&args.database.db).await?;
+    let open = store.begin_study(&record_of(study)).await?;
+    let interrupt = listen_for_interrupts();
+    let mut progress = SearchProgress::new(args.json || !std::io::stderr().is_terminal());
+    let parts = TunerParts {
+        study,
+        store: &store,
+        id: open.id,
+        sampler,
+        evaluator: evaluator_of(study, args.threads)?,
+        observer: &mut progress,
+        interrupt,
+    };
+    let mut tuner = Tuner::new(parts).await.map_err(CliError::failed)?;
+    let ending = tuner.run().await.map_err(CliError::failed)?;
+    let (history, spent_s) = (tuner.history().to_vec(), tuner.progress().spent_s);
+    drop(tuner);
+    progress.finish();
+    drop(open);
+    store.close().await?;
+    print_summary(args, study, &problem, &history, spent_s)?;
+    match ending {
+        Ending::Interrupted => Err(CliError::Interrupted {
+            command: resume_command(args),
+        }),
+        Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted => Ok(()),
+    }
+}
+
+fn print_summary(
+    args: &Args,
+    study: &Study,
+    problem: &Problem,
+    history: &[Trial],
+    wall_s: f64,
+) -> Result<(), CliError> {
+    let front: Vec<_> = pareto_front(problem, history)
+        .iter()
+        .map(|point| point.trial.number)
+        .collect();
+    let recommendation = recommend(problem, history, &Wish::default());
+    let recommendation = match &recommendation {
+        Ok(chosen) => Some(Recommendation {
+            trial: chosen.trial.number,
+            reason: chosen.reason.clone(),
+        }),
+        Err(error) => {
+            eprintln!("no recommendation: {error}");
+            None
+        }
+    };
+    let summary = Summary::new(SummaryInput {
+        study: &study.name,
+        objectives: &study.objectives,
+        trials: history,
+        front: &front,
+        recommendation: recommendation.as_ref(),
+        wall_s,
+    });
+    let text = match args.json {
+        true => summary.to_json().map_err(CliError::failed)? + "\n",
+        false => summary.to_text(terminal_width()),
+    };
+    write_result(&text)
+}
+
+/// Counts Ctrl-C from now on. The first one asks to finish the trial under way.
+fn listen_for_interrupts() -> Interrupt {
+    let interrupt = Interrupt::default();
+    let requested = interrupt.clone();
+    tokio::spawn(async move {
+        while tokio::signal::ctrl_c().await.is_ok() {
+            if !requested.is_requested() {
+                eprintln!("finishing the trial under way; Ctrl-C again stops at once");
+            }
+            requested.request();
+        }
+    });
+    interrupt
+}
+
+fn sampler_of(study: &Study, problem: &Problem) -> Result<Box<dyn Sampler>, CliError> {
+    if let Some(option) = study.sampler.options.keys().next() {
+        let message = format!(
+            "sampler `{}` has no setting `{option}`; remove it",
+            study.sampler.kind.name()
+        );
+        return Err(CliError::bad_input(study.reject(&["sampler", option], message)));
+    }
+    let kind: SamplerKind = study.sampler.kind.name().parse().map_err(CliError::bad_input)?;
+    kind.build(problem, study.seed)
+        .map_err(|error| CliError::bad_input(study.reject(&["sampler"], error.to_string())))
+}
+
+fn evaluator_of(study: &Study, threads: Option<usize>) -> Result<Box<dyn Evaluator>, CliError> {
+    Ok(match &study.backend {
+        Backend::Command(backend) => Box::new(CommandEvaluator::new(
+            backend.command.clone(),
+            backend.folder.clone(),
+            backend.env.clone(),
+        )),
+        Backend::Native => {
+            let program = std::env::current_exe().map_err(CliError::failed)?;
+            Box::new(ProcessEvaluator::new(program, vec!["worker".to_owned()], threads))
+        }
+    })
+}
+
+/// The study as the database keeps it. What decides the meaning of a trial is its definition; the budget is not.
+fn record_of(study: &Study) -> StudyRecord {
+    let base = study.base.as_ref();
+    let backend = match &study.backend {
+        Backend::Native => serde_json::Value::Null,
+        Backend::Command(backend) => serde_json::json!({"command": backend.command, "folder": backend.folder}),
+    };
+    StudyRecord {
+        name: study.name.clone(),
+        space_path: study.source.path().to_owned(),
+        space_text: study.source.text().to_owned(),
+        definition: serde_json::json!({
+            "base": base,
+            "fixed": study.fixed,
+            "space": study.space,
+            "plan": study.plan,
+            "memory_limit_bytes": study.memory_limit_bytes,
+            "backend": backend,
+        }),
+        objectives: study.objectives.clone(),
+        constraints: study.constraints.clone(),
+        seed: study.seed,
+        sampler: study.sampler.kind.name().to_owned(),
+        model: base.map(|base| ModelRecord {
+            source: base.model.clone(),
+            ..Default::default()
+        }),
+        data_set: base.map(|base| {
+            let files: Vec<_> = base.data.train.iter().map(|path| path.display().to_string()).collect();
+            DataSetRecord {
+                source: files.join(", "),
+                ..Default::default()
+            }
+        }),
+        machine: Some(machine()),
+    }
+}
+
+fn machine() -> MachineRecord {
+    use sysinfo::System;
+    let wanted = sysinfo::RefreshKind::nothing()
+        .with_cpu(sysinfo::CpuRefreshKind::nothing())
+        .with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram());
+    let Ok(system) = System::new_with_specifics(wanted) else {
+        return MachineRecord::default();
+    };
+    MachineRecord {
+        host: System::host_name().unwrap_or_default(),
+        os: System::long_os_version().unwrap_or_default(),
+        cpu: system
+            .cpus()
+            .first()
+            .map(|cpu| cpu.brand().to_owned())
+            .unwrap_or_default(),
+        cpu_cores: system.cpus().len() as u64,
+        memory_bytes: system.total_memory(),
+        device: "cpu".to_owned(),
+        device_memory_bytes: system.total_memory(),
+        driver: String::new(),
+    }
+}
+
+fn resume_command(args: &Args) -> String {
+    format!("peft-tune search {}", args.file.display())
+}

@@ -1,0 +1,28 @@
+//! Why an export did not happen.
+
+use std::path::PathBuf;
+
+use super::ExportFormat;
+use crate::space::RecipeFileError;
+
+/// A failed export; nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    #[error("{} is there already; choose another --output, or overwrite it with --force", path.display())]
+    Exists { path: PathBuf },
+    #[error("cannot write {}: {source}", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error(
+        "the recipe has no adapter (it trains every parameter), so there is nothing to say in {format}; use --format recipe or trl"
+    )]
+    NoAdapter { format: ExportFormat },
+    #[error("{format} refuses `{field}` here: {reason}")]
+    Refused {
+        format: ExportFormat,
+        field: &'static str,
+        /// Ends in what to do.
+        reason: &'static str,
+    },
+    #[error(transparent)]
+    Recipe(#[from] RecipeFileError),
+}

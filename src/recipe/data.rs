@@ -1,0 +1,110 @@
+//! What to train and evaluate on.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What to train and evaluate on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DataSettings {
+    /// Training file, or several that are read one after another (JSONL, JSON, CSV, Parquet or plain text).
+    #[serde(with = "one_or_many")]
+    #[schemars(with = "OneOrMany")]
+    pub train: Vec<PathBuf>,
+    /// Held-out data for the loss: file(s), or the fraction of the training rows to hold out (default 0.1).
+    #[serde(default)]
+    pub held_out: HeldOut,
+    /// Format of a row; `auto` recognises it from the columns.
+    #[serde(default)]
+    pub format: DataFormat,
+    /// Renames columns: the name the format expects (`instruction`, `messages`, `text`, ...) to the file's own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub columns: BTreeMap<String, String>,
+    /// Which tokens are training targets.
+    #[serde(default)]
+    pub loss_on: LossOn,
+    /// Jinja chat template file that replaces the tokenizer's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat_template: Option<PathBuf>,
+    /// Reads at most this many training rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_rows: Option<usize>,
+}
+
+/// Where the held-out rows come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "write a fraction such as 0.1, a file or a list of files")]
+pub enum HeldOut {
+    /// Fraction of the training rows, in (0, 1); which rows is decided by the recipe's seed.
+    Fraction(f64),
+    File(PathBuf),
+    Files(Vec<PathBuf>),
+}
+
+impl Default for HeldOut {
+    fn default() -> Self {
+        Self::Fraction(0.1)
+    }
+}
+
+/// Layout of one training row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DataFormat {
+    /// Recognised from the columns of the first row.
+    #[default]
+    Auto,
+    /// `instruction`, optional `input`, `output`.
+    Alpaca,
+    /// `conversations` of `{from, value}`.
+    Sharegpt,
+    /// `messages` of `{role, content}` (OpenAI's chat layout).
+    Messages,
+    /// `prompt` and `completion`.
+    PromptCompletion,
+    /// `text`, or a plain text file.
+    Text,
+    /// `input_ids` and optional `labels` (-100 = not a target).
+    Tokenized,
+}
+
+/// Which tokens of a row count in the loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LossOn {
+    /// The answers only, where the format tells prompt and answer apart; all tokens of `text` rows.
+    #[default]
+    Completions,
+    /// Every token.
+    All,
+}
+
+/// One value or a list of them in the file; always a list here.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "write a file or a list of files")]
+enum OneOrMany {
+    One(PathBuf),
+    Many(Vec<PathBuf>),
+}
+
+mod one_or_many {
+    use super::{OneOrMany, PathBuf};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
+        match paths {
+            [one] => one.serialize(serializer),
+            many => many.serialize(serializer),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+        Ok(match OneOrMany::deserialize(deserializer)? {
+            OneOrMany::One(path) => vec![path],
+            OneOrMany::Many(paths) => paths,
+        })
+    }
+}

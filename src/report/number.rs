@@ -1,0 +1,140 @@
+//! Numbers as people read them. JSON and CSV carry the raw ones.
+
+use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use crate::study::ParamValue;
+
+/// Bytes with a binary unit: `512 B`, `3.4 MiB`, `21.37 GiB`.
+pub fn bytes(value: f64) -> String {
+    const UNITS: [(&str, f64, usize); 4] = [
+        ("TiB", (1u64 << 40) as f64, 2),
+        ("GiB", (1u64 << 30) as f64, 2),
+        ("MiB", (1u64 << 20) as f64, 1),
+        ("KiB", (1u64 << 10) as f64, 1),
+    ];
+    for (unit, size, digits) in UNITS {
+        if value.abs() >= size {
+            return format!("{:.digits$} {unit}", value / size);
+        }
+    }
+    format!("{value:.0} B")
+}
+
+/// Seconds: `0.42 s`, `12.3 s`, `2m 41s`, `3h 07m`, `2d 04h`.
+pub fn duration(seconds: f64) -> String {
+    let whole = seconds.round();
+    if !seconds.is_finite() || seconds < 0.0 {
+        "-".to_owned()
+    } else if seconds < 1.0 {
+        format!("{seconds:.2} s")
+    } else if whole < 60.0 {
+        format!("{seconds:.1} s")
+    } else {
+        let whole = whole as u64;
+        let (minutes, hours, days) = (whole / 60, whole / 3600, whole / 86_400);
+        match (days, hours, minutes) {
+            (0, 0, minutes) => format!("{minutes}m {:02}s", whole % 60),
+            (0, hours, minutes) => format!("{hours}h {:02}m", minutes % 60),
+            (days, hours, _) => format!("{days}d {:02}h", hours % 24),
+        }
+    }
+}
+
+/// A metric's value with its unit, where its name tells one: ours, and names that end in `_bytes` or `_s`.
+pub fn metric_value(name: &str, value: f64) -> String {
+    match name {
+        THROUGHPUT => grouped(value),
+        PEAK_MEMORY => bytes(value),
+        LOSS => format!("{value:.4}"),
+        _ if name.ends_with("_bytes") => bytes(value),
+        _ if name.ends_with("_loss") => format!("{value:.4}"),
+        _ if name.ends_with("tokens_per_s") => grouped(value),
+        _ if name.ends_with("_s") && !name.ends_with("_per_s") => duration(value),
+        _ => significant(value),
+    }
+}
+
+/// A metric's column heading: its name, or its unit where that says as much.
+pub fn metric_heading(name: &str) -> String {
+    match name {
+        THROUGHPUT => "tokens/s".to_owned(),
+        name => name.replace('_', " "),
+    }
+}
+
+/// A param's value; a float to four significant digits, as a sampled one has up to 17.
+pub fn param_value(value: &ParamValue) -> String {
+    match value {
+        ParamValue::Float(value) => {
+            let rounded = format!("{value:.3e}").parse().unwrap_or(*value);
+            ParamValue::Float(rounded).to_string()
+        }
+        value => value.to_string(),
+    }
+}
+
+/// A number to five significant digits, without an exponent where that is readable.
+pub fn significant(value: f64) -> String {
+    let size = value.abs();
+    if value == 0.0 || (size < 1e15 && value.fract() == 0.0) {
+        return format!("{value:.0}");
+    }
+    if !(1e-4..1e15).contains(&size) {
+        return format!("{value:.4e}");
+    }
+    let digits = (4 - size.log10().floor() as i32).max(0) as usize;
+    let text = format!("{value:.digits$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+/// A rate: whole with thousands set apart from 100 on, with a digit after the point below.
+fn grouped(value: f64) -> String {
+    if !(value.abs() >= 100.0 && value.abs() < 1e15) {
+        return format!("{value:.1}");
+    }
+    let digits = format!("{:.0}", value.abs());
+    let mut text = if value < 0.0 { "-".to_owned() } else { String::new() };
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_take_the_largest_unit_that_fits() {
+        let shown = [0.0, 1023.0, 1024.0, 5.5 * 1048576.0, 22.0 * 1073741824.0].map(bytes);
+        assert_eq!(shown, ["0 B", "1023 B", "1.0 KiB", "5.5 MiB", "22.00 GiB"]);
+    }
+
+    #[test]
+    fn durations_have_two_parts_at_most() {
+        let shown = [0.123, 59.4, 59.96, 161.0, 3600.0 * 3.0 + 425.0, 187_200.0, f64::NAN].map(duration);
+        assert_eq!(shown, ["0.12 s", "59.4 s", "1m 00s", "2m 41s", "3h 07m", "2d 04h", "-"]);
+    }
+
+    #[test]
+    fn metrics_are_shown_in_their_unit() {
+        assert_eq!(metric_value(THROUGHPUT, 1234567.8), "1,234,568");
+        assert_eq!(metric_value(THROUGHPUT, 42.25), "42.2");
+        assert_eq!(metric_value(THROUGHPUT, 999.6), "1,000");
+        assert_eq!(metric_value(PEAK_MEMORY, 1073741824.0), "1.00 GiB");
+        assert_eq!(metric_value(LOSS, 2.0), "2.0000");
+        assert_eq!(metric_value("forward_s", 0.5), "0.50 s");
+        assert_eq!(metric_value("rss_bytes", 2048.0), "2.0 KiB");
+    }
+
+    #[test]
+    fn other_numbers_keep_five_digits() {
+        let shown = [3.0, 0.123456789, 12345.678, 0.00001234567, 1e20, 0.5].map(significant);
+        assert_eq!(shown, ["3", "0.12346", "12346", "1.2346e-5", "1.0000e20", "0.5"]);
+    }
+}

@@ -1,0 +1,367 @@
+//! The summary of a study: what was tried, the Pareto front, the recommendation.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::number::{duration, metric_heading, metric_value, param_value};
+use super::table::{Align, TextTable, printable};
+use crate::objective::{Direction, Objective};
+use crate::study::{Metrics, ParamValue, Params, Trial, TrialNumber, TrialState};
+
+/// What a summary is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct SummaryInput<'a> {
+    pub study: &'a str,
+    pub objectives: &'a [Objective],
+    pub trials: &'a [Trial],
+    /// Numbers of the trials on the Pareto front.
+    pub front: &'a [TrialNumber],
+    pub recommendation: Option<&'a Recommendation>,
+    /// Wall-clock seconds of the study.
+    pub wall_s: f64,
+}
+
+/// Which trial is advised, and why.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Recommendation {
+    pub trial: TrialNumber,
+    /// One sentence that names the trial, without full stop.
+    pub reason: String,
+}
+
+/// A study in short: one value for the screen, for files and for scripts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    pub study: String,
+    /// Wall-clock seconds of the study.
+    pub wall_s: f64,
+    pub trials: Counts,
+    pub objectives: Vec<Objective>,
+    /// Best in the first objective first.
+    pub front: Vec<FrontRow>,
+    pub recommendation: Option<Recommendation>,
+}
+
+/// Trials by how they ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Counts {
+    pub total: usize,
+    pub complete: usize,
+    pub pruned: usize,
+    pub failed: usize,
+    pub skipped: usize,
+    /// Waiting or running.
+    pub unfinished: usize,
+    /// Failed trials by their reason.
+    pub failures: BTreeMap<&'static str, usize>,
+}
+
+/// A trial of the front.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FrontRow {
+    pub trial: TrialNumber,
+    pub params: Params,
+    /// Every metric, raw.
+    pub metrics: Metrics,
+}
+
+impl Counts {
+    /// Counts trials.
+    pub fn of(trials: &[Trial]) -> Self {
+        let mut counts = Self {
+            total: trials.len(),
+            ..Self::default()
+        };
+        for trial in trials {
+            match &trial.state {
+                TrialState::Waiting | TrialState::Running => counts.unfinished += 1,
+                TrialState::Complete { .. } => counts.complete += 1,
+                TrialState::Pruned { .. } => counts.pruned += 1,
+                TrialState::Skipped { .. } => counts.skipped += 1,
+                TrialState::Failed { reason, .. } => {
+                    counts.failed += 1;
+                    *counts.failures.entry(reason.name()).or_default() += 1;
+                }
+            }
+        }
+        counts
+    }
+
+    /// The counts in words: `24 trials: 20 complete, 4 failed (3 out_of_memory, 1 diverged)`.
+    pub fn to_text(&self) -> String {
+        let failures: Vec<String> = self
+            .failures
+            .iter()
+            .map(|(reason, count)| format!("{count} {reason}"))
+            .collect();
+        let failed = match self.failed {
+            0 => String::new(),
+            failed => format!("{failed} failed ({})", failures.join(", ")),
+        };
+        let count = |count: usize, state: &str| match count {
+            0 => String::new(),
+            count => format!("{count} {state}"),
+        };
+        let parts = [
+            count(self.complete, "complete"),
+            count(self.pruned, "pruned"),
+            failed,
+            count(self.skipped, "skipped"),
+            count(self.unfinished, "unfinished"),
+        ];
+        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        match (self.total, parts.join(", ")) {
+            (0, _) => "no trials".to_owned(),
+            (1, parts) => format!("1 trial: {parts}"),
+            (total, parts) => format!("{total} trials: {parts}"),
+        }
+    }
+}
+
+impl Summary {
+    /// Puts a summary together. Front numbers without a trial are left out.
+    pub fn new(input: SummaryInput<'_>) -> Self {
+        let mut front: Vec<FrontRow> = input
+            .front
+            .iter()
+            .filter_map(|number| input.trials.iter().find(|trial| trial.number == *number))
+            .map(|trial| FrontRow {
+                trial: trial.number,
+                params: trial.params.clone(),
+                metrics: trial.state.metrics().cloned().unwrap_or_default(),
+            })
+            .collect();
+        front.sort_by(|a, b| {
+            let values = input.objectives.iter().map(|objective| {
+                let value = |row: &FrontRow| row.metrics.value(&objective.metric).unwrap_or(f64::NAN);
+                objective.minimised(value(a)).total_cmp(&objective.minimised(value(b)))
+            });
+            values
+                .fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then)
+                .then(a.trial.cmp(&b.trial))
+        });
+        Self {
+            study: input.study.to_owned(),
+            wall_s: if input.wall_s.is_finite() { input.wall_s } else { 0.0 },
+            trials: Counts::of(input.trials),
+            objectives: input.objectives.to_vec(),
+            front,
+            recommendation: input.recommendation.cloned(),
+        }
+    }
+
+    /// The summary as text of at most `width` columns of characters where one is given.
+    pub fn to_text(&self, width: Option<usize>) -> String {
+        let mut text = format!(
+            "study {}: {}, {}\n",
+            printable(&self.study),
+            self.trials.to_text(),
+            duration(self.wall_s)
+        );
+        let recommended = self.recommendation.as_ref().map(|recommendation| recommendation.trial);
+        match self.front.len() {
+            0 => text.push_str("\nno Pareto front: no trial is complete in every objective within the constraints\n"),
+            count => {
+                let trials = if count == 1 { "trial" } else { "trials" };
+                // Writing to a string cannot fail.
+                let _ = write!(
+                    text,
+                    "\nPareto front of {}: {count} {trials}\n\n{}\n",
+                    objectives_text(&self.objectives),
+                    front_table(&self.objectives, &self.front, recommended, width)
+                );
+            }
+        }
+        if let Some(recommendation) = &self.recommendation {
+            let _ = writeln!(text, "\n* recommended: {}", printable(&recommendation.reason));
+        }
+        text
+    }
+
+    /// The summary as JSON, with raw numbers.
+    ///
+    /// # Errors
+    /// Never in practice: every value has a JSON form.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self)
+    }
+}
+
+/// The front as a table: the objectives, then the params that differ from row to row; those that are the same in all rows
+/// stand in a line below. A star marks the recommended trial.
+pub fn front_table(
+    objectives: &[Objective],
+    rows: &[FrontRow],
+    recommended: Option<TrialNumber>,
+    width: Option<usize>,
+) -> String {
+    let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.params.keys()).collect();
+    let differs = |name: &&&String| {
+        let first = rows.first().and_then(|row| row.params.get(**name));
+        rows.iter().any(|row| row.params.get(**name) != first)
+    };
+    let varying: Vec<&String> = names.iter().filter(differs).copied().collect();
+    let same: Vec<&String> = names.iter().filter(|name| !differs(name)).copied().collect();
+
+    let number = |name: &str| {
+        rows.iter()
+            .filter_map(|row| row.params.get(name))
+            .all(|value| value.as_f64().is_some())
+    };
+    let mut columns = vec![("trial".to_owned(), Align::Right)];
+    columns.extend(
+        objectives
+            .iter()
+            .map(|objective| (metric_heading(&objective.metric), Align::Right)),
+    );
+    columns.extend(varying.iter().map(|name| {
+        let align = if number(name) { Align::Right } else { Align::Left };
+        ((*name).clone(), align)
+    }));
+    let mut table = TextTable::new(columns);
+    for row in rows {
+        let star = if Some(row.trial) == recommended { "* " } else { "" };
+        let mut cells = vec![format!("{star}{}", row.trial)];
+        cells.extend(objectives.iter().map(|objective| {
+            let value = row.metrics.value(&objective.metric);
+            value.map_or_else(|| "-".to_owned(), |value| metric_value(&objective.metric, value))
+        }));
+        cells.extend(varying.iter().map(|name| param_text(row.params.get(*name))));
+        table.push(cells);
+    }
+    let mut text = table.to_text(width);
+    if let (Some(first), false) = (rows.first(), same.is_empty()) {
+        let same: Vec<String> = same
+            .iter()
+            .map(|name| format!("{} {}", printable(name), param_text(first.params.get(*name))))
+            .collect();
+        let whose = if rows.len() == 1 { "params" } else { "the same in all" };
+        let _ = write!(text, "\n\n{whose}: {}", same.join(", "));
+    }
+    text
+}
+
+/// The objectives in words: `throughput (max), loss (min)`.
+fn objectives_text(objectives: &[Objective]) -> String {
+    let parts: Vec<String> = objectives
+        .iter()
+        .map(|objective| {
+            let direction = match objective.direction {
+                Direction::Minimize => "min",
+                Direction::Maximize => "max",
+            };
+            format!("{} ({direction})", printable(&objective.metric.replace('_', " ")))
+        })
+        .collect();
+    parts.join(", ")
+}
+
+/// A param's value; a dash where the trial does not have it.
+fn param_text(value: Option<&ParamValue>) -> String {
+    value.map_or_else(|| "-".to_owned(), param_value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+    use crate::study::FailReason;
+
+    fn complete(number: u64, params: &[(&str, ParamValue)], metrics: [(&str, f64); 3]) -> Trial {
+        Trial {
+            number: TrialNumber(number),
+            params: params
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), value.clone()))
+                .collect(),
+            state: TrialState::Complete {
+                metrics: metrics.into(),
+            },
+        }
+    }
+
+    fn sample() -> (Vec<Objective>, Vec<Trial>) {
+        let gib = 1073741824.0;
+        let objectives = [THROUGHPUT, PEAK_MEMORY, LOSS].map(Objective::new).to_vec();
+        let trials = vec![
+            complete(
+                0,
+                &[
+                    ("rank", 8i64.into()),
+                    ("learning_rate", 2e-4.into()),
+                    ("optimizer", "adamw".into()),
+                ],
+                [(THROUGHPUT, 5120.4), (PEAK_MEMORY, 1.5 * gib), (LOSS, 2.12345)],
+            ),
+            complete(
+                1,
+                &[
+                    ("rank", 64i64.into()),
+                    ("learning_rate", 3.4567891e-5.into()),
+                    ("optimizer", "adamw".into()),
+                ],
+                [(THROUGHPUT, 12800.0), (PEAK_MEMORY, 2.25 * gib), (LOSS, 2.0)],
+            ),
+            Trial {
+                number: TrialNumber(2),
+                params: Params::new(),
+                state: TrialState::Failed {
+                    reason: FailReason::Invalid {
+                        message: "rank".to_owned(),
+                    },
+                    metrics: Metrics::default(),
+                },
+            },
+        ];
+        (objectives, trials)
+    }
+
+    fn summary() -> Summary {
+        let (objectives, trials) = sample();
+        Summary::new(SummaryInput {
+            study: "quickstart",
+            objectives: &objectives,
+            trials: &trials,
+            front: &[TrialNumber(0), TrialNumber(1)],
+            recommendation: Some(&Recommendation {
+                trial: TrialNumber(1),
+                reason: "the knee of the front".to_owned(),
+            }),
+            wall_s: 161.0,
+        })
+    }
+
+    #[test]
+    fn text_shows_counts_front_and_recommendation() {
+        insta::assert_snapshot!(summary().to_text(None), @"");
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_one_block_a_trial() {
+        insta::assert_snapshot!(summary().to_text(Some(40)), @"");
+    }
+
+    #[test]
+    fn json_has_raw_numbers() {
+        let json: serde_json::Value = serde_json::from_str(&summary().to_json().unwrap()).unwrap();
+        assert_eq!(json["trials"]["failures"]["invalid"], 1);
+        assert_eq!(json["front"][0]["trial"], 1);
+        assert_eq!(json["front"][1]["metrics"]["throughput"], 5120.4);
+        assert_eq!(json["recommendation"]["trial"], 1);
+    }
+
+    #[test]
+    fn a_study_without_a_front_says_so() {
+        let summary = Summary::new(SummaryInput {
+            study: "a\u{1b}[2J",
+            objectives: &[],
+            trials: &[],
+            front: &[],
+            recommendation: None,
+            wall_s: f64::NAN,
+        });
+        insta::assert_snapshot!(summary.to_text(Some(80)), @"");
+    }
+}

@@ -1,0 +1,140 @@
+//! Parameters of batching and of what is kept for the backward pass.
+
+use super::adapter::{count, name_of, named, put, truth};
+use super::{Binding, Effect, Effects, Legal, SetError};
+use crate::study::ParamValue;
+
+pub(super) const BINDINGS: &[Binding] = &[
+    Binding {
+        name: "sequence_length",
+        field: "batch.sequence_length",
+        about: "Longest row in tokens; longer ones are cut.",
+        legal: Legal::Int {
+            least: 2,
+            most: 4_194_304,
+        },
+        elsewhere: &[
+            "max_length",
+            "max_seq_length",
+            "max_seq_len",
+            "cutoff_len",
+            "sequence_len",
+            "seq_len",
+            "context_length",
+        ],
+        derived_from: None,
+        effects: Effects::all(
+            "attention grows with the square of a row's length",
+            "activations of a micro-batch",
+            "which tokens are seen at all",
+        ),
+        get: |recipe| Some(ParamValue::Int(recipe.batch.sequence_length as i64)),
+        set: |recipe, value| put(&mut recipe.batch.sequence_length, count(value)),
+    },
+    Binding {
+        name: "packing",
+        field: "batch.packing",
+        about: "Fills rows with several documents, each attending to itself only.",
+        legal: Legal::Bool,
+        elsewhere: &["sample_packing", "packed", "neat_packing"],
+        derived_from: None,
+        effects: Effects::all("tokens in a row", "tokens in a micro-batch", "documents in a step"),
+        get: |recipe| Some(recipe.batch.packing.into()),
+        set: |recipe, value| put(&mut recipe.batch.packing, truth(value)),
+    },
+    Binding {
+        name: "micro_batch",
+        field: "batch.micro_batch",
+        about: "Rows that go through the model at once.",
+        legal: Legal::Int { least: 1, most: 65_536 },
+        elsewhere: &[
+            "micro_batch_size",
+            "batch_size",
+            "per_device_train_batch_size",
+            "batch",
+            "train_micro_batch_size_per_gpu",
+        ],
+        derived_from: None,
+        effects: Effects {
+            throughput: Effect::Changes("size of every product"),
+            peak_memory: Effect::Changes("activations"),
+            loss: Effect::ThroughGlobalBatch("gradients are means over the global batch, however it is cut"),
+        },
+        get: |recipe| Some(ParamValue::Int(recipe.batch.micro_batch as i64)),
+        set: |recipe, value| put(&mut recipe.batch.micro_batch, count(value)),
+    },
+    Binding {
+        name: "gradient_accumulation",
+        field: "batch.gradient_accumulation",
+        about: "Micro-batches whose gradients are added up before a step.",
+        legal: Legal::Int { least: 1, most: 65_536 },
+        elsewhere: &[
+            "gradient_accumulation_steps",
+            "grad_accum",
+            "accumulate_grad_batches",
+            "accumulation",
+        ],
+        derived_from: None,
+        effects: Effects {
+            throughput: Effect::Changes("fewer updates per token"),
+            peak_memory: Effect::Changes("several micro-batches under way"),
+            loss: Effect::ThroughGlobalBatch("gradients are means over the global batch, however it is cut"),
+        },
+        get: |recipe| Some(ParamValue::Int(recipe.batch.gradient_accumulation as i64)),
+        set: |recipe, value| put(&mut recipe.batch.gradient_accumulation, count(value)),
+    },
+    Binding {
+        name: "global_batch",
+        field: "batch.gradient_accumulation",
+        about: "Rows in one step: sets gradient accumulation to this divided by the micro-batch.",
+        legal: Legal::Int {
+            least: 1,
+            most: 16_777_216,
+        },
+        elsewhere: &[
+            "global_batch_size",
+            "effective_batch_size",
+            "train_batch_size",
+            "total_batch_size",
+        ],
+        derived_from: Some("micro_batch"),
+        effects: Effects::all(
+            "fewer updates per token",
+            "several micro-batches under way",
+            "rows in a step",
+        ),
+        get: |recipe| Some(ParamValue::Int(recipe.batch.global_batch() as i64)),
+        set: |recipe, value| {
+            let global_batch = count(value).ok_or(SetError::Inapplicable)?;
+            let micro_batch = recipe.batch.micro_batch;
+            if micro_batch == 0 || global_batch == 0 || global_batch % micro_batch != 0 {
+                return Err(SetError::Indivisible {
+                    global_batch,
+                    micro_batch,
+                });
+            }
+            recipe.batch.gradient_accumulation = global_batch / micro_batch;
+            Ok(())
+        },
+    },
+    Binding {
+        name: "gradient_checkpointing",
+        field: "gradient_checkpointing",
+        about: "Which activations are computed again in the backward pass instead of kept.",
+        legal: Legal::Choice(&["none", "every_second", "full", "offload"]),
+        elsewhere: &[
+            "activation_checkpointing",
+            "use_gradient_checkpointing",
+            "enable_activation_checkpointing",
+            "checkpointing",
+        ],
+        derived_from: None,
+        effects: Effects {
+            throughput: Effect::Changes("layers computed twice"),
+            peak_memory: Effect::Changes("activations kept"),
+            loss: Effect::Same("recomputation gives the same numbers"),
+        },
+        get: |recipe| name_of(&recipe.gradient_checkpointing),
+        set: |recipe, value| put(&mut recipe.gradient_checkpointing, named(value)),
+    },
+];

@@ -1,0 +1,204 @@
+//! The `space` section: which values are fixed, which are sampled, and how.
+
+use super::Context;
+use super::condition::Draft;
+use super::values::{ValueReader, Values};
+use crate::space::binding::{Binding, affected_metrics, binding, binding_called_elsewhere, bindings};
+use crate::space::file::{DetailedParameter, Entries, ParameterEntry};
+use crate::space::yaml::Place;
+use crate::space::{Distribution, Parameter, SearchSpace, SpaceError};
+use crate::study::{ParamValue, Params};
+
+/// Micro-batches of a range are checked one by one up to this many.
+const CHECKED_VALUES: u64 = 4096;
+
+/// What the `space` section says.
+pub(super) struct Parameters {
+    pub fixed: Params,
+    pub space: SearchSpace,
+}
+
+impl Context<'_> {
+    pub(super) fn parameters(&self, entries: &Entries<ParameterEntry>, native: bool) -> Result<Parameters, SpaceError> {
+        let drafts = entries
+            .0
+            .iter()
+            .map(|(name, entry)| self.draft(name, entry, native))
+            .collect::<Result<Vec<_>, _>>()?;
+        if native {
+            self.check_exclusive("alpha", "alpha_ratio", "both set alpha")?;
+            self.check_exclusive(
+                "gradient_accumulation",
+                "global_batch",
+                "each follows from the other and the micro-batch",
+            )?;
+            self.check_divisible(&drafts)?;
+        }
+        let holds_global_batch = entries.find("global_batch").is_some();
+        let mut parameters = Parameters {
+            fixed: Params::new(),
+            space: SearchSpace::default(),
+        };
+        for draft in &drafts {
+            let condition = self.condition(draft, &drafts)?;
+            let distribution = match (&draft.values, &condition) {
+                (Values::Fixed(value), None) => {
+                    parameters.fixed.insert(draft.name.clone(), value.clone());
+                    continue;
+                }
+                (Values::Fixed(value), Some(_)) => Distribution::Categorical {
+                    choices: vec![value.clone()],
+                },
+                (Values::Sampled(distribution), _) => distribution.clone(),
+            };
+            parameters.space.parameters.push(Parameter {
+                name: draft.name.clone(),
+                distribution,
+                condition,
+                affects: match draft.binding {
+                    Some(binding) => affected_metrics(binding, holds_global_batch),
+                    None => draft.affects.clone(),
+                },
+            });
+        }
+        if parameters.space.parameters.is_empty() {
+            return Err(SpaceError::NothingToSearch {
+                at: self.document.key(&["space"]),
+            });
+        }
+        Ok(parameters)
+    }
+
+    fn draft(&self, name: &str, entry: &ParameterEntry, native: bool) -> Result<Draft, SpaceError> {
+        let binding = if native { Some(self.known(name)?) } else { None };
+        let keys = ["space", name];
+        let reader = ValueReader {
+            context: *self,
+            name,
+            legal: binding.map(|binding| &binding.legal),
+        };
+        let draft = |values| Draft {
+            name: name.to_owned(),
+            binding,
+            values,
+            when: None,
+            affects: None,
+        };
+        match entry {
+            ParameterEntry::Fixed(value) => Ok(draft(Values::Fixed(reader.value(&keys, value)?))),
+            ParameterEntry::Choices(choices) => Ok(draft(reader.choices(&keys, choices)?)),
+            ParameterEntry::Detailed(details) => {
+                let mut draft = draft(reader.detailed(details)?);
+                draft.when = self.when(name, details)?;
+                draft.affects = self.affects(name, details, native)?;
+                Ok(draft)
+            }
+        }
+    }
+
+    fn known(&self, name: &str) -> Result<&'static Binding, SpaceError> {
+        binding(name).ok_or_else(|| {
+            let at = self.document.key(&["space", name]);
+            let known: Vec<String> = bindings().map(|binding| binding.name.to_owned()).collect();
+            match binding_called_elsewhere(name) {
+                Some(binding) => SpaceError::UnknownKey {
+                    at,
+                    nearest: Some(binding.name.to_owned()),
+                    known,
+                },
+                None => SpaceError::unknown_key(at, name, known),
+            }
+        })
+    }
+
+    fn affects(
+        &self,
+        name: &str,
+        details: &DetailedParameter,
+        native: bool,
+    ) -> Result<Option<Vec<String>>, SpaceError> {
+        match &details.affects {
+            Some(_) if native => Err(SpaceError::Rejected {
+                at: self.document.key(&["space", name, "affects"]),
+                message: "the native backend knows what each parameter affects; remove it".into(),
+            }),
+            affects => Ok(affects.clone()),
+        }
+    }
+
+    fn check_exclusive(&self, one: &str, other: &str, reason: &'static str) -> Result<(), SpaceError> {
+        if self.document.has(&["space", one]) && self.document.has(&["space", other]) {
+            return Err(SpaceError::Conflict {
+                at: self.document.key(&["space", other]),
+                other: format!("space.{one}"),
+                reason,
+            });
+        }
+        Ok(())
+    }
+
+    /// Refuses global batches that no micro-batch divides, and micro-batches that divide no global batch. What is
+    /// left of the combinations may still not divide: those trials are invalid, and recorded without being run.
+    fn check_divisible(&self, drafts: &[Draft]) -> Result<(), SpaceError> {
+        let values_of = |name: &str| {
+            drafts
+                .iter()
+                .find(|draft| draft.name == name)
+                .map(|draft| draft.whole_numbers())
+        };
+        let Some(Some(global_batches)) = values_of("global_batch") else {
+            return Ok(());
+        };
+        let default = crate::recipe::BatchSettings::default().micro_batch as i64;
+        let micro_batches = match values_of("micro_batch") {
+            Some(Some(values)) => values,
+            Some(None) => return Ok(()),
+            None => vec![default],
+        };
+        let place = |name: &str, values: &[i64], index: usize| -> Box<Place> {
+            let index = index.to_string();
+            match values.len() {
+                1 => self.document.value(&["space", name]),
+                _ => self.document.value(&["space", name, &index]),
+            }
+        };
+        for (index, global_batch) in global_batches.iter().enumerate() {
+            if micro_batches.iter().all(|micro_batch| global_batch % micro_batch != 0) {
+                return Err(SpaceError::Indivisible {
+                    at: place("global_batch", &global_batches, index),
+                    global_batch: *global_batch,
+                    micro_batches,
+                });
+            }
+        }
+        for (index, micro_batch) in micro_batches.iter().enumerate() {
+            if global_batches
+                .iter()
+                .all(|global_batch| global_batch % micro_batch != 0)
+            {
+                return Err(SpaceError::Rejected {
+                    at: place("micro_batch", &micro_batches, index),
+                    message: format!("a micro-batch of {micro_batch} divides no global batch of this file; remove it"),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Draft {
+    /// All values of a whole-number parameter, where they can be listed.
+    fn whole_numbers(&self) -> Option<Vec<i64>> {
+        let whole = |value: &ParamValue| match value {
+            ParamValue::Int(value) => Some(*value),
+            _ => None,
+        };
+        match &self.values {
+            Values::Fixed(value) => Some(vec![whole(value)?]),
+            Values::Sampled(distribution) => {
+                let size = distribution.cardinality().filter(|size| *size <= CHECKED_VALUES)?;
+                (0..size).map(|index| whole(&distribution.nth(index)?)).collect()
+            }
+        }
+    }
+}

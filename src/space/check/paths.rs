@@ -1,0 +1,132 @@
+//! Paths in a file: they are relative to its folder, and what they name must be there.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::Context;
+use crate::recipe::{DataSettings, HeldOut};
+use crate::space::SpaceError;
+
+impl Context<'_> {
+    /// A path of the file as an absolute one, `.` and empty parts left out.
+    pub(super) fn absolute(&self, path: &Path) -> PathBuf {
+        let joined = self.document.folder().join(path);
+        let absolute = std::path::absolute(&joined).unwrap_or(joined);
+        absolute
+            .components()
+            .filter(|part| *part != Component::CurDir)
+            .collect()
+    }
+
+    /// A folder that must be there.
+    pub(super) fn folder(&self, keys: &[&str], path: &Path) -> Result<PathBuf, SpaceError> {
+        let absolute = self.absolute(path);
+        if self.options.check_files && !absolute.is_dir() {
+            return Err(self.missing(keys, "folder", path));
+        }
+        Ok(absolute)
+    }
+
+    fn file(&self, keys: &[&str], path: &Path) -> Result<PathBuf, SpaceError> {
+        let absolute = self.absolute(path);
+        if self.options.check_files && !absolute.is_file() {
+            return Err(self.missing(keys, "file", path));
+        }
+        Ok(absolute)
+    }
+
+    fn missing(&self, keys: &[&str], what: &'static str, path: &Path) -> SpaceError {
+        SpaceError::MissingPath {
+            at: self.document.value(keys),
+            what,
+            path: path.to_owned(),
+        }
+    }
+
+    /// A model: a directory with a `config.json`, as an absolute path, or a hub id as it stands. What looks like
+    /// `owner/name` is a hub id unless a folder of that name, or at least `owner`, is there.
+    pub(super) fn resolve_model(&self, model: &str) -> Result<String, SpaceError> {
+        let keys = ["model"];
+        let path = Path::new(model);
+        let local = self.absolute(path);
+        if local.is_dir() {
+            if self.options.check_files && !local.join("config.json").is_file() {
+                return Err(self.missing(&keys, "file", &path.join("config.json")));
+            }
+            return Ok(local.to_string_lossy().into_owned());
+        }
+        let owner_is_a_folder = path.parent().is_some_and(|owner| self.absolute(owner).is_dir());
+        if is_hub_id(model) && !owner_is_a_folder {
+            return Ok(model.to_owned());
+        }
+        if self.options.check_files {
+            return Err(self.missing(&keys, "model directory", path));
+        }
+        Ok(local.to_string_lossy().into_owned())
+    }
+
+    /// Checks the `data` section and makes its paths absolute.
+    pub(super) fn resolve_data(&self, data: &mut DataSettings) -> Result<(), SpaceError> {
+        if data.train.is_empty() {
+            return Err(SpaceError::NoChoices {
+                at: self.document.key(&["data", "train"]),
+            });
+        }
+        data.train = self.files(&["data", "train"], &data.train)?;
+        data.held_out = match &data.held_out {
+            HeldOut::Fraction(fraction) if *fraction > 0.0 && *fraction < 1.0 => HeldOut::Fraction(*fraction),
+            HeldOut::Fraction(fraction) => {
+                return Err(SpaceError::IllegalValue {
+                    at: self.document.value(&["data", "held_out"]),
+                    parameter: "held_out".into(),
+                    value: format!("`{fraction}`"),
+                    legal: "a fraction above 0 and below 1, or a file".into(),
+                });
+            }
+            HeldOut::File(path) => HeldOut::File(self.file(&["data", "held_out"], path)?),
+            HeldOut::Files(paths) => HeldOut::Files(self.files(&["data", "held_out"], paths)?),
+        };
+        if let Some(template) = &data.chat_template {
+            data.chat_template = Some(self.file(&["data", "chat_template"], template)?);
+        }
+        if data.max_rows == Some(0) {
+            return Err(SpaceError::Rejected {
+                at: self.document.value(&["data", "max_rows"]),
+                message: "0 rows teach nothing; write 1 or more, or remove the key".into(),
+            });
+        }
+        Ok(())
+    }
+
+    fn files(&self, keys: &[&str], paths: &[PathBuf]) -> Result<Vec<PathBuf>, SpaceError> {
+        let resolve = |(index, path): (usize, &PathBuf)| {
+            let index = index.to_string();
+            let in_list = [keys, &[&index]].concat();
+            let keys = if self.document.has(&in_list) { &in_list } else { keys };
+            self.file(keys, path)
+        };
+        paths.iter().enumerate().map(resolve).collect()
+    }
+}
+
+/// Whether a text has the form `owner/name`.
+fn is_hub_id(text: &str) -> bool {
+    let part = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+    };
+    text.split_once('/')
+        .is_some_and(|(owner, name)| part(owner) && part(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hub_ids_have_an_owner_and_a_name() {
+        assert!(is_hub_id("Qwen/Qwen2.5-7B"));
+        for wrong in ["./base", "base", "/models/base", "a/b/c", "../up", "owner/", "C:/x y"] {
+            assert!(!is_hub_id(wrong), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What one trial does: phases and limits.
+
+use super::Context;
+use crate::objective::{Constraint, LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
+use crate::recipe::{TrainingLength, TrainingSettings};
+use crate::space::SpaceError;
+use crate::space::file::{StudyFile, TrialEntry};
+use crate::study::{MeasurePlan, TrainPlan, TrialPlan};
+
+const DEFAULT_PROFILE_STEPS: u64 = 5;
+const DEFAULT_PROFILE_WARMUP: u64 = 10;
+const DEFAULT_TRAINING_TOKENS: u64 = 100_000;
+const DEFAULT_EVALUATIONS: u64 = 2;
+
+impl Context<'_> {
+    /// The phases that some objective, constraint or key of the file asks for.
+    pub(super) fn plan(
+        &self,
+        file: &StudyFile,
+        objectives: &[Objective],
+        constraints: &[Constraint],
+        native: bool,
+    ) -> Result<TrialPlan, SpaceError> {
+        if !native {
+            return Ok(TrialPlan {
+                measure: None,
+                train: None,
+            });
+        }
+        let asked = |metric: &str| {
+            objectives.iter().any(|objective| objective.metric == metric)
+                || constraints.iter().any(|constraint| constraint.metric == metric)
+        };
+        let trial = &file.trial;
+        let length = self.training_length(trial)?;
+        let measures = asked(THROUGHPUT) || asked(PEAK_MEMORY) || trial.profile_steps.is_some();
+        let trains = asked(LOSS) || length.is_some();
+        Ok(TrialPlan {
+            measure: measures.then(|| MeasurePlan {
+                steps: trial.profile_steps.map_or(DEFAULT_PROFILE_STEPS, u64::from),
+                max_warmup_steps: trial.profile_warmup.unwrap_or(DEFAULT_PROFILE_WARMUP),
+            }),
+            train: trains.then(|| TrainPlan {
+                length: length.unwrap_or(TrainingLength::Tokens(DEFAULT_TRAINING_TOKENS)),
+                evaluations: trial.evaluation.times.map_or(DEFAULT_EVALUATIONS, u64::from),
+                evaluation_rows: trial.evaluation.rows.map(usize::from),
+            }),
+        })
+    }
+
+    fn training_length(&self, trial: &TrialEntry) -> Result<Option<TrainingLength>, SpaceError> {
+        let given = [
+            (
+                "training_steps",
+                trial.training_steps.map(|steps| TrainingLength::Steps(steps.get())),
+            ),
+            (
+                "training_tokens",
+                trial.training_tokens.map(|tokens| TrainingLength::Tokens(tokens.0)),
+            ),
+            ("training_epochs", trial.training_epochs.map(TrainingLength::Epochs)),
+        ];
+        let given: Vec<_> = given
+            .into_iter()
+            .filter_map(|(key, length)| Some((key, length?)))
+            .collect();
+        if let [(first, _), (second, _), ..] = given[..] {
+            return Err(SpaceError::Conflict {
+                at: self.document.key(&["trial", second]),
+                other: format!("trial.{first}"),
+                reason: "both say how long a trial trains",
+            });
+        }
+        let Some((key, length)) = given.first() else {
+            return Ok(None);
+        };
+        self.check_length(&["trial", key], length)?;
+        Ok(Some(*length))
+    }
+
+    fn check_length(&self, keys: &[&str], length: &TrainingLength) -> Result<(), SpaceError> {
+        let sound = match length {
+            TrainingLength::Steps(count) | TrainingLength::Tokens(count) => *count > 0,
+            TrainingLength::Epochs(epochs) => epochs.is_finite() && *epochs > 0.0,
+        };
+        if sound {
+            return Ok(());
+        }
+        Err(SpaceError::Rejected {
+            at: self.document.value(keys),
+            message: "a training of length zero learns nothing; write a number above 0".into(),
+        })
+    }
+
+    /// Checks the `training` section of a study or recipe file.
+    pub(super) fn check_training(&self, training: &TrainingSettings) -> Result<(), SpaceError> {
+        self.check_length(&["training", "length"], &training.length)?;
+        for (key, zero) in [
+            ("evaluate_every", training.evaluate_every == Some(0)),
+            ("evaluation_rows", training.evaluation_rows == Some(0)),
+        ] {
+            if zero {
+                return Err(SpaceError::Rejected {
+                    at: self.document.value(&["training", key]),
+                    message: "0 has no meaning here; write 1 or more, or remove the key".into(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory limit in bytes and timeout in seconds of one trial.
+    pub(super) fn limits(&self, trial: &TrialEntry) -> Result<(Option<u64>, Option<f64>), SpaceError> {
+        let memory = trial.memory_limit.map(|limit| limit.0);
+        let timeout = trial.timeout.map(|timeout| timeout.0);
+        for (key, zero) in [("memory_limit", memory == Some(0)), ("timeout", timeout == Some(0.0))] {
+            if zero {
+                return Err(SpaceError::Rejected {
+                    at: self.document.value(&["trial", key]),
+                    message: "no trial can keep a limit of 0; raise it, or remove the key".into(),
+                });
+            }
+        }
+        Ok((memory, timeout))
+    }
+}

@@ -1,0 +1,75 @@
+//! Reads and writes recipe files.
+
+use std::path::Path;
+
+use super::{Context, ReadOptions};
+use crate::recipe::Recipe;
+use crate::space::SpaceError;
+use crate::space::binding::bindings;
+use crate::space::yaml::Document;
+
+/// A `recipe.yaml`: one complete [`Recipe`].
+pub struct RecipeFile;
+
+impl RecipeFile {
+    /// Reads a recipe file, checks it, and makes its paths absolute (they are relative to the file's folder).
+    ///
+    /// # Errors
+    /// At the first mistake; the error names file, line, column and key, and what to do.
+    pub fn read(path: &Path) -> Result<Recipe, SpaceError> {
+        Self::read_with(path, ReadOptions::default())
+    }
+
+    /// As [`RecipeFile::read`], as strictly as `options` say.
+    ///
+    /// # Errors
+    /// As [`RecipeFile::read`].
+    pub fn read_with(path: &Path, options: ReadOptions) -> Result<Recipe, SpaceError> {
+        recipe_of(&Document::read(path)?, options)
+    }
+
+    /// Checks text as if it stood in the file `path`.
+    ///
+    /// # Errors
+    /// As [`RecipeFile::read`].
+    pub fn parse(path: &Path, text: &str, options: ReadOptions) -> Result<Recipe, SpaceError> {
+        recipe_of(&Document::parse(path, text)?, options)
+    }
+
+    /// The recipe as YAML that [`RecipeFile::read`] reads back unchanged.
+    ///
+    /// # Errors
+    /// Where a path is not valid Unicode, which YAML cannot hold.
+    pub fn to_yaml(recipe: &Recipe) -> Result<String, RecipeFileError> {
+        serde_saphyr::to_string(recipe).map_err(|error| RecipeFileError(error.to_string()))
+    }
+}
+
+/// A recipe that cannot be written as YAML.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the recipe as YAML: {0}; rename paths that are not Unicode")]
+pub struct RecipeFileError(String);
+
+fn recipe_of(document: &Document, options: ReadOptions) -> Result<Recipe, SpaceError> {
+    let mut recipe: Recipe = document.decode()?;
+    let context = Context { document, options };
+    recipe.model = context.resolve_model(&recipe.model)?;
+    context.resolve_data(&mut recipe.data)?;
+    context.check_training(&recipe.training)?;
+    // A derived parameter (alpha_ratio, global_batch) is checked through the fields it is computed from.
+    for binding in bindings().filter(|binding| binding.derived_from.is_none()) {
+        let keys: Vec<&str> = binding.field.split('.').collect();
+        match (binding.get)(&recipe) {
+            Some(value) if !binding.legal.allows(&value) => {
+                return Err(SpaceError::IllegalValue {
+                    at: document.value(&keys),
+                    parameter: binding.name.to_owned(),
+                    value: format!("`{value}`"),
+                    legal: binding.legal.to_string(),
+                });
+            }
+            _ => {}
+        }
+    }
+    Ok(recipe)
+}

@@ -1,0 +1,234 @@
+//! Reads a study file.
+
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use super::parameter::Parameters;
+use super::{Context, ReadOptions};
+use crate::recipe::{DataSettings, Recipe};
+use crate::space::SpaceError;
+use crate::space::binding::{apply, binding};
+use crate::space::file::{BackendEntry, BudgetEntry, SamplerEntry, StudyFile};
+use crate::space::study::{Backend, Budget, CommandBackend, SamplerChoice, Source, Study};
+use crate::space::yaml::Document;
+
+/// Trials of a study that gives neither a number nor a time.
+const DEFAULT_TRIALS: u64 = 40;
+
+/// Keys that mean nothing to a command backend.
+const NATIVE_KEYS: &[&[&str]] = &[
+    &["model"],
+    &["data"],
+    &["training"],
+    &["trial", "sequence_length"],
+    &["trial", "profile_steps"],
+    &["trial", "profile_warmup"],
+    &["trial", "training_steps"],
+    &["trial", "training_tokens"],
+    &["trial", "training_epochs"],
+    &["trial", "evaluation"],
+    &["trial", "memory_limit"],
+];
+
+impl StudyFile {
+    /// Reads a study file and checks it.
+    ///
+    /// # Errors
+    /// At the first mistake; the error names file, line, column and key, and what to do.
+    pub fn read(path: &Path) -> Result<Study, SpaceError> {
+        Self::read_with(path, ReadOptions::default())
+    }
+
+    /// As [`StudyFile::read`], as strictly as `options` say.
+    ///
+    /// # Errors
+    /// As [`StudyFile::read`].
+    pub fn read_with(path: &Path, options: ReadOptions) -> Result<Study, SpaceError> {
+        study_of(Document::read(path)?, options)
+    }
+
+    /// Checks text as if it stood in the file `path`: a study kept in the database, say.
+    ///
+    /// # Errors
+    /// As [`StudyFile::read`].
+    pub fn parse(path: &Path, text: &str, options: ReadOptions) -> Result<Study, SpaceError> {
+        study_of(Document::parse(path, text)?, options)
+    }
+}
+
+fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceError> {
+    let file: StudyFile = document.decode()?;
+    let context = Context {
+        document: &document,
+        options,
+    };
+    let backend = context.backend(&file.backend)?;
+    let native = backend == Backend::Native;
+    let parameters = context.parameters(&file.space, native)?;
+    let objectives = context.objectives(&file.objectives, native)?;
+    let constraints = context.constraints(&file.constraints, native)?;
+    let plan = context.plan(&file, &objectives, &constraints, native)?;
+    let base = native.then(|| context.base(&file, &parameters)).transpose()?;
+    let (memory_limit_bytes, trial_timeout_s) = context.limits(&file.trial)?;
+    Ok(Study {
+        name: context.name(file.study.as_deref())?,
+        base,
+        fixed: parameters.fixed,
+        space: parameters.space,
+        objectives,
+        constraints,
+        plan,
+        budget: context.budget(&file.budget)?,
+        memory_limit_bytes,
+        trial_timeout_s,
+        seed: file.seed,
+        sampler: context.sampler(&file.sampler)?,
+        backend,
+        source: Source {
+            sha256: hexadecimal(&Sha256::digest(document.text())),
+            document,
+        },
+    })
+}
+
+impl Context<'_> {
+    fn name(&self, given: Option<&str>) -> Result<String, SpaceError> {
+        let name = match given {
+            Some(name) => name.trim().to_owned(),
+            None => self
+                .document
+                .path()
+                .file_stem()
+                .map_or_else(|| "study".into(), |stem| stem.to_string_lossy().into_owned()),
+        };
+        if name.is_empty() || name.chars().any(char::is_control) {
+            return Err(SpaceError::Rejected {
+                at: self.document.value(&["study"]),
+                message: "a study needs a name; write one on one line".into(),
+            });
+        }
+        Ok(name)
+    }
+
+    fn backend(&self, entry: &BackendEntry) -> Result<Backend, SpaceError> {
+        let BackendEntry::Command(command) = entry else {
+            return Ok(Backend::Native);
+        };
+        if command.command.first().is_none_or(|program| program.trim().is_empty()) {
+            return Err(SpaceError::Rejected {
+                at: self.document.value(&["backend", "command"]),
+                message: "there is no program; write [program, argument, ..]".into(),
+            });
+        }
+        if let Some(keys) = NATIVE_KEYS.iter().find(|keys| self.document.has(keys)) {
+            return Err(SpaceError::Conflict {
+                at: self.document.key(keys),
+                other: "backend.command".into(),
+                reason: "a command takes its settings from its own arguments and from `space`",
+            });
+        }
+        let folder = match &command.folder {
+            Some(folder) => self.folder(&["backend", "folder"], folder)?,
+            None => self.absolute(Path::new(".")),
+        };
+        Ok(Backend::Command(CommandBackend {
+            command: command.command.clone(),
+            folder,
+            env: command.env.clone(),
+        }))
+    }
+
+    /// The recipe that sampled values complete.
+    fn base(&self, file: &StudyFile, parameters: &Parameters) -> Result<Recipe, SpaceError> {
+        let missing = |key: &str| SpaceError::MissingKey {
+            at: self.document.key(&[]),
+            key: key.to_owned(),
+        };
+        let model = file.model.as_deref().ok_or_else(|| missing("model"))?;
+        let mut data: DataSettings = file.data.clone().ok_or_else(|| missing("data"))?;
+        self.resolve_data(&mut data)?;
+        let mut recipe = Recipe::new(self.resolve_model(model)?, data);
+        if let Some(training) = &file.training {
+            self.check_training(training)?;
+            recipe.training = training.clone();
+        }
+        if !self.document.has(&["training", "seed"]) {
+            recipe.training.seed = file.seed;
+        }
+        if let Some(length) = file.trial.sequence_length {
+            if self.document.has(&["space", "sequence_length"]) {
+                return Err(SpaceError::Conflict {
+                    at: self.document.key(&["trial", "sequence_length"]),
+                    other: "space.sequence_length".into(),
+                    reason: "both set the length of a row",
+                });
+            }
+            recipe.batch.sequence_length = length.get();
+        }
+        for (name, value) in &parameters.fixed {
+            let Some(binding) = binding(name) else { continue };
+            let source_is_searched = binding
+                .derived_from
+                .is_some_and(|source| parameters.space.parameters.iter().any(|other| other.name == source));
+            if !source_is_searched {
+                apply(binding, value, &mut recipe).map_err(|error| SpaceError::Rejected {
+                    at: self.document.value(&["space", name]),
+                    message: error.to_string(),
+                })?;
+            }
+        }
+        Ok(recipe)
+    }
+
+    fn budget(&self, entry: &BudgetEntry) -> Result<Budget, SpaceError> {
+        let zero = |keys: &[&str]| SpaceError::ZeroBudget {
+            at: self.document.value(keys),
+        };
+        if entry.trials == Some(0) {
+            return Err(zero(&["budget", "trials"]));
+        }
+        if entry.time.is_some_and(|time| time.0 == 0.0) {
+            return Err(zero(&["budget", "time"]));
+        }
+        let default = entry.time.is_none().then_some(DEFAULT_TRIALS);
+        Ok(Budget {
+            trials: entry.trials.or(default),
+            time_s: entry.time.map(|time| time.0),
+        })
+    }
+
+    fn sampler(&self, entry: &SamplerEntry) -> Result<SamplerChoice, SpaceError> {
+        let options = entry.0.options.iter().map(|(name, value)| {
+            let value = value.to_param().ok_or_else(|| SpaceError::WrongValue {
+                at: self.document.value(&["sampler", "options", name]),
+                found: "a list".into(),
+                expected: "one value, or a list of names".into(),
+            })?;
+            Ok((name.clone(), value))
+        });
+        Ok(SamplerChoice {
+            kind: entry.0.kind,
+            options: options.collect::<Result<_, SpaceError>>()?,
+        })
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_written_in_hexadecimal() {
+        assert!(hexadecimal(&Sha256::digest("")).starts_with("e3b0c44298fc1c14"));
+    }
+}

@@ -1,0 +1,14 @@
+//! The study file as it is written: the typed structure that both the reader and the JSON schema come from.
+
+mod entries;
+mod parameter;
+mod quantity;
+mod study_file;
+
+pub use entries::Entries;
+pub use parameter::{DetailedParameter, FileValue, Number, ParameterEntry};
+pub use quantity::{Bytes, Count, QuantityError, Seconds};
+pub use study_file::{
+    BackendEntry, BudgetEntry, CommandEntry, EvaluationEntry, ObjectiveDetails, ObjectiveEntry, SamplerDetails,
+    SamplerEntry, StudyFile, TrialEntry,
+};

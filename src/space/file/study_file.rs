@@ -1,0 +1,269 @@
+//! The study file, key by key. The documentation of these fields is what editors show.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+
+use super::{Bytes, Count, Entries, FileValue, ParameterEntry, Seconds};
+use crate::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
+use crate::recipe::{DataSettings, TrainingSettings};
+
+/// A tuning study: what to tune, within which space, for which objectives, at what cost.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "peft-tune study file")]
+pub struct StudyFile {
+    /// Name of the study in the results database; default: the file's name. `search` resumes the study of this name.
+    pub study: Option<String>,
+    /// Local Hugging Face model directory (relative to this file), or a hub id such as `Qwen/Qwen2.5-0.5B`.
+    pub model: Option<String>,
+    /// What to train and evaluate on; paths are relative to this file.
+    pub data: Option<DataSettings>,
+    /// Metrics to trade off, 1 to 4; default `[throughput, peak_memory, loss]`.
+    #[serde(default = "default_objectives")]
+    pub objectives: Vec<ObjectiveEntry>,
+    /// Bounds by metric, such as `peak_memory: "<= 22 GiB"`; a setting that breaks one is never recommended.
+    #[serde(default)]
+    pub constraints: Entries<String>,
+    /// The parameters: a value fixes one, a list or a range makes it searched.
+    pub space: Entries<ParameterEntry>,
+    /// What one trial does.
+    #[serde(default)]
+    pub trial: TrialEntry,
+    /// How long the exported recipe trains, and how often it evaluates; trials themselves follow `trial`.
+    pub training: Option<TrainingSettings>,
+    /// When the study ends.
+    #[serde(default)]
+    pub budget: BudgetEntry,
+    /// Seed of every random number of the study; default 0.
+    #[serde(default)]
+    pub seed: u64,
+    /// How the next parameters are chosen; default `auto`.
+    #[serde(default)]
+    pub sampler: SamplerEntry,
+    /// What runs the trials: `native`, or a command of your own.
+    #[serde(default)]
+    pub backend: BackendEntry,
+}
+
+fn default_objectives() -> Vec<ObjectiveEntry> {
+    [THROUGHPUT, PEAK_MEMORY, LOSS].map(ObjectiveEntry::named).into()
+}
+
+/// An objective: the metric's name, or keys and values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObjectiveEntry(pub ObjectiveDetails);
+
+impl ObjectiveEntry {
+    fn named(metric: &str) -> Self {
+        Self(ObjectiveDetails {
+            metric: metric.to_owned(),
+            direction: None,
+            reference: None,
+            known_after: None,
+        })
+    }
+}
+
+/// An objective written out.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ObjectiveDetails {
+    /// `throughput`, `peak_memory`, `loss`, or any metric that a command backend reports.
+    pub metric: String,
+    /// Default: `maximize` for throughput, `minimize` for anything else.
+    pub direction: Option<Direction>,
+    /// Value from which the hypervolume is measured, in the metric's own unit (`24 GiB`, `60k`, `2.5`).
+    #[schemars(with = "Option<FileValue>")]
+    pub reference: Option<FileValue>,
+    /// Steps after which the metric is known, where it does not take a whole trial.
+    pub known_after: Option<u64>,
+}
+
+/// What one trial does.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrialEntry {
+    /// Longest row in tokens; longer ones are cut. Default 1024. Search it in `space` instead, if you like.
+    pub sequence_length: Option<NonZeroUsize>,
+    /// Steps whose time and memory are measured, after the warm-up; default 5.
+    pub profile_steps: Option<NonZeroU64>,
+    /// Steps after which the warm-up counts as over even if steps still get faster; default 10.
+    pub profile_warmup: Option<u64>,
+    /// Length of the training phase in optimizer steps.
+    pub training_steps: Option<NonZeroU64>,
+    /// Length of the training phase in tokens (`60k`), which makes different batch sizes comparable; default 100k.
+    pub training_tokens: Option<Count>,
+    /// Length of the training phase in passes over the training rows.
+    pub training_epochs: Option<f64>,
+    /// How the loss is measured.
+    pub evaluation: EvaluationEntry,
+    /// Device memory above which a trial counts as out of memory (`22 GiB`); the device's own where absent.
+    pub memory_limit: Option<Bytes>,
+    /// Wall time after which a trial is stopped (`10m`); none where absent.
+    pub timeout: Option<Seconds>,
+}
+
+/// How the loss is measured.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EvaluationEntry {
+    /// Evaluates on at most this many held-out rows; default all.
+    pub rows: Option<NonZeroUsize>,
+    /// Evaluations during the training phase, at equal distances, the last at its end; default 2.
+    pub times: Option<NonZeroU64>,
+}
+
+/// When the study ends: at whichever comes first.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BudgetEntry {
+    /// Number of trials; default 40 where no time is given either.
+    pub trials: Option<u64>,
+    /// Wall time of the whole study (`30m`, `8h`).
+    pub time: Option<Seconds>,
+}
+
+/// A sampler: its name, or its name with options.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SamplerEntry(pub SamplerDetails);
+
+/// A sampler with options.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SamplerDetails {
+    /// Name of the sampler.
+    pub kind: crate::space::SamplerKind,
+    /// Settings of this sampler; it refuses those it does not know.
+    #[serde(default)]
+    pub options: BTreeMap<String, FileValue>,
+}
+
+impl Default for SamplerDetails {
+    fn default() -> Self {
+        Self {
+            kind: crate::space::SamplerKind::Auto,
+            options: BTreeMap::new(),
+        }
+    }
+}
+
+/// What runs the trials.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum BackendEntry {
+    /// The built-in training engine.
+    #[default]
+    Native,
+    Command(CommandEntry),
+}
+
+/// A program that is run once per trial: it reads one JSON object with the parameters and prints JSON lines.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CommandEntry {
+    /// Program and arguments, such as `[python3, train.py]`.
+    pub command: Vec<String>,
+    /// Folder it runs in; default: the folder of this file.
+    pub folder: Option<PathBuf>,
+    /// Environment variables that are set for it.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+}
+
+/// A form that is either a bare name or keys and values.
+macro_rules! name_or_map {
+    ($entry:ty, $expecting:literal, $name:expr, $map:expr) => {
+        impl<'de> Deserialize<'de> for $entry {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct EntryVisitor;
+
+                impl<'de> Visitor<'de> for EntryVisitor {
+                    type Value = $entry;
+
+                    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        formatter.write_str($expecting)
+                    }
+
+                    fn visit_str<E: de::Error>(self, name: &str) -> Result<$entry, E> {
+                        let read: fn(&str) -> Option<$entry> = $name;
+                        read(name).ok_or_else(|| E::invalid_value(de::Unexpected::Str(name), &self))
+                    }
+
+                    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<$entry, A::Error> {
+                        Deserialize::deserialize(de::value::MapAccessDeserializer::new(map)).map($map)
+                    }
+                }
+
+                deserializer.deserialize_any(EntryVisitor)
+            }
+        }
+    };
+}
+
+name_or_map!(
+    ObjectiveEntry,
+    "a metric's name, or {metric: .., direction: .., reference: .., known_after: ..}",
+    |name| Some(ObjectiveEntry::named(name)),
+    ObjectiveEntry
+);
+
+name_or_map!(
+    SamplerEntry,
+    "one of auto, random, sobol, grid, nsga2, tpe, bayes, or {kind: .., options: {..}}",
+    |name| {
+        let kind = crate::space::SamplerKind::from_name(name)?;
+        Some(SamplerEntry(SamplerDetails {
+            kind,
+            ..SamplerDetails::default()
+        }))
+    },
+    SamplerEntry
+);
+
+name_or_map!(
+    BackendEntry,
+    "native, or {command: [program, argument, ..]}",
+    |name| (name == "native").then_some(BackendEntry::Native),
+    BackendEntry::Command
+);
+
+impl JsonSchema for ObjectiveEntry {
+    fn schema_name() -> Cow<'static, str> {
+        "Objective".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let details = generator.subschema_for::<ObjectiveDetails>();
+        let examples = [THROUGHPUT, PEAK_MEMORY, LOSS];
+        json_schema!({"anyOf": [{"type": "string", "enum": examples}, {"type": "string"}, details]})
+    }
+}
+
+impl JsonSchema for SamplerEntry {
+    fn schema_name() -> Cow<'static, str> {
+        "Sampler".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let kind = generator.subschema_for::<crate::space::SamplerKind>();
+        let details = generator.subschema_for::<SamplerDetails>();
+        json_schema!({"anyOf": [kind, details], "default": "auto"})
+    }
+}
+
+impl JsonSchema for BackendEntry {
+    fn schema_name() -> Cow<'static, str> {
+        "Backend".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let command = generator.subschema_for::<CommandEntry>();
+        json_schema!({"anyOf": [{"const": "native"}, command], "default": "native"})
+    }
+}

@@ -1,0 +1,119 @@
+//! JSON Schemas of the study file and the recipe file, for editors that complete and check YAML.
+
+use serde_json::{Map, Value, json};
+
+use super::StudyFile;
+use super::binding::{Binding, FloatRange, Legal, TARGET_PRESETS, bindings};
+use crate::recipe::Recipe;
+
+/// The JSON Schema (draft 2020-12) of a study file.
+pub fn study_schema() -> Value {
+    let mut schema = Value::from(schemars::schema_for!(StudyFile));
+    let parameters: Map<String, Value> = bindings()
+        .map(|binding| (binding.name.to_owned(), parameter_schema(binding)))
+        .collect();
+    let any_name = json!({"$ref": "#/$defs/Parameter"});
+    schema["properties"]["space"] = json!({
+        "description": "The parameters: a value fixes one, a list or a range makes it searched.",
+        "type": "object",
+    });
+    // A command may have any parameters, so only the native backend refuses unknown names.
+    schema["if"] = json!({
+        "properties": {"backend": {"type": "object"}},
+        "required": ["backend"],
+    });
+    schema["then"] = json!({"properties": {"space": {"additionalProperties": any_name}}});
+    schema["else"] = json!({
+        "properties": {"space": {"properties": parameters, "additionalProperties": false}},
+        "required": ["model", "data"],
+    });
+    schema
+}
+
+/// The JSON Schema (draft 2020-12) of a recipe file.
+pub fn recipe_schema() -> Value {
+    let mut schema = Value::from(schemars::schema_for!(Recipe));
+    schema["title"] = "peft-tune recipe file".into();
+    schema
+}
+
+/// One parameter: a value, choices, a range where it is a number, or keys with a condition.
+fn parameter_schema(binding: &Binding) -> Value {
+    let value = value_schema(&binding.legal);
+    let choices = json!({"type": "array", "items": value, "minItems": 1, "uniqueItems": true});
+    let when = json!({"$ref": "#/$defs/MapOfValue"});
+    let mut forms = vec![
+        value.clone(),
+        choices.clone(),
+        json!({
+            "type": "object",
+            "properties": {"choices": choices, "when": when},
+            "required": ["choices"],
+            "additionalProperties": false,
+        }),
+        json!({
+            "type": "object",
+            "properties": {"value": value, "when": when},
+            "required": ["value"],
+            "additionalProperties": false,
+        }),
+    ];
+    if binding.legal.is_numeric() {
+        let number = number_schema(&binding.legal);
+        forms.push(json!({
+            "type": "object",
+            "properties": {
+                "low": number,
+                "high": number,
+                "scale": {"enum": ["linear", "log"], "default": "linear"},
+                "step": {"type": "number", "exclusiveMinimum": 0},
+                "when": when,
+            },
+            "required": ["low", "high"],
+            "additionalProperties": false,
+        }));
+    }
+    json!({"description": binding.about, "anyOf": forms})
+}
+
+fn value_schema(legal: &Legal) -> Value {
+    match legal {
+        Legal::Int { .. } | Legal::Float(_) => number_schema(legal),
+        Legal::FloatOrNone(_) => json!({"anyOf": [number_schema(legal), {"enum": ["none", null]}]}),
+        Legal::Bool => json!({"type": "boolean"}),
+        Legal::Choice(names) => json!({"enum": names}),
+        Legal::Targets => json!({
+            "anyOf": [
+                {"enum": TARGET_PRESETS},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ],
+        }),
+    }
+}
+
+fn number_schema(legal: &Legal) -> Value {
+    match legal {
+        Legal::Int { least, most } => json!({"type": "integer", "minimum": least, "maximum": most}),
+        Legal::Float(range) | Legal::FloatOrNone(range) => range_schema(range),
+        Legal::Bool | Legal::Choice(_) | Legal::Targets => json!({"type": "number"}),
+    }
+}
+
+fn range_schema(range: &FloatRange) -> Value {
+    let mut schema = json!({"type": "number"});
+    let low = if range.low_included {
+        "minimum"
+    } else {
+        "exclusiveMinimum"
+    };
+    schema[low] = range.low.into();
+    if range.high.is_finite() {
+        let high = if range.high_included {
+            "maximum"
+        } else {
+            "exclusiveMaximum"
+        };
+        schema[high] = range.high.into();
+    }
+    schema
+}

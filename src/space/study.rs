@@ -1,0 +1,179 @@
+//! A study read from its file and found sound: everything the study loop needs to begin.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::yaml::Document;
+use super::{SearchSpace, SpaceError};
+use crate::objective::{Constraint, Objective};
+use crate::recipe::Recipe;
+use crate::study::{ParamValue, Params, TrialPlan};
+
+/// What a study file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Study {
+    pub name: String,
+    /// The recipe that sampled values complete: defaults with the file's fixed values, paths absolute. `None` with a
+    /// command backend.
+    pub base: Option<Recipe>,
+    /// Values that the file fixes, by parameter name; they are part of every trial.
+    pub fixed: Params,
+    /// What is sampled; never empty.
+    pub space: SearchSpace,
+    /// 1 to 4, each with a different metric.
+    pub objectives: Vec<Objective>,
+    pub constraints: Vec<Constraint>,
+    /// The phases that tell the metrics of objectives and constraints; neither with a command backend.
+    pub plan: TrialPlan,
+    pub budget: Budget,
+    /// Device memory above which a trial is out of memory, in bytes.
+    pub memory_limit_bytes: Option<u64>,
+    /// Wall time after which a trial is stopped, in seconds.
+    pub trial_timeout_s: Option<f64>,
+    pub seed: u64,
+    pub sampler: SamplerChoice,
+    pub backend: Backend,
+    pub source: Source,
+}
+
+/// When a study ends: at whichever comes first. At least one is given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Budget {
+    pub trials: Option<u64>,
+    pub time_s: Option<f64>,
+}
+
+/// The method that proposes parameters, with its settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplerChoice {
+    pub kind: SamplerKind,
+    /// Settings by name; the sampler itself knows which there are and refuses others with [`Study::reject`].
+    pub options: BTreeMap<String, ParamValue>,
+}
+
+/// A sampler's name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SamplerKind {
+    /// The one that fits the space and the budget.
+    #[default]
+    Auto,
+    /// Independent random points.
+    Random,
+    /// A low-discrepancy sequence.
+    Sobol,
+    /// Every combination, once.
+    Grid,
+    /// The genetic algorithm NSGA-II.
+    Nsga2,
+    /// Tree-structured Parzen estimators.
+    Tpe,
+    /// Bayesian optimisation with Gaussian processes.
+    Bayes,
+}
+
+impl SamplerKind {
+    /// All samplers in the order of the documentation.
+    pub const ALL: [Self; 7] = [
+        Self::Auto,
+        Self::Random,
+        Self::Sobol,
+        Self::Grid,
+        Self::Nsga2,
+        Self::Tpe,
+        Self::Bayes,
+    ];
+
+    /// Name as the file and the database have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Random => "random",
+            Self::Sobol => "sobol",
+            Self::Grid => "grid",
+            Self::Nsga2 => "nsga2",
+            Self::Tpe => "tpe",
+            Self::Bayes => "bayes",
+        }
+    }
+
+    /// The sampler of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// What runs the trials.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Backend {
+    /// The built-in training engine.
+    Native,
+    /// A program, run once per trial.
+    Command(CommandBackend),
+}
+
+/// A program that runs trials.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CommandBackend {
+    /// Program and arguments; never empty.
+    pub command: Vec<String>,
+    /// Folder it runs in, absolute.
+    pub folder: PathBuf,
+    /// Environment variables that are set for it.
+    pub env: BTreeMap<String, String>,
+}
+
+/// The file that a study came from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Source {
+    /// SHA-256 of the text, in hexadecimal.
+    pub sha256: String,
+    pub(super) document: Document,
+}
+
+impl Source {
+    /// The file as it was named to the program.
+    pub fn path(&self) -> &std::path::Path {
+        self.document.path()
+    }
+
+    /// The whole text.
+    pub fn text(&self) -> &str {
+        self.document.text()
+    }
+}
+
+impl Study {
+    /// A mistake that only someone above this floor can see (an unknown sampler option, say), pointing at the value
+    /// under `keys`. `message` is a fragment that ends in what to do.
+    pub fn reject(&self, keys: &[&str], message: impl Into<String>) -> SpaceError {
+        SpaceError::Rejected {
+            at: self.source.document.value(keys),
+            message: message.into(),
+        }
+    }
+
+    /// The fixed and the sampled values together, sampled ones first in rank.
+    pub fn all_params(&self, sampled: &Params) -> Params {
+        let mut params = self.fixed.clone();
+        params.extend(sampled.iter().map(|(name, value)| (name.clone(), value.clone())));
+        params
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sampler_names_are_those_of_the_file() {
+        for kind in SamplerKind::ALL {
+            let name = serde_json::to_value(kind).unwrap();
+            assert_eq!(name, kind.name());
+            assert_eq!(SamplerKind::from_name(kind.name()), Some(kind));
+        }
+    }
+}

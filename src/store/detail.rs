@@ -1,0 +1,141 @@
+//! One trial in depth, as `show STUDY --trial N` prints it.
+
+use serde::Serialize;
+
+use super::row::to_u64;
+use super::{EvaluationRecord, Store, StoreError, StudyId};
+use crate::study::{Trial, TrialNumber};
+
+/// Everything about one trial but its single steps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrialDetail {
+    pub trial: Trial,
+    /// Which attempt the values are of, from 1.
+    pub attempt: u64,
+    /// Phase it is in, or in which it was stopped.
+    pub phase: Option<String>,
+    /// The recipe as it was stored: a newer version may have added settings since.
+    /// `None` with a command backend, and where the params made none.
+    pub recipe: Option<serde_json::Value>,
+    /// UTC, ISO 8601.
+    pub started_at: String,
+    /// UTC, ISO 8601.
+    pub ended_at: Option<String>,
+    pub wall_s: Option<f64>,
+    pub phases: Vec<PhaseSteps>,
+    pub evaluations: Vec<EvaluationRecord>,
+}
+
+/// The steps of one phase, in sum.
+#[derive(Clone, Debug, PartialEq, Serialize, sqlx::FromRow)]
+pub struct PhaseSteps {
+    pub phase: String,
+    pub steps: i64,
+    /// Training loss of the first and last step, in nats per target token.
+    pub first_loss: Option<f64>,
+    pub last_loss: Option<f64>,
+    pub tokens: i64,
+    /// Seconds of the steps: in all, and by part.
+    pub total_s: f64,
+    pub data_s: f64,
+    pub forward_s: f64,
+    pub backward_s: f64,
+    pub optimizer_s: f64,
+}
+
+#[derive(sqlx::FromRow)]
+struct DetailRow {
+    id: i64,
+    attempt: i64,
+    phase: Option<String>,
+    recipe: Option<String>,
+    started_at: String,
+    ended_at: Option<String>,
+    wall_s: Option<f64>,
+}
+
+#[derive(sqlx::FromRow)]
+struct EvaluationRow {
+    step: i64,
+    tokens: i64,
+    loss: Option<f64>,
+    accuracy: Option<f64>,
+    target_tokens: i64,
+    seconds: Option<f64>,
+}
+
+impl Store {
+    /// Everything about one trial but its single steps.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`], or where reading fails.
+    pub async fn trial(&self, study: StudyId, number: TrialNumber) -> Result<TrialDetail, StoreError> {
+        let trial = self
+            .trials(study)
+            .await?
+            .into_iter()
+            .find(|trial| trial.number == number);
+        let Some(trial) = trial else {
+            return Err(self.no_trial(study, number).await?);
+        };
+        let id = self.trial_id(study, number).await?;
+        let row: DetailRow =
+            sqlx::query_as("select id, attempt, phase, recipe, started_at, ended_at, wall_s from trial where id = ?")
+                .bind(id.0)
+                .fetch_one(&self.pool)
+                .await
+                .map_err(|error| self.error(error))?;
+        Ok(TrialDetail {
+            trial,
+            attempt: to_u64(row.attempt),
+            phase: row.phase,
+            recipe: match &row.recipe {
+                Some(recipe) => Some(self.read_json(recipe, || format!("the recipe of trial {number}"))?),
+                None => None,
+            },
+            started_at: row.started_at,
+            ended_at: row.ended_at,
+            wall_s: row.wall_s,
+            phases: self.phases(row.id).await?,
+            evaluations: self.evaluations(row.id).await?,
+        })
+    }
+
+    async fn phases(&self, trial: i64) -> Result<Vec<PhaseSteps>, StoreError> {
+        sqlx::query_as(
+            "select phase, count(*) as steps,
+                    (select loss from step as s where s.trial_id = step.trial_id and s.phase = step.phase
+                     order by s.step limit 1) as first_loss,
+                    (select loss from step as s where s.trial_id = step.trial_id and s.phase = step.phase
+                     order by s.step desc limit 1) as last_loss,
+                    sum(tokens) as tokens, total(total_s) as total_s, total(data_s) as data_s,
+                    total(forward_s) as forward_s, total(backward_s) as backward_s, total(optimizer_s) as optimizer_s
+             from step where trial_id = ? group by phase",
+        )
+        .bind(trial)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))
+    }
+
+    async fn evaluations(&self, trial: i64) -> Result<Vec<EvaluationRecord>, StoreError> {
+        let rows: Vec<EvaluationRow> = sqlx::query_as(
+            "select step, tokens, loss, accuracy, target_tokens, seconds from evaluation where trial_id = ? order by step",
+        )
+        .bind(trial)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(rows
+            .into_iter()
+            .map(|row| EvaluationRecord {
+                step: to_u64(row.step),
+                tokens: to_u64(row.tokens),
+                loss: row.loss.unwrap_or(f64::NAN),
+                accuracy: row.accuracy.unwrap_or(f64::NAN),
+                target_tokens: to_u64(row.target_tokens),
+                seconds: row.seconds.unwrap_or(f64::NAN),
+            })
+            .collect())
+    }
+}

@@ -1,0 +1,57 @@
+//! Values that a trial took over from another trial of its study.
+
+use super::row::to_i64;
+use super::{Store, StoreError, StudyId};
+use crate::study::TrialNumber;
+
+impl Store {
+    /// Records that a trial took over `part` (`cost` or `loss`) from `source`.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`] where one of the two is not stored.
+    pub async fn record_inherited(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        part: &str,
+        source: TrialNumber,
+    ) -> Result<(), StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        let source = self.trial_id(study, source).await?;
+        // A trial that is repeated may inherit again.
+        sqlx::query("insert or replace into inheritance (trial_id, part, source_id) values (?, ?, ?)")
+            .bind(trial.0)
+            .bind(part)
+            .bind(source.0)
+            .execute(&self.pool)
+            .await
+            .map_err(|error| self.error(error))?;
+        Ok(())
+    }
+
+    /// What a trial took over: part (`cost` or `loss`) and source.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn inherited(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+    ) -> Result<Vec<(String, TrialNumber)>, StoreError> {
+        let rows: Vec<(String, i64)> = sqlx::query_as(
+            "select part, source.number from inheritance
+             join trial on trial.id = inheritance.trial_id
+             join trial as source on source.id = inheritance.source_id
+             where trial.study_id = ? and trial.number = ? order by part",
+        )
+        .bind(study.0)
+        .bind(to_i64(number.0)?)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(rows
+            .into_iter()
+            .map(|(part, source)| (part, TrialNumber(source.unsigned_abs())))
+            .collect())
+    }
+}

@@ -1,0 +1,271 @@
+//! Steps, evaluations and phases of running trials.
+//!
+//! A step of a small model takes milliseconds, a commit too: so steps are gathered and written many at a time. A killed
+//! search loses at most the last second of steps of trials that it repeats anyway.
+
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sqlx::{AssertSqlSafe, SqliteConnection};
+
+use super::row::{finite, to_i64, to_u64};
+use super::{EvaluationRecord, StepRecord, Store, StoreError, StudyId};
+use crate::study::{Phase, TrialNumber};
+
+/// Steps gathered before they are written, unless [`FLUSH_AFTER`] comes first.
+const FLUSH_STEPS: usize = 4096;
+
+/// Longest time that a step waits, so that who looks at a running trial sees it move.
+const FLUSH_AFTER: Duration = Duration::from_secs(1);
+
+/// Rows of one statement. More gain nothing; SQLite allows 32,766 values.
+const ROWS_AT_ONCE: usize = 64;
+
+const INSERT: &str = "insert or replace into step (trial_id, phase, step, loss, learning_rate, grad_norm, tokens, \
+                      target_tokens, data_s, forward_s, backward_s, optimizer_s, total_s) values ";
+const ROW: &str = "(?,?,?,?,?,?,?,?,?,?,?,?,?)";
+
+static INSERT_MANY: LazyLock<Arc<str>> = LazyLock::new(|| [INSERT, &[ROW; ROWS_AT_ONCE].join(",")].concat().into());
+static INSERT_ONE: LazyLock<Arc<str>> = LazyLock::new(|| [INSERT, ROW].concat().into());
+
+/// Steps that wait to be written.
+#[derive(Debug, Default)]
+pub(super) struct StepBuffer {
+    waiting: Vec<(TrialId, StepRecord)>,
+    /// When the first of them came.
+    since: Option<Instant>,
+}
+
+/// `trial.id`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TrialId(pub i64);
+
+#[derive(sqlx::FromRow)]
+struct StepRow {
+    step: i64,
+    loss: Option<f64>,
+    learning_rate: Option<f64>,
+    grad_norm: Option<f64>,
+    tokens: i64,
+    target_tokens: i64,
+    data_s: Option<f64>,
+    forward_s: Option<f64>,
+    backward_s: Option<f64>,
+    optimizer_s: Option<f64>,
+    total_s: Option<f64>,
+}
+
+impl Store {
+    /// Records a step of a running trial. It is written within a second of steps, with the trial's end, or by
+    /// [`Store::flush_steps`], whichever is first. A step that was recorded before is replaced.
+    ///
+    /// # Errors
+    /// Where the study has no such trial, or writing fails.
+    pub async fn record_step(&self, study: StudyId, number: TrialNumber, step: StepRecord) -> Result<(), StoreError> {
+        self.record_steps(study, number, &[step]).await
+    }
+
+    /// Records several steps, as [`Store::record_step`].
+    ///
+    /// # Errors
+    /// As [`Store::record_step`].
+    pub async fn record_steps(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        steps: &[StepRecord],
+    ) -> Result<(), StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        let full = {
+            let mut buffer = self.buffer();
+            buffer.waiting.extend(steps.iter().map(|step| (trial, *step)));
+            let since = *buffer.since.get_or_insert_with(Instant::now);
+            buffer.waiting.len() >= FLUSH_STEPS || since.elapsed() >= FLUSH_AFTER
+        };
+        if full { self.flush_steps().await } else { Ok(()) }
+    }
+
+    /// Writes the steps that wait.
+    ///
+    /// # Errors
+    /// Where writing fails; the steps are then lost.
+    pub async fn flush_steps(&self) -> Result<(), StoreError> {
+        let waiting = self.take_waiting_steps();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let mut transaction = self.begin().await?;
+        self.insert_steps(&mut transaction, &waiting).await?;
+        transaction.commit().await.map_err(|error| self.error(error))
+    }
+
+    /// Records an evaluation of a running trial. One after the same step replaces it.
+    ///
+    /// # Errors
+    /// Where the study has no such trial, or writing fails.
+    pub async fn record_evaluation(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        evaluation: &EvaluationRecord,
+    ) -> Result<(), StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        sqlx::query(
+            "insert or replace into evaluation (trial_id, step, tokens, loss, accuracy, target_tokens, seconds)
+             values (?, ?, ?, ?, ?, ?, ?)",
+        )
+        .bind(trial.0)
+        .bind(to_i64(evaluation.step)?)
+        .bind(to_i64(evaluation.tokens)?)
+        .bind(finite(evaluation.loss))
+        .bind(finite(evaluation.accuracy))
+        .bind(to_i64(evaluation.target_tokens)?)
+        .bind(finite(evaluation.seconds))
+        .execute(&self.pool)
+        .await
+        .map(drop)
+        .map_err(|error| self.error(error))
+    }
+
+    /// Records the phase that a running trial has come to.
+    ///
+    /// # Errors
+    /// Where writing fails.
+    pub async fn record_phase(&self, study: StudyId, number: TrialNumber, phase: Phase) -> Result<(), StoreError> {
+        sqlx::query("update trial set phase = ? where study_id = ? and number = ? and state = 'running'")
+            .bind(phase.name())
+            .bind(study.0)
+            .bind(to_i64(number.0)?)
+            .execute(&self.pool)
+            .await
+            .map(drop)
+            .map_err(|error| self.error(error))
+    }
+
+    /// The steps of one phase of a trial, in order. Numbers that were not finite come back as NaN.
+    ///
+    /// # Errors
+    /// Where the study has no such trial, or reading fails.
+    pub async fn steps(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        phase: Phase,
+    ) -> Result<Vec<StepRecord>, StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        let rows: Vec<StepRow> = sqlx::query_as(
+            "select step, loss, learning_rate, grad_norm, tokens, target_tokens,
+                    data_s, forward_s, backward_s, optimizer_s, total_s
+             from step where trial_id = ? and phase = ? order by step",
+        )
+        .bind(trial.0)
+        .bind(phase.name())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(rows.into_iter().map(|row| row.into_record(phase)).collect())
+    }
+
+    /// Takes the steps that wait, for a transaction that writes them.
+    pub(super) fn take_waiting_steps(&self) -> Vec<(TrialId, StepRecord)> {
+        let mut buffer = self.buffer();
+        buffer.since = None;
+        std::mem::take(&mut buffer.waiting)
+    }
+
+    /// Forgets the steps of a trial that wait.
+    pub(super) fn drop_waiting_steps(&self, trial: TrialId) {
+        self.buffer().waiting.retain(|(of, _)| *of != trial);
+    }
+
+    /// Writes steps within a transaction.
+    pub(super) async fn insert_steps(
+        &self,
+        connection: &mut SqliteConnection,
+        steps: &[(TrialId, StepRecord)],
+    ) -> Result<(), StoreError> {
+        let (many, rest) = steps.as_chunks::<ROWS_AT_ONCE>();
+        let chunks = many.iter().map(|chunk| (&INSERT_MANY, chunk.as_slice()));
+        let singles = rest.chunks(1).map(|chunk| (&INSERT_ONE, chunk));
+        for (sql, rows) in chunks.chain(singles) {
+            let mut query = sqlx::query(AssertSqlSafe(Arc::clone(sql)));
+            for (trial, step) in rows {
+                query = query
+                    .bind(trial.0)
+                    .bind(step.phase.name())
+                    .bind(to_i64(step.step)?)
+                    .bind(finite(step.loss))
+                    .bind(finite(step.learning_rate))
+                    .bind(finite(step.grad_norm))
+                    .bind(to_i64(step.tokens)?)
+                    .bind(to_i64(step.target_tokens)?)
+                    .bind(finite(step.data_s))
+                    .bind(finite(step.forward_s))
+                    .bind(finite(step.backward_s))
+                    .bind(finite(step.optimizer_s))
+                    .bind(finite(step.total_s));
+            }
+            query
+                .execute(&mut *connection)
+                .await
+                .map_err(|error| self.error(error))?;
+        }
+        Ok(())
+    }
+
+    /// The row of a trial.
+    pub(super) async fn trial_id(&self, study: StudyId, number: TrialNumber) -> Result<TrialId, StoreError> {
+        let id: Option<i64> = sqlx::query_scalar("select id from trial where study_id = ? and number = ?")
+            .bind(study.0)
+            .bind(to_i64(number.0)?)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(|error| self.error(error))?;
+        match id {
+            Some(id) => Ok(TrialId(id)),
+            None => Err(self.no_trial(study, number).await?),
+        }
+    }
+
+    /// The error for a trial that a study does not have.
+    pub(super) async fn no_trial(&self, study: StudyId, number: TrialNumber) -> Result<StoreError, StoreError> {
+        let (name, count): (String, i64) = sqlx::query_as(
+            "select name, (select count(*) from trial where study_id = study.id) from study where id = ?",
+        )
+        .bind(study.0)
+        .fetch_one(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(StoreError::NoTrial {
+            study: name,
+            trial: number.0,
+            count: to_u64(count),
+        })
+    }
+
+    /// The buffer, also after a panic elsewhere: it holds plain values that are always whole.
+    fn buffer(&self) -> MutexGuard<'_, StepBuffer> {
+        let steps: &Mutex<StepBuffer> = &self.steps;
+        steps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StepRow {
+    fn into_record(self, phase: Phase) -> StepRecord {
+        let number = |value: Option<f64>| value.unwrap_or(f64::NAN);
+        StepRecord {
+            phase,
+            step: to_u64(self.step),
+            loss: number(self.loss),
+            learning_rate: number(self.learning_rate),
+            grad_norm: number(self.grad_norm),
+            tokens: to_u64(self.tokens),
+            target_tokens: to_u64(self.target_tokens),
+            data_s: number(self.data_s),
+            forward_s: number(self.forward_s),
+            backward_s: number(self.backward_s),
+            optimizer_s: number(self.optimizer_s),
+            total_s: number(self.total_s),
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! Studies: beginning, resuming and listing them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use sqlx::SqliteConnection;
+
+use super::lock::{Attempt, StudyLock, lock_path};
+use super::record::{json_differences, json_hash};
+use super::row::{finite, to_i64, to_u64};
+use super::{DataSetRecord, MachineRecord, ModelRecord, Store, StoreError, StudyRecord};
+use crate::objective::{Bound, Constraint, Direction, Objective};
+use crate::study::TrialNumber;
+
+/// `study.id`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StudyId(pub i64);
+
+/// Objectives that `pareto_front` can compare.
+const MOST_OBJECTIVES: usize = 6;
+
+/// A study that this process runs. No other process can begin it until this value is dropped.
+#[derive(Debug)]
+pub struct OpenStudy {
+    pub id: StudyId,
+    /// Whether the study was there before.
+    pub resumed: bool,
+    /// Trials that were running when the search was killed. They are waiting again, without metrics and steps; their
+    /// params are as they were, and starting one raises its attempt.
+    pub to_repeat: Vec<TrialNumber>,
+    /// Dropped with the study.
+    lock: StudyLock,
+}
+
+impl OpenStudy {
+    /// The lock that is held.
+    pub fn lock(&self) -> &StudyLock {
+        &self.lock
+    }
+}
+
+/// A study as lists show it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StudyOverview {
+    pub id: StudyId,
+    pub name: String,
+    pub space_path: PathBuf,
+    pub sampler: String,
+    pub seed: u64,
+    pub model: Option<String>,
+    /// UTC, ISO 8601.
+    pub created_at: String,
+    /// UTC, ISO 8601.
+    pub resumed_at: Option<String>,
+    pub objectives: Vec<Objective>,
+    pub constraints: Vec<Constraint>,
+    /// Trials by the name of their state.
+    pub states: BTreeMap<String, u64>,
+    /// Wall-clock seconds of all trials together.
+    pub wall_s: f64,
+}
+
+impl StudyOverview {
+    /// Trials in any state.
+    pub fn trials(&self) -> u64 {
+        self.states.values().sum()
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct StudyRow {
+    id: i64,
+    name: String,
+    space_path: String,
+    sampler: String,
+    seed: i64,
+    model: Option<String>,
+    created_at: String,
+    resumed_at: Option<String>,
+    wall_s: f64,
+}
+
+#[derive(sqlx::FromRow)]
+struct ObjectiveRow {
+    metric: String,
+    direction: String,
+    reference: Option<f64>,
+    known_after: Option<i64>,
+}
+
+#[derive(sqlx::FromRow)]
+struct ConstraintRow {
+    metric: String,
+    bound: String,
+    limit: f64,
+}
+
+impl Store {
+    /// Begins a study, or resumes it where the database has one of the same name and definition, and locks it.
+    ///
+    /// # Errors
+    /// [`StoreError::StudyChanged`] where the name is taken by another definition, [`StoreError::StudyRunning`] where
+    /// another process runs it, [`StoreError::TooManyObjectives`].
+    pub async fn begin_study(&self, record: &StudyRecord) -> Result<OpenStudy, StoreError> {
+        if record.objectives.len() > MOST_OBJECTIVES {
+            return Err(StoreError::TooManyObjectives {
+                study: record.name.clone(),
+                found: record.objectives.len(),
+                most: MOST_OBJECTIVES,
+            });
+        }
+        let definition = record
+            .whole_definition()
+            .map_err(|source| StoreError::Unwritable { what: "study", source })?;
+        let (id, resumed) = self.find_or_insert_study(record, &definition).await?;
+        let lock = self.lock_study(id, &record.name)?;
+        let mut transaction = self.begin().await?;
+        let to_repeat = self.hand_back_running_trials(&mut transaction, id).await?;
+        self.note_machine_and_sampler(&mut transaction, id, record, resumed)
+            .await?;
+        transaction.commit().await.map_err(|error| self.error(error))?;
+        Ok(OpenStudy {
+            id,
+            resumed,
+            to_repeat,
+            lock,
+        })
+    }
+
+    /// Every study, the latest last.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn studies(&self) -> Result<Vec<StudyOverview>, StoreError> {
+        let rows: Vec<StudyRow> = sqlx::query_as(
+            "select study.id, name, space_path, sampler, seed, model.source as model, created_at, resumed_at,
+                    (select total(wall_s) from trial where study_id = study.id) as wall_s
+             from study left join model on model.id = study.model_id
+             order by coalesce(resumed_at, created_at), study.id",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        let mut studies = Vec::with_capacity(rows.len());
+        for row in rows {
+            studies.push(self.overview(row).await?);
+        }
+        Ok(studies)
+    }
+
+    /// The study called `name`, or the latest one where there is no name.
+    ///
+    /// # Errors
+    /// [`StoreError::NoStudy`] or [`StoreError::Empty`].
+    pub async fn study(&self, name: Option<&str>) -> Result<StudyOverview, StoreError> {
+        let mut studies = self.studies().await?;
+        let Some(latest) = studies.pop() else {
+            return Err(StoreError::Empty {
+                path: self.path.clone(),
+            });
+        };
+        let Some(name) = name.filter(|name| *name != latest.name) else {
+            return Ok(latest);
+        };
+        let known: Vec<String> = studies
+            .iter()
+            .chain([&latest])
+            .map(|study| format!("`{}`", study.name))
+            .collect();
+        let found = studies.into_iter().find(|study| study.name == name);
+        found.ok_or_else(|| StoreError::NoStudy {
+            study: name.to_owned(),
+            path: self.path.clone(),
+            known: known.join(", "),
+        })
+    }
+
+    async fn find_or_insert_study(
+        &self,
+        record: &StudyRecord,
+        definition: &serde_json::Value,
+    ) -> Result<(StudyId, bool), StoreError> {
+        let mut transaction = self.begin().await?;
+        let found: Option<(i64, String, String)> =
+            sqlx::query_as("select id, definition, definition_hash from study where name = ?")
+                .bind(&record.name)
+                .fetch_optional(&mut *transaction)
+                .await
+                .map_err(|error| self.error(error))?;
+        if let Some((id, old, hash)) = found {
+            self.check_same_definition(&record.name, &old, &hash, definition)?;
+            return Ok((StudyId(id), true));
+        }
+        let id = self.insert_study(&mut transaction, record, definition).await?;
+        transaction.commit().await.map_err(|error| self.error(error))?;
+        Ok((id, false))
+    }
+
+    fn check_same_definition(
+        &self,
+        name: &str,
+        old: &str,
+        old_hash: &str,
+        new: &serde_json::Value,
+    ) -> Result<(), StoreError> {
+        if old_hash == json_hash(new) {
+            return Ok(());
+        }
+        let old = serde_json::from_str(old).map_err(|source| StoreError::Unreadable {
+            path: self.path.clone(),
+            what: format!("the definition of study `{name}`"),
+            source,
+        })?;
+        Err(StoreError::StudyChanged {
+            study: name.to_owned(),
+            path: self.path.clone(),
+            differences: json_differences(&old, new, 5).join(", "),
+        })
+    }
+
+    async fn insert_study(
+        &self,
+        connection: &mut SqliteConnection,
+        record: &StudyRecord,
+        definition: &serde_json::Value,
+    ) -> Result<StudyId, StoreError> {
+        let model = match &record.model {
+            Some(model) => Some(self.model_id(connection, model).await?),
+            None => None,
+        };
+        let data_set = match &record.data_set {
+            Some(data_set) => Some(self.data_set_id(connection, data_set).await?),
+            None => None,
+        };
+        let id: i64 = sqlx::query_scalar(
+            "insert into study (name, space_path, space_text, definition, definition_hash, seed, sampler, model_id,
+                                data_set_id)
+             values (?, ?, ?, ?, ?, ?, ?, ?, ?) returning id",
+        )
+        .bind(&record.name)
+        .bind(record.space_path.to_string_lossy())
+        .bind(&record.space_text)
+        .bind(definition.to_string())
+        .bind(json_hash(definition))
+        .bind(record.seed.cast_signed())
+        .bind(&record.sampler)
+        .bind(model)
+        .bind(data_set)
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(|error| self.error(error))?;
+        self.insert_objectives(connection, id, &record.objectives).await?;
+        self.insert_constraints(connection, id, &record.constraints).await?;
+        Ok(StudyId(id))
+    }
+
+    async fn insert_objectives(
+        &self,
+        connection: &mut SqliteConnection,
+        study: i64,
+        objectives: &[Objective],
+    ) -> Result<(), StoreError> {
+        for (position, objective) in (0i64..).zip(objectives) {
+            sqlx::query(
+                "insert into study_objective (study_id, position, metric, direction, reference, known_after)
+                 values (?, ?, ?, ?, ?, ?)",
+            )
+            .bind(study)
+            .bind(position)
+            .bind(&objective.metric)
+            .bind(match objective.direction {
+                Direction::Minimize => "minimize",
+                Direction::Maximize => "maximize",
+            })
+            .bind(objective.reference.and_then(finite))
+            .bind(objective.known_after.map(to_i64).transpose()?)
+            .execute(&mut *connection)
+            .await
+            .map_err(|error| self.error(error))?;
+        }
+        Ok(())
+    }
+
+    async fn insert_constraints(
+        &self,
+        connection: &mut SqliteConnection,
+        study: i64,
+        constraints: &[Constraint],
+    ) -> Result<(), StoreError> {
+        for (position, constraint) in (0i64..).zip(constraints) {
+            let (bound, limit) = match constraint.bound {
+                Bound::AtMost(limit) => ("at_most", limit),
+                Bound::AtLeast(limit) => ("at_least", limit),
+            };
+            sqlx::query(
+                "insert into study_constraint (study_id, position, metric, bound, \"limit\") values (?, ?, ?, ?, ?)",
+            )
+            .bind(study)
+            .bind(position)
+            .bind(&constraint.metric)
+            .bind(bound)
+            .bind(limit)
+            .execute(&mut *connection)
+            .await
+            .map_err(|error| self.error(error))?;
+        }
+        Ok(())
+    }
+
+    fn lock_study(&self, id: StudyId, name: &str) -> Result<StudyLock, StoreError> {
+        let path = lock_path(&self.path, id.0);
+        match StudyLock::try_at(&path) {
+            Ok(Attempt::Locked(lock)) => Ok(lock),
+            Ok(Attempt::HeldBy(process)) => Err(StoreError::StudyRunning {
+                study: name.to_owned(),
+                process,
+            }),
+            Err(source) => Err(StoreError::Io { path, source }),
+        }
+    }
+
+    async fn note_machine_and_sampler(
+        &self,
+        connection: &mut SqliteConnection,
+        id: StudyId,
+        record: &StudyRecord,
+        resumed: bool,
+    ) -> Result<(), StoreError> {
+        let machine = match &record.machine {
+            Some(machine) => Some(self.machine_id(connection, machine).await?),
+            None => None,
+        };
+        sqlx::query(
+            "update study
+             set machine_id = ?, sampler = ?, space_path = ?, space_text = ?,
+                 resumed_at = iif(?, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), resumed_at)
+             where id = ?",
+        )
+        .bind(machine)
+        .bind(&record.sampler)
+        .bind(record.space_path.to_string_lossy())
+        .bind(&record.space_text)
+        .bind(resumed)
+        .bind(id.0)
+        .execute(connection)
+        .await
+        .map(drop)
+        .map_err(|error| self.error(error))
+    }
+
+    async fn machine_id(&self, connection: &mut SqliteConnection, machine: &MachineRecord) -> Result<i64, StoreError> {
+        // An update that changes nothing, so that a row that is already there returns its id too.
+        sqlx::query_scalar(
+            "insert into machine (host, os, cpu, cpu_cores, memory_bytes, device, device_memory_bytes, driver)
+             values (?, ?, ?, ?, ?, ?, ?, ?)
+             on conflict do update set host = excluded.host
+             returning id",
+        )
+        .bind(&machine.host)
+        .bind(&machine.os)
+        .bind(&machine.cpu)
+        .bind(to_i64(machine.cpu_cores)?)
+        .bind(to_i64(machine.memory_bytes)?)
+        .bind(&machine.device)
+        .bind(to_i64(machine.device_memory_bytes)?)
+        .bind(&machine.driver)
+        .fetch_one(connection)
+        .await
+        .map_err(|error| self.error(error))
+    }
+
+    async fn model_id(&self, connection: &mut SqliteConnection, model: &ModelRecord) -> Result<i64, StoreError> {
+        sqlx::query_scalar(
+            "insert into model (source, fingerprint, architecture, parameters) values (?, ?, ?, ?)
+             on conflict do update set source = excluded.source
+             returning id",
+        )
+        .bind(&model.source)
+        .bind(&model.fingerprint)
+        .bind(&model.architecture)
+        .bind(model.parameters.map(to_i64).transpose()?)
+        .fetch_one(connection)
+        .await
+        .map_err(|error| self.error(error))
+    }
+
+    async fn data_set_id(
+        &self,
+        connection: &mut SqliteConnection,
+        data_set: &DataSetRecord,
+    ) -> Result<i64, StoreError> {
+        sqlx::query_scalar(
+            "insert into data_set (source, fingerprint, rows, tokens, held_out_rows) values (?, ?, ?, ?, ?)
+             on conflict do update set source = excluded.source
+             returning id",
+        )
+        .bind(&data_set.source)
+        .bind(&data_set.fingerprint)
+        .bind(data_set.rows.map(to_i64).transpose()?)
+        .bind(data_set.tokens.map(to_i64).transpose()?)
+        .bind(data_set.held_out_rows.map(to_i64).transpose()?)
+        .fetch_one(connection)
+        .await
+        .map_err(|error| self.error(error))
+    }
+
+    async fn overview(&self, row: StudyRow) -> Result<StudyOverview, StoreError> {
+        let states: Vec<(String, i64)> =
+            sqlx::query_as("select state, count(*) from trial where study_id = ? group by state")
+                .bind(row.id)
+                .fetch_all(&self.pool)
+                .await
+                .map_err(|error| self.error(error))?;
+        Ok(StudyOverview {
+            id: StudyId(row.id),
+            objectives: self.objectives(StudyId(row.id)).await?,
+            constraints: self.constraints(StudyId(row.id)).await?,
+            name: row.name,
+            space_path: row.space_path.into(),
+            sampler: row.sampler,
+            seed: row.seed.cast_unsigned(),
+            model: row.model,
+            created_at: row.created_at,
+            resumed_at: row.resumed_at,
+            states: states
+                .into_iter()
+                .map(|(state, count)| (state, to_u64(count)))
+                .collect(),
+            wall_s: row.wall_s,
+        })
+    }
+
+    async fn objectives(&self, study: StudyId) -> Result<Vec<Objective>, StoreError> {
+        let rows: Vec<ObjectiveRow> = sqlx::query_as(
+            "select metric, direction, reference, known_after from study_objective where study_id = ? order by position",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(rows.into_iter().map(ObjectiveRow::into_objective).collect())
+    }
+
+    async fn constraints(&self, study: StudyId) -> Result<Vec<Constraint>, StoreError> {
+        let rows: Vec<ConstraintRow> = sqlx::query_as(
+            "select metric, bound, \"limit\" from study_constraint where study_id = ? order by position",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(rows.into_iter().map(ConstraintRow::into_constraint).collect())
+    }
+}
+
+impl ObjectiveRow {
+    fn into_objective(self) -> Objective {
+        Objective {
+            metric: self.metric,
+            direction: match self.direction.as_str() {
+                "maximize" => Direction::Maximize,
+                _ => Direction::Minimize,
+            },
+            reference: self.reference,
+            known_after: self.known_after.map(to_u64),
+        }
+    }
+}
+
+impl ConstraintRow {
+    fn into_constraint(self) -> Constraint {
+        Constraint {
+            metric: self.metric,
+            bound: match self.bound.as_str() {
+                "at_least" => Bound::AtLeast(self.limit),
+                _ => Bound::AtMost(self.limit),
+            },
+        }
+    }
+}

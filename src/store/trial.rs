@@ -1,0 +1,403 @@
+//! Trials: starting, ending, handing back and reading them.
+
+use std::collections::HashMap;
+
+use sqlx::SqliteConnection;
+
+use super::row::{finite, to_i64, to_u64};
+use super::state::StateColumns;
+use super::step::TrialId;
+use super::{Store, StoreError, StudyId};
+use crate::recipe::Recipe;
+use crate::study::{Metrics, ParamValue, Params, Trial, TrialNumber, TrialState};
+
+#[derive(sqlx::FromRow)]
+struct TrialRow {
+    id: i64,
+    number: i64,
+    state: String,
+    reason: Option<String>,
+    detail: Option<String>,
+}
+
+impl Store {
+    /// Starts a trial: a new one, or one that was handed back. Returns which attempt it is, from 1. `recipe` is `None`
+    /// for a command backend, and for params that make no recipe.
+    ///
+    /// # Errors
+    /// [`StoreError::WrongState`] where the trial is running or finished, [`StoreError::NotFinite`] for a param.
+    pub async fn start_trial(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        params: &Params,
+        recipe: Option<&Recipe>,
+    ) -> Result<u64, StoreError> {
+        let recipe = recipe.map(serde_json::to_string).transpose();
+        let recipe = recipe.map_err(|source| StoreError::Unwritable { what: "recipe", source })?;
+        let mut transaction = self.begin().await?;
+        let found: Option<(i64, String)> =
+            sqlx::query_as("select id, state from trial where study_id = ? and number = ?")
+                .bind(study.0)
+                .bind(to_i64(number.0)?)
+                .fetch_optional(&mut *transaction)
+                .await
+                .map_err(|error| self.error(error))?;
+        if let Some((_, state)) = found.as_ref().filter(|(_, state)| state != "waiting") {
+            return Err(StoreError::WrongState {
+                trial: number.0,
+                wanted: "running",
+                found: state.clone(),
+            });
+        }
+        let (id, attempt) = match found {
+            None => {
+                self.insert_trial(&mut transaction, study, number, recipe.as_deref())
+                    .await?
+            }
+            Some((id, _)) => self.restart_trial(&mut transaction, id, recipe.as_deref()).await?,
+        };
+        self.replace_params(&mut transaction, id, number, params).await?;
+        transaction.commit().await.map_err(|error| self.error(error))?;
+        Ok(to_u64(attempt))
+    }
+
+    /// Ends a running trial: state, metrics, wall time and the steps that still wait, all or nothing. When it returns,
+    /// the trial is on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::WrongState`] where the trial is not running or `state` is no end, [`StoreError::NoTrial`].
+    pub async fn finish_trial(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        state: &TrialState,
+        wall_s: f64,
+    ) -> Result<(), StoreError> {
+        if !state.is_finished() {
+            return Err(StoreError::WrongState {
+                trial: number.0,
+                wanted: "finished",
+                found: state.name().to_owned(),
+            });
+        }
+        let columns = StateColumns::new(state).map_err(|source| StoreError::Unwritable {
+            what: "outcome",
+            source,
+        })?;
+        let id = self.trial_id(study, number).await?;
+        let mut transaction = self.begin().await?;
+        let ended = sqlx::query(
+            "update trial
+             set state = ?, reason = ?, detail = ?, phase = coalesce(?, iif(?, phase, null)), wall_s = ?,
+                 ended_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+             where id = ? and state = 'running'",
+        )
+        .bind(&columns.state)
+        .bind(&columns.reason)
+        .bind(&columns.detail)
+        .bind(columns.phase)
+        // Where a trial came to is worth keeping only if it did not come to its end.
+        .bind(matches!(state, TrialState::Failed { .. } | TrialState::Pruned { .. }))
+        .bind(finite(wall_s).map(|seconds| seconds.max(0.0)))
+        .bind(id.0)
+        .execute(&mut *transaction)
+        .await
+        .map_err(|error| self.error(error))?;
+        if ended.rows_affected() == 0 {
+            return Err(self.not_running(&mut transaction, id, number, state.name()).await?);
+        }
+        let steps = self.take_waiting_steps();
+        self.insert_steps(&mut transaction, &steps).await?;
+        if let Some(metrics) = state.metrics() {
+            self.insert_metrics(&mut transaction, id, metrics).await?;
+        }
+        transaction.commit().await.map_err(|error| self.error(error))
+    }
+
+    /// Hands a running trial back, as if the search had been killed: it waits to be repeated. For a search that is asked
+    /// to stop in the middle of a trial.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`], [`StoreError::WrongState`] where the trial is not running.
+    pub async fn release_trial(&self, study: StudyId, number: TrialNumber) -> Result<(), StoreError> {
+        let id = self.trial_id(study, number).await?;
+        self.drop_waiting_steps(id);
+        let mut transaction = self.begin().await?;
+        if self.hand_back(&mut transaction, id).await? == 0 {
+            return Err(self.not_running(&mut transaction, id, number, "waiting").await?);
+        }
+        transaction.commit().await.map_err(|error| self.error(error))
+    }
+
+    /// Wall-clock seconds of all finished trials of a study.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn spent_s(&self, study: StudyId) -> Result<f64, StoreError> {
+        sqlx::query_scalar("select total(wall_s) from trial where study_id = ? and state not in ('waiting', 'running')")
+            .bind(study.0)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(|error| self.error(error))
+    }
+
+    /// Every trial of a study in order of number.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn trials(&self, study: StudyId) -> Result<Vec<Trial>, StoreError> {
+        // One transaction, so that the three statements see the same moment.
+        let mut snapshot = self.pool.begin().await.map_err(|error| self.error(error))?;
+        let rows: Vec<TrialRow> =
+            sqlx::query_as("select id, number, state, reason, detail from trial where study_id = ? order by number")
+                .bind(study.0)
+                .fetch_all(&mut *snapshot)
+                .await
+                .map_err(|error| self.error(error))?;
+        let params: Vec<(i64, String, String)> = sqlx::query_as(
+            "select trial_id, name, json from param where trial_id in (select id from trial where study_id = ?)",
+        )
+        .bind(study.0)
+        .fetch_all(&mut *snapshot)
+        .await
+        .map_err(|error| self.error(error))?;
+        let metrics: Vec<(i64, String, f64)> = sqlx::query_as(
+            "select trial_id, name, value from metric where trial_id in (select id from trial where study_id = ?)",
+        )
+        .bind(study.0)
+        .fetch_all(&mut *snapshot)
+        .await
+        .map_err(|error| self.error(error))?;
+        self.assemble(rows, params, metrics)
+    }
+
+    /// Numbers of the trials on a study's Pareto front, ascending.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn front(&self, study: StudyId) -> Result<Vec<TrialNumber>, StoreError> {
+        let numbers: Vec<i64> = sqlx::query_scalar(
+            "select trial from pareto_front where study = (select name from study where id = ?) order by trial",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(numbers.into_iter().map(|number| TrialNumber(to_u64(number))).collect())
+    }
+
+    /// Makes the running trials of a study wait again, without what they left; returns their numbers.
+    pub(super) async fn hand_back_running_trials(
+        &self,
+        connection: &mut SqliteConnection,
+        study: StudyId,
+    ) -> Result<Vec<TrialNumber>, StoreError> {
+        let waiting: Vec<(i64, i64, String)> = sqlx::query_as(
+            "select id, number, state from trial where study_id = ? and state in ('running', 'waiting') order by number",
+        )
+        .bind(study.0)
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(|error| self.error(error))?;
+        for (id, _, _) in waiting.iter().filter(|(_, _, state)| state == "running") {
+            self.hand_back(connection, TrialId(*id)).await?;
+        }
+        Ok(waiting
+            .into_iter()
+            .map(|(_, number, _)| TrialNumber(to_u64(number)))
+            .collect())
+    }
+
+    async fn hand_back(&self, connection: &mut SqliteConnection, trial: TrialId) -> Result<u64, StoreError> {
+        let changed =
+            sqlx::query("update trial set state = 'waiting', phase = null where id = ? and state = 'running'")
+                .bind(trial.0)
+                .execute(&mut *connection)
+                .await
+                .map_err(|error| self.error(error))?
+                .rows_affected();
+        if changed > 0 {
+            for delete in [
+                "delete from step where trial_id = ?",
+                "delete from evaluation where trial_id = ?",
+            ] {
+                sqlx::query(delete)
+                    .bind(trial.0)
+                    .execute(&mut *connection)
+                    .await
+                    .map_err(|error| self.error(error))?;
+            }
+        }
+        Ok(changed)
+    }
+
+    async fn insert_trial(
+        &self,
+        connection: &mut SqliteConnection,
+        study: StudyId,
+        number: TrialNumber,
+        recipe: Option<&str>,
+    ) -> Result<(i64, i64), StoreError> {
+        sqlx::query_as(
+            "insert into trial (study_id, number, state, phase, attempt, machine_id, recipe)
+             values (?1, ?2, 'running', 'load', 1, (select machine_id from study where id = ?1), ?3)
+             returning id, attempt",
+        )
+        .bind(study.0)
+        .bind(to_i64(number.0)?)
+        .bind(recipe)
+        .fetch_one(connection)
+        .await
+        .map_err(|error| self.error(error))
+    }
+
+    async fn restart_trial(
+        &self,
+        connection: &mut SqliteConnection,
+        id: i64,
+        recipe: Option<&str>,
+    ) -> Result<(i64, i64), StoreError> {
+        sqlx::query_as(
+            "update trial
+             set state = 'running', phase = 'load', attempt = attempt + 1, recipe = ?,
+                 machine_id = (select machine_id from study where id = trial.study_id),
+                 started_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+             where id = ?
+             returning id, attempt",
+        )
+        .bind(recipe)
+        .bind(id)
+        .fetch_one(connection)
+        .await
+        .map_err(|error| self.error(error))
+    }
+
+    async fn replace_params(
+        &self,
+        connection: &mut SqliteConnection,
+        trial: i64,
+        number: TrialNumber,
+        params: &Params,
+    ) -> Result<(), StoreError> {
+        sqlx::query("delete from param where trial_id = ?")
+            .bind(trial)
+            .execute(&mut *connection)
+            .await
+            .map_err(|error| self.error(error))?;
+        for (name, value) in params {
+            let json =
+                serde_json::to_string(value).map_err(|source| StoreError::Unwritable { what: "param", source })?;
+            let insert = sqlx::query("insert into param (trial_id, name, json, value) values (?, ?, ?, ?)")
+                .bind(trial)
+                .bind(name)
+                .bind(json);
+            let insert = match value {
+                ParamValue::Bool(value) => insert.bind(value),
+                ParamValue::Int(value) => insert.bind(value),
+                ParamValue::Float(value) if value.is_finite() => insert.bind(value),
+                ParamValue::Float(_) => {
+                    return Err(StoreError::NotFinite {
+                        trial: number.0,
+                        name: name.clone(),
+                    });
+                }
+                ParamValue::Text(value) => insert.bind(value),
+                ParamValue::List(_) => insert.bind(value.to_string()),
+            };
+            insert
+                .execute(&mut *connection)
+                .await
+                .map_err(|error| self.error(error))?;
+        }
+        Ok(())
+    }
+
+    async fn insert_metrics(
+        &self,
+        connection: &mut SqliteConnection,
+        trial: TrialId,
+        metrics: &Metrics,
+    ) -> Result<(), StoreError> {
+        for (name, value) in metrics.iter().filter(|(_, value)| value.is_finite()) {
+            sqlx::query("insert into metric (trial_id, name, value) values (?, ?, ?)")
+                .bind(trial.0)
+                .bind(name)
+                .bind(value)
+                .execute(&mut *connection)
+                .await
+                .map_err(|error| self.error(error))?;
+        }
+        Ok(())
+    }
+
+    async fn not_running(
+        &self,
+        connection: &mut SqliteConnection,
+        trial: TrialId,
+        number: TrialNumber,
+        wanted: &'static str,
+    ) -> Result<StoreError, StoreError> {
+        let found = sqlx::query_scalar("select state from trial where id = ?")
+            .bind(trial.0)
+            .fetch_one(connection)
+            .await
+            .map_err(|error| self.error(error))?;
+        Ok(StoreError::WrongState {
+            trial: number.0,
+            wanted,
+            found,
+        })
+    }
+
+    fn assemble(
+        &self,
+        rows: Vec<TrialRow>,
+        params: Vec<(i64, String, String)>,
+        metrics: Vec<(i64, String, f64)>,
+    ) -> Result<Vec<Trial>, StoreError> {
+        let mut params_of: HashMap<i64, Params> = HashMap::with_capacity(rows.len());
+        for (id, name, json) in params {
+            let value = self.read_json(&json, || format!("param `{name}`"))?;
+            params_of.entry(id).or_default().insert(name, value);
+        }
+        let mut metrics_of: HashMap<i64, Metrics> = HashMap::with_capacity(rows.len());
+        for (id, name, value) in metrics {
+            metrics_of.entry(id).or_default().insert(name, value);
+        }
+        rows.into_iter()
+            .map(|row| {
+                let columns = StateColumns {
+                    state: row.state,
+                    reason: row.reason,
+                    phase: None,
+                    detail: row.detail,
+                };
+                let metrics = metrics_of.remove(&row.id).unwrap_or_default();
+                let state = columns.to_state(metrics).map_err(|source| StoreError::Unreadable {
+                    path: self.path.clone(),
+                    what: format!("the outcome of trial {}", row.number),
+                    source,
+                })?;
+                Ok(Trial {
+                    number: TrialNumber(to_u64(row.number)),
+                    params: params_of.remove(&row.id).unwrap_or_default(),
+                    state,
+                })
+            })
+            .collect()
+    }
+
+    /// Reads a JSON column; `what` names it in the error.
+    pub(super) fn read_json<T: serde::de::DeserializeOwned>(
+        &self,
+        json: &str,
+        what: impl FnOnce() -> String,
+    ) -> Result<T, StoreError> {
+        serde_json::from_str(json).map_err(|source| StoreError::Unreadable {
+            path: self.path.clone(),
+            what: what(),
+            source,
+        })
+    }
+}

@@ -1,0 +1,40 @@
+//! One training example as text: what all formats become.
+
+use serde_json::Value;
+
+/// One example, before it is tokenised.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Example {
+    /// Running text, every token of which is a target. Split rather than cut where it is too long.
+    Text(RunningText),
+    /// A prompt and what should follow it.
+    Completion { prompt: String, completion: String },
+    /// A chat for the chat template.
+    Chat(Chat),
+    /// Tokens from another tokenising run.
+    Tokenized {
+        ids: Vec<i64>,
+        /// Same length where present; -100 is no target.
+        labels: Option<Vec<i64>>,
+    },
+}
+
+/// A text, or a piece of a longer one.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct RunningText {
+    pub text: String,
+    /// Number of the piece in its file; `None` for a text that stands alone.
+    pub piece: Option<u64>,
+    /// Whether the document ends here.
+    pub is_last: bool,
+}
+
+/// A conversation, its messages as the chat template wants them.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Chat {
+    /// Objects with `role` and `content`.
+    pub messages: Vec<Value>,
+    pub tools: Option<Value>,
+    /// Per message, whether it is an answer to learn.
+    pub targets: Vec<bool>,
+}

@@ -1,0 +1,14 @@
+//! Where a model's files come from: a local directory, or the Hugging Face hub through its standard cache.
+//!
+//! What is cached already is used without asking the network. `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_TOKEN`
+//! and `HF_ENDPOINT` mean what they mean to `huggingface_hub`.
+
+mod download;
+mod error;
+mod files;
+mod settings;
+
+pub use download::DownloadObserver;
+pub use error::{HubError, MissingFile};
+pub use files::{ModelFiles, TokenizerFiles};
+pub use settings::HubSettings;

@@ -1,0 +1,162 @@
+//! One projection of a [`LinearGroup`](super::linear::LinearGroup): weight, bias, and the output side of its adapter.
+//!
+//! The formulas are those of [`super::linear`] and [`super::dora`].
+
+use candle_core::{Result, Tensor};
+
+use super::dora::{Dora, DoraFactors};
+use super::linear::GroupInput;
+use super::matrix::Matrix;
+use super::parameter::{BaseParameter, Trained, column_sum};
+use crate::train::ops::matmul;
+
+/// One projection of a group.
+#[derive(Debug)]
+pub(super) struct Projection {
+    pub weight: Matrix,
+    pub bias: Option<BaseParameter>,
+    pub adapter: Option<AdapterOutput>,
+}
+
+/// The output side of an adapter.
+#[derive(Debug)]
+pub(super) struct AdapterOutput {
+    /// Index of the adapter in its group.
+    pub input: usize,
+    /// (out, r)
+    pub b: Trained,
+    /// (out,)
+    pub bias: Option<Trained>,
+    pub dora: Option<Dora>,
+    pub scaling: f64,
+}
+
+/// The gradient of a projection's output as its parts see it, (T, out) each.
+pub(super) struct OutputGradients {
+    /// For x W^T.
+    pub base: Tensor,
+    /// For drop(x) W^T, which only DoRA with dropout has.
+    pub dropped_base: Option<Tensor>,
+    /// For s·xa B^T.
+    pub update: Tensor,
+}
+
+impl OutputGradients {
+    fn plain(dy: Tensor) -> Self {
+        Self {
+            base: dy.clone(),
+            dropped_base: None,
+            update: dy,
+        }
+    }
+}
+
+impl Projection {
+    /// y (T, out), from the group's input and its xa.
+    pub(super) fn forward(&self, input: &GroupInput<'_>, xa: &[Tensor]) -> Result<Tensor> {
+        let mut y = self.weight.nt(input.x)?;
+        if let Some(adapter) = &self.adapter {
+            let xa = &xa[adapter.input];
+            match &adapter.dora {
+                Some(dora) => y = self.turned(y, xa, adapter, dora, input)?,
+                None => matmul::nt_add(xa, &adapter.b.value, adapter.scaling, &y)?,
+            }
+            if let Some(bias) = &adapter.bias {
+                y = y.broadcast_add(&(&bias.value * adapter.scaling)?.to_dtype(y.dtype())?)?;
+            }
+        }
+        match &self.bias {
+            Some(bias) => y.broadcast_add(&bias.to_dtype(y.dtype())?),
+            None => Ok(y),
+        }
+    }
+
+    /// Adds the gradients of B, its bias, the magnitude, W and the bias; returns dy for the products.
+    pub(super) fn backward(&self, input: &GroupInput<'_>, xa: &[Tensor], dy: Tensor) -> Result<OutputGradients> {
+        self.add_bias_gradient(&dy)?;
+        let gradients = match &self.adapter {
+            Some(adapter) => self.backward_adapter(input, &xa[adapter.input], dy, adapter)?,
+            None => OutputGradients::plain(dy),
+        };
+        if let Some(weight) = self.weight.trained() {
+            matmul::tn_add(&gradients.base, input.x, 1.0, &weight.gradient)?;
+        }
+        Ok(gradients)
+    }
+
+    pub(super) fn add_bias_gradient(&self, dy: &Tensor) -> Result<()> {
+        match self.bias.as_ref().and_then(BaseParameter::trained) {
+            Some(bias) => bias.add_gradient(&column_sum(dy)?),
+            None => Ok(()),
+        }
+    }
+
+    fn backward_adapter(
+        &self,
+        input: &GroupInput<'_>,
+        xa: &Tensor,
+        dy: Tensor,
+        adapter: &AdapterOutput,
+    ) -> Result<OutputGradients> {
+        let gradients = match &adapter.dora {
+            Some(dora) => self.backward_turned(input, xa, dy, adapter, dora)?,
+            None => OutputGradients::plain(dy),
+        };
+        matmul::tn_add(&gradients.update, xa, adapter.scaling, &adapter.b.gradient)?;
+        if let Some(bias) = &adapter.bias {
+            bias.add_gradient(&(column_sum(&gradients.update)? * adapter.scaling)?)?;
+        }
+        Ok(gradients)
+    }
+
+    /// DoRA's output g ⊙ (y + s·xa B^T) from y = x W^T.
+    fn turned(
+        &self,
+        y: Tensor,
+        xa: &Tensor,
+        adapter: &AdapterOutput,
+        dora: &Dora,
+        input: &GroupInput<'_>,
+    ) -> Result<Tensor> {
+        let gain = self.factors(adapter, dora, input)?.gain.to_dtype(y.dtype())?;
+        if input.dropout.is_none() {
+            matmul::nt_add(xa, &adapter.b.value, adapter.scaling, &y)?;
+            return y.broadcast_mul(&gain);
+        }
+        // With dropout PEFT takes y + (g - 1) ⊙ drop(x) W^T + g ⊙ update.
+        let dropped = self.weight.nt(&input.dropped(adapter.input)?)?;
+        let update = (matmul::nt(xa, &adapter.b.value)? * adapter.scaling)?;
+        y + (dropped.broadcast_mul(&(&gain - 1.0)?)? + update.broadcast_mul(&gain)?)?
+    }
+
+    /// Adds the magnitude's gradient and passes dy through the gain.
+    fn backward_turned(
+        &self,
+        input: &GroupInput<'_>,
+        xa: &Tensor,
+        dy: Tensor,
+        adapter: &AdapterOutput,
+        dora: &Dora,
+    ) -> Result<OutputGradients> {
+        let DoraFactors { norm, gain } = self.factors(adapter, dora, input)?;
+        // The output before the gain is made again: keeping it would double what the layer saves.
+        let before = self.weight.nt(&input.dropped(adapter.input)?)?;
+        matmul::nt_add(xa, &adapter.b.value, adapter.scaling, &before)?;
+        dora.magnitude.add_gradient(&(column_sum(&(&dy * before)?)? / norm)?)?;
+        let gain = gain.to_dtype(dy.dtype())?;
+        let update = dy.broadcast_mul(&gain)?;
+        if input.dropout.is_none() {
+            return Ok(OutputGradients::plain(update));
+        }
+        Ok(OutputGradients {
+            dropped_base: Some(dy.broadcast_mul(&(gain - 1.0)?)?),
+            base: dy,
+            update,
+        })
+    }
+
+    fn factors(&self, adapter: &AdapterOutput, dora: &Dora, input: &GroupInput<'_>) -> Result<DoraFactors> {
+        let a = &input.adapters[adapter.input].a.value;
+        dora.factors(&self.weight.dense()?, a, &adapter.b.value, adapter.scaling)
+    }
+}

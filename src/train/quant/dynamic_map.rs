@@ -1,0 +1,133 @@
+//! The 8-bit dynamic map (arXiv:1511.04561, as in bitsandbytes): 256 values of [-1, 1] or [0, 1].
+//!
+//! The values lie in seven decades below 1; each decade has twice as many as the one below it, at the midpoints of equal
+//! parts of [0.1, 1] times the decade. Zero and one are added. Small numbers thus keep a small *relative* error.
+
+use std::sync::LazyLock;
+
+const DECADES: i32 = 7;
+
+/// A sorted table of 256 values and the bounds between them.
+#[derive(Clone, Debug)]
+pub struct DynamicMap {
+    values: [f32; 256],
+    /// Midpoints between neighbours; the last is infinite.
+    bounds: [f32; 256],
+    first_positive: usize,
+}
+
+static SIGNED: LazyLock<DynamicMap> = LazyLock::new(|| DynamicMap::new(true));
+static UNSIGNED: LazyLock<DynamicMap> = LazyLock::new(|| DynamicMap::new(false));
+
+impl DynamicMap {
+    /// The map of [-1, 1], whose lowest value is -0.993.
+    pub fn signed() -> &'static Self {
+        &SIGNED
+    }
+
+    /// The map of [0, 1].
+    pub fn unsigned() -> &'static Self {
+        &UNSIGNED
+    }
+
+    fn new(signed: bool) -> Self {
+        let mut all = vec![0.0f32, 1.0];
+        for decade in 0..DECADES {
+            let parts = if signed { 1 << decade } else { 2 << decade };
+            let scale = 10f64.powi(decade - (DECADES - 1)) as f32;
+            for part in 0..parts {
+                let value = scale * midpoint(part, parts);
+                all.push(value);
+                if signed {
+                    all.push(-value);
+                }
+            }
+        }
+        all.sort_by(f32::total_cmp);
+        let mut values = [0.0; 256];
+        values.copy_from_slice(&all);
+        let mut bounds = [f32::INFINITY; 256];
+        for (bound, pair) in bounds.iter_mut().zip(values.windows(2)) {
+            *bound = (pair[0] + pair[1]) / 2.0;
+        }
+        let first_positive = values.partition_point(|value| *value <= 0.0);
+        Self {
+            values,
+            bounds,
+            first_positive,
+        }
+    }
+
+    /// The values by code, ascending.
+    pub fn values(&self) -> &[f32; 256] {
+        &self.values
+    }
+
+    /// The bounds between neighbouring values by code, ascending; the last is infinite.
+    pub fn bounds(&self) -> &[f32; 256] {
+        &self.bounds
+    }
+
+    /// Code of zero.
+    pub fn zero(&self) -> u8 {
+        (self.first_positive - 1) as u8
+    }
+
+    /// Code of the value nearest to `value`; the lower one of two equally near.
+    #[inline]
+    pub fn nearest(&self, value: f32) -> u8 {
+        // Eight halvings without a branch on data.
+        let mut code = 0usize;
+        for step in [128, 64, 32, 16, 8, 4, 2, 1] {
+            code += if value > self.bounds[code + step - 1] { step } else { 0 };
+        }
+        code as u8
+    }
+
+    /// As [`nearest`](Self::nearest) after rounding `value` to the nearest of 65536 equal steps of [-1, 1]: what
+    /// bitsandbytes' CPU kernel finds, up to one code beside the nearest.
+    pub fn nearest_on_grid(&self, value: f32) -> u8 {
+        let unit = (value.clamp(-1.0, 1.0) + 1.0) * 0.5;
+        let step = unit.mul_add(65535.0, 0.5) as u32;
+        self.nearest(step as f32 * 2.0 / 65535.0 - 1.0)
+    }
+}
+
+/// Middle of part `part` of [0.1, 1] cut into `parts`, rounded as torch.linspace and a mean in F32 round it.
+fn midpoint(part: usize, parts: usize) -> f32 {
+    let step = (1.0f32 - 0.1) / parts as f32;
+    let boundary = |index: usize| {
+        // Fused as torch's vectorised kernel, from the nearer end.
+        if index < parts.div_ceil(2) {
+            step.mul_add(index as f32, 0.1)
+        } else {
+            (-step).mul_add((parts - index) as f32, 1.0)
+        }
+    };
+    (boundary(part) + boundary(part + 1)) / 2.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn maps_are_sorted_and_hold_zero_and_one() {
+        for map in [DynamicMap::signed(), DynamicMap::unsigned()] {
+            assert!(map.values.is_sorted_by(|a, b| a < b));
+            assert_eq!((map.values[map.zero() as usize], map.values[255]), (0.0, 1.0));
+        }
+        assert_eq!((DynamicMap::signed().zero(), DynamicMap::unsigned().zero()), (127, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_is_nearer(value in -1.0f32..=1.0) {
+            let map = DynamicMap::signed();
+            let distance = |code: u8| (map.values[code as usize] - value).abs();
+            let least = (0..=255).map(distance).fold(f32::INFINITY, f32::min);
+            prop_assert_eq!(distance(map.nearest(value)), least);
+        }
+    }
+}

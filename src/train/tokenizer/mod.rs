@@ -1,0 +1,17 @@
+//! From text to tokens and back: the model's tokenizer, its special tokens and its chat template.
+
+mod chat_template;
+mod error;
+mod generation;
+mod jinja;
+mod python_json;
+mod python_methods;
+mod special_tokens;
+mod strftime;
+#[expect(clippy::module_inception, reason = "the folder is named after its main type")]
+mod tokenizer;
+
+pub use chat_template::{ChatTemplate, Conversation, GenerationPrompt, Rendered};
+pub use error::TokenizerError;
+pub use special_tokens::{SpecialToken, SpecialTokens};
+pub use tokenizer::{Encoded, Specials, Tokenizer};

@@ -1,0 +1,93 @@
+//! Who watches a study run: the seam to the progress bar, and later to live pages.
+
+use std::collections::BTreeMap;
+
+use crate::study::Trial;
+use crate::worker::TrialEvent;
+
+/// Where a study stands.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// Finished trials of the study, earlier runs included.
+    pub finished: u64,
+    /// Trials the budget allows, where it limits them.
+    pub budget_trials: Option<u64>,
+    /// Seconds of trials so far, earlier runs included.
+    pub spent_s: f64,
+    /// Seconds the budget allows, where it limits them.
+    pub budget_s: Option<f64>,
+    /// Best value of each objective among complete trials that keep the constraints.
+    pub best: BTreeMap<String, f64>,
+}
+
+impl Progress {
+    /// Share of the budget that is spent, in [0, 1]: the larger of trials and time; `None` without a budget.
+    pub fn share(&self) -> Option<f64> {
+        let trials = self
+            .budget_trials
+            .map(|budget| self.finished as f64 / budget.max(1) as f64);
+        let time = self.budget_s.map(|budget| self.spent_s / budget.max(1e-9));
+        [trials, time]
+            .into_iter()
+            .flatten()
+            .reduce(f64::max)
+            .map(|share| share.min(1.0))
+    }
+
+    /// Seconds until the budget is spent, if the trials to come cost what the finished ones did.
+    pub fn left_s(&self) -> Option<f64> {
+        let by_trials = self
+            .budget_trials
+            .filter(|_| self.finished > 0)
+            .map(|budget| budget.saturating_sub(self.finished) as f64 * self.spent_s / self.finished as f64);
+        let by_time = self.budget_s.map(|budget| (budget - self.spent_s).max(0.0));
+        [by_trials, by_time].into_iter().flatten().reduce(f64::min)
+    }
+}
+
+/// Watches a study. The defaults watch nothing.
+pub trait TuneObserver {
+    /// A trial was handed to the evaluator.
+    fn trial_started(&mut self, _trial: &Trial, _progress: &Progress) {}
+
+    /// A trial under way told something.
+    fn trial_event(&mut self, _event: &TrialEvent) {}
+
+    /// A trial ended and is stored.
+    fn trial_ended(&mut self, _trial: &Trial, _progress: &Progress) {}
+}
+
+/// The observer that watches nothing.
+impl TuneObserver for () {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_left_is_the_nearer_of_both_budgets() {
+        let mut progress = Progress {
+            finished: 10,
+            budget_trials: Some(40),
+            spent_s: 20.0,
+            budget_s: Some(50.0),
+            ..Default::default()
+        };
+        assert_eq!(progress.left_s(), Some(30.0));
+        assert_eq!(progress.share(), Some(0.4));
+        progress.budget_s = None;
+        assert_eq!((progress.left_s(), progress.share()), (Some(60.0), Some(0.25)));
+    }
+
+    #[test]
+    fn nothing_is_said_of_the_time_left_before_the_first_trial() {
+        assert_eq!(
+            Progress {
+                budget_trials: Some(4),
+                ..Default::default()
+            }
+            .left_s(),
+            None
+        );
+    }
+}

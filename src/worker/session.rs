@@ -1,0 +1,196 @@
+//! The trial process's memory between trials: base weights and tokenised data stay loaded, so that the next trial on
+//! them starts at once.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::trial::{Interruption, TrialRun};
+use super::{Task, TrialEvent, TrialRequest};
+use crate::profile::HostMemory;
+use crate::recipe::{DataSettings, Precision, Recipe};
+use crate::study::{FailReason, Metrics, Phase, TrialState};
+use crate::train::data::PreparedData;
+use crate::train::hub::ModelFiles;
+use crate::train::tokenizer::Tokenizer;
+use crate::train::{BaseModel, device};
+
+/// What stays loaded between trials. One base model and one data set at a time: what a trial does not use must not
+/// count in its memory.
+#[derive(Default)]
+pub(super) struct Session {
+    base: Option<(BaseKey, Arc<BaseModel>)>,
+    data: Option<(DataKey, Arc<PreparedData>)>,
+}
+
+#[derive(Clone, PartialEq)]
+struct BaseKey {
+    model: String,
+    precision: Precision,
+}
+
+#[derive(Clone, PartialEq)]
+struct DataKey {
+    model: String,
+    settings: DataSettings,
+    sequence_length: usize,
+    seed: u64,
+}
+
+/// What a trial needs before its first step.
+pub(super) struct Loaded {
+    pub(super) base: Arc<BaseModel>,
+    pub(super) data: Arc<PreparedData>,
+    pub(super) seconds: f64,
+}
+
+impl Session {
+    /// Runs one trial and tells how it ended. Never panics: a panic inside is the trial's crash.
+    pub(super) fn run(&mut self, request: &TrialRequest, stopped: &dyn Fn() -> bool, emit: &mut dyn FnMut(TrialEvent)) {
+        let number = request.number;
+        let started = Instant::now();
+        let mut metrics = Metrics::default();
+        let mut phase = Phase::Load;
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let mut emit = |event: TrialEvent| {
+                if let TrialEvent::Phase { phase: next, .. } = &event {
+                    phase = *next;
+                }
+                emit(event);
+            };
+            emit(TrialEvent::Phase {
+                number,
+                phase: Phase::Load,
+            });
+            self.trial(request, stopped, &mut emit, &mut metrics)
+        }));
+        HostMemory::set_limit(None);
+        let wall_s = started.elapsed().as_secs_f64();
+        let state = match outcome {
+            Ok(Ok(())) => TrialState::Complete { metrics },
+            Ok(Err(Interruption::Failed(reason))) => TrialState::Failed { reason, metrics },
+            Ok(Err(Interruption::Stopped { at_step })) => TrialState::Pruned {
+                at_step,
+                rule: "stopped".to_owned(),
+                metrics,
+            },
+            Err(panic) => {
+                // Whatever the panic left behind is not to be trusted.
+                *self = Self::default();
+                let reason = FailReason::Crashed {
+                    phase,
+                    message: panic_message(panic.as_ref()),
+                };
+                TrialState::Failed { reason, metrics }
+            }
+        };
+        emit(TrialEvent::Ended { number, state, wall_s });
+    }
+
+    fn trial(
+        &mut self,
+        request: &TrialRequest,
+        stopped: &dyn Fn() -> bool,
+        emit: &mut dyn FnMut(TrialEvent),
+        metrics: &mut Metrics,
+    ) -> Result<(), Interruption> {
+        let Task::Recipe { recipe, plan } = &request.task else {
+            let message = "this process trains recipes; params alone need a command backend".to_owned();
+            return Err(Interruption::Failed(FailReason::Invalid { message }));
+        };
+        let loaded = self.load(recipe, request.memory_limit_bytes)?;
+        TrialRun {
+            request,
+            recipe,
+            loaded,
+            stopped,
+            started: Instant::now(),
+        }
+        .run(plan, emit, metrics)
+    }
+
+    /// Loads what the recipe needs and is not loaded yet, and lets go of what it does not need.
+    fn load(&mut self, recipe: &Recipe, memory_limit_bytes: Option<u64>) -> Result<Loaded, Interruption> {
+        let started = Instant::now();
+        let base_key = BaseKey {
+            model: recipe.model.clone(),
+            precision: recipe.precision,
+        };
+        let data_key = DataKey {
+            model: recipe.model.clone(),
+            settings: recipe.data.clone(),
+            sequence_length: recipe.batch.sequence_length,
+            seed: recipe.training.seed,
+        };
+        self.base.take_if(|(key, _)| *key != base_key);
+        self.data.take_if(|(key, _)| *key != data_key);
+        let files = ModelFiles::resolve(&recipe.model).map_err(invalid)?;
+        let data = match &self.data {
+            Some((_, data)) => data.clone(),
+            None => {
+                let data = Arc::new(prepare(recipe, &files)?);
+                self.data = Some((data_key, data.clone()));
+                data
+            }
+        };
+        // What the process holds beside the engine is no part of the trial's memory.
+        let beside = HostMemory::in_use_bytes() - self.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64);
+        HostMemory::set_limit(memory_limit_bytes.map(|limit| limit.saturating_add(beside)));
+        let base = match &self.base {
+            Some((_, base)) => base.clone(),
+            None => {
+                let device = device::open(device::default_name()).map_err(invalid)?;
+                let base = BaseModel::load(&files.folder, recipe.precision, &device).map_err(invalid)?;
+                let base = Arc::new(base);
+                self.base = Some((base_key, base.clone()));
+                base
+            }
+        };
+        Ok(Loaded {
+            base,
+            data,
+            seconds: started.elapsed().as_secs_f64(),
+        })
+    }
+}
+
+fn prepare(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, Interruption> {
+    let tokenizer = Tokenizer::open(&files.tokenizer).map_err(invalid)?;
+    let (length, seed) = (recipe.batch.sequence_length, recipe.training.seed);
+    let prepared = PreparedData::prepare(&recipe.data, &tokenizer, length, seed, cache_folder().as_deref());
+    let prepared = prepared.map_err(invalid)?;
+    for warning in prepared.warnings() {
+        tracing::warn!("{warning}");
+    }
+    Ok(prepared)
+}
+
+/// Where tokenised data is kept: `PEFT_TUNE_CACHE`, else `peft-tune` in the user's cache folder; nowhere if there is
+/// none.
+fn cache_folder() -> Option<PathBuf> {
+    let from_env = |name: &str| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    from_env("PEFT_TUNE_CACHE")
+        .or_else(|| from_env("XDG_CACHE_HOME").map(|folder| folder.join("peft-tune")))
+        .or_else(|| from_env("HOME").map(|folder| folder.join(".cache").join("peft-tune")))
+}
+
+/// Input that no setting can mend: the trial is invalid, with the whole chain of causes as its reason.
+pub(super) fn invalid(error: impl std::error::Error) -> Interruption {
+    Interruption::Failed(FailReason::Invalid {
+        message: error.to_string(),
+    })
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("the engine panicked: {}", text.unwrap_or("no message"))
+}

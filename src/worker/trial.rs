@@ -1,0 +1,284 @@
+//! One trial on the native engine: the profile phase, then the training phase.
+//!
+//! | metric | unit | meaning |
+//! |---|---|---|
+//! | `throughput` | tokens/s | median over the measured steps; `throughput_spread` and `throughput_interval` are relative |
+//! | `peak_memory` | bytes | highest engine bytes in use (weights included) over the worst-case step and the measured ones |
+//! | `base_memory_bytes` | bytes | the base weights' part of it |
+//! | `resident_memory_bytes` | bytes | highest resident set size of the whole process |
+//! | `step_s`, `data_s`, `forward_s`, `backward_s`, `optimizer_s` | s | medians over the measured steps |
+//! | `warmup_steps`, `measured_steps` | 1 | steps of the profile phase |
+//! | `loss`, `accuracy` | nats, 1 | on the held-out set after the training phase |
+//! | `train_steps`, `train_tokens`, `train_s` | 1, 1, s | what the training phase did |
+//! | `load_s` | s | until the first step could start |
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::session::{Loaded, invalid};
+use super::{TrialEvent, TrialRequest};
+use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use crate::profile::{HostMemory, Throughput, WarmupDetector, median, peak_resident_bytes, reset_peak_resident};
+use crate::recipe::Recipe;
+use crate::study::{FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialPlan};
+use crate::train::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
+use crate::train::{StepEvent, TrainError, Trainer};
+
+/// Nats above the first loss at which a training counts as diverged. A uniform guess over a vocabulary of a million is
+/// at 14 nats, so a healthy training never climbs this far.
+const DIVERGED_NATS: f64 = 10.0;
+
+/// Why a trial did not complete.
+pub(super) enum Interruption {
+    Failed(FailReason),
+    /// Somebody asked it to stop.
+    Stopped {
+        at_step: u64,
+    },
+}
+
+/// A trial under way.
+pub(super) struct TrialRun<'a> {
+    pub(super) request: &'a TrialRequest,
+    pub(super) recipe: &'a Recipe,
+    pub(super) loaded: Loaded,
+    pub(super) stopped: &'a dyn Fn() -> bool,
+    pub(super) started: Instant,
+}
+
+impl TrialRun<'_> {
+    /// Runs the phases of `plan`; what was measured is in `metrics` however the trial ends.
+    pub(super) fn run(
+        &self,
+        plan: &TrialPlan,
+        emit: &mut dyn FnMut(TrialEvent),
+        metrics: &mut Metrics,
+    ) -> Result<(), Interruption> {
+        metrics.insert("load_s", self.loaded.seconds);
+        if let Some(measure) = &plan.measure {
+            emit(TrialEvent::Phase {
+                number: self.request.number,
+                phase: Phase::Profile,
+            });
+            self.measure(measure, emit, metrics)?;
+        }
+        if let Some(train) = &plan.train {
+            emit(TrialEvent::Phase {
+                number: self.request.number,
+                phase: Phase::Train,
+            });
+            self.train(train, emit, metrics)?;
+        }
+        Ok(())
+    }
+
+    fn measure(
+        &self,
+        plan: &MeasurePlan,
+        emit: &mut dyn FnMut(TrialEvent),
+        metrics: &mut Metrics,
+    ) -> Result<(), Interruption> {
+        let base_bytes = self.loaded.base.bytes() as u64;
+        let beside = HostMemory::in_use_bytes().saturating_sub(base_bytes);
+        HostMemory::reset_peak();
+        reset_peak_resident();
+        let source = Arc::new(self.source()?);
+        let mut run = self.start(&source, plan.max_warmup_steps + plan.steps)?;
+        // Rows differ in length, so a few steps may miss the longest ones, which decide whether the training fits.
+        let worst = source.longest_micro_batch();
+        run.trainer
+            .step(&[worst])
+            .map_err(|error| failure(error, Phase::Profile))?;
+        let mut warmup = WarmupDetector::new(plan.max_warmup_steps);
+        let (mut warmup_steps, mut events) = (0, Vec::new());
+        while (events.len() as u64) < plan.steps {
+            let event = self.step(&mut run, Phase::Profile, emit)?;
+            if warmup.is_over() {
+                events.push(event);
+            } else {
+                warmup.push(event.seconds.total, event.tokens);
+                warmup_steps += 1;
+            }
+        }
+        metrics.insert("warmup_steps", f64::from(warmup_steps));
+        metrics.insert(PEAK_MEMORY, HostMemory::peak_bytes().saturating_sub(beside) as f64);
+        metrics.insert("base_memory_bytes", base_bytes as f64);
+        if let Some(resident) = peak_resident_bytes() {
+            metrics.insert("resident_memory_bytes", resident as f64);
+        }
+        keep_times(&events, metrics);
+        Ok(())
+    }
+
+    fn train(
+        &self,
+        plan: &TrainPlan,
+        emit: &mut dyn FnMut(TrialEvent),
+        metrics: &mut Metrics,
+    ) -> Result<(), Interruption> {
+        let started = Instant::now();
+        let rows = self.recipe.batch.micro_batch;
+        let held_out = evaluation_batches(self.loaded.data.held_out(), rows, plan.evaluation_rows).collect::<Vec<_>>();
+        let source = Arc::new(self.source()?);
+        let steps = source.steps(plan.length);
+        let mut run = self.start(&source, steps)?;
+        let mut tokens = 0;
+        for step in 1..=steps {
+            tokens += self.step(&mut run, Phase::Train, emit)?.tokens;
+            let part = |step: u64| step * plan.evaluations.max(1) / steps;
+            if part(step) > part(step - 1) || step == steps {
+                self.evaluate(&mut run, &held_out, emit, metrics)?;
+            }
+        }
+        metrics.insert("train_steps", steps as f64);
+        metrics.insert("train_tokens", tokens as f64);
+        metrics.insert("train_s", started.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    fn evaluate(
+        &self,
+        run: &mut Run,
+        held_out: &[MicroBatch],
+        emit: &mut dyn FnMut(TrialEvent),
+        metrics: &mut Metrics,
+    ) -> Result<(), Interruption> {
+        let number = self.request.number;
+        emit(TrialEvent::Phase {
+            number,
+            phase: Phase::Evaluate,
+        });
+        let evaluation = run
+            .trainer
+            .evaluate(held_out)
+            .map_err(|error| failure(error, Phase::Evaluate))?;
+        if !metrics.insert(LOSS, evaluation.loss) {
+            return Err(Interruption::Failed(FailReason::Diverged {
+                at_step: evaluation.step,
+                loss: run.last_loss,
+            }));
+        }
+        metrics.insert("accuracy", evaluation.accuracy);
+        emit(TrialEvent::Evaluation { number, evaluation });
+        emit(TrialEvent::Phase {
+            number,
+            phase: Phase::Train,
+        });
+        Ok(())
+    }
+
+    /// One step, told to the coordinator; fails where the loss explodes or the time is up.
+    fn step(&self, run: &mut Run, phase: Phase, emit: &mut dyn FnMut(TrialEvent)) -> Result<StepEvent, Interruption> {
+        let waiting = Instant::now();
+        let Some(batch) = run.batches.next() else {
+            let message = "the data ended before the training".to_owned();
+            return Err(Interruption::Failed(FailReason::Crashed { phase, message }));
+        };
+        let data = waiting.elapsed().as_secs_f64();
+        let mut event = run.trainer.step(&batch).map_err(|error| failure(error, phase))?;
+        event.seconds.data = data;
+        event.seconds.total += data;
+        run.check_divergence(&event)?;
+        emit(TrialEvent::Step {
+            number: self.request.number,
+            phase,
+            step: event.clone(),
+        });
+        if (self.stopped)() {
+            return Err(Interruption::Stopped { at_step: event.step });
+        }
+        let after_s = self.started.elapsed().as_secs_f64();
+        if self.request.time_limit_s.is_some_and(|limit| after_s > limit) {
+            return Err(Interruption::Failed(FailReason::TimedOut { phase, after_s }));
+        }
+        Ok(event)
+    }
+
+    fn source(&self) -> Result<BatchSource, Interruption> {
+        let training = &self.recipe.training;
+        let order = if training.shuffle {
+            RowOrder::Shuffled { seed: training.seed }
+        } else {
+            RowOrder::File
+        };
+        BatchSource::new(self.loaded.data.train().clone(), &self.recipe.batch, order).map_err(invalid)
+    }
+
+    /// A fresh adapter, and the data of the next `steps` steps.
+    fn start(&self, source: &Arc<BatchSource>, steps: u64) -> Result<Run, Interruption> {
+        let base = Arc::clone(&self.loaded.base);
+        let trainer = Trainer::new(base, self.recipe, steps).map_err(|error| failure(error, Phase::Load))?;
+        let batches = Prefetch::start(Arc::clone(source), 0..steps).map_err(invalid)?;
+        Ok(Run {
+            trainer,
+            batches,
+            first_loss: None,
+            last_loss: None,
+        })
+    }
+}
+
+/// A trainer with its data.
+struct Run {
+    trainer: Trainer,
+    batches: Prefetch,
+    first_loss: Option<f64>,
+    last_loss: Option<f64>,
+}
+
+impl Run {
+    fn check_divergence(&mut self, event: &StepEvent) -> Result<(), Interruption> {
+        let first = *self.first_loss.get_or_insert(event.loss);
+        let sound = event.loss.is_finite() && event.grad_norm.is_finite() && event.loss < first + DIVERGED_NATS;
+        if !sound {
+            return Err(Interruption::Failed(FailReason::Diverged {
+                at_step: event.step,
+                loss: self.last_loss,
+            }));
+        }
+        self.last_loss = Some(event.loss);
+        Ok(())
+    }
+}
+
+fn keep_times(events: &[StepEvent], metrics: &mut Metrics) {
+    let steps: Vec<_> = events.iter().map(|event| (event.seconds.total, event.tokens)).collect();
+    if let Some(throughput) = Throughput::from_steps(&steps) {
+        metrics.insert(THROUGHPUT, throughput.tokens_per_s);
+        metrics.insert("throughput_spread", throughput.spread);
+        metrics.insert("throughput_interval", throughput.interval);
+    }
+    metrics.insert("measured_steps", events.len() as f64);
+    let times: [(&str, fn(&StepEvent) -> f64); 5] = [
+        ("step_s", |event| event.seconds.total),
+        ("data_s", |event| event.seconds.data),
+        ("forward_s", |event| event.seconds.forward),
+        ("backward_s", |event| event.seconds.backward),
+        ("optimizer_s", |event| event.seconds.optimizer),
+    ];
+    for (name, seconds) in times {
+        if let Some(value) = median(events.iter().map(seconds)) {
+            metrics.insert(name, value);
+        }
+    }
+}
+
+/// What an engine error means for the trial.
+fn failure(error: TrainError, phase: Phase) -> Interruption {
+    let reason = match error.out_of_memory() {
+        true => FailReason::OutOfMemory {
+            phase,
+            in_use_bytes: None,
+            requested_bytes: None,
+            limit_bytes: None,
+        },
+        false if phase == Phase::Load => FailReason::Invalid {
+            message: error.to_string(),
+        },
+        false => FailReason::Crashed {
+            phase,
+            message: error.to_string(),
+        },
+    };
+    Interruption::Failed(reason)
+}

@@ -1,0 +1,253 @@
+//! Every format from file to targets.
+
+use std::collections::BTreeMap;
+
+use peft_tune::recipe::{DataFormat, DataSettings, LossOn};
+use peft_tune::train::data::{Document, IGNORE};
+
+use super::{all_texts, data_file, prepare, settings, test_file, texts, tokenizer};
+
+/// The twelve questions of the fixtures: question with context, answer.
+fn questions() -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(data_file("alpaca.json")).unwrap();
+    let rows: Vec<BTreeMap<String, String>> = serde_json::from_str(&text).unwrap();
+    let question = |row: &BTreeMap<String, String>| match row["input"].as_str() {
+        "" => row["instruction"].clone(),
+        input => format!("{}\n{input}", row["instruction"]),
+    };
+    rows.iter().map(|row| (question(row), row["output"].clone())).collect()
+}
+
+fn sorted(mut rows: Vec<(String, String)>) -> Vec<(String, String)> {
+    rows.sort();
+    rows
+}
+
+#[test]
+fn alpaca_rows_become_chats_where_there_is_a_template() {
+    let tokenizer = tokenizer("tokenizer");
+    let expected = questions().into_iter().map(|(question, answer)| {
+        let closed = format!("{answer}<|im_end|>\n");
+        (
+            format!("<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{closed}"),
+            closed,
+        )
+    });
+    let expected = sorted(expected.collect());
+    for name in ["alpaca.json", "alpaca.csv", "alpaca.parquet"] {
+        let prepared = prepare(&settings(name), &tokenizer, 512).unwrap();
+        assert_eq!(all_texts(&prepared, &tokenizer), expected, "{name}");
+        assert_eq!(prepared.warnings(), [], "{name}");
+    }
+}
+
+#[test]
+fn alpaca_rows_become_the_classic_prompt_where_there_is_none() {
+    let tokenizer = tokenizer("tokenizer_with_bos");
+    let prepared = prepare(&settings("alpaca.json"), &tokenizer, 2048).unwrap();
+    let all = all_texts(&prepared, &tokenizer);
+    let (text, target) = all.iter().find(|(text, _)| text.contains("Name the knot")).unwrap();
+    let expected = "<s> Below is an instruction that describes a task, paired with an input that provides further \
+                    context. Write a response that appropriately completes the request.\n\n### Instruction:\nName the \
+                    knot.\n\n### Input:\nIt makes a loop that neither tightens nor comes undone.\n\n### \
+                    Response:\nThe bowline.</s>";
+    assert_eq!(text.replace("<s> ", "<s>"), expected.replace("<s> ", "<s>"));
+    assert_eq!(target, "The bowline.</s>");
+}
+
+#[test]
+fn chats_are_the_same_in_every_layout_and_all_answers_are_targets() {
+    let tokenizer = tokenizer("tokenizer");
+    let questions = questions();
+    let expected = (0..questions.len()).map(|index| {
+        let turns = [&questions[index], &questions[(index + 1) % questions.len()]];
+        let system = "<|im_start|>system\nYou live by the sea.<|im_end|>\n";
+        let mut text = if index % 2 == 0 {
+            system.to_owned()
+        } else {
+            String::new()
+        };
+        let mut targets = String::new();
+        for (question, answer) in turns {
+            let closed = format!("{answer}<|im_end|>\n");
+            text += &format!("<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{closed}");
+            targets += &closed;
+        }
+        (text, targets)
+    });
+    let expected = sorted(expected.collect());
+    for name in ["messages.jsonl", "messages.parquet", "sharegpt.jsonl"] {
+        let prepared = prepare(&settings(name), &tokenizer, 512).unwrap();
+        assert_eq!(all_texts(&prepared, &tokenizer), expected, "{name}");
+    }
+}
+
+#[test]
+fn prompt_and_completion_renamed_or_not() {
+    let tokenizer = tokenizer("tokenizer");
+    let joined = |space: &str| {
+        let rows = questions().into_iter().map(|(question, answer)| {
+            let completion = format!("{space}{answer}<|im_end|>");
+            (format!("{question}{completion}"), completion)
+        });
+        sorted(rows.collect())
+    };
+    let prepared = prepare(&settings("prompt_completion.jsonl"), &tokenizer, 512).unwrap();
+    assert_eq!(all_texts(&prepared, &tokenizer), joined(" "));
+
+    let columns = [("prompt", "q"), ("completion", "a")].map(|(key, name)| (key.to_owned(), name.to_owned()));
+    let settings = DataSettings {
+        columns: columns.into(),
+        ..settings("renamed.jsonl")
+    };
+    let prepared = prepare(&settings, &tokenizer, 512).unwrap();
+    assert_eq!(all_texts(&prepared, &tokenizer), joined(""));
+}
+
+#[test]
+fn loss_on_all_makes_every_token_a_target() {
+    let tokenizer = tokenizer("tokenizer");
+    for name in ["prompt_completion.jsonl", "messages.jsonl", "alpaca.csv"] {
+        let settings = DataSettings {
+            loss_on: LossOn::All,
+            ..settings(name)
+        };
+        let prepared = prepare(&settings, &tokenizer, 512).unwrap();
+        assert!(
+            all_texts(&prepared, &tokenizer)
+                .iter()
+                .all(|(text, targets)| text == targets),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn text_rows_end_with_the_end_of_the_document() {
+    for (name, start, end) in [("tokenizer", "", "<|im_end|>"), ("tokenizer_with_bos", "<s> ", "</s>")] {
+        let tokenizer = tokenizer(name);
+        let prepared = prepare(&settings("text.jsonl"), &tokenizer, 512).unwrap();
+        let expected = questions()
+            .into_iter()
+            .map(|(question, answer)| format!("{start}{question}\n{answer}{end}"));
+        let mut expected: Vec<String> = expected.collect();
+        expected.sort();
+        let found: Vec<String> = all_texts(&prepared, &tokenizer)
+            .into_iter()
+            .map(|(text, _)| text)
+            .collect();
+        let plain = |texts: Vec<String>| texts.into_iter().map(|t| t.replace("<s> ", "<s>")).collect::<Vec<_>>();
+        assert_eq!(plain(found), plain(expected), "{name}");
+    }
+}
+
+#[test]
+fn plain_text_is_split_into_rows_and_nothing_is_lost() {
+    let tokenizer = tokenizer("tokenizer");
+    let text = std::fs::read_to_string(data_file("harbour.txt")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let held_out = folder.path().join("held_out.txt");
+    std::fs::write(&held_out, "Something else.").unwrap();
+    let settings = DataSettings {
+        held_out: peft_tune::recipe::HeldOut::File(held_out),
+        ..settings("harbour.txt")
+    };
+    let prepared = prepare(&settings, &tokenizer, 64).unwrap();
+    let rows = texts(prepared.train(), &tokenizer);
+    assert!(rows.len() > 10);
+    assert_eq!(prepared.train().statistics().longest, 64);
+    let joined: String = rows.into_iter().map(|(text, _)| text).collect();
+    assert_eq!(joined, text + "<|im_end|>");
+}
+
+#[test]
+fn tokenised_rows_keep_their_labels_and_lose_their_padding() {
+    let tokenizer = tokenizer("tokenizer");
+    let expected: Vec<(String, String)> = questions()
+        .into_iter()
+        .map(|(question, answer)| (format!("{question} {answer}"), format!(" {answer}")))
+        .collect();
+    for name in ["tokenized.jsonl", "tokenized.parquet"] {
+        let prepared = prepare(&settings(name), &tokenizer, 512).unwrap();
+        assert_eq!(all_texts(&prepared, &tokenizer), sorted(expected.clone()), "{name}");
+    }
+}
+
+#[test]
+fn a_template_that_forgets_reasoning_still_tells_answers() {
+    let tokenizer = tokenizer("tokenizer");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl");
+    let row = r#"{"messages": [{"role": "user", "content": "Six?"},
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\nYes."}, {"role": "user", "content": "Sure?"},
+        {"role": "assistant", "content": "<think>\nso\n</think>\n\nQuite."}]}"#
+        .replace('\n', " ");
+    std::fs::write(&path, format!("{row}\n{row}\n")).unwrap();
+    let settings = DataSettings {
+        train: vec![path],
+        chat_template: Some(test_file("golden/chat/templates/thinking.jinja")),
+        ..settings("messages.jsonl")
+    };
+    let prepared = prepare(&settings, &tokenizer, 512).unwrap();
+    let (text, targets) = texts(prepared.train(), &tokenizer).remove(0);
+    assert!(text.contains("assistant\nYes.<|im_end|>"), "{text}");
+    assert_eq!(targets, "Yes.<|im_end|>\n<think>\nso\n</think>\n\nQuite.<|im_end|>\n");
+}
+
+#[test]
+fn only_weighted_answers_and_completions_are_targets() {
+    let tokenizer = tokenizer("tokenizer");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl");
+    let weighted = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0},
+        {"role": "user", "content": "c"}, {"role": "assistant", "content": "d", "weight": 1}]}"#;
+    let lists = r#"{"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"}], "completion": [{"role": "assistant", "content": "d"}]}"#;
+    for row in [weighted, lists].map(|row| row.replace('\n', " ")) {
+        std::fs::write(&path, format!("{row}\n{row}\n")).unwrap();
+        let settings = DataSettings {
+            train: vec![path.clone()],
+            ..settings("messages.jsonl")
+        };
+        let prepared = prepare(&settings, &tokenizer, 512).unwrap();
+        assert_eq!(texts(prepared.train(), &tokenizer)[0].1, "d<|im_end|>\n");
+    }
+}
+
+#[test]
+fn long_rows_are_cut_and_those_without_targets_left_out() {
+    let tokenizer = tokenizer("tokenizer");
+    let whole = prepare(&settings("prompt_completion.jsonl"), &tokenizer, 512).unwrap();
+    let longest = whole.train().statistics().longest as usize;
+    let cut = whole.at_length(longest / 2).unwrap();
+    let statistics = cut.train().statistics();
+    assert!(statistics.cut_rows > 0 && statistics.longest as usize <= longest / 2);
+    assert_eq!(statistics.rows, statistics.documents + statistics.dropped_rows);
+    assert!(!cut.warnings().is_empty());
+    assert!(whole.at_length(2).is_err());
+    let again = prepare(&settings("prompt_completion.jsonl"), &tokenizer, longest / 2).unwrap();
+    let documents = |prepared: &peft_tune::train::data::PreparedData| -> Vec<Document> {
+        let train = prepared.train();
+        (0..train.len())
+            .map(|index| train.document(index).to_document())
+            .collect()
+    };
+    assert_eq!(documents(&again), documents(&cut));
+    assert!(
+        documents(&cut)
+            .iter()
+            .all(|d| d.labels.iter().skip(1).any(|label| *label != IGNORE))
+    );
+}
+
+#[test]
+fn a_format_can_be_named_and_rows_limited() {
+    let tokenizer = tokenizer("tokenizer");
+    let settings = DataSettings {
+        format: DataFormat::Messages,
+        max_rows: Some(4),
+        ..settings("messages.jsonl")
+    };
+    let prepared = prepare(&settings, &tokenizer, 512).unwrap();
+    assert_eq!((prepared.train().len(), prepared.held_out().len()), (2, 2));
+}

@@ -1,0 +1,143 @@
+//! The cache, the split and the way to the trainer.
+
+use std::sync::Arc;
+
+use peft_tune::recipe::{BatchSettings, DataSettings, HeldOut};
+use peft_tune::train::data::{
+    BatchSource, DataWarning, Document, DocumentSet, MicroBatch, Prefetch, PreparedData, RowOrder, evaluation_batches,
+};
+
+use super::{data_file, prepare, settings, tokenizer};
+
+fn documents(set: &DocumentSet) -> Vec<Document> {
+    (0..set.len()).map(|index| set.document(index).to_document()).collect()
+}
+
+fn same(a: &PreparedData, b: &PreparedData) {
+    assert_eq!(documents(a.train()), documents(b.train()));
+    assert_eq!(documents(a.held_out()), documents(b.held_out()));
+    assert_eq!(a.train().statistics(), b.train().statistics());
+    assert_eq!(a.held_out().statistics(), b.held_out().statistics());
+}
+
+#[test]
+fn the_cache_gives_what_was_tokenised() {
+    let tokenizer = tokenizer("tokenizer");
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings("messages.jsonl");
+    let fresh = prepare(&settings, &tokenizer, 40).unwrap();
+    let cached = |length| PreparedData::prepare(&settings, &tokenizer, length, 0, Some(folder.path())).unwrap();
+    same(&fresh, &cached(40));
+    same(&fresh, &cached(40));
+    same(&fresh.at_length(100).unwrap(), &cached(100));
+    let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    assert_eq!(files.len(), 1, "one file for every length");
+
+    // A damaged file is written anew.
+    let path = files[0].as_ref().unwrap().path();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let whole = bytes.clone();
+    bytes[200] ^= 1;
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    same(&fresh, &cached(40));
+    assert_eq!(std::fs::read(&path).unwrap(), whole);
+
+    // Another seed splits otherwise and has its own file.
+    let other = PreparedData::prepare(&settings, &tokenizer, 40, 1, Some(folder.path())).unwrap();
+    assert_ne!(documents(other.held_out()), documents(fresh.held_out()));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn many_may_fill_the_cache_at_once() {
+    let tokenizer = tokenizer("tokenizer");
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings("messages.jsonl");
+    let fresh = prepare(&settings, &tokenizer, 64).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let cached = PreparedData::prepare(&settings, &tokenizer, 64, 0, Some(folder.path())).unwrap();
+                same(&fresh, &cached);
+            });
+        }
+    });
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_a_warning() {
+    let tokenizer = tokenizer("tokenizer");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let prepared = PreparedData::prepare(&settings("text.jsonl"), &tokenizer, 64, 0, Some(&file)).unwrap();
+    assert!(matches!(prepared.warnings()[..], [DataWarning::CacheNotWritten { .. }]));
+}
+
+#[test]
+fn held_out_rows_are_apart_from_training_rows() {
+    let tokenizer = tokenizer("tokenizer");
+    let settings = DataSettings {
+        held_out: HeldOut::Fraction(0.25),
+        ..settings("alpaca.json")
+    };
+    let prepared = prepare(&settings, &tokenizer, 256).unwrap();
+    assert_eq!((prepared.train().len(), prepared.held_out().len()), (9, 3));
+    let train = documents(prepared.train());
+    assert!(
+        documents(prepared.held_out())
+            .iter()
+            .all(|document| !train.contains(document))
+    );
+    // The same rows whatever the sequence length.
+    let longer = prepare(&settings, &tokenizer, 512).unwrap();
+    assert_eq!(documents(longer.held_out()), documents(prepared.held_out()));
+}
+
+#[test]
+fn held_out_files_are_read_on_their_own() {
+    let tokenizer = tokenizer("tokenizer");
+    let held_out = HeldOut::Files(vec![data_file("text.jsonl"), data_file("alpaca.csv")]);
+    let settings = DataSettings {
+        held_out,
+        ..settings("text.jsonl")
+    };
+    let prepared = prepare(&settings, &tokenizer, 256).unwrap();
+    assert_eq!((prepared.train().len(), prepared.held_out().len()), (12, 24));
+    assert!(matches!(
+        prepared.warnings()[..],
+        [DataWarning::HeldOutIsTrained { .. }]
+    ));
+}
+
+#[test]
+fn prefetched_steps_are_the_steps_and_packing_loses_nothing() {
+    let tokenizer = tokenizer("tokenizer");
+    let prepared = prepare(&settings("alpaca.json"), &tokenizer, 96).unwrap();
+    for packing in [false, true] {
+        let batch = BatchSettings {
+            micro_batch: 2,
+            gradient_accumulation: 2,
+            sequence_length: 96,
+            packing,
+        };
+        let order = RowOrder::Shuffled { seed: 3 };
+        let source = Arc::new(BatchSource::new(prepared.train().clone(), &batch, order).unwrap());
+        let direct: Vec<Vec<MicroBatch>> = (2..9).map(|step| source.global_batch(step)).collect();
+        let ahead: Vec<Vec<MicroBatch>> = Prefetch::start(Arc::clone(&source), 2..9).unwrap().collect();
+        assert_eq!(direct, ahead);
+        // As many steps as there are rows are whole epochs.
+        let epochs = source.global_batch(0).len() as u64 * 2;
+        let steps = (0..source.rows() as u64).flat_map(|step| source.global_batch(step));
+        let tokens: usize = steps.map(|batch| batch.tokens()).sum();
+        assert_eq!(tokens as u64, epochs * source.tokens_per_epoch());
+        // Dropping it early ends the thread.
+        drop(Prefetch::start(source, 0..u64::MAX).unwrap());
+    }
+    let evaluated: usize = evaluation_batches(prepared.held_out(), 4, None)
+        .map(|b| b.target_tokens())
+        .sum();
+    assert_eq!(evaluated as u64, prepared.held_out().statistics().target_tokens);
+}

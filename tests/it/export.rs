@@ -1,0 +1,197 @@
+//! Files for other tools, held against golden ones. `scripts/validate_exports.py` reads the golden files with the real
+//! tools; after a wanted change, write them anew with `UPDATE_GOLDEN=1 cargo test --test it export` and run it again.
+
+use std::path::{Path, PathBuf};
+
+use peft_tune::export::{ExportError, ExportFormat, ExportInput, Exported, write};
+use peft_tune::recipe::{
+    AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, OptimizerKind,
+    Precision, Recipe, ScheduleKind, TargetModules, TargetPreset, TrainingLength,
+};
+use peft_tune::space::{ReadOptions, RecipeFile};
+use peft_tune::study::{Metrics, TrialNumber};
+
+fn data() -> DataSettings {
+    DataSettings {
+        train: vec!["/data/train.jsonl".into()],
+        held_out: HeldOut::Fraction(0.1),
+        format: DataFormat::Messages,
+        ..DataSettings::default()
+    }
+}
+
+/// A plain LoRA recipe: what most searches end in.
+fn lora() -> Recipe {
+    let mut recipe = Recipe::new("Qwen/Qwen2.5-0.5B", data());
+    recipe.adapter = Some(AdapterSettings {
+        target_modules: TargetModules::Preset(TargetPreset::Attention),
+        ..AdapterSettings::default()
+    });
+    recipe.optimizer.learning_rate = 2e-5;
+    recipe.batch.gradient_accumulation = 4;
+    recipe.schedule.warmup = 0.03;
+    recipe
+}
+
+/// QLoRA with everything set that TRL can say.
+fn qlora() -> Recipe {
+    let mut recipe = Recipe::new("/models/base", data());
+    recipe.data.format = DataFormat::PromptCompletion;
+    recipe.data.held_out = HeldOut::File("/data/held_out.jsonl".into());
+    recipe.data.train.push("/data/more.jsonl".into());
+    recipe.data.max_rows = Some(5000);
+    recipe.precision = Precision::Nf4Double;
+    recipe.adapter = Some(AdapterSettings {
+        rank: 8,
+        alpha: 12.5,
+        dropout: 0.05,
+        target_modules: TargetModules::Named(vec!["q_proj".into(), "v_proj".into()]),
+        rslora: true,
+        dora: true,
+        modules_to_save: vec!["lm_head".into()],
+        ..AdapterSettings::default()
+    });
+    recipe.batch.packing = true;
+    recipe.batch.sequence_length = 512;
+    recipe.gradient_checkpointing = Checkpointing::Offload;
+    recipe.optimizer.kind = OptimizerKind::PagedAdamW8bit;
+    recipe.optimizer.max_grad_norm = None;
+    recipe.optimizer.weight_decay = 0.01;
+    recipe.schedule.kind = ScheduleKind::Constant;
+    recipe.schedule.warmup = 0.1;
+    recipe.training.length = TrainingLength::Steps(200);
+    recipe.training.shuffle = false;
+    recipe.training.seed = 42;
+    recipe
+}
+
+/// Settings that the targets cannot say, each of which must be told.
+fn odd() -> Recipe {
+    let mut recipe = Recipe::new("/models/base", data());
+    recipe.data.train = vec!["/data/train.txt".into()];
+    recipe.data.format = DataFormat::Text;
+    recipe.precision = Precision::Fp32;
+    recipe.adapter = Some(AdapterSettings {
+        init: AdapterInit::Pissa,
+        bias: AdapterBias::LoraOnly,
+        rank_pattern: [("q_proj".into(), 4)].into(),
+        alpha_pattern: [("q_proj".into(), 8.0)].into(),
+        layers_to_transform: Some(vec![0, 1]),
+        ..AdapterSettings::default()
+    });
+    recipe.gradient_checkpointing = Checkpointing::EverySecond;
+    recipe.optimizer.kind = OptimizerKind::Sgd;
+    recipe.optimizer.nesterov = true;
+    recipe.optimizer.loraplus_ratio = Some(16.0);
+    recipe.schedule.kind = ScheduleKind::Linear;
+    recipe.training.length = TrainingLength::Tokens(100_000);
+    recipe
+}
+
+fn export(recipe: &Recipe, format: ExportFormat, directory: &Path) -> Result<Exported, ExportError> {
+    let metrics = Metrics::from([
+        ("throughput", 5438.2),
+        ("peak_memory", 2.5 * (1u64 << 30) as f64),
+        ("loss", 2.3051),
+    ]);
+    let reasons = ["it is the knee of the front:\n  less memory costs 30% throughput".to_owned()];
+    let input = ExportInput {
+        recipe,
+        study: "first try",
+        trial: TrialNumber(12),
+        metrics: &metrics,
+        reasons: &reasons,
+    };
+    write(format, &input, directory, false)
+}
+
+fn golden(case: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden/exports")
+        .join(case)
+}
+
+/// Exports in every format and compares each file, and the warnings, with the golden ones.
+fn check(case: &str, recipe: &Recipe) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut told = String::new();
+    for format in ExportFormat::ALL {
+        let exported = export(recipe, format, folder.path()).unwrap();
+        for warning in exported.warnings {
+            told.push_str(&format!("{format}: {warning}\n"));
+        }
+    }
+    std::fs::write(folder.path().join("warnings.txt"), told).unwrap();
+    let names = ExportFormat::ALL.map(ExportFormat::file_name);
+    for name in names.into_iter().chain(["warnings.txt"]) {
+        let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
+        let kept = golden(case).join(name);
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::create_dir_all(golden(case)).unwrap();
+            std::fs::write(&kept, &text).unwrap();
+        }
+        assert_eq!(text, std::fs::read_to_string(&kept).unwrap(), "{}", kept.display());
+    }
+}
+
+#[test]
+fn a_plain_recipe_is_written_for_every_tool() {
+    check("lora", &lora());
+}
+
+#[test]
+fn a_quantised_recipe_is_written_for_every_tool() {
+    check("qlora", &qlora());
+}
+
+#[test]
+fn what_a_tool_cannot_say_is_told() {
+    check("odd", &odd());
+}
+
+#[test]
+fn an_exported_recipe_is_read_back_unchanged() {
+    for recipe in [lora(), qlora(), odd()] {
+        let folder = tempfile::tempdir().unwrap();
+        let exported = export(&recipe, ExportFormat::Recipe, folder.path()).unwrap();
+        let again = RecipeFile::read_with(&exported.files[0], ReadOptions { check_files: false }).unwrap();
+        assert_eq!(again, recipe);
+    }
+}
+
+#[test]
+fn a_recipe_without_adapter_has_nothing_to_say_to_peft() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = Recipe {
+        adapter: None,
+        ..lora()
+    };
+    let error = export(&recipe, ExportFormat::Peft, folder.path()).unwrap_err();
+    assert!(matches!(error, ExportError::NoAdapter { .. }));
+    assert!(!folder.path().join("adapter_config.json").exists());
+    let exported = export(&recipe, ExportFormat::Trl, folder.path()).unwrap();
+    let text = std::fs::read_to_string(&exported.files[0]).unwrap();
+    assert!(text.contains("use_peft: false\n"));
+}
+
+#[test]
+fn what_peft_itself_refuses_is_refused_here() {
+    let folder = tempfile::tempdir().unwrap();
+    for change in [
+        |adapter: &mut AdapterSettings| adapter.dora = true,
+        |adapter: &mut AdapterSettings| adapter.init = AdapterInit::Pissa,
+    ] {
+        let mut recipe = lora();
+        let adapter = recipe.adapter.as_mut().unwrap();
+        adapter.lora_bias = true;
+        change(adapter);
+        let error = export(&recipe, ExportFormat::Peft, folder.path()).unwrap_err();
+        assert!(matches!(
+            error,
+            ExportError::Refused {
+                field: "adapter.lora_bias",
+                ..
+            }
+        ));
+    }
+}

@@ -1,0 +1,295 @@
+//! `query`, `show`, `pareto` and `studies` on the command line.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use peft_tune::store::{EvaluationRecord, ModelRecord, Store};
+use peft_tune::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialState};
+
+use super::store::{complete, recipe, round_trip, study_record};
+
+/// A folder with a database of one study: two trials on the front, one beaten, one out of memory, one running.
+struct Results {
+    folder: tempfile::TempDir,
+}
+
+impl Results {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("peft-tune.db");
+        tokio::runtime::Runtime::new().unwrap().block_on(fill(&path));
+        Self { folder }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+        command
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env_remove("PEFT_TUNE_DB");
+        command
+    }
+
+    /// Standard output of a command that succeeds.
+    fn shown(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{output:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Standard error of a command that ends with `code`.
+    fn refused(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn database(&self) -> PathBuf {
+        self.folder.path().join("peft-tune.db")
+    }
+}
+
+async fn fill(path: &Path) {
+    let store = Store::open(path).await.unwrap();
+    let mut record = study_record("quickstart");
+    record.seed = 7;
+    record.model = Some(ModelRecord {
+        source: "models/tiny".into(),
+        ..ModelRecord::default()
+    });
+    let study = store.begin_study(&record).await.unwrap();
+    let gib = 1_073_741_824.0;
+    let states = [
+        complete(5120.4, 1.5 * gib, 2.12345),
+        complete(12800.0, 2.25 * gib, 2.0),
+        complete(5000.0, 2.25 * gib, 2.2),
+        TrialState::Failed {
+            reason: FailReason::OutOfMemory {
+                phase: Phase::Profile,
+                in_use_bytes: Some(3 << 30),
+                requested_bytes: None,
+                limit_bytes: Some(3 << 30),
+            },
+            metrics: Metrics::default(),
+        },
+    ];
+    for (number, state) in (0..).zip(&states) {
+        let params = Params::from([
+            ("learning_rate".to_owned(), (1.23456789e-4 * (number + 1) as f64).into()),
+            ("optimizer".to_owned(), "adamw".into()),
+            ("rank".to_owned(), (8i64 << number).into()),
+        ]);
+        let number = TrialNumber(number as u64);
+        store.start_trial(study.id, number, &params, &recipe()).await.unwrap();
+        let steps: Vec<_> = (1..=3).map(round_trip::step).collect();
+        store.record_steps(study.id, number, &steps).await.unwrap();
+        let evaluation = EvaluationRecord {
+            step: 3,
+            tokens: 300,
+            loss: 2.125,
+            accuracy: 0.5,
+            target_tokens: 50,
+            seconds: 0.25,
+        };
+        store.record_evaluation(study.id, number, &evaluation).await.unwrap();
+        store.finish_trial(study.id, number, state, 12.5).await.unwrap();
+    }
+    store
+        .start_trial(study.id, TrialNumber(4), &Params::new(), &recipe())
+        .await
+        .unwrap();
+    drop(study);
+    store.close().await.unwrap();
+}
+
+#[test]
+fn a_query_writes_tables_csv_and_json() {
+    let results = Results::new();
+    let sql = "select trial, state, reason, throughput, x'00ff' as bytes from trial_summary where trial in (0, 3)";
+    insta::assert_snapshot!(results.shown(&["query", sql]), @"");
+    insta::assert_snapshot!(results.shown(&["query", sql, "--format", "csv"]), @"");
+    insta::assert_snapshot!(results.shown(&["query", sql, "--format", "json"]), @"");
+}
+
+#[test]
+fn an_empty_result_still_has_its_columns() {
+    let results = Results::new();
+    let sql = "select trial, loss from trial_summary where trial > 100";
+    assert_eq!(results.shown(&["query", sql, "--format", "csv"]), "trial,loss\n");
+    assert_eq!(results.shown(&["query", sql, "--format", "json"]), "[]\n");
+    assert_eq!(
+        results.shown(&["query", sql]),
+        " trial | loss\n-------+------\n(0 rows)\n"
+    );
+}
+
+#[test]
+fn params_and_metrics_are_read_by_study_and_trial() {
+    let results = Results::new();
+    let sql = "select study, trial, name, value, typeof(value) from trial_param where trial = 1
+               union all select study, trial, name, value, typeof(value) from trial_metric where trial = 1";
+    insta::assert_snapshot!(results.shown(&["query", sql, "--format", "csv"]), @"");
+}
+
+#[test]
+fn a_query_cannot_write_and_says_so() {
+    let results = Results::new();
+    let before = std::fs::read(results.database()).unwrap();
+    for sql in [
+        "delete from trial",
+        "attach 'other.db' as other",
+        "select 1; delete from trial",
+        "with a as (select 1) delete from trial",
+        "pragma journal_mode = delete",
+        "vacuum into 'copy.db'",
+        "",
+        "select * from trial where number = ?",
+    ] {
+        let message = results.refused(2, &["query", sql]);
+        assert!(message.starts_with("error: "), "{sql}: {message}");
+    }
+    assert!(std::fs::read(results.database()).unwrap() == before);
+    let files = std::fs::read_dir(results.folder.path()).unwrap().count();
+    assert_eq!(files, 1, "nothing was left beside the database");
+    insta::assert_snapshot!(results.refused(2, &["query", "with a as (select 1) delete from trial"]), @"");
+    insta::assert_snapshot!(results.refused(2, &["query", "select 1; delete from trial"]), @"");
+}
+
+#[test]
+fn an_error_in_a_query_points_at_its_place() {
+    let results = Results::new();
+    insta::assert_snapshot!(results.refused(2, &["query", "select trial,\n  los from trial_summary"]), @"");
+    insta::assert_snapshot!(results.refused(2, &["query", "  select * frm trial_summary"]), @"");
+    insta::assert_snapshot!(results.refused(2, &["query", "select * from trial_sumary"]), @"");
+    insta::assert_snapshot!(results.refused(2, &["query", "select * from x"]), @"");
+    insta::assert_snapshot!(results.refused(2, &["query", "select abs(-9223372036854775808)"]), @"");
+}
+
+#[test]
+fn the_database_is_the_flag_then_the_environment_then_the_default() {
+    let results = Results::new();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let run = |flag: Option<&Path>, environment: Option<&Path>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+        command
+            .arg("studies")
+            .current_dir(elsewhere.path())
+            .env_remove("PEFT_TUNE_DB");
+        flag.map(|path| command.arg("--db").arg(path));
+        environment.map(|path| command.env("PEFT_TUNE_DB", path));
+        command.output().unwrap()
+    };
+    let (there, missing) = (results.database(), elsewhere.path().join("none.db"));
+    assert!(run(Some(&there), Some(&missing)).status.success());
+    assert!(run(None, Some(&there)).status.success());
+    for output in [
+        run(None, None),
+        run(None, Some(&missing)),
+        run(Some(&missing), Some(&there)),
+    ] {
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains("no results database at"),
+            "{output:?}"
+        );
+    }
+    assert_eq!(
+        std::fs::read_dir(elsewhere.path()).unwrap().count(),
+        0,
+        "no file was made"
+    );
+}
+
+#[test]
+fn the_front_is_shown_best_throughput_first() {
+    let results = Results::new();
+    insta::assert_snapshot!(results.shown(&["pareto"]), @"");
+    let json: serde_json::Value = serde_json::from_str(&results.shown(&["pareto", "quickstart", "--json"])).unwrap();
+    assert_eq!(json["front"][0]["trial"], 1);
+    assert_eq!(json["front"][1]["metrics"]["peak_memory"], 1.5 * 1_073_741_824.0);
+    let message = results.refused(2, &["pareto", "other"]);
+    assert!(
+        message.contains("no study `other`") && message.contains("`quickstart`"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_study_is_shown_with_its_trials() {
+    let results = Results::new();
+    insta::with_settings!({filters => vec![(r"\d{4}-\d\d-\d\d \d\d:\d\d", "[time]")]}, {
+        insta::assert_snapshot!(results.shown(&["studies"]), @"");
+        insta::assert_snapshot!(results.shown(&["show", "quickstart"]), @"");
+    });
+    let json: serde_json::Value = serde_json::from_str(&results.shown(&["show", "--last", "2", "--json"])).unwrap();
+    assert_eq!(json["trials"].as_array().unwrap().len(), 2);
+    assert_eq!(json["trials"][0]["state"]["reason"]["kind"], "out_of_memory");
+}
+
+#[test]
+fn a_trial_is_shown_in_depth() {
+    let results = Results::new();
+    insta::with_settings!({filters => vec![(r"\d{4}-\d\d-\d\d \d\d:\d\d", "[time]")]}, {
+        insta::assert_snapshot!(results.shown(&["show", "--trial", "1"]), @"");
+    });
+    let failed = results.shown(&["show", "--trial", "3"]);
+    assert!(failed.contains("out of memory in phase profile: 3.00 GiB in use, unknown asked for, limit 3.00 GiB"));
+    let json: serde_json::Value = serde_json::from_str(&results.shown(&["show", "--trial", "1", "--json"])).unwrap();
+    assert_eq!(json["recipe"]["adapter"]["rank"], 16);
+    let message = results.refused(2, &["show", "--trial", "9"]);
+    assert!(
+        message.contains("study `quickstart` has no trial 9: it has 5"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let results = Results::new();
+    let sql = "with recursive n(i) as (select 1 union all select i + 1 from n limit 200000) select i, i from n";
+    for format in ["csv", "json", "table"] {
+        let mut child = results
+            .command(&["query", sql, "--format", format])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{format}: {output:?}"
+        );
+    }
+}
+
+#[test]
+fn hostile_names_do_not_reach_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("peft-tune.db");
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let store = Store::open(&path).await.unwrap();
+        store
+            .begin_study(&study_record("a\u{1b}]0;x\u{7}\n'; drop table study; --"))
+            .await
+            .unwrap();
+        store.close().await.unwrap();
+    });
+    let results = Results { folder };
+    for arguments in [
+        &["studies"][..],
+        &["show"],
+        &["pareto"],
+        &["query", "select study from study_summary"],
+    ] {
+        let shown = results.shown(arguments);
+        assert!(!shown.contains('\u{1b}') && !shown.contains('\u{7}'), "{shown:?}");
+        assert!(shown.contains("drop table study"), "{shown:?}");
+    }
+}

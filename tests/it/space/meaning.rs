@@ -1,0 +1,296 @@
+//! What a sound study file means.
+
+use std::path::Path;
+
+use peft_tune::objective::{Bound, Direction};
+use peft_tune::recipe::{Checkpointing, HeldOut, OptimizerKind, TargetModules, TrainingLength};
+use peft_tune::space::file::StudyFile;
+use peft_tune::space::{
+    Backend, Distribution, Effect, ReadOptions, RecipeError, SamplerKind, Scale, bindings, params_of, recipe_for,
+};
+use peft_tune::study::{ParamValue, Params};
+
+use super::files::{WHOLE, read, study};
+
+#[test]
+fn every_key_of_a_study_file_has_its_meaning() {
+    let study = read(WHOLE).unwrap();
+    assert_eq!(study.name, "everything");
+    let base = study.base.as_ref().unwrap();
+    assert!(Path::new(&base.model).is_absolute() && base.model.ends_with("base"));
+    assert!(base.data.train[0].is_absolute() && base.data.train[0].ends_with("train.jsonl"));
+    assert!(matches!(&base.data.held_out, HeldOut::File(path) if path.is_absolute()));
+    assert_eq!(base.gradient_checkpointing, Checkpointing::Full);
+    assert_eq!(base.optimizer.max_grad_norm, None);
+    assert_eq!(base.batch.sequence_length, 256);
+    assert_eq!(base.training.length, TrainingLength::Epochs(3.0));
+    assert_eq!((study.seed, base.training.seed), (7, 7));
+
+    let objectives: Vec<_> = study
+        .objectives
+        .iter()
+        .map(|one| (one.metric.as_str(), one.direction))
+        .collect();
+    assert_eq!(
+        objectives,
+        [
+            ("throughput", Direction::Maximize),
+            ("peak_memory", Direction::Minimize),
+            ("loss", Direction::Minimize)
+        ]
+    );
+    assert_eq!(study.objectives[1].reference, Some((24u64 << 30) as f64));
+    assert_eq!(study.objectives[2].known_after, Some(20));
+    assert_eq!(study.constraints[0].bound, Bound::AtMost((22u64 << 30) as f64));
+    assert_eq!(study.constraints[1].bound, Bound::AtLeast(1500.0));
+
+    let measure = study.plan.measure.as_ref().unwrap();
+    assert_eq!((measure.steps, measure.max_warmup_steps), (7, 10));
+    let train = study.plan.train.as_ref().unwrap();
+    assert_eq!(train.length, TrainingLength::Tokens(60_000));
+    assert_eq!((train.evaluations, train.evaluation_rows), (3, Some(64)));
+    assert_eq!(study.memory_limit_bytes, Some(2 << 30));
+    assert_eq!(study.trial_timeout_s, Some(600.0));
+    assert_eq!((study.budget.trials, study.budget.time_s), (Some(40), Some(5400.0)));
+    assert_eq!(study.sampler.kind, SamplerKind::Nsga2);
+    assert_eq!(study.sampler.options["population"], ParamValue::Int(20));
+    assert_eq!(study.backend, Backend::Native);
+    assert_eq!(study.source.text(), WHOLE);
+    assert_eq!(study.source.sha256.len(), 64);
+}
+
+#[test]
+fn parameters_keep_the_order_of_the_file_and_know_what_they_affect() {
+    let study = read(WHOLE).unwrap();
+    let described: Vec<String> = study
+        .space
+        .parameters
+        .iter()
+        .map(|parameter| {
+            let condition = parameter.condition.as_ref().map(|condition| {
+                let values: Vec<_> = condition.values.iter().map(ParamValue::to_string).collect();
+                format!(" when {} is {}", condition.parameter, values.join(" or "))
+            });
+            let affects = parameter
+                .affects
+                .as_ref()
+                .map(|metrics| format!(" affects {}", metrics.join(" and ")));
+            let values = match &parameter.distribution {
+                Distribution::Float { low, high, scale, step } => {
+                    let scale = if *scale == Scale::Log { " log" } else { "" };
+                    format!("{low}..{high}{scale} by {step:?}")
+                }
+                Distribution::Int { low, high, step, .. } => format!("{low}..{high} by {step}"),
+                Distribution::Categorical { choices } => choices
+                    .iter()
+                    .map(ParamValue::to_string)
+                    .collect::<Vec<_>>()
+                    .join(" | "),
+            };
+            format!(
+                "{}: {values}{}{}",
+                parameter.name,
+                condition.unwrap_or_default(),
+                affects.unwrap_or_default()
+            )
+        })
+        .collect();
+    insta::assert_snapshot!(described.join("\n"), @r#"
+    optimizer: adamw | sgd
+    rank: 4 | 8 | 32
+    learning_rate: 0.00005..0.005 log by None affects loss
+    dropout: 0..0.2 by Some(0.05)
+    micro_batch: 1..8 by 1
+    target_modules: all-linear | attention | q_proj,v_proj
+    momentum: 0.8..0.99 by None when optimizer is sgd
+    nesterov: true when optimizer is sgd affects loss
+    weight_decay: 0 | 0.1 when optimizer is adamw affects loss
+    "#);
+    let fixed: Vec<_> = study
+        .fixed
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    insta::assert_snapshot!(fixed.join(" "), @"alpha_ratio=2 gradient_checkpointing=full max_grad_norm=none");
+}
+
+#[test]
+fn sampled_values_make_a_recipe() {
+    let study = read(WHOLE).unwrap();
+    let params = Params::from([
+        ("optimizer".into(), "sgd".into()),
+        ("rank".into(), ParamValue::Int(32)),
+        ("learning_rate".into(), ParamValue::Float(1e-3)),
+        ("micro_batch".into(), ParamValue::Int(2)),
+        (
+            "target_modules".into(),
+            ParamValue::List(vec!["q_proj".into(), "v_proj".into()]),
+        ),
+        ("momentum".into(), ParamValue::Float(0.95)),
+        ("nesterov".into(), ParamValue::Bool(true)),
+    ]);
+    let recipe = recipe_for(&study, &params).unwrap();
+    let adapter = recipe.adapter.as_ref().unwrap();
+    assert_eq!((adapter.rank, adapter.alpha), (32, 64.0));
+    assert_eq!(
+        adapter.target_modules,
+        TargetModules::Named(vec!["q_proj".into(), "v_proj".into()])
+    );
+    assert_eq!(recipe.optimizer.kind, OptimizerKind::Sgd);
+    assert_eq!((recipe.optimizer.momentum, recipe.optimizer.nesterov), (0.95, true));
+    assert_eq!(recipe.batch.micro_batch, 2);
+    assert_eq!(recipe.gradient_checkpointing, Checkpointing::Full);
+    for (name, value) in &params {
+        assert_eq!(params_of(&recipe).get(name), Some(value), "{name}");
+    }
+}
+
+#[test]
+fn the_global_batch_is_held_while_the_micro_batch_changes() {
+    let study = study(
+        "  global_batch: [16, 24]
+  micro_batch: [2, 8, 16]",
+        "",
+    )
+    .unwrap();
+    let affects = |name: &str| {
+        let found = study.space.parameters.iter().find(|parameter| parameter.name == name);
+        found.unwrap().affects.clone()
+    };
+    assert_eq!(affects("micro_batch").unwrap(), ["throughput", "peak_memory"]);
+    assert_eq!(affects("global_batch"), None);
+    let recipe = |micro_batch: i64, global_batch: i64| {
+        let params = Params::from([
+            ("micro_batch".into(), micro_batch.into()),
+            ("global_batch".into(), global_batch.into()),
+        ]);
+        recipe_for(&study, &params).map(|recipe| recipe.batch.gradient_accumulation)
+    };
+    assert_eq!((recipe(2, 16), recipe(16, 16), recipe(8, 24)), (Ok(8), Ok(1), Ok(3)));
+    let error = recipe(16, 24).unwrap_err();
+    assert!(matches!(error, RecipeError::Indivisible { .. }));
+    insta::assert_snapshot!(error, @"`global_batch` 24 is not a multiple of `micro_batch` 16; lower `micro_batch`");
+}
+
+#[test]
+fn only_the_phases_that_are_asked_for_are_planned() {
+    let phases = |rest: &str| {
+        let plan = study("  rank: [4, 8]", rest).unwrap().plan;
+        (plan.measure.is_some(), plan.train.is_some())
+    };
+    assert_eq!(phases(""), (true, true));
+    assert_eq!(phases("objectives: [throughput, peak_memory]"), (true, false));
+    assert_eq!(phases("objectives: [loss]"), (false, true));
+    assert_eq!(
+        phases(
+            "objectives: [loss]
+constraints: {peak_memory: <= 1 GiB}"
+        ),
+        (true, true)
+    );
+    assert_eq!(
+        phases(
+            "objectives: [throughput]
+trial: {training_steps: 5}"
+        ),
+        (true, true)
+    );
+}
+
+#[test]
+fn a_command_backend_takes_parameters_of_any_name() {
+    let study = read(
+        "backend: {command: [python3, train.py], env: {SEED: 1}}
+objectives: [{metric: f1, direction: maximize, reference: 0, known_after: 2}, latency]
+space:
+  depth: {low: 2, high: 8, affects: [latency]}
+  width: {low: 2, high: 8.5}
+  kind: [a, b]
+  mode: fast
+  extra: {low: 1, high: 2, when: {kind: b}}
+trial: {timeout: 5m}
+",
+    )
+    .unwrap();
+    let Backend::Command(backend) = &study.backend else {
+        panic!("not a command")
+    };
+    assert_eq!(backend.command, ["python3", "train.py"]);
+    assert!(backend.folder.is_absolute());
+    assert_eq!(backend.env["SEED"], "1");
+    assert_eq!(study.base, None);
+    assert_eq!(study.fixed["mode"], "fast".into());
+    assert_eq!(study.objectives[0].direction, Direction::Maximize);
+    assert_eq!(study.objectives[1].direction, Direction::Minimize);
+    let kinds: Vec<_> = study
+        .space
+        .parameters
+        .iter()
+        .map(|parameter| matches!(parameter.distribution, Distribution::Int { .. }))
+        .collect();
+    assert_eq!(kinds, [true, false, false, true]);
+    assert_eq!(
+        study.space.parameters[0].affects.as_deref(),
+        Some(&["latency".to_string()][..])
+    );
+    assert_eq!(recipe_for(&study, &Params::new()), Err(RecipeError::NoRecipe));
+}
+
+#[test]
+fn a_hub_id_stays_one_and_files_may_be_absent_where_they_are_not_checked() {
+    let text = "model: Qwen/Qwen2.5-7B
+data: {train: mine.jsonl}
+space: {rank: [4, 8]}
+";
+    let path = Path::new("/somewhere/space.yaml");
+    let study = StudyFile::parse(path, text, ReadOptions { check_files: false }).unwrap();
+    let base = study.base.unwrap();
+    assert_eq!(base.model, "Qwen/Qwen2.5-7B");
+    assert_eq!(base.data.train, [Path::new("/somewhere/mine.jsonl")]);
+    assert_eq!(study.name, "space");
+    assert!(StudyFile::parse(path, text, ReadOptions::default()).is_err());
+}
+
+#[test]
+fn the_documentation_lists_every_parameter_and_what_it_changes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/space-file.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let cell = |effect: Effect| match effect {
+        Effect::Changes(reason) => format!("yes: {reason}"),
+        Effect::ThroughGlobalBatch(reason) => format!("only with the global batch: {reason}"),
+        Effect::Same(reason) => format!("no: {reason}"),
+    };
+    for binding in bindings() {
+        let rows = [
+            format!(
+                "| `{}` | `{}` | {} | {} |",
+                binding.name, binding.field, binding.legal, binding.about
+            ),
+            format!(
+                "| `{}` | {} | {} | {} |",
+                binding.name,
+                cell(binding.effects.throughput),
+                cell(binding.effects.peak_memory),
+                cell(binding.effects.loss)
+            ),
+        ];
+        for row in rows {
+            assert!(text.contains(&row), "docs/space-file.md lacks the row\n{row}");
+        }
+    }
+}
+
+#[test]
+fn the_file_in_the_documentation_is_sound() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/space-file.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let whole_files = text
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|block| block.split("```").next())
+        .filter(|block| block.contains("objectives:"));
+    for block in whole_files {
+        let options = ReadOptions { check_files: false };
+        StudyFile::parse(Path::new("docs.yaml"), block, options).unwrap_or_else(|error| panic!("{error}"));
+    }
+}

@@ -1,0 +1,230 @@
+//! What each kind of mistake in a study file says.
+
+use std::path::Path;
+
+use peft_tune::space::ReadOptions;
+use peft_tune::space::file::StudyFile;
+use proptest::prelude::*;
+
+use super::files::{WHOLE, folder, message, read, study};
+
+/// The message about a `space` section.
+fn space(section: &str) -> String {
+    message(study(section, ""))
+}
+
+/// The message about further top-level lines, beside a sound `space` section.
+fn top(lines: &str) -> String {
+    message(study("  rank: [4, 8]", lines))
+}
+
+#[test]
+fn unknown_keys_are_named_at_every_level_with_what_was_meant() {
+    insta::assert_snapshot!(top("budgte: {trials: 4}"), @"space.yaml:3:1: unknown key `budgte`; did you mean `budget`?");
+    insta::assert_snapshot!(top("learning_rate: 1e-4"), @"space.yaml:3:1: unknown key `learning_rate`; did you mean `space.learning_rate`?");
+    insta::assert_snapshot!(top("trial: {profile_step: 4}"), @"space.yaml:3:9: unknown key `trial.profile_step`; did you mean `profile_steps`?");
+    insta::assert_snapshot!(top("trial: {evaluation: {row: 4}}"), @"space.yaml:3:22: unknown key `trial.evaluation.row`; did you mean `rows`?");
+    insta::assert_snapshot!(top("budget: {trails: 4}"), @"space.yaml:3:10: unknown key `budget.trails`; did you mean `trials`?");
+    insta::assert_snapshot!(top("objectives: [{metric: loss, weight: 2}]"), @"space.yaml:3:29: unknown key `objectives[0].weight`; write one of metric, direction, reference, known_after");
+    insta::assert_snapshot!(top("backend: {command: [a], cwd: b}"), @"space.yaml:3:25: unknown key `backend.cwd`; write one of command, folder, env");
+    insta::assert_snapshot!(space("  rnak: [4, 8]"), @"space.yaml:5:3: unknown key `space.rnak`; did you mean `rank`?");
+    insta::assert_snapshot!(space("  per_device_train_batch_size: [4, 8]"), @"space.yaml:5:3: unknown key `space.per_device_train_batch_size`; did you mean `micro_batch`?");
+    insta::assert_snapshot!(space("  rank: {low: 4, hihg: 8}"), @"space.yaml:5:18: unknown key `space.rank.hihg`; did you mean `high`?");
+    insta::assert_snapshot!(space("  zebra: 8"), @"space.yaml:5:3: unknown key `space.zebra`; write one of precision, rank, alpha, alpha_ratio, dropout, target_modules, rslora, dora, init, bias, lora_bias, sequence_length, packing, micro_batch, gradient_accumulation, global_batch, gradient_checkpointing, optimizer, learning_rate, schedule, warmup, weight_decay, momentum, nesterov, beta1, beta2, epsilon, max_grad_norm, loraplus_ratio");
+    insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, colums: {}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:28: unknown key `data.colums`; did you mean `columns`?");
+}
+
+#[test]
+fn missing_keys_are_named() {
+    insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl}\n")), @"space.yaml:1:1: key `space` is missing; add it");
+    insta::assert_snapshot!(message(read("data: {train: train.jsonl}\nspace: {rank: [1, 2]}\n")), @"space.yaml:1:1: key `model` is missing; add it");
+    insta::assert_snapshot!(message(read("model: ./base\ndata: {held_out: 0.1}\nspace: {rank: [1, 2]}\n")), @"space.yaml:2:7: key `train` is missing in `data`; add it");
+    insta::assert_snapshot!(space("  rank: {low: 4}"), @"space.yaml:5:3: key `high` is missing in `space.rank`; add it");
+    insta::assert_snapshot!(top("objectives: [{direction: minimize}]"), @"space.yaml:3:14: key `metric` is missing in `objectives[0]`; add it");
+}
+
+#[test]
+fn values_of_the_wrong_type_are_named() {
+    insta::assert_snapshot!(top("budget: {trials: many}"), @"space.yaml:3:18: key `budget.trials`: found `many`; write a whole number, 0 or more");
+    insta::assert_snapshot!(top("budget: {trials: -4}"), @"space.yaml:3:18: key `budget.trials`: found the number -4; write a whole number, 0 or more");
+    insta::assert_snapshot!(top("budget: 40"), @"space.yaml:3:9: key `budget`: found the number 40; write keys and values");
+    insta::assert_snapshot!(top("seed: 1.5"), @"space.yaml:3:7: key `seed`: found the number 1.5; write a whole number, 0 or more");
+    insta::assert_snapshot!(top("objectives: throughput"), @"space.yaml:3:13: key `objectives`: found `throughput`; write a list");
+    insta::assert_snapshot!(top("trial: {profile_steps: 0}"), @"space.yaml:3:24: key `trial.profile_steps`: found the number 0; write a whole number, 1 or more");
+    insta::assert_snapshot!(top("sampler: annealing"), @"space.yaml:3:10: key `sampler`: found `annealing`; write one of auto, random, sobol, grid, nsga2, tpe, bayes, or {kind: .., options: {..}}");
+    insta::assert_snapshot!(top("backend: docker"), @"space.yaml:3:10: key `backend`: found `docker`; write native, or {command: [program, argument, ..]}");
+    insta::assert_snapshot!(space("  rank: {low: four, high: 8}"), @"space.yaml:5:15: key `space.rank.low`: found `four`; write a number");
+    insta::assert_snapshot!(space("  rank: {low: 4.5, high: 8}"), @"space.yaml:5:15: key `space.rank.low`: `4.5` is not legal for `rank`; write a whole number from 1 to 4096");
+    insta::assert_snapshot!(space("  optimizer: {low: 1, high: 8}"), @"space.yaml:5:3: key `space.optimizer`: found a range; write a list of choices, each one of adamw, sgd, adamw_8bit, paged_adamw, paged_adamw_8bit, lion, lion_8bit, adafactor, muon");
+    insta::assert_snapshot!(space("  learning_rate: {low: 1e-5, high: 1e-3, scale: logarithmic}"), @"space.yaml:5:49: key `space.learning_rate.scale`: found `logarithmic`; write one of linear, log");
+    insta::assert_snapshot!(message(read("model: ./base\ndata: {train: {a: 1}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:15: key `data.train`: write a file or a list of files");
+    insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, format: parquet}\nspace: {rank: [1, 2]}")), @"space.yaml:2:36: key `data.format`: found `parquet`; write one of auto, alpaca, sharegpt, messages, prompt_completion, text, tokenized");
+    insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, held_out: {a: 1}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:38: key `data.held_out`: write a fraction such as 0.1, a file or a list of files");
+    insta::assert_snapshot!(message(read("- rank\n- alpha\n")), @"space.yaml:1:1: the file as a whole: found a list; write keys and values");
+}
+
+#[test]
+fn ranges_must_hold_something() {
+    insta::assert_snapshot!(space("  rank: {low: 8, high: 4}"), @"space.yaml:5:24: key `space.rank.high`: the range is empty: low 8 is not below high 4; swap them");
+    insta::assert_snapshot!(space("  rank: {low: 8, high: 8}"), @"space.yaml:5:24: key `space.rank.high`: the range is empty: low 8 is not below high 8; write the value 8 itself to fix it");
+    insta::assert_snapshot!(space("  weight_decay: {low: 0, high: 0.1, scale: log}"), @"space.yaml:5:23: key `space.weight_decay.low`: a log scale needs a low above 0, not 0; raise `low` or leave `scale` out");
+    insta::assert_snapshot!(space("  rank: {low: 4, high: 8, step: 0}"), @"space.yaml:5:33: key `space.rank.step`: a step of 0 does not fit between 4 and 8; write one above 0 and at most 4");
+    insta::assert_snapshot!(space("  dropout: {low: 0, high: 0.2, step: 0.5}"), @"space.yaml:5:38: key `space.dropout.step`: a step of 0.5 does not fit between 0 and 0.2; write one above 0 and at most 0.2");
+    insta::assert_snapshot!(space("  rank: {low: 0, high: 8}"), @"space.yaml:5:15: key `space.rank.low`: `0` is not legal for `rank`; write a whole number from 1 to 4096");
+    insta::assert_snapshot!(space("  dropout: {low: 0, high: 1}"), @"space.yaml:5:27: key `space.dropout.high`: `1` is not legal for `dropout`; write a number from 0 to below 1");
+    insta::assert_snapshot!(space("  rank: {low: 4, high: 8, choices: [4]}"), @"space.yaml:5:27: `space.rank.choices` and `low` exclude each other: a parameter is a range, a list of choices or one value; keep one");
+}
+
+#[test]
+fn choices_must_be_legal_and_different() {
+    insta::assert_snapshot!(space("  rank: []"), @"space.yaml:5:3: key `space.rank`: the list of choices is empty; write at least one value");
+    insta::assert_snapshot!(space("  rank: [4, 8, 4]"), @"space.yaml:5:16: key `space.rank[2]`: the choice `4` stands twice; remove one");
+    insta::assert_snapshot!(space("  learning_rate: [1, 1.0]"), @"space.yaml:5:22: key `space.learning_rate[1]`: the choice `1` stands twice; remove one");
+    insta::assert_snapshot!(space("  rank: [4, 0]"), @"space.yaml:5:13: key `space.rank[1]`: `0` is not legal for `rank`; write a whole number from 1 to 4096");
+    insta::assert_snapshot!(space("  rank: 2.5"), @"space.yaml:5:9: key `space.rank`: `2.5` is not legal for `rank`; write a whole number from 1 to 4096");
+    insta::assert_snapshot!(space("  optimizer: [adamw, adam]"), @"space.yaml:5:22: key `space.optimizer[1]`: `adam` is not legal for `optimizer`; write one of adamw, sgd, adamw_8bit, paged_adamw, paged_adamw_8bit, lion, lion_8bit, adafactor, muon");
+    insta::assert_snapshot!(space("  gradient_checkpointing: [true, false]"), @"space.yaml:5:28: key `space.gradient_checkpointing[0]`: `true` is not legal for `gradient_checkpointing`; write one of none, every_second, full, offload");
+    insta::assert_snapshot!(space("  target_modules: [q_proj, v_proj]"), @"space.yaml:5:20: key `space.target_modules[0]`: `q_proj` is not legal for `target_modules`; write one of all-linear, attention, mlp, or a list of module names (one set is `[[q_proj, v_proj]]`)");
+    insta::assert_snapshot!(space("  max_grad_norm: [1.0, off]"), @"space.yaml:5:24: key `space.max_grad_norm[1]`: `off` is not legal for `max_grad_norm`; write a number above 0, or none");
+    insta::assert_snapshot!(space("  rank: 8\n  alpha: 16"), @"space.yaml:4:1: key `space`: nothing to search; give at least one parameter several values");
+}
+
+#[test]
+fn conditions_must_be_possible() {
+    insta::assert_snapshot!(space("  optimizer: [adamw, sgd]\n  momentum: {low: 0, high: 0.9, when: {optimiser: sgd}}"), @"space.yaml:6:40: key `space.momentum.when.optimiser`: there is no parameter `optimiser` in `space`; did you mean `optimizer`?");
+    insta::assert_snapshot!(space("  momentum: {low: 0, high: 0.9, when: {optimizer: sgd}}\n  optimizer: [adamw, sgd]"), @"space.yaml:5:40: key `space.momentum.when.optimizer`: `optimizer` stands below; move it above the parameter that depends on it");
+    insta::assert_snapshot!(space("  momentum: {low: 0, high: 0.9, when: {momentum: 0.5}}"), @"space.yaml:5:40: key `space.momentum.when.momentum`: `momentum` cannot depend on itself; name another parameter");
+    insta::assert_snapshot!(space("  optimizer: [adamw, sgd]\n  momentum: {low: 0, high: 0.9, when: {optimizer: lion}}"), @"space.yaml:6:51: key `space.momentum.when.optimizer`: `optimizer` is never `lion`; write one of adamw, sgd");
+    insta::assert_snapshot!(space("  optimizer: [adamw, sgd]\n  momentum: {low: 0, high: 0.9, when: {optimizer: [sgd, lion]}}"), @"space.yaml:6:57: key `space.momentum.when.optimizer[1]`: `optimizer` is never `lion`; write one of adamw, sgd");
+    insta::assert_snapshot!(space("  optimizer: adamw\n  rank: [1, 2]\n  momentum: {low: 0, high: 0.9, when: {optimizer: sgd}}"), @"space.yaml:7:51: key `space.momentum.when.optimizer`: `optimizer` is never `sgd`; it is fixed to adamw; write that, or remove this parameter");
+    insta::assert_snapshot!(space("  learning_rate: {low: 1e-5, high: 1e-3}\n  warmup: {value: 5, when: {learning_rate: 1e-4}}"), @"space.yaml:6:44: key `space.warmup.when.learning_rate`: `learning_rate` is never `1e-4`; it takes any value of its range, so it never has exactly this one; give it a list of choices");
+    insta::assert_snapshot!(space("  rank: {low: 4, high: 16, step: 4}\n  dora: {value: true, when: {rank: 6}}"), @"space.yaml:6:36: key `space.dora.when.rank`: `rank` is never `6`; write a value of its range, 4 to 16 by 4");
+    insta::assert_snapshot!(space("  rank: {choices: [4, 8], when: {dora: true}}\n  dora: {choices: [true, false], when: {rank: 4}}"), @"space.yaml:5:34: key `space.rank.when.dora`: the conditions run in a circle: rank -> dora -> rank; remove one of them");
+    insta::assert_snapshot!(space("  dora: [true, false]\n  rank: {choices: [4, 8], when: {dora: true, rslora: true}}"), @"space.yaml:6:27: key `space.rank.when`: found 2 conditions; write one, such as {optimizer: sgd}");
+    insta::assert_snapshot!(space("  dora: [true, false]\n  rank: {choices: [4, 8], when: {dora: []}}"), @"space.yaml:6:34: key `space.rank.when.dora`: the list of choices is empty; write at least one value");
+}
+
+#[test]
+fn keys_that_exclude_each_other_are_named() {
+    insta::assert_snapshot!(space("  alpha: [16, 32]\n  alpha_ratio: 2"), @"space.yaml:6:3: `space.alpha_ratio` and `space.alpha` exclude each other: both set alpha; keep one");
+    insta::assert_snapshot!(space("  gradient_accumulation: [1, 2]\n  global_batch: 32"), @"space.yaml:6:3: `space.global_batch` and `space.gradient_accumulation` exclude each other: each follows from the other and the micro-batch; keep one");
+    insta::assert_snapshot!(message(study("  sequence_length: [256, 512]", "trial: {sequence_length: 256}")), @"space.yaml:3:9: `trial.sequence_length` and `space.sequence_length` exclude each other: both set the length of a row; keep one");
+    insta::assert_snapshot!(top("trial: {training_steps: 20, training_tokens: 60k}"), @"space.yaml:3:29: `trial.training_tokens` and `trial.training_steps` exclude each other: both say how long a trial trains; keep one");
+    insta::assert_snapshot!(top("backend: {command: [python3, train.py]}"), @"space.yaml:1:1: `model` and `backend.command` exclude each other: a command takes its settings from its own arguments and from `space`; keep one");
+    insta::assert_snapshot!(space("  global_batch: [16, 6]\n  micro_batch: [4, 8]"), @"space.yaml:5:18: key `space.global_batch[0]`: a global batch of 6 is not a multiple of any micro-batch (4, 8); choose a global batch that is a multiple of the micro-batch");
+    insta::assert_snapshot!(space("  global_batch: [16, 32]\n  micro_batch: [4, 5]"), @"space.yaml:6:20: key `space.micro_batch[1]`: a micro-batch of 5 divides no global batch of this file; remove it");
+    insta::assert_snapshot!(message(read("backend: {command: [a]}\nspace:\n  x: {low: 0, high: 1, affects: [loss]}\ntrial: {profile_steps: 3}")), @"space.yaml:4:9: `trial.profile_steps` and `backend.command` exclude each other: a command takes its settings from its own arguments and from `space`; keep one");
+    insta::assert_snapshot!(space("  rank: {low: 1, high: 4, affects: [loss]}"), @"space.yaml:5:27: key `space.rank.affects`: the native backend knows what each parameter affects; remove it");
+}
+
+#[test]
+fn files_that_are_not_there_are_named() {
+    insta::assert_snapshot!(message(read("model: ./bse\ndata: {train: train.jsonl}\nspace: {rank: [1, 2]}")), @"space.yaml:1:8: key `model`: there is no model directory ./bse; correct the path (it is relative to the folder of this file)");
+    insta::assert_snapshot!(message(read("model: base/inner\ndata: {train: train.jsonl}\nspace: {rank: [1, 2]}")), @"space.yaml:1:8: key `model`: there is no model directory base/inner; correct the path (it is relative to the folder of this file)");
+    insta::assert_snapshot!(message(read("model: ./base\ndata: {train: [train.jsonl, more.jsonl]}\nspace: {rank: [1, 2]}")), @"space.yaml:2:29: key `data.train[1]`: there is no file more.jsonl; correct the path (it is relative to the folder of this file)");
+    insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, held_out: test.jsonl}\nspace: {rank: [1, 2]}")), @"space.yaml:2:38: key `data.held_out`: there is no file test.jsonl; correct the path (it is relative to the folder of this file)");
+    insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, held_out: 1.5}\nspace: {rank: [1, 2]}")), @"space.yaml:2:38: key `data.held_out`: `1.5` is not legal for `held_out`; write a fraction above 0 and below 1, or a file");
+    insta::assert_snapshot!(message(StudyFile::read(Path::new("/nowhere/space.yaml"))), @"cannot read space.yaml: there is no such file; check the path");
+}
+
+#[test]
+fn objectives_and_constraints_must_be_measurable() {
+    insta::assert_snapshot!(top("objectives: [throughput, los]"), @"space.yaml:3:26: key `objectives[1]`: unknown metric `los`; did you mean `loss`?");
+    insta::assert_snapshot!(top("objectives: [throughput, f1]"), @"space.yaml:3:26: key `objectives[1]`: unknown metric `f1`; write one of throughput, peak_memory, loss");
+    insta::assert_snapshot!(top("objectives: [loss, throughput, loss]"), @"space.yaml:3:32: key `objectives[2]`: loss stands twice; remove one");
+    insta::assert_snapshot!(top("objectives: []"), @"space.yaml:3:1: key `objectives`: a study has 1 to 4 objectives, not 0; name at least one metric");
+    insta::assert_snapshot!(top("objectives: [{metric: loss, direction: maximize}]"), @"space.yaml:3:40: key `objectives[0].direction`: the direction of `loss` is minimize; remove this key");
+    insta::assert_snapshot!(top("objectives: [{metric: peak_memory, reference: 24 apples}]"), @"space.yaml:3:47: key `objectives[0].reference`: found `24 apples`; write a size such as 22 GiB");
+    insta::assert_snapshot!(top("constraints: {peak_memory: 22 GiB}"), @r#"space.yaml:3:28: key `constraints.peak_memory`: found `22 GiB`; write a bound in quotes, "<= .." or ">= ..", with a size such as 22 GiB"#);
+    insta::assert_snapshot!(top("constraints: {peak_memory: <= 22 Gigs}"), @r#"space.yaml:3:28: key `constraints.peak_memory`: found `<= 22 Gigs`; write a bound in quotes, "<= .." or ">= ..", with a size such as 22 GiB"#);
+    insta::assert_snapshot!(top("constraints: {memory: <= 22 GiB}"), @"space.yaml:3:15: key `constraints.memory`: unknown metric `memory`; write one of throughput, peak_memory, loss");
+    insta::assert_snapshot!(top("constraints:\n  throughput: >= 100"), @r#"space.yaml:4:15: not valid YAML: a `>` after `:` begins a text block; put the bound in quotes, ">= .."; check indentation, brackets and quotes here and on the line above"#);
+}
+
+#[test]
+fn units_and_zeroes_are_named() {
+    insta::assert_snapshot!(top("trial: {memory_limit: 22 G}"), @"space.yaml:3:23: key `trial.memory_limit`: found `22 G`; write a size with its unit, such as 22 GiB, 16GB or 500MB");
+    insta::assert_snapshot!(top("trial: {timeout: 5 fortnights}"), @"space.yaml:3:18: key `trial.timeout`: found `5 fortnights`; write a time with its unit, such as 90s, 30m or 1h30m");
+    insta::assert_snapshot!(top("trial: {training_tokens: 1.23456k}"), @"space.yaml:3:26: key `trial.training_tokens`: found `1.23456k`; write a whole number, such as 60000, 60k or 1.5M");
+    insta::assert_snapshot!(top("trial: {training_tokens: 0}"), @"space.yaml:3:26: key `trial.training_tokens`: a training of length zero learns nothing; write a number above 0");
+    insta::assert_snapshot!(top("trial: {timeout: 0s}"), @"space.yaml:3:18: key `trial.timeout`: no trial can keep a limit of 0; raise it, or remove the key");
+    insta::assert_snapshot!(top("budget: {trials: 0}"), @"space.yaml:3:18: key `budget.trials`: a budget of zero runs nothing; write at least 1 trial and some time");
+    insta::assert_snapshot!(top("budget: {time: 0m}"), @"space.yaml:3:16: key `budget.time`: a budget of zero runs nothing; write at least 1 trial and some time");
+    insta::assert_snapshot!(top("training: {length: {epochs: 0}}"), @"space.yaml:3:12: key `training.length`: a training of length zero learns nothing; write a number above 0");
+    insta::assert_snapshot!(top("training: {length: {hours: 1}}"), @"space.yaml:3:21: key `training.length`: found `hours`; write one of steps, tokens, epochs");
+}
+
+#[test]
+fn text_that_is_not_yaml_is_named() {
+    insta::assert_snapshot!(message(read("model: ./base\nspace: {rank: [4, 8}\n")), @"space.yaml:2:15: not valid YAML: mismatched bracket '[' closed by '}'; check indentation, brackets and quotes here and on the line above");
+    insta::assert_snapshot!(message(read("model: ./base\n  data: x\n")), @"space.yaml:2:7: not valid YAML: mapping values are not allowed in this context; check indentation, brackets and quotes here and on the line above");
+    insta::assert_snapshot!(message(read("model: a\nseed: 1\nmodel: b\n")), @"space.yaml:3:1: key `model` stands twice; remove one");
+    insta::assert_snapshot!(message(read("space: {rank: [1, 2], rank: 3}\n")), @"space.yaml:1:23: key `rank` stands twice; remove one");
+    insta::assert_snapshot!(message(read("space: *unknown\n")), @"space.yaml:1:8: not valid YAML: alias references unknown anchor; check indentation, brackets and quotes here and on the line above");
+    insta::assert_snapshot!(message(read("a: 1\n---\nb: 2\n")), @"space.yaml:3:1: not valid YAML: a second document starts here (`---`); check indentation, brackets and quotes here and on the line above");
+    insta::assert_snapshot!(message(read("# nothing\n")), @"space.yaml:1:1: the file is empty; start from one in search_spaces/");
+    let folder = folder();
+    let path = folder.path().join("space.yaml");
+    std::fs::write(&path, b"study: caf\xe9\n").unwrap();
+    insta::assert_snapshot!(message(StudyFile::read(&path)), @"space.yaml:1:11: not UTF-8 text; save the file as UTF-8");
+    std::fs::write(&path, "x".repeat(2 << 20)).unwrap();
+    insta::assert_snapshot!(message(StudyFile::read(&path)), @"space.yaml: 2097152 bytes are too many for a settings file (limit 1048576); name the study file, not the data");
+}
+
+#[test]
+fn a_yaml_bomb_is_refused_at_once() {
+    let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+    for level in 1..12 {
+        let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
+        text.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
+    }
+    text.push_str("space: *a11\n");
+    let started = std::time::Instant::now();
+    insta::assert_snapshot!(message(read(&text)), @"space.yaml:1:38: grows too large when its aliases (`*name`) are written out; write the values themselves");
+    assert!(started.elapsed().as_secs() < 5);
+    let deep = format!("space: {}{}", "[".repeat(5000), "]".repeat(5000));
+    insta::assert_snapshot!(message(read(&deep)), @"space.yaml:1:263: not valid YAML: recursion limit exceeded; check indentation, brackets and quotes here and on the line above");
+}
+
+#[test]
+fn a_message_on_the_screen_shows_the_line() {
+    let text = "study: a\nspace:\n  rank: [4, 8]\n  learning_rate: {low: 1e-3, high: 1e-5, scale: log}\n";
+    let options = ReadOptions { check_files: false };
+    let error = StudyFile::parse(Path::new("space.yaml"), text, options).unwrap_err();
+    insta::assert_snapshot!(error.rendered(false), @r#"
+    space.yaml:4:36: key `space.learning_rate.high`: the range is empty: low 0.001 is not below high 0.00001; swap them
+       ╭─[4:36]
+     3 │   rank: [4, 8]
+     4 │   learning_rate: {low: 1e-3, high: 1e-5, scale: log}
+       ·                                    ──┬─
+       ·                                      ╰── here
+       ╰────
+    "#);
+}
+
+#[test]
+fn a_mistake_seen_later_still_points_into_the_file() {
+    let study = read(WHOLE).unwrap();
+    let error = study.reject(&["sampler", "options", "population"], "must be even; write 20 or 22");
+    insta::assert_snapshot!(message(Err::<(), _>(error)), @"space.yaml:37:46: key `sampler.options.population`: must be even; write 20 or 22");
+}
+
+proptest! {
+    #[test]
+    fn a_damaged_file_is_read_or_refused_with_a_place(
+        edits in prop::collection::vec((0..WHOLE.len(), 0..4usize, "[a-z0-9:{}\\[\\],*&#>|' \n-]{0,4}"), 1..4)
+    ) {
+        let mut text = WHOLE.to_owned();
+        for (start, length, insert) in edits {
+            let start = start.min(text.len());
+            let end = (start + length).min(text.len());
+            text.replace_range(start..end, &insert);
+        }
+        let options = ReadOptions { check_files: false };
+        if let Err(error) = StudyFile::parse(Path::new("space.yaml"), &text, options) {
+            let place = error.place().unwrap();
+            prop_assert!(place.line >= 1 && place.line <= text.lines().count() + 1, "{}", error);
+            prop_assert!(error.rendered(false).starts_with("space.yaml:"));
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The results database with real files: opening, resuming, reading back, being killed.
+
+mod document;
+mod files;
+mod front;
+mod killed;
+mod round_trip;
+
+use peft_tune::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune::recipe::{DataSettings, Recipe, TargetModules};
+use peft_tune::store::{Store, StoreError, StudyRecord};
+use peft_tune::study::{Metrics, Params, TrialNumber, TrialState};
+use serde_json::json;
+
+/// A study of the three usual objectives.
+pub fn study_record(name: &str) -> StudyRecord {
+    StudyRecord {
+        name: name.to_owned(),
+        space_path: "space.yaml".into(),
+        space_text: format!("study: {name}\n"),
+        definition: json!({"space": {"rank": {"low": 4, "high": 64}}, "model": "tiny"}),
+        objectives: [THROUGHPUT, PEAK_MEMORY, LOSS].map(Objective::new).to_vec(),
+        constraints: Vec::new(),
+        seed: u64::MAX - 1,
+        sampler: "random".to_owned(),
+        model: None,
+        data_set: None,
+        machine: None,
+    }
+}
+
+pub fn recipe() -> Recipe {
+    let data = DataSettings {
+        train: vec!["train.jsonl".into()],
+        ..DataSettings::default()
+    };
+    let mut recipe = Recipe::new("tiny", data);
+    let adapter = recipe.adapter.as_mut().unwrap();
+    adapter.target_modules = TargetModules::Named(vec!["q_proj".into(), "v_proj".into()]);
+    adapter.rslora = true;
+    recipe
+}
+
+pub fn complete(throughput: f64, peak_memory: f64, loss: f64) -> TrialState {
+    TrialState::Complete {
+        metrics: Metrics::from([(THROUGHPUT, throughput), (PEAK_MEMORY, peak_memory), (LOSS, loss)]),
+    }
+}
+
+#[tokio::test]
+async fn a_study_is_resumed_with_its_trials() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let record = study_record("first");
+    let params = Params::from([("rank".to_owned(), 8i64.into())]);
+
+    let store = Store::open(&path).await.unwrap();
+    let study = store.begin_study(&record).await.unwrap();
+    assert!(!study.resumed && study.to_repeat.is_empty());
+    let attempt = store
+        .start_trial(study.id, TrialNumber(0), &params, &recipe())
+        .await
+        .unwrap();
+    assert_eq!(attempt, 1);
+    store
+        .finish_trial(study.id, TrialNumber(0), &complete(10.0, 20.0, 2.0), 1.5)
+        .await
+        .unwrap();
+    drop(study);
+    store.close().await.unwrap();
+
+    let store = Store::open(&path).await.unwrap();
+    let study = store.begin_study(&record).await.unwrap();
+    assert!(study.resumed && study.to_repeat.is_empty());
+    let trials = store.trials(study.id).await.unwrap();
+    assert_eq!(trials.len(), 1);
+    assert_eq!(
+        (&trials[0].params, &trials[0].state),
+        (&params, &complete(10.0, 20.0, 2.0))
+    );
+    let again = store.start_trial(study.id, TrialNumber(0), &params, &recipe()).await;
+    assert!(matches!(again, Err(StoreError::WrongState { .. })), "{again:?}");
+    store.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn another_definition_under_the_same_name_is_refused_and_says_what_differs() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("a.db")).await.unwrap();
+    let mut record = study_record("first");
+    drop(store.begin_study(&record).await.unwrap());
+    record.sampler = "grid".to_owned();
+    record.space_text.push_str("# a comment\n");
+    drop(
+        store
+            .begin_study(&record)
+            .await
+            .expect("sampler and comments may change"),
+    );
+    record.definition["space"]["rank"]["high"] = json!(128);
+    record.objectives.pop();
+    let message = store.begin_study(&record).await.unwrap_err().to_string();
+    assert!(
+        message.contains("settings.space.rank.high") && message.contains("objectives.2"),
+        "{message}"
+    );
+    assert!(message.contains("`study:`") && message.contains("`--db`"), "{message}");
+}
+
+#[tokio::test]
+async fn a_study_is_run_by_one_at_a_time_and_two_studies_side_by_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let (one, other) = (Store::open(&path).await.unwrap(), Store::open(&path).await.unwrap());
+    let study = one.begin_study(&study_record("first")).await.unwrap();
+    let refused = other.begin_study(&study_record("first")).await.unwrap_err();
+    assert!(
+        refused.to_string().contains(&std::process::id().to_string()),
+        "{refused}"
+    );
+    let second = other.begin_study(&study_record("second")).await.unwrap();
+    drop((study, second));
+    other.begin_study(&study_record("first")).await.unwrap();
+    assert_eq!(other.study(None).await.unwrap().name, "first", "the latest");
+    assert_eq!(other.study(Some("second")).await.unwrap().seed, u64::MAX - 1);
+    let unknown = other.study(Some("third")).await.unwrap_err().to_string();
+    assert!(unknown.contains("`second`, `first`"), "{unknown}");
+}
+
+#[tokio::test]
+async fn a_running_trial_of_a_search_that_is_gone_is_handed_back_without_its_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let record = study_record("first");
+    let number = TrialNumber(7);
+    {
+        let store = Store::open(&path).await.unwrap();
+        let study = store.begin_study(&record).await.unwrap();
+        store
+            .start_trial(study.id, number, &Params::new(), &recipe())
+            .await
+            .unwrap();
+        store.record_step(study.id, number, round_trip::step(1)).await.unwrap();
+        store.flush_steps().await.unwrap();
+        // Dropped as a killed process drops it: without closing.
+    }
+    let store = Store::open(&path).await.unwrap();
+    let study = store.begin_study(&record).await.unwrap();
+    assert_eq!(study.to_repeat, [number]);
+    assert_eq!(store.trials(study.id).await.unwrap()[0].state, TrialState::Waiting);
+    assert!(store.trial(study.id, number).await.unwrap().phases.is_empty());
+    assert_eq!(
+        store
+            .start_trial(study.id, number, &Params::new(), &recipe())
+            .await
+            .unwrap(),
+        2
+    );
+    store.record_step(study.id, number, round_trip::step(1)).await.unwrap();
+    store.release_trial(study.id, number).await.unwrap();
+    store.flush_steps().await.unwrap();
+    let detail = store.trial(study.id, number).await.unwrap();
+    assert!(detail.phases.is_empty() && detail.trial.state == TrialState::Waiting);
+    let error = store
+        .finish_trial(study.id, number, &complete(1.0, 1.0, 1.0), 1.0)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, StoreError::WrongState { .. }), "{error}");
+}

@@ -1,0 +1,220 @@
+//! The study loop with a stand-in for the trial process: budgets, resuming, what is not run twice.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+
+use peft_tune::search::{Problem, Sampler, SamplerKind};
+use peft_tune::space::{ReadOptions, Study, StudyFile};
+use peft_tune::store::{OpenStudy, Store, StudyRecord};
+use peft_tune::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
+use peft_tune::tune::{Ending, Interrupt, Tuner, TunerParts};
+use peft_tune::worker::{MockEvaluator, Task, TrialRequest};
+
+const SPACE: &str = r#"
+study: loop
+model: some/model
+data: {train: train.jsonl}
+space:
+  rank: [4, 8, 16]
+  learning_rate: [1e-4, 1e-3]
+  gradient_checkpointing: [none, full]
+trial: {sequence_length: 64, profile_steps: 2, training_steps: 3}
+budget: {trials: 12}
+sampler: grid
+"#;
+
+/// Requests that the evaluator saw.
+type Seen = Rc<RefCell<Vec<TrialRequest>>>;
+
+fn study(text: &str) -> Study {
+    StudyFile::parse(Path::new("space.yaml"), text, ReadOptions { check_files: false }).unwrap()
+}
+
+fn record(study: &Study) -> StudyRecord {
+    StudyRecord {
+        name: study.name.clone(),
+        space_path: "space.yaml".into(),
+        space_text: study.source.text().to_owned(),
+        definition: serde_json::Value::Null,
+        objectives: study.objectives.clone(),
+        constraints: study.constraints.clone(),
+        seed: study.seed,
+        sampler: study.sampler.kind.name().to_owned(),
+        model: None,
+        data_set: None,
+        machine: None,
+    }
+}
+
+fn sampler(study: &Study) -> Box<dyn Sampler> {
+    let problem = Problem {
+        space: study.space.clone(),
+        objectives: study.objectives.clone(),
+        constraints: study.constraints.clone(),
+    };
+    let kind: SamplerKind = study.sampler.kind.name().parse().unwrap();
+    kind.build(&problem, study.seed).unwrap()
+}
+
+/// What a trial of the request's recipe measures: only the phases that it was asked to run.
+fn measure(request: &TrialRequest) -> TrialState {
+    let Task::Recipe { recipe, plan } = &request.task else {
+        panic!("no recipe: {request:?}")
+    };
+    let rank = recipe.adapter.as_ref().unwrap().rank as f64;
+    let mut metrics = Metrics::default();
+    if plan.measure.is_some() {
+        metrics.insert("throughput", 1000.0 / rank);
+        metrics.insert("peak_memory", 100.0 * rank);
+    }
+    if plan.train.is_some() {
+        metrics.insert("loss", 3.0 - recipe.optimizer.learning_rate - rank / 100.0);
+    }
+    TrialState::Complete { metrics }
+}
+
+async fn run(
+    study: &Study,
+    store: &Store,
+    open: &OpenStudy,
+    interrupt: &Interrupt,
+    outcome: impl FnMut(&TrialRequest) -> TrialState + 'static,
+) -> (Ending, Vec<Trial>) {
+    let parts = TunerParts {
+        study,
+        store,
+        id: open.id,
+        sampler: sampler(study),
+        evaluator: Box::new(MockEvaluator::new(1, outcome)),
+        observer: &mut (),
+        interrupt: interrupt.clone(),
+    };
+    let mut tuner = Tuner::new(parts).await.unwrap();
+    let ending = tuner.run().await.unwrap();
+    (ending, tuner.history().to_vec())
+}
+
+fn watched(seen: &Seen) -> impl FnMut(&TrialRequest) -> TrialState + 'static {
+    let seen = seen.clone();
+    move |request| {
+        seen.borrow_mut().push(request.clone());
+        measure(request)
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_measured_or_trained_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("study.db")).await.unwrap();
+    let study = study(SPACE);
+    let open = store.begin_study(&record(&study)).await.unwrap();
+    let seen = Seen::default();
+    let (ending, history) = run(&study, &store, &open, &Interrupt::default(), watched(&seen)).await;
+    assert_eq!((ending, history.len()), (Ending::TrialsDone, 12));
+    let phases = |count: fn(&TrialRequest) -> bool| seen.borrow().iter().filter(|request| count(request)).count();
+    let profiled = phases(|request| matches!(&request.task, Task::Recipe { plan, .. } if plan.measure.is_some()));
+    let trained = phases(|request| matches!(&request.task, Task::Recipe { plan, .. } if plan.train.is_some()));
+    // Three ranks with and without checkpointing cost differently; three ranks at two learning rates lose differently.
+    assert_eq!((profiled, trained), (6, 6));
+    for trial in &history {
+        let metrics = trial.state.metrics().unwrap();
+        for name in ["throughput", "peak_memory", "loss"] {
+            assert!(metrics.value(name).is_some(), "trial {} has no {name}", trial.number);
+        }
+    }
+    assert_eq!(store.trials(open.id).await.unwrap(), history);
+    let last = store.inherited(open.id, history.last().unwrap().number).await.unwrap();
+    assert!(!last.is_empty());
+}
+
+#[tokio::test]
+async fn a_resumed_study_goes_on_as_if_it_had_not_stopped() {
+    let whole = {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("study.db")).await.unwrap();
+        let study = study(&SPACE.replace("grid", "tpe"));
+        let open = store.begin_study(&record(&study)).await.unwrap();
+        run(&study, &store, &open, &Interrupt::default(), measure).await.1
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut history = Vec::new();
+    for trials in [1, 2, 5, 12] {
+        let store = Store::open(&folder.path().join("study.db")).await.unwrap();
+        let mut study = study(&SPACE.replace("grid", "tpe"));
+        study.budget.trials = Some(trials);
+        let open = store.begin_study(&record(&study)).await.unwrap();
+        history = run(&study, &store, &open, &Interrupt::default(), measure).await.1;
+        assert_eq!(history.len() as u64, trials);
+    }
+    assert_eq!(history, whole);
+}
+
+#[tokio::test]
+async fn an_interrupt_finishes_the_trial_under_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("study.db")).await.unwrap();
+    let study = study(SPACE);
+    let open = store.begin_study(&record(&study)).await.unwrap();
+    let interrupt = Interrupt::default();
+    let requested = interrupt.clone();
+    let mut trials = 0;
+    let outcome = move |request: &TrialRequest| {
+        trials += 1;
+        if trials == 3 {
+            requested.request();
+        }
+        measure(request)
+    };
+    let (ending, history) = run(&study, &store, &open, &interrupt, outcome).await;
+    assert_eq!((ending, history.len()), (Ending::Interrupted, 3));
+    assert!(history.iter().all(|trial| trial.state.is_finished()));
+}
+
+#[tokio::test]
+async fn what_ran_out_of_memory_fails_again_without_running() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("study.db")).await.unwrap();
+    let study = study(SPACE);
+    let open = store.begin_study(&record(&study)).await.unwrap();
+    let seen = Seen::default();
+    let requests = seen.clone();
+    let outcome = move |request: &TrialRequest| {
+        requests.borrow_mut().push(request.clone());
+        let Task::Recipe { recipe, .. } = &request.task else {
+            panic!("no recipe")
+        };
+        if recipe.adapter.as_ref().unwrap().rank < 16 {
+            return measure(request);
+        }
+        let reason = FailReason::OutOfMemory {
+            phase: Phase::Profile,
+            in_use_bytes: Some(8),
+            requested_bytes: Some(2),
+            limit_bytes: Some(9),
+        };
+        TrialState::Failed {
+            reason,
+            metrics: Metrics::default(),
+        }
+    };
+    let (_, history) = run(&study, &store, &open, &Interrupt::default(), outcome).await;
+    let failed: Vec<TrialNumber> = history
+        .iter()
+        .filter(|trial| trial.state.name() == "failed")
+        .map(|trial| trial.number)
+        .collect();
+    assert_eq!(
+        failed.len(),
+        4,
+        "two learning rates and two kinds of checkpointing at rank 16"
+    );
+    let run_at_16 = seen
+        .borrow()
+        .iter()
+        .filter(|request| {
+            matches!(&request.task, Task::Recipe { recipe, .. } if recipe.adapter.as_ref().unwrap().rank == 16)
+        })
+        .count();
+    assert_eq!(run_at_16, 2);
+}
