@@ -66,11 +66,12 @@ fn encode_completion(
     }
     let text = format!("{prompt}{completion}");
     let encoded = open_document(&text, tokenizer).map_err(|source| tokenize_error(place, source))?;
-    let spans = match loss_on {
-        LossOn::Completions => vec![prompt.len()..text.len()],
-        LossOn::All => vec![0..text.len()],
+    let start = match loss_on {
+        LossOn::Completions => prompt.len(),
+        LossOn::All => 0,
     };
-    let mut labels = label(&encoded, &spans);
+    let answer = start..text.len();
+    let mut labels = label(&encoded, std::slice::from_ref(&answer));
     let mut ids = encoded.ids;
     end_document(&mut ids, tokenizer);
     // The end of the document belongs to the completion.

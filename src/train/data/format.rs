@@ -232,16 +232,12 @@ fn tokenized(place: &Place, columns: &mut Columns) -> Result<Example, DataError>
     }
     // Padding is not data.
     if let Some(mask) = mask {
-        let kept = |values: Vec<i64>| {
-            values
-                .into_iter()
-                .zip(&mask)
-                .filter(|(_, m)| **m != 0)
-                .map(|(v, _)| v)
-                .collect()
+        let masked = |values: &mut Vec<i64>| {
+            let mut kept = mask.iter().map(|mask| *mask != 0);
+            values.retain(|_| kept.next().unwrap_or(false));
         };
-        ids = kept(ids);
-        labels = labels.map(kept);
+        masked(&mut ids);
+        labels.iter_mut().for_each(masked);
     }
     Ok(Example::Tokenized { ids, labels })
 }

@@ -239,7 +239,7 @@ fn set_warnings(name: &str, set: &DocumentSet, sequence_length: usize) -> Vec<Da
         of,
         sequence_length,
     });
-    let cut = (statistics.cut_rows > 0).then(|| DataWarning::Cut {
+    let cut = (statistics.cut_rows > 0).then_some(DataWarning::Cut {
         set,
         rows: statistics.cut_rows,
         of,

@@ -51,11 +51,13 @@ impl ChatTemplate {
         let mut environment = environment();
         let mut marked = Vec::new();
         for (name, template) in templates {
-            let rewritten = rewrite(template);
+            // Jinja takes every line end for `\n`.
+            let source = template.replace("\r\n", "\n").replace('\r', "\n");
+            let rewritten = rewrite(&source);
             if rewritten.is_some() {
                 marked.push(name.clone());
             }
-            let source = rewritten.unwrap_or_else(|| template.clone());
+            let source = rewritten.unwrap_or(source);
             environment
                 .add_template_owned(name.clone(), source)
                 .map_err(|source| TokenizerError::TemplateSyntax {
@@ -127,6 +129,11 @@ pub struct Conversation {
 }
 
 impl Conversation {
+    /// The text that the template knows as the end of a document; empty where the model has none.
+    pub fn eos(&self) -> &str {
+        self.template.special.get("eos_token").map_or("", String::as_str)
+    }
+
     /// Renders the first `count` messages.
     ///
     /// # Errors

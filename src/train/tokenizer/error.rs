@@ -19,9 +19,9 @@ pub enum TokenizerError {
     },
     #[error("special token `{token}` (key `{key}` in {path}) is not in the vocabulary")]
     NotInVocabulary { path: PathBuf, key: String, token: String },
-    #[error("chat template of {origin} does not compile: {source:#}")]
+    #[error("chat template of {origin} does not compile: {source}")]
     TemplateSyntax { origin: String, source: minijinja::Error },
-    #[error("chat template of {origin} fails on this chat: {source:#}")]
+    #[error("chat template of {origin} fails on this chat: {source}")]
     Template { origin: String, source: minijinja::Error },
     #[error("this chat holds the character U+{code:X}, which marks answers while templates are rendered; remove it")]
     ReservedCharacter { code: u32 },

@@ -17,7 +17,15 @@ pub(super) fn environment() -> Environment<'static> {
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", |format: &str| strftime_now(format));
     environment.add_filter("tojson", to_json);
+    environment.add_test("iterable", is_iterable);
+    // Messages name the line all the same, and not every variable with all that it holds.
+    environment.set_debug(false);
     environment
+}
+
+/// As in Jinja: what can be looped over, which `none` cannot.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
 }
 
 fn raise_exception(message: &str) -> Result<Value, Error> {
@@ -104,6 +112,15 @@ mod tests {
     fn blocks_leave_no_lines_and_loops_can_be_left() {
         let template = "{% for i in range(9) %}\n    {% if i == 2 %}\n{% break %}{% endif %}\n{{ i }}\n{% endfor %}\n";
         assert_eq!(render(template, &serde_json::json!({})).unwrap(), "0\n1\n");
+    }
+
+    #[test]
+    fn none_cannot_be_looped_over() {
+        let template = "{{ x is iterable }} {{ none is iterable }} {{ 'a' is iterable }} {{ y is iterable }}";
+        assert_eq!(
+            render(template, &serde_json::json!({"x": {}})).unwrap(),
+            "True False True True"
+        );
     }
 
     #[test]

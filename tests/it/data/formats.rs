@@ -174,7 +174,7 @@ fn tokenised_rows_keep_their_labels_and_lose_their_padding() {
 }
 
 #[test]
-fn a_template_that_forgets_reasoning_still_tells_answers() {
+fn answers_are_told_whatever_a_template_does_to_them() {
     let tokenizer = tokenizer("tokenizer");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.jsonl");
@@ -183,15 +183,37 @@ fn a_template_that_forgets_reasoning_still_tells_answers() {
         {"role": "assistant", "content": "<think>\nso\n</think>\n\nQuite."}]}"#
         .replace('\n', " ");
     std::fs::write(&path, format!("{row}\n{row}\n")).unwrap();
-    let settings = DataSettings {
-        train: vec![path],
-        chat_template: Some(test_file("golden/chat/templates/thinking.jinja")),
-        ..settings("messages.jsonl")
-    };
-    let prepared = prepare(&settings, &tokenizer, 512).unwrap();
-    let (text, targets) = texts(prepared.train(), &tokenizer).remove(0);
-    assert!(text.contains("assistant\nYes.<|im_end|>"), "{text}");
-    assert_eq!(targets, "Yes.<|im_end|>\n<think>\nso\n</think>\n\nQuite.<|im_end|>\n");
+    let cases = [
+        // Drops the reasoning of earlier turns.
+        (
+            "thinking.jinja",
+            "Yes.<|im_end|>\n<think>\nso\n</think>\n\nQuite.<|im_end|>\n",
+        ),
+        // Puts the end of the document behind whatever it renders.
+        (
+            "ends_with_eos.jinja",
+            "<think>\nhm\n</think>\n\nYes.<|end|>\n<think>\nso\n</think>\n\nQuite.<|end|>\n<|im_end|>",
+        ),
+        // Begins the reasoning in the prompt, otherwise than in the chat.
+        (
+            "opens_reasoning.jinja",
+            "</think>\n\nYes.<|im_end|>\n</think>\n\nQuite.<|im_end|>\n",
+        ),
+        // Has no prompt for an answer.
+        (
+            "instructions.jinja",
+            " <think>\nhm\n</think>\n\nYes.<|im_end|> <think>\nso\n</think>\n\nQuite.<|im_end|>",
+        ),
+    ];
+    for (name, expected) in cases {
+        let settings = DataSettings {
+            train: vec![path.clone()],
+            chat_template: Some(test_file("golden/chat/templates").join(name)),
+            ..settings("messages.jsonl")
+        };
+        let prepared = prepare(&settings, &tokenizer, 512).unwrap();
+        assert_eq!(texts(prepared.train(), &tokenizer)[0].1, expected, "{name}");
+    }
 }
 
 #[test]
