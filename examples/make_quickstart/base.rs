@@ -1,28 +1,25 @@
 //! The base model: a small llama, trained from random weights by this project's own engine with all parameters
 //! trainable.
 
-use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use candle_core::{DType, Device, Tensor};
-use peft_tune::architecture::Architecture;
+use candle_core::Device;
+use peft_tune::architecture::{Architecture, Dtype};
 use peft_tune::recipe::{DataSettings, Precision, Recipe, ScheduleKind, ScheduleSettings};
 use peft_tune::train::data::{Document, MicroBatch};
-use peft_tune::train::{BaseModel, Evaluation, Trainer};
+use peft_tune::train::{BaseModel, Evaluation, Trainer, write_checkpoint};
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
-use super::texts::{BaseCorpus, Dice};
+use super::texts::BaseCorpus;
 use super::tokenizer::{MAX_POSITIONS, VOCABULARY, encode};
 
 const SEED: u64 = 4;
 /// Tokens of one optimizer step, about.
 const STEP_TOKENS: usize = 4096;
 const HELD_OUT_DOCUMENTS: usize = 400;
-/// Deviation of the first weights.
-const DEVIATION: f32 = 0.03;
 
 /// `config.json`.
 pub fn config() -> Value {
@@ -45,7 +42,7 @@ pub fn config() -> Value {
         "mlp_bias": false,
         "attention_dropout": 0.0,
         "tie_word_embeddings": true,
-        "initializer_range": DEVIATION,
+        "initializer_range": 0.02,
         "bos_token_id": null,
         "eos_token_id": 2,
         "pad_token_id": 0,
@@ -63,8 +60,7 @@ pub fn train(
     progress: impl Fn(&Evaluation),
 ) -> Result<Evaluation> {
     let architecture = Architecture::from_config(&directory.join("config.json"))?;
-    let weights = first_weights(&architecture)?;
-    let base = BaseModel::from_tensors(architecture, weights, Precision::Fp32, &Device::Cpu)?;
+    let base = BaseModel::random(architecture, SEED, Precision::Fp32, &Device::Cpu)?;
     let steps = (tokens / STEP_TOKENS).max(1) as u64;
     let mut trainer = Trainer::new(Arc::new(base), &recipe(), steps)?;
     let held_out = held_out(tokenizer)?;
@@ -76,7 +72,7 @@ pub fn train(
             progress(&trainer.evaluate(&held_out)?);
         }
     }
-    write_weights(&trainer, &directory.join("model.safetensors"))?;
+    write_checkpoint(&directory.join("model.safetensors"), &trainer.merged_tensors()?, Dtype::Bf16)?;
     Ok(trainer.evaluate(&held_out)?)
 }
 
@@ -93,21 +89,6 @@ fn recipe() -> Recipe {
         warmup: 50.0,
     };
     recipe
-}
-
-/// Normal numbers for the matrices, ones for the norms.
-fn first_weights(architecture: &Architecture) -> Result<BTreeMap<String, Tensor>> {
-    let mut dice = Dice::new(SEED);
-    let mut weights = BTreeMap::new();
-    for tensor in architecture.tensors() {
-        let elements: usize = tensor.shape.iter().product();
-        let values: Vec<f32> = match tensor.shape.len() {
-            1 => vec![1.0; elements],
-            _ => (0..elements).map(|_| dice.normal() * DEVIATION).collect(),
-        };
-        weights.insert(tensor.name, Tensor::from_vec(values, tensor.shape, &Device::Cpu)?);
-    }
-    Ok(weights)
 }
 
 /// The next documents of the corpus, [`STEP_TOKENS`] tokens or little more.
@@ -136,16 +117,4 @@ fn held_out(tokenizer: &Tokenizer) -> Result<Vec<MicroBatch>> {
 fn document(input_ids: Vec<u32>) -> Document {
     let labels = input_ids.iter().map(|id| i64::from(*id)).collect();
     Document { input_ids, labels }
-}
-
-/// Writes the trained parameters in bf16.
-fn write_weights(trainer: &Trainer, path: &Path) -> Result<()> {
-    let parameters = trainer.parameters();
-    let mut tensors = BTreeMap::new();
-    for (index, slot) in parameters.layout.slots().iter().enumerate() {
-        tensors.insert(slot.name.clone(), parameters.value(index)?.to_dtype(DType::BF16)?);
-    }
-    // transformers loads only files that say which framework's layout they have.
-    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    Ok(safetensors::serialize_to_file(tensors, Some(metadata), path)?)
 }

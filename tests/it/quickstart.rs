@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::Device;
-use peft_tune::recipe::{AdapterSettings, DataSettings, Precision, Recipe};
-use peft_tune::train::data::{Document, IGNORE, MicroBatch};
+use peft_tune::recipe::{AdapterSettings, DataSettings, HeldOut, Precision, Recipe};
+use peft_tune::space::{StudyFile, recipe_for};
+use peft_tune::train::data::{PreparedData, evaluation_batches};
+use peft_tune::train::hub::TokenizerFiles;
+use peft_tune::train::tokenizer::Tokenizer;
 use peft_tune::train::{BaseModel, Trainer};
-use serde_json::Value;
 
 #[path = "../../examples/make_quickstart/texts/mod.rs"]
 mod texts;
@@ -47,6 +49,41 @@ fn the_assets_are_small() {
     assert!(bytes < 3_000_000, "{bytes}");
 }
 
+#[test]
+fn no_row_is_cut_and_only_answers_are_targets() {
+    let data = data();
+    assert!(data.warnings().is_empty(), "{:?}", data.warnings());
+    assert_eq!((data.train().len(), data.held_out().len()), (2000, 200));
+    let document = data.held_out().document(0).to_document();
+    let targets: Vec<u32> = document.labels.iter().filter_map(|label| u32::try_from(*label).ok()).collect();
+    let rows = texts::TaskRows::standard();
+    let (_, answer) = &rows.held_out[0][1];
+    assert_eq!(shipped_tokenizer().decode(&targets, true).unwrap().trim_end(), answer);
+}
+
+/// The base model has read conversations laid out as the chat template does it.
+#[test]
+fn the_chat_template_is_what_the_base_model_has_read() {
+    let chat = texts::BaseCorpus::training().find(|document| matches!(document, texts::Document::Chat(_)));
+    let trained = tokenizer::encode(&tokenizer::train().unwrap(), &chat.clone().unwrap()).unwrap();
+    let Some(texts::Document::Chat(messages)) = chat else {
+        panic!("the corpus has conversations");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.jsonl");
+    std::fs::write(&path, texts::to_jsonl(&[messages])).unwrap();
+    let settings = DataSettings {
+        train: vec![path.clone()],
+        held_out: HeldOut::File(path),
+        ..DataSettings::default()
+    };
+    let data = PreparedData::prepare(&settings, &shipped_tokenizer(), 512, 0, None).unwrap();
+    let [seen @ .., _end_of_text] = trained.as_slice() else {
+        panic!("a document is not empty");
+    };
+    assert_eq!(data.train().document(0).input_ids, seen);
+}
+
 /// The base model cannot speak Oskel; an adapter learns much of it from a few hundred rows.
 #[test]
 fn an_adapter_learns_the_task() {
@@ -57,38 +94,44 @@ fn an_adapter_learns_the_task() {
         ..AdapterSettings::default()
     });
     recipe.optimizer.learning_rate = 1e-2;
-    let (train, held_out) = (documents("train.jsonl"), documents("held_out.jsonl"));
-    let held_out = [MicroBatch::from_documents(&held_out[..40])];
+    let data = data();
+    let held_out: Vec<_> = evaluation_batches(data.held_out(), 20, Some(40)).collect();
     let steps = 30;
     let mut trainer = Trainer::new(Arc::new(base), &recipe, steps).unwrap();
     let before = trainer.evaluate(&held_out).unwrap();
-    for rows in train.chunks(8).take(steps as usize) {
-        trainer.step(&[MicroBatch::from_documents(rows)]).unwrap();
+    for batch in evaluation_batches(data.train(), 8, None).take(steps as usize) {
+        trainer.step(&[batch]).unwrap();
     }
     let after = trainer.evaluate(&held_out).unwrap();
     assert!(after.loss < 0.6 * before.loss, "{before:?} {after:?}");
     assert!(after.accuracy > 2.0 * before.accuracy, "{before:?} {after:?}");
 }
 
-/// The rows of a file as the chat template lays them out, with the answers as targets.
-fn documents(name: &str) -> Vec<Document> {
-    let tokenizer = tokenizers::Tokenizer::from_file(quickstart().join("base/tokenizer.json")).unwrap();
-    let encode = |text: String| tokenizer.encode(text, false).unwrap().get_ids().to_vec();
-    read(name)
-        .lines()
-        .map(|line| {
-            let row: Value = serde_json::from_str(line).unwrap();
-            let content = |message: usize| row["messages"][message]["content"].as_str().unwrap();
-            let question = encode(format!(
-                "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n",
-                content(0)
-            ));
-            let answer = encode(format!("{}<|im_end|>\n", content(1)));
-            let targets = answer.iter().map(|id| i64::from(*id));
-            Document {
-                labels: std::iter::repeat_n(IGNORE, question.len()).chain(targets).collect(),
-                input_ids: [question, answer].concat(),
-            }
-        })
-        .collect()
+/// Every setting that the study file allows is a recipe on the shipped model and data.
+#[test]
+fn the_study_file_is_sound() {
+    let path = quickstart().with_extension("yaml");
+    let study = StudyFile::read(&path).unwrap_or_else(|error| panic!("{}", error.rendered(false)));
+    assert_eq!(study.name, "quickstart");
+    for point in 0..500u32 {
+        let unit: Vec<f64> = (0..study.space.dimensions())
+            .map(|axis| (f64::from(point) * (0.618 + 0.11 * axis as f64)).fract())
+            .collect();
+        recipe_for(&study, &study.space.params_at(&unit)).unwrap();
+    }
+}
+
+/// The shipped rows as a training sees them.
+fn data() -> PreparedData {
+    let settings = DataSettings {
+        train: vec![quickstart().join("train.jsonl")],
+        held_out: HeldOut::File(quickstart().join("held_out.jsonl")),
+        ..DataSettings::default()
+    };
+    PreparedData::prepare(&settings, &shipped_tokenizer(), 128, 0, None).unwrap()
+}
+
+fn shipped_tokenizer() -> Tokenizer {
+    let directory = quickstart().join("base");
+    Tokenizer::open(&TokenizerFiles::resolve(directory.to_str().unwrap()).unwrap()).unwrap()
 }

@@ -37,13 +37,6 @@ impl Dice {
         &items[self.below(items.len())]
     }
 
-    /// A number from the standard normal distribution (Box-Muller).
-    pub fn normal(&mut self) -> f32 {
-        let unit = |bits: u64| ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
-        let (radius, angle) = (unit(self.bits()), unit(self.bits()));
-        ((-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()) as f32
-    }
-
     /// Puts `items` in random order.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
@@ -61,14 +54,5 @@ mod tests {
         let mut dice = Dice::new(1_234_567);
         assert_eq!(dice.bits(), 6_457_827_717_110_365_317);
         assert_eq!(dice.bits(), 3_203_168_211_198_807_973);
-    }
-
-    #[test]
-    fn normal_numbers_have_mean_zero_and_deviation_one() {
-        let mut dice = Dice::new(7);
-        let numbers: Vec<f64> = (0..20_000).map(|_| f64::from(dice.normal())).collect();
-        let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
-        let variance = numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / numbers.len() as f64;
-        assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.04, "{mean} {variance}");
     }
 }

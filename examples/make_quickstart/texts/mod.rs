@@ -13,4 +13,3 @@ mod story;
 mod tongue;
 
 pub use corpus::{BaseCorpus, Document, Message, TaskRows, to_jsonl};
-pub use dice::Dice;
