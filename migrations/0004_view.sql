@@ -48,10 +48,9 @@ where trial.state = 'complete'
 
 -- The rows of `trial_summary` that no other feasible trial of their study dominates (at least as good in every objective
 -- of the study and better in one). Trials that lack an objective take no part; equal trials are all kept.
---
+create view pareto_front as
 -- The definition is `front` below with `point` in place of `candidate`; the rest only makes it quick, because comparing
 -- 10,000 trials pair by pair takes a minute. Nothing that the shortcuts drop could be on the front or decide who is.
-create view pareto_front as
 with
 -- The objectives as columns, all to be minimised; those that the study does not have are 0 for everyone.
 point as materialized (
@@ -169,9 +168,10 @@ front as materialized (
 )
 select trial_summary.*
 from front
-join study on study.id = front.study_id
-join trial on trial.id = front.trial_id
-join trial_summary on trial_summary.study = study.name and trial_summary.trial = trial.number;
+-- `cross join` keeps this order: with a filter on `study`, the planner would go through the front once for each trial.
+cross join trial on trial.id = front.trial_id
+cross join study on study.id = front.study_id
+cross join trial_summary on trial_summary.study = study.name and trial_summary.trial = trial.number;
 
 -- The best feasible trial of each study in each of its objectives; the first of equals.
 create view best_by_objective as
@@ -209,14 +209,14 @@ select
     model.source as model,              -- Base model; null where not recorded.
     data_set.source as data_set,        -- Training data; null where not recorded.
     study.sampler as sampler,           -- Sampler that proposes the params.
-    (select group_concat(metric, ',') from (select metric from study_objective where study_id = study.id order by position)) as objectives, -- Objectives, separated by commas.
-    (select count(*) from trial where study_id = study.id) as trials, -- Trials in any state.
-    (select count(*) from trial where study_id = study.id and state = 'complete') as complete, -- Trials that ran to their end.
-    (select count(*) from trial where study_id = study.id and state = 'pruned') as pruned, -- Trials stopped early.
-    (select count(*) from trial where study_id = study.id and state = 'failed') as failed, -- Trials that failed.
-    (select count(*) from trial where study_id = study.id and state = 'skipped') as skipped, -- Trials that were not run.
-    (select count(*) from trial where study_id = study.id and state in ('waiting', 'running')) as unfinished, -- Trials running, or to be repeated.
-    (select total(wall_s) from trial where study_id = study.id) as wall_s, -- Wall-clock seconds of all trials.
+    cast((select group_concat(metric, ',') from (select metric from study_objective where study_id = study.id order by position)) as text) as objectives, -- Objectives, separated by commas.
+    cast((select count(*) from trial where study_id = study.id) as integer) as trials, -- Trials in any state.
+    cast((select count(*) from trial where study_id = study.id and state = 'complete') as integer) as complete, -- Trials that ran to their end.
+    cast((select count(*) from trial where study_id = study.id and state = 'pruned') as integer) as pruned, -- Trials stopped early.
+    cast((select count(*) from trial where study_id = study.id and state = 'failed') as integer) as failed, -- Trials that failed.
+    cast((select count(*) from trial where study_id = study.id and state = 'skipped') as integer) as skipped, -- Trials that were not run.
+    cast((select count(*) from trial where study_id = study.id and state in ('waiting', 'running')) as integer) as unfinished, -- Trials running, or to be repeated.
+    cast((select total(wall_s) from trial where study_id = study.id) as real) as wall_s, -- Wall-clock seconds of all trials.
     study.created_at as created_at,     -- When the study began (UTC, ISO 8601).
     study.resumed_at as resumed_at      -- When it was last resumed (UTC, ISO 8601).
 from study

@@ -99,6 +99,12 @@ impl Family {
         (Self::Phi3, "phi3"),
     ];
 
+    /// Its `model_type`.
+    pub fn name(self) -> &'static str {
+        let entry = Self::ALL.into_iter().find(|(family, _)| *family == self);
+        entry.map_or("unknown", |(_, name)| name)
+    }
+
     /// The family of a `model_type`.
     pub fn from_model_type(model_type: &str) -> Option<Self> {
         let known = Self::ALL.iter().find(|(_, name)| *name == model_type);

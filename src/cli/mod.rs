@@ -8,10 +8,12 @@
 mod args;
 mod choose;
 mod database;
+mod download;
 mod error;
 mod export;
 mod output;
 mod pareto;
+mod preflight;
 mod progress;
 mod query;
 mod schema;

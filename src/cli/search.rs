@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use super::CliError;
 use super::database::DatabaseArgs;
 use super::output::{terminal_width, write_result};
+use super::preflight::{self, Preflight};
 use super::progress::SearchProgress;
 use crate::report::{Recommendation, Summary, SummaryInput};
-use crate::search::{Problem, Sampler, SamplerKind, Wish, pareto_front, recommend};
+use crate::search::{Problem, Sampler, Wish, pareto_front, recommend};
 use crate::space::{Backend, Seconds, Study, StudyFile};
-use crate::store::{DataSetRecord, MachineRecord, ModelRecord, Store, StudyRecord};
+use crate::store::{MachineRecord, Store, StudyRecord};
 use crate::study::Trial;
 use crate::tune::{Ending, Interrupt, Tuner, TunerParts};
 use crate::worker::{CommandEvaluator, Evaluator, ProcessEvaluator};
@@ -41,7 +42,7 @@ pub struct Args {
 
 /// Runs the search and prints what it found.
 pub fn run(args: Args) -> Result<(), CliError> {
-    let mut study = StudyFile::read(&args.file).map_err(CliError::bad_input)?;
+    let mut study = StudyFile::read(&args.file)?;
     if let Some(trials) = args.trials {
         study.budget.trials = Some(trials);
     }
@@ -63,8 +64,9 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         constraints: study.constraints.clone(),
     };
     let sampler = sampler_of(study, &problem)?;
+    let preflight = study.base.as_ref().map(preflight::check).transpose()?;
     let store = Store::open(&args.database.db).await?;
-    let open = store.begin_study(&record_of(study)).await?;
+    let open = store.begin_study(&record_of(study, preflight)).await?;
     let interrupt = listen_for_interrupts();
     let mut progress = SearchProgress::new(args.json || !std::io::stderr().is_terminal());
     let parts = TunerParts {
@@ -150,11 +152,10 @@ fn sampler_of(study: &Study, problem: &Problem) -> Result<Box<dyn Sampler>, CliE
             "sampler `{}` has no setting `{option}`; remove it",
             study.sampler.kind.name()
         );
-        return Err(CliError::bad_input(study.reject(&["sampler", option], message)));
+        return Err(study.reject(&["sampler", "options", option], message).into());
     }
-    let kind: SamplerKind = study.sampler.kind.name().parse().map_err(CliError::bad_input)?;
-    kind.build(problem, study.seed)
-        .map_err(|error| CliError::bad_input(study.reject(&["sampler"], error.to_string())))
+    Ok(crate::search::build(study.sampler.kind, problem, study.seed)
+        .map_err(|error| study.reject(&["sampler"], error.to_string()))?)
 }
 
 fn evaluator_of(study: &Study, threads: Option<usize>) -> Result<Box<dyn Evaluator>, CliError> {
@@ -172,8 +173,9 @@ fn evaluator_of(study: &Study, threads: Option<usize>) -> Result<Box<dyn Evaluat
 }
 
 /// The study as the database keeps it. What decides the meaning of a trial is its definition; the budget is not.
-fn record_of(study: &Study) -> StudyRecord {
+fn record_of(study: &Study, preflight: Option<Preflight>) -> StudyRecord {
     let base = study.base.as_ref();
+    let (model, data_set) = preflight.map(|found| (found.model, found.data_set)).unzip();
     let backend = match &study.backend {
         Backend::Native => serde_json::Value::Null,
         Backend::Command(backend) => serde_json::json!({"command": backend.command, "folder": backend.folder}),
@@ -194,17 +196,8 @@ fn record_of(study: &Study) -> StudyRecord {
         constraints: study.constraints.clone(),
         seed: study.seed,
         sampler: study.sampler.kind.name().to_owned(),
-        model: base.map(|base| ModelRecord {
-            source: base.model.clone(),
-            ..Default::default()
-        }),
-        data_set: base.map(|base| {
-            let files: Vec<_> = base.data.train.iter().map(|path| path.display().to_string()).collect();
-            DataSetRecord {
-                source: files.join(", "),
-                ..Default::default()
-            }
-        }),
+        model,
+        data_set,
         machine: Some(machine()),
     }
 }

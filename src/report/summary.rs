@@ -19,7 +19,7 @@ pub struct SummaryInput<'a> {
     /// Numbers of the trials on the Pareto front.
     pub front: &'a [TrialNumber],
     pub recommendation: Option<&'a Recommendation>,
-    /// Wall-clock seconds of the study.
+    /// Wall-clock seconds that the trials took.
     pub wall_s: f64,
 }
 
@@ -35,7 +35,7 @@ pub struct Recommendation {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     pub study: String,
-    /// Wall-clock seconds of the study.
+    /// Wall-clock seconds that the trials took.
     pub wall_s: f64,
     pub trials: Counts,
     pub objectives: Vec<Objective>,
@@ -91,11 +91,14 @@ impl Counts {
 
     /// The counts in words: `24 trials: 20 complete, 4 failed (3 out_of_memory, 1 diverged)`.
     pub fn to_text(&self) -> String {
-        let failures: Vec<String> = self
-            .failures
-            .iter()
-            .map(|(reason, count)| format!("{count} {reason}"))
-            .collect();
+        let failures: Vec<String> = match self.failures.len() {
+            1 => self.failures.keys().map(|reason| (*reason).to_owned()).collect(),
+            _ => self
+                .failures
+                .iter()
+                .map(|(reason, count)| format!("{count} {reason}"))
+                .collect(),
+        };
         let failed = match self.failed {
             0 => String::new(),
             failed => format!("{failed} failed ({})", failures.join(", ")),
@@ -175,7 +178,11 @@ impl Summary {
             }
         }
         if let Some(recommendation) = &self.recommendation {
-            let _ = writeln!(text, "\n* recommended: {}", printable(&recommendation.reason));
+            let _ = writeln!(
+                text,
+                "\n* recommended: {}",
+                printable(&recommendation.reason)
+            );
         }
         text
     }
@@ -335,12 +342,47 @@ mod tests {
 
     #[test]
     fn text_shows_counts_front_and_recommendation() {
-        insta::assert_snapshot!(summary().to_text(None), @"");
+        insta::assert_snapshot!(summary().to_text(None), @"
+        study quickstart: 3 trials: 2 complete, 1 failed (invalid), 2m 41s
+
+        Pareto front of throughput (max), peak memory (min), loss (min): 2 trials
+
+         trial | tokens/s | peak memory |   loss | learning_rate | rank
+        -------+----------+-------------+--------+---------------+------
+           * 1 |   12,800 |    2.25 GiB | 2.0000 |      3.457e-5 |   64
+             0 |    5,120 |    1.50 GiB | 2.1235 |          2e-4 |    8
+
+        the same in all: optimizer adamw
+
+        * recommended: trial 1, the knee of the front
+        ");
     }
 
     #[test]
     fn a_narrow_terminal_gets_one_block_a_trial() {
-        insta::assert_snapshot!(summary().to_text(Some(40)), @"");
+        insta::assert_snapshot!(summary().to_text(Some(40)), @"
+        study quickstart: 3 trials: 2 complete, 1 failed (invalid), 2m 41s
+
+        Pareto front of throughput (max), peak memory (min), loss (min): 2 trials
+
+        trial          * 1
+        tokens/s       12,800
+        peak memory    2.25 GiB
+        loss           2.0000
+        learning_rate  3.457e-5
+        rank           64
+
+        trial          0
+        tokens/s       5,120
+        peak memory    1.50 GiB
+        loss           2.1235
+        learning_rate  2e-4
+        rank           8
+
+        the same in all: optimizer adamw
+
+        * recommended: trial 1, the knee of the front
+        ");
     }
 
     #[test]
@@ -362,6 +404,10 @@ mod tests {
             recommendation: None,
             wall_s: f64::NAN,
         });
-        insta::assert_snapshot!(summary.to_text(Some(80)), @"");
+        insta::assert_snapshot!(summary.to_text(Some(80)), @r"
+        study a\u{1b}[2J: no trials, 0.00 s
+
+        no Pareto front: no trial is complete in every objective within the constraints
+        ");
     }
 }

@@ -1,15 +1,20 @@
 //! Proposing params: pure arithmetic over a history of trials. Nothing here runs, stores or prints anything.
 
+mod bayes;
+mod boxes;
+mod build;
+mod encode;
 mod enumerate;
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod gp;
 mod grid;
 mod history;
 mod hypervolume;
-mod kind;
 mod normal;
 mod nsga2;
 pub mod pareto;
+mod prior;
 mod random;
 mod recommend;
 mod sampler;
@@ -17,12 +22,14 @@ mod seeded;
 mod sobol;
 mod tpe;
 
+pub use bayes::{Bayes, Predicted, Proposal};
 pub use enumerate::Settings;
 pub use grid::Grid;
 pub use history::{Evaluated, evaluated, pareto_front, reference_point};
 pub use hypervolume::hypervolume;
-pub use kind::{SamplerError, SamplerKind};
+pub use build::{SamplerError, build};
 pub use nsga2::Nsga2;
+pub use prior::Prior;
 pub use random::Random;
 pub use recommend::{RecommendError, Recommendation, Rule, Wish, recommend};
 pub use sampler::{Problem, Sampler};

@@ -1,5 +1,6 @@
 //! Opening the database: the checks before a byte is written, the connection's settings, the migrations.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -20,6 +21,9 @@ const APPLICATION_ID: i64 = 1_886_680_430;
 
 /// How long a statement waits for another process to finish its transaction.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Rows that the connection's thread reads ahead of who takes them: fewer make the two wait for each other.
+const ROWS_AHEAD: usize = 1024;
 
 /// Files up to this size are checked page by page before they are written to: about a second.
 const CHECK_UP_TO_BYTES: u64 = 512 << 20;
@@ -120,9 +124,14 @@ impl Store {
 
     async fn open_within(path: &Path, timeout: Duration) -> Result<Self, StoreError> {
         let path = files::resolve(path)?;
+        if files::look_at(&path)? == Found::Nothing && !files::has_folder(&path) {
+            return Err(StoreError::NoFolder { path });
+        }
+        // Processes take turns from the first look to the last migration: SQLite does not wait for a change of its
+        // journal mode, and two could find the same migration missing.
+        let _turn = take_turn(&path, timeout).await?;
         let version = match files::look_at(&path)? {
             Found::Sqlite => Self::check_before_writing(&path).await?,
-            Found::Nothing if !files::has_folder(&path) => return Err(StoreError::NoFolder { path }),
             Found::Nothing | Found::EmptyFile => 0,
         };
         let options = SqliteConnectOptions::new()
@@ -130,38 +139,37 @@ impl Store {
             .create_if_missing(true)
             .foreign_keys(true)
             .busy_timeout(timeout)
+            .row_buffer_size(ROWS_AHEAD)
             // A commit is on the disk when it returns, so not even a power cut takes a finished trial. It costs
             // milliseconds where trials cost minutes.
             .pragma("synchronous", "full")
             .pragma("temp_store", "memory")
             .pragma("cache_size", "-32000");
-        let store = Self::connect(options, path, None).await?;
+        let store = Self::connect(options, path).await?;
         store.claim().await?;
         if version < newest_schema() {
-            store.migrate(timeout).await?;
+            MIGRATOR.run(&store.pool).await.map_err(|source| StoreError::Migrate {
+                path: store.path.clone(),
+                source,
+            })?;
         }
         Ok(store)
     }
 
-    async fn connect(
-        options: SqliteConnectOptions,
-        path: PathBuf,
-        unchanging: Option<Stamp>,
-    ) -> Result<Self, StoreError> {
-        let pool = SqlitePoolOptions::new()
-            .max_connections(1)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .test_before_acquire(false)
-            .connect_with(options)
-            .await
-            .map_err(|error| StoreError::from_sqlx(&path, error))?;
-        Ok(Self {
+    async fn connect(options: SqliteConnectOptions, path: PathBuf) -> Result<Self, StoreError> {
+        match pool(options).await {
+            Ok(pool) => Ok(Self::new(pool, path, None)),
+            Err(error) => Err(StoreError::from_sqlx(&path, error)),
+        }
+    }
+
+    fn new(pool: SqlitePool, path: PathBuf, taken_as_unchanging: Option<Stamp>) -> Self {
+        Self {
             pool,
             path,
             steps: Mutex::default(),
-            taken_as_unchanging: unchanging,
-        })
+            taken_as_unchanging,
+        }
     }
 
     /// Opens for reading: as unchanging where nobody has the file open, because SQLite otherwise makes the files of the
@@ -171,33 +179,24 @@ impl Store {
         if journal.is_none() {
             return Self::connect_as_unchanging(path).await;
         }
-        let store = Self::connect(reading(&path), path, None).await?;
-        match store.read_something().await {
-            Ok(()) => Ok(store),
+        match readable_pool(reading(&path)).await {
+            Ok(pool) => Ok(Self::new(pool, path, None)),
             // A read-only folder with the log of a process that is gone: without content it can be passed over.
-            Err(error) if cannot_share(&error) && journal == Some(0) => Self::connect_as_unchanging(store.path).await,
-            Err(error) if cannot_share(&error) => Err(StoreError::Unmerged { path: store.path }),
-            Err(error) => Err(store.error(error)),
+            Err(error) if cannot_share(&error) && journal == Some(0) => Self::connect_as_unchanging(path).await,
+            Err(error) if cannot_share(&error) => Err(StoreError::Unmerged { path }),
+            Err(error) => Err(StoreError::from_sqlx(&path, error)),
         }
     }
 
     async fn connect_as_unchanging(path: PathBuf) -> Result<Self, StoreError> {
-        let stamp = files::stamp(&path).map_err(|source| StoreError::Io {
-            path: path.clone(),
-            source,
-        })?;
-        let store = Self::connect(reading(&path).immutable(true), path, Some(stamp)).await?;
-        match store.read_something().await {
-            Ok(()) => Ok(store),
-            Err(error) => Err(store.error(error)),
+        let stamp = match files::stamp(&path) {
+            Ok(stamp) => stamp,
+            Err(source) => return Err(StoreError::Io { path, source }),
+        };
+        match readable_pool(reading(&path).immutable(true)).await {
+            Ok(pool) => Ok(Self::new(pool, path, Some(stamp))),
+            Err(error) => Err(StoreError::from_sqlx(&path, error)),
         }
-    }
-
-    async fn read_something(&self) -> Result<(), sqlx::Error> {
-        sqlx::query_scalar::<_, i64>("select count(*) from sqlite_schema")
-            .fetch_one(&self.pool)
-            .await
-            .map(drop)
     }
 
     /// Reads a file that is about to be written and returns its schema version.
@@ -269,30 +268,54 @@ impl Store {
             .map(drop)
             .map_err(|error| self.error(error))
     }
+}
 
-    /// Runs the migrations that are missing. Two processes that find the same ones missing take turns.
-    async fn migrate(&self, timeout: Duration) -> Result<(), StoreError> {
-        let started = Instant::now();
-        let _turn = loop {
-            let attempt = StudyLock::try_at(&lock_path(&self.path, 0)).map_err(|source| StoreError::Io {
-                path: self.path.clone(),
-                source,
-            })?;
-            match attempt {
-                Attempt::Locked(lock) => break lock,
-                Attempt::HeldBy(_) if started.elapsed() > timeout => {
-                    return Err(StoreError::Locked {
-                        path: self.path.clone(),
-                    });
-                }
-                Attempt::HeldBy(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+/// Waits until no other process opens the database for writing.
+async fn take_turn(path: &Path, timeout: Duration) -> Result<StudyLock, StoreError> {
+    let started = Instant::now();
+    loop {
+        match StudyLock::try_at(&lock_path(path, 0)) {
+            Ok(Attempt::Locked(lock)) => return Ok(lock),
+            Ok(Attempt::HeldBy(_)) if started.elapsed() > timeout => {
+                return Err(StoreError::Locked { path: path.to_owned() });
             }
-        };
-        MIGRATOR.run(&self.pool).await.map_err(|source| StoreError::Migrate {
-            path: self.path.clone(),
-            source,
-        })
+            Ok(Attempt::HeldBy(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+                ) =>
+            {
+                return Err(StoreError::NotWritable { path: path.to_owned() });
+            }
+            Err(source) => {
+                return Err(StoreError::Io {
+                    path: path.to_owned(),
+                    source,
+                });
+            }
+        }
     }
+}
+
+/// A pool of one connection that stays open.
+async fn pool(options: SqliteConnectOptions) -> Result<SqlitePool, sqlx::Error> {
+    SqlitePoolOptions::new()
+        .max_connections(1)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .test_before_acquire(false)
+        .connect_with(options)
+        .await
+}
+
+/// A pool that has read from its file once, as opening alone does not touch it.
+async fn readable_pool(options: SqliteConnectOptions) -> Result<SqlitePool, sqlx::Error> {
+    let pool = pool(options).await?;
+    sqlx::query_scalar::<_, i64>("select count(*) from sqlite_schema")
+        .fetch_one(&pool)
+        .await?;
+    Ok(pool)
 }
 
 /// The version of this program's schema: that of its last migration.
@@ -306,6 +329,7 @@ fn reading(path: &Path) -> SqliteConnectOptions {
         .filename(path)
         .read_only(true)
         .busy_timeout(BUSY_TIMEOUT)
+        .row_buffer_size(ROWS_AHEAD)
         .pragma("query_only", "on")
         // A file from someone else may hold views that call functions: only harmless ones.
         .pragma("trusted_schema", "off")

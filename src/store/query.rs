@@ -1,11 +1,12 @@
 //! Queries of the user's own SQL, on a connection that cannot write.
 
+use std::io;
+
 use futures_util::TryStreamExt;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, Column, Executor, Row, SqlSafeStr, Statement, TypeInfo, ValueRef};
-use std::io;
 
-use super::statement::check_reading;
+use super::statement::{check_reading, writing_word};
 use super::{QueryError, Store, StoreError};
 
 /// One value of a result, of whichever type it has.
@@ -78,7 +79,7 @@ impl Store {
             Some(database) if matches!(code, 1 | 18 | 20 | 25) => database.message().to_owned(),
             Some(_) if code == 8 => {
                 return QueryError::NotReading {
-                    keyword: "writing".to_owned(),
+                    keyword: writing_word(sql),
                 }
                 .into();
             }

@@ -65,6 +65,13 @@ pub(super) fn check_reading(sql: &str) -> Result<(), QueryError> {
     Err(QueryError::NotReading { keyword })
 }
 
+/// The word of a statement that makes it write, where `with` hides it.
+pub(super) fn writing_word(sql: &str) -> String {
+    let words = split(sql).into_iter().flatten().map(str::to_ascii_lowercase);
+    let mut writing = words.filter(|word| ["insert", "update", "delete", "replace"].contains(&word.as_str()));
+    writing.next().unwrap_or_else(|| "writing".to_owned())
+}
+
 /// The words after `pragma`: `[schema .] name [= value | ( value )]`.
 fn is_reading_pragma(words: &[&str]) -> bool {
     let words = match words {
@@ -176,6 +183,15 @@ mod tests {
         ] {
             assert!(refused(sql).starts_with(keyword), "{sql}: {}", refused(sql));
         }
+    }
+
+    #[test]
+    fn the_word_that_writes_is_found_behind_with() {
+        assert_eq!(
+            writing_word("with a as (select 'delete') UPDATE trial set number = 1"),
+            "update"
+        );
+        assert_eq!(writing_word("select 1"), "writing");
     }
 
     #[test]

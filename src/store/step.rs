@@ -3,6 +3,7 @@
 //! A step of a small model takes milliseconds, a commit too: so steps are gathered and written many at a time. A killed
 //! search loses at most the last second of steps of trials that it repeats anyway.
 
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ pub(super) struct StepBuffer {
     waiting: Vec<(TrialId, StepRecord)>,
     /// When the first of them came.
     since: Option<Instant>,
+    /// Rows of the trials that this process runs, so that a step does not ask for it.
+    running: HashMap<(StudyId, TrialNumber), TrialId>,
 }
 
 /// `trial.id`.
@@ -75,7 +78,11 @@ impl Store {
         number: TrialNumber,
         steps: &[StepRecord],
     ) -> Result<(), StoreError> {
-        let trial = self.trial_id(study, number).await?;
+        let known = self.buffer().running.get(&(study, number)).copied();
+        let trial = match known {
+            Some(trial) => trial,
+            None => self.trial_id(study, number).await?,
+        };
         let full = {
             let mut buffer = self.buffer();
             buffer.waiting.extend(steps.iter().map(|step| (trial, *step)));
@@ -176,6 +183,16 @@ impl Store {
     /// Forgets the steps of a trial that wait.
     pub(super) fn drop_waiting_steps(&self, trial: TrialId) {
         self.buffer().waiting.retain(|(of, _)| *of != trial);
+    }
+
+    /// Notes that this process runs a trial.
+    pub(super) fn note_running(&self, study: StudyId, number: TrialNumber, trial: TrialId) {
+        self.buffer().running.insert((study, number), trial);
+    }
+
+    /// Notes that a trial runs no more.
+    pub(super) fn note_ended(&self, study: StudyId, number: TrialNumber) {
+        self.buffer().running.remove(&(study, number));
     }
 
     /// Writes steps within a transaction.

@@ -31,10 +31,10 @@ impl Store {
         study: StudyId,
         number: TrialNumber,
         params: &Params,
-        recipe: Option<&Recipe>,
+        recipe: &Recipe,
     ) -> Result<u64, StoreError> {
-        let recipe = recipe.map(serde_json::to_string).transpose();
-        let recipe = recipe.map_err(|source| StoreError::Unwritable { what: "recipe", source })?;
+        let recipe =
+            serde_json::to_string(recipe).map_err(|source| StoreError::Unwritable { what: "recipe", source })?;
         let mut transaction = self.begin().await?;
         let found: Option<(i64, String)> =
             sqlx::query_as("select id, state from trial where study_id = ? and number = ?")
@@ -51,14 +51,12 @@ impl Store {
             });
         }
         let (id, attempt) = match found {
-            None => {
-                self.insert_trial(&mut transaction, study, number, recipe.as_deref())
-                    .await?
-            }
+            None => self.insert_trial(&mut transaction, study, number, recipe.as_deref()).await?,
             Some((id, _)) => self.restart_trial(&mut transaction, id, recipe.as_deref()).await?,
         };
         self.replace_params(&mut transaction, id, number, params).await?;
         transaction.commit().await.map_err(|error| self.error(error))?;
+        self.note_running(study, number, TrialId(id));
         Ok(to_u64(attempt))
     }
 
@@ -112,7 +110,9 @@ impl Store {
         if let Some(metrics) = state.metrics() {
             self.insert_metrics(&mut transaction, id, metrics).await?;
         }
-        transaction.commit().await.map_err(|error| self.error(error))
+        transaction.commit().await.map_err(|error| self.error(error))?;
+        self.note_ended(study, number);
+        Ok(())
     }
 
     /// Hands a running trial back, as if the search had been killed: it waits to be repeated. For a search that is asked
@@ -127,7 +127,9 @@ impl Store {
         if self.hand_back(&mut transaction, id).await? == 0 {
             return Err(self.not_running(&mut transaction, id, number, "waiting").await?);
         }
-        transaction.commit().await.map_err(|error| self.error(error))
+        transaction.commit().await.map_err(|error| self.error(error))?;
+        self.note_ended(study, number);
+        Ok(())
     }
 
     /// Wall-clock seconds of all finished trials of a study.

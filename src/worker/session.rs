@@ -3,16 +3,15 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::trial::{Interruption, TrialRun};
 use super::{Task, TrialEvent, TrialRequest};
-use crate::profile::HostMemory;
+use crate::profile::{DeviceMemory, HostMemory};
 use crate::recipe::{DataSettings, Precision, Recipe};
 use crate::study::{FailReason, Metrics, Phase, TrialState};
-use crate::train::data::PreparedData;
+use crate::train::data::{PreparedData, cache_folder};
 use crate::train::hub::ModelFiles;
 use crate::train::tokenizer::Tokenizer;
 use crate::train::{BaseModel, device};
@@ -43,6 +42,9 @@ struct DataKey {
 pub(super) struct Loaded {
     pub(super) base: Arc<BaseModel>,
     pub(super) data: Arc<PreparedData>,
+    pub(super) memory: DeviceMemory,
+    /// Bytes of the device that others than the engine held before it.
+    pub(super) beside_bytes: u64,
     pub(super) seconds: f64,
 }
 
@@ -135,13 +137,18 @@ impl Session {
                 data
             }
         };
+        let device = match &self.base {
+            Some((_, base)) => base.device().clone(),
+            None => device::open(device::default_name()).map_err(invalid)?,
+        };
+        let memory = DeviceMemory::of(&device).map_err(invalid)?;
         // What the process holds beside the engine is no part of the trial's memory.
-        let beside = HostMemory::in_use_bytes() - self.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64);
-        HostMemory::set_limit(memory_limit_bytes.map(|limit| limit.saturating_add(beside)));
+        let held = self.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64);
+        let beside_bytes = memory.in_use_bytes().saturating_sub(held);
+        memory.set_limit(memory_limit_bytes.map(|limit| limit.saturating_add(beside_bytes)));
         let base = match &self.base {
             Some((_, base)) => base.clone(),
             None => {
-                let device = device::open(device::default_name()).map_err(invalid)?;
                 let base = BaseModel::load(&files.folder, recipe.precision, &device).map_err(invalid)?;
                 let base = Arc::new(base);
                 self.base = Some((base_key, base.clone()));
@@ -151,6 +158,8 @@ impl Session {
         Ok(Loaded {
             base,
             data,
+            memory,
+            beside_bytes,
             seconds: started.elapsed().as_secs_f64(),
         })
     }
@@ -165,19 +174,6 @@ fn prepare(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, Interrup
         tracing::warn!("{warning}");
     }
     Ok(prepared)
-}
-
-/// Where tokenised data is kept: `PEFT_TUNE_CACHE`, else `peft-tune` in the user's cache folder; nowhere if there is
-/// none.
-fn cache_folder() -> Option<PathBuf> {
-    let from_env = |name: &str| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    from_env("PEFT_TUNE_CACHE")
-        .or_else(|| from_env("XDG_CACHE_HOME").map(|folder| folder.join("peft-tune")))
-        .or_else(|| from_env("HOME").map(|folder| folder.join(".cache").join("peft-tune")))
 }
 
 /// Input that no setting can mend: the trial is invalid, with the whole chain of causes as its reason.

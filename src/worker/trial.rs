@@ -5,7 +5,7 @@
 //! | `throughput` | tokens/s | median over the measured steps; `throughput_spread` and `throughput_interval` are relative |
 //! | `peak_memory` | bytes | highest engine bytes in use (weights included) over the worst-case step and the measured ones |
 //! | `base_memory_bytes` | bytes | the base weights' part of it |
-//! | `resident_memory_bytes` | bytes | highest resident set size of the whole process |
+//! | `reserved_memory_bytes` | bytes | highest resident set size of the whole process on the CPU, pool size on a GPU |
 //! | `step_s`, `data_s`, `forward_s`, `backward_s`, `optimizer_s` | s | medians over the measured steps |
 //! | `warmup_steps`, `measured_steps` | 1 | steps of the profile phase |
 //! | `loss`, `accuracy` | nats, 1 | on the held-out set after the training phase |
@@ -18,7 +18,7 @@ use std::time::Instant;
 use super::session::{Loaded, invalid};
 use super::{TrialEvent, TrialRequest};
 use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
-use crate::profile::{HostMemory, Throughput, WarmupDetector, median, peak_resident_bytes, reset_peak_resident};
+use crate::profile::{Throughput, WarmupDetector, median};
 use crate::recipe::Recipe;
 use crate::study::{FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialPlan};
 use crate::train::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
@@ -78,10 +78,8 @@ impl TrialRun<'_> {
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
-        let base_bytes = self.loaded.base.bytes() as u64;
-        let beside = HostMemory::in_use_bytes().saturating_sub(base_bytes);
-        HostMemory::reset_peak();
-        reset_peak_resident();
+        let (memory, beside) = (&self.loaded.memory, self.loaded.beside_bytes);
+        memory.reset_peak();
         let source = Arc::new(self.source()?);
         let mut run = self.start(&source, plan.max_warmup_steps + plan.steps)?;
         // Rows differ in length, so a few steps may miss the longest ones, which decide whether the training fits.
@@ -101,10 +99,10 @@ impl TrialRun<'_> {
             }
         }
         metrics.insert("warmup_steps", f64::from(warmup_steps));
-        metrics.insert(PEAK_MEMORY, HostMemory::peak_bytes().saturating_sub(beside) as f64);
-        metrics.insert("base_memory_bytes", base_bytes as f64);
-        if let Some(resident) = peak_resident_bytes() {
-            metrics.insert("resident_memory_bytes", resident as f64);
+        metrics.insert(PEAK_MEMORY, memory.peak_bytes().saturating_sub(beside) as f64);
+        metrics.insert("base_memory_bytes", self.loaded.base.bytes() as f64);
+        if let Some(reserved) = memory.peak_reserved_bytes() {
+            metrics.insert("reserved_memory_bytes", reserved as f64);
         }
         keep_times(&events, metrics);
         Ok(())
@@ -179,6 +177,7 @@ impl TrialRun<'_> {
         event.seconds.data = data;
         event.seconds.total += data;
         run.check_divergence(&event)?;
+        self.check_memory(phase)?;
         emit(TrialEvent::Step {
             number: self.request.number,
             phase,
@@ -192,6 +191,20 @@ impl TrialRun<'_> {
             return Err(Interruption::Failed(FailReason::TimedOut { phase, after_s }));
         }
         Ok(event)
+    }
+
+    /// Fails where the device has no hard limit of its own and the trial went above the one it was given.
+    fn check_memory(&self, phase: Phase) -> Result<(), Interruption> {
+        let peak = self.loaded.memory.peak_bytes().saturating_sub(self.loaded.beside_bytes);
+        match self.request.memory_limit_bytes {
+            Some(limit) if peak > limit => Err(Interruption::Failed(FailReason::OutOfMemory {
+                phase,
+                in_use_bytes: Some(peak),
+                requested_bytes: None,
+                limit_bytes: Some(limit),
+            })),
+            _ => Ok(()),
+        }
     }
 
     fn source(&self) -> Result<BatchSource, Interruption> {

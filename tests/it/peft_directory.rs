@@ -98,6 +98,48 @@ fn what_peft_wrote_fits_the_plan_of_its_settings_bit_for_bit() {
 }
 
 #[test]
+fn biases_and_targets_of_an_expression_fit_their_plan() {
+    // The shape of the model in `tests/golden/peft_bias/make.py`.
+    let mut base = BaseShape {
+        layers: 2,
+        ..Default::default()
+    };
+    for layer in 0..2 {
+        for (name, outputs, bias) in [
+            ("q_proj", 16, true),
+            ("k_proj", 8, true),
+            ("v_proj", 8, true),
+            ("o_proj", 16, false),
+        ] {
+            base.linears.push(LinearShape {
+                name: format!("model.layers.{layer}.self_attn.{name}"),
+                inputs: 16,
+                outputs,
+                bias,
+            });
+        }
+    }
+    for (name, slots) in [("all", 10), ("lora_only", 10), ("expression", 12)] {
+        let saved = SavedAdapter::read(&golden("peft_bias").join(name)).unwrap();
+        let plan = AdapterPlan::new(&saved.config.settings, &base).unwrap();
+        let parameters = parameters(&plan);
+        saved
+            .load_into(&parameters)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(parameters.layout.slots().len(), slots, "{name}");
+        for (index, slot) in parameters.layout.slots().iter().enumerate() {
+            let expected = saved.tensor(&slot.name).unwrap();
+            assert_eq!(
+                bits(&parameters.value(index).unwrap()),
+                bits(&expected),
+                "{name} {}",
+                slot.name
+            );
+        }
+    }
+}
+
+#[test]
 fn pissa_starts_where_pefts_does() {
     let saved = SavedAdapter::read(&golden("ref_variants/pissa")).unwrap();
     let plan = AdapterPlan::new(&saved.config.settings, &llama()).unwrap();

@@ -4,7 +4,7 @@ mod document;
 mod files;
 mod front;
 mod killed;
-mod round_trip;
+pub mod round_trip;
 
 use peft_tune::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
 use peft_tune::recipe::{DataSettings, Recipe, TargetModules};
@@ -58,7 +58,7 @@ async fn a_study_is_resumed_with_its_trials() {
     let study = store.begin_study(&record).await.unwrap();
     assert!(!study.resumed && study.to_repeat.is_empty());
     let attempt = store
-        .start_trial(study.id, TrialNumber(0), &params, &recipe())
+        .start_trial(study.id, TrialNumber(0), &params, Some(&recipe()))
         .await
         .unwrap();
     assert_eq!(attempt, 1);
@@ -78,7 +78,7 @@ async fn a_study_is_resumed_with_its_trials() {
         (&trials[0].params, &trials[0].state),
         (&params, &complete(10.0, 20.0, 2.0))
     );
-    let again = store.start_trial(study.id, TrialNumber(0), &params, &recipe()).await;
+    let again = store.start_trial(study.id, TrialNumber(0), &params, Some(&recipe())).await;
     assert!(matches!(again, Err(StoreError::WrongState { .. })), "{again:?}");
     store.close().await.unwrap();
 }
@@ -137,7 +137,7 @@ async fn a_running_trial_of_a_search_that_is_gone_is_handed_back_without_its_ste
         let store = Store::open(&path).await.unwrap();
         let study = store.begin_study(&record).await.unwrap();
         store
-            .start_trial(study.id, number, &Params::new(), &recipe())
+            .start_trial(study.id, number, &Params::new(), Some(&recipe()))
             .await
             .unwrap();
         store.record_step(study.id, number, round_trip::step(1)).await.unwrap();
@@ -151,7 +151,7 @@ async fn a_running_trial_of_a_search_that_is_gone_is_handed_back_without_its_ste
     assert!(store.trial(study.id, number).await.unwrap().phases.is_empty());
     assert_eq!(
         store
-            .start_trial(study.id, number, &Params::new(), &recipe())
+            .start_trial(study.id, number, &Params::new(), Some(&recipe()))
             .await
             .unwrap(),
         2

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 
-use peft_tune::search::{Problem, Sampler, SamplerKind};
+use peft_tune::search::{Problem, Sampler};
 use peft_tune::space::{ReadOptions, Study, StudyFile};
 use peft_tune::store::{OpenStudy, Store, StudyRecord};
 use peft_tune::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
@@ -53,8 +53,7 @@ fn sampler(study: &Study) -> Box<dyn Sampler> {
         objectives: study.objectives.clone(),
         constraints: study.constraints.clone(),
     };
-    let kind: SamplerKind = study.sampler.kind.name().parse().unwrap();
-    kind.build(&problem, study.seed).unwrap()
+    peft_tune::search::build(study.sampler.kind, &problem, study.seed).unwrap()
 }
 
 /// What a trial of the request's recipe measures: only the phases that it was asked to run.

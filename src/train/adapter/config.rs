@@ -1,6 +1,6 @@
 //! `adapter_config.json` as PEFT 0.21 writes and reads it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::recipe::{AdapterBias, AdapterInit, AdapterSettings, TargetModules, TargetPreset};
 
 use super::error::AdapterError;
+use super::pattern::from_file;
 use super::shape::last_component;
 
 /// Keys of a PEFT configuration that change what the adapter computes and that this engine does not have. They must be
@@ -121,19 +122,8 @@ impl PeftConfig {
             init: fields.init()?,
             bias: fields.or("bias", "`none`, `lora_only` or `all`", AdapterBias::None, as_bias)?,
             lora_bias: fields.or("lora_bias", "true or false", false, Value::as_bool)?,
-            rank_pattern: fields.or(
-                "rank_pattern",
-                "names with whole numbers",
-                Default::default(),
-                |value| {
-                    let pairs = value.as_object()?.iter();
-                    pairs.map(|(key, rank)| Some((key.clone(), as_usize(rank)?))).collect()
-                },
-            )?,
-            alpha_pattern: fields.or("alpha_pattern", "names with numbers", Default::default(), |value| {
-                let pairs = value.as_object()?.iter();
-                pairs.map(|(key, alpha)| Some((key.clone(), alpha.as_f64()?))).collect()
-            })?,
+            rank_pattern: fields.patterns("rank_pattern", "names with whole numbers", modules, as_usize)?,
+            alpha_pattern: fields.patterns("alpha_pattern", "names with numbers", modules, Value::as_f64)?,
             layers_to_transform: fields.or("layers_to_transform", "a layer or a list of layers", None, as_layers)?,
             modules_to_save: fields.or("modules_to_save", "a list of names", Vec::new(), as_names)?,
             adapter_init: None,
@@ -175,6 +165,22 @@ impl Fields<'_> {
             None | Some(Value::Null) => Ok(default),
             Some(_) => self.required(key, expected, convert),
         }
+    }
+
+    fn patterns<V: Copy + PartialEq>(
+        &self,
+        key: &'static str,
+        expected: &'static str,
+        modules: &[String],
+        convert: impl Fn(&Value) -> Option<V>,
+    ) -> Result<BTreeMap<String, V>, AdapterError> {
+        let entries: Vec<(String, V)> = self.or(key, expected, Vec::new(), |value| {
+            let pairs = value.as_object()?.iter();
+            pairs
+                .map(|(name, value)| Some((name.clone(), convert(value)?)))
+                .collect()
+        })?;
+        from_file(key, &entries, modules)
     }
 
     fn check_supported(&self) -> Result<(), AdapterError> {
@@ -300,8 +306,6 @@ fn as_names(value: &Value) -> Option<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     fn read(change: impl Fn(&mut Map<String, Value>)) -> Result<PeftConfig, AdapterError> {
@@ -342,7 +346,11 @@ mod tests {
             settings,
         };
         let text = config.to_json(&[]);
-        assert_eq!(PeftConfig::from_json(&text, Path::new("c.json"), &[]).unwrap(), config);
+        let modules = ["layers.0.k_proj".to_owned(), "layers.0.q_proj".to_owned()];
+        assert_eq!(
+            PeftConfig::from_json(&text, Path::new("c.json"), &modules).unwrap(),
+            config
+        );
     }
 
     #[test]

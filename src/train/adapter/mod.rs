@@ -12,11 +12,13 @@ mod plan;
 mod saved;
 mod shape;
 mod target;
+mod whole;
 
 pub use config::PeftConfig;
 pub use error::AdapterError;
 pub use init::fill;
 pub use pissa::{Pissa, fill_pissa};
-pub use plan::{AdaptedLinear, AdapterPlan, AdapterSlots, LinearSlots, WholeParameter};
+pub use plan::{AdaptedLinear, AdapterPlan, AdapterSlots, LinearSlots};
 pub use saved::{SavedAdapter, write};
 pub use shape::{BaseShape, LinearShape, ParameterShape};
+pub use whole::WholeParameter;

@@ -15,10 +15,13 @@ use crate::train::Parameters;
 use super::config::PeftConfig;
 use super::error::AdapterError;
 use super::init::set;
-use super::plan::{AdapterPlan, PREFIX};
+use super::plan::AdapterPlan;
+use super::whole::PREFIX;
 
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
+const MAGNITUDE: &str = ".lora_magnitude_vector";
+const MAGNITUDE_WEIGHT: &str = ".lora_magnitude_vector.weight";
 
 /// Shape and F32 values by PEFT's tensor name.
 type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
@@ -187,7 +190,11 @@ fn read_tensors(path: &Path, bytes: &[u8]) -> Result<Tensors, AdapterError> {
                 name: name.to_owned(),
             });
         }
-        tensors.insert(name.to_owned(), (view.shape().to_vec(), values));
+        // PEFT's modules call a magnitude `lora_magnitude_vector.weight`; its files have the short form.
+        let name = name
+            .strip_suffix(MAGNITUDE_WEIGHT)
+            .map_or(name.to_owned(), |head| format!("{head}{MAGNITUDE}"));
+        tensors.insert(name, (view.shape().to_vec(), values));
     }
     Ok(tensors)
 }

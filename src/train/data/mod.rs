@@ -12,6 +12,7 @@
 mod answers;
 mod batch;
 mod cache;
+mod cache_folder;
 mod columns;
 mod documents;
 mod encode;
@@ -32,6 +33,7 @@ mod tokens;
 mod warning;
 
 pub use batch::{Document, IGNORE, MicroBatch};
+pub use cache_folder::cache_folder;
 pub use documents::{DocumentSet, DocumentView, Statistics};
 pub use error::DataError;
 pub use place::{Place, Unit};

@@ -7,7 +7,8 @@ use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 
 use super::HubError;
-use super::files::{Part, WEIGHTS, WEIGHTS_INDEX, shards_of};
+use super::files::{Part, WEIGHTS, WEIGHTS_INDEX};
+use super::index::shards_of;
 use super::settings::HubSettings;
 
 /// Watches downloads. The defaults watch nothing.
@@ -91,9 +92,13 @@ impl HubModel<'_> {
             return Ok(());
         }
         tracing::info!(id = self.id, file, "downloading");
+        let progress = Forward {
+            observer,
+            has_started: false,
+        };
         commit
             .repo
-            .download_with_progress(file, Forward(observer))
+            .download_with_progress(file, progress)
             .map_err(|source| self.error(file, source))?;
         Ok(())
     }
@@ -131,19 +136,24 @@ fn http_status(error: &ApiError) -> Option<u16> {
     status.get(..3)?.parse().ok()
 }
 
-/// Hands `hf-hub`'s progress on.
-struct Forward<'a>(&'a mut dyn DownloadObserver);
+/// Hands `hf-hub`'s progress on. It announces a file once more whenever the transfer begins or goes on.
+struct Forward<'a> {
+    observer: &'a mut dyn DownloadObserver,
+    has_started: bool,
+}
 
 impl Progress for Forward<'_> {
     fn init(&mut self, size: usize, filename: &str) {
-        self.0.started(filename, size as u64);
+        if !std::mem::replace(&mut self.has_started, true) {
+            self.observer.started(filename, size as u64);
+        }
     }
 
     fn update(&mut self, size: usize) {
-        self.0.received(size as u64);
+        self.observer.received(size as u64);
     }
 
     fn finish(&mut self) {
-        self.0.finished();
+        self.observer.finished();
     }
 }

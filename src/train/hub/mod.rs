@@ -6,6 +6,8 @@
 mod download;
 mod error;
 mod files;
+mod index;
+mod name;
 mod settings;
 
 pub use download::DownloadObserver;

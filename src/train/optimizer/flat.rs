@@ -18,6 +18,46 @@ pub(super) fn with_f32_mut<R>(tensor: &Tensor, change: impl FnOnce(&mut [f32]) -
     })
 }
 
+/// [`with_f32_mut`] for several tensors at once.
+///
+/// # Errors
+/// As there.
+pub(super) fn with_f32_muts<const N: usize, R>(
+    tensors: &[Tensor; N],
+    change: impl FnOnce([&mut [f32]; N]) -> Result<R>,
+) -> Result<R> {
+    open(tensors, Vec::with_capacity(N), Box::new(change))
+}
+
+/// What is done with N slices; boxed, or the recursion of [`open`] would make ever new types.
+type Change<'a, const N: usize, R> = Box<dyn FnOnce([&mut [f32]; N]) -> Result<R> + 'a>;
+
+/// Opens one tensor after the other and hands on what is open.
+fn open<const N: usize, R>(tensors: &[Tensor], opened: Vec<&mut [f32]>, change: Change<'_, N, R>) -> Result<R> {
+    let Some((first, rest)) = tensors.split_first() else {
+        return match opened.try_into() {
+            Ok(opened) => change(opened),
+            Err(_) => bail!("expected one slice for each tensor"),
+        };
+    };
+    with_f32_mut(first, |slice| {
+        let mut opened: Vec<&mut [f32]> = opened;
+        opened.push(slice);
+        open(rest, opened, change)
+    })
+}
+
+/// Hands the elements of a contiguous U8 tensor on the CPU to `change`, which may alter them.
+///
+/// # Errors
+/// As [`with_f32_mut`].
+pub(super) fn with_u8_mut<R>(tensor: &Tensor, change: impl FnOnce(&mut [u8]) -> Result<R>) -> Result<R> {
+    with_mut(tensor, |storage, layout| match storage {
+        CpuStorage::U8(values) => change(&mut values[bounds(layout)?]),
+        _ => bail!("expected a U8 tensor, got {:?}", layout.shape()),
+    })
+}
+
 /// Hands the elements of a contiguous F32 tensor on the CPU to `read`.
 ///
 /// # Errors

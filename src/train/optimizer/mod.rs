@@ -1,12 +1,17 @@
 //! The optimizer: one pass over the flat parameter buffers, the learning-rate schedule and gradient clipping.
 
+mod adafactor;
 mod adamw;
 mod flat;
 mod group;
+mod lion;
+mod muon;
 mod norm;
 mod rule;
 mod schedule;
 mod sgd;
+mod states_8bit;
+mod states_f32;
 mod update;
 
 pub use norm::{clip, global_norm};

@@ -2,6 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
+use super::group::Group;
 use crate::train::Parameters;
 
 /// When and how far one update goes.
@@ -10,6 +11,13 @@ pub(super) struct Step {
     /// Number of this update, from 1.
     pub number: u64,
     pub learning_rate: f64,
+}
+
+impl Step {
+    /// Learning rate of a group.
+    pub fn rate(&self, group: &Group) -> f64 {
+        self.learning_rate * group.rate_ratio
+    }
 }
 
 /// Changes parameters by their gradients, in two forms that agree up to rounding. Both update `parameters.values` in
@@ -22,5 +30,29 @@ pub(super) trait UpdateRule: Send {
     fn update_plain(&self, parameters: &Parameters, step: Step) -> Result<()>;
 
     /// The rule's state: one-dimensional tensors by name, not copies. Whoever writes into them restores the state.
-    fn state(&self) -> Vec<(&'static str, Tensor)>;
+    fn state(&self) -> Vec<(String, Tensor)>;
+}
+
+/// A rule that looks at one element and its N states at a time: how these are stored is not its business.
+pub(super) trait ElementRule<const N: usize>: Send + Sync {
+    /// What an update takes besides the element, the same for a whole group.
+    type Factors: Copy + Send + Sync;
+
+    /// Names of the states.
+    const STATES: [&'static str; N];
+    /// Whether a state can be negative.
+    const SIGNED: [bool; N];
+
+    fn factors(&self, group: &Group, step: Step) -> Self::Factors;
+
+    /// Updates `value` and returns the new states.
+    fn apply(factors: &Self::Factors, value: &mut f32, gradient: f32, states: [f32; N]) -> [f32; N];
+
+    /// [`apply`](Self::apply) in plain tensor ops: returns the new value and states.
+    fn apply_plain(
+        factors: &Self::Factors,
+        value: &Tensor,
+        gradient: &Tensor,
+        states: &[Tensor; N],
+    ) -> Result<(Tensor, [Tensor; N])>;
 }

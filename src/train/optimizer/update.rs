@@ -5,9 +5,15 @@ use candle_core::{DType, Device, Result, Tensor};
 use crate::recipe::{OptimizerKind, OptimizerSettings};
 use crate::train::{ParameterLayout, Parameters};
 
+use super::adafactor::Adafactor;
 use super::adamw::AdamW;
+use super::group;
+use super::lion::Lion;
+use super::muon::Muon;
 use super::rule::{Step, UpdateRule};
-use super::sgd::Sgd;
+use super::sgd::{Momentum, Sgd};
+use super::states_8bit::States8bit;
+use super::states_f32::StatesF32;
 
 /// Name of the step count among the state tensors.
 const STEPS: &str = "steps";
@@ -44,10 +50,19 @@ impl Optimizer {
     /// # Errors
     /// Those of candle, out of memory included.
     pub fn new(settings: &OptimizerSettings, layout: &ParameterLayout, device: &Device) -> Result<Self> {
+        let merged = || group::merged(layout, settings);
+        let of_slots = || group::of_slots(layout, settings);
         let rule: Box<dyn UpdateRule> = match settings.kind {
-            OptimizerKind::AdamW => Box::new(AdamW::new(settings, layout, device)?),
-            OptimizerKind::Sgd => Box::new(Sgd::new(settings, layout, device)?),
-            kind => candle_core::bail!("optimizer {kind:?} is not supported"),
+            OptimizerKind::AdamW => Box::new(StatesF32::new(AdamW::new(settings), merged(), device)?),
+            OptimizerKind::PagedAdamW => Box::new(StatesF32::new(AdamW::new(settings), merged(), &Device::Cpu)?),
+            OptimizerKind::AdamW8bit => Box::new(States8bit::new(AdamW::new(settings), of_slots(), device)?),
+            OptimizerKind::PagedAdamW8bit => Box::new(States8bit::new(AdamW::new(settings), of_slots(), &Device::Cpu)?),
+            OptimizerKind::Lion => Box::new(StatesF32::new(Lion::new(settings), merged(), device)?),
+            OptimizerKind::Lion8bit => Box::new(States8bit::new(Lion::new(settings), of_slots(), device)?),
+            OptimizerKind::Sgd if settings.momentum == 0.0 => Box::new(StatesF32::new(Sgd, merged(), device)?),
+            OptimizerKind::Sgd => Box::new(StatesF32::new(Momentum::new(settings), merged(), device)?),
+            OptimizerKind::Adafactor => Box::new(Adafactor::new(settings, layout, device)?),
+            OptimizerKind::Muon => Box::new(Muon::new(settings, layout, device)?),
         };
         Ok(Self { rule, steps: 0 })
     }
@@ -88,7 +103,7 @@ impl Optimizer {
         let mut state = vec![(STEPS.to_owned(), Tensor::new(&[self.steps as i64], &Device::Cpu)?)];
         for (name, tensor) in self.rule.state() {
             // `copy` first: on the CPU, `to_device` would hand out the live buffer.
-            state.push((name.to_owned(), tensor.copy()?.to_device(&Device::Cpu)?));
+            state.push((name, tensor.copy()?.to_device(&Device::Cpu)?));
         }
         Ok(state)
     }
@@ -106,8 +121,8 @@ impl Optimizer {
         };
         let mut pairs = Vec::new();
         for (name, live) in self.rule.state() {
-            let saved = find(name)?;
-            check_same_kind(name, saved, &live)?;
+            let saved = find(&name)?;
+            check_same_kind(&name, saved, &live)?;
             pairs.push((saved, live));
         }
         let steps = find(STEPS)?;
@@ -139,7 +154,17 @@ mod tests {
     use super::*;
     use crate::train::ParameterKind;
 
-    const KINDS: [OptimizerKind; 2] = [OptimizerKind::AdamW, OptimizerKind::Sgd];
+    const KINDS: [OptimizerKind; 9] = [
+        OptimizerKind::AdamW,
+        OptimizerKind::Sgd,
+        OptimizerKind::AdamW8bit,
+        OptimizerKind::PagedAdamW,
+        OptimizerKind::PagedAdamW8bit,
+        OptimizerKind::Lion,
+        OptimizerKind::Lion8bit,
+        OptimizerKind::Adafactor,
+        OptimizerKind::Muon,
+    ];
 
     /// Parameters of every kind with values and gradients that a formula gives.
     fn parameters() -> Parameters {
@@ -200,7 +225,15 @@ mod tests {
                 .max_all()
                 .unwrap();
             let difference = difference.to_scalar::<f32>().unwrap();
-            assert!(difference < 1e-6, "{kind:?}: {difference:e}");
+            // A state near the bound of two 8-bit codes may take the other one.
+            let is_coded = matches!(
+                kind,
+                OptimizerKind::AdamW8bit | OptimizerKind::PagedAdamW8bit | OptimizerKind::Lion8bit
+            );
+            assert!(
+                difference < if is_coded { 1e-4 } else { 1e-6 },
+                "{kind:?}: {difference:e}"
+            );
         }
     }
 

@@ -25,9 +25,9 @@ pub(super) fn to_rows(weight: &Tensor) -> std::result::Result<(usize, usize, Vec
         .to_dtype(DType::F32)?
         .flatten_all()?
         .to_vec1()?;
-    let bad = values.par_iter().position_first(|value| !value.is_finite());
-    match bad {
-        Some(index) => Err(QuantError::NotFinite { row: index / inputs }),
+    let is_finite = |values: &[f32]| values.iter().fold(true, |all, value| all & value.is_finite());
+    match values.par_chunks(inputs).position_first(|row| !is_finite(row)) {
+        Some(row) => Err(QuantError::NotFinite { row }),
         None => Ok((outputs, inputs, values)),
     }
 }

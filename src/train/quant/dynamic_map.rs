@@ -13,7 +13,8 @@ pub struct DynamicMap {
     values: [f32; 256],
     /// Midpoints between neighbours; the last is infinite.
     bounds: [f32; 256],
-    first_positive: usize,
+    /// Code of the lowest value whose upper sixteen bits are the index. No such range of values holds two bounds.
+    by_upper_half: Vec<u8>,
 }
 
 static SIGNED: LazyLock<DynamicMap> = LazyLock::new(|| DynamicMap::new(true));
@@ -50,11 +51,16 @@ impl DynamicMap {
         for (bound, pair) in bounds.iter_mut().zip(values.windows(2)) {
             *bound = (pair[0] + pair[1]) / 2.0;
         }
-        let first_positive = values.partition_point(|value| *value <= 0.0);
+        let lowest = |upper: u32| {
+            // Below zero, a longer mantissa is a lower value.
+            let is_negative = upper >> 15 == 1;
+            f32::from_bits(upper << 16 | if is_negative { 0xffff } else { 0 })
+        };
+        let code = |value: f32| bounds.partition_point(|bound| *bound < value).min(255) as u8;
         Self {
             values,
             bounds,
-            first_positive,
+            by_upper_half: (0..1 << 16).map(|upper| code(lowest(upper))).collect(),
         }
     }
 
@@ -70,18 +76,14 @@ impl DynamicMap {
 
     /// Code of zero.
     pub fn zero(&self) -> u8 {
-        (self.first_positive - 1) as u8
+        self.values.partition_point(|value| *value < 0.0) as u8
     }
 
     /// Code of the value nearest to `value`; the lower one of two equally near.
     #[inline]
     pub fn nearest(&self, value: f32) -> u8 {
-        // Eight halvings without a branch on data.
-        let mut code = 0usize;
-        for step in [128, 64, 32, 16, 8, 4, 2, 1] {
-            code += if value > self.bounds[code + step - 1] { step } else { 0 };
-        }
-        code as u8
+        let code = self.by_upper_half[(value.to_bits() >> 16) as usize];
+        code + u8::from(value > self.bounds[usize::from(code)])
     }
 
     /// As [`nearest`](Self::nearest) after rounding `value` to the nearest of 65536 equal steps of [-1, 1]: what
@@ -123,8 +125,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_value_is_nearer(value in -1.0f32..=1.0) {
-            let map = DynamicMap::signed();
+        fn no_value_is_nearer(bits in any::<u32>(), signed in any::<bool>()) {
+            // Any float in [-1, 1], the tiny ones as often as the large ones.
+            let value = f32::from_bits(bits);
+            prop_assume!(value.abs() <= 1.0 && (signed || value >= 0.0));
+            let map = if signed { DynamicMap::signed() } else { DynamicMap::unsigned() };
             let distance = |code: u8| (map.values[code as usize] - value).abs();
             let least = (0..=255).map(distance).fold(f32::INFINITY, f32::min);
             prop_assert_eq!(distance(map.nearest(value)), least);

@@ -3,8 +3,17 @@
 use candle_core::WithDType;
 use half::{bf16, f16};
 
-/// A float that a quantised weight can be widened to.
-pub trait Element: WithDType + Send + Sync {
+mod sealed {
+    /// Keeps [`Element`](super::Element) to the three types whose layout the inner loops know.
+    pub trait Sealed {}
+
+    impl Sealed for f32 {}
+    impl Sealed for half::bf16 {}
+    impl Sealed for half::f16 {}
+}
+
+/// A float that a quantised weight can be widened to: F32, BF16 or F16.
+pub trait Element: WithDType + Send + Sync + sealed::Sealed {
     /// Rounds to nearest, ties to even. `value` is finite.
     fn round(value: f32) -> Self;
 }

@@ -21,7 +21,9 @@ use super::quantised::Quantised;
 /// Elements of a block when weights are quantised here.
 const BLOCK: usize = 64;
 /// Added to a code to store it in a U8.
-const BIAS: i16 = 128;
+const BIAS: u8 = 128;
+/// 1.5 * 2^23
+const ROUNDER: f32 = 12_582_912.0;
 
 /// A weight (out, in) of 8-bit codes.
 #[derive(Clone, Debug)]
@@ -144,7 +146,10 @@ fn quantize_block(block: &[f32], codes: &mut [u8]) -> f32 {
     let constant = absmax(block);
     let factor = if constant > 0.0 { 127.0 / constant } else { 0.0 };
     for (code, value) in codes.iter_mut().zip(block) {
-        *code = ((value * factor).round_ties_even() as i16 + BIAS) as u8;
+        // Added to 1.5 * 2^23, a number below 2^22 is rounded to an integer, ties to even, in the low bits. The
+        // library's function is a call for each element on processors without a rounding instruction.
+        let rounded = (value * factor + ROUNDER).to_bits().wrapping_sub(ROUNDER.to_bits());
+        *code = rounded.wrapping_add(u32::from(BIAS)) as u8;
     }
     constant
 }

@@ -17,7 +17,7 @@ use super::blocks::{CHUNK, absmax, to_rows, with_slice};
 use super::dynamic_map::DynamicMap;
 use super::element::Element;
 use super::error::QuantError;
-use super::expand::{PairTable, nf4_block, pair_table};
+use super::expand::{Nf4Table, nf4_block};
 use super::quantised::Quantised;
 
 /// Elements of a block when weights are quantised here.
@@ -45,7 +45,7 @@ pub(super) const VALUES: [f32; 16] = [
     1.0,
 ];
 
-static PAIRS: PairTable = pair_table(&VALUES);
+pub(super) static TABLE: Nf4Table = Nf4Table::new(VALUES);
 
 /// A weight (out, in) of 4-bit codes.
 #[derive(Clone, Debug)]
@@ -169,7 +169,7 @@ impl Quantised for Nf4 {
 
     fn rows_plain(&self, rows: Range<usize>, dtype: DType) -> Result<Tensor> {
         let (device, elements) = (self.device(), self.outputs * self.inputs);
-        let pairs = Tensor::from_slice(PAIRS.as_flattened(), (256, 2), device)?;
+        let pairs = Tensor::from_slice(TABLE.pairs.as_flattened(), (256, 2), device)?;
         // candle takes the largest value of an index dtype as "no index": 255 in a U8 would select zeros.
         let packed = self.packed.to_dtype(DType::U32)?;
         let values = pairs.index_select(&packed, 0)?.flatten_all()?.narrow(0, 0, elements)?;
@@ -213,7 +213,7 @@ fn fill<T: Element>(packed: &[u8], block: usize, first: usize, into: &mut [T], c
     let (head, rest) = into.split_at_mut(head.min(into.len()));
     for (index, element) in head.iter_mut().enumerate() {
         let index = first + index;
-        let pair = PAIRS[usize::from(packed[index / 2])];
+        let pair = TABLE.pairs[usize::from(packed[index / 2])];
         *element = T::round(pair[index % 2] * constant(index / block));
     }
     let first = first + head.len();
@@ -222,7 +222,7 @@ fn fill<T: Element>(packed: &[u8], block: usize, first: usize, into: &mut [T], c
         for (index, elements) in elements.chunks_mut(block).enumerate() {
             let block_index = first_block + index;
             let bytes = &packed[block_index * block / 2..][..elements.len().div_ceil(2)];
-            nf4_block(&PAIRS, bytes, constant(block_index), elements);
+            nf4_block(&TABLE, bytes, constant(block_index), elements);
         }
     });
 }
@@ -232,23 +232,60 @@ fn fill<T: Element>(packed: &[u8], block: usize, first: usize, into: &mut [T], c
 fn quantize_block(block: &[f32], packed: &mut [u8]) -> f32 {
     let constant = absmax(block);
     let divisor = constant.max(1e-38);
-    let inverse = 1.0 / divisor;
     let is_whole = block.len() == BLOCK;
-    let scaled = |value: f32| if is_whole { value * inverse } else { value / divisor };
-    for (byte, pair) in packed.iter_mut().zip(block.chunks(2)) {
-        let high = code(scaled(pair[0]));
-        // A missing last element is packed as zero.
-        let low = code(pair.get(1).map_or(0.0, |value| scaled(*value)));
+    // Missing elements of a cut block stay zero; the last of them may be packed.
+    let mut scaled = [0f32; BLOCK];
+    if is_whole {
+        let inverse = 1.0 / divisor;
+        scaled
+            .iter_mut()
+            .zip(block)
+            .for_each(|(scaled, value)| *scaled = value * inverse);
+    } else {
+        scaled
+            .iter_mut()
+            .zip(block)
+            .for_each(|(scaled, value)| *scaled = value / divisor);
+    }
+    let codes = codes(&scaled);
+    for (byte, [high, low]) in packed.iter_mut().zip(codes.as_chunks::<2>().0) {
         *byte = high << 4 | low;
     }
     if is_whole { constant } else { divisor }
 }
 
-/// Number of bounds between neighbouring values that lie below `value`.
+/// The number of bounds between neighbouring values that lie below each fraction.
+fn codes(fractions: &[f32; BLOCK]) -> [u8; BLOCK] {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the processor has the feature that the function is compiled for.
+        return unsafe { codes_avx512(fractions) };
+    }
+    count_bounds(fractions)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn codes_avx512(fractions: &[f32; BLOCK]) -> [u8; BLOCK] {
+    count_bounds(fractions)
+}
+
 #[inline(always)]
-fn code(value: f32) -> u8 {
-    let bounds = VALUES.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0);
-    bounds.map(|bound| u8::from(value > bound)).sum()
+fn count_bounds(fractions: &[f32; BLOCK]) -> [u8; BLOCK] {
+    let mut codes = [0u8; BLOCK];
+    let lanes = fractions.as_chunks::<16>().0.iter();
+    for (codes, fractions) in codes.as_chunks_mut::<16>().0.iter_mut().zip(lanes) {
+        // Sixteen counters stay in registers over all bounds.
+        let mut counts = [0u32; 16];
+        for pair in VALUES.windows(2) {
+            let bound = (pair[0] + pair[1]) / 2.0;
+            for (count, fraction) in counts.iter_mut().zip(fractions) {
+                *count += u32::from(*fraction > bound);
+            }
+        }
+        *codes = counts.map(|count| count as u8);
+    }
+    codes
 }
 
 fn quantize_constants(constants: &[f32], device: &Device) -> Result<Constants> {

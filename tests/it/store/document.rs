@@ -144,6 +144,8 @@ async fn document(store: &Store) -> String {
                 item.name
             );
             for ((name, kind), (_, meaning)) in real.iter().zip(described).filter(|_| source.is_none()) {
+                // A view says `int` of an expression.
+                let kind = if kind == "int" { "integer" } else { kind };
                 let _ = writeln!(text, "| `{name}` | {kind} | {} |", meaning.replace('|', "\\|"));
             }
         }

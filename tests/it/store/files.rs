@@ -15,7 +15,7 @@ pub async fn database(path: &Path, trials: u64) {
     for number in 0..trials {
         let params = Params::from([("rank".to_owned(), (number as i64).into())]);
         store
-            .start_trial(study.id, TrialNumber(number), &params, &recipe())
+            .start_trial(study.id, TrialNumber(number), &params, Some(&recipe()))
             .await
             .unwrap();
         let state = complete(100.0 + number as f64, 1e9 + number as f64, 2.0);
@@ -161,18 +161,47 @@ async fn nothing_is_made_where_nothing_is() {
     Store::open(&missing).await.expect("an empty file is a new database");
 }
 
+#[test]
+fn processes_that_open_a_new_database_at_once_all_succeed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let path = &path;
+            scope.spawn(move || {
+                tokio::runtime::Runtime::new().unwrap().block_on(async {
+                    let store = Store::open(path).await.unwrap();
+                    store
+                        .begin_study(&study_record(&format!("study {number}")))
+                        .await
+                        .unwrap();
+                    store.close().await.unwrap();
+                });
+            });
+        }
+    });
+    assert_eq!(files_in(folder.path()), [path.as_path()]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let studies = runtime.block_on(async { Store::open_read_only(&path).await.unwrap().studies().await.unwrap() });
+    assert_eq!(studies.len(), 8);
+}
+
 #[tokio::test]
 async fn reading_leaves_no_file_behind_and_no_byte_changed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     database(&path, 5).await;
-    assert_eq!(files_in(folder.path()), [path.clone()], "a closed database is one file");
+    assert_eq!(
+        files_in(folder.path()),
+        [path.as_path()],
+        "a closed database is one file"
+    );
     let before = std::fs::read(&path).unwrap();
     let store = Store::open_read_only(&path).await.unwrap();
     assert_eq!(store.studies().await.unwrap().len(), 1);
     assert!(store.begin_study(&study_record("second")).await.is_err());
     store.close().await.unwrap();
-    assert_eq!(files_in(folder.path()), [path.clone()]);
+    assert_eq!(files_in(folder.path()), [path.as_path()]);
     assert!(std::fs::read(&path).unwrap() == before);
 }
 
@@ -196,7 +225,7 @@ async fn a_reader_sees_each_trial_as_it_ends_and_never_stops_the_writer() {
     let writing = async {
         for number in (0..100).map(TrialNumber) {
             writer
-                .start_trial(study.id, number, &Params::new(), &recipe())
+                .start_trial(study.id, number, &Params::new(), Some(&recipe()))
                 .await
                 .unwrap();
             writer
@@ -210,7 +239,6 @@ async fn a_reader_sees_each_trial_as_it_ends_and_never_stops_the_writer() {
     writer.close().await.unwrap();
 }
 
-/// The files of a search that was killed, in a folder that may only be read: the log cannot be merged there.
 #[cfg(unix)]
 #[test]
 fn a_folder_that_cannot_be_written_can_be_read() {
@@ -226,8 +254,44 @@ fn a_folder_that_cannot_be_written_can_be_read() {
     };
     assert!(output.status.success(), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("first"));
-    assert_eq!(files_in(folder.path()), [path]);
+    let written = as_someone_else(&["query", "delete from trial", "--db", path.to_str().unwrap()]).unwrap();
+    assert_eq!(written.status.code(), Some(2), "{written:?}");
+    assert_eq!(files_in(folder.path()), [path.as_path()]);
+
+    // What a killed search leaves: a log, here without content, and one that would have to be merged.
+    let log = folder.path().join("a.db-wal");
+    std::fs::write(&log, "").unwrap();
+    let with_empty_log = as_someone_else(&["studies", "--db", path.to_str().unwrap()]).unwrap();
+    assert!(with_empty_log.status.success(), "{with_empty_log:?}");
+    std::fs::remove_file(log).unwrap();
+    let unmerged = folder_of_a_killed_search();
+    let path = unmerged.path().join("a.db");
+    let refused = as_someone_else(&["studies", "--db", path.to_str().unwrap()]).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("copy both files"),
+        "{refused:?}"
+    );
+    std::fs::set_permissions(unmerged.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A read-only folder with a database whose log was never merged.
+#[cfg(unix)]
+fn folder_of_a_killed_search() -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let store = Store::open(&folder.path().join("a.db")).await.unwrap();
+        store.begin_study(&study_record("first")).await.unwrap();
+        for name in ["a.db", "a.db-wal"] {
+            std::fs::copy(folder.path().join(name), copy.path().join(name)).unwrap();
+            let file = copy.path().join(name);
+            std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o444)).unwrap();
+        }
+    });
+    std::fs::set_permissions(copy.path(), std::fs::Permissions::from_mode(0o555)).unwrap();
+    copy
 }
 
 /// Runs the program; as another user where this one is root, whom no permission stops. `None` where that user cannot

@@ -1,5 +1,7 @@
 //! `pareto_front` against the definition, pair by pair.
 
+use std::cell::Cell;
+
 use peft_tune::objective::{Bound, Constraint, Direction, Objective};
 use peft_tune::store::Store;
 use peft_tune::study::{Metrics, Params, TrialNumber, TrialState};
@@ -96,11 +98,11 @@ fn the_view_is_the_front_by_definition() {
         .build()
         .unwrap();
     let store = runtime.block_on(Store::open(&folder.path().join("a.db"))).unwrap();
-    let mut count = 0;
+    let count = Cell::new(0);
     TestRunner::new(ProptestConfig::with_cases(60))
         .run(&case(), |case| {
-            count += 1;
-            let mut record = study_record(&format!("study {count}"));
+            count.set(count.get() + 1);
+            let mut record = study_record(&format!("study {}", count.get()));
             record.objectives = case.objectives();
             record.constraints = case.constraints();
             let found = runtime.block_on(async {
@@ -111,7 +113,7 @@ fn the_view_is_the_front_by_definition() {
                         value.map(|value| metrics.insert(format!("m{index}"), value));
                     }
                     store
-                        .start_trial(study.id, number, &Params::new(), &recipe())
+                        .start_trial(study.id, number, &Params::new(), Some(&recipe()))
                         .await
                         .unwrap();
                     let state = TrialState::Complete { metrics };

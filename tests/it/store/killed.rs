@@ -29,7 +29,7 @@ fn child_that_writes_until_it_is_killed() {
         let to_run = study.to_repeat.iter().copied().chain((next..).map(TrialNumber));
         for number in to_run {
             store
-                .start_trial(study.id, number, &Params::new(), &recipe())
+                .start_trial(study.id, number, &Params::new(), Some(&recipe()))
                 .await
                 .unwrap();
             for step in 1..=300 {
@@ -43,9 +43,14 @@ fn child_that_writes_until_it_is_killed() {
             }
             let state = complete(number.0 as f64, 1.0, 2.0);
             store.finish_trial(study.id, number, &state, 1.0).await.unwrap();
-            println!("stored {number}");
+            tell(number);
         }
     });
+}
+
+#[expect(clippy::print_stdout, reason = "the parent reads it")]
+fn tell(number: TrialNumber) {
+    println!("stored {number}");
 }
 
 /// Starts the child, kills it `after` the first trial it stores, and returns the trials that it told.

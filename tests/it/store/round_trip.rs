@@ -1,5 +1,7 @@
 //! What is written is what is read.
 
+use std::cell::Cell;
+
 use peft_tune::objective::{Bound, Constraint};
 use peft_tune::store::{
     DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, RowSink, SqlValue, StepRecord, Store, StoreError,
@@ -116,14 +118,14 @@ fn params_states_reasons_and_metrics_are_read_back_as_they_were() {
         let study = store.begin_study(&study_record("first")).await.unwrap();
         (store, study)
     });
-    let mut number = 0;
+    let count = Cell::new(0);
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(200));
     runner
         .run(&(params(), state()), |(params, state)| {
-            number += 1;
-            let number = TrialNumber(number);
+            count.set(count.get() + 1);
+            let number = TrialNumber(count.get());
             let trials = runtime.block_on(async {
-                store.start_trial(study.id, number, &params, &recipe()).await.unwrap();
+                store.start_trial(study.id, number, &params, Some(&recipe())).await.unwrap();
                 store.finish_trial(study.id, number, &state, 1.0).await.unwrap();
                 store.trials(study.id).await.unwrap()
             });
@@ -143,12 +145,12 @@ async fn numbers_that_are_not_finite_never_reach_the_database() {
     let study = store.begin_study(&study_record("first")).await.unwrap().id;
     let number = TrialNumber(0);
     let bad = Params::from([("alpha".to_owned(), f64::INFINITY.into())]);
-    let refused = store.start_trial(study, number, &bad, &recipe()).await;
+    let refused = store.start_trial(study, number, &bad, Some(&recipe())).await;
     assert!(matches!(refused, Err(StoreError::NotFinite { .. })), "{refused:?}");
     assert!(store.trials(study).await.unwrap().is_empty(), "nothing half written");
 
     store
-        .start_trial(study, number, &Params::new(), &recipe())
+        .start_trial(study, number, &Params::new(), Some(&recipe()))
         .await
         .unwrap();
     let diverging = StepRecord {
@@ -193,7 +195,7 @@ async fn every_step_is_kept_whatever_their_number() {
     let store = Store::open(&folder.path().join("a.db")).await.unwrap();
     let study = store.begin_study(&study_record("first")).await.unwrap().id;
     store
-        .start_trial(study, TrialNumber(0), &Params::new(), &recipe())
+        .start_trial(study, TrialNumber(0), &Params::new(), Some(&recipe()))
         .await
         .unwrap();
     for number in 1..=5000 {
@@ -273,7 +275,7 @@ async fn the_recipe_s_columns_are_those_of_the_recipe() {
     let study = store.begin_study(&study_record("first")).await.unwrap().id;
     let mut full = recipe();
     full.adapter = None;
-    for (number, recipe) in [(0, &recipe()), (1, &full)] {
+    for (number, recipe) in [(0, Some(&recipe())), (1, &full)] {
         store
             .start_trial(study, TrialNumber(number), &Params::new(), recipe)
             .await

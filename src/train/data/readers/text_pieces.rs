@@ -83,6 +83,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
         #[test]
         fn pieces_make_up_the_text(words in prop::collection::vec("[a-zé]{0,40}( |\n|\n\n)", 1..2000)) {
             let text = words.concat();

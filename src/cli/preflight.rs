@@ -1,0 +1,56 @@
+//! What a search looks at before its first trial: the model and the data. A mistake there would fail every trial.
+
+use super::CliError;
+use super::download::DownloadProgress;
+use crate::architecture::Architecture;
+use crate::recipe::Recipe;
+use crate::store::{DataSetRecord, ModelRecord};
+use crate::train::data::{PreparedData, cache_folder};
+use crate::train::hub::ModelFiles;
+use crate::train::tokenizer::Tokenizer;
+
+/// What was found.
+pub struct Preflight {
+    pub model: ModelRecord,
+    pub data_set: DataSetRecord,
+}
+
+/// Finds (or downloads) the model, reads its dimensions, and reads and tokenises the data into the cache that the trials
+/// use. Warnings go to standard error.
+///
+/// # Errors
+/// Bad input: a model or data file that is missing or cannot be used.
+pub fn check(recipe: &Recipe) -> Result<Preflight, CliError> {
+    let files =
+        ModelFiles::resolve_watched(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+    let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
+    let tokenizer = Tokenizer::open(&files.tokenizer).map_err(CliError::bad_input)?;
+    let (length, seed) = (recipe.batch.sequence_length, recipe.training.seed);
+    let data = PreparedData::prepare(&recipe.data, &tokenizer, length, seed, cache_folder().as_deref())
+        .map_err(CliError::bad_input)?;
+    for warning in data.warnings() {
+        eprintln!("warning: {warning}");
+    }
+    let (train, held_out) = (data.train().statistics(), data.held_out().statistics());
+    let sources: Vec<_> = recipe
+        .data
+        .train
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    Ok(Preflight {
+        model: ModelRecord {
+            source: recipe.model.clone(),
+            architecture: architecture.family.name().to_owned(),
+            parameters: Some(architecture.parameter_count().total() as u64),
+            ..ModelRecord::default()
+        },
+        data_set: DataSetRecord {
+            source: sources.join(", "),
+            rows: Some(train.documents),
+            tokens: Some(train.tokens),
+            held_out_rows: Some(held_out.documents),
+            ..DataSetRecord::default()
+        },
+    })
+}

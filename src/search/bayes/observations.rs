@@ -1,0 +1,317 @@
+//! What a history teaches each surrogate: exact values, bounds, failures, and what is still under way.
+
+use crate::objective::{Bound, Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
+use crate::search::Problem;
+use crate::search::encode::{Encoding, Point};
+use crate::search::history::{objective_values, violation};
+use crate::study::{FailReason, Metrics, Params, Trial, TrialState};
+
+/// A pruned trial's metric `<name>_at_least` is a value that its `<name>` could not have fallen below.
+const AT_LEAST: &str = "_at_least";
+
+/// A metric that is modelled: every objective, then the metrics of constraints that are no objectives, then a cost.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Modelled {
+    pub(super) metric: String,
+    /// 1, or -1 for a maximised metric: values are modelled as minimised.
+    pub(super) sign: f64,
+    /// Indices of the parameters that can change it.
+    pub(super) used: Vec<usize>,
+    /// Steps after which it is known even if the trial did not finish.
+    known_after: Option<u64>,
+}
+
+/// What is known of one modelled metric, minimised.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MetricData<'a> {
+    pub(super) points: Vec<Point>,
+    pub(super) params: Vec<&'a Params>,
+    pub(super) values: Vec<f64>,
+    /// Settings whose value is only known to lie above a bound.
+    pub(super) bounds: Vec<(Point, &'a Params, f64)>,
+}
+
+/// A complete trial with all objectives.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) point: Point,
+    pub(super) values: Vec<f64>,
+    pub(super) feasible: bool,
+}
+
+/// A history, sorted by what it teaches.
+#[derive(Clone, Debug)]
+pub(super) struct Observations<'a> {
+    pub(super) modelled: Vec<Modelled>,
+    /// One a modelled metric.
+    pub(super) data: Vec<MetricData<'a>>,
+    pub(super) seen: Vec<Seen>,
+    /// Finished settings, and whether they failed for a reason that no modelled metric explains.
+    pub(super) outcomes: Vec<(Point, bool)>,
+    /// Settings under way.
+    pub(super) pending: Vec<(Point, &'a Params)>,
+    /// Index of the modelled memory metric and the value above which trials run out of memory.
+    pub(super) memory_limit: Option<(usize, f64)>,
+}
+
+impl<'a> Observations<'a> {
+    pub(super) fn new(problem: &Problem, encoding: &Encoding, history: &'a [Trial], cost: Option<&str>) -> Self {
+        let modelled = modelled(problem, cost);
+        let mut observations = Self {
+            data: vec![MetricData::default(); modelled.len()],
+            modelled,
+            seen: Vec::new(),
+            outcomes: Vec::new(),
+            pending: Vec::new(),
+            memory_limit: None,
+        };
+        let trials: Vec<(&Trial, Point)> = history
+            .iter()
+            .filter_map(|trial| Some((trial, encoding.point(&problem.space, &trial.params)?)))
+            .collect();
+        for (trial, point) in &trials {
+            observations.take_values(problem, trial, point);
+        }
+        observations.memory_limit = observations.find_memory_limit(problem, history);
+        for (trial, point) in &trials {
+            observations.take_outcome(trial, point);
+        }
+        observations
+    }
+
+    fn take_values(&mut self, problem: &Problem, trial: &'a Trial, point: &Point) {
+        match &trial.state {
+            TrialState::Waiting | TrialState::Running => self.pending.push((point.clone(), &trial.params)),
+            TrialState::Complete { metrics } => {
+                self.take_metrics(trial, point, metrics, u64::MAX);
+                if let Some(values) = objective_values(problem, metrics) {
+                    self.seen.push(Seen {
+                        point: point.clone(),
+                        values,
+                        feasible: violation(&problem.constraints, metrics) == 0.0,
+                    });
+                }
+            }
+            TrialState::Pruned { at_step, metrics, .. } => {
+                self.take_metrics(trial, point, metrics, *at_step);
+                for (modelled, data) in self.modelled.iter().zip(&mut self.data) {
+                    if let Some(bound) = metrics.value(&format!("{}{AT_LEAST}", modelled.metric)) {
+                        data.bounds.push((point.clone(), &trial.params, modelled.sign * bound));
+                    }
+                }
+            }
+            TrialState::Failed { metrics, .. } => self.take_metrics(trial, point, metrics, 0),
+            TrialState::Skipped { .. } => {}
+        }
+    }
+
+    /// Takes the metrics that are final after `steps`.
+    fn take_metrics(&mut self, trial: &'a Trial, point: &Point, metrics: &Metrics, steps: u64) {
+        for (modelled, data) in self.modelled.iter().zip(&mut self.data) {
+            let is_final = modelled.known_after.is_some_and(|known| known <= steps) || steps == u64::MAX;
+            if let Some(value) = metrics.value(&modelled.metric).filter(|_| is_final) {
+                data.points.push(point.clone());
+                data.params.push(&trial.params);
+                data.values.push(modelled.sign * value);
+            }
+        }
+    }
+
+    fn take_outcome(&mut self, trial: &'a Trial, point: &Point) {
+        let explained = match &trial.state {
+            TrialState::Waiting | TrialState::Running => return,
+            TrialState::Complete { .. } | TrialState::Pruned { .. } => {
+                self.outcomes.push((point.clone(), false));
+                return;
+            }
+            TrialState::Skipped { .. } => self.memory_limit,
+            TrialState::Failed { reason, .. } => match reason {
+                FailReason::OutOfMemory { .. } => self.memory_limit,
+                FailReason::Diverged { .. } => {
+                    self.take_divergence(trial, point);
+                    None
+                }
+                FailReason::Crashed { .. } | FailReason::TimedOut { .. } | FailReason::Invalid { .. } => None,
+            },
+        };
+        match explained {
+            Some((metric, limit)) => {
+                let known = self.data[metric].points.contains(point);
+                if !known {
+                    self.data[metric].bounds.push((point.clone(), &trial.params, limit));
+                }
+            }
+            None => self.outcomes.push((point.clone(), true)),
+        }
+    }
+
+    /// A diverged trial's loss is at least as bad as the worst that was measured.
+    fn take_divergence(&mut self, trial: &'a Trial, point: &Point) {
+        for (modelled, data) in self.modelled.iter().zip(&mut self.data) {
+            let worst = data.values.iter().copied().max_by(f64::total_cmp);
+            if let Some(worst) = worst.filter(|_| modelled.metric == LOSS) {
+                data.bounds.push((point.clone(), &trial.params, worst));
+            }
+        }
+    }
+
+    /// The memory above which a trial fails: a constraint on it, else what failed trials report as their limit, else the
+    /// objective's reference, else (a lower bound) the most that any trial got away with.
+    fn find_memory_limit(&self, problem: &Problem, history: &[Trial]) -> Option<(usize, f64)> {
+        let is_memory = |modelled: &Modelled| modelled.sign > 0.0 && modelled.metric.to_lowercase().contains("mem");
+        let index = self.modelled.iter().position(is_memory)?;
+        let metric = &self.modelled[index].metric;
+        let constraint = problem
+            .constraints
+            .iter()
+            .find_map(|constraint| match constraint.bound {
+                Bound::AtMost(limit) if constraint.metric == *metric => Some(limit),
+                _ => None,
+            });
+        let reported = || {
+            let limits = history.iter().filter_map(|trial| match &trial.state {
+                TrialState::Failed {
+                    reason: FailReason::OutOfMemory { limit_bytes, .. },
+                    ..
+                } => *limit_bytes,
+                _ => None,
+            });
+            limits.min().filter(|_| metric == PEAK_MEMORY).map(|bytes| bytes as f64)
+        };
+        let reference = || problem.objectives.iter().find(|one| one.metric == *metric)?.reference;
+        let most = || self.data[index].values.iter().copied().max_by(f64::total_cmp);
+        let limit = constraint.or_else(reported).or_else(reference).or_else(most)?;
+        Some((index, limit))
+    }
+}
+
+fn modelled(problem: &Problem, cost: Option<&str>) -> Vec<Modelled> {
+    let one = |metric: &str, direction: Direction, known_after: Option<u64>| Modelled {
+        metric: metric.to_owned(),
+        sign: if direction == Direction::Maximize { -1.0 } else { 1.0 },
+        used: used(problem, metric),
+        // The profile phase measures these two; whatever ends the trial later does not change them.
+        known_after: known_after.or_else(|| [THROUGHPUT, PEAK_MEMORY].contains(&metric).then_some(0)),
+    };
+    let objectives = problem.objectives.iter();
+    let mut all: Vec<Modelled> = objectives
+        .map(|objective| one(&objective.metric, objective.direction, objective.known_after))
+        .collect();
+    let constrained = problem.constraints.iter().map(|constraint| constraint.metric.as_str());
+    for metric in constrained.chain(cost) {
+        if !all.iter().any(|modelled| modelled.metric == metric) {
+            all.push(one(metric, Direction::Minimize, None));
+        }
+    }
+    all
+}
+
+fn used(problem: &Problem, metric: &str) -> Vec<usize> {
+    let affects = |parameter: &crate::space::Parameter| match &parameter.affects {
+        None => true,
+        Some(metrics) => metrics.iter().any(|name| name == metric),
+    };
+    let parameters = problem.space.parameters.iter().enumerate();
+    parameters
+        .filter(|(_, parameter)| affects(parameter))
+        .map(|(index, _)| index)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objective::{Constraint, Objective};
+    use crate::search::fixtures::{mixed_space, out_of_memory, trial};
+    use crate::study::{ParamValue, Phase};
+
+    fn problem() -> Problem {
+        Problem {
+            space: mixed_space(),
+            objectives: [THROUGHPUT, PEAK_MEMORY, LOSS].map(Objective::new).into(),
+            constraints: Vec::new(),
+        }
+    }
+
+    fn params(rank: i64) -> Params {
+        Params::from([
+            ("rank".to_owned(), ParamValue::Int(rank)),
+            ("optimizer".to_owned(), "adamw".into()),
+            ("learning_rate".to_owned(), 1e-3.into()),
+        ])
+    }
+
+    fn history() -> Vec<Trial> {
+        let metrics = |loss: f64| [(THROUGHPUT, 100.0), (PEAK_MEMORY, 8.0), (LOSS, loss)].into();
+        vec![
+            trial(0, params(4), TrialState::Complete { metrics: metrics(2.0) }),
+            trial(1, params(8), out_of_memory()),
+            trial(
+                2,
+                params(16),
+                TrialState::Pruned {
+                    at_step: 10,
+                    rule: "dominated".to_owned(),
+                    metrics: [(PEAK_MEMORY, 9.0), (LOSS, 3.0), ("loss_at_least", 2.5)].into(),
+                },
+            ),
+            trial(3, params(4), TrialState::Running),
+            trial(
+                4,
+                params(8),
+                TrialState::Failed {
+                    reason: FailReason::Diverged { at_step: 3, loss: None },
+                    metrics: [(THROUGHPUT, 50.0)].into(),
+                },
+            ),
+            trial(
+                5,
+                params(16),
+                TrialState::Failed {
+                    reason: FailReason::TimedOut {
+                        phase: Phase::Load,
+                        after_s: 1.0,
+                    },
+                    metrics: Metrics::default(),
+                },
+            ),
+        ]
+    }
+
+    #[test]
+    fn every_outcome_teaches_what_it_can() {
+        let (problem, history) = (problem(), history());
+        let encoding = Encoding::new(&problem.space);
+        let observations = Observations::new(&problem, &encoding, &history, None);
+        let [throughput, memory, loss] = &observations.data[..] else {
+            panic!()
+        };
+        assert_eq!(throughput.values, [-100.0, -50.0]);
+        assert_eq!(memory.values, [8.0, 9.0]);
+        // Out of memory with no limit given: above the most that fitted.
+        assert_eq!(memory.bounds.iter().map(|bound| bound.2).collect::<Vec<_>>(), [9.0]);
+        // The loss of a stopped trial is a bound, and so is that of a diverged one.
+        assert_eq!(loss.values, [2.0]);
+        assert_eq!(loss.bounds.iter().map(|bound| bound.2).collect::<Vec<_>>(), [2.5, 2.0]);
+        assert_eq!(observations.pending.len(), 1);
+        assert_eq!(observations.seen.len(), 1);
+        let failed: Vec<bool> = observations.outcomes.iter().map(|outcome| outcome.1).collect();
+        assert_eq!(failed, [false, false, true, true]);
+    }
+
+    #[test]
+    fn constraints_give_the_memory_limit_and_affects_the_axes() {
+        let (mut problem, history) = (problem(), history());
+        problem.constraints.push(Constraint {
+            metric: PEAK_MEMORY.to_owned(),
+            bound: Bound::AtMost(24.0),
+        });
+        problem.space.parameters[3].affects = Some(vec![LOSS.to_owned()]);
+        let encoding = Encoding::new(&problem.space);
+        let observations = Observations::new(&problem, &encoding, &history, Some("wall_s"));
+        assert_eq!(observations.memory_limit, Some((1, 24.0)));
+        assert_eq!(observations.modelled[0].used, [0, 1, 2]);
+        assert_eq!(observations.modelled[2].used, [0, 1, 2, 3]);
+        assert_eq!(observations.modelled[3].metric, "wall_s");
+    }
+}

@@ -1,0 +1,167 @@
+//! Element rules whose states are F32, one of each for each element.
+//!
+//! Paged states (`paged_adamw`) lie in host memory, whatever the device: the plain form brings them to the device page
+//! by page, so that it never holds more than a few pages of them. On the CPU nothing differs.
+
+use std::ops::Range;
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use crate::train::Parameters;
+
+use super::flat::{CHUNK, with_f32, with_f32_mut, with_f32_muts};
+use super::group::Group;
+use super::rule::{ElementRule, Step, UpdateRule};
+
+/// Elements of a state that are on the device at once: 16 MiB.
+const PAGE: usize = 4 << 20;
+
+/// A rule with its states.
+pub(super) struct StatesF32<R, const N: usize> {
+    rule: R,
+    groups: Vec<Group>,
+    /// (elements of all groups,) each; the groups lie one behind the other.
+    states: [Tensor; N],
+}
+
+impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
+    /// States of zero for `groups`, kept on `home`.
+    pub fn new(rule: R, groups: Vec<Group>, home: &Device) -> Result<Self> {
+        let elements: usize = groups.iter().map(|group| group.range.len()).sum();
+        let zeros = || Tensor::zeros(elements.max(1), DType::F32, home);
+        let mut states = Vec::with_capacity(N);
+        for _ in 0..N {
+            states.push(zeros()?);
+        }
+        Ok(Self {
+            rule,
+            groups,
+            states: to_array(states),
+        })
+    }
+
+    /// The groups with the place of their states.
+    fn placed(&self) -> impl Iterator<Item = (&Group, usize)> {
+        self.groups.iter().scan(0, |next, group| {
+            let start = *next;
+            *next += group.range.len();
+            Some((group, start))
+        })
+    }
+
+    fn update_page(&self, parameters: &Parameters, factors: &R::Factors, page: Range<usize>, at: usize) -> Result<()> {
+        let device = parameters.values.device();
+        let part = |tensor: &Tensor, start: usize| tensor.narrow(0, start, page.len());
+        let value = part(&parameters.values, page.start)?;
+        let gradient = part(&parameters.gradients, page.start)?;
+        let mut states = Vec::with_capacity(N);
+        for state in &self.states {
+            states.push(part(state, at)?.to_device(device)?);
+        }
+        let (value, states) = R::apply_plain(factors, &value, &gradient, &to_array(states))?;
+        parameters.values.slice_set(&value, 0, page.start)?;
+        for (home, state) in self.states.iter().zip(&states) {
+            home.slice_set(&state.to_device(home.device())?, 0, at)?;
+        }
+        Ok(())
+    }
+}
+
+impl<R: ElementRule<N>, const N: usize> UpdateRule for StatesF32<R, N> {
+    fn update_fused(&self, parameters: &Parameters, step: Step) -> Result<()> {
+        with_f32(&parameters.gradients, |gradients| {
+            with_f32_mut(&parameters.values, |values| {
+                with_f32_muts(&self.states, |mut states| {
+                    for (group, start) in self.placed() {
+                        let factors = self.rule.factors(group, step);
+                        let (range, length) = (group.range.clone(), group.range.len());
+                        let states = states.each_mut().map(|state| &mut state[start..start + length]);
+                        update_split::<R, N>(&factors, &mut values[range.clone()], &gradients[range], states);
+                    }
+                    Ok(())
+                })
+            })
+        })
+    }
+
+    fn update_plain(&self, parameters: &Parameters, step: Step) -> Result<()> {
+        for (group, start) in self.placed() {
+            let factors = self.rule.factors(group, step);
+            for from in (0..group.range.len()).step_by(PAGE) {
+                let first = group.range.start + from;
+                let page = first..(first + PAGE).min(group.range.end);
+                self.update_page(parameters, &factors, page, start + from)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> Vec<(String, Tensor)> {
+        let names = R::STATES.iter().zip(&self.states);
+        names.map(|(name, state)| ((*name).to_owned(), state.clone())).collect()
+    }
+}
+
+/// Halves the work until a thread's part fits its cache: no allocation, and any number of states.
+fn update_split<R: ElementRule<N>, const N: usize>(
+    factors: &R::Factors,
+    values: &mut [f32],
+    gradients: &[f32],
+    mut states: [&mut [f32]; N],
+) {
+    if values.len() <= CHUNK {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: the processor has the feature that the function is compiled for.
+            return unsafe { update_slice_avx512::<R, N>(factors, values, gradients, states) };
+        }
+        return update_slice::<R, N>(factors, values, gradients, states);
+    }
+    let middle = values.len() / 2;
+    let (left, right) = values.split_at_mut(middle);
+    let (left_gradients, right_gradients) = gradients.split_at(middle);
+    let mut halves = states.each_mut().map(|state| state.split_at_mut(middle));
+    let left_states = halves.each_mut().map(|(state, _)| std::mem::take(state));
+    let right_states = halves.map(|(_, state)| state);
+    rayon::join(
+        || update_split::<R, N>(factors, left, left_gradients, left_states),
+        || update_split::<R, N>(factors, right, right_gradients, right_states),
+    );
+}
+
+/// [`update_slice`] compiled to wider vector instructions: the arithmetic, and so every bit, is the same.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn update_slice_avx512<R: ElementRule<N>, const N: usize>(
+    factors: &R::Factors,
+    values: &mut [f32],
+    gradients: &[f32],
+    states: [&mut [f32]; N],
+) {
+    update_slice::<R, N>(factors, values, gradients, states);
+}
+
+#[inline(always)]
+fn update_slice<R: ElementRule<N>, const N: usize>(
+    factors: &R::Factors,
+    values: &mut [f32],
+    gradients: &[f32],
+    states: [&mut [f32]; N],
+) {
+    // Equal lengths, so that the loop needs no bounds checks and becomes vector instructions.
+    let length = values.len();
+    let gradients = &gradients[..length];
+    let states = states.map(|state| &mut state[..length]);
+    for index in 0..length {
+        let state = std::array::from_fn(|which| states[which][index]);
+        let state = R::apply(factors, &mut values[index], gradients[index], state);
+        for (which, state) in state.into_iter().enumerate() {
+            states[which][index] = state;
+        }
+    }
+}
+
+/// N tensors that were pushed one by one.
+pub(super) fn to_array<const N: usize>(tensors: Vec<Tensor>) -> [Tensor; N] {
+    tensors.try_into().expect("one tensor was pushed for each state")
+}
