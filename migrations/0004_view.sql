@@ -49,8 +49,8 @@ where trial.state = 'complete'
 -- The rows of `trial_summary` that no other feasible trial of their study dominates (at least as good in every objective
 -- of the study and better in one). Trials that lack an objective take no part; equal trials are all kept.
 create view pareto_front as
--- The definition is `front` below with `point` in place of `candidate`; the rest only makes it quick, because comparing
--- 10,000 trials pair by pair takes a minute. Nothing that the shortcuts drop could be on the front or decide who is.
+-- The definition is `front` below with `point` in place of `candidate`; the rest only makes it quick, because 10,000
+-- trials are up to a hundred million pairs. Nothing that the shortcuts drop could be on the front or decide who is.
 with
 -- The objectives as columns, all to be minimised; those that the study does not have are 0 for everyone.
 point as materialized (

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::{CliError, choose, export, pareto, query, schema, search, show, studies, worker};
+use super::{CliError, choose, export, generate, merge, pareto, query, schema, search, show, studies, train, worker};
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
 #[derive(Debug, Parser)]
@@ -22,6 +22,9 @@ enum Command {
     Query(query::Args),
     Studies(studies::Args),
     Export(export::Args),
+    Train(train::Args),
+    Merge(merge::Args),
+    Generate(generate::Args),
     Schema(schema::Args),
     #[command(hide = true)]
     Worker(worker::Args),
@@ -47,6 +50,9 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Query(args) => query::run(args),
         Command::Studies(args) => studies::run(args),
         Command::Export(args) => export::run(args, choose::choose),
+        Command::Train(args) => train::run(args),
+        Command::Merge(args) => merge::run(args),
+        Command::Generate(args) => generate::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Worker(args) => worker::run(args),
     }

@@ -1,7 +1,6 @@
 //! Which trial of the results database `export` writes: the one that was named, or the recommended one.
 
 use super::CliError;
-use super::database::DatabaseArgs;
 use super::export::{Args, Chosen, RuleArgs};
 use crate::objective::{Bound, Constraint, LOSS, PEAK_MEMORY};
 use crate::recipe::Recipe;
@@ -22,7 +21,7 @@ struct Stored {
 /// Bad input where the database has no such study or trial, where no trial meets the wishes, or where the trial has no
 /// recipe.
 pub fn choose(args: &Args) -> Result<Chosen, CliError> {
-    let database = DatabaseArgs { db: args.db.clone() };
+    let database = &args.database;
     let stored = database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
         let trials = store.trials(study.id).await?;

@@ -16,7 +16,7 @@ pub enum CliError {
     /// Something failed while running: exit code 1.
     #[error("{0:#}")]
     Failed(anyhow::Error),
-    /// A person stopped a search: exit code 130, as a shell reports SIGINT.
+    /// A person stopped a search or a training: exit code 130, as a shell reports SIGINT.
     #[error("interrupted; `{command}` goes on from here")]
     Interrupted { command: String },
 }

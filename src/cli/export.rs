@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use super::CliError;
+use super::database::DatabaseArgs;
 use crate::export::{self, ExportError, ExportFormat, ExportInput};
 use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 use crate::recipe::Recipe;
@@ -24,9 +25,8 @@ pub struct Args {
     /// Trial to export; the recommended one if absent.
     #[arg(long, conflicts_with_all = ["prefer", "max_memory", "max_loss_increase", "weights"])]
     pub trial: Option<u64>,
-    /// Results database.
-    #[arg(long, env = "PEFT_TUNE_DB", default_value = "peft-tune.db")]
-    pub db: PathBuf,
+    #[command(flatten)]
+    pub database: DatabaseArgs,
     /// Directory to write into; made if missing.
     #[arg(long)]
     pub output: PathBuf,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::CliError;
 use super::database::DatabaseArgs;
+use super::interrupt;
 use super::output::{terminal_width, write_result};
 use super::preflight::{self, Preflight};
 use super::progress::SearchProgress;
@@ -13,7 +14,7 @@ use crate::search::{Problem, Sampler, Wish, pareto_front, recommend};
 use crate::space::{Backend, Seconds, Study, StudyFile};
 use crate::store::{MachineRecord, Store, StudyRecord};
 use crate::study::Trial;
-use crate::tune::{Ending, Interrupt, Tuner, TunerParts};
+use crate::tune::{Ending, Tuner, TunerParts};
 use crate::worker::{CommandEvaluator, Evaluator, ProcessEvaluator};
 
 /// Searches for the settings worth using: runs trials, stores them, prints the Pareto front and a recommendation.
@@ -65,9 +66,9 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     };
     let sampler = sampler_of(study, &problem)?;
     let preflight = study.base.as_ref().map(preflight::check).transpose()?;
-    let store = Store::open(&args.database.db).await?;
+    let store = Store::open(&args.database.path()).await?;
     let open = store.begin_study(&record_of(study, preflight)).await?;
-    let interrupt = listen_for_interrupts();
+    let interrupt = interrupt::listen("finishing the trial under way; Ctrl-C again stops at once").map_err(CliError::failed)?;
     let mut progress = SearchProgress::new(args.json || !std::io::stderr().is_terminal());
     let parts = TunerParts {
         study,
@@ -129,21 +130,6 @@ fn print_summary(
         false => summary.to_text(terminal_width()),
     };
     write_result(&text)
-}
-
-/// Counts Ctrl-C from now on. The first one asks to finish the trial under way.
-fn listen_for_interrupts() -> Interrupt {
-    let interrupt = Interrupt::default();
-    let requested = interrupt.clone();
-    tokio::spawn(async move {
-        while tokio::signal::ctrl_c().await.is_ok() {
-            if !requested.is_requested() {
-                eprintln!("finishing the trial under way; Ctrl-C again stops at once");
-            }
-            requested.request();
-        }
-    });
-    interrupt
 }
 
 fn sampler_of(study: &Study, problem: &Problem) -> Result<Box<dyn Sampler>, CliError> {

@@ -23,11 +23,11 @@ mod sobol;
 mod tpe;
 
 pub use bayes::{Bayes, Predicted, Proposal};
+pub use build::{SamplerError, build};
 pub use enumerate::Settings;
 pub use grid::Grid;
 pub use history::{Evaluated, evaluated, pareto_front, reference_point};
 pub use hypervolume::hypervolume;
-pub use build::{SamplerError, build};
 pub use nsga2::Nsga2;
 pub use prior::Prior;
 pub use random::Random;

@@ -1,13 +1,10 @@
-//! Studies: beginning, resuming and listing them.
-
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+//! Studies: beginning and resuming them.
 
 use sqlx::SqliteConnection;
 
 use super::lock::{Attempt, StudyLock, lock_path};
 use super::record::{json_differences, json_hash};
-use super::row::{finite, to_i64, to_u64};
+use super::row::{finite, to_i64};
 use super::{DataSetRecord, MachineRecord, ModelRecord, Store, StoreError, StudyRecord};
 use crate::objective::{Bound, Constraint, Direction, Objective};
 use crate::study::TrialNumber;
@@ -39,62 +36,6 @@ impl OpenStudy {
     }
 }
 
-/// A study as lists show it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StudyOverview {
-    pub id: StudyId,
-    pub name: String,
-    pub space_path: PathBuf,
-    pub sampler: String,
-    pub seed: u64,
-    pub model: Option<String>,
-    /// UTC, ISO 8601.
-    pub created_at: String,
-    /// UTC, ISO 8601.
-    pub resumed_at: Option<String>,
-    pub objectives: Vec<Objective>,
-    pub constraints: Vec<Constraint>,
-    /// Trials by the name of their state.
-    pub states: BTreeMap<String, u64>,
-    /// Wall-clock seconds of all trials together.
-    pub wall_s: f64,
-}
-
-impl StudyOverview {
-    /// Trials in any state.
-    pub fn trials(&self) -> u64 {
-        self.states.values().sum()
-    }
-}
-
-#[derive(sqlx::FromRow)]
-struct StudyRow {
-    id: i64,
-    name: String,
-    space_path: String,
-    sampler: String,
-    seed: i64,
-    model: Option<String>,
-    created_at: String,
-    resumed_at: Option<String>,
-    wall_s: f64,
-}
-
-#[derive(sqlx::FromRow)]
-struct ObjectiveRow {
-    metric: String,
-    direction: String,
-    reference: Option<f64>,
-    known_after: Option<i64>,
-}
-
-#[derive(sqlx::FromRow)]
-struct ConstraintRow {
-    metric: String,
-    bound: String,
-    limit: f64,
-}
-
 impl Store {
     /// Begins a study, or resumes it where the database has one of the same name and definition, and locks it.
     ///
@@ -124,54 +65,6 @@ impl Store {
             resumed,
             to_repeat,
             lock,
-        })
-    }
-
-    /// Every study, the latest last.
-    ///
-    /// # Errors
-    /// Where reading fails.
-    pub async fn studies(&self) -> Result<Vec<StudyOverview>, StoreError> {
-        let rows: Vec<StudyRow> = sqlx::query_as(
-            "select study.id, name, space_path, sampler, seed, model.source as model, created_at, resumed_at,
-                    (select total(wall_s) from trial where study_id = study.id) as wall_s
-             from study left join model on model.id = study.model_id
-             order by coalesce(resumed_at, created_at), study.id",
-        )
-        .fetch_all(&self.pool)
-        .await
-        .map_err(|error| self.error(error))?;
-        let mut studies = Vec::with_capacity(rows.len());
-        for row in rows {
-            studies.push(self.overview(row).await?);
-        }
-        Ok(studies)
-    }
-
-    /// The study called `name`, or the latest one where there is no name.
-    ///
-    /// # Errors
-    /// [`StoreError::NoStudy`] or [`StoreError::Empty`].
-    pub async fn study(&self, name: Option<&str>) -> Result<StudyOverview, StoreError> {
-        let mut studies = self.studies().await?;
-        let Some(latest) = studies.pop() else {
-            return Err(StoreError::Empty {
-                path: self.path.clone(),
-            });
-        };
-        let Some(name) = name.filter(|name| *name != latest.name) else {
-            return Ok(latest);
-        };
-        let known: Vec<String> = studies
-            .iter()
-            .chain([&latest])
-            .map(|study| format!("`{}`", study.name))
-            .collect();
-        let found = studies.into_iter().find(|study| study.name == name);
-        found.ok_or_else(|| StoreError::NoStudy {
-            study: name.to_owned(),
-            path: self.path.clone(),
-            known: known.join(", "),
         })
     }
 
@@ -402,79 +295,5 @@ impl Store {
         .fetch_one(connection)
         .await
         .map_err(|error| self.error(error))
-    }
-
-    async fn overview(&self, row: StudyRow) -> Result<StudyOverview, StoreError> {
-        let states: Vec<(String, i64)> =
-            sqlx::query_as("select state, count(*) from trial where study_id = ? group by state")
-                .bind(row.id)
-                .fetch_all(&self.pool)
-                .await
-                .map_err(|error| self.error(error))?;
-        Ok(StudyOverview {
-            id: StudyId(row.id),
-            objectives: self.objectives(StudyId(row.id)).await?,
-            constraints: self.constraints(StudyId(row.id)).await?,
-            name: row.name,
-            space_path: row.space_path.into(),
-            sampler: row.sampler,
-            seed: row.seed.cast_unsigned(),
-            model: row.model,
-            created_at: row.created_at,
-            resumed_at: row.resumed_at,
-            states: states
-                .into_iter()
-                .map(|(state, count)| (state, to_u64(count)))
-                .collect(),
-            wall_s: row.wall_s,
-        })
-    }
-
-    async fn objectives(&self, study: StudyId) -> Result<Vec<Objective>, StoreError> {
-        let rows: Vec<ObjectiveRow> = sqlx::query_as(
-            "select metric, direction, reference, known_after from study_objective where study_id = ? order by position",
-        )
-        .bind(study.0)
-        .fetch_all(&self.pool)
-        .await
-        .map_err(|error| self.error(error))?;
-        Ok(rows.into_iter().map(ObjectiveRow::into_objective).collect())
-    }
-
-    async fn constraints(&self, study: StudyId) -> Result<Vec<Constraint>, StoreError> {
-        let rows: Vec<ConstraintRow> = sqlx::query_as(
-            "select metric, bound, \"limit\" from study_constraint where study_id = ? order by position",
-        )
-        .bind(study.0)
-        .fetch_all(&self.pool)
-        .await
-        .map_err(|error| self.error(error))?;
-        Ok(rows.into_iter().map(ConstraintRow::into_constraint).collect())
-    }
-}
-
-impl ObjectiveRow {
-    fn into_objective(self) -> Objective {
-        Objective {
-            metric: self.metric,
-            direction: match self.direction.as_str() {
-                "maximize" => Direction::Maximize,
-                _ => Direction::Minimize,
-            },
-            reference: self.reference,
-            known_after: self.known_after.map(to_u64),
-        }
-    }
-}
-
-impl ConstraintRow {
-    fn into_constraint(self) -> Constraint {
-        Constraint {
-            metric: self.metric,
-            bound: match self.bound.as_str() {
-                "at_least" => Bound::AtLeast(self.limit),
-                _ => Bound::AtMost(self.limit),
-            },
-        }
     }
 }

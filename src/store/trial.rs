@@ -1,6 +1,4 @@
-//! Trials: starting, ending, handing back and reading them.
-
-use std::collections::HashMap;
+//! Trials: starting, ending and handing them back.
 
 use sqlx::SqliteConnection;
 
@@ -9,16 +7,7 @@ use super::state::StateColumns;
 use super::step::TrialId;
 use super::{Store, StoreError, StudyId};
 use crate::recipe::Recipe;
-use crate::study::{Metrics, ParamValue, Params, Trial, TrialNumber, TrialState};
-
-#[derive(sqlx::FromRow)]
-struct TrialRow {
-    id: i64,
-    number: i64,
-    state: String,
-    reason: Option<String>,
-    detail: Option<String>,
-}
+use crate::study::{Metrics, ParamValue, Params, TrialNumber, TrialState};
 
 impl Store {
     /// Starts a trial: a new one, or one that was handed back. Returns which attempt it is, from 1. `recipe` is `None`
@@ -31,10 +20,10 @@ impl Store {
         study: StudyId,
         number: TrialNumber,
         params: &Params,
-        recipe: &Recipe,
+        recipe: Option<&Recipe>,
     ) -> Result<u64, StoreError> {
-        let recipe =
-            serde_json::to_string(recipe).map_err(|source| StoreError::Unwritable { what: "recipe", source })?;
+        let recipe = recipe.map(serde_json::to_string).transpose();
+        let recipe = recipe.map_err(|source| StoreError::Unwritable { what: "recipe", source })?;
         let mut transaction = self.begin().await?;
         let found: Option<(i64, String)> =
             sqlx::query_as("select id, state from trial where study_id = ? and number = ?")
@@ -130,63 +119,6 @@ impl Store {
         transaction.commit().await.map_err(|error| self.error(error))?;
         self.note_ended(study, number);
         Ok(())
-    }
-
-    /// Wall-clock seconds of all finished trials of a study.
-    ///
-    /// # Errors
-    /// Where reading fails.
-    pub async fn spent_s(&self, study: StudyId) -> Result<f64, StoreError> {
-        sqlx::query_scalar("select total(wall_s) from trial where study_id = ? and state not in ('waiting', 'running')")
-            .bind(study.0)
-            .fetch_one(&self.pool)
-            .await
-            .map_err(|error| self.error(error))
-    }
-
-    /// Every trial of a study in order of number.
-    ///
-    /// # Errors
-    /// Where reading fails.
-    pub async fn trials(&self, study: StudyId) -> Result<Vec<Trial>, StoreError> {
-        // One transaction, so that the three statements see the same moment.
-        let mut snapshot = self.pool.begin().await.map_err(|error| self.error(error))?;
-        let rows: Vec<TrialRow> =
-            sqlx::query_as("select id, number, state, reason, detail from trial where study_id = ? order by number")
-                .bind(study.0)
-                .fetch_all(&mut *snapshot)
-                .await
-                .map_err(|error| self.error(error))?;
-        let params: Vec<(i64, String, String)> = sqlx::query_as(
-            "select trial_id, name, json from param where trial_id in (select id from trial where study_id = ?)",
-        )
-        .bind(study.0)
-        .fetch_all(&mut *snapshot)
-        .await
-        .map_err(|error| self.error(error))?;
-        let metrics: Vec<(i64, String, f64)> = sqlx::query_as(
-            "select trial_id, name, value from metric where trial_id in (select id from trial where study_id = ?)",
-        )
-        .bind(study.0)
-        .fetch_all(&mut *snapshot)
-        .await
-        .map_err(|error| self.error(error))?;
-        self.assemble(rows, params, metrics)
-    }
-
-    /// Numbers of the trials on a study's Pareto front, ascending.
-    ///
-    /// # Errors
-    /// Where reading fails.
-    pub async fn front(&self, study: StudyId) -> Result<Vec<TrialNumber>, StoreError> {
-        let numbers: Vec<i64> = sqlx::query_scalar(
-            "select trial from pareto_front where study = (select name from study where id = ?) order by trial",
-        )
-        .bind(study.0)
-        .fetch_all(&self.pool)
-        .await
-        .map_err(|error| self.error(error))?;
-        Ok(numbers.into_iter().map(|number| TrialNumber(to_u64(number))).collect())
     }
 
     /// Makes the running trials of a study wait again, without what they left; returns their numbers.
@@ -349,57 +281,6 @@ impl Store {
             trial: number.0,
             wanted,
             found,
-        })
-    }
-
-    fn assemble(
-        &self,
-        rows: Vec<TrialRow>,
-        params: Vec<(i64, String, String)>,
-        metrics: Vec<(i64, String, f64)>,
-    ) -> Result<Vec<Trial>, StoreError> {
-        let mut params_of: HashMap<i64, Params> = HashMap::with_capacity(rows.len());
-        for (id, name, json) in params {
-            let value = self.read_json(&json, || format!("param `{name}`"))?;
-            params_of.entry(id).or_default().insert(name, value);
-        }
-        let mut metrics_of: HashMap<i64, Metrics> = HashMap::with_capacity(rows.len());
-        for (id, name, value) in metrics {
-            metrics_of.entry(id).or_default().insert(name, value);
-        }
-        rows.into_iter()
-            .map(|row| {
-                let columns = StateColumns {
-                    state: row.state,
-                    reason: row.reason,
-                    phase: None,
-                    detail: row.detail,
-                };
-                let metrics = metrics_of.remove(&row.id).unwrap_or_default();
-                let state = columns.to_state(metrics).map_err(|source| StoreError::Unreadable {
-                    path: self.path.clone(),
-                    what: format!("the outcome of trial {}", row.number),
-                    source,
-                })?;
-                Ok(Trial {
-                    number: TrialNumber(to_u64(row.number)),
-                    params: params_of.remove(&row.id).unwrap_or_default(),
-                    state,
-                })
-            })
-            .collect()
-    }
-
-    /// Reads a JSON column; `what` names it in the error.
-    pub(super) fn read_json<T: serde::de::DeserializeOwned>(
-        &self,
-        json: &str,
-        what: impl FnOnce() -> String,
-    ) -> Result<T, StoreError> {
-        serde_json::from_str(json).map_err(|source| StoreError::Unreadable {
-            path: self.path.clone(),
-            what: what(),
-            source,
         })
     }
 }

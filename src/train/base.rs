@@ -112,6 +112,16 @@ impl BaseModel {
         Self::from_tensors(architecture, tensors, precision, device)
     }
 
+    /// The model without its weights: what is left to know of it where every parameter trains.
+    pub(super) fn without_weights(&self) -> Self {
+        Self {
+            architecture: self.architecture.clone(),
+            precision: self.precision,
+            device: self.device.clone(),
+            weights: BTreeMap::new(),
+        }
+    }
+
     /// The model's dimensions.
     pub fn architecture(&self) -> &Architecture {
         &self.architecture

@@ -144,6 +144,17 @@ pub enum TrainError {
     )]
     TooLong { tokens: usize, max_positions: usize },
 
+    #[error("the prompt has no tokens; write at least one word")]
+    EmptyPrompt,
+
+    #[error("the prompt has {tokens} tokens, but this model has only {max_positions} positions; shorten it")]
+    PromptTooLong { tokens: usize, max_positions: usize },
+
+    #[error(
+        "cannot read or write {path}: {source}; check that it is there, may be accessed, and that the disk is not full"
+    )]
+    File { path: PathBuf, source: std::io::Error },
+
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
 }

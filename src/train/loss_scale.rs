@@ -3,11 +3,13 @@
 //! The factor doubles after 2000 steps without overflow and halves at each overflow, whose step is skipped
 //! (Micikevicius et al. 2018, arXiv:1710.03740; constants of PyTorch's GradScaler).
 
+use serde::{Deserialize, Serialize};
+
 const START: f32 = 65_536.0;
 const GROWTH_STEPS: u32 = 2000;
 
 /// The factor on the loss and the steps since it last changed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct LossScale {
     factor: f32,
     good_steps: u32,

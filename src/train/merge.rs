@@ -3,70 +3,114 @@
 //! W' = W + s·B·A, with DoRA m ⊙ W' / |W'| by rows; a trained bias of lora_b goes to the layer's bias. The sum is made
 //! in F32 and rounded once, when it is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 
 use super::adapter::{AdaptedLinear, LinearSlots};
+use super::base::BaseModel;
 use super::model::update_norm;
 use super::ops::matmul;
-use super::{TrainError, Trainer, WeightsError};
+use super::tensor_file::{TensorEntry, write_tensors};
+use super::trained_set::TrainedSet;
+use super::{TrainError, Trainer};
 use crate::architecture::Dtype;
 
+/// A trained model whose plain weights are computed one by one, so that they need not be in memory all at once.
+pub struct MergedModel<'a> {
+    base: &'a BaseModel,
+    trained: &'a TrainedSet,
+    /// Slot of each base parameter that trains, by its name.
+    whole: HashMap<&'a str, usize>,
+    /// Adapted layers by the name of their module.
+    linears: HashMap<&'a str, (&'a AdaptedLinear, &'a LinearSlots)>,
+}
+
+impl<'a> MergedModel<'a> {
+    /// The merged form of `trained` on `base`.
+    ///
+    /// # Errors
+    ///
+    /// A trained bias of lora_b on a layer that has no bias to hold it.
+    pub(super) fn new(base: &'a BaseModel, trained: &'a TrainedSet) -> Result<Self, TrainError> {
+        for (linear, slots) in trained.adapted_linears() {
+            if slots.lora_bias.is_some() && !linear.linear.bias {
+                let module = linear.linear.name.clone();
+                return Err(TrainError::NoBiasToMergeInto { module });
+            }
+        }
+        let linears = trained.adapted_linears();
+        Ok(Self {
+            base,
+            trained,
+            whole: trained.trainables().whole,
+            linears: linears
+                .map(|(linear, slots)| (linear.linear.name.as_str(), (linear, slots)))
+                .collect(),
+        })
+    }
+
+    /// The tensor `name` of the base checkpoint as the training has left it, F32 on the training's device.
+    ///
+    /// # Errors
+    ///
+    /// Memory; a name that the architecture does not have.
+    pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
+        let value = match self.whole.get(name) {
+            // A copy: the optimizer would go on changing a view.
+            Some(slot) => self.trained.parameters.value(*slot)?.copy()?,
+            None => self.trained.frozen(self.base, name)?.to_dtype(DType::F32)?,
+        };
+        let (module, part) = name.rsplit_once('.').unwrap_or((name, ""));
+        match (self.linears.get(module), part) {
+            (Some((linear, slots)), "weight") => self.merged_weight(linear, slots, value),
+            (Some((linear, slots)), "bias") => self.merged_bias(linear, slots, value),
+            _ => Ok(value),
+        }
+    }
+
+    fn merged_weight(&self, linear: &AdaptedLinear, slots: &LinearSlots, weight: Tensor) -> Result<Tensor, TrainError> {
+        let parameters = &self.trained.parameters;
+        let (a, b) = (parameters.value(slots.lora_a)?, parameters.value(slots.lora_b)?);
+        let merged = (&weight + (matmul::nn(&b, &a)? * linear.scaling)?)?;
+        let Some(magnitude) = slots.magnitude else {
+            return Ok(merged);
+        };
+        let norm = update_norm(&weight, &a, &b, linear.scaling)?;
+        let gain = (parameters.value(magnitude)? / norm)?;
+        Ok(merged.broadcast_mul(&gain.unsqueeze(1)?)?)
+    }
+
+    fn merged_bias(&self, linear: &AdaptedLinear, slots: &LinearSlots, bias: Tensor) -> Result<Tensor, TrainError> {
+        match slots.lora_bias {
+            Some(slot) => Ok((bias + (self.trained.parameters.value(slot)? * linear.scaling)?)?),
+            None => Ok(bias),
+        }
+    }
+}
+
 impl Trainer {
+    /// The trained model as plain weights.
+    ///
+    /// # Errors
+    ///
+    /// A trained bias of lora_b on a layer that has no bias to hold it.
+    pub fn merged(&self) -> Result<MergedModel<'_>, TrainError> {
+        MergedModel::new(self.base(), self.trained())
+    }
+
     /// Every tensor of the trained model by its name in the base checkpoint, F32 on the training's device.
     ///
     /// # Errors
     ///
     /// Memory; a trained bias of lora_b on a layer that has no bias to hold it.
     pub fn merged_tensors(&self) -> Result<BTreeMap<String, Tensor>, TrainError> {
-        let trained = self.trained();
-        let mut tensors = BTreeMap::new();
-        for tensor in self.base().architecture().tensors() {
-            let value = trained.frozen(self.base(), &tensor.name)?.to_dtype(DType::F32)?;
-            tensors.insert(tensor.name, value);
-        }
-        for (name, slot) in trained.trainables().whole {
-            // A copy: the optimizer would go on changing a view.
-            tensors.insert(name.to_owned(), self.parameters().value(slot)?.copy()?);
-        }
-        for (linear, slots) in trained.adapted_linears() {
-            self.merge_linear(linear, slots, &mut tensors)?;
-        }
-        Ok(tensors)
-    }
-
-    fn merge_linear(
-        &self,
-        linear: &AdaptedLinear,
-        slots: &LinearSlots,
-        tensors: &mut BTreeMap<String, Tensor>,
-    ) -> Result<(), TrainError> {
-        let module = &linear.linear.name;
-        let parameters = self.parameters();
-        let (a, b) = (parameters.value(slots.lora_a)?, parameters.value(slots.lora_b)?);
-        let name = format!("{module}.weight");
-        let weight = tensors.get(&name).ok_or_else(|| WeightsError::MissingTensor {
-            path: "memory".into(),
-            tensor: name.clone(),
-            missing: 1,
-        })?;
-        let mut merged = (weight + (matmul::nn(&b, &a)? * linear.scaling)?)?;
-        if let Some(magnitude) = slots.magnitude {
-            let norm = update_norm(weight, &a, &b, linear.scaling)?;
-            let gain = (parameters.value(magnitude)? / norm)?;
-            merged = merged.broadcast_mul(&gain.unsqueeze(1)?)?;
-        }
-        tensors.insert(name, merged);
-        let Some(slot) = slots.lora_bias else { return Ok(()) };
-        let name = format!("{module}.bias");
-        let Some(bias) = tensors.get(&name) else {
-            return Err(TrainError::NoBiasToMergeInto { module: module.clone() });
-        };
-        let bias = (bias + (parameters.value(slot)? * linear.scaling)?)?;
-        tensors.insert(name, bias);
-        Ok(())
+        let merged = self.merged()?;
+        let tensors = self.base().architecture().tensors().into_iter();
+        tensors
+            .map(|tensor| Ok((tensor.name.clone(), merged.tensor(&tensor.name)?)))
+            .collect()
     }
 }
 
@@ -76,26 +120,14 @@ impl Trainer {
 ///
 /// Those of the file system, with the path.
 pub fn write_checkpoint(path: &Path, tensors: &BTreeMap<String, Tensor>, dtype: Dtype) -> Result<(), TrainError> {
-    let dtype = match dtype {
-        Dtype::F32 => DType::F32,
-        Dtype::F16 => DType::F16,
-        Dtype::Bf16 => DType::BF16,
-    };
-    let converted = |(name, tensor): (&String, &Tensor)| {
-        let tensor = tensor.to_device(&Device::Cpu)?.to_dtype(dtype)?.contiguous()?;
-        Ok((name.clone(), tensor))
-    };
-    let tensors: Vec<(String, Tensor)> = tensors.iter().map(converted).collect::<candle_core::Result<_>>()?;
-    let partial = path.with_extension("partial");
-    let metadata = std::collections::HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let written = safetensors::serialize_to_file(tensors, Some(metadata), &partial);
-    written.map_err(|source| WeightsError::Write {
-        path: path.to_owned(),
-        source,
-    })?;
-    std::fs::rename(&partial, path).map_err(|source| WeightsError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let entries: Vec<TensorEntry> = tensors
+        .iter()
+        .map(|(name, tensor)| TensorEntry {
+            name: name.clone(),
+            shape: tensor.dims().to_vec(),
+            dtype,
+        })
+        .collect();
+    write_tensors(path, &entries, &mut |name| Ok(tensors[name].clone()))?;
     Ok(())
 }

@@ -19,6 +19,13 @@ pub struct StepEvent {
     pub seconds: StepSeconds,
 }
 
+impl StepEvent {
+    /// Tokens that went through the model in a second of the whole step; padding is never counted.
+    pub fn tokens_per_s(&self) -> f64 {
+        self.tokens as f64 / self.seconds.total
+    }
+}
+
 /// Where the time of one step went, in seconds of wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepSeconds {

@@ -1,6 +1,7 @@
 //! What a training trains: an adapter, or the whole base model.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use candle_core::{DType, Tensor};
 
@@ -9,7 +10,7 @@ use super::base::BaseModel;
 use super::model::{Trainables, update_norm};
 use super::weight::Weight;
 use super::{ParameterKind, ParameterLayout, Parameters, TrainError};
-use crate::recipe::{AdapterInit, Recipe};
+use crate::recipe::{AdapterInit, AdapterSettings, Recipe};
 
 /// The trained parameters and their places.
 #[derive(Debug)]
@@ -25,14 +26,40 @@ pub(super) struct TrainedSet {
 impl TrainedSet {
     /// The fresh or loaded adapter of `recipe`, or the base model's own values.
     pub(super) fn new(base: &BaseModel, recipe: &Recipe) -> Result<Self, TrainError> {
-        let Some(settings) = &recipe.adapter else {
-            return Self::whole_model(base);
+        match &recipe.adapter {
+            Some(settings) => Self::adapter(base, settings, recipe.training.seed),
+            None => Self::whole_model(base),
+        }
+    }
+
+    /// The adapter in a PEFT directory, as PEFT would load it.
+    pub(super) fn saved_adapter(base: &BaseModel, directory: &Path) -> Result<Self, TrainError> {
+        let settings = AdapterSettings {
+            adapter_init: Some(directory.to_owned()),
+            ..SavedAdapter::read(directory)?.config.settings
         };
+        Self::adapter(base, &settings, 0)
+    }
+
+    /// Nothing: the base model as it is.
+    pub(super) fn nothing(base: &BaseModel) -> Result<Self, TrainError> {
+        Ok(Self {
+            plan: None,
+            slots: AdapterSlots {
+                linears: Vec::new(),
+                whole: Vec::new(),
+            },
+            parameters: Parameters::zeros(ParameterLayout::default(), base.device())?,
+            replaced: HashMap::new(),
+        })
+    }
+
+    fn adapter(base: &BaseModel, settings: &AdapterSettings, seed: u64) -> Result<Self, TrainError> {
         let plan = AdapterPlan::new(settings, &base.shape())?;
         let mut layout = ParameterLayout::default();
         let slots = plan.push_slots(&mut layout);
         let parameters = Parameters::zeros(layout, base.device())?;
-        adapter::fill(&plan, &slots, &parameters, recipe.training.seed)?;
+        adapter::fill(&plan, &slots, &parameters, seed)?;
         for (whole, slot) in plan.whole.iter().zip(&slots.whole) {
             start_from(&parameters, *slot, &base.tensor(&whole.base_name)?)?;
         }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
 
 use super::adapter::AdapterPlan;
 use super::base::BaseModel;
 use super::data::MicroBatch;
 use super::loss_scale::LossScale;
 use super::model::{Decoder, DropoutKey, Keep, RopeTables, Stream};
-use super::optimizer::{self, Optimizer};
+use super::optimizer::{self, Optimizer, OptimizerError};
 use super::stopwatch::Stopwatch;
 use super::trained_set::TrainedSet;
 use super::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
@@ -33,7 +34,7 @@ pub struct Trainer {
 
 impl Trainer {
     /// A trainer with a fresh adapter from the recipe's seed, the adapter of `adapter_init`, or, with
-    /// `adapter: null`, all parameters of the base model. `total_steps` is what the learning-rate schedule spans.
+    /// `adapter: null`, all parameters of the base model, which is then let go of. `total_steps` is what the learning-rate schedule spans.
     ///
     /// # Errors
     ///
@@ -41,6 +42,11 @@ impl Trainer {
     pub fn new(base: Arc<BaseModel>, recipe: &Recipe, total_steps: u64) -> Result<Self, TrainError> {
         let trained = TrainedSet::new(&base, recipe)?;
         let decoder = Decoder::new(&base, &trained.trainables())?;
+        // Where every parameter trains, the base model's own values have been copied and are not needed again.
+        let base = match trained.plan {
+            Some(_) => base,
+            None => Arc::new(base.without_weights()),
+        };
         let device = base.device();
         Ok(Self {
             ropes: RopeTables::new(&base.architecture().ropes, device),
@@ -172,7 +178,7 @@ impl Trainer {
         self.trained.plan.as_ref()
     }
 
-    /// The base model.
+    /// The base model; without its weights in full fine-tuning.
     pub fn base(&self) -> &Arc<BaseModel> {
         &self.base
     }
@@ -180,6 +186,30 @@ impl Trainer {
     /// The optimizer, whose state a checkpoint keeps.
     pub fn optimizer(&self) -> &Optimizer {
         &self.optimizer
+    }
+
+    /// Where the training stands. Together with the values of [`Trainer::parameters`] and the state of
+    /// [`Trainer::optimizer`], it is everything that the next steps depend on besides their data.
+    pub fn position(&self) -> TrainerPosition {
+        TrainerPosition {
+            step: self.step,
+            tokens: self.tokens,
+            loss_scale: self.loss_scale,
+        }
+    }
+
+    /// Goes on from `position` with an optimizer state that [`Optimizer::state`] returned. The values of the parameters
+    /// are the caller's to restore.
+    ///
+    /// # Errors
+    ///
+    /// A state of another optimizer or another adapter; nothing has changed then.
+    pub fn restore(&mut self, position: TrainerPosition, state: &[(String, Tensor)]) -> Result<(), OptimizerError> {
+        self.optimizer.load_state(state)?;
+        self.step = position.step;
+        self.tokens = position.tokens;
+        self.loss_scale = position.loss_scale;
+        Ok(())
     }
 
     /// Optimizer steps taken.
@@ -275,6 +305,17 @@ impl Trainer {
         }
         Ok(())
     }
+}
+
+/// Where a training stands.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainerPosition {
+    /// Optimizer steps taken.
+    pub step: u64,
+    /// Tokens trained on, padding not counted.
+    pub tokens: u64,
+    /// State of the dynamic loss scale; fp16 only.
+    loss_scale: Option<LossScale>,
 }
 
 /// Bytes that a micro-batch's forward pass keeps for its backward pass.

@@ -3,8 +3,10 @@
 use std::ops::Range;
 
 use candle_core::{DType, Device, Tensor};
+use half::bf16;
 
-use super::quant::{Int8, Nf4, QuantError, Quantised};
+use super::ops::matmul::{Coded, Factor};
+use super::quant::{Element, Int8, Nf4, QuantError, Quantised};
 use super::weights::Checkpoint;
 use super::{TrainError, WeightsError};
 use crate::architecture::TensorShape;
@@ -15,12 +17,16 @@ use crate::recipe::Precision;
 pub(crate) enum Weight {
     /// F32, F16 or BF16.
     Dense(Tensor),
-    /// Rows of a quantised weight, widened to `dtype` for each product.
-    Quantised {
-        codes: Codes,
-        rows: Range<usize>,
-        dtype: DType,
-    },
+    Quantised(CodedRows),
+}
+
+/// Rows of a quantised weight; products widen them block by block.
+#[derive(Clone, Debug)]
+pub(crate) struct CodedRows {
+    codes: Codes,
+    rows: Range<usize>,
+    /// Compute dtype.
+    dtype: DType,
 }
 
 /// A quantised weight (out, in).
@@ -71,6 +77,25 @@ impl Codes {
         match self {
             Self::Nf4(codes) => codes.dequantize_rows(rows, dtype),
             Self::Int8(codes) => codes.dequantize_rows(rows, dtype),
+        }
+    }
+
+    fn fill_block<T: Element>(
+        &self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        into: &mut [T],
+    ) -> candle_core::Result<()> {
+        match self {
+            Self::Nf4(codes) => codes.fill_block(rows, columns, into),
+            Self::Int8(codes) => codes.fill_block(rows, columns, into),
+        }
+    }
+
+    fn is_on_cpu(&self) -> bool {
+        match self {
+            Self::Nf4(codes) => codes.device().is_cpu(),
+            Self::Int8(codes) => codes.device().is_cpu(),
         }
     }
 
@@ -156,14 +181,14 @@ impl Weight {
 
     fn quantised(codes: Codes, dtype: DType) -> Self {
         let rows = 0..codes.shape().0;
-        Self::Quantised { codes, rows, dtype }
+        Self::Quantised(CodedRows { codes, rows, dtype })
     }
 
     /// Bytes of the whole weight with its block constants.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Dense(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
-            Self::Quantised { codes, .. } => codes.bytes(),
+            Self::Quantised(weight) => weight.codes.bytes(),
         }
     }
 
@@ -171,15 +196,13 @@ impl Weight {
     pub(crate) fn rows(&self, start: usize, rows: usize) -> candle_core::Result<Self> {
         Ok(match self {
             Self::Dense(tensor) => Self::Dense(tensor.narrow(0, start, rows)?),
-            Self::Quantised {
-                codes,
-                rows: whole,
-                dtype,
-            } => Self::Quantised {
-                codes: codes.clone(),
-                rows: whole.start + start..whole.start + start + rows,
-                dtype: *dtype,
-            },
+            Self::Quantised(weight) => {
+                let start = weight.rows.start + start;
+                Self::Quantised(CodedRows {
+                    rows: start..start + rows,
+                    ..weight.clone()
+                })
+            }
         })
     }
 
@@ -187,7 +210,7 @@ impl Weight {
     pub(crate) fn exact(&self) -> candle_core::Result<Tensor> {
         match self {
             Self::Dense(tensor) => Ok(tensor.clone()),
-            Self::Quantised { codes, rows, .. } => codes.widened(rows.clone(), DType::F32),
+            Self::Quantised(weight) => weight.dense(DType::F32),
         }
     }
 
@@ -195,8 +218,45 @@ impl Weight {
     pub(crate) fn dense(&self) -> candle_core::Result<Tensor> {
         match self {
             Self::Dense(tensor) => Ok(tensor.clone()),
-            Self::Quantised { codes, rows, dtype } => codes.widened(rows.clone(), *dtype),
+            Self::Quantised(weight) => weight.dense(weight.dtype),
         }
+    }
+
+    /// The weight as the right operand of a product; never a copy.
+    pub(crate) fn factor(&self) -> Factor<'_> {
+        match self {
+            Self::Dense(tensor) => Factor::Dense(tensor),
+            Self::Quantised(weight) => Factor::Coded(weight),
+        }
+    }
+}
+
+impl CodedRows {
+    /// `rows` of this weight as rows of the whole one.
+    fn of_whole(&self, rows: Range<usize>) -> Range<usize> {
+        self.rows.start + rows.start..self.rows.start + rows.end
+    }
+}
+
+impl Coded for CodedRows {
+    fn dims2(&self) -> (usize, usize) {
+        (self.rows.len(), self.codes.shape().1)
+    }
+
+    fn is_on_cpu(&self) -> bool {
+        self.codes.is_on_cpu()
+    }
+
+    fn dense(&self, dtype: DType) -> candle_core::Result<Tensor> {
+        self.codes.widened(self.rows.clone(), dtype)
+    }
+
+    fn fill_f32(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [f32]) -> candle_core::Result<()> {
+        self.codes.fill_block(self.of_whole(rows), columns, into)
+    }
+
+    fn fill_bf16(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [bf16]) -> candle_core::Result<()> {
+        self.codes.fill_block(self.of_whole(rows), columns, into)
     }
 }
 

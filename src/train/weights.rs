@@ -13,10 +13,10 @@ use memmap2::Mmap;
 use rayon::prelude::*;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
-use super::WeightsError;
 use super::quant::RawTensor;
 use super::weight::quantised_owner;
-use crate::architecture::TensorShape;
+use super::{WeightsError, header};
+use crate::architecture::{self, TensorShape};
 
 /// Name of an unsharded checkpoint.
 const SINGLE: &str = "model.safetensors";
@@ -175,6 +175,15 @@ impl Checkpoint {
         Ok(tensor?.to_device(device)?)
     }
 
+    /// Number type of tensor `name` in the file; `None` where there is no such tensor or it is not a float.
+    pub fn dtype(&self, name: &str) -> Option<architecture::Dtype> {
+        Some(match Float::from_dtype(self.raw(name)?.dtype)? {
+            Float::F32 => architecture::Dtype::F32,
+            Float::F16 => architecture::Dtype::F16,
+            Float::Bf16 => architecture::Dtype::Bf16,
+        })
+    }
+
     /// The tensor `name` as it lies in the file.
     pub(super) fn raw(&self, name: &str) -> Option<RawTensor<'_>> {
         let shard = &self.shards[*self.places.get(name)?];
@@ -232,7 +241,7 @@ impl Shard {
         // SAFETY: the map is read only. A file that another process shortens while it is mapped would end this
         // process with SIGBUS; model files are written once.
         let map = unsafe { Mmap::map(&file) }.map_err(read)?;
-        let parsed = safetensors::SafeTensors::read_metadata(&map);
+        let parsed = header::check(&map).and_then(|()| safetensors::SafeTensors::read_metadata(&map));
         let (header, metadata) = parsed.map_err(|source| WeightsError::Damaged {
             path: path.clone(),
             source,

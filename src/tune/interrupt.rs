@@ -1,25 +1,20 @@
-//! How a person stops a study: once to finish the trial under way, twice to stop now.
+//! How a person stops a study: the trial under way is finished, and no further one starts.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Counts requests to stop; clones count together.
+/// A request to stop; clones are one.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicU32>);
+pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// One more request to stop.
+    /// Asks to stop.
     pub fn request(&self) {
-        self.0.fetch_add(1, Relaxed);
+        self.0.store(true, Relaxed);
     }
 
-    /// Whether no further trial should start.
+    /// Whether somebody asked to stop.
     pub fn is_requested(&self) -> bool {
-        self.0.load(Relaxed) >= 1
-    }
-
-    /// Whether the trials under way should be given up too.
-    pub fn is_urgent(&self) -> bool {
-        self.0.load(Relaxed) >= 2
+        self.0.load(Relaxed)
     }
 }

@@ -108,10 +108,6 @@ impl<'a> Tuner<'a> {
             if self.running.is_empty() {
                 return Ok(self.ending.unwrap_or(Ending::Exhausted));
             }
-            if self.parts.interrupt.is_urgent() {
-                self.give_up().await?;
-                return Ok(Ending::Interrupted);
-            }
             if let Some(event) = self.parts.evaluator.next_event(POLL)? {
                 self.take(event).await?;
             }
@@ -340,18 +336,6 @@ impl<'a> Tuner<'a> {
             TrialEvent::Report { .. } => Ok(()),
             TrialEvent::Ended { number, state, wall_s } => self.end(number, state, wall_s).await,
         }
-    }
-
-    /// Hands the trials under way back to the store, to be run again when the study goes on.
-    async fn give_up(&mut self) -> Result<(), TuneError> {
-        for number in std::mem::take(&mut self.running).into_keys() {
-            self.parts.evaluator.cancel(number)?;
-            self.parts.store.release_trial(self.parts.id, number).await?;
-            if let Some(trial) = self.history.iter_mut().find(|trial| trial.number == number) {
-                trial.state = TrialState::Waiting;
-            }
-        }
-        Ok(())
     }
 
     async fn record_steps(&mut self, number: TrialNumber) -> Result<(), TuneError> {

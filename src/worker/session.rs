@@ -13,7 +13,6 @@ use crate::recipe::{DataSettings, Precision, Recipe};
 use crate::study::{FailReason, Metrics, Phase, TrialState};
 use crate::train::data::{PreparedData, cache_folder};
 use crate::train::hub::ModelFiles;
-use crate::train::tokenizer::Tokenizer;
 use crate::train::{BaseModel, device};
 
 /// What stays loaded between trials. One base model and one data set at a time: what a trial does not use must not
@@ -128,7 +127,7 @@ impl Session {
         };
         self.base.take_if(|(key, _)| *key != base_key);
         self.data.take_if(|(key, _)| *key != data_key);
-        let files = ModelFiles::resolve(&recipe.model).map_err(invalid)?;
+        let files = ModelFiles::resolve_weights(&recipe.model, &mut ()).map_err(invalid)?;
         let data = match &self.data {
             Some((_, data)) => data.clone(),
             None => {
@@ -166,10 +165,7 @@ impl Session {
 }
 
 fn prepare(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, Interruption> {
-    let tokenizer = Tokenizer::open(&files.tokenizer).map_err(invalid)?;
-    let (length, seed) = (recipe.batch.sequence_length, recipe.training.seed);
-    let prepared = PreparedData::prepare(&recipe.data, &tokenizer, length, seed, cache_folder().as_deref());
-    let prepared = prepared.map_err(invalid)?;
+    let prepared = PreparedData::of_recipe(recipe, files).map_err(invalid)?;
     for warning in prepared.warnings() {
         tracing::warn!("{warning}");
     }

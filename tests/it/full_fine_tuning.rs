@@ -42,7 +42,14 @@ fn loss(model: Arc<BaseModel>, batch: &[MicroBatch]) -> f64 {
 
 #[test]
 fn gradients_of_every_kind_of_parameter_match_finite_differences() {
-    for family in ["ref_llama", "ref_llama31", "ref_qwen2", "ref_qwen3"] {
+    for family in [
+        "ref_llama",
+        "ref_llama31",
+        "ref_qwen2",
+        "ref_qwen3",
+        "ref_gemma2",
+        "ref_phi3",
+    ] {
         let model = base(family, Precision::Fp32);
         let batch = whole_batch(family);
         let mut trainer = Trainer::new(Arc::clone(&model), &full(), 1).unwrap();

@@ -19,10 +19,10 @@ mod optimizer;
 mod parity;
 /// PEFT adapter directories: reading, writing, and refusing damaged ones.
 mod peft_directory;
-/// Study and recipe files: what they mean, and what each mistake says.
-mod space;
 /// Quantised weights against bitsandbytes.
 mod quant;
+/// Study and recipe files: what they mean, and what each mistake says.
+mod space;
 /// The study loop with a stand-in for the trial process.
 mod tune;
 /// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
@@ -33,7 +33,12 @@ mod quickstart;
 /// `query`, `show`, `pareto` and `studies` as people call them, on real database files.
 mod query;
 
-/// The results database: files, migrations, resuming, being killed, and its document.
-mod store;
 /// The space files that come with the program, and the schemas that editors complete them with.
 mod spaces_shipped;
+/// The results database: files, migrations, resuming, being killed, and its document.
+mod store;
+
+/// Text from a model, and adapters merged into one.
+mod generate;
+/// Whole trainings through the command: outputs, checkpoints, endings, event files.
+mod train;

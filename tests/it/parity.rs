@@ -19,7 +19,22 @@ const F32: f64 = 1e-5;
 /// mean over the tokens averages most of it away.
 const BF16: f64 = 2e-3;
 
-const FAMILIES: [&str; 5] = ["ref_llama", "ref_llama31", "ref_mistral", "ref_qwen2", "ref_qwen3"];
+/// As [`BF16`], in float16 with its 11 bits, against float64.
+const FP16: f64 = 5e-4;
+
+/// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3.
+const FAMILIES: [&str; 10] = [
+    "ref_llama",
+    "ref_llama31",
+    "ref_mistral",
+    "ref_qwen2",
+    "ref_qwen3",
+    "ref_gemma2",
+    "ref_gemma3",
+    "ref_phi3",
+    "ref_yarn",
+    "ref_phi3_longrope",
+];
 
 fn trainer(reference: &str, precision: Precision) -> Trainer {
     let mut recipe = recipe(&folder(reference).join("adapter_init"));
@@ -95,6 +110,21 @@ fn logits_match() {
 }
 
 #[test]
+fn longrope_takes_its_short_factors_within_the_original_context() {
+    let family = "ref_phi3_longrope";
+    let expected = json(&folder(family).join("ref.json"));
+    let short = expected["short"].as_u64().unwrap() as usize;
+    let mut documents = documents(family, "input_ids", "input_ids");
+    for document in &mut documents {
+        document.input_ids.truncate(short);
+        document.labels.truncate(short);
+    }
+    let batch = MicroBatch::from_documents(&documents);
+    let loss = trainer(family, Precision::Fp32).evaluate(&[batch]).unwrap().loss;
+    assert_close(&[loss], &[expected["loss_short"].as_f64().unwrap()], F32, "short loss");
+}
+
+#[test]
 fn bf16_losses_stay_within_its_rounding() {
     for family in FAMILIES {
         let expected = json(&folder(family).join("ref.json"));
@@ -105,8 +135,17 @@ fn bf16_losses_stay_within_its_rounding() {
 }
 
 #[test]
+fn fp16_losses_stay_within_its_rounding() {
+    for family in FAMILIES {
+        let expected = json(&folder(family).join("ref.json"));
+        let actual = losses(&mut trainer(family, Precision::Fp16), &whole_batch(family), 20);
+        assert_close(&actual, &numbers(&expected["losses_f64"]), FP16, &format!("{family} loss"));
+    }
+}
+
+#[test]
 fn checkpointing_changes_no_bit() {
-    for family in ["ref_llama", "ref_qwen3"] {
+    for family in ["ref_llama", "ref_qwen3", "ref_gemma2", "ref_phi3"] {
         let run = |checkpointing| {
             let mut recipe = recipe(&folder(family).join("adapter_init"));
             recipe.gradient_checkpointing = checkpointing;
@@ -132,13 +171,14 @@ fn layer_bytes(architecture: &Architecture, tokens: usize, rank: usize) -> usize
         0
     };
     let attention = (heads + architecture.heads) * architecture.head_dim + architecture.heads;
-    let mlp = 2 * architecture.intermediate_size;
+    let behind = (architecture.layer_norms().len() - 2) * (architecture.hidden_size + 1);
+    let mlp = 2 * architecture.intermediate_size + behind;
     4 * tokens * (norms + head_norms + attention + mlp + architecture.linear_modules().len() * rank)
 }
 
 #[test]
 fn saved_activations_are_exactly_those_listed() {
-    for family in ["ref_llama31", "ref_qwen3"] {
+    for family in ["ref_llama31", "ref_qwen3", "ref_gemma2", "ref_phi3"] {
         let batch = &whole_batch(family)[0];
         let model = base(family, Precision::Fp32);
         let architecture = model.architecture();

@@ -254,6 +254,7 @@ fn the_database_is_the_flag_then_the_environment_then_the_default() {
     assert!(run(Some(&there), Some(&missing)).status.success());
     assert!(run(None, Some(&there)).status.success());
     for output in [
+        run(None, Some(Path::new(""))),
         run(None, None),
         run(None, Some(&missing)),
         run(Some(&missing), Some(&there)),

@@ -14,14 +14,23 @@ use crate::golden::{
 const F32: f64 = 1e-5;
 
 fn expected(variant: &str) -> Vec<f64> {
-    numbers(&json(&folder("ref_variants").join("variants.json"))[variant]["losses"])
+    let file = if variant.starts_with("bias_") {
+        "bias.json"
+    } else {
+        "variants.json"
+    };
+    numbers(&json(&folder("ref_variants").join(file))[variant]["losses"])
 }
 
 fn assert_variant(variant: &str, base: Arc<BaseModel>) {
+    assert_variant_on("ref_llama", variant, base);
+}
+
+fn assert_variant_on(source: &str, variant: &str, base: Arc<BaseModel>) {
     let mut recipe = recipe(&folder("ref_variants").join(variant));
     // How the adapter began does not matter for one that is loaded.
     recipe.adapter.as_mut().unwrap().init = AdapterInit::Kaiming;
-    let batch = whole_batch("ref_llama");
+    let batch = whole_batch(source);
     let mut trainer = Trainer::new(Arc::clone(&base), &recipe, 20).unwrap();
     trainer.step(&batch).unwrap();
     let gradients = folder("ref_variants").join(format!("{variant}.grads.safetensors"));
@@ -43,6 +52,13 @@ fn kinds_of_adapter_match() {
         "modules_to_save_norm",
     ] {
         assert_variant(variant, base("ref_llama", Precision::Fp32));
+    }
+}
+
+#[test]
+fn biases_of_the_base_model_train_as_pefts() {
+    for variant in ["bias_all", "bias_lora_only"] {
+        assert_variant_on("ref_qwen2", variant, base("ref_qwen2", Precision::Fp32));
     }
 }
 
@@ -106,6 +122,17 @@ fn int8_and_fp16_stay_near_float32() {
         let mut trainer = Trainer::new(base("ref_llama", precision), &recipe, 20).unwrap();
         let actual = losses(&mut trainer, &whole_batch("ref_llama"), 20);
         assert_close(&actual, &expected, tolerance, &format!("{precision:?} loss"));
+    }
+}
+
+#[test]
+fn quantised_weights_train_as_the_values_that_they_stand_for() {
+    let recipe = recipe(&folder("ref_llama/adapter_init"));
+    let batch = whole_batch("ref_llama");
+    for precision in [Precision::Nf4Double, Precision::Int8] {
+        let (codes, widened) = quantised(precision);
+        let losses_of = |model| losses(&mut Trainer::new(model, &recipe, 5).unwrap(), &batch, 5);
+        assert_close(&losses_of(codes), &losses_of(widened), 2e-3, &format!("{precision:?}"));
     }
 }
 

@@ -55,6 +55,11 @@ fn recipe_of(document: &Document, options: ReadOptions) -> Result<Recipe, SpaceE
     let context = Context { document, options };
     recipe.model = context.resolve_model(&recipe.model)?;
     context.resolve_data(&mut recipe.data)?;
+    if let Some(adapter) = &mut recipe.adapter
+        && let Some(folder) = &adapter.adapter_init
+    {
+        adapter.adapter_init = Some(context.folder(&["adapter", "adapter_init"], folder)?);
+    }
     context.check_training(&recipe.training)?;
     // A derived parameter (alpha_ratio, global_batch) is checked through the fields it is computed from.
     for binding in bindings().filter(|binding| binding.derived_from.is_none()) {

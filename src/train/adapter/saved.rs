@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::recipe::AdapterSettings;
-use crate::train::Parameters;
+use crate::train::{Parameters, header};
 
 use super::config::PeftConfig;
 use super::error::AdapterError;
@@ -173,7 +173,8 @@ fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), AdapterError> {
 }
 
 fn read_tensors(path: &Path, bytes: &[u8]) -> Result<Tensors, AdapterError> {
-    let file = SafeTensors::deserialize(bytes).map_err(|source| AdapterError::Tensors {
+    let file = header::check(bytes).and_then(|()| SafeTensors::deserialize(bytes));
+    let file = file.map_err(|source| AdapterError::Tensors {
         path: path.to_owned(),
         source,
     })?;

@@ -1,6 +1,7 @@
 //! Documents: tokenised rows, cut to the sequence length.
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::tokens::{NO_TARGET, RowKind, TokenTable};
 use super::{Document, IGNORE};
@@ -146,6 +147,20 @@ impl DocumentSet {
         DocumentView {
             input_ids: self.table.ids(range.clone()),
             labels: self.table.labels(range),
+        }
+    }
+
+    /// Adds every document, its tokens and its labels, to `hash`.
+    pub(super) fn hash_into(&self, hash: &mut Sha256) {
+        hash.update((self.len() as u64).to_le_bytes());
+        let mut bytes = Vec::new();
+        for span in &self.spans {
+            let range = span.start..span.start + span.tokens as usize;
+            let (ids, labels) = (self.table.ids(range.clone()), self.table.labels(range));
+            bytes.clear();
+            bytes.extend_from_slice(&span.tokens.to_le_bytes());
+            bytes.extend(ids.iter().chain(labels).flat_map(|word| word.to_le_bytes()));
+            hash.update(&bytes);
         }
     }
 

@@ -5,22 +5,28 @@ use std::ops::Range;
 use super::answers::answer_spans;
 use super::example::{Chat, Example, RunningText};
 use super::tokens::{NO_TARGET, RowKind, TokenRow};
-use super::{DataError, Place};
+use super::{DataError, Place, Vocabulary};
 use crate::recipe::LossOn;
 use crate::train::tokenizer::{Encoded, GenerationPrompt, Specials, Tokenizer, TokenizerError};
 
-/// Tokenises one example; `None` where there is nothing in it to learn from.
+/// Tokenises one example, or checks its tokens; `None` where there is nothing in it to learn from.
 pub(super) fn encode(
     place: &Place,
     example: &Example,
-    tokenizer: &Tokenizer,
+    vocabulary: &Vocabulary,
     loss_on: LossOn,
 ) -> Result<Option<TokenRow>, DataError> {
+    let tokenizer = || {
+        let tokenizer = vocabulary.tokenizer();
+        tokenizer.ok_or_else(|| DataError::NoTokenizer { place: place.clone() })
+    };
     let row = match example {
-        Example::Text(text) => encode_text(place, text, tokenizer)?,
-        Example::Completion { prompt, completion } => encode_completion(place, prompt, completion, tokenizer, loss_on)?,
-        Example::Chat(chat) => encode_chat(place, chat, tokenizer, loss_on)?,
-        Example::Tokenized { ids, labels } => check_tokens(place, ids, labels.as_deref(), tokenizer)?,
+        Example::Text(text) => encode_text(place, text, tokenizer()?)?,
+        Example::Completion { prompt, completion } => {
+            encode_completion(place, prompt, completion, tokenizer()?, loss_on)?
+        }
+        Example::Chat(chat) => encode_chat(place, chat, tokenizer()?, loss_on)?,
+        Example::Tokenized { ids, labels } => check_tokens(place, ids, labels.as_deref(), vocabulary.size())?,
     };
     match row {
         Some(row) if u32::try_from(row.ids.len()).is_err() => Err(DataError::RowTooLong {
@@ -38,7 +44,7 @@ fn encode_text(place: &Place, text: &RunningText, tokenizer: &Tokenizer) -> Resu
     let mut ids = Vec::new();
     for (index, block) in blocks(&text.text).enumerate() {
         let encoded = if index == 0 {
-            open_document(block, tokenizer)
+            tokenizer.encode_open(block)
         } else {
             tokenizer.encode(block, Specials::Omit)
         };
@@ -65,7 +71,9 @@ fn encode_completion(
         return Ok(None);
     }
     let text = format!("{prompt}{completion}");
-    let encoded = open_document(&text, tokenizer).map_err(|source| tokenize_error(place, source))?;
+    let encoded = tokenizer
+        .encode_open(&text)
+        .map_err(|source| tokenize_error(place, source))?;
     let start = match loss_on {
         LossOn::Completions => prompt.len(),
         LossOn::All => 0,
@@ -119,9 +127,8 @@ fn check_tokens(
     place: &Place,
     ids: &[i64],
     labels: Option<&[i64]>,
-    tokenizer: &Tokenizer,
+    vocabulary: u32,
 ) -> Result<Option<TokenRow>, DataError> {
-    let vocabulary = tokenizer.vocabulary();
     let known = |id: i64| {
         let number = u32::try_from(id).ok().filter(|number| *number < vocabulary);
         number.ok_or_else(|| DataError::TokenOutOfRange {
@@ -149,15 +156,6 @@ fn check_tokens(
         labels,
         kind: RowKind::Whole,
     }))
-}
-
-/// Tokenises the start of a document with the special tokens that belong in front, and none behind.
-fn open_document(text: &str, tokenizer: &Tokenizer) -> Result<Encoded, TokenizerError> {
-    let mut encoded = tokenizer.encode(text, Specials::Add)?;
-    let written = encoded.ends.iter().rposition(|end| *end > 0).map_or(0, |last| last + 1);
-    encoded.ids.truncate(written);
-    encoded.ends.truncate(written);
-    Ok(encoded)
 }
 
 /// Adds the end-of-document token unless it is there.

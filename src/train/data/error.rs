@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::Place;
+use crate::architecture::ArchitectureError;
 use crate::train::tokenizer::TokenizerError;
 
 /// Data that cannot be used. Every message names the file, the line or row, the column, and what to do.
@@ -84,6 +85,11 @@ pub enum DataError {
     )]
     NoChatTemplate { place: Place },
     #[error(
+        "{place}: this row is text, and the model has no tokenizer.json; save the model's tokenizer into its directory \
+         with transformers' AutoTokenizer, or give rows that are tokenised already (`input_ids`, `labels`)"
+    )]
+    NoTokenizer { place: Place },
+    #[error(
         "{place}: the chat template renders message {message} differently when more messages follow, so its tokens \
          cannot be told apart; mark answers with {{% generation %}} in a template named as `data.chat_template`, or \
          set `data.loss_on: all`"
@@ -99,6 +105,8 @@ pub enum DataError {
     Tokenize { place: Place, source: TokenizerError },
     #[error("{0}")]
     Tokenizer(#[from] TokenizerError),
+    #[error(transparent)]
+    Architecture(Box<ArchitectureError>),
     #[error("`data.held_out` is {fraction}; give a fraction between 0 and 1, or a file")]
     BadFraction { fraction: f64 },
     #[error(

@@ -6,20 +6,19 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::DataError;
 use super::cache::Key;
+use super::{DataError, Vocabulary};
 use crate::recipe::{DataSettings, HeldOut};
-use crate::train::tokenizer::Tokenizer;
 
 /// Raised whenever the same input gives other tokens than before.
 const VERSION: u32 = 1;
 
 /// Hashes the files' contents, the settings that matter, the tokenizer and, where it splits, the seed. Where the
 /// files lie does not matter.
-pub(super) fn cache_key(settings: &DataSettings, tokenizer: &Tokenizer, seed: u64) -> Result<Key, DataError> {
+pub(super) fn cache_key(settings: &DataSettings, vocabulary: &Vocabulary, seed: u64) -> Result<Key, DataError> {
     let mut hash = Sha256::new();
     hash.update(VERSION.to_le_bytes());
-    hash.update(tokenizer.fingerprint());
+    hash.update(vocabulary.fingerprint());
     let (files, split): (&[_], _) = match &settings.held_out {
         HeldOut::Fraction(fraction) => (&[], Some((fraction.to_bits(), seed))),
         HeldOut::File(path) => (std::slice::from_ref(path), None),

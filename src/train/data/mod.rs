@@ -4,7 +4,7 @@
 //! |---|---|
 //! | file to rows | `readers` |
 //! | row to example | `columns`, `messages`, `format`, `example` |
-//! | example to tokens and labels | `encode`, `answers` |
+//! | example to tokens and labels | `vocabulary`, `encode`, `answers` |
 //! | tokens at rest | `tokens`, `cache`, `key` |
 //! | documents of a sequence length | `split`, `documents`, `prepared` |
 //! | documents to steps | `packing`, `order`, `source`, `prefetch`, `batch` |
@@ -30,6 +30,7 @@ mod readers;
 mod source;
 mod split;
 mod tokens;
+mod vocabulary;
 mod warning;
 
 pub use batch::{Document, IGNORE, MicroBatch};
@@ -40,4 +41,5 @@ pub use place::{Place, Unit};
 pub use prefetch::Prefetch;
 pub use prepared::PreparedData;
 pub use source::{BatchSource, RowOrder, evaluation_batches};
+pub use vocabulary::Vocabulary;
 pub use warning::DataWarning;

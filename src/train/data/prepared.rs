@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
+use sha2::{Digest, Sha256};
 
-use super::cache::TokenCache;
+use super::cache::{TokenCache, cache_folder};
 use super::encode::encode;
 use super::key::cache_key;
 use super::split::{Located, hold_out, join_pieces, read_examples};
 use super::tokens::{TableBuilder, Tables};
-use super::{DataError, DataWarning, DocumentSet};
-use crate::recipe::{DataSettings, HeldOut};
+use super::{DataError, DataWarning, DocumentSet, Vocabulary};
+use crate::recipe::{DataSettings, HeldOut, Recipe};
+use crate::train::hub::ModelFiles;
 use crate::train::tokenizer::Tokenizer;
 
 /// The training and held-out documents of a recipe.
@@ -40,13 +42,40 @@ impl PreparedData {
         seed: u64,
         cache_dir: Option<&Path>,
     ) -> Result<Self, DataError> {
+        let vocabulary = Vocabulary::Tokenizer(tokenizer.clone());
+        Self::prepare_with(settings, &vocabulary, sequence_length, seed, cache_dir)
+    }
+
+    /// [`PreparedData::prepare`] for the model in `files` and the settings of `recipe`, through the cache of this user.
+    /// The model needs a tokenizer only where the data is text.
+    ///
+    /// # Errors
+    /// See [`DataError`].
+    pub fn of_recipe(recipe: &Recipe, files: &ModelFiles) -> Result<Self, DataError> {
+        let vocabulary = Vocabulary::open(files)?;
+        let (length, seed) = (recipe.batch.sequence_length, recipe.training.seed);
+        Self::prepare_with(&recipe.data, &vocabulary, length, seed, cache_folder().as_deref())
+    }
+
+    fn prepare_with(
+        settings: &DataSettings,
+        vocabulary: &Vocabulary,
+        sequence_length: usize,
+        seed: u64,
+        cache_dir: Option<&Path>,
+    ) -> Result<Self, DataError> {
         check(settings)?;
-        let tokenizer = match &settings.chat_template {
-            Some(path) => tokenizer.with_chat_template(path)?,
-            None => tokenizer.clone(),
+        let vocabulary = match (vocabulary, &settings.chat_template) {
+            (Vocabulary::Tokenizer(tokenizer), Some(path)) => {
+                Vocabulary::Tokenizer(tokenizer.with_chat_template(path)?)
+            }
+            _ => vocabulary.clone(),
         };
         let mut general = Vec::new();
-        if tokenizer.eos_id().is_none() {
+        if vocabulary
+            .tokenizer()
+            .is_some_and(|tokenizer| tokenizer.eos_id().is_none())
+        {
             general.push(DataWarning::NoEndOfDocument);
         }
         let trained = |path: &&PathBuf| settings.train.contains(path);
@@ -55,10 +84,10 @@ impl PreparedData {
 
         let tables = match cache_dir {
             None => {
-                let (train, held_out) = tokenize(settings, &tokenizer, seed)?;
+                let (train, held_out) = tokenize(settings, &vocabulary, seed)?;
                 in_memory(&train, &held_out)
             }
-            Some(folder) => cached(settings, &tokenizer, seed, folder, &mut general)?,
+            Some(folder) => cached(settings, &vocabulary, seed, folder, &mut general)?,
         };
         Self::cut(tables, sequence_length, general)
     }
@@ -84,6 +113,14 @@ impl PreparedData {
     /// Longest document in tokens that is possible here.
     pub fn sequence_length(&self) -> usize {
         self.sequence_length
+    }
+
+    /// Hash of all documents, to tell whether data is still the same.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        self.train.hash_into(&mut hash);
+        self.held_out.hash_into(&mut hash);
+        hash.finalize().into()
     }
 
     /// What the user should know: rows left out or cut, and the like.
@@ -158,17 +195,17 @@ fn held_out_files(settings: &DataSettings) -> &[PathBuf] {
 /// The tables from the cache, which is filled first where need be.
 fn cached(
     settings: &DataSettings,
-    tokenizer: &Tokenizer,
+    vocabulary: &Vocabulary,
     seed: u64,
     folder: &Path,
     warnings: &mut Vec<DataWarning>,
 ) -> Result<Tables, DataError> {
     let cache = TokenCache { folder };
-    let key = cache_key(settings, tokenizer, seed)?;
+    let key = cache_key(settings, vocabulary, seed)?;
     if let Some(tables) = cache.read(&key) {
         return Ok(tables);
     }
-    let (train, held_out) = tokenize(settings, tokenizer, seed)?;
+    let (train, held_out) = tokenize(settings, vocabulary, seed)?;
     if let Err(error) = cache.write(&key, &train, &held_out) {
         warnings.push(DataWarning::CacheNotWritten {
             folder: folder.to_owned(),
@@ -185,10 +222,12 @@ fn in_memory(train: &TableBuilder, held_out: &TableBuilder) -> Tables {
 
 fn tokenize(
     settings: &DataSettings,
-    tokenizer: &Tokenizer,
+    vocabulary: &Vocabulary,
     seed: u64,
 ) -> Result<(TableBuilder, TableBuilder), DataError> {
-    let has_template = tokenizer.chat_template().is_some();
+    let has_template = vocabulary
+        .tokenizer()
+        .is_some_and(|tokenizer| tokenizer.chat_template().is_some());
     let examples = read_examples(&settings.train, settings, has_template, settings.max_rows)?;
     let (train, held_out) = match &settings.held_out {
         HeldOut::Fraction(fraction) => hold_out(examples, *fraction, seed)?,
@@ -197,7 +236,7 @@ fn tokenize(
             (examples, read_examples(files, settings, has_template, None)?)
         }
     };
-    let tokenize = |examples| tokenize_set(examples, settings, tokenizer);
+    let tokenize = |examples| tokenize_set(examples, settings, vocabulary);
     Ok((tokenize(train)?, tokenize(held_out)?))
 }
 
@@ -205,7 +244,7 @@ fn tokenize(
 fn tokenize_set(
     examples: Vec<Located>,
     settings: &DataSettings,
-    tokenizer: &Tokenizer,
+    vocabulary: &Vocabulary,
 ) -> Result<TableBuilder, DataError> {
     const AT_ONCE: usize = 2048;
     let mut table = TableBuilder::default();
@@ -217,7 +256,7 @@ fn tokenize_set(
         }
         let rows: Vec<_> = some
             .par_iter()
-            .map(|(place, example)| encode(place, example, tokenizer, settings.loss_on))
+            .map(|(place, example)| encode(place, example, vocabulary, settings.loss_on))
             .collect();
         for row in rows {
             table.push(row?);

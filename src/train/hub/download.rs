@@ -59,7 +59,7 @@ impl HubModel<'_> {
         for file in part.wanted().iter().filter(|file| present.contains(*file)) {
             self.fetch(&commit, file, observer)?;
         }
-        if part == Part::Everything {
+        if part.has_weights() {
             for file in self.weight_files(&commit, &present, observer)? {
                 self.fetch(&commit, &file, observer)?;
             }

@@ -36,7 +36,7 @@ pub struct ModelFiles {
 /// Everything that is needed to tokenise data for a model; the weights may be absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenizerFiles {
-    /// `tokenizer.json`.
+    /// `tokenizer.json`; see [`TokenizerFiles::are_there`].
     pub tokenizer: PathBuf,
     /// `tokenizer_config.json`.
     pub config: Option<PathBuf>,
@@ -64,7 +64,16 @@ impl ModelFiles {
     /// See [`HubError`].
     pub fn resolve_watched(model: &str, observer: &mut dyn DownloadObserver) -> Result<Self, HubError> {
         let folder = folder_of(model, Part::Everything, HubSettings::from_env, observer)?;
-        Self::in_folder(model, &folder)
+        Self::in_folder(model, &folder, Part::Everything)
+    }
+
+    /// [`ModelFiles::resolve_watched`], but the model need not have a tokenizer: data may be tokenised already.
+    ///
+    /// # Errors
+    /// See [`HubError`].
+    pub fn resolve_weights(model: &str, observer: &mut dyn DownloadObserver) -> Result<Self, HubError> {
+        let folder = folder_of(model, Part::Weights, HubSettings::from_env, observer)?;
+        Self::in_folder(model, &folder, Part::Weights)
     }
 
     /// [`ModelFiles::resolve`] with a cache and mode of the caller's choice instead of the environment's.
@@ -73,7 +82,7 @@ impl ModelFiles {
     /// See [`HubError`].
     pub fn resolve_with(model: &str, settings: &HubSettings) -> Result<Self, HubError> {
         let folder = folder_of(model, Part::Everything, || Ok(settings.clone()), &mut ())?;
-        Self::in_folder(model, &folder)
+        Self::in_folder(model, &folder, Part::Everything)
     }
 
     /// Finds `config.json` alone, which is all that planning needs: no weights are downloaded.
@@ -86,8 +95,8 @@ impl ModelFiles {
         Ok(folder.join(CONFIG))
     }
 
-    fn in_folder(model: &str, folder: &Path) -> Result<Self, HubError> {
-        check(model, folder, Part::Everything)?;
+    fn in_folder(model: &str, folder: &Path, part: Part) -> Result<Self, HubError> {
+        check(model, folder, part)?;
         let index = folder.join(WEIGHTS_INDEX);
         let weights = if index.is_file() {
             shards_of(&index)?.iter().map(|shard| folder.join(shard)).collect()
@@ -115,6 +124,11 @@ impl TokenizerFiles {
         Ok(Self::in_folder(&folder))
     }
 
+    /// Whether there is a tokenizer.
+    pub fn are_there(&self) -> bool {
+        self.tokenizer.is_file()
+    }
+
     fn in_folder(folder: &Path) -> Self {
         let optional = |name| Some(folder.join(name)).filter(|path| path.is_file());
         Self {
@@ -132,6 +146,8 @@ impl TokenizerFiles {
 pub(super) enum Part {
     Config,
     Tokenizer,
+    /// Configuration and weights; the tokenizer where the model has one.
+    Weights,
     Everything,
 }
 
@@ -147,7 +163,7 @@ impl Part {
                 CHAT_TEMPLATE,
                 GENERATION_CONFIG,
             ],
-            Self::Everything => &[
+            Self::Weights | Self::Everything => &[
                 CONFIG,
                 TOKENIZER,
                 TOKENIZER_CONFIG,
@@ -161,10 +177,15 @@ impl Part {
     /// Files without which nothing works; weights come on top.
     fn required(self) -> &'static [&'static str] {
         match self {
-            Self::Config => &[CONFIG],
+            Self::Config | Self::Weights => &[CONFIG],
             Self::Tokenizer => &[TOKENIZER],
             Self::Everything => &[CONFIG, TOKENIZER],
         }
+    }
+
+    /// Whether the weights are part of it.
+    pub fn has_weights(self) -> bool {
+        matches!(self, Self::Weights | Self::Everything)
     }
 }
 
@@ -252,7 +273,7 @@ fn missing(folder: &Path, part: Part) -> Result<Vec<MissingFile>, HubError> {
             advice: advice(folder, name),
         })
         .collect();
-    if part == Part::Everything {
+    if part.has_weights() {
         files.extend(missing_weights(folder)?);
     }
     Ok(files)
@@ -297,7 +318,7 @@ fn advice(folder: &Path, name: &str) -> &'static str {
 
 /// What is missing where nothing is there.
 fn nothing_there(part: Part) -> Vec<MissingFile> {
-    let weights = (part == Part::Everything).then_some(WEIGHTS);
+    let weights = part.has_weights().then_some(WEIGHTS);
     let names = part.required().iter().copied().chain(weights);
     names
         .map(|name| MissingFile {
@@ -329,6 +350,16 @@ mod tests {
         assert_eq!(files.weights, [folder.path().join(WEIGHTS)]);
         assert_eq!(files.tokenizer.chat_template, Some(folder.path().join(CHAT_TEMPLATE)));
         assert_eq!(files.tokenizer.config, None);
+    }
+
+    #[test]
+    fn weights_alone_need_no_tokenizer() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &[("config.json", "{}"), (WEIGHTS, "")]);
+        let files = ModelFiles::resolve_weights(folder.path().to_str().unwrap(), &mut ()).unwrap();
+        assert!(!files.tokenizer.are_there());
+        std::fs::remove_file(folder.path().join(WEIGHTS)).unwrap();
+        assert!(ModelFiles::resolve_weights(folder.path().to_str().unwrap(), &mut ()).is_err());
     }
 
     #[test]

@@ -13,7 +13,7 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::parameter::Trained;
-use crate::train::ops::matmul;
+use crate::train::ops::matmul::{self, Factor, Term};
 
 /// The magnitude of one projection.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub(super) struct DoraFactors {
 }
 
 impl Dora {
-    pub(super) fn factors(&self, weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64) -> Result<DoraFactors> {
+    pub(super) fn factors(&self, weight: Factor<'_>, a: &Tensor, b: &Tensor, scaling: f64) -> Result<DoraFactors> {
         let norm = norm_from(&self.weight_norm_squared, weight, a, b, scaling)?;
         let gain = (&self.magnitude.value / &norm)?;
         Ok(DoraFactors { norm, gain })
@@ -47,12 +47,12 @@ pub(super) fn squared_row_norms(weight: &Tensor) -> Result<Tensor> {
 
 /// n_j = |(W + s·B·A)_j|, (out,) F32, from W (out, in) in any dtype, A (r, in) F32 and B (out, r) F32.
 pub(crate) fn update_norm(weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64) -> Result<Tensor> {
-    norm_from(&squared_row_norms(weight)?, weight, a, b, scaling)
+    norm_from(&squared_row_norms(weight)?, weight.into(), a, b, scaling)
 }
 
-fn norm_from(squared: &Tensor, weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64) -> Result<Tensor> {
+fn norm_from(squared: &Tensor, weight: Factor<'_>, a: &Tensor, b: &Tensor, scaling: f64) -> Result<Tensor> {
     // (r, out) rather than (out, r): the result of a product has the dtype of its left side, here F32.
-    let projected = matmul::nt(a, weight)?;
+    let projected = matmul::nt_sum(&[Term::new(a, weight, 1.0)])?;
     let along = (b * projected.t()?)?.sum(1)?;
     let own = (matmul::nn(b, &matmul::nt(a, a)?)? * b)?.sum(1)?;
     let squared = ((squared + (along * (2.0 * scaling))?)? + (own * (scaling * scaling))?)?;

@@ -19,8 +19,9 @@ use candle_core::{Result, Tensor};
 
 use super::DropoutKey;
 use super::parameter::Trained;
-use super::projection::Projection;
-use crate::train::ops::matmul;
+use super::projection::{OutputGradients, Projection};
+use crate::train::ops::matmul::{self, Term};
+use crate::train::ops::residual;
 
 /// Projections of one input.
 #[derive(Debug)]
@@ -77,6 +78,11 @@ impl LinearGroup {
         Ok((outputs.collect::<Result<_>>()?, xa))
     }
 
+    /// What [`LinearGroup::forward`] keeps, without the outputs: xa of all adapters.
+    pub(super) fn recall(&self, x: &Tensor, dropout: Option<&DropoutKey>) -> Result<Vec<Tensor>> {
+        self.adapter_products(&self.input(x, dropout))
+    }
+
     /// Whether backward needs the group's input: where something of it trains.
     fn reads_input(&self) -> bool {
         !self.adapters.is_empty() || self.projections.iter().any(|projection| projection.weight.is_trained())
@@ -99,48 +105,88 @@ impl LinearGroup {
         }
         let x = x()?;
         let input = self.input(&x, dropout);
-        let mut dx = None;
-        let mut d_xa: Vec<Option<Tensor>> = vec![None; self.adapters.len()];
-        for (projection, dy) in self.projections.iter().zip(dys) {
-            let dy = projection.backward(&input, xa, dy)?;
-            if let Some(adapter) = &projection.adapter {
-                let scaled = (matmul::nn(&dy.update, &adapter.b.value)? * adapter.scaling)?;
-                let sum = &mut d_xa[adapter.input];
-                *sum = Some(match sum.take() {
-                    Some(sum) => (sum + scaled)?,
-                    None => scaled,
-                });
-            }
-            if wants_dx {
-                projection.weight.add_nn(&dy.base, &mut dx)?;
-                if let (Some(dropped), Some(adapter)) = (&dy.dropped_base, &projection.adapter) {
-                    let product = projection.weight.nn(dropped)?;
-                    add(&mut dx, self.adapters[adapter.input].drop(&product, dropout)?)?;
-                }
-            }
+        let dys = self.projections.iter().zip(dys);
+        let dys = dys.map(|(projection, dy)| projection.backward(&input, xa, dy));
+        let dys: Vec<OutputGradients> = dys.collect::<Result<_>>()?;
+        let d_xa = self.adapter_gradients(&input, &dys)?;
+        self.add_adapter_gradients(&input, &d_xa)?;
+        match wants_dx {
+            true => self.input_gradient(&input, &dys, &d_xa).map(Some),
+            false => Ok(None),
         }
-        self.backward_adapters(
-            &input,
-            d_xa.into_iter().flatten().collect(),
-            wants_dx.then_some(&mut dx),
-        )?;
-        Ok(dx)
     }
 
     fn backward_frozen(&self, dys: Vec<Tensor>, wants_dx: bool) -> Result<Option<Tensor>> {
-        let mut dx = None;
-        for (projection, dy) in self.projections.iter().zip(dys) {
-            projection.add_bias_gradient(&dy)?;
-            if wants_dx {
-                projection.weight.add_nn(&dy, &mut dx)?;
+        let mut terms = Vec::with_capacity(dys.len());
+        for (projection, dy) in self.projections.iter().zip(&dys) {
+            projection.add_bias_gradient(dy)?;
+            terms.push(Term::new(dy, projection.weight.factor(), 1.0));
+        }
+        wants_dx.then(|| matmul::nn_sum(&terms)).transpose()
+    }
+
+    /// The gradient of each adapter's xa, the sum over the projections that read it: side by side in one (T, sum of r)
+    /// tensor where the A are stacked, else (T, r) each.
+    fn adapter_gradients(&self, input: &GroupInput<'_>, dys: &[OutputGradients]) -> Result<Vec<Tensor>> {
+        let of_adapter = |index: usize| {
+            let reads = |projection: &&Projection| projection.adapter.as_ref().is_some_and(|a| a.input == index);
+            let both = self.projections.iter().zip(dys);
+            let terms = both
+                .filter(|(projection, _)| reads(projection))
+                .filter_map(|(projection, dy)| {
+                    let adapter = projection.adapter.as_ref()?;
+                    Some(adapter.update_gradient(&dy.update))
+                });
+            matmul::nn_sum(&terms.collect::<Vec<_>>())
+        };
+        let each: Vec<Tensor> = (0..self.adapters.len()).map(of_adapter).collect::<Result<_>>()?;
+        match self.stacked(input) {
+            Some(_) => Ok(vec![Tensor::cat(&each, 1)?]),
+            None => Ok(each),
+        }
+    }
+
+    /// dA += d_xa^T x of every adapter.
+    fn add_adapter_gradients(&self, input: &GroupInput<'_>, d_xa: &[Tensor]) -> Result<()> {
+        if let (Some(stacked), [all]) = (self.stacked(input), d_xa) {
+            return matmul::tn_add(all, input.x, 1.0, &stacked.gradient);
+        }
+        for (index, (adapter, d_xa)) in self.adapters.iter().zip(d_xa).enumerate() {
+            matmul::tn_add(d_xa, &input.dropped(index)?, 1.0, &adapter.a.gradient)?;
+        }
+        Ok(())
+    }
+
+    /// dx, the sum over all projections and adapters: one pass where there is no dropout.
+    fn input_gradient(&self, input: &GroupInput<'_>, dys: &[OutputGradients], d_xa: &[Tensor]) -> Result<Tensor> {
+        let both = || self.projections.iter().zip(dys);
+        let base = both().map(|(projection, dy)| Term::new(&dy.base, projection.weight.factor(), 1.0));
+        let mut terms: Vec<Term<'_>> = base.collect();
+        if input.dropout.is_none() {
+            let inputs: Vec<&Trained> = match self.stacked(input) {
+                Some(stacked) => vec![stacked],
+                None => self.adapters.iter().map(|adapter| &adapter.a).collect(),
+            };
+            terms.extend(inputs.iter().zip(d_xa).map(|(a, d_xa)| Term::new(d_xa, &a.value, 1.0)));
+            return sum_of(&terms);
+        }
+        let mut dx = sum_of(&terms)?;
+        for (projection, dy) in both() {
+            if let (Some(dropped), Some(adapter)) = (&dy.dropped_base, &projection.adapter) {
+                let product = matmul::nn_sum(&[Term::new(dropped, projection.weight.factor(), 1.0)])?;
+                dx = residual::add(&dx, &self.adapters[adapter.input].drop(&product, input.dropout)?)?;
             }
+        }
+        for (adapter, d_xa) in self.adapters.iter().zip(d_xa) {
+            let product = matmul::nn(d_xa, &adapter.a.value)?;
+            dx = residual::add(&dx, &adapter.drop(&product, input.dropout)?)?;
         }
         Ok(dx)
     }
 
     /// x A^T of every adapter, (T, r) each.
     fn adapter_products(&self, input: &GroupInput<'_>) -> Result<Vec<Tensor>> {
-        let Some(stacked) = self.stacked.as_ref().filter(|_| input.dropout.is_none()) else {
+        let Some(stacked) = self.stacked(input) else {
             let product =
                 |(index, adapter): (usize, &AdapterInput)| matmul::nt(&input.dropped(index)?, &adapter.a.value);
             return self.adapters.iter().enumerate().map(product).collect();
@@ -155,33 +201,9 @@ impl LinearGroup {
         self.adapters.iter().map(split).collect()
     }
 
-    /// Adds the gradients of all A and, where wanted, what reaches x through them.
-    fn backward_adapters(
-        &self,
-        input: &GroupInput<'_>,
-        d_xa: Vec<Tensor>,
-        mut dx: Option<&mut Option<Tensor>>,
-    ) -> Result<()> {
-        if let Some(stacked) = self.stacked.as_ref().filter(|_| input.dropout.is_none()) {
-            let all = Tensor::cat(&d_xa, 1)?;
-            matmul::tn_add(&all, input.x, 1.0, &stacked.gradient)?;
-            return match dx {
-                Some(Some(dx)) => matmul::nn_add(&all, &stacked.value, 1.0, dx),
-                _ => Ok(()),
-            };
-        }
-        for (index, (adapter, d_xa)) in self.adapters.iter().zip(&d_xa).enumerate() {
-            matmul::tn_add(d_xa, &input.dropped(index)?, 1.0, &adapter.a.gradient)?;
-            let Some(dx) = dx.as_mut() else { continue };
-            match (input.dropout, dx.as_ref()) {
-                (None, Some(dx)) => matmul::nn_add(d_xa, &adapter.a.value, 1.0, dx)?,
-                _ => {
-                    let product = matmul::nn(d_xa, &adapter.a.value)?;
-                    add(dx, adapter.drop(&product, input.dropout)?)?;
-                }
-            }
-        }
-        Ok(())
+    /// All A as one, where they are neighbours and read the same input.
+    fn stacked(&self, input: &GroupInput<'_>) -> Option<&Trained> {
+        self.stacked.as_ref().filter(|_| input.dropout.is_none())
     }
 
     fn input<'a>(&'a self, x: &'a Tensor, dropout: Option<&'a DropoutKey>) -> GroupInput<'a> {
@@ -193,10 +215,11 @@ impl LinearGroup {
     }
 }
 
-fn add(sum: &mut Option<Tensor>, term: Tensor) -> Result<()> {
-    *sum = Some(match sum.take() {
-        Some(sum) => (sum + term)?,
-        None => term,
-    });
-    Ok(())
+/// The sum of the products, in as few passes as can be.
+fn sum_of(terms: &[Term<'_>]) -> Result<Tensor> {
+    let mut passes = terms.chunks(matmul::MAX_TERMS).map(matmul::nn_sum);
+    let Some(first) = passes.next().transpose()? else {
+        candle_core::bail!("a linear group without projections has no gradient");
+    };
+    passes.try_fold(first, |sum, pass| residual::add(&sum, &pass?))
 }

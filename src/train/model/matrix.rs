@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::parameter::Trained;
-use crate::train::ops::matmul;
+use crate::train::ops::matmul::Factor;
 use crate::train::weight::Weight;
 
 /// W (out, in) of a linear layer.
@@ -14,24 +14,11 @@ pub(super) enum Matrix {
 }
 
 impl Matrix {
-    /// x W^T: x (T, in) to (T, out).
-    pub(super) fn nt(&self, x: &Tensor) -> Result<Tensor> {
-        matmul::nt(x, &self.dense()?)
-    }
-
-    /// dy W: dy (T, out) to (T, in).
-    pub(super) fn nn(&self, dy: &Tensor) -> Result<Tensor> {
-        matmul::nn(dy, &self.dense()?)
-    }
-
-    /// Adds dy W to `sum`.
-    pub(super) fn add_nn(&self, dy: &Tensor, sum: &mut Option<Tensor>) -> Result<()> {
-        match sum {
-            Some(sum) => matmul::nn_add(dy, &self.dense()?, 1.0, sum),
-            None => {
-                *sum = Some(self.nn(dy)?);
-                Ok(())
-            }
+    /// The weight as the right operand of a product.
+    pub(super) fn factor(&self) -> Factor<'_> {
+        match self {
+            Self::Frozen(weight) => weight.factor(),
+            Self::Trained(trained) => Factor::Dense(&trained.value),
         }
     }
 

@@ -8,7 +8,8 @@ use super::dora::{Dora, DoraFactors};
 use super::linear::GroupInput;
 use super::matrix::Matrix;
 use super::parameter::{BaseParameter, Trained, column_sum};
-use crate::train::ops::matmul;
+use crate::train::ops::bias;
+use crate::train::ops::matmul::{self, Term};
 
 /// One projection of a group.
 #[derive(Debug)]
@@ -51,24 +52,42 @@ impl OutputGradients {
     }
 }
 
+impl AdapterOutput {
+    /// s·xa B^T
+    fn update<'a>(&'a self, xa: &'a Tensor) -> Term<'a> {
+        Term::new(xa, &self.b.value, self.scaling)
+    }
+
+    /// s·dy B, what dy says of xa.
+    pub(super) fn update_gradient<'a>(&'a self, dy: &'a Tensor) -> Term<'a> {
+        Term::new(dy, &self.b.value, self.scaling)
+    }
+}
+
 impl Projection {
     /// y (T, out), from the group's input and its xa.
     pub(super) fn forward(&self, input: &GroupInput<'_>, xa: &[Tensor]) -> Result<Tensor> {
-        let mut y = self.weight.nt(input.x)?;
-        if let Some(adapter) = &self.adapter {
-            let xa = &xa[adapter.input];
-            match &adapter.dora {
-                Some(dora) => y = self.turned(y, xa, adapter, dora, input)?,
-                None => matmul::nt_add(xa, &adapter.b.value, adapter.scaling, &y)?,
-            }
-            if let Some(bias) = &adapter.bias {
-                y = y.broadcast_add(&(&bias.value * adapter.scaling)?.to_dtype(y.dtype())?)?;
-            }
+        let base = Term::new(input.x, self.weight.factor(), 1.0);
+        let Some(adapter) = &self.adapter else {
+            return self.biased(matmul::nt_sum(&[base])?);
+        };
+        let xa = &xa[adapter.input];
+        let y = match &adapter.dora {
+            Some(dora) => self.turned(base, xa, adapter, dora, input)?,
+            None => matmul::nt_sum(&[base, adapter.update(xa)])?,
+        };
+        if let Some(bias) = &adapter.bias {
+            bias::add(&y, &bias.value, adapter.scaling)?;
         }
-        match &self.bias {
-            Some(bias) => y.broadcast_add(&bias.to_dtype(y.dtype())?),
-            None => Ok(y),
+        self.biased(y)
+    }
+
+    /// y + bias, in place.
+    fn biased(&self, y: Tensor) -> Result<Tensor> {
+        if let Some(bias) = &self.bias {
+            bias::add(&y, bias.value(), 1.0)?;
         }
+        Ok(y)
     }
 
     /// Adds the gradients of B, its bias, the magnitude, W and the bias; returns dy for the products.
@@ -109,24 +128,24 @@ impl Projection {
         Ok(gradients)
     }
 
-    /// DoRA's output g ⊙ (y + s·xa B^T) from y = x W^T.
+    /// DoRA's output g ⊙ (x W^T + s·xa B^T); `base` is x W^T.
     fn turned(
         &self,
-        y: Tensor,
+        base: Term<'_>,
         xa: &Tensor,
         adapter: &AdapterOutput,
         dora: &Dora,
         input: &GroupInput<'_>,
     ) -> Result<Tensor> {
-        let gain = self.factors(adapter, dora, input)?.gain.to_dtype(y.dtype())?;
+        let gain = self.factors(adapter, dora, input)?.gain.to_dtype(input.x.dtype())?;
         if input.dropout.is_none() {
-            matmul::nt_add(xa, &adapter.b.value, adapter.scaling, &y)?;
-            return y.broadcast_mul(&gain);
+            return matmul::nt_sum(&[base, adapter.update(xa)])?.broadcast_mul(&gain);
         }
-        // With dropout PEFT takes y + (g - 1) ⊙ drop(x) W^T + g ⊙ update.
-        let dropped = self.weight.nt(&input.dropped(adapter.input)?)?;
-        let update = (matmul::nt(xa, &adapter.b.value)? * adapter.scaling)?;
-        y + (dropped.broadcast_mul(&(&gain - 1.0)?)? + update.broadcast_mul(&gain)?)?
+        // With dropout PEFT takes x W^T + (g - 1) ⊙ drop(x) W^T + g ⊙ update.
+        let dropped = input.dropped(adapter.input)?;
+        let dropped = matmul::nt_sum(&[Term::new(&dropped, self.weight.factor(), 1.0)])?;
+        let update = matmul::nt_sum(&[adapter.update(xa)])?;
+        matmul::nt_sum(&[base])? + (dropped.broadcast_mul(&(&gain - 1.0)?)? + update.broadcast_mul(&gain)?)?
     }
 
     /// Adds the magnitude's gradient and passes dy through the gain.
@@ -140,8 +159,9 @@ impl Projection {
     ) -> Result<OutputGradients> {
         let DoraFactors { norm, gain } = self.factors(adapter, dora, input)?;
         // The output before the gain is made again: keeping it would double what the layer saves.
-        let before = self.weight.nt(&input.dropped(adapter.input)?)?;
-        matmul::nt_add(xa, &adapter.b.value, adapter.scaling, &before)?;
+        let dropped = input.dropped(adapter.input)?;
+        let base = Term::new(&dropped, self.weight.factor(), 1.0);
+        let before = matmul::nt_sum(&[base, adapter.update(xa)])?;
         dora.magnitude.add_gradient(&(column_sum(&(&dy * before)?)? / norm)?)?;
         let gain = gain.to_dtype(dy.dtype())?;
         let update = dy.broadcast_mul(&gain)?;
@@ -157,6 +177,6 @@ impl Projection {
 
     fn factors(&self, adapter: &AdapterOutput, dora: &Dora, input: &GroupInput<'_>) -> Result<DoraFactors> {
         let a = &input.adapters[adapter.input].a.value;
-        dora.factors(&self.weight.dense()?, a, &adapter.b.value, adapter.scaling)
+        dora.factors(self.weight.factor(), a, &adapter.b.value, adapter.scaling)
     }
 }

@@ -5,6 +5,7 @@
 //! device and in F64 (it is the oracle of the tests), and a fused form for the CPU; [`set_kernels`] selects.
 
 pub mod attention;
+pub mod bias;
 pub mod dropout;
 mod element;
 pub mod embedding;

@@ -10,7 +10,7 @@
 
 use super::element::{Element, with_element};
 use super::shape;
-use super::simd::{multiversion, sum};
+use super::simd::{multiversion, sum, sum3};
 use super::storage::{Elements, Unwritten, is_fused, rows_per_task, small};
 use candle_core::{Result, Tensor};
 use rayon::prelude::*;
@@ -100,7 +100,7 @@ multiversion! {
     ) {
         let width = factor.len();
         for ((x, y), rstd) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(rstd) {
-            let squares = sum(width, |i| x[i].widen() * x[i].widen());
+            let squares = sum(x, |x| x.widen() * x.widen());
             let r = 1.0 / (squares / width as f32 + eps).sqrt();
             rstd.write(r);
             for ((y, x), factor) in y.iter_mut().zip(x).zip(factor) {
@@ -115,7 +115,7 @@ multiversion! {
         let width = factor.len();
         let rows = x.chunks_exact(width).zip(dy.chunks_exact(width)).zip(rstd);
         for (dx, ((x, dy), r)) in dx.chunks_exact_mut(width).zip(rows) {
-            let along = sum(width, |i| dy[i].widen() * factor[i] * x[i].widen());
+            let along = sum3(dy, factor, x, |dy, factor, x| dy.widen() * factor * x.widen());
             // n mean(g n) = x r^2 (g . x) / width.
             let scale = along / width as f32 * r * r;
             for (((dx, x), dy), factor) in dx.iter_mut().zip(x).zip(dy).zip(factor) {

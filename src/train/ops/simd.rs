@@ -75,20 +75,50 @@ macro_rules! multiversion {
 }
 pub(super) use multiversion;
 
-/// Sum of `term(i)` for i in 0..len, in lanes.
-#[inline(always)]
-pub(super) fn sum(len: usize, term: impl Fn(usize) -> f32) -> f32 {
-    let mut lanes = [0f32; LANES];
-    let whole = len / LANES * LANES;
-    for start in (0..whole).step_by(LANES) {
-        for (lane, sum) in lanes.iter_mut().enumerate() {
-            *sum += term(start + lane);
+/// Defines the sum of a term over the elements of slices of one length, in lanes.
+macro_rules! sum_over {
+    ($(#[$meta:meta])* $name:ident: $($slice:ident: $element:ident),+) => {
+        $(#[$meta])*
+        #[inline(always)]
+        pub(super) fn $name<$($element: Copy),+>($($slice: &[$element]),+, term: impl Fn($($element),+) -> f32) -> f32 {
+            let len = [$($slice.len()),+].into_iter().min().unwrap_or(0);
+            $(let $slice = &$slice[..len];)+
+            let mut lanes = [0f32; LANES];
+            // Whole arrays: the compiler does not see through index arithmetic that they are in bounds.
+            let (blocks, whole) = (len / LANES, len / LANES * LANES);
+            {
+                $(let mut $slice = $slice.as_chunks::<LANES>().0.iter();)+
+                for _ in 0..blocks {
+                    let ($(Some($slice),)+) = ($($slice.next(),)+) else { break };
+                    for lane in 0..LANES {
+                        lanes[lane] += term($($slice[lane]),+);
+                    }
+                }
+            }
+            for index in whole..len {
+                lanes[index - whole] += term($($slice[index]),+);
+            }
+            add_lanes(lanes)
         }
-    }
-    for index in whole..len {
-        lanes[index - whole] += term(index);
-    }
-    // Pairwise, so that the error does not grow with the lanes.
+    };
+}
+
+sum_over!(
+    /// Sum of `term` over a slice.
+    sum: a: A
+);
+sum_over!(
+    /// Sum of `term` over two slices.
+    sum2: a: A, b: B
+);
+sum_over!(
+    /// Sum of `term` over three slices.
+    sum3: a: A, b: B, c: C
+);
+
+/// Pairwise, so that the error does not grow with the lanes.
+#[inline(always)]
+fn add_lanes(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
         for lane in 0..width {
@@ -123,7 +153,16 @@ mod tests {
     #[test]
     fn a_sum_takes_every_element_once() {
         for len in [0, 1, 15, 16, 17, 100] {
-            assert_eq!(sum(len, |index| index as f32), (0..len).sum::<usize>() as f32);
+            let values: Vec<f32> = (0..len).map(|index| index as f32).collect();
+            let expected = (0..len).sum::<usize>() as f32;
+            assert_eq!(sum(&values, |value| value), expected);
+            assert_eq!(sum2(&values, &vec![2.0; len], |a: f32, b: f32| a * b), 2.0 * expected);
+            assert_eq!(
+                sum3(&values, &vec![2.0; len], &vec![1.0; len], |a: f32, b: f32, c: f32| a
+                    * b
+                    + c),
+                2.0 * expected + len as f32
+            );
         }
     }
 }

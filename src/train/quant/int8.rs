@@ -107,6 +107,21 @@ impl Quantised for Int8 {
         })
     }
 
+    fn fill_block<T: Element>(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()> {
+        self.check_block(&rows, &columns, into.len())?;
+        if into.is_empty() {
+            return Ok(());
+        }
+        with_slice(&self.codes, |codes: &[u8]| {
+            with_slice(&self.constants, |constants: &[f32]| {
+                for (row, into) in rows.zip(into.chunks_exact_mut(columns.len())) {
+                    fill(codes, constants, self.block, row * self.inputs + columns.start, into);
+                }
+                Ok(())
+            })
+        })
+    }
+
     fn rows_plain(&self, rows: Range<usize>, dtype: DType) -> Result<Tensor> {
         let elements = self.outputs * self.inputs;
         let blocks = self.constants.elem_count();
@@ -171,6 +186,17 @@ mod tests {
                     .unwrap();
                 let plain = weight.rows_plain(1..3, dtype).unwrap().to_dtype(DType::F32).unwrap();
                 assert_eq!(fused.to_vec2::<f32>().unwrap(), plain.to_vec2::<f32>().unwrap());
+            }
+            let plain = weight.rows_plain(0..shape.0, DType::F32).unwrap();
+            for columns in [0..shape.1, 3..shape.1 - 1, 2..5] {
+                let mut block = vec![0f32; 2 * columns.len()];
+                weight.fill_block(1..3, columns.clone(), &mut block).unwrap();
+                let expected = plain
+                    .narrow(0, 1, 2)
+                    .unwrap()
+                    .narrow(1, columns.start, columns.len())
+                    .unwrap();
+                assert_eq!(block, expected.flatten_all().unwrap().to_vec1::<f32>().unwrap());
             }
         }
     }

@@ -113,6 +113,26 @@ impl Nf4 {
         (&self.packed, &self.constants)
     }
 
+    /// Hands the codes and the constants, which lie on the CPU, to `read`.
+    fn with_codes<R>(&self, read: impl FnOnce(&[u8], ConstantSlices<'_>) -> R) -> Result<R> {
+        with_slice(&self.packed, |packed: &[u8]| match &self.constants {
+            Constants::Plain(absmax) => {
+                with_slice(absmax, |absmax: &[f32]| Ok(read(packed, ConstantSlices::Plain(absmax))))
+            }
+            Constants::Double { codes, nested, offset } => with_slice(codes, |codes: &[u8]| {
+                with_slice(nested, |nested: &[f32]| {
+                    let constants = ConstantSlices::Double {
+                        map: DynamicMap::signed().values(),
+                        codes,
+                        nested,
+                        offset: *offset,
+                    };
+                    Ok(read(packed, constants))
+                })
+            }),
+        })
+    }
+
     fn constants_plain(&self) -> Result<Tensor> {
         match &self.constants {
             Constants::Plain(absmax) => Ok(absmax.clone()),
@@ -150,20 +170,19 @@ impl Quantised for Nf4 {
     fn fill_rows<T: Element>(&self, rows: Range<usize>, into: &mut [T]) -> Result<()> {
         self.check_rows(&rows, into.len())?;
         let first = rows.start * self.inputs;
-        with_slice(&self.packed, |packed: &[u8]| match &self.constants {
-            Constants::Plain(absmax) => with_slice(absmax, |absmax: &[f32]| {
-                fill(packed, self.block, first, into, |block| absmax[block]);
-                Ok(())
-            }),
-            Constants::Double { codes, nested, offset } => with_slice(codes, |codes: &[u8]| {
-                with_slice(nested, |nested: &[f32]| {
-                    let map = DynamicMap::signed().values();
-                    fill(packed, self.block, first, into, |block| {
-                        map[usize::from(codes[block])] * nested[block / NESTED_BLOCK] + offset
-                    });
-                    Ok(())
-                })
-            }),
+        self.with_codes(|packed, constants| fill(packed, self.block, first, into, |block| constants.of(block)))
+    }
+
+    fn fill_block<T: Element>(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()> {
+        self.check_block(&rows, &columns, into.len())?;
+        if into.is_empty() {
+            return Ok(());
+        }
+        self.with_codes(|packed, constants| {
+            for (row, into) in rows.zip(into.chunks_exact_mut(columns.len())) {
+                let first = row * self.inputs + columns.start;
+                fill_part(packed, self.block, first, into, |block| constants.of(block));
+            }
         })
     }
 
@@ -206,25 +225,57 @@ impl Quantised for Nf4 {
     }
 }
 
-/// Widens elements `first..first + into.len()`; `constant` gives that of a block.
-fn fill<T: Element>(packed: &[u8], block: usize, first: usize, into: &mut [T], constant: impl Fn(usize) -> f32 + Sync) {
-    // Only a row length that is no multiple of the block starts inside one.
-    let head = (block - first % block) % block;
-    let (head, rest) = into.split_at_mut(head.min(into.len()));
-    for (index, element) in head.iter_mut().enumerate() {
-        let index = first + index;
-        let pair = TABLE.pairs[usize::from(packed[index / 2])];
-        *element = T::round(pair[index % 2] * constant(index / block));
-    }
-    let first = first + head.len();
-    rest.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, elements)| {
-        let first_block = (first + chunk * CHUNK) / block;
-        for (index, elements) in elements.chunks_mut(block).enumerate() {
-            let block_index = first_block + index;
-            let bytes = &packed[block_index * block / 2..][..elements.len().div_ceil(2)];
-            nf4_block(&TABLE, bytes, constant(block_index), elements);
+/// The constants of the blocks as slices.
+#[derive(Clone, Copy)]
+enum ConstantSlices<'a> {
+    Plain(&'a [f32]),
+    Double {
+        map: &'a [f32],
+        codes: &'a [u8],
+        nested: &'a [f32],
+        offset: f32,
+    },
+}
+
+impl ConstantSlices<'_> {
+    #[inline(always)]
+    fn of(&self, block: usize) -> f32 {
+        match self {
+            Self::Plain(absmax) => absmax[block],
+            Self::Double {
+                map,
+                codes,
+                nested,
+                offset,
+            } => map[usize::from(codes[block])] * nested[block / NESTED_BLOCK] + offset,
         }
+    }
+}
+
+/// Widens elements `first..first + into.len()` on all threads; `constant` gives that of a block.
+fn fill<T: Element>(packed: &[u8], block: usize, first: usize, into: &mut [T], constant: impl Fn(usize) -> f32 + Sync) {
+    into.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, elements)| {
+        fill_part(packed, block, first + chunk * CHUNK, elements, &constant);
     });
+}
+
+/// As [`fill`], on this thread.
+fn fill_part<T: Element>(packed: &[u8], block: usize, first: usize, into: &mut [T], constant: impl Fn(usize) -> f32) {
+    let (mut index, mut rest) = (first, into);
+    while !rest.is_empty() {
+        let left_in_block = block - index % block;
+        let (part, tail) = rest.split_at_mut(left_in_block.min(rest.len()));
+        let scale = constant(index / block);
+        // Only a row of odd length starts in the middle of a byte.
+        let (odd, even) = part.split_at_mut(index % 2);
+        if let [element] = odd {
+            *element = T::round(TABLE.pairs[usize::from(packed[index / 2])][1] * scale);
+        }
+        let bytes = &packed[index.div_ceil(2)..][..even.len().div_ceil(2)];
+        nf4_block(&TABLE, bytes, scale, even);
+        index += odd.len() + even.len();
+        rest = tail;
+    }
 }
 
 /// Packs one block and returns its constant. The arithmetic is bitsandbytes': a whole block is multiplied by the
@@ -322,6 +373,7 @@ mod tests {
 
     #[test]
     fn the_plain_form_gives_the_same_bits() {
+        // Rows of 80 start in the middle of blocks, rows of 7 in the middle of bytes.
         for (shape, double) in [((5, 64), false), ((6, 80), true), ((3, 7), true), ((300, 64), true)] {
             let weight = Tensor::rand(-1f32, 1.0, shape, &Device::Cpu).unwrap();
             let weight = Nf4::quantize(&weight, double).unwrap();
@@ -333,6 +385,17 @@ mod tests {
                     .unwrap();
                 let plain = weight.rows_plain(1..3, dtype).unwrap().to_dtype(DType::F32).unwrap();
                 assert_eq!(fused.to_vec2::<f32>().unwrap(), plain.to_vec2::<f32>().unwrap());
+            }
+            let plain = weight.rows_plain(0..shape.0, DType::F32).unwrap();
+            for columns in [0..shape.1, 3..shape.1 - 1, 2..5] {
+                let mut block = vec![0f32; 2 * columns.len()];
+                weight.fill_block(1..3, columns.clone(), &mut block).unwrap();
+                let expected = plain
+                    .narrow(0, 1, 2)
+                    .unwrap()
+                    .narrow(1, columns.start, columns.len())
+                    .unwrap();
+                assert_eq!(block, expected.flatten_all().unwrap().to_vec1::<f32>().unwrap());
             }
         }
     }

@@ -24,6 +24,13 @@ pub trait Quantised: Sized {
     /// Rows outside the weight, a slice of another length, a weight on another device.
     fn fill_rows<T: Element>(&self, rows: Range<usize>, into: &mut [T]) -> Result<()>;
 
+    /// Writes the columns `columns` of some rows into a slice of rows * columns elements, on the CPU and on this thread
+    /// alone: what a product widens while it packs.
+    ///
+    /// # Errors
+    /// As [`fill_rows`](Self::fill_rows).
+    fn fill_block<T: Element>(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()>;
+
     /// Some rows (rows, in) in `dtype` by plain tensor ops, on any device.
     ///
     /// # Errors
@@ -72,6 +79,23 @@ pub trait Quantised: Sized {
         } else {
             into.slice_set(&self.rows_plain(rows, into.dtype())?, 0, 0)
         }
+    }
+
+    /// Fails unless the block lies in the weight and fills `elements`.
+    ///
+    /// # Errors
+    /// It does not.
+    fn check_block(&self, rows: &Range<usize>, columns: &Range<usize>, elements: usize) -> Result<()> {
+        let (outputs, inputs) = self.shape();
+        let inside =
+            rows.start <= rows.end && rows.end <= outputs && columns.start <= columns.end && columns.end <= inputs;
+        if !inside || rows.len() * columns.len() != elements {
+            bail!(
+                "rows {rows:?} and columns {columns:?} of a weight of shape {:?} do not fill {elements} elements",
+                self.shape()
+            );
+        }
+        Ok(())
     }
 
     /// Fails unless `rows` lie in the weight and fill `elements`.

@@ -110,19 +110,26 @@ impl Tokenizer {
     /// # Errors
     /// Fails where the tokenizer does, for instance on a character that its vocabulary does not cover.
     pub fn encode(&self, text: &str, specials: Specials) -> Result<Encoded, TokenizerError> {
-        let encoding = self
-            .inner
-            .encode(text, specials == Specials::Add)
-            .map_err(|error| TokenizerError::Encode {
-                reason: error.to_string(),
-            })?;
-        let mut encoded = Encoded {
-            ids: encoding.get_ids().to_vec(),
-            ends: encoding.get_offsets().iter().map(|(_, end)| *end).collect(),
-        };
+        let mut encoded = self.encode_as_filed(text, specials)?;
         if specials == Specials::Add {
-            self.follow_settings(&mut encoded, text.len());
+            self.follow_bos_setting(&mut encoded);
+            self.follow_eos_setting(&mut encoded, text.len());
         }
+        Ok(encoded)
+    }
+
+    /// Tokenises the start of a document: with the special tokens that belong in front, and none behind.
+    ///
+    /// # Errors
+    /// As for [`Tokenizer::encode`].
+    pub fn encode_open(&self, text: &str) -> Result<Encoded, TokenizerError> {
+        let mut encoded = self.encode_as_filed(text, Specials::Add)?;
+        if let Some(last) = encoded.ends.iter().rposition(|end| *end > 0) {
+            // What the tokenizer puts behind the text ends at 0.
+            encoded.ids.truncate(last + 1);
+            encoded.ends.truncate(last + 1);
+        }
+        self.follow_bos_setting(&mut encoded);
         Ok(encoded)
     }
 
@@ -170,8 +177,22 @@ impl Tokenizer {
         self.fingerprint
     }
 
-    /// Applies `add_bos_token` and `add_eos_token`, which transformers puts above what `tokenizer.json` does.
-    fn follow_settings(&self, encoded: &mut Encoded, text_bytes: usize) {
+    /// Tokenises as `tokenizer.json` says.
+    fn encode_as_filed(&self, text: &str, specials: Specials) -> Result<Encoded, TokenizerError> {
+        let encoding = self
+            .inner
+            .encode(text, specials == Specials::Add)
+            .map_err(|error| TokenizerError::Encode {
+                reason: error.to_string(),
+            })?;
+        Ok(Encoded {
+            ids: encoding.get_ids().to_vec(),
+            ends: encoding.get_offsets().iter().map(|(_, end)| *end).collect(),
+        })
+    }
+
+    /// Applies `add_bos_token`, which transformers puts above what `tokenizer.json` does.
+    fn follow_bos_setting(&self, encoded: &mut Encoded) {
         if let (Some(bos), Some(add)) = (&self.special.bos, self.special.add_bos) {
             let is_there = encoded.ids.first() == Some(&bos.id);
             // A token at offset 0 was put there; one that ends later was written in the text.
@@ -184,6 +205,10 @@ impl Tokenizer {
                 encoded.ends.remove(0);
             }
         }
+    }
+
+    /// Applies `add_eos_token`, likewise.
+    fn follow_eos_setting(&self, encoded: &mut Encoded, text_bytes: usize) {
         if let (Some(eos), Some(true)) = (&self.special.eos, self.special.add_eos)
             && encoded.ids.last() != Some(&eos.id)
         {

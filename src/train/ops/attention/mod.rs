@@ -14,20 +14,30 @@
 //! dp_ij = do_i . v_j, ds_ij = p_ij (dp_ij - D_i) (1 - (s_ij / c)^2 with a soft-cap), dq_i = scale sum of ds_ij k_j,
 //! dk_j = scale sum of ds_ij q_i, dv_j = sum of p_ij do_i.
 
+mod backward;
+mod block;
+mod forward;
 pub mod reference;
 mod settings;
+mod softmax;
 
 #[cfg(test)]
 mod tests;
 
 pub use settings::Settings;
 
+use super::element::with_element;
+use super::storage::is_fused;
 use candle_core::{Result, Tensor};
 
 /// Returns (o, lse).
 pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[u32], settings: &Settings) -> Result<(Tensor, Tensor)> {
     settings::check(q, k, v, offsets)?;
-    reference::forward(q, k, v, offsets, settings)
+    if !is_fused(q) || q.elem_count() == 0 {
+        return reference::forward(q, k, v, offsets, settings);
+    }
+    let (q, k, v) = (q.contiguous()?, k.contiguous()?, v.contiguous()?);
+    with_element!(q.dtype(), T => forward::forward::<T>((&q, &k, &v), offsets, settings))
 }
 
 /// What the forward took and gave, for [`backward`].
@@ -52,5 +62,22 @@ pub fn backward(
     super::shape::expect(d_o, saved.q.dims(), "attention: d_o")?;
     let (tokens, heads, _) = saved.q.dims3()?;
     super::shape::expect(saved.lse, &[tokens, heads], "attention: lse")?;
-    reference::backward(saved, d_o, offsets, settings)
+    if !is_fused(saved.q) || saved.q.elem_count() == 0 {
+        return reference::backward(saved, d_o, offsets, settings);
+    }
+    let (q, k, v, o) = (
+        saved.q.contiguous()?,
+        saved.k.contiguous()?,
+        saved.v.contiguous()?,
+        saved.o.contiguous()?,
+    );
+    let (lse, d_o) = (saved.lse.contiguous()?, d_o.contiguous()?);
+    let saved = Saved {
+        q: &q,
+        k: &k,
+        v: &v,
+        o: &o,
+        lse: &lse,
+    };
+    with_element!(q.dtype(), T => backward::backward::<T>(saved, &d_o, offsets, settings))
 }

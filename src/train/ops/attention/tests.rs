@@ -1,7 +1,8 @@
 //! Attention against autograd of its plain form in F64, and against the definition.
 
-use super::super::oracle::{assert_close, autograd, random};
+use super::super::oracle::{assert_close, autograd, random, rounded};
 use super::*;
+use candle_core::DType;
 
 fn settings(head_dim: usize) -> Settings {
     Settings {
@@ -99,4 +100,101 @@ fn offsets_that_do_not_end_at_the_stream_are_refused() {
         error.to_string().contains("do not split a stream of 4 tokens"),
         "{error}"
     );
+}
+
+/// Runs both directions in `dtype` and compares them with the reference form in F64.
+fn compare(
+    dtype: DType,
+    offsets: &[u32],
+    (query_heads, key_heads, head_dim): (usize, usize, usize),
+    settings: &Settings,
+) {
+    let tokens = *offsets.last().unwrap() as usize;
+    let input = |heads, seed| rounded(&(random(&[tokens, heads, head_dim], seed) * 2.0).unwrap(), dtype);
+    let ((q, q64), (k, k64), (v, v64)) = (input(query_heads, 1), input(key_heads, 2), input(key_heads, 3));
+    let (d_o, d_o64) = input(query_heads, 4);
+    let (o, lse) = forward(&q, &k, &v, offsets, settings).unwrap();
+    let (o64, lse64) = reference::forward(&q64, &k64, &v64, offsets, settings).unwrap();
+    assert_close(&o, &o64, "o");
+    assert_close(&lse, &lse64, "lse");
+    let saved = Saved {
+        q: &q,
+        k: &k,
+        v: &v,
+        o: &o,
+        lse: &lse,
+    };
+    let (dq, dk, dv) = backward(saved, &d_o, offsets, settings).unwrap();
+    // The saved result is rounded to the dtype; its oracle starts from the rounded one too.
+    let o64 = o.to_dtype(DType::F64).unwrap();
+    let saved64 = Saved {
+        q: &q64,
+        k: &k64,
+        v: &v64,
+        o: &o64,
+        lse: &lse64,
+    };
+    let (dq64, dk64, dv64) = reference::backward(saved64, &d_o64, offsets, settings).unwrap();
+    for (name, actual, expected) in [("dq", &dq, &dq64), ("dk", &dk, &dk64), ("dv", &dv, &dv64)] {
+        assert_close(actual, expected, name);
+    }
+}
+
+#[test]
+fn fused_form_matches_f64_for_every_head_size_and_group() {
+    for heads in [(1, 1, 16), (4, 2, 24), (3, 1, 64), (2, 2, 96), (4, 1, 128), (2, 1, 256)] {
+        for settings in variants(heads.2) {
+            compare(DType::F32, &[0, 70, 71, 71, 103], heads, &settings);
+        }
+    }
+}
+
+#[test]
+fn fused_form_matches_f64_in_half_precision() {
+    for dtype in [DType::BF16, DType::F16] {
+        compare(dtype, &[0, 40, 90], (6, 2, 32), &settings(32));
+    }
+}
+
+#[test]
+fn fused_form_matches_f64_over_many_blocks_and_spans() {
+    let windowed = Settings {
+        window: Some(200),
+        ..settings(16)
+    };
+    for settings in [settings(16), windowed] {
+        compare(DType::F32, &[0, 700], (2, 1, 16), &settings);
+    }
+}
+
+#[test]
+fn rows_of_the_softmax_gradient_sum_to_zero() {
+    // With all values equal, the result does not depend on the scores, so that dq and dk vanish.
+    let (q, k) = (
+        random(&[50, 2, 16], 1).to_dtype(DType::F32).unwrap(),
+        random(&[50, 1, 16], 2).to_dtype(DType::F32).unwrap(),
+    );
+    let v = k.ones_like().unwrap();
+    let d_o = random(&[50, 2, 16], 3).to_dtype(DType::F32).unwrap();
+    let (o, lse) = forward(&q, &k, &v, &[0, 50], &settings(16)).unwrap();
+    let saved = Saved {
+        q: &q,
+        k: &k,
+        v: &v,
+        o: &o,
+        lse: &lse,
+    };
+    let (dq, dk, _) = backward(saved, &d_o, &[0, 50], &settings(16)).unwrap();
+    for gradient in [dq, dk] {
+        let largest = gradient
+            .abs()
+            .unwrap()
+            .flatten_all()
+            .unwrap()
+            .max(0)
+            .unwrap()
+            .to_scalar::<f32>()
+            .unwrap();
+        assert!(largest < 1e-5, "{largest}");
+    }
 }

@@ -11,20 +11,24 @@
 //! log(sum(exp(z))) - z_target. With scale s: dz = s (softmax(z) - onehot(target)) (1 - (z / c)^2 with a soft-cap), made
 //! in place in the chunk; d_hidden = dz weight, d_weight += dz^T hidden. Positions without target cost nothing.
 
+mod fused;
 pub mod reference;
 mod settings;
+mod softmax;
 
 #[cfg(test)]
 mod tests;
 
 pub use settings::{Output, Settings};
 
-use candle_core::{Result, Tensor};
+use super::element::with_element;
+use super::storage::is_fused;
+use candle_core::{DType, Result, Tensor};
 
 /// Loss of the stream and, with a gradient scale, the gradient with respect to `hidden`.
 pub fn forward(hidden: &Tensor, weight: &Tensor, targets: &[i64], settings: &Settings) -> Result<Output> {
     settings::check(hidden, weight, targets)?;
-    reference::forward(hidden, weight, targets, settings, None)
+    run(hidden, weight, targets, settings, None)
 }
 
 /// As [`forward`], and adds the gradient with respect to the head to `weight_gradient`, (V, H) F32, in place (`+=`).
@@ -38,5 +42,20 @@ pub fn forward_with_weight_gradient(
 ) -> Result<Output> {
     settings::check(hidden, weight, targets)?;
     super::shape::expect(weight_gradient, weight.dims(), "loss_head: weight gradient")?;
-    reference::forward(hidden, weight, targets, settings, Some(weight_gradient))
+    run(hidden, weight, targets, settings, Some(weight_gradient))
+}
+
+fn run(
+    hidden: &Tensor,
+    weight: &Tensor,
+    targets: &[i64],
+    settings: &Settings,
+    weight_gradient: Option<&Tensor>,
+) -> Result<Output> {
+    let is_plain = weight_gradient.is_some_and(|gradient| gradient.dtype() != DType::F32);
+    if !is_fused(hidden) || !is_fused(weight) || is_plain {
+        return reference::forward(hidden, weight, targets, settings, weight_gradient);
+    }
+    let (hidden, weight) = (hidden.contiguous()?, weight.contiguous()?);
+    with_element!(hidden.dtype(), T => fused::forward::<T>(&hidden, &weight, targets, settings, weight_gradient))
 }

@@ -1,6 +1,6 @@
 //! The loss head against autograd of the plain cross-entropy in F64.
 
-use super::super::oracle::{assert_close, autograd, random};
+use super::super::oracle::{assert_close, autograd, random, rounded};
 use super::*;
 use crate::train::data::IGNORE;
 use candle_core::{D, DType, Device};
@@ -76,4 +76,47 @@ fn a_target_outside_the_vocabulary_is_refused() {
     let (hidden, weight) = (random(&[2, 6], 1), random(&[11, 6], 2));
     let error = forward(&hidden, &weight, &[3, 11], &settings()).unwrap_err();
     assert!(error.to_string().contains("target 11 at position 1"), "{error}");
+}
+
+#[test]
+fn fused_form_matches_f64() {
+    let targets: Vec<i64> = (0..37)
+        .map(|i| if i % 5 == 1 { IGNORE } else { (i * 29) % 130 })
+        .collect();
+    let (hidden, weight) = (random(&[37, 24], 1), random(&[130, 24], 2));
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        for (soft_cap, chunk_tokens) in [(None, 8), (Some(2.0), 100), (None, 1)] {
+            let settings = Settings {
+                soft_cap,
+                chunk_tokens,
+                gradient_scale: Some(0.25),
+            };
+            let ((hidden, hidden64), (weight, weight64)) = (rounded(&hidden, dtype), rounded(&weight, dtype));
+            let into = Tensor::ones((130, 24), DType::F32, &Device::Cpu).unwrap();
+            let into64 = into.to_dtype(DType::F64).unwrap();
+            let output = forward_with_weight_gradient(&hidden, &weight, &targets, &settings, &into).unwrap();
+            let expected = reference::forward(&hidden64, &weight64, &targets, &settings, Some(&into64)).unwrap();
+            assert!((output.loss_sum / expected.loss_sum - 1.0).abs() < 1e-6, "{dtype:?}");
+            assert_eq!(
+                (output.correct, output.target_tokens),
+                (expected.correct, expected.target_tokens)
+            );
+            assert_close(&output.d_hidden.unwrap(), &expected.d_hidden.unwrap(), "d_hidden");
+            let rounding = if dtype == DType::BF16 { 4e-3 } else { 2e-6 };
+            let error = crate::train::ops::oracle::error(&into, &into64);
+            assert!(error < rounding, "d_weight in {dtype:?}: {error:.2e}");
+        }
+    }
+}
+
+#[test]
+fn a_model_of_another_dtype_than_its_head_is_served() {
+    let (hidden, weight) = (random(&[7, 24], 1), random(&[130, 24], 2));
+    for (compute, storage) in [(DType::F32, DType::BF16), (DType::BF16, DType::F32)] {
+        let ((hidden, hidden64), (weight, weight64)) = (rounded(&hidden, compute), rounded(&weight, storage));
+        let output = forward(&hidden, &weight, &TARGETS, &settings()).unwrap();
+        let expected = reference::forward(&hidden64, &weight64, &TARGETS, &settings(), None).unwrap();
+        assert!((output.loss_sum / expected.loss_sum - 1.0).abs() < 4e-3);
+        assert_close(&output.d_hidden.unwrap(), &expected.d_hidden.unwrap(), "d_hidden");
+    }
 }

@@ -1,15 +1,47 @@
 //! The products in plain candle ops.
 
+use super::Term;
+use super::operand::Order;
 use candle_core::{DType, Result, Tensor};
 
 /// See [`super::nt`].
 pub fn nt(x: &Tensor, w: &Tensor) -> Result<Tensor> {
-    x.matmul(&w.to_dtype(x.dtype())?.t()?)
+    sum(&[Term::new(x, w, 1.0)], Order::Transposed)
 }
 
 /// See [`super::nn`].
 pub fn nn(x: &Tensor, w: &Tensor) -> Result<Tensor> {
-    x.matmul(&w.to_dtype(x.dtype())?)
+    sum(&[Term::new(x, w, 1.0)], Order::Straight)
+}
+
+/// See [`super::nt_sum`].
+pub fn nt_sum(terms: &[Term<'_>]) -> Result<Tensor> {
+    sum(terms, Order::Transposed)
+}
+
+/// See [`super::nn_sum`].
+pub fn nn_sum(terms: &[Term<'_>]) -> Result<Tensor> {
+    sum(terms, Order::Straight)
+}
+
+pub(super) fn sum(terms: &[Term<'_>], order: Order) -> Result<Tensor> {
+    let product = |term: &Term<'_>| {
+        let w = term.w.to_dtype(term.x.dtype())?;
+        let product = match order {
+            Order::Transposed => term.x.matmul(&w.t()?)?,
+            Order::Straight => term.x.matmul(&w)?,
+        };
+        if term.scale == 1.0 {
+            Ok(product)
+        } else {
+            product * term.scale
+        }
+    };
+    let products = terms.iter().map(product).collect::<Result<Vec<_>>>()?;
+    products
+        .iter()
+        .skip(1)
+        .try_fold(products[0].clone(), |sum, product| sum + product)
 }
 
 /// See [`super::tn_add`].

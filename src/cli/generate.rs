@@ -1,0 +1,186 @@
+//! `peft-tune generate`: text from a base model and, if wanted, an adapter.
+
+use std::path::PathBuf;
+
+use super::CliError;
+use super::download::DownloadProgress;
+use super::model::{ComputeArgs, base_of};
+use super::output::write_result;
+use crate::recipe::Precision;
+use crate::train::hub::ModelFiles;
+use crate::train::tokenizer::{GenerationPrompt, Specials, Tokenizer};
+use crate::train::{BaseModel, Control, Generated, GenerationSettings, Generator, TextEnd};
+
+/// Prints text that a model generates: the base model as it is, or with an adapter.
+///
+/// Without `--temperature` every token is the most likely one, so the same prompt gives the same text. The text ends where
+/// the model ends it, or after `--max-tokens`; the prompt is not printed.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Base model: a directory or a hub id; the one that the adapter names if absent.
+    #[arg(long, value_name = "DIR|ID", required_unless_present = "adapter")]
+    model: Option<String>,
+    /// PEFT adapter directory.
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
+    /// Text to continue.
+    #[arg(long, value_name = "TEXT", required_unless_present = "chat", conflicts_with = "chat")]
+    prompt: Option<String>,
+    /// Message of a user to answer, put into the model's chat template.
+    #[arg(long, value_name = "TEXT")]
+    chat: Option<String>,
+    /// Most tokens to generate.
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    max_tokens: usize,
+    /// Draws tokens from the model's distribution at this temperature; 0 takes the most likely one.
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = parse_temperature)]
+    temperature: f64,
+    /// Decides what is drawn.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// How the base weights are stored and multiplied [default: as the model stores them].
+    #[arg(long, value_name = "PRECISION", value_parser = parse_precision)]
+    precision: Option<Precision>,
+    /// Prints one JSON object with the text, its tokens and why it ended.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    compute: ComputeArgs,
+}
+
+/// Generates, and prints the text as it comes.
+pub fn run(args: Args) -> Result<(), CliError> {
+    args.compute.set_threads();
+    let model = match (&args.model, &args.adapter) {
+        (Some(model), _) => model.clone(),
+        (None, Some(adapter)) => base_of(adapter)?,
+        (None, None) => {
+            return Err(CliError::bad_input(anyhow::anyhow!(
+                "no model; name one with `--model`"
+            )));
+        }
+    };
+    let files = ModelFiles::resolve_watched(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+    let tokenizer = Tokenizer::open(&files.tokenizer).map_err(CliError::bad_input)?;
+    let prompt = prompt_tokens(&args, &tokenizer)?;
+    let precision = match args.precision {
+        Some(precision) => precision,
+        None => BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input)?,
+    };
+    let base = args.compute.load(&files, precision)?;
+    let mut generator = Generator::new(base, args.adapter.as_deref()).map_err(CliError::bad_input)?;
+    let settings = GenerationSettings {
+        max_tokens: args.max_tokens,
+        temperature: args.temperature,
+        seed: args.seed,
+        stop_ids: tokenizer.stop_ids(),
+    };
+    let mut text = GrowingText::new(&tokenizer);
+    let mut on_token = |token| {
+        let piece = text.push(token);
+        let printed = if args.json { Ok(()) } else { write_result(&piece) };
+        match printed {
+            Ok(()) => Control::Continue,
+            Err(_) => Control::Stop,
+        }
+    };
+    let generated = generator.generate(&prompt, &settings, &mut on_token);
+    let generated = generated.map_err(CliError::bad_input)?;
+    let rest = text.rest()?;
+    match args.json {
+        true => write_result(&json_line(&generated, prompt.len(), &rest)),
+        false => write_result(&format!("{}\n", &rest[text.printed..])),
+    }
+}
+
+fn prompt_tokens(args: &Args, tokenizer: &Tokenizer) -> Result<Vec<u32>, CliError> {
+    let Some(chat) = &args.chat else {
+        let text = args.prompt.as_deref().unwrap_or_default();
+        return Ok(tokenizer.encode_open(text).map_err(CliError::bad_input)?.ids);
+    };
+    let Some(template) = tokenizer.chat_template() else {
+        let message = "the model has no chat template; use `--prompt`, or name an instruction-tuned model";
+        return Err(CliError::bad_input(anyhow::anyhow!(message)));
+    };
+    let messages = [serde_json::json!({"role": "user", "content": chat})];
+    let conversation = template.conversation(&messages, None).map_err(CliError::bad_input)?;
+    let rendered = conversation
+        .render(1, GenerationPrompt::Add)
+        .map_err(CliError::bad_input)?;
+    // The template writes the special tokens itself.
+    let encoded = tokenizer.encode(&rendered.text, Specials::Omit);
+    Ok(encoded.map_err(CliError::bad_input)?.ids)
+}
+
+/// Text that grows token by token. A token may hold part of a character, so the text is decoded anew each time, and what
+/// can still change is kept back.
+struct GrowingText<'a> {
+    tokenizer: &'a Tokenizer,
+    tokens: Vec<u32>,
+    /// Bytes that have been handed out.
+    printed: usize,
+    text: String,
+}
+
+impl<'a> GrowingText<'a> {
+    fn new(tokenizer: &'a Tokenizer) -> Self {
+        Self {
+            tokenizer,
+            tokens: Vec::new(),
+            printed: 0,
+            text: String::new(),
+        }
+    }
+
+    /// What a further token adds for certain.
+    fn push(&mut self, token: u32) -> String {
+        self.tokens.push(token);
+        let Ok(text) = self.tokenizer.decode(&self.tokens, true) else {
+            return String::new();
+        };
+        // A character that is not complete yet is decoded to the replacement character.
+        if text.ends_with('\u{fffd}') || !text.starts_with(&self.text[..self.printed]) {
+            return String::new();
+        }
+        let piece = text[self.printed..].to_owned();
+        self.printed = text.len();
+        self.text = text;
+        piece
+    }
+
+    /// The whole text; its first `printed` bytes have been handed out.
+    fn rest(&self) -> Result<String, CliError> {
+        let text = self.tokenizer.decode(&self.tokens, true).map_err(CliError::failed)?;
+        Ok(match text.starts_with(&self.text[..self.printed]) {
+            true => text,
+            false => self.text.clone(),
+        })
+    }
+}
+
+fn json_line(generated: &Generated, prompt_tokens: usize, text: &str) -> String {
+    let end = match generated.end {
+        TextEnd::StopToken => "stop_token",
+        TextEnd::MaxTokens => "max_tokens",
+        TextEnd::MaxPositions => "max_positions",
+        TextEnd::Stopped => "stopped",
+    };
+    let line = serde_json::json!({
+        "text": text,
+        "tokens": generated.tokens,
+        "prompt_tokens": prompt_tokens,
+        "end": end,
+    });
+    format!("{line}\n")
+}
+
+fn parse_temperature(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(temperature) if temperature.is_finite() && temperature >= 0.0 => Ok(temperature),
+        _ => Err("write a number from 0, such as 0.7".to_owned()),
+    }
+}
+
+fn parse_precision(text: &str) -> Result<Precision, String> {
+    serde_json::from_value(text.into()).map_err(|_| "write fp32, bf16, fp16, int8, nf4 or nf4_double".to_owned())
+}

@@ -1,0 +1,101 @@
+//! `peft-tune merge`: folds an adapter into its base model.
+
+use std::path::PathBuf;
+
+use super::CliError;
+use super::download::DownloadProgress;
+use super::model::{ComputeArgs, base_of};
+use super::output::write_result;
+use crate::recipe::Precision;
+use crate::report::bytes;
+use crate::space::Bytes;
+use crate::train::hub::ModelFiles;
+use crate::train::{BaseModel, Generator, ModelDirectory, WrittenDtype};
+
+/// Folds an adapter into its base model: W + scaling B A, rounded once to the dtype in which the base stores W.
+///
+/// The output is a model directory as transformers and this program load it, with the base's configuration and tokenizer.
+/// An adapter that was trained on quantised weights is merged into the weights that `--model` names.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Base model: a directory or a hub id; the one that the adapter names if absent.
+    #[arg(long, value_name = "DIR|ID")]
+    model: Option<String>,
+    /// PEFT adapter directory.
+    #[arg(long, value_name = "DIR")]
+    adapter: PathBuf,
+    /// Directory to write into; made if missing.
+    #[arg(long, value_name = "DIR")]
+    output: PathBuf,
+    /// Writes into a directory that is not empty.
+    #[arg(long)]
+    force: bool,
+    /// Most bytes of one weight file; a model above it is written in several.
+    #[arg(long, value_name = "SIZE", default_value = "5GB")]
+    max_shard_size: Bytes,
+    #[command(flatten)]
+    compute: ComputeArgs,
+}
+
+/// Merges, and prints where the model is.
+pub fn run(args: Args) -> Result<(), CliError> {
+    args.compute.set_threads();
+    let model = match &args.model {
+        Some(model) => model.clone(),
+        None => base_of(&args.adapter)?,
+    };
+    let files = ModelFiles::resolve_weights(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+    check_output(&args, &files)?;
+    // Codes are widened and not quantised again: merged weights are plain ones.
+    let precision = match BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input)? {
+        Precision::Int8 | Precision::Nf4 | Precision::Nf4Double => Precision::Fp32,
+        stored => stored,
+    };
+    let base = args.compute.load(&files, precision)?;
+    let merged = Generator::new(base, Some(&args.adapter)).map_err(CliError::bad_input)?;
+    let merged = merged.merged().map_err(CliError::bad_input)?;
+    let directory = ModelDirectory {
+        source: &files.folder,
+        dtype: WrittenDtype::AsStored,
+        shard_bytes: usize::try_from(args.max_shard_size.0).unwrap_or(usize::MAX),
+    };
+    directory.write(&args.output, &merged).map_err(CliError::failed)?;
+    let size = weight_bytes(&args.output).map_err(CliError::failed)?;
+    write_result(&format!(
+        "merged model in {} ({} of weights)\n",
+        args.output.display(),
+        bytes(size as f64)
+    ))
+}
+
+fn check_output(args: &Args, files: &ModelFiles) -> Result<(), CliError> {
+    let output = args.output.display();
+    let real = |path: &std::path::Path| std::fs::canonicalize(path).ok();
+    if real(&args.output).is_some_and(|path| Some(path) == real(&files.folder)) {
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "{output} is the base model's own directory; give another `--output`"
+        )));
+    }
+    let mut entries = std::fs::read_dir(&args.output).into_iter().flatten();
+    if !args.force && entries.next().is_some() {
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "{output} is not empty; give another `--output`, or `--force` to write into it"
+        )));
+    }
+    Ok(())
+}
+
+fn weight_bytes(folder: &std::path::Path) -> std::io::Result<u64> {
+    let mut total = 0;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry
+            .path()
+            .extension()
+            .is_some_and(|extension| extension == "safetensors")
+        {
+            total += entry.metadata()?.len();
+        }
+    }
+    Ok(total)
+}

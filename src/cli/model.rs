@@ -1,0 +1,54 @@
+//! What the commands that compute in this process share: threads, devices, models.
+
+use std::path::PathBuf;
+
+use super::CliError;
+use crate::recipe::Precision;
+use crate::train::hub::ModelFiles;
+use crate::train::{BaseModel, device};
+
+/// Where and with how many threads to compute.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ComputeArgs {
+    /// Threads to compute with [default: all cores].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+    /// Device: `cpu`, `cuda` or `cuda:1` [default: the first GPU that this program can use, else the CPU].
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+}
+
+impl ComputeArgs {
+    /// Makes every product of this process use so many threads. Called first of all, while there is one thread.
+    pub fn set_threads(&self) {
+        let Some(threads) = self.threads else { return };
+        // SAFETY: no other thread is running yet that could read the environment at the same time: commands call this
+        // before they do anything else.
+        unsafe { std::env::set_var("RAYON_NUM_THREADS", threads.to_string()) };
+    }
+
+    /// Loads the model in `files`.
+    pub fn load(&self, files: &ModelFiles, precision: Precision) -> Result<BaseModel, CliError> {
+        let name = self.device.as_deref().unwrap_or_else(|| device::default_name());
+        let device = device::open(name).map_err(CliError::bad_input)?;
+        BaseModel::load(&files.folder, precision, &device).map_err(CliError::bad_input)
+    }
+}
+
+/// The model that an adapter was trained on, as its `adapter_config.json` says.
+pub fn base_of(adapter: &std::path::Path) -> Result<String, CliError> {
+    let path: PathBuf = adapter.join("adapter_config.json");
+    let text = std::fs::read(&path).map_err(|error| {
+        let message = format!(
+            "cannot read {}: {error}; name the base model with `--model`",
+            path.display()
+        );
+        CliError::bad_input(anyhow::anyhow!(message))
+    })?;
+    let config: Option<serde_json::Value> = serde_json::from_slice(&text).ok();
+    let base = config.and_then(|config| Some(config.get("base_model_name_or_path")?.as_str()?.to_owned()));
+    base.filter(|base| !base.is_empty()).ok_or_else(|| {
+        let message = "does not say which model it belongs to; name the base model with `--model`";
+        CliError::bad_input(anyhow::anyhow!("{} {message}", path.display()))
+    })
+}

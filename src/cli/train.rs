@@ -1,0 +1,256 @@
+//! `peft-tune train`: a real fine-tuning from a recipe file.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::CliError;
+use super::interrupt::listen;
+use super::download::DownloadProgress;
+use super::model::{ComputeArgs};
+use super::output::write_result;
+use super::train_watch::{Display, TrainWatch};
+use crate::profile::TensorBoard;
+use crate::recipe::Recipe;
+use crate::report::duration;
+use crate::space::RecipeFile;
+use crate::train::data::PreparedData;
+use crate::train::hub::ModelFiles;
+use crate::train::run::{Ending, Opened, Outcome, RunError, RunInputs, RunSettings, Start, TrainingRun};
+
+/// Trains what a recipe file describes, and writes a PEFT adapter (or, with `adapter: null`, a whole model).
+///
+/// The output folder gets the adapter, checkpoints, the best adapter where there are several evaluations, event files for
+/// TensorBoard, and the recipe. Ctrl-C finishes the step under way, writes a checkpoint and ends with exit code 130;
+/// `--resume` goes on from there, in float32 bit by bit as if nothing had happened.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Recipe file (YAML).
+    recipe: PathBuf,
+    /// Folder to write to; it must be empty, except with --resume or --force [default: <recipe>-trained].
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Goes on from the latest whole checkpoint in the output folder; starts where there is none yet.
+    #[arg(long, conflicts_with = "force")]
+    resume: bool,
+    /// Removes an earlier training from the output folder and starts again.
+    #[arg(long)]
+    force: bool,
+    /// Writes a checkpoint after every N steps [default: a tenth of the training].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    checkpoint_every: Option<u64>,
+    /// Keeps the last K checkpoints.
+    #[arg(long, value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    keep_checkpoints: u16,
+    /// Stops after N evaluations in a row without a lower held-out loss.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    patience: Option<u64>,
+    /// Prints one JSON object per step and per evaluation on standard output, and one at the end.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    compute: ComputeArgs,
+}
+
+/// Trains, and prints how it went.
+pub fn run(args: Args) -> Result<(), CliError> {
+    args.compute.set_threads();
+    let recipe = RecipeFile::read(&args.recipe)?;
+    let settings = settings_of(&args);
+    settings.check(&recipe).map_err(CliError::bad_input)?;
+    let interrupt = listen("finishing the step under way and writing a checkpoint; Ctrl-C again ends at once");
+    let interrupt = interrupt.map_err(CliError::failed)?;
+    let inputs = load(&args, recipe)?;
+    let recipe = inputs.recipe.clone();
+    let run = match TrainingRun::open(inputs, settings.clone()).map_err(opening_error)? {
+        Opened::Run(run) => *run,
+        Opened::Over(outcome) => {
+            eprintln!(
+                "{} holds this training already, and it is over",
+                settings.output.display()
+            );
+            return report(&args, &settings, &outcome);
+        }
+    };
+    for damaged in run.damaged() {
+        eprintln!("warning: {} is damaged and passed over", damaged.display());
+    }
+    if let Some(checkpoint) = run.resumed_from() {
+        eprintln!(
+            "going on after step {} from {}",
+            run.trainer().steps(),
+            checkpoint.display()
+        );
+    }
+    write_recipe(&settings.output, &recipe)?;
+    let display = match (args.json, std::io::stderr().is_terminal()) {
+        (true, _) => Display::json(),
+        (false, true) => Display::bar(run.trainer().steps(), run.total_steps()),
+        (false, false) => Display::lines(run.trainer().steps(), run.total_steps()),
+    };
+    let tensorboard = TensorBoard::create(&settings.output.join("tensorboard"), run.trainer().steps());
+    let mut watch = TrainWatch::new(display, tensorboard.map_err(CliError::failed)?, interrupt);
+    let outcome = run.run(&mut watch);
+    watch.finish();
+    report(&args, &settings, &outcome.map_err(CliError::failed)?)
+}
+
+fn settings_of(args: &Args) -> RunSettings {
+    RunSettings {
+        start: match (args.resume, args.force) {
+            (true, _) => Start::Resume,
+            (false, true) => Start::Force,
+            (false, false) => Start::New,
+        },
+        checkpoint_every: args.checkpoint_every,
+        keep_checkpoints: usize::from(args.keep_checkpoints),
+        patience: args.patience,
+        ..RunSettings::new(output_of(args))
+    }
+}
+
+fn output_of(args: &Args) -> PathBuf {
+    args.output.clone().unwrap_or_else(|| {
+        let stem = args.recipe.file_stem().unwrap_or_default().to_string_lossy();
+        PathBuf::from(format!("{stem}-trained"))
+    })
+}
+
+fn load(args: &Args, recipe: Recipe) -> Result<RunInputs, CliError> {
+    let files = ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+    let data = PreparedData::of_recipe(&recipe, &files).map_err(CliError::bad_input)?;
+    for warning in data.warnings() {
+        eprintln!("warning: {warning}");
+    }
+    Ok(RunInputs {
+        base: Arc::new(args.compute.load(&files, recipe.precision)?),
+        model_folder: files.folder,
+        recipe,
+        data,
+    })
+}
+
+/// Whatever keeps a training from starting is bad input, but for the file system and the memory.
+fn opening_error(error: RunError) -> CliError {
+    match &error {
+        RunError::File { .. } => CliError::failed(error),
+        RunError::Train(inner) if inner.out_of_memory() => CliError::failed(error),
+        _ => CliError::bad_input(error),
+    }
+}
+
+fn write_recipe(output: &Path, recipe: &Recipe) -> Result<(), CliError> {
+    let path = output.join("recipe.yaml");
+    let text = RecipeFile::to_yaml(recipe).map_err(CliError::bad_input)?;
+    std::fs::write(&path, text).map_err(|error| {
+        let message = format!("cannot write {}", path.display());
+        CliError::failed(anyhow::Error::new(error).context(message))
+    })
+}
+
+fn report(args: &Args, settings: &RunSettings, outcome: &Outcome) -> Result<(), CliError> {
+    let output = settings.output.display().to_string();
+    if args.json {
+        write_result(&end_line(outcome, &output))?;
+    }
+    match &outcome.ending {
+        Ending::Finished | Ending::StoppedEarly { .. } if args.json => Ok(()),
+        Ending::Finished | Ending::StoppedEarly { .. } => write_result(&summary(outcome, &output)),
+        Ending::Interrupted { checkpoint } => {
+            eprintln!(
+                "checkpoint of step {} in {}",
+                outcome.progress.trainer.step,
+                checkpoint.display()
+            );
+            Err(CliError::Interrupted {
+                command: resume_command(args, settings),
+            })
+        }
+        Ending::Diverged {
+            at_step,
+            what,
+            checkpoint,
+        } => {
+            let kept = match checkpoint {
+                Some(folder) => format!("the last good checkpoint is kept in {}", folder.display()),
+                None => "no checkpoint had been written".to_owned(),
+            };
+            let message = format!("the training diverged: {what} in step {at_step}; {kept}; lower `learning_rate`");
+            Err(CliError::failed(anyhow::anyhow!(message)))
+        }
+    }
+}
+
+/// The last object of `--json`.
+fn end_line(outcome: &Outcome, output: &str) -> String {
+    let mut line = serde_json::json!({"event": "end"});
+    if let (Some(line), Ok(serde_json::Value::Object(ending))) =
+        (line.as_object_mut(), serde_json::to_value(&outcome.ending))
+    {
+        line.extend(ending);
+        let progress = &outcome.progress;
+        let evaluation = progress.last_evaluation.as_ref();
+        line.insert("steps".into(), progress.trainer.step.into());
+        line.insert("total_steps".into(), outcome.total_steps.into());
+        line.insert("tokens".into(), progress.trainer.tokens.into());
+        line.insert("training_loss".into(), progress.last_loss.into());
+        line.insert(
+            "held_out_loss".into(),
+            evaluation.map(|evaluation| evaluation.loss).into(),
+        );
+        line.insert("best_step".into(), progress.best.map(|best| best.step).into());
+        line.insert("best_held_out_loss".into(), progress.best.map(|best| best.loss).into());
+        line.insert("seconds".into(), progress.seconds.into());
+        line.insert("output".into(), output.into());
+    }
+    format!("{line}\n")
+}
+
+fn summary(outcome: &Outcome, output: &str) -> String {
+    let progress = &outcome.progress;
+    let tokens_per_s = progress.trainer.tokens as f64 / progress.seconds;
+    let mut text = format!(
+        "trained {} of {} steps, {} tokens in {} ({tokens_per_s:.0} tokens/s, evaluations included)\n",
+        progress.trainer.step,
+        outcome.total_steps,
+        progress.trainer.tokens,
+        duration(progress.seconds),
+    );
+    if let Ending::StoppedEarly { evaluations } = outcome.ending {
+        text += &format!("stopped early: {evaluations} evaluations without a lower held-out loss\n");
+    }
+    if let (Some(loss), Some(evaluation)) = (progress.last_loss, &progress.last_evaluation) {
+        text += &format!("training loss {loss:.4}, held-out loss {:.4}\n", evaluation.loss);
+    }
+    text += &format!("written to {output}\n");
+    if let (Some(folder), Some(best)) = (&outcome.best_folder, progress.best) {
+        let folder = folder.display();
+        text += &format!(
+            "lowest held-out loss {:.4} after step {}, kept in {folder}\n",
+            best.loss, best.step
+        );
+    }
+    text
+}
+
+/// The command that goes on from here.
+fn resume_command(args: &Args, settings: &RunSettings) -> String {
+    let mut command = format!(
+        "peft-tune train {} --output {} --resume",
+        args.recipe.display(),
+        settings.output.display()
+    );
+    let mut add = |flag: &str, value: Option<String>| {
+        if let Some(value) = value {
+            command += &format!(" {flag} {value}");
+        }
+    };
+    add(
+        "--checkpoint-every",
+        args.checkpoint_every.map(|every| every.to_string()),
+    );
+    add("--patience", args.patience.map(|patience| patience.to_string()));
+    add("--threads", args.compute.threads.map(|threads| threads.to_string()));
+    add("--device", args.compute.device.clone());
+    command
+}

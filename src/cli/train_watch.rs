@@ -1,0 +1,193 @@
+//! What a person or a script sees of a training while it runs: a progress bar, lines, or JSON.
+
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use super::output::write_result;
+use crate::profile::TensorBoard;
+use crate::report::duration;
+use crate::train::{Control, Evaluation, StepEvent, StepObserver};
+use crate::tune::Interrupt;
+
+/// Lines that a training prints of its steps where there is no terminal to draw on.
+const LINES: u64 = 20;
+
+/// Shows each step, adds it to the event file, and stops where a person asks for it.
+pub struct TrainWatch {
+    display: Display,
+    tensorboard: Option<TensorBoard>,
+    interrupt: Interrupt,
+}
+
+/// How a training is shown.
+pub enum Display {
+    /// One JSON object per step and evaluation, on standard output.
+    Json,
+    /// A bar on standard error.
+    Bar(ProgressBar, Pace),
+    /// A line on standard error now and then.
+    Lines(Pace),
+}
+
+/// How fast the steps come.
+pub struct Pace {
+    started: Instant,
+    /// Steps taken before that.
+    first: u64,
+    total: u64,
+}
+
+impl TrainWatch {
+    pub fn new(display: Display, tensorboard: TensorBoard, interrupt: Interrupt) -> Self {
+        Self {
+            display,
+            tensorboard: Some(tensorboard),
+            interrupt,
+        }
+    }
+
+    /// Takes the bar off the screen.
+    pub fn finish(&self) {
+        if let Display::Bar(bar, _) = &self.display {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn control(&self) -> Control {
+        match self.interrupt.is_requested() {
+            true => Control::Stop,
+            false => Control::Continue,
+        }
+    }
+
+    /// Adds to the event file; one that cannot be written is given up with a warning, as the training matters more.
+    fn record(&mut self, add: impl FnOnce(&mut TensorBoard) -> std::io::Result<()>) {
+        let Some(tensorboard) = &mut self.tensorboard else {
+            return;
+        };
+        if let Err(error) = add(tensorboard) {
+            let path = tensorboard.path().display();
+            eprintln!("warning: cannot write {path}: {error}; nothing more is added to it");
+            self.tensorboard = None;
+        }
+    }
+}
+
+impl StepObserver for TrainWatch {
+    fn step(&mut self, event: &StepEvent) -> Control {
+        self.record(|tensorboard| tensorboard.step(event));
+        match &self.display {
+            Display::Json => print_line(&step_line(event)),
+            Display::Bar(bar, pace) => {
+                bar.set_position(event.step);
+                bar.set_message(describe(event, pace));
+            }
+            Display::Lines(pace) if pace.is_line_due(event.step) => {
+                eprintln!("step {}/{}, {}", event.step, pace.total, describe(event, pace));
+            }
+            Display::Lines(_) => {}
+        }
+        self.control()
+    }
+
+    fn evaluation(&mut self, evaluation: &Evaluation) -> Control {
+        self.record(|tensorboard| tensorboard.evaluation(evaluation));
+        let text = format!(
+            "step {}, held-out loss {:.4}, accuracy {:.1}%",
+            evaluation.step,
+            evaluation.loss,
+            100.0 * evaluation.accuracy
+        );
+        match &self.display {
+            Display::Json => print_line(&evaluation_line(evaluation)),
+            Display::Bar(bar, _) => bar.println(text),
+            Display::Lines(_) => eprintln!("{text}"),
+        }
+        self.control()
+    }
+}
+
+impl Display {
+    /// One JSON object per step and evaluation.
+    pub fn json() -> Self {
+        Self::Json
+    }
+
+    /// A bar, after `first` of `total` steps.
+    pub fn bar(first: u64, total: u64) -> Self {
+        let bar = ProgressBar::new(total).with_position(first);
+        if let Ok(style) = ProgressStyle::with_template("[{bar:28}] {pos}/{len} {wide_msg}") {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.tick();
+        Self::Bar(bar, Pace::new(first, total))
+    }
+
+    /// Lines, after `first` of `total` steps.
+    pub fn lines(first: u64, total: u64) -> Self {
+        Self::Lines(Pace::new(first, total))
+    }
+}
+
+impl Pace {
+    fn new(first: u64, total: u64) -> Self {
+        let started = Instant::now();
+        Self { started, first, total }
+    }
+
+    /// Seconds that the steps after `step` will take if they go on as so far, evaluations and checkpoints included.
+    fn left_s(&self, step: u64) -> f64 {
+        let done = step.saturating_sub(self.first).max(1);
+        let left = self.total.saturating_sub(step);
+        self.started.elapsed().as_secs_f64() / done as f64 * left as f64
+    }
+
+    fn is_line_due(&self, step: u64) -> bool {
+        step == self.first + 1 || step == self.total || step.is_multiple_of(self.total.div_ceil(LINES))
+    }
+}
+
+/// `loss 2.3101, learning rate 2.00e-4, 5120 tokens/s, 1m 20s left`.
+fn describe(event: &StepEvent, pace: &Pace) -> String {
+    format!(
+        "loss {:.4}, learning rate {:.2e}, {:.0} tokens/s, {} left",
+        event.loss,
+        event.learning_rate,
+        event.tokens_per_s(),
+        duration(pace.left_s(event.step)),
+    )
+}
+
+fn step_line(event: &StepEvent) -> serde_json::Value {
+    json!({
+        "event": "step",
+        "step": event.step,
+        "loss": event.loss,
+        "learning_rate": event.learning_rate,
+        "grad_norm": event.grad_norm,
+        "tokens_per_s": event.tokens_per_s(),
+        "tokens": event.tokens,
+        "target_tokens": event.target_tokens,
+        "seconds": event.seconds.total,
+    })
+}
+
+fn evaluation_line(evaluation: &Evaluation) -> serde_json::Value {
+    json!({
+        "event": "evaluation",
+        "step": evaluation.step,
+        "held_out_loss": evaluation.loss,
+        "held_out_accuracy": evaluation.accuracy,
+        "target_tokens": evaluation.target_tokens,
+        "seconds": evaluation.seconds,
+    })
+}
+
+/// Prints a line; a training goes on where nobody reads it any more.
+fn print_line(line: &serde_json::Value) {
+    if let Err(error) = write_result(&format!("{line}\n")) {
+        eprintln!("warning: {error}");
+    }
+}

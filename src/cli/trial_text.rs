@@ -1,0 +1,193 @@
+//! One trial in depth, as text and JSON.
+
+use serde_json::json;
+
+use super::studies::minute;
+use crate::report::{Align, TextTable, bytes, duration, metric_value, printable};
+use crate::store::{StudyOverview, TrialDetail};
+use crate::study::{FailReason, TrialState};
+
+/// Everything about a trial, for people; `recipe` is its recipe as YAML.
+pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, width: Option<usize>) -> String {
+    let trial = &detail.trial;
+    let mut text = format!(
+        "trial {} of study {}: {}",
+        trial.number,
+        printable(&study.name),
+        trial.state.name()
+    );
+    let mut add = |line: String| {
+        text.push_str(&line);
+        text.push('\n');
+    };
+    if detail.attempt > 1 {
+        add(format!(", attempt {}", detail.attempt));
+    } else {
+        add(String::new());
+    }
+    if let Some(reason) = reason_text(&trial.state) {
+        add(format!("  {}", printable(&reason)));
+    }
+    let ended = detail
+        .ended_at
+        .as_deref()
+        .map(|time| format!(", ended {}", minute(time)));
+    let took = detail.wall_s.map(|seconds| format!(", took {}", duration(seconds)));
+    add(format!(
+        "  started {} UTC{}{}",
+        minute(&detail.started_at),
+        ended.unwrap_or_default(),
+        took.unwrap_or_default()
+    ));
+    let params: Vec<(String, String)> = trial
+        .params
+        .iter()
+        .map(|(name, value)| (name.clone(), value.to_string()))
+        .collect();
+    let metrics: Vec<(String, String)> = trial
+        .state
+        .metrics()
+        .into_iter()
+        .flat_map(|metrics| metrics.iter())
+        .map(|(name, value)| (name.to_owned(), metric_value(name, value)))
+        .collect();
+    for (title, values) in [("params", params), ("metrics", metrics)] {
+        if !values.is_empty() {
+            add(format!("\n{title}\n{}", aligned(&values)));
+        }
+    }
+    if !detail.phases.is_empty() {
+        add(format!("\nsteps\n{}", phase_table(detail).to_text(width)));
+    }
+    if !detail.evaluations.is_empty() {
+        add(format!("\nevaluations\n{}", evaluation_table(detail).to_text(width)));
+    }
+    add(format!("\nrecipe\n{}", recipe.trim_end()));
+    text
+}
+
+/// Names and values in two columns.
+fn aligned(values: &[(String, String)]) -> String {
+    let width = values.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let lines: Vec<String> = values
+        .iter()
+        .map(|(name, value)| format!("  {:<width$}  {}", printable(name), printable(value)))
+        .collect();
+    lines.join("\n")
+}
+
+fn phase_table(detail: &TrialDetail) -> TextTable {
+    let headings = [
+        "steps",
+        "tokens",
+        "first loss",
+        "last loss",
+        "seconds",
+        "data",
+        "forward",
+        "backward",
+        "optimizer",
+    ];
+    let columns = headings.map(|heading| (heading.to_owned(), Align::Right));
+    let mut table = TextTable::new([("phase".to_owned(), Align::Left)].into_iter().chain(columns));
+    let loss = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.4}"));
+    for phase in &detail.phases {
+        let seconds = [
+            phase.total_s,
+            phase.data_s,
+            phase.forward_s,
+            phase.backward_s,
+            phase.optimizer_s,
+        ];
+        let mut cells = vec![
+            phase.phase.clone(),
+            phase.steps.to_string(),
+            phase.tokens.to_string(),
+            loss(phase.first_loss),
+            loss(phase.last_loss),
+        ];
+        cells.extend(seconds.map(|seconds| format!("{seconds:.2}")));
+        table.push(cells);
+    }
+    table
+}
+
+fn evaluation_table(detail: &TrialDetail) -> TextTable {
+    let headings = ["step", "tokens", "loss", "accuracy", "seconds"];
+    let mut table = TextTable::new(headings.map(|heading| (heading.to_owned(), Align::Right)));
+    for evaluation in &detail.evaluations {
+        table.push([
+            evaluation.step.to_string(),
+            evaluation.tokens.to_string(),
+            format!("{:.4}", evaluation.loss),
+            format!("{:.1}%", 100.0 * evaluation.accuracy),
+            format!("{:.2}", evaluation.seconds),
+        ]);
+    }
+    table
+}
+
+/// Everything about a trial, with raw numbers.
+pub fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_json::Value {
+    let evaluations: Vec<serde_json::Value> = detail
+        .evaluations
+        .iter()
+        .map(|evaluation| {
+            json!({
+                "step": evaluation.step,
+                "tokens": evaluation.tokens,
+                "loss": evaluation.loss,
+                "accuracy": evaluation.accuracy,
+                "target_tokens": evaluation.target_tokens,
+                "seconds": evaluation.seconds,
+            })
+        })
+        .collect();
+    json!({
+        "study": study.name,
+        "trial": detail.trial.number,
+        "state": detail.trial.state,
+        "attempt": detail.attempt,
+        "phase": detail.phase,
+        "started_at": detail.started_at,
+        "ended_at": detail.ended_at,
+        "wall_s": detail.wall_s,
+        "params": detail.trial.params,
+        "phases": detail.phases,
+        "evaluations": evaluations,
+        "recipe": detail.recipe,
+    })
+}
+
+/// Why a trial ended early, in a sentence.
+fn reason_text(state: &TrialState) -> Option<String> {
+    let optional = |value: &Option<u64>| value.map_or_else(|| "unknown".to_owned(), |value| bytes(value as f64));
+    Some(match state {
+        TrialState::Pruned { at_step, rule, .. } => format!("stopped after step {at_step} by {rule}"),
+        TrialState::Skipped { reason } => reason.clone(),
+        TrialState::Failed { reason, .. } => match reason {
+            FailReason::OutOfMemory {
+                phase,
+                in_use_bytes,
+                requested_bytes,
+                limit_bytes,
+            } => format!(
+                "out of memory in phase {}: {} in use, {} asked for, limit {}",
+                phase.name(),
+                optional(in_use_bytes),
+                optional(requested_bytes),
+                optional(limit_bytes)
+            ),
+            FailReason::Diverged { at_step, loss } => match loss {
+                Some(loss) => format!("diverged at step {at_step}, last loss {loss:.4}"),
+                None => format!("diverged at step {at_step}"),
+            },
+            FailReason::Crashed { phase, message } => format!("crashed in phase {}: {message}", phase.name()),
+            FailReason::TimedOut { phase, after_s } => {
+                format!("timed out in phase {} after {}", phase.name(), duration(*after_s))
+            }
+            FailReason::Invalid { message } => format!("invalid: {message}"),
+        },
+        TrialState::Waiting | TrialState::Running | TrialState::Complete { .. } => return None,
+    })
+}

@@ -1,0 +1,110 @@
+//! The messages of an event file, in protobuf's wire format (`tensorflow/core/util/event.proto`).
+//!
+//! | message | field | type | meaning |
+//! |---|---|---|---|
+//! | Event | 1 | double | wall time, seconds since 1970 |
+//! | | 2 | int64 | step |
+//! | | 3 | string | version of the file; its first event only |
+//! | | 5 | Summary | scalars |
+//! | | 7 | SessionLog | a training began or went on |
+//! | Summary | 1 | Value, repeated | |
+//! | Value | 1 | string | tag |
+//! | | 2 | float | value |
+//! | SessionLog | 1 | enum | 1: start |
+
+/// One number of one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Scalar<'a> {
+    /// Name under which it is drawn; what stands before a slash is its group.
+    pub tag: &'a str,
+    pub value: f64,
+}
+
+const VARINT: u64 = 0;
+const FIXED_64: u64 = 1;
+const BYTES: u64 = 2;
+const FIXED_32: u64 = 5;
+
+/// The first event of a file.
+pub(super) fn version(wall_time_s: f64) -> Vec<u8> {
+    let mut event = stamped(wall_time_s, 0);
+    bytes(&mut event, 3, b"brain.Event:2");
+    event
+}
+
+/// Says that the training goes on with the step after `step`: TensorBoard then forgets later steps of earlier files.
+pub(super) fn session_start(wall_time_s: f64, step: u64) -> Vec<u8> {
+    let mut session = Vec::new();
+    key(&mut session, 1, VARINT);
+    varint(&mut session, 1);
+    let mut event = stamped(wall_time_s, step);
+    bytes(&mut event, 7, &session);
+    event
+}
+
+/// Numbers of one step.
+pub(super) fn scalars(wall_time_s: f64, step: u64, scalars: &[Scalar<'_>]) -> Vec<u8> {
+    let mut summary = Vec::new();
+    for scalar in scalars {
+        let mut value = Vec::new();
+        bytes(&mut value, 1, scalar.tag.as_bytes());
+        key(&mut value, 2, FIXED_32);
+        value.extend((scalar.value as f32).to_le_bytes());
+        bytes(&mut summary, 1, &value);
+    }
+    let mut event = stamped(wall_time_s, step);
+    bytes(&mut event, 5, &summary);
+    event
+}
+
+fn stamped(wall_time_s: f64, step: u64) -> Vec<u8> {
+    let mut event = Vec::new();
+    key(&mut event, 1, FIXED_64);
+    event.extend(wall_time_s.to_le_bytes());
+    // A zero is what an absent number means.
+    if step > 0 {
+        key(&mut event, 2, VARINT);
+        varint(&mut event, step);
+    }
+    event
+}
+
+fn key(message: &mut Vec<u8>, field: u64, wire_type: u64) {
+    varint(message, field << 3 | wire_type);
+}
+
+fn bytes(message: &mut Vec<u8>, field: u64, content: &[u8]) {
+    key(message, field, BYTES);
+    varint(message, content.len() as u64);
+    message.extend(content);
+}
+
+/// Seven bits a byte, the lowest first; all bytes but the last have their top bit set.
+fn varint(message: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        message.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    message.push(value as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_have_protobufs_bytes() {
+        // Encoded by tensorboard 2.21's own Event class.
+        let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(hex(version(1.5)), "09000000000000f83f1a0d627261696e2e4576656e743a32");
+        assert_eq!(hex(session_start(1.5, 300)), "09000000000000f83f10ac023a020801");
+        let scalar = Scalar {
+            tag: "train/loss",
+            value: 2.5,
+        };
+        assert_eq!(
+            hex(scalars(1.5, 7, &[scalar])),
+            "09000000000000f83f10072a130a110a0a747261696e2f6c6f73731500002040"
+        );
+    }
+}

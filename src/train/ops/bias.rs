@@ -1,0 +1,84 @@
+//! Bias of a linear layer, added in place.
+
+use candle_core::{CpuStorage, DType, InplaceOp1, Layout, Result, Tensor};
+use rayon::prelude::*;
+
+use super::element::Element;
+use super::shape;
+use super::simd::multiversion;
+use super::storage::{is_fused, rows_per_task, small};
+
+/// Adds `scale` times bias (N,), of any float dtype, to every row of y (T, N), in place (`+=`). y is contiguous.
+pub fn add(y: &Tensor, bias: &Tensor, scale: f64) -> Result<()> {
+    let (_, columns) = y.dims2()?;
+    shape::expect(bias, &[columns], "bias")?;
+    if !is_fused(y) {
+        let wide = if y.dtype() == DType::F64 {
+            DType::F64
+        } else {
+            DType::F32
+        };
+        let sum = y.to_dtype(wide)?.broadcast_add(&(bias.to_dtype(wide)? * scale)?)?;
+        return y.slice_set(&sum.to_dtype(y.dtype())?, 0, 0);
+    }
+    let bias = small(bias)?.into_iter().map(|value| value * scale as f32).collect();
+    y.inplace_op1(&AddBias(bias))
+}
+
+/// The scaled bias.
+struct AddBias(Vec<f32>);
+
+impl AddBias {
+    fn run<T: Element>(&self, y: &mut [T]) {
+        let rows = rows_per_task(self.0.len()) * self.0.len();
+        y.par_chunks_mut(rows.max(1)).for_each(|rows| add_rows(rows, &self.0));
+    }
+}
+
+impl InplaceOp1 for AddBias {
+    fn name(&self) -> &'static str {
+        "bias"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            candle_core::bail!("bias: the result must be contiguous");
+        };
+        match storage {
+            CpuStorage::F32(values) => self.run(&mut values[start..end]),
+            CpuStorage::BF16(values) => self.run(&mut values[start..end]),
+            CpuStorage::F16(values) => self.run(&mut values[start..end]),
+            _ => candle_core::bail!("bias: the result must be F32, BF16 or F16"),
+        }
+        Ok(())
+    }
+}
+
+multiversion! {
+    fn add_rows<T: Element>(rows: &mut [T], bias: &[f32]) {
+        for row in rows.chunks_exact_mut(bias.len()) {
+            for (value, bias) in row.iter_mut().zip(bias) {
+                *value = T::narrow(value.widen() + bias);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::oracle::{assert_close, random, rounded};
+    use super::*;
+
+    #[test]
+    fn every_row_gets_the_scaled_bias() {
+        let bias = random(&[1000], 2);
+        for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16] {
+            let (y, y64) = rounded(&random(&[37, 1000], 1), dtype);
+            let (bias, bias64) = rounded(&bias, dtype);
+            let sum = y.copy().unwrap();
+            add(&sum, &bias, 0.5).unwrap();
+            let expected = y64.broadcast_add(&(bias64 * 0.5).unwrap()).unwrap();
+            assert_close(&sum, &expected, "bias");
+        }
+    }
+}

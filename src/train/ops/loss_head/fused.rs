@@ -1,0 +1,185 @@
+//! The fused form: for each chunk of target positions one product into logits, one pass over them, one product back.
+//!
+//! The logits and their gradient share one buffer, which all chunks reuse. Where the compute dtype is BF16 and the
+//! processor multiplies pairs of it, the gradient is rounded to BF16 within that buffer (PyTorch rounds it too).
+
+use super::softmax;
+use super::{Output, Settings};
+use crate::train::ops::element::Element;
+use crate::train::ops::matmul::Guard;
+use crate::train::ops::matmul::engine::{self, multiplies_pairs};
+use crate::train::ops::matmul::operand::{Order, Product, Result as Target, Side, Values};
+use crate::train::ops::storage::{Elements, update};
+use candle_core::{DType, Device, Result, Tensor};
+use half::bf16;
+use rayon::prelude::*;
+
+/// What every chunk reads.
+struct Head<'a> {
+    weight: Values<'a>,
+    vocabulary: usize,
+    width: usize,
+    settings: &'a Settings,
+    /// Whether gradients of logits are multiplied as BF16.
+    pairs: bool,
+}
+
+/// Loss of one chunk.
+#[derive(Default)]
+struct Sums {
+    loss: f64,
+    correct: u64,
+}
+
+/// See [`super::forward`] and [`super::forward_with_weight_gradient`]; contiguous tensors on the CPU, hidden states of
+/// elements `T`.
+pub fn forward<T: Element>(
+    hidden: &Tensor,
+    weight: &Tensor,
+    targets: &[i64],
+    settings: &Settings,
+    weight_gradient: Option<&Tensor>,
+) -> Result<Output> {
+    let (vocabulary, width) = weight.dims2()?;
+    let (values, guard) = (Elements::<T>::new(hidden)?, Guard::new(weight)?);
+    let pairs = T::DTYPE == DType::BF16 && width % 2 == 0 && vocabulary % 2 == 0 && multiplies_pairs();
+    let head = Head {
+        weight: guard.values(),
+        vocabulary,
+        width,
+        settings,
+        pairs,
+    };
+    let positions = super::settings::target_positions(targets);
+    let chunk_tokens = settings.chunk_tokens.clamp(1, positions.len().max(1));
+    let mut logits = vec![0f32; chunk_tokens * vocabulary];
+    let mut d_hidden = settings.gradient_scale.map(|_| vec![T::narrow(0.0); values.len()]);
+    let (mut inputs, mut d_inputs) = (Vec::new(), vec![T::narrow(0.0); chunk_tokens * width]);
+    let mut sums = Sums::default();
+    for chunk in positions.chunks(chunk_tokens) {
+        let place = |position: &u32| *position as usize * width..(*position as usize + 1) * width;
+        inputs.clear();
+        chunk
+            .iter()
+            .for_each(|position| inputs.extend_from_slice(&values[place(position)]));
+        let logits = &mut logits[..chunk.len() * vocabulary];
+        head.logits::<T>(&inputs, logits);
+        head.losses(chunk, targets, logits, &mut sums);
+        let Some(d_hidden) = &mut d_hidden else { continue };
+        head.d_inputs(logits, &mut d_inputs[..chunk.len() * width]);
+        for (row, position) in d_inputs.chunks_exact(width.max(1)).zip(chunk) {
+            d_hidden[place(position)].copy_from_slice(row);
+        }
+        if let Some(into) = weight_gradient {
+            update(into, "loss_head", |into| {
+                head.add_d_weight::<T>(logits, &inputs, into);
+                Ok(())
+            })?;
+        }
+    }
+    Ok(Output {
+        loss_sum: sums.loss,
+        correct: sums.correct,
+        target_tokens: positions.len() as u64,
+        d_hidden: d_hidden
+            .map(|values| Tensor::from_vec(values, hidden.shape(), &Device::Cpu))
+            .transpose()?,
+    })
+}
+
+impl Head<'_> {
+    /// inputs (n, H) times the transpose of the weight.
+    fn logits<T: Element>(&self, inputs: &[T], logits: &mut [f32]) {
+        let product = Product {
+            left: element_values(inputs),
+            side: Side::Straight,
+            stride: self.width,
+            right: self.weight.right(Order::Transposed, self.vocabulary, self.width, 1.0),
+        };
+        let size = (inputs.len() / self.width.max(1), self.vocabulary);
+        // SAFETY: the logits have a row for each input.
+        unsafe { engine::multiply(&[product], size, Target::Store(logits.as_mut_ptr())) };
+    }
+
+    /// Adds up the losses of a chunk, and turns its logits into their gradient where one is wanted.
+    fn losses(&self, positions: &[u32], targets: &[i64], logits: &mut [f32], sums: &mut Sums) {
+        let cap = self.settings.soft_cap.map_or(f32::INFINITY, |cap| cap as f32);
+        let rows: Vec<softmax::RowLoss> = logits
+            .par_chunks_exact_mut(self.vocabulary)
+            .zip(positions)
+            .map(|(logits, position)| {
+                let target = targets[*position as usize] as usize;
+                let row = softmax::loss(logits, target, cap);
+                if let Some(scale) = self.settings.gradient_scale {
+                    softmax::gradient(logits, target, row.lse, cap, scale);
+                    if self.pairs {
+                        softmax::narrow_in_place(logits);
+                    }
+                }
+                row
+            })
+            .collect();
+        for row in rows {
+            sums.loss += row.loss;
+            sums.correct += u64::from(row.correct);
+        }
+    }
+
+    /// The gradient of the logits as a left operand.
+    fn d_logits<'a>(&self, d_logits: &'a [f32]) -> (Values<'a>, usize) {
+        if !self.pairs {
+            return (Values::F32(d_logits), self.vocabulary);
+        }
+        // SAFETY: two BF16 values take the place of one F32 value, and any bits are valid for them.
+        let narrow = unsafe { std::slice::from_raw_parts(d_logits.as_ptr().cast::<bf16>(), 2 * d_logits.len()) };
+        (Values::Bf16(narrow), 2 * self.vocabulary)
+    }
+
+    /// d_logits (n, V) times the weight.
+    fn d_inputs<T: Element>(&self, d_logits: &[f32], d_inputs: &mut [T]) {
+        let (left, stride) = self.d_logits(d_logits);
+        let product = Product {
+            left,
+            side: Side::Straight,
+            stride,
+            right: self.weight.right(Order::Straight, self.width, self.vocabulary, 1.0),
+        };
+        let size = (d_logits.len() / self.vocabulary.max(1), self.width);
+        // SAFETY: there is a row of d_inputs for each row of logits.
+        unsafe { engine::multiply(&[product], size, Target::Store(d_inputs.as_mut_ptr())) };
+    }
+
+    /// Adds the transpose of d_logits (n, V) times inputs (n, H) to `into` (V, H).
+    fn add_d_weight<T: Element>(&self, d_logits: &[f32], inputs: &[T], into: &mut [f32]) {
+        let (left, stride) = self.d_logits(d_logits);
+        let tokens = d_logits.len() / self.vocabulary.max(1);
+        let right = element_values(inputs).right(Order::Straight, self.width, tokens, 1.0);
+        let product = Product {
+            left,
+            side: Side::Transposed,
+            stride,
+            right,
+        };
+        // SAFETY: the gradient has (vocabulary, width).
+        unsafe {
+            engine::multiply(
+                &[product],
+                (self.vocabulary, self.width),
+                Target::<f32>::Add(into.as_mut_ptr(), 1.0),
+            )
+        };
+    }
+}
+
+/// A slice of elements as the values of an operand.
+fn element_values<T: Element>(values: &[T]) -> Values<'_> {
+    let (start, len) = (values.as_ptr(), values.len());
+    // SAFETY: each dtype stands for exactly one element type.
+    unsafe {
+        match T::DTYPE {
+            DType::BF16 => Values::Bf16(std::slice::from_raw_parts(start.cast(), len)),
+            DType::F16 => Values::F16(std::slice::from_raw_parts(start.cast(), len)),
+            _ => Values::F32(std::slice::from_raw_parts(start.cast(), len)),
+        }
+    }
+}

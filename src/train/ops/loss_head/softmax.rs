@@ -1,0 +1,120 @@
+//! Row by row, the cross-entropy of a chunk of logits and its gradient in place.
+
+use crate::train::ops::element::Element;
+use crate::train::ops::exponential::{exp, tanh};
+use crate::train::ops::simd::{LANES, multiversion, sum};
+use half::bf16;
+
+/// Logits whose exponentials are summed in F32 before F64 takes over.
+const BLOCK: usize = 4096;
+
+/// What one row gives.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RowLoss {
+    pub loss: f64,
+    pub lse: f32,
+    /// Whether no logit is larger than the target's.
+    pub correct: bool,
+}
+
+multiversion! {
+    /// Soft-caps the logits of one row in place (`cap` infinite for none) and returns its loss.
+    pub fn loss(logits: &mut [f32], target: usize, cap: f32) -> RowLoss {
+        if cap < f32::INFINITY {
+            for logit in logits.iter_mut() {
+                *logit = cap * tanh(*logit / cap);
+            }
+        }
+        let max = largest(logits);
+        let total: f64 = logits.chunks(BLOCK).map(|block| f64::from(sum(block, |logit| exp(logit - max)))).sum();
+        let lse = f64::from(max) + total.ln();
+        RowLoss {
+            loss: lse - f64::from(logits[target]),
+            lse: lse as f32,
+            correct: logits[target] >= max,
+        }
+    }
+}
+
+multiversion! {
+    /// Turns the soft-capped logits of one row into the gradient of `scale` times the loss before the soft-cap.
+    pub fn gradient(logits: &mut [f32], target: usize, lse: f32, cap: f32, scale: f32) {
+        let at_target = logits[target];
+        // With an infinite cap the slope is one.
+        let slope = |logit: f32| 1.0 - (logit / cap) * (logit / cap);
+        for logit in logits.iter_mut() {
+            *logit = scale * exp(*logit - lse) * slope(*logit);
+        }
+        // The other terms of the softmax keep their precision; here one is subtracted from it.
+        logits[target] = scale * (exp(at_target - lse) - 1.0) * slope(at_target);
+    }
+}
+
+multiversion! {
+    /// Rounds a row to BF16 in place: the result lies in the first half of the row's memory, two values in each place.
+    pub fn narrow_in_place(row: &mut [f32]) {
+        let pair = |low: f32, high: f32| {
+            let bits = |value| u32::from(<bf16 as Element>::narrow(value).to_bits());
+            f32::from_bits(bits(low) | bits(high) << 16)
+        };
+        let whole = row.len() / (2 * LANES);
+        for block in 0..whole {
+            let start = block * 2 * LANES;
+            let Some(values) = row.get(start..).and_then(|rest| rest.first_chunk::<{ 2 * LANES }>()).copied() else {
+                break;
+            };
+            let Some(places) = row.get_mut(start / 2..).and_then(|rest| rest.first_chunk_mut::<LANES>()) else {
+                break;
+            };
+            for (place, values) in places.iter_mut().zip(values.as_chunks::<2>().0) {
+                *place = pair(values[0], values[1]);
+            }
+        }
+        for index in (whole * 2 * LANES..row.len()).step_by(2) {
+            let high = row.get(index + 1).copied().unwrap_or(0.0);
+            row[index / 2] = pair(row[index], high);
+        }
+    }
+}
+
+#[inline(always)]
+fn largest(logits: &[f32]) -> f32 {
+    let (chunks, rest) = logits.as_chunks::<LANES>();
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for chunk in chunks {
+        for (lane, logit) in lanes.iter_mut().zip(chunk) {
+            *lane = if *logit > *lane { *logit } else { *lane };
+        }
+    }
+    let larger = |max, logit: &f32| if *logit > max { *logit } else { max };
+    lanes.iter().chain(rest).fold(f32::NEG_INFINITY, larger)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_narrows_within_its_own_memory() {
+        for len in [1, 2, 31, 32, 33, 100] {
+            let values: Vec<f32> = (0..len).map(|i| 1.0 + i as f32 / 3.0).collect();
+            let mut row = values.clone();
+            narrow_in_place(&mut row);
+            let narrow: Vec<u16> = row
+                .iter()
+                .flat_map(|pair| [pair.to_bits() as u16, (pair.to_bits() >> 16) as u16])
+                .collect();
+            let expected: Vec<u16> = values.iter().map(|value| bf16::from_f32(*value).to_bits()).collect();
+            assert_eq!(narrow[..len], expected);
+        }
+    }
+
+    #[test]
+    fn gradients_sum_to_zero() {
+        let mut logits: Vec<f32> = (0..10_000).map(|i| ((i * 37) % 101) as f32 / 20.0).collect();
+        let row = loss(&mut logits, 77, f32::INFINITY);
+        gradient(&mut logits, 77, row.lse, f32::INFINITY, 2.0);
+        let total: f64 = logits.iter().map(|value| f64::from(*value)).sum();
+        assert!(total.abs() < 1e-5, "{total}");
+    }
+}

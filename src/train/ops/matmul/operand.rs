@@ -1,0 +1,132 @@
+//! The operands of a product and where its result goes, as both engines take them.
+
+use super::coded::CodedSource;
+use crate::train::ops::element::Element;
+use half::{bf16, f16};
+
+/// How a right operand lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// (columns of the result, summed): each column of the result is a row in memory.
+    Transposed,
+    /// (summed, columns of the result).
+    Straight,
+}
+
+/// A right operand of elements `T`, row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a, T> {
+    pub values: &'a [T],
+    pub order: Order,
+    /// Columns of the result.
+    pub columns: usize,
+    /// Length of the summed dimension.
+    pub depth: usize,
+    /// Factor on every value.
+    pub scale: f32,
+}
+
+/// A right operand of any float dtype, or of codes.
+#[derive(Clone, Copy, Debug)]
+pub enum Right<'a> {
+    F32(Source<'a, f32>),
+    Bf16(Source<'a, bf16>),
+    F16(Source<'a, f16>),
+    Coded(CodedSource<'a>),
+}
+
+impl Right<'_> {
+    /// Length of the summed dimension.
+    pub fn depth(&self) -> usize {
+        match self {
+            Self::F32(source) => source.depth,
+            Self::Bf16(source) => source.depth,
+            Self::F16(source) => source.depth,
+            Self::Coded(source) => source.depth,
+        }
+    }
+}
+
+/// A left operand, row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct Left<'a, T> {
+    pub values: &'a [T],
+    pub side: Side,
+    /// Values from one row in memory to the next.
+    pub stride: usize,
+}
+
+/// Which way a left operand lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// (rows of the result, summed).
+    Straight,
+    /// (summed, rows of the result).
+    Transposed,
+}
+
+/// Values of any float dtype.
+#[derive(Clone, Copy, Debug)]
+pub enum Values<'a> {
+    F32(&'a [f32]),
+    Bf16(&'a [bf16]),
+    F16(&'a [f16]),
+}
+
+impl<'a> Values<'a> {
+    /// A right operand of these values.
+    pub fn right(self, order: Order, columns: usize, depth: usize, scale: f32) -> Right<'a> {
+        match self {
+            Self::F32(values) => Right::F32(Source {
+                values,
+                order,
+                columns,
+                depth,
+                scale,
+            }),
+            Self::Bf16(values) => Right::Bf16(Source {
+                values,
+                order,
+                columns,
+                depth,
+                scale,
+            }),
+            Self::F16(values) => Right::F16(Source {
+                values,
+                order,
+                columns,
+                depth,
+                scale,
+            }),
+        }
+    }
+}
+
+/// One product of a sum of products, with a left operand of any float dtype.
+#[derive(Clone, Copy, Debug)]
+pub struct Product<'a> {
+    pub left: Values<'a>,
+    pub side: Side,
+    /// Values from one row of the left operand to the next.
+    pub stride: usize,
+    pub right: Right<'a>,
+}
+
+/// One product of a sum of products, as an engine takes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Term<'a, T> {
+    pub left: Left<'a, T>,
+    pub right: Right<'a>,
+}
+
+/// Where the result goes.
+#[derive(Clone, Copy, Debug)]
+pub enum Result<O> {
+    /// Row-major, every element of which is written.
+    Store(*mut O),
+    /// Row-major F32: the factor times the product is added.
+    Add(*mut f32, f32),
+}
+
+// SAFETY: the engines write disjoint parts of the result from different threads.
+unsafe impl<O: Element> Sync for Result<O> {}

@@ -1,0 +1,166 @@
+//! Products through the `gemm` crate, for processors without AVX-512: right operands that are not F32 are widened in
+//! blocks of columns of the result, and where the result is not F32, only one block's sums are held in F32.
+
+use super::operand::{Order, Result, Right, Side, Source, Term};
+use crate::train::ops::element::Element;
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Columns of a block.
+const BLOCK: usize = 256;
+
+/// Computes the sum of `terms`, (rows, columns), into `result`.
+///
+/// # Safety
+/// `result` is valid for (rows, columns).
+pub unsafe fn multiply<O: Element>(terms: &[Term<'_, f32>], rows: usize, columns: usize, result: Result<O>) {
+    let direct = match result {
+        Result::Store(start) if O::DTYPE == candle_core::DType::F32 => Some((start.cast::<f32>(), 1.0)),
+        Result::Store(_) => None,
+        Result::Add(start, alpha) => Some((start, alpha)),
+    };
+    let whole = direct.is_some() && terms.iter().all(|term| matches!(term.right, Right::F32(_)));
+    let (mut sums, mut widened) = (Vec::new(), Vec::new());
+    for start in (0..columns).step_by(if whole { columns.max(1) } else { BLOCK }) {
+        let block = start..if whole { columns } else { (start + BLOCK).min(columns) };
+        if direct.is_none() {
+            sums.resize(rows * block.len(), 0.0);
+        }
+        let (target, stride, alpha) = match direct {
+            // SAFETY: the block lies within the result.
+            Some((target, alpha)) => (unsafe { target.add(block.start) }, columns, alpha),
+            None => (sums.as_mut_ptr(), block.len(), 1.0),
+        };
+        for (number, term) in terms.iter().enumerate() {
+            let sum = Sum {
+                target,
+                stride,
+                alpha,
+                keep: number > 0 || matches!(result, Result::Add(..)),
+            };
+            // SAFETY: the target is valid for the rows and the block's columns, at its stride.
+            unsafe { sum.add(term, rows, block.clone(), &mut widened) };
+        }
+        if let (Result::Store(start), None) = (result, direct) {
+            // SAFETY: the block lies within the result.
+            unsafe { store(&sums, start, columns, block) };
+        }
+    }
+}
+
+/// Where one product goes.
+struct Sum {
+    target: *mut f32,
+    stride: usize,
+    alpha: f32,
+    /// Whether what is there already is part of the sum.
+    keep: bool,
+}
+
+impl Sum {
+    /// # Safety
+    /// The target is valid for `rows` rows of the block's columns.
+    unsafe fn add(&self, term: &Term<'_, f32>, rows: usize, block: Range<usize>, widened: &mut Vec<f32>) {
+        let (right, scale, depth, (column_stride, depth_stride)) = match term.right {
+            Right::F32(source) => {
+                let (column_stride, depth_stride) = match source.order {
+                    Order::Transposed => (source.depth, 1),
+                    Order::Straight => (1, source.columns),
+                };
+                let start = &source.values[(block.start * column_stride).min(source.values.len())..];
+                (start, source.scale, source.depth, (column_stride, depth_stride))
+            }
+            Right::Bf16(source) => widen(&source, block.clone(), widened),
+            Right::F16(source) => widen(&source, block.clone(), widened),
+            Right::Coded(source) => {
+                let strides = source.widen(block.clone(), widened);
+                (&widened[..], source.scale, source.depth, strides)
+            }
+        };
+        let left = term.left;
+        let (row_stride, left_depth_stride) = match left.side {
+            Side::Straight => (left.stride, 1),
+            Side::Transposed => (1, left.stride),
+        };
+        // SAFETY: strides and sizes stay within the operands; the target is the caller's promise.
+        unsafe {
+            gemm::gemm(
+                rows,
+                block.len(),
+                depth,
+                self.target,
+                1,
+                self.stride as isize,
+                self.keep,
+                left.values.as_ptr(),
+                left_depth_stride as isize,
+                row_stride as isize,
+                right.as_ptr(),
+                column_stride as isize,
+                depth_stride as isize,
+                1.0,
+                self.alpha * scale,
+                false,
+                false,
+                false,
+                gemm::Parallelism::Rayon(0),
+            );
+        }
+    }
+}
+
+/// The block's columns of `source` in F32: (values, scale left to apply, depth, (column stride, depth stride)).
+fn widen<'a, T: Element>(
+    source: &Source<'_, T>,
+    block: Range<usize>,
+    widened: &'a mut Vec<f32>,
+) -> (&'a [f32], f32, usize, (usize, usize)) {
+    let (depth, width) = (source.depth, block.len());
+    widened.resize(depth * width, 0.0);
+    let strides = match source.order {
+        Order::Transposed => {
+            widen_slice(&source.values[block.start * depth..block.end * depth], widened);
+            (depth, 1)
+        }
+        Order::Straight => {
+            let rows = source.values.par_chunks_exact(source.columns);
+            widened.par_chunks_exact_mut(width).zip(rows).for_each(|(wide, row)| {
+                widen_row(&row[block.clone()], wide);
+            });
+            (1, width)
+        }
+    };
+    (widened, source.scale, depth, strides)
+}
+
+/// Widens a long slice on all threads.
+pub fn widen_slice<T: Element>(values: &[T], widened: &mut [f32]) {
+    const CHUNK: usize = 16 * 1024;
+    let chunks = widened.par_chunks_mut(CHUNK).zip(values.par_chunks(CHUNK));
+    chunks.for_each(|(widened, values)| widen_row(values, widened));
+}
+
+crate::train::ops::simd::multiversion! {
+    fn widen_row<T: Element>(values: &[T], widened: &mut [f32]) {
+        for (wide, value) in widened.iter_mut().zip(values) {
+            *wide = value.widen();
+        }
+    }
+}
+
+/// Narrows the sums of a block into its columns of the result.
+///
+/// # Safety
+/// `result` is row-major with `columns` columns, and valid for as many rows as there are sums.
+unsafe fn store<O: Element>(sums: &[f32], result: *mut O, columns: usize, block: Range<usize>) {
+    struct Target<O>(*mut O);
+    // SAFETY: every row is written by one task.
+    unsafe impl<O> Sync for Target<O> {}
+    let target = &Target(result);
+    sums.par_chunks_exact(block.len()).enumerate().for_each(|(row, sums)| {
+        for (index, sum) in sums.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { target.0.add(row * columns + block.start + index).write(O::narrow(*sum)) };
+        }
+    });
+}

@@ -1,0 +1,27 @@
+//! A whole fine-tuning: steps, evaluations, checkpoints, resuming, and the trained adapter or model at the end.
+//!
+//! The output folder:
+//!
+//! | name | what |
+//! |---|---|
+//! | `run.json` | what is trained: the recipe, the data's fingerprint, the number of steps |
+//! | `checkpoints/step-00000020/` | everything that step 21 depends on; see [`checkpoint`] |
+//! | `best/` | the adapter (or model) with the lowest held-out loss, where there are several evaluations |
+//! | `adapter_config.json`, `adapter_model.safetensors` | the trained adapter in PEFT's layout; a whole model directory without an adapter |
+//! | `result.json` | how the training ended; written last |
+//!
+//! In float32 a training that was stopped and resumed ends in the same bits as one that was not: the values, the
+//! optimizer's state and the position are restored exactly, and the data of a step depends on the seed and the step alone.
+
+mod checkpoint;
+mod error;
+mod folder;
+mod identity;
+mod outcome;
+mod settings;
+mod training;
+
+pub use error::RunError;
+pub use outcome::{BestEvaluation, Ending, Outcome, RunProgress};
+pub use settings::{RunInputs, RunSettings, Start};
+pub use training::{Opened, TrainingRun};

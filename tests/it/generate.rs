@@ -1,0 +1,308 @@
+//! `peft-tune generate` and `peft-tune merge`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use candle_core::{Device, Tensor};
+use peft_tune::recipe::Precision;
+use peft_tune::train::data::{IGNORE, MicroBatch};
+use peft_tune::train::{BaseModel, Control, GenerationSettings, Generator, TextEnd, Trainer};
+
+use crate::golden::{base, documents, folder, recipe, relative_error, tensors, whole_batch};
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_peft-tune"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+/// Standard output of a command that succeeds.
+fn shown(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Standard error of a command that refuses.
+fn refused(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// The toy model with the tokenizer of the fixtures.
+fn model_with_tokenizer(folder_to_fill: &Path) -> PathBuf {
+    let model = folder_to_fill.join("model");
+    std::fs::create_dir(&model).unwrap();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizer");
+    for path in [
+        folder("ref_llama/model/config.json"),
+        folder("ref_llama/model/model.safetensors"),
+        fixture.join("tokenizer.json"),
+        fixture.join("tokenizer_config.json"),
+    ] {
+        std::fs::copy(&path, model.join(path.file_name().unwrap())).unwrap();
+    }
+    model
+}
+
+fn generator(adapter: Option<&Path>) -> Generator {
+    let model = folder("ref_llama/model");
+    let model = BaseModel::load(&model, Precision::Fp32, &Device::Cpu).unwrap();
+    Generator::new(model, adapter).unwrap()
+}
+
+/// Logits of every position of one document, by the trainer's forward pass.
+fn logits(adapter: &Path, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let mut trainer = Trainer::new(base("ref_llama", Precision::Fp32), &recipe(adapter), 1).unwrap();
+    let mut batch = MicroBatch::new();
+    batch.push(tokens, std::iter::repeat_n(IGNORE, tokens.len()));
+    trainer.logits(&batch).unwrap().to_vec2().unwrap()
+}
+
+fn greatest(logits: &[f32]) -> u32 {
+    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    best.unwrap().0 as u32
+}
+
+fn greedy(max_tokens: usize) -> GenerationSettings {
+    GenerationSettings {
+        max_tokens,
+        temperature: 0.0,
+        seed: 0,
+        stop_ids: Vec::new(),
+    }
+}
+
+#[test]
+fn greedy_tokens_are_the_most_likely_ones() {
+    let adapter = folder("ref_llama/adapter_init");
+    let prompt = &documents("ref_llama", "input_ids", "input_ids")[0].input_ids[..9];
+    let generated = generator(Some(&adapter))
+        .generate(prompt, &greedy(12), &mut |_| Control::Continue)
+        .unwrap();
+    assert_eq!((generated.tokens.len(), generated.end), (12, TextEnd::MaxTokens));
+    // One pass over the whole text predicts each of its tokens from those before.
+    let whole: Vec<u32> = prompt.iter().chain(&generated.tokens).copied().collect();
+    let logits = logits(&adapter, &whole);
+    for (place, token) in generated.tokens.iter().enumerate() {
+        assert_eq!(greatest(&logits[prompt.len() - 1 + place]), *token, "token {place}");
+    }
+    let plain = generator(None)
+        .generate(prompt, &greedy(12), &mut |_| Control::Continue)
+        .unwrap();
+    assert_ne!(plain.tokens, generated.tokens, "the adapter does nothing");
+}
+
+#[test]
+fn logits_of_the_last_position_are_pefts() {
+    let expected = &tensors(&folder("ref_llama/logits.safetensors"))["logits"];
+    let rows = documents("ref_llama", "input_ids", "input_ids");
+    let mut generator = generator(Some(&folder("ref_llama/adapter_init")));
+    for (row, expected) in rows.iter().zip(expected.to_vec3::<f32>().unwrap()) {
+        let actual = generator.next_logits(&row.input_ids).unwrap();
+        let tensor = |values: &[f32]| Tensor::new(values, &Device::Cpu).unwrap();
+        let error = relative_error(&tensor(&actual), &tensor(expected.last().unwrap()));
+        assert!(error < 1e-5, "{error:.1e}");
+    }
+}
+
+#[test]
+fn text_ends_at_a_stop_token_at_the_last_position_and_when_told() {
+    let mut generator = generator(None);
+    let free = generator
+        .generate(&[5, 6], &greedy(6), &mut |_| Control::Continue)
+        .unwrap()
+        .tokens;
+    let last = *free.iter().find(|token| **token != free[0]).unwrap();
+    let stop = GenerationSettings {
+        stop_ids: vec![last],
+        ..greedy(6)
+    };
+    let stopped = generator.generate(&[5, 6], &stop, &mut |_| Control::Continue).unwrap();
+    assert_eq!(stopped.end, TextEnd::StopToken);
+    assert_eq!(
+        stopped.tokens,
+        free[..free.iter().position(|token| *token == last).unwrap()]
+    );
+    let told = generator.generate(&[5, 6], &greedy(6), &mut |_| Control::Stop).unwrap();
+    assert_eq!((told.tokens.as_slice(), told.end), (&free[..1], TextEnd::Stopped));
+    let long = generator
+        .generate(&[7; 254], &greedy(9), &mut |_| Control::Continue)
+        .unwrap();
+    assert_eq!((long.tokens.len(), long.end), (3, TextEnd::MaxPositions));
+    let error = generator.next_logits(&[7; 257]).unwrap_err().to_string();
+    assert!(
+        error.contains("257 tokens") && error.contains("256 positions"),
+        "{error}"
+    );
+    assert!(
+        generator
+            .next_logits(&[512])
+            .unwrap_err()
+            .to_string()
+            .contains("vocabulary of 512")
+    );
+    assert!(
+        generator
+            .next_logits(&[])
+            .unwrap_err()
+            .to_string()
+            .contains("no tokens")
+    );
+}
+
+#[test]
+fn the_command_prints_text_and_repeats_what_it_drew() {
+    let place = tempfile::tempdir().unwrap();
+    let model = model_with_tokenizer(place.path());
+    let adapter = folder("ref_llama/adapter_init");
+    let common = [
+        "generate",
+        "--model",
+        text(&model),
+        "--adapter",
+        text(&adapter),
+        "--max-tokens",
+        "8",
+    ];
+    let with = |more: &[&str]| shown(&[&common[..], more].concat());
+    let plain = with(&["--prompt", "The harbour"]);
+    let json: serde_json::Value = serde_json::from_str(&with(&["--prompt", "The harbour", "--json"])).unwrap();
+    assert_eq!(plain.trim_end_matches('\n'), json["text"].as_str().unwrap());
+    assert!(json["tokens"].as_array().unwrap().len() <= 8 && json["prompt_tokens"].as_u64().unwrap() > 1);
+    let drawn = |seed| with(&["--prompt", "The harbour", "--temperature", "1.5", "--seed", seed]);
+    assert_eq!(drawn("1"), drawn("1"));
+    assert!(["2", "3", "4"].iter().any(|seed| drawn(seed) != drawn("1")));
+    let chat: serde_json::Value = serde_json::from_str(&with(&["--chat", "The harbour", "--json"])).unwrap();
+    // The template's roles and special tokens come on top.
+    assert!(chat["prompt_tokens"].as_u64() > json["prompt_tokens"].as_u64());
+}
+
+#[test]
+fn what_cannot_be_generated_says_why() {
+    let place = tempfile::tempdir().unwrap();
+    let model = model_with_tokenizer(place.path());
+    let no_tokenizer = folder("ref_llama/model");
+    let message = refused(&["generate", "--model", text(&no_tokenizer), "--prompt", "x"]);
+    assert!(message.contains("tokenizer.json"), "{message}");
+    let message = refused(&["generate", "--model", text(&model), "--prompt", ""]);
+    assert!(message.contains("no tokens"), "{message}");
+    let other = folder("ref_qwen3/adapter_init");
+    let message = refused(&[
+        "generate",
+        "--model",
+        text(&model),
+        "--adapter",
+        text(&other),
+        "--prompt",
+        "x",
+    ]);
+    assert!(message.contains("adapter_model.safetensors"), "{message}");
+    std::fs::write(model.join("tokenizer_config.json"), r#"{"eos_token": "<|im_end|>"}"#).unwrap();
+    let message = refused(&["generate", "--model", text(&model), "--chat", "x"]);
+    assert!(message.contains("no chat template"), "{message}");
+}
+
+/// Loss of the model in `directory` as it is, on the reference's rows.
+fn plain_logits(directory: &Path, precision: Precision) -> Tensor {
+    let model = BaseModel::load(directory, precision, &Device::Cpu).unwrap();
+    let mut full = recipe(&folder("ref_llama/adapter_init"));
+    full.adapter = None;
+    full.precision = precision;
+    let mut trainer = Trainer::new(std::sync::Arc::new(model), &full, 1).unwrap();
+    trainer.logits(&whole_batch("ref_llama")[0]).unwrap()
+}
+
+#[test]
+fn merged_models_give_the_adapters_logits() {
+    let place = tempfile::tempdir().unwrap();
+    let model = model_with_tokenizer(place.path());
+    for adapter in [
+        "ref_llama/adapter_init",
+        "ref_variants/dora",
+        "ref_variants/modules_to_save_norm",
+    ] {
+        let adapter = folder(adapter);
+        let mut trainer = Trainer::new(base("ref_llama", Precision::Fp32), &recipe(&adapter), 1).unwrap();
+        let expected = trainer.logits(&whole_batch("ref_llama")[0]).unwrap();
+        for (name, shard_size) in [("whole", "5GB"), ("shards", "100kB")] {
+            let output = place.path().join(adapter.file_name().unwrap()).join(name);
+            let said = shown(&[
+                "merge",
+                "--model",
+                text(&model),
+                "--adapter",
+                text(&adapter),
+                "--output",
+                text(&output),
+                "--max-shard-size",
+                shard_size,
+            ]);
+            assert!(
+                said.starts_with(&format!("merged model in {}", output.display())),
+                "{said}"
+            );
+            assert_eq!(output.join("model.safetensors.index.json").exists(), name == "shards");
+            let error = relative_error(&plain_logits(&output, Precision::Fp32), &expected);
+            assert!(error < 1e-5, "{name} {adapter:?}: {error:.1e}");
+            for file in ["tokenizer.json", "tokenizer_config.json"] {
+                assert_eq!(
+                    std::fs::read(output.join(file)).unwrap(),
+                    std::fs::read(model.join(file)).unwrap()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn merged_weights_keep_the_dtype_of_the_base() {
+    let place = tempfile::tempdir().unwrap();
+    let model = model_with_tokenizer(place.path());
+    // The toy model in bfloat16, but for its last norm.
+    let stored: std::collections::HashMap<String, Tensor> = tensors(&folder("ref_llama/model/model.safetensors"))
+        .into_iter()
+        .map(|(name, tensor)| match name.as_str() {
+            "model.norm.weight" => (name, tensor),
+            _ => (name, tensor.to_dtype(candle_core::DType::BF16).unwrap()),
+        })
+        .collect();
+    candle_core::safetensors::save(&stored, model.join("model.safetensors")).unwrap();
+    let (adapter, output) = (folder("ref_llama/adapter_init"), place.path().join("merged"));
+    let arguments = [
+        "merge",
+        "--model",
+        text(&model),
+        "--adapter",
+        text(&adapter),
+        "--output",
+        text(&output),
+    ];
+    shown(&arguments);
+    let merged = tensors(&output.join("model.safetensors"));
+    let mut changed = 0;
+    for (name, before) in &stored {
+        assert_eq!(merged[name].dtype(), before.dtype(), "{name}");
+        changed += usize::from(relative_error(&merged[name], before) > 0.0);
+    }
+    assert_eq!((merged.len(), changed), (stored.len(), 14));
+    let message = refused(&arguments);
+    assert!(message.contains("is not empty"), "{message}");
+    shown(&[&arguments[..], &["--force"]].concat());
+    let message = refused(&[
+        "merge",
+        "--model",
+        text(&model),
+        "--adapter",
+        text(&adapter),
+        "--output",
+        text(&model),
+    ]);
+    assert!(message.contains("own directory"), "{message}");
+}
