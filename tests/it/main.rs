@@ -27,6 +27,8 @@ mod space;
 mod tune;
 /// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
 mod variants;
+/// The assets of the quickstart, and the generator that made them.
+mod quickstart;
 
 /// `query`, `show`, `pareto` and `studies` as people call them, on real database files.
 mod query;
