@@ -72,7 +72,11 @@ pub fn train(
             progress(&trainer.evaluate(&held_out)?);
         }
     }
-    write_checkpoint(&directory.join("model.safetensors"), &trainer.merged_tensors()?, Dtype::Bf16)?;
+    write_checkpoint(
+        &directory.join("model.safetensors"),
+        &trainer.merged_tensors()?,
+        Dtype::Bf16,
+    )?;
     Ok(trainer.evaluate(&held_out)?)
 }
 

@@ -32,7 +32,10 @@ struct Args {
     texts_only: bool,
 }
 
-#[expect(clippy::print_stderr, reason = "an example has no command line module to print for it")]
+#[expect(
+    clippy::print_stderr,
+    reason = "an example has no command line module to print for it"
+)]
 fn main() -> Result<()> {
     let args = Args::parse();
     let directory = args.output.join("base");

@@ -31,13 +31,8 @@ const CHAT_TEMPLATE: &str = "{% for message in messages %}{{ '<|im_start|>' + me
     message['content'] + '<|im_end|>' + '\n' }}{% endfor %}\
     {% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
-type ByteLevelBpe = TokenizerImpl<
-    BPE,
-    tokenizers::NormalizerWrapper,
-    ByteLevel,
-    tokenizers::PostProcessorWrapper,
-    Decoder,
->;
+type ByteLevelBpe =
+    TokenizerImpl<BPE, tokenizers::NormalizerWrapper, ByteLevel, tokenizers::PostProcessorWrapper, Decoder>;
 
 /// Learns the merges from the first documents of the base corpus.
 pub fn train() -> Result<Tokenizer> {
@@ -54,7 +49,10 @@ pub fn train() -> Result<Tokenizer> {
         .with_decoder(Some(Decoder::default()));
     let sample = BaseCorpus::training().take(SAMPLE).flat_map(|document| match document {
         Document::Text(text) => vec![text],
-        Document::Chat(messages) => messages.iter().map(|(role, content)| format!("{role}\n{content}")).collect(),
+        Document::Chat(messages) => messages
+            .iter()
+            .map(|(role, content)| format!("{role}\n{content}"))
+            .collect(),
     });
     tokenizer.train(&mut trainer, sample).map_err(|error| anyhow!(error))?;
     let text = serde_json::to_string(&tokenizer)?;
@@ -74,7 +72,10 @@ pub fn write(tokenizer: &Tokenizer, directory: &Path) -> Result<()> {
         "clean_up_tokenization_spaces": false,
         "chat_template": CHAT_TEMPLATE,
     });
-    std::fs::write(directory.join("tokenizer_config.json"), serde_json::to_string_pretty(&config)? + "\n")?;
+    std::fs::write(
+        directory.join("tokenizer_config.json"),
+        serde_json::to_string_pretty(&config)? + "\n",
+    )?;
     Ok(())
 }
 

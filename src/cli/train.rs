@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::CliError;
-use super::interrupt::listen;
 use super::download::DownloadProgress;
-use super::model::{ComputeArgs};
+use super::interrupt::listen;
+use super::model::ComputeArgs;
 use super::output::write_result;
 use super::train_watch::{Display, TrainWatch};
 use crate::profile::TensorBoard;
@@ -117,7 +117,8 @@ fn output_of(args: &Args) -> PathBuf {
 }
 
 fn load(args: &Args, recipe: Recipe) -> Result<RunInputs, CliError> {
-    let files = ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+    let files =
+        ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let data = PreparedData::of_recipe(&recipe, &files).map_err(CliError::bad_input)?;
     for warning in data.warnings() {
         eprintln!("warning: {warning}");

@@ -6,7 +6,7 @@
 //! | M(x) | Mills ratio (1 - Phi(x)) / phi(x), which falls from infinity to 0 like 1/x |
 //! | h(z) | phi(z) + z Phi(z): the expected improvement of a standard normal over -z |
 
-use std::f64::consts::{FRAC_1_SQRT_2, PI};
+use std::f64::consts::FRAC_1_SQRT_2;
 
 const LOG_SQRT_2PI: f64 = 0.918_938_533_204_672_7;
 /// Beyond this the Mills ratio is a short continued fraction.
@@ -49,15 +49,6 @@ pub fn mills(x: f64) -> f64 {
     1.0 / below
 }
 
-/// h(z) = phi(z) + z Phi(z); underflows to 0 below about -38.
-pub fn improvement(z: f64) -> f64 {
-    if z > -1.0 {
-        density(z) + z * cumulative(z)
-    } else {
-        log_improvement(z).exp()
-    }
-}
-
 /// ln h(z), exact for any z (Ament et al. 2023, equation 9 and appendix A.1).
 pub fn log_improvement(z: f64) -> f64 {
     if z > -1.0 {
@@ -97,25 +88,6 @@ pub fn log_one_less_exp(x: f64) -> f64 {
     } else {
         (-x.exp()).ln_1p()
     }
-}
-
-/// Mean and variance of a normal value with this mean and standard deviation, given that it lies above `bound`.
-pub fn truncated_above(mean: f64, deviation: f64, bound: f64) -> (f64, f64) {
-    let alpha = (bound - mean) / deviation;
-    // The inverse Mills ratio phi / (1 - Phi); below -37 the bound does not cut anything off.
-    let ratio = if alpha < -37.0 { 0.0 } else { 1.0 / mills(alpha) };
-    let shrink = ratio * (ratio - alpha);
-    (
-        mean + deviation * ratio,
-        deviation * deviation * (1.0 - shrink).max(1e-12),
-    )
-}
-
-/// Logarithm of a log-normal density at exp(`log_x`), and its derivative by `log_x`; the density is over log x, so that a
-/// maximum does not depend on how x is written.
-pub fn log_normal_prior(log_x: f64, location: f64, scale: f64) -> (f64, f64) {
-    let z = (log_x - location) / scale;
-    (-0.5 * z * z - (scale * (2.0 * PI).sqrt()).ln(), -z / scale)
 }
 
 #[cfg(test)]
@@ -165,15 +137,5 @@ mod tests {
             let numeric = (log_improvement(z + step) - log_improvement(z - step)) / (2.0 * step);
             assert!((numeric / log_improvement_slope(z) - 1.0).abs() < 1e-6, "at {z}");
         }
-    }
-
-    #[test]
-    fn cutting_below_moves_the_mean_up_and_the_variance_down() {
-        let (mean, variance) = truncated_above(0.0, 1.0, 0.0);
-        close(mean, (2.0 / PI).sqrt());
-        close(variance, 1.0 - 2.0 / PI);
-        assert_eq!(truncated_above(1.0, 2.0, -1e9), (1.0, 4.0));
-        let (mean, variance) = truncated_above(0.0, 1.0, 30.0);
-        assert!(mean > 30.0 && mean < 30.05 && variance > 0.0 && variance < 0.01);
     }
 }

@@ -20,10 +20,7 @@ pub(super) enum Stream {
     Random = 1,
     Nsga2,
     Tpe,
-    Grid,
     Bayes,
-    Starts,
-    Importance,
 }
 
 /// The generator for proposal number `asked` of a sampler.

@@ -289,7 +289,8 @@ impl Evaluator for CommandEvaluator {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use super::*;
 

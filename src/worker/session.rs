@@ -11,7 +11,7 @@ use super::{Task, TrialEvent, TrialRequest};
 use crate::profile::{DeviceMemory, HostMemory};
 use crate::recipe::{DataSettings, Precision, Recipe};
 use crate::study::{FailReason, Metrics, Phase, TrialState};
-use crate::train::data::{PreparedData, cache_folder};
+use crate::train::data::PreparedData;
 use crate::train::hub::ModelFiles;
 use crate::train::{BaseModel, device};
 

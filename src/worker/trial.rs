@@ -254,6 +254,9 @@ impl Run {
     }
 }
 
+/// Reads one part of a step's time.
+type Seconds = fn(&StepEvent) -> f64;
+
 fn keep_times(events: &[StepEvent], metrics: &mut Metrics) {
     let steps: Vec<_> = events.iter().map(|event| (event.seconds.total, event.tokens)).collect();
     if let Some(throughput) = Throughput::from_steps(&steps) {
@@ -262,7 +265,7 @@ fn keep_times(events: &[StepEvent], metrics: &mut Metrics) {
         metrics.insert("throughput_interval", throughput.interval);
     }
     metrics.insert("measured_steps", events.len() as f64);
-    let times: [(&str, fn(&StepEvent) -> f64); 5] = [
+    let times: [(&str, Seconds); 5] = [
         ("step_s", |event| event.seconds.total),
         ("data_s", |event| event.seconds.data),
         ("forward_s", |event| event.seconds.forward),

@@ -21,14 +21,14 @@ mod parity;
 mod peft_directory;
 /// Quantised weights against bitsandbytes.
 mod quant;
+/// The assets of the quickstart, and the generator that made them.
+mod quickstart;
 /// Study and recipe files: what they mean, and what each mistake says.
 mod space;
 /// The study loop with a stand-in for the trial process.
 mod tune;
 /// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
 mod variants;
-/// The assets of the quickstart, and the generator that made them.
-mod quickstart;
 
 /// `query`, `show`, `pareto` and `studies` as people call them, on real database files.
 mod query;

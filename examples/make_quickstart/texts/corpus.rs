@@ -156,7 +156,14 @@ mod tests {
         let rows = TaskRows::standard();
         let words = |rows: &[Vec<Message>]| -> BTreeSet<String> {
             rows.iter()
-                .flat_map(|row| row[1].1.trim_end_matches('.').split(' ').map(str::to_owned).collect::<Vec<_>>())
+                .flat_map(|row| {
+                    row[1]
+                        .1
+                        .trim_end_matches('.')
+                        .split(' ')
+                        .map(str::to_owned)
+                        .collect::<Vec<_>>()
+                })
                 .collect()
         };
         let (train, held_out) = (words(&rows.train), words(&rows.held_out));

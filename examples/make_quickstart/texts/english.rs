@@ -77,7 +77,10 @@ fn clause(clause: &Clause, past: bool) -> String {
             let not = if clause.negated { " not" } else { "" };
             text += &format!(" {}{not} {}", is(past, plural), ADJECTIVES[adjective].0);
         }
-        Predicate::Acts { verb: place, complement } => {
+        Predicate::Acts {
+            verb: place,
+            complement,
+        } => {
             text += &format!(" {}", verb(place, past, plural, clause.negated));
             match complement {
                 Complement::Nothing => {}

@@ -200,7 +200,12 @@ pub const VERBS: &[Verb] = &[
     ("want", "wants", "wanted", Frame::Object(SEEN)),
     ("take", "takes", "took", Frame::Object(GOODS)),
     ("hold", "holds", "held", Frame::Object(THINGS)),
-    ("paint", "paints", "painted", Frame::Object(&[Kind::Animal, Kind::Place, Kind::Thing])),
+    (
+        "paint",
+        "paints",
+        "painted",
+        Frame::Object(&[Kind::Animal, Kind::Place, Kind::Thing]),
+    ),
     ("see", "sees", "saw", Frame::Object(ALL)),
     ("like", "likes", "liked", Frame::Object(ALL)),
     ("help", "helps", "helped", Frame::Object(BEINGS)),

@@ -28,8 +28,13 @@ pub enum Phrase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Predicate {
     /// It has this quality.
-    Is { adjective: usize },
-    Acts { verb: usize, complement: Complement },
+    Is {
+        adjective: usize,
+    },
+    Acts {
+        verb: usize,
+        complement: Complement,
+    },
 }
 
 /// What the verb's frame asks for.
@@ -154,9 +159,7 @@ impl Sentence {
     /// A random sentence; two clauses in a third of them.
     pub fn random(dice: &mut Dice) -> Self {
         let first = Clause::random(dice);
-        let second = dice
-            .chance(30)
-            .then(|| (dice.below(LINKS.len()), Clause::random(dice)));
+        let second = dice.chance(30).then(|| (dice.below(LINKS.len()), Clause::random(dice)));
         let time = dice.chance(45).then(|| dice.below(TIMES.len()));
         let past = match time {
             Some(time) => TIMES[time].1,

@@ -139,10 +139,16 @@ mod tests {
         let cast = Cast::random(&mut Dice::new(1));
         for plot in PLOTS {
             let templates = plot.steps.iter().flat_map(|ways| ways.iter().copied());
-            let questions = plot.questions.iter().flat_map(|(question, answer)| [*question, *answer]);
+            let questions = plot
+                .questions
+                .iter()
+                .flat_map(|(question, answer)| [*question, *answer]);
             for template in templates.chain(questions) {
                 let filled = cast.fill(template);
-                assert!(!filled.contains(['{', '}', '^', ':']) || filled.contains("stood:"), "{filled}");
+                assert!(
+                    !filled.contains(['{', '}', '^', ':']) || filled.contains("stood:"),
+                    "{filled}"
+                );
             }
         }
     }

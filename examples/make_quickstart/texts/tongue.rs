@@ -84,7 +84,11 @@ impl Tongue {
         let words = Words::from_words(|_| {
             let worn = inherited.next().map(|word| worn(word)).unwrap_or_default();
             // A worn word that has become another's double is replaced too.
-            if kept.chance(50) && roots.claim(&worn) { worn } else { roots.next() }
+            if kept.chance(50) && roots.claim(&worn) {
+                worn
+            } else {
+                roots.next()
+            }
         });
         Self {
             words,
@@ -316,7 +320,11 @@ mod tests {
     fn the_daughter_keeps_about_half_of_the_roots() {
         let (mother, daughter) = (Tongue::marrin(), Tongue::oskel());
         let (mother, daughter) = (mother.words.all(), daughter.words.all());
-        let kept = mother.iter().zip(&daughter).filter(|(old, new)| worn(old) == ***new).count();
+        let kept = mother
+            .iter()
+            .zip(&daughter)
+            .filter(|(old, new)| worn(old) == ***new)
+            .count();
         let share = kept as f64 / mother.len() as f64;
         assert!((0.35..0.6).contains(&share), "{share}");
     }
@@ -348,11 +356,17 @@ mod tests {
         let (old, new) = (&marrin.words, &oskel.words);
         assert_eq!(
             marrin.say(&sentence),
-            format!("Anna ne {}ar {}imo {} {}.", old.verbs[20], old.nouns[3], old.adjectives[0], old.times[0])
+            format!(
+                "Anna ne {}ar {}imo {} {}.",
+                old.verbs[20], old.nouns[3], old.adjectives[0], old.times[0]
+            )
         );
         assert_eq!(
             oskel.say(&sentence),
-            format!("{} Anna {} u{}en {}ith mo.", new.times[0], new.adjectives[0], new.nouns[3], new.verbs[20])
+            format!(
+                "{} Anna {} u{}en {}ith mo.",
+                new.times[0], new.adjectives[0], new.nouns[3], new.verbs[20]
+            )
         );
     }
 }

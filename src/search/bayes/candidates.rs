@@ -24,7 +24,6 @@ const TO_NEIGHBOUR: f64 = 0.6;
 #[derive(Clone, Debug)]
 pub(super) struct Candidates<'a> {
     space: &'a SearchSpace,
-    encoding: &'a Encoding,
     domains: Vec<Domain>,
 }
 
@@ -44,11 +43,7 @@ impl<'a> Candidates<'a> {
         let domains = (0..space.parameters.len())
             .map(|index| domain(space, encoding, index))
             .collect();
-        Self {
-            space,
-            encoding,
-            domains,
-        }
+        Self { space, domains }
     }
 
     /// Number of coordinates.

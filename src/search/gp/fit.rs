@@ -207,6 +207,9 @@ fn mirror(mut matrix: MatMut<'_, f64>) {
     }
 }
 
+/// A point, the cost there and its gradient.
+type Evaluated = (Vec<f64>, f64, Vec<f64>);
+
 /// The objective as argmin takes it: without bounds. Outside its range a hyper-parameter stays at the range's end and a
 /// quadratic wall leads back.
 struct Walled<'a> {
@@ -214,7 +217,7 @@ struct Walled<'a> {
     /// One over the number of points: steps of the line search are then of order one.
     scale: f64,
     /// Cost and gradient come together but are asked for one after the other.
-    last: RefCell<Option<(Vec<f64>, f64, Vec<f64>)>>,
+    last: RefCell<Option<Evaluated>>,
 }
 
 impl Walled<'_> {

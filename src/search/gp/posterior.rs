@@ -364,8 +364,8 @@ mod tests {
         let product = |i: usize, j: usize| (0..=j).map(|k| gp.factor[(i, k)] * gp.factor[(j, k)]).sum::<f64>();
         for (i, point) in points.iter().enumerate() {
             let k = gp.covariances(point);
-            for j in 0..i {
-                assert!((product(i, j) - k[j]).abs() < 1e-9);
+            for (j, expected) in k.iter().enumerate().take(i) {
+                assert!((product(i, j) - expected).abs() < 1e-9);
             }
         }
     }

@@ -9,6 +9,7 @@ use crate::train::tokenizer::Tokenizer;
 
 /// Turns text into token ids, where the model has a tokenizer, and tells which ids there are.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one of these in a process")]
 pub enum Vocabulary {
     Tokenizer(Tokenizer),
     /// A model without tokenizer, whose embedding has so many rows.

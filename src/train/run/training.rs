@@ -34,6 +34,7 @@ pub struct TrainingRun {
 }
 
 /// What an output folder is opened to.
+#[expect(clippy::large_enum_variant, reason = "there is one of these in a process")]
 pub enum Opened {
     /// A training that is to run.
     Run(Box<TrainingRun>),
@@ -212,7 +213,7 @@ impl TrainingRun {
     /// Whether something that happens every so many steps, and at the end, is to happen now.
     fn is_due(&self, every: Option<u64>) -> bool {
         let step = self.trainer.steps();
-        step == self.total_steps || every.is_some_and(|every| step % every.max(1) == 0)
+        step == self.total_steps || every.is_some_and(|every| step.is_multiple_of(every.max(1)))
     }
 
     fn is_out_of_patience(&self) -> bool {

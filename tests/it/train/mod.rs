@@ -34,7 +34,7 @@ impl Workplace {
 
     /// Writes `recipe.yaml` anew.
     pub fn write_recipe(&self, changes: &[(&str, &str)]) {
-        let mut settings = vec![
+        let mut settings = [
             ("model", format!("{:?}", folder("ref_llama/model"))),
             (
                 "data",

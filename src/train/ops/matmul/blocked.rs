@@ -190,6 +190,10 @@ impl<T: Operand> Task<'_, T> {
     }
 
     /// Multiplies one height of tiles with all panels.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the pieces of one pass; a struct of them would live for one call"
+    )]
     unsafe fn tile_row<O: Element>(
         &self,
         number: usize,

@@ -59,7 +59,7 @@ fn pairs<'a>(products: &[Product<'a>]) -> Option<Vec<Term<'a, bf16>>> {
         return None;
     }
     let term = |product: &Product<'a>| {
-        let whole = product.right.depth() % 2 == 0 && product.stride % 2 == 0;
+        let whole = product.right.depth().is_multiple_of(2) && product.stride.is_multiple_of(2);
         match product.left {
             Values::Bf16(values) if product.side == Side::Transposed || whole => Some(Term {
                 left: left(product, values),
