@@ -68,7 +68,8 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     let preflight = study.base.as_ref().map(preflight::check).transpose()?;
     let store = Store::open(&args.database.path()).await?;
     let open = store.begin_study(&record_of(study, preflight)).await?;
-    let interrupt = interrupt::listen("finishing the trial under way; Ctrl-C again stops at once").map_err(CliError::failed)?;
+    let interrupt =
+        interrupt::listen("finishing the trial under way; Ctrl-C again stops at once").map_err(CliError::failed)?;
     let mut progress = SearchProgress::new(args.json || !std::io::stderr().is_terminal());
     let parts = TunerParts {
         study,

@@ -178,11 +178,7 @@ impl Summary {
             }
         }
         if let Some(recommendation) = &self.recommendation {
-            let _ = writeln!(
-                text,
-                "\n* recommended: {}",
-                printable(&recommendation.reason)
-            );
+            let _ = writeln!(text, "\n* recommended: {}", printable(&recommendation.reason));
         }
         text
     }

@@ -40,7 +40,10 @@ impl Store {
             });
         }
         let (id, attempt) = match found {
-            None => self.insert_trial(&mut transaction, study, number, recipe.as_deref()).await?,
+            None => {
+                self.insert_trial(&mut transaction, study, number, recipe.as_deref())
+                    .await?
+            }
             Some((id, _)) => self.restart_trial(&mut transaction, id, recipe.as_deref()).await?,
         };
         self.replace_params(&mut transaction, id, number, params).await?;

@@ -86,7 +86,10 @@ async fn fill(path: &Path) {
             ("rank".to_owned(), (8i64 << number).into()),
         ]);
         let number = TrialNumber(number as u64);
-        store.start_trial(study.id, number, &params, Some(&recipe())).await.unwrap();
+        store
+            .start_trial(study.id, number, &params, Some(&recipe()))
+            .await
+            .unwrap();
         let steps: Vec<_> = (1..=3).map(round_trip::step).collect();
         store.record_steps(study.id, number, &steps).await.unwrap();
         let evaluation = EvaluationRecord {

@@ -78,7 +78,9 @@ async fn a_study_is_resumed_with_its_trials() {
         (&trials[0].params, &trials[0].state),
         (&params, &complete(10.0, 20.0, 2.0))
     );
-    let again = store.start_trial(study.id, TrialNumber(0), &params, Some(&recipe())).await;
+    let again = store
+        .start_trial(study.id, TrialNumber(0), &params, Some(&recipe()))
+        .await;
     assert!(matches!(again, Err(StoreError::WrongState { .. })), "{again:?}");
     store.close().await.unwrap();
 }

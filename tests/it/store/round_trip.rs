@@ -125,7 +125,10 @@ fn params_states_reasons_and_metrics_are_read_back_as_they_were() {
             count.set(count.get() + 1);
             let number = TrialNumber(count.get());
             let trials = runtime.block_on(async {
-                store.start_trial(study.id, number, &params, Some(&recipe())).await.unwrap();
+                store
+                    .start_trial(study.id, number, &params, Some(&recipe()))
+                    .await
+                    .unwrap();
                 store.finish_trial(study.id, number, &state, 1.0).await.unwrap();
                 store.trials(study.id).await.unwrap()
             });
