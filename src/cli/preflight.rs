@@ -5,9 +5,8 @@ use super::download::DownloadProgress;
 use crate::architecture::Architecture;
 use crate::recipe::Recipe;
 use crate::store::{DataSetRecord, ModelRecord};
-use crate::train::data::{PreparedData, cache_folder};
+use crate::train::data::PreparedData;
 use crate::train::hub::ModelFiles;
-use crate::train::tokenizer::Tokenizer;
 
 /// What was found.
 pub struct Preflight {
@@ -22,12 +21,9 @@ pub struct Preflight {
 /// Bad input: a model or data file that is missing or cannot be used.
 pub fn check(recipe: &Recipe) -> Result<Preflight, CliError> {
     let files =
-        ModelFiles::resolve_watched(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+        ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
-    let tokenizer = Tokenizer::open(&files.tokenizer).map_err(CliError::bad_input)?;
-    let (length, seed) = (recipe.batch.sequence_length, recipe.training.seed);
-    let data = PreparedData::prepare(&recipe.data, &tokenizer, length, seed, cache_folder().as_deref())
-        .map_err(CliError::bad_input)?;
+    let data = PreparedData::of_recipe(recipe, &files).map_err(CliError::bad_input)?;
     for warning in data.warnings() {
         eprintln!("warning: {warning}");
     }

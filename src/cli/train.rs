@@ -10,7 +10,7 @@ use super::interrupt::listen;
 use super::model::ComputeArgs;
 use super::output::write_result;
 use super::train_watch::{Display, TrainWatch};
-use crate::profile::TensorBoard;
+use crate::profile::{DeviceMemory, TensorBoard};
 use crate::recipe::Recipe;
 use crate::report::duration;
 use crate::space::RecipeFile;
@@ -88,8 +88,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         (false, true) => Display::bar(run.trainer().steps(), run.total_steps()),
         (false, false) => Display::lines(run.trainer().steps(), run.total_steps()),
     };
-    let tensorboard = TensorBoard::create(&settings.output.join("tensorboard"), run.trainer().steps());
-    let mut watch = TrainWatch::new(display, tensorboard.map_err(CliError::failed)?, interrupt);
+    let mut watch = TrainWatch::new(display, event_file(&settings, &run)?, interrupt);
     let outcome = run.run(&mut watch);
     watch.finish();
     report(&args, &settings, &outcome.map_err(CliError::failed)?)
@@ -128,6 +127,15 @@ fn load(args: &Args, recipe: Recipe) -> Result<RunInputs, CliError> {
         model_folder: files.folder,
         recipe,
         data,
+    })
+}
+
+fn event_file(settings: &RunSettings, run: &TrainingRun) -> Result<TensorBoard, CliError> {
+    let memory = DeviceMemory::of(run.trainer().base().device()).map_err(CliError::failed)?;
+    let folder = settings.output.join("tensorboard");
+    TensorBoard::create(&folder, run.trainer().steps(), memory).map_err(|error| {
+        let message = format!("cannot write an event file into {}", folder.display());
+        CliError::failed(anyhow::Error::new(error).context(message))
     })
 }
 

@@ -7,7 +7,8 @@
 //! | `train/grad_norm` | 1, before clipping |
 //! | `train/tokens_per_s` | tokens/s |
 //! | `held_out/accuracy` | 1 |
-//! | `memory/in_use`, `memory/peak`, `memory/resident` | bytes of the host |
+//! | `memory/in_use`, `memory/peak` | bytes of the device that trains |
+//! | `memory/resident` | bytes of the process's resident set |
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::event::{self, Scalar};
 use super::record::framed;
-use crate::profile::{HostMemory, resident_bytes};
+use crate::profile::{DeviceMemory, resident_bytes};
 use crate::train::{Evaluation, StepEvent};
 
 /// An event file of one training, or of one part of it where it was resumed.
@@ -24,16 +25,17 @@ use crate::train::{Evaluation, StepEvent};
 pub struct TensorBoard {
     file: File,
     path: PathBuf,
+    memory: DeviceMemory,
 }
 
 impl TensorBoard {
     /// Starts a file in `folder`, which is made where it is missing. `step` steps have been taken: of those that earlier
-    /// files in the folder have beyond them TensorBoard shows nothing more.
+    /// files in the folder have beyond them TensorBoard shows nothing more. `memory` counts for the device that trains.
     ///
     /// # Errors
     ///
     /// Those of the file system.
-    pub fn create(folder: &Path, step: u64) -> io::Result<Self> {
+    pub fn create(folder: &Path, step: u64, memory: DeviceMemory) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let now = wall_time_s();
         let host = sysinfo::System::host_name().unwrap_or_else(|_| "localhost".to_owned());
@@ -41,7 +43,7 @@ impl TensorBoard {
         let name = format!("events.out.tfevents.{now:.6}.{host}.{}", std::process::id());
         let path = folder.join(name.replace('/', "_"));
         let file = File::create_new(&path)?;
-        let mut log = Self { file, path };
+        let mut log = Self { file, path, memory };
         log.write(&event::version(now))?;
         if step > 0 {
             log.write(&event::session_start(now, step + 1))?;
@@ -65,8 +67,8 @@ impl TensorBoard {
             scalar("train/learning_rate", step.learning_rate),
             scalar("train/grad_norm", step.grad_norm),
             scalar("train/tokens_per_s", step.tokens_per_s()),
-            scalar("memory/in_use", HostMemory::in_use_bytes() as f64),
-            scalar("memory/peak", HostMemory::peak_bytes() as f64),
+            scalar("memory/in_use", self.memory.in_use_bytes() as f64),
+            scalar("memory/peak", self.memory.peak_bytes() as f64),
         ];
         scalars.extend(resident_bytes().map(|bytes| scalar("memory/resident", bytes as f64)));
         self.write(&event::scalars(wall_time_s(), step.step, &scalars))

@@ -164,3 +164,25 @@ fn event_files_hold_what_was_printed() {
     }
     assert!(scalars["memory/peak"].iter().all(|(_, bytes)| *bytes > 1e5));
 }
+
+#[test]
+fn a_resumed_training_takes_back_the_steps_that_it_repeats() {
+    let place = Workplace::new(&[("training", "{length: {steps: 6}, shuffle: false}")]);
+    place.train(&["--output", "out", "--checkpoint-every", "4", "--keep-checkpoints", "9"]);
+    std::fs::remove_file(place.path("out/result.json")).unwrap();
+    std::fs::remove_dir_all(place.path("out/checkpoints/step-00000006")).unwrap();
+    place.train(&["--output", "out", "--resume"]);
+    let steps: Vec<u64> = scalars(&place.path("out/tensorboard"))["train/loss"]
+        .iter()
+        .map(|(step, _)| *step)
+        .collect();
+    assert_eq!(steps, [1, 2, 3, 4, 5, 6, 5, 6]);
+    let mut files: Vec<_> = std::fs::read_dir(place.path("out/tensorboard"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    // A session log with status START at step 5.
+    let start = fields(&records(&files[1])[1]);
+    assert_eq!(start[1..], [(2, Field::Number(5)), (7, Field::Bytes(vec![8, 1]))]);
+}
