@@ -130,8 +130,8 @@ mod tests {
             spent_s: 10.0,
             ..Default::default()
         };
-        assert_eq!(standing(&progress), "2/4 trials, 10s, about 10s left");
+        assert_eq!(standing(&progress), "2/4 trials, 10.0 s, about 10.0 s left");
         progress.best.insert("loss".into(), 3.21);
-        assert_eq!(standing(&progress), "2/4 trials, 10s, about 10s left; best loss 3.2100");
+        assert_eq!(standing(&progress), "2/4 trials, 10.0 s, about 10.0 s left; best loss 3.2100");
     }
 }

@@ -330,7 +330,7 @@ mod tests {
             front: &[TrialNumber(0), TrialNumber(1)],
             recommendation: Some(&Recommendation {
                 trial: TrialNumber(1),
-                reason: "the knee of the front".to_owned(),
+                reason: "trial 1 is the knee of the front".to_owned(),
             }),
             wall_s: 161.0,
         })
@@ -350,7 +350,7 @@ mod tests {
 
         the same in all: optimizer adamw
 
-        * recommended: trial 1, the knee of the front
+        * recommended: trial 1 is the knee of the front
         ");
     }
 
@@ -377,7 +377,7 @@ mod tests {
 
         the same in all: optimizer adamw
 
-        * recommended: trial 1, the knee of the front
+        * recommended: trial 1 is the knee of the front
         ");
     }
 
