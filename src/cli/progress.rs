@@ -132,6 +132,9 @@ mod tests {
         };
         assert_eq!(standing(&progress), "2/4 trials, 10.0 s, about 10.0 s left");
         progress.best.insert("loss".into(), 3.21);
-        assert_eq!(standing(&progress), "2/4 trials, 10.0 s, about 10.0 s left; best loss 3.2100");
+        assert_eq!(
+            standing(&progress),
+            "2/4 trials, 10.0 s, about 10.0 s left; best loss 3.2100"
+        );
     }
 }
