@@ -6,7 +6,7 @@
 //! | `ids` | (T,) U32 | token ids |
 //! | `y`, `dy` | (T, H) | embedded tokens and their gradient |
 //!
-//! y_t = table[ids_t]; the gradient of the table gets dy_t added to row ids_t.
+//! y_t = table\[ids_t\]; the gradient of the table gets dy_t added to row ids_t.
 
 use super::element::{Element, with_element};
 use super::shape;

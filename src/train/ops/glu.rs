@@ -7,7 +7,7 @@
 //!
 //! y = act(gate) up; d_gate = dy up act'(gate); d_up = dy act(gate).
 //!
-//! silu(g) = g s with s = 1 / (1 + exp::<FMA>(-g)), and silu'(g) = s (1 + g (1 - s)). gelu_tanh(g) = g (1 + t) / 2 with
+//! silu(g) = g s with s = 1 / (1 + exp(-g)), and silu'(g) = s (1 + g (1 - s)). gelu_tanh(g) = g (1 + t) / 2 with
 //! t = tanh(u), u = sqrt(2/pi) (g + 0.044715 g^3), and gelu_tanh'(g) = (1 + t) / 2 + g (1 - t^2) u' / 2.
 
 use super::element::{Element, with_element};

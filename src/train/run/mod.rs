@@ -5,7 +5,7 @@
 //! | name | what |
 //! |---|---|
 //! | `run.json` | what is trained: the recipe, the data's fingerprint, the number of steps |
-//! | `checkpoints/step-00000020/` | everything that step 21 depends on; see [`checkpoint`] |
+//! | `checkpoints/step-00000020/` | everything that step 21 depends on; see `checkpoint.rs` |
 //! | `best/` | the adapter (or model) with the lowest held-out loss, where there are several evaluations |
 //! | `adapter_config.json`, `adapter_model.safetensors` | the trained adapter in PEFT's layout; a whole model directory without an adapter |
 //! | `result.json` | how the training ended; written last |

@@ -2,7 +2,7 @@
 //!
 //! A score block is row-major, (rows, keys); its rows are (query, head of the group). `State` keeps the online softmax
 //! (Milakov and Gimelshein 2018, <https://arxiv.org/abs/1805.02867>): m, the largest score so far, and the sum of
-//! exp::<FMA>(s - m).
+//! exp(s - m).
 
 use super::block::visible;
 use crate::train::ops::exponential::{exp, tanh};
