@@ -65,33 +65,34 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let run = match TrainingRun::open(inputs, settings.clone()).map_err(opening_error)? {
         Opened::Run(run) => *run,
         Opened::Over(outcome) => {
-            eprintln!(
-                "{} holds this training already, and it is over",
-                settings.output.display()
-            );
+            let output = settings.output.display();
+            eprintln!("{output} holds this training already, and it is over");
             return report(&args, &settings, &outcome);
         }
     };
-    for damaged in run.damaged() {
-        eprintln!("warning: {} is damaged and passed over", damaged.display());
-    }
-    if let Some(checkpoint) = run.resumed_from() {
-        eprintln!(
-            "going on after step {} from {}",
-            run.trainer().steps(),
-            checkpoint.display()
-        );
-    }
+    announce(&run);
     write_recipe(&settings.output, &recipe)?;
+    let (first, total) = (run.trainer().steps(), run.total_steps());
     let display = match (args.json, std::io::stderr().is_terminal()) {
-        (true, _) => Display::json(),
-        (false, true) => Display::bar(run.trainer().steps(), run.total_steps()),
-        (false, false) => Display::lines(run.trainer().steps(), run.total_steps()),
+        (true, _) => Display::Json,
+        (false, true) => Display::bar(first, total),
+        (false, false) => Display::lines(first, total),
     };
     let mut watch = TrainWatch::new(display, event_file(&settings, &run)?, interrupt);
     let outcome = run.run(&mut watch);
     watch.finish();
     report(&args, &settings, &outcome.map_err(CliError::failed)?)
+}
+
+/// Tells where a training goes on from.
+fn announce(run: &TrainingRun) {
+    for damaged in run.damaged() {
+        eprintln!("warning: {} is damaged and passed over", damaged.display());
+    }
+    if let Some(checkpoint) = run.resumed_from() {
+        let (steps, checkpoint) = (run.trainer().steps(), checkpoint.display());
+        eprintln!("going on after step {steps} from {checkpoint}");
+    }
 }
 
 fn settings_of(args: &Args) -> RunSettings {

@@ -110,11 +110,6 @@ impl StepObserver for TrainWatch {
 }
 
 impl Display {
-    /// One JSON object per step and evaluation.
-    pub fn json() -> Self {
-        Self::Json
-    }
-
     /// A bar, after `first` of `total` steps.
     pub fn bar(first: u64, total: u64) -> Self {
         let bar = ProgressBar::new(total).with_position(first);

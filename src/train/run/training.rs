@@ -149,13 +149,9 @@ impl TrainingRun {
             }
             let stops = control == Control::Stop && event.step < self.total_steps;
             if stops || self.is_due(Some(self.checkpoint_every())) {
-                if !self.values_are_finite()? {
+                let Some(checkpoint) = self.checkpoint()? else {
                     return self.diverged("a trained value became infinite or NaN".to_owned());
-                }
-                let keep = self.settings.keep_checkpoints;
-                let checkpoint = self
-                    .folder
-                    .checkpoint(&self.inputs, &self.trainer, &self.progress, keep)?;
+                };
                 if stops {
                     return Ok(Ending::Interrupted { checkpoint });
                 }
@@ -188,6 +184,18 @@ impl TrainingRun {
             _ => 1,
         };
         self.overflows >= most
+    }
+
+    /// Writes a checkpoint, unless there are values in it that are not finite.
+    fn checkpoint(&self) -> Result<Option<PathBuf>, RunError> {
+        if !self.values_are_finite()? {
+            return Ok(None);
+        }
+        let keep = self.settings.keep_checkpoints;
+        let folder = self
+            .folder
+            .checkpoint(&self.inputs, &self.trainer, &self.progress, keep)?;
+        Ok(Some(folder))
     }
 
     fn diverged(&self, what: String) -> Result<Ending, RunError> {
