@@ -65,6 +65,7 @@ impl TuneObserver for SearchProgress {
                 format!("{} step {}, loss {:.3}", phase.name(), step.step, step.loss)
             }
             TrialEvent::Evaluation { evaluation, .. } => format!("held-out loss {:.4}", evaluation.loss),
+            TrialEvent::Measured { .. } | TrialEvent::Training { .. } => return,
             TrialEvent::Report { step, .. } => format!("step {step}"),
             TrialEvent::Ended { .. } => return,
         };

@@ -92,7 +92,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         Ending::Interrupted => Err(CliError::Interrupted {
             command: resume_command(args),
         }),
-        Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted => Ok(()),
+        Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted | Ending::Stopped { .. } => Ok(()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Runs a program of the user's for each trial, so that anything that prints numbers can be tuned.
 //!
-//! The program gets one JSON object on its standard input, `{"params": {...}, "trial": n, "seed": n}`, and prints JSON
+//! The program gets one JSON object on its standard input, `{"params": {...}, "trial": n, "seed": n}` (with `"steps": n`
+//! where the study file says how long a whole trial is), and prints JSON
 //! lines: `{"step": n, "metrics": {...}}` as often as it likes, and at the end `{"metrics": {...}}`, or
 //! `{"outcome": "out_of_memory"}` (`diverged`, `timed_out`, `invalid`, `crashed`; with an optional `message`). Lines that
 //! are not JSON objects of these forms are passed over, so a chatty trainer needs no change. Any other end is a crash,
@@ -54,6 +55,8 @@ struct Input<'a> {
     params: &'a Params,
     trial: TrialNumber,
     seed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steps: Option<u64>,
 }
 
 /// What the program prints.
@@ -228,7 +231,7 @@ impl Evaluator for CommandEvaluator {
         if self.current.is_some() {
             return Err(EvaluatorError::Full { capacity: 1 });
         }
-        let Task::Params { params, seed } = &request.task else {
+        let Task::Params { params, seed, steps } = &request.task else {
             return Err(EvaluatorError::Unsupported { task: "a recipe" });
         };
         let Some((program, arguments)) = self.command.split_first() else {
@@ -244,6 +247,7 @@ impl Evaluator for CommandEvaluator {
             params,
             trial: request.number,
             seed: *seed,
+            steps: *steps,
         }) {
             tracing::debug!(%error, "the trial's program does not read its input");
         }
@@ -298,7 +302,11 @@ mod tests {
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
         let mut evaluator = CommandEvaluator::new(command, std::env::temp_dir(), BTreeMap::new());
         let params = Params::from([("x".to_owned(), 0.5.into())]);
-        let task = Task::Params { params, seed: 3 };
+        let task = Task::Params {
+            params,
+            seed: 3,
+            steps: None,
+        };
         let request = TrialRequest {
             number: TrialNumber(7),
             task,
