@@ -7,20 +7,15 @@ use crate::space::fidelity::{ConfirmPlan, PrunerChoice, PrunerKind, StopRule};
 use crate::space::{SpaceError, StudyFile};
 use crate::study::TrialPlan;
 
-/// Evaluations of the training phase from which a curve can be continued: three on the way and the end.
-const CONTINUED: u64 = 4;
 /// Evaluations of a study that asks for a pruner and does not say how often to evaluate.
 const PRUNED_EVALUATIONS: u64 = 8;
 
 impl Context<'_> {
     /// The pruner, and with it the number of evaluations in `plan` where the file leaves both to each other.
-    pub(super) fn pruner(&self, file: &StudyFile, plan: &mut TrialPlan, native: bool) -> Result<PrunerChoice, SpaceError> {
-        let evaluations = plan.train.as_ref().map(|train| train.evaluations);
+    pub(super) fn pruner(&self, file: &StudyFile, plan: &mut TrialPlan) -> Result<PrunerChoice, SpaceError> {
         let Some(PrunerEntry(details)) = &file.pruner else {
-            // A command reports as often as it likes.
-            let judged = !native || evaluations.is_some_and(|count| count >= CONTINUED);
-            let kind = if judged { PrunerKind::Dominance } else { PrunerKind::None };
-            return Ok(PrunerChoice::new(kind));
+            // With few evaluations it judges by what the surrogate expects after the profile phase only.
+            return Ok(PrunerChoice::new(PrunerKind::Dominance));
         };
         if let (Some(train), None, true) = (
             &mut plan.train,
@@ -29,17 +24,13 @@ impl Context<'_> {
         ) {
             train.evaluations = PRUNED_EVALUATIONS;
         }
-        let least = match details.kind {
-            PrunerKind::None => 0,
-            PrunerKind::Dominance => CONTINUED,
-            PrunerKind::Asha | PrunerKind::Median => 2,
-        };
-        if let Some(train) = plan.train.as_ref().filter(|train| train.evaluations < least) {
+        let compares = matches!(details.kind, PrunerKind::Asha | PrunerKind::Median);
+        if compares && plan.train.as_ref().is_some_and(|train| train.evaluations < 2) {
             return Err(SpaceError::Rejected {
                 at: self.document.value(&["trial", "evaluation", "times"]),
                 message: format!(
-                    "pruner `{}` needs at least {least} evaluations, not {}; raise this, or take `pruner: none`",
-                    details.kind, train.evaluations
+                    "pruner `{}` judges by evaluations on the way, and there is none; raise this, or take `pruner: none`",
+                    details.kind
                 ),
             });
         }

@@ -69,7 +69,7 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
     let objectives = context.objectives(&file.objectives, native)?;
     let constraints = context.constraints(&file.constraints, native)?;
     let mut plan = context.plan(&file, &objectives, &constraints, native)?;
-    let pruner = context.pruner(&file, &mut plan, native)?;
+    let pruner = context.pruner(&file, &mut plan)?;
     let stop = context.stop_rule(&file.stop)?;
     let confirm = context.confirm(file.confirm.as_ref(), &objectives, &constraints, native)?;
     let base = native.then(|| context.base(&file, &parameters)).transpose()?;
