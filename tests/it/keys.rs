@@ -103,7 +103,7 @@ fn what_cannot_change_the_loss_does_not() {
             recipe.gradient_checkpointing = Checkpointing::Full;
         }),
         ("checkpointing of every second layer", |recipe| {
-            recipe.gradient_checkpointing = Checkpointing::EverySecond;
+            recipe.gradient_checkpointing = Checkpointing::EVERY_SECOND;
         }),
         ("checkpointing to the host", |recipe| {
             recipe.gradient_checkpointing = Checkpointing::Offload;
