@@ -22,13 +22,15 @@ pub(super) struct Running {
     pub(super) total_steps: Option<u64>,
     /// What unknown objectives cannot well end below (minimised), in the problem's order.
     pub(super) expected_low: Vec<Option<f64>>,
+    /// The same from stopped trials that share what decides the objective, which is certain.
+    pub(super) bounds: Vec<Option<f64>>,
     /// That it was told to stop. What comes after that is not looked at, so that a trial's outcome does not depend on how
     /// quickly it stops.
     pub(super) order: Option<Order>,
 }
 
 impl Running {
-    pub(super) fn new(expected_low: Vec<Option<f64>>, total_steps: Option<u64>) -> Self {
+    pub(super) fn new(expected_low: Vec<Option<f64>>, bounds: Vec<Option<f64>>, total_steps: Option<u64>) -> Self {
         Self {
             started: Instant::now(),
             steps: Vec::new(),
@@ -37,6 +39,7 @@ impl Running {
             curve: Curve::default(),
             total_steps,
             expected_low,
+            bounds,
             order: None,
         }
     }
@@ -69,11 +72,25 @@ impl Running {
         Some(UnderWay {
             number,
             known,
-            expected_low: &self.expected_low,
+            expected_low: self.low(),
             total_steps: self.total_steps,
             step,
             curve: &self.curve,
         })
+    }
+
+    /// What unknown objectives cannot well end below. The surrogate's expectation counts once something new was measured:
+    /// before that it knows no more than when the sampler proposed the trial, and a study would propose and drop for ever.
+    fn low(&self) -> Vec<Option<f64>> {
+        if self.metrics.is_empty() {
+            return self.bounds.clone();
+        }
+        let both = self.expected_low.iter().zip(&self.bounds);
+        both.map(|(expected, bound)| match (expected, bound) {
+            (Some(expected), Some(bound)) => Some(expected.max(*bound)),
+            (expected, bound) => expected.or(*bound),
+        })
+        .collect()
     }
 
     /// How the trial ended, given what the evaluator says: what it inherited and why it was stopped are added.
