@@ -24,6 +24,8 @@ pub(super) struct Running {
     pub(super) expected_low: Vec<Option<f64>>,
     /// The same from stopped trials that share what decides the objective, which is certain.
     pub(super) bounds: Vec<Option<f64>>,
+    /// Whether it ends by itself after what it is doing: a profile phase with no training behind it.
+    pub(super) ends_itself: bool,
     /// That it was told to stop. What comes after that is not looked at, so that a trial's outcome does not depend on how
     /// quickly it stops.
     pub(super) order: Option<Order>,
@@ -40,6 +42,7 @@ impl Running {
             total_steps,
             expected_low,
             bounds,
+            ends_itself: false,
             order: None,
         }
     }
@@ -66,7 +69,7 @@ impl Running {
     /// The trial as the rules see it; `None` where it is about to end anyway, or was told to.
     pub(super) fn under_way<'a>(&'a self, number: TrialNumber, known: &'a Metrics) -> Option<UnderWay<'a>> {
         let step = self.curve.last_step();
-        if self.order.is_some() || self.total_steps.is_some_and(|total| step >= total) {
+        if self.order.is_some() || self.ends_itself || self.total_steps.is_some_and(|total| step >= total) {
             return None;
         }
         Some(UnderWay {

@@ -254,6 +254,9 @@ impl<'a> Tuner<'a> {
 
     fn submit(&mut self, number: TrialNumber, task: Task) -> Result<(), TuneError> {
         let study = self.parts.study;
+        if let (Some(running), Task::Recipe { plan, .. }) = (self.running.get_mut(&number), &task) {
+            running.ends_itself = plan.train.is_none();
+        }
         let (memory_limit_bytes, time_limit_s) = (study.memory_limit_bytes, study.trial_timeout_s);
         Ok(self.parts.evaluator.submit(TrialRequest {
             number,
