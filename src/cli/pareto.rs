@@ -12,6 +12,9 @@ use crate::report::{Summary, SummaryInput};
 pub struct Args {
     /// Name of the study; the latest where absent
     study: Option<String>,
+    /// Draw the front: each pair of objectives, or the two that are named, such as `throughput,loss`
+    #[arg(long, value_name = "X,Y", num_args = 0..=1, default_missing_value = "", conflicts_with = "json")]
+    plot: Option<String>,
     /// Write JSON with raw numbers
     #[arg(long)]
     json: bool,

@@ -3,9 +3,11 @@
 mod metrics;
 mod params;
 mod plan;
+mod request;
 mod trial;
 
 pub use metrics::Metrics;
 pub use params::{ParamValue, Params};
 pub use plan::{MeasurePlan, TrainPlan, TrialPlan};
+pub use request::StudyRequest;
 pub use trial::{FailReason, Phase, Trial, TrialNumber, TrialState};
