@@ -46,7 +46,13 @@ pub fn run(args: Args) -> Result<(), CliError> {
 
 /// The study's name as a file name: letters, digits, dots, dashes and underscores stay.
 fn default_output(input: &PageInput) -> PathBuf {
-    let plain = |character: char| if character.is_alphanumeric() || "._-".contains(character) { character } else { '-' };
+    let plain = |character: char| {
+        if character.is_alphanumeric() || "._-".contains(character) {
+            character
+        } else {
+            '-'
+        }
+    };
     let name: String = input.study.chars().map(plain).take(80).collect();
     PathBuf::from(format!("{}.html", name.trim_start_matches(['.', '-'])))
 }
@@ -69,5 +75,8 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
 }
 
 fn cannot_write(path: &Path, error: std::io::Error) -> CliError {
-    CliError::bad_input(anyhow::anyhow!("{}: {error}: choose another place with `--output` or `--charts`", path.display()))
+    CliError::bad_input(anyhow::anyhow!(
+        "{}: {error}: choose another place with `--output` or `--charts`",
+        path.display()
+    ))
 }

@@ -8,7 +8,11 @@ use crate::study::TrialNumber;
 /// How to use a trial: export it, train with it, look at it.
 pub fn commands(database: &Path, study: &str, trial: TrialNumber) -> Vec<Command> {
     let folder = format!("trial-{trial}");
-    let of = format!("--study {} --trial {trial} --db {}", quoted(study), quoted(&database.to_string_lossy()));
+    let of = format!(
+        "--study {} --trial {trial} --db {}",
+        quoted(study),
+        quoted(&database.to_string_lossy())
+    );
     let command = |purpose: &str, line: String| Command {
         purpose: purpose.to_owned(),
         line,
@@ -22,9 +26,18 @@ pub fn commands(database: &Path, study: &str, trial: TrialNumber) -> Vec<Command
         ),
         command(
             "Take it to PEFT or TRL",
-            format!("peft-tune export --format peft {of} --output {folder}/peft\npeft-tune export --format trl {of} --output {folder}/trl"),
+            format!(
+                "peft-tune export --format peft {of} --output {folder}/peft\npeft-tune export --format trl {of} --output {folder}/trl"
+            ),
         ),
-        command("See it in depth", format!("peft-tune show {} --trial {trial} --db {}", quoted(study), quoted(&database.to_string_lossy()))),
+        command(
+            "See it in depth",
+            format!(
+                "peft-tune show {} --trial {trial} --db {}",
+                quoted(study),
+                quoted(&database.to_string_lossy())
+            ),
+        ),
     ]
 }
 

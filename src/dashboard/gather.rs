@@ -49,7 +49,9 @@ impl Gatherer {
             front,
             inherited,
             courses,
-            commands: commands.map(|chosen| commands_of(store, study, chosen.trial)).unwrap_or_default(),
+            commands: commands
+                .map(|chosen| commands_of(store, study, chosen.trial))
+                .unwrap_or_default(),
             recipe: recipe.and_then(|recipe| serde_saphyr::to_string(&recipe).ok()),
             recommendation,
             trials,

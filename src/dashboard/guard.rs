@@ -49,7 +49,10 @@ impl Hosts {
     fn refusal(&self, method: &Method, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
         let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         if !text(HOST).is_some_and(|host| self.has(host)) {
-            return Some((StatusCode::MISDIRECTED_REQUEST, "this dashboard answers to 127.0.0.1 and localhost only\n"));
+            return Some((
+                StatusCode::MISDIRECTED_REQUEST,
+                "this dashboard answers to 127.0.0.1 and localhost only\n",
+            ));
         }
         // Scripts outside a browser send no origin; the token is asked of them all the same.
         let own = |origin: &str| origin.strip_prefix("http://").is_some_and(|host| self.has(host));
@@ -78,8 +81,13 @@ mod tests {
     use super::*;
 
     fn status(method: Method, headers: &[(HeaderName, &'static str)]) -> Option<u16> {
-        let headers = headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect();
-        Hosts::of(8080).refusal(&method, &headers).map(|(status, _)| status.as_u16())
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (name.clone(), HeaderValue::from_static(value)))
+            .collect();
+        Hosts::of(8080)
+            .refusal(&method, &headers)
+            .map(|(status, _)| status.as_u16())
     }
 
     #[test]
@@ -90,9 +98,21 @@ mod tests {
         assert_eq!(status(Method::GET, &[(HOST, "127.0.0.1:9")]), Some(421));
         assert_eq!(status(Method::GET, &[]), Some(421));
         assert_eq!(status(Method::POST, &[local.clone()]), None);
-        assert_eq!(status(Method::POST, &[local.clone(), (ORIGIN, "http://localhost:8080")]), None);
-        for origin in ["http://evil.example", "null", "https://localhost:8080", "http://localhost:8081"] {
-            assert_eq!(status(Method::POST, &[local.clone(), (ORIGIN, origin)]), Some(403), "{origin}");
+        assert_eq!(
+            status(Method::POST, &[local.clone(), (ORIGIN, "http://localhost:8080")]),
+            None
+        );
+        for origin in [
+            "http://evil.example",
+            "null",
+            "https://localhost:8080",
+            "http://localhost:8081",
+        ] {
+            assert_eq!(
+                status(Method::POST, &[local.clone(), (ORIGIN, origin)]),
+                Some(403),
+                "{origin}"
+            );
         }
     }
 }

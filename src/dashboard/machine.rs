@@ -50,7 +50,11 @@ impl Machine {
             looks.system = System::new().ok();
         }
         // A system that cannot be looked at has an empty sample.
-        let sample = looks.system.as_mut().map(|system| look(system, runner)).unwrap_or_default();
+        let sample = looks
+            .system
+            .as_mut()
+            .map(|system| look(system, runner))
+            .unwrap_or_default();
         looks.last = Some((Instant::now(), runner, sample));
         sample
     }
@@ -84,7 +88,11 @@ fn family(system: &System, runner: Runner) -> Vec<&Process> {
         return Vec::new();
     }
     let mut children: HashMap<Pid, Vec<&Process>> = HashMap::new();
-    for process in system.processes().values().filter(|process| process.thread_kind().is_none()) {
+    for process in system
+        .processes()
+        .values()
+        .filter(|process| process.thread_kind().is_none())
+    {
         if let Some(parent) = process.parent() {
             children.entry(parent).or_default().push(process);
         }
@@ -108,6 +116,14 @@ mod tests {
         let now = SystemTime::now();
         assert!(machine.sample(Some(Runner { process, since: now })).process_bytes > Some(0));
         let long_ago = UNIX_EPOCH + Duration::from_secs(1);
-        assert_eq!(machine.sample(Some(Runner { process, since: long_ago })).process_bytes, None);
+        assert_eq!(
+            machine
+                .sample(Some(Runner {
+                    process,
+                    since: long_ago
+                }))
+                .process_bytes,
+            None
+        );
     }
 }

@@ -4,11 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
+use crate::report::Counts;
 use crate::report::html::{
     AxisView, CurveView, Growth, ImportanceView, MemoryView, ObjectiveView, PhaseView, PredictionView,
     RecommendationView, StudyHead, StudyView, TrialView,
 };
-use crate::report::Counts;
 
 /// What a page needs to go from an earlier view to a later one.
 #[derive(Debug, Serialize)]
@@ -45,25 +45,42 @@ impl<'a> News<'a> {
             return None;
         }
         let trials = old.map_or_else(HashMap::new, |old| by(&old.trials, |one| one.number));
-        let curves = old.map_or_else(HashMap::new, |old| by(&old.curves, |one| (one.trial, one.name.as_str())));
+        let curves = old.map_or_else(HashMap::new, |old| {
+            by(&old.curves, |one| (one.trial, one.name.as_str()))
+        });
         let phases = old.map_or_else(HashMap::new, |old| by(&old.phases, |one| one.trial));
         let memory = old.map_or_else(HashMap::new, |old| by(&old.memory, |one| one.trial));
         let present: HashSet<(u64, &str)> = new.curves.iter().map(|one| (one.trial, one.name.as_str())).collect();
-        let mut repeated: Vec<u64> =
-            curves.keys().filter(|key| !present.contains(*key)).map(|(trial, _)| *trial).collect();
+        let mut repeated: Vec<u64> = curves
+            .keys()
+            .filter(|key| !present.contains(*key))
+            .map(|(trial, _)| *trial)
+            .collect();
         repeated.sort_unstable();
         repeated.dedup();
         let again = |trial: u64| repeated.binary_search(&trial).is_ok();
         Some(Self {
             head: Head::of(new),
-            trials: new.trials.iter().filter(|one| trials.get(&one.number) != Some(one)).collect(),
+            trials: new
+                .trials
+                .iter()
+                .filter(|one| trials.get(&one.number) != Some(one))
+                .collect(),
             curves: new
                 .curves
                 .iter()
                 .filter(|one| again(one.trial) || curves.get(&(one.trial, one.name.as_str())) != Some(one))
                 .collect(),
-            phases: new.phases.iter().filter(|one| phases.get(&one.trial) != Some(one)).collect(),
-            memory: new.memory.iter().filter(|one| memory.get(&one.trial) != Some(one)).collect(),
+            phases: new
+                .phases
+                .iter()
+                .filter(|one| phases.get(&one.trial) != Some(one))
+                .collect(),
+            memory: new
+                .memory
+                .iter()
+                .filter(|one| memory.get(&one.trial) != Some(one))
+                .collect(),
             repeated,
         })
     }

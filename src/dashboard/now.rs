@@ -82,11 +82,7 @@ impl Now {
 }
 
 /// The trial, unless it still waits to be repeated.
-async fn running_trial(
-    store: &Store,
-    study: StudyId,
-    times: &TrialTimes,
-) -> Result<Option<RunningTrial>, StoreError> {
+async fn running_trial(store: &Store, study: StudyId, times: &TrialTimes) -> Result<Option<RunningTrial>, StoreError> {
     let profile = store.steps(study, times.number, Phase::Profile).await?;
     let train = store.steps(study, times.number, Phase::Train).await?;
     let latest = if train.is_empty() { &profile } else { &train };

@@ -63,7 +63,9 @@ pub fn router(shared: Arc<Shared>, hosts: Hosts, listeners: usize) -> Router {
 
 async fn page(State(served): State<Served>, Query(which): Query<Which>) -> Answer {
     let view = served.shared.view(which.study.as_deref()).await?;
-    let page = live_document(&view).map_err(DashboardError::from)?;
+    let studies = served.shared.store.studies().await.map_err(DashboardError::from)?;
+    let names: Vec<String> = studies.into_iter().map(|study| study.name).collect();
+    let page = live_document(&view, &names).map_err(DashboardError::from)?;
     Ok(([(CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response())
 }
 
@@ -87,21 +89,22 @@ async fn space(State(served): State<Served>, Query(which): Query<Which>) -> Answ
 async fn listen(State(served): State<Served>, Query(which): Query<Which>) -> Answer {
     let study = served.shared.study(which.study.as_deref()).await?;
     let Ok(permit) = served.listeners.try_acquire_owned() else {
-        return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, "too many pages listen: close some\n".to_owned()));
+        return Err(Refusal(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many pages listen: close some\n".to_owned(),
+        ));
     };
     let events = events(served.shared, study.name, permit);
     Ok(Sse::new(events).keep_alive(KeepAlive::default()).into_response())
 }
 
 /// Takes a request to a study from whoever has the token.
-async fn request(
-    State(served): State<Served>,
-    Query(which): Query<Which>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Answer {
+async fn request(State(served): State<Served>, Query(which): Query<Which>, headers: HeaderMap, body: Bytes) -> Answer {
     let Some(token) = &served.shared.token else {
-        return Err(Refusal(StatusCode::FORBIDDEN, "this dashboard only shows: start it without `--read-only`\n".to_owned()));
+        return Err(Refusal(
+            StatusCode::FORBIDDEN,
+            "this dashboard only shows: start it without `--read-only`\n".to_owned(),
+        ));
     };
     let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     if !header.is_some_and(|header| token.is_in(header)) {
@@ -109,12 +112,18 @@ async fn request(
         return Err(Refusal(StatusCode::UNAUTHORIZED, text.to_owned()));
     }
     // A page of another origin cannot send this type without asking first, which is refused.
-    let is_json = headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(JSON.as_bytes()));
+    let is_json = headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(JSON.as_bytes()));
     if !is_json {
         return Err(Refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send JSON\n".to_owned()));
     }
-    let asked: StudyRequest = serde_json::from_slice(&body)
-        .map_err(|error| Refusal(StatusCode::UNPROCESSABLE_ENTITY, format!("this is no request: {error}\n")))?;
+    let asked: StudyRequest = serde_json::from_slice(&body).map_err(|error| {
+        Refusal(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!("this is no request: {error}\n"),
+        )
+    })?;
     let study = served.shared.study(which.study.as_deref()).await?;
     let asked = match asked {
         StudyRequest::Enqueue(params) => {
@@ -126,7 +135,12 @@ async fn request(
         }
         other => other,
     };
-    let id = served.shared.store.add_request(study.id, &asked).await.map_err(DashboardError::from)?;
+    let id = served
+        .shared
+        .store
+        .add_request(study.id, &asked)
+        .await
+        .map_err(DashboardError::from)?;
     served.shared.note_change();
     let mut answer = json(&serde_json::json!({"request": id.0}))?;
     *answer.status_mut() = StatusCode::ACCEPTED;

@@ -18,7 +18,9 @@ impl Token {
     /// Where the system has none.
     pub fn new() -> Result<Self, DashboardError> {
         let mut bytes = [0u8; 18];
-        SysRng.try_fill_bytes(&mut bytes).map_err(|error| DashboardError::Random(error.to_string()))?;
+        SysRng
+            .try_fill_bytes(&mut bytes)
+            .map_err(|error| DashboardError::Random(error.to_string()))?;
         Ok(Self(BASE64_URL_SAFE_NO_PAD.encode(bytes)))
     }
 
@@ -51,7 +53,13 @@ mod tests {
     fn only_the_whole_token_opens() {
         let token = Token::new().unwrap();
         assert!(token.is_in(&format!("Bearer {}", token.as_str())));
-        for wrong in ["", "Bearer ", token.as_str(), &format!("Bearer {}x", token.as_str()), &format!("Bearer {}", &token.as_str()[1..])] {
+        for wrong in [
+            "",
+            "Bearer ",
+            token.as_str(),
+            &format!("Bearer {}x", token.as_str()),
+            &format!("Bearer {}", &token.as_str()[1..]),
+        ] {
             assert!(!token.is_in(wrong), "{wrong}");
         }
         assert_ne!(token.as_str(), Token::new().unwrap().as_str());

@@ -30,7 +30,9 @@ impl SearchSpace {
     /// # Errors
     /// Where a parameter is unknown, missing, outside its distribution, or given although its condition does not hold.
     pub fn setting(&self, given: &Params) -> Result<Params, SettingError> {
-        let unknown = given.keys().find(|name| self.parameters.iter().all(|one| one.name != **name));
+        let unknown = given
+            .keys()
+            .find(|name| self.parameters.iter().all(|one| one.name != **name));
         if let Some(name) = unknown {
             let known: Vec<&str> = self.parameters.iter().map(|one| one.name.as_str()).collect();
             return Err(SettingError::Unknown {
@@ -55,7 +57,9 @@ impl SearchSpace {
                     let values = condition.map(|condition| values_text(&condition.values));
                     return Err(SettingError::Inactive {
                         name: name(),
-                        parameter: condition.map(|condition| condition.parameter.clone()).unwrap_or_default(),
+                        parameter: condition
+                            .map(|condition| condition.parameter.clone())
+                            .unwrap_or_default(),
                         values: values.unwrap_or_default(),
                     });
                 }
@@ -73,12 +77,16 @@ impl SearchSpace {
     }
 }
 
-/// The value as the distribution would give it.
+/// The value as the distribution would give it: 8.0 where it samples 8, and 8 where it samples 8.0.
 fn as_sampled(distribution: &Distribution, value: &ParamValue) -> Option<ParamValue> {
-    if !distribution.contains(value) {
-        return None;
-    }
     match distribution {
+        Distribution::Categorical { choices } => {
+            let same = |choice: &&ParamValue| {
+                *choice == value || choice.as_f64().is_some_and(|number| value.as_f64() == Some(number))
+            };
+            choices.iter().find(same).cloned()
+        }
+        _ if !distribution.contains(value) => None,
         Distribution::Float { step: None, .. } => value.as_f64().map(ParamValue::Float),
         _ => distribution.nth(distribution.index_of(value)?),
     }
@@ -92,7 +100,11 @@ fn allowed_text(distribution: &Distribution) -> String {
             format!("a number from {low} to {high}{step}")
         }
         Distribution::Int { low, high, step, .. } => {
-            let step = if *step == 1 { String::new() } else { format!(" in steps of {step}") };
+            let step = if *step == 1 {
+                String::new()
+            } else {
+                format!(" in steps of {step}")
+            };
             format!("a whole number from {low} to {high}{step}")
         }
         Distribution::Categorical { choices } => format!("one of {}", values_text(choices)),
@@ -156,21 +168,36 @@ mod tests {
     fn whole_numbers_become_what_the_space_samples() {
         let given = serde_json::json!({"rate": 1, "rank": 8.0, "optimizer": "adamw"});
         let setting = space().setting(&serde_json::from_value(given).unwrap()).unwrap();
-        assert_eq!((&setting["rate"], &setting["rank"]), (&ParamValue::Float(1.0), &ParamValue::Int(8)));
+        assert_eq!(
+            (&setting["rate"], &setting["rank"]),
+            (&ParamValue::Float(1.0), &ParamValue::Int(8))
+        );
     }
 
     #[test]
     fn each_mistake_says_what_to_give() {
         use serde_json::json;
         let cases = [
-            (json!({"rate": 5, "rank": 8, "optimizer": "adamw"}), "`rate` cannot be 5: give it a number from 1e-4 to 2"),
-            (json!({"rate": 1, "rank": 5, "optimizer": "adamw"}), "`rank` cannot be 5: give it one of 4, 8"),
-            (json!({"rate": 1, "rank": 8, "optimizer": "sgd"}), "`momentum` is missing: give it a number from 0 to 1"),
+            (
+                json!({"rate": 5, "rank": 8, "optimizer": "adamw"}),
+                "`rate` cannot be 5: give it a number from 1e-4 to 2",
+            ),
+            (
+                json!({"rate": 1, "rank": 5, "optimizer": "adamw"}),
+                "`rank` cannot be 5: give it one of 4, 8",
+            ),
+            (
+                json!({"rate": 1, "rank": 8, "optimizer": "sgd"}),
+                "`momentum` is missing: give it a number from 0 to 1",
+            ),
             (
                 json!({"rate": 1, "rank": 8, "optimizer": "adamw", "momentum": 0.5}),
                 "`momentum` does not exist here, as `optimizer` is not sgd: leave it out",
             ),
-            (json!({"x": 1}), "`x` is no parameter of this study: use rate, rank, optimizer, momentum"),
+            (
+                json!({"x": 1}),
+                "`x` is no parameter of this study: use rate, rank, optimizer, momentum",
+            ),
         ];
         for (given, expected) in cases {
             assert_eq!(error(given), expected);

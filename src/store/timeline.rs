@@ -76,10 +76,7 @@ impl Store {
     ///
     /// # Errors
     /// Where reading fails.
-    pub async fn all_inherited(
-        &self,
-        study: StudyId,
-    ) -> Result<Vec<(TrialNumber, String, TrialNumber)>, StoreError> {
+    pub async fn all_inherited(&self, study: StudyId) -> Result<Vec<(TrialNumber, String, TrialNumber)>, StoreError> {
         let rows: Vec<(i64, String, i64)> = sqlx::query_as(
             "select trial.number, part, source.number from inheritance
              join trial on trial.id = inheritance.trial_id

@@ -4,6 +4,7 @@ mod error;
 mod interrupt;
 mod known;
 mod observer;
+mod requests;
 mod tuner;
 
 pub use error::TuneError;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::known::{Decision, Inherited, Known, Part, with_inherited};
+use super::requests::Requests;
 use super::{Interrupt, Progress, TuneError, TuneObserver};
 use crate::search::{Problem, Sampler};
 use crate::space::{Backend, RecipeError, Study, recipe_for};
@@ -19,6 +20,8 @@ use crate::worker::{Evaluator, Task, TrialEvent, TrialRequest};
 const POLL: Duration = Duration::from_millis(100);
 /// Steps that are recorded together; a crash loses at most these of a trial that is run again anyway.
 const STEPS_A_WRITE: usize = 64;
+/// Longest time that steps wait to be recorded, so that who looks at a running trial sees it move.
+const WRITE_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a study's run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +57,8 @@ pub struct Tuner<'a> {
     unfinished: VecDeque<TrialNumber>,
     running: BTreeMap<TrialNumber, Running>,
     known: Known,
+    /// What people ask of the study meanwhile.
+    requests: Requests,
     /// Wall time of finished trials, in seconds.
     spent_s: f64,
     ending: Option<Ending>,
@@ -63,6 +68,8 @@ pub struct Tuner<'a> {
 struct Running {
     started: Instant,
     steps: Vec<StepRecord>,
+    /// When steps were last recorded.
+    recorded: Instant,
     inherited: Vec<Inherited>,
 }
 
@@ -86,6 +93,7 @@ impl<'a> Tuner<'a> {
             learn(&mut known, parts.study, trial);
         }
         let running = BTreeMap::new();
+        let requests = Requests::begin(parts.store, parts.id).await?;
         Ok(Self {
             parts,
             problem,
@@ -93,6 +101,7 @@ impl<'a> Tuner<'a> {
             unfinished,
             running,
             known,
+            requests,
             spent_s,
             ending: None,
         })
@@ -101,17 +110,37 @@ impl<'a> Tuner<'a> {
     /// Runs trials until the budget is spent, nothing is left to try, or somebody asks to stop.
     pub async fn run(&mut self) -> Result<Ending, TuneError> {
         loop {
-            while self.running.len() < self.parts.evaluator.capacity() {
+            self.look_at_requests().await?;
+            while self.running.len() < self.parts.evaluator.capacity() && !self.requests.is_paused() {
                 let Some(trial) = self.next_trial() else { break };
                 self.start(trial).await?;
             }
+            if self.running.is_empty() && self.requests.is_paused() && !self.parts.interrupt.is_requested() {
+                tokio::time::sleep(POLL).await;
+                continue;
+            }
             if self.running.is_empty() {
-                return Ok(self.ending.unwrap_or(Ending::Exhausted));
+                return Ok(self.ending.unwrap_or(if self.requests.is_paused() {
+                    Ending::Interrupted
+                } else {
+                    Ending::Exhausted
+                }));
             }
             if let Some(event) = self.parts.evaluator.next_event(POLL)? {
                 self.take(event).await?;
             }
         }
+    }
+
+    async fn look_at_requests(&mut self) -> Result<(), TuneError> {
+        let TunerParts {
+            store,
+            id,
+            study,
+            interrupt,
+            ..
+        } = &self.parts;
+        Ok(self.requests.look(store, *id, &study.space, interrupt).await?)
     }
 
     /// All trials of the study, by number.
@@ -178,7 +207,8 @@ impl<'a> Tuner<'a> {
         if self.ending.is_some() {
             return None;
         }
-        let Some(params) = self.parts.sampler.ask(&self.problem, &self.history) else {
+        let asked_for = self.requests.next_setting();
+        let Some(params) = asked_for.or_else(|| self.parts.sampler.ask(&self.problem, &self.history)) else {
             self.ending = Some(Ending::Exhausted);
             return None;
         };
@@ -219,9 +249,11 @@ impl<'a> Tuner<'a> {
             .store
             .start_trial(self.parts.id, number, &trial.params, recipe)
             .await?;
+        self.requests.started(self.parts.store, number).await?;
         let running = Running {
             started: Instant::now(),
             steps: Vec::new(),
+            recorded: Instant::now(),
             inherited: Vec::new(),
         };
         self.running.insert(number, running);
@@ -312,13 +344,15 @@ impl<'a> Tuner<'a> {
     async fn take(&mut self, event: TrialEvent) -> Result<(), TuneError> {
         self.parts.observer.trial_event(&event);
         match event {
-            TrialEvent::Phase { .. } => Ok(()),
+            TrialEvent::Phase { number, phase } => {
+                Ok(self.parts.store.record_phase(self.parts.id, number, phase).await?)
+            }
             TrialEvent::Step { number, phase, step } => {
                 let Some(running) = self.running.get_mut(&number) else {
                     return Ok(());
                 };
                 running.steps.push(step_record(phase, &step));
-                if running.steps.len() >= STEPS_A_WRITE {
+                if running.steps.len() >= STEPS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
                     self.record_steps(number).await
                 } else {
                     Ok(())
@@ -343,6 +377,7 @@ impl<'a> Tuner<'a> {
             return Ok(());
         };
         let steps = std::mem::take(&mut running.steps);
+        running.recorded = Instant::now();
         Ok(self.parts.store.record_steps(self.parts.id, number, &steps).await?)
     }
 

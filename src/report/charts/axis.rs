@@ -31,8 +31,9 @@ impl Scale {
     /// A scale that takes the lowest of `values` near `from` and the highest near `to`.
     pub fn new(values: impl IntoIterator<Item = f64>, from: f64, to: f64, options: ScaleOptions<'_>) -> Self {
         let finite = values.into_iter().filter(|value| value.is_finite());
-        let (mut low, mut high) =
-            finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
+        let (mut low, mut high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+            (low.min(value), high.max(value))
+        });
         if low > high {
             (low, high) = (0.0, 1.0);
         }
@@ -42,7 +43,11 @@ impl Scale {
         }
         let (mut a, mut b) = if log { (low.ln(), high.ln()) } else { (low, high) };
         if a == b {
-            let by = if log { 0.5 } else { 0.05 * a.abs() + f64::from(u8::from(a == 0.0)) };
+            let by = if log {
+                0.5
+            } else {
+                0.05 * a.abs() + f64::from(u8::from(a == 0.0))
+            };
             (a, b) = (a - by, b + by);
         }
         let room = (b - a) * options.pad;
@@ -65,15 +70,28 @@ impl Scale {
     /// Round values inside the scale with their texts, about `count` of them.
     pub fn ticks(&self, count: usize) -> Vec<(f64, String)> {
         if self.log {
-            return log_ticks(self.low.exp(), self.high.exp(), count).into_iter().map(|tick| (tick, plain(tick))).collect();
+            return log_ticks(self.low.exp(), self.high.exp(), count)
+                .into_iter()
+                .map(|tick| (tick, plain(tick)))
+                .collect();
         }
         if !self.is_bytes {
-            return linear_ticks(self.low, self.high, count).into_iter().map(|tick| (tick, plain(tick))).collect();
+            return linear_ticks(self.low, self.high, count)
+                .into_iter()
+                .map(|tick| (tick, plain(tick)))
+                .collect();
         }
-        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B")].map(|(shift, name)| ((1u64 << shift) as f64, name));
-        let (size, name) = units.into_iter().find(|(size, _)| self.high >= *size).unwrap_or((1.0, "B"));
+        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B")]
+            .map(|(shift, name)| ((1u64 << shift) as f64, name));
+        let (size, name) = units
+            .into_iter()
+            .find(|(size, _)| self.high >= *size)
+            .unwrap_or((1.0, "B"));
         let ticks = linear_ticks(self.low / size, self.high / size, count);
-        ticks.into_iter().map(|tick| (tick * size, format!("{} {name}", plain(tick)))).collect()
+        ticks
+            .into_iter()
+            .map(|tick| (tick * size, format!("{} {name}", plain(tick))))
+            .collect()
     }
 }
 
@@ -84,11 +102,17 @@ fn linear_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
         return Vec::new();
     }
     let power = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|one| one * power).into_iter().find(|step| *step >= 0.75 * rough);
+    let step = [1.0, 2.0, 2.5, 5.0, 10.0]
+        .map(|one| one * power)
+        .into_iter()
+        .find(|step| *step >= 0.75 * rough);
     let step = step.unwrap_or(rough);
     let first = (low / step - 1e-9).ceil();
     let many = ((high / step + 1e-9).floor() - first).max(-1.0) as usize + 1;
-    (0..many.min(50)).map(|index| (first + index as f64) * step).map(|tick| if tick.abs() < 1e-9 * step { 0.0 } else { tick }).collect()
+    (0..many.min(50))
+        .map(|index| (first + index as f64) * step)
+        .map(|tick| if tick.abs() < 1e-9 * step { 0.0 } else { tick })
+        .collect()
 }
 
 fn log_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
@@ -114,10 +138,21 @@ fn plain(value: f64) -> String {
     };
     match () {
         () if value == 0.0 => "0".to_owned(),
-        () if size < 1e-3 || size >= 1e9 => format!("{value:e}").chars().take(9).collect(),
+        () if !(1e-3..1e9).contains(&size) => with_exponent(value),
         () if size >= 1e6 => format!("{}M", digits(value / 1e6)),
         () if size >= 1e4 => format!("{}k", digits(value / 1e3)),
         () => digits(value),
+    }
+}
+
+/// A number to four digits with an exponent: `2e-4`, `1.25e10`.
+fn with_exponent(value: f64) -> String {
+    let text = format!("{value:.3e}");
+    match text.split_once('e') {
+        Some((digits, exponent)) if digits.contains('.') => {
+            format!("{}e{exponent}", digits.trim_end_matches('0').trim_end_matches('.'))
+        }
+        _ => text,
     }
 }
 
@@ -155,15 +190,28 @@ mod tests {
     use super::*;
 
     fn texts(values: &[f64], options: ScaleOptions<'_>) -> Vec<String> {
-        Scale::new(values.iter().copied(), 0.0, 100.0, options).ticks(5).into_iter().map(|(_, text)| text).collect()
+        Scale::new(values.iter().copied(), 0.0, 100.0, options)
+            .ticks(5)
+            .into_iter()
+            .map(|(_, text)| text)
+            .collect()
     }
 
     #[test]
     fn ticks_are_round_in_the_unit_of_the_metric() {
-        let metric = |metric| ScaleOptions { metric, ..Default::default() };
+        let metric = |metric| ScaleOptions {
+            metric,
+            ..Default::default()
+        };
         assert_eq!(texts(&[0.0, 10.0], metric("x")), ["0", "2", "4", "6", "8", "10"]);
-        assert_eq!(texts(&[1048576.0, 5.0 * 1048576.0], metric(PEAK_MEMORY)), ["1 MiB", "2 MiB", "3 MiB", "4 MiB", "5 MiB"]);
-        let log = ScaleOptions { log: true, ..Default::default() };
+        assert_eq!(
+            texts(&[1048576.0, 5.0 * 1048576.0], metric(PEAK_MEMORY)),
+            ["1 MiB", "2 MiB", "3 MiB", "4 MiB", "5 MiB"]
+        );
+        let log = ScaleOptions {
+            log: true,
+            ..Default::default()
+        };
         assert_eq!(texts(&[1e-5, 1e-3], log), ["1e-5", "5e-5", "2e-4", "0.001"]);
     }
 

@@ -21,7 +21,11 @@ struct Row {
 pub fn step_time(view: &StudyView) -> Option<Chart> {
     let rows = view.phases.iter().map(|one| Row {
         trial: one.trial,
-        parts: one.parts.iter().map(|(name, seconds)| ((*name).to_owned(), *seconds)).collect(),
+        parts: one
+            .parts
+            .iter()
+            .map(|(name, seconds)| ((*name).to_owned(), *seconds))
+            .collect(),
     });
     stacked(view, "step-time", "Time of a step", rows.collect(), step_text)
 }
@@ -35,16 +39,26 @@ pub fn peak_memory(view: &StudyView) -> Option<Chart> {
             false => one.parts.clone(),
         },
     });
-    stacked(view, "peak-memory", "Peak memory", rows.collect(), |bytes| metric_value(PEAK_MEMORY, bytes))
+    stacked(view, "peak-memory", "Peak memory", rows.collect(), |bytes| {
+        metric_value(PEAK_MEMORY, bytes)
+    })
 }
 
 /// A chart for each objective.
 pub fn importance(view: &StudyView) -> Vec<Chart> {
-    view.importance.iter().filter(|one| !one.shares.is_empty()).map(|one| importance_chart(view, one)).collect()
+    view.importance
+        .iter()
+        .filter(|one| !one.shares.is_empty())
+        .map(|one| importance_chart(view, one))
+        .collect()
 }
 
 fn step_text(seconds: f64) -> String {
-    if seconds < 1.0 { format!("{:.1} ms", 1e3 * seconds) } else { duration(seconds) }
+    if seconds < 1.0 {
+        format!("{:.1} ms", 1e3 * seconds)
+    } else {
+        duration(seconds)
+    }
 }
 
 fn stacked(view: &StudyView, name: &str, title: &str, rows: Vec<Row>, text: impl Fn(f64) -> String) -> Option<Chart> {
@@ -67,8 +81,18 @@ fn stacked(view: &StudyView, name: &str, title: &str, rows: Vec<Row>, text: impl
             names.push(part);
         }
     }
-    let colour = |part: &str| PARTS[names.iter().position(|name| *name == part).unwrap_or(0).min(PARTS.len() - 1)];
-    let mut svg = Svg::new(WIDTH, 74.0 + LINE * shown.len() as f64, &format!("{}: {title}", view.study.name));
+    let colour = |part: &str| {
+        PARTS[names
+            .iter()
+            .position(|name| *name == part)
+            .unwrap_or(0)
+            .min(PARTS.len() - 1)]
+    };
+    let mut svg = Svg::new(
+        WIDTH,
+        74.0 + LINE * shown.len() as f64,
+        &format!("{}: {title}", view.study.name),
+    );
     svg.text(14.0, 24.0, Anchor::Start, Weight::Strong, title);
     let mut place = 14.0;
     for part in &names {
@@ -80,7 +104,13 @@ fn stacked(view: &StudyView, name: &str, title: &str, rows: Vec<Row>, text: impl
     for (index, row) in shown.iter().enumerate() {
         let y = 62.0 + LINE * index as f64;
         let star = if Some(row.trial) == best { "★ " } else { "" };
-        svg.text(left - 9.0, y + 13.0, Anchor::End, Weight::Plain, &format!("{star}trial {}", row.trial));
+        svg.text(
+            left - 9.0,
+            y + 13.0,
+            Anchor::End,
+            Weight::Plain,
+            &format!("{star}trial {}", row.trial),
+        );
         let mut from = left;
         for (part, value) in &row.parts {
             let width = value / longest * (WIDTH - left - 96.0);
@@ -100,16 +130,34 @@ fn importance_chart(view: &StudyView, importance: &ImportanceView) -> Chart {
     let label = importance.metric.replace('_', " ");
     let title = format!("{}: what decides {label}", view.study.name);
     let mut svg = Svg::new(WIDTH, 56.0 + LINE * shares.len() as f64, &title);
-    svg.text(14.0, 24.0, Anchor::Start, Weight::Strong, &format!("What decides {label}: alone (dark), with interactions (light)"));
+    svg.text(
+        14.0,
+        24.0,
+        Anchor::Start,
+        Weight::Strong,
+        &format!("What decides {label}: alone (dark), with interactions (light)"),
+    );
     let left = 196.0;
     let width = |share: f64| share.clamp(0.0, 1.0) * (WIDTH - left - 60.0);
     for (index, share) in shares.iter().enumerate() {
         let y = 42.0 + LINE * index as f64;
-        svg.text(left - 9.0, y + 13.0, Anchor::End, Weight::Plain, &short(&share.param, 24));
+        svg.text(
+            left - 9.0,
+            y + 13.0,
+            Anchor::End,
+            Weight::Plain,
+            &short(&share.param, 24),
+        );
         svg.rect(left, y, width(share.total), 18.0, PALE);
         svg.rect(left, y, width(share.first), 18.0, FRONT);
         let text = format!("{:.0}%", 100.0 * share.total);
-        svg.text(left + width(share.total) + 6.0, y + 13.0, Anchor::Start, Weight::Quiet, &text);
+        svg.text(
+            left + width(share.total) + 6.0,
+            y + 13.0,
+            Anchor::Start,
+            Weight::Quiet,
+            &text,
+        );
     }
     Chart {
         name: format!("importance-{}", file_part(&importance.metric)),

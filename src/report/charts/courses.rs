@@ -18,9 +18,17 @@ const AREA: Area = Area {
 /// Hypervolume over the time in trials.
 pub fn growth(view: &StudyView) -> Option<Chart> {
     let growth = view.growth.as_ref().filter(|growth| growth.points.len() > 1)?;
-    let zero = ScaleOptions { zero: true, ..Default::default() };
+    let zero = ScaleOptions {
+        zero: true,
+        ..Default::default()
+    };
     let minutes = |seconds: f64| seconds / 60.0;
-    let x = Scale::new(growth.points.iter().map(|point| minutes(point.elapsed_s)), AREA.left, AREA.right, zero);
+    let x = Scale::new(
+        growth.points.iter().map(|point| minutes(point.elapsed_s)),
+        AREA.left,
+        AREA.right,
+        zero,
+    );
     let y = Scale::new([0.0, 100.0], AREA.bottom, AREA.top, zero);
     let mut svg = Svg::new(WIDTH, HEIGHT, &format!("{}: how the front grew", view.study.name));
     frame(&mut svg, AREA, &x, &y, ("minutes of trials", "hypervolume (%)"));
@@ -50,15 +58,30 @@ fn curve_chart(view: &StudyView, name: &str) -> Chart {
         let trial = view.trials.iter().find(|trial| trial.number == curve.trial);
         trial.map_or(Mark::Infeasible, |trial| mark(view, trial))
     };
-    let mut curves: Vec<(Mark, &CurveView)> =
-        view.curves.iter().filter(|curve| curve.name == name).map(|curve| (of(curve), curve)).collect();
+    let mut curves: Vec<(Mark, &CurveView)> = view
+        .curves
+        .iter()
+        .filter(|curve| curve.name == name)
+        .map(|curve| (of(curve), curve))
+        .collect();
     curves.sort_by_key(|(mark, _)| *mark);
     let points = || curves.iter().flat_map(|(_, curve)| &curve.points);
     let ceiling = ceiling(points().map(|point| point.1).collect());
-    let zero = ScaleOptions { zero: true, ..Default::default() };
-    let pad = ScaleOptions { pad: 0.05, ..Default::default() };
+    let zero = ScaleOptions {
+        zero: true,
+        ..Default::default()
+    };
+    let pad = ScaleOptions {
+        pad: 0.05,
+        ..Default::default()
+    };
     let x = Scale::new(points().map(|point| point.0), AREA.left, AREA.right, zero);
-    let y = Scale::new(points().map(|point| point.1).filter(|value| *value <= ceiling), AREA.bottom, AREA.top, pad);
+    let y = Scale::new(
+        points().map(|point| point.1).filter(|value| *value <= ceiling),
+        AREA.bottom,
+        AREA.top,
+        pad,
+    );
     let mut svg = Svg::new(WIDTH, HEIGHT, &format!("{}: {name}", view.study.name));
     let over = curves.first().map_or("", |(_, curve)| curve.over);
     frame(&mut svg, AREA, &x, &y, (over, name));
@@ -73,7 +96,8 @@ fn curve_chart(view: &StudyView, name: &str) -> Chart {
         match places.as_slice() {
             [(x, y)] => svg.circle(*x, *y, 3.0, &format!(r#"fill="{stroke}" fill-opacity="{opacity}""#)),
             places => {
-                let look = format!(r#"fill="none" stroke="{stroke}" stroke-width="{width}" stroke-opacity="{opacity}""#);
+                let look =
+                    format!(r#"fill="none" stroke="{stroke}" stroke-width="{width}" stroke-opacity="{opacity}""#);
                 svg.path(places, &look);
             }
         }

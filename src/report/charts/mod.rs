@@ -36,6 +36,12 @@ pub fn charts(view: &StudyView) -> Vec<Chart> {
 
 /// A metric's name as part of a file name.
 fn file_part(name: &str) -> String {
-    let plain = |character: char| if character.is_ascii_alphanumeric() || character == '_' { character } else { '-' };
+    let plain = |character: char| {
+        if character.is_ascii_alphanumeric() || character == '_' {
+            character
+        } else {
+            '-'
+        }
+    };
     name.chars().map(plain).take(60).collect()
 }

@@ -28,12 +28,19 @@ struct Axis {
 
 /// Settings that differ, and the objectives.
 pub fn settings(view: &StudyView) -> Option<Chart> {
-    let complete: Vec<&TrialView> =
-        view.trials.iter().filter(|trial| trial.state == "complete" && !trial.params.is_empty()).collect();
+    let complete: Vec<&TrialView> = view
+        .trials
+        .iter()
+        .filter(|trial| trial.state == "complete" && !trial.params.is_empty())
+        .collect();
     if complete.is_empty() || view.objectives.is_empty() {
         return None;
     }
-    let varies = |index: &usize| complete.iter().any(|trial| trial.params[*index] != complete[0].params[*index]);
+    let varies = |index: &usize| {
+        complete
+            .iter()
+            .any(|trial| trial.params[*index] != complete[0].params[*index])
+    };
     let params: Vec<usize> = (0..view.params.len()).filter(varies).collect();
     let axes: Vec<Axis> = params
         .iter()
@@ -92,9 +99,19 @@ fn param_axis(view: &StudyView, trials: &[&TrialView], index: usize) -> Axis {
     let values = || trials.iter().map(|trial| trial.params[index].as_ref());
     let places = if axis.number {
         let numbers = values().filter_map(|value| value?.as_f64());
-        Places::Number(Scale::new(numbers, BOTTOM, TOP, ScaleOptions { log: axis.log, ..Default::default() }))
+        Places::Number(Scale::new(
+            numbers,
+            BOTTOM,
+            TOP,
+            ScaleOptions {
+                log: axis.log,
+                ..Default::default()
+            },
+        ))
     } else {
-        let mut texts: Vec<String> = values().map(|value| value.map_or_else(|| "–".to_owned(), param_value)).collect();
+        let mut texts: Vec<String> = values()
+            .map(|value| value.map_or_else(|| "–".to_owned(), param_value))
+            .collect();
         texts.sort();
         texts.dedup();
         Places::Text(texts)
@@ -109,7 +126,11 @@ fn param_axis(view: &StudyView, trials: &[&TrialView], index: usize) -> Axis {
 fn objective_axis(view: &StudyView, trials: &[&TrialView], index: usize) -> Axis {
     let objective = &view.objectives[index];
     let values = trials.iter().filter_map(|trial| trial.metrics[index]);
-    let options = ScaleOptions { metric: &objective.metric, pad: 0.02, ..Default::default() };
+    let options = ScaleOptions {
+        metric: &objective.metric,
+        pad: 0.02,
+        ..Default::default()
+    };
     Axis {
         name: objective.label.clone(),
         note: if objective.maximize { "↑ better" } else { "↓ better" },
@@ -160,10 +181,16 @@ fn draw_axis(svg: &mut Svg, axis: &Axis, x: f64) {
     svg.text(x, 40.0, Anchor::Middle, Weight::Quiet, axis.note);
     svg.line((x, TOP), (x, BOTTOM), LINE);
     let labels: Vec<(f64, String)> = match &axis.places {
-        Places::Number(scale) => scale.ticks(5).into_iter().map(|(tick, text)| (scale.place(tick), text)).collect(),
-        Places::Text(texts) => {
-            texts.iter().enumerate().map(|(position, text)| (text_place(position, texts.len()), short(text, 13))).collect()
-        }
+        Places::Number(scale) => scale
+            .ticks(5)
+            .into_iter()
+            .map(|(tick, text)| (scale.place(tick), text))
+            .collect(),
+        Places::Text(texts) => texts
+            .iter()
+            .enumerate()
+            .map(|(position, text)| (text_place(position, texts.len()), short(text, 13)))
+            .collect(),
     };
     for (y, text) in labels {
         svg.text(x + 6.0, y + 4.0, Anchor::Start, Weight::Plain, &text);

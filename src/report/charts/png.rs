@@ -42,10 +42,15 @@ pub fn png(svg: &str) -> Result<Vec<u8>, PictureError> {
     };
     let tree = Tree::from_str(svg, &options)?;
     let size = tree.size();
-    let (width, height) = ((size.width() * SCALE).ceil() as u32, (size.height() * SCALE).ceil() as u32);
+    let (width, height) = (
+        (size.width() * SCALE).ceil() as u32,
+        (size.height() * SCALE).ceil() as u32,
+    );
     let mut pixels = Pixmap::new(width, height).ok_or(PictureError::Size { width, height })?;
     resvg::render(&tree, Transform::from_scale(SCALE, SCALE), &mut pixels.as_mut());
-    pixels.encode_png().map_err(|error| PictureError::Png { reason: error.to_string() })
+    pixels.encode_png().map_err(|error| PictureError::Png {
+        reason: error.to_string(),
+    })
 }
 
 #[cfg(test)]

@@ -22,7 +22,13 @@ pub enum Mark {
 /// The mark of a trial.
 pub fn mark(view: &StudyView, trial: &TrialView) -> Mark {
     match () {
-        () if view.recommendation.as_ref().is_some_and(|one| one.trial == trial.number) => Mark::Best,
+        () if view
+            .recommendation
+            .as_ref()
+            .is_some_and(|one| one.trial == trial.number) =>
+        {
+            Mark::Best
+        }
         () if trial.front => Mark::Front,
         () if trial.feasible => Mark::Beaten,
         () => Mark::Infeasible,
@@ -48,20 +54,54 @@ fn pair(view: &StudyView, xi: usize, yi: usize) -> Option<Chart> {
         return None;
     }
     points.sort_by_key(|(mark, _, _)| *mark);
-    let title = format!("{}: {} against {}", view.study.name, y_objective.label, x_objective.label);
+    let title = format!(
+        "{}: {} against {}",
+        view.study.name, y_objective.label, x_objective.label
+    );
     let mut svg = Svg::new(WIDTH, HEIGHT, &title);
-    let area = Area { left: 78.0, right: WIDTH - 18.0, top: 64.0, bottom: HEIGHT - 52.0 };
-    let options = |metric| ScaleOptions { metric, pad: 0.05, ..Default::default() };
-    let x = Scale::new(points.iter().map(|point| point.1), area.left, area.right, options(&x_objective.metric));
-    let y = Scale::new(points.iter().map(|point| point.2), area.bottom, area.top, options(&y_objective.metric));
+    let area = Area {
+        left: 78.0,
+        right: WIDTH - 18.0,
+        top: 64.0,
+        bottom: HEIGHT - 52.0,
+    };
+    let options = |metric| ScaleOptions {
+        metric,
+        pad: 0.05,
+        ..Default::default()
+    };
+    let x = Scale::new(
+        points.iter().map(|point| point.1),
+        area.left,
+        area.right,
+        options(&x_objective.metric),
+    );
+    let y = Scale::new(
+        points.iter().map(|point| point.2),
+        area.bottom,
+        area.top,
+        options(&y_objective.metric),
+    );
     legend(&mut svg, view);
-    let better = |one: &ObjectiveView, up: &str, down: &str| format!("{} {} better", one.label, if one.maximize { up } else { down });
-    frame(&mut svg, area, &x, &y, (&better(x_objective, "→", "←"), &better(y_objective, "↑", "↓")));
+    let better = |one: &ObjectiveView, up: &str, down: &str| {
+        format!("{} {} better", one.label, if one.maximize { up } else { down })
+    };
+    frame(
+        &mut svg,
+        area,
+        &x,
+        &y,
+        (&better(x_objective, "→", "←"), &better(y_objective, "↑", "↓")),
+    );
     for (mark, px, py) in points {
         draw_mark(&mut svg, mark, x.place(px), y.place(py));
     }
     Some(Chart {
-        name: format!("front-{}-{}", file_part(&x_objective.metric), file_part(&y_objective.metric)),
+        name: format!(
+            "front-{}-{}",
+            file_part(&x_objective.metric),
+            file_part(&y_objective.metric)
+        ),
         svg: svg.finish(),
     })
 }
@@ -70,7 +110,12 @@ fn draw_mark(svg: &mut Svg, mark: Mark, x: f64, y: f64) {
     match mark {
         Mark::Best => svg.star(x, y, 10.0),
         Mark::Front => svg.circle(x, y, 5.0, &format!(r##"fill="{FRONT}" stroke="#ffffff""##)),
-        Mark::Beaten => svg.circle(x, y, 3.2, &format!(r#"fill="none" stroke="{OTHER}" stroke-width="1.4""#)),
+        Mark::Beaten => svg.circle(
+            x,
+            y,
+            3.2,
+            &format!(r#"fill="none" stroke="{OTHER}" stroke-width="1.4""#),
+        ),
         Mark::Infeasible => {
             let look = format!(r#"fill="none" stroke="{OTHER}" stroke-width="1.4" stroke-dasharray="2 1.6""#);
             svg.circle(x, y, 3.2, &look);
@@ -79,7 +124,10 @@ fn draw_mark(svg: &mut Svg, mark: Mark, x: f64, y: f64) {
 }
 
 fn legend(svg: &mut Svg, view: &StudyView) {
-    let infeasible = view.trials.iter().any(|trial| trial.state == "complete" && !trial.feasible);
+    let infeasible = view
+        .trials
+        .iter()
+        .any(|trial| trial.state == "complete" && !trial.feasible);
     let entries = [
         (Mark::Best, "recommended", view.recommendation.is_some(), 112.0),
         (Mark::Front, "on the front", true, 106.0),

@@ -73,13 +73,17 @@ impl Svg {
     /// A straight line.
     pub fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str) {
         let (x1, y1, x2, y2) = (px(from.0), px(from.1), px(to.0), px(to.1));
-        self.push(format_args!(r#"<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{stroke}"/>"#));
+        self.push(format_args!(
+            r#"<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{stroke}"/>"#
+        ));
     }
 
     /// A filled rectangle.
     pub fn rect(&mut self, x: f64, y: f64, width: f64, height: f64, fill: &str) {
         let (x, y, width, height) = (px(x), px(y), px(width.max(0.0)), px(height.max(0.0)));
-        self.push(format_args!(r#"<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{fill}"/>"#));
+        self.push(format_args!(
+            r#"<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{fill}"/>"#
+        ));
     }
 
     /// A line through points; `look` has its attributes.
@@ -93,7 +97,12 @@ impl Svg {
 
     /// A disc or ring.
     pub fn circle(&mut self, x: f64, y: f64, radius: f64, look: &str) {
-        self.push(format_args!(r#"<circle cx="{}" cy="{}" r="{}" {look}/>"#, px(x), px(y), px(radius)));
+        self.push(format_args!(
+            r#"<circle cx="{}" cy="{}" r="{}" {look}/>"#,
+            px(x),
+            px(y),
+            px(radius)
+        ));
     }
 
     /// A five-pointed star.
@@ -104,7 +113,10 @@ impl Svg {
             (x + length * angle.cos(), y + length * angle.sin())
         };
         let corners: Vec<(f64, f64)> = (0..10).map(corner).collect();
-        self.path(&corners, &format!(r##"fill="{BEST}" stroke="#ffffff" stroke-width="1.2""##));
+        self.path(
+            &corners,
+            &format!(r##"fill="{BEST}" stroke="#ffffff" stroke-width="1.2""##),
+        );
     }
 
     /// The picture as a file.
@@ -167,6 +179,9 @@ mod tests {
         let mut svg = Svg::new(10.0, 10.0, "</title><script>alert(1)</script>");
         svg.text(0.0, 0.0, Anchor::Start, Weight::Plain, "\"><script>\u{1b}&");
         let text = svg.finish();
-        assert!(!text.contains("<script") && text.contains("&quot;&gt;&lt;script&gt;\u{fffd}&amp;"), "{text}");
+        assert!(
+            !text.contains("<script") && text.contains("&quot;&gt;&lt;script&gt;\u{fffd}&amp;"),
+            "{text}"
+        );
     }
 }

@@ -32,7 +32,9 @@ pub fn plot(
     let points: Vec<(f64, f64, Cell)> = trials
         .iter()
         .filter_map(|trial| {
-            let TrialState::Complete { metrics } = &trial.state else { return None };
+            let TrialState::Complete { metrics } = &trial.state else {
+                return None;
+            };
             let cell = match () {
                 () if recommended == Some(trial.number) => Cell::Best,
                 () if front.contains(&trial.number) => Cell::Front,
@@ -44,10 +46,17 @@ pub fn plot(
     if points.is_empty() {
         return None;
     }
-    let (x_span, y_span) = (span(points.iter().map(|point| point.0)), span(points.iter().map(|point| point.1)));
+    let (x_span, y_span) = (
+        span(points.iter().map(|point| point.0)),
+        span(points.iter().map(|point| point.1)),
+    );
     let labels = [y_span.1, y_span.0].map(|value| metric_value(&y.metric, value));
     let margin = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0) + 1;
-    let columns = width.unwrap_or(WIDEST).min(WIDEST).saturating_sub(margin + 1).max(NARROWEST);
+    let columns = width
+        .unwrap_or(WIDEST)
+        .min(WIDEST)
+        .saturating_sub(margin + 1)
+        .max(NARROWEST);
     let mut cells = vec![vec![Cell::Empty; columns]; ROWS];
     for (px, py, cell) in points {
         let column = place(px, x_span, columns);
@@ -81,14 +90,22 @@ fn drawn(cells: &[Vec<Cell>], margin: usize, labels: &[String; 2], y_name: &str,
     for line in x_axis.lines() {
         text.push_str(&format!("{:margin$} {line}\n", ""));
     }
-    text.push_str(&format!("{:margin$} ★ recommended  ● on the front  · beaten by another\n", ""));
+    text.push_str(&format!(
+        "{:margin$} ★ recommended  ● on the front  · beaten by another\n",
+        ""
+    ));
     text
 }
 
 /// Both ends of the axis, and its name on the right.
 fn x_axis(objective: &Objective, span: (f64, f64), columns: usize) -> String {
-    let (low, high) = (metric_value(&objective.metric, span.0), metric_value(&objective.metric, span.1));
-    let gap = columns.saturating_sub(low.chars().count() + high.chars().count()).max(1);
+    let (low, high) = (
+        metric_value(&objective.metric, span.0),
+        metric_value(&objective.metric, span.1),
+    );
+    let gap = columns
+        .saturating_sub(low.chars().count() + high.chars().count())
+        .max(1);
     format!("{low}{}{high}\n{:>columns$}", " ".repeat(gap), named(objective))
 }
 
@@ -101,13 +118,19 @@ fn named(objective: &Objective) -> String {
 }
 
 fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
-    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+        (low.min(value), high.max(value))
+    })
 }
 
 /// Which of `count` cells a value falls into; the middle one where all values are the same.
 fn place(value: f64, (low, high): (f64, f64), count: usize) -> usize {
     let share = (value - low) / (high - low);
-    if share.is_finite() { (share * (count - 1) as f64).round() as usize } else { (count - 1) / 2 }
+    if share.is_finite() {
+        (share * (count - 1) as f64).round() as usize
+    } else {
+        (count - 1) / 2
+    }
 }
 
 #[cfg(test)]
@@ -127,17 +150,39 @@ mod tests {
 
     #[test]
     fn the_plot_marks_front_and_recommendation() {
-        let trials = [trial(0, 1000.0, 2.0), trial(1, 3000.0, 2.5), trial(2, 2000.0, 2.1), trial(3, 1500.0, 3.0)];
+        let trials = [
+            trial(0, 1000.0, 2.0),
+            trial(1, 3000.0, 2.5),
+            trial(2, 2000.0, 2.1),
+            trial(3, 1500.0, 3.0),
+        ];
         let front = [TrialNumber(0), TrialNumber(1), TrialNumber(2)];
         let objectives = (&Objective::new(THROUGHPUT), &Objective::new(LOSS));
         let plot = plot(objectives, &trials, &front, Some(TrialNumber(2)), Some(40)).unwrap();
-        insta::assert_snapshot!(plot);
+        let lines: Vec<&str> = plot.lines().collect();
+        assert_eq!(lines[0], "loss (less is better)");
+        assert!(
+            lines[1].starts_with("3.0000 ┤") && lines[16].starts_with("2.0000 ┤●"),
+            "{plot}"
+        );
+        let count = |mark: char| {
+            lines[1..17]
+                .iter()
+                .map(|line| line.matches(mark).count())
+                .sum::<usize>()
+        };
+        assert_eq!((count('★'), count('●'), count('·')), (1, 2, 1), "{plot}");
+        assert!(plot.contains("tokens/s (more is better)") && lines.iter().all(|line| line.chars().count() <= 60));
     }
 
     #[test]
     fn one_trial_stands_in_the_middle_and_none_draws_nothing() {
         let objectives = (&Objective::new(THROUGHPUT), &Objective::new(LOSS));
-        assert!(plot(objectives, &[trial(0, 5.0, 1.0)], &[], None, Some(5)).unwrap().contains('·'));
+        assert!(
+            plot(objectives, &[trial(0, 5.0, 1.0)], &[], None, Some(5))
+                .unwrap()
+                .contains('·')
+        );
         assert_eq!(plot(objectives, &[], &[], None, None), None);
     }
 }

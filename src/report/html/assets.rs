@@ -45,7 +45,11 @@ pub const LIVE_ASSETS: [Asset; 1] = [script!("live.js")];
 
 /// The asset of this name.
 pub fn asset(name: &str) -> Option<Asset> {
-    PAGE_SCRIPTS.into_iter().chain(LIVE_ASSETS).chain([STYLE]).find(|asset| asset.name == name)
+    PAGE_SCRIPTS
+        .into_iter()
+        .chain(LIVE_ASSETS)
+        .chain([STYLE])
+        .find(|asset| asset.name == name)
 }
 
 #[cfg(test)]
@@ -57,7 +61,16 @@ mod tests {
         for asset in PAGE_SCRIPTS.into_iter().chain(LIVE_ASSETS).chain([STYLE]) {
             // The name of a namespace is no address.
             let text = asset.text.replace("http://www.w3.org/", "");
-            for word in ["http://", "https://", "</script", "</style", "@import", "url(", "innerHTML", "eval("] {
+            for word in [
+                "http://",
+                "https://",
+                "</script",
+                "</style",
+                "@import",
+                "url(",
+                "innerHTML",
+                "eval(",
+            ] {
                 assert!(!text.contains(word), "{} has {word}", asset.name);
             }
         }

@@ -18,8 +18,12 @@ const CURVE_POINTS: usize = 60_000;
 /// Points of one curve: more than a screen shows, and enough to see its shape.
 const POINTS_A_CURVE: std::ops::RangeInclusive<usize> = 16..=300;
 /// Parts of a step, by the metric that tells each.
-const STEP_PARTS: [(&str, &str); 4] =
-    [("data", "data_s"), ("forward", "forward_s"), ("backward", "backward_s"), ("optimizer", "optimizer_s")];
+const STEP_PARTS: [(&str, &str); 4] = [
+    ("data", "data_s"),
+    ("forward", "forward_s"),
+    ("backward", "backward_s"),
+    ("optimizer", "optimizer_s"),
+];
 
 impl StudyView {
     /// Puts together what a page shows.
@@ -29,7 +33,11 @@ impl StudyView {
         let counts = Counts::of(&input.trials);
         Self {
             study: head(input),
-            objectives: input.objectives.iter().map(|one| objective(&one.metric, one.direction)).collect(),
+            objectives: input
+                .objectives
+                .iter()
+                .map(|one| objective(&one.metric, one.direction))
+                .collect(),
             constraints: input.constraints.iter().map(constraint_text).collect(),
             counts_text: counts.to_text(),
             counts,
@@ -38,7 +46,11 @@ impl StudyView {
             metrics,
             growth: growth(&input.objectives, &input.constraints, &input.trials, &input.timings),
             curves: curves(&input.courses),
-            phases: input.trials.iter().filter_map(|trial| phases(trial, &input.courses)).collect(),
+            phases: input
+                .trials
+                .iter()
+                .filter_map(|trial| phases(trial, &input.courses))
+                .collect(),
             memory: input.trials.iter().filter_map(|trial| memory(trial, input)).collect(),
             importance: input.importance.clone(),
             predictions: predictions(input),
@@ -112,7 +124,11 @@ fn axis(name: &str, trials: &[Trial]) -> AxisView {
 
 fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> Vec<TrialView> {
     let front: BTreeSet<TrialNumber> = input.front.iter().copied().collect();
-    let wall: HashMap<u64, f64> = input.timings.iter().map(|timing| (timing.number, timing.wall_s)).collect();
+    let wall: HashMap<u64, f64> = input
+        .timings
+        .iter()
+        .map(|timing| (timing.number, timing.wall_s))
+        .collect();
     let mut inherited: HashMap<u64, Vec<(String, u64)>> = HashMap::new();
     for (trial, part, source) in &input.inherited {
         inherited.entry(trial.0).or_default().push((part.clone(), source.0));
@@ -152,9 +168,18 @@ fn outcome(state: &TrialState) -> (String, Option<String>) {
 fn failure_text(reason: &FailReason) -> Option<String> {
     let bytes = |bytes: u64| metric_value(PEAK_MEMORY, bytes as f64);
     match reason {
-        FailReason::OutOfMemory { phase, in_use_bytes, requested_bytes, limit_bytes } => {
+        FailReason::OutOfMemory {
+            phase,
+            in_use_bytes,
+            requested_bytes,
+            limit_bytes,
+        } => {
             let mut text = format!("in phase {}", phase.name());
-            for (value, what) in [(in_use_bytes, "in use"), (requested_bytes, "asked for"), (limit_bytes, "allowed")] {
+            for (value, what) in [
+                (in_use_bytes, "in use"),
+                (requested_bytes, "asked for"),
+                (limit_bytes, "allowed"),
+            ] {
                 if let Some(value) = value {
                     text.push_str(&format!(", {} {what}", bytes(*value)));
                 }
@@ -193,14 +218,37 @@ fn phases(trial: &Trial, courses: &[Course]) -> Option<PhaseView> {
     let metrics = trial.state.metrics();
     let measured = |name: &str| metrics.and_then(|metrics| metrics.value(name));
     if let Some(step_s) = measured("step_s") {
-        let parts = STEP_PARTS.iter().map(|(part, name)| (*part, measured(name).unwrap_or(0.0)));
-        return Some(phase_view(trial, "profile", measured("measured_steps").unwrap_or(0.0) as u64, parts, step_s));
+        let parts = STEP_PARTS
+            .iter()
+            .map(|(part, name)| (*part, measured(name).unwrap_or(0.0)));
+        return Some(phase_view(
+            trial,
+            "profile",
+            measured("measured_steps").unwrap_or(0.0) as u64,
+            parts,
+            step_s,
+        ));
     }
     let course = courses.iter().find(|course| course.number == trial.number.0)?;
-    let longest = course.phases.iter().max_by_key(|phase| phase.steps).filter(|phase| phase.steps > 0)?;
-    let PhaseTimes { phase, steps, data_s, forward_s, backward_s, optimizer_s, total_s } = *longest;
+    let longest = course
+        .phases
+        .iter()
+        .max_by_key(|phase| phase.steps)
+        .filter(|phase| phase.steps > 0)?;
+    let PhaseTimes {
+        phase,
+        steps,
+        data_s,
+        forward_s,
+        backward_s,
+        optimizer_s,
+        total_s,
+    } = *longest;
     let mean = |seconds: f64| seconds / steps as f64;
-    let parts = STEP_PARTS.iter().map(|(part, _)| *part).zip([data_s, forward_s, backward_s, optimizer_s].map(mean));
+    let parts = STEP_PARTS
+        .iter()
+        .map(|(part, _)| *part)
+        .zip([data_s, forward_s, backward_s, optimizer_s].map(mean));
     Some(phase_view(trial, phase.name(), steps, parts, mean(total_s)))
 }
 
@@ -216,7 +264,12 @@ fn phase_view(
     if rest > 0.0 {
         parts.push(("other", rounded(rest)));
     }
-    PhaseView { trial: trial.number.0, phase, steps, parts }
+    PhaseView {
+        trial: trial.number.0,
+        phase,
+        steps,
+        parts,
+    }
 }
 
 fn memory(trial: &Trial, input: &PageInput) -> Option<MemoryView> {
@@ -242,14 +295,23 @@ fn memory(trial: &Trial, input: &PageInput) -> Option<MemoryView> {
 }
 
 fn predictions(input: &PageInput) -> Vec<PredictionView> {
-    let measured: HashMap<u64, &Metrics> =
-        input.trials.iter().filter_map(|trial| Some((trial.number.0, trial.state.metrics()?))).collect();
+    let measured: HashMap<u64, &Metrics> = input
+        .trials
+        .iter()
+        .filter_map(|trial| Some((trial.number.0, trial.state.metrics()?)))
+        .collect();
     let mut by_metric: BTreeMap<&str, Vec<(u64, f64, f64)>> = BTreeMap::new();
     for one in &input.predictions {
-        let Some(value) = measured.get(&one.number.0).and_then(|metrics| metrics.value(&one.metric)) else {
+        let Some(value) = measured
+            .get(&one.number.0)
+            .and_then(|metrics| metrics.value(&one.metric))
+        else {
             continue;
         };
-        by_metric.entry(&one.metric).or_default().push((one.number.0, rounded(one.value), rounded(value)));
+        by_metric
+            .entry(&one.metric)
+            .or_default()
+            .push((one.number.0, rounded(one.value), rounded(value)));
     }
     let view = |(metric, points): (&str, Vec<_>)| PredictionView {
         metric: metric.to_owned(),
@@ -320,16 +382,31 @@ mod tests {
             requested_bytes: None,
             limit_bytes: None,
         };
-        let pruned = TrialState::Pruned { at_step: 7, rule: "median".into(), metrics: Metrics::default() };
+        let pruned = TrialState::Pruned {
+            at_step: 7,
+            rule: "median".into(),
+            metrics: Metrics::default(),
+        };
         PageInput {
             study: "a study".into(),
             objectives: [THROUGHPUT, PEAK_MEMORY, LOSS].map(Objective::new).to_vec(),
             trials: vec![
                 trial(0, 4, TrialState::Complete { metrics: measured }),
-                trial(1, 64, TrialState::Failed { reason, metrics: Metrics::default() }),
+                trial(
+                    1,
+                    64,
+                    TrialState::Failed {
+                        reason,
+                        metrics: Metrics::default(),
+                    },
+                ),
                 trial(2, 8, pruned),
             ],
-            timings: vec![Timing { number: 0, ended_at: "2026".into(), wall_s: 3.0 }],
+            timings: vec![Timing {
+                number: 0,
+                ended_at: "2026".into(),
+                wall_s: 3.0,
+            }],
             front: vec![TrialNumber(0)],
             courses: vec![Course {
                 number: 2,
@@ -338,9 +415,19 @@ mod tests {
                     over: "tokens",
                     points: vec![(1.0, 3.0), (2.0, f64::NAN), (3.0, 2.0)],
                 }],
-                phases: vec![PhaseTimes { phase: Phase::Train, steps: 4, forward_s: 2.0, total_s: 4.0, ..Default::default() }],
+                phases: vec![PhaseTimes {
+                    phase: Phase::Train,
+                    steps: 4,
+                    forward_s: 2.0,
+                    total_s: 4.0,
+                    ..Default::default()
+                }],
             }],
-            predictions: vec![Prediction { number: TrialNumber(0), metric: PEAK_MEMORY.into(), value: 90.0 }],
+            predictions: vec![Prediction {
+                number: TrialNumber(0),
+                metric: PEAK_MEMORY.into(),
+                value: 90.0,
+            }],
             ..PageInput::default()
         }
     }
@@ -350,7 +437,10 @@ mod tests {
         let view = StudyView::new(&input());
         let outcomes: Vec<&str> = view.trials.iter().map(|trial| trial.outcome.as_str()).collect();
         assert_eq!(outcomes, ["complete", "out_of_memory", "pruned at step 7 (median)"]);
-        assert_eq!(view.trials[1].detail.as_deref(), Some("in phase train, 1.00 GiB in use"));
+        assert_eq!(
+            view.trials[1].detail.as_deref(),
+            Some("in phase train, 1.00 GiB in use")
+        );
         assert!(view.trials[0].front && view.trials[0].feasible && !view.trials[2].feasible);
         assert_eq!(view.trials[0].metrics[0], Some(1234.568));
         assert!(view.params[0].log, "ranks double");
@@ -362,9 +452,15 @@ mod tests {
         let step: f64 = view.phases[0].parts.iter().map(|(_, seconds)| seconds).sum();
         assert_eq!((step, view.phases[0].parts[4]), (1.0, ("other", 0.25)));
         assert_eq!(view.phases[1].parts[1], ("forward", 0.5), "mean of the recorded steps");
-        assert_eq!(view.memory[0].parts, [("base model".to_owned(), 60.0), ("training".to_owned(), 40.0)]);
+        assert_eq!(
+            view.memory[0].parts,
+            [("base model".to_owned(), 60.0), ("training".to_owned(), 40.0)]
+        );
         let mut input = input();
-        input.memory = vec![MemoryParts { number: 0, parts: vec![("weights".into(), 60.0), ("logits".into(), 30.0)] }];
+        input.memory = vec![MemoryParts {
+            number: 0,
+            parts: vec![("weights".into(), 60.0), ("logits".into(), 30.0)],
+        }];
         assert_eq!(StudyView::new(&input).memory[0].parts[2], ("rest".to_owned(), 10.0));
     }
 

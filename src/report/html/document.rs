@@ -41,6 +41,8 @@ struct Shown<'a> {
     recommendation: &'a Option<RecommendationView>,
     settings: Vec<(String, String)>,
     front: Vec<FrontRow>,
+    /// Other studies: name, and name as a query has it.
+    others: Vec<(String, String)>,
 }
 
 /// A row of the front as text.
@@ -60,18 +62,18 @@ struct FrontRow {
 /// # Errors
 /// Never in practice: every value has a JSON form, and the template is part of the program.
 pub fn document(view: &StudyView) -> Result<String, DocumentError> {
-    render(view, Page::File)
+    render(view, Page::File, &[])
 }
 
-/// The study as the page that the dashboard serves.
+/// The study as the page that the dashboard serves, with links to the database's other studies.
 ///
 /// # Errors
 /// As [`document`].
-pub fn live_document(view: &StudyView) -> Result<String, DocumentError> {
-    render(view, Page::Live)
+pub fn live_document(view: &StudyView, studies: &[String]) -> Result<String, DocumentError> {
+    render(view, Page::Live, studies)
 }
 
-fn render(view: &StudyView, page: Page) -> Result<String, DocumentError> {
+fn render(view: &StudyView, page: Page, studies: &[String]) -> Result<String, DocumentError> {
     let script: String = PAGE_SCRIPTS.iter().map(|asset| asset.text).collect();
     let policy = format!(
         "default-src 'none'; script-src {}; style-src {}; img-src data:; base-uri 'none'; form-action 'none'",
@@ -87,6 +89,11 @@ fn render(view: &StudyView, page: Page) -> Result<String, DocumentError> {
         recommendation: &view.recommendation,
         settings: settings(view),
         front: front_rows(view),
+        others: studies
+            .iter()
+            .filter(|name| **name != view.study.name)
+            .map(|name| (name.clone(), in_query(name)))
+            .collect(),
     };
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
@@ -103,6 +110,15 @@ fn render(view: &StudyView, page: Page) -> Result<String, DocumentError> {
         },
     )?;
     Ok(page)
+}
+
+/// Text as the value of a query: all but letters, digits and four signs as `%XX` (RFC 3986, section 2.3).
+fn in_query(text: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
+    };
+    text.bytes().map(byte).collect()
 }
 
 /// The front, best in the first objective first.
@@ -128,7 +144,11 @@ fn front_rows(view: &StudyView) -> Vec<FrontRow> {
             .take(count)
             .map(|(name, value)| value.map_or_else(dash, |value| metric_value(name, value)))
             .collect(),
-        params: trial.params.iter().map(|value| value.as_ref().map_or_else(dash, param_value)).collect(),
+        params: trial
+            .params
+            .iter()
+            .map(|value| value.as_ref().map_or_else(dash, param_value))
+            .collect(),
     };
     trials.iter().map(row).collect()
 }
@@ -136,5 +156,31 @@ fn front_rows(view: &StudyView) -> Vec<FrontRow> {
 /// The recommended params as text.
 fn settings(view: &StudyView) -> Vec<(String, String)> {
     let settings = view.recommendation.iter().flat_map(|one| &one.settings);
-    settings.map(|(name, value)| (name.clone(), param_value(value))).collect()
+    settings
+        .map(|(name, value)| (name.clone(), param_value(value)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::html::PageInput;
+
+    #[test]
+    fn a_page_of_an_empty_study_says_what_it_is() {
+        let view = StudyView::new(&PageInput {
+            study: "new <b>".to_owned(),
+            ..PageInput::default()
+        });
+        let page = document(&view).unwrap();
+        assert!(page.contains("<title>new &lt;b&gt; · peft-tune</title>"), "{page}");
+        assert!(page.contains("no trials"));
+    }
+
+    #[test]
+    fn links_to_other_studies_are_whole() {
+        let view = StudyView::new(&PageInput::default());
+        let page = live_document(&view, &["a&b \"é".to_owned()]).unwrap();
+        assert!(page.contains("?study=a%26b%20%22%C3%A9"), "no link");
+    }
 }

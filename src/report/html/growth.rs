@@ -64,7 +64,11 @@ pub fn growth(
         });
     }
     Some(Growth {
-        reference: objectives.iter().zip(&reference).map(|(one, value)| one.minimised(*value)).collect(),
+        reference: objectives
+            .iter()
+            .zip(&reference)
+            .map(|(one, value)| one.minimised(*value))
+            .collect(),
         points,
     })
 }
@@ -72,16 +76,27 @@ pub fn growth(
 /// Volume between the best value of each objective and the reference point.
 fn box_volume(values: &[Vec<f64>], reference: &[f64]) -> f64 {
     let side = |(objective, limit): (usize, &f64)| {
-        let best = values.iter().map(|point| point[objective]).fold(f64::INFINITY, f64::min);
+        let best = values
+            .iter()
+            .map(|point| point[objective])
+            .fold(f64::INFINITY, f64::min);
         limit - best
     };
-    reference.iter().enumerate().map(side).map(|side| side.max(0.0)).product()
+    reference
+        .iter()
+        .enumerate()
+        .map(side)
+        .map(|side| side.max(0.0))
+        .product()
 }
 
 /// Whether a point lies inside the reference point and no point of the front is at least as good everywhere.
 fn adds(point: &[f64], front: &[Vec<f64>], reference: &[f64]) -> bool {
     let inside = point.iter().zip(reference).all(|(value, limit)| value < limit);
-    inside && !front.iter().any(|other| other.iter().zip(point).all(|(old, new)| old <= new))
+    inside
+        && !front
+            .iter()
+            .any(|other| other.iter().zip(point).all(|(old, new)| old <= new))
 }
 
 /// Ended trials in the order in which they ended.
@@ -120,7 +135,11 @@ mod tests {
     fn the_share_grows_only_where_the_front_does() {
         let (objectives, trials, timings) = study(&[(10.0, 3.0), (5.0, 3.5), (20.0, 2.0), (1.0, 3.0)]);
         let growth = growth(&objectives, &[], &trials, &timings).unwrap();
-        let seen: Vec<_> = growth.points.iter().map(|point| (point.trial, point.elapsed_s)).collect();
+        let seen: Vec<_> = growth
+            .points
+            .iter()
+            .map(|point| (point.trial, point.elapsed_s))
+            .collect();
         assert_eq!(seen, [(0, 2.0), (2, 6.0), (3, 8.0)]);
         // Box: 20 tokens/s by 2 nats; the first front holds 10 by 1 of it.
         let shares: Vec<f64> = growth.points.iter().map(|point| point.share).collect();

@@ -13,8 +13,14 @@ pub fn thinned(points: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
     for index in 0..most - 2 {
         let here = &points[bucket(index)..bucket(index + 1)];
         let next = &points[bucket(index + 1)..(bucket(index + 2)).min(points.len())];
-        let next = if next.is_empty() { &points[points.len() - 1..] } else { next };
-        let mean = next.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
+        let next = if next.is_empty() {
+            &points[points.len() - 1..]
+        } else {
+            next
+        };
+        let mean = next
+            .iter()
+            .fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
         let mean = (mean.0 / next.len() as f64, mean.1 / next.len() as f64);
         let last = kept[kept.len() - 1];
         let area = |point: &(f64, f64)| {

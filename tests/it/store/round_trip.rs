@@ -311,7 +311,10 @@ async fn requests_wait_until_they_are_settled() {
     assert_eq!(waiting.iter().map(|one| one.id).collect::<Vec<_>>(), [pause, setting]);
     assert_eq!(waiting[1].request, enqueue);
     let refused = RequestOutcome::Refused { why: "rank".into() };
-    store.settle_request(pause, &RequestOutcome::Done { trial: None }).await.unwrap();
+    store
+        .settle_request(pause, &RequestOutcome::Done { trial: None })
+        .await
+        .unwrap();
     store.settle_request(setting, &refused).await.unwrap();
     assert!(store.waiting_requests(study.id).await.unwrap().is_empty());
     assert_eq!(store.request_outcome(setting).await.unwrap(), Some(refused));

@@ -29,7 +29,7 @@
 
   // A scale from values to [from, to]; `pad` leaves a share of the span free at both ends.
   PT.scale = (values, from, to, options) => {
-    const { log = false, pad = 0.05, name = "", ticks: count = 5, zero = false } = options || {};
+    const { log = false, pad = 0.05, name = "", ticks: count = 5, zero = false, time = false } = options || {};
     const known = values.filter((value) => Number.isFinite(value));
     let low = known.length ? known.reduce((a, b) => Math.min(a, b)) : 0, high = known.length ? known.reduce((a, b) => Math.max(a, b)) : 1;
     const useLog = log && low > 0;
@@ -45,6 +45,10 @@
       scale.ticks = [...new Set(known)].sort((x, y) => x - y);
     } else if (useLog) {
       scale.ticks = logarithmic(first, last, count);
+    } else if (time) {
+      const step = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400].find((one) => (last - first) / one <= count) || 86400 * Math.ceil((last - first) / 86400 / count);
+      scale.ticks = Array.from({ length: Math.floor(last / step) + 1 }, (_, index) => index * step);
+      scale.text = (tick) => (tick === 0 ? "0" : tick < 60 ? `${tick} s` : tick < 3600 ? (tick % 60 ? `${Math.floor(tick / 60)}m ${tick % 60}s` : `${tick / 60} min`) : tick % 3600 ? `${Math.floor(tick / 3600)}h ${Math.round(tick / 60) % 60}m` : `${tick / 3600} h`);
     } else if (PT.isBytes(name)) {
       const unit = [2 ** 40, 2 ** 30, 2 ** 20, 1024, 1].find((size) => last >= size) || 1;
       scale.ticks = linear(first / unit, last / unit, count).map((tick) => tick * unit);

@@ -18,7 +18,7 @@
       const [ct, st, ci, si] = [Math.cos(turn), Math.sin(turn), Math.cos(tilt), Math.sin(tilt)];
       const project = ([a, b, c]) => {
         const x = a * ct - b * st, depth = a * st + b * ct;
-        return [width / 2 + x * size * 1.25, height / 2 - (c * ci + depth * si * 0.9) * size, depth * ci - c * si];
+        return [width / 2 + x * size * 1.25, height * 0.46 - (c * ci + depth * si * 0.9) * size, depth * ci - c * si];
       };
       svg = PT.chart(width, height, `${axes.map((one) => one.label).join(", ")} in three dimensions`);
       svg.classList.add("spin");
@@ -33,19 +33,22 @@
       axes.forEach((one, axis) => {
         const upright = axis === 2;
         const edge = near(axis).filter((point) => upright || point[2] === -1).sort((a, b) => (upright ? project(a)[0] - project(b)[0] : project(a)[2] - project(b)[2]))[0];
-        const out = (point) => { const [x, y] = project(point), [cx, cy] = [width / 2, height / 2], length = Math.hypot(x - cx, y - cy) || 1; return (by) => [x + ((x - cx) / length) * by, y + ((y - cy) / length) * by * (upright ? 0 : 1) + (upright ? 4 : 5)]; };
+        const out = (point) => { const [x, y] = project(point), [cx, cy] = [width / 2, height * 0.46], length = Math.hypot(x - cx, y - cy) || 1; return (by) => [x + ((x - cx) / length) * by, y + ((y - cy) / length) * by * (upright ? 0 : 1) + (upright ? 4 : 5)]; };
         for (const tick of scales[axis].ticks) {
           const place = [...edge]; place[axis] = scales[axis](tick);
-          if (Math.abs(place[axis]) > 1.001) continue;
+          // The corners belong to two axes: a tick there would stand on another.
+          if (Math.abs(place[axis]) > 0.8) continue;
           const [x, y] = out(place)(16);
           svg.append(s("text", { x, y, "text-anchor": upright ? "end" : "middle" }, scales[axis].text(tick)));
         }
         const [x, y] = upright ? [project([edge[0], edge[1], 1])[0], project([edge[0], edge[1], 1])[1] - 12] : out(edge)(38);
         const anchor = upright ? "middle" : x < width * 0.4 ? "end" : x > width * 0.6 ? "start" : "middle";
-        svg.append(s("text", { class: "name", x: Math.min(Math.max(x, upright ? 50 : 8), width - 8), y, "text-anchor": anchor }, one.label));
+        const half = one.label.length * 3.7, free = { start: [4, width - 2 * half], end: [2 * half, width - 4], middle: [half, width - half] }[anchor];
+        svg.append(s("text", { class: "name", x: Math.min(Math.max(x, free[0]), free[1]), y, "text-anchor": anchor }, one.label));
       });
       const placed = trials.map((trial) => { const at = axes.map((_, index) => scales[index](trial.metrics[index])); return { trial, at, on: project(at) }; });
-      placed.sort((a, b) => b.on[2] - a.on[2]);
+      const last = (one) => (PT.kind(one.trial) === "best" ? 1 : 0);
+      placed.sort((a, b) => last(a) - last(b) || b.on[2] - a.on[2]);
       marks = new Map();
       for (const { trial, at, on } of placed) {
         const kind = PT.kind(trial);

@@ -21,8 +21,7 @@
       const at = over.value === "time" ? (point) => point.elapsed_s : (point) => point.trial + 1;
       const width = PT.width(stage), box = { left: 48, right: width - 12, top: 26, bottom: HEIGHT - 42 };
       const svg = PT.chart(width, HEIGHT, "Hypervolume of the front as the search went on");
-      const x = PT.scale([0, ...growth.points.map(at)], box.left, box.right, { pad: 0.01, zero: true }), y = PT.scale([0, 1], box.bottom, box.top, { pad: 0, zero: true });
-      x.text = over.value === "time" ? (tick) => (tick === 0 ? "0" : PT.seconds(tick)) : String;
+      const x = PT.scale([0, ...growth.points.map(at)], box.left, box.right, { pad: 0.01, zero: true, time: over.value === "time" }), y = PT.scale([0, 1], box.bottom, box.top, { pad: 0, zero: true });
       y.text = (tick) => `${Math.round(tick * 100)}%`;
       PT.frame(svg, box, x, y, { x: over.value === "time" ? "time in trials" : "trials", y: "hypervolume" });
       const points = [[x(0), y(0)]];

@@ -44,6 +44,7 @@
     const chips = Object.entries(one.settings).map(([key, value]) => h("li", {}, h("span", {}, `${key} `), h("b", {}, PT.param(value))));
     const commands = one.commands.map((command) => h("div", { class: "command" }, h("p", {}, command.purpose), h("pre", { tabindex: "0" }, h("code", {}, command.line))));
     section.replaceChildren(h("h2", {}, "Recommended so far"), h("div", { class: "card hero" }, h("p", { class: "reason" }, h("span", { class: "star", "aria-hidden": "true" }, "★ "), `${one.reason}.`), h("ul", { class: "chips" }, chips), commands.length ? h("h3", {}, "Use it") : null, commands));
+    PT.copyButtons();
   };
 
   // The trials under way.
@@ -55,20 +56,22 @@
     for (const one of now.trials) {
       const trial = trials.find((other) => other.number === one.number);
       const params = trial ? PT.view.params.map((param, index) => [param.name, trial.params[index]]).filter((pair) => pair[1] !== null) : [];
-      parts.push(h("div", { class: "row" }, h("span", { class: "big" }, `Trial ${one.number}`), h("span", { class: "quiet" }, `${one.phase || "starting"}, ${one.steps} steps, ${PT.seconds(one.elapsed_s)}`), one.loss === null ? null : h("span", {}, `training loss ${one.loss.toFixed(4)}`), one.tokens_per_s === null ? null : h("span", {}, `${PT.metric("throughput", one.tokens_per_s)} tokens/s`)));
+      parts.push(h("div", { class: "row" }, h("span", { class: "big" }, `Trial ${one.number}`), h("span", { class: "quiet" }, `${one.phase || "starting"}, ${one.steps} steps, ${PT.seconds(one.elapsed_s)}`), one.tokens_per_s === null ? null : h("span", {}, `${PT.metric("throughput", one.tokens_per_s)} tokens/s`)));
       parts.push(h("ul", { class: "chips" }, params.map(([key, value]) => h("li", {}, h("span", {}, `${key} `), h("b", {}, PT.param(value))))));
-      if (one.curve.length > 1) parts.push(spark(one.curve, "training loss", (value) => value.toFixed(3)));
+      if (one.curve.length > 1) parts.push(spark(one.curve, "training loss", (value) => value.toFixed(4)));
     }
     if (!now.trials.length) parts.push(h("p", { class: "quiet" }, now.running ? (now.paused ? "Paused: no trial starts until the search goes on." : "Between two trials.") : "No process runs this study. A search on it goes on where it stopped."));
     const waits = now.queue.map((one) => h("li", {}, h("b", {}, one.kind), h("span", {}, one.params ? ` ${Object.entries(one.params).map(([key, value]) => `${key} ${PT.param(value)}`).join(", ")}` : "")));
     if (waits.length) parts.push(h("h3", {}, "Queue"), h("ul", { class: "chips" }, waits));
     for (const why of now.refused) parts.push(h("p", { class: "note" }, `Refused: ${why}`));
     at("running").replaceChildren(...parts.filter((part) => part));
+    const allowed = { Pause: state === "running", "Go on": state === "paused", "Stop after this trial": state !== "ended" };
+    for (const button of at("control").querySelectorAll(".row button")) button.disabled = !allowed[button.textContent];
   };
 
   // A small line without axes; its last value stands beside it.
   const spark = (points, label, text, from) => {
-    const width = 520, height = 84, svg = PT.chart(width, height, label);
+    const width = 340, height = 84, svg = PT.chart(width, height, label);
     const xs = points.map((point) => point[0]), ys = points.map((point) => point[1]);
     const x = PT.scale(xs, 0, width - 4, { pad: 0 }), y = PT.scale(from === undefined ? ys : [from, ...ys], height - 4, 22, { pad: 0.04 });
     const d = PT.path(points.map((point) => [x(point[0]), y(point[1])]));
@@ -78,12 +81,13 @@
 
   const device = () => {
     const host = at("device"), process = samples.filter((one) => one.process_bytes !== null), parts = [h("h3", {}, "Machine")];
-    const line = (list, key, label, text) => { if (list.length > 1) parts.push(spark(list.map((one) => [one.at, one[key]]), label, text, 0)); };
-    line(process, "process_cpu", "processor, search and trials (cores)", (value) => value.toFixed(1));
-    line(process, "process_bytes", "memory, search and trials", PT.bytes);
-    line(samples, "machine_cpu", "processor, whole machine", (value) => `${value.toFixed(0)}%`);
-    line(samples, "machine_bytes", "memory, whole machine", PT.bytes);
-    host.replaceChildren(...parts);
+    const lines = h("div", { class: "sparks" });
+    const line = (list, key, label, text) => { if (list.length > 1) lines.append(spark(list.map((one) => [one.at, one[key]]), label, text, 0)); };
+    line(process, "process_cpu", "cores in use by the search", (value) => value.toFixed(1));
+    line(process, "process_bytes", "memory of the search", PT.bytes);
+    line(samples, "machine_cpu", "whole machine, processor", (value) => `${value.toFixed(0)}%`);
+    line(samples, "machine_bytes", "whole machine, memory", PT.bytes);
+    host.replaceChildren(...parts, lines);
   };
 
   // Controls appear only with a token; the server checks it again.

@@ -15,7 +15,7 @@
     at("tiles").replaceChildren(tile(String(view.trials.length), `trials, ${view.counts.complete} complete`), tile(String(front.length), "on the front"), ...best);
   };
 
-  const copyButtons = () => {
+  PT.copyButtons = () => {
     for (const box of document.querySelectorAll(".command")) {
       if (box.querySelector("button") || !navigator.clipboard) continue;
       const button = h("button", { type: "button" }, "Copy");
@@ -78,7 +78,7 @@
     PT.view = view;
     if (!PT.charts.length) build();
     PT.redraw();
-    copyButtons();
+    PT.copyButtons();
     confirmation();
   };
 

@@ -28,7 +28,7 @@
       const view = PT.view, top = 44, height = 380, bottom = height - 36;
       const varying = view.params.map((one, index) => [one, index]).filter(([, index]) => new Set(view.trials.map((trial) => JSON.stringify(trial.params[index]))).size > 1);
       const count = varying.length + view.objectives.length;
-      const width = Math.max(host.clientWidth || 600, count * 92), step = (width - 120) / Math.max(1, count - 1);
+      const width = Math.max(host.clientWidth || 600, count * 96), step = (width - 120) / Math.max(1, count - 1);
       const axes = [
         ...varying.map(([one, index]) => axisOf(`p${index}`, one.name, view.trials.map((trial) => trial.params[index]), one.number, one.log, top, bottom)),
         ...view.objectives.map((one, index) => axisOf(`m${index}`, one.metric, view.trials.map((trial) => trial.metrics[index]).filter((value) => value !== null), true, false, top, bottom)),
@@ -81,7 +81,7 @@
     };
 
     const drawAxis = (axis, top, bottom, step) => {
-      const group = s("g", { "data-axis": axis.name }), short = Math.max(6, Math.floor(step / 7));
+      const group = s("g", { "data-axis": axis.name }), short = Math.max(6, Math.floor(step / 7.8));
       const label = PT.label(axis.name), objective = PT.view.objectives.find((one) => axis.key[0] === "m" && one.metric === axis.name);
       group.append(s("text", { class: "name", x: axis.x, y: 16, "text-anchor": "middle" }, s("title", {}, label), label.length > short ? `${label.slice(0, short - 1)}…` : label));
       if (objective) group.append(s("text", { x: axis.x, y: 31, "text-anchor": "middle" }, objective.maximize ? "↑ better" : "↓ better"));

@@ -14,7 +14,7 @@
   };
   PT.mark = (kind, x, y) => {
     if (kind === "best") return s("path", { class: "dot best", d: PT.star(x, y, 10) });
-    return s("circle", { class: `dot ${kind}`, cx: x.toFixed(1), cy: y.toFixed(1), r: kind === "front" ? 5 : 3.2 });
+    return s("circle", { class: `dot ${kind}`, cx: x.toFixed(1), cy: y.toFixed(1), r: (kind === "front" ? 5 : 3.2) * (PT.view.trials.length > 300 ? 0.78 : 1) });
   };
   PT.legend = () => {
     const one = (kind, text) => PT.h("span", {}, fill(kind), text);

@@ -2,7 +2,7 @@
 // Every trial: sorted, filtered, and linked with the charts.
 (() => {
   const { h } = PT;
-  const FIRST = 100;
+  const FIRST = 50;
 
   // `rank=8 loss<2.1 failed`: every word must hold; words that compare nothing are looked for in the row.
   PT.parseFilter = (text, columns) => {
