@@ -8,10 +8,10 @@ use super::output::{terminal_width, write_result};
 use crate::objective::Objective;
 use crate::report::charts::plot;
 use crate::report::{Summary, SummaryInput};
-use crate::search::{Problem, Wish, recommend};
+use crate::search::{Problem, Wish, pareto_front, recommend};
 use crate::space::SearchSpace;
 use crate::store::StudyOverview;
-use crate::study::{Trial, TrialNumber};
+use crate::study::{Trial, TrialNumber, with_confirmed};
 
 /// Show the Pareto front of a study
 #[derive(Debug, clap::Args)]
@@ -29,11 +29,17 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), CliError> {
-    let (study, trials, front) = args.database.read(async |store| {
+    let (study, trials, front, confirmed) = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
         let trials = store.trials(study.id).await?;
-        let front = store.front(study.id).await?;
-        Ok((study, trials, front))
+        let confirmed = store.confirmations(study.id).await?;
+        let trials = with_confirmed(&trials, &confirmed);
+        let front = match confirmed.is_empty() {
+            true => store.front(study.id).await?,
+            // The view knows only what was measured in the trials themselves.
+            false => front_of(&study, &trials),
+        };
+        Ok((study, trials, front, confirmed))
     })?;
     if let Some(names) = &args.plot {
         return write_result(&plots(&study, &trials, &front, names)?);
@@ -45,12 +51,14 @@ pub fn run(args: Args) -> Result<(), CliError> {
         front: &front,
         recommendation: None,
         wall_s: study.wall_s,
-    });
+    })
+    .with_confirmed(confirmed);
     let text = if args.json {
         let front = json!({
             "study": summary.study,
             "objectives": summary.objectives,
             "front": summary.front,
+            "confirmed": summary.confirmed,
         });
         serde_json::to_string_pretty(&front).map_err(CliError::failed)? + "\n"
     } else {
@@ -59,13 +67,24 @@ pub fn run(args: Args) -> Result<(), CliError> {
     write_result(&text)
 }
 
-/// The front in each pair of objectives, or in the named one.
-fn plots(study: &StudyOverview, trials: &[Trial], front: &[TrialNumber], names: &str) -> Result<String, CliError> {
-    let problem = Problem {
+fn problem_of(study: &StudyOverview) -> Problem {
+    Problem {
         space: SearchSpace::default(),
         objectives: study.objectives.clone(),
         constraints: study.constraints.clone(),
-    };
+    }
+}
+
+/// The front of trials whose repeats count.
+fn front_of(study: &StudyOverview, trials: &[Trial]) -> Vec<TrialNumber> {
+    let problem = problem_of(study);
+    let front = pareto_front(&problem, trials);
+    front.iter().map(|one| one.trial.number).collect()
+}
+
+/// The front in each pair of objectives, or in the named one.
+fn plots(study: &StudyOverview, trials: &[Trial], front: &[TrialNumber], names: &str) -> Result<String, CliError> {
+    let problem = problem_of(study);
     // Without a recommendation the plot has no star.
     let recommended = recommend(&problem, trials, &Wish::default())
         .ok()

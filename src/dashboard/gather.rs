@@ -1,14 +1,17 @@
 //! From the database to what a page is made from.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::commands::commands;
+use crate::objective::Objective;
 use crate::report::Recommendation;
-use crate::report::html::{Course, Measured, PageInput, PhaseTimes, Timing};
-use crate::search::{Problem, Wish, recommend};
+use crate::report::html::{Confirmation, Course, Measured, PageInput, PhaseTimes, Timing};
+use crate::search::{Problem, Wish, pareto_front, recommend};
 use crate::space::SearchSpace;
-use crate::store::{EvaluationRecord, StepRecord, Store, StoreError, StudyId, StudyOverview, TrialTimes};
-use crate::study::{Phase, Trial, TrialNumber};
+use crate::store::{
+    Confirmations, EvaluationRecord, StepRecord, Store, StoreError, StudyId, StudyOverview, TrialTimes,
+};
+use crate::study::{Confirmed, Curve, Phase, Trial, TrialNumber, with_confirmed};
 
 /// Reads studies, and remembers what happened inside finished trials: that does not change any more.
 #[derive(Debug, Default)]
@@ -23,11 +26,14 @@ impl Gatherer {
     /// # Errors
     /// Where reading fails.
     pub async fn gather(&mut self, store: &Store, study: &StudyOverview) -> Result<PageInput, StoreError> {
-        let trials = store.trials(study.id).await?;
+        let measured = store.trials(study.id).await?;
+        let confirmed = store.confirmations(study.id).await?;
+        let trials = with_confirmed(&measured, &confirmed);
         let times = store.trial_times(study.id).await?;
-        let front = store.front(study.id).await?;
+        let front = front(study, &trials);
         let inherited = store.all_inherited(study.id).await?;
-        let courses = self.courses(store, study.id, &trials, &times).await?;
+        let mut courses = self.courses(store, study.id, &trials, &times).await?;
+        add_reports(&mut courses, &store.curves(study.id).await?, &study.objectives);
         let recommendation = recommended(study, &trials);
         let recipe = match &recommendation {
             Some(chosen) => store.trial(study.id, chosen.trial).await?.recipe,
@@ -49,6 +55,10 @@ impl Gatherer {
             front,
             inherited,
             courses,
+            confirmation: recommendation
+                .as_ref()
+                .map(|chosen| confirmation(chosen.trial, &measured, &confirmed))
+                .unwrap_or_default(),
             commands: commands
                 .map(|chosen| commands_of(store, study, chosen.trial))
                 .unwrap_or_default(),
@@ -88,12 +98,75 @@ fn commands_of(store: &Store, study: &StudyOverview, trial: TrialNumber) -> Vec<
     commands(store.path(), &study.name, trial)
 }
 
-fn recommended(study: &StudyOverview, trials: &[Trial]) -> Option<Recommendation> {
-    let problem = Problem {
+fn problem_of(study: &StudyOverview) -> Problem {
+    Problem {
         space: SearchSpace::default(),
         objectives: study.objectives.clone(),
         constraints: study.constraints.clone(),
+    }
+}
+
+/// The front with what repeats of trials gave, which the database's view does not know.
+fn front(study: &StudyOverview, trials: &[Trial]) -> Vec<TrialNumber> {
+    let problem = problem_of(study);
+    pareto_front(&problem, trials)
+        .iter()
+        .map(|one| one.trial.number)
+        .collect()
+}
+
+/// What repeats of a trial gave, beside what the search measured.
+fn confirmation(trial: TrialNumber, measured: &[Trial], confirmed: &Confirmations) -> Vec<Confirmation> {
+    let searched = measured
+        .iter()
+        .find(|one| one.number == trial)
+        .and_then(|one| one.state.metrics());
+    let (Some(searched), Some(values)) = (searched, confirmed.get(&trial)) else {
+        return Vec::new();
     };
+    let one = |(metric, one): (&String, &Confirmed)| {
+        let half = one.value.abs() * one.interval;
+        Some(Confirmation {
+            metric: metric.clone(),
+            searched: searched.value(metric)?,
+            confirmed: one.value,
+            low: one.value - half,
+            high: one.value + half,
+        })
+    };
+    values.iter().filter_map(one).collect()
+}
+
+/// Adds what programs of the user reported on their way; the native engine's evaluations are there already.
+fn add_reports(courses: &mut Vec<Course>, reported: &BTreeMap<TrialNumber, Curve>, objectives: &[Objective]) {
+    for (number, curve) in reported {
+        let known = courses.iter().position(|course| course.number == number.0);
+        if known.is_some_and(|index| !courses[index].curves.is_empty()) {
+            continue;
+        }
+        let reported = objectives.iter().map(|objective| Measured {
+            name: objective.metric.clone(),
+            over: "steps",
+            points: curve
+                .of(&objective.metric)
+                .into_iter()
+                .map(|(step, value)| (step as f64, value))
+                .collect(),
+        });
+        let curves: Vec<Measured> = reported.filter(|one| !one.points.is_empty()).collect();
+        match known {
+            Some(index) => courses[index].curves = curves,
+            None => courses.push(Course {
+                number: number.0,
+                curves,
+                phases: Vec::new(),
+            }),
+        }
+    }
+}
+
+fn recommended(study: &StudyOverview, trials: &[Trial]) -> Option<Recommendation> {
+    let problem = problem_of(study);
     // That nothing can be recommended yet is seen on the page: the front is empty.
     let chosen = recommend(&problem, trials, &Wish::default()).ok()?;
     Some(Recommendation {

@@ -4,6 +4,7 @@ mod binding;
 mod check;
 mod distribution;
 mod error;
+mod fidelity;
 pub mod file;
 mod membership;
 mod schema;
@@ -18,6 +19,7 @@ pub use binding::{
 pub use check::{ReadOptions, RecipeFile, RecipeFileError};
 pub use distribution::{Distribution, Scale};
 pub use error::SpaceError;
+pub use fidelity::{ConfirmPlan, PrunerChoice, PrunerKind, StopRule};
 pub use file::{Bytes, Count, QuantityError, Seconds, StudyFile};
 pub use membership::SettingError;
 pub use schema::{recipe_schema, study_schema};

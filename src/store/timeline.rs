@@ -72,15 +72,20 @@ impl Store {
             .collect())
     }
 
-    /// What the trials of a study took over, by trial: part (`cost` or `loss`) and source.
+    /// What the trials of a study took over, by trial: part (`cost`, `loss`) or metric, and source.
     ///
     /// # Errors
     /// Where reading fails.
     pub async fn all_inherited(&self, study: StudyId) -> Result<Vec<(TrialNumber, String, TrialNumber)>, StoreError> {
         let rows: Vec<(i64, String, i64)> = sqlx::query_as(
-            "select trial.number, part, source.number from inheritance
-             join trial on trial.id = inheritance.trial_id
-             join trial as source on source.id = inheritance.source_id
+            "select trial.number, part, source.number
+             from (
+                 select trial_id, part, source_id from inheritance
+                 union all
+                 select trial_id, metric, source_id from metric_inheritance
+             ) as taken
+             join trial on trial.id = taken.trial_id
+             join trial as source on source.id = taken.source_id
              where trial.study_id = ? order by trial.number, part",
         )
         .bind(study.0)

@@ -158,7 +158,11 @@ fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> V
 /// How a trial ended in a few words, and the whole reason where there is more to say.
 fn outcome(state: &TrialState) -> (String, Option<String>) {
     match state {
-        TrialState::Pruned { at_step, rule, .. } => (format!("pruned at step {at_step} ({rule})"), None),
+        TrialState::Pruned { at_step, rule, .. } => {
+            let name = rule.split(':').next().unwrap_or_default();
+            let detail = (name.len() < rule.len()).then(|| rule.clone());
+            (format!("pruned at step {at_step} ({name})"), detail)
+        }
         TrialState::Skipped { reason } => ("skipped".to_owned(), Some(reason.clone())),
         TrialState::Failed { reason, .. } => (reason.name().to_owned(), failure_text(reason)),
         other => (other.name().to_owned(), None),

@@ -42,7 +42,7 @@ pub struct PageInput {
     pub importance: Vec<ImportanceView>,
     /// What was predicted before trials ran.
     pub predictions: Vec<Prediction>,
-    /// What a longer run of the recommended trial gave.
+    /// What repeats of the recommended trial gave.
     pub confirmation: Vec<Confirmation>,
 }
 
@@ -103,7 +103,7 @@ pub struct Prediction {
     pub value: f64,
 }
 
-/// A metric of the recommended trial, measured again in a longer run.
+/// A metric of the recommended trial, measured again by repeats.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Confirmation {
     pub metric: String,
