@@ -33,10 +33,12 @@ const ARROWS: &[(&str, &[&str])] = &[
             "worker",
         ],
     ),
+    ("dashboard", &["objective", "report", "search", "space", "store", "study"]),
     (
         "cli",
         &[
             "architecture",
+            "dashboard",
             "export",
             "objective",
             "predict",
@@ -62,6 +64,8 @@ const DOORS: &[(&str, &[&str])] = &[
     ("sqlx", &["store"]),
     ("libsqlite3_sys", &["store"]),
     ("tabled", &["report"]),
+    ("resvg", &["report"]),
+    ("axum", &["dashboard"]),
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
     ("anyhow", &["cli"]),
