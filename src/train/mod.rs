@@ -19,6 +19,7 @@ pub mod optimizer;
 mod parameters;
 pub mod quant;
 pub mod run;
+pub mod span;
 mod step;
 mod stopwatch;
 mod tensor_file;

@@ -5,6 +5,7 @@
 
 mod attention_block;
 mod build;
+mod counted;
 mod decoder;
 mod dora;
 mod dropout;
