@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::{CliError, choose, export, generate, merge, pareto, query, schema, search, show, studies, train, worker};
+use super::{
+    CliError, choose, export, generate, merge, pareto, profile, query, schema, search, show, studies, train, worker,
+};
 use crate::profile::HostMemory;
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
@@ -26,6 +28,7 @@ enum Command {
     Train(train::Args),
     Merge(merge::Args),
     Generate(generate::Args),
+    Profile(profile::Args),
     Schema(schema::Args),
     #[command(hide = true)]
     Worker(worker::Args),
@@ -55,6 +58,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Train(args) => train::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Profile(args) => profile::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Worker(args) => worker::run(args),
     }

@@ -189,7 +189,8 @@ fn record_of(study: &Study, preflight: Option<Preflight>) -> StudyRecord {
     }
 }
 
-fn machine() -> MachineRecord {
+/// The machine that this process runs on.
+pub(super) fn machine() -> MachineRecord {
     use sysinfo::System;
     let wanted = sysinfo::RefreshKind::nothing()
         .with_cpu(sysinfo::CpuRefreshKind::nothing())

@@ -1,9 +1,11 @@
-//! Summaries of a study as text and JSON.
+//! Studies and profiles as text and JSON.
 
 mod number;
+mod profile;
 mod summary;
 mod table;
 
 pub use number::{bytes, duration, metric_heading, metric_value, param_value, significant};
+pub use profile::{ProfileText, comparison_text, findings_text, profile_text};
 pub use summary::{Counts, FrontRow, Recommendation, Summary, SummaryInput, front_table};
 pub use table::{Align, TextTable, printable};

@@ -10,10 +10,12 @@ mod detail;
 mod error;
 mod files;
 mod history;
+mod infer_bench;
 mod inheritance;
 mod lock;
 mod open;
 mod overview;
+mod profile;
 mod query;
 mod record;
 mod row;
@@ -25,9 +27,13 @@ mod trial;
 
 pub use detail::{PhaseSteps, TrialDetail};
 pub use error::{QueryError, StoreError};
+pub use infer_bench::InferenceRecord;
 pub use lock::StudyLock;
 pub use open::Store;
 pub use overview::StudyOverview;
+pub use profile::{
+    DiagnosisRecord, OpRecord, PhaseRecord, ProfileId, ProfileOverview, ProfileRecord, SampleRecord, StoredProfile,
+};
 pub use query::{RowSink, SqlValue};
 pub use record::{DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, StepRecord, StudyRecord};
 pub use study::{OpenStudy, StudyId};

@@ -17,7 +17,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("export", &["architecture", "recipe", "space", "study"]),
     ("profile", &["architecture", "recipe", "train"]),
     ("worker", &["objective", "profile", "recipe", "study", "train"]),
-    ("report", &["objective", "recipe", "search", "space", "study"]),
+    (
+        "report",
+        &["objective", "profile", "recipe", "search", "space", "study"],
+    ),
     (
         "tune",
         &[
