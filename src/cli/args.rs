@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use super::{
-    CliError, choose, export, generate, merge, pareto, profile, query, schema, search, show, studies, train, worker,
+    CliError, choose, export, generate, infer_bench, merge, pareto, profile, query, schema, search, show, studies, train, worker,
 };
 use crate::profile::HostMemory;
 
@@ -29,6 +29,7 @@ enum Command {
     Merge(merge::Args),
     Generate(generate::Args),
     Profile(profile::Args),
+    InferBench(infer_bench::Args),
     Schema(schema::Args),
     #[command(hide = true)]
     Worker(worker::Args),
@@ -59,6 +60,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Merge(args) => merge::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Profile(args) => profile::run(args),
+        Command::InferBench(args) => infer_bench::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Worker(args) => worker::run(args),
     }

@@ -8,6 +8,7 @@ mod device_memory;
 pub mod diagnosis;
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod inference;
 mod measure;
 mod memory;
 #[expect(clippy::module_inception, reason = "the noun of the folder is its main value")]
@@ -23,6 +24,7 @@ mod whole_file;
 pub use ceiling::Ceiling;
 pub use comparison::{Comparison, Difference};
 pub use device_memory::DeviceMemory;
+pub use inference::{InferenceLoad, InferencePoint, Latency, measure_inference};
 pub use measure::{Measured, ProfileError, ProfileInputs, ProfileSettings, profile};
 pub use memory::{CountingAllocator, HostMemory, OUT_OF_MEMORY_EXIT};
 pub use profile::{

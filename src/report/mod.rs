@@ -6,6 +6,8 @@ mod summary;
 mod table;
 
 pub use number::{bytes, duration, metric_heading, metric_value, param_value, significant};
-pub use profile::{ProfileText, comparison_text, findings_text, profile_text};
+pub use profile::{
+    CurveLine, CurvePoint, ProfileText, comparison_text, curve_svg, curve_text, findings_text, profile_text,
+};
 pub use summary::{Counts, FrontRow, Recommendation, Summary, SummaryInput, front_table};
 pub use table::{Align, TextTable, printable};

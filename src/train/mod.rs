@@ -5,11 +5,13 @@
 pub mod adapter;
 mod base;
 pub mod data;
+mod decoding;
 pub mod device;
 mod error;
 mod generate;
 mod header;
 pub mod hub;
+mod loss_kept;
 mod loss_scale;
 mod merge;
 mod model;
@@ -31,8 +33,10 @@ mod weights;
 mod whole_file;
 
 pub use base::BaseModel;
+pub use decoding::Decoding;
 pub use error::{DeviceError, TrainError, WeightsError};
 pub use generate::{Generated, GenerationSettings, Generator, TextEnd};
+pub use loss_kept::LossKept;
 pub use merge::{MergedModel, write_checkpoint};
 pub use model_directory::{ModelDirectory, WrittenDtype};
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot, Parameters};

@@ -17,6 +17,9 @@ use super::trained_set::TrainedSet;
 use super::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
 use crate::recipe::{Precision, Recipe};
 
+/// Positions whose logits exist at a time where only the most likely token is asked for.
+const ROWS_OF_LOGITS: usize = 64;
+
 /// One fine-tuning in progress.
 ///
 /// It holds what changes (adapter, gradients, optimizer state) and shares what does not (the base model).
@@ -164,6 +167,26 @@ impl Trainer {
         let stream = Stream::new(batch, None, self.base.device())?;
         let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
         Ok(self.decoder.logits(&normed)?)
+    }
+
+    /// The most likely next token at every position of one micro-batch, without dropout. The logits exist for a few
+    /// positions at a time.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Trainer::step`]; targets are not needed.
+    pub fn most_likely(&mut self, batch: &MicroBatch) -> Result<Vec<u32>, TrainError> {
+        self.check_tokens(batch)?;
+        self.ropes.prepare(batch.longest())?;
+        let stream = Stream::new(batch, None, self.base.device())?;
+        let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+        let mut tokens = Vec::with_capacity(batch.tokens());
+        for first in (0..batch.tokens()).step_by(ROWS_OF_LOGITS) {
+            let rows = normed.narrow(0, first, ROWS_OF_LOGITS.min(batch.tokens() - first))?;
+            let logits = self.decoder.logits(&rows.contiguous()?)?;
+            tokens.extend(logits.argmax(candle_core::D::Minus1)?.to_vec1::<u32>()?);
+        }
+        Ok(tokens)
     }
 
     /// Runs one micro-batch forward and counts what it keeps for the backward pass.

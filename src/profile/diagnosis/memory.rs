@@ -11,6 +11,8 @@ const MOST_FILLED: f64 = 0.9;
 const LEAST_RECOMPUTED: f64 = 0.05;
 /// Part of the peak that a smaller optimizer state must save.
 const LEAST_SAVED: f64 = 0.02;
+/// Part of the limit from which on memory is worth saving.
+const SCARCE: f64 = 0.5;
 /// Bytes of an 8-bit state against F32: a byte for each value, and 4 for each block of 256.
 const OF_8BIT: f64 = (1.0 + 4.0 / 256.0) / 4.0;
 
@@ -102,7 +104,10 @@ pub(super) fn optimizer_state(evidence: &Evidence<'_>) -> Option<Finding> {
         by: PredictedBy::Shares,
     });
     let peak = profile.memory.peak_bytes as f64;
-    (gain.value >= LEAST_SAVED * peak && peak > 0.0).then(|| Finding {
+    // Where most of the memory stays free, less of it helps nobody.
+    let limit = profile.setting.memory_limit_bytes;
+    let is_scarce = limit.is_none_or(|limit| peak >= SCARCE * limit as f64);
+    (is_scarce && gain.value >= LEAST_SAVED * peak && peak > 0.0).then(|| Finding {
         rule: Rule::OptimizerState,
         evidence: format!(
             "the optimizer's state takes {}, {} of the peak",

@@ -169,8 +169,11 @@ fn a_large_optimizer_state_can_be_smaller() {
     let gain = finding.gain.unwrap();
     assert_eq!(gain.metric, Metric::PeakMemory);
     assert!((gain.value - 4_000.0 * 0.746).abs() < 4.0, "{gain:?}");
-    // An adapter's state is too small to be worth it.
+    // An adapter's state is too small to be worth it, and so is any where memory is ample.
     case.peak(&[("base", 500_000), ("optimizer", 4_000)]);
+    case.misses(Rule::OptimizerState);
+    case.peak(&[("base", 5_000), ("optimizer", 4_000)]);
+    case.profile.setting.memory_limit_bytes = Some(1_000_000);
     case.misses(Rule::OptimizerState);
 }
 

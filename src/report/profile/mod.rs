@@ -1,16 +1,18 @@
 //! A profile as text: where time and memory went, what would help, and two profiles side by side.
 
 mod comparison;
+mod curve;
 mod findings;
 mod tables;
 
 pub use comparison::comparison_text;
+pub use curve::{CurveLine, CurvePoint, curve_svg, curve_text};
 pub use findings::findings_text;
 pub use tables::{ProfileText, profile_text};
 
 /// Seconds in milliseconds, or microseconds where they are few.
 fn time(seconds: f64) -> String {
-    if seconds >= 10.0 {
+    if seconds >= 1.0 {
         format!("{seconds:.2} s")
     } else if seconds >= 1e-3 || seconds == 0.0 {
         format!("{:.2} ms", 1e3 * seconds)

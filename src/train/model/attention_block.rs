@@ -117,7 +117,7 @@ impl AttentionBlock {
     }
 
     /// (T, heads·d) of q, k and v to (T, heads, d).
-    fn heads(&self, projected: Vec<Tensor>) -> Result<[Tensor; 3]> {
+    pub(super) fn heads(&self, projected: Vec<Tensor>) -> Result<[Tensor; 3]> {
         let split = |tensor: &Tensor| {
             let (tokens, width) = tensor.dims2()?;
             tensor.reshape((tokens, width / self.head_dim, self.head_dim))
@@ -128,7 +128,7 @@ impl AttentionBlock {
         }
     }
 
-    fn rotate(
+    pub(super) fn rotate(
         &self,
         x: &Tensor,
         norm: Option<&Norm>,
@@ -181,6 +181,6 @@ fn backward_heads(norm: Option<&Norm>, x: &Tensor, rstd: Option<&Tensor>, dy: Te
 }
 
 /// (T, heads, d) to (T, heads·d), without a copy.
-fn flat(x: &Tensor) -> Result<Tensor> {
+pub(super) fn flat(x: &Tensor) -> Result<Tensor> {
     x.flatten_from(1)
 }

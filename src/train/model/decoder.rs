@@ -185,7 +185,7 @@ impl Decoder {
         }
     }
 
-    fn embed(&self, ids: &Tensor) -> Result<Tensor> {
+    pub(super) fn embed(&self, ids: &Tensor) -> Result<Tensor> {
         let _span = span::module(Module::Embedding);
         let x = embedding::forward(self.embedding.value(), ids)?.to_dtype(self.compute_dtype)?;
         match self.embedding_scale {

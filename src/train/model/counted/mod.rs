@@ -4,6 +4,7 @@
 //! multiply-add; bytes are those of the operands and results as they are stored, each once.
 
 pub(super) mod attention;
+pub(super) mod cached_attention;
 pub(super) mod loss_head;
 pub(super) mod matmul;
 mod pointwise;
