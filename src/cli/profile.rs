@@ -213,6 +213,11 @@ fn check_place(trace: Option<&Path>) -> Result<(), CliError> {
         let message = format!("--trace {} is a folder; name a file in it", path.display());
         return Err(CliError::bad_input(anyhow::anyhow!(message)));
     }
+    // A device or a pipe would be replaced by the whole file.
+    if path.exists() && !path.is_file() {
+        let message = format!("--trace {} is no plain file; name another", path.display());
+        return Err(CliError::bad_input(anyhow::anyhow!(message)));
+    }
     if !folder.is_dir() {
         let message = format!(
             "--trace {}: there is no folder {}; make it first",
