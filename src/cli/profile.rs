@@ -20,9 +20,9 @@ use crate::recipe::Recipe;
 use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
 use crate::space::{Bytes, Seconds};
 use crate::store::{ProfileId, Store};
-use crate::train::BaseModel;
 use crate::train::data::PreparedData;
 use crate::train::hub::ModelFiles;
+use crate::train::{BaseModel, BaseSource, device};
 
 /// Profiles one setting in depth: where a step's time and memory go, and what would help.
 ///
@@ -107,47 +107,41 @@ struct Bench<'a> {
     args: &'a Args,
     files: ModelFiles,
     data: PreparedData,
-    base: Arc<BaseModel>,
-    program_bytes: u64,
+    /// The base model that was used last, where it stays frozen.
+    base: Option<Arc<BaseModel>>,
     memory_limit_bytes: Option<u64>,
 }
 
 impl<'a> Bench<'a> {
     fn load(args: &'a Args, recipe: &Recipe) -> Result<Self, CliError> {
-        let files = ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default())
-            .map_err(CliError::bad_input)?;
+        let files =
+            ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
         let data = PreparedData::of_recipe(recipe, &files).map_err(CliError::bad_input)?;
         for warning in data.warnings() {
             eprintln!("warning: {warning}");
         }
-        let before = crate::profile::HostMemory::in_use_bytes();
-        let base = Arc::new(args.compute.load(&files, recipe.precision)?);
-        let on_host = base.device().is_cpu();
-        let memory = DeviceMemory::of(base.device()).map_err(CliError::failed)?;
-        let held = memory.in_use_bytes().saturating_sub(base.bytes() as u64);
+        let on_host = device::open(args.compute.device_name()).map_err(CliError::bad_input)?.is_cpu();
+        let all = machine().device_memory_bytes;
         Ok(Self {
             args,
             files,
             data,
-            program_bytes: if on_host { before } else { held },
+            base: None,
             memory_limit_bytes: match args.memory_limit {
                 Some(limit) => Some(limit.0),
-                None => Some(machine().device_memory_bytes).filter(|bytes| on_host && *bytes > 0),
+                None => Some(all).filter(|bytes| on_host && *bytes > 0),
             },
-            base,
         })
     }
 
     /// Profiles `recipe` on so many threads, all where absent.
     fn measure(&mut self, recipe: &Recipe, threads: Option<usize>) -> Result<Measured, CliError> {
-        if recipe.precision != self.base.precision() {
-            self.base = Arc::new(self.args.compute.load(&self.files, recipe.precision)?);
-        }
+        let (base, program_bytes) = self.base_for(recipe)?;
         let inputs = ProfileInputs {
             recipe,
-            base: Arc::clone(&self.base),
+            base,
             data: &self.data,
-            program_bytes: self.program_bytes,
+            program_bytes,
             memory_limit_bytes: self.memory_limit_bytes,
             ceiling: None,
             sampler: HostSampler::new().map(|sampler| Box::new(sampler) as Box<dyn DeviceSampler>),
@@ -165,6 +159,32 @@ impl<'a> Bench<'a> {
                 pool.build().map_err(CliError::failed)?.install(profile)
             }
         }
+    }
+
+    /// The base model for `recipe`, and the bytes that were in use without it. Where every parameter trains, the trainer
+    /// loads its own.
+    fn base_for(&mut self, recipe: &Recipe) -> Result<(BaseSource, u64), CliError> {
+        let compute = &self.args.compute;
+        self.base
+            .take_if(|base| recipe.adapter.is_none() || base.precision() != recipe.precision);
+        let device = device::open(compute.device_name()).map_err(CliError::bad_input)?;
+        let memory = DeviceMemory::of(&device).map_err(CliError::failed)?;
+        let held = self.base.as_ref().map_or(0, |base| base.bytes() as u64);
+        let program_bytes = memory.in_use_bytes().saturating_sub(held);
+        if recipe.adapter.is_none() {
+            let fresh = BaseSource::Fresh {
+                folder: self.files.folder.clone(),
+                precision: recipe.precision,
+                device,
+            };
+            return Ok((fresh, program_bytes));
+        }
+        let base = match &self.base {
+            Some(base) => Arc::clone(base),
+            None => Arc::new(compute.load(&self.files, recipe.precision)?),
+        };
+        self.base = Some(Arc::clone(&base));
+        Ok((BaseSource::Kept(base), program_bytes))
     }
 
     fn oracle(&self) -> &dyn Oracle {

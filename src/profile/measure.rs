@@ -12,7 +12,7 @@ use super::{DataFacts, DeviceMemory, EvaluationCost, HostMemory, Profile, Settin
 use crate::recipe::Recipe;
 use crate::train::data::{BatchSource, DataError, Prefetch, PreparedData, RowOrder, evaluation_batches};
 use crate::train::span::{self, MemoryReading, Probe, Recording, SpanTree, StepPhase};
-use crate::train::{BaseModel, TrainError, Trainer};
+use crate::train::{BaseSource, TrainError, Trainer};
 
 /// Fewest measured steps: the interval of a median means little below.
 const FEWEST_STEPS: usize = 6;
@@ -49,7 +49,7 @@ impl Default for ProfileSettings {
 /// What is profiled, loaded.
 pub struct ProfileInputs<'a> {
     pub recipe: &'a Recipe,
-    pub base: Arc<BaseModel>,
+    pub base: BaseSource,
     pub data: &'a PreparedData,
     /// Bytes in use before the base model was loaded.
     pub program_bytes: u64,
@@ -91,13 +91,14 @@ impl From<candle_core::Error> for ProfileError {
 /// Settings that do not fit the model, data that cannot be batched, memory.
 pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<Measured, ProfileError> {
     let source = Arc::new(source_of(&inputs)?);
-    let device = inputs.base.device().clone();
+    let base = inputs.base.open()?;
+    let device = base.device().clone();
     let memory = DeviceMemory::of(&device)?;
     let recording = Recording::start(Probe {
         memory: Box::new(move || read(&memory)),
         device: (!device.is_cpu()).then_some(device),
     });
-    let trainer = Trainer::new(Arc::clone(&inputs.base), inputs.recipe, u64::MAX)?;
+    let trainer = Trainer::new(base, inputs.recipe, u64::MAX)?;
     let mut session = Session {
         batches: Prefetch::start(Arc::clone(&source), 0..u64::MAX)?,
         recording,
@@ -122,14 +123,14 @@ pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<
     let steps = session.facts(settings);
     let held = Held {
         program: inputs.program_bytes,
-        base: inputs.base.bytes() as u64,
+        base: inputs.base.frozen_bytes() as u64,
         adapters: flat_bytes(&session.trainer),
         gradients: flat_bytes(&session.trainer),
         optimizer: session.trainer.optimizer().state_bytes(),
     };
     let totals = &session.totals;
     let profile = Profile {
-        setting: setting_of(inputs.recipe, &inputs.base, &session.trainer, inputs.memory_limit_bytes),
+        setting: setting_of(inputs.recipe, &session.trainer, inputs.memory_limit_bytes),
         data: facts_of(inputs.recipe, &source),
         phases: totals.phases(),
         modules: totals.modules(),
@@ -343,7 +344,8 @@ fn share_of_training(
     EvaluationCost { share, ..evaluation }
 }
 
-fn setting_of(recipe: &Recipe, base: &BaseModel, trainer: &Trainer, memory_limit_bytes: Option<u64>) -> Setting {
+fn setting_of(recipe: &Recipe, trainer: &Trainer, memory_limit_bytes: Option<u64>) -> Setting {
+    let base = trainer.base();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let adapter = recipe.adapter.as_ref();
     Setting {

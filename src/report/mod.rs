@@ -1,10 +1,12 @@
 //! Studies and profiles as text and JSON.
 
+mod basis;
 mod number;
 mod profile;
 mod summary;
 mod table;
 
+pub use basis::{basis, confirmation_text};
 pub use number::{bytes, duration, metric_heading, metric_value, param_value, significant};
 pub use profile::{
     CurveLine, CurvePoint, ProfileText, comparison_text, curve_svg, curve_text, findings_text, profile_text,

@@ -4,6 +4,7 @@
 
 pub mod adapter;
 mod base;
+mod base_source;
 pub mod data;
 mod decoding;
 pub mod device;
@@ -33,6 +34,7 @@ mod weights;
 mod whole_file;
 
 pub use base::BaseModel;
+pub use base_source::BaseSource;
 pub use decoding::Decoding;
 pub use error::{DeviceError, TrainError, WeightsError};
 pub use generate::{Generated, GenerationSettings, Generator, TextEnd};

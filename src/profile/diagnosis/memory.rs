@@ -24,7 +24,7 @@ pub(super) fn recomputes_with_room_left(evidence: &Evidence<'_>) -> Option<Findi
         return None;
     }
     let peak = profile.memory.peak_bytes as f64;
-    let changes = [Checkpointing::None, Checkpointing::EverySecond].map(Change::Checkpointing);
+    let changes = [Checkpointing::None, Checkpointing::EVERY_SECOND].map(Change::Checkpointing);
     let current = Change::Checkpointing(evidence.recipe.gradient_checkpointing);
     let fits = |change: &Change| match evidence.peak_after(change) {
         Some(after) => after <= MOST_FILLED * limit,

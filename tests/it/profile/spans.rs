@@ -112,7 +112,7 @@ fn every_family_reports_phases_layers_and_products() {
     for reference in ["ref_gemma2", "ref_qwen3", "ref_phi3", "ref_mistral"] {
         let base = base(reference, Precision::Fp32);
         let layers = base.architecture().layers.len();
-        let (trees, _) = recorded(base, Checkpointing::EverySecond);
+        let (trees, _) = recorded(base, Checkpointing::EVERY_SECOND);
         let spans: Vec<_> = trees.iter().flat_map(|tree| &tree.spans).collect();
         for phase in [
             StepPhase::HostToDevice,
