@@ -6,8 +6,7 @@
 //! | `X` | a span | `ts`, `dur` in microseconds; `cat`; `args` with FLOPs, bytes and rates of an op |
 //! | `C` | counters: memory in its parts, and the device's samples | `ts`, `args` with one number a series |
 //!
-//! Spans of a thread nest: one that begins inside another ends inside it. Times have three decimals, so that nothing
-//! of the clock's nanoseconds is lost.
+//! Spans of a thread nest: one that begins inside another ends inside it, to the nanosecond, or Perfetto drops one.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -173,9 +172,10 @@ fn arguments(span: &SpanRecord) -> Value {
     Value::Object(arguments)
 }
 
-/// Microseconds, exact to the nanosecond.
+/// Microseconds, exact to the nanosecond. Perfetto multiplies by 1000 and cuts off what is behind the point; without the
+/// quarter, 1.001 would become 1000 ns, and a span might end after the one that holds it.
 fn microseconds(nanoseconds: u64) -> f64 {
-    nanoseconds as f64 / 1e3
+    (nanoseconds as f64 + 0.25) / 1e3
 }
 
 #[cfg(test)]
@@ -214,12 +214,20 @@ mod tests {
         let events = trace["traceEvents"].as_array().unwrap();
         let of = |ph: &str| events.iter().filter(|event| event["ph"] == ph).collect::<Vec<_>>();
         assert_eq!((of("M").len(), of("X").len()), (2, 3));
-        assert_eq!(of("X")[2]["ts"], 2.0);
-        assert_eq!(of("X")[2]["dur"], 38.001);
+        let nanoseconds = |value: &Value| (value.as_f64().unwrap() * 1e3) as u64;
+        assert_eq!(nanoseconds(&of("X")[2]["ts"]), 2_000);
+        assert_eq!(nanoseconds(&of("X")[2]["dur"]), 38_001);
         assert_eq!(of("X")[2]["cat"], "op");
         let memory = of("C").into_iter().find(|event| event["name"] == "memory (bytes)");
         assert_eq!(memory.unwrap()["args"]["base"], 1_000);
         assert!(of("C").iter().any(|event| event["args"]["value"] == 1.5));
+    }
+
+    #[test]
+    fn no_nanosecond_is_lost_where_a_reader_cuts_off() {
+        for nanoseconds in (0..100_000).chain([1_001, 999_999_999_999, 123_456_789_012_345]) {
+            assert_eq!((microseconds(nanoseconds) * 1e3) as u64, nanoseconds);
+        }
     }
 
     #[cfg(target_os = "linux")]

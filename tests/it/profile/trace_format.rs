@@ -9,7 +9,7 @@ use serde_json::Value;
 pub fn assert_sound(trace: &Value) {
     let events = trace["traceEvents"].as_array().unwrap();
     assert!(!events.is_empty());
-    let mut spans: BTreeMap<(u64, u64), Vec<(f64, f64, &str)>> = BTreeMap::new();
+    let mut spans: BTreeMap<(u64, u64), Vec<(u64, u64, &str)>> = BTreeMap::new();
     let mut named = BTreeSet::new();
     for event in events {
         let name = event["name"].as_str().unwrap();
@@ -22,8 +22,8 @@ pub fn assert_sound(trace: &Value) {
                 }
             }
             "X" => {
-                let (start, length) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
-                assert!(start >= 0.0 && length >= 0.0 && event["cat"].is_string(), "{event}");
+                let (start, length) = (nanoseconds(&event["ts"]), nanoseconds(&event["dur"]));
+                assert!(event["cat"].is_string(), "{event}");
                 spans.entry(thread).or_default().push((start, start + length, name));
             }
             "C" => {
@@ -40,18 +40,23 @@ pub fn assert_sound(trace: &Value) {
     }
 }
 
-/// Fails where a span begins inside another and ends outside it. Times are in microseconds, so that less than a nanosecond
-/// is no overlap.
-fn assert_nested(spans: &mut [(f64, f64, &str)]) {
-    const LESS_THAN_A_NANOSECOND: f64 = 5e-4;
-    spans.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
-    let mut open: Vec<(f64, f64, &str)> = Vec::new();
+/// Microseconds as Perfetto reads them: multiplied, and cut off.
+fn nanoseconds(microseconds: &Value) -> u64 {
+    let microseconds = microseconds.as_f64().unwrap();
+    assert!(microseconds >= 0.0);
+    (microseconds * 1e3) as u64
+}
+
+/// Fails where a span begins inside another and ends outside it.
+fn assert_nested(spans: &mut [(u64, u64, &str)]) {
+    spans.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+    let mut open: Vec<(u64, u64, &str)> = Vec::new();
     for span in spans.iter() {
-        while open.last().is_some_and(|around| around.1 <= span.0 + LESS_THAN_A_NANOSECOND) {
+        while open.last().is_some_and(|around| around.1 <= span.0) {
             open.pop();
         }
         if let Some(around) = open.last() {
-            assert!(span.1 <= around.1 + LESS_THAN_A_NANOSECOND, "{span:?} ends outside {around:?}");
+            assert!(span.1 <= around.1, "{span:?} ends outside {around:?}");
         }
         open.push(*span);
     }
@@ -60,5 +65,5 @@ fn assert_nested(spans: &mut [(f64, f64, &str)]) {
 #[test]
 #[should_panic(expected = "ends outside")]
 fn overlapping_spans_are_noticed() {
-    assert_nested(&mut [(0.0, 10.0, "around"), (5.0, 11.0, "inside")]);
+    assert_nested(&mut [(0, 10, "around"), (5, 11, "inside")]);
 }
