@@ -7,6 +7,7 @@
 
 mod args;
 mod choose;
+mod dashboard;
 mod database;
 mod download;
 mod error;
@@ -24,6 +25,7 @@ mod profile_record;
 mod profile_source;
 mod progress;
 mod query;
+mod report;
 mod schema;
 mod search;
 mod show;

@@ -129,7 +129,7 @@ impl Store {
         .map_err(|error| self.error(error))
     }
 
-    async fn evaluations(&self, trial: i64) -> Result<Vec<EvaluationRecord>, StoreError> {
+    pub(super) async fn evaluations(&self, trial: i64) -> Result<Vec<EvaluationRecord>, StoreError> {
         let rows: Vec<EvaluationRow> = sqlx::query_as(
             "select step, tokens, loss, accuracy, target_tokens, seconds from evaluation where trial_id = ? order by step",
         )

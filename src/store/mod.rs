@@ -20,11 +20,13 @@ mod overview;
 mod profile;
 mod query;
 mod record;
+mod request;
 mod row;
 mod state;
 mod statement;
 mod step;
 mod study;
+mod timeline;
 mod trial;
 
 pub use confirmation::Confirmations;
@@ -40,4 +42,6 @@ pub use profile::{
 };
 pub use query::{RowSink, SqlValue};
 pub use record::{DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, StepRecord, StudyRecord};
+pub use request::{RequestId, RequestOutcome, StoredRequest};
 pub use study::{OpenStudy, StudyId};
+pub use timeline::{Runner, TrialTimes};

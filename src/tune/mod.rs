@@ -11,6 +11,7 @@ mod observer;
 mod propose;
 mod record;
 mod reported;
+mod requests;
 mod running;
 mod tuner;
 

@@ -13,6 +13,8 @@ use crate::study::{Curve, Metrics, TrialNumber, TrialState};
 pub(super) struct Running {
     pub(super) started: Instant,
     pub(super) steps: Vec<StepRecord>,
+    /// When steps were last recorded.
+    pub(super) recorded: Instant,
     pub(super) inherited: Vec<Inherited>,
     /// What the profile phase measured or a command reported last.
     pub(super) metrics: Metrics,
@@ -32,6 +34,7 @@ impl Running {
         Self {
             started: Instant::now(),
             steps: Vec::new(),
+            recorded: Instant::now(),
             inherited: Vec::new(),
             metrics: Metrics::default(),
             curve: Curve::default(),

@@ -36,10 +36,12 @@ const ARROWS: &[(&str, &[&str])] = &[
             "worker",
         ],
     ),
+    ("dashboard", &["objective", "report", "search", "space", "store", "study"]),
     (
         "cli",
         &[
             "architecture",
+            "dashboard",
             "export",
             "objective",
             "predict",
@@ -65,6 +67,8 @@ const DOORS: &[(&str, &[&str])] = &[
     ("sqlx", &["store"]),
     ("libsqlite3_sys", &["store"]),
     ("tabled", &["report"]),
+    ("resvg", &["report"]),
+    ("axum", &["dashboard"]),
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
     ("anyhow", &["cli"]),

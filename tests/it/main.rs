@@ -48,3 +48,10 @@ mod profile;
 mod generate;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.
 mod train;
+
+/// The pages in headless Chromium, where there is one.
+mod browser;
+/// The live page over real sockets: headers, who is turned away, news while a study runs, requests.
+mod dashboard;
+/// A study as a web page and as charts.
+mod report;
