@@ -23,6 +23,7 @@ mod preflight;
 mod profile;
 mod profile_record;
 mod profile_source;
+mod profile_stored;
 mod progress;
 mod query;
 mod report;

@@ -10,6 +10,7 @@ use super::model::ComputeArgs;
 use super::output::{terminal_width, write_result};
 use super::profile_record::record_of;
 use super::profile_source::{ProfileSource, SourceArgs};
+use super::profile_stored::stored_profile;
 use super::search::machine;
 use crate::profile::diagnosis::{self, Evidence, Finding, Oracle};
 use crate::profile::sample::{DeviceSampler, HostSampler};
@@ -76,7 +77,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_threads();
     let source = ProfileSource::read(&args.source, &args.database)?;
     check_place(args.trace.as_deref())?;
-    let earlier = args.against.map(|id| earlier(&args.database, id)).transpose()?;
+    let earlier = args.against.map(|id| stored_profile(&args.database, id)).transpose()?;
     let mut bench = Bench::load(&args, &source.recipe)?;
     let measured = bench.measure(&source.recipe, None)?;
     let mut findings = diagnosis::diagnose(&Evidence {
@@ -273,24 +274,6 @@ fn store(database: &DatabaseArgs, record: &crate::store::ProfileRecord) -> Resul
         store.close().await?;
         Ok(id)
     })
-}
-
-/// An earlier profile with the name that it is shown under.
-fn earlier(database: &DatabaseArgs, id: i64) -> Result<(String, Profile), CliError> {
-    let stored = database.read(async |store| store.profile(ProfileId(id)).await)?;
-    let Some(stored) = stored else {
-        let path = database.path();
-        let message = format!(
-            "{} has no profile {id}; `--against` takes the number of one",
-            path.display()
-        );
-        return Err(CliError::bad_input(anyhow::anyhow!(message)));
-    };
-    let profile = serde_json::from_value(stored.document["profile"].clone()).map_err(|error| {
-        let message = format!("profile {id} was stored by another version of this program: {error}");
-        CliError::bad_input(anyhow::anyhow!(message))
-    })?;
-    Ok((format!("profile {id} ({})", stored.name), profile))
 }
 
 fn shown(args: &Args, profile: &Profile, findings: &[Finding], earlier: Option<&(String, Profile)>) -> String {
