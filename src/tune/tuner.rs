@@ -243,9 +243,13 @@ impl<'a> Tuner<'a> {
             store.record_expectation(id, number, gain).await?;
             self.expectations.insert(number, gain);
         }
-        let expected_low = self.expected_low(&trial, proposed);
-        self.running
-            .insert(number, Running::new(expected_low, self.whole_steps()));
+        let bounds = self.memory.bounds(study, &self.problem, &trial.params);
+        let expected_low = match proposed {
+            Some(proposed) => proposed.expected_low(&self.problem),
+            None => vec![None; bounds.len()],
+        };
+        let running = Running::new(expected_low, bounds, self.whole_steps());
+        self.running.insert(number, running);
         trial.state = TrialState::Running;
         match self.history.iter_mut().find(|known| known.number == number) {
             Some(known) => *known = trial.clone(),
@@ -260,21 +264,6 @@ impl<'a> Tuner<'a> {
                 self.fail(number, FailReason::Invalid { message }).await
             }
         }
-    }
-
-    /// What the objectives of a trial cannot well end below: what the surrogate expects, or what a stopped relative showed.
-    fn expected_low(&self, trial: &Trial, proposed: Option<Proposed>) -> Vec<Option<f64>> {
-        let bounds = self.memory.bounds(self.parts.study, &self.problem, &trial.params);
-        let expected = match proposed {
-            Some(proposed) => proposed.expected_low(&self.problem),
-            None => vec![None; bounds.len()],
-        };
-        let both = expected.into_iter().zip(bounds);
-        both.map(|(expected, bound)| match (expected, bound) {
-            (Some(expected), Some(bound)) => Some(f64::max(expected, bound)),
-            (expected, bound) => expected.or(bound),
-        })
-        .collect()
     }
 
     /// Runs what is not known yet of a trial, unless what is known is enough to drop it.
@@ -313,6 +302,9 @@ impl<'a> Tuner<'a> {
 
     fn submit(&mut self, number: TrialNumber, task: Task) -> Result<(), TuneError> {
         let study = self.parts.study;
+        if let (Some(running), Task::Recipe { plan, .. }) = (self.running.get_mut(&number), &task) {
+            running.ends_itself = plan.train.is_none();
+        }
         let (memory_limit_bytes, time_limit_s) = (study.memory_limit_bytes, study.trial_timeout_s);
         Ok(self.parts.evaluator.submit(TrialRequest {
             number,
@@ -403,7 +395,7 @@ impl<'a> Tuner<'a> {
             history: &self.history,
             curves: &self.curves,
         };
-        judge.judge(running.under_way(number, &known)?)
+        judge.judge(&running.under_way(number, &known)?)
     }
 
     async fn note_order(&mut self, number: TrialNumber, order: Order) -> Result<(), TuneError> {

@@ -316,6 +316,7 @@ fn a_study_is_shown_with_its_trials() {
       objectives  throughput (maximize), peak_memory (minimize), loss (minimize)
       began       YYYY-MM-DD HH:MM UTC
       trials      5 trials: 3 complete, 1 failed (out_of_memory), 1 unfinished in 50.0 s
+      hypervolume 1.0001e11, 8.4% of it after 1, 100.0% of it after 2
 
      trial | state         | tokens/s | peak memory |   loss | learning_rate | optimizer | rank
     -------+---------------+----------+-------------+--------+---------------+-----------+------
