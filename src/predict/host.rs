@@ -1,0 +1,24 @@
+//! The facts about a device that memory depends on.
+
+use serde::{Deserialize, Serialize};
+
+use super::scratch::Vectors;
+
+/// What computes, as far as memory depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Threads that products run on.
+    pub threads: usize,
+    pub vectors: Vectors,
+    /// Bytes that the libraries keep for each thread, measured once.
+    pub thread_bytes: u64,
+}
+
+impl Host {
+    /// A GPU: it has no packing buffers.
+    pub const GPU: Self = Self {
+        threads: 1,
+        vectors: Vectors::None,
+        thread_bytes: 0,
+    };
+}
