@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::Device;
 use peft_tune::architecture::Architecture;
 use peft_tune::predict::{Bytes, Host, Machine, Predictor, Setting, StreamShape, Workload, precision_name};
-use peft_tune::profile::HostMemory;
+use peft_tune::profile::{HostMemory, ceilings};
 use peft_tune::recipe::{
     AdapterSettings, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe, TargetModules, TargetPreset,
 };
@@ -171,8 +171,7 @@ impl Case {
         let rows: Vec<Document> = (0..self.rows).map(document).collect();
         let batch = [MicroBatch::from_documents(&rows)];
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
-        // Every thread runs once before the count begins: what a thread is made of is no part of a step.
-        pool.broadcast(|_| ());
+        pool.install(ceilings::warm_threads).expect("a small op runs");
         let before = HostMemory::in_use_bytes() - base.bytes() as u64;
         HostMemory::reset_peak();
         pool.install(|| {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::{CliError, choose, export, generate, merge, pareto, query, schema, search, show, studies, train, worker};
+use super::{CliError, choose, doctor, export, generate, merge, pareto, plan, query, schema, search, show, studies, train, worker};
 use crate::profile::HostMemory;
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
@@ -18,6 +18,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Search(search::Args),
+    Plan(plan::Args),
     Show(show::Args),
     Pareto(pareto::Args),
     Query(query::Args),
@@ -26,6 +27,7 @@ enum Command {
     Train(train::Args),
     Merge(merge::Args),
     Generate(generate::Args),
+    Doctor(doctor::Args),
     Schema(schema::Args),
     #[command(hide = true)]
     Worker(worker::Args),
@@ -47,6 +49,7 @@ pub fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), CliError> {
     match command {
         Command::Search(args) => search::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Show(args) => show::run(args),
         Command::Pareto(args) => pareto::run(args),
         Command::Query(args) => query::run(args),
@@ -55,6 +58,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Train(args) => train::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Worker(args) => worker::run(args),
     }

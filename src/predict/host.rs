@@ -10,8 +10,6 @@ pub struct Host {
     /// Threads that products run on.
     pub threads: usize,
     pub vectors: Vectors,
-    /// Bytes that the libraries keep for each thread, measured once.
-    pub thread_bytes: u64,
 }
 
 impl Host {
@@ -19,6 +17,5 @@ impl Host {
     pub const GPU: Self = Self {
         threads: 1,
         vectors: Vectors::None,
-        thread_bytes: 0,
     };
 }

@@ -265,7 +265,8 @@ impl Walker<'_> {
             .sum();
         let totals = (4 * self.host.threads * self.stream.longest() * heads.width) as u64;
         trace.hold(AttentionWorkspace, shares as u64);
-        trace.spike(AttentionWorkspace, totals);
+        let packing = self.host.threads as u64 * heads.packing(self.stream.longest());
+        trace.spike(AttentionWorkspace, totals.max(packing));
         trace.free(AttentionWorkspace, shares as u64);
         trace.run(Work::Attention {
             window: kind.window,

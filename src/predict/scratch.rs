@@ -181,6 +181,11 @@ impl Heads {
         }
     }
 
+    /// Bytes that one thread's small products pack and free again.
+    pub fn packing(&self, longest: usize) -> u64 {
+        4 * (self.block_rows(longest) * (KEYS + 16 + self.width.max(KEYS))) as u64
+    }
+
     /// Bytes of all shares of dk and dv of one document: each span of queries has its own over the keys that it sees.
     pub fn shares(&self, tokens: usize, window: Option<usize>) -> u64 {
         let seen = |first: usize| {

@@ -47,7 +47,7 @@ impl<'a> StepWalk<'a> {
         level.replay(&update);
         let mut bytes = level.at_peak();
         let threads = self.host.threads as u64;
-        bytes.add(Part::Framework, threads * (level.scratch.bytes() + self.host.thread_bytes));
+        bytes.add(Part::Framework, threads * level.scratch.bytes());
         bytes
     }
 

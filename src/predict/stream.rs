@@ -70,28 +70,38 @@ impl Workload {
 /// Rows of a data set, as far as cost depends on them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowLengths {
-    /// (tokens, targets) of each row's documents, rows with the most tokens first.
-    rows: Vec<Vec<(usize, usize)>>,
+    /// (tokens, targets) of each row's documents, rows with the most tokens first; no more than a micro-batch may have.
+    longest: Vec<Vec<(usize, usize)>>,
+    /// The mean row.
+    mean: StreamShape,
 }
 
 /// Lengths that the mean micro-batch is described by.
 const LENGTHS: usize = 12;
+/// Rows of the largest micro-batch.
+const MOST_ROWS: usize = 1 << 16;
 
 impl RowLengths {
     /// Rows from the (tokens, targets) of their documents.
     pub fn new(mut rows: Vec<Vec<(usize, usize)>>) -> Self {
         rows.sort_by_key(|row| std::cmp::Reverse(row.iter().map(|(tokens, _)| tokens).sum::<usize>()));
-        Self { rows }
+        let all: Vec<&(usize, usize)> = rows.iter().flatten().collect();
+        let mean = stream(&all, 1.0 / rows.len().max(1) as f64, LENGTHS);
+        rows.truncate(MOST_ROWS);
+        Self { longest: rows, mean }
     }
 
     /// The longest and the mean micro-batch of `micro_batch` rows.
     pub fn workload(&self, micro_batch: usize) -> Workload {
-        let longest: Vec<&(usize, usize)> = self.rows.iter().cycle().take(micro_batch).flatten().collect();
-        let all: Vec<&(usize, usize)> = self.rows.iter().flatten().collect();
-        let share = micro_batch as f64 / self.rows.len().max(1) as f64;
+        let longest: Vec<&(usize, usize)> = self.longest.iter().cycle().take(micro_batch).flatten().collect();
+        let mut mean = self.mean.clone();
+        mean.targets *= micro_batch as f64;
+        for documents in &mut mean.documents {
+            documents.count *= micro_batch as f64;
+        }
         Workload {
             longest: stream(&longest, 1.0, usize::MAX),
-            mean: stream(&all, share, LENGTHS),
+            mean,
         }
     }
 }
@@ -100,7 +110,7 @@ impl RowLengths {
 fn stream(documents: &[&(usize, usize)], share: f64, most: usize) -> StreamShape {
     let mut lengths: Vec<usize> = documents.iter().map(|(tokens, _)| *tokens).collect();
     lengths.sort_unstable();
-    let group = lengths.len().div_ceil(most.max(1)).max(1);
+    let group = if most == usize::MAX { 1 } else { lengths.len().div_ceil(most).max(1) };
     let mean = |group: &[usize]| Documents {
         tokens: (group.iter().sum::<usize>() as f64 / group.len() as f64).round() as usize,
         count: group.len() as f64 * share,

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::row::to_u64;
-use super::{EvaluationRecord, Store, StoreError, StudyId};
+use super::{EvaluationRecord, PredictionRecord, Store, StoreError, StudyId};
 use crate::study::{Trial, TrialNumber};
 
 /// Everything about one trial but its single steps.
@@ -24,6 +24,8 @@ pub struct TrialDetail {
     pub wall_s: Option<f64>,
     pub phases: Vec<PhaseSteps>,
     pub evaluations: Vec<EvaluationRecord>,
+    /// What it was expected to measure.
+    pub predictions: Vec<PredictionRecord>,
 }
 
 /// The steps of one phase, in sum.
@@ -98,6 +100,7 @@ impl Store {
             wall_s: row.wall_s,
             phases: self.phases(row.id).await?,
             evaluations: self.evaluations(row.id).await?,
+            predictions: self.predictions(study, number).await?,
         })
     }
 

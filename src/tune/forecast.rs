@@ -122,8 +122,14 @@ impl Forecast {
         }
     }
 
+    /// The sampled values that can change the cost.
+    pub fn cost_params(&self, params: &Params) -> Params {
+        let counted = params.iter().filter(|(name, _)| self.counted.contains(*name));
+        counted.map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
     /// Hash of the values that can change the cost.
-    fn key(&self, params: &Params) -> u64 {
+    pub(super) fn key(&self, params: &Params) -> u64 {
         let mut hasher = DefaultHasher::new();
         for name in &self.counted {
             match params.get(name) {

@@ -4,13 +4,16 @@
 //! process at any moment: what finished is there, what was under way is run again.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::known::{Decision, Inherited, Known, Part, with_inherited};
-use super::{Interrupt, Progress, TuneError, TuneObserver};
+use super::{Forecast, Interrupt, Progress, TuneError, TuneObserver};
+use crate::objective::{PEAK_MEMORY, THROUGHPUT};
+use crate::predict::Correction;
 use crate::search::{Problem, Sampler};
 use crate::space::{Backend, RecipeError, Study, recipe_for};
-use crate::store::{EvaluationRecord, StepRecord, Store, StudyId};
+use crate::store::{EvaluationRecord, PredictionRecord, StepRecord, Store, StudyId};
 use crate::study::{FailReason, Metrics, Params, Phase, Trial, TrialNumber, TrialState};
 use crate::train::{Evaluation, StepEvent};
 use crate::worker::{Evaluator, Task, TrialEvent, TrialRequest};
@@ -54,6 +57,8 @@ pub struct Tuner<'a> {
     unfinished: VecDeque<TrialNumber>,
     running: BTreeMap<TrialNumber, Running>,
     known: Known,
+    /// What trials are expected to cost, and what trials have taught about that.
+    forecast: Option<(Arc<Forecast>, Correction)>,
     /// Wall time of finished trials, in seconds.
     spent_s: f64,
     ending: Option<Ending>,
@@ -93,9 +98,21 @@ impl<'a> Tuner<'a> {
             unfinished,
             running,
             known,
+            forecast: None,
             spent_s,
             ending: None,
         })
+    }
+
+    /// Predicts every trial, stores what is expected of it, and passes over those that are certain not to fit.
+    #[must_use]
+    pub fn with_forecast(mut self, forecast: Arc<Forecast>) -> Self {
+        let mut correction = forecast.correction();
+        for trial in &self.history {
+            learn_cost(&forecast, &mut correction, trial);
+        }
+        self.forecast = Some((forecast, correction));
+        self
     }
 
     /// Runs trials until the budget is spent, nothing is left to try, or somebody asks to stop.
@@ -227,6 +244,9 @@ impl<'a> Tuner<'a> {
         self.running.insert(number, running);
         let progress = self.progress();
         self.parts.observer.trial_started(&trial, &progress);
+        if let Some(reason) = self.expect(&trial).await? {
+            return self.end(number, TrialState::Skipped { reason }, 0.0).await;
+        }
         match task {
             Ok(task) => self.decide(number, task).await,
             Err(error) => {
@@ -244,6 +264,28 @@ impl<'a> Tuner<'a> {
                 .await
             }
         }
+    }
+
+    /// Stores what is expected of a trial; returns why it is not worth a try, where it is not.
+    async fn expect(&self, trial: &Trial) -> Result<Option<String>, TuneError> {
+        let Some((forecast, correction)) = &self.forecast else {
+            return Ok(None);
+        };
+        // Params without a prediction make no recipe: the trial says so itself.
+        let Ok(prediction) = forecast.predict(&trial.params) else {
+            return Ok(None);
+        };
+        let metrics = forecast.expected_metrics(&prediction, correction).into_iter();
+        let records: Vec<PredictionRecord> = metrics
+            .map(|(metric, expected)| PredictionRecord {
+                metric: metric.to_owned(),
+                value: expected.value,
+                deviation: expected.deviation,
+            })
+            .collect();
+        let (store, id) = (self.parts.store, self.parts.id);
+        store.record_predictions(id, trial.number, &records).await?;
+        Ok(forecast.does_not_fit(&prediction))
     }
 
     /// Runs what is not known yet of a trial.
@@ -355,12 +397,16 @@ impl<'a> Tuner<'a> {
             .store
             .finish_trial(self.parts.id, number, &state, wall_s)
             .await?;
-        self.running.remove(&number);
+        let running = self.running.remove(&number);
+        let inherits_cost = running.is_some_and(|running| running.inherited.iter().any(|one| one.part == Part::Cost));
         self.spent_s += wall_s;
         if let Some(trial) = self.history.iter_mut().find(|trial| trial.number == number) {
             trial.state = state;
             let trial = trial.clone();
             learn(&mut self.known, self.parts.study, &trial);
+            if let Some((forecast, correction)) = self.forecast.as_mut().filter(|_| !inherits_cost) {
+                learn_cost(forecast, correction, &trial);
+            }
             let progress = self.progress();
             self.parts.observer.trial_ended(&trial, &progress);
         }
@@ -388,6 +434,14 @@ fn task_of(study: &Study, params: &Params) -> Result<Task, RecipeError> {
 fn learn(known: &mut Known, study: &Study, trial: &Trial) {
     if let Ok(Task::Recipe { recipe, .. }) = task_of(study, &trial.params) {
         known.learn(trial, &recipe);
+    }
+}
+
+/// Takes what a trial measured into the predictions of the next.
+fn learn_cost(forecast: &Forecast, correction: &mut Correction, trial: &Trial) {
+    let Some(metrics) = trial.state.metrics() else { return };
+    if let Ok(prediction) = forecast.predict(&trial.params) {
+        correction.learn(&prediction, metrics.value(THROUGHPUT), metrics.value(PEAK_MEMORY));
     }
 }
 

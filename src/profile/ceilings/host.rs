@@ -1,4 +1,4 @@
-//! Threads, memory bandwidth, and what the libraries keep for each thread.
+//! Threads, vector instructions and memory bandwidth.
 
 use std::time::Instant;
 
@@ -8,22 +8,17 @@ use rayon::prelude::*;
 use super::clock::Effort;
 use super::operand;
 use crate::predict::{Host, Vectors};
-use crate::profile::HostMemory;
 use crate::train::ops::attention;
 
 /// Elements of the buffers whose copying is timed: 64 MiB each, beyond the caches.
 const ELEMENTS: usize = 16 << 20;
 
 /// What the memory of a step depends on, on this machine.
-///
-/// # Errors
-/// Those of a small op.
-pub fn host() -> Result<Host> {
-    Ok(Host {
+pub fn host() -> Host {
+    Host {
         threads: rayon::current_num_threads(),
         vectors: vectors(),
-        thread_bytes: thread_bytes()?,
-    })
+    }
 }
 
 /// The vector instructions that the engine's products run on.
@@ -44,23 +39,23 @@ fn vectors() -> Vectors {
     Vectors::Other
 }
 
-/// Bytes that the libraries keep for a thread once it has multiplied: counted on a fresh thread.
-fn thread_bytes() -> Result<u64> {
-    let Ok(pool) = rayon::ThreadPoolBuilder::new().num_threads(1).build() else {
-        return Ok(0);
-    };
+/// Makes every thread take what libraries keep for it, so that it is there before a count begins: whether a thread gets
+/// a part of a small op is a matter of chance, and what it keeps then would be counted or not.
+///
+/// # Errors
+/// Those of a small op.
+pub fn warm_threads() -> Result<()> {
     let tensor = operand(&[32, 1, 32], DType::F32)?;
     let settings = attention::Settings {
         scale: 1.0,
         window: None,
         soft_cap: None,
     };
-    pool.install(|| {
-        let before = HostMemory::in_use_bytes();
-        let result = attention::forward(&tensor, &tensor, &tensor, &[0, 32], &settings)?;
-        drop(result);
-        Ok(HostMemory::in_use_bytes().saturating_sub(before))
-    })
+    let warm = |_: rayon::BroadcastContext<'_>| {
+        // Within a broadcast each thread computes what it begins itself.
+        attention::forward(&tensor, &tensor, &tensor, &[0, 32], &settings).map(drop)
+    };
+    rayon::broadcast(warm).into_iter().collect()
 }
 
 /// Bytes a second that copying reads and writes.

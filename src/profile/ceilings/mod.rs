@@ -12,7 +12,7 @@ mod products;
 use candle_core::{DType, Device, Result};
 
 pub use self::clock::Effort;
-pub use self::host::host;
+pub use self::host::{host, warm_threads};
 use crate::predict::{Ceilings, compute};
 use crate::recipe::Precision;
 use crate::train::TrainError;
@@ -23,7 +23,7 @@ use crate::train::TrainError;
 /// Those of the ops: memory.
 pub fn measure(precisions: &[Precision], effort: Effort) -> std::result::Result<Ceilings, TrainError> {
     let mut ceilings = Ceilings {
-        host: host::host()?,
+        host: host::host(),
         memory_bytes_per_s: host::memory_bytes_per_s(effort),
         wake_s: host::wake_s(effort),
         host_to_device_bytes_per_s: None,
