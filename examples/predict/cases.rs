@@ -74,7 +74,7 @@ impl Case {
             &[
                 Checkpointing::None,
                 Checkpointing::None,
-                Checkpointing::EverySecond,
+                Checkpointing::EVERY_SECOND,
                 Checkpointing::Full,
                 Checkpointing::Offload,
             ],
@@ -94,12 +94,15 @@ impl Case {
         );
         let is_full = random.random_range(0..10) == 0;
         recipe.adapter = (!is_full).then(|| adapter(random));
+        if is_full && recipe.precision.is_quantised() {
+            recipe.precision = Precision::Bf16;
+        }
         Self {
             family,
             config: config(family, random),
             recipe,
-            rows: one(random, &[1, 2, 4, 8]),
-            length: one(random, &[32, 64, 128, 200, 512, 700]),
+            rows: one(random, &[2, 4, 8]),
+            length: one(random, &[128, 200, 384, 512, 700]),
         }
     }
 
@@ -121,7 +124,7 @@ impl Case {
             "{} | {} | {} | {} | {adapter} | {} x {}",
             self.family,
             precision_name(self.recipe.precision),
-            name(serde_json::to_value(self.recipe.gradient_checkpointing).unwrap_or_default()),
+            self.recipe.gradient_checkpointing,
             name(serde_json::to_value(self.recipe.optimizer.kind).unwrap_or_default()),
             self.rows,
             self.length,
@@ -175,7 +178,7 @@ impl Case {
         let before = HostMemory::in_use_bytes() - base.bytes() as u64;
         HostMemory::reset_peak();
         pool.install(|| {
-            let mut trainer = Trainer::new(Arc::clone(&base), &self.recipe, 10).expect("the recipe fits");
+            let mut trainer = Trainer::new(base, &self.recipe, 10).expect("the recipe fits");
             for _ in 0..2 {
                 trainer.step(&batch).expect("a step of valid tokens");
             }
@@ -206,7 +209,7 @@ fn adapter(random: &mut Pcg64) -> AdapterSettings {
 }
 
 fn config(family: &str, random: &mut Pcg64) -> String {
-    let hidden = one(random, &[64, 128, 256]);
+    let hidden = one(random, &[128, 192, 256]);
     let head_dim = one(random, &[16, 32, 64]);
     let heads = one(random, &[2, 4]);
     let extra = match family {

@@ -1,20 +1,37 @@
-//! How good predictions are: `cargo run --example predict -- memory [CASES] [SEED]` prints a table of predicted against
-//! counted peak memory.
+//! How good predictions are.
+//!
+//! `cargo run --release --example predict -- memory [CASES] [SEED]` prints predicted against counted peak memory of random
+//! recipes on small random models of four families, as a Markdown table; `throughput FILE [SETTINGS] [SEED]` predicts,
+//! measures and compares settings of a study file.
 
-#![expect(clippy::print_stdout, reason = "a program that prints a table")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program that prints a table"
+)]
 
 mod cases;
+mod throughput;
 
-use peft_tune::profile::ceilings;
+use std::path::Path;
+
+use peft_tune::profile::{HostMemory, ceilings};
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let _ = arguments.next();
-    let mut number = |default: u64| arguments.next().and_then(|text| text.parse().ok()).unwrap_or(default);
-    memory(number(64) as usize, number(1));
+    HostMemory::keep_freed();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |place: usize, default: u64| {
+        let given = arguments.get(place).and_then(|text| text.parse().ok());
+        given.unwrap_or(default)
+    };
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["memory", ..] => memory(number(1, 64) as usize, number(2, 1)),
+        ["throughput", file, ..] => throughput::run(Path::new(file), number(2, 30) as usize, number(3, 1)),
+        _ => eprintln!("usage: memory [CASES] [SEED] | throughput FILE [SETTINGS] [SEED]"),
+    }
 }
 
-/// One line for each case, the worst error and the median at the end.
+/// One line for each case, the median and the largest error at the end.
 fn memory(count: usize, seed: u64) {
     let host = ceilings::host();
     println!("| family | precision | checkpointing | optimizer | adapter | batch | counted MB | predicted MB | error |");
@@ -30,9 +47,10 @@ fn memory(count: usize, seed: u64) {
             outcome.predicted.total() as f64 / 1e6,
             100.0 * error
         );
-        if std::env::var_os("PARTS").is_some() {
-            let parts: Vec<String> = outcome.predicted.iter().map(|(part, bytes)| format!("{} {bytes}", part.name())).collect();
-            println!("  off {} saved {} {} {}", outcome.predicted.total() as i64 - outcome.counted as i64, outcome.counted_saved, outcome.predicted_saved, parts.join(", "));
+        if std::env::var_os("PREDICT_PARTS").is_some() {
+            let parts = outcome.predicted.iter().map(|(part, bytes)| format!("{} {bytes}", part.name()));
+            let parts: Vec<String> = parts.collect();
+            println!("  {} counted, {}", outcome.counted, parts.join(", "));
             println!("  {}", case.config.replace('\n', " "));
         }
         errors.push(error.abs());

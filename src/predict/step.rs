@@ -80,6 +80,15 @@ impl<'a> StepWalk<'a> {
         let elements = network.trained_elements();
         level.hold(Part::Adapters, 4 * elements);
         level.hold(Part::Gradients, 4 * elements);
+        if recipe.adapter.is_none() {
+            // The values are copied tensor by tensor; the weights that they came from are then let go of.
+            if recipe.precision != Precision::Fp32 {
+                let largest = network.slots.iter().map(|slots| 4 * slots.elements()).max().unwrap_or(0);
+                level.hold(Part::Scratch, largest);
+                level.free(Part::Scratch, largest);
+            }
+            level.free(Part::BaseWeights, base.values);
+        }
         let on_device = self.host.vectors != super::Vectors::None || !is_paged(recipe.optimizer.kind);
         if on_device {
             level.hold(Part::OptimizerState, state_bytes(&recipe.optimizer, &network.slots));
@@ -132,8 +141,8 @@ impl<'a> StepWalk<'a> {
     fn keep(&self, index: usize) -> Keep {
         match self.recipe.gradient_checkpointing {
             Checkpointing::None => Keep::Saved,
-            Checkpointing::EverySecond if index % 2 == 1 => Keep::Saved,
-            Checkpointing::EverySecond | Checkpointing::Full | Checkpointing::Offload => Keep::Input,
+            Checkpointing::Every(nth) if !index.is_multiple_of(nth.get() as usize) => Keep::Saved,
+            Checkpointing::Every(_) | Checkpointing::Full | Checkpointing::Offload => Keep::Input,
         }
     }
 
