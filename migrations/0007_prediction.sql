@@ -30,7 +30,7 @@ select
     prediction.value as predicted,      -- What was expected before the trial ran.
     prediction.deviation as deviation,  -- Relative standard deviation of the expectation's error.
     metric.value as measured,           -- What was measured; null where it was not.
-    metric.value / prediction.value - 1 as error -- Measured over predicted, minus one.
+    cast(metric.value / prediction.value - 1 as real) as error -- Measured over predicted, minus one.
 from prediction
 join trial on trial.id = prediction.trial_id
 join study on study.id = trial.study_id

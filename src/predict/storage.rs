@@ -60,3 +60,20 @@ pub fn base_bytes(architecture: &Architecture, precision: Precision) -> WeightBy
     }
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_constants_are_counted_in_blocks() {
+        let bytes = |elements, precision| {
+            let one = linear_bytes(elements, precision);
+            (one.values, one.constants)
+        };
+        assert_eq!(bytes(1000, Precision::Fp32), (4000, 0));
+        assert_eq!(bytes(1000, Precision::Int8), (1000, 64));
+        assert_eq!(bytes(1001, Precision::Nf4), (501, 64));
+        assert_eq!(bytes(1 << 20, Precision::Nf4Double), (1 << 19, 16_384 + 4 * 64));
+    }
+}
