@@ -51,7 +51,9 @@ fn one<T: Clone>(random: &mut Pcg64, values: &[T]) -> T {
 /// `count` settings, the families by turns.
 pub fn draw(count: usize, seed: u64) -> Vec<Case> {
     let mut random = Pcg64::seed_from_u64(seed);
-    (0..count).map(|index| Case::new(FAMILIES[index % 4], &mut random)).collect()
+    (0..count)
+        .map(|index| Case::new(FAMILIES[index % 4], &mut random))
+        .collect()
 }
 
 impl Case {
@@ -156,7 +158,9 @@ impl Case {
             counted,
             counted_saved,
             predicted: predicted.bytes,
-            predicted_saved: predictor.saved_bytes(&setting).expect("the drawn recipe fits the model"),
+            predicted_saved: predictor
+                .saved_bytes(&setting)
+                .expect("the drawn recipe fits the model"),
         }
     }
 
@@ -173,7 +177,10 @@ impl Case {
         };
         let rows: Vec<Document> = (0..self.rows).map(document).collect();
         let batch = [MicroBatch::from_documents(&rows)];
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .expect("threads");
         pool.install(ceilings::warm_threads).expect("a small op runs");
         let before = HostMemory::in_use_bytes() - base.bytes() as u64;
         HostMemory::reset_peak();

@@ -4,11 +4,7 @@
 //! recipes on small random models of four families, as a Markdown table; `throughput FILE [SETTINGS] [SEED]` predicts,
 //! measures and compares settings of a study file.
 
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a program that prints a table"
-)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints a table")]
 
 mod cases;
 mod throughput;
@@ -34,7 +30,9 @@ fn main() {
 /// One line for each case, the median and the largest error at the end.
 fn memory(count: usize, seed: u64) {
     let host = ceilings::host();
-    println!("| family | precision | checkpointing | optimizer | adapter | batch | counted MB | predicted MB | error |");
+    println!(
+        "| family | precision | checkpointing | optimizer | adapter | batch | counted MB | predicted MB | error |"
+    );
     println!("|---|---|---|---|---|---|---|---|---|");
     let mut errors = Vec::new();
     for case in cases::draw(count, seed) {
@@ -48,7 +46,10 @@ fn memory(count: usize, seed: u64) {
             100.0 * error
         );
         if std::env::var_os("PREDICT_PARTS").is_some() {
-            let parts = outcome.predicted.iter().map(|(part, bytes)| format!("{} {bytes}", part.name()));
+            let parts = outcome
+                .predicted
+                .iter()
+                .map(|(part, bytes)| format!("{} {bytes}", part.name()));
             let parts: Vec<String> = parts.collect();
             println!("  {} counted, {}", outcome.counted, parts.join(", "));
             println!("  {}", case.config.replace('\n', " "));

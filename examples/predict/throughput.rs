@@ -96,7 +96,11 @@ fn print(forecast: &Forecast, table: &[Row]) {
     let mut after = Vec::new();
     for (index, row) in table.iter().enumerate() {
         let expected = correction.tokens_per_s(&row.prediction);
-        let params: Vec<String> = row.params.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        let params: Vec<String> = row
+            .params
+            .iter()
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect();
         let off = |predicted: f64, measured: f64| 100.0 * (predicted / measured - 1.0);
         println!(
             "{:>3} predicted {:>7.0} corrected {:>7.0} +-{:>2.0}% measured {:>7.0} ({:+.1}%, {:+.1}%) memory {:+.1}% | {}",
@@ -126,7 +130,12 @@ fn print(forecast: &Forecast, table: &[Row]) {
     ] {
         errors.sort_by(f64::total_cmp);
         let at = |share: f64| 100.0 * errors[((errors.len() - 1) as f64 * share) as usize];
-        println!("{name}: median error {:.1}%, 90% within {:.1}%, largest {:.1}%", at(0.5), at(0.9), at(1.0));
+        println!(
+            "{name}: median error {:.1}%, 90% within {:.1}%, largest {:.1}%",
+            at(0.5),
+            at(0.9),
+            at(1.0)
+        );
     }
     let predicted: Vec<f64> = table.iter().map(|row| row.prediction.tokens_per_s()).collect();
     let measured: Vec<f64> = table.iter().map(|row| row.tokens_per_s).collect();

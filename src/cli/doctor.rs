@@ -79,7 +79,10 @@ struct Library {
 const LIBRARIES: [(&str, &str); 4] = [
     ("libcuda.so", "the driver's interface; comes with the driver"),
     ("libcublas.so", "matrix products; comes with the CUDA toolkit"),
-    ("libnvrtc.so", "compiles kernels at run time; comes with the CUDA toolkit"),
+    (
+        "libnvrtc.so",
+        "compiles kernels at run time; comes with the CUDA toolkit",
+    ),
     ("libnvidia-ml.so", "utilisation and power; comes with the driver"),
 ];
 
@@ -189,7 +192,9 @@ fn cuda() -> Cuda {
     let absent = libraries.iter().take(3).find(|library| library.found.is_none());
     let missing = match (is_used, &driver, absent) {
         (true, ..) => None,
-        (false, None, _) => Some("no NVIDIA driver is loaded: there is no GPU, or its driver is not installed".to_owned()),
+        (false, None, _) => {
+            Some("no NVIDIA driver is loaded: there is no GPU, or its driver is not installed".to_owned())
+        }
         (false, Some(_), Some(library)) => Some(format!(
             "{} is in none of the folders below ({}): install it, or name its folder in LD_LIBRARY_PATH",
             library.name, library.purpose
@@ -228,7 +233,10 @@ fn library(folder: &Path, name: &str) -> Option<PathBuf> {
     let mut found: Vec<PathBuf> = files
         .flatten()
         .map(|file| file.path())
-        .filter(|path| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name)))
+        .filter(|path| {
+            path.file_name()
+                .is_some_and(|file| file.to_string_lossy().starts_with(name))
+        })
         .collect();
     found.sort();
     found.into_iter().next()
@@ -264,11 +272,20 @@ impl Cuda {
         let _ = writeln!(text, "  driver      {}", self.driver.as_deref().unwrap_or("none"));
         for library in &self.libraries {
             let found = library.found.as_ref().map(|path| path.display().to_string());
-            let _ = writeln!(text, "  {:<20}{}", library.name, found.unwrap_or_else(|| "not found".to_owned()));
+            let _ = writeln!(
+                text,
+                "  {:<20}{}",
+                library.name,
+                found.unwrap_or_else(|| "not found".to_owned())
+            );
         }
         if let Some(missing) = &self.missing {
             let _ = writeln!(text, "  not used: {missing}");
-            let folders: Vec<String> = self.looked_in.iter().map(|folder| folder.display().to_string()).collect();
+            let folders: Vec<String> = self
+                .looked_in
+                .iter()
+                .map(|folder| folder.display().to_string())
+                .collect();
             let _ = writeln!(text, "  looked in: {}", folders.join(", "));
         }
         text

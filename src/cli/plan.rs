@@ -64,7 +64,9 @@ fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) ->
     let files = ModelFiles::resolve_config(&base.model).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&files).map_err(CliError::bad_input)?;
     let local = std::path::Path::new(&base.model).is_dir();
-    let whole = local.then(|| ModelFiles::resolve_weights(&base.model, &mut ()).ok()).flatten();
+    let whole = local
+        .then(|| ModelFiles::resolve_weights(&base.model, &mut ()).ok())
+        .flatten();
     let rows = match whole.map(|files| forecast::rows_of(study, base, &files)) {
         Some(Ok(rows)) => rows,
         Some(Err(error)) => {

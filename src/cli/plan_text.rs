@@ -12,7 +12,9 @@ use crate::tune::{Expected, Outlook};
 /// The plan for people: facts, the predicted front, the `top` fastest settings.
 pub fn to_text(study: &Study, outlook: &Outlook, machine: &str, top: usize, width: Option<usize>) -> String {
     let mut text = format!("plan of study {}\n", printable(&study.name));
-    let size = outlook.size.map_or_else(|| "continuous".to_owned(), |size| size.to_string());
+    let size = outlook
+        .size
+        .map_or_else(|| "continuous".to_owned(), |size| size.to_string());
     let looked_at = match outlook.size == Some(outlook.looked_at) {
         true => String::new(),
         false => format!(", {} looked at", outlook.looked_at),
@@ -26,16 +28,25 @@ pub fn to_text(study: &Study, outlook: &Outlook, machine: &str, top: usize, widt
         line("model", base.model.clone());
     }
     line("machine", machine.to_owned());
-    line("settings", format!("{size}{looked_at}, {} of different cost", outlook.settings.len()));
+    line(
+        "settings",
+        format!("{size}{looked_at}, {} of different cost", outlook.settings.len()),
+    );
     let share = 100.0 * outlook.fitting as f64 / outlook.looked_at.max(1) as f64;
-    line("memory limit", format!("{limit}: {} settings fit ({share:.0}%)", outlook.fitting));
+    line(
+        "memory limit",
+        format!("{limit}: {} settings fit ({share:.0}%)", outlook.fitting),
+    );
     if outlook.predicted < outlook.looked_at {
         let reason = outlook.first_reason.as_deref().unwrap_or_default();
         let without = outlook.looked_at - outlook.predicted;
         line("impossible", format!("{without} settings, such as: {reason}"));
     }
     if let (Some(trial), Some(search)) = (outlook.trial_s, outlook.search_s) {
-        line("time", format!("{} a trial, {} the search", duration(trial), duration(search)));
+        line(
+            "time",
+            format!("{} a trial, {} the search", duration(trial), duration(search)),
+        );
     }
     let front: Vec<&Expected> = outlook.front.iter().map(|index| &outlook.settings[*index]).collect();
     let fitting = outlook.settings.iter().filter(|one| one.fits);
@@ -88,8 +99,18 @@ pub fn to_json(
             "tokens_per_step": one.prediction.tokens,
         })
     };
-    let front: Vec<_> = outlook.front.iter().map(|index| one(&outlook.settings[*index])).collect();
-    let best: Vec<_> = outlook.settings.iter().filter(|one| one.fits).take(top).map(one).collect();
+    let front: Vec<_> = outlook
+        .front
+        .iter()
+        .map(|index| one(&outlook.settings[*index]))
+        .collect();
+    let best: Vec<_> = outlook
+        .settings
+        .iter()
+        .filter(|one| one.fits)
+        .take(top)
+        .map(one)
+        .collect();
     serde_json::to_string_pretty(&json!({
         "study": study.name,
         "machine": machine,

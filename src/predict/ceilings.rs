@@ -90,7 +90,10 @@ impl Ceilings {
                     push(format!("gemm {storage} {class}"), flops / seconds / 1e9, "GFLOP/s");
                 }
             }
-            let skinny = self.ops.get(&compute(*precision)).filter(|_| compute(*precision) == *precision);
+            let skinny = self
+                .ops
+                .get(&compute(*precision))
+                .filter(|_| compute(*precision) == *precision);
             if let Some(seconds) = skinny.and_then(|ops| ops.adapter_nt.at(&SKINNY)) {
                 let flops = 2.0 * SKINNY.iter().product::<f64>();
                 push(format!("gemm {storage} skinny"), flops / seconds / 1e9, "GFLOP/s");

@@ -134,7 +134,12 @@ mod tests {
         let truth = |one: &Prediction| 100.0 / (one.seconds.products + 2.0 * one.seconds.passes);
         let wanted = prediction(1.0, 1.0);
         let before = correction.tokens_per_s(&wanted);
-        for trial in [prediction(9.0, 1.0), prediction(1.0, 4.0), prediction(5.0, 1.0), prediction(2.0, 6.0)] {
+        for trial in [
+            prediction(9.0, 1.0),
+            prediction(1.0, 4.0),
+            prediction(5.0, 1.0),
+            prediction(2.0, 6.0),
+        ] {
             correction.learn(&trial, Some(truth(&trial)), Some(1010.0));
         }
         let after = correction.tokens_per_s(&wanted);

@@ -52,25 +52,88 @@ const fn without_bf16(sheet: DataSheet) -> DataSheet {
 /// The table. GB/s, then TFLOP/s of matrix units and of FP32.
 pub const DEVICES: [DataSheet; 20] = [
     sheet("A100 40GB", 40, 1555.0, 312.0, 19.5, "NVIDIA A100 datasheet, 2021"),
-    sheet("A100 80GB", 80, 2039.0, 312.0, 19.5, "NVIDIA A100 datasheet, 2021 (SXM)"),
-    sheet("A100 80GB PCIe", 80, 1935.0, 312.0, 19.5, "NVIDIA A100 datasheet, 2021 (PCIe)"),
+    sheet(
+        "A100 80GB",
+        80,
+        2039.0,
+        312.0,
+        19.5,
+        "NVIDIA A100 datasheet, 2021 (SXM)",
+    ),
+    sheet(
+        "A100 80GB PCIe",
+        80,
+        1935.0,
+        312.0,
+        19.5,
+        "NVIDIA A100 datasheet, 2021 (PCIe)",
+    ),
     sheet("H100 SXM", 80, 3350.0, 989.4, 66.9, "NVIDIA H100 datasheet, 2023"),
-    sheet("H100 PCIe", 80, 2000.0, 756.0, 51.0, "NVIDIA H100 datasheet, 2022 (PCIe)"),
+    sheet(
+        "H100 PCIe",
+        80,
+        2000.0,
+        756.0,
+        51.0,
+        "NVIDIA H100 datasheet, 2022 (PCIe)",
+    ),
     sheet("H100 NVL", 94, 3900.0, 835.0, 60.0, "NVIDIA H100 datasheet, 2023 (NVL)"),
     sheet("H200", 141, 4800.0, 989.4, 66.9, "NVIDIA H200 datasheet, 2024 (SXM)"),
-    sheet("B200", 180, 8000.0, 2250.0, 75.0, "NVIDIA DGX B200 datasheet, 2024, an eighth"),
+    sheet(
+        "B200",
+        180,
+        8000.0,
+        2250.0,
+        75.0,
+        "NVIDIA DGX B200 datasheet, 2024, an eighth",
+    ),
     sheet("L4", 24, 300.0, 121.0, 30.3, "NVIDIA L4 datasheet, 2023"),
     sheet("L40S", 48, 864.0, 362.05, 91.6, "NVIDIA L40S datasheet, 2023"),
     sheet("A10", 24, 600.0, 125.0, 31.2, "NVIDIA A10 datasheet, 2021"),
     sheet("A40", 48, 696.0, 149.7, 37.4, "NVIDIA A40 datasheet, 2021"),
     sheet("RTX A6000", 48, 768.0, 154.8, 38.7, "NVIDIA RTX A6000 datasheet, 2021"),
-    sheet("RTX 6000 Ada", 48, 960.0, 364.2, 91.1, "NVIDIA RTX 6000 Ada datasheet, 2023"),
+    sheet(
+        "RTX 6000 Ada",
+        48,
+        960.0,
+        364.2,
+        91.1,
+        "NVIDIA RTX 6000 Ada datasheet, 2023",
+    ),
     sheet("RTX 3090", 24, 936.0, 71.0, 35.6, "NVIDIA GA102 whitepaper v2, table 9"),
-    sheet("RTX 4090", 24, 1008.0, 165.2, 82.6, "NVIDIA Ada architecture whitepaper v2, table 2"),
-    sheet("RTX 5090", 32, 1792.0, 209.5, 104.8, "NVIDIA RTX Blackwell whitepaper, 2025"),
+    sheet(
+        "RTX 4090",
+        24,
+        1008.0,
+        165.2,
+        82.6,
+        "NVIDIA Ada architecture whitepaper v2, table 2",
+    ),
+    sheet(
+        "RTX 5090",
+        32,
+        1792.0,
+        209.5,
+        104.8,
+        "NVIDIA RTX Blackwell whitepaper, 2025",
+    ),
     without_bf16(sheet("T4", 16, 320.0, 65.0, 8.1, "NVIDIA T4 datasheet, 2019")),
-    without_bf16(sheet("V100 16GB", 16, 900.0, 125.0, 15.7, "NVIDIA V100 datasheet, 2020 (SXM2)")),
-    without_bf16(sheet("V100 32GB", 32, 900.0, 125.0, 15.7, "NVIDIA V100 datasheet, 2020 (SXM2)")),
+    without_bf16(sheet(
+        "V100 16GB",
+        16,
+        900.0,
+        125.0,
+        15.7,
+        "NVIDIA V100 datasheet, 2020 (SXM2)",
+    )),
+    without_bf16(sheet(
+        "V100 32GB",
+        32,
+        900.0,
+        125.0,
+        15.7,
+        "NVIDIA V100 datasheet, 2020 (SXM2)",
+    )),
 ];
 
 /// The device of that name; case, spaces, dashes and the maker's name do not count, and the end may be left out where
@@ -95,7 +158,11 @@ pub fn device(name: &str) -> Result<&'static DataSheet, PredictError> {
 }
 
 fn plain(name: &str) -> String {
-    let lower = name.to_lowercase().replace("nvidia", "").replace("geforce", "").replace("tesla", "");
+    let lower = name
+        .to_lowercase()
+        .replace("nvidia", "")
+        .replace("geforce", "")
+        .replace("tesla", "");
     lower.chars().filter(|c| c.is_ascii_alphanumeric()).collect()
 }
 

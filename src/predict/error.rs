@@ -24,7 +24,9 @@ pub enum PredictError {
     BadPattern { key: String },
     #[error("`lora_bias` cannot be combined with `{other}`; leave one of them out")]
     BiasWith { other: &'static str },
-    #[error("full fine-tuning cannot train quantised weights; take `precision` fp32, bf16 or fp16, or train an adapter")]
+    #[error(
+        "full fine-tuning cannot train quantised weights; take `precision` fp32, bf16 or fp16, or train an adapter"
+    )]
     QuantisedWhole,
     #[error("`{key}` is 0; set it to 1 or more")]
     Zero { key: &'static str },

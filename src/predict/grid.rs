@@ -6,13 +6,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Positive values on a grid of positive coordinates.
+/// Positive values on a grid of positive coordinates, both held as natural logarithms.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Grid {
-    /// Coordinates of each axis, rising.
-    pub axes: Vec<Vec<f64>>,
-    /// Values with the last axis varying fastest; positive.
-    pub values: Vec<f64>,
+    /// Logarithms of each axis' coordinates, rising.
+    axes: Vec<Vec<f64>>,
+    /// Logarithms of the values, the last axis varying fastest.
+    values: Vec<f64>,
 }
 
 impl Grid {
@@ -27,10 +27,21 @@ impl Grid {
                     *coordinate = axis[rest % axis.len()];
                     rest /= axis.len();
                 }
-                value(&point)
+                value(&point).ln()
             })
             .collect();
-        Self { axes, values }
+        let logs = |axis: Vec<f64>| axis.into_iter().map(f64::ln).collect();
+        Self {
+            axes: axes.into_iter().map(logs).collect(),
+            values,
+        }
+    }
+
+    /// The same values without the last axes, which have one point each.
+    #[must_use]
+    pub fn with_axes(mut self, axes: usize) -> Self {
+        self.axes.truncate(axes);
+        self
     }
 
     /// The value at a point of as many coordinates as there are axes; `None` where the grid is empty or damaged.
@@ -43,15 +54,15 @@ impl Grid {
         let mut corners = [(0usize, 0f64); 8];
         corners[0] = (0, 1.0);
         let mut used = 1;
-        let mut beyond = 1.0;
+        let mut beyond = 0.0;
         for (axis, coordinate) in self.axes.iter().zip(point) {
-            let (first, last) = (axis[0], axis[axis.len() - 1]);
+            let (coordinate, first, last) = (coordinate.ln(), axis[0], axis[axis.len() - 1]);
             let inside = coordinate.clamp(first, last);
-            beyond *= (coordinate / last).max(1.0);
+            beyond += (coordinate - last).max(0.0);
             let upper = axis.partition_point(|value| *value < inside).max(1).min(axis.len() - 1);
             let lower = upper.saturating_sub(1);
             let share = match axis[upper] > axis[lower] {
-                true => (inside / axis[lower]).ln() / (axis[upper] / axis[lower]).ln(),
+                true => (inside - axis[lower]) / (axis[upper] - axis[lower]),
                 false => 0.0,
             };
             if used * 2 > corners.len() {
@@ -66,10 +77,9 @@ impl Grid {
         }
         let log: f64 = corners[..used]
             .iter()
-            .filter(|(_, weight)| *weight > 0.0)
-            .map(|(index, weight)| weight * self.values[*index].ln())
+            .map(|(index, weight)| weight * self.values[*index])
             .sum();
-        Some(log.exp() * beyond)
+        Some((log + beyond).exp())
     }
 }
 

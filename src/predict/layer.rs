@@ -24,9 +24,7 @@ impl Walker<'_> {
     /// Bytes that a layer keeps for its backward pass besides its input: the table of `train::model::saved`.
     pub fn saved_bytes(&self, kind: &LayerKind) -> u64 {
         let ([hidden, inner, query, key], architecture) = (self.widths(), self.network.architecture);
-        let ranks = |groups: &[&super::network::Group]| -> usize {
-            groups.iter().flat_map(|group| &group.ranks).sum()
-        };
+        let ranks = |groups: &[&super::network::Group]| -> usize { groups.iter().flat_map(|group| &group.ranks).sum() };
         let head_norms = match architecture.query_key_norm {
             true => self.wide(architecture.heads + architecture.kv_heads),
             false => 0,
@@ -81,7 +79,9 @@ impl Walker<'_> {
             self.rotate(trace, width, Some((heads, kept)));
         }
         trace.hold(kept, self.act(query) + self.wide(architecture.heads));
-        trace.scratch.take(&self.heads().kept(self.stream.longest(), kind.window));
+        trace
+            .scratch
+            .take(&self.heads().kept(self.stream.longest(), kind.window));
         trace.run(Work::Attention {
             window: kind.window,
             backward: false,

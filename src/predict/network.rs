@@ -114,7 +114,11 @@ impl<'a> Network<'a> {
             architecture,
             kinds: Vec::new(),
             layers: Vec::with_capacity(architecture.layers.len()),
-            head_trains: rules.trains_whole(if architecture.tied_embeddings { EMBEDDING } else { LM_HEAD }),
+            head_trains: rules.trains_whole(if architecture.tied_embeddings {
+                EMBEDDING
+            } else {
+                LM_HEAD
+            }),
             embedding_trains: rules.trains_whole(EMBEDDING),
             slots: Vec::new(),
             replaced: Vec::new(),
@@ -142,7 +146,10 @@ impl<'a> Network<'a> {
 
     /// Elements of all that trains.
     pub fn trained_elements(&self) -> u64 {
-        self.slots.iter().map(|slots| slots.elements() * slots.count as u64).sum()
+        self.slots
+            .iter()
+            .map(|slots| slots.elements() * slots.count as u64)
+            .sum()
     }
 
     /// The lowest layer that a gradient must reach.
@@ -163,16 +170,14 @@ impl<'a> Network<'a> {
             output: group(&[LinearRole::Output])?,
             gate_up: group(&[LinearRole::Gate, LinearRole::Up])?,
             down: group(&[LinearRole::Down])?,
-            input_norm_trains: rules.trains_whole(&format!(
-                "{}.input_layernorm.weight",
-                Architecture::layer_name(index)
-            )),
+            input_norm_trains: rules
+                .trains_whole(&format!("{}.input_layernorm.weight", Architecture::layer_name(index))),
             trains: false,
         };
         let groups = [&kind.qkv, &kind.output, &kind.gate_up, &kind.down];
-        let in_groups = groups.iter().any(|group| {
-            group.reads_input() || group.projections.iter().any(|projection| projection.bias_trains)
-        });
+        let in_groups = groups
+            .iter()
+            .any(|group| group.reads_input() || group.projections.iter().any(|projection| projection.bias_trains));
         let norms = self.architecture.layer_norms().iter();
         let mut names = norms.map(|norm| format!("{}.{norm}.weight", Architecture::layer_name(index)));
         kind.trains = in_groups || names.any(|name| rules.trains_whole(&name));
@@ -277,7 +282,11 @@ impl<'a> Network<'a> {
                 .find(|slots| slots.rows == rows && slots.columns == columns)
             {
                 Some(slots) => slots.count += 1,
-                None => self.slots.push(Slots { rows, columns, count: 1 }),
+                None => self.slots.push(Slots {
+                    rows,
+                    columns,
+                    count: 1,
+                }),
             }
         }
     }
@@ -310,7 +319,10 @@ impl<'a> Rules<'a> {
         let mut ranks = Vec::new();
         for (key, rank) in adapter.iter().flat_map(|adapter| &adapter.rank_pattern) {
             let pattern = Regex::new(&format!(r"^(.*\.)?({key})$"));
-            ranks.push((pattern.map_err(|_| PredictError::BadPattern { key: key.clone() })?, *rank));
+            ranks.push((
+                pattern.map_err(|_| PredictError::BadPattern { key: key.clone() })?,
+                *rank,
+            ));
         }
         Ok(Self { adapter, ranks })
     }
@@ -363,7 +375,10 @@ impl<'a> Rules<'a> {
     fn trains_whole(&self, name: &str) -> bool {
         let Some(adapter) = self.adapter else { return true };
         let module = name.rsplit_once('.').map_or(name, |(module, _)| module);
-        adapter.modules_to_save.iter().any(|wanted| module.ends_with(wanted.as_str()))
+        adapter
+            .modules_to_save
+            .iter()
+            .any(|wanted| module.ends_with(wanted.as_str()))
     }
 
     fn trains_bias(&self, name: &impl Fn() -> String, adapted: bool) -> bool {
@@ -402,7 +417,11 @@ fn names_module(target: &str, layer: Option<usize>, module: &LinearModule) -> bo
     }
 }
 
-fn check(settings: &AdapterSettings, architecture: &Architecture, modules: &[LinearModule]) -> Result<(), PredictError> {
+fn check(
+    settings: &AdapterSettings,
+    architecture: &Architecture,
+    modules: &[LinearModule],
+) -> Result<(), PredictError> {
     if settings.lora_bias && settings.dora {
         return Err(PredictError::BiasWith { other: "dora" });
     }
@@ -410,7 +429,12 @@ fn check(settings: &AdapterSettings, architecture: &Architecture, modules: &[Lin
         return Err(PredictError::BiasWith { other: "init" });
     }
     let layers = architecture.layers.len();
-    if let Some(layer) = settings.layers_to_transform.iter().flatten().find(|layer| **layer >= layers) {
+    if let Some(layer) = settings
+        .layers_to_transform
+        .iter()
+        .flatten()
+        .find(|layer| **layer >= layers)
+    {
         return Err(PredictError::UnknownLayer { layer: *layer, layers });
     }
     if let TargetModules::Named(names) = &settings.target_modules {
@@ -427,8 +451,15 @@ fn check(settings: &AdapterSettings, architecture: &Architecture, modules: &[Lin
     }
     if !settings.modules_to_save.is_empty() {
         let tensors = architecture.tensors();
-        let module = |name: &str| name.rsplit_once('.').map_or(name.to_owned(), |(module, _)| module.to_owned());
-        let exists = |wanted: &String| tensors.iter().any(|tensor| module(&tensor.name).ends_with(wanted.as_str()));
+        let module = |name: &str| {
+            name.rsplit_once('.')
+                .map_or(name.to_owned(), |(module, _)| module.to_owned())
+        };
+        let exists = |wanted: &String| {
+            tensors
+                .iter()
+                .any(|tensor| module(&tensor.name).ends_with(wanted.as_str()))
+        };
         if let Some(name) = settings.modules_to_save.iter().find(|wanted| !exists(wanted)) {
             return Err(PredictError::UnknownModule { name: name.clone() });
         }

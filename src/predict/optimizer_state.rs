@@ -54,9 +54,11 @@ pub(super) fn update_bytes(kind: OptimizerKind, slots: &[Slots]) -> u64 {
         return 0;
     }
     // Of the orthogonalisation: the matrix in two roundings, a product, the Gram matrix and its polynomial.
-    let matrix = |slots: &Slots| slots.columns.map_or(0, |columns| {
-        let narrow = (slots.rows.min(columns) * slots.rows.min(columns)) as u64;
-        4 * (7 * slots.elements() + 4 * narrow)
-    });
+    let matrix = |slots: &Slots| {
+        slots.columns.map_or(0, |columns| {
+            let narrow = (slots.rows.min(columns) * slots.rows.min(columns)) as u64;
+            4 * (7 * slots.elements() + 4 * narrow)
+        })
+    };
     slots.iter().map(matrix).max().unwrap_or(0)
 }

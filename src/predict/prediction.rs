@@ -280,7 +280,10 @@ mod tests {
         let attention = 4.0 * 2048.0 * 1024.0 * 4096.0 * 32.0;
         assert!((plain.forward / (products + attention) - 1.0).abs() < 0.01, "{plain:?}");
         // The lowest layer's q, k and v need no dx, and dx of attention costs 2.5 times its forward.
-        assert!((plain.backward / (products + 2.5 * attention) - 1.0).abs() < 0.02, "{plain:?}");
+        assert!(
+            (plain.backward / (products + 2.5 * attention) - 1.0).abs() < 0.02,
+            "{plain:?}"
+        );
         assert_eq!(plain.recompute, 0.0);
         recipe.gradient_checkpointing = Checkpointing::Full;
         let again = flops(&recipe);
@@ -299,14 +302,22 @@ mod tests {
             predict(&predictor, &recipe).unwrap_err().to_string()
         };
         let error = adapted(|adapter| adapter.rank = 2000);
-        assert!(error.contains("2000") && error.contains("k_proj") && error.contains("lower `rank`"), "{error}");
+        assert!(
+            error.contains("2000") && error.contains("k_proj") && error.contains("lower `rank`"),
+            "{error}"
+        );
         let error = adapted(|adapter| adapter.target_modules = TargetModules::Named(vec!["c_attn".to_owned()]));
         assert!(error.contains("c_attn") && error.contains("q_proj"), "{error}");
         let error = adapted(|adapter| adapter.layers_to_transform = Some(vec![32]));
         assert!(error.contains("32 decoder layers"), "{error}");
         let mut long = recipe();
         long.batch.sequence_length = 200_000;
-        assert!(predict(&predictor, &long).unwrap_err().to_string().contains("sequence_length"));
+        assert!(
+            predict(&predictor, &long)
+                .unwrap_err()
+                .to_string()
+                .contains("sequence_length")
+        );
         let mut whole = recipe();
         (whole.adapter, whole.precision) = (None, Precision::Nf4);
         assert_eq!(predict(&predictor, &whole), Err(PredictError::QuantisedWhole));

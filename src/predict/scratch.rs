@@ -105,7 +105,11 @@ impl Call {
         let tile = if columns <= 16 { 16 } else { 8 };
         ThreadScratch {
             panels: (lines * PANEL_UNIT_BYTES) as u64,
-            strips: if self.form == Form::Tn { (longest * tile * 4) as u64 } else { 0 },
+            strips: if self.form == Form::Tn {
+                (longest * tile * 4) as u64
+            } else {
+                0
+            },
             sums: if units > PASS_UNITS {
                 (height.min(self.rows) * columns.next_multiple_of(PANEL) * 4) as u64
             } else {
@@ -125,7 +129,11 @@ impl Call {
     pub fn spike(&self, vectors: Vectors) -> u64 {
         let pairs = self.pairs && vectors == Vectors::Avx512Bf16;
         let narrow = self.left_bytes < 4;
-        let widened = if narrow && !pairs { 4 * self.rows * self.depth } else { 0 };
+        let widened = if narrow && !pairs {
+            4 * self.rows * self.depth
+        } else {
+            0
+        };
         let through_gemm = match vectors {
             Vectors::Avx512Bf16 | Vectors::Avx512 => self.form == Form::Tn && !pairs,
             Vectors::Other => true,
@@ -137,7 +145,11 @@ impl Call {
         let packed = 4 * self.depth.min(GEMM_DEPTH) * self.rows.min(2048).next_multiple_of(8);
         let block = self.columns.min(BLOCK);
         let sums = if self.f32_result { 0 } else { 4 * self.rows * block };
-        let right = if narrow || self.coded { 4 * self.depth * block } else { 0 };
+        let right = if narrow || self.coded {
+            4 * self.depth * block
+        } else {
+            0
+        };
         (widened + packed + sums + right) as u64
     }
 }

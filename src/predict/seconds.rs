@@ -173,8 +173,7 @@ pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> S
             let depth = product.depth + product.adapter_depth;
             let whole = |size: f64| (size / TILE).ceil() * TILE;
             let flops = 2.0 * whole(product.rows) * whole(product.columns) * depth;
-            let bytes =
-                element * (product.rows * depth + product.columns * depth + product.rows * product.columns);
+            let bytes = element * (product.rows * depth + product.columns * depth + product.rows * product.columns);
             let widened = match (product.right, context.precision) {
                 // A quantised weight is widened as a whole: codes are read, values written.
                 (Right::Weight, Precision::Int8 | Precision::Nf4 | Precision::Nf4Double) => {

@@ -34,7 +34,7 @@ impl<'a> StepWalk<'a> {
         let mut level = Level::default();
         self.hold_lasting(&mut level, stream);
         let walker = Walker::new(self.network, self.host, self.recipe.precision, stream);
-        self.walk(&walker, |trace| level.replay(trace));
+        self.walk(&walker, |_, trace| level.replay(trace));
         let mut update = Trace::new(Stage::Optimizer);
         let elements = self.network.trained_elements();
         if self.recipe.precision == Precision::Fp16 {
@@ -55,7 +55,12 @@ impl<'a> StepWalk<'a> {
     pub fn saved_bytes(&self, stream: &StreamShape) -> u64 {
         let walker = Walker::new(self.network, self.host, self.recipe.precision, stream);
         let x = walker.act(self.network.architecture.hidden_size);
-        let layers = self.network.layers.iter().enumerate().skip(self.network.first_on_tape());
+        let layers = self
+            .network
+            .layers
+            .iter()
+            .enumerate()
+            .skip(self.network.first_on_tape());
         let of_layer = |(index, kind): (usize, &usize)| match self.keep(index) {
             Keep::Saved => x + walker.saved_bytes(&self.network.kinds[*kind]),
             Keep::Input | Keep::Nothing => x,
@@ -66,8 +71,29 @@ impl<'a> StepWalk<'a> {
     /// The ops of one micro-batch, and those of the update.
     pub fn ops(&self, stream: &StreamShape) -> (Vec<Op>, Vec<Op>) {
         let walker = Walker::new(self.network, self.host, self.recipe.precision, stream);
-        let mut ops = Vec::with_capacity(256);
-        self.walk(&walker, |trace| extend(&mut ops, &trace.ops));
+        let mut pieces: Vec<(Piece, usize, f64)> = Vec::with_capacity(8);
+        let mut ops: Vec<Op> = Vec::with_capacity(256);
+        self.walk(&walker, |piece, trace| {
+            let known = pieces
+                .iter_mut()
+                .find(|(known, ..)| *known == piece && piece != Piece::Once);
+            match known {
+                Some((.., times)) => *times += 1.0,
+                None => {
+                    pieces.push((piece, ops.len(), 1.0));
+                    ops.extend_from_slice(&trace.ops);
+                }
+            }
+        });
+        let ends: Vec<usize> = pieces
+            .iter()
+            .skip(1)
+            .map(|(_, start, _)| *start)
+            .chain([ops.len()])
+            .collect();
+        for ((_, start, times), end) in pieces.into_iter().zip(ends) {
+            ops[start..end].iter_mut().for_each(|op| op.times *= times);
+        }
         (ops, self.update_ops())
     }
 
@@ -83,7 +109,12 @@ impl<'a> StepWalk<'a> {
         if recipe.adapter.is_none() {
             // The values are copied tensor by tensor; the weights that they came from are then let go of.
             if recipe.precision != Precision::Fp32 {
-                let largest = network.slots.iter().map(|slots| 4 * slots.elements()).max().unwrap_or(0);
+                let largest = network
+                    .slots
+                    .iter()
+                    .map(|slots| 4 * slots.elements())
+                    .max()
+                    .unwrap_or(0);
                 level.hold(Part::Scratch, largest);
                 level.free(Part::Scratch, largest);
             }
@@ -117,23 +148,23 @@ impl<'a> StepWalk<'a> {
     }
 
     /// Walks one micro-batch forward and backward and hands every piece to `take`.
-    fn walk(&self, walker: &Walker<'_>, mut take: impl FnMut(&Trace)) {
+    fn walk(&self, walker: &Walker<'_>, mut take: impl FnMut(Piece, &Trace)) {
         let network = self.network;
         let first = network.first_on_tape();
-        take(&self.embed(walker));
+        take(Piece::Once, &self.embed(walker));
         let forward = Pieces::new(network, |kind, kept| self.forward(walker, kind, kept));
         for (index, kind) in network.layers.iter().enumerate() {
             let keep = if index < first { Keep::Nothing } else { self.keep(index) };
-            take(forward.of(*kind, keep));
+            take(Piece::Forward(*kind, keep), forward.of(*kind, keep));
         }
-        take(&self.head(walker));
+        take(Piece::Once, &self.head(walker));
         let backward = Pieces::new(network, |kind, kept| self.backward(walker, kind, kept, true));
         for index in (first..network.layers.len()).rev() {
-            let kind = network.layers[index];
+            let (kind, keep) = (network.layers[index], self.keep(index));
             if index > first || network.embedding_trains {
-                take(backward.of(kind, self.keep(index)));
+                take(Piece::Backward(kind, keep), backward.of(kind, keep));
             } else {
-                take(&self.backward(walker, kind, self.keep(index), false));
+                take(Piece::Once, &self.backward(walker, kind, keep, false));
             }
         }
     }
@@ -257,7 +288,11 @@ impl<'a> StepWalk<'a> {
         trace.stage = Stage::Backward;
         // Gradients of logits are F32, or pairs of BF16 in the same place.
         let is_pairs = walker.c() == 2 && walker.precision != Precision::Fp16 && vocabulary % 2 == 0;
-        let left = if is_pairs && self.host.vectors == super::Vectors::Avx512Bf16 { 2 } else { 4 };
+        let left = if is_pairs && self.host.vectors == super::Vectors::Avx512Bf16 {
+            2
+        } else {
+            4
+        };
         let narrow = walker.c() == 4;
         walker.product(trace, product(Form::Nn, chunk, hidden, vocabulary, left, narrow));
         if self.network.head_trains {
@@ -299,6 +334,16 @@ enum Keep {
     Saved,
 }
 
+/// A piece of a step: the same piece computes the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece {
+    /// Comes once.
+    Once,
+    /// A layer of this kind, and what is kept of it.
+    Forward(usize, Keep),
+    Backward(usize, Keep),
+}
+
 /// The traces of each kind of layer under each way to keep it, made when they are first asked for.
 struct Pieces<F> {
     made: Vec<[std::cell::OnceCell<Trace>; 3]>,
@@ -318,7 +363,9 @@ impl<F: Fn(usize, Keep) -> Trace> Pieces<F> {
 
 /// Five rounds of three products on each matrix.
 fn muon_ops(slots: &super::network::Slots) -> Vec<Op> {
-    let Some(columns) = slots.columns else { return Vec::new() };
+    let Some(columns) = slots.columns else {
+        return Vec::new();
+    };
     let (narrow, wide) = (slots.rows.min(columns) as f64, slots.rows.max(columns) as f64);
     let op = |work, times| Op {
         stage: Stage::Optimizer,
@@ -347,17 +394,4 @@ fn muon_ops(slots: &super::network::Slots) -> Vec<Op> {
         op(product(narrow, wide, narrow), 5.0),
         op(copy, 40.0),
     ]
-}
-
-/// Adds ops, counting those that are equal to one of the last piece's instead of keeping them twice.
-fn extend(ops: &mut Vec<Op>, more: &[Op]) {
-    let start = ops.len().saturating_sub(more.len());
-    let alike = |(op, other): (&Op, &Op)| op.work == other.work && op.stage == other.stage;
-    if ops.len() >= more.len() && ops[start..].iter().zip(more).all(alike) {
-        for (op, other) in ops[start..].iter_mut().zip(more) {
-            op.times += other.times;
-        }
-        return;
-    }
-    ops.extend_from_slice(more);
 }

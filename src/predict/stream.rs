@@ -110,7 +110,11 @@ impl RowLengths {
 fn stream(documents: &[&(usize, usize)], share: f64, most: usize) -> StreamShape {
     let mut lengths: Vec<usize> = documents.iter().map(|(tokens, _)| *tokens).collect();
     lengths.sort_unstable();
-    let group = if most == usize::MAX { 1 } else { lengths.len().div_ceil(most).max(1) };
+    let group = if most == usize::MAX {
+        1
+    } else {
+        lengths.len().div_ceil(most).max(1)
+    };
     let mean = |group: &[usize]| Documents {
         tokens: (group.iter().sum::<usize>() as f64 / group.len() as f64).round() as usize,
         count: group.len() as f64 * share,

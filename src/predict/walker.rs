@@ -101,15 +101,10 @@ impl<'a> Walker<'a> {
             left_bytes: sum.left_bytes,
             pairs: is_bf16 && sum.left_bytes == 2 && is_even,
             coded: sum.right == Right::Weight
-                && matches!(
-                    self.precision,
-                    Precision::Int8 | Precision::Nf4 | Precision::Nf4Double
-                ),
+                && matches!(self.precision, Precision::Int8 | Precision::Nf4 | Precision::Nf4Double),
             f32_result: sum.f32_result,
         };
-        trace
-            .scratch
-            .take(&call.kept(self.host.vectors, self.host.threads));
+        trace.scratch.take(&call.kept(self.host.vectors, self.host.threads));
         trace.spike(Part::Scratch, call.spike(self.host.vectors));
         if self.host.vectors == super::Vectors::None && call.coded {
             // Off the CPU a quantised weight is widened as a whole for each product.
@@ -131,7 +126,14 @@ impl<'a> Walker<'a> {
     }
 
     /// A product of activations (T, depth) with a result in the compute dtype.
-    fn linear(&self, trace: &mut Trace, module: Module, right: Right, form: Form, [columns, depth, adapter]: [usize; 3]) {
+    fn linear(
+        &self,
+        trace: &mut Trace,
+        module: Module,
+        right: Right,
+        form: Form,
+        [columns, depth, adapter]: [usize; 3],
+    ) {
         let sum = Sum {
             module,
             right,
@@ -179,7 +181,13 @@ impl<'a> Walker<'a> {
         let all: usize = group.ranks.iter().sum();
         if self.is_stacked(group) {
             trace.hold(Part::Scratch, self.act(all));
-            self.linear(trace, Module::Adapters, Right::Adapter, Form::Nt, [all, group.inputs, 0]);
+            self.linear(
+                trace,
+                Module::Adapters,
+                Right::Adapter,
+                Form::Nt,
+                [all, group.inputs, 0],
+            );
             for rank in &group.ranks {
                 trace.hold(kept, self.act(*rank));
                 self.pass(trace, Module::Adapters, Pass::Copy, *rank);
@@ -190,7 +198,13 @@ impl<'a> Walker<'a> {
         for rank in &group.ranks {
             let dropped = self.dropped(trace, group.inputs);
             trace.hold(kept, self.act(*rank));
-            self.linear(trace, Module::Adapters, Right::Adapter, Form::Nt, [*rank, group.inputs, 0]);
+            self.linear(
+                trace,
+                Module::Adapters,
+                Right::Adapter,
+                Form::Nt,
+                [*rank, group.inputs, 0],
+            );
             trace.free(Part::Scratch, dropped);
         }
     }
@@ -221,7 +235,13 @@ impl<'a> Walker<'a> {
             if self.network.dropout {
                 let dropped = self.dropped(trace, group.inputs);
                 trace.hold(Part::Scratch, 3 * y);
-                self.linear(trace, Module::Adapters, Right::Weight, Form::Nt, [width, group.inputs, 0]);
+                self.linear(
+                    trace,
+                    Module::Adapters,
+                    Right::Weight,
+                    Form::Nt,
+                    [width, group.inputs, 0],
+                );
                 self.linear(trace, Module::Adapters, Right::Adapter, Form::Nt, [width, rank, 0]);
                 self.linear(trace, module, Right::Weight, Form::Nt, [width, group.inputs, 0]);
                 trace.spike(Part::Scratch, 3 * y);
@@ -308,7 +328,13 @@ impl<'a> Walker<'a> {
             self.dora_factors(trace, group, projection);
             let dropped = self.dropped(trace, group.inputs);
             trace.hold(Part::Scratch, y);
-            self.linear(trace, Module::Adapters, Right::Weight, Form::Nt, [width, group.inputs, rank]);
+            self.linear(
+                trace,
+                Module::Adapters,
+                Right::Weight,
+                Form::Nt,
+                [width, group.inputs, rank],
+            );
             trace.hold(Part::Scratch, y);
             trace.free(Part::Scratch, y);
             trace.spike(Part::Scratch, widened);
@@ -373,7 +399,11 @@ impl<'a> Walker<'a> {
             return;
         }
         if self.network.dora {
-            for projection in group.projections.iter().filter(|projection| projection.adapter.is_some()) {
+            for projection in group
+                .projections
+                .iter()
+                .filter(|projection| projection.adapter.is_some())
+            {
                 trace.spike(Part::Scratch, 3 * dx);
                 let columns = [group.inputs, projection.outputs, 0];
                 self.linear(trace, Module::Adapters, Right::Weight, Form::Nn, columns);
@@ -383,7 +413,13 @@ impl<'a> Walker<'a> {
         }
         for rank in &group.ranks {
             trace.spike(Part::Scratch, 3 * dx);
-            self.linear(trace, Module::Adapters, Right::Adapter, Form::Nn, [group.inputs, *rank, 0]);
+            self.linear(
+                trace,
+                Module::Adapters,
+                Right::Adapter,
+                Form::Nn,
+                [group.inputs, *rank, 0],
+            );
             self.pass(trace, Module::Adapters, Pass::Dropout, group.inputs);
             self.pass(trace, Module::Adapters, Pass::Add, group.inputs);
         }

@@ -113,11 +113,7 @@ impl Store {
     ///
     /// # Errors
     /// Where reading fails.
-    pub async fn predictions(
-        &self,
-        study: StudyId,
-        number: TrialNumber,
-    ) -> Result<Vec<PredictionRecord>, StoreError> {
+    pub async fn predictions(&self, study: StudyId, number: TrialNumber) -> Result<Vec<PredictionRecord>, StoreError> {
         sqlx::query_as(
             "select metric, value, deviation from prediction join trial on trial.id = prediction.trial_id
              where trial.study_id = ? and trial.number = ? order by metric",

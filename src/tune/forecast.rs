@@ -48,7 +48,10 @@ impl Forecast {
             .filter(|parameter| changes_cost(&parameter.affects))
             .map(|parameter| parameter.name.clone())
             .collect();
-        let bounds = study.constraints.iter().filter(|constraint| constraint.metric == PEAK_MEMORY);
+        let bounds = study
+            .constraints
+            .iter()
+            .filter(|constraint| constraint.metric == PEAK_MEMORY);
         let bounds = bounds.filter_map(|constraint| match constraint.bound {
             Bound::AtMost(limit) => Some(limit),
             Bound::AtLeast(_) => None,

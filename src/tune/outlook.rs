@@ -113,7 +113,9 @@ impl Outlook {
         }
         self.settings
             .sort_by(|a, b| b.tokens_per_s.value.total_cmp(&a.tokens_per_s.value));
-        let fitting: Vec<usize> = (0..self.settings.len()).filter(|index| self.settings[*index].fits).collect();
+        let fitting: Vec<usize> = (0..self.settings.len())
+            .filter(|index| self.settings[*index].fits)
+            .collect();
         let values: Vec<[f64; 2]> = fitting
             .iter()
             .map(|index| {
@@ -138,7 +140,10 @@ impl Outlook {
         }
         let mean = fitting.iter().sum::<f64>() / fitting.len() as f64;
         self.trial_s = Some(mean);
-        let trials = study.budget.trials.map(|trials| trials.min(self.size.unwrap_or(u64::MAX)));
+        let trials = study
+            .budget
+            .trials
+            .map(|trials| trials.min(self.size.unwrap_or(u64::MAX)));
         let whole = trials.map(|trials| trials as f64 * mean);
         self.search_s = match (whole, study.budget.time_s) {
             (Some(whole), Some(limit)) => Some(whole.min(limit)),

@@ -19,20 +19,34 @@ const SETTINGS: Settings = Settings {
 
 /// Seconds forward for one token and query head, by (document length, head width).
 pub(super) fn forward(dtype: DType, effort: Effort) -> Result<Grid> {
-    grid(effort, |batch| {
-        let Batch { q, k, offsets } = batch;
-        seconds(effort, || attention::forward(q, k, k, offsets, &SETTINGS).map(drop))
-    }, dtype)
+    grid(
+        effort,
+        |batch| {
+            let Batch { q, k, offsets } = batch;
+            seconds(effort, || attention::forward(q, k, k, offsets, &SETTINGS).map(drop))
+        },
+        dtype,
+    )
 }
 
 /// The same backward.
 pub(super) fn backward(dtype: DType, effort: Effort) -> Result<Grid> {
-    grid(effort, |batch| {
-        let Batch { q, k, offsets } = batch;
-        let (o, lse) = attention::forward(q, k, k, offsets, &SETTINGS)?;
-        let saved = Saved { q, k, v: k, o: &o, lse: &lse };
-        seconds(effort, || attention::backward(saved, &o, offsets, &SETTINGS).map(drop))
-    }, dtype)
+    grid(
+        effort,
+        |batch| {
+            let Batch { q, k, offsets } = batch;
+            let (o, lse) = attention::forward(q, k, k, offsets, &SETTINGS)?;
+            let saved = Saved {
+                q,
+                k,
+                v: k,
+                o: &o,
+                lse: &lse,
+            };
+            seconds(effort, || attention::backward(saved, &o, offsets, &SETTINGS).map(drop))
+        },
+        dtype,
+    )
 }
 
 struct Batch {
@@ -56,10 +70,5 @@ fn grid(effort: Effort, time: impl Fn(&Batch) -> Result<f64>, dtype: DType) -> R
         Ok(time(&batch)? / (tokens * HEADS.0) as f64)
     })?;
     // The third axis was there for the sake of `grid` only.
-    let mut axes = grid.axes;
-    axes.truncate(2);
-    Ok(Grid {
-        axes,
-        values: grid.values,
-    })
+    Ok(grid.with_axes(2))
 }

@@ -16,7 +16,11 @@ pub enum Effort {
 impl Effort {
     /// What this build of the program is worth.
     pub fn of_this_build() -> Self {
-        if cfg!(debug_assertions) { Self::Coarse } else { Self::Full }
+        if cfg!(debug_assertions) {
+            Self::Coarse
+        } else {
+            Self::Full
+        }
     }
 
     /// The points of an axis: all, or the first two.

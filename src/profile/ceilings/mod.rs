@@ -39,11 +39,7 @@ pub fn measure(precisions: &[Precision], effort: Effort) -> std::result::Result<
 ///
 /// # Errors
 /// As [`measure`].
-pub fn add(
-    ceilings: &mut Ceilings,
-    precisions: &[Precision],
-    effort: Effort,
-) -> std::result::Result<(), TrainError> {
+pub fn add(ceilings: &mut Ceilings, precisions: &[Precision], effort: Effort) -> std::result::Result<(), TrainError> {
     for precision in precisions {
         // Adapters' F32 products and the dense head count in every precision.
         for storage in [*precision, compute(*precision)] {
@@ -89,10 +85,7 @@ fn operand(shape: &[usize], dtype: DType) -> Result<candle_core::Tensor> {
 }
 
 /// A grid of `time` at the points of `axes`; the first error ends it.
-fn grid(
-    axes: [&[usize]; 3],
-    mut time: impl FnMut([usize; 3]) -> Result<f64>,
-) -> Result<crate::predict::Grid> {
+fn grid(axes: [&[usize]; 3], mut time: impl FnMut([usize; 3]) -> Result<f64>) -> Result<crate::predict::Grid> {
     let mut failed = None;
     let points = axes.map(|axis| axis.iter().map(|value| *value as f64).collect());
     let grid = crate::predict::Grid::measured(points.into(), |point| {
@@ -120,7 +113,10 @@ mod tests {
         assert!(ceilings.covers(Precision::Nf4) && ceilings.covers(Precision::Bf16));
         assert!(ceilings.memory_bytes_per_s > 1e8 && ceilings.wake_s > 0.0);
         let headlines = ceilings.headlines();
-        assert!(headlines.iter().all(|one| one.value > 0.0 && one.value.is_finite()), "{headlines:?}");
+        assert!(
+            headlines.iter().all(|one| one.value > 0.0 && one.value.is_finite()),
+            "{headlines:?}"
+        );
         let text = serde_json::to_string(&ceilings).unwrap();
         assert_eq!(serde_json::from_str::<Ceilings>(&text).unwrap(), ceilings);
     }

@@ -40,8 +40,12 @@ const ACTIVATIONS: [Pair; 12] = [
 /// Passes over gradients and states.
 const UPDATES: [Pair; 3] = [
     (Pass::Clip, clip_gradients),
-    (Pass::UpdateF32, |elements, _, effort| update(OptimizerKind::AdamW, elements, effort)),
-    (Pass::Update8bit, |elements, _, effort| update(OptimizerKind::AdamW8bit, elements, effort)),
+    (Pass::UpdateF32, |elements, _, effort| {
+        update(OptimizerKind::AdamW, elements, effort)
+    }),
+    (Pass::Update8bit, |elements, _, effort| {
+        update(OptimizerKind::AdamW8bit, elements, effort)
+    }),
 ];
 
 pub(super) fn activations(dtype: DType, effort: Effort) -> Result<BTreeMap<Pass, Grid>> {
@@ -57,8 +61,7 @@ fn grids(pairs: &[Pair], dtype: DType, effort: Effort) -> Result<BTreeMap<Pass, 
     let mut grids = BTreeMap::new();
     for (pass, time) in pairs {
         let grid = super::grid([&elements, &[1], &[1]], |[elements, ..]| time(elements, dtype, effort))?;
-        let axes = grid.axes.into_iter().take(1).collect();
-        grids.insert(*pass, Grid { axes, values: grid.values });
+        grids.insert(*pass, grid.with_axes(1));
     }
     Ok(grids)
 }
@@ -123,7 +126,9 @@ fn cross_entropy(elements: usize, dtype: DType, effort: Effort) -> Result<f64> {
         chunk_tokens: tokens,
         gradient_scale: Some(1.0),
     };
-    seconds(effort, || loss_head::forward(&hidden, &weight, &targets, &settings).map(drop))
+    seconds(effort, || {
+        loss_head::forward(&hidden, &weight, &targets, &settings).map(drop)
+    })
 }
 
 fn gather(elements: usize, dtype: DType, effort: Effort) -> Result<f64> {
@@ -153,7 +158,9 @@ fn parameters(elements: usize) -> Result<Parameters> {
     let mut layout = ParameterLayout::default();
     layout.push("ceiling", &[elements / WIDTH, WIDTH], ParameterKind::LoraA);
     let parameters = Parameters::zeros(layout, &Device::Cpu)?;
-    parameters.gradients.slice_set(&operand(&[elements], DType::F32)?, 0, 0)?;
+    parameters
+        .gradients
+        .slice_set(&operand(&[elements], DType::F32)?, 0, 0)?;
     Ok(parameters)
 }
 
