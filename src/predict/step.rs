@@ -287,7 +287,7 @@ impl<'a> StepWalk<'a> {
         });
         trace.stage = Stage::Backward;
         // Gradients of logits are F32, or pairs of BF16 in the same place.
-        let is_pairs = walker.c() == 2 && walker.precision != Precision::Fp16 && vocabulary % 2 == 0;
+        let is_pairs = walker.c() == 2 && walker.precision != Precision::Fp16 && vocabulary.is_multiple_of(2);
         let left = if is_pairs && self.host.vectors == super::Vectors::Avx512Bf16 {
             2
         } else {

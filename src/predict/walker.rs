@@ -91,7 +91,7 @@ impl<'a> Walker<'a> {
 
     /// Records a product whose result is held already.
     pub fn product(&self, trace: &mut Trace, sum: Sum) {
-        let is_even = sum.form == Form::Tn || (sum.depth % 2 == 0 && sum.adapter_depth % 2 == 0);
+        let is_even = sum.form == Form::Tn || (sum.depth.is_multiple_of(2) && sum.adapter_depth.is_multiple_of(2));
         let is_bf16 = self.c() == 2 && self.precision != Precision::Fp16;
         let call = Call {
             form: sum.form,

@@ -9,6 +9,8 @@ mod host;
 mod passes;
 mod products;
 
+use std::collections::btree_map::Entry;
+
 use candle_core::{DType, Device, Result};
 
 pub use self::clock::Effort;
@@ -43,13 +45,13 @@ pub fn add(ceilings: &mut Ceilings, precisions: &[Precision], effort: Effort) ->
     for precision in precisions {
         // Adapters' F32 products and the dense head count in every precision.
         for storage in [*precision, compute(*precision)] {
-            if !ceilings.products.contains_key(&storage) {
-                ceilings.products.insert(storage, products::weights(storage, effort)?);
+            if let Entry::Vacant(place) = ceilings.products.entry(storage) {
+                place.insert(products::weights(storage, effort)?);
             }
         }
         let dtype = compute(*precision);
-        if !ceilings.ops.contains_key(&dtype) {
-            ceilings.ops.insert(dtype, ops(dtype, effort)?);
+        if let Entry::Vacant(place) = ceilings.ops.entry(dtype) {
+            place.insert(ops(dtype, effort)?);
         }
     }
     Ok(())
