@@ -1,10 +1,12 @@
 //! One trial in depth, as `show STUDY --trial N` prints it.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::row::to_u64;
 use super::{EvaluationRecord, PredictionRecord, Store, StoreError, StudyId};
-use crate::study::{Trial, TrialNumber};
+use crate::study::{Confirmed, Stop, Trial, TrialNumber};
 
 /// Everything about one trial but its single steps.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +28,12 @@ pub struct TrialDetail {
     pub evaluations: Vec<EvaluationRecord>,
     /// What it was expected to measure.
     pub predictions: Vec<PredictionRecord>,
+    /// Why it was stopped before its end, if it was.
+    pub stop: Option<Stop>,
+    /// What it took over, by part (`cost`, `loss`) or metric, and from which trial.
+    pub inherited: Vec<(String, TrialNumber)>,
+    /// What its repeats say, by metric.
+    pub confirmed: BTreeMap<String, Confirmed>,
 }
 
 /// The steps of one phase, in sum.
@@ -101,6 +109,9 @@ impl Store {
             phases: self.phases(row.id).await?,
             evaluations: self.evaluations(row.id).await?,
             predictions: self.predictions(study, number).await?,
+            stop: self.stop(study, number).await?,
+            inherited: self.inherited(study, number).await?,
+            confirmed: self.confirmations(study).await?.remove(&number).unwrap_or_default(),
         })
     }
 

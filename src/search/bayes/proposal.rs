@@ -18,11 +18,11 @@ use crate::search::gp::{self, Data, Gp};
 use crate::search::pareto;
 use crate::search::seeded::{Stream, Tried, generator};
 use crate::search::sobol::initial_design;
-use crate::search::{Prior, Problem, Sampler, reference_point};
+use crate::search::{Prior, Problem, Prospect, Sampler, reference_point};
 use crate::study::{Params, Trial, TrialState};
 
 /// Sobol trials before the first model.
-const INITIAL: usize = 8;
+pub(super) const INITIAL: usize = 8;
 
 /// Points of the initial design that are passed over, certain to fail, before one of them is taken after all.
 const MOST_PASSED: usize = 256;
@@ -85,6 +85,10 @@ impl Bayes {
     pub fn with_prior(mut self, prior: Arc<dyn Prior>) -> Self {
         self.prior = Some(prior);
         self
+    }
+
+    pub(super) fn has_prior(&self) -> bool {
+        self.prior.is_some()
     }
 
     /// Weighs proposals by the predicted value of a metric such as the trial's wall time.
@@ -167,7 +171,7 @@ impl Bayes {
     }
 
     /// Fits every surrogate; `None` while an objective has too few values.
-    fn model<'a>(
+    pub(super) fn model<'a>(
         &self,
         problem: &Problem,
         encoding: &Encoding,
@@ -204,7 +208,7 @@ impl Bayes {
     }
 
     /// The prior's shift of every output, or `None` where the setting is certain to fail.
-    fn shifts(
+    pub(super) fn shifts(
         &self,
         problem: &Problem,
         encoding: &Encoding,
@@ -256,6 +260,10 @@ impl Sampler for Bayes {
 
     fn ask(&mut self, problem: &Problem, history: &[Trial]) -> Option<Params> {
         self.propose(problem, history).map(|proposal| proposal.params)
+    }
+
+    fn prospects(&self, problem: &Problem, history: &[Trial], settings: &[Params]) -> Option<Vec<Prospect>> {
+        self.outlook(problem, history, settings)
     }
 }
 
@@ -323,7 +331,7 @@ fn failure_process(encoding: &Encoding, observations: &Observations<'_>) -> Opti
     Gp::new(&data, fit.hyper, None)
 }
 
-fn described(
+pub(super) fn described(
     problem: &Problem,
     landscape: &Landscape<'_>,
     point: &Point,
