@@ -23,7 +23,9 @@ fn alone() {
     for case in cases::draw(16, 7) {
         let outcome = case.run(ceilings::host());
         assert_eq!(outcome.predicted_saved, outcome.counted_saved, "{}", case.describe());
-        if outcome.error().abs() > 0.02 {
+        // On a busy machine a thread may get no part of the small ops, and then keeps no scratch: half a mebibyte.
+        let off = outcome.predicted.total().abs_diff(outcome.counted);
+        if outcome.error().abs() > 0.02 && off > 512 << 10 {
             far.push(format!("{}: {:+.2}%", case.describe(), 100.0 * outcome.error()));
         }
     }
