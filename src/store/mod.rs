@@ -17,6 +17,7 @@ mod inheritance;
 mod lock;
 mod open;
 mod overview;
+mod prediction;
 mod profile;
 mod query;
 mod record;
@@ -37,6 +38,7 @@ pub use infer_bench::InferenceRecord;
 pub use lock::StudyLock;
 pub use open::Store;
 pub use overview::StudyOverview;
+pub use prediction::{CeilingRecord, PredictionRecord};
 pub use profile::{
     DiagnosisRecord, OpRecord, PhaseRecord, ProfileId, ProfileOverview, ProfileRecord, SampleRecord, StoredProfile,
 };

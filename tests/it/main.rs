@@ -21,6 +21,7 @@ mod optimizer;
 mod parity;
 /// PEFT adapter directories: reading, writing, and refusing damaged ones.
 mod peft_directory;
+mod predict;
 /// Quantised weights against bitsandbytes.
 mod quant;
 /// The assets of the quickstart, and the generator that made them.
