@@ -25,10 +25,10 @@ create index profile_trial on profile (trial_id);
 create table phase (
     profile_id integer not null references profile (id) on delete cascade, -- Profile.
     position integer not null,          -- Place in the step, from 0.
-    phase text not null,                -- `data`, `host_to_device`, `forward`, `backward`, `recompute` (within backward), `optimizer`, `idle`.
-    seconds real not null,              -- Median seconds in a step.
-    interval real,                      -- Half width of the median's 95% confidence interval, relative.
-    share real not null,                -- Part of the step's time, in [0, 1].
+    phase text not null,                -- `data`, `host_to_device`, `forward`, `backward`, `recompute` (within backward), `optimizer`, `idle`; `evaluation` beside the steps.
+    seconds real not null,              -- Median seconds in a step; of one evaluation.
+    interval real,                      -- Half width of the median's 95% confidence interval, relative; null of an evaluation.
+    share real not null,                -- Part of the step's time, in [0, 1]; of an evaluation: all evaluations' part of the training's time.
     op_seconds real not null,           -- Mean seconds in a step that ops took; the rest is what the host does between them.
     primary key (profile_id, position)
 ) strict, without rowid;

@@ -8,7 +8,7 @@ use super::database::{DatabaseArgs, block_on};
 use super::download::DownloadProgress;
 use super::model::{ComputeArgs, base_of};
 use super::output::{terminal_width, write_result};
-use super::search::machine;
+use super::machine::machine;
 use crate::profile::{HostMemory, InferenceLoad, InferencePoint, Latency, measure_inference, write_whole};
 use crate::recipe::{DataSettings, Precision, Recipe};
 use crate::report::{Align, CurveLine, CurvePoint, TextTable, bytes, curve_svg, curve_text, duration};

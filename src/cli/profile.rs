@@ -8,15 +8,17 @@ use super::database::{DatabaseArgs, block_on};
 use super::download::DownloadProgress;
 use super::model::ComputeArgs;
 use super::output::{terminal_width, write_result};
+use super::profile_machine::MachineCeilings;
 use super::profile_record::record_of;
 use super::profile_source::{ProfileSource, SourceArgs};
-use super::search::machine;
+use super::profile_stored::stored_profile;
+use super::machine::machine;
 use crate::profile::diagnosis::{self, Evidence, Finding, Oracle};
 use crate::profile::sample::{DeviceSampler, HostSampler};
 use crate::profile::{
     Comparison, DeviceMemory, Measured, Profile, ProfileError, ProfileInputs, ProfileSettings, Reference, TensorBoard,
 };
-use crate::recipe::Recipe;
+use crate::recipe::{Precision, Recipe};
 use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
 use crate::space::{Bytes, Seconds};
 use crate::store::{ProfileId, Store};
@@ -76,14 +78,14 @@ pub fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_threads();
     let source = ProfileSource::read(&args.source, &args.database)?;
     check_place(args.trace.as_deref())?;
-    let earlier = args.against.map(|id| earlier(&args.database, id)).transpose()?;
+    let earlier = args.against.map(|id| stored_profile(&args.database, id)).transpose()?;
     let mut bench = Bench::load(&args, &source.recipe)?;
     let measured = bench.measure(&source.recipe, None)?;
     let mut findings = diagnosis::diagnose(&Evidence {
         profile: &measured.profile,
         recipe: &source.recipe,
         oracle: bench.oracle(),
-        faster_type: faster_type(&measured.profile),
+        faster_type: bench.faster_type(source.recipe.precision),
         losses_by_rank: &source.losses_by_rank,
     });
     if args.verify {
@@ -109,6 +111,8 @@ struct Bench<'a> {
     data: PreparedData,
     /// The base model that was used last, where it stays frozen.
     base: Option<Arc<BaseModel>>,
+    /// Absent where ceilings are not measured: on a GPU.
+    ceilings: Option<MachineCeilings>,
     memory_limit_bytes: Option<u64>,
 }
 
@@ -122,8 +126,11 @@ impl<'a> Bench<'a> {
         }
         let on_host = device::open(args.compute.device_name()).map_err(CliError::bad_input)?.is_cpu();
         let all = machine().device_memory_bytes;
+        let database = (!args.no_store).then_some(&args.database);
+        let ceilings = on_host.then(|| MachineCeilings::of(recipe, &files, &data, database));
         Ok(Self {
             args,
+            ceilings: ceilings.transpose()?,
             files,
             data,
             base: None,
@@ -143,7 +150,7 @@ impl<'a> Bench<'a> {
             data: &self.data,
             program_bytes,
             memory_limit_bytes: self.memory_limit_bytes,
-            ceiling: None,
+            ceiling: self.ceilings.as_ref().and_then(|known| known.ceiling(recipe.precision)),
             sampler: HostSampler::new().map(|sampler| Box::new(sampler) as Box<dyn DeviceSampler>),
         };
         let settings = ProfileSettings {
@@ -187,8 +194,17 @@ impl<'a> Bench<'a> {
         Ok((BaseSource::Kept(base), program_bytes))
     }
 
+    /// What knows the cost of other settings.
     fn oracle(&self) -> &dyn Oracle {
-        &()
+        match &self.ceilings {
+            Some(known) => &known.oracle,
+            None => &(),
+        }
+    }
+
+    /// A number type that this device multiplies faster, and how many times as fast.
+    fn faster_type(&self, precision: Precision) -> Option<(&'static str, f64)> {
+        self.ceilings.as_ref()?.faster_type(precision)
     }
 }
 
@@ -208,18 +224,6 @@ fn verify(bench: &mut Bench<'_>, findings: &mut [Finding], profile: &Profile, re
             .map(|measured| measured.profile)
             .map_err(|error| error.to_string())
     });
-}
-
-/// A number type that this device multiplies faster than the profile's.
-fn faster_type(profile: &Profile) -> Option<(&'static str, f64)> {
-    let slow = profile.setting.device == "cpu" && profile.setting.compute_dtype != "bf16";
-    #[cfg(target_arch = "x86_64")]
-    if slow && std::arch::is_x86_feature_detected!("avx512bf16") {
-        // An instruction multiplies pairs of bf16 where it multiplies single f32.
-        return Some(("bf16", 2.0));
-    }
-    let _ = slow;
-    None
 }
 
 /// Finds a place that cannot be written before minutes are spent on measuring.
@@ -273,24 +277,6 @@ fn store(database: &DatabaseArgs, record: &crate::store::ProfileRecord) -> Resul
         store.close().await?;
         Ok(id)
     })
-}
-
-/// An earlier profile with the name that it is shown under.
-fn earlier(database: &DatabaseArgs, id: i64) -> Result<(String, Profile), CliError> {
-    let stored = database.read(async |store| store.profile(ProfileId(id)).await)?;
-    let Some(stored) = stored else {
-        let path = database.path();
-        let message = format!(
-            "{} has no profile {id}; `--against` takes the number of one",
-            path.display()
-        );
-        return Err(CliError::bad_input(anyhow::anyhow!(message)));
-    };
-    let profile = serde_json::from_value(stored.document["profile"].clone()).map_err(|error| {
-        let message = format!("profile {id} was stored by another version of this program: {error}");
-        CliError::bad_input(anyhow::anyhow!(message))
-    })?;
-    Ok((format!("profile {id} ({})", stored.name), profile))
 }
 
 fn shown(args: &Args, profile: &Profile, findings: &[Finding], earlier: Option<&(String, Profile)>) -> String {

@@ -27,7 +27,7 @@ pub fn record_of(
         hfu: profile.arithmetic.hfu,
         joules_per_token: profile.joules_per_token(),
         document: serde_json::json!({"profile": profile, "diagnosis": findings}),
-        phases: profile.phases.iter().map(phase).collect(),
+        phases: profile.phases.iter().map(phase).chain(evaluation(profile)).collect(),
         ops: profile.ops.iter().map(op).collect(),
         samples: profile.samples.iter().map(|seen| sample(seen, device)).collect(),
         diagnoses: findings.iter().map(diagnosis).collect(),
@@ -42,6 +42,17 @@ fn phase(phase: &PhaseTime) -> PhaseRecord {
         share: phase.share,
         op_seconds: phase.op_seconds,
     }
+}
+
+/// Evaluating, which is no part of a step.
+fn evaluation(profile: &Profile) -> Option<PhaseRecord> {
+    profile.evaluation.map(|evaluation| PhaseRecord {
+        phase: "evaluation".to_owned(),
+        seconds: evaluation.seconds,
+        interval: f64::NAN,
+        share: evaluation.share,
+        op_seconds: 0.0,
+    })
 }
 
 fn op(op: &OpTime) -> OpRecord {

@@ -3,6 +3,7 @@
 
 mod aggregate;
 mod ceiling;
+pub mod ceilings;
 mod comparison;
 mod device_memory;
 pub mod diagnosis;

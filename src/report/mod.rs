@@ -1,4 +1,7 @@
-//! Studies and profiles as text and JSON.
+//! Studies and profiles as text, JSON, web page and pictures.
+
+pub mod charts;
+pub mod html;
 
 mod basis;
 mod number;

@@ -17,14 +17,17 @@ mod inheritance;
 mod lock;
 mod open;
 mod overview;
+mod prediction;
 mod profile;
 mod query;
 mod record;
+mod request;
 mod row;
 mod state;
 mod statement;
 mod step;
 mod study;
+mod timeline;
 mod trial;
 
 pub use confirmation::Confirmations;
@@ -35,9 +38,12 @@ pub use infer_bench::InferenceRecord;
 pub use lock::StudyLock;
 pub use open::Store;
 pub use overview::StudyOverview;
+pub use prediction::{CeilingRecord, PredictionRecord};
 pub use profile::{
     DiagnosisRecord, OpRecord, PhaseRecord, ProfileId, ProfileOverview, ProfileRecord, SampleRecord, StoredProfile,
 };
 pub use query::{RowSink, SqlValue};
 pub use record::{DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, StepRecord, StudyRecord};
+pub use request::{RequestId, RequestOutcome, StoredRequest};
 pub use study::{OpenStudy, StudyId};
+pub use timeline::{Runner, TrialTimes};

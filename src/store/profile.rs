@@ -39,6 +39,7 @@ pub struct ProfileRecord {
 pub struct PhaseRecord {
     pub phase: String,
     pub seconds: f64,
+    /// NaN where there is none.
     pub interval: f64,
     pub share: f64,
     pub op_seconds: f64,

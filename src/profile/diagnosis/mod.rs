@@ -10,6 +10,7 @@ mod evidence;
 mod finding;
 mod machine;
 mod memory;
+mod model;
 mod schedule;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ mod verify;
 pub use change::Change;
 pub use evidence::{Cost, Evidence, Oracle};
 pub use finding::{Finding, Gain, Metric, PredictedBy, Rule, Verified};
+pub use model::ModelOracle;
 pub use verify::{Trial, verify};
 
 /// All rules: a rule finds at most one thing.

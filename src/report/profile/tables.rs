@@ -41,7 +41,7 @@ pub fn profile_text(profile: &Profile, shown: &ProfileText<'_>) -> String {
 }
 
 fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
-    let (setting, steps, arithmetic) = (&profile.setting, &profile.steps, &profile.arithmetic);
+    let (setting, steps) = (&profile.setting, &profile.steps);
     let adapter = match setting.rank {
         Some(rank) => format!("rank {rank}, {} trained", millions(setting.trained_parameters)),
         None => "every parameter trains".to_owned(),
@@ -123,7 +123,6 @@ fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
     if let Some(line) = device_line(profile) {
         lines.push(("machine", line));
     }
-    debug_assert!(arithmetic.hardware_flops >= arithmetic.model_flops);
     let mut text = String::new();
     for (name, value) in lines {
         let _ = writeln!(text, "{name:<12}{value}");

@@ -129,7 +129,8 @@ fn what_cannot_be_profiled_is_refused_with_what_to_do() {
     std::fs::write(directory.join("recipe.yaml"), impossible.replace("rank: 4", "rank: 4000")).unwrap();
     let error = refused(&["profile", "recipe.yaml", "--budget", "1s"], directory);
     assert!(error.contains("rank") || error.contains("4000"), "{error}");
-    assert!(!directory.join("peft-tune.db").exists(), "nothing half-done is stored");
+    let stored = shown(&["query", "select count(*) from profile", "--format", "csv"], directory);
+    assert!(stored.ends_with("\n0\n"), "nothing half-done is stored: {stored}");
 }
 
 #[test]
