@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use super::{
-    CliError, choose, dashboard, doctor, export, generate, merge, pareto, plan, query, report, schema, search, show,
+    CliError, choose, dashboard, doctor, export, generate, infer_bench, merge, pareto, plan, profile, query, report, schema, search, show,
     studies, train, worker,
 };
 use crate::profile::HostMemory;
@@ -32,6 +32,8 @@ enum Command {
     Train(train::Args),
     Merge(merge::Args),
     Generate(generate::Args),
+    Profile(profile::Args),
+    InferBench(infer_bench::Args),
     Doctor(doctor::Args),
     Schema(schema::Args),
     #[command(hide = true)]
@@ -65,6 +67,8 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Train(args) => train::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Profile(args) => profile::run(args),
+        Command::InferBench(args) => infer_bench::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Worker(args) => worker::run(args),
