@@ -74,8 +74,23 @@ impl LinearGroup {
         let outputs = self
             .projections
             .iter()
-            .map(|projection| projection.forward(&input, &xa));
+            .map(|projection| projection.forward(&input, &xa, None));
         Ok((outputs.collect::<Result<_>>()?, xa))
+    }
+
+    /// As [`LinearGroup::forward`] for a group of one projection: y (T, out) plus its output.
+    pub(super) fn forward_onto(
+        &self,
+        y: &Tensor,
+        x: &Tensor,
+        dropout: Option<&DropoutKey>,
+    ) -> Result<(Tensor, Vec<Tensor>)> {
+        let input = self.input(x, dropout);
+        let xa = self.adapter_products(&input)?;
+        match self.projections.as_slice() {
+            [projection] => Ok((projection.forward(&input, &xa, Some(y))?, xa)),
+            other => candle_core::bail!("a sum with the residual takes one projection, not {}", other.len()),
+        }
     }
 
     /// What [`LinearGroup::forward`] keeps, without the outputs: xa of all adapters.
@@ -128,7 +143,7 @@ impl LinearGroup {
     /// The gradient of each adapter's xa, the sum over the projections that read it: side by side in one (T, sum of r)
     /// tensor where the A are stacked, else (T, r) each.
     fn adapter_gradients(&self, input: &GroupInput<'_>, dys: &[OutputGradients]) -> Result<Vec<Tensor>> {
-        let of_adapter = |index: usize| {
+        let terms = |index: usize| {
             let reads = |projection: &&Projection| projection.adapter.as_ref().is_some_and(|a| a.input == index);
             let both = self.projections.iter().zip(dys);
             let terms = both
@@ -137,12 +152,12 @@ impl LinearGroup {
                     let adapter = projection.adapter.as_ref()?;
                     Some(adapter.update_gradient(&dy.update))
                 });
-            matmul::nn_sum(&terms.collect::<Vec<_>>())
+            terms.collect::<Vec<_>>()
         };
-        let each: Vec<Tensor> = (0..self.adapters.len()).map(of_adapter).collect::<Result<_>>()?;
+        let mut each = (0..self.adapters.len()).map(terms);
         match self.stacked(input) {
-            Some(_) => Ok(vec![Tensor::cat(&each, 1)?]),
-            None => Ok(each),
+            Some(_) => Ok(vec![matmul::nn_beside(&each.collect::<Vec<_>>())?]),
+            None => each.by_ref().map(|terms| matmul::nn_sum(&terms)).collect(),
         }
     }
 
@@ -184,7 +199,7 @@ impl LinearGroup {
         Ok(dx)
     }
 
-    /// x A^T of every adapter, (T, r) each.
+    /// x A^T of every adapter, (T, r) each; columns of one tensor where the A are stacked.
     fn adapter_products(&self, input: &GroupInput<'_>) -> Result<Vec<Tensor>> {
         let Some(stacked) = self.stacked(input) else {
             let product =
@@ -196,7 +211,7 @@ impl LinearGroup {
         let split = |adapter: &AdapterInput| {
             let rank = adapter.a.value.dims2()?.0;
             column += rank;
-            all.narrow(1, column - rank, rank)?.contiguous()
+            all.narrow(1, column - rank, rank)
         };
         self.adapters.iter().map(split).collect()
     }

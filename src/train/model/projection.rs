@@ -8,8 +8,8 @@ use super::dora::{Dora, DoraFactors};
 use super::linear::GroupInput;
 use super::matrix::Matrix;
 use super::parameter::{BaseParameter, Trained, column_sum};
-use crate::train::ops::bias;
 use crate::train::ops::matmul::{self, Term};
+use crate::train::ops::{bias, residual};
 
 /// One projection of a group.
 #[derive(Debug)]
@@ -65,16 +65,21 @@ impl AdapterOutput {
 }
 
 impl Projection {
-    /// y (T, out), from the group's input and its xa.
-    pub(super) fn forward(&self, input: &GroupInput<'_>, xa: &[Tensor]) -> Result<Tensor> {
+    /// y (T, out), from the group's input and its xa; added to `onto` where there is one.
+    pub(super) fn forward(&self, input: &GroupInput<'_>, xa: &[Tensor], onto: Option<&Tensor>) -> Result<Tensor> {
         let base = Term::new(input.x, self.weight.factor(), 1.0);
+        let product = |terms: &[Term<'_>]| match onto {
+            Some(onto) => matmul::nt_onto(onto, terms),
+            None => matmul::nt_sum(terms),
+        };
         let Some(adapter) = &self.adapter else {
-            return self.biased(matmul::nt_sum(&[base])?);
+            return self.biased(product(&[base])?);
         };
         let xa = &xa[adapter.input];
-        let y = match &adapter.dora {
-            Some(dora) => self.turned(base, xa, adapter, dora, input)?,
-            None => matmul::nt_sum(&[base, adapter.update(xa)])?,
+        let y = match (&adapter.dora, onto) {
+            (Some(dora), None) => self.turned(base, xa, adapter, dora, input)?,
+            (Some(dora), Some(onto)) => residual::add(onto, &self.turned(base, xa, adapter, dora, input)?)?,
+            (None, _) => product(&[base, adapter.update(xa)])?,
         };
         if let Some(bias) = &adapter.bias {
             bias::add(&y, &bias.value, adapter.scaling)?;
