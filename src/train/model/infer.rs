@@ -2,9 +2,9 @@
 
 use candle_core::{Result, Tensor};
 
-use super::attention_block::{AttentionBlock, flat, forward_behind};
+use super::attention_block::{AttentionBlock, flat, forward_out};
 use super::cache::{CacheSlot, KeyValueCache};
-use super::counted::{attention, cached_attention, residual};
+use super::counted::{attention, cached_attention};
 use super::decoder::Decoder;
 use super::{RopeTables, Stream};
 use crate::train::span::{self, Module};
@@ -58,8 +58,7 @@ impl AttentionBlock {
             true => attention::forward(&q, &k, &v, &stream.batch.offsets, &self.settings)?.0,
             false => cached_attention::forward(&q, keys, values, &slot.places(self.settings.window), &self.settings)?,
         };
-        let (mut outputs, _) = self.output.forward(&flat(&o)?, None)?;
-        let (y, _) = forward_behind(self.norm_behind.as_ref(), outputs.remove(0))?;
-        residual::add(x, &y)
+        let (y, ..) = forward_out(&self.output, self.norm_behind.as_ref(), x, &flat(&o)?, None)?;
+        Ok(y)
     }
 }

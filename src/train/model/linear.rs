@@ -18,7 +18,6 @@
 use candle_core::{Result, Tensor};
 
 use super::DropoutKey;
-use super::counted;
 use super::counted::matmul::{self, Term};
 use super::counted::residual;
 use super::parameter::Trained;
@@ -79,8 +78,23 @@ impl LinearGroup {
         let outputs = self
             .projections
             .iter()
-            .map(|projection| projection.forward(&input, &xa));
+            .map(|projection| projection.forward(&input, &xa, None));
         Ok((outputs.collect::<Result<_>>()?, xa))
+    }
+
+    /// As [`LinearGroup::forward`] for a group of one projection: y (T, out) plus its output.
+    pub(super) fn forward_onto(
+        &self,
+        y: &Tensor,
+        x: &Tensor,
+        dropout: Option<&DropoutKey>,
+    ) -> Result<(Tensor, Vec<Tensor>)> {
+        let input = self.input(x, dropout);
+        let xa = self.adapter_products(&input)?;
+        match self.projections.as_slice() {
+            [projection] => Ok((projection.forward(&input, &xa, Some(y))?, xa)),
+            other => candle_core::bail!("a sum with the residual takes one projection, not {}", other.len()),
+        }
     }
 
     /// What [`LinearGroup::forward`] keeps, without the outputs: xa of all adapters.
@@ -136,7 +150,7 @@ impl LinearGroup {
     /// tensor where the A are stacked, else (T, r) each.
     fn adapter_gradients(&self, input: &GroupInput<'_>, dys: &[OutputGradients]) -> Result<Vec<Tensor>> {
         let _span = span::module(Module::Adapter);
-        let of_adapter = |index: usize| {
+        let terms = |index: usize| {
             let reads = |projection: &&Projection| projection.adapter.as_ref().is_some_and(|a| a.input == index);
             let both = self.projections.iter().zip(dys);
             let terms = both
@@ -145,15 +159,12 @@ impl LinearGroup {
                     let adapter = projection.adapter.as_ref()?;
                     Some(adapter.update_gradient(&dy.update))
                 });
-            matmul::nn_sum(&terms.collect::<Vec<_>>(), 0)
+            terms.collect::<Vec<_>>()
         };
-        let each: Vec<Tensor> = (0..self.adapters.len()).map(of_adapter).collect::<Result<_>>()?;
+        let mut each = (0..self.adapters.len()).map(terms);
         match self.stacked(input) {
-            Some(_) => {
-                let _span = each.first().map(counted::copy);
-                Ok(vec![Tensor::cat(&each, 1)?])
-            }
-            None => Ok(each),
+            Some(_) => Ok(vec![matmul::nn_beside(&each.collect::<Vec<_>>(), 0)?]),
+            None => each.by_ref().map(|terms| matmul::nn_sum(&terms, 0)).collect(),
         }
     }
 
@@ -198,7 +209,7 @@ impl LinearGroup {
         Ok(dx)
     }
 
-    /// x A^T of every adapter, (T, r) each.
+    /// x A^T of every adapter, (T, r) each; columns of one tensor where the A are stacked.
     fn adapter_products(&self, input: &GroupInput<'_>) -> Result<Vec<Tensor>> {
         let _span = (!self.adapters.is_empty()).then(|| span::module(Module::Adapter));
         let Some(stacked) = self.stacked(input) else {
@@ -211,9 +222,7 @@ impl LinearGroup {
         let split = |adapter: &AdapterInput| {
             let rank = adapter.a.value.dims2()?.0;
             column += rank;
-            let part = all.narrow(1, column - rank, rank)?;
-            let _span = counted::copy(&part);
-            part.contiguous()
+            all.narrow(1, column - rank, rank)
         };
         self.adapters.iter().map(split).collect()
     }

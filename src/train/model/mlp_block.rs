@@ -3,8 +3,8 @@
 use candle_core::{Result, Tensor};
 
 use super::Stream;
-use super::attention_block::{backward_behind, forward_behind};
-use super::counted::{glu, residual};
+use super::attention_block::{backward_behind, forward_out};
+use super::counted::glu;
 use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::saved::MlpSaved;
@@ -26,11 +26,15 @@ impl MlpBlock {
     pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(Tensor, MlpSaved)> {
         let _span = span::module(Module::Mlp);
         let (mut saved, inner) = self.forward_inner(x, stream)?;
-        let (mut outputs, down_xa) = self.down.forward(&inner, stream.dropout.as_ref())?;
-        drop(inner);
-        let (y, behind) = forward_behind(self.norm_behind.as_ref(), outputs.remove(0))?;
+        let (y, down_xa, behind) = forward_out(
+            &self.down,
+            self.norm_behind.as_ref(),
+            x,
+            &inner,
+            stream.dropout.as_ref(),
+        )?;
         (saved.down_xa, saved.behind) = (down_xa, behind);
-        Ok((residual::add(x, &y)?, saved))
+        Ok((y, saved))
     }
 
     /// What [`MlpBlock::forward`] keeps, without the output: the product with down, a quarter of a layer's, is left out
@@ -80,8 +84,8 @@ impl MlpBlock {
         let d_normed = self
             .projections
             .backward(normed, &saved.input_xa, vec![d_gate, d_up], dropout, true)?;
-        let d_x = self.norm.backward(&saved.x, &saved.rstd, &expect_gradient(d_normed)?)?;
-        residual::add(&dy, &d_x)
+        self.norm
+            .backward_onto(&dy, &saved.x, &saved.rstd, &expect_gradient(d_normed)?)
     }
 }
 

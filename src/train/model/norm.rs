@@ -29,6 +29,14 @@ impl Norm {
         rms_norm::backward(x, &self.weight.to_dtype(x.dtype())?, rstd, dy, self.offset)
     }
 
+    /// As [`Norm::backward`], plus `more`, the gradient that reaches x on the residual stream.
+    pub(super) fn backward_onto(&self, more: &Tensor, x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor> {
+        let _span = span::module(Module::Norm);
+        self.add_weight_gradient(x, rstd, dy)?;
+        let weight = self.weight.to_dtype(x.dtype())?;
+        rms_norm::backward_onto(x, &weight, rstd, dy, self.offset, Some(more))
+    }
+
     /// Adds the weight's gradient alone, where nothing below needs dx.
     pub(super) fn add_weight_gradient(&self, x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<()> {
         match self.weight.trained() {

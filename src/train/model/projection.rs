@@ -4,7 +4,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::counted::bias;
+use super::counted::{bias, residual};
 use super::counted::matmul::{self, Term};
 use super::dora::{Dora, DoraFactors};
 use super::linear::GroupInput;
@@ -66,16 +66,21 @@ impl AdapterOutput {
 }
 
 impl Projection {
-    /// y (T, out), from the group's input and its xa.
-    pub(super) fn forward(&self, input: &GroupInput<'_>, xa: &[Tensor]) -> Result<Tensor> {
+    /// y (T, out), from the group's input and its xa; added to `onto` where there is one.
+    pub(super) fn forward(&self, input: &GroupInput<'_>, xa: &[Tensor], onto: Option<&Tensor>) -> Result<Tensor> {
         let base = Term::new(input.x, self.weight.factor(), 1.0);
+        let product = |terms: &[Term<'_>]| match onto {
+            Some(onto) => matmul::nt_onto(onto, terms, 1),
+            None => matmul::nt_sum(terms, 1),
+        };
         let Some(adapter) = &self.adapter else {
-            return self.biased(matmul::nt_sum(&[base], 1)?);
+            return self.biased(product(&[base])?);
         };
         let xa = &xa[adapter.input];
-        let y = match &adapter.dora {
-            Some(dora) => self.turned(base, xa, adapter, dora, input)?,
-            None => matmul::nt_sum(&[base, adapter.update(xa)], 1)?,
+        let y = match (&adapter.dora, onto) {
+            (Some(dora), None) => self.turned(base, xa, adapter, dora, input)?,
+            (Some(dora), Some(onto)) => residual::add(onto, &self.turned(base, xa, adapter, dora, input)?)?,
+            (None, _) => product(&[base, adapter.update(xa)])?,
         };
         if let Some(bias) = &adapter.bias {
             bias::add(&y, &bias.value, adapter.scaling)?;

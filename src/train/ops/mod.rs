@@ -23,5 +23,6 @@ pub mod rope;
 mod shape;
 mod simd;
 mod storage;
+pub(in crate::train) mod team;
 
 pub use kernels::{Kernels, kernels, set_kernels};

@@ -41,11 +41,6 @@ fn pass(x: &Tensor, tensors: u64) -> Work {
     }
 }
 
-/// Opens a span around an op that only copies: `tensor` read and written.
-pub(super) fn copy(tensor: &Tensor) -> crate::train::span::Span {
-    crate::train::span::op("copy", || pass(tensor, 2))
-}
-
 /// Opens a span around a sum over the tokens of `tensor`.
 pub(super) fn column_sum(tensor: &Tensor) -> crate::train::span::Span {
     crate::train::span::op("column_sum", || pass(tensor, 1))

@@ -91,6 +91,18 @@ pub(in crate::train::model) mod rms_norm {
         rms_norm::backward(x, weight, rstd, dy, offset)
     }
 
+    pub(in crate::train::model) fn backward_onto(
+        x: &Tensor,
+        weight: &Tensor,
+        rstd: &Tensor,
+        dy: &Tensor,
+        offset: f32,
+        more: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let _span = op("rms_norm_backward", || pass(x, if more.is_some() { 4 } else { 3 }));
+        rms_norm::backward_onto(x, weight, rstd, dy, offset, more)
+    }
+
     pub(in crate::train::model) fn weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor> {
         let _span = op("rms_norm_weight_gradient", || pass(x, 2));
         rms_norm::weight_gradient(x, rstd, dy)

@@ -210,6 +210,10 @@ fn part<'a, T>(source: &CodedSource<'_>, values: &'a [T], columns: usize, depth:
         order: source.order,
         columns,
         depth,
+        stride: match source.order {
+            Order::Transposed => depth,
+            Order::Straight => columns,
+        },
         scale: source.scale,
     }
 }
