@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use super::{
-    CliError, choose, dashboard, export, generate, merge, pareto, query, report, schema, search, show, studies, train,
-    worker,
+    CliError, choose, dashboard, doctor, export, generate, infer_bench, merge, pareto, plan, profile, query, report, schema, search, show,
+    studies, train, worker,
 };
 use crate::profile::HostMemory;
 
@@ -21,6 +21,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Search(search::Args),
+    Plan(plan::Args),
     Show(show::Args),
     Pareto(pareto::Args),
     Report(report::Args),
@@ -31,6 +32,9 @@ enum Command {
     Train(train::Args),
     Merge(merge::Args),
     Generate(generate::Args),
+    Profile(profile::Args),
+    InferBench(infer_bench::Args),
+    Doctor(doctor::Args),
     Schema(schema::Args),
     #[command(hide = true)]
     Worker(worker::Args),
@@ -52,6 +56,7 @@ pub fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), CliError> {
     match command {
         Command::Search(args) => search::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Show(args) => show::run(args),
         Command::Pareto(args) => pareto::run(args),
         Command::Report(args) => report::run(args),
@@ -62,6 +67,9 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Train(args) => train::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Profile(args) => profile::run(args),
+        Command::InferBench(args) => infer_bench::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Worker(args) => worker::run(args),
     }

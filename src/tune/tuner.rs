@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::decide::{Memory, problem_of, recipe_of, whole_task};
+use super::expect::Expectations;
 use super::judge::{Judge, Order};
 use super::known::{Decision, Inherited, Part};
 use super::propose::{Proposed, propose};
@@ -57,6 +58,8 @@ pub struct Tuner<'a> {
     pruner: Option<Box<dyn Pruner>>,
     /// What people ask of the study meanwhile.
     requests: Requests,
+    /// What trials are expected to cost, where that can be predicted.
+    pub(super) expecting: Option<Expectations>,
     /// Wall time of finished trials, in seconds.
     pub(super) spent_s: f64,
     ending: Option<Ending>,
@@ -80,6 +83,7 @@ impl<'a> Tuner<'a> {
             pruner: build_pruner(&parts.study.pruner),
             requests: Requests::begin(parts.store, parts.id).await?,
             running: BTreeMap::new(),
+            expecting: None,
             ending: None,
             memory,
             problem,
@@ -259,6 +263,9 @@ impl<'a> Tuner<'a> {
         }
         let progress = self.progress();
         self.parts.observer.trial_started(&trial, &progress);
+        if let Some(reason) = self.expect(&trial).await? {
+            return self.end(number, TrialState::Skipped { reason }, 0.0).await;
+        }
         match self.memory.decide(study, &self.problem, &trial.params) {
             Ok(decision) => self.follow(number, decision).await,
             Err(error) => {
@@ -437,6 +444,10 @@ impl<'a> Tuner<'a> {
             trial.state = state;
             let trial = trial.clone();
             self.memory.learn(self.parts.study, &self.problem, &trial);
+            let inherits_cost = running.inherited.iter().any(|one| one.part == Part::Cost);
+            if let Some(expecting) = self.expecting.as_mut().filter(|_| !inherits_cost) {
+                expecting.learn(&trial);
+            }
             let progress = self.progress();
             self.parts.observer.trial_ended(&trial, &progress);
         }

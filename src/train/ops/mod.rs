@@ -6,6 +6,7 @@
 
 pub mod attention;
 pub mod bias;
+pub mod cached_attention;
 pub mod dropout;
 mod element;
 pub mod embedding;
@@ -22,5 +23,6 @@ pub mod rope;
 mod shape;
 mod simd;
 mod storage;
+pub(in crate::train) mod team;
 
 pub use kernels::{Kernels, kernels, set_kernels};
