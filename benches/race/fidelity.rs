@@ -89,7 +89,13 @@ async fn run(seed: u64, options: &Options) -> Run {
     tuner.run().await.expect("a study that ends");
     let history = tuner.history().to_vec();
     let spent = spent.borrow().clone();
-    points(&problem, &history, &spent, options.trace, started.elapsed().as_secs_f64())
+    points(
+        &problem,
+        &history,
+        &spent,
+        options.trace,
+        started.elapsed().as_secs_f64(),
+    )
 }
 
 /// Hypervolume of whole trials after each trial, by the steps spent until then.
@@ -177,11 +183,13 @@ impl Simulated {
             metrics.insert("speed", -lora.throughput() / 10000.0);
             metrics.insert("memory", memory / CAPACITY);
         }
-        let whole = (step as f64 >= STEPS).then(|| Metrics::from([
-            ("loss", lora.loss(step as f64) - 1.8),
-            ("speed", -lora.throughput() / 10000.0),
-            ("memory", memory / CAPACITY),
-        ]));
+        let whole = (step as f64 >= STEPS).then(|| {
+            Metrics::from([
+                ("loss", lora.loss(step as f64) - 1.8),
+                ("speed", -lora.throughput() / 10000.0),
+                ("memory", memory / CAPACITY),
+            ])
+        });
         self.events.push_back(TrialEvent::Report { number, step, metrics });
         if let Some(metrics) = whole {
             self.end(number, step, TrialState::Complete { metrics });
@@ -267,18 +275,44 @@ fn record(study: &Study) -> StudyRecord {
 fn print(runs: &[Run], options: &Options) {
     let count = runs.len() as f64;
     let mean = |of: &dyn Fn(&Run) -> f64| runs.iter().map(of).sum::<f64>() / count;
-    for steps in [1200, 2400, 4000, 6000].into_iter().filter(|steps| *steps <= options.steps) {
-        let volume = |run: &Run| run.points.iter().take_while(|point| point.0 <= steps).last().map_or(0.0, |point| point.1);
+    for steps in [1200, 2400, 4000, 6000]
+        .into_iter()
+        .filter(|steps| *steps <= options.steps)
+    {
+        let volume = |run: &Run| {
+            run.points
+                .iter()
+                .take_while(|point| point.0 <= steps)
+                .last()
+                .map_or(0.0, |point| point.1)
+        };
         println!("hypervolume after {steps} steps: {:.4}", mean(&volume));
     }
     for trials in [20, 40, 60] {
-        let volume = |run: &Run| run.points.get(trials - 1).or(run.points.last()).map_or(0.0, |point| point.1);
-        let steps = |run: &Run| run.points.get(trials - 1).or(run.points.last()).map_or(0.0, |point| point.0 as f64);
-        println!("hypervolume after {trials} trials: {:.4}, {:.0} steps", mean(&volume), mean(&steps));
+        let volume = |run: &Run| {
+            run.points
+                .get(trials - 1)
+                .or(run.points.last())
+                .map_or(0.0, |point| point.1)
+        };
+        let steps = |run: &Run| {
+            run.points
+                .get(trials - 1)
+                .or(run.points.last())
+                .map_or(0.0, |point| point.0 as f64)
+        };
+        println!(
+            "hypervolume after {trials} trials: {:.4}, {:.0} steps",
+            mean(&volume),
+            mean(&steps)
+        );
     }
     for target in [1.831, 2.06, 2.12] {
         let reached = |run: &Run| run.points.iter().find(|point| point.1 >= target).map(|point| point.0);
-        let all: Vec<String> = runs.iter().map(|run| reached(run).map_or("-".to_owned(), |steps| steps.to_string())).collect();
+        let all: Vec<String> = runs
+            .iter()
+            .map(|run| reached(run).map_or("-".to_owned(), |steps| steps.to_string()))
+            .collect();
         let steps = mean(&|run: &Run| reached(run).unwrap_or(options.steps) as f64);
         println!("steps to {target}: mean {steps:.0} ({})", all.join(" "));
     }

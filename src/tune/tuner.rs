@@ -25,6 +25,8 @@ use crate::worker::{Evaluator, Task, TrialEvent, TrialRequest};
 pub(super) const POLL: Duration = Duration::from_millis(100);
 /// Steps that are recorded together; a crash loses at most these of a trial that is run again anyway.
 const STEPS_A_WRITE: usize = 64;
+/// Reports that are recorded together.
+const REPORTS_A_WRITE: usize = 32;
 /// Longest time that steps wait to be recorded, so that who looks at a running trial sees it move.
 const WRITE_AFTER: Duration = Duration::from_secs(1);
 
@@ -355,7 +357,7 @@ impl<'a> Tuner<'a> {
             TrialEvent::Step { phase, step, .. } => {
                 running.steps.push(step_record(phase, &step));
                 if running.steps.len() >= STEPS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
-                    self.record_steps(number).await?;
+                    self.record_waiting(number).await?;
                 }
                 return Ok(());
             }
@@ -378,10 +380,10 @@ impl<'a> Tuner<'a> {
             }
             TrialEvent::Report { step, metrics, .. } if !stopped => {
                 running.take(step, &metrics);
-                self.parts
-                    .store
-                    .record_report(self.parts.id, number, step, &metrics)
-                    .await?;
+                running.reports.push((step, metrics));
+                if running.reports.len() >= REPORTS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
+                    self.record_waiting(number).await?;
+                }
             }
             _ => return Ok(()),
         }
@@ -413,17 +415,21 @@ impl<'a> Tuner<'a> {
         Ok(())
     }
 
-    async fn record_steps(&mut self, number: TrialNumber) -> Result<(), TuneError> {
+    /// Writes the steps and reports of a trial that wait.
+    async fn record_waiting(&mut self, number: TrialNumber) -> Result<(), TuneError> {
         let Some(running) = self.running.get_mut(&number) else {
             return Ok(());
         };
         let steps = std::mem::take(&mut running.steps);
+        let reports = std::mem::take(&mut running.reports);
         running.recorded = Instant::now();
-        Ok(self.parts.store.record_steps(self.parts.id, number, &steps).await?)
+        let (store, id) = (self.parts.store, self.parts.id);
+        store.record_steps(id, number, &steps).await?;
+        Ok(store.record_reports(id, number, &reports).await?)
     }
 
     async fn end(&mut self, number: TrialNumber, state: TrialState, wall_s: f64) -> Result<(), TuneError> {
-        self.record_steps(number).await?;
+        self.record_waiting(number).await?;
         let Some(running) = self.running.remove(&number) else {
             return Ok(());
         };
