@@ -4,7 +4,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::{CliError, choose, export, generate, merge, pareto, query, schema, search, show, studies, train, worker};
+use super::{
+    CliError, choose, dashboard, doctor, export, generate, infer_bench, merge, pareto, plan, profile, query, report, schema, search, show,
+    studies, train, worker,
+};
 use crate::profile::HostMemory;
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
@@ -18,14 +21,20 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Search(search::Args),
+    Plan(plan::Args),
     Show(show::Args),
     Pareto(pareto::Args),
+    Report(report::Args),
+    Dashboard(dashboard::Args),
     Query(query::Args),
     Studies(studies::Args),
     Export(export::Args),
     Train(train::Args),
     Merge(merge::Args),
     Generate(generate::Args),
+    Profile(profile::Args),
+    InferBench(infer_bench::Args),
+    Doctor(doctor::Args),
     Schema(schema::Args),
     #[command(hide = true)]
     Worker(worker::Args),
@@ -47,14 +56,20 @@ pub fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), CliError> {
     match command {
         Command::Search(args) => search::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Show(args) => show::run(args),
         Command::Pareto(args) => pareto::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Dashboard(args) => dashboard::run(args),
         Command::Query(args) => query::run(args),
         Command::Studies(args) => studies::run(args),
         Command::Export(args) => export::run(args, choose::choose),
         Command::Train(args) => train::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Profile(args) => profile::run(args),
+        Command::InferBench(args) => infer_bench::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Worker(args) => worker::run(args),
     }

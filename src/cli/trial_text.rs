@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::studies::minute;
-use crate::report::{Align, TextTable, bytes, duration, metric_value, printable};
+use crate::report::{Align, TextTable, bytes, confirmation_text, duration, metric_value, printable};
 use crate::store::{StudyOverview, TrialDetail};
 use crate::study::{FailReason, TrialState};
 
@@ -27,6 +27,17 @@ pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, wi
     }
     if let Some(reason) = reason_text(&trial.state) {
         add(format!("  {}", printable(&reason)));
+    }
+    if let (TrialState::Complete { .. }, Some(stop)) = (&trial.state, &detail.stop) {
+        add(format!("  stopped after step {}: {}", stop.step, printable(&stop.reason)));
+    }
+    if !detail.inherited.is_empty() {
+        let parts = detail.inherited.iter();
+        let parts: Vec<String> = parts.map(|(part, source)| format!("{part} from trial {source}")).collect();
+        add(format!("  took over {}", printable(&parts.join(", "))));
+    }
+    if let Some(confirmed) = confirmation_text(Some(&detail.confirmed)) {
+        add(format!("  {}", printable(&confirmed)));
     }
     let ended = detail
         .ended_at
@@ -55,6 +66,9 @@ pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, wi
         if !values.is_empty() {
             add(format!("\n{title}\n{}", aligned(&values)));
         }
+    }
+    if !detail.predictions.is_empty() {
+        add(format!("\npredictions\n{}", prediction_table(detail).to_text(width)));
     }
     if !detail.phases.is_empty() {
         add(format!("\nsteps\n{}", phase_table(detail).to_text(width)));
@@ -112,6 +126,24 @@ fn phase_table(detail: &TrialDetail) -> TextTable {
     table
 }
 
+/// Predicted beside measured.
+fn prediction_table(detail: &TrialDetail) -> TextTable {
+    let headings = ["predicted", "within", "measured", "off by"];
+    let columns = headings.map(|heading| (heading.to_owned(), Align::Right));
+    let mut table = TextTable::new([("metric".to_owned(), Align::Left)].into_iter().chain(columns));
+    for one in &detail.predictions {
+        let measured = detail.trial.state.metrics().and_then(|metrics| metrics.value(&one.metric));
+        table.push([
+            one.metric.clone(),
+            metric_value(&one.metric, one.value),
+            format!("{:.1}%", 100.0 * one.deviation),
+            measured.map_or_else(|| "-".to_owned(), |value| metric_value(&one.metric, value)),
+            measured.map_or_else(|| "-".to_owned(), |value| format!("{:+.1}%", 100.0 * (value / one.value - 1.0))),
+        ]);
+    }
+    table
+}
+
 fn evaluation_table(detail: &TrialDetail) -> TextTable {
     let headings = ["step", "tokens", "loss", "accuracy", "seconds"];
     let mut table = TextTable::new(headings.map(|heading| (heading.to_owned(), Align::Right)));
@@ -143,6 +175,11 @@ pub fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_json::V
             })
         })
         .collect();
+    let inherited: Vec<serde_json::Value> = detail
+        .inherited
+        .iter()
+        .map(|(part, source)| json!({"part": part, "source": source}))
+        .collect();
     json!({
         "study": study.name,
         "trial": detail.trial.number,
@@ -155,6 +192,10 @@ pub fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_json::V
         "params": detail.trial.params,
         "phases": detail.phases,
         "evaluations": evaluations,
+        "predictions": detail.predictions,
+        "stop": detail.stop,
+        "inherited": inherited,
+        "confirmed": detail.confirmed,
         "recipe": detail.recipe,
     })
 }
@@ -163,7 +204,7 @@ pub fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_json::V
 fn reason_text(state: &TrialState) -> Option<String> {
     let optional = |value: &Option<u64>| value.map_or_else(|| "unknown".to_owned(), |value| bytes(value as f64));
     Some(match state {
-        TrialState::Pruned { at_step, rule, .. } => format!("stopped after step {at_step} by {rule}"),
+        TrialState::Pruned { at_step, rule, .. } => format!("stopped after step {at_step}: {rule}"),
         TrialState::Skipped { reason } => reason.clone(),
         TrialState::Failed { reason, .. } => match reason {
             FailReason::OutOfMemory {

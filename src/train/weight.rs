@@ -149,7 +149,7 @@ impl Weight {
             let wide = codes.widened(0..rows, DType::F32)?;
             return Self::store(wide, &tensor.name, linear, precision, device);
         }
-        if linear && is_quantised(precision) {
+        if linear && precision.is_quantised() {
             let wide = checkpoint.tensor(&tensor.name, &tensor.shape, DType::F32, &Device::Cpu)?;
             return Self::store(wide, &tensor.name, linear, precision, device);
         }
@@ -158,7 +158,7 @@ impl Weight {
     }
 
     /// Puts `value` into the storage of `precision`; see [`Weight::load`].
-    pub(super) fn store(
+    pub(crate) fn store(
         value: Tensor,
         name: &str,
         linear: bool,
@@ -243,6 +243,18 @@ impl Coded for CodedRows {
         (self.rows.len(), self.codes.shape().1)
     }
 
+    fn bytes(&self) -> usize {
+        // Of the rows only: their part of the whole.
+        self.codes.bytes() * self.rows.len() / self.codes.shape().0.max(1)
+    }
+
+    fn storage(&self) -> &'static str {
+        match self.codes {
+            Codes::Nf4(_) => "nf4",
+            Codes::Int8(_) => "int8",
+        }
+    }
+
     fn is_on_cpu(&self) -> bool {
         self.codes.is_on_cpu()
     }
@@ -267,10 +279,6 @@ pub(crate) fn compute_dtype(precision: Precision) -> DType {
         Precision::Fp16 => DType::F16,
         Precision::Bf16 | Precision::Int8 | Precision::Nf4 | Precision::Nf4Double => DType::BF16,
     }
-}
-
-fn is_quantised(precision: Precision) -> bool {
-    matches!(precision, Precision::Int8 | Precision::Nf4 | Precision::Nf4Double)
 }
 
 /// The tensor that bitsandbytes' tensor `name` belongs to: `x.weight` for `x.weight.absmax`, `x.SCB`...

@@ -10,6 +10,7 @@
 //! | `warmup_steps`, `measured_steps` | 1 | steps of the profile phase |
 //! | `loss`, `accuracy` | nats, 1 | on the held-out set after the training phase |
 //! | `train_steps`, `train_tokens`, `train_s` | 1, 1, s | what the training phase did |
+//! | `loss_fp32`, `loss_kept_percent`, `top1_agreement_percent` | nats, %, % | of an accuracy check: the loss on F32 base weights, that over `loss`, and how often both find the same token most likely |
 //! | `load_s` | s | until the first step could start |
 
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use super::session::{Loaded, invalid};
 use super::{TrialEvent, TrialRequest};
 use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 use crate::profile::{Throughput, WarmupDetector, median};
-use crate::recipe::Recipe;
+use crate::recipe::{Precision, Recipe};
 use crate::study::{FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialPlan};
 use crate::train::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
-use crate::train::{StepEvent, TrainError, Trainer};
+use crate::train::{BaseModel, LossKept, StepEvent, TrainError, Trainer};
 
 /// Nats above the first loss at which a training counts as diverged. A uniform guess over a vocabulary of a million is
 /// at 14 nats, so a healthy training never climbs this far.
@@ -61,6 +62,10 @@ impl TrialRun<'_> {
                 phase: Phase::Profile,
             });
             self.measure(measure, emit, metrics)?;
+            emit(TrialEvent::Measured {
+                number: self.request.number,
+                metrics: metrics.clone(),
+            });
         }
         if let Some(train) = &plan.train {
             emit(TrialEvent::Phase {
@@ -100,7 +105,7 @@ impl TrialRun<'_> {
         }
         metrics.insert("warmup_steps", f64::from(warmup_steps));
         metrics.insert(PEAK_MEMORY, memory.peak_bytes().saturating_sub(beside) as f64);
-        metrics.insert("base_memory_bytes", self.loaded.base.bytes() as f64);
+        metrics.insert("base_memory_bytes", self.loaded.base.frozen_bytes() as f64);
         if let Some(reserved) = memory.peak_reserved_bytes() {
             metrics.insert("reserved_memory_bytes", reserved as f64);
         }
@@ -119,6 +124,10 @@ impl TrialRun<'_> {
         let held_out = evaluation_batches(self.loaded.data.held_out(), rows, plan.evaluation_rows).collect::<Vec<_>>();
         let source = Arc::new(self.source()?);
         let steps = source.steps(plan.length);
+        emit(TrialEvent::Training {
+            number: self.request.number,
+            steps,
+        });
         let mut run = self.start(&source, steps)?;
         let mut tokens = 0;
         for step in 1..=steps {
@@ -127,6 +136,9 @@ impl TrialRun<'_> {
             if part(step) > part(step - 1) || step == steps {
                 self.evaluate(&mut run, &held_out, emit, metrics)?;
             }
+        }
+        if plan.accuracy_check {
+            self.check_accuracy(&mut run.trainer, &held_out, metrics);
         }
         metrics.insert("train_steps", steps as f64);
         metrics.insert("train_tokens", tokens as f64);
@@ -163,6 +175,33 @@ impl TrialRun<'_> {
             phase: Phase::Train,
         });
         Ok(())
+    }
+
+    /// Compares the trained model with the same on F32 base weights. What keeps that from being done costs the trial these
+    /// metrics and nothing else.
+    fn check_accuracy(&self, trainer: &mut Trainer, held_out: &[MicroBatch], metrics: &mut Metrics) {
+        // The comparison's own memory is none of the setting's.
+        self.loaded.memory.set_limit(None);
+        match self.loss_kept(trainer, held_out) {
+            Ok(kept) => {
+                metrics.insert("loss_fp32", kept.loss_f32);
+                metrics.insert("loss_kept_percent", kept.percent());
+                metrics.insert("top1_agreement_percent", 100.0 * kept.agreement);
+            }
+            Err(error) => tracing::warn!(%error, "the accuracy check could not be done"),
+        }
+    }
+
+    fn loss_kept(&self, trainer: &mut Trainer, held_out: &[MicroBatch]) -> Result<LossKept, TrainError> {
+        let mut recipe = self.recipe.clone();
+        recipe.precision = Precision::Fp32;
+        if let Some(adapter) = &mut recipe.adapter {
+            // The values are copied from the trained model.
+            adapter.adapter_init = None;
+        }
+        let base = BaseModel::load(&self.loaded.folder, Precision::Fp32, trainer.base().device())?;
+        let mut reference = Trainer::new(Arc::new(base), &recipe, 1)?;
+        LossKept::measure(trainer, &mut reference, held_out)
     }
 
     /// One step, told to the coordinator; fails where the loss explodes or the time is up.
@@ -219,7 +258,7 @@ impl TrialRun<'_> {
 
     /// A fresh adapter, and the data of the next `steps` steps.
     fn start(&self, source: &Arc<BatchSource>, steps: u64) -> Result<Run, Interruption> {
-        let base = Arc::clone(&self.loaded.base);
+        let base = self.loaded.base.open().map_err(|error| failure(error, Phase::Load))?;
         let trainer = Trainer::new(base, self.recipe, steps).map_err(|error| failure(error, Phase::Load))?;
         let batches = Prefetch::start(Arc::clone(source), 0..steps).map_err(invalid)?;
         Ok(Run {

@@ -18,11 +18,14 @@ use crate::search::gp::{self, Data, Gp};
 use crate::search::pareto;
 use crate::search::seeded::{Stream, Tried, generator};
 use crate::search::sobol::initial_design;
-use crate::search::{Prior, Problem, Sampler, reference_point};
-use crate::study::{Params, Trial};
+use crate::search::{Prior, Problem, Prospect, Sampler, reference_point};
+use crate::study::{Params, Trial, TrialState};
 
 /// Sobol trials before the first model.
-const INITIAL: usize = 8;
+pub(super) const INITIAL: usize = 8;
+
+/// Points of the initial design that are passed over, certain to fail, before one of them is taken after all.
+const MOST_PASSED: usize = 256;
 
 /// Proposes the setting with the highest expected hypervolume improvement.
 #[derive(Clone)]
@@ -84,6 +87,10 @@ impl Bayes {
         self
     }
 
+    pub(super) fn has_prior(&self) -> bool {
+        self.prior.is_some()
+    }
+
     /// Weighs proposals by the predicted value of a metric such as the trial's wall time.
     #[must_use]
     pub fn per_cost(mut self, metric: impl Into<String>) -> Self {
@@ -133,15 +140,38 @@ impl Bayes {
 
     fn initial(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
         Some(Proposal {
-            params: initial_design(&problem.space, self.seed, history)?,
+            params: self.initial_params(problem, history)?,
             log_acquisition: None,
             expected_improvement: None,
             predicted: Vec::new(),
         })
     }
 
+    /// The next point of the initial design that is not certain to fail, or the first one where all looked at are.
+    fn initial_params(&self, problem: &Problem, history: &[Trial]) -> Option<Params> {
+        let first = initial_design(&problem.space, self.seed, history)?;
+        let Some(prior) = self.prior.as_deref() else {
+            return Some(first);
+        };
+        let (mut passed, mut next) = (history.to_vec(), Some(first.clone()));
+        for _ in 0..MOST_PASSED {
+            let Some(params) = next else { break };
+            if prior.impossible(&params).is_none() {
+                return Some(params);
+            }
+            // As if it had been tried: the design goes on behind it.
+            passed.push(Trial {
+                number: crate::study::TrialNumber(passed.len() as u64),
+                params,
+                state: TrialState::Waiting,
+            });
+            next = initial_design(&problem.space, self.seed, &passed);
+        }
+        Some(first)
+    }
+
     /// Fits every surrogate; `None` while an objective has too few values.
-    fn model<'a>(
+    pub(super) fn model<'a>(
         &self,
         problem: &Problem,
         encoding: &Encoding,
@@ -178,7 +208,7 @@ impl Bayes {
     }
 
     /// The prior's shift of every output, or `None` where the setting is certain to fail.
-    fn shifts(
+    pub(super) fn shifts(
         &self,
         problem: &Problem,
         encoding: &Encoding,
@@ -230,6 +260,10 @@ impl Sampler for Bayes {
 
     fn ask(&mut self, problem: &Problem, history: &[Trial]) -> Option<Params> {
         self.propose(problem, history).map(|proposal| proposal.params)
+    }
+
+    fn prospects(&self, problem: &Problem, history: &[Trial], settings: &[Params]) -> Option<Vec<Prospect>> {
+        self.outlook(problem, history, settings)
     }
 }
 
@@ -297,7 +331,7 @@ fn failure_process(encoding: &Encoding, observations: &Observations<'_>) -> Opti
     Gp::new(&data, fit.hyper, None)
 }
 
-fn described(
+pub(super) fn described(
     problem: &Problem,
     landscape: &Landscape<'_>,
     point: &Point,

@@ -2,11 +2,12 @@
 
 use candle_core::{Result, Tensor};
 
+use super::counted::{attention, residual, rope};
 use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::saved::{AttentionSaved, NormSaved};
 use super::{DropoutKey, RopeTables, Stream};
-use crate::train::ops::{attention, residual, rope};
+use crate::train::span::{self, Module};
 
 /// x + norm_behind(o_proj(attention(rope(norm_qk(qkv_proj(norm(x)))))))
 #[derive(Debug)]
@@ -32,6 +33,7 @@ impl AttentionBlock {
         stream: &Stream<'_>,
         ropes: &RopeTables,
     ) -> Result<(Tensor, AttentionSaved)> {
+        let _span = span::module(Module::Attention);
         let dropout = stream.dropout.as_ref();
         let (normed, rstd) = self.norm.forward(x)?;
         let (projected, input_xa) = self.projections.forward(&normed, dropout)?;
@@ -69,6 +71,7 @@ impl AttentionBlock {
         ropes: &RopeTables,
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
+        let _span = span::module(Module::Attention);
         let dropout = stream.dropout.as_ref();
         let d_output = backward_behind(self.norm_behind.as_ref(), saved.behind, &dy)?;
         let o = || flat(&saved.o);
@@ -112,7 +115,7 @@ impl AttentionBlock {
     }
 
     /// (T, heads·d) of q, k and v to (T, heads, d).
-    fn heads(&self, projected: Vec<Tensor>) -> Result<[Tensor; 3]> {
+    pub(super) fn heads(&self, projected: Vec<Tensor>) -> Result<[Tensor; 3]> {
         let split = |tensor: &Tensor| {
             let (tokens, width) = tensor.dims2()?;
             tensor.reshape((tokens, width / self.head_dim, self.head_dim))
@@ -123,7 +126,7 @@ impl AttentionBlock {
         }
     }
 
-    fn rotate(
+    pub(super) fn rotate(
         &self,
         x: &Tensor,
         norm: Option<&Norm>,
@@ -162,14 +165,20 @@ pub(super) fn forward_out(
     inner: &Tensor,
     dropout: Option<&DropoutKey>,
 ) -> Result<(Tensor, Vec<Tensor>, Option<NormSaved>)> {
-    let Some(norm) = norm else {
+    if norm.is_none() {
         let (y, xa) = out.forward_onto(x, inner, dropout)?;
         return Ok((y, xa, None));
-    };
+    }
     let (mut outputs, xa) = out.forward(inner, dropout)?;
-    let y = outputs.remove(0);
+    let (normed, behind) = forward_behind(norm, outputs.remove(0))?;
+    Ok((residual::add(x, &normed)?, xa, behind))
+}
+
+/// The norm behind a block, where there is one.
+pub(super) fn forward_behind(norm: Option<&Norm>, y: Tensor) -> Result<(Tensor, Option<NormSaved>)> {
+    let Some(norm) = norm else { return Ok((y, None)) };
     let (normed, rstd) = norm.forward(&y)?;
-    Ok((residual::add(x, &normed)?, xa, Some(NormSaved { x: y, rstd })))
+    Ok((normed, Some(NormSaved { x: y, rstd })))
 }
 
 /// The gradient before the norm behind a block.
@@ -188,6 +197,6 @@ fn backward_heads(norm: Option<&Norm>, x: &Tensor, rstd: Option<&Tensor>, dy: Te
 }
 
 /// (T, heads, d) to (T, heads·d), without a copy.
-fn flat(x: &Tensor) -> Result<Tensor> {
+pub(super) fn flat(x: &Tensor) -> Result<Tensor> {
     x.flatten_from(1)
 }
