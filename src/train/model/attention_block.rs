@@ -165,14 +165,20 @@ pub(super) fn forward_out(
     inner: &Tensor,
     dropout: Option<&DropoutKey>,
 ) -> Result<(Tensor, Vec<Tensor>, Option<NormSaved>)> {
-    let Some(norm) = norm else {
+    if norm.is_none() {
         let (y, xa) = out.forward_onto(x, inner, dropout)?;
         return Ok((y, xa, None));
-    };
+    }
     let (mut outputs, xa) = out.forward(inner, dropout)?;
-    let y = outputs.remove(0);
+    let (normed, behind) = forward_behind(norm, outputs.remove(0))?;
+    Ok((residual::add(x, &normed)?, xa, behind))
+}
+
+/// The norm behind a block, where there is one.
+pub(super) fn forward_behind(norm: Option<&Norm>, y: Tensor) -> Result<(Tensor, Option<NormSaved>)> {
+    let Some(norm) = norm else { return Ok((y, None)) };
     let (normed, rstd) = norm.forward(&y)?;
-    Ok((residual::add(x, &normed)?, xa, Some(NormSaved { x: y, rstd })))
+    Ok((normed, Some(NormSaved { x: y, rstd })))
 }
 
 /// The gradient before the norm behind a block.

@@ -89,6 +89,7 @@ impl LinearGroup {
         x: &Tensor,
         dropout: Option<&DropoutKey>,
     ) -> Result<(Tensor, Vec<Tensor>)> {
+        let _span = span::module(self.module);
         let input = self.input(x, dropout);
         let xa = self.adapter_products(&input)?;
         match self.projections.as_slice() {
@@ -163,7 +164,7 @@ impl LinearGroup {
         };
         let mut each = (0..self.adapters.len()).map(terms);
         match self.stacked(input) {
-            Some(_) => Ok(vec![matmul::nn_beside(&each.collect::<Vec<_>>(), 0)?]),
+            Some(_) => Ok(vec![matmul::nn_beside(&each.collect::<Vec<_>>())?]),
             None => each.by_ref().map(|terms| matmul::nn_sum(&terms, 0)).collect(),
         }
     }

@@ -4,8 +4,8 @@
 
 use candle_core::{Result, Tensor};
 
-use super::counted::{bias, residual};
 use super::counted::matmul::{self, Term};
+use super::counted::{bias, residual};
 use super::dora::{Dora, DoraFactors};
 use super::linear::GroupInput;
 use super::matrix::Matrix;

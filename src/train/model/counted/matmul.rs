@@ -29,37 +29,34 @@ pub(in crate::train::model) fn nt_sum(terms: &[Term<'_>], base: usize) -> Result
     matmul::nt_sum(terms)
 }
 
-/// y plus the sum of x w^T; the terms behind the first `base` are an adapter's. See [`matmul::nt_onto`].
-pub(in crate::train::model) fn nt_onto(y: &Tensor, terms: &[Term<'_>], base: usize) -> Result<Tensor> {
-    let _span = op("matmul_nt", || {
-        let work = sum(terms, Order::Transposed, base);
-        Work {
-            bytes: work.bytes + bytes(y),
-            ..work
-        }
-    });
-    matmul::nt_onto(y, terms)
-}
-
-/// Sums of x w side by side; the terms behind the first `base` of each are an adapter's. See [`matmul::nn_beside`].
-pub(in crate::train::model) fn nn_beside(sums: &[Vec<Term<'_>>], base: usize) -> Result<Tensor> {
-    let _span = op("matmul_nn", || {
-        let each = sums.iter().map(|terms| sum(terms, Order::Straight, base));
-        each.reduce(|total, work| Work {
-            flops: total.flops + work.flops,
-            adapter_flops: total.adapter_flops + work.adapter_flops,
-            bytes: total.bytes + work.bytes,
-            ..total
-        })
-        .unwrap_or_default()
-    });
-    matmul::nn_beside(sums)
-}
-
 /// The sum of x w; the terms behind the first `base` are an adapter's. See [`matmul::nn_sum`].
 pub(in crate::train::model) fn nn_sum(terms: &[Term<'_>], base: usize) -> Result<Tensor> {
     let _span = op("matmul_nn", || sum(terms, Order::Straight, base));
     matmul::nn_sum(terms)
+}
+
+/// y plus the sum of x w^T; see [`nt_sum`] and [`matmul::nt_onto`].
+pub(in crate::train::model) fn nt_onto(y: &Tensor, terms: &[Term<'_>], base: usize) -> Result<Tensor> {
+    let _span = op("matmul_nt", || Work {
+        bytes: bytes(y) + sum(terms, Order::Transposed, base).bytes,
+        ..sum(terms, Order::Transposed, base)
+    });
+    matmul::nt_onto(y, terms)
+}
+
+/// The sums of x w side by side, all of adapters; see [`matmul::nn_beside`].
+pub(in crate::train::model) fn nn_beside(sums: &[Vec<Term<'_>>]) -> Result<Tensor> {
+    let _span = op("matmul_nn", || {
+        let each = sums.iter().map(|terms| sum(terms, Order::Straight, 0));
+        let add = |total: Work, next: Work| Work {
+            flops: total.flops + next.flops,
+            adapter_flops: total.adapter_flops + next.adapter_flops,
+            bytes: total.bytes + next.bytes,
+            ..total
+        };
+        each.reduce(add).unwrap_or_default()
+    });
+    matmul::nn_beside(sums)
 }
 
 /// into += alpha a^T b; see [`matmul::tn_add`].

@@ -97,10 +97,10 @@ pub(in crate::train::model) mod rms_norm {
         rstd: &Tensor,
         dy: &Tensor,
         offset: f32,
-        more: Option<&Tensor>,
+        more: &Tensor,
     ) -> Result<Tensor> {
-        let _span = op("rms_norm_backward", || pass(x, if more.is_some() { 4 } else { 3 }));
-        rms_norm::backward_onto(x, weight, rstd, dy, offset, more)
+        let _span = op("rms_norm_backward", || pass(x, 4));
+        rms_norm::backward_onto(x, weight, rstd, dy, offset, Some(more))
     }
 
     pub(in crate::train::model) fn weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor> {
