@@ -2,9 +2,12 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-use super::{CliError, choose, export, generate, merge, pareto, query, schema, search, show, studies, train, worker};
+use super::{
+    CliError, choose, compare, completions, delete, export, generate, import, init, merge, pareto, query, schema, search,
+    show, studies, train, vacuum, worker,
+};
 use crate::profile::HostMemory;
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
@@ -17,16 +20,22 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Init(init::Args),
     Search(search::Args),
     Show(show::Args),
     Pareto(pareto::Args),
+    Compare(compare::Args),
     Query(query::Args),
     Studies(studies::Args),
+    Delete(delete::Args),
+    Import(import::Args),
+    Vacuum(vacuum::Args),
     Export(export::Args),
     Train(train::Args),
     Merge(merge::Args),
     Generate(generate::Args),
     Schema(schema::Args),
+    Completions(completions::Args),
     #[command(hide = true)]
     Worker(worker::Args),
 }
@@ -46,16 +55,22 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), CliError> {
     match command {
+        Command::Init(args) => init::run(args),
         Command::Search(args) => search::run(args),
         Command::Show(args) => show::run(args),
         Command::Pareto(args) => pareto::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Query(args) => query::run(args),
         Command::Studies(args) => studies::run(args),
+        Command::Delete(args) => delete::run(args),
+        Command::Import(args) => import::run(args),
+        Command::Vacuum(args) => vacuum::run(args),
         Command::Export(args) => export::run(args, choose::choose),
         Command::Train(args) => train::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Schema(args) => schema::run(args),
+        Command::Completions(args) => completions::run(args, Arguments::command()),
         Command::Worker(args) => worker::run(args),
     }
 }

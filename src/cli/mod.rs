@@ -7,11 +7,17 @@
 
 mod args;
 mod choose;
+mod compare;
+mod completions;
+mod confirm;
 mod database;
+mod delete;
 mod download;
 mod error;
 mod export;
 mod generate;
+mod import;
+mod init;
 mod interrupt;
 mod merge;
 mod model;
@@ -20,6 +26,7 @@ mod pareto;
 mod preflight;
 mod progress;
 mod query;
+mod rows;
 mod schema;
 mod search;
 mod show;
@@ -27,6 +34,7 @@ mod studies;
 mod train;
 mod train_watch;
 mod trial_text;
+mod vacuum;
 mod worker;
 
 pub use args::main;

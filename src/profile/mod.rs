@@ -10,4 +10,4 @@ pub use device_memory::DeviceMemory;
 pub use memory::{CountingAllocator, HostMemory, OUT_OF_MEMORY_EXIT};
 pub use resident::{peak_resident_bytes, reset_peak_resident, resident_bytes};
 pub use steady::{Throughput, WarmupDetector, median};
-pub use tensorboard::TensorBoard;
+pub use tensorboard::{HparamValue, TensorBoard, TrialLog, TrialStart};

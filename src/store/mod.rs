@@ -6,28 +6,37 @@
 //! What is promised when the process is killed at any moment: a trial that was committed stays, a trial that was running
 //! is handed back to be repeated, and the file passes `pragma integrity_check`.
 
+mod delete;
 mod detail;
 mod error;
 mod files;
 mod history;
+mod import;
 mod inheritance;
 mod lock;
+mod named;
 mod open;
+mod optuna;
 mod overview;
 mod query;
 mod record;
 mod row;
+mod run;
 mod state;
 mod statement;
 mod step;
 mod study;
 mod trial;
 
+pub use delete::Vacuumed;
 pub use detail::{PhaseSteps, TrialDetail};
 pub use error::{QueryError, StoreError};
+pub use import::{ImportOutcome, ImportWish, Imported};
 pub use lock::StudyLock;
+pub use named::NamedQuery;
 pub use open::Store;
 pub use overview::StudyOverview;
 pub use query::{RowSink, SqlValue};
 pub use record::{DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, StepRecord, StudyRecord};
+pub use run::TrialRun;
 pub use study::{OpenStudy, StudyId};
