@@ -192,7 +192,7 @@ impl Target<'_> {
         match recipe.gradient_checkpointing {
             Checkpointing::None | Checkpointing::Full => {}
             Checkpointing::Offload => yaml.key("activation_offloading", true),
-            Checkpointing::EverySecond => {
+            Checkpointing::Every(_) => {
                 self.warn(
                     "gradient_checkpointing",
                     "TRL recomputes every layer: slower, and less memory",
