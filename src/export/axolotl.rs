@@ -245,6 +245,7 @@ impl Target<'_> {
         draft.key("sample_packing", batch.packing);
         draft.key("eval_sample_packing", false);
         draft.key("pad_to_sequence_len", false);
+        draft.key("group_by_length", batch.group_by_length);
         draft.key("micro_batch_size", batch.micro_batch);
         draft.key("gradient_accumulation_steps", batch.gradient_accumulation);
         draft.key(
@@ -254,7 +255,7 @@ impl Target<'_> {
         match recipe.gradient_checkpointing {
             Checkpointing::None | Checkpointing::Full => {}
             Checkpointing::Offload => draft.key("activation_offloading", true),
-            Checkpointing::EverySecond => draft.warn(
+            Checkpointing::Every(_) => draft.warn(
                 "gradient_checkpointing",
                 "axolotl recomputes every layer: slower, and less memory",
             ),

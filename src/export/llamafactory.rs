@@ -250,12 +250,18 @@ impl Target<'_> {
             Checkpointing::None | Checkpointing::Full => {}
             // Layer inputs go to the host; the unsloth package is not needed for it.
             Checkpointing::Offload => draft.key("use_unsloth_gc", true),
-            Checkpointing::EverySecond => draft.warn(
+            Checkpointing::Every(_) => draft.warn(
                 "gradient_checkpointing",
                 "LLaMA-Factory recomputes every layer: slower, and less memory",
             ),
         }
         draft.key("disable_shuffling", !recipe.training.shuffle);
+        if batch.group_by_length {
+            draft.warn(
+                "batch.group_by_length",
+                "set `group_by_length: true` with transformers 4, `train_sampling_strategy: group_by_length` with 5",
+            );
+        }
     }
 
     fn optimizer(&mut self, optimizer: &OptimizerSettings) {
@@ -290,8 +296,7 @@ impl Target<'_> {
         draft.key("lr_scheduler_type", schedule_name(&recipe.schedule));
         match course.warmup {
             Warmup::Steps(steps) => draft.key("warmup_steps", steps),
-            // Below 1 it is a share of all steps.
-            Warmup::Share(share) => draft.key("warmup_steps", share),
+            Warmup::Share(share) => draft.key("warmup_ratio", share),
         }
     }
 }

@@ -116,6 +116,9 @@ fn data(draft: &mut Draft, input: &ExportInput<'_>) -> Result<(), ExportError> {
             "the rows were not recognised, so they are taken for alpaca; set `dataset`",
         );
     }
+    if recipe.batch.group_by_length {
+        draft.warn("batch.group_by_length", "torchtune orders rows by chance only: more padding, less throughput");
+    }
     if data.chat_template.is_some() {
         draft.warn(
             "data.chat_template",
@@ -273,7 +276,7 @@ fn arithmetic(draft: &mut Draft, recipe: &Recipe) -> Result<(), ExportError> {
         "enable_activation_offloading",
         recipe.gradient_checkpointing == Checkpointing::Offload,
     );
-    if recipe.gradient_checkpointing == Checkpointing::EverySecond {
+    if matches!(recipe.gradient_checkpointing, Checkpointing::Every(_)) {
         draft.warn(
             "gradient_checkpointing",
             "torchtune recomputes every layer: slower, and less memory",

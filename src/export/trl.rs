@@ -248,7 +248,9 @@ impl Target<'_> {
     fn evaluation(&mut self, recipe: &Recipe) {
         let training = &recipe.training;
         if !training.shuffle {
-            self.draft.yaml.key("train_sampling_strategy", "sequential");
+            self.draft.key("train_sampling_strategy", "sequential");
+        } else if recipe.batch.group_by_length {
+            self.draft.key("train_sampling_strategy", "group_by_length");
         }
         match &recipe.data.held_out {
             HeldOut::Fraction(fraction) => {

@@ -136,13 +136,13 @@ fn lora(draft: &mut Draft, input: &ExportInput<'_>, adapter: &AdapterSettings) -
             "use_gradient_checkpointing",
             match recipe.gradient_checkpointing {
                 Checkpointing::None => json!(false),
-                Checkpointing::Full | Checkpointing::EverySecond => json!(true),
+                Checkpointing::Full | Checkpointing::Every(_) => json!(true),
                 Checkpointing::Offload => json!("unsloth"),
             },
         ),
         ("random_state", json!(recipe.training.seed)),
     ];
-    if recipe.gradient_checkpointing == Checkpointing::EverySecond {
+    if matches!(recipe.gradient_checkpointing, Checkpointing::Every(_)) {
         draft.warn(
             "gradient_checkpointing",
             "unsloth recomputes every layer: slower, and less memory",
@@ -331,6 +331,8 @@ fn arguments(draft: &mut Draft, input: &ExportInput<'_>) -> Vec<(&'static str, V
     }
     if !recipe.training.shuffle {
         arguments.push(("train_sampling_strategy", json!("sequential")));
+    } else if recipe.batch.group_by_length {
+        arguments.push(("train_sampling_strategy", json!("group_by_length")));
     }
     match recipe.training.evaluate_every {
         Some(steps) => arguments.extend([("eval_strategy", json!("steps")), ("eval_steps", json!(steps))]),
