@@ -192,6 +192,9 @@ def check_torchtune(directory, _):
     return f"rank={written.model.lora_rank} alpha={written.model.lora_alpha} adapters={len(adapters)}"
 
 
+UNSLOTH_FUNCTIONS = ("from_pretrained", "get_peft_model", "train_on_responses_only")
+
+
 def check_unsloth(directory, _):
     root = pathlib.Path(importlib.util.find_spec("unsloth").origin).parent
     known = {}
@@ -199,7 +202,7 @@ def check_unsloth(directory, _):
         if not (root / file).is_file():
             continue
         for node in ast.walk(ast.parse((root / file).read_text())):
-            if isinstance(node, ast.FunctionDef):
+            if isinstance(node, ast.FunctionDef) and node.name in UNSLOTH_FUNCTIONS:
                 names = {argument.arg for argument in node.args.args + node.args.kwonlyargs}
                 known.setdefault(node.name, set()).update(names | ({"*"} if node.args.kwarg else set()))
     known["SFTConfig"] = sft_config_names()
@@ -210,7 +213,7 @@ def check_unsloth(directory, _):
             given = {keyword.arg for keyword in node.keywords}
             assert given <= names or "*" in names, f"{name} has no {given - names}"
             checked += 1
-    assert checked >= 3, "the script does not call what it should"
+    assert checked >= 2, "the script does not call what it should"
     return f"{checked} calls with known arguments"
 
 
