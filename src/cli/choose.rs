@@ -5,15 +5,18 @@ use super::export::{Args, Chosen, RuleArgs};
 use crate::export::TrainedRows;
 use crate::objective::{Bound, Constraint, LOSS, PEAK_MEMORY};
 use crate::recipe::Recipe;
+use crate::report::confirmation_text;
 use crate::search::{Problem, Rule, Wish, recommend};
 use crate::space::SearchSpace;
-use crate::store::{StudyOverview, TrialDetail};
-use crate::study::{Trial, TrialNumber};
+use crate::store::{Confirmations, StudyOverview, TrialDetail};
+use crate::study::{Trial, TrialNumber, with_confirmed};
 
 /// What the database has for the arguments.
 struct Stored {
     study: StudyOverview,
+    /// With what repeats say in the place of what was measured once.
     trials: Vec<Trial>,
+    confirmed: Confirmations,
 }
 
 /// Finds the trials to export: one, or the whole front.
@@ -25,12 +28,18 @@ pub fn choose(args: &Args) -> Result<Vec<Chosen>, CliError> {
     let database = &args.database;
     let (stored, front) = database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
-        let trials = store.trials(study.id).await?;
+        let confirmed = store.confirmations(study.id).await?;
+        let trials = with_confirmed(&store.trials(study.id).await?, &confirmed);
         let front = match args.front {
             true => store.front(study.id).await?,
             false => Vec::new(),
         };
-        Ok((Stored { study, trials }, front))
+        let stored = Stored {
+            study,
+            trials,
+            confirmed,
+        };
+        Ok((stored, front))
     })?;
     let chosen: Vec<(TrialNumber, String)> = match args.trial {
         Some(number) => vec![(TrialNumber(number), format!("trial {number}, as asked"))],
@@ -49,20 +58,24 @@ pub fn choose(args: &Args) -> Result<Vec<Chosen>, CliError> {
     }
     chosen
         .into_iter()
-        .map(|(number, reason)| with_recipe(args, &stored.study, number, reason))
+        .map(|(number, reason)| with_recipe(args, &stored, number, reason))
         .collect()
 }
 
-fn with_recipe(args: &Args, study: &StudyOverview, number: TrialNumber, reason: String) -> Result<Chosen, CliError> {
+fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String) -> Result<Chosen, CliError> {
+    let study = &stored.study;
     let detail = args.database.read(async |store| store.trial(study.id, number).await)?;
     let recipe = recipe_of(&detail, &study.name, number)?;
+    let trial = stored.trials.iter().find(|trial| trial.number == number);
+    let metrics = trial.and_then(|trial| trial.state.metrics()).cloned().unwrap_or_default();
+    let basis = confirmation_text(stored.confirmed.get(&number)).unwrap_or_else(|| "measured once".to_owned());
     let trained = study.trained_rows.zip(study.trained_tokens);
     Ok(Chosen {
         recipe,
         study: study.name.clone(),
         trial: number,
-        metrics: detail.trial.state.metrics().cloned().unwrap_or_default(),
-        reasons: vec![reason],
+        metrics,
+        reasons: vec![reason, basis],
         trained: trained.map(|(rows, tokens)| TrainedRows { rows, tokens }),
     })
 }

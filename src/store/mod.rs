@@ -6,9 +6,11 @@
 //! What is promised when the process is killed at any moment: a trial that was committed stays, a trial that was running
 //! is handed back to be repeated, and the file passes `pragma integrity_check`.
 
+mod confirmation;
 mod delete;
 mod detail;
 mod error;
+mod fidelity;
 mod files;
 mod history;
 mod import;
@@ -28,9 +30,11 @@ mod step;
 mod study;
 mod trial;
 
+pub use confirmation::Confirmations;
 pub use delete::Vacuumed;
 pub use detail::{PhaseSteps, TrialDetail};
 pub use error::{QueryError, StoreError};
+pub use fidelity::EndingRecord;
 pub use import::{ImportOutcome, ImportWish, Imported};
 pub use lock::StudyLock;
 pub use named::NamedQuery;

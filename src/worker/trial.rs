@@ -61,6 +61,10 @@ impl TrialRun<'_> {
                 phase: Phase::Profile,
             });
             self.measure(measure, emit, metrics)?;
+            emit(TrialEvent::Measured {
+                number: self.request.number,
+                metrics: metrics.clone(),
+            });
         }
         if let Some(train) = &plan.train {
             emit(TrialEvent::Phase {
@@ -119,6 +123,10 @@ impl TrialRun<'_> {
         let held_out = evaluation_batches(self.loaded.data.held_out(), rows, plan.evaluation_rows).collect::<Vec<_>>();
         let source = Arc::new(self.source()?);
         let steps = source.steps(plan.length);
+        emit(TrialEvent::Training {
+            number: self.request.number,
+            steps,
+        });
         let mut run = self.start(&source, steps)?;
         let mut tokens = 0;
         for step in 1..=steps {

@@ -172,6 +172,20 @@ fn text_that_is_not_yaml_is_named() {
 }
 
 #[test]
+fn settings_of_pruning_stopping_and_confirming_are_checked() {
+    insta::assert_snapshot!(top("pruner: hyperband"), @"space.yaml:3:9: key `pruner`: found `hyperband`; write one of none, dominance, asha, median, or {kind: .., eta: ..}");
+    insta::assert_snapshot!(top("pruner: {kind: asha, warm_up: 0.1}"), @"space.yaml:3:22: key `pruner.warm_up`: pruner `asha` has no such setting, only `dominance` and `median` has; remove it");
+    insta::assert_snapshot!(top("pruner: {kind: asha, eta: 1}"), @"space.yaml:3:27: key `pruner.eta`: found 1; write a number above 1, such as 3");
+    insta::assert_snapshot!(top("pruner: {kind: median, warm_up: 50}"), @"space.yaml:3:33: key `pruner.warm_up`: found 50; write a share from 0 to below 1, such as 0.02");
+    insta::assert_snapshot!(top("pruner: median\ntrial: {evaluation: {times: 1}}"), @"space.yaml:4:29: key `trial.evaluation.times`: pruner `median` judges by evaluations on the way, and there is none; raise this, or take `pruner: none`");
+    insta::assert_snapshot!(top("stop: never"), @"space.yaml:3:7: key `stop`: found `never`; write none, or {least_gain: .., patience: ..}");
+    insta::assert_snapshot!(top("stop: {patience: 0}"), @"space.yaml:3:18: key `stop.patience`: found the number 0; write a whole number, 1 or more");
+    insta::assert_snapshot!(top("confirm: {interval: 2}"), @"space.yaml:3:21: key `confirm.interval`: found 2; write a share from 0 to below 1, such as 0.02");
+    insta::assert_snapshot!(top("confirm: {repeat: 2}"), @"space.yaml:3:11: unknown key `confirm.repeat`; did you mean `repeats`?");
+    insta::assert_snapshot!(top("trial: {steps: 100}"), @"space.yaml:3:9: key `trial.steps`: this is the length of a command's trial; write `training_steps`");
+}
+
+#[test]
 fn a_yaml_bomb_is_refused_at_once() {
     let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for level in 1..12 {
