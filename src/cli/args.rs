@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use super::{
-    CliError, choose, compare, completions, delete, export, generate, import, init, merge, pareto, query, schema, search,
-    show, studies, train, vacuum, worker,
+    CliError, choose, compare, completions, dashboard, delete, doctor, export, generate, import, infer_bench, init, merge,
+    pareto, plan, profile, query, report, schema, search, show, studies, train, vacuum, worker,
 };
 use crate::profile::HostMemory;
 
@@ -22,9 +22,12 @@ struct Arguments {
 enum Command {
     Init(init::Args),
     Search(search::Args),
+    Plan(plan::Args),
     Show(show::Args),
     Pareto(pareto::Args),
     Compare(compare::Args),
+    Report(report::Args),
+    Dashboard(dashboard::Args),
     Query(query::Args),
     Studies(studies::Args),
     Delete(delete::Args),
@@ -34,6 +37,9 @@ enum Command {
     Train(train::Args),
     Merge(merge::Args),
     Generate(generate::Args),
+    Profile(profile::Args),
+    InferBench(infer_bench::Args),
+    Doctor(doctor::Args),
     Schema(schema::Args),
     Completions(completions::Args),
     #[command(hide = true)]
@@ -57,9 +63,12 @@ fn run(command: Command) -> Result<(), CliError> {
     match command {
         Command::Init(args) => init::run(args),
         Command::Search(args) => search::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Show(args) => show::run(args),
         Command::Pareto(args) => pareto::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Dashboard(args) => dashboard::run(args),
         Command::Query(args) => query::run(args),
         Command::Studies(args) => studies::run(args),
         Command::Delete(args) => delete::run(args),
@@ -69,6 +78,9 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Train(args) => train::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Profile(args) => profile::run(args),
+        Command::InferBench(args) => infer_bench::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Completions(args) => completions::run(args, Arguments::command()),
         Command::Worker(args) => worker::run(args),

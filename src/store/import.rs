@@ -11,8 +11,8 @@ use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 use super::row::to_u64;
 use super::{Store, StoreError};
 
-/// Tables that hold no study's rows.
-const NOT_COPIED: [&str; 2] = ["note", "_sqlx_migrations"];
+/// Tables that hold no study's rows, and what was asked of a search on the other machine.
+const NOT_COPIED: [&str; 3] = ["note", "_sqlx_migrations", "request"];
 
 /// What to take over, and under which name.
 #[derive(Clone, Debug, Default)]
@@ -57,8 +57,17 @@ struct Table {
     columns: Vec<String>,
     /// Column and the table it refers to by `id`.
     references: Vec<(String, String)>,
+    /// Those of the columns that lead to a study, over other tables perhaps: a row without any belongs to none.
+    anchors: Vec<String>,
     /// Whether other tables may refer to its `id`.
     has_id: bool,
+}
+
+impl Table {
+    /// Machines, models and data sets: what studies share.
+    fn is_shared(&self) -> bool {
+        self.has_id && self.references.is_empty() && self.name != "study"
+    }
 }
 
 impl Store {
@@ -214,6 +223,15 @@ impl Store {
         }
         // Tables that refer to one another in a circle come last; the schema has none.
         ordered.extend(waiting);
+        let mut anchored = vec!["study".to_owned()];
+        for table in &mut ordered {
+            let leads = table.references.iter().filter(|(_, to)| anchored.contains(to));
+            table.anchors = leads.map(|(from, _)| from.clone()).collect();
+            if !table.anchors.is_empty() {
+                anchored.push(table.name.clone());
+            }
+        }
+        ordered.retain(|table| anchored.contains(&table.name) || table.is_shared());
         Ok(ordered)
     }
 
@@ -235,6 +253,7 @@ impl Store {
             name,
             columns,
             references,
+            anchors: Vec::new(),
             has_id,
         })
     }
@@ -254,7 +273,7 @@ impl Store {
     async fn copy(&self, connection: &mut SqliteConnection, table: &Table) -> Result<(), StoreError> {
         match table.name.as_str() {
             "study" => return self.run(connection, complete_studies(table)).await,
-            name if table.has_id && table.references.is_empty() => {
+            name if table.is_shared() => {
                 return self.join_facts(connection, name, &table.columns).await;
             }
             _ => {}
@@ -375,10 +394,12 @@ fn belongs(table: &Table) -> String {
         .iter()
         .map(|(from, to)| format!("(\"{from}\" is null or \"{from}\" in (select old from temp.\"map_{to}\"))"))
         .collect();
-    if conditions.is_empty() {
-        return "true".to_owned();
-    }
-    conditions.join(" and ")
+    let anchored: Vec<String> = table
+        .anchors
+        .iter()
+        .map(|from| format!("\"{from}\" is not null"))
+        .collect();
+    format!("{} and ({})", conditions.join(" and "), anchored.join(" or "))
 }
 
 fn listed(columns: &[String]) -> String {

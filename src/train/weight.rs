@@ -158,7 +158,7 @@ impl Weight {
     }
 
     /// Puts `value` into the storage of `precision`; see [`Weight::load`].
-    pub(super) fn store(
+    pub(crate) fn store(
         value: Tensor,
         name: &str,
         linear: bool,
@@ -241,6 +241,18 @@ impl CodedRows {
 impl Coded for CodedRows {
     fn dims2(&self) -> (usize, usize) {
         (self.rows.len(), self.codes.shape().1)
+    }
+
+    fn bytes(&self) -> usize {
+        // Of the rows only: their part of the whole.
+        self.codes.bytes() * self.rows.len() / self.codes.shape().0.max(1)
+    }
+
+    fn storage(&self) -> &'static str {
+        match self.codes {
+            Codes::Nf4(_) => "nf4",
+            Codes::Int8(_) => "int8",
+        }
     }
 
     fn is_on_cpu(&self) -> bool {

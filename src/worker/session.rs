@@ -40,6 +40,8 @@ struct DataKey {
 /// What a trial needs before its first step.
 pub(super) struct Loaded {
     pub(super) base: BaseSource,
+    /// Where the model lies.
+    pub(super) folder: std::path::PathBuf,
     pub(super) data: Arc<PreparedData>,
     pub(super) memory: DeviceMemory,
     /// Bytes of the device that others than the engine held before it.
@@ -142,7 +144,9 @@ impl Session {
             None => device::open(device::default_name()).map_err(invalid)?,
         };
         let memory = DeviceMemory::of(&device).map_err(invalid)?;
-        // What the process holds beside the engine is no part of the trial's memory.
+        // What the process holds beside the engine is no part of the trial's memory, and neither is what libraries keep for
+        // each thread: whether a thread has it already would be a matter of chance.
+        crate::profile::ceilings::warm_threads().map_err(invalid)?;
         let held = self.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64);
         let beside_bytes = memory.in_use_bytes().saturating_sub(held);
         memory.set_limit(memory_limit_bytes.map(|limit| limit.saturating_add(beside_bytes)));
@@ -162,6 +166,7 @@ impl Session {
         };
         Ok(Loaded {
             base,
+            folder: files.folder,
             data,
             memory,
             beside_bytes,

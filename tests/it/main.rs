@@ -21,6 +21,7 @@ mod optimizer;
 mod parity;
 /// PEFT adapter directories: reading, writing, and refusing damaged ones.
 mod peft_directory;
+mod predict;
 /// Quantised weights against bitsandbytes.
 mod quant;
 /// The assets of the quickstart, and the generator that made them.
@@ -48,7 +49,16 @@ mod spaces_shipped;
 /// The results database: files, migrations, resuming, being killed, and its document.
 mod store;
 
+/// Settings measured in depth, inference, and the spans behind both.
+mod profile;
 /// Text from a model, and adapters merged into one.
 mod generate;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.
 mod train;
+
+/// The pages in headless Chromium, where there is one.
+mod browser;
+/// The live page over real sockets: headers, who is turned away, news while a study runs, requests.
+mod dashboard;
+/// A study as a web page and as charts.
+mod report;

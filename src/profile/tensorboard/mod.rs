@@ -6,6 +6,7 @@ mod crc32c;
 mod event;
 mod hparams;
 mod log;
+mod profile;
 mod record;
 mod trial_log;
 

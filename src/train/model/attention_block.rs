@@ -2,11 +2,12 @@
 
 use candle_core::{Result, Tensor};
 
+use super::counted::{attention, residual, rope};
 use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::saved::{AttentionSaved, NormSaved};
 use super::{RopeTables, Stream};
-use crate::train::ops::{attention, residual, rope};
+use crate::train::span::{self, Module};
 
 /// x + norm_behind(o_proj(attention(rope(norm_qk(qkv_proj(norm(x)))))))
 #[derive(Debug)]
@@ -32,6 +33,7 @@ impl AttentionBlock {
         stream: &Stream<'_>,
         ropes: &RopeTables,
     ) -> Result<(Tensor, AttentionSaved)> {
+        let _span = span::module(Module::Attention);
         let dropout = stream.dropout.as_ref();
         let (normed, rstd) = self.norm.forward(x)?;
         let (projected, input_xa) = self.projections.forward(&normed, dropout)?;
@@ -71,6 +73,7 @@ impl AttentionBlock {
         ropes: &RopeTables,
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
+        let _span = span::module(Module::Attention);
         let dropout = stream.dropout.as_ref();
         let d_output = backward_behind(self.norm_behind.as_ref(), saved.behind, &dy)?;
         let o = || flat(&saved.o);
@@ -114,7 +117,7 @@ impl AttentionBlock {
     }
 
     /// (T, heads·d) of q, k and v to (T, heads, d).
-    fn heads(&self, projected: Vec<Tensor>) -> Result<[Tensor; 3]> {
+    pub(super) fn heads(&self, projected: Vec<Tensor>) -> Result<[Tensor; 3]> {
         let split = |tensor: &Tensor| {
             let (tokens, width) = tensor.dims2()?;
             tensor.reshape((tokens, width / self.head_dim, self.head_dim))
@@ -125,7 +128,7 @@ impl AttentionBlock {
         }
     }
 
-    fn rotate(
+    pub(super) fn rotate(
         &self,
         x: &Tensor,
         norm: Option<&Norm>,
@@ -178,6 +181,6 @@ fn backward_heads(norm: Option<&Norm>, x: &Tensor, rstd: Option<&Tensor>, dy: Te
 }
 
 /// (T, heads, d) to (T, heads·d), without a copy.
-fn flat(x: &Tensor) -> Result<Tensor> {
+pub(super) fn flat(x: &Tensor) -> Result<Tensor> {
     x.flatten_from(1)
 }

@@ -4,10 +4,11 @@ use candle_core::{Result, Tensor};
 
 use super::Stream;
 use super::attention_block::{backward_behind, forward_behind};
+use super::counted::{glu, residual};
 use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::saved::MlpSaved;
-use crate::train::ops::{glu, residual};
+use crate::train::span::{self, Module};
 
 /// x + norm_behind(down(act(gate(norm(x))) * up(norm(x))))
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub(super) struct MlpBlock {
 impl MlpBlock {
     /// The stream behind the block, (T, H), and what backward needs.
     pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(Tensor, MlpSaved)> {
+        let _span = span::module(Module::Mlp);
         let (mut saved, inner) = self.forward_inner(x, stream)?;
         let (mut outputs, down_xa) = self.down.forward(&inner, stream.dropout.as_ref())?;
         drop(inner);
@@ -37,6 +39,7 @@ impl MlpBlock {
         if self.norm_behind.is_some() {
             return Ok(self.forward(x, stream)?.1);
         }
+        let _span = span::module(Module::Mlp);
         let (mut saved, inner) = self.forward_inner(x, stream)?;
         saved.down_xa = self.down.recall(&inner, stream.dropout.as_ref())?;
         Ok(saved)
@@ -64,6 +67,7 @@ impl MlpBlock {
 
     /// The gradient with respect to the block's input; adds all gradients of the block.
     pub(super) fn backward(&self, saved: MlpSaved, dy: Tensor, stream: &Stream<'_>) -> Result<Tensor> {
+        let _span = span::module(Module::Mlp);
         let dropout = stream.dropout.as_ref();
         let d_down = backward_behind(self.norm_behind.as_ref(), saved.behind, &dy)?;
         let inner = || glu::forward(&saved.gate, &saved.up, self.activation);

@@ -6,6 +6,7 @@
 
 pub mod attention;
 pub mod bias;
+pub mod cached_attention;
 pub mod dropout;
 mod element;
 pub mod embedding;
