@@ -7,15 +7,21 @@
 
 mod args;
 mod choose;
+mod compare;
+mod completions;
+mod confirm;
 mod dashboard;
 mod database;
+mod delete;
 mod doctor;
 mod download;
 mod error;
 mod export;
 mod forecast;
 mod generate;
+mod import;
 mod infer_bench;
+mod init;
 mod interrupt;
 mod machine;
 mod merge;
@@ -33,6 +39,7 @@ mod profile_stored;
 mod progress;
 mod query;
 mod report;
+mod rows;
 mod schema;
 mod search;
 mod show;
@@ -40,6 +47,7 @@ mod studies;
 mod train;
 mod train_watch;
 mod trial_text;
+mod vacuum;
 mod worker;
 
 pub use args::main;

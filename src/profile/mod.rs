@@ -36,6 +36,6 @@ pub use reference::Reference;
 pub use resident::{peak_resident_bytes, reset_peak_resident, resident_bytes};
 pub use sample::DeviceSample;
 pub use steady::{Median, Throughput, WarmupDetector, median};
-pub use tensorboard::TensorBoard;
+pub use tensorboard::{HparamValue, TensorBoard, TrialLog, TrialStart};
 pub use trace::Trace;
 pub use whole_file::{WriteError, write_whole};

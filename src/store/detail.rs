@@ -80,15 +80,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoTrial`], or where reading fails.
     pub async fn trial(&self, study: StudyId, number: TrialNumber) -> Result<TrialDetail, StoreError> {
-        let trial = self
-            .trials(study)
-            .await?
-            .into_iter()
-            .find(|trial| trial.number == number);
-        let Some(trial) = trial else {
-            return Err(self.no_trial(study, number).await?);
-        };
         let id = self.trial_id(study, number).await?;
+        let trial = self.one_trial(id).await?;
         let row: DetailRow =
             sqlx::query_as("select id, attempt, phase, recipe, started_at, ended_at, wall_s from trial where id = ?")
                 .bind(id.0)

@@ -38,6 +38,12 @@ mod keys;
 /// `query`, `show`, `pareto` and `studies` as people call them, on real database files.
 mod query;
 
+/// What people do with results: comparing, deleting, importing, exporting studies, and files that are not sound.
+mod results;
+
+/// `init`: the study files it writes, and what it refuses.
+mod init;
+
 /// The space files that come with the program, and the schemas that editors complete them with.
 mod spaces_shipped;
 /// The results database: files, migrations, resuming, being killed, and its document.
