@@ -12,12 +12,7 @@ use crate::train::span::{self, Module};
 impl Decoder {
     /// The normed hidden states (T, H) of `stream`: its documents go on with the sequences of `cache`, which has room for
     /// them and keeps their keys and values.
-    pub(crate) fn infer(
-        &self,
-        stream: &Stream<'_>,
-        ropes: &RopeTables,
-        cache: &mut KeyValueCache,
-    ) -> Result<Tensor> {
+    pub(crate) fn infer(&self, stream: &Stream<'_>, ropes: &RopeTables, cache: &mut KeyValueCache) -> Result<Tensor> {
         let counts: Vec<usize> = stream
             .batch
             .offsets
@@ -25,7 +20,11 @@ impl Decoder {
             .map(|pair| (pair[1] - pair[0]) as usize)
             .collect();
         let fits = cache.lengths().iter().zip(&counts);
-        if counts.len() != cache.lengths().len() || fits.into_iter().any(|(length, count)| length + count > cache.capacity()) {
+        if counts.len() != cache.lengths().len()
+            || fits
+                .into_iter()
+                .any(|(length, count)| length + count > cache.capacity())
+        {
             candle_core::bail!(
                 "{counts:?} tokens do not go on with sequences of {:?} tokens in a cache for {}",
                 cache.lengths(),
