@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
 use super::download::DownloadProgress;
+use super::machine::machine;
 use super::model::{ComputeArgs, base_of};
 use super::output::{terminal_width, write_result};
-use super::machine::machine;
 use crate::profile::{HostMemory, InferenceLoad, InferencePoint, Latency, measure_inference, write_whole};
 use crate::recipe::{DataSettings, Precision, Recipe};
 use crate::report::{Align, CurveLine, CurvePoint, TextTable, bytes, curve_svg, curve_text, duration};
@@ -92,7 +92,10 @@ pub fn run(args: Args) -> Result<(), CliError> {
     check_lengths(&args, &base)?;
     let measured = measure_forms(&args, &model, base, program_bytes)?;
     if let Some(path) = &args.svg {
-        let svg = curve_svg(&curve(&measured), &format!("{model}: time of a token against throughput"));
+        let svg = curve_svg(
+            &curve(&measured),
+            &format!("{model}: time of a token against throughput"),
+        );
         write_whole(path, |file| file.write_all(svg.as_bytes())).map_err(CliError::failed)?;
         eprintln!("drawing in {}", path.display());
     }
@@ -217,7 +220,9 @@ fn records(model: &str, precision: Precision, measured: &[FormPoints]) -> Vec<In
         peak_memory_bytes: point.peak_bytes,
         cache_bytes: point.cache_bytes,
     };
-    let all = measured.iter().flat_map(|form| form.points.iter().map(move |point| (form, point)));
+    let all = measured
+        .iter()
+        .flat_map(|form| form.points.iter().map(move |point| (form, point)));
     all.map(|(form, point)| record(form, point)).collect()
 }
 
@@ -247,7 +252,11 @@ fn curve(measured: &[FormPoints]) -> Vec<CurveLine> {
     for form in measured {
         for length in &lengths {
             let name = line_name(form.form, form.rank);
-            let name = if lengths.len() > 1 { format!("{name}, prompt {length}") } else { name };
+            let name = if lengths.len() > 1 {
+                format!("{name}, prompt {length}")
+            } else {
+                name
+            };
             let points = form.points.iter().filter(|point| point.prompt_tokens == *length);
             let mut points: Vec<CurvePoint> = points
                 .map(|point| CurvePoint {
@@ -298,7 +307,11 @@ fn shown(measured: &[FormPoints]) -> String {
         }
     }
     let width = terminal_width();
-    format!("{}\n\n{}", table.to_text(width), curve_text(&curve(measured), width.unwrap_or(80)))
+    format!(
+        "{}\n\n{}",
+        table.to_text(width),
+        curve_text(&curve(measured), width.unwrap_or(80))
+    )
 }
 
 fn time(seconds: f64) -> String {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
 use super::download::DownloadProgress;
+use super::machine::machine;
 use super::model::ComputeArgs;
 use super::output::{terminal_width, write_result};
 use super::profile_machine::MachineCeilings;
 use super::profile_record::record_of;
 use super::profile_source::{ProfileSource, SourceArgs};
 use super::profile_stored::stored_profile;
-use super::machine::machine;
 use crate::profile::diagnosis::{self, Evidence, Finding, Oracle};
 use crate::profile::sample::{DeviceSampler, HostSampler};
 use crate::profile::{
@@ -80,7 +80,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     check_place(args.trace.as_deref())?;
     let earlier = args.against.map(|id| stored_profile(&args.database, id)).transpose()?;
     let mut bench = Bench::load(&args, &source.recipe)?;
-    let measured = bench.measure(&source.recipe, None)?;
+    let measured = bench.measure(&source.recipe)?;
     let mut findings = diagnosis::diagnose(&Evidence {
         profile: &measured.profile,
         recipe: &source.recipe,
@@ -118,13 +118,15 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn load(args: &'a Args, recipe: &Recipe) -> Result<Self, CliError> {
-        let files =
-            ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+        let files = ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default())
+            .map_err(CliError::bad_input)?;
         let data = PreparedData::of_recipe(recipe, &files).map_err(CliError::bad_input)?;
         for warning in data.warnings() {
             eprintln!("warning: {warning}");
         }
-        let on_host = device::open(args.compute.device_name()).map_err(CliError::bad_input)?.is_cpu();
+        let on_host = device::open(args.compute.device_name())
+            .map_err(CliError::bad_input)?
+            .is_cpu();
         let all = machine().device_memory_bytes;
         let database = (!args.no_store).then_some(&args.database);
         let ceilings = on_host.then(|| MachineCeilings::of(recipe, &files, &data, database));
@@ -141,8 +143,8 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Profiles `recipe` on so many threads, all where absent.
-    fn measure(&mut self, recipe: &Recipe, threads: Option<usize>) -> Result<Measured, CliError> {
+    /// Profiles `recipe`.
+    fn measure(&mut self, recipe: &Recipe) -> Result<Measured, CliError> {
         let (base, program_bytes) = self.base_for(recipe)?;
         let inputs = ProfileInputs {
             recipe,
@@ -158,14 +160,7 @@ impl<'a> Bench<'a> {
             interval: self.args.interval / 100.0,
             ..ProfileSettings::default()
         };
-        let profile = || crate::profile::profile(inputs, &settings).map_err(error_of);
-        match threads {
-            None => profile(),
-            Some(threads) => {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-                pool.build().map_err(CliError::failed)?.install(profile)
-            }
-        }
+        crate::profile::profile(inputs, &settings).map_err(error_of)
     }
 
     /// The base model for `recipe`, and the bytes that were in use without it. Where every parameter trains, the trainer
@@ -217,9 +212,9 @@ fn error_of(error: ProfileError) -> CliError {
 }
 
 fn verify(bench: &mut Bench<'_>, findings: &mut [Finding], profile: &Profile, recipe: &Recipe) {
-    diagnosis::verify(findings, profile, recipe, &mut |trial| {
+    diagnosis::verify(findings, profile, recipe, &mut |changed| {
         eprintln!("running a change that the diagnosis proposes");
-        let measured = bench.measure(&trial.recipe, trial.threads);
+        let measured = bench.measure(changed);
         measured
             .map(|measured| measured.profile)
             .map_err(|error| error.to_string())

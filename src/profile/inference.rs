@@ -143,7 +143,11 @@ fn most_likely(logits: &Tensor) -> Result<Vec<u32>, TrainError> {
 
 fn random_prompts(vocabulary: usize, load: InferenceLoad) -> Vec<Vec<u32>> {
     let mut random = Pcg64::seed_from_u64(0);
-    let mut prompt = || (0..load.prompt_tokens).map(|_| random.random_range(0..vocabulary as u32)).collect();
+    let mut prompt = || {
+        (0..load.prompt_tokens)
+            .map(|_| random.random_range(0..vocabulary as u32))
+            .collect()
+    };
     (0..load.batch).map(|_| prompt()).collect()
 }
 

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 /// A file that could not be written; nothing is left of it.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write {path}: {source}; {}", advice(.source))]
+#[error("cannot write {path}: {cause}; {}", advice(.cause))]
 pub struct WriteError {
     pub path: PathBuf,
-    pub source: io::Error,
+    // Not `source`: the message has it, and would be shown with it twice.
+    pub cause: io::Error,
 }
 
 fn advice(error: &io::Error) -> &'static str {
@@ -29,12 +30,12 @@ pub fn write_whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let partial = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
     let written = write_partial(&partial, write).and_then(|()| fs::rename(&partial, path));
-    written.map_err(|source| {
+    written.map_err(|cause| {
         // If even this fails, there is nothing better to do than to tell of the first error.
         let _ = fs::remove_file(&partial);
         WriteError {
             path: path.to_owned(),
-            source,
+            cause,
         }
     })
 }

@@ -26,13 +26,12 @@ impl LossKept {
     /// # Errors
     ///
     /// Those of [`Trainer::evaluate`]; parameters that are not the same in number.
-    pub fn measure(
-        trainer: &mut Trainer,
-        reference: &mut Trainer,
-        batches: &[MicroBatch],
-    ) -> Result<Self, TrainError> {
+    pub fn measure(trainer: &mut Trainer, reference: &mut Trainer, batches: &[MicroBatch]) -> Result<Self, TrainError> {
         let values = &trainer.parameters().values;
-        let (got, expected) = (reference.parameters().layout.elements(), trainer.parameters().layout.elements());
+        let (got, expected) = (
+            reference.parameters().layout.elements(),
+            trainer.parameters().layout.elements(),
+        );
         if got != expected {
             let message = format!("the F32 model trains {got} parameters instead of {expected}");
             return Err(candle_core::Error::Msg(message).into());

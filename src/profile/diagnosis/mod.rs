@@ -20,7 +20,7 @@ pub use change::Change;
 pub use evidence::{Cost, Evidence, Oracle};
 pub use finding::{Finding, Gain, Metric, PredictedBy, Rule, Verified};
 pub use model::ModelOracle;
-pub use verify::{Trial, verify};
+pub use verify::verify;
 
 /// All rules: a rule finds at most one thing.
 const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 14] = [

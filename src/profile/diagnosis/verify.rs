@@ -4,26 +4,19 @@ use super::{Change, Finding, Metric, Verified};
 use crate::profile::Profile;
 use crate::recipe::Recipe;
 
-/// What is to be run: a changed recipe, or the same one with another number of threads.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Trial {
-    pub recipe: Recipe,
-    pub threads: Option<usize>,
-}
-
 /// Runs the change of every finding that can be run, through `run`, and notes what it gave.
 pub fn verify(
     findings: &mut [Finding],
     profile: &Profile,
     recipe: &Recipe,
-    run: &mut dyn FnMut(&Trial) -> Result<Profile, String>,
+    run: &mut dyn FnMut(&Recipe) -> Result<Profile, String>,
 ) {
     for finding in findings {
-        finding.verified = Some(match trial_of(&finding.change, recipe) {
+        finding.verified = Some(match finding.change.apply(recipe) {
             None => Verified::NotRun {
-                reason: "it is no setting that a profile can run".to_owned(),
+                reason: why_not(&finding.change).to_owned(),
             },
-            Some(trial) => match run(&trial) {
+            Some(changed) => match run(&changed) {
                 Ok(changed) => gain_of(finding, profile, &changed),
                 Err(reason) => Verified::NotRun { reason },
             },
@@ -31,17 +24,13 @@ pub fn verify(
     }
 }
 
-fn trial_of(change: &Change, recipe: &Recipe) -> Option<Trial> {
-    if let Change::Threads(threads) = change {
-        return Some(Trial {
-            recipe: recipe.clone(),
-            threads: Some(*threads),
-        });
+/// Why a change cannot be run here.
+fn why_not(change: &Change) -> &'static str {
+    match change {
+        Change::Threads(_) => "threads are counted when the program starts; run it again with this number",
+        Change::EvaluateEvery(_) => "it changes a whole training and none of its steps",
+        _ => "it is no setting that a profile can run",
     }
-    Some(Trial {
-        recipe: change.apply(recipe)?,
-        threads: None,
-    })
 }
 
 fn gain_of(finding: &Finding, before: &Profile, after: &Profile) -> Verified {
@@ -85,23 +74,25 @@ mod tests {
         let profile = sound_profile();
         let recipe = Recipe::new("model", DataSettings::default());
         let mut runs = Vec::new();
-        verify(&mut findings, &profile, &recipe, &mut |trial| {
-            runs.push(trial.clone());
-            let mut changed = sound_profile();
-            match trial {
-                trial if trial.threads.is_some() => changed.steps.tokens_per_s = 5_000.0,
-                trial if trial.recipe.batch.packing => changed.steps.tokens_per_s = 12_000.0,
-                _ => return Err("out of memory".to_owned()),
+        verify(&mut findings, &profile, &recipe, &mut |changed| {
+            runs.push(changed.clone());
+            let mut measured = sound_profile();
+            match changed.batch.packing {
+                true => measured.steps.tokens_per_s = 12_000.0,
+                false => return Err("out of memory".to_owned()),
             }
-            Ok(changed)
+            Ok(measured)
         });
         let gain = |finding: &Finding| match finding.verified {
             Some(Verified::Gain { value, .. }) => value,
             _ => f64::NAN,
         };
-        assert!((gain(&findings[0]) - 0.2).abs() < 1e-12 && (gain(&findings[1]) + 0.5).abs() < 1e-12);
-        assert_eq!(runs.len(), 3);
-        for (finding, word) in findings[2..].iter().zip(["no setting", "out of memory"]) {
+        assert!((gain(&findings[0]) - 0.2).abs() < 1e-12);
+        assert_eq!(runs.len(), 2);
+        for (finding, word) in findings[1..]
+            .iter()
+            .zip(["run it again", "no setting", "out of memory"])
+        {
             let Some(Verified::NotRun { reason }) = &finding.verified else {
                 panic!("{finding:?}")
             };

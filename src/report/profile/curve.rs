@@ -261,7 +261,10 @@ mod tests {
         let svg = curve_svg(&lines(), "a & b");
         assert_eq!(svg.matches("<circle").count(), 6);
         assert_eq!(svg.matches("<polyline").count(), 2);
-        assert!(svg.contains("a &amp; b") && svg.contains("adapter &lt;r16&gt;"), "{svg}");
+        assert!(
+            svg.contains("a &amp; b") && svg.contains("adapter &lt;r16&gt;"),
+            "{svg}"
+        );
         let axes = Axes::around(&lines()).unwrap();
         for point in lines().iter().flat_map(|line| &line.points) {
             let (x, y) = position(&axes, point);
@@ -272,7 +275,10 @@ mod tests {
     #[test]
     fn a_terminal_shows_a_mark_for_each_form() {
         let text = curve_text(&lines(), 70);
-        assert!(text.contains("o base, batch 1 4 16") && text.contains("x adapter <r16>"), "{text}");
+        assert!(
+            text.contains("o base, batch 1 4 16") && text.contains("x adapter <r16>"),
+            "{text}"
+        );
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert_eq!(curve_text(&[], 70), "");
     }

@@ -32,6 +32,9 @@ mod tests {
 
     #[test]
     fn times_take_the_unit_that_shows_them() {
-        assert_eq!([12.5, 0.25, 0.0, 2e-5].map(time), ["12.50 s", "250.00 ms", "0.00 ms", "20.0 us"]);
+        assert_eq!(
+            [12.5, 0.25, 0.0, 2e-5].map(time),
+            ["12.50 s", "250.00 ms", "0.00 ms", "20.0 us"]
+        );
     }
 }

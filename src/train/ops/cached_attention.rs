@@ -156,7 +156,11 @@ pub mod reference {
         places: &[Range<usize>],
         settings: &Settings,
     ) -> Result<Tensor> {
-        let wide = if q.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let wide = if q.dtype() == DType::F64 {
+            DType::F64
+        } else {
+            DType::F32
+        };
         let (_, heads, width) = q.dims3()?;
         let key_heads = keys.dims3()?.1;
         let mut results = Vec::with_capacity(places.len());
@@ -234,7 +238,10 @@ mod tests {
             soft_cap: None,
         };
         for place in [2..4, 1..1] {
-            assert!(forward(&q, &k, &k, std::slice::from_ref(&place), &settings).is_err(), "{place:?}");
+            assert!(
+                forward(&q, &k, &k, std::slice::from_ref(&place), &settings).is_err(),
+                "{place:?}"
+            );
         }
     }
 }

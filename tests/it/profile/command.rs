@@ -34,7 +34,9 @@ fn refused(arguments: &[&str], directory: &Path) -> String {
 /// A recipe on the toy model and 40 tokenised rows.
 fn recipe(directory: &Path, more: &str) -> PathBuf {
     let row = |row: usize| {
-        let ids: Vec<String> = (0..20 + row % 7).map(|place| (5 + (place * 7 + row) % 200).to_string()).collect();
+        let ids: Vec<String> = (0..20 + row % 7)
+            .map(|place| (5 + (place * 7 + row) % 200).to_string())
+            .collect();
         format!("{{\"input_ids\": [{}]}}\n", ids.join(", "))
     };
     let rows: String = (0..40).map(row).collect();
@@ -60,17 +62,38 @@ fn a_profile_is_shown_traced_and_stored() {
     let directory = directory.path();
     recipe(directory, "gradient_checkpointing: full\n");
     let arguments = [
-        "profile", "recipe.yaml", "--budget", "2s", "--trace", "trace.json", "--tensorboard", "events", "--json",
+        "profile",
+        "recipe.yaml",
+        "--budget",
+        "2s",
+        "--trace",
+        "trace.json",
+        "--tensorboard",
+        "events",
+        "--json",
     ];
     let text = shown(&arguments, directory);
     let result: Value = serde_json::from_str(&text).unwrap();
     let profile = &result["profile"];
     let phases = profile["phases"].as_array().unwrap();
-    let share: f64 = phases.iter().filter(|phase| phase["nested"] == false).map(|phase| number(&phase["share"])).sum();
+    let share: f64 = phases
+        .iter()
+        .filter(|phase| phase["nested"] == false)
+        .map(|phase| number(&phase["share"]))
+        .sum();
     assert!((share - 1.0).abs() < 1e-9, "{share}");
-    assert!(phases.iter().any(|phase| phase["phase"] == "recompute" && number(&phase["seconds"]) > 0.0));
+    assert!(
+        phases
+            .iter()
+            .any(|phase| phase["phase"] == "recompute" && number(&phase["seconds"]) > 0.0)
+    );
     let memory = &profile["memory"];
-    let parts: f64 = memory["parts"].as_array().unwrap().iter().map(|part| number(&part["bytes"])).sum();
+    let parts: f64 = memory["parts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|part| number(&part["bytes"]))
+        .sum();
     assert_eq!(parts, number(&memory["peak_bytes"]));
     assert!(number(&profile["arithmetic"]["hardware_flops"]) > number(&profile["arithmetic"]["model_flops"]));
     assert!(number(&profile["steps"]["measured_steps"]) >= 2.0);
@@ -78,8 +101,16 @@ fn a_profile_is_shown_traced_and_stored() {
     let trace: Value = serde_json::from_str(&std::fs::read_to_string(directory.join("trace.json")).unwrap()).unwrap();
     assert_sound(&trace);
     let events = trace["traceEvents"].as_array().unwrap();
-    for (name, kind) in [("layer 1", "X"), ("matmul_nt", "X"), ("prepare", "X"), ("memory (bytes)", "C")] {
-        assert!(events.iter().any(|event| event["name"] == name && event["ph"] == kind), "{name}");
+    for (name, kind) in [
+        ("layer 1", "X"),
+        ("matmul_nt", "X"),
+        ("prepare", "X"),
+        ("memory (bytes)", "C"),
+    ] {
+        assert!(
+            events.iter().any(|event| event["name"] == name && event["ph"] == kind),
+            "{name}"
+        );
     }
     assert_eq!(std::fs::read_dir(directory.join("events")).unwrap().count(), 1);
 
@@ -87,7 +118,11 @@ fn a_profile_is_shown_traced_and_stored() {
     assert!(query("select count(*) from phase where phase = 'idle'").ends_with("\n1\n"));
     let agree = "select abs(sum(o.seconds) - (select sum(op_seconds) from phase where phase in \
                  ('forward', 'backward', 'optimizer'))) < 0.05 * sum(o.seconds) from op_profile o";
-    assert!(query(agree).ends_with("\n1\n"), "{}", query("select sum(seconds) from op_profile"));
+    assert!(
+        query(agree).ends_with("\n1\n"),
+        "{}",
+        query("select sum(seconds) from op_profile")
+    );
     assert!(query("select tokens_per_s > 0 and peak_memory_bytes > 0 from profile").ends_with("\n1\n"));
 }
 
@@ -97,10 +132,23 @@ fn a_profile_is_compared_with_an_earlier_one_and_its_findings_are_run() {
     let directory = directory.path();
     recipe(directory, "gradient_checkpointing: full\n");
     shown(&["profile", "recipe.yaml", "--budget", "1s"], directory);
-    let arguments = ["profile", "recipe.yaml", "--budget", "1s", "--verify", "--against", "1", "--reference-throughput", "1e6"];
+    let arguments = [
+        "profile",
+        "recipe.yaml",
+        "--budget",
+        "1s",
+        "--verify",
+        "--against",
+        "1",
+        "--reference-throughput",
+        "1e6",
+    ];
     let text = shown(&arguments, directory);
     assert!(text.contains("profile 1 (recipe.yaml) against this profile"), "{text}");
-    assert!(text.contains("recomputes_with_room_left") && text.contains("measured   "), "{text}");
+    assert!(
+        text.contains("recomputes_with_room_left") && text.contains("measured   "),
+        "{text}"
+    );
     assert!(text.contains("1,000,000 tokens/s; this is"), "{text}");
     let sql = "select count(*) from diagnosis where rule = 'recomputes_with_room_left' and profile_id = 2 \
                and predicted_gain is not null and measured_gain is not null";
@@ -114,7 +162,10 @@ fn what_cannot_be_profiled_is_refused_with_what_to_do() {
     recipe(directory, "");
     let cases: [(&[&str], &str); 6] = [
         (&["profile", "missing.yaml"], "missing.yaml"),
-        (&["profile", "recipe.yaml", "--trace", "none/trace.json"], "there is no folder none; make it first"),
+        (
+            &["profile", "recipe.yaml", "--trace", "none/trace.json"],
+            "there is no folder none; make it first",
+        ),
         (&["profile", "recipe.yaml", "--trace", "."], "name a file in it"),
         (&["profile", "recipe.yaml", "--against", "7"], "peft-tune.db"),
         (&["profile", "--trial", "3"], "peft-tune.db"),
@@ -126,7 +177,11 @@ fn what_cannot_be_profiled_is_refused_with_what_to_do() {
     }
     recipe(directory, "optimizer: {kind: adamw}\n");
     let impossible = std::fs::read_to_string(directory.join("recipe.yaml")).unwrap();
-    std::fs::write(directory.join("recipe.yaml"), impossible.replace("rank: 4", "rank: 4000")).unwrap();
+    std::fs::write(
+        directory.join("recipe.yaml"),
+        impossible.replace("rank: 4", "rank: 4000"),
+    )
+    .unwrap();
     let error = refused(&["profile", "recipe.yaml", "--budget", "1s"], directory);
     assert!(error.contains("rank") || error.contains("4000"), "{error}");
     let stored = shown(&["query", "select count(*) from profile", "--format", "csv"], directory);
@@ -139,8 +194,21 @@ fn inference_is_measured_stored_and_drawn() {
     let directory = directory.path();
     let model = folder("ref_llama").join("model");
     let arguments = [
-        "infer-bench", "--model", model.to_str().unwrap(), "--ranks", "2,4", "--batch-sizes", "1,3", "--prompt-lengths",
-        "9", "--new-tokens", "4", "--budget", "0s", "--svg", "curve.svg",
+        "infer-bench",
+        "--model",
+        model.to_str().unwrap(),
+        "--ranks",
+        "2,4",
+        "--batch-sizes",
+        "1,3",
+        "--prompt-lengths",
+        "9",
+        "--new-tokens",
+        "4",
+        "--budget",
+        "0s",
+        "--svg",
+        "curve.svg",
     ];
     let text = shown(&arguments, directory);
     for name in ["base", "adapter r2", "merged r4", "median time of a token"] {
@@ -152,6 +220,14 @@ fn inference_is_measured_stored_and_drawn() {
     let sql = "select count(*), count(distinct form), min(token_p50_s <= token_p99_s), min(cache_bytes > 0), \
                min(peak_memory_bytes > cache_bytes) from infer_bench where bench = 1";
     assert!(query(sql).ends_with("\n10,3,1,1,1\n"), "{}", query(sql));
-    let long = ["infer-bench", "--model", model.to_str().unwrap(), "--prompt-lengths", "250", "--new-tokens", "32"];
+    let long = [
+        "infer-bench",
+        "--model",
+        model.to_str().unwrap(),
+        "--prompt-lengths",
+        "250",
+        "--new-tokens",
+        "32",
+    ];
     assert!(refused(&long, directory).contains("lower `--prompt-lengths`"));
 }

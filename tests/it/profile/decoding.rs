@@ -48,7 +48,11 @@ fn logits_with_a_cache_are_those_without() {
                 let expected = generator.next_logits(seen).unwrap();
                 let expected = Tensor::new(expected, &Device::Cpu).unwrap();
                 let error = relative_error(&row(&logits, place), &expected);
-                assert!(error < 1e-5, "{reference}, sequence {place}, {} tokens: {error:.1e}", seen.len());
+                assert!(
+                    error < 1e-5,
+                    "{reference}, sequence {place}, {} tokens: {error:.1e}",
+                    seen.len()
+                );
             }
             let next = [first[read + step], second[read - 9 + step]];
             logits = generator.advance(&mut decoding, &next).unwrap();

@@ -64,7 +64,9 @@ fn flops_are_those_of_the_formulas() {
         (inner, hidden),
     ];
     let weights: usize = linears.iter().map(|(input, output)| input * output).sum();
-    let (inputs, outputs) = linears.iter().fold((0, 0), |(i, o), (input, output)| (i + input, o + output));
+    let (inputs, outputs) = linears
+        .iter()
+        .fold((0, 0), |(i, o), (input, output)| (i + input, o + output));
     // Forward and dX of each base weight; forward, dA, dB, d(xA) and dX of each adapter.
     let base_weights = 2 * 2 * TOKENS * weights * layers;
     let adapters = 2 * TOKENS * RANK * layers * ((inputs + outputs) + (2 * inputs + 2 * outputs));
@@ -83,8 +85,14 @@ fn flops_are_those_of_the_formulas() {
         .iter()
         .flat_map(|tree| tree.spans.iter().enumerate().map(move |span| (tree, span)))
         .map(|(tree, (index, span))| {
-            let alone = tree.around(index).any(|span| span.range == Range::Module(Module::Adapter));
-            if alone { span.work.flops } else { span.work.adapter_flops }
+            let alone = tree
+                .around(index)
+                .any(|span| span.range == Range::Module(Module::Adapter));
+            if alone {
+                span.work.flops
+            } else {
+                span.work.adapter_flops
+            }
         })
         .sum();
     assert_eq!(adapter_flops, (adapters - 2 * TOKENS * 3 * RANK * hidden) as u64);
@@ -99,7 +107,8 @@ fn checkpointing_adds_recomputation_and_nothing_else() {
         .iter()
         .flat_map(|tree| tree.spans.iter().enumerate().map(move |span| (tree, span)))
         .filter(|(tree, (index, _))| {
-            tree.around(*index).any(|span| span.range == Range::Phase(StepPhase::Recompute))
+            tree.around(*index)
+                .any(|span| span.range == Range::Phase(StepPhase::Recompute))
         })
         .map(|(_, (_, span))| span.work.flops)
         .sum();
@@ -121,15 +130,25 @@ fn every_family_reports_phases_layers_and_products() {
             StepPhase::Recompute,
             StepPhase::Optimizer,
         ] {
-            assert!(spans.iter().any(|span| span.range == Range::Phase(phase)), "{reference}: {phase:?}");
+            assert!(
+                spans.iter().any(|span| span.range == Range::Phase(phase)),
+                "{reference}: {phase:?}"
+            );
         }
         for layer in 0..layers {
             let module = Range::Module(Module::Layer(layer as u16));
             // Forward and backward.
-            assert_eq!(spans.iter().filter(|span| span.range == module).count(), 2, "{reference}: layer {layer}");
+            assert_eq!(
+                spans.iter().filter(|span| span.range == module).count(),
+                2,
+                "{reference}: layer {layer}"
+            );
         }
         let products = spans.iter().filter(|span| span.work.flops > 0);
-        assert!(products.clone().count() > 0 && products.clone().all(|span| span.work.bytes > 0), "{reference}");
+        assert!(
+            products.clone().count() > 0 && products.clone().all(|span| span.work.bytes > 0),
+            "{reference}"
+        );
     }
 }
 
