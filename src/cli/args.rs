@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::{CliError, choose, export, generate, merge, pareto, query, schema, search, show, studies, train, worker};
+use super::{
+    CliError, choose, export, generate, gpu_check, merge, pareto, query, schema, search, show, studies, train, worker,
+};
 use crate::profile::HostMemory;
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
@@ -27,6 +29,8 @@ enum Command {
     Merge(merge::Args),
     Generate(generate::Args),
     Schema(schema::Args),
+    #[command(hide = true)]
+    GpuCheck(gpu_check::Args),
     #[command(hide = true)]
     Worker(worker::Args),
 }
@@ -56,6 +60,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Merge(args) => merge::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Schema(args) => schema::run(args),
+        Command::GpuCheck(args) => gpu_check::run(args),
         Command::Worker(args) => worker::run(args),
     }
 }

@@ -12,6 +12,7 @@ mod download;
 mod error;
 mod export;
 mod generate;
+mod gpu_check;
 mod interrupt;
 mod merge;
 mod model;

@@ -4,10 +4,12 @@
 
 pub mod adapter;
 mod base;
+pub mod check;
 pub mod data;
 pub mod device;
 mod error;
 mod generate;
+mod gpu;
 mod header;
 pub mod hub;
 mod loss_scale;

@@ -6,6 +6,7 @@
 
 pub mod attention;
 pub mod bias;
+mod cuda;
 pub mod dropout;
 mod element;
 pub mod embedding;
@@ -23,4 +24,6 @@ mod shape;
 mod simd;
 mod storage;
 
+#[cfg(feature = "cuda")]
+pub(in crate::train) use cuda::sources as cuda_sources;
 pub use kernels::{Kernels, kernels, set_kernels};

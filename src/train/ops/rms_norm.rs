@@ -8,10 +8,12 @@
 //!
 //! y = x r (offset + w). With g = dy (offset + w) and n = x r: dx = r (g - n mean(g n)), dw = sum over rows of dy n.
 
+use super::cuda;
 use super::element::{Element, with_element};
 use super::shape;
 use super::simd::{multiversion, sum, sum3};
 use super::storage::{Elements, Unwritten, is_fused, rows_per_task, small};
+use crate::train::gpu;
 use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
@@ -20,6 +22,9 @@ use std::mem::MaybeUninit;
 pub fn forward(x: &Tensor, weight: &Tensor, eps: f64, offset: f32) -> Result<(Tensor, Tensor)> {
     let (rows, width) = x.dims2()?;
     shape::expect(weight, &[width], "rms_norm: weight")?;
+    if gpu::takes(x) && width > 0 {
+        return cuda::rms_norm::forward(x, weight, eps, offset);
+    }
     if !is_fused(x) || width == 0 {
         return reference::forward(x, weight, eps, offset);
     }
@@ -42,6 +47,9 @@ pub fn backward(x: &Tensor, weight: &Tensor, rstd: &Tensor, dy: &Tensor, offset:
     check_backward(x, rstd, dy)?;
     let (rows, width) = x.dims2()?;
     shape::expect(weight, &[width], "rms_norm: weight")?;
+    if gpu::takes(x) && width > 0 {
+        return cuda::rms_norm::backward(x, weight, rstd, dy, offset, None);
+    }
     if !is_fused(x) || width == 0 {
         return reference::backward(x, weight, rstd, dy, offset);
     }
@@ -63,6 +71,9 @@ pub fn backward(x: &Tensor, weight: &Tensor, rstd: &Tensor, dy: &Tensor, offset:
 pub fn weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor> {
     check_backward(x, rstd, dy)?;
     let (_, width) = x.dims2()?;
+    if gpu::takes(x) && width > 0 {
+        return cuda::rms_norm::weight_gradient(x, rstd, dy);
+    }
     if !is_fused(x) || width == 0 {
         return reference::weight_gradient(x, rstd, dy);
     }

@@ -4,6 +4,8 @@ use super::coded::{CodedSource, Factor};
 use super::engine::{self, MAX_TERMS};
 use super::operand::{Order, Product, Result as Target, Right, Side, Values};
 use super::reference;
+use crate::train::gpu;
+use crate::train::ops::cuda;
 use crate::train::ops::element::{Element, with_element};
 use crate::train::ops::shape;
 use crate::train::ops::storage::{Elements, Unwritten, is_fused, update};
@@ -61,6 +63,9 @@ pub fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Tensor) -> Result<()> {
     if into.dtype() != DType::F32 {
         candle_core::bail!("matmul tn_add: gradients are kept in F32, not {:?}", into.dtype());
     }
+    if gpu::takes(a) && gpu::takes(b) {
+        return cuda::matmul::tn_add(a, b, alpha, into);
+    }
     if !is_fused(a) || !is_fused(b) {
         return reference::tn_add(a, b, alpha, into);
     }
@@ -85,6 +90,9 @@ fn sum(terms: &[Term<'_>], order: Order) -> Result<Tensor> {
         candle_core::bail!("matmul: a sum needs at least one product");
     };
     check(terms, order)?;
+    if terms.iter().all(|term| gpu::takes(term.x)) {
+        return cuda::matmul::sum(terms, size(first, order)?, order == Order::Transposed);
+    }
     if terms.iter().any(|term| !is_fused(term.x) || !term.w.is_fused()) {
         return reference::sum(terms, order);
     }

@@ -1,0 +1,50 @@
+//! The products of the linear layers.
+
+use candle_core::{DType, Result, Tensor};
+
+use crate::train::gpu::{Gemm, Matrix, empty, scratch};
+use crate::train::ops::matmul::{Factor, Term};
+
+/// The sum of scale x w over the terms, with the transpose of w where `transposed`; shapes have been checked. The sum is
+/// rounded to the dtype of x after each term: that is one term more than in one pass, and no pass over memory.
+pub fn sum(terms: &[Term<'_>], (rows, columns): (usize, usize), transposed: bool) -> Result<Tensor> {
+    let (dtype, device) = (terms[0].x.dtype(), terms[0].x.device());
+    let result = empty((rows, columns), dtype, device)?;
+    for (index, term) in terms.iter().enumerate() {
+        let (x, w) = (term.x.contiguous()?, widened(&term.w, dtype, &result)?);
+        let w = Matrix::new(&w)?;
+        let product = Gemm {
+            alpha: term.scale as f32,
+            beta: if index == 0 { 0.0 } else { 1.0 },
+            ..Gemm::new(Matrix::new(&x)?, if transposed { w.t() } else { w })
+        };
+        product.run(&result)?;
+    }
+    Ok(result)
+}
+
+/// into (M, N) F32 += alpha a^T b.
+pub fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Tensor) -> Result<()> {
+    // One dtype for both; a gradient in F32 against activations in BF16 does not occur in training.
+    let dtype = if a.dtype() == b.dtype() { a.dtype() } else { DType::F32 };
+    let (a, b) = (a.to_dtype(dtype)?.contiguous()?, b.to_dtype(dtype)?.contiguous()?);
+    let product = Gemm {
+        alpha: alpha as f32,
+        beta: 1.0,
+        ..Gemm::new(Matrix::new(&a)?.t(), Matrix::new(&b)?)
+    };
+    product.run(into)
+}
+
+/// The right operand in `dtype`; codes are widened into memory that every product reuses.
+fn widened(w: &Factor<'_>, dtype: DType, like: &Tensor) -> Result<Tensor> {
+    match w {
+        Factor::Dense(tensor) => tensor.to_dtype(dtype)?.contiguous(),
+        Factor::Coded(coded) => {
+            let (rows, columns) = coded.dims2();
+            let place = scratch(rows * columns, dtype, like.device())?.reshape((rows, columns))?;
+            coded.fill(&place)?;
+            Ok(place)
+        }
+    }
+}
