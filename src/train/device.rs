@@ -30,6 +30,11 @@ pub fn default_name() -> &'static str {
     if gpu(0, "cuda").is_ok() { "cuda" } else { "cpu" }
 }
 
+/// Lets go of the memory that ops keep between launches on this thread: what a trial needs of it then counts as its own.
+pub fn forget_scratch() {
+    super::gpu::forget_scratch();
+}
+
 #[cfg(not(feature = "cuda"))]
 fn gpu(_ordinal: usize, _name: &str) -> Result<Device, DeviceError> {
     Err(DeviceError::NoCuda)

@@ -151,6 +151,7 @@ impl Session {
             None => device::open(device::default_name()).map_err(invalid)?,
         };
         let memory = DeviceMemory::of(&device).map_err(invalid)?;
+        device::forget_scratch();
         // What the process holds beside the engine is no part of the trial's memory.
         let held = self.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64);
         let beside_bytes = memory.in_use_bytes().saturating_sub(held);

@@ -90,14 +90,10 @@ fn keep(file: &Path, binary: &[u8]) -> std::io::Result<()> {
 }
 
 fn compile(source: &Source, text: &str, architecture: &str, version: &str) -> Result<Vec<u8>, CompileError> {
+    load_builtins();
     let program = Program::new(text, source.name)?;
-    let options = [
-        format!("--gpu-architecture={architecture}"),
-        "--std=c++17".to_owned(),
-        // Divisions and roots stay exact; only denormals and contractions differ from the CPU's, as everywhere on GPUs.
-        "--restrict".to_owned(),
-        "--extra-device-vectorization".to_owned(),
-    ];
+    // No fast math: divisions, roots and exponentials are those of the CPU to the last places.
+    let options = [format!("--gpu-architecture={architecture}"), "--std=c++17".to_owned()];
     let options: Vec<CString> = options
         .iter()
         .filter_map(|option| CString::new(option.as_str()).ok())
@@ -114,6 +110,28 @@ fn compile(source: &Source, text: &str, architecture: &str, version: &str) -> Re
         });
     }
     program.binary()
+}
+
+/// NVRTC opens its builtins by name, which the loader finds only in its own folders; where NVRTC itself came from elsewhere
+/// (a Python wheel), they lie beside it. What is loaded already is found.
+fn load_builtins() {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: the function's address is that of loaded code; the result is read only where the call filled it.
+    let library = unsafe {
+        if libc::dladdr(sys::nvrtcVersion as *const libc::c_void, info.as_mut_ptr()) == 0 {
+            return;
+        }
+        std::ffi::CStr::from_ptr(info.assume_init().dli_fname)
+    };
+    let library = PathBuf::from(library.to_string_lossy().into_owned());
+    let files = library.parent().and_then(|folder| std::fs::read_dir(folder).ok());
+    for file in files.into_iter().flatten().flatten() {
+        let is_one = file.file_name().to_string_lossy().starts_with("libnvrtc-builtins.so.");
+        if let (true, Ok(path)) = (is_one, CString::new(file.path().to_string_lossy().into_owned())) {
+            // SAFETY: a library of NVRTC's own; it stays loaded. Where it does not load, NVRTC says what is missing.
+            unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+        }
+    }
 }
 
 /// A program that is destroyed when it goes.

@@ -22,7 +22,7 @@ mod source;
 pub(in crate::train) use gemm::{Gemm, Matrix};
 pub(in crate::train) use launch::{Argument, Launch, empty};
 pub(in crate::train) use pack::{element_name, pack_size};
-pub(in crate::train) use scratch::{constant, scratch};
+pub(in crate::train) use scratch::{constant, forget_scratch, scratch};
 pub(in crate::train) use source::Source;
 #[cfg(feature = "cuda")]
 pub use source::all_sources;

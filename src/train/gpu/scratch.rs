@@ -46,3 +46,8 @@ pub(in crate::train) fn constant(
         Ok(tensor)
     })
 }
+
+/// Lets go of all scratch, so that it counts in the memory of whoever needs it next.
+pub(in crate::train) fn forget_scratch() {
+    SCRATCH.take();
+}

@@ -12,6 +12,8 @@ use crate::train::ops::{embedding, loss_head, matmul};
 
 /// Bytes of logits that exist at a time in the loss head.
 const LOGIT_BYTES: usize = 32 << 20;
+/// As [`LOGIT_BYTES`] on a GPU, whose products need some hundred rows to be fast.
+const LOGIT_BYTES_GPU: usize = 256 << 20;
 
 /// A base model with what trains on it.
 #[derive(Debug)]
@@ -107,9 +109,14 @@ impl Decoder {
         gradient_scale: Option<f32>,
     ) -> Result<loss_head::Output> {
         let vocabulary = self.head.value().dims2()?.0;
+        let logit_bytes = if normed.device().is_cuda() {
+            LOGIT_BYTES_GPU
+        } else {
+            LOGIT_BYTES
+        };
         let settings = loss_head::Settings {
             soft_cap: self.logit_soft_cap,
-            chunk_tokens: (LOGIT_BYTES / (4 * vocabulary)).max(16),
+            chunk_tokens: (logit_bytes / (4 * vocabulary)).max(16),
             gradient_scale,
         };
         let targets = &stream.batch.targets;
