@@ -151,10 +151,10 @@ fn vehicle(x: &[f64]) -> Vec<f64> {
 }
 
 /// Device memory of the LoRA problem in GiB, and its training steps.
-const CAPACITY: f64 = 24.0;
-const STEPS: f64 = 100.0;
+pub const CAPACITY: f64 = 24.0;
+pub const STEPS: f64 = 100.0;
 
-fn lora_space() -> SearchSpace {
+pub fn lora_space() -> SearchSpace {
     let when = |name: &str, distribution: Distribution, parent: &str, value: &str| Parameter {
         condition: Some(Condition {
             parameter: parent.to_owned(),
@@ -180,7 +180,7 @@ fn lora_space() -> SearchSpace {
 }
 
 /// The settings of the LoRA problem, looked up once.
-struct Lora<'a> {
+pub struct Lora<'a> {
     rank: f64,
     batch: f64,
     precision: &'a str,
@@ -195,7 +195,7 @@ struct Lora<'a> {
 }
 
 impl<'a> Lora<'a> {
-    fn new(params: &'a Params) -> Self {
+    pub fn new(params: &'a Params) -> Self {
         let number = |name: &str| params.get(name).and_then(ParamValue::as_f64).unwrap_or(0.9);
         let flag = |name: &str| params.get(name) == Some(&ParamValue::Bool(true));
         let text = |name: &str| match params.get(name) {
@@ -248,7 +248,7 @@ impl<'a> Lora<'a> {
         self.batch * 1024.0
     }
 
-    fn memory_gib(&self) -> f64 {
+    pub fn memory_gib(&self) -> f64 {
         let bytes = Self::pick(
             self.precision,
             [("fp32", 4.0), ("bf16", 2.0), ("int8", 1.05), ("nf4", 0.56)],
@@ -278,7 +278,7 @@ impl<'a> Lora<'a> {
         1.04 * (1.5e9 * bytes + adapters * (8.0 + state) + activations + logits) / f64::from(1u32 << 30) + 0.8
     }
 
-    fn throughput(&self) -> f64 {
+    pub fn throughput(&self) -> f64 {
         let peak = Self::pick(
             self.precision,
             [("fp32", 60e12), ("bf16", 150e12), ("int8", 90e12), ("nf4", 120e12)],
@@ -309,7 +309,7 @@ impl<'a> Lora<'a> {
         tokens / (overhead + flops / (peak * efficiency))
     }
 
-    fn loss(&self, steps: f64) -> f64 {
+    pub fn loss(&self, steps: f64) -> f64 {
         let best = Self::pick(
             self.optimizer,
             [

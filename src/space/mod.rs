@@ -4,6 +4,7 @@ mod binding;
 mod check;
 mod distribution;
 mod error;
+mod fidelity;
 pub mod file;
 mod schema;
 mod search_space;
@@ -17,6 +18,7 @@ pub use binding::{
 pub use check::{ReadOptions, RecipeFile, RecipeFileError};
 pub use distribution::{Distribution, Scale};
 pub use error::SpaceError;
+pub use fidelity::{ConfirmPlan, PrunerChoice, PrunerKind, StopRule};
 pub use file::{Bytes, Count, QuantityError, Seconds, StudyFile};
 pub use schema::{recipe_schema, study_schema};
 pub use search_space::{Condition, Parameter, SearchSpace};

@@ -1,10 +1,12 @@
 //! A study and its trials as plain values: what was asked, what was run, how it ended.
 
+mod fidelity;
 mod metrics;
 mod params;
 mod plan;
 mod trial;
 
+pub use fidelity::{Confirmed, Curve, Stop, with_confirmed};
 pub use metrics::Metrics;
 pub use params::{ParamValue, Params};
 pub use plan::{MeasurePlan, TrainPlan, TrialPlan};

@@ -8,7 +8,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("objective", &[]),
     ("architecture", &[]),
     ("recipe", &[]),
-    ("study", &["recipe"]),
+    ("study", &["objective", "recipe"]),
     ("space", &["objective", "recipe", "study"]),
     ("predict", &["architecture", "objective", "recipe"]),
     ("search", &["objective", "space", "study"]),

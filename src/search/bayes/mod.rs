@@ -9,6 +9,7 @@ mod marginal;
 mod maximise;
 mod observations;
 mod output;
+mod outlook;
 mod proposal;
 
 pub use proposal::{Bayes, Predicted, Proposal};

@@ -18,11 +18,11 @@ use crate::search::gp::{self, Data, Gp};
 use crate::search::pareto;
 use crate::search::seeded::{Stream, Tried, generator};
 use crate::search::sobol::initial_design;
-use crate::search::{Prior, Problem, Sampler, reference_point};
+use crate::search::{Prior, Problem, Prospect, Sampler, reference_point};
 use crate::study::{Params, Trial};
 
 /// Sobol trials before the first model.
-const INITIAL: usize = 8;
+pub(super) const INITIAL: usize = 8;
 
 /// Proposes the setting with the highest expected hypervolume improvement.
 #[derive(Clone)]
@@ -84,6 +84,10 @@ impl Bayes {
         self
     }
 
+    pub(super) fn has_prior(&self) -> bool {
+        self.prior.is_some()
+    }
+
     /// Weighs proposals by the predicted value of a metric such as the trial's wall time.
     #[must_use]
     pub fn per_cost(mut self, metric: impl Into<String>) -> Self {
@@ -141,7 +145,7 @@ impl Bayes {
     }
 
     /// Fits every surrogate; `None` while an objective has too few values.
-    fn model<'a>(
+    pub(super) fn model<'a>(
         &self,
         problem: &Problem,
         encoding: &Encoding,
@@ -178,7 +182,7 @@ impl Bayes {
     }
 
     /// The prior's shift of every output, or `None` where the setting is certain to fail.
-    fn shifts(
+    pub(super) fn shifts(
         &self,
         problem: &Problem,
         encoding: &Encoding,
@@ -230,6 +234,10 @@ impl Sampler for Bayes {
 
     fn ask(&mut self, problem: &Problem, history: &[Trial]) -> Option<Params> {
         self.propose(problem, history).map(|proposal| proposal.params)
+    }
+
+    fn prospects(&self, problem: &Problem, history: &[Trial], settings: &[Params]) -> Option<Vec<Prospect>> {
+        self.outlook(problem, history, settings)
     }
 }
 
@@ -297,7 +305,7 @@ fn failure_process(encoding: &Encoding, observations: &Observations<'_>) -> Opti
     Gp::new(&data, fit.hyper, None)
 }
 
-fn described(
+pub(super) fn described(
     problem: &Problem,
     landscape: &Landscape<'_>,
     point: &Point,

@@ -94,6 +94,14 @@ pub(super) fn error(actual: &Tensor, expected: &Tensor) -> Result<f64> {
     Ok(error / largest.max(1e-12))
 }
 
+/// Length of the difference to `expected`, relative to its length.
+pub(super) fn distance(actual: &Tensor, expected: &Tensor) -> Result<f64> {
+    let wide = |tensor: &Tensor| tensor.to_device(&Device::Cpu)?.to_dtype(DType::F64);
+    let (actual, expected) = (wide(actual)?, wide(expected)?);
+    let square = |tensor: &Tensor| tensor.sqr()?.sum_all()?.to_scalar::<f64>();
+    Ok((square(&(actual - &expected)?)? / square(&expected)?.max(1e-300)).sqrt())
+}
+
 /// Error that rounding a result to `dtype` explains.
 pub(super) fn tolerance(dtype: DType) -> f64 {
     match dtype {

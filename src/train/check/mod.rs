@@ -21,7 +21,7 @@ pub fn all(device: &Device, report: &mut dyn FnMut(&Check)) -> Vec<Check> {
     ops::run(device, &mut push);
     weights::run(device, &mut push);
     optimizers::run(device, &mut push);
-    families::run(device, &mut push);
+    families::run(device, 20, &mut push);
     checks
 }
 
@@ -47,6 +47,6 @@ mod tests {
 
     #[test]
     fn every_family_passes_on_the_cpu_and_its_kernels_on_the_emulator() {
-        assert_all(families::run);
+        assert_all(|device, push| families::run(device, 3, push));
     }
 }

@@ -164,19 +164,25 @@ pub(super) fn multiply(gemm: &super::Gemm<'_>, c: &Tensor) -> Result<()> {
     let (rows, depth) = gemm.a.size();
     let columns = gemm.b.size().1;
     let (a, b, place) = (address(gemm.a.tensor)?, address(gemm.b.tensor)?, address(c)?);
-    let at = |matrix: &super::Matrix<'_>, start: usize, row: usize, column: usize| {
-        let (row, column) = if matrix.transposed {
-            (column, row)
-        } else {
-            (row, column)
+    let wide = |matrix: &super::Matrix<'_>, start: usize| -> Vec<f32> {
+        let (rows, columns) = matrix.size();
+        let at = |index: usize| {
+            let (row, column) = (index / columns, index % columns);
+            let (row, column) = if matrix.transposed {
+                (column, row)
+            } else {
+                (row, column)
+            };
+            read(start, matrix.dtype, row * matrix.stride + column)
         };
-        read(start, matrix.dtype, row * matrix.stride + column)
+        (0..rows * columns).map(at).collect()
     };
+    let (a, b) = (wide(&gemm.a, a), wide(&gemm.b, b));
     for row in 0..rows {
         for column in 0..columns {
-            let sum: f32 = (0..depth)
-                .map(|k| at(&gemm.a, a, row, k) * at(&gemm.b, b, k, column))
-                .sum();
+            let of_row = &a[row * depth..][..depth];
+            let of_column = b.iter().skip(column).step_by(columns);
+            let sum: f32 = of_row.iter().zip(of_column).map(|(a, b)| a * b).sum();
             let index = row * columns + column;
             let old = if gemm.beta == 0.0 {
                 0.0

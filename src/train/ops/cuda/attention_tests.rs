@@ -105,7 +105,8 @@ fn windows_and_soft_caps_match_f64() {
         return;
     }
     for dtype in DTYPES {
-        for window in [1, 20, 65] {
+        // With one key a gradient is zero, and its error has no measure.
+        for window in [5, 20, 65] {
             let case = Case {
                 window: Some(window),
                 soft_cap: Some(2.0),
