@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use super::{
-    CliError, choose, export, generate, gpu_check, merge, pareto, query, schema, search, show, studies, train, worker,
+    CliError, choose, dashboard, doctor, export, generate, gpu_check, merge, pareto, plan, query, report, schema,
+    search, show, studies, train, worker,
 };
 use crate::profile::HostMemory;
 
@@ -20,14 +21,18 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Search(search::Args),
+    Plan(plan::Args),
     Show(show::Args),
     Pareto(pareto::Args),
+    Report(report::Args),
+    Dashboard(dashboard::Args),
     Query(query::Args),
     Studies(studies::Args),
     Export(export::Args),
     Train(train::Args),
     Merge(merge::Args),
     Generate(generate::Args),
+    Doctor(doctor::Args),
     Schema(schema::Args),
     #[command(hide = true)]
     GpuCheck(gpu_check::Args),
@@ -51,14 +56,18 @@ pub fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), CliError> {
     match command {
         Command::Search(args) => search::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Show(args) => show::run(args),
         Command::Pareto(args) => pareto::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Dashboard(args) => dashboard::run(args),
         Command::Query(args) => query::run(args),
         Command::Studies(args) => studies::run(args),
         Command::Export(args) => export::run(args, choose::choose),
         Command::Train(args) => train::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Schema(args) => schema::run(args),
         Command::GpuCheck(args) => gpu_check::run(args),
         Command::Worker(args) => worker::run(args),

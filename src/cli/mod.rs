@@ -7,20 +7,27 @@
 
 mod args;
 mod choose;
+mod dashboard;
 mod database;
+mod doctor;
 mod download;
 mod error;
 mod export;
+mod forecast;
 mod generate;
 mod gpu_check;
 mod interrupt;
+mod machine;
 mod merge;
 mod model;
 mod output;
 mod pareto;
+mod plan;
+mod plan_text;
 mod preflight;
 mod progress;
 mod query;
+mod report;
 mod schema;
 mod search;
 mod show;

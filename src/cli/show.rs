@@ -9,7 +9,7 @@ use super::studies::{minute, study_json};
 use super::trial_text::{detail_json, detail_text};
 use crate::objective::{Bound, Direction};
 use crate::report::{
-    Align, Counts, TextTable, duration, metric_heading, metric_value, param_value, printable, significant,
+    Align, Counts, TextTable, duration, metric_heading, metric_value, param_value, printable,
 };
 use crate::search::{Problem, hypervolume_history};
 use crate::space::SearchSpace;
@@ -128,13 +128,10 @@ fn standing(volumes: &[f64], ending: Option<&EndingRecord>) -> String {
     let mut text = String::new();
     let now = volumes.last().copied().unwrap_or(0.0);
     if now > 0.0 {
-        let marks = [4, 2, 1].map(|part| (volumes.len() / part).max(1));
-        let grown: Vec<String> = marks
-            .iter()
-            .map(|mark| format!("{} after {mark}", significant(volumes[mark - 1])))
-            .collect();
+        let marks = [4, 2].map(|part| (volumes.len() / part).max(1));
+        let [quarter, half] = marks.map(|mark| format!("{:.1}% of it after {mark}", 100.0 * volumes[mark - 1] / now));
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "  {:<12}{}", "hypervolume", grown.join(", "));
+        let _ = writeln!(text, "  {:<12}{now:.4e}, {quarter}, {half}", "hypervolume");
     }
     if let Some(ending) = ending {
         let _ = writeln!(text, "  {:<12}{}", "ended", printable(&ending.reason));

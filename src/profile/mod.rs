@@ -1,5 +1,6 @@
 //! Measuring a training: steady state, throughput, memory; and event files of it for TensorBoard.
 
+pub mod ceilings;
 mod device_memory;
 mod memory;
 mod resident;

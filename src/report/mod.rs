@@ -1,4 +1,7 @@
-//! Summaries of a study as text and JSON.
+//! A study as text, JSON, web page and pictures.
+
+pub mod charts;
+pub mod html;
 
 mod basis;
 mod number;

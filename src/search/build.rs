@@ -1,6 +1,8 @@
 //! From a sampler's name to the sampler.
 
-use super::{Bayes, Grid, Nsga2, Problem, Random, Sampler, Sobol, Tpe};
+use std::sync::Arc;
+
+use super::{Bayes, Grid, Nsga2, Prior, Problem, Random, Sampler, Sobol, Tpe};
 use crate::space::SamplerKind;
 
 /// Makes the sampler for a problem.
@@ -8,13 +10,29 @@ use crate::space::SamplerKind;
 /// # Errors
 /// Where the kind cannot search this problem: a grid over a continuous range, or no objective at all.
 pub fn build(kind: SamplerKind, problem: &Problem, seed: u64) -> Result<Box<dyn Sampler>, SamplerError> {
+    build_with_prior(kind, problem, seed, None)
+}
+
+/// As [`build`]; a sampler that can make use of a prior starts from it.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_with_prior(
+    kind: SamplerKind,
+    problem: &Problem,
+    seed: u64,
+    prior: Option<Arc<dyn Prior>>,
+) -> Result<Box<dyn Sampler>, SamplerError> {
     if problem.objectives.is_empty() {
         return Err(SamplerError::NoObjective);
     }
     Ok(match kind {
         // Exact improvement is for up to four objectives.
         SamplerKind::Auto | SamplerKind::Bayes if problem.objectives.len() > 4 => Box::new(Nsga2::new(seed)),
-        SamplerKind::Auto | SamplerKind::Bayes => Box::new(Bayes::new(seed)),
+        SamplerKind::Auto | SamplerKind::Bayes => Box::new(match prior {
+            Some(prior) => Bayes::new(seed).with_prior(prior),
+            None => Bayes::new(seed),
+        }),
         SamplerKind::Random => Box::new(Random::new(seed)),
         SamplerKind::Sobol => Box::new(Sobol::new(seed)),
         SamplerKind::Grid => Box::new(Grid::new(problem, seed)?),

@@ -3,13 +3,18 @@
 //! Losses fall like power laws: value(t) = a + b (1 + t / c)^-p with b >= 0 (Domhan et al. 2015; Kadra et al. 2023). For
 //! each (c, p) of a grid, a and b have a conjugate posterior (normal with an inverse-gamma noise variance); the grid is
 //! averaged by the models' evidence. No optimiser, no random numbers.
+//!
+//! Each shape is scaled to fall from 1 to 0 over the steps seen so far, so that the prior on b means the same for all of
+//! them: a curve of which little is seen may be bent anyhow or hardly at all, and its end is as uncertain as that.
 
 use crate::search::normal;
 
 /// Exponents p of the grid.
 const EXPONENTS: [f64; 9] = [0.1, 0.2, 0.35, 0.5, 0.7, 0.9, 1.2, 1.6, 2.2];
-/// Offsets c of the grid, as a share of the steps seen so far.
-const OFFSETS: [f64; 8] = [0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 2.0, 5.0];
+/// Offsets c of the grid: their number, the least as a share of the steps seen, and the greatest as a multiple of all steps.
+const OFFSETS: usize = 14;
+const LEAST_OFFSET: f64 = 0.01;
+const GREATEST_OFFSET: f64 = 3.0;
 /// Shape and mean of the prior on the noise: a deviation of half a percent of the curve's range.
 const NOISE_SHAPE: f64 = 2.0;
 const NOISE_SHARE: f64 = 0.005;
@@ -49,13 +54,8 @@ pub fn extrapolate(reports: &[Report], at: u64) -> Option<Extrapolation> {
         .map(|(_, value)| *value)
         .fold(f64::NEG_INFINITY, f64::max);
     let range = (high - low).max(1e-6 * high.abs()).max(1e-12);
-    let models: Vec<Model> = OFFSETS
-        .iter()
-        .flat_map(|offset| {
-            EXPONENTS
-                .iter()
-                .map(move |exponent| (offset * seen.max(1.0), *exponent))
-        })
+    let models: Vec<Model> = offsets(seen, at as f64)
+        .flat_map(|offset| EXPONENTS.iter().map(move |exponent| (offset, *exponent)))
         .filter_map(|shape| Model::fit(&reports, shape, range, at as f64))
         .collect();
     let best = models
@@ -73,6 +73,13 @@ pub fn extrapolate(reports: &[Report], at: u64) -> Option<Extrapolation> {
     })
 }
 
+/// The grid's offsets, even in the logarithm.
+fn offsets(seen: f64, at: f64) -> impl Iterator<Item = f64> {
+    let low = (LEAST_OFFSET * seen.max(1.0)).ln();
+    let high = (GREATEST_OFFSET * at.max(seen).max(1.0)).ln();
+    (0..OFFSETS).map(move |index| (low + (high - low) * index as f64 / (OFFSETS - 1) as f64).exp())
+}
+
 /// One power law with its posterior prediction.
 #[derive(Clone, Copy, Debug)]
 struct Model {
@@ -82,9 +89,18 @@ struct Model {
 }
 
 impl Model {
-    /// Conjugate regression of the reports on 1 and (1 + t / c)^-p; `None` where the curve would have to rise.
+    /// Conjugate regression of the reports on 1 and the scaled (1 + t / c)^-p; `None` where the curve would have to rise.
     fn fit(reports: &[(f64, f64)], (offset, exponent): (f64, f64), range: f64, at: f64) -> Option<Self> {
-        let basis = |step: f64| (1.0 + step / offset).powf(-exponent);
+        let shape = |step: f64| (1.0 + step / offset).powf(-exponent);
+        let steps = || reports.iter().map(|(step, _)| *step);
+        let (first, last) = (
+            shape(steps().fold(f64::INFINITY, f64::min)),
+            shape(steps().fold(0.0, f64::max)),
+        );
+        if first - last <= 1e-12 {
+            return None;
+        }
+        let basis = |step: f64| (shape(step) - last) / (first - last);
         let count = reports.len() as f64;
         let centre = reports.iter().map(|(_, value)| value).sum::<f64>() / count;
         let prior = 1.0 / (PRIOR_RANGE * PRIOR_RANGE);
@@ -107,14 +123,14 @@ impl Model {
         if b < 0.0 {
             return None;
         }
-        let shape = NOISE_SHAPE + count / 2.0;
+        let noise_shape = NOISE_SHAPE + count / 2.0;
         let scale = NOISE_SHAPE * NOISE_SHARE * NOISE_SHARE + 0.5 * (yy - a * ay - b * by).max(0.0);
         let f = basis(at);
         let spread = (bb - 2.0 * f * ab + f * f * aa) / determinant;
         // The prediction is a Student t with 2 * shape degrees of freedom; its variance is used with a normal.
-        let variance = scale / (shape - 1.0) * spread;
+        let variance = scale / (noise_shape - 1.0) * spread;
         Some(Self {
-            log_evidence: -0.5 * determinant.ln() - shape * scale.ln(),
+            log_evidence: -0.5 * determinant.ln() - noise_shape * scale.ln(),
             mean: centre + range * (a + b * f),
             deviation: range * variance.sqrt(),
         })
@@ -169,6 +185,33 @@ mod tests {
             assert!((end.median - truth).abs() < 0.1, "{seen}: {end:?} for {truth}");
         }
     }
+
+    /// Steps 1 to `seen` of 100 of a curve that has hardly bent by then.
+    #[test]
+    fn the_beginning_of_a_curve_does_not_rule_out_its_end() {
+        for half_life in [6.0, 12.0, 40.0, 80.0] {
+            let curve = |step: u64| 1.6 + 1.1 * (1.0 + step as f64 / half_life).powf(-0.9);
+            for seen in [3, 5, 8, 12, 20, 40] {
+                let reports: Vec<Report> = (1..=seen).map(|step| (step, curve(step))).collect();
+                let (end, truth) = (extrapolate(&reports, 100).unwrap(), curve(100));
+                assert!(end.low <= truth, "{seen} of {half_life}: {end:?} for {truth}");
+            }
+        }
+    }
+
+    /// The same model in numpy, with scipy's normal distribution.
+    #[test]
+    fn the_ends_are_those_of_an_independent_implementation() {
+        let reports: Vec<Report> = (1..=10)
+            .map(|step| (step, 1.5 + 1.1 * (1.0 + step as f64 / 20.0).powf(-0.9)))
+            .collect();
+        let end = extrapolate(&reports, 100).unwrap();
+        for (found, expected) in [(end.low, GOLDEN[0]), (end.median, GOLDEN[1]), (end.high, GOLDEN[2])] {
+            assert!((found - expected).abs() < 1e-6, "{found} for {expected}");
+        }
+    }
+
+    const GOLDEN: [f64; 3] = [0.40320433407205025, 1.6020128546610852, 1.9614924752505352];
 
     #[test]
     fn more_of_the_curve_narrows_the_end() {

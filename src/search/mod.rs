@@ -27,7 +27,7 @@ mod stopping;
 mod tpe;
 
 pub use bayes::{Bayes, Predicted, Proposal};
-pub use build::{SamplerError, build};
+pub use build::{SamplerError, build, build_with_prior};
 pub use enumerate::Settings;
 pub use grid::Grid;
 pub use history::{Evaluated, evaluated, pareto_front, reference_point};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::row::to_u64;
-use super::{EvaluationRecord, Store, StoreError, StudyId};
+use super::{EvaluationRecord, PredictionRecord, Store, StoreError, StudyId};
 use crate::study::{Confirmed, Stop, Trial, TrialNumber};
 
 /// Everything about one trial but its single steps.
@@ -26,6 +26,8 @@ pub struct TrialDetail {
     pub wall_s: Option<f64>,
     pub phases: Vec<PhaseSteps>,
     pub evaluations: Vec<EvaluationRecord>,
+    /// What it was expected to measure.
+    pub predictions: Vec<PredictionRecord>,
     /// Why it was stopped before its end, if it was.
     pub stop: Option<Stop>,
     /// What it took over, by part (`cost`, `loss`) or metric, and from which trial.
@@ -106,6 +108,7 @@ impl Store {
             wall_s: row.wall_s,
             phases: self.phases(row.id).await?,
             evaluations: self.evaluations(row.id).await?,
+            predictions: self.predictions(study, number).await?,
             stop: self.stop(study, number).await?,
             inherited: self.inherited(study, number).await?,
             confirmed: self.confirmations(study).await?.remove(&number).unwrap_or_default(),
@@ -129,7 +132,7 @@ impl Store {
         .map_err(|error| self.error(error))
     }
 
-    async fn evaluations(&self, trial: i64) -> Result<Vec<EvaluationRecord>, StoreError> {
+    pub(super) async fn evaluations(&self, trial: i64) -> Result<Vec<EvaluationRecord>, StoreError> {
         let rows: Vec<EvaluationRow> = sqlx::query_as(
             "select step, tokens, loss, accuracy, target_tokens, seconds from evaluation where trial_id = ? order by step",
         )

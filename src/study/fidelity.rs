@@ -104,8 +104,9 @@ fn student_95(freedom: usize) -> f64 {
         2.0452, 2.0423,
     ];
     // Beyond the table: the first terms of the expansion in 1 / freedom (Abramowitz and Stegun 26.7.5).
-    let z: f64 = 1.959_964;
-    let expanded = z + (z.powi(3) + z) / (4.0 * freedom as f64);
+    let (z, n) = (1.959_964_f64, freedom as f64);
+    let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * n * n);
+    let expanded = z + (z.powi(3) + z) / (4.0 * n) + second;
     TABLE.get(freedom.saturating_sub(1)).copied().unwrap_or(expanded)
 }
 

@@ -4,10 +4,12 @@ mod fidelity;
 mod metrics;
 mod params;
 mod plan;
+mod request;
 mod trial;
 
 pub use fidelity::{Confirmed, Curve, Stop, with_confirmed};
 pub use metrics::Metrics;
 pub use params::{ParamValue, Params};
 pub use plan::{MeasurePlan, TrainPlan, TrialPlan};
+pub use request::StudyRequest;
 pub use trial::{FailReason, Phase, Trial, TrialNumber, TrialState};

@@ -41,4 +41,5 @@ pub use model_directory::{ModelDirectory, WrittenDtype};
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot, Parameters};
 pub use step::{Control, Evaluation, StepEvent, StepObserver, StepSeconds};
 pub use trainer::{SavedBytes, Trainer, TrainerPosition};
+pub(crate) use weight::Weight;
 pub use weights::Checkpoint;

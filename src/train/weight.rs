@@ -165,7 +165,7 @@ impl Weight {
     }
 
     /// Puts `value` into the storage of `precision`; see [`Weight::load`].
-    pub(super) fn store(
+    pub(crate) fn store(
         value: Tensor,
         name: &str,
         linear: bool,

@@ -11,8 +11,8 @@ use crate::worker::Task;
 
 /// Share of a whole trial that a profile phase costs, roughly: enough to compare it with a training.
 const PROFILE_SHARE: f64 = 0.2;
-/// Share of a whole trial that one costs which need not run.
-const NOTHING_SHARE: f64 = 0.01;
+/// Share of a whole trial that one costs which need not run: it still takes a place in the budget, and the sampler's time.
+const NOTHING_SHARE: f64 = 0.1;
 
 /// What finished trials taught about what others need not measure.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ fn command_share(problem: &Problem, inherited: &[Inherited], whole_steps: Option
     match (after, whole_steps) {
         (Some(steps), Some(whole)) => {
             let last = steps.into_iter().max().unwrap_or(0) as f64;
-            (last / whole.max(1) as f64).clamp(NOTHING_SHARE, 1.0)
+            (NOTHING_SHARE + last / whole.max(1) as f64).min(1.0)
         }
         _ => 1.0,
     }

@@ -11,13 +11,13 @@ use crate::study::{Curve, Metrics, Stop, Trial, TrialNumber, TrialState};
 const PLANNED_STEPS: &str = "planned_steps";
 
 /// A trial under way as the rules see it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct UnderWay<'a> {
     pub(super) number: TrialNumber,
     /// What is final of its metrics, inherited ones included.
     pub(super) known: &'a Metrics,
     /// What unknown objectives cannot well end below (minimised), in the problem's order.
-    pub(super) expected_low: &'a [Option<f64>],
+    pub(super) expected_low: Vec<Option<f64>>,
     /// Steps of its training, where they are known.
     pub(super) total_steps: Option<u64>,
     /// Steps it has done.
@@ -47,13 +47,13 @@ pub(super) struct Judge<'a> {
 
 impl Judge<'_> {
     /// Judges a trial; `None` where it goes on.
-    pub(super) fn judge(&self, trial: UnderWay<'_>) -> Option<Order> {
+    pub(super) fn judge(&self, trial: &UnderWay<'_>) -> Option<Order> {
         self.all_known(trial)
             .or_else(|| self.broken_constraint(trial))
             .or_else(|| self.pruned(trial))
     }
 
-    fn all_known(&self, trial: UnderWay<'_>) -> Option<Order> {
+    fn all_known(&self, trial: &UnderWay<'_>) -> Option<Order> {
         let mut metrics = needed(self.problem).into_iter();
         metrics.all(|metric| trial.known.value(metric).is_some()).then(|| Order {
             stop: stop(trial, "known", "every metric is known".to_owned()),
@@ -62,7 +62,7 @@ impl Judge<'_> {
         })
     }
 
-    fn broken_constraint(&self, trial: UnderWay<'_>) -> Option<Order> {
+    fn broken_constraint(&self, trial: &UnderWay<'_>) -> Option<Order> {
         let broken = self.problem.constraints.iter().find_map(|constraint| {
             let value = trial.known.value(&constraint.metric)?;
             (!constraint.holds(value)).then(|| format!("{} of {value} breaks its constraint", constraint.metric))
@@ -74,7 +74,7 @@ impl Judge<'_> {
         })
     }
 
-    fn pruned(&self, trial: UnderWay<'_>) -> Option<Order> {
+    fn pruned(&self, trial: &UnderWay<'_>) -> Option<Order> {
         let pruner = self.pruner?;
         let others: Vec<Progress> = self
             .history
@@ -101,7 +101,7 @@ impl Judge<'_> {
         }
     }
 
-    fn progress(&self, trial: UnderWay<'_>) -> Progress {
+    fn progress(&self, trial: &UnderWay<'_>) -> Progress {
         Progress {
             number: trial.number,
             known: self.minimised(trial.known),
@@ -158,7 +158,7 @@ impl Judge<'_> {
             .collect()
     }
 
-    fn leaves(&self, trial: UnderWay<'_>, bounds: &[Option<f64>]) -> Metrics {
+    fn leaves(&self, trial: &UnderWay<'_>, bounds: &[Option<f64>]) -> Metrics {
         let mut leaves = Metrics::default();
         for (objective, bound) in self.problem.objectives.iter().zip(bounds) {
             if let Some(bound) = bound {
@@ -172,7 +172,7 @@ impl Judge<'_> {
     }
 }
 
-fn stop(trial: UnderWay<'_>, rule: &str, reason: String) -> Stop {
+fn stop(trial: &UnderWay<'_>, rule: &str, reason: String) -> Stop {
     Stop {
         step: trial.step,
         rule: rule.to_owned(),

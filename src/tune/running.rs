@@ -13,6 +13,8 @@ use crate::study::{Curve, Metrics, TrialNumber, TrialState};
 pub(super) struct Running {
     pub(super) started: Instant,
     pub(super) steps: Vec<StepRecord>,
+    /// When steps were last recorded.
+    pub(super) recorded: Instant,
     pub(super) inherited: Vec<Inherited>,
     /// What the profile phase measured or a command reported last.
     pub(super) metrics: Metrics,
@@ -22,21 +24,28 @@ pub(super) struct Running {
     pub(super) total_steps: Option<u64>,
     /// What unknown objectives cannot well end below (minimised), in the problem's order.
     pub(super) expected_low: Vec<Option<f64>>,
+    /// The same from stopped trials that share what decides the objective, which is certain.
+    pub(super) bounds: Vec<Option<f64>>,
+    /// Whether it ends by itself after what it is doing: a profile phase with no training behind it.
+    pub(super) ends_itself: bool,
     /// That it was told to stop. What comes after that is not looked at, so that a trial's outcome does not depend on how
     /// quickly it stops.
     pub(super) order: Option<Order>,
 }
 
 impl Running {
-    pub(super) fn new(expected_low: Vec<Option<f64>>, total_steps: Option<u64>) -> Self {
+    pub(super) fn new(expected_low: Vec<Option<f64>>, bounds: Vec<Option<f64>>, total_steps: Option<u64>) -> Self {
         Self {
             started: Instant::now(),
             steps: Vec::new(),
+            recorded: Instant::now(),
             inherited: Vec::new(),
             metrics: Metrics::default(),
             curve: Curve::default(),
             total_steps,
             expected_low,
+            bounds,
+            ends_itself: false,
             order: None,
         }
     }
@@ -63,17 +72,31 @@ impl Running {
     /// The trial as the rules see it; `None` where it is about to end anyway, or was told to.
     pub(super) fn under_way<'a>(&'a self, number: TrialNumber, known: &'a Metrics) -> Option<UnderWay<'a>> {
         let step = self.curve.last_step();
-        if self.order.is_some() || self.total_steps.is_some_and(|total| step >= total) {
+        if self.order.is_some() || self.ends_itself || self.total_steps.is_some_and(|total| step >= total) {
             return None;
         }
         Some(UnderWay {
             number,
             known,
-            expected_low: &self.expected_low,
+            expected_low: self.low(),
             total_steps: self.total_steps,
             step,
             curve: &self.curve,
         })
+    }
+
+    /// What unknown objectives cannot well end below. The surrogate's expectation counts once something new was measured:
+    /// before that it knows no more than when the sampler proposed the trial, and a study would propose and drop for ever.
+    fn low(&self) -> Vec<Option<f64>> {
+        if self.metrics.is_empty() {
+            return self.bounds.clone();
+        }
+        let both = self.expected_low.iter().zip(&self.bounds);
+        both.map(|(expected, bound)| match (expected, bound) {
+            (Some(expected), Some(bound)) => Some(expected.max(*bound)),
+            (expected, bound) => expected.or(*bound),
+        })
+        .collect()
     }
 
     /// How the trial ended, given what the evaluator says: what it inherited and why it was stopped are added.

@@ -4,13 +4,15 @@
 //! process at any moment: what finished is there, what was under way is run again.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::decide::{Memory, problem_of, recipe_of, whole_task};
+use super::expect::Expectations;
 use super::judge::{Judge, Order};
 use super::known::{Decision, Inherited, Part};
 use super::propose::{Proposed, propose};
 use super::record::{evaluation_metrics, evaluation_record, step_record};
+use super::requests::Requests;
 use super::running::Running;
 use super::{Ending, Interrupt, Progress, TuneError, TuneObserver};
 use crate::search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history, stop_reason};
@@ -23,6 +25,8 @@ use crate::worker::{Evaluator, Task, TrialEvent, TrialRequest};
 pub(super) const POLL: Duration = Duration::from_millis(100);
 /// Steps that are recorded together; a crash loses at most these of a trial that is run again anyway.
 const STEPS_A_WRITE: usize = 64;
+/// Longest time that steps wait to be recorded, so that who looks at a running trial sees it move.
+const WRITE_AFTER: Duration = Duration::from_secs(1);
 
 /// What a [`Tuner`] works with.
 pub struct TunerParts<'a> {
@@ -50,6 +54,10 @@ pub struct Tuner<'a> {
     running: BTreeMap<TrialNumber, Running>,
     memory: Memory,
     pruner: Option<Box<dyn Pruner>>,
+    /// What people ask of the study meanwhile.
+    requests: Requests,
+    /// What trials are expected to cost, where that can be predicted.
+    pub(super) expecting: Option<Expectations>,
     /// Wall time of finished trials, in seconds.
     pub(super) spent_s: f64,
     ending: Option<Ending>,
@@ -71,7 +79,9 @@ impl<'a> Tuner<'a> {
             expectations: parts.store.expectations(parts.id).await?,
             spent_s: parts.store.spent_s(parts.id).await?,
             pruner: build_pruner(&parts.study.pruner),
+            requests: Requests::begin(parts.store, parts.id).await?,
             running: BTreeMap::new(),
+            expecting: None,
             ending: None,
             memory,
             problem,
@@ -84,12 +94,19 @@ impl<'a> Tuner<'a> {
     /// somebody asks to stop; then confirms the recommendation, if the study asks for that.
     pub async fn run(&mut self) -> Result<Ending, TuneError> {
         loop {
-            while self.running.len() < self.parts.evaluator.capacity() {
-                let Some((trial, proposed)) = self.next_trial() else { break };
+            self.look_at_requests().await?;
+            while self.running.len() < self.parts.evaluator.capacity() && !self.is_paused() {
+                let Some((trial, proposed)) = self.next_trial() else {
+                    break;
+                };
                 self.start(trial, proposed).await?;
             }
             if self.running.is_empty() {
-                break;
+                if !self.is_paused() {
+                    break;
+                }
+                tokio::time::sleep(POLL).await;
+                continue;
             }
             if let Some(event) = self.parts.evaluator.next_event(POLL)? {
                 self.take(event).await?;
@@ -103,6 +120,19 @@ impl<'a> Tuner<'a> {
             self.confirm().await?;
         }
         Ok(ending)
+    }
+
+    async fn look_at_requests(&mut self) -> Result<(), TuneError> {
+        let (store, space) = (self.parts.store, &self.parts.study.space);
+        Ok(self
+            .requests
+            .look(store, self.parts.id, space, &self.parts.interrupt)
+            .await?)
+    }
+
+    /// Whether people asked to wait. Who interrupts waits no longer.
+    fn is_paused(&self) -> bool {
+        self.requests.is_paused() && !self.parts.interrupt.is_requested()
     }
 
     /// All trials of the study, by number.
@@ -134,7 +164,14 @@ impl<'a> Tuner<'a> {
             let trial = self.history.iter().find(|trial| trial.number == number);
             return trial.cloned().map(|trial| (trial, None));
         }
-        self.ending = self.budget_ending().or_else(|| self.rule_ending());
+        self.ending = self.budget_ending();
+        if self.ending.is_none()
+            && let Some(params) = self.requests.next_setting()
+        {
+            let proposed = Proposed { params, prospect: None };
+            return Some((self.new_trial(&proposed), Some(proposed)));
+        }
+        self.ending = self.ending.take().or_else(|| self.rule_ending());
         if self.ending.is_some() {
             return None;
         }
@@ -145,12 +182,15 @@ impl<'a> Tuner<'a> {
             self.ending = Some(Ending::Exhausted);
             return None;
         };
-        let trial = Trial {
+        Some((self.new_trial(&proposed), Some(proposed)))
+    }
+
+    fn new_trial(&self, proposed: &Proposed) -> Trial {
+        Trial {
             number: TrialNumber(self.history.last().map_or(0, |trial| trial.number.0 + 1)),
             params: proposed.params.clone(),
             state: TrialState::Waiting,
-        };
-        Some((trial, Some(proposed)))
+        }
     }
 
     fn budget_ending(&self) -> Option<Ending> {
@@ -167,8 +207,15 @@ impl<'a> Tuner<'a> {
 
     fn rule_ending(&self) -> Option<Ending> {
         let rule = self.parts.study.stop.as_ref()?;
-        let finished: Vec<Trial> = self.history.iter().filter(|one| one.state.is_finished()).cloned().collect();
-        let expected = finished.iter().map(|trial| self.expectations.get(&trial.number).copied());
+        let finished: Vec<Trial> = self
+            .history
+            .iter()
+            .filter(|one| one.state.is_finished())
+            .cloned()
+            .collect();
+        let expected = finished
+            .iter()
+            .map(|trial| self.expectations.get(&trial.number).copied());
         let expected: Vec<Option<f64>> = expected.collect();
         let volumes = hypervolume_history(&self.problem, &finished);
         let reason = stop_reason(rule, &volumes, &expected)?;
@@ -180,7 +227,11 @@ impl<'a> Tuner<'a> {
         let Backend::Command(command) = &self.parts.study.backend else {
             return None;
         };
-        let complete = self.history.iter().rev().filter(|trial| trial.state.name() == "complete");
+        let complete = self
+            .history
+            .iter()
+            .rev()
+            .filter(|trial| trial.state.name() == "complete");
         let last = |trial: &Trial| self.curves.get(&trial.number).map(Curve::last_step);
         command.steps.or_else(|| complete.filter_map(last).max())
     }
@@ -190,13 +241,19 @@ impl<'a> Tuner<'a> {
         let number = trial.number;
         let task = whole_task(study, &trial.params);
         store.start_trial(id, number, &trial.params, recipe_of(&task)).await?;
+        self.requests.started(store, number).await?;
         let prospect = proposed.as_ref().and_then(|proposed| proposed.prospect.as_ref());
         if let Some(gain) = prospect.map(|prospect| prospect.expected_improvement) {
             store.record_expectation(id, number, gain).await?;
             self.expectations.insert(number, gain);
         }
-        let expected_low = self.expected_low(&trial, proposed);
-        self.running.insert(number, Running::new(expected_low, self.whole_steps()));
+        let bounds = self.memory.bounds(study, &self.problem, &trial.params);
+        let expected_low = match proposed {
+            Some(proposed) => proposed.expected_low(&self.problem),
+            None => vec![None; bounds.len()],
+        };
+        let running = Running::new(expected_low, bounds, self.whole_steps());
+        self.running.insert(number, running);
         trial.state = TrialState::Running;
         match self.history.iter_mut().find(|known| known.number == number) {
             Some(known) => *known = trial.clone(),
@@ -204,6 +261,9 @@ impl<'a> Tuner<'a> {
         }
         let progress = self.progress();
         self.parts.observer.trial_started(&trial, &progress);
+        if let Some(reason) = self.expect(&trial).await? {
+            return self.end(number, TrialState::Skipped { reason }, 0.0).await;
+        }
         match self.memory.decide(study, &self.problem, &trial.params) {
             Ok(decision) => self.follow(number, decision).await,
             Err(error) => {
@@ -211,21 +271,6 @@ impl<'a> Tuner<'a> {
                 self.fail(number, FailReason::Invalid { message }).await
             }
         }
-    }
-
-    /// What the objectives of a trial cannot well end below: what the surrogate expects, or what a stopped relative showed.
-    fn expected_low(&self, trial: &Trial, proposed: Option<Proposed>) -> Vec<Option<f64>> {
-        let bounds = self.memory.bounds(self.parts.study, &self.problem, &trial.params);
-        let expected = match proposed {
-            Some(proposed) => proposed.expected_low(&self.problem),
-            None => vec![None; bounds.len()],
-        };
-        let both = expected.into_iter().zip(bounds);
-        both.map(|(expected, bound)| match (expected, bound) {
-            (Some(expected), Some(bound)) => Some(f64::max(expected, bound)),
-            (expected, bound) => expected.or(bound),
-        })
-        .collect()
     }
 
     /// Runs what is not known yet of a trial, unless what is known is enough to drop it.
@@ -264,6 +309,9 @@ impl<'a> Tuner<'a> {
 
     fn submit(&mut self, number: TrialNumber, task: Task) -> Result<(), TuneError> {
         let study = self.parts.study;
+        if let (Some(running), Task::Recipe { plan, .. }) = (self.running.get_mut(&number), &task) {
+            running.ends_itself = plan.train.is_none();
+        }
         let (memory_limit_bytes, time_limit_s) = (study.memory_limit_bytes, study.trial_timeout_s);
         Ok(self.parts.evaluator.submit(TrialRequest {
             number,
@@ -306,9 +354,13 @@ impl<'a> Tuner<'a> {
         match event {
             TrialEvent::Step { phase, step, .. } => {
                 running.steps.push(step_record(phase, &step));
-                if running.steps.len() >= STEPS_A_WRITE {
+                if running.steps.len() >= STEPS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
                     self.record_steps(number).await?;
                 }
+                return Ok(());
+            }
+            TrialEvent::Phase { phase, .. } => {
+                self.parts.store.record_phase(self.parts.id, number, phase).await?;
                 return Ok(());
             }
             TrialEvent::Training { steps, .. } => {
@@ -319,11 +371,17 @@ impl<'a> Tuner<'a> {
             TrialEvent::Evaluation { evaluation, .. } if !stopped => {
                 running.take(evaluation.step, &evaluation_metrics(&evaluation));
                 let record = evaluation_record(&evaluation);
-                self.parts.store.record_evaluation(self.parts.id, number, &record).await?;
+                self.parts
+                    .store
+                    .record_evaluation(self.parts.id, number, &record)
+                    .await?;
             }
             TrialEvent::Report { step, metrics, .. } if !stopped => {
                 running.take(step, &metrics);
-                self.parts.store.record_report(self.parts.id, number, step, &metrics).await?;
+                self.parts
+                    .store
+                    .record_report(self.parts.id, number, step, &metrics)
+                    .await?;
             }
             _ => return Ok(()),
         }
@@ -344,7 +402,7 @@ impl<'a> Tuner<'a> {
             history: &self.history,
             curves: &self.curves,
         };
-        judge.judge(running.under_way(number, &known)?)
+        judge.judge(&running.under_way(number, &known)?)
     }
 
     async fn note_order(&mut self, number: TrialNumber, order: Order) -> Result<(), TuneError> {
@@ -360,6 +418,7 @@ impl<'a> Tuner<'a> {
             return Ok(());
         };
         let steps = std::mem::take(&mut running.steps);
+        running.recorded = Instant::now();
         Ok(self.parts.store.record_steps(self.parts.id, number, &steps).await?)
     }
 
@@ -379,6 +438,10 @@ impl<'a> Tuner<'a> {
             trial.state = state;
             let trial = trial.clone();
             self.memory.learn(self.parts.study, &self.problem, &trial);
+            let inherits_cost = running.inherited.iter().any(|one| one.part == Part::Cost);
+            if let Some(expecting) = self.expecting.as_mut().filter(|_| !inherits_cost) {
+                expecting.learn(&trial);
+            }
             let progress = self.progress();
             self.parts.observer.trial_ended(&trial, &progress);
         }

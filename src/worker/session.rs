@@ -153,7 +153,9 @@ impl Session {
         };
         let memory = DeviceMemory::of(&device).map_err(invalid)?;
         device::forget_scratch();
-        // What the process holds beside the engine is no part of the trial's memory.
+        // What the process holds beside the engine is no part of the trial's memory, and neither is what libraries keep for
+        // each thread: whether a thread has it already would be a matter of chance.
+        crate::profile::ceilings::warm_threads().map_err(invalid)?;
         let held = self.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64);
         let beside_bytes = memory.in_use_bytes().saturating_sub(held);
         memory.set_limit(memory_limit_bytes.map(|limit| limit.saturating_add(beside_bytes)));

@@ -92,8 +92,9 @@ fn hopeless_trials_of_a_program_are_stopped_and_leave_their_curve() {
         let (step, x) = (row["step"].as_u64().unwrap(), row["x"].as_f64().unwrap());
         assert!((3..20).contains(&step), "{row}");
         assert_eq!(row["reported"].as_u64(), Some(step), "nothing is kept of what came after the stop");
+        // The bound is valid: it lies below where the trial would have ended.
         let bound = row["bound"].as_f64().unwrap();
-        assert!(bound < x + 0.45 && bound > x - 1.5, "{row}");
+        assert!(bound < x + 3.0 / (1.0 + 20.0 / 3.0), "{row}");
     }
     let stopped = std::fs::read_to_string(study.path("stopped.txt")).unwrap();
     assert_eq!(stopped.lines().count(), pruned.len(), "each was told to stop");
@@ -104,19 +105,19 @@ fn hopeless_trials_of_a_program_are_stopped_and_leave_their_curve() {
 #[test]
 fn a_program_runs_only_as_far_as_something_is_unknown() {
     let study = Study::of_program(
-        "space:\n  x: {choices: [1, 2], affects: [loss]}\n  width: {choices: [2, 3], affects: [cost]}\n\
-         trial: {steps: 20}\npruner: none\nsampler: grid\nbudget: {trials: 4}\n",
+        "space:\n  x: {choices: [1, 2], affects: [loss]}\n  width: {choices: [2, 3, 4], affects: [cost]}\n\
+         trial: {steps: 20}\npruner: none\nsampler: grid\nbudget: {trials: 6}\n",
     );
     study.stdout(&["search", "space.yaml"]);
     let states = study.rows("select state, count(*) as n from trial_summary group by state");
     assert_eq!(states.len(), 1, "{states:?}");
-    assert_eq!((&states[0]["state"], &states[0]["n"]), (&"complete".into(), &4.into()));
-    // Two losses take 20 steps each; the other cost of one of them 2, the rest is known.
+    assert_eq!((&states[0]["state"], &states[0]["n"]), (&"complete".into(), &6.into()));
+    // Two losses take 20 steps each, with one or two of the costs; each further cost takes 2, and the rest is known.
     let steps = study.rows("select sum(step) as steps from (select max(step) as step from trial_report group by trial)");
     let steps = steps[0]["steps"].as_u64().unwrap();
     assert!((42..=44).contains(&steps), "{steps}");
     let taken = study.rows("select trial, metric, source from trial_metric_source order by trial, metric");
-    assert!(taken.len() >= 4, "{taken:?}");
+    assert!(taken.len() >= 6, "{taken:?}");
     let ends = study.rows(
         "select p.value as x, m.value as loss from trial_metric as m
          join trial_param as p on p.trial = m.trial and p.name = 'x' where m.name = 'loss'",

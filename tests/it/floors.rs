@@ -15,7 +15,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("store", &["objective", "recipe", "space", "study"]),
     ("train", &["architecture", "recipe"]),
     ("export", &["architecture", "recipe", "space", "study"]),
-    ("profile", &["architecture", "recipe", "train"]),
+    // What is measured is handed on as the prediction takes it.
+    ("profile", &["architecture", "predict", "recipe", "train"]),
     ("worker", &["objective", "profile", "recipe", "study", "train"]),
     ("report", &["objective", "recipe", "search", "space", "study"]),
     (
@@ -33,10 +34,12 @@ const ARROWS: &[(&str, &[&str])] = &[
             "worker",
         ],
     ),
+    ("dashboard", &["objective", "report", "search", "space", "store", "study"]),
     (
         "cli",
         &[
             "architecture",
+            "dashboard",
             "export",
             "objective",
             "predict",
@@ -62,6 +65,8 @@ const DOORS: &[(&str, &[&str])] = &[
     ("sqlx", &["store"]),
     ("libsqlite3_sys", &["store"]),
     ("tabled", &["report"]),
+    ("resvg", &["report"]),
+    ("axum", &["dashboard"]),
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
     ("anyhow", &["cli"]),

@@ -21,6 +21,7 @@ mod optimizer;
 mod parity;
 /// PEFT adapter directories: reading, writing, and refusing damaged ones.
 mod peft_directory;
+mod predict;
 /// Quantised weights against bitsandbytes.
 mod quant;
 /// The assets of the quickstart, and the generator that made them.
@@ -46,3 +47,10 @@ mod store;
 mod generate;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.
 mod train;
+
+/// The pages in headless Chromium, where there is one.
+mod browser;
+/// The live page over real sockets: headers, who is turned away, news while a study runs, requests.
+mod dashboard;
+/// A study as a web page and as charts.
+mod report;

@@ -19,10 +19,13 @@ use crate::search::pareto;
 use crate::search::seeded::{Stream, Tried, generator};
 use crate::search::sobol::initial_design;
 use crate::search::{Prior, Problem, Prospect, Sampler, reference_point};
-use crate::study::{Params, Trial};
+use crate::study::{Params, Trial, TrialState};
 
 /// Sobol trials before the first model.
 pub(super) const INITIAL: usize = 8;
+
+/// Points of the initial design that are passed over, certain to fail, before one of them is taken after all.
+const MOST_PASSED: usize = 256;
 
 /// Proposes the setting with the highest expected hypervolume improvement.
 #[derive(Clone)]
@@ -137,11 +140,34 @@ impl Bayes {
 
     fn initial(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
         Some(Proposal {
-            params: initial_design(&problem.space, self.seed, history)?,
+            params: self.initial_params(problem, history)?,
             log_acquisition: None,
             expected_improvement: None,
             predicted: Vec::new(),
         })
+    }
+
+    /// The next point of the initial design that is not certain to fail, or the first one where all looked at are.
+    fn initial_params(&self, problem: &Problem, history: &[Trial]) -> Option<Params> {
+        let first = initial_design(&problem.space, self.seed, history)?;
+        let Some(prior) = self.prior.as_deref() else {
+            return Some(first);
+        };
+        let (mut passed, mut next) = (history.to_vec(), Some(first.clone()));
+        for _ in 0..MOST_PASSED {
+            let Some(params) = next else { break };
+            if prior.impossible(&params).is_none() {
+                return Some(params);
+            }
+            // As if it had been tried: the design goes on behind it.
+            passed.push(Trial {
+                number: crate::study::TrialNumber(passed.len() as u64),
+                params,
+                state: TrialState::Waiting,
+            });
+            next = initial_design(&problem.space, self.seed, &passed);
+        }
+        Some(first)
     }
 
     /// Fits every surrogate; `None` while an objective has too few values.

@@ -47,35 +47,6 @@ impl Dominance {
             from_curves,
         })
     }
-
-    /// Why the optimistic end is not worth reaching.
-    fn hopeless(&self, trial: &Progress, optimistic: &[f64], field: Field<'_>) -> Option<String> {
-        let finished: Vec<(&Progress, Vec<f64>)> = field
-            .others
-            .iter()
-            .filter(|other| other.number != trial.number && other.feasible)
-            .filter_map(|other| Some((other, other.values()?)))
-            .collect();
-        let better = finished
-            .iter()
-            .find(|(_, values)| values.iter().zip(optimistic).all(|(value, limit)| value <= limit));
-        if let Some((other, _)) = better {
-            return Some(format!("trial {} is better even if this one ends at its best", other.number));
-        }
-        if self.least_gain <= 0.0 {
-            return None;
-        }
-        let points: Vec<Vec<f64>> = finished.into_iter().map(|(_, values)| values).collect();
-        let volume = hypervolume(&points, field.reference);
-        let gain = contribution(optimistic, &points, field.reference);
-        (volume > 0.0 && gain < self.least_gain * volume).then(|| {
-            format!(
-                "at its best this one adds {:.3}% to the hypervolume, below {:.3}%",
-                100.0 * gain / volume,
-                100.0 * self.least_gain
-            )
-        })
-    }
 }
 
 impl Pruner for Dominance {
@@ -90,7 +61,9 @@ impl Pruner for Dominance {
         let Some(optimistic) = self.optimistic(trial) else {
             return Verdict::Continue;
         };
-        match self.hopeless(trial, &optimistic.values, field) {
+        let own = optimistic.from_curves.iter().any(Option::is_some);
+        let least_gain = if own { self.least_gain } else { 0.0 };
+        match hopeless(trial, &optimistic.values, (field, least_gain)) {
             None => Verdict::Continue,
             Some(reason) => Verdict::Stop {
                 reason,
@@ -98,6 +71,38 @@ impl Pruner for Dominance {
             },
         }
     }
+}
+
+/// Why the optimistic end is not worth reaching.
+fn hopeless(trial: &Progress, optimistic: &[f64], (field, least_gain): (Field<'_>, f64)) -> Option<String> {
+    let finished: Vec<(&Progress, Vec<f64>)> = field
+        .others
+        .iter()
+        .filter(|other| other.number != trial.number && other.feasible)
+        .filter_map(|other| Some((other, other.values()?)))
+        .collect();
+    let better = finished
+        .iter()
+        .find(|(_, values)| values.iter().zip(optimistic).all(|(value, limit)| value <= limit));
+    if let Some((other, _)) = better {
+        return Some(format!(
+            "trial {} is better even if this one ends at its best",
+            other.number
+        ));
+    }
+    if least_gain <= 0.0 {
+        return None;
+    }
+    let points: Vec<Vec<f64>> = finished.into_iter().map(|(_, values)| values).collect();
+    let volume = hypervolume(&points, field.reference);
+    let gain = contribution(optimistic, &points, field.reference);
+    (volume > 0.0 && gain < least_gain * volume).then(|| {
+        format!(
+            "at its best this one adds {:.3}% to the hypervolume, below {:.3}%",
+            100.0 * gain / volume,
+            100.0 * least_gain
+        )
+    })
 }
 
 #[cfg(test)]
