@@ -5,12 +5,17 @@ use candle_core::{DType, Result, Tensor};
 use crate::train::gpu::{Gemm, Matrix, empty, scratch};
 use crate::train::ops::matmul::{Factor, Term};
 
-/// The sum of scale x w over the terms, with the transpose of w where `transposed`; shapes have been checked. The sum is
-/// rounded to the dtype of x after each term: that is one term more than in one pass, and no pass over memory.
+/// The sum of scale x w over the terms, with the transpose of w where `transposed`; shapes have been checked.
+///
+/// The sum is rounded to the dtype of x after each term. The terms with the shortest sums come first: those of adapters,
+/// which write their small result once, and the product with the weight reads it while it is busy multiplying. The other
+/// way round the adapter's product would read and write the whole result, and round the large part twice.
 pub fn sum(terms: &[Term<'_>], (rows, columns): (usize, usize), transposed: bool) -> Result<Tensor> {
     let (dtype, device) = (terms[0].x.dtype(), terms[0].x.device());
     let result = empty((rows, columns), dtype, device)?;
-    for (index, term) in terms.iter().enumerate() {
+    let mut order: Vec<&Term<'_>> = terms.iter().collect();
+    order.sort_by_key(|term| term.x.elem_count());
+    for (index, term) in order.into_iter().enumerate() {
         let (x, w) = (term.x.contiguous()?, widened(&term.w, dtype, &result)?);
         let w = Matrix::new(&w)?;
         let product = Gemm {
