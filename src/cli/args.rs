@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use super::{
-    CliError, choose, dashboard, doctor, export, generate, gpu_check, merge, pareto, plan, query, report, schema,
-    search, show, studies, train, worker,
+    CliError, choose, dashboard, doctor, export, generate, gpu_check, infer_bench, merge, pareto, plan, profile, query,
+    report, schema, search, show, studies, train, worker,
 };
 use crate::profile::HostMemory;
 
@@ -32,6 +32,8 @@ enum Command {
     Train(train::Args),
     Merge(merge::Args),
     Generate(generate::Args),
+    Profile(profile::Args),
+    InferBench(infer_bench::Args),
     Doctor(doctor::Args),
     Schema(schema::Args),
     #[command(hide = true)]
@@ -67,6 +69,8 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Train(args) => train::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Profile(args) => profile::run(args),
+        Command::InferBench(args) => infer_bench::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Schema(args) => schema::run(args),
         Command::GpuCheck(args) => gpu_check::run(args),

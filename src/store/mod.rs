@@ -12,11 +12,13 @@ mod error;
 mod fidelity;
 mod files;
 mod history;
+mod infer_bench;
 mod inheritance;
 mod lock;
 mod open;
 mod overview;
 mod prediction;
+mod profile;
 mod query;
 mod record;
 mod request;
@@ -32,10 +34,14 @@ pub use confirmation::Confirmations;
 pub use detail::{PhaseSteps, TrialDetail};
 pub use error::{QueryError, StoreError};
 pub use fidelity::EndingRecord;
+pub use infer_bench::InferenceRecord;
 pub use lock::StudyLock;
 pub use open::Store;
 pub use overview::StudyOverview;
 pub use prediction::{CeilingRecord, PredictionRecord};
+pub use profile::{
+    DiagnosisRecord, OpRecord, PhaseRecord, ProfileId, ProfileOverview, ProfileRecord, SampleRecord, StoredProfile,
+};
 pub use query::{RowSink, SqlValue};
 pub use record::{DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, StepRecord, StudyRecord};
 pub use request::{RequestId, RequestOutcome, StoredRequest};

@@ -250,6 +250,18 @@ impl Coded for CodedRows {
         (self.rows.len(), self.codes.shape().1)
     }
 
+    fn bytes(&self) -> usize {
+        // Of the rows only: their part of the whole.
+        self.codes.bytes() * self.rows.len() / self.codes.shape().0.max(1)
+    }
+
+    fn storage(&self) -> &'static str {
+        match self.codes {
+            Codes::Nf4(_) => "nf4",
+            Codes::Int8(_) => "int8",
+        }
+    }
+
     fn is_on_cpu(&self) -> bool {
         self.codes.is_on_cpu()
     }

@@ -40,6 +40,8 @@ struct DataKey {
 /// What a trial needs before its first step.
 pub(super) struct Loaded {
     pub(super) base: BaseSource,
+    /// Where the model lies.
+    pub(super) folder: std::path::PathBuf,
     pub(super) data: Arc<PreparedData>,
     pub(super) memory: DeviceMemory,
     /// Bytes of the device that others than the engine held before it.
@@ -176,6 +178,7 @@ impl Session {
         };
         Ok(Loaded {
             base,
+            folder: files.folder,
             data,
             memory,
             beside_bytes,

@@ -18,7 +18,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     // What is measured is handed on as the prediction takes it.
     ("profile", &["architecture", "predict", "recipe", "train"]),
     ("worker", &["objective", "profile", "recipe", "study", "train"]),
-    ("report", &["objective", "recipe", "search", "space", "study"]),
+    (
+        "report",
+        &["objective", "profile", "recipe", "search", "space", "study"],
+    ),
     (
         "tune",
         &[

@@ -67,6 +67,7 @@ fn loss(recipe: Recipe) -> f64 {
         length: peft_tune::recipe::TrainingLength::Steps(3),
         evaluations: 1,
         evaluation_rows: Some(8),
+        accuracy_check: false,
     };
     let plan = TrialPlan {
         measure: None,

@@ -5,6 +5,7 @@
 mod crc32c;
 mod event;
 mod log;
+mod profile;
 mod record;
 
 pub use log::TensorBoard;

@@ -10,9 +10,9 @@ use super::cuda;
 use super::element::{Element, with_element};
 use super::simd::{LANES, multiversion};
 use super::storage::{Elements, Unwritten, is_fused, rows_per_task};
+use super::team;
 use crate::train::gpu;
 use candle_core::{Result, Tensor};
-use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
 /// Rounds of Philox: the fewest that pass BigCrush (table 2 of the paper); a mask needs no safety margin beyond that.
@@ -48,8 +48,10 @@ pub fn apply_from(x: &Tensor, seed: u64, first_element: u64, p: f64) -> Result<T
     with_element!(x.dtype(), T => {
         let values = Elements::<T>::new(&x)?;
         let (task, mut y) = (rows_per_task(1), Unwritten::<T>::new(values.len()));
-        let blocks = y.slots().par_chunks_mut(task).zip(values.par_chunks(task)).enumerate();
-        blocks.for_each(|(block, (y, x))| apply_block(x, mask, first_element + (block * task) as u64, y));
+        team::for_chunks(&mut y.slots()[..values.len()], task, |block, y| {
+            let start = block * task;
+            apply_block(&values[start..start + y.len()], mask, first_element + start as u64, y);
+        });
         // SAFETY: apply_block writes every element.
         unsafe { y.into_tensor(x.dims()) }
     })

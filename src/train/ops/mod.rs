@@ -6,6 +6,7 @@
 
 pub mod attention;
 pub mod bias;
+pub mod cached_attention;
 mod cuda;
 pub mod dropout;
 mod element;
@@ -23,6 +24,7 @@ pub mod rope;
 mod shape;
 mod simd;
 mod storage;
+pub(in crate::train) mod team;
 
 #[cfg(feature = "cuda")]
 pub(in crate::train) use cuda::sources as cuda_sources;

@@ -10,6 +10,9 @@
 //! In a document, with i and j counted from its start: s_ij = cap(scale q_i . k_j), cap(s) = c tanh(s / c) with soft-cap
 //! c (gemma2), else s; a query sees the keys j <= i with i - j < window. p = softmax of s over j, o_i = sum of p_ij v_j.
 //!
+//! In BF16, and where the processor multiplies it in pairs, the operands of each product are rounded to BF16 (as in
+//! PyTorch); sums, softmax and everything kept between blocks are F32.
+//!
 //! Backward (Dao 2023, <https://arxiv.org/abs/2307.08691>): D_i = do_i . o_i, p_ij = exp(s_ij - lse_i),
 //! dp_ij = do_i . v_j, ds_ij = p_ij (dp_ij - D_i) (1 - (s_ij / c)^2 with a soft-cap), dq_i = scale sum of ds_ij k_j,
 //! dk_j = scale sum of ds_ij q_i, dv_j = sum of p_ij do_i.

@@ -5,14 +5,25 @@ use candle_core::{DType, Result, Tensor};
 use crate::train::gpu::{Gemm, Matrix, empty, scratch};
 use crate::train::ops::matmul::{Factor, Term};
 
-/// The sum of scale x w over the terms, with the transpose of w where `transposed`; shapes have been checked.
+/// The sum of scale x w over the terms, with the transpose of w where `transposed`, plus `onto` where it is there; shapes have
+/// been checked.
 ///
 /// The sum is rounded to the dtype of x after each term. The terms with the shortest sums come first: those of adapters,
 /// which write their small result once, and the product with the weight reads it while it is busy multiplying. The other
 /// way round the adapter's product would read and write the whole result, and round the large part twice.
-pub fn sum(terms: &[Term<'_>], (rows, columns): (usize, usize), transposed: bool) -> Result<Tensor> {
+pub fn sum(
+    terms: &[Term<'_>],
+    (rows, columns): (usize, usize),
+    transposed: bool,
+    onto: Option<&Tensor>,
+) -> Result<Tensor> {
     let (dtype, device) = (terms[0].x.dtype(), terms[0].x.device());
-    let result = empty((rows, columns), dtype, device)?;
+    let result = match onto {
+        // A copy also where the dtype is that of x: y belongs to the caller.
+        Some(y) if y.dtype() == dtype => y.copy()?.contiguous()?,
+        Some(y) => y.to_dtype(dtype)?.contiguous()?,
+        None => empty((rows, columns), dtype, device)?,
+    };
     let mut order: Vec<&Term<'_>> = terms.iter().collect();
     order.sort_by_key(|term| term.x.elem_count());
     for (index, term) in order.into_iter().enumerate() {
@@ -20,7 +31,7 @@ pub fn sum(terms: &[Term<'_>], (rows, columns): (usize, usize), transposed: bool
         let w = Matrix::new(&w)?;
         let product = Gemm {
             alpha: term.scale as f32,
-            beta: if index == 0 { 0.0 } else { 1.0 },
+            beta: if index == 0 && onto.is_none() { 0.0 } else { 1.0 },
             ..Gemm::new(Matrix::new(&x)?, if transposed { w.t() } else { w })
         };
         product.run(&result)?;
