@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use super::{
-    CliError, choose, compare, completions, dashboard, delete, doctor, export, generate, import, infer_bench, init, merge,
-    pareto, plan, profile, query, report, schema, search, show, studies, train, vacuum, worker,
+    CliError, choose, compare, completions, dashboard, delete, doctor, export, generate, gpu_check, import,
+    infer_bench, init, merge, pareto, plan, profile, query, report, schema, search, show, studies, train, vacuum,
+    worker,
 };
 use crate::profile::HostMemory;
 
@@ -42,6 +43,8 @@ enum Command {
     Doctor(doctor::Args),
     Schema(schema::Args),
     Completions(completions::Args),
+    #[command(hide = true)]
+    GpuCheck(gpu_check::Args),
     #[command(hide = true)]
     Worker(worker::Args),
 }
@@ -83,6 +86,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Doctor(args) => doctor::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Completions(args) => completions::run(args, Arguments::command()),
+        Command::GpuCheck(args) => gpu_check::run(args),
         Command::Worker(args) => worker::run(args),
     }
 }

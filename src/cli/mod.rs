@@ -19,6 +19,7 @@ mod error;
 mod export;
 mod forecast;
 mod generate;
+mod gpu_check;
 mod import;
 mod infer_bench;
 mod init;

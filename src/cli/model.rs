@@ -13,7 +13,7 @@ pub struct ComputeArgs {
     /// Threads to compute with [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
-    /// Device: `cpu`, `cuda` or `cuda:1` [default: the first GPU that this program can use, else the CPU].
+    /// Device: `cpu`, `cuda`, `cuda:1` or `auto` [default: the first GPU that this program can use, else the CPU].
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
 }

@@ -5,11 +5,13 @@
 pub mod adapter;
 mod base;
 mod base_source;
+pub mod check;
 pub mod data;
 mod decoding;
 pub mod device;
 mod error;
 mod generate;
+mod gpu;
 mod header;
 pub mod hub;
 mod loss_kept;

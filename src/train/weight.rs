@@ -80,6 +80,13 @@ impl Codes {
         }
     }
 
+    fn fill(&self, rows: Range<usize>, into: &Tensor) -> candle_core::Result<()> {
+        match self {
+            Self::Nf4(codes) => codes.dequantize_rows_into(rows, into),
+            Self::Int8(codes) => codes.dequantize_rows_into(rows, into),
+        }
+    }
+
     fn fill_block<T: Element>(
         &self,
         rows: Range<usize>,
@@ -261,6 +268,10 @@ impl Coded for CodedRows {
 
     fn dense(&self, dtype: DType) -> candle_core::Result<Tensor> {
         self.codes.widened(self.rows.clone(), dtype)
+    }
+
+    fn fill(&self, into: &Tensor) -> candle_core::Result<()> {
+        self.codes.fill(self.rows.clone(), into)
     }
 
     fn fill_f32(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [f32]) -> candle_core::Result<()> {

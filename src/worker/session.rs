@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::trial::{Interruption, TrialRun};
+use super::trial::{Interruption, TrialRun, failure};
 use super::{Task, TrialEvent, TrialRequest};
 use crate::profile::{DeviceMemory, HostMemory};
 use crate::recipe::{DataSettings, Precision, Recipe};
@@ -51,7 +51,15 @@ pub(super) struct Loaded {
 
 impl Session {
     /// Runs one trial and tells how it ended. Never panics: a panic inside is the trial's crash.
-    pub(super) fn run(&mut self, request: &TrialRequest, stopped: &dyn Fn() -> bool, emit: &mut dyn FnMut(TrialEvent)) {
+    ///
+    /// # Errors
+    /// The device's context is lost: only another process can use it, and the end of this one tells of the trial's.
+    pub(super) fn run(
+        &mut self,
+        request: &TrialRequest,
+        stopped: &dyn Fn() -> bool,
+        emit: &mut dyn FnMut(TrialEvent),
+    ) -> std::io::Result<()> {
         let number = request.number;
         let started = Instant::now();
         let mut metrics = Metrics::default();
@@ -74,6 +82,7 @@ impl Session {
         let state = match outcome {
             Ok(Ok(())) => TrialState::Complete { metrics },
             Ok(Err(Interruption::Failed(reason))) => TrialState::Failed { reason, metrics },
+            Ok(Err(Interruption::DeviceLost { message })) => return Err(std::io::Error::other(message)),
             Ok(Err(Interruption::Stopped { at_step })) => TrialState::Pruned {
                 at_step,
                 rule: "stopped".to_owned(),
@@ -90,6 +99,7 @@ impl Session {
             }
         };
         emit(TrialEvent::Ended { number, state, wall_s });
+        Ok(())
     }
 
     fn trial(
@@ -144,6 +154,7 @@ impl Session {
             None => device::open(device::default_name()).map_err(invalid)?,
         };
         let memory = DeviceMemory::of(&device).map_err(invalid)?;
+        device::forget_scratch();
         // What the process holds beside the engine is no part of the trial's memory, and neither is what libraries keep for
         // each thread: whether a thread has it already would be a matter of chance.
         crate::profile::ceilings::warm_threads().map_err(invalid)?;
@@ -158,7 +169,8 @@ impl Session {
                 device,
             },
             None => {
-                let base = BaseModel::load(&files.folder, recipe.precision, &device).map_err(invalid)?;
+                let base = BaseModel::load(&files.folder, recipe.precision, &device)
+                    .map_err(|error| failure(error, Phase::Load))?;
                 let base = Arc::new(base);
                 self.base = Some((base_key, base.clone()));
                 BaseSource::Kept(base)

@@ -32,6 +32,10 @@ const DIVERGED_NATS: f64 = 10.0;
 /// Why a trial did not complete.
 pub(super) enum Interruption {
     Failed(FailReason),
+    /// The device answers nothing more to this process.
+    DeviceLost {
+        message: String,
+    },
     /// Somebody asked it to stop.
     Stopped {
         at_step: u64,
@@ -319,7 +323,11 @@ fn keep_times(events: &[StepEvent], metrics: &mut Metrics) {
 }
 
 /// What an engine error means for the trial.
-fn failure(error: TrainError, phase: Phase) -> Interruption {
+pub(super) fn failure(error: TrainError, phase: Phase) -> Interruption {
+    if error.lost_device() {
+        let message = error.to_string();
+        return Interruption::DeviceLost { message };
+    }
     let reason = match error.out_of_memory() {
         true => FailReason::OutOfMemory {
             phase,

@@ -15,6 +15,8 @@ use crate::train::span::{self, Module, StepPhase};
 ///
 /// Each chunk of tokens packs the whole head twice: with half of this the head of the 135M model took a tenth longer.
 const LOGIT_BYTES: usize = 64 << 20;
+/// As [`LOGIT_BYTES`] on a GPU, whose products need some hundred rows to be fast.
+const LOGIT_BYTES_GPU: usize = 256 << 20;
 
 /// A base model with what trains on it.
 #[derive(Debug)]
@@ -133,9 +135,14 @@ impl Decoder {
     ) -> Result<loss_head::Output> {
         let _span = span::module(Module::Head);
         let vocabulary = self.head.value().dims2()?.0;
+        let logit_bytes = if normed.device().is_cuda() {
+            LOGIT_BYTES_GPU
+        } else {
+            LOGIT_BYTES
+        };
         let settings = loss_head::Settings {
             soft_cap: self.logit_soft_cap,
-            chunk_tokens: (LOGIT_BYTES / (4 * vocabulary)).max(16),
+            chunk_tokens: (logit_bytes / (4 * vocabulary)).max(16),
             gradient_scale,
         };
         let targets = &stream.batch.targets;

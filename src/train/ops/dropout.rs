@@ -6,10 +6,12 @@
 //! word of sixteen counters, so that a vector register computes them at once. Nothing is stored: recomputation, the
 //! backward (the same op on the gradient), any split into micro-batches and any number of threads see the same mask.
 
+use super::cuda;
 use super::element::{Element, with_element};
 use super::simd::{LANES, multiversion};
 use super::storage::{Elements, Unwritten, is_fused, rows_per_task};
 use super::team;
+use crate::train::gpu;
 use candle_core::{Result, Tensor};
 use std::mem::MaybeUninit;
 
@@ -33,6 +35,10 @@ pub fn apply_from(x: &Tensor, seed: u64, first_element: u64, p: f64) -> Result<T
     }
     if p == 0.0 {
         return Ok(x.clone());
+    }
+    if gpu::takes(x) && x.elem_count() > 0 {
+        let mask = Mask::new(seed, p);
+        return cuda::elementwise::dropout(x, first_element, seed, mask.threshold, mask.scale);
     }
     if !is_fused(x) {
         return reference::apply_from(x, seed, first_element, p);

@@ -10,12 +10,14 @@
 //! silu(g) = g s with s = 1 / (1 + exp(-g)), and silu'(g) = s (1 + g (1 - s)). gelu_tanh(g) = g (1 + t) / 2 with
 //! t = tanh(u), u = sqrt(2/pi) (g + 0.044715 g^3), and gelu_tanh'(g) = (1 + t) / 2 + g (1 - t^2) u' / 2.
 
+use super::cuda;
 use super::element::{Element, with_element};
 use super::exponential::logistic;
 use super::shape;
 use super::simd::multiversion;
 use super::storage::{Elements, Unwritten, is_fused, rows_per_task};
 use super::team;
+use crate::train::gpu;
 use candle_core::{Result, Tensor};
 use std::mem::MaybeUninit;
 
@@ -31,6 +33,9 @@ pub enum Activation {
 /// act(gate) up.
 pub fn forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Tensor> {
     shape::expect(up, gate.dims(), "glu: up")?;
+    if gpu::takes(gate) {
+        return cuda::elementwise::glu_forward(gate, up, activation);
+    }
     if !is_fused(gate) {
         return reference::forward(gate, up, activation);
     }
@@ -54,6 +59,9 @@ pub fn forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Ten
 pub fn backward(gate: &Tensor, up: &Tensor, dy: &Tensor, activation: Activation) -> Result<(Tensor, Tensor)> {
     shape::expect(up, gate.dims(), "glu: up")?;
     shape::expect(dy, gate.dims(), "glu: dy")?;
+    if gpu::takes(gate) {
+        return cuda::elementwise::glu_backward(gate, up, dy, activation);
+    }
     if !is_fused(gate) {
         return reference::backward(gate, up, dy, activation);
     }

@@ -7,6 +7,7 @@
 pub mod attention;
 pub mod bias;
 pub mod cached_attention;
+mod cuda;
 pub mod dropout;
 mod element;
 pub mod embedding;
@@ -25,4 +26,6 @@ mod simd;
 mod storage;
 pub(in crate::train) mod team;
 
+#[cfg(feature = "cuda")]
+pub(in crate::train) use cuda::sources as cuda_sources;
 pub use kernels::{Kernels, kernels, set_kernels};

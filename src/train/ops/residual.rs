@@ -1,16 +1,21 @@
 //! Residual connection.
 
+use super::cuda;
 use super::element::{Element, with_element};
 use super::shape;
 use super::simd::multiversion;
 use super::storage::{Elements, Unwritten, is_fused, rows_per_task};
 use super::team;
+use crate::train::gpu;
 use candle_core::{Result, Tensor};
 use std::mem::MaybeUninit;
 
 /// x + y, of the same shape and dtype.
 pub fn add(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     shape::expect(y, x.dims(), "residual: y")?;
+    if gpu::takes(x) {
+        return cuda::elementwise::add(x, y);
+    }
     if !is_fused(x) {
         return x + y;
     }

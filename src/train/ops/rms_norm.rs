@@ -8,11 +8,13 @@
 //!
 //! y = x r (offset + w). With g = dy (offset + w) and n = x r: dx = r (g - n mean(g n)), dw = sum over rows of dy n.
 
+use super::cuda;
 use super::element::{Element, with_element};
 use super::shape;
 use super::simd::{multiversion, sum, sum3};
 use super::storage::{Elements, Unwritten, is_fused, rows_per_task, small};
 use super::team;
+use crate::train::gpu;
 use candle_core::{Result, Tensor};
 use std::mem::MaybeUninit;
 
@@ -20,6 +22,9 @@ use std::mem::MaybeUninit;
 pub fn forward(x: &Tensor, weight: &Tensor, eps: f64, offset: f32) -> Result<(Tensor, Tensor)> {
     let (rows, width) = x.dims2()?;
     shape::expect(weight, &[width], "rms_norm: weight")?;
+    if gpu::takes(x) && width > 0 {
+        return cuda::rms_norm::forward(x, weight, eps, offset);
+    }
     if !is_fused(x) || width == 0 {
         return reference::forward(x, weight, eps, offset);
     }
@@ -57,6 +62,9 @@ pub fn backward_onto(
     if let Some(more) = more {
         shape::expect(more, x.dims(), "rms_norm: more")?;
     }
+    if gpu::takes(x) && width > 0 {
+        return cuda::rms_norm::backward(x, weight, rstd, dy, offset, more);
+    }
     if !is_fused(x) || width == 0 {
         let dx = reference::backward(x, weight, rstd, dy, offset)?;
         return match more {
@@ -85,6 +93,9 @@ pub fn backward_onto(
 pub fn weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor> {
     check_backward(x, rstd, dy)?;
     let (_, width) = x.dims2()?;
+    if gpu::takes(x) && width > 0 {
+        return cuda::rms_norm::weight_gradient(x, rstd, dy);
+    }
     if !is_fused(x) || width == 0 {
         return reference::weight_gradient(x, rstd, dy);
     }

@@ -10,11 +10,13 @@
 //! With x1 = x[.., ..r/2] and x2 = x[.., r/2..r]: y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin; the dimensions from r on
 //! pass unchanged. The backward is the inverse rotation, that is the same with -sin.
 
+use super::cuda;
 use super::element::{Element, with_element};
 use super::shape;
 use super::simd::multiversion;
 use super::storage::{Elements, Unwritten, is_fused, rows_per_task};
 use super::team;
+use crate::train::gpu;
 use candle_core::{DType, Device, Result, Tensor};
 use std::mem::MaybeUninit;
 
@@ -80,6 +82,10 @@ fn rotate(x: &Tensor, table: &RopeTable, positions: &Tensor, direction: Directio
             "rope: {} rotary dimensions do not fit into a head of {head_dim}",
             2 * half
         );
+    }
+    if gpu::takes(x) && positions.dtype() == DType::U32 && table.cos.dtype() == DType::F32 {
+        let sign = if direction == Direction::Forward { 1.0 } else { -1.0 };
+        return cuda::rope::rotate(x, table, positions, sign);
     }
     if !is_fused(x) || positions.dtype() != DType::U32 || table.cos.dtype() != DType::F32 {
         return reference::rotate(x, table, positions, direction);

@@ -2,6 +2,9 @@
 
 use candle_core::{DType, Result, Tensor};
 
+use crate::train::gpu;
+
+use super::cuda;
 use super::flat::{CHUNK, with_f32, with_f32_mut};
 use crate::train::ops::team;
 
@@ -14,6 +17,9 @@ const ROW: usize = 1024;
 /// # Errors
 /// Those of candle.
 pub fn global_norm(gradients: &Tensor) -> Result<f64> {
+    if gpu::takes(gradients) {
+        return cuda::global_norm(gradients);
+    }
     if gradients.device().is_cpu() {
         return with_f32(gradients, |gradients| {
             let mut sums = vec![0.0; gradients.len().div_ceil(CHUNK)];
@@ -48,7 +54,9 @@ pub fn clip(gradients: &Tensor, max_norm: f64) -> Result<f64> {
     if !norm.is_finite() || factor >= 1.0 {
         return Ok(norm);
     }
-    if gradients.device().is_cpu() {
+    if gpu::takes(gradients) {
+        cuda::scale(gradients, factor)?;
+    } else if gradients.device().is_cpu() {
         with_f32_mut(gradients, |gradients| {
             let scale = |_, chunk: &mut [f32]| chunk.iter_mut().for_each(|value| *value *= factor as f32);
             team::for_chunks(gradients, CHUNK, scale);

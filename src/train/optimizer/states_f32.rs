@@ -8,8 +8,10 @@ use std::ops::Range;
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::train::Parameters;
+use crate::train::gpu::Argument;
 use crate::train::ops::team;
 
+use super::cuda::Places;
 use super::flat::{CHUNK, with_f32, with_f32_mut, with_f32_muts};
 use super::group::Group;
 use super::rule::{ElementRule, Step, UpdateRule};
@@ -23,6 +25,7 @@ pub(super) struct StatesF32<R, const N: usize> {
     groups: Vec<Group>,
     /// (elements of all groups,) each; the groups lie one behind the other.
     states: [Tensor; N],
+    places: Places,
 }
 
 impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
@@ -34,8 +37,15 @@ impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
         for _ in 0..N {
             states.push(zeros()?);
         }
+        let mut next = 0;
+        let place = |group: &Group| {
+            let (start, length) = (group.range.start, group.range.len());
+            next += length;
+            (start, length, next - length)
+        };
         Ok(Self {
             rule,
+            places: Places::of_f32(groups.iter().map(place)),
             groups,
             states: to_array(states),
         })
@@ -95,6 +105,25 @@ impl<R: ElementRule<N>, const N: usize> UpdateRule for StatesF32<R, N> {
             }
         }
         Ok(())
+    }
+
+    fn update_gpu(&self, parameters: &Parameters, step: Step) -> Result<()> {
+        let device = parameters.values.device();
+        if !self.states.iter().all(|state| state.device().same_device(device)) {
+            return self.update_plain(parameters, step);
+        }
+        let factors = self
+            .groups
+            .iter()
+            .map(|group| R::for_kernel(&self.rule.factors(group, step)));
+        let tensors = [
+            Argument::Tensor(&parameters.values),
+            Argument::Tensor(&parameters.gradients),
+            Argument::Maybe(self.states.first()),
+            Argument::Maybe(self.states.get(1)),
+        ];
+        self.places
+            .run(R::KERNEL, 256, &tensors, &factors.collect::<Vec<_>>(), device)
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {

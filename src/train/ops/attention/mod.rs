@@ -29,13 +29,18 @@ mod tests;
 
 pub use settings::Settings;
 
+use super::cuda;
 use super::element::with_element;
 use super::storage::is_fused;
+use crate::train::gpu;
 use candle_core::{Result, Tensor};
 
 /// Returns (o, lse).
 pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[u32], settings: &Settings) -> Result<(Tensor, Tensor)> {
     settings::check(q, k, v, offsets)?;
+    if gpu::takes(q) && q.elem_count() > 0 && cuda::attention::takes(q.dim(2)?) {
+        return cuda::attention::forward(&q.contiguous()?, &k.contiguous()?, &v.contiguous()?, offsets, settings);
+    }
     if !is_fused(q) || q.elem_count() == 0 {
         return reference::forward(q, k, v, offsets, settings);
     }
@@ -65,7 +70,8 @@ pub fn backward(
     super::shape::expect(d_o, saved.q.dims(), "attention: d_o")?;
     let (tokens, heads, _) = saved.q.dims3()?;
     super::shape::expect(saved.lse, &[tokens, heads], "attention: lse")?;
-    if !is_fused(saved.q) || saved.q.elem_count() == 0 {
+    let on_gpu = gpu::takes(saved.q) && cuda::attention::takes(saved.q.dim(2)?);
+    if (!on_gpu && !is_fused(saved.q)) || saved.q.elem_count() == 0 {
         return reference::backward(saved, d_o, offsets, settings);
     }
     let (q, k, v, o) = (
@@ -82,5 +88,8 @@ pub fn backward(
         o: &o,
         lse: &lse,
     };
+    if on_gpu {
+        return cuda::attention::backward(saved, &d_o, offsets, settings);
+    }
     with_element!(q.dtype(), T => backward::backward::<T>(saved, &d_o, offsets, settings))
 }

@@ -43,6 +43,12 @@ pub trait Coded: Debug + Sync {
     /// Those of candle.
     fn dense(&self, dtype: DType) -> Result<Tensor>;
 
+    /// Writes the whole matrix into `into`, contiguous and of its shape; its dtype decides.
+    ///
+    /// # Errors
+    /// Those of candle.
+    fn fill(&self, into: &Tensor) -> Result<()>;
+
     /// Writes a block, row by row, into `into` (rows times columns).
     ///
     /// # Errors

@@ -4,6 +4,8 @@ use super::coded::{CodedSource, Factor};
 use super::engine::{self, MAX_TERMS};
 use super::operand::{Old, Order, Product, Result as Target, Right, Side, Values};
 use super::reference;
+use crate::train::gpu;
+use crate::train::ops::cuda;
 use crate::train::ops::element::{Element, with_element};
 use crate::train::ops::shape;
 use crate::train::ops::storage::{Elements, Unwritten, is_fused, update};
@@ -101,6 +103,9 @@ pub fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Tensor) -> Result<()> {
     if into.dtype() != DType::F32 {
         candle_core::bail!("matmul tn_add: gradients are kept in F32, not {:?}", into.dtype());
     }
+    if gpu::takes(a) && gpu::takes(b) {
+        return cuda::matmul::tn_add(a, b, alpha, into);
+    }
     if !is_fused(a) || !is_fused(b) {
         return reference::tn_add(a, b, alpha, into);
     }
@@ -134,6 +139,9 @@ fn sum(terms: &[Term<'_>], order: Order, onto: Option<&Tensor>) -> Result<Tensor
     let (rows, columns) = size(first, order)?;
     if let Some(onto) = onto {
         shape::expect(onto, &[rows, columns], "matmul: y")?;
+    }
+    if terms.iter().all(|term| gpu::takes(term.x)) {
+        return cuda::matmul::sum(terms, (rows, columns), order == Order::Transposed, onto);
     }
     let same = onto.is_none_or(|onto| onto.dtype() == first.x.dtype() && is_fused(onto));
     if !same || terms.iter().any(|term| !term.is_fused()) {
