@@ -22,7 +22,7 @@ mod seeded;
 mod sobol;
 mod tpe;
 
-pub use bayes::{Bayes, Predicted, Proposal};
+pub use bayes::{Bayes, Dependence, Importance, Insight, Place, Predicted, Proposal, Share};
 pub use build::{SamplerError, build};
 pub use enumerate::Settings;
 pub use grid::Grid;

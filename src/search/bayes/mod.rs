@@ -4,11 +4,14 @@
 mod candidates;
 mod climb;
 mod ehvi;
+mod insight;
 mod landscape;
 mod marginal;
 mod maximise;
+mod model;
 mod observations;
 mod output;
 mod proposal;
 
+pub use insight::{Dependence, Importance, Insight, Place, Share};
 pub use proposal::{Bayes, Predicted, Proposal};

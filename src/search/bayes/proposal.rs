@@ -1,25 +1,22 @@
 //! The Bayesian sampler: from a history to the next setting.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::candidates::Candidates;
-use super::ehvi::Ehvi;
-use super::landscape::{Landscape, Limit};
+use super::landscape::Landscape;
+use super::marginal::Marginal;
 use super::maximise::{Search, key};
+use super::model::Model;
 use super::observations::{Observations, Seen};
-use super::output::{Output, prior_shift};
-use crate::objective::Bound;
+use super::output::Output;
+use crate::objective::Objective;
 use crate::search::encode::{Encoding, Point};
-use crate::search::gp::{self, Data, Gp};
 use crate::search::pareto;
 use crate::search::seeded::{Stream, Tried, generator};
 use crate::search::sobol::initial_design;
-use crate::search::{Prior, Problem, Sampler, reference_point};
-use crate::study::{Params, Trial};
+use crate::search::{Prior, Problem, Sampler};
+use crate::study::{Metrics, Params, Trial, TrialNumber, TrialState};
 
 /// Sobol trials before the first model.
 const INITIAL: usize = 8;
@@ -93,44 +90,107 @@ impl Bayes {
 
     /// The next setting with its reasons, or `None` when everything is tried.
     pub fn propose(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
+        if history.len() < INITIAL {
+            return self.initial(problem, history);
+        }
         let encoding = Encoding::new(&problem.space);
         let observations = Observations::new(problem, &encoding, history, self.cost.as_deref());
-        let modelled = if history.len() < INITIAL {
-            None
-        } else {
-            self.model(problem, &encoding, &observations)
-        };
-        let Some(mut landscape) = modelled else {
+        let model = self.model(problem, &encoding, &observations);
+        let Some(mut landscape) = model.landscape() else {
             return self.initial(problem, history);
         };
-        let shifts = |point: &Point| self.shifts(problem, &encoding, &observations, point);
+        let candidates = Candidates::new(&problem.space, &encoding);
+        let shifted: Vec<bool> = landscape.outputs.iter().map(Output::is_shifted).collect();
+        let shifts = |point: &Point| model.shifts(&shifted, &candidates, point);
         if self.prior.is_some() {
             landscape.shifts = Some(&shifts);
         }
-        self.take_pending(problem, &observations, &mut landscape);
         let tried_points = history
             .iter()
             .filter_map(|trial| encoding.point(&problem.space, &trial.params));
         let search = Search {
-            candidates: Candidates::new(&problem.space, &encoding),
+            candidates: &candidates,
             landscape: &landscape,
-            tried: tried_points.map(|point| key(&point)).collect::<HashSet<_>>(),
+            tried: tried_points.map(|point| key(&point)).collect(),
             good: good_points(&observations.seen),
             conditioned: history.len(),
         };
         let mut random = generator(self.seed, Stream::Bayes, history.len());
         let tried = Tried::new(history);
         let found = search.maximise(&mut random).into_iter().find_map(|found| {
-            let params = search.candidates.params(&found.candidate);
+            let params = candidates.params(&found.candidate);
             (!tried.contains(&params)).then_some((found, params))
         });
         let Some((found, params)) = found else {
             return self.initial(problem, history);
         };
-        let point = search.candidates.settled(&found.candidate);
+        let point = candidates.settled(&found.candidate);
         Some(described(problem, &landscape, &point, (params, found.log_value)))
     }
 
+    /// The next `count` settings, each proposed as if those before it were under way: for parallel workers, or to say what
+    /// a study would try next.
+    pub fn propose_many(&self, problem: &Problem, history: &[Trial], count: usize) -> Vec<Proposal> {
+        let mut trials = history.to_vec();
+        let next_number = trials.iter().map(|trial| trial.number.0 + 1).max().unwrap_or(0);
+        let mut proposals = Vec::with_capacity(count);
+        for number in next_number..next_number + count as u64 {
+            let Some(proposal) = self.propose(problem, &trials) else {
+                break;
+            };
+            trials.push(Trial {
+                number: TrialNumber(number),
+                params: proposal.params.clone(),
+                state: TrialState::Running,
+            });
+            proposals.push(proposal);
+        }
+        proposals
+    }
+
+    /// The improvement of the hypervolume that a setting is still expected to bring once some of its objectives are known
+    /// (throughput and memory after the profile phase), in the product of the objectives' units. `None` while there is no
+    /// model, or where the setting is not in the space.
+    pub fn expected_improvement(
+        &self,
+        problem: &Problem,
+        history: &[Trial],
+        params: &Params,
+        known: &Metrics,
+    ) -> Option<f64> {
+        let encoding = Encoding::new(&problem.space);
+        let point = encoding.point(&problem.space, params)?;
+        let observations = Observations::new(problem, &encoding, history, self.cost.as_deref());
+        let model = self.model(problem, &encoding, &observations);
+        let landscape = model.landscape()?;
+        let candidates = Candidates::new(&problem.space, &encoding);
+        let shifted: Vec<bool> = landscape.outputs.iter().map(Output::is_shifted).collect();
+        let shifts = model.shifts(&shifted, &candidates, &point)?;
+        let objectives = problem.objectives.iter().enumerate();
+        let marginal = |(index, objective): (usize, &Objective)| match known.value(&objective.metric) {
+            Some(value) => Marginal::certain(objective.minimised(value)),
+            None => landscape.outputs[index].marginal_at(&point, shifts[index]),
+        };
+        let marginals: Vec<Marginal> = objectives.map(marginal).collect();
+        Some(landscape.ehvi.as_ref()?.log_value(&marginals).exp())
+    }
+
+    fn model<'a>(
+        &'a self,
+        problem: &'a Problem,
+        encoding: &'a Encoding,
+        observations: &'a Observations<'a>,
+    ) -> Model<'a> {
+        Model {
+            problem,
+            encoding,
+            observations,
+            prior: self.prior.as_deref().map(|prior| prior as &dyn Prior),
+            cost: self.cost.as_deref(),
+        }
+    }
+
+    /// A setting of the initial design.
     fn initial(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
         Some(Proposal {
             params: initial_design(&problem.space, self.seed, history)?,
@@ -138,88 +198,6 @@ impl Bayes {
             expected_improvement: None,
             predicted: Vec::new(),
         })
-    }
-
-    /// Fits every surrogate; `None` while an objective has too few values.
-    fn model<'a>(
-        &self,
-        problem: &Problem,
-        encoding: &Encoding,
-        observations: &Observations<'_>,
-    ) -> Option<Landscape<'a>> {
-        let prior = self.prior.as_deref();
-        let jobs: Vec<usize> = (0..observations.modelled.len()).collect();
-        let outputs: Vec<Option<Output>> = jobs
-            .par_iter()
-            .map(|index| {
-                Output::fit(
-                    encoding,
-                    &observations.modelled[*index],
-                    &observations.data[*index],
-                    prior,
-                )
-            })
-            .collect();
-        let outputs: Vec<Output> = outputs.into_iter().collect::<Option<_>>()?;
-        let values: Vec<Vec<f64>> = feasible(&observations.seen).map(|seen| seen.values.clone()).collect();
-        let reference = reference_point(problem, &values);
-        Some(Landscape {
-            objectives: problem.objectives.len(),
-            limits: limits(problem, observations),
-            ehvi: (!values.is_empty()).then(|| Ehvi::new(&values, &reference)),
-            failure: failure_process(encoding, observations),
-            cost: self.cost.as_ref().and_then(|cost| {
-                let modelled = observations.modelled.iter();
-                modelled.clone().position(|modelled| modelled.metric == *cost)
-            }),
-            shifts: None,
-            outputs,
-        })
-    }
-
-    /// The prior's shift of every output, or `None` where the setting is certain to fail.
-    fn shifts(
-        &self,
-        problem: &Problem,
-        encoding: &Encoding,
-        observations: &Observations<'_>,
-        point: &Point,
-    ) -> Option<Vec<f64>> {
-        let prior = self.prior.as_deref()?;
-        let params = Candidates::new(&problem.space, encoding).params(point);
-        if prior.impossible(&params).is_some() {
-            return None;
-        }
-        let modelled = observations.modelled.iter();
-        Some(
-            modelled
-                .map(|modelled| prior_shift(prior, modelled, &params).unwrap_or(0.0))
-                .collect(),
-        )
-    }
-
-    /// Settings under way are taken to end as predicted, so that further proposals look elsewhere.
-    fn take_pending(&self, problem: &Problem, observations: &Observations<'_>, landscape: &mut Landscape<'_>) {
-        if observations.pending.is_empty() {
-            return;
-        }
-        let mut values: Vec<Vec<f64>> = feasible(&observations.seen).map(|seen| seen.values.clone()).collect();
-        let reference = reference_point(problem, &values);
-        for (point, _) in &observations.pending {
-            let Some(marginals) = landscape.marginals(point) else {
-                continue;
-            };
-            values.push(
-                marginals[..landscape.objectives]
-                    .iter()
-                    .map(|one| one.median())
-                    .collect(),
-            );
-            for output in &mut landscape.outputs {
-                output.take_expected(point);
-            }
-        }
-        landscape.ehvi = (!values.is_empty()).then(|| Ehvi::new(&values, &reference));
     }
 }
 
@@ -233,68 +211,14 @@ impl Sampler for Bayes {
     }
 }
 
-fn feasible(seen: &[Seen]) -> impl Iterator<Item = &Seen> {
-    seen.iter().filter(|seen| seen.feasible)
-}
-
 /// Points to mutate: the front, then the next layers.
 fn good_points(seen: &[Seen]) -> Vec<Point> {
-    let feasible: Vec<&Seen> = feasible(seen).collect();
+    let feasible: Vec<&Seen> = seen.iter().filter(|seen| seen.feasible).collect();
     let values: Vec<&[f64]> = feasible.iter().map(|seen| seen.values.as_slice()).collect();
     let ranks = pareto::ranks(&values);
     let mut order: Vec<usize> = (0..feasible.len()).filter(|index| ranks[*index] <= 1).collect();
     order.sort_by_key(|index| ranks[*index]);
     order.into_iter().map(|index| feasible[index].point.clone()).collect()
-}
-
-/// The study's constraints, and the memory above which trials fail.
-fn limits(problem: &Problem, observations: &Observations<'_>) -> Vec<(usize, Limit)> {
-    let mut limits: Vec<(usize, Limit)> = Vec::new();
-    for constraint in &problem.constraints {
-        let modelled = &observations.modelled;
-        let Some(index) = modelled.iter().position(|one| one.metric == constraint.metric) else {
-            continue;
-        };
-        let negative = modelled[index].sign < 0.0;
-        limits.push((
-            index,
-            match constraint.bound {
-                Bound::AtMost(limit) if negative => Limit::AtLeast(-limit),
-                Bound::AtMost(limit) => Limit::AtMost(limit),
-                Bound::AtLeast(limit) if negative => Limit::AtMost(-limit),
-                Bound::AtLeast(limit) => Limit::AtLeast(limit),
-            },
-        ));
-    }
-    if let Some((index, limit)) = observations.memory_limit {
-        let ran_out = !observations.data[index].bounds.is_empty();
-        if ran_out && !limits.iter().any(|(other, _)| *other == index) {
-            limits.push((index, Limit::AtMost(limit)));
-        }
-    }
-    limits
-}
-
-/// A process on success (1) and failure (-1), where there was a failure that no metric explains.
-fn failure_process(encoding: &Encoding, observations: &Observations<'_>) -> Option<Gp> {
-    if !observations.outcomes.iter().any(|(_, failed)| *failed) {
-        return None;
-    }
-    let points: Vec<Point> = observations.outcomes.iter().map(|(point, _)| point.clone()).collect();
-    let targets: Vec<f64> = observations
-        .outcomes
-        .iter()
-        .map(|(_, failed)| if *failed { -1.0 } else { 1.0 })
-        .collect();
-    let used: Vec<usize> = (0..encoding.axes().len()).collect();
-    let data = Data {
-        axes: encoding.axes(),
-        used: &used,
-        points: &points,
-        targets: &targets,
-    };
-    let fit = gp::fit(&data, &[])?;
-    Gp::new(&data, fit.hyper, None)
 }
 
 fn described(

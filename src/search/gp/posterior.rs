@@ -315,7 +315,7 @@ impl Gp {
 mod tests {
     use super::super::golden::*;
     use super::*;
-    use crate::search::gp::fit::fit;
+    use crate::search::gp::fit::{Effort, fit};
 
     fn data<'a>(points: &'a [Point], targets: &'a [f64]) -> Data<'a> {
         Data {
@@ -409,7 +409,7 @@ mod tests {
             used: &[0],
             ..data(&points, &[1.0, 1.0, -1.0])
         };
-        let fitted = fit(&one_axis, &[]).unwrap();
+        let fitted = fit(&one_axis, Effort::Whole).unwrap();
         let gp = Gp::new(&one_axis, fitted.hyper, None).unwrap();
         let (mean, variance) = gp.predict(&vec![0.2, 0.4]);
         assert!((mean - 1.0).abs() < 0.1 && variance < 0.1, "{mean} {variance}");
