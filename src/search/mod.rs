@@ -23,7 +23,7 @@ mod sobol;
 mod tpe;
 
 pub use bayes::{Bayes, Dependence, Importance, Insight, Place, Predicted, Proposal, Share};
-pub use build::{SamplerError, build};
+pub use build::{SamplerError, build, build_with};
 pub use enumerate::Settings;
 pub use grid::Grid;
 pub use history::{Evaluated, evaluated, pareto_front, reference_point};

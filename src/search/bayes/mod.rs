@@ -4,6 +4,7 @@
 mod candidates;
 mod climb;
 mod ehvi;
+mod initial;
 mod insight;
 mod landscape;
 mod marginal;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::candidates::Candidates;
+use super::initial::initial;
 use super::landscape::Landscape;
 use super::marginal::Marginal;
 use super::maximise::{Search, key};
@@ -14,17 +15,19 @@ use crate::objective::Objective;
 use crate::search::encode::{Encoding, Point};
 use crate::search::pareto;
 use crate::search::seeded::{Stream, Tried, generator};
-use crate::search::sobol::initial_design;
 use crate::search::{Prior, Problem, Sampler};
 use crate::study::{Metrics, Params, Trial, TrialNumber, TrialState};
 
-/// Sobol trials before the first model.
-const INITIAL: usize = 8;
+/// Trials before the first model. Peers take ten or more; with these priors the first models are better guides than
+/// further trials at random already.
+const INITIAL: usize = 6;
 
 /// Proposes the setting with the highest expected hypervolume improvement.
 #[derive(Clone)]
 pub struct Bayes {
     seed: u64,
+    /// Trials before the first model.
+    initial: usize,
     prior: Option<Arc<dyn Prior>>,
     /// Metric that says what a trial costs.
     cost: Option<String>,
@@ -35,6 +38,7 @@ impl fmt::Debug for Bayes {
         formatter
             .debug_struct("Bayes")
             .field("seed", &self.seed)
+            .field("initial", &self.initial)
             .field("prior", &self.prior.is_some())
             .field("cost", &self.cost)
             .finish()
@@ -69,6 +73,7 @@ impl Bayes {
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
+            initial: INITIAL,
             prior: None,
             cost: None,
         }
@@ -81,6 +86,13 @@ impl Bayes {
         self
     }
 
+    /// Starts with `trials` settings of the initial design rather than six.
+    #[must_use]
+    pub fn with_initial(mut self, trials: usize) -> Self {
+        self.initial = trials;
+        self
+    }
+
     /// Weighs proposals by the predicted value of a metric such as the trial's wall time.
     #[must_use]
     pub fn per_cost(mut self, metric: impl Into<String>) -> Self {
@@ -90,7 +102,7 @@ impl Bayes {
 
     /// The next setting with its reasons, or `None` when everything is tried.
     pub fn propose(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
-        if history.len() < INITIAL {
+        if history.len() < self.initial {
             return self.initial(problem, history);
         }
         let encoding = Encoding::new(&problem.space);
@@ -193,7 +205,7 @@ impl Bayes {
     /// A setting of the initial design.
     fn initial(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
         Some(Proposal {
-            params: initial_design(&problem.space, self.seed, history)?,
+            params: initial(problem, self.seed, history)?,
             log_acquisition: None,
             expected_improvement: None,
             predicted: Vec::new(),
@@ -247,5 +259,164 @@ fn described(
         log_acquisition: Some(log_acquisition),
         expected_improvement: gain.map(|ehvi| ehvi.log_value(&marginals[..landscape.objectives]).exp()),
         predicted: predicted.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objective::{Bound, Constraint};
+    use crate::search::fixtures::{
+        complete, continuous_space, drive, mixed_space, mixed_states, out_of_memory, problem,
+    };
+    use crate::search::{Random, evaluated, hypervolume, reference_point};
+    use crate::study::{ParamValue, TrialState};
+
+    fn number(params: &Params, name: &str) -> f64 {
+        params.get(name).and_then(ParamValue::as_f64).unwrap_or(0.0)
+    }
+
+    fn state(values: [f64; 2]) -> TrialState {
+        TrialState::Complete {
+            metrics: [("f0", values[0]), ("f1", values[1])].into(),
+        }
+    }
+
+    /// Two bowls with their bottoms at 0.2 and 0.8 of each axis.
+    fn bowls(params: &Params) -> [f64; 2] {
+        let bowl = |bottom: f64| params.keys().map(|name| (number(params, name) - bottom).powi(2)).sum();
+        [bowl(0.2), bowl(0.8)]
+    }
+
+    fn volume(problem: &Problem, history: &[Trial]) -> f64 {
+        let values: Vec<Vec<f64>> = evaluated(problem, history).into_iter().map(|one| one.values).collect();
+        hypervolume(&values, &reference_point(problem, &values))
+    }
+
+    #[test]
+    fn it_beats_random_search_by_far() {
+        let problem = problem(continuous_space(3), 2);
+        let run = |sampler: &mut dyn Sampler| {
+            let history = drive(sampler, &problem, 24, |_, params| state(bowls(params)));
+            volume(&problem, &history)
+        };
+        let (ours, random) = (run(&mut Bayes::new(1)), run(&mut Random::new(1)));
+        assert!(ours > random + 0.1, "{ours} {random}");
+    }
+
+    #[test]
+    fn proposals_do_not_depend_on_the_number_of_threads() {
+        let problem = problem(mixed_space(), 2);
+        let history = drive(&mut Random::new(2), &problem, 24, mixed_states);
+        let in_pool = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let lengths = [8, 15, 24].into_iter();
+                lengths
+                    .map(|count| Bayes::new(5).propose(&problem, &history[..count]))
+                    .collect::<Vec<_>>()
+            })
+        };
+        let alone = in_pool(1);
+        assert!(
+            alone
+                .iter()
+                .flatten()
+                .all(|proposal| proposal.log_acquisition.is_some())
+        );
+        assert_eq!(alone, in_pool(2));
+        assert_eq!(alone, in_pool(5));
+    }
+
+    #[test]
+    fn proposals_made_together_keep_apart_and_are_nearly_as_good() {
+        let problem = problem(continuous_space(2), 2);
+        let sampler = Bayes::new(3);
+        let mut history: Vec<Trial> = Vec::new();
+        // Four workers: each round knows only the rounds before.
+        for _ in 0..7 {
+            let round = sampler.propose_many(&problem, &history, 4);
+            for (index, one) in round.iter().enumerate() {
+                for other in &round[..index] {
+                    let gap = |name: &str| (number(&one.params, name) - number(&other.params, name)).abs();
+                    assert!(gap("x0").max(gap("x1")) > 1e-3, "{:?} {:?}", one.params, other.params);
+                }
+            }
+            for one in round {
+                let [a, b] = bowls(&one.params);
+                history.push(complete(history.len(), one.params, &[a, b]));
+            }
+        }
+        let alone = drive(&mut Bayes::new(3), &problem, 28, |_, params| state(bowls(params)));
+        let (together, alone) = (volume(&problem, &history), volume(&problem, &alone));
+        assert!(together > 0.98 * alone, "{together} {alone}");
+    }
+
+    #[test]
+    fn a_setting_under_way_is_not_proposed_again() {
+        let problem = problem(continuous_space(1), 2);
+        let mut history = drive(&mut Random::new(1), &problem, 8, |_, params| state(bowls(params)));
+        let first = Bayes::new(1).propose(&problem, &history).unwrap();
+        history.push(Trial {
+            number: TrialNumber(8),
+            params: first.params.clone(),
+            state: TrialState::Running,
+        });
+        let second = Bayes::new(1).propose(&problem, &history).unwrap();
+        assert!((number(&first.params, "x0") - number(&second.params, "x0")).abs() > 0.01);
+        assert!(second.expected_improvement < first.expected_improvement);
+    }
+
+    #[test]
+    fn what_runs_out_of_memory_and_what_a_constraint_forbids_is_left() {
+        let mut problem = problem(continuous_space(2), 2);
+        problem.constraints.push(Constraint {
+            metric: "f1".to_owned(),
+            bound: Bound::AtMost(0.6),
+        });
+        let mut failures = 0;
+        let history = drive(&mut Bayes::new(2), &problem, 30, |_, params| {
+            let full = number(params, "x0") + number(params, "x1") > 1.4;
+            failures += usize::from(full);
+            if full { out_of_memory() } else { state(bowls(params)) }
+        });
+        assert!(failures <= 6, "{failures}");
+        let broken = history[10..].iter().filter(|trial| {
+            let value = trial.state.metrics().and_then(|metrics| metrics.value("f1"));
+            value.is_some_and(|value| value > 0.6)
+        });
+        assert!(broken.count() <= 4);
+    }
+
+    #[test]
+    fn dear_settings_are_passed_over_where_cost_counts() {
+        let problem = problem(continuous_space(2), 2);
+        // The second axis changes nothing but the cost.
+        let evaluate = |params: &Params| {
+            let x = number(params, "x0");
+            let cost = 1.0 + 99.0 * number(params, "x1");
+            TrialState::Complete {
+                metrics: [("f0", (x - 0.2).powi(2)), ("f1", (x - 0.8).powi(2)), ("seconds", cost)].into(),
+            }
+        };
+        let history = drive(&mut Random::new(4), &problem, 12, |_, params| evaluate(params));
+        let proposal = Bayes::new(4).per_cost("seconds").propose(&problem, &history).unwrap();
+        assert!(number(&proposal.params, "x1") < 0.1, "{:?}", proposal.params);
+    }
+
+    #[test]
+    fn knowing_a_poor_objective_lowers_what_a_setting_promises() {
+        let problem = problem(continuous_space(2), 2);
+        let history = drive(&mut Random::new(4), &problem, 12, |_, params| state(bowls(params)));
+        let sampler = Bayes::new(4);
+        let params = sampler.propose(&problem, &history).unwrap().params;
+        let gain = |known: Metrics| {
+            sampler
+                .expected_improvement(&problem, &history, &params, &known)
+                .unwrap()
+        };
+        let [good, _] = bowls(&params);
+        assert!(gain([("f0", 1.0)].into()) < gain([("f0", good)].into()));
+        assert_eq!(gain([("f0", 2.0)].into()), 0.0);
     }
 }
