@@ -54,7 +54,7 @@ const PRECISIONS: [(&str, Precision); 6] = [
 
 const CHECKPOINTING: [(&str, Checkpointing); 3] = [
     ("none", Checkpointing::None),
-    ("every-second", Checkpointing::EverySecond),
+    ("every-2", Checkpointing::EVERY_SECOND),
     ("full", Checkpointing::Full),
 ];
 

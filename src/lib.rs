@@ -6,7 +6,7 @@
 //! | floor | modules |
 //! |---|---|
 //! | 8 | [`cli`] |
-//! | 7 | [`tune`] |
+//! | 7 | [`tune`], [`dashboard`] |
 //! | 6 | [`worker`], [`report`] |
 //! | 5 | [`profile`] |
 //! | 4 | [`train`], [`export`], [`store`], [`search`] |
@@ -16,6 +16,7 @@
 
 pub mod architecture;
 pub mod cli;
+pub mod dashboard;
 pub mod export;
 pub mod objective;
 pub mod predict;

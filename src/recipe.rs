@@ -82,6 +82,13 @@ pub enum Precision {
     Nf4Double,
 }
 
+impl Precision {
+    /// Whether linear weights are held in codes, which cannot be trained themselves.
+    pub fn is_quantised(self) -> bool {
+        matches!(self, Self::Int8 | Self::Nf4 | Self::Nf4Double)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

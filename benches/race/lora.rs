@@ -6,7 +6,10 @@ use peft_tune::study::{ParamValue, Params};
 use super::problems::{choices, float, parameter};
 
 /// Steps of a whole trial.
-const STEPS: f64 = 100.0;
+pub const STEPS: f64 = 100.0;
+
+/// Device memory of the published problem in GiB.
+pub const CAPACITY: f64 = 24.0;
 
 /// What differs between the published problem and a variation of it.
 #[derive(Clone, Copy)]
@@ -19,7 +22,7 @@ struct Machine {
 }
 
 const PUBLISHED: Machine = Machine {
-    capacity_gib: 24.0,
+    capacity_gib: CAPACITY,
     weights: 1.5e9,
     rate: 1.0,
 };
@@ -55,7 +58,7 @@ pub fn lora_space() -> SearchSpace {
 }
 
 /// The settings of the LoRA problem, looked up once.
-struct Lora<'a> {
+pub struct Lora<'a> {
     rank: f64,
     batch: f64,
     precision: &'a str,
@@ -71,7 +74,12 @@ struct Lora<'a> {
 }
 
 impl<'a> Lora<'a> {
-    fn new(params: &'a Params, machine: Machine) -> Self {
+    /// On the published problem's machine.
+    pub fn new(params: &'a Params) -> Self {
+        Self::on(params, PUBLISHED)
+    }
+
+    fn on(params: &'a Params, machine: Machine) -> Self {
         let number = |name: &str| params.get(name).and_then(ParamValue::as_f64).unwrap_or(0.9);
         let flag = |name: &str| params.get(name) == Some(&ParamValue::Bool(true));
         let text = |name: &str| match params.get(name) {
@@ -125,7 +133,7 @@ impl<'a> Lora<'a> {
         self.batch * 1024.0
     }
 
-    fn memory_gib(&self) -> f64 {
+    pub fn memory_gib(&self) -> f64 {
         let bytes = Self::pick(
             self.precision,
             [("fp32", 4.0), ("bf16", 2.0), ("int8", 1.05), ("nf4", 0.56)],
@@ -156,7 +164,7 @@ impl<'a> Lora<'a> {
             + 0.8
     }
 
-    fn throughput(&self) -> f64 {
+    pub fn throughput(&self) -> f64 {
         let peak = Self::pick(
             self.precision,
             [("fp32", 60e12), ("bf16", 150e12), ("int8", 90e12), ("nf4", 120e12)],
@@ -188,7 +196,7 @@ impl<'a> Lora<'a> {
         tokens / (overhead + flops / (peak * efficiency))
     }
 
-    fn loss(&self, steps: f64) -> f64 {
+    pub fn loss(&self, steps: f64) -> f64 {
         let best = Self::pick(
             self.optimizer,
             [
@@ -234,12 +242,12 @@ impl<'a> Lora<'a> {
 
 /// The published problem: minus throughput, memory and loss, each scaled; `None` where it runs out of memory.
 pub fn lora(params: &Params) -> Option<Vec<f64>> {
-    evaluate(&Lora::new(params, PUBLISHED))
+    evaluate(&Lora::new(params))
 }
 
 /// The same on a smaller machine with a smaller model that wants lower learning rates.
 pub fn smaller(params: &Params) -> Option<Vec<f64>> {
-    evaluate(&Lora::new(params, SMALLER))
+    evaluate(&Lora::on(params, SMALLER))
 }
 
 fn evaluate(lora: &Lora<'_>) -> Option<Vec<f64>> {

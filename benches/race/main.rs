@@ -1,8 +1,5 @@
 //! The race: mean hypervolume of each sampler on the published problems, and the time of a proposal.
 //!
-//! `lora_decoupled` counts training steps instead of trials: every hundred of them is one evaluation. Throughput and memory of
-//! a setting cost two steps; it is trained only if it is still worth that then.
-//!
 //! `cargo bench --bench race -- [--samplers bayes,tpe] [--problems zdt1,lora] [--seeds 10] [--evaluations 60] [--json] [--trace]`
 
 #![expect(
@@ -16,19 +13,9 @@ mod problems;
 
 use std::time::Instant;
 
-use peft_tune::search::{Bayes, Problem, build, evaluated, hypervolume, reference_point};
+use peft_tune::search::{Problem, build, evaluated, hypervolume, reference_point};
 use peft_tune::space::SamplerKind;
-use peft_tune::study::{FailReason, Metrics, Params, Phase, Trial, TrialNumber, TrialState};
-
-/// The problem that counts steps, the steps of a whole trial and those of its profile phase.
-const DECOUPLED: &str = "lora_decoupled";
-const WHOLE_STEPS: u64 = 100;
-const PROFILE_STEPS: u64 = 2;
-/// Settings that are only profiled at first, and settings trained before there is a model.
-const PROFILED: usize = 20;
-const TRAINED: usize = 6;
-/// Share of the promised improvement that must be left after profiling for a setting to be trained.
-const LEFT: f64 = 0.5;
+use peft_tune::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
 
 struct Options {
     samplers: Vec<SamplerKind>,
@@ -59,12 +46,7 @@ fn main() {
         }
         for kind in &options.samplers {
             let seeds = options.first_seed..options.first_seed + options.seeds;
-            let runs: Vec<Run> = seeds
-                .map(|seed| match black_box.name {
-                    DECOUPLED => run_decoupled(&black_box, seed, &options),
-                    _ => run(&black_box, *kind, seed, &options),
-                })
-                .collect();
+            let runs: Vec<Run> = seeds.map(|seed| run(&black_box, *kind, seed, &options)).collect();
             print(&black_box, *kind, &runs, options.json);
         }
     }
@@ -103,72 +85,6 @@ fn run(black_box: &problems::BlackBox, kind: SamplerKind, seed: u64, options: &O
         }
     }
     run
-}
-
-/// Spends steps rather than trials; hypervolumes are of every hundred steps.
-fn run_decoupled(black_box: &problems::BlackBox, seed: u64, options: &Options) -> Run {
-    let problem = &black_box.problem;
-    let sampler = Bayes::new(seed).with_initial(PROFILED + TRAINED);
-    let mut history: Vec<Trial> = Vec::new();
-    let mut run = Run {
-        volumes: Vec::new(),
-        failures: 0,
-        wall_s: Vec::new(),
-        cpu_s: Vec::new(),
-    };
-    let mut spent = 0;
-    while spent < WHOLE_STEPS * options.evaluations as u64 {
-        let (wall, cpu) = (Instant::now(), processor_s());
-        let proposal = sampler.propose(problem, &history).expect("the space is not exhausted");
-        run.wall_s.push(wall.elapsed().as_secs_f64());
-        run.cpu_s.push(processor_s() - cpu);
-        let (params, promised) = (proposal.params, proposal.expected_improvement);
-        spent += PROFILE_STEPS;
-        let state = match (black_box.evaluate)(&params) {
-            None => out_of_memory(),
-            Some(values) => {
-                let known = Metrics::from([("speed", values[0]), ("memory", values[1])]);
-                if is_worth_training(&sampler, problem, &history, (&params, promised, &known)) {
-                    spent += WHOLE_STEPS - PROFILE_STEPS;
-                    complete(problem, &values)
-                } else {
-                    let rule = "profiled".to_owned();
-                    TrialState::Pruned {
-                        at_step: PROFILE_STEPS,
-                        rule,
-                        metrics: known,
-                    }
-                }
-            }
-        };
-        run.failures += usize::from(matches!(state, TrialState::Failed { .. }));
-        history.push(Trial {
-            number: TrialNumber(history.len() as u64),
-            params,
-            state,
-        });
-        let reached = ((spent / WHOLE_STEPS) as usize).min(options.evaluations);
-        run.volumes.resize(reached, volume(problem, &history));
-        if options.trace {
-            trace(&history[history.len() - 1], volume(problem, &history));
-        }
-    }
-    run
-}
-
-fn is_worth_training(
-    sampler: &Bayes,
-    problem: &Problem,
-    history: &[Trial],
-    (params, promised, known): (&Params, Option<f64>, &Metrics),
-) -> bool {
-    if history.len() < PROFILED {
-        return false;
-    }
-    match (promised, sampler.expected_improvement(problem, history, params, known)) {
-        (Some(promised), Some(left)) => left >= LEFT * promised,
-        _ => true,
-    }
 }
 
 fn trace(trial: &Trial, volume: f64) {

@@ -65,12 +65,6 @@ pub fn all() -> Vec<BlackBox> {
             most: LORA_MOST,
         },
         BlackBox {
-            name: "lora_decoupled",
-            problem: decoupled(problem(lora_space(), &[("speed", 0.0), ("memory", 1.0), ("loss", 2.0)])),
-            evaluate: lora,
-            most: LORA_MOST,
-        },
-        BlackBox {
             name: "lora_smaller",
             problem: problem(lora_space(), &[("speed", 0.0), ("memory", 1.0), ("loss", 2.0)]),
             evaluate: smaller,
@@ -115,20 +109,6 @@ fn problem(space: SearchSpace, objectives: &[(&str, f64)]) -> Problem {
         objectives: objectives.iter().map(objective).collect(),
         constraints: Vec::new(),
     }
-}
-
-/// Says what the LoRA problem's parameters and steps cannot change: throughput and memory are known after two steps and do
-/// not depend on the parameters of the loss.
-fn decoupled(mut problem: Problem) -> Problem {
-    for objective in &mut problem.objectives {
-        objective.known_after = (objective.metric != "loss").then_some(2);
-    }
-    for parameter in &mut problem.space.parameters {
-        if ["momentum", "lr", "alpha_ratio", "dropout"].contains(&parameter.name.as_str()) {
-            parameter.affects = Some(vec!["loss".to_owned()]);
-        }
-    }
-    problem
 }
 
 fn cube(dimensions: usize, low: f64, high: f64) -> SearchSpace {

@@ -4,7 +4,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::{CliError, choose, export, generate, merge, pareto, query, schema, search, show, studies, train, worker};
+use super::{
+    CliError, choose, dashboard, export, generate, merge, pareto, query, report, schema, search, show, studies, train,
+    worker,
+};
 use crate::profile::HostMemory;
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
@@ -20,6 +23,8 @@ enum Command {
     Search(search::Args),
     Show(show::Args),
     Pareto(pareto::Args),
+    Report(report::Args),
+    Dashboard(dashboard::Args),
     Query(query::Args),
     Studies(studies::Args),
     Export(export::Args),
@@ -49,6 +54,8 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Search(args) => search::run(args),
         Command::Show(args) => show::run(args),
         Command::Pareto(args) => pareto::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Dashboard(args) => dashboard::run(args),
         Command::Query(args) => query::run(args),
         Command::Studies(args) => studies::run(args),
         Command::Export(args) => export::run(args, choose::choose),

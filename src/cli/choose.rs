@@ -4,15 +4,18 @@ use super::CliError;
 use super::export::{Args, Chosen, RuleArgs};
 use crate::objective::{Bound, Constraint, LOSS, PEAK_MEMORY};
 use crate::recipe::Recipe;
+use crate::report::confirmation_text;
 use crate::search::{Problem, Rule, Wish, recommend};
 use crate::space::SearchSpace;
-use crate::store::{StudyOverview, TrialDetail};
-use crate::study::{Trial, TrialNumber};
+use crate::store::{Confirmations, StudyOverview, TrialDetail};
+use crate::study::{Trial, TrialNumber, with_confirmed};
 
 /// What the database has for the arguments.
 struct Stored {
     study: StudyOverview,
+    /// With what repeats say in the place of what was measured once.
     trials: Vec<Trial>,
+    confirmed: Confirmations,
 }
 
 /// Finds the trial to export.
@@ -24,8 +27,13 @@ pub fn choose(args: &Args) -> Result<Chosen, CliError> {
     let database = &args.database;
     let stored = database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
-        let trials = store.trials(study.id).await?;
-        Ok(Stored { study, trials })
+        let confirmed = store.confirmations(study.id).await?;
+        let trials = with_confirmed(&store.trials(study.id).await?, &confirmed);
+        Ok(Stored {
+            study,
+            trials,
+            confirmed,
+        })
     })?;
     let (number, reason) = match args.trial {
         Some(number) => (TrialNumber(number), format!("trial {number}, as asked")),
@@ -33,13 +41,15 @@ pub fn choose(args: &Args) -> Result<Chosen, CliError> {
     };
     let detail = database.read(async |store| store.trial(stored.study.id, number).await)?;
     let recipe = recipe_of(&detail, &stored.study.name, number)?;
-    let metrics = detail.trial.state.metrics().cloned().unwrap_or_default();
+    let trial = stored.trials.iter().find(|trial| trial.number == number);
+    let metrics = trial.and_then(|trial| trial.state.metrics()).cloned().unwrap_or_default();
+    let basis = confirmation_text(stored.confirmed.get(&number)).unwrap_or_else(|| "measured once".to_owned());
     Ok(Chosen {
         recipe,
         study: stored.study.name,
         trial: number,
         metrics,
-        reasons: vec![reason],
+        reasons: vec![reason, basis],
     })
 }
 

@@ -7,6 +7,7 @@
 
 mod args;
 mod choose;
+mod dashboard;
 mod database;
 mod download;
 mod error;
@@ -20,6 +21,7 @@ mod pareto;
 mod preflight;
 mod progress;
 mod query;
+mod report;
 mod schema;
 mod search;
 mod show;

@@ -5,13 +5,22 @@ use serde_json::json;
 use super::CliError;
 use super::database::DatabaseArgs;
 use super::output::{terminal_width, write_result};
+use crate::objective::Objective;
+use crate::report::charts::plot;
 use crate::report::{Summary, SummaryInput};
+use crate::search::{Problem, Wish, pareto_front, recommend};
+use crate::space::SearchSpace;
+use crate::store::StudyOverview;
+use crate::study::{Trial, TrialNumber, with_confirmed};
 
 /// Show the Pareto front of a study
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the study; the latest where absent
     study: Option<String>,
+    /// Draw the front: each pair of objectives, or the two that are named, such as `--plot=throughput,loss`
+    #[arg(long, value_name = "X,Y", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with = "json")]
+    plot: Option<String>,
     /// Write JSON with raw numbers
     #[arg(long)]
     json: bool,
@@ -20,28 +29,96 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), CliError> {
-    let summary = args.database.read(async |store| {
+    let (study, trials, front, confirmed) = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
         let trials = store.trials(study.id).await?;
-        let front = store.front(study.id).await?;
-        Ok(Summary::new(SummaryInput {
-            study: &study.name,
-            objectives: &study.objectives,
-            trials: &trials,
-            front: &front,
-            recommendation: None,
-            wall_s: study.wall_s,
-        }))
+        let confirmed = store.confirmations(study.id).await?;
+        let trials = with_confirmed(&trials, &confirmed);
+        let front = match confirmed.is_empty() {
+            true => store.front(study.id).await?,
+            // The view knows only what was measured in the trials themselves.
+            false => front_of(&study, &trials),
+        };
+        Ok((study, trials, front, confirmed))
     })?;
+    if let Some(names) = &args.plot {
+        return write_result(&plots(&study, &trials, &front, names)?);
+    }
+    let summary = Summary::new(SummaryInput {
+        study: &study.name,
+        objectives: &study.objectives,
+        trials: &trials,
+        front: &front,
+        recommendation: None,
+        wall_s: study.wall_s,
+    })
+    .with_confirmed(confirmed);
     let text = if args.json {
         let front = json!({
             "study": summary.study,
             "objectives": summary.objectives,
             "front": summary.front,
+            "confirmed": summary.confirmed,
         });
         serde_json::to_string_pretty(&front).map_err(CliError::failed)? + "\n"
     } else {
         summary.to_text(terminal_width())
     };
     write_result(&text)
+}
+
+fn problem_of(study: &StudyOverview) -> Problem {
+    Problem {
+        space: SearchSpace::default(),
+        objectives: study.objectives.clone(),
+        constraints: study.constraints.clone(),
+    }
+}
+
+/// The front of trials whose repeats count.
+fn front_of(study: &StudyOverview, trials: &[Trial]) -> Vec<TrialNumber> {
+    let problem = problem_of(study);
+    let front = pareto_front(&problem, trials);
+    front.iter().map(|one| one.trial.number).collect()
+}
+
+/// The front in each pair of objectives, or in the named one.
+fn plots(study: &StudyOverview, trials: &[Trial], front: &[TrialNumber], names: &str) -> Result<String, CliError> {
+    let problem = problem_of(study);
+    // Without a recommendation the plot has no star.
+    let recommended = recommend(&problem, trials, &Wish::default())
+        .ok()
+        .map(|chosen| chosen.trial.number);
+    let plots: Vec<String> = pairs(&study.objectives, names)?
+        .into_iter()
+        .filter_map(|pair| plot(pair, trials, front, recommended, terminal_width()))
+        .collect();
+    match plots.is_empty() {
+        true => Err(CliError::bad_input(anyhow::anyhow!(
+            "study `{}` has no complete trial with two objectives to draw: run more trials",
+            study.name
+        ))),
+        false => Ok(plots.join("\n")),
+    }
+}
+
+fn pairs<'a>(objectives: &'a [Objective], names: &str) -> Result<Vec<(&'a Objective, &'a Objective)>, CliError> {
+    if names.is_empty() {
+        let below = |y: usize| (0..y).map(move |x| (x, y));
+        let all = (0..objectives.len()).flat_map(below);
+        return Ok(all.map(|(x, y)| (&objectives[x], &objectives[y])).collect());
+    }
+    let find = |name: &str| objectives.iter().find(|one| one.metric == name.trim());
+    match names.split_once(',').map(|(x, y)| (find(x), find(y))) {
+        Some((Some(x), Some(y))) => Ok(vec![(x, y)]),
+        _ => {
+            let known: Vec<&str> = objectives.iter().map(|one| one.metric.as_str()).collect();
+            Err(CliError::bad_input(anyhow::anyhow!(
+                "`--plot={names}` does not name two objectives: use two of {}, such as `--plot={},{}`",
+                known.join(", "),
+                known.first().unwrap_or(&"a"),
+                known.last().unwrap_or(&"b")
+            )))
+        }
+    }
 }

@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::objective::{PEAK_MEMORY, THROUGHPUT};
 use crate::report::{bytes, duration, significant};
-use crate::study::{ParamValue, Params, Trial};
+use crate::study::{ParamValue, Params, Trial, TrialNumber};
 use crate::tune::{Progress, TuneObserver};
 use crate::worker::TrialEvent;
 
@@ -65,10 +65,16 @@ impl TuneObserver for SearchProgress {
                 format!("{} step {}, loss {:.3}", phase.name(), step.step, step.loss)
             }
             TrialEvent::Evaluation { evaluation, .. } => format!("held-out loss {:.4}", evaluation.loss),
+            TrialEvent::Measured { .. } | TrialEvent::Training { .. } => return,
             TrialEvent::Report { step, .. } => format!("step {step}"),
             TrialEvent::Ended { .. } => return,
         };
         self.bar.set_message(format!("{} | {doing}", self.trial));
+    }
+
+    fn confirming(&mut self, number: TrialNumber, repeat: u64) {
+        self.trial = format!("confirming trial {number}, repeat {repeat}");
+        self.bar.set_message(self.trial.clone());
     }
 
     fn trial_ended(&mut self, _trial: &Trial, progress: &Progress) {

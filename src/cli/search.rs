@@ -12,8 +12,8 @@ use super::progress::SearchProgress;
 use crate::report::{Recommendation, Summary, SummaryInput};
 use crate::search::{Problem, Sampler, Wish, pareto_front, recommend};
 use crate::space::{Backend, Seconds, Study, StudyFile};
-use crate::store::{MachineRecord, Store, StudyRecord};
-use crate::study::Trial;
+use crate::store::{Confirmations, MachineRecord, Store, StudyRecord};
+use crate::study::{Trial, with_confirmed};
 use crate::tune::{Ending, Tuner, TunerParts};
 use crate::worker::{CommandEvaluator, Evaluator, ProcessEvaluator};
 
@@ -85,22 +85,27 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     let (history, spent_s) = (tuner.history().to_vec(), tuner.progress().spent_s);
     drop(tuner);
     progress.finish();
+    let confirmed = store.confirmations(open.id).await?;
     drop(open);
     store.close().await?;
-    print_summary(args, study, &problem, &history, spent_s)?;
+    if let Ending::Stopped { reason } = &ending {
+        eprintln!("stopped before the budget was spent: {reason}");
+    }
+    let history = with_confirmed(&history, &confirmed);
+    print_summary(args, study, (&problem, &history), confirmed, spent_s)?;
     match ending {
         Ending::Interrupted => Err(CliError::Interrupted {
             command: resume_command(args),
         }),
-        Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted => Ok(()),
+        Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted | Ending::Stopped { .. } => Ok(()),
     }
 }
 
 fn print_summary(
     args: &Args,
     study: &Study,
-    problem: &Problem,
-    history: &[Trial],
+    (problem, history): (&Problem, &[Trial]),
+    confirmed: Confirmations,
     wall_s: f64,
 ) -> Result<(), CliError> {
     let front: Vec<_> = pareto_front(problem, history)
@@ -125,7 +130,8 @@ fn print_summary(
         front: &front,
         recommendation: recommendation.as_ref(),
         wall_s,
-    });
+    })
+    .with_confirmed(confirmed);
     let text = match args.json {
         true => summary.to_json().map_err(CliError::failed)? + "\n",
         false => summary.to_text(terminal_width()),

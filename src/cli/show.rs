@@ -8,8 +8,12 @@ use super::output::{terminal_width, write_result};
 use super::studies::{minute, study_json};
 use super::trial_text::{detail_json, detail_text};
 use crate::objective::{Bound, Direction};
-use crate::report::{Align, Counts, TextTable, duration, metric_heading, metric_value, param_value, printable};
-use crate::store::StudyOverview;
+use crate::report::{
+    Align, Counts, TextTable, duration, metric_heading, metric_value, param_value, printable,
+};
+use crate::search::{Problem, hypervolume_history};
+use crate::space::SearchSpace;
+use crate::store::{EndingRecord, StudyOverview};
 use crate::study::{Trial, TrialNumber, TrialState};
 
 /// Show a study with its trials, or one trial in depth
@@ -39,18 +43,23 @@ pub fn run(args: Args) -> Result<(), CliError> {
 }
 
 fn show_study(args: &Args) -> Result<String, CliError> {
-    let (study, trials) = args.database.read(async |store| {
+    let (study, trials, ending) = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
         let trials = store.trials(study.id).await?;
-        Ok((study, trials))
+        let ending = store.ending(study.id).await?;
+        Ok((study, trials, ending))
     })?;
+    let volumes = hypervolume_history(&problem_of(&study), &trials);
     let first = args.last.map_or(0, |last| trials.len().saturating_sub(last));
     if args.json {
         let mut shown = study_json(&study);
         shown["trials"] = serde_json::to_value(&trials[first..]).map_err(CliError::failed)?;
+        shown["hypervolume"] = serde_json::to_value(&volumes[first..]).map_err(CliError::failed)?;
+        shown["ending"] = serde_json::to_value(&ending).map_err(CliError::failed)?;
         return Ok(serde_json::to_string_pretty(&shown).map_err(CliError::failed)? + "\n");
     }
     let mut text = heading(&study, &Counts::of(&trials));
+    text.push_str(&standing(&volumes, ending.as_ref()));
     if !trials.is_empty() {
         text.push('\n');
         text.push_str(&trial_table(&study, &trials[first..]).to_text(terminal_width()));
@@ -112,6 +121,31 @@ fn heading(study: &StudyOverview, counts: &Counts) -> String {
         let _ = writeln!(text, "  {name:<12}{}", printable(value));
     }
     text
+}
+
+/// How far the study came, and why it ended.
+fn standing(volumes: &[f64], ending: Option<&EndingRecord>) -> String {
+    let mut text = String::new();
+    let now = volumes.last().copied().unwrap_or(0.0);
+    if now > 0.0 {
+        let marks = [4, 2].map(|part| (volumes.len() / part).max(1));
+        let [quarter, half] = marks.map(|mark| format!("{:.1}% of it after {mark}", 100.0 * volumes[mark - 1] / now));
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {:<12}{now:.4e}, {quarter}, {half}", "hypervolume");
+    }
+    if let Some(ending) = ending {
+        let _ = writeln!(text, "  {:<12}{}", "ended", printable(&ending.reason));
+    }
+    text
+}
+
+/// What the study asks, as far as the hypervolume needs it.
+fn problem_of(study: &StudyOverview) -> Problem {
+    Problem {
+        space: SearchSpace::default(),
+        objectives: study.objectives.clone(),
+        constraints: study.constraints.clone(),
+    }
 }
 
 fn trial_table(study: &StudyOverview, trials: &[Trial]) -> TextTable {

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::studies::minute;
-use crate::report::{Align, TextTable, bytes, duration, metric_value, printable};
+use crate::report::{Align, TextTable, bytes, confirmation_text, duration, metric_value, printable};
 use crate::store::{StudyOverview, TrialDetail};
 use crate::study::{FailReason, TrialState};
 
@@ -27,6 +27,17 @@ pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, wi
     }
     if let Some(reason) = reason_text(&trial.state) {
         add(format!("  {}", printable(&reason)));
+    }
+    if let (TrialState::Complete { .. }, Some(stop)) = (&trial.state, &detail.stop) {
+        add(format!("  stopped after step {}: {}", stop.step, printable(&stop.reason)));
+    }
+    if !detail.inherited.is_empty() {
+        let parts = detail.inherited.iter();
+        let parts: Vec<String> = parts.map(|(part, source)| format!("{part} from trial {source}")).collect();
+        add(format!("  took over {}", printable(&parts.join(", "))));
+    }
+    if let Some(confirmed) = confirmation_text(Some(&detail.confirmed)) {
+        add(format!("  {}", printable(&confirmed)));
     }
     let ended = detail
         .ended_at
@@ -143,6 +154,11 @@ pub fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_json::V
             })
         })
         .collect();
+    let inherited: Vec<serde_json::Value> = detail
+        .inherited
+        .iter()
+        .map(|(part, source)| json!({"part": part, "source": source}))
+        .collect();
     json!({
         "study": study.name,
         "trial": detail.trial.number,
@@ -155,6 +171,9 @@ pub fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_json::V
         "params": detail.trial.params,
         "phases": detail.phases,
         "evaluations": evaluations,
+        "stop": detail.stop,
+        "inherited": inherited,
+        "confirmed": detail.confirmed,
         "recipe": detail.recipe,
     })
 }
@@ -163,7 +182,7 @@ pub fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_json::V
 fn reason_text(state: &TrialState) -> Option<String> {
     let optional = |value: &Option<u64>| value.map_or_else(|| "unknown".to_owned(), |value| bytes(value as f64));
     Some(match state {
-        TrialState::Pruned { at_step, rule, .. } => format!("stopped after step {at_step} by {rule}"),
+        TrialState::Pruned { at_step, rule, .. } => format!("stopped after step {at_step}: {rule}"),
         TrialState::Skipped { reason } => reason.clone(),
         TrialState::Failed { reason, .. } => match reason {
             FailReason::OutOfMemory {

@@ -220,7 +220,7 @@ impl Target {
         match recipe.gradient_checkpointing {
             Checkpointing::None | Checkpointing::Full => {}
             Checkpointing::Offload => yaml.key("activation_offloading", true),
-            Checkpointing::EverySecond => {
+            Checkpointing::Every(_) => {
                 self.warn(
                     "gradient_checkpointing",
                     "TRL recomputes every layer: slower, and less memory",

@@ -1,7 +1,12 @@
 //! How tokens are batched, and what is kept of them for the backward pass.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::fmt;
+use std::num::NonZeroU16;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// How tokens are batched.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -15,6 +20,10 @@ pub struct BatchSettings {
     pub sequence_length: usize,
     /// Fills rows with several documents, each attending to itself only.
     pub packing: bool,
+    /// Puts rows of similar length into the same step (shuffled training only). This engine has no padding to save by
+    /// it; stacks that pad have, and order rows so.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub group_by_length: bool,
 }
 
 impl Default for BatchSettings {
@@ -24,6 +33,7 @@ impl Default for BatchSettings {
             gradient_accumulation: 1,
             sequence_length: 1024,
             packing: false,
+            group_by_length: false,
         }
     }
 }
@@ -36,16 +46,105 @@ impl BatchSettings {
 }
 
 /// Which activations are kept for the backward pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Checkpointing {
     /// Keeps everything; the fastest and largest.
     #[default]
     None,
-    /// Keeps the inputs of all layers and recomputes every second layer in the backward pass.
-    EverySecond,
+    /// Keeps the inputs of all layers and recomputes every n-th layer in the backward pass, n at least 2.
+    Every(NonZeroU16),
     /// Keeps layer inputs only and recomputes each layer in the backward pass.
     Full,
     /// As `full`, with the layer inputs moved to host memory.
     Offload,
+}
+
+impl Checkpointing {
+    /// Recomputes every second layer.
+    pub const EVERY_SECOND: Self = Self::Every(NonZeroU16::new(2).expect("2 is not 0"));
+
+    /// Regular expression of the names, for schemas.
+    pub const PATTERN: &str = "^(none|every_([2-9]|[1-9][0-9]+)|full|offload)$";
+
+    /// The form with this name: `none`, `every_N` (N at least 2), `full` or `offload`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "none" => Some(Self::None),
+            "full" => Some(Self::Full),
+            "offload" => Some(Self::Offload),
+            _ => {
+                let digits = name.strip_prefix("every_")?;
+                let canonical = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
+                let nth: u16 = canonical.then(|| digits.parse().ok())??;
+                (nth >= 2).then_some(Self::Every(NonZeroU16::new(nth)?))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Checkpointing {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => formatter.write_str("none"),
+            Self::Every(nth) => write!(formatter, "every_{nth}"),
+            Self::Full => formatter.write_str("full"),
+            Self::Offload => formatter.write_str("offload"),
+        }
+    }
+}
+
+impl Serialize for Checkpointing {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Checkpointing {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = Cow::<'de, str>::deserialize(deserializer)?;
+        Self::from_name(&name).ok_or_else(|| {
+            D::Error::custom(format!(
+                "unknown gradient_checkpointing `{name}`; write none, every_N (every_2, every_3, ...), full or offload"
+            ))
+        })
+    }
+}
+
+impl JsonSchema for Checkpointing {
+    fn schema_name() -> Cow<'static, str> {
+        "Checkpointing".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Which activations are kept for the backward pass: all (none recomputed), all but every n-th layer's, layer inputs only (full), or layer inputs in host memory (offload).",
+            "type": "string",
+            "pattern": Self::PATTERN,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_of_checkpointing_have_one_name_each() {
+        for name in ["none", "every_2", "every_16", "full", "offload"] {
+            assert_eq!(Checkpointing::from_name(name).unwrap().to_string(), name);
+        }
+        for name in [
+            "",
+            "every_",
+            "every_0",
+            "every_1",
+            "every_02",
+            "every_+2",
+            "every_99999",
+            "Full",
+            "every_second",
+        ] {
+            assert_eq!(Checkpointing::from_name(name), None, "{name}");
+        }
+    }
 }

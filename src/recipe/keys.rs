@@ -11,7 +11,8 @@
 //! | `micro_batch`, `gradient_accumulation` at one product | yes | no | gradients are sums over the global batch, normalised by its target tokens; dropout masks are keyed by the place in the global batch |
 //! | `gradient_checkpointing` | yes | no | the backward pass computes the same activations again |
 //! | paged or not | yes | no | the same arithmetic on states that lie elsewhere |
-//! | `alpha`, `rslora`, `alpha_pattern`, `init`, `adapter_init` | no | yes | numbers of the same shapes; starting values cost no step |
+//! | `alpha`, `rslora`, `alpha_pattern`, `adapter_init` | no | yes | numbers of the same shapes; starting values cost no step |
+//! | `init` | whether it is `pissa` | yes | principal components are taken out of the base weights, of which the adapter then needs its own copy |
 //! | `dropout` above zero | only that it is | yes | the mask costs the same at any probability |
 //! | `learning_rate`, `weight_decay`, `beta1`, `beta2`, `epsilon`, `loraplus_ratio`, schedule, warm-up | no | yes | scalars of the update |
 //! | `momentum`, `nesterov` | only whether there is a buffer | where the optimizer has it | the others never read it |
@@ -57,6 +58,7 @@ impl Recipe {
             "global_batch": batch.global_batch(),
             "sequence_length": batch.sequence_length,
             "packing": batch.packing,
+            "group_by_length": batch.group_by_length,
             "optimizer": optimizer_for_loss(optimizer),
             "schedule": schedule,
             "training": training,
@@ -101,7 +103,10 @@ fn adapter_for_cost(adapter: &AdapterSettings) -> AdapterSettings {
         alpha: 0.0,
         rslora: false,
         dropout: if adapter.dropout > 0.0 { 1.0 } else { 0.0 },
-        init: AdapterInit::default(),
+        init: match adapter.init {
+            AdapterInit::Pissa => AdapterInit::Pissa,
+            AdapterInit::Kaiming | AdapterInit::Gaussian => AdapterInit::default(),
+        },
         alpha_pattern: Default::default(),
         adapter_init: None,
         ..adapter.clone()
@@ -194,6 +199,13 @@ mod tests {
     #[test]
     fn settings_that_the_optimizer_never_reads_change_nothing() {
         assert_eq!(changed(|recipe| recipe.optimizer.momentum = 0.5), (false, false));
+    }
+
+    #[test]
+    fn only_an_adapter_of_principal_components_costs_more_than_others() {
+        let init = |init| changed(|recipe| recipe.adapter.as_mut().unwrap().init = init);
+        assert_eq!(init(AdapterInit::Gaussian), (false, true));
+        assert_eq!(init(AdapterInit::Pissa), (true, true));
     }
 
     #[test]

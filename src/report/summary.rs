@@ -5,10 +5,11 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use super::basis::{basis, confirmation_text};
 use super::number::{duration, metric_heading, metric_value, param_value};
 use super::table::{Align, TextTable, printable};
 use crate::objective::{Direction, Objective};
-use crate::study::{Metrics, ParamValue, Params, Trial, TrialNumber, TrialState};
+use crate::study::{Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, TrialState};
 
 /// What a summary is made from.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +43,8 @@ pub struct Summary {
     /// Best in the first objective first.
     pub front: Vec<FrontRow>,
     pub recommendation: Option<Recommendation>,
+    /// What repeats say, by trial and metric; the values of every other trial were measured once.
+    pub confirmed: BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
 }
 
 /// Trials by how they ended.
@@ -152,7 +155,15 @@ impl Summary {
             objectives: input.objectives.to_vec(),
             front,
             recommendation: input.recommendation.cloned(),
+            confirmed: BTreeMap::new(),
         }
+    }
+
+    /// The summary with what repeats say.
+    #[must_use]
+    pub fn with_confirmed(mut self, confirmed: BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>) -> Self {
+        self.confirmed = confirmed;
+        self
     }
 
     /// The summary as text of at most `width` columns of characters where one is given.
@@ -173,12 +184,15 @@ impl Summary {
                     text,
                     "\nPareto front of {}: {count} {trials}\n\n{}\n",
                     objectives_text(&self.objectives),
-                    front_table(&self.objectives, &self.front, recommended, width)
+                    front_table(&self.objectives, &self.front, (recommended, &self.confirmed), width)
                 );
             }
         }
         if let Some(recommendation) = &self.recommendation {
             let _ = writeln!(text, "\n* recommended: {}", printable(&recommendation.reason));
+            if let Some(confirmed) = confirmation_text(self.confirmed.get(&recommendation.trial)) {
+                let _ = writeln!(text, "  {}", printable(&confirmed));
+            }
         }
         text
     }
@@ -193,11 +207,12 @@ impl Summary {
 }
 
 /// The front as a table: the objectives, then the params that differ from row to row; those that are the same in all rows
-/// stand in a line below. A star marks the recommended trial.
+/// stand in a line below. A star marks the recommended trial. Where some trials were repeated, a column says of which the
+/// values are `confirmed` and of which `measured` once.
 pub fn front_table(
     objectives: &[Objective],
     rows: &[FrontRow],
-    recommended: Option<TrialNumber>,
+    (recommended, confirmed): (Option<TrialNumber>, &BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>),
     width: Option<usize>,
 ) -> String {
     let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.params.keys()).collect();
@@ -219,6 +234,8 @@ pub fn front_table(
             .iter()
             .map(|objective| (metric_heading(&objective.metric), Align::Right)),
     );
+    let says_basis = rows.iter().any(|row| confirmed.contains_key(&row.trial));
+    columns.extend(says_basis.then(|| ("basis".to_owned(), Align::Left)));
     columns.extend(varying.iter().map(|name| {
         let align = if number(name) { Align::Right } else { Align::Left };
         ((*name).clone(), align)
@@ -231,6 +248,7 @@ pub fn front_table(
             let value = row.metrics.value(&objective.metric);
             value.map_or_else(|| "-".to_owned(), |value| metric_value(&objective.metric, value))
         }));
+        cells.extend(says_basis.then(|| basis(confirmed.get(&row.trial))));
         cells.extend(varying.iter().map(|name| param_text(row.params.get(*name))));
         table.push(cells);
     }

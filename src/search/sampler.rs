@@ -1,5 +1,6 @@
 //! The seam between the study loop and the search methods.
 
+use super::Prospect;
 use crate::objective::{Constraint, Objective};
 use crate::space::SearchSpace;
 use crate::study::{Params, Trial};
@@ -21,4 +22,10 @@ pub trait Sampler: Send {
     /// seed give the same answer: what a sampler needs to know it derives from the history (trials still running
     /// included), so that a resumed study goes on as if it had never stopped.
     fn ask(&mut self, problem: &Problem, history: &[Trial]) -> Option<Params>;
+
+    /// What is expected of settings, given the history: one answer each, in order. `None` where the sampler expects
+    /// nothing: it has no model, or not enough trials for one.
+    fn prospects(&self, _problem: &Problem, _history: &[Trial], _settings: &[Params]) -> Option<Vec<Prospect>> {
+        None
+    }
 }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::StudyFile;
 use super::binding::{Binding, FloatRange, Legal, TARGET_PRESETS, bindings};
-use crate::recipe::Recipe;
+use crate::recipe::{Checkpointing, Recipe};
 
 /// The JSON Schema (draft 2020-12) of a study file.
 pub fn study_schema() -> Value {
@@ -82,6 +82,7 @@ fn value_schema(legal: &Legal) -> Value {
         Legal::FloatOrNone(_) => json!({"anyOf": [number_schema(legal), {"enum": ["none", null]}]}),
         Legal::Bool => json!({"type": "boolean"}),
         Legal::Choice(names) => json!({"enum": names}),
+        Legal::Checkpointing => json!({"type": "string", "pattern": Checkpointing::PATTERN}),
         Legal::Targets => json!({
             "anyOf": [
                 {"enum": TARGET_PRESETS},
@@ -95,7 +96,7 @@ fn number_schema(legal: &Legal) -> Value {
     match legal {
         Legal::Int { least, most } => json!({"type": "integer", "minimum": least, "maximum": most}),
         Legal::Float(range) | Legal::FloatOrNone(range) => range_schema(range),
-        Legal::Bool | Legal::Choice(_) | Legal::Targets => json!({"type": "number"}),
+        Legal::Bool | Legal::Choice(_) | Legal::Checkpointing | Legal::Targets => json!({"type": "number"}),
     }
 }
 

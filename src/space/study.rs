@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::yaml::Document;
-use super::{SearchSpace, SpaceError};
+use super::{ConfirmPlan, PrunerChoice, SearchSpace, SpaceError, StopRule};
 use crate::objective::{Constraint, Objective};
 use crate::recipe::Recipe;
 use crate::study::{ParamValue, Params, TrialPlan};
@@ -29,6 +29,11 @@ pub struct Study {
     /// The phases that tell the metrics of objectives and constraints; neither with a command backend.
     pub plan: TrialPlan,
     pub budget: Budget,
+    pub pruner: PrunerChoice,
+    /// Ends the study before its budget; `None` where only the budget does.
+    pub stop: Option<StopRule>,
+    /// How the recommendation is confirmed; `None` where it is not.
+    pub confirm: Option<ConfirmPlan>,
     /// Device memory above which a trial is out of memory, in bytes.
     pub memory_limit_bytes: Option<u64>,
     /// Wall time after which a trial is stopped, in seconds.
@@ -124,6 +129,8 @@ pub struct CommandBackend {
     pub folder: PathBuf,
     /// Environment variables that are set for it.
     pub env: BTreeMap<String, String>,
+    /// Steps of a whole trial, where the file says so.
+    pub steps: Option<u64>,
 }
 
 /// The file that a study came from.

@@ -1,10 +1,12 @@
 //! One trial in depth, as `show STUDY --trial N` prints it.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::row::to_u64;
 use super::{EvaluationRecord, Store, StoreError, StudyId};
-use crate::study::{Trial, TrialNumber};
+use crate::study::{Confirmed, Stop, Trial, TrialNumber};
 
 /// Everything about one trial but its single steps.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +26,12 @@ pub struct TrialDetail {
     pub wall_s: Option<f64>,
     pub phases: Vec<PhaseSteps>,
     pub evaluations: Vec<EvaluationRecord>,
+    /// Why it was stopped before its end, if it was.
+    pub stop: Option<Stop>,
+    /// What it took over, by part (`cost`, `loss`) or metric, and from which trial.
+    pub inherited: Vec<(String, TrialNumber)>,
+    /// What its repeats say, by metric.
+    pub confirmed: BTreeMap<String, Confirmed>,
 }
 
 /// The steps of one phase, in sum.
@@ -98,6 +106,9 @@ impl Store {
             wall_s: row.wall_s,
             phases: self.phases(row.id).await?,
             evaluations: self.evaluations(row.id).await?,
+            stop: self.stop(study, number).await?,
+            inherited: self.inherited(study, number).await?,
+            confirmed: self.confirmations(study).await?.remove(&number).unwrap_or_default(),
         })
     }
 
@@ -118,7 +129,7 @@ impl Store {
         .map_err(|error| self.error(error))
     }
 
-    async fn evaluations(&self, trial: i64) -> Result<Vec<EvaluationRecord>, StoreError> {
+    pub(super) async fn evaluations(&self, trial: i64) -> Result<Vec<EvaluationRecord>, StoreError> {
         let rows: Vec<EvaluationRow> = sqlx::query_as(
             "select step, tokens, loss, accuracy, target_tokens, seconds from evaluation where trial_id = ? order by step",
         )

@@ -29,7 +29,7 @@ impl Store {
         Ok(())
     }
 
-    /// What a trial took over: part (`cost` or `loss`) and source.
+    /// What a trial took over: part (`cost` or `loss`) or metric of a command, and source.
     ///
     /// # Errors
     /// Where reading fails.
@@ -39,9 +39,14 @@ impl Store {
         number: TrialNumber,
     ) -> Result<Vec<(String, TrialNumber)>, StoreError> {
         let rows: Vec<(String, i64)> = sqlx::query_as(
-            "select part, source.number from inheritance
-             join trial on trial.id = inheritance.trial_id
-             join trial as source on source.id = inheritance.source_id
+            "select part, source.number
+             from (
+                 select trial_id, part, source_id from inheritance
+                 union all
+                 select trial_id, metric, source_id from metric_inheritance
+             ) as taken
+             join trial on trial.id = taken.trial_id
+             join trial as source on source.id = taken.source_id
              where trial.study_id = ? and trial.number = ? order by part",
         )
         .bind(study.0)

@@ -6,8 +6,10 @@
 //! What is promised when the process is killed at any moment: a trial that was committed stays, a trial that was running
 //! is handed back to be repeated, and the file passes `pragma integrity_check`.
 
+mod confirmation;
 mod detail;
 mod error;
+mod fidelity;
 mod files;
 mod history;
 mod inheritance;
@@ -16,18 +18,24 @@ mod open;
 mod overview;
 mod query;
 mod record;
+mod request;
 mod row;
 mod state;
 mod statement;
 mod step;
 mod study;
+mod timeline;
 mod trial;
 
+pub use confirmation::Confirmations;
 pub use detail::{PhaseSteps, TrialDetail};
 pub use error::{QueryError, StoreError};
+pub use fidelity::EndingRecord;
 pub use lock::StudyLock;
 pub use open::Store;
 pub use overview::StudyOverview;
 pub use query::{RowSink, SqlValue};
 pub use record::{DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, StepRecord, StudyRecord};
+pub use request::{RequestId, RequestOutcome, StoredRequest};
 pub use study::{OpenStudy, StudyId};
+pub use timeline::{Runner, TrialTimes};

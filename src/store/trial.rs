@@ -158,6 +158,8 @@ impl Store {
             for delete in [
                 "delete from step where trial_id = ?",
                 "delete from evaluation where trial_id = ?",
+                "delete from report where trial_id = ?",
+                "delete from stop where trial_id = ?",
             ] {
                 sqlx::query(delete)
                     .bind(trial.0)

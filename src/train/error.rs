@@ -144,6 +144,12 @@ pub enum TrainError {
     )]
     TooLong { tokens: usize, max_positions: usize },
 
+    #[error(
+        "full fine-tuning (`adapter: null`) cannot train quantised weights; take `precision` fp32, bf16 or fp16, or train \
+         an adapter"
+    )]
+    QuantisedWhole,
+
     #[error("the prompt has no tokens; write at least one word")]
     EmptyPrompt,
 

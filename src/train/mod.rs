@@ -4,6 +4,7 @@
 
 pub mod adapter;
 mod base;
+mod base_source;
 pub mod data;
 pub mod device;
 mod error;
@@ -30,6 +31,7 @@ mod weights;
 mod whole_file;
 
 pub use base::BaseModel;
+pub use base_source::BaseSource;
 pub use error::{DeviceError, TrainError, WeightsError};
 pub use generate::{Generated, GenerationSettings, Generator, TextEnd};
 pub use merge::{MergedModel, write_checkpoint};

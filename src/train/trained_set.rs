@@ -28,6 +28,7 @@ impl TrainedSet {
     pub(super) fn new(base: &BaseModel, recipe: &Recipe) -> Result<Self, TrainError> {
         match &recipe.adapter {
             Some(settings) => Self::adapter(base, settings, recipe.training.seed),
+            None if recipe.precision.is_quantised() => Err(TrainError::QuantisedWhole),
             None => Self::whole_model(base),
         }
     }

@@ -149,7 +149,7 @@ impl Weight {
             let wide = codes.widened(0..rows, DType::F32)?;
             return Self::store(wide, &tensor.name, linear, precision, device);
         }
-        if linear && is_quantised(precision) {
+        if linear && precision.is_quantised() {
             let wide = checkpoint.tensor(&tensor.name, &tensor.shape, DType::F32, &Device::Cpu)?;
             return Self::store(wide, &tensor.name, linear, precision, device);
         }
@@ -267,10 +267,6 @@ pub(crate) fn compute_dtype(precision: Precision) -> DType {
         Precision::Fp16 => DType::F16,
         Precision::Bf16 | Precision::Int8 | Precision::Nf4 | Precision::Nf4Double => DType::BF16,
     }
-}
-
-fn is_quantised(precision: Precision) -> bool {
-    matches!(precision, Precision::Int8 | Precision::Nf4 | Precision::Nf4Double)
 }
 
 /// The tensor that bitsandbytes' tensor `name` belongs to: `x.weight` for `x.weight.absmax`, `x.SCB`...

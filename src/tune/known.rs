@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::objective::LOSS;
+use crate::objective::{LOSS, THROUGHPUT};
 use crate::recipe::{Recipe, RecipeKey};
 use crate::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState};
+use crate::worker::Task;
 
 /// Metrics of the training phase; all others are the profile phase's.
 const LOSS_METRICS: [&str; 5] = [LOSS, "accuracy", "train_steps", "train_tokens", "train_s"];
@@ -21,88 +22,100 @@ pub(super) struct Inherited {
     pub(super) metrics: Metrics,
 }
 
-/// What a phase measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a trial can take over.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
+    /// What the profile phase measures.
     Cost,
+    /// What the training phase measures.
     Loss,
-}
-
-impl Part {
-    /// Name as the database has it.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Cost => "cost",
-            Self::Loss => "loss",
-        }
-    }
+    /// One metric of a command.
+    Metric(String),
 }
 
 /// What to do with a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decision {
-    /// Run these phases; the rest is inherited.
-    Run { plan: TrialPlan, inherited: Vec<Inherited> },
+    /// Run this; the rest is inherited.
+    Run { task: Task, inherited: Vec<Inherited> },
     /// Everything is known.
     Known { inherited: Vec<Inherited> },
-    /// The settings that decide its memory ran out of it in another trial.
-    CannotFit { source: TrialNumber, reason: FailReason },
+    /// The settings that decide this failed in another trial, and would again.
+    Fails {
+        part: Part,
+        source: TrialNumber,
+        reason: FailReason,
+    },
 }
 
-/// Measurements by key.
+/// Measurements of recipes by key.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     costs: BTreeMap<RecipeKey, (TrialNumber, Metrics)>,
     losses: BTreeMap<RecipeKey, (TrialNumber, Metrics)>,
+    /// What the loss cannot have fallen below, where its training was stopped.
+    loss_bounds: BTreeMap<RecipeKey, f64>,
     out_of_memory: BTreeMap<RecipeKey, (TrialNumber, FailReason)>,
+    diverged: BTreeMap<RecipeKey, (TrialNumber, FailReason)>,
 }
 
 impl Known {
     /// Keeps what a finished trial measured. The first measurement of a key stays, so that what is inherited does not
     /// depend on the order in which later trials end.
     pub(super) fn learn(&mut self, trial: &Trial, recipe: &Recipe) {
-        if let TrialState::Failed {
-            reason: reason @ FailReason::OutOfMemory { phase, .. },
-            ..
-        } = &trial.state
-            && *phase != Phase::Evaluate
-        {
-            self.out_of_memory
-                .entry(recipe.cost_key())
-                .or_insert_with(|| (trial.number, reason.clone()));
-        }
-        let TrialState::Complete { metrics } = &trial.state else {
-            return;
-        };
-        let part = |of_loss: bool| {
-            let mut part = Metrics::default();
-            for (name, value) in metrics
-                .iter()
-                .filter(|(name, _)| LOSS_METRICS.contains(name) == of_loss)
-            {
-                part.insert(name, value);
+        if let TrialState::Failed { reason, .. } = &trial.state {
+            let failed = match reason {
+                FailReason::OutOfMemory { phase, .. } if *phase != Phase::Evaluate => {
+                    Some((&mut self.out_of_memory, recipe.cost_key()))
+                }
+                FailReason::Diverged { .. } => Some((&mut self.diverged, recipe.loss_key())),
+                _ => None,
+            };
+            if let Some((failures, key)) = failed {
+                failures.entry(key).or_insert_with(|| (trial.number, reason.clone()));
             }
-            part
-        };
-        if metrics.value(crate::objective::THROUGHPUT).is_some() {
+        }
+        let Some(metrics) = trial.state.metrics() else { return };
+        if metrics.value(THROUGHPUT).is_some() {
             self.costs
                 .entry(recipe.cost_key())
-                .or_insert_with(|| (trial.number, part(false)));
+                .or_insert_with(|| (trial.number, part_of(metrics, false)));
         }
-        if metrics.value(LOSS).is_some() {
-            self.losses
-                .entry(recipe.loss_key())
-                .or_insert_with(|| (trial.number, part(true)));
+        match &trial.state {
+            TrialState::Complete { .. } if metrics.value(LOSS).is_some() => {
+                self.losses
+                    .entry(recipe.loss_key())
+                    .or_insert_with(|| (trial.number, part_of(metrics, true)));
+            }
+            TrialState::Pruned { .. } => {
+                if let Some(bound) = metrics.value(&at_least(LOSS)) {
+                    let highest = self.loss_bounds.entry(recipe.loss_key()).or_insert(bound);
+                    *highest = highest.max(bound);
+                }
+            }
+            _ => {}
         }
+    }
+
+    /// What the loss of `recipe` cannot fall below, from a training of the same loss key that was stopped.
+    pub(super) fn loss_bound(&self, recipe: &Recipe) -> Option<f64> {
+        self.loss_bounds.get(&recipe.loss_key()).copied()
     }
 
     /// What a trial of `recipe` has to run of `plan`.
     pub(super) fn decide(&self, recipe: &Recipe, plan: &TrialPlan) -> Decision {
-        if let Some((source, reason)) = self.out_of_memory.get(&recipe.cost_key()) {
-            return Decision::CannotFit {
-                source: *source,
-                reason: reason.clone(),
-            };
+        let failures = [
+            (Part::Cost, self.out_of_memory.get(&recipe.cost_key())),
+            (
+                Part::Loss,
+                self.diverged.get(&recipe.loss_key()).filter(|_| plan.train.is_some()),
+            ),
+        ];
+        for (part, failure) in failures {
+            if let Some((source, reason)) = failure {
+                let (source, reason) = (*source, reason.clone());
+                return Decision::Fails { part, source, reason };
+            }
         }
         let (mut plan, mut inherited) = (plan.clone(), Vec::new());
         if let Some((source, metrics)) = self.costs.get(&recipe.cost_key()).filter(|_| plan.measure.is_some()) {
@@ -121,11 +134,30 @@ impl Known {
                 metrics: metrics.clone(),
             });
         }
-        match plan.measure.is_none() && plan.train.is_none() && !inherited.is_empty() {
-            true => Decision::Known { inherited },
-            false => Decision::Run { plan, inherited },
+        if plan.measure.is_none() && plan.train.is_none() && !inherited.is_empty() {
+            return Decision::Known { inherited };
+        }
+        let recipe = Box::new(recipe.clone());
+        let task = Task::Recipe { recipe, plan };
+        Decision::Run { task, inherited }
+    }
+}
+
+/// Name of the metric that a pruned trial's `metric` could not have fallen below (or risen above, if it is maximised).
+pub(super) fn at_least(metric: &str) -> String {
+    format!("{metric}_at_least")
+}
+
+/// The metrics of one phase.
+fn part_of(metrics: &Metrics, of_loss: bool) -> Metrics {
+    let mut part = Metrics::default();
+    let bound = at_least(LOSS);
+    for (name, value) in metrics.iter().filter(|(name, _)| *name != bound) {
+        if LOSS_METRICS.contains(&name) == of_loss {
+            part.insert(name, value);
         }
     }
+    part
 }
 
 /// The metrics of a trial with what it inherited; what it measured itself goes before.
@@ -186,7 +218,11 @@ mod tests {
     #[test]
     fn another_learning_rate_inherits_the_cost_and_trains() {
         let decision = known().decide(&recipe(|recipe| recipe.optimizer.learning_rate = 1.0), &plan());
-        let Decision::Run { plan: rest, inherited } = decision else {
+        let Decision::Run {
+            task: Task::Recipe { plan: rest, .. },
+            inherited,
+        } = decision
+        else {
             panic!("{decision:?}")
         };
         assert_eq!((rest.measure, rest.train), (None, plan().train));
@@ -194,7 +230,7 @@ mod tests {
             inherited[0].metrics,
             [("throughput", 100.0), ("peak_memory", 7.0)].into()
         );
-        assert_eq!((inherited[0].part, inherited[0].source), (Part::Cost, TrialNumber(4)));
+        assert_eq!((&inherited[0].part, inherited[0].source), (&Part::Cost, TrialNumber(4)));
     }
 
     #[test]
@@ -203,7 +239,11 @@ mod tests {
             &recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full),
             &plan(),
         );
-        let Decision::Run { plan: rest, inherited } = decision else {
+        let Decision::Run {
+            task: Task::Recipe { plan: rest, .. },
+            inherited,
+        } = decision
+        else {
             panic!("{decision:?}")
         };
         assert_eq!((rest.measure, rest.train), (plan().measure, None));
@@ -264,12 +304,56 @@ mod tests {
         let decision = known.decide(&recipe(|recipe| recipe.optimizer.learning_rate = 1.0), &plan());
         assert_eq!(
             decision,
-            Decision::CannotFit {
+            Decision::Fails {
+                part: Part::Cost,
                 source: TrialNumber(1),
                 reason
             }
         );
         let smaller = recipe(|recipe| recipe.batch.micro_batch = 1);
         assert!(matches!(known.decide(&smaller, &plan()), Decision::Run { .. }));
+    }
+
+    #[test]
+    fn a_stopped_training_leaves_its_cost_and_a_bound_on_its_loss() {
+        let mut known = Known::default();
+        let metrics: Metrics = [("throughput", 100.0), ("loss", 3.0), ("loss_at_least", 2.5)].into();
+        let state = TrialState::Pruned {
+            at_step: 7,
+            rule: "dominance".to_owned(),
+            metrics,
+        };
+        let params = Default::default();
+        let number = TrialNumber(2);
+        known.learn(&Trial { number, params, state }, &recipe(|_| ()));
+        let checkpointed = recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full);
+        assert_eq!(known.loss_bound(&checkpointed), Some(2.5));
+        let faster = recipe(|recipe| recipe.optimizer.learning_rate = 1.0);
+        let Decision::Run { inherited, .. } = known.decide(&faster, &plan()) else {
+            panic!("its loss is not known")
+        };
+        assert_eq!(inherited[0].metrics, [("throughput", 100.0)].into());
+    }
+
+    #[test]
+    fn what_diverged_is_not_trained_again_with_checkpointing() {
+        let reason = FailReason::Diverged { at_step: 3, loss: None };
+        let state = TrialState::Failed {
+            reason: reason.clone(),
+            metrics: [("throughput", 100.0)].into(),
+        };
+        let mut known = Known::default();
+        let params = Default::default();
+        let number = TrialNumber(1);
+        known.learn(&Trial { number, params, state }, &recipe(|_| ()));
+        let checkpointed = recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full);
+        assert_eq!(
+            known.decide(&checkpointed, &plan()),
+            Decision::Fails {
+                part: Part::Loss,
+                source: number,
+                reason
+            }
+        );
     }
 }

@@ -1,12 +1,22 @@
 //! The study loop: ask, decide, run, tell, record.
 
+mod confirm;
+mod decide;
+mod ending;
 mod error;
 mod interrupt;
+mod judge;
 mod known;
 mod observer;
+mod propose;
+mod record;
+mod reported;
+mod requests;
+mod running;
 mod tuner;
 
+pub use ending::Ending;
 pub use error::TuneError;
 pub use interrupt::Interrupt;
 pub use observer::{Progress, TuneObserver};
-pub use tuner::{Ending, Tuner, TunerParts};
+pub use tuner::{Tuner, TunerParts};

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::study::Trial;
+use crate::search::{Problem, evaluated};
+use crate::study::{Trial, TrialNumber};
 use crate::worker::TrialEvent;
 
 /// Where a study stands.
@@ -21,6 +22,23 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Best value of each objective among complete trials that keep the constraints.
+    pub(super) fn best_of(problem: &Problem, history: &[Trial]) -> BTreeMap<String, f64> {
+        let mut best = BTreeMap::new();
+        for one in evaluated(problem, history).iter().filter(|one| one.is_feasible()) {
+            for (objective, value) in problem.objectives.iter().zip(&one.values) {
+                let least = best.entry(objective.metric.clone()).or_insert(*value);
+                *least = value.min(*least);
+            }
+        }
+        for objective in &problem.objectives {
+            if let Some(value) = best.get_mut(&objective.metric) {
+                *value = objective.minimised(*value);
+            }
+        }
+        best
+    }
+
     /// Share of the budget that is spent, in [0, 1]: the larger of trials and time; `None` without a budget.
     pub fn share(&self) -> Option<f64> {
         let trials = self
@@ -52,6 +70,9 @@ pub trait TuneObserver {
 
     /// A trial under way told something.
     fn trial_event(&mut self, _event: &TrialEvent) {}
+
+    /// A trial's params are run again, for the so-many-th time, to be sure of them.
+    fn confirming(&mut self, _number: TrialNumber, _repeat: u64) {}
 
     /// A trial ended and is stored.
     fn trial_ended(&mut self, _trial: &Trial, _progress: &Progress) {}

@@ -6,32 +6,26 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::known::{Decision, Inherited, Known, Part, with_inherited};
-use super::{Interrupt, Progress, TuneError, TuneObserver};
-use crate::search::{Problem, Sampler};
-use crate::space::{Backend, RecipeError, Study, recipe_for};
-use crate::store::{EvaluationRecord, StepRecord, Store, StudyId};
-use crate::study::{FailReason, Metrics, Params, Phase, Trial, TrialNumber, TrialState};
-use crate::train::{Evaluation, StepEvent};
+use super::decide::{Memory, problem_of, recipe_of, whole_task};
+use super::judge::{Judge, Order};
+use super::known::{Decision, Inherited, Part};
+use super::propose::{Proposed, propose};
+use super::record::{evaluation_metrics, evaluation_record, step_record};
+use super::requests::Requests;
+use super::running::Running;
+use super::{Ending, Interrupt, Progress, TuneError, TuneObserver};
+use crate::search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history, stop_reason};
+use crate::space::{Backend, Study};
+use crate::store::{Store, StudyId};
+use crate::study::{Curve, FailReason, Metrics, Trial, TrialNumber, TrialState};
 use crate::worker::{Evaluator, Task, TrialEvent, TrialRequest};
 
 /// How long to wait for an event before looking at the clock and the keyboard again.
-const POLL: Duration = Duration::from_millis(100);
+pub(super) const POLL: Duration = Duration::from_millis(100);
 /// Steps that are recorded together; a crash loses at most these of a trial that is run again anyway.
 const STEPS_A_WRITE: usize = 64;
-
-/// Why a study's run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// The budget's trials are done.
-    TrialsDone,
-    /// The budget's time is spent.
-    TimeSpent,
-    /// The sampler has nothing left to propose.
-    Exhausted,
-    /// Somebody asked to stop.
-    Interrupted,
-}
+/// Longest time that steps wait to be recorded, so that who looks at a running trial sees it move.
+const WRITE_AFTER: Duration = Duration::from_secs(1);
 
 /// What a [`Tuner`] works with.
 pub struct TunerParts<'a> {
@@ -46,72 +40,95 @@ pub struct TunerParts<'a> {
 
 /// Runs one study.
 pub struct Tuner<'a> {
-    parts: TunerParts<'a>,
-    problem: Problem,
+    pub(super) parts: TunerParts<'a>,
+    pub(super) problem: Problem,
     /// All trials by number, running ones included.
-    history: Vec<Trial>,
+    pub(super) history: Vec<Trial>,
+    /// What finished trials told on their way.
+    curves: BTreeMap<TrialNumber, Curve>,
+    /// Hypervolume that each trial was expected to add when it was proposed.
+    expectations: BTreeMap<TrialNumber, f64>,
     /// Trials that an earlier process began and did not finish.
     unfinished: VecDeque<TrialNumber>,
     running: BTreeMap<TrialNumber, Running>,
-    known: Known,
+    memory: Memory,
+    pruner: Option<Box<dyn Pruner>>,
+    /// What people ask of the study meanwhile.
+    requests: Requests,
     /// Wall time of finished trials, in seconds.
-    spent_s: f64,
+    pub(super) spent_s: f64,
     ending: Option<Ending>,
-}
-
-/// A trial under way.
-struct Running {
-    started: Instant,
-    steps: Vec<StepRecord>,
-    inherited: Vec<Inherited>,
 }
 
 impl<'a> Tuner<'a> {
     /// A tuner that goes on where the stored study stands.
     pub async fn new(parts: TunerParts<'a>) -> Result<Self, TuneError> {
         let history = parts.store.trials(parts.id).await?;
-        let spent_s = parts.store.spent_s(parts.id).await?;
-        let unfinished = history
-            .iter()
-            .filter(|trial| !trial.state.is_finished())
-            .map(|trial| trial.number)
-            .collect();
-        let problem = Problem {
-            space: parts.study.space.clone(),
-            objectives: parts.study.objectives.clone(),
-            constraints: parts.study.constraints.clone(),
-        };
-        let mut known = Known::default();
+        let problem = problem_of(parts.study);
+        let mut memory = Memory::new(parts.study);
         for trial in &history {
-            learn(&mut known, parts.study, trial);
+            memory.learn(parts.study, &problem, trial);
         }
-        let running = BTreeMap::new();
+        let waiting = history.iter().filter(|trial| !trial.state.is_finished());
         Ok(Self {
-            parts,
+            unfinished: waiting.map(|trial| trial.number).collect(),
+            curves: parts.store.curves(parts.id).await?,
+            expectations: parts.store.expectations(parts.id).await?,
+            spent_s: parts.store.spent_s(parts.id).await?,
+            pruner: build_pruner(&parts.study.pruner),
+            requests: Requests::begin(parts.store, parts.id).await?,
+            running: BTreeMap::new(),
+            ending: None,
+            memory,
             problem,
             history,
-            unfinished,
-            running,
-            known,
-            spent_s,
-            ending: None,
+            parts,
         })
     }
 
-    /// Runs trials until the budget is spent, nothing is left to try, or somebody asks to stop.
+    /// Runs trials until the budget is spent, nothing is left to try, further trials would bring next to nothing, or
+    /// somebody asks to stop; then confirms the recommendation, if the study asks for that.
     pub async fn run(&mut self) -> Result<Ending, TuneError> {
         loop {
-            while self.running.len() < self.parts.evaluator.capacity() {
-                let Some(trial) = self.next_trial() else { break };
-                self.start(trial).await?;
+            self.look_at_requests().await?;
+            while self.running.len() < self.parts.evaluator.capacity() && !self.is_paused() {
+                let Some((trial, proposed)) = self.next_trial() else {
+                    break;
+                };
+                self.start(trial, proposed).await?;
             }
             if self.running.is_empty() {
-                return Ok(self.ending.unwrap_or(Ending::Exhausted));
+                if !self.is_paused() {
+                    break;
+                }
+                tokio::time::sleep(POLL).await;
+                continue;
             }
             if let Some(event) = self.parts.evaluator.next_event(POLL)? {
                 self.take(event).await?;
             }
         }
+        let ending = self.ending.clone().unwrap_or(Ending::Exhausted);
+        let finished = self.progress().finished;
+        let record = ending.record(finished);
+        self.parts.store.record_ending(self.parts.id, &record).await?;
+        if ending != Ending::Interrupted {
+            self.confirm().await?;
+        }
+        Ok(ending)
+    }
+
+    async fn look_at_requests(&mut self) -> Result<(), TuneError> {
+        let (store, space) = (self.parts.store, &self.parts.study.space);
+        Ok(self
+            .requests
+            .look(store, self.parts.id, space, &self.parts.interrupt)
+            .await?)
+    }
+
+    /// Whether people asked to wait. Who interrupts waits no longer.
+    fn is_paused(&self) -> bool {
+        self.requests.is_paused() && !self.parts.interrupt.is_requested()
     }
 
     /// All trials of the study, by number.
@@ -122,72 +139,54 @@ impl<'a> Tuner<'a> {
     /// Where the study stands.
     pub fn progress(&self) -> Progress {
         let budget = &self.parts.study.budget;
-        let under_way: f64 = self
-            .running
-            .values()
-            .map(|running| running.started.elapsed().as_secs_f64())
-            .sum();
+        let under_way = self.running.values();
+        let under_way_s: f64 = under_way.map(|running| running.started.elapsed().as_secs_f64()).sum();
         Progress {
             finished: self.history.iter().filter(|trial| trial.state.is_finished()).count() as u64,
             budget_trials: budget.trials,
-            spent_s: self.spent_s + under_way,
+            spent_s: self.spent_s + under_way_s,
             budget_s: budget.time_s,
-            best: self.best(),
+            best: Progress::best_of(&self.problem, &self.history),
         }
     }
 
-    /// Best value of each objective among complete trials that keep every constraint.
-    fn best(&self) -> BTreeMap<String, f64> {
-        let mut best = BTreeMap::new();
-        let complete = self.history.iter().filter_map(|trial| match &trial.state {
-            TrialState::Complete { metrics } => Some(metrics),
-            _ => None,
-        });
-        let feasible = complete.filter(|metrics| {
-            let holds = |constraint: &crate::objective::Constraint| {
-                metrics
-                    .value(&constraint.metric)
-                    .is_some_and(|value| constraint.holds(value))
-            };
-            self.problem.constraints.iter().all(holds)
-        });
-        for metrics in feasible {
-            for objective in &self.problem.objectives {
-                let Some(value) = metrics.value(&objective.metric) else {
-                    continue;
-                };
-                let entry = best.entry(objective.metric.clone()).or_insert(value);
-                if objective.minimised(value) < objective.minimised(*entry) {
-                    *entry = value;
-                }
-            }
-        }
-        best
-    }
-
-    /// The trial to start next; sets the ending where there is none.
-    fn next_trial(&mut self) -> Option<Trial> {
+    /// The trial to start next, with what is expected of it; sets the ending where there is none.
+    fn next_trial(&mut self) -> Option<(Trial, Option<Proposed>)> {
         if self.parts.interrupt.is_requested() {
             self.ending = Some(Ending::Interrupted);
             return None;
         }
         if let Some(number) = self.unfinished.pop_front() {
-            return self.history.iter().find(|trial| trial.number == number).cloned();
+            let trial = self.history.iter().find(|trial| trial.number == number);
+            return trial.cloned().map(|trial| (trial, None));
         }
         self.ending = self.budget_ending();
+        if self.ending.is_none()
+            && let Some(params) = self.requests.next_setting()
+        {
+            let proposed = Proposed { params, prospect: None };
+            return Some((self.new_trial(&proposed), Some(proposed)));
+        }
+        self.ending = self.ending.take().or_else(|| self.rule_ending());
         if self.ending.is_some() {
             return None;
         }
-        let Some(params) = self.parts.sampler.ask(&self.problem, &self.history) else {
+        let (study, memory, problem) = (self.parts.study, &self.memory, &self.problem);
+        let whole_steps = self.whole_steps();
+        let share = |params: &_| memory.share(study, problem, params, whole_steps);
+        let Some(proposed) = propose(self.parts.sampler.as_mut(), problem, &self.history, &share) else {
             self.ending = Some(Ending::Exhausted);
             return None;
         };
-        let number = TrialNumber(self.history.last().map_or(0, |trial| trial.number.0 + 1));
-        Some(Trial {
-            number,
-            params,
+        Some((self.new_trial(&proposed), Some(proposed)))
+    }
+
+    fn new_trial(&self, proposed: &Proposed) -> Trial {
+        Trial {
+            number: TrialNumber(self.history.last().map_or(0, |trial| trial.number.0 + 1)),
+            params: proposed.params.clone(),
             state: TrialState::Waiting,
-        })
+        }
     }
 
     fn budget_ending(&self) -> Option<Ending> {
@@ -202,91 +201,110 @@ impl<'a> Tuner<'a> {
             .then_some(Ending::TimeSpent)
     }
 
-    async fn start(&mut self, mut trial: Trial) -> Result<(), TuneError> {
-        let study = self.parts.study;
+    fn rule_ending(&self) -> Option<Ending> {
+        let rule = self.parts.study.stop.as_ref()?;
+        let finished: Vec<Trial> = self
+            .history
+            .iter()
+            .filter(|one| one.state.is_finished())
+            .cloned()
+            .collect();
+        let expected = finished
+            .iter()
+            .map(|trial| self.expectations.get(&trial.number).copied());
+        let expected: Vec<Option<f64>> = expected.collect();
+        let volumes = hypervolume_history(&self.problem, &finished);
+        let reason = stop_reason(rule, &volumes, &expected)?;
+        Some(Ending::Stopped { reason })
+    }
+
+    /// Steps of a whole trial of a command: what the file says, or the last step of the latest trial that was not stopped.
+    fn whole_steps(&self) -> Option<u64> {
+        let Backend::Command(command) = &self.parts.study.backend else {
+            return None;
+        };
+        let complete = self
+            .history
+            .iter()
+            .rev()
+            .filter(|trial| trial.state.name() == "complete");
+        let last = |trial: &Trial| self.curves.get(&trial.number).map(Curve::last_step);
+        command.steps.or_else(|| complete.filter_map(last).max())
+    }
+
+    async fn start(&mut self, mut trial: Trial, proposed: Option<Proposed>) -> Result<(), TuneError> {
+        let (study, store, id) = (self.parts.study, self.parts.store, self.parts.id);
         let number = trial.number;
+        let task = whole_task(study, &trial.params);
+        store.start_trial(id, number, &trial.params, recipe_of(&task)).await?;
+        self.requests.started(store, number).await?;
+        let prospect = proposed.as_ref().and_then(|proposed| proposed.prospect.as_ref());
+        if let Some(gain) = prospect.map(|prospect| prospect.expected_improvement) {
+            store.record_expectation(id, number, gain).await?;
+            self.expectations.insert(number, gain);
+        }
+        let bounds = self.memory.bounds(study, &self.problem, &trial.params);
+        let expected_low = match proposed {
+            Some(proposed) => proposed.expected_low(&self.problem),
+            None => vec![None; bounds.len()],
+        };
+        let running = Running::new(expected_low, bounds, self.whole_steps());
+        self.running.insert(number, running);
         trial.state = TrialState::Running;
         match self.history.iter_mut().find(|known| known.number == number) {
             Some(known) => *known = trial.clone(),
             None => self.history.push(trial.clone()),
         }
-        let task = task_of(study, &trial.params);
-        let recipe = match &task {
-            Ok(Task::Recipe { recipe, .. }) => Some(recipe.as_ref()),
-            Ok(Task::Params { .. }) | Err(_) => None,
-        };
-        self.parts
-            .store
-            .start_trial(self.parts.id, number, &trial.params, recipe)
-            .await?;
-        let running = Running {
-            started: Instant::now(),
-            steps: Vec::new(),
-            inherited: Vec::new(),
-        };
-        self.running.insert(number, running);
         let progress = self.progress();
         self.parts.observer.trial_started(&trial, &progress);
-        match task {
-            Ok(task) => self.decide(number, task).await,
+        match self.memory.decide(study, &self.problem, &trial.params) {
+            Ok(decision) => self.follow(number, decision).await,
             Err(error) => {
-                let reason = FailReason::Invalid {
-                    message: error.to_string(),
-                };
-                self.end(
-                    number,
-                    TrialState::Failed {
-                        reason,
-                        metrics: Metrics::default(),
-                    },
-                    0.0,
-                )
-                .await
+                let message = error.to_string();
+                self.fail(number, FailReason::Invalid { message }).await
             }
         }
     }
 
-    /// Runs what is not known yet of a trial.
-    async fn decide(&mut self, number: TrialNumber, task: Task) -> Result<(), TuneError> {
-        let Task::Recipe { recipe, plan } = task else {
-            return self.submit(number, task);
-        };
-        match self.known.decide(&recipe, &plan) {
-            Decision::Run { plan, inherited } => {
+    /// Runs what is not known yet of a trial, unless what is known is enough to drop it.
+    async fn follow(&mut self, number: TrialNumber, decision: Decision) -> Result<(), TuneError> {
+        match decision {
+            Decision::Run { task, inherited } => {
                 self.inherit(number, inherited).await?;
-                self.submit(number, Task::Recipe { recipe, plan })
+                match self.verdict(number) {
+                    Some(order) => {
+                        self.note_order(number, order).await?;
+                        self.end_without_running(number).await
+                    }
+                    None => self.submit(number, task),
+                }
             }
             Decision::Known { inherited } => {
                 self.inherit(number, inherited).await?;
-                self.end(
-                    number,
-                    TrialState::Complete {
-                        metrics: Metrics::default(),
-                    },
-                    0.0,
-                )
-                .await
+                self.end_without_running(number).await
             }
-            Decision::CannotFit { source, reason } => {
-                self.parts
-                    .store
-                    .record_inherited(self.parts.id, number, Part::Cost.name(), source)
-                    .await?;
-                self.end(
-                    number,
-                    TrialState::Failed {
-                        reason,
-                        metrics: Metrics::default(),
-                    },
-                    0.0,
-                )
-                .await
+            Decision::Fails { part, source, reason } => {
+                self.record_source(number, &part, source).await?;
+                self.fail(number, reason).await
             }
         }
+    }
+
+    async fn end_without_running(&mut self, number: TrialNumber) -> Result<(), TuneError> {
+        let metrics = Metrics::default();
+        self.end(number, TrialState::Complete { metrics }, 0.0).await
+    }
+
+    async fn fail(&mut self, number: TrialNumber, reason: FailReason) -> Result<(), TuneError> {
+        let metrics = Metrics::default();
+        self.end(number, TrialState::Failed { reason, metrics }, 0.0).await
     }
 
     fn submit(&mut self, number: TrialNumber, task: Task) -> Result<(), TuneError> {
         let study = self.parts.study;
+        if let (Some(running), Task::Recipe { plan, .. }) = (self.running.get_mut(&number), &task) {
+            running.ends_itself = plan.train.is_none();
+        }
         let (memory_limit_bytes, time_limit_s) = (study.memory_limit_bytes, study.trial_timeout_s);
         Ok(self.parts.evaluator.submit(TrialRequest {
             number,
@@ -297,11 +315,8 @@ impl<'a> Tuner<'a> {
     }
 
     async fn inherit(&mut self, number: TrialNumber, inherited: Vec<Inherited>) -> Result<(), TuneError> {
-        for part in &inherited {
-            self.parts
-                .store
-                .record_inherited(self.parts.id, number, part.part.name(), part.source)
-                .await?;
+        for one in &inherited {
+            self.record_source(number, &one.part, one.source).await?;
         }
         if let Some(running) = self.running.get_mut(&number) {
             running.inherited = inherited;
@@ -309,33 +324,86 @@ impl<'a> Tuner<'a> {
         Ok(())
     }
 
+    async fn record_source(&self, number: TrialNumber, part: &Part, source: TrialNumber) -> Result<(), TuneError> {
+        let (store, id) = (self.parts.store, self.parts.id);
+        match part {
+            Part::Cost => store.record_inherited(id, number, "cost", source).await?,
+            Part::Loss => store.record_inherited(id, number, "loss", source).await?,
+            Part::Metric(metric) => store.record_inherited_metric(id, number, metric, source).await?,
+        }
+        Ok(())
+    }
+
     async fn take(&mut self, event: TrialEvent) -> Result<(), TuneError> {
         self.parts.observer.trial_event(&event);
+        if let TrialEvent::Ended { number, state, wall_s } = event {
+            return self.end(number, state, wall_s).await;
+        }
+        let number = event.number();
+        let Some(running) = self.running.get_mut(&number) else {
+            return Ok(());
+        };
+        let stopped = running.order.is_some();
         match event {
-            TrialEvent::Phase { .. } => Ok(()),
-            TrialEvent::Step { number, phase, step } => {
-                let Some(running) = self.running.get_mut(&number) else {
-                    return Ok(());
-                };
+            TrialEvent::Step { phase, step, .. } => {
                 running.steps.push(step_record(phase, &step));
-                if running.steps.len() >= STEPS_A_WRITE {
-                    self.record_steps(number).await
-                } else {
-                    Ok(())
+                if running.steps.len() >= STEPS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
+                    self.record_steps(number).await?;
                 }
+                return Ok(());
             }
-            TrialEvent::Evaluation { number, evaluation } => {
+            TrialEvent::Phase { phase, .. } => {
+                self.parts.store.record_phase(self.parts.id, number, phase).await?;
+                return Ok(());
+            }
+            TrialEvent::Training { steps, .. } => {
+                running.total_steps = Some(steps);
+                return Ok(());
+            }
+            TrialEvent::Measured { metrics, .. } if !stopped => running.keep(&metrics),
+            TrialEvent::Evaluation { evaluation, .. } if !stopped => {
+                running.take(evaluation.step, &evaluation_metrics(&evaluation));
                 let record = evaluation_record(&evaluation);
-                Ok(self
-                    .parts
+                self.parts
                     .store
                     .record_evaluation(self.parts.id, number, &record)
-                    .await?)
+                    .await?;
             }
-            // The last values are the trial's metrics; the way there is for pruners.
-            TrialEvent::Report { .. } => Ok(()),
-            TrialEvent::Ended { number, state, wall_s } => self.end(number, state, wall_s).await,
+            TrialEvent::Report { step, metrics, .. } if !stopped => {
+                running.take(step, &metrics);
+                self.parts
+                    .store
+                    .record_report(self.parts.id, number, step, &metrics)
+                    .await?;
+            }
+            _ => return Ok(()),
         }
+        if let Some(order) = self.verdict(number) {
+            self.note_order(number, order).await?;
+            self.parts.evaluator.cancel(number)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a trial under way is to stop by now.
+    fn verdict(&self, number: TrialNumber) -> Option<Order> {
+        let running = self.running.get(&number)?;
+        let known = running.known(&self.problem);
+        let judge = Judge {
+            problem: &self.problem,
+            pruner: self.pruner.as_deref(),
+            history: &self.history,
+            curves: &self.curves,
+        };
+        judge.judge(&running.under_way(number, &known)?)
+    }
+
+    async fn note_order(&mut self, number: TrialNumber, order: Order) -> Result<(), TuneError> {
+        self.parts.store.record_stop(self.parts.id, number, &order.stop).await?;
+        if let Some(running) = self.running.get_mut(&number) {
+            running.order = Some(order);
+        }
+        Ok(())
     }
 
     async fn record_steps(&mut self, number: TrialNumber) -> Result<(), TuneError> {
@@ -343,78 +411,29 @@ impl<'a> Tuner<'a> {
             return Ok(());
         };
         let steps = std::mem::take(&mut running.steps);
+        running.recorded = Instant::now();
         Ok(self.parts.store.record_steps(self.parts.id, number, &steps).await?)
     }
 
-    async fn end(&mut self, number: TrialNumber, mut state: TrialState, wall_s: f64) -> Result<(), TuneError> {
+    async fn end(&mut self, number: TrialNumber, state: TrialState, wall_s: f64) -> Result<(), TuneError> {
         self.record_steps(number).await?;
-        if let (TrialState::Complete { metrics }, Some(running)) = (&mut state, self.running.get(&number)) {
-            *metrics = with_inherited(metrics, &running.inherited);
-        }
-        self.parts
-            .store
-            .finish_trial(self.parts.id, number, &state, wall_s)
-            .await?;
-        self.running.remove(&number);
+        let Some(running) = self.running.remove(&number) else {
+            return Ok(());
+        };
+        let state = running.outcome(state);
+        let (store, id) = (self.parts.store, self.parts.id);
+        store.finish_trial(id, number, &state, wall_s).await?;
         self.spent_s += wall_s;
+        if !running.curve.is_empty() {
+            self.curves.insert(number, running.curve);
+        }
         if let Some(trial) = self.history.iter_mut().find(|trial| trial.number == number) {
             trial.state = state;
             let trial = trial.clone();
-            learn(&mut self.known, self.parts.study, &trial);
+            self.memory.learn(self.parts.study, &self.problem, &trial);
             let progress = self.progress();
             self.parts.observer.trial_ended(&trial, &progress);
         }
         Ok(())
-    }
-}
-
-/// What a trial of these params runs.
-fn task_of(study: &Study, params: &Params) -> Result<Task, RecipeError> {
-    match study.backend {
-        Backend::Native => {
-            let recipe = Box::new(recipe_for(study, params)?);
-            Ok(Task::Recipe {
-                recipe,
-                plan: study.plan.clone(),
-            })
-        }
-        Backend::Command(_) => Ok(Task::Params {
-            params: study.all_params(params),
-            seed: study.seed,
-        }),
-    }
-}
-
-fn learn(known: &mut Known, study: &Study, trial: &Trial) {
-    if let Ok(Task::Recipe { recipe, .. }) = task_of(study, &trial.params) {
-        known.learn(trial, &recipe);
-    }
-}
-
-fn step_record(phase: Phase, event: &StepEvent) -> StepRecord {
-    StepRecord {
-        phase,
-        step: event.step,
-        loss: event.loss,
-        learning_rate: event.learning_rate,
-        grad_norm: event.grad_norm,
-        tokens: event.tokens,
-        target_tokens: event.target_tokens,
-        data_s: event.seconds.data,
-        forward_s: event.seconds.forward,
-        backward_s: event.seconds.backward,
-        optimizer_s: event.seconds.optimizer,
-        total_s: event.seconds.total,
-    }
-}
-
-fn evaluation_record(evaluation: &Evaluation) -> EvaluationRecord {
-    EvaluationRecord {
-        step: evaluation.step,
-        tokens: evaluation.tokens,
-        loss: evaluation.loss,
-        accuracy: evaluation.accuracy,
-        target_tokens: evaluation.target_tokens,
-        seconds: evaluation.seconds,
     }
 }

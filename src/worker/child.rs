@@ -37,6 +37,8 @@ pub(super) struct ChildProcess<M> {
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<Line<M>>,
+    /// Whether its end was waited for after its output was closed.
+    waited: bool,
 }
 
 impl<M: DeserializeOwned + Send + 'static> ChildProcess<M> {
@@ -74,7 +76,12 @@ impl<M: DeserializeOwned + Send + 'static> ChildProcess<M> {
             read_lines(output, &sender);
             let _ = sender.send(Line::Closed(tail.join().unwrap_or_default()));
         });
-        Ok(Self { child, input, lines })
+        Ok(Self {
+            child,
+            input,
+            lines,
+            waited: false,
+        })
     }
 
     /// Writes one object as a line.
@@ -109,31 +116,39 @@ impl<M> ChildProcess<M> {
 
     /// Waits for the end.
     pub(super) fn wait(&mut self) -> Option<ExitStatus> {
-        self.child.wait().ok()
+        let status = self.child.wait().ok();
+        self.waited = true;
+        status
     }
 
-    /// Asks the process to end (SIGTERM).
+    /// Asks the process, and those it started in its group, to end (SIGTERM).
     pub(super) fn terminate(&mut self) {
         #[cfg(unix)]
-        if let Ok(pid) = libc::pid_t::try_from(self.child.id()) {
-            // SAFETY: the child has not been waited for while it is alive, so the id is still its own.
-            unsafe { libc::kill(pid, libc::SIGTERM) };
-        }
+        self.signal(libc::SIGTERM);
         #[cfg(not(unix))]
         let _ = self.child.kill();
     }
 
-    /// Ends the process, and those it started in its group, at once.
+    /// Ends the process, and those it started in its group, at once. A group may outlive the process that leads it: a
+    /// shell that was asked to end leaves its program behind.
     pub(super) fn kill(&mut self) {
-        if self.is_alive() {
-            #[cfg(unix)]
-            if let Ok(pid) = libc::pid_t::try_from(self.child.id()) {
-                // SAFETY: as above; the process leads the group that has its id.
-                unsafe { libc::kill(-pid, libc::SIGKILL) };
-            }
-            let _ = self.child.kill();
-        }
+        #[cfg(unix)]
+        self.signal(libc::SIGKILL);
+        let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Sends a signal to the process's group, unless its end was waited for.
+    #[cfg(unix)]
+    fn signal(&self, signal: libc::c_int) {
+        if self.waited {
+            return;
+        }
+        if let Ok(pid) = libc::pid_t::try_from(self.child.id()) {
+            // SAFETY: the process leads the group that has its id, and the id is not given to another while the group has
+            // members or its leader was not waited for.
+            unsafe { libc::kill(-pid, signal) };
+        }
     }
 }
 

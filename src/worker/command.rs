@@ -1,6 +1,7 @@
 //! Runs a program of the user's for each trial, so that anything that prints numbers can be tuned.
 //!
-//! The program gets one JSON object on its standard input, `{"params": {...}, "trial": n, "seed": n}`, and prints JSON
+//! The program gets one JSON object on its standard input, `{"params": {...}, "trial": n, "seed": n}` (with `"steps": n`
+//! where the study file says how long a whole trial is), and prints JSON
 //! lines: `{"step": n, "metrics": {...}}` as often as it likes, and at the end `{"metrics": {...}}`, or
 //! `{"outcome": "out_of_memory"}` (`diverged`, `timed_out`, `invalid`, `crashed`; with an optional `message`). Lines that
 //! are not JSON objects of these forms are passed over, so a chatty trainer needs no change. Any other end is a crash,
@@ -25,6 +26,8 @@ const GRACE: Duration = Duration::from_secs(5);
 pub struct CommandEvaluator {
     command: Vec<String>,
     surroundings: Surroundings,
+    /// How long a stopped program may take to end by itself.
+    grace: Duration,
     current: Option<Current>,
 }
 
@@ -54,6 +57,8 @@ struct Input<'a> {
     params: &'a Params,
     trial: TrialNumber,
     seed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steps: Option<u64>,
 }
 
 /// What the program prints.
@@ -88,6 +93,7 @@ impl CommandEvaluator {
                 folder: Some(folder),
                 env,
             },
+            grace: GRACE,
             current: None,
         }
     }
@@ -165,14 +171,14 @@ impl Current {
     }
 
     /// Asks the program to stop, and kills it when it does not.
-    fn enforce_stop(&mut self) {
+    fn enforce_stop(&mut self, grace: Duration) {
         let limit = self
             .time_limit_s
             .and_then(|limit| Duration::try_from_secs_f64(limit).ok());
         if self.stop.is_none() && limit.is_some_and(|limit| self.started.elapsed() >= limit) {
             self.ask_to_stop(true);
         }
-        if self.stop.as_ref().is_some_and(|stop| stop.at.elapsed() >= GRACE) {
+        if self.stop.as_ref().is_some_and(|stop| stop.at.elapsed() >= grace) {
             self.child.kill();
         }
     }
@@ -228,7 +234,7 @@ impl Evaluator for CommandEvaluator {
         if self.current.is_some() {
             return Err(EvaluatorError::Full { capacity: 1 });
         }
-        let Task::Params { params, seed } = &request.task else {
+        let Task::Params { params, seed, steps } = &request.task else {
             return Err(EvaluatorError::Unsupported { task: "a recipe" });
         };
         let Some((program, arguments)) = self.command.split_first() else {
@@ -244,6 +250,7 @@ impl Evaluator for CommandEvaluator {
             params,
             trial: request.number,
             seed: *seed,
+            steps: *steps,
         }) {
             tracing::debug!(%error, "the trial's program does not read its input");
         }
@@ -267,7 +274,7 @@ impl Evaluator for CommandEvaluator {
             let Some(current) = &mut self.current else {
                 return Ok(None);
             };
-            current.enforce_stop();
+            current.enforce_stop(self.grace);
             let left = deadline.saturating_duration_since(Instant::now());
             let Some(line) = current.child.next_line(left.min(TICK)) else {
                 if left.is_zero() {
@@ -298,7 +305,11 @@ mod tests {
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
         let mut evaluator = CommandEvaluator::new(command, std::env::temp_dir(), BTreeMap::new());
         let params = Params::from([("x".to_owned(), 0.5.into())]);
-        let task = Task::Params { params, seed: 3 };
+        let task = Task::Params {
+            params,
+            seed: 3,
+            steps: None,
+        };
         let request = TrialRequest {
             number: TrialNumber(7),
             task,
@@ -387,5 +398,59 @@ mod tests {
             ),
             "{state:?}"
         );
+    }
+
+    /// Runs a script, cancels it at its first report, and returns how it ended and after how long.
+    fn cancelled(script: &str) -> (TrialState, Duration) {
+        let command = ["sh", "-c", script].map(str::to_owned).to_vec();
+        let mut evaluator = CommandEvaluator::new(command, std::env::temp_dir(), BTreeMap::new());
+        evaluator.grace = Duration::from_millis(300);
+        let task = Task::Params {
+            params: Params::new(),
+            seed: 0,
+            steps: None,
+        };
+        let request = TrialRequest {
+            number: TrialNumber(1),
+            task,
+            memory_limit_bytes: None,
+            time_limit_s: None,
+        };
+        evaluator.submit(request).unwrap();
+        let mut started = Instant::now();
+        loop {
+            match evaluator.next_event(Duration::from_secs(20)).unwrap() {
+                Some(TrialEvent::Ended { state, .. }) => return (state, started.elapsed()),
+                Some(TrialEvent::Report { number, .. }) => {
+                    started = Instant::now();
+                    evaluator.cancel(number).unwrap();
+                }
+                event => panic!("{event:?}"),
+            }
+        }
+    }
+
+    fn pruned(at_step: u64, loss: f64) -> TrialState {
+        TrialState::Pruned {
+            at_step,
+            rule: "stopped".to_owned(),
+            metrics: [("loss", loss)].into(),
+        }
+    }
+
+    #[test]
+    fn a_cancelled_program_may_end_by_itself() {
+        let script = r#"trap 'exit 0' TERM; echo '{"step":4,"metrics":{"loss":2}}'; while :; do sleep 0.01; done"#;
+        let (state, took) = cancelled(script);
+        assert_eq!(state, pruned(4, 2.0));
+        assert!(took < Duration::from_secs(10), "{took:?}");
+    }
+
+    #[test]
+    fn one_that_does_not_end_is_killed_with_what_it_started() {
+        let script = r#"trap '' TERM; (trap '' TERM; exec sleep 30) & echo '{"step":4,"metrics":{"loss":2}}'; sleep 30"#;
+        let (state, took) = cancelled(script);
+        assert_eq!(state, pruned(4, 2.0));
+        assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(15), "{took:?}");
     }
 }

@@ -26,7 +26,13 @@ pub enum Task {
     /// A recipe on the native engine.
     Recipe { recipe: Box<Recipe>, plan: TrialPlan },
     /// Params that a program of the user's understands.
-    Params { params: Params, seed: u64 },
+    Params {
+        params: Params,
+        seed: u64,
+        /// Steps of a whole trial, where they are known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        steps: Option<u64>,
+    },
 }
 
 /// What an evaluator tells about its trials.
@@ -44,6 +50,10 @@ pub enum TrialEvent {
         number: TrialNumber,
         evaluation: Evaluation,
     },
+    /// The profile phase is over, with what it measured.
+    Measured { number: TrialNumber, metrics: Metrics },
+    /// The training phase begins, with its length in steps.
+    Training { number: TrialNumber, steps: u64 },
     /// A program of the user's reported metrics after so many steps.
     Report {
         number: TrialNumber,
@@ -56,6 +66,21 @@ pub enum TrialEvent {
         state: TrialState,
         wall_s: f64,
     },
+}
+
+impl TrialEvent {
+    /// The trial that the event is about.
+    pub fn number(&self) -> TrialNumber {
+        match self {
+            Self::Phase { number, .. }
+            | Self::Step { number, .. }
+            | Self::Evaluation { number, .. }
+            | Self::Measured { number, .. }
+            | Self::Training { number, .. }
+            | Self::Report { number, .. }
+            | Self::Ended { number, .. } => *number,
+        }
+    }
 }
 
 /// Runs trials, one or several at a time.

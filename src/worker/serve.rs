@@ -71,6 +71,9 @@ fn read_requests(input: impl BufRead + Send + 'static, stop: StopSignal) -> Rece
             let Ok(line) = line else { break };
             match serde_json::from_str(&line) {
                 Ok(Request::Trial(request)) => {
+                    // A trial that was cancelled before may be run again under its number.
+                    let number = request.number.0;
+                    let _ = stop.cancelled.compare_exchange(number, NO_TRIAL, Relaxed, Relaxed);
                     if sender.send(*request).is_err() {
                         break;
                     }

@@ -13,7 +13,7 @@ use crate::recipe::{DataSettings, Precision, Recipe};
 use crate::study::{FailReason, Metrics, Phase, TrialState};
 use crate::train::data::PreparedData;
 use crate::train::hub::ModelFiles;
-use crate::train::{BaseModel, device};
+use crate::train::{BaseModel, BaseSource, device};
 
 /// What stays loaded between trials. One base model and one data set at a time: what a trial does not use must not
 /// count in its memory.
@@ -39,7 +39,7 @@ struct DataKey {
 
 /// What a trial needs before its first step.
 pub(super) struct Loaded {
-    pub(super) base: Arc<BaseModel>,
+    pub(super) base: BaseSource,
     pub(super) data: Arc<PreparedData>,
     pub(super) memory: DeviceMemory,
     /// Bytes of the device that others than the engine held before it.
@@ -125,7 +125,8 @@ impl Session {
             sequence_length: recipe.batch.sequence_length,
             seed: recipe.training.seed,
         };
-        self.base.take_if(|(key, _)| *key != base_key);
+        let all_train = recipe.adapter.is_none();
+        self.base.take_if(|(key, _)| all_train || *key != base_key);
         self.data.take_if(|(key, _)| *key != data_key);
         let files = ModelFiles::resolve_weights(&recipe.model, &mut ()).map_err(invalid)?;
         let data = match &self.data {
@@ -146,12 +147,17 @@ impl Session {
         let beside_bytes = memory.in_use_bytes().saturating_sub(held);
         memory.set_limit(memory_limit_bytes.map(|limit| limit.saturating_add(beside_bytes)));
         let base = match &self.base {
-            Some((_, base)) => base.clone(),
+            Some((_, base)) => BaseSource::Kept(base.clone()),
+            None if all_train => BaseSource::Fresh {
+                folder: files.folder.clone(),
+                precision: recipe.precision,
+                device,
+            },
             None => {
                 let base = BaseModel::load(&files.folder, recipe.precision, &device).map_err(invalid)?;
                 let base = Arc::new(base);
                 self.base = Some((base_key, base.clone()));
-                base
+                BaseSource::Kept(base)
             }
         };
         Ok(Loaded {

@@ -61,6 +61,10 @@ impl TrialRun<'_> {
                 phase: Phase::Profile,
             });
             self.measure(measure, emit, metrics)?;
+            emit(TrialEvent::Measured {
+                number: self.request.number,
+                metrics: metrics.clone(),
+            });
         }
         if let Some(train) = &plan.train {
             emit(TrialEvent::Phase {
@@ -100,7 +104,7 @@ impl TrialRun<'_> {
         }
         metrics.insert("warmup_steps", f64::from(warmup_steps));
         metrics.insert(PEAK_MEMORY, memory.peak_bytes().saturating_sub(beside) as f64);
-        metrics.insert("base_memory_bytes", self.loaded.base.bytes() as f64);
+        metrics.insert("base_memory_bytes", self.loaded.base.frozen_bytes() as f64);
         if let Some(reserved) = memory.peak_reserved_bytes() {
             metrics.insert("reserved_memory_bytes", reserved as f64);
         }
@@ -119,6 +123,10 @@ impl TrialRun<'_> {
         let held_out = evaluation_batches(self.loaded.data.held_out(), rows, plan.evaluation_rows).collect::<Vec<_>>();
         let source = Arc::new(self.source()?);
         let steps = source.steps(plan.length);
+        emit(TrialEvent::Training {
+            number: self.request.number,
+            steps,
+        });
         let mut run = self.start(&source, steps)?;
         let mut tokens = 0;
         for step in 1..=steps {
@@ -219,7 +227,7 @@ impl TrialRun<'_> {
 
     /// A fresh adapter, and the data of the next `steps` steps.
     fn start(&self, source: &Arc<BatchSource>, steps: u64) -> Result<Run, Interruption> {
-        let base = Arc::clone(&self.loaded.base);
+        let base = self.loaded.base.open().map_err(|error| failure(error, Phase::Load))?;
         let trainer = Trainer::new(base, self.recipe, steps).map_err(|error| failure(error, Phase::Load))?;
         let batches = Prefetch::start(Arc::clone(source), 0..steps).map_err(invalid)?;
         Ok(Run {

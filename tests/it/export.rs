@@ -79,7 +79,7 @@ fn odd() -> Recipe {
         layers_to_transform: Some(vec![0, 1]),
         ..AdapterSettings::default()
     });
-    recipe.gradient_checkpointing = Checkpointing::EverySecond;
+    recipe.gradient_checkpointing = Checkpointing::EVERY_SECOND;
     recipe.optimizer.kind = OptimizerKind::Sgd;
     recipe.optimizer.nesterov = true;
     recipe.optimizer.loraplus_ratio = Some(16.0);

@@ -7,6 +7,8 @@ mod checkpoints;
 mod data;
 /// Files for other tools against golden ones.
 mod export;
+/// Trials that are stopped early, taken over from others or repeated.
+mod fidelity;
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
 mod floors;
 /// Training every parameter of the base model, and writing the trained model.
@@ -30,6 +32,8 @@ mod tune;
 /// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
 mod variants;
 
+/// Which setting can change what, on the real engine.
+mod keys;
 /// `query`, `show`, `pareto` and `studies` as people call them, on real database files.
 mod query;
 
@@ -42,3 +46,10 @@ mod store;
 mod generate;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.
 mod train;
+
+/// The pages in headless Chromium, where there is one.
+mod browser;
+/// The live page over real sockets: headers, who is turned away, news while a study runs, requests.
+mod dashboard;
+/// A study as a web page and as charts.
+mod report;

@@ -105,6 +105,31 @@ fn a_search_ends_in_a_front_a_database_and_a_config() {
 }
 
 #[test]
+fn full_fine_tuning_is_measured_beside_adapters() {
+    let study = Study::new(
+        r#"
+space:
+  method: [lora, full]
+  rank: {values: [4], when: {method: lora}}
+  precision: fp32
+  optimizer: adamw
+  micro_batch: 2
+trial: {sequence_length: 64, profile_steps: 1, training_steps: 2, evaluation: {rows: 4}}
+sampler: grid
+budget: {trials: 2}
+"#,
+    );
+    study.stdout(&["search", "space.yaml"]);
+    let trials = study.rows("select peak_memory, loss from trial_summary order by peak_memory");
+    let peak = |trial: usize| trials[trial]["peak_memory"].as_f64().unwrap();
+    assert!(trials.iter().all(|trial| trial["loss"].is_number()), "{trials:?}");
+    // Values, gradients and two moments of 868,736 parameters in F32, and no copy of the weights beside them.
+    let states = 16.0 * 868_736.0;
+    assert!(peak(1) > states && peak(1) > 2.0 * peak(0), "{trials:?}");
+    assert!(peak(1) < states + peak(0), "{trials:?}");
+}
+
+#[test]
 fn a_search_that_is_killed_loses_and_repeats_nothing() {
     let study = Study::new(SMALL);
     let mut finished: Vec<Value> = Vec::new();

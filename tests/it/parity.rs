@@ -160,7 +160,7 @@ fn checkpointing_changes_no_bit() {
             (losses, trainer.parameters().values.to_vec1::<f32>().unwrap())
         };
         let expected = run(Checkpointing::None);
-        for checkpointing in [Checkpointing::EverySecond, Checkpointing::Full, Checkpointing::Offload] {
+        for checkpointing in [Checkpointing::EVERY_SECOND, Checkpointing::Full, Checkpointing::Offload] {
             assert!(run(checkpointing) == expected, "{family} {checkpointing:?}");
         }
     }
@@ -200,7 +200,7 @@ fn saved_activations_are_exactly_those_listed() {
         let layer = layer_bytes(architecture, batch.tokens(), 8);
         assert_eq!(saved(Checkpointing::None).device, 2 * layer + last, "{family}");
         assert_eq!(
-            saved(Checkpointing::EverySecond).device,
+            saved(Checkpointing::EVERY_SECOND).device,
             layer + input + last,
             "{family}"
         );

@@ -234,7 +234,7 @@ fn an_error_in_a_query_points_at_its_place() {
     ");
     insta::assert_snapshot!(results.refused(2, &["query", "select * from x"]), @"
     error: no such table: x
-    tables and views: best_by_objective, data_set, evaluation, feasible_trial, inheritance, machine, metric, model, note, param, pareto_front, step, study, study_constraint, study_objective, study_summary, trial, trial_evaluation, trial_inherited, trial_metric, trial_param, trial_step, trial_summary
+    tables and views: best_by_objective, confirmation, confirmation_run, data_set, ending, evaluation, feasible_trial, inheritance, machine, metric, metric_inheritance, model, note, param, pareto_front, proposal, report, request, step, stop, study, study_constraint, study_ending, study_objective, study_summary, trial, trial_confirmation, trial_evaluation, trial_inherited, trial_metric, trial_metric_source, trial_param, trial_report, trial_step, trial_stop, trial_summary
     ");
     insta::assert_snapshot!(results.refused(2, &["query", "select abs(-9223372036854775808)"]), @"error: integer overflow");
 }
@@ -316,6 +316,7 @@ fn a_study_is_shown_with_its_trials() {
       objectives  throughput (maximize), peak_memory (minimize), loss (minimize)
       began       YYYY-MM-DD HH:MM UTC
       trials      5 trials: 3 complete, 1 failed (out_of_memory), 1 unfinished in 50.0 s
+      hypervolume 1.0001e11, 8.4% of it after 1, 100.0% of it after 2
 
      trial | state         | tokens/s | peak memory |   loss | learning_rate | optimizer | rank
     -------+---------------+----------+-------------+--------+---------------+-----------+------

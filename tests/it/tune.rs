@@ -22,6 +22,7 @@ space:
 trial: {sequence_length: 64, profile_steps: 2, training_steps: 3}
 budget: {trials: 12}
 sampler: grid
+confirm: none
 "#;
 
 /// Requests that the evaluator saw.

@@ -11,6 +11,7 @@ mod marginal;
 mod maximise;
 mod model;
 mod observations;
+mod outlook;
 mod output;
 mod proposal;
 

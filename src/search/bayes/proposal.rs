@@ -15,7 +15,7 @@ use crate::objective::Objective;
 use crate::search::encode::{Encoding, Point};
 use crate::search::pareto;
 use crate::search::seeded::{Stream, Tried, generator};
-use crate::search::{Prior, Problem, Sampler};
+use crate::search::{Prior, Problem, Prospect, Sampler};
 use crate::study::{Metrics, Params, Trial, TrialNumber, TrialState};
 
 /// Trials before the first model. Peers take ten or more; with these priors the first models are better guides than
@@ -27,7 +27,7 @@ const INITIAL: usize = 6;
 pub struct Bayes {
     seed: u64,
     /// Trials before the first model.
-    initial: usize,
+    pub(super) initial: usize,
     prior: Option<Arc<dyn Prior>>,
     /// Metric that says what a trial costs.
     cost: Option<String>,
@@ -93,6 +93,14 @@ impl Bayes {
         self
     }
 
+    pub(super) fn cost(&self) -> Option<&str> {
+        self.cost.as_deref()
+    }
+
+    pub(super) fn has_prior(&self) -> bool {
+        self.prior.is_some()
+    }
+
     /// Weighs proposals by the predicted value of a metric such as the trial's wall time.
     #[must_use]
     pub fn per_cost(mut self, metric: impl Into<String>) -> Self {
@@ -114,7 +122,7 @@ impl Bayes {
         let candidates = Candidates::new(&problem.space, &encoding);
         let shifted: Vec<bool> = landscape.outputs.iter().map(Output::is_shifted).collect();
         let shifts = |point: &Point| model.shifts(&shifted, &candidates, point);
-        if self.prior.is_some() {
+        if self.has_prior() {
             landscape.shifts = Some(&shifts);
         }
         let tried_points = history
@@ -187,7 +195,7 @@ impl Bayes {
         Some(landscape.ehvi.as_ref()?.log_value(&marginals).exp())
     }
 
-    fn model<'a>(
+    pub(super) fn model<'a>(
         &'a self,
         problem: &'a Problem,
         encoding: &'a Encoding,
@@ -221,6 +229,10 @@ impl Sampler for Bayes {
     fn ask(&mut self, problem: &Problem, history: &[Trial]) -> Option<Params> {
         self.propose(problem, history).map(|proposal| proposal.params)
     }
+
+    fn prospects(&self, problem: &Problem, history: &[Trial], settings: &[Params]) -> Option<Vec<Prospect>> {
+        self.outlook(problem, history, settings)
+    }
 }
 
 /// Points to mutate: the front, then the next layers.
@@ -233,7 +245,7 @@ fn good_points(seen: &[Seen]) -> Vec<Point> {
     order.into_iter().map(|index| feasible[index].point.clone()).collect()
 }
 
-fn described(
+pub(super) fn described(
     problem: &Problem,
     landscape: &Landscape<'_>,
     point: &Point,

@@ -12,6 +12,27 @@ const SAME_WORK: &str = "the same operations on other numbers";
 
 pub(super) const BINDINGS: &[Binding] = &[
     Binding {
+        name: "method",
+        field: "adapter",
+        about: "Whether an adapter trains (lora), or every parameter of the model (full), to which the adapter's parameters mean nothing.",
+        legal: Legal::Choice(&["lora", "full"]),
+        elsewhere: &["finetuning_type", "tuner_type", "peft_method"],
+        derived_from: None,
+        effects: Effects::all(
+            "gradients of all weights",
+            "gradients and optimizer state of all weights",
+            "what can be learned",
+        ),
+        get: |recipe| Some(if recipe.adapter.is_some() { "lora" } else { "full" }.into()),
+        set: |recipe, value| {
+            match value {
+                ParamValue::Text(name) if name == "full" => recipe.adapter = None,
+                _ => drop(recipe.adapter.get_or_insert_default()),
+            }
+            Ok(())
+        },
+    },
+    Binding {
         name: "precision",
         field: "precision",
         about: "How the frozen base weights are stored and multiplied.",

@@ -43,6 +43,21 @@ pub(super) const BINDINGS: &[Binding] = &[
         set: |recipe, value| put(&mut recipe.batch.packing, truth(value)),
     },
     Binding {
+        name: "group_by_length",
+        field: "batch.group_by_length",
+        about: "Puts rows of similar length into the same step. Saves padding in stacks that pad; this engine never does.",
+        legal: Legal::Bool,
+        elsewhere: &["length_grouped", "length_grouping", "train_sampling_strategy"],
+        derived_from: None,
+        effects: Effects {
+            throughput: Effect::Changes("tokens of each step"),
+            peak_memory: Effect::Same("the longest rows can meet in any order"),
+            loss: Effect::Changes("which rows share a step"),
+        },
+        get: |recipe| Some(recipe.batch.group_by_length.into()),
+        set: |recipe, value| put(&mut recipe.batch.group_by_length, truth(value)),
+    },
+    Binding {
         name: "micro_batch",
         field: "batch.micro_batch",
         about: "Rows that go through the model at once.",
@@ -121,7 +136,7 @@ pub(super) const BINDINGS: &[Binding] = &[
         name: "gradient_checkpointing",
         field: "gradient_checkpointing",
         about: "Which activations are computed again in the backward pass instead of kept.",
-        legal: Legal::Choice(&["none", "every_second", "full", "offload"]),
+        legal: Legal::Checkpointing,
         elsewhere: &[
             "activation_checkpointing",
             "use_gradient_checkpointing",

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::recipe::Checkpointing;
 use crate::space::file::FileValue;
 use crate::study::ParamValue;
 
@@ -19,6 +20,8 @@ pub enum Legal {
     Bool,
     /// One of these names.
     Choice(&'static [&'static str]),
+    /// `none`, `every_N`, `full` or `offload`.
+    Checkpointing,
     /// `all-linear`, `attention`, `mlp`, or a list of module names.
     Targets,
 }
@@ -74,6 +77,7 @@ impl Legal {
             (Self::FloatOrNone(_), ParamValue::Text(name)) => name == "none",
             (Self::Bool, ParamValue::Bool(_)) => true,
             (Self::Choice(names), ParamValue::Text(name)) => names.contains(&name.as_str()),
+            (Self::Checkpointing, ParamValue::Text(name)) => Checkpointing::from_name(name).is_some(),
             (Self::Targets, ParamValue::Text(name)) => TARGET_PRESETS.contains(&name.as_str()),
             (Self::Targets, ParamValue::List(names)) => !names.is_empty(),
             _ => false,
@@ -105,6 +109,7 @@ impl fmt::Display for Legal {
             Self::FloatOrNone(range) => write!(formatter, "{range}, or none"),
             Self::Bool => formatter.write_str("true or false"),
             Self::Choice(names) => write!(formatter, "one of {}", names.join(", ")),
+            Self::Checkpointing => formatter.write_str("none, every_N (every_2, every_3, ...), full or offload"),
             Self::Targets => write!(
                 formatter,
                 "one of {}, or a list of module names (one set is `[[q_proj, v_proj]]`)",

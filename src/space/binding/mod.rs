@@ -112,6 +112,9 @@ mod tests {
             Legal::FloatOrNone(range) => prop_oneof![Just(ParamValue::from("none")), float(range)].boxed(),
             Legal::Bool => any::<bool>().prop_map(ParamValue::Bool).boxed(),
             Legal::Choice(names) => prop::sample::select(names.to_vec()).prop_map(ParamValue::from).boxed(),
+            Legal::Checkpointing => prop::sample::select(vec!["none", "every_2", "every_7", "full", "offload"])
+                .prop_map(ParamValue::from)
+                .boxed(),
             Legal::Targets => prop_oneof![
                 Just(ParamValue::from("attention")),
                 Just(ParamValue::List(vec!["q_proj".into(), "v_proj".into()]))
@@ -220,7 +223,6 @@ mod tests {
             ("precision", "Precision"),
             ("optimizer", "OptimizerKind"),
             ("schedule", "ScheduleKind"),
-            ("gradient_checkpointing", "Checkpointing"),
             ("init", "AdapterInit"),
             ("bias", "AdapterBias"),
         ] {

@@ -16,6 +16,10 @@ pub enum RecipeError {
     IllegalValue { name: String, value: String, legal: String },
     #[error("`global_batch` {global_batch} is not a multiple of `micro_batch` {micro_batch}; lower `micro_batch`")]
     Indivisible { global_batch: usize, micro_batch: usize },
+    #[error(
+        "full fine-tuning cannot train quantised weights; search the quantised precisions with `method: lora` only"
+    )]
+    QuantisedWhole,
 }
 
 /// The recipe of one trial: the study's base with its fixed and the sampled values.
@@ -29,10 +33,15 @@ pub fn recipe_for(study: &Study, sampled: &Params) -> Result<Recipe, RecipeError
     if let Some(name) = params.keys().find(|name| binding(name).is_none()) {
         return Err(RecipeError::UnknownParameter { name: name.clone() });
     }
-    for binding in bindings() {
+    let full = params.get("method") == Some(&"full".into());
+    let means_nothing = |binding: &Binding| full && binding.field.starts_with("adapter.");
+    for binding in bindings().filter(|binding| !means_nothing(binding)) {
         if let Some(value) = params.get(binding.name) {
             apply(binding, value, &mut recipe)?;
         }
+    }
+    if recipe.adapter.is_none() && recipe.precision.is_quantised() {
+        return Err(RecipeError::QuantisedWhole);
     }
     Ok(recipe)
 }

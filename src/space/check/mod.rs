@@ -1,6 +1,7 @@
 //! From the structure of a file to a sound study or recipe: every check that takes more than one value's type.
 
 mod condition;
+mod fidelity;
 mod objective;
 mod parameter;
 mod paths;

@@ -63,12 +63,15 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
         document: &document,
         options,
     };
-    let backend = context.backend(&file.backend)?;
+    let backend = context.backend(&file)?;
     let native = backend == Backend::Native;
     let parameters = context.parameters(&file.space, native)?;
     let objectives = context.objectives(&file.objectives, native)?;
     let constraints = context.constraints(&file.constraints, native)?;
-    let plan = context.plan(&file, &objectives, &constraints, native)?;
+    let mut plan = context.plan(&file, &objectives, &constraints, native)?;
+    let pruner = context.pruner(&file, &mut plan)?;
+    let stop = context.stop_rule(&file.stop)?;
+    let confirm = context.confirm(file.confirm.as_ref(), &objectives, &constraints, native)?;
     let base = native.then(|| context.base(&file, &parameters)).transpose()?;
     let (memory_limit_bytes, trial_timeout_s) = context.limits(&file.trial)?;
     Ok(Study {
@@ -80,6 +83,9 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
         constraints,
         plan,
         budget: context.budget(&file.budget)?,
+        pruner,
+        stop,
+        confirm,
         memory_limit_bytes,
         trial_timeout_s,
         seed: file.seed,
@@ -111,8 +117,14 @@ impl Context<'_> {
         Ok(name)
     }
 
-    fn backend(&self, entry: &BackendEntry) -> Result<Backend, SpaceError> {
-        let BackendEntry::Command(command) = entry else {
+    fn backend(&self, file: &StudyFile) -> Result<Backend, SpaceError> {
+        let BackendEntry::Command(command) = &file.backend else {
+            if file.trial.steps.is_some() {
+                return Err(SpaceError::Rejected {
+                    at: self.document.key(&["trial", "steps"]),
+                    message: "this is the length of a command's trial; write `training_steps`".into(),
+                });
+            }
             return Ok(Backend::Native);
         };
         if command.command.first().is_none_or(|program| program.trim().is_empty()) {
@@ -136,6 +148,7 @@ impl Context<'_> {
             command: command.command.clone(),
             folder,
             env: command.env.clone(),
+            steps: file.trial.steps.map(u64::from),
         }))
     }
 

@@ -1,11 +1,13 @@
 //! The study file as it is written: the typed structure that both the reader and the JSON schema come from.
 
 mod entries;
+mod fidelity;
 mod parameter;
 mod quantity;
 mod study_file;
 
 pub use entries::Entries;
+pub use fidelity::{ConfirmDetails, ConfirmEntry, PrunerDetails, PrunerEntry, StopDetails, StopEntry};
 pub use parameter::{DetailedParameter, FileValue, Number, ParameterEntry};
 pub use quantity::{Bytes, Count, QuantityError, Seconds};
 pub use study_file::{

@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
-use super::{Bytes, Count, Entries, FileValue, ParameterEntry, Seconds};
+use super::{Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, Seconds, StopEntry};
 use crate::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use crate::recipe::{DataSettings, TrainingSettings};
 
@@ -41,6 +41,13 @@ pub struct StudyFile {
     /// When the study ends.
     #[serde(default)]
     pub budget: BudgetEntry,
+    /// Stops trials that cannot enter the front; default `dominance` where the training phase evaluates often enough.
+    pub pruner: Option<PrunerEntry>,
+    /// Ends the study before its budget when further trials bring next to nothing; default `none`.
+    #[serde(default)]
+    pub stop: StopEntry,
+    /// Measures the recommended trial again before it is final; default on where throughput matters, off for commands.
+    pub confirm: Option<ConfirmEntry>,
     /// Seed of every random number of the study; default 0.
     #[serde(default)]
     pub seed: u64,
@@ -102,6 +109,8 @@ pub struct TrialEntry {
     pub training_tokens: Option<Count>,
     /// Length of the training phase in passes over the training rows.
     pub training_epochs: Option<f64>,
+    /// For a command backend: steps of a whole trial, which the program is told; taken from finished trials where absent.
+    pub steps: Option<NonZeroU64>,
     /// How the loss is measured.
     pub evaluation: EvaluationEntry,
     /// Device memory above which a trial counts as out of memory (`22 GiB`); the device's own where absent.
@@ -205,6 +214,8 @@ macro_rules! name_or_map {
         }
     };
 }
+
+pub(super) use name_or_map;
 
 name_or_map!(
     ObjectiveEntry,

@@ -19,6 +19,7 @@ mod encode;
 mod error;
 mod example;
 mod format;
+mod grouping;
 mod key;
 mod messages;
 mod order;

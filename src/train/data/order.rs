@@ -26,6 +26,16 @@ impl Permutation {
         }
     }
 
+    /// How many things are ordered.
+    pub fn len(&self) -> usize {
+        self.length as usize
+    }
+
+    /// The key of this order, to derive others from.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
     /// What stands at `place`, which must be below the length.
     pub fn at(&self, place: usize) -> usize {
         let mut value = place as u64;

@@ -8,9 +8,11 @@
 //! How a global batch is divided into micro-batches changes nothing: they are consecutive slices of it. Two settings with
 //! equal global batches see equal data.
 //!
-//! Design note: rows of similar length are not grouped. There is no padding that grouping could save, and attention
-//! stays within documents, so a step costs what its tokens cost in any order.
+//! Rows of similar length are grouped only where the settings ask for it. There is no padding that grouping could save
+//! here, and attention stays within documents, so a step costs what its tokens cost in any order; but the loss depends
+//! on the order, and stacks that pad do group.
 
+use super::grouping::LengthGroups;
 use super::order::Permutation;
 use super::packing::best_fit_decreasing;
 use super::{DataError, DocumentSet, MicroBatch};
@@ -32,6 +34,7 @@ pub struct BatchSource {
     rows: Rows,
     batch: BatchSettings,
     order: RowOrder,
+    groups: Option<LengthGroups>,
 }
 
 /// Documents of each row.
@@ -61,11 +64,13 @@ impl BatchSource {
         } else {
             Rows::one_each(documents.len())
         };
+        let groups = batch.group_by_length.then(|| LengthGroups::new(batch.global_batch()));
         Ok(Self {
             documents,
             rows,
             batch: batch.clone(),
             order,
+            groups,
         })
     }
 
@@ -124,15 +129,8 @@ impl BatchSource {
 
     /// The micro-batch that needs the most memory: of the rows with the most tokens.
     pub fn longest_micro_batch(&self) -> MicroBatch {
-        let tokens = |row: usize| -> usize {
-            self.rows
-                .documents(row)
-                .iter()
-                .map(|index| self.documents.tokens(*index as usize))
-                .sum()
-        };
         let mut rows: Vec<usize> = (0..self.rows()).collect();
-        rows.sort_by_key(|row| std::cmp::Reverse(tokens(*row)));
+        rows.sort_by_key(|row| std::cmp::Reverse(self.row_tokens(*row)));
         let mut batch = MicroBatch::new();
         // Data with fewer rows than a micro-batch is repeated within it.
         for row in rows.iter().cycle().take(self.batch.micro_batch) {
@@ -144,10 +142,19 @@ impl BatchSource {
     /// The row at `place` of the endless sequence of epochs.
     fn row_at(&self, place: u64) -> usize {
         let (epoch, place) = (place / self.rows() as u64, (place % self.rows() as u64) as usize);
-        match self.order {
-            RowOrder::File => place,
-            RowOrder::Shuffled { seed } => Permutation::new(seed, epoch, self.rows()).at(place),
+        let RowOrder::Shuffled { seed } = self.order else {
+            return place;
+        };
+        let shuffled = Permutation::new(seed, epoch, self.rows());
+        match &self.groups {
+            None => shuffled.at(place),
+            Some(groups) => groups.row_at(epoch, place, &shuffled, |row| self.row_tokens(row)),
         }
+    }
+
+    fn row_tokens(&self, row: usize) -> usize {
+        let documents = self.rows.documents(row).iter();
+        documents.map(|index| self.documents.tokens(*index as usize)).sum()
     }
 
     fn append(&self, row: usize, batch: &mut MicroBatch) {
@@ -163,9 +170,7 @@ impl BatchSource {
         let mut left = tokens % self.tokens_per_epoch();
         let mut place = epochs * self.rows() as u64;
         while left > 0 {
-            let documents = self.rows.documents(self.row_at(place)).iter();
-            let row_tokens: usize = documents.map(|index| self.documents.tokens(*index as usize)).sum();
-            left = left.saturating_sub(row_tokens as u64);
+            left = left.saturating_sub(self.row_tokens(self.row_at(place)) as u64);
             place += 1;
         }
         place
@@ -247,6 +252,7 @@ mod tests {
             gradient_accumulation,
             sequence_length: 16,
             packing,
+            ..Default::default()
         };
         BatchSource::new(documents(lengths), &batch, RowOrder::Shuffled { seed: 1 }).unwrap()
     }
@@ -298,13 +304,70 @@ mod tests {
         assert_eq!(seen(&source, 1), seen(&source.clone(), 1));
     }
 
+    proptest! {
+        #[test]
+        fn grouped_rows_are_the_same_rows_whatever_the_micro_batch(
+            lengths in prop::collection::vec(2_usize..=16, 4..200),
+        ) {
+            let grouped = |micro_batch, gradient_accumulation| {
+                let batch = BatchSettings {
+                    micro_batch,
+                    gradient_accumulation,
+                    sequence_length: 16,
+                    group_by_length: true,
+                    ..Default::default()
+                };
+                BatchSource::new(documents(&lengths), &batch, RowOrder::Shuffled { seed: 1 }).unwrap()
+            };
+            let (whole, halves) = (grouped(4, 1), grouped(2, 2));
+            let steps = lengths.len() as u64;
+            let mut all = Vec::new();
+            for step in 0..steps {
+                let rows = seen(&whole, step);
+                prop_assert_eq!(&rows, &seen(&halves, step));
+                all.extend(rows);
+            }
+            all.sort_unstable();
+            let expected: Vec<u32> = (0..lengths.len() as u32).flat_map(|d| std::iter::repeat_n(d, 4)).collect();
+            prop_assert_eq!(all, expected);
+        }
+    }
+
+    #[test]
+    fn grouping_puts_rows_of_similar_length_into_a_step() {
+        let lengths: Vec<usize> = (0..400).map(|index| 2 + index * 7 % 15).collect();
+        let spread = |group_by_length| {
+            let batch = BatchSettings {
+                micro_batch: 8,
+                sequence_length: 16,
+                group_by_length,
+                ..Default::default()
+            };
+            let source = BatchSource::new(documents(&lengths), &batch, RowOrder::Shuffled { seed: 1 }).unwrap();
+            let of_step = |step| {
+                let rows = seen(&source, step).into_iter().map(|row| lengths[row as usize]);
+                let (least, most) = rows.fold((usize::MAX, 0), |(least, most), length| {
+                    (least.min(length), most.max(length))
+                });
+                most - least
+            };
+            (0..source.steps_per_epoch()).map(of_step).sum::<usize>()
+        };
+        assert!(
+            spread(true) * 5 < spread(false),
+            "{} of {}",
+            spread(true),
+            spread(false)
+        );
+    }
+
     #[test]
     fn file_order_is_kept() {
         let batch = BatchSettings {
             micro_batch: 2,
             gradient_accumulation: 1,
             sequence_length: 16,
-            packing: false,
+            ..Default::default()
         };
         let source = BatchSource::new(documents(&[2; 3]), &batch, RowOrder::File).unwrap();
         assert_eq!((seen(&source, 0), seen(&source, 1)), (vec![0, 1], vec![2, 0]));

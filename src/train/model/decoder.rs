@@ -186,8 +186,8 @@ impl Decoder {
 fn keep_layer(checkpointing: Checkpointing, index: usize, input: Tensor, saved: LayerSaved) -> Result<LayerTape> {
     Ok(match checkpointing {
         Checkpointing::None => LayerTape::Saved(Box::new(saved)),
-        Checkpointing::EverySecond if index % 2 == 1 => LayerTape::Saved(Box::new(saved)),
-        Checkpointing::EverySecond | Checkpointing::Full => LayerTape::Input(input),
+        Checkpointing::Every(nth) if !index.is_multiple_of(nth.get() as usize) => LayerTape::Saved(Box::new(saved)),
+        Checkpointing::Every(_) | Checkpointing::Full => LayerTape::Input(input),
         Checkpointing::Offload => LayerTape::HostInput(input.to_device(&Device::Cpu)?),
     })
 }

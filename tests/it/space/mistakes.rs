@@ -30,7 +30,7 @@ fn unknown_keys_are_named_at_every_level_with_what_was_meant() {
     insta::assert_snapshot!(space("  rnak: [4, 8]"), @"space.yaml:5:3: unknown key `space.rnak`; did you mean `rank`?");
     insta::assert_snapshot!(space("  per_device_train_batch_size: [4, 8]"), @"space.yaml:5:3: unknown key `space.per_device_train_batch_size`; did you mean `micro_batch`?");
     insta::assert_snapshot!(space("  rank: {low: 4, hihg: 8}"), @"space.yaml:5:18: unknown key `space.rank.hihg`; did you mean `high`?");
-    insta::assert_snapshot!(space("  zebra: 8"), @"space.yaml:5:3: unknown key `space.zebra`; write one of precision, rank, alpha, alpha_ratio, dropout, target_modules, rslora, dora, init, bias, lora_bias, sequence_length, packing, micro_batch, gradient_accumulation, global_batch, gradient_checkpointing, optimizer, learning_rate, schedule, warmup, weight_decay, momentum, nesterov, beta1, beta2, epsilon, max_grad_norm, loraplus_ratio");
+    insta::assert_snapshot!(space("  zebra: 8"), @"space.yaml:5:3: unknown key `space.zebra`; write one of method, precision, rank, alpha, alpha_ratio, dropout, target_modules, rslora, dora, init, bias, lora_bias, sequence_length, packing, group_by_length, micro_batch, gradient_accumulation, global_batch, gradient_checkpointing, optimizer, learning_rate, schedule, warmup, weight_decay, momentum, nesterov, beta1, beta2, epsilon, max_grad_norm, loraplus_ratio");
     insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, colums: {}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:28: unknown key `data.colums`; did you mean `columns`?");
 }
 
@@ -83,7 +83,7 @@ fn choices_must_be_legal_and_different() {
     insta::assert_snapshot!(space("  rank: [4, 0]"), @"space.yaml:5:13: key `space.rank[1]`: `0` is not legal for `rank`; write a whole number from 1 to 4096");
     insta::assert_snapshot!(space("  rank: 2.5"), @"space.yaml:5:9: key `space.rank`: `2.5` is not legal for `rank`; write a whole number from 1 to 4096");
     insta::assert_snapshot!(space("  optimizer: [adamw, adam]"), @"space.yaml:5:22: key `space.optimizer[1]`: `adam` is not legal for `optimizer`; write one of adamw, sgd, adamw_8bit, paged_adamw, paged_adamw_8bit, lion, lion_8bit, adafactor, muon");
-    insta::assert_snapshot!(space("  gradient_checkpointing: [true, false]"), @"space.yaml:5:28: key `space.gradient_checkpointing[0]`: `true` is not legal for `gradient_checkpointing`; write one of none, every_second, full, offload");
+    insta::assert_snapshot!(space("  gradient_checkpointing: [true, false]"), @"space.yaml:5:28: key `space.gradient_checkpointing[0]`: `true` is not legal for `gradient_checkpointing`; write none, every_N (every_2, every_3, ...), full or offload");
     insta::assert_snapshot!(space("  target_modules: [q_proj, v_proj]"), @"space.yaml:5:20: key `space.target_modules[0]`: `q_proj` is not legal for `target_modules`; write one of all-linear, attention, mlp, or a list of module names (one set is `[[q_proj, v_proj]]`)");
     insta::assert_snapshot!(space("  max_grad_norm: [1.0, off]"), @"space.yaml:5:24: key `space.max_grad_norm[1]`: `off` is not legal for `max_grad_norm`; write a number above 0, or none");
     insta::assert_snapshot!(space("  rank: 8\n  alpha: 16"), @"space.yaml:4:1: key `space`: nothing to search; give at least one parameter several values");
@@ -169,6 +169,20 @@ fn text_that_is_not_yaml_is_named() {
     insta::assert_snapshot!(message(StudyFile::read(&path)), @"space.yaml:1:11: not UTF-8 text; save the file as UTF-8");
     std::fs::write(&path, "x".repeat(2 << 20)).unwrap();
     insta::assert_snapshot!(message(StudyFile::read(&path)), @"space.yaml: 2097152 bytes are too many for a settings file (limit 1048576); name the study file, not the data");
+}
+
+#[test]
+fn settings_of_pruning_stopping_and_confirming_are_checked() {
+    insta::assert_snapshot!(top("pruner: hyperband"), @"space.yaml:3:9: key `pruner`: found `hyperband`; write one of none, dominance, asha, median, or {kind: .., eta: ..}");
+    insta::assert_snapshot!(top("pruner: {kind: asha, warm_up: 0.1}"), @"space.yaml:3:22: key `pruner.warm_up`: pruner `asha` has no such setting, only `dominance` and `median` has; remove it");
+    insta::assert_snapshot!(top("pruner: {kind: asha, eta: 1}"), @"space.yaml:3:27: key `pruner.eta`: found 1; write a number above 1, such as 3");
+    insta::assert_snapshot!(top("pruner: {kind: median, warm_up: 50}"), @"space.yaml:3:33: key `pruner.warm_up`: found 50; write a share from 0 to below 1, such as 0.02");
+    insta::assert_snapshot!(top("pruner: median\ntrial: {evaluation: {times: 1}}"), @"space.yaml:4:29: key `trial.evaluation.times`: pruner `median` judges by evaluations on the way, and there is none; raise this, or take `pruner: none`");
+    insta::assert_snapshot!(top("stop: never"), @"space.yaml:3:7: key `stop`: found `never`; write none, or {least_gain: .., patience: ..}");
+    insta::assert_snapshot!(top("stop: {patience: 0}"), @"space.yaml:3:18: key `stop.patience`: found the number 0; write a whole number, 1 or more");
+    insta::assert_snapshot!(top("confirm: {interval: 2}"), @"space.yaml:3:21: key `confirm.interval`: found 2; write a share from 0 to below 1, such as 0.02");
+    insta::assert_snapshot!(top("confirm: {repeat: 2}"), @"space.yaml:3:11: unknown key `confirm.repeat`; did you mean `repeats`?");
+    insta::assert_snapshot!(top("trial: {steps: 100}"), @"space.yaml:3:9: key `trial.steps`: this is the length of a command's trial; write `training_steps`");
 }
 
 #[test]

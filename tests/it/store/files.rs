@@ -115,6 +115,10 @@ async fn a_database_of_an_older_version_is_brought_up_to_date_by_a_search_only()
         "drop view best_by_objective; drop view pareto_front; drop view feasible_trial; drop view study_summary;
          drop view trial_param; drop view trial_metric; drop view trial_step; drop view trial_evaluation;
          drop view trial_summary; drop view trial_inherited; drop table inheritance;
+         drop view trial_report; drop view trial_stop; drop view trial_metric_source; drop view trial_confirmation;
+         drop view study_ending; drop table report; drop table stop; drop table metric_inheritance;
+         drop table proposal; drop table confirmation_run; drop table confirmation; drop table ending;
+         drop table request;
          delete from _sqlx_migrations where version >= 4",
     )
     .await;

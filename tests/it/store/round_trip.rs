@@ -4,9 +4,10 @@ use std::cell::Cell;
 
 use peft_tune::objective::{Bound, Constraint};
 use peft_tune::store::{
-    DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, RowSink, SqlValue, StepRecord, Store, StoreError,
+    DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, RequestOutcome, RowSink, SqlValue, StepRecord, Store,
+    StoreError,
 };
-use peft_tune::study::{FailReason, Metrics, ParamValue, Params, Phase, TrialNumber, TrialState};
+use peft_tune::study::{FailReason, Metrics, ParamValue, Params, Phase, StudyRequest, TrialNumber, TrialState};
 use proptest::prelude::*;
 
 use super::{recipe, study_record};
@@ -295,4 +296,27 @@ async fn the_recipe_s_columns_are_those_of_the_recipe() {
         scalar(&store, &format!("{row} 1")).await,
         SqlValue::Text("4 1 1024 0 bf16 none adamw 0.0002 cosine 0.0 0.0".into())
     );
+}
+
+#[tokio::test]
+async fn requests_wait_until_they_are_settled() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("a.db")).await.unwrap();
+    let study = store.begin_study(&study_record("asked")).await.unwrap();
+    let wanted = Params::from([("rank".to_owned(), 8i64.into()), ("name".to_owned(), "é\"".into())]);
+    let enqueue = StudyRequest::Enqueue(wanted);
+    let pause = store.add_request(study.id, &StudyRequest::Pause).await.unwrap();
+    let setting = store.add_request(study.id, &enqueue).await.unwrap();
+    let waiting = store.waiting_requests(study.id).await.unwrap();
+    assert_eq!(waiting.iter().map(|one| one.id).collect::<Vec<_>>(), [pause, setting]);
+    assert_eq!(waiting[1].request, enqueue);
+    let refused = RequestOutcome::Refused { why: "rank".into() };
+    store
+        .settle_request(pause, &RequestOutcome::Done { trial: None })
+        .await
+        .unwrap();
+    store.settle_request(setting, &refused).await.unwrap();
+    assert!(store.waiting_requests(study.id).await.unwrap().is_empty());
+    assert_eq!(store.request_outcome(setting).await.unwrap(), Some(refused));
+    assert_eq!(store.refusals(study.id, 3).await.unwrap(), ["rank"]);
 }

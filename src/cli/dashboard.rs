@@ -1,0 +1,77 @@
+//! `peft-tune dashboard`: a study as a live page on this machine.
+
+use super::CliError;
+use super::database::{DatabaseArgs, block_on};
+use crate::dashboard::{Dashboard, DashboardError, DashboardSettings};
+use crate::store::{Store, StoreError};
+
+/// Show a study as a live page on this machine, and ask things of it while it runs
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of the study; the latest where absent
+    study: Option<String>,
+    /// Port on 127.0.0.1; 0 takes a free one
+    #[arg(long, default_value_t = 7788)]
+    port: u16,
+    /// Only show: nobody can pause, stop or enqueue
+    #[arg(long)]
+    read_only: bool,
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+pub fn run(args: Args) -> Result<(), CliError> {
+    block_on(async {
+        let (store, writable) = open(&args.database).await?;
+        if let Some(name) = &args.study {
+            store.study(Some(name)).await?;
+        }
+        let settings = DashboardSettings {
+            port: args.port,
+            study: args.study.clone(),
+            control: writable && !args.read_only,
+        };
+        let dashboard = Dashboard::bind(store, settings).await?;
+        eprintln!("to look:       {}", dashboard.url());
+        if let Some(url) = dashboard.control_url() {
+            eprintln!("to look and ask: {url}");
+        }
+        eprintln!("Ctrl-C ends the dashboard; a search goes on without it");
+        let end = async {
+            // Without signals the process is ended some other way.
+            if tokio::signal::ctrl_c().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        Ok(dashboard.serve(end).await?)
+    })
+}
+
+/// Opens an existing database, for writing where that is possible: only then does SQLite show what a search that begins
+/// later writes.
+async fn open(database: &DatabaseArgs) -> Result<(Store, bool), StoreError> {
+    let path = database.path();
+    match Store::open_read_only(&path).await {
+        // An older one is brought up to date, and an empty one may be filled while the page is open.
+        Ok(_) | Err(StoreError::Older { .. } | StoreError::Empty { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    match Store::open(&path).await {
+        Ok(store) => Ok((store, true)),
+        Err(StoreError::NotWritable { .. }) => {
+            eprintln!("warning: {} cannot be written: the page only shows", path.display());
+            Ok((Store::open_read_only(&path).await?, false))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl From<DashboardError> for CliError {
+    fn from(error: DashboardError) -> Self {
+        match error {
+            DashboardError::Store(error) => error.into(),
+            DashboardError::Port { .. } => Self::bad_input(error),
+            other => Self::failed(other),
+        }
+    }
+}

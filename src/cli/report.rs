@@ -1,0 +1,82 @@
+//! `peft-tune report`: a study as one HTML file, and its charts as pictures.
+
+use std::path::{Path, PathBuf};
+
+use super::CliError;
+use super::database::DatabaseArgs;
+use crate::dashboard::Gatherer;
+use crate::report::charts::{Chart, charts, png};
+use crate::report::html::{PageInput, StudyView, document};
+
+/// Write a study as one HTML page that needs no network, and its charts as SVG and PNG
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of the study; the latest where absent
+    study: Option<String>,
+    /// HTML file to write [default: <STUDY>.html, unless --charts is given]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Folder to write the charts to, each as SVG and PNG; made if missing
+    #[arg(long, value_name = "DIR")]
+    charts: Option<PathBuf>,
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+pub fn run(args: Args) -> Result<(), CliError> {
+    let input = args.database.read(async |store| {
+        let study = store.study(args.study.as_deref()).await?;
+        Gatherer::default().gather(store, &study).await
+    })?;
+    let view = StudyView::new(&input);
+    if let Some(folder) = &args.charts {
+        write_charts(folder, &charts(&view))?;
+    }
+    let output = match (&args.output, &args.charts) {
+        (Some(output), _) => Some(output.clone()),
+        (None, Some(_)) => None,
+        (None, None) => Some(default_output(&input)),
+    };
+    if let Some(output) = output {
+        let page = document(&view).map_err(CliError::failed)?;
+        write(&output, page.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// The study's name as a file name: letters, digits, dots, dashes and underscores stay.
+fn default_output(input: &PageInput) -> PathBuf {
+    let plain = |character: char| {
+        if character.is_alphanumeric() || "._-".contains(character) {
+            character
+        } else {
+            '-'
+        }
+    };
+    let name: String = input.study.chars().map(plain).take(80).collect();
+    PathBuf::from(format!("{}.html", name.trim_start_matches(['.', '-'])))
+}
+
+fn write_charts(folder: &Path, charts: &[Chart]) -> Result<(), CliError> {
+    std::fs::create_dir_all(folder).map_err(|error| cannot_write(folder, error))?;
+    for chart in charts {
+        write(&folder.join(format!("{}.svg", chart.name)), chart.svg.as_bytes())?;
+        let picture = png(&chart.svg).map_err(CliError::failed)?;
+        write(&folder.join(format!("{}.png", chart.name)), &picture)?;
+    }
+    Ok(())
+}
+
+/// Writes a file and names it on the screen.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
+    std::fs::write(path, bytes).map_err(|error| cannot_write(path, error))?;
+    eprintln!("wrote {}", path.display());
+    Ok(())
+}
+
+fn cannot_write(path: &Path, error: std::io::Error) -> CliError {
+    CliError::bad_input(anyhow::anyhow!(
+        "{}: {error}: choose another place with `--output` or `--charts`",
+        path.display()
+    ))
+}

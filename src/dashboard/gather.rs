@@ -1,0 +1,237 @@
+//! From the database to what a page is made from.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::commands::commands;
+use crate::objective::Objective;
+use crate::report::Recommendation;
+use crate::report::html::{Confirmation, Course, Measured, PageInput, PhaseTimes, Timing};
+use crate::search::{Problem, Wish, pareto_front, recommend};
+use crate::space::SearchSpace;
+use crate::store::{
+    Confirmations, EvaluationRecord, StepRecord, Store, StoreError, StudyId, StudyOverview, TrialTimes,
+};
+use crate::study::{Confirmed, Curve, Phase, Trial, TrialNumber, with_confirmed};
+
+/// Reads studies, and remembers what happened inside finished trials: that does not change any more.
+#[derive(Debug, Default)]
+pub struct Gatherer {
+    /// By study, trial and attempt.
+    finished: HashMap<(StudyId, u64, u64), Course>,
+}
+
+impl Gatherer {
+    /// Everything that a page may show of a study.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn gather(&mut self, store: &Store, study: &StudyOverview) -> Result<PageInput, StoreError> {
+        let measured = store.trials(study.id).await?;
+        let confirmed = store.confirmations(study.id).await?;
+        let trials = with_confirmed(&measured, &confirmed);
+        let times = store.trial_times(study.id).await?;
+        let front = front(study, &trials);
+        let inherited = store.all_inherited(study.id).await?;
+        let mut courses = self.courses(store, study.id, &trials, &times).await?;
+        add_reports(&mut courses, &store.curves(study.id).await?, &study.objectives);
+        let recommendation = recommended(study, &trials);
+        let recipe = match &recommendation {
+            Some(chosen) => store.trial(study.id, chosen.trial).await?.recipe,
+            None => None,
+        };
+        let commands = recommendation.as_ref().filter(|_| recipe.is_some());
+        Ok(PageInput {
+            study: study.name.clone(),
+            space: study.space_path.display().to_string(),
+            model: study.model.clone(),
+            sampler: study.sampler.clone(),
+            seed: study.seed,
+            began: study.created_at.clone(),
+            resumed: study.resumed_at.clone(),
+            wall_s: study.wall_s,
+            objectives: study.objectives.clone(),
+            constraints: study.constraints.clone(),
+            timings: times.iter().map(timing).collect(),
+            front,
+            inherited,
+            courses,
+            confirmation: recommendation
+                .as_ref()
+                .map(|chosen| confirmation(chosen.trial, &measured, &confirmed))
+                .unwrap_or_default(),
+            commands: commands
+                .map(|chosen| commands_of(store, study, chosen.trial))
+                .unwrap_or_default(),
+            recipe: recipe.and_then(|recipe| serde_saphyr::to_string(&recipe).ok()),
+            recommendation,
+            trials,
+            ..PageInput::default()
+        })
+    }
+
+    async fn courses(
+        &mut self,
+        store: &Store,
+        study: StudyId,
+        trials: &[Trial],
+        times: &[TrialTimes],
+    ) -> Result<Vec<Course>, StoreError> {
+        let mut courses = Vec::new();
+        for (trial, times) in trials.iter().zip(times) {
+            let key = (study, trial.number.0, times.attempt);
+            if let Some(known) = self.finished.get(&key) {
+                courses.push(known.clone());
+                continue;
+            }
+            let course = course(store, study, trial.number).await?;
+            if trial.state.is_finished() {
+                self.finished.insert(key, course.clone());
+            }
+            courses.push(course);
+        }
+        courses.retain(|course| !course.curves.is_empty() || !course.phases.is_empty());
+        Ok(courses)
+    }
+}
+
+fn commands_of(store: &Store, study: &StudyOverview, trial: TrialNumber) -> Vec<crate::report::html::Command> {
+    commands(store.path(), &study.name, trial)
+}
+
+fn problem_of(study: &StudyOverview) -> Problem {
+    Problem {
+        space: SearchSpace::default(),
+        objectives: study.objectives.clone(),
+        constraints: study.constraints.clone(),
+    }
+}
+
+/// The front with what repeats of trials gave, which the database's view does not know.
+fn front(study: &StudyOverview, trials: &[Trial]) -> Vec<TrialNumber> {
+    let problem = problem_of(study);
+    pareto_front(&problem, trials)
+        .iter()
+        .map(|one| one.trial.number)
+        .collect()
+}
+
+/// What repeats of a trial gave, beside what the search measured.
+fn confirmation(trial: TrialNumber, measured: &[Trial], confirmed: &Confirmations) -> Vec<Confirmation> {
+    let searched = measured
+        .iter()
+        .find(|one| one.number == trial)
+        .and_then(|one| one.state.metrics());
+    let (Some(searched), Some(values)) = (searched, confirmed.get(&trial)) else {
+        return Vec::new();
+    };
+    let one = |(metric, one): (&String, &Confirmed)| {
+        let half = one.value.abs() * one.interval;
+        Some(Confirmation {
+            metric: metric.clone(),
+            searched: searched.value(metric)?,
+            confirmed: one.value,
+            low: one.value - half,
+            high: one.value + half,
+        })
+    };
+    values.iter().filter_map(one).collect()
+}
+
+/// Adds what programs of the user reported on their way; the native engine's evaluations are there already.
+fn add_reports(courses: &mut Vec<Course>, reported: &BTreeMap<TrialNumber, Curve>, objectives: &[Objective]) {
+    for (number, curve) in reported {
+        let known = courses.iter().position(|course| course.number == number.0);
+        if known.is_some_and(|index| !courses[index].curves.is_empty()) {
+            continue;
+        }
+        let reported = objectives.iter().map(|objective| Measured {
+            name: objective.metric.clone(),
+            over: "steps",
+            points: curve
+                .of(&objective.metric)
+                .into_iter()
+                .map(|(step, value)| (step as f64, value))
+                .collect(),
+        });
+        let curves: Vec<Measured> = reported.filter(|one| !one.points.is_empty()).collect();
+        match known {
+            Some(index) => courses[index].curves = curves,
+            None => courses.push(Course {
+                number: number.0,
+                curves,
+                phases: Vec::new(),
+            }),
+        }
+    }
+}
+
+fn recommended(study: &StudyOverview, trials: &[Trial]) -> Option<Recommendation> {
+    let problem = problem_of(study);
+    // That nothing can be recommended yet is seen on the page: the front is empty.
+    let chosen = recommend(&problem, trials, &Wish::default()).ok()?;
+    Some(Recommendation {
+        trial: chosen.trial.number,
+        reason: chosen.reason,
+    })
+}
+
+fn timing(times: &TrialTimes) -> Timing {
+    Timing {
+        number: times.number.0,
+        ended_at: times.ended_at.clone().unwrap_or_default(),
+        wall_s: times.wall_s.unwrap_or(0.0),
+    }
+}
+
+async fn course(store: &Store, study: StudyId, number: TrialNumber) -> Result<Course, StoreError> {
+    let profile = store.steps(study, number, Phase::Profile).await?;
+    let train = store.steps(study, number, Phase::Train).await?;
+    let evaluations = store.evaluations_of(study, number).await?;
+    let curves = [training_curve(&train), held_out_curve(&evaluations)];
+    let phases = [(Phase::Profile, &profile), (Phase::Train, &train)];
+    Ok(Course {
+        number: number.0,
+        curves: curves.into_iter().filter(|curve| !curve.points.is_empty()).collect(),
+        phases: phases
+            .into_iter()
+            .filter(|(_, steps)| !steps.is_empty())
+            .map(|(phase, steps)| phase_times(phase, steps))
+            .collect(),
+    })
+}
+
+/// Training loss over tokens.
+pub(super) fn training_curve(steps: &[StepRecord]) -> Measured {
+    let mut tokens = 0;
+    let point = |step: &StepRecord| {
+        tokens += step.tokens;
+        (tokens as f64, step.loss)
+    };
+    Measured {
+        name: "training loss".to_owned(),
+        over: "tokens",
+        points: steps.iter().map(point).filter(|(_, loss)| loss.is_finite()).collect(),
+    }
+}
+
+fn held_out_curve(evaluations: &[EvaluationRecord]) -> Measured {
+    let points = evaluations.iter().map(|one| (one.tokens as f64, one.loss));
+    Measured {
+        name: "held-out loss".to_owned(),
+        over: "tokens",
+        points: points.filter(|(_, loss)| loss.is_finite()).collect(),
+    }
+}
+
+fn phase_times(phase: Phase, steps: &[StepRecord]) -> PhaseTimes {
+    let sum = |part: fn(&StepRecord) -> f64| steps.iter().map(part).filter(|seconds| seconds.is_finite()).sum();
+    PhaseTimes {
+        phase,
+        steps: steps.len() as u64,
+        data_s: sum(|step| step.data_s),
+        forward_s: sum(|step| step.forward_s),
+        backward_s: sum(|step| step.backward_s),
+        optimizer_s: sum(|step| step.optimizer_s),
+        total_s: sum(|step| step.total_s),
+    }
+}

@@ -1,0 +1,118 @@
+//! What keeps other pages in the same browser out.
+//!
+//! The dashboard listens on loopback only, but any page that the browser shows may send requests there. So a request must
+//! name this machine as its host (a foreign name that was made to point here, "DNS rebinding", does not), a request that
+//! changes something must come from our own page, and no page of ours may be framed or run a foreign script.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, HeaderName, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    X_FRAME_OPTIONS,
+};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+/// Only our own scripts and style, from files and never inline; nothing else is loaded, framed or sent.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Headers of every answer.
+const HEADERS: [(HeaderName, &str); 7] = [
+    (CONTENT_SECURITY_POLICY, POLICY),
+    (X_FRAME_OPTIONS, "DENY"),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (REFERRER_POLICY, "no-referrer"),
+    (CACHE_CONTROL, "no-store"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];
+
+/// The names under which the dashboard may be addressed.
+#[derive(Clone, Debug)]
+pub struct Hosts(Arc<[String]>);
+
+impl Hosts {
+    /// This machine's names for itself, with the port.
+    pub fn of(port: u16) -> Self {
+        let hosts = ["127.0.0.1", "localhost", "[::1]"].map(|host| format!("{host}:{port}"));
+        Self(hosts.into())
+    }
+
+    fn has(&self, host: &str) -> bool {
+        self.0.iter().any(|known| known.eq_ignore_ascii_case(host))
+    }
+
+    /// Why a request is turned away.
+    fn refusal(&self, method: &Method, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
+        let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+        if !text(HOST).is_some_and(|host| self.has(host)) {
+            return Some((
+                StatusCode::MISDIRECTED_REQUEST,
+                "this dashboard answers to 127.0.0.1 and localhost only\n",
+            ));
+        }
+        // Scripts outside a browser send no origin; the token is asked of them all the same.
+        let own = |origin: &str| origin.strip_prefix("http://").is_some_and(|host| self.has(host));
+        let foreign = text(ORIGIN).is_some_and(|origin| !own(origin));
+        if foreign && method != Method::GET && method != Method::HEAD {
+            return Some((StatusCode::FORBIDDEN, "requests of other pages are not taken\n"));
+        }
+        None
+    }
+}
+
+/// Turns foreign requests away, and puts the headers on every answer.
+pub async fn guard(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
+    let mut response = match hosts.refusal(request.method(), request.headers()) {
+        Some(refusal) => refusal.into_response(),
+        None => next.run(request).await,
+    };
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(method: Method, headers: &[(HeaderName, &'static str)]) -> Option<u16> {
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (name.clone(), HeaderValue::from_static(value)))
+            .collect();
+        Hosts::of(8080)
+            .refusal(&method, &headers)
+            .map(|(status, _)| status.as_u16())
+    }
+
+    #[test]
+    fn foreign_hosts_and_origins_are_turned_away() {
+        let local = (HOST, "localhost:8080");
+        assert_eq!(status(Method::GET, &[local.clone()]), None);
+        assert_eq!(status(Method::GET, &[(HOST, "evil.example:8080")]), Some(421));
+        assert_eq!(status(Method::GET, &[(HOST, "127.0.0.1:9")]), Some(421));
+        assert_eq!(status(Method::GET, &[]), Some(421));
+        assert_eq!(status(Method::POST, &[local.clone()]), None);
+        assert_eq!(
+            status(Method::POST, &[local.clone(), (ORIGIN, "http://localhost:8080")]),
+            None
+        );
+        for origin in [
+            "http://evil.example",
+            "null",
+            "https://localhost:8080",
+            "http://localhost:8081",
+        ] {
+            assert_eq!(
+                status(Method::POST, &[local.clone(), (ORIGIN, origin)]),
+                Some(403),
+                "{origin}"
+            );
+        }
+    }
+}

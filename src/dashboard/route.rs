@@ -1,0 +1,172 @@
+//! What the dashboard answers.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::from_fn_with_state;
+use axum::response::sse::{KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Deserialize;
+use tokio::sync::Semaphore;
+
+use super::DashboardError;
+use super::guard::{Hosts, guard};
+use super::server::Shared;
+use super::stream::events;
+use crate::report::html::{asset, live_document};
+use crate::space::SearchSpace;
+use crate::store::StoreError;
+use crate::study::StudyRequest;
+
+/// Largest request body, in bytes: a setting is a few hundred.
+const LARGEST_BODY: usize = 64 * 1024;
+
+const JSON: &str = "application/json";
+
+/// `?study=NAME`; the dashboard's own study, or the latest one, where absent.
+#[derive(Debug, Deserialize)]
+struct Which {
+    study: Option<String>,
+}
+
+/// What the handlers work with.
+#[derive(Clone)]
+struct Served {
+    shared: Arc<Shared>,
+    listeners: Arc<Semaphore>,
+}
+
+type Answer = Result<Response, Refusal>;
+
+/// Everything that the dashboard answers, behind its guard.
+pub fn router(shared: Arc<Shared>, hosts: Hosts, listeners: usize) -> Router {
+    let served = Served {
+        shared,
+        listeners: Arc::new(Semaphore::new(listeners)),
+    };
+    Router::new()
+        .route("/", get(page))
+        .route("/assets/{name}", get(asset_file))
+        .route("/api/view", get(view))
+        .route("/api/space", get(space))
+        .route("/api/events", get(listen))
+        .route("/api/request", post(request))
+        .layer(DefaultBodyLimit::max(LARGEST_BODY))
+        .layer(from_fn_with_state(hosts, guard))
+        .with_state(served)
+}
+
+async fn page(State(served): State<Served>, Query(which): Query<Which>) -> Answer {
+    let view = served.shared.view(which.study.as_deref()).await?;
+    let studies = served.shared.store.studies().await.map_err(DashboardError::from)?;
+    let names: Vec<String> = studies.into_iter().map(|study| study.name).collect();
+    let page = live_document(&view, &names).map_err(DashboardError::from)?;
+    Ok(([(CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response())
+}
+
+async fn asset_file(Path(name): Path<String>) -> Response {
+    match asset(&name) {
+        Some(asset) => ([(CONTENT_TYPE, asset.content_type)], asset.text).into_response(),
+        None => (StatusCode::NOT_FOUND, "no such file\n").into_response(),
+    }
+}
+
+async fn view(State(served): State<Served>, Query(which): Query<Which>) -> Answer {
+    let view = served.shared.view(which.study.as_deref()).await?;
+    json(&view)
+}
+
+async fn space(State(served): State<Served>, Query(which): Query<Which>) -> Answer {
+    let study = served.shared.study(which.study.as_deref()).await?;
+    json(&served.shared.space(study.id).await?)
+}
+
+async fn listen(State(served): State<Served>, Query(which): Query<Which>) -> Answer {
+    let study = served.shared.study(which.study.as_deref()).await?;
+    let Ok(permit) = served.listeners.try_acquire_owned() else {
+        return Err(Refusal(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many pages listen: close some\n".to_owned(),
+        ));
+    };
+    let events = events(served.shared, study.name, permit);
+    Ok(Sse::new(events).keep_alive(KeepAlive::default()).into_response())
+}
+
+/// Takes a request to a study from whoever has the token.
+async fn request(State(served): State<Served>, Query(which): Query<Which>, headers: HeaderMap, body: Bytes) -> Answer {
+    let Some(token) = &served.shared.token else {
+        return Err(Refusal(
+            StatusCode::FORBIDDEN,
+            "this dashboard only shows: start it without `--read-only`\n".to_owned(),
+        ));
+    };
+    let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    if !header.is_some_and(|header| token.is_in(header)) {
+        let text = "the token is missing or of another run: open the address that the dashboard printed\n";
+        return Err(Refusal(StatusCode::UNAUTHORIZED, text.to_owned()));
+    }
+    // A page of another origin cannot send this type without asking first, which is refused.
+    let is_json = headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(JSON.as_bytes()));
+    if !is_json {
+        return Err(Refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send JSON\n".to_owned()));
+    }
+    let asked: StudyRequest = serde_json::from_slice(&body).map_err(|error| {
+        Refusal(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!("this is no request: {error}\n"),
+        )
+    })?;
+    let study = served.shared.study(which.study.as_deref()).await?;
+    let asked = match asked {
+        StudyRequest::Enqueue(params) => {
+            let space: SearchSpace = served.shared.space(study.id).await?;
+            let setting = space
+                .setting(&params)
+                .map_err(|error| Refusal(StatusCode::UNPROCESSABLE_ENTITY, format!("{error}\n")))?;
+            StudyRequest::Enqueue(setting)
+        }
+        other => other,
+    };
+    let id = served
+        .shared
+        .store
+        .add_request(study.id, &asked)
+        .await
+        .map_err(DashboardError::from)?;
+    served.shared.note_change();
+    let mut answer = json(&serde_json::json!({"request": id.0}))?;
+    *answer.status_mut() = StatusCode::ACCEPTED;
+    Ok(answer)
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Answer {
+    let text = serde_json::to_string(value).map_err(DashboardError::from)?;
+    Ok(([(CONTENT_TYPE, JSON)], text).into_response())
+}
+
+/// A request that is not answered as asked: status and plain text.
+struct Refusal(StatusCode, String);
+
+impl From<DashboardError> for Refusal {
+    fn from(error: DashboardError) -> Self {
+        let status = match &error {
+            DashboardError::Store(StoreError::NoStudy { .. } | StoreError::Empty { .. }) => StatusCode::NOT_FOUND,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self(status, format!("{error}\n"))
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, self.1).into_response()
+    }
+}

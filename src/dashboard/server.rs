@@ -1,0 +1,132 @@
+//! The server: one listener on loopback, one store, and what its handlers share.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+
+use super::guard::Hosts;
+use super::machine::Machine;
+use super::route::router;
+use super::token::Token;
+use super::{DashboardError, Gatherer};
+use crate::report::html::StudyView;
+use crate::space::SearchSpace;
+use crate::store::{Store, StoreError, StudyId, StudyOverview};
+
+/// Pages that may listen for news at once.
+const MOST_LISTENERS: usize = 32;
+
+/// What a dashboard serves.
+#[derive(Debug)]
+pub struct DashboardSettings {
+    /// Port on 127.0.0.1; 0 takes a free one.
+    pub port: u16,
+    /// Study to show; the latest one where absent.
+    pub study: Option<String>,
+    /// Whether people with the token may ask things of the study.
+    pub control: bool,
+}
+
+/// A dashboard that listens, and answers once it is served.
+pub struct Dashboard {
+    listener: TcpListener,
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+/// What the handlers share.
+pub(super) struct Shared {
+    pub(super) store: Store,
+    pub(super) machine: Machine,
+    /// Absent where the dashboard only shows.
+    pub(super) token: Option<Token>,
+    study: Option<String>,
+    gatherer: Mutex<Gatherer>,
+    /// Changes of this process, which the database does not tell its own connection.
+    changes: AtomicI64,
+}
+
+impl Dashboard {
+    /// Begins to listen on 127.0.0.1.
+    ///
+    /// # Errors
+    /// Where the port is taken, or the system gives no random numbers for the token.
+    pub async fn bind(store: Store, settings: DashboardSettings) -> Result<Self, DashboardError> {
+        let port = settings.port;
+        let cannot = |source| DashboardError::Port { port, source };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(cannot)?;
+        let address = listener.local_addr().map_err(cannot)?;
+        let token = if settings.control { Some(Token::new()?) } else { None };
+        let shared = Arc::new(Shared {
+            store,
+            machine: Machine::default(),
+            token,
+            study: settings.study,
+            gatherer: Mutex::default(),
+            changes: AtomicI64::new(0),
+        });
+        Ok(Self {
+            listener,
+            address,
+            shared,
+        })
+    }
+
+    /// Where the page is, for looking only.
+    pub fn url(&self) -> String {
+        format!("http://{}/", self.address)
+    }
+
+    /// Where the page is, with the token that lets its reader ask things of the study. The token stands behind a `#`,
+    /// which a browser keeps to itself.
+    pub fn control_url(&self) -> Option<String> {
+        let token = self.shared.token.as_ref()?;
+        Some(format!("{}#token={}", self.url(), token.as_str()))
+    }
+
+    /// Answers until `end` is ready. Pages that listen are let go.
+    ///
+    /// # Errors
+    /// Where the listener fails.
+    pub async fn serve(self, end: impl Future<Output = ()>) -> Result<(), DashboardError> {
+        let hosts = Hosts::of(self.address.port());
+        let router = router(self.shared, hosts, MOST_LISTENERS);
+        tokio::select! {
+            served = axum::serve(self.listener, router).into_future() => served.map_err(DashboardError::Serve),
+            () = end => Ok(()),
+        }
+    }
+}
+
+impl Shared {
+    /// The study of this name, else the dashboard's own, else the latest.
+    pub(super) async fn study(&self, name: Option<&str>) -> Result<StudyOverview, DashboardError> {
+        Ok(self.store.study(name.or(self.study.as_deref())).await?)
+    }
+
+    /// A study as a page shows it.
+    pub(super) async fn view(&self, name: Option<&str>) -> Result<StudyView, DashboardError> {
+        let study = self.study(name).await?;
+        let input = self.gatherer.lock().await.gather(&self.store, &study).await?;
+        Ok(StudyView::new(&input))
+    }
+
+    /// The space that a study samples.
+    pub(super) async fn space(&self, study: StudyId) -> Result<SearchSpace, DashboardError> {
+        let mut settings = self.store.study_settings(study).await?;
+        Ok(serde_json::from_value(settings["space"].take())?)
+    }
+
+    /// A number that changes when anybody wrote to the database.
+    pub(super) async fn change_mark(&self) -> Result<i64, StoreError> {
+        Ok(self.store.change_mark().await?.wrapping_add(self.changes.load(Relaxed)))
+    }
+
+    /// Notes a change of this process.
+    pub(super) fn note_change(&self) {
+        self.changes.fetch_add(1 << 32, Relaxed);
+    }
+}

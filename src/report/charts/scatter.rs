@@ -1,0 +1,145 @@
+//! The front in each pair of objectives.
+
+use super::axis::{Area, Scale, ScaleOptions, frame};
+use super::svg::{Anchor, FRONT, OTHER, Svg, Weight};
+use super::{Chart, file_part};
+use crate::report::html::{ObjectiveView, StudyView, TrialView};
+
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 440.0;
+/// Objectives whose pairs are drawn.
+const MOST_OBJECTIVES: usize = 4;
+
+/// How a trial is marked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mark {
+    Infeasible,
+    Beaten,
+    Front,
+    Best,
+}
+
+/// The mark of a trial.
+pub fn mark(view: &StudyView, trial: &TrialView) -> Mark {
+    match () {
+        () if view
+            .recommendation
+            .as_ref()
+            .is_some_and(|one| one.trial == trial.number) =>
+        {
+            Mark::Best
+        }
+        () if trial.front => Mark::Front,
+        () if trial.feasible => Mark::Beaten,
+        () => Mark::Infeasible,
+    }
+}
+
+/// A chart for each pair of objectives.
+pub fn pairs(view: &StudyView) -> Vec<Chart> {
+    let count = view.objectives.len().min(MOST_OBJECTIVES);
+    let pairs = (0..count).flat_map(|y| (0..y).map(move |x| (x, y)));
+    pairs.filter_map(|(x, y)| pair(view, x, y)).collect()
+}
+
+fn pair(view: &StudyView, xi: usize, yi: usize) -> Option<Chart> {
+    let (x_objective, y_objective) = (&view.objectives[xi], &view.objectives[yi]);
+    let mut points: Vec<(Mark, f64, f64)> = view
+        .trials
+        .iter()
+        .filter(|trial| trial.state == "complete")
+        .filter_map(|trial| Some((mark(view, trial), trial.metrics[xi]?, trial.metrics[yi]?)))
+        .collect();
+    if points.is_empty() {
+        return None;
+    }
+    points.sort_by_key(|(mark, _, _)| *mark);
+    let title = format!(
+        "{}: {} against {}",
+        view.study.name, y_objective.label, x_objective.label
+    );
+    let mut svg = Svg::new(WIDTH, HEIGHT, &title);
+    let area = Area {
+        left: 78.0,
+        right: WIDTH - 18.0,
+        top: 64.0,
+        bottom: HEIGHT - 52.0,
+    };
+    let options = |metric| ScaleOptions {
+        metric,
+        pad: 0.05,
+        ..Default::default()
+    };
+    let x = Scale::new(
+        points.iter().map(|point| point.1),
+        area.left,
+        area.right,
+        options(&x_objective.metric),
+    );
+    let y = Scale::new(
+        points.iter().map(|point| point.2),
+        area.bottom,
+        area.top,
+        options(&y_objective.metric),
+    );
+    legend(&mut svg, view);
+    let better = |one: &ObjectiveView, up: &str, down: &str| {
+        format!("{} {} better", one.label, if one.maximize { up } else { down })
+    };
+    frame(
+        &mut svg,
+        area,
+        &x,
+        &y,
+        (&better(x_objective, "→", "←"), &better(y_objective, "↑", "↓")),
+    );
+    for (mark, px, py) in points {
+        draw_mark(&mut svg, mark, x.place(px), y.place(py));
+    }
+    Some(Chart {
+        name: format!(
+            "front-{}-{}",
+            file_part(&x_objective.metric),
+            file_part(&y_objective.metric)
+        ),
+        svg: svg.finish(),
+    })
+}
+
+fn draw_mark(svg: &mut Svg, mark: Mark, x: f64, y: f64) {
+    match mark {
+        Mark::Best => svg.star(x, y, 10.0),
+        Mark::Front => svg.circle(x, y, 5.0, &format!(r##"fill="{FRONT}" stroke="#ffffff""##)),
+        Mark::Beaten => svg.circle(
+            x,
+            y,
+            3.2,
+            &format!(r#"fill="none" stroke="{OTHER}" stroke-width="1.4""#),
+        ),
+        Mark::Infeasible => {
+            let look = format!(r#"fill="none" stroke="{OTHER}" stroke-width="1.4" stroke-dasharray="2 1.6""#);
+            svg.circle(x, y, 3.2, &look);
+        }
+    }
+}
+
+fn legend(svg: &mut Svg, view: &StudyView) {
+    let infeasible = view
+        .trials
+        .iter()
+        .any(|trial| trial.state == "complete" && !trial.feasible);
+    let entries = [
+        (Mark::Best, "recommended", view.recommendation.is_some(), 112.0),
+        (Mark::Front, "on the front", true, 106.0),
+        (Mark::Beaten, "beaten by another", true, 140.0),
+        (Mark::Infeasible, "breaks a bound", infeasible, 0.0),
+    ];
+    let mut x = 14.0;
+    for (mark, text, shown, width) in entries {
+        if shown {
+            draw_mark(svg, mark, x, 20.0);
+            svg.text(x + 12.0, 24.0, Anchor::Start, Weight::Quiet, text);
+            x += width;
+        }
+    }
+}

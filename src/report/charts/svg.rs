@@ -1,0 +1,187 @@
+//! Writing SVG: elements with escaped text, in one palette.
+
+use std::fmt::Write;
+
+pub const INK: &str = "#191c20";
+pub const QUIET: &str = "#5a636d";
+pub const GRID: &str = "#eceef0";
+pub const LINE: &str = "#cfd4d9";
+pub const FRONT: &str = "#1559b7";
+pub const BEST: &str = "#b83f0a";
+pub const OTHER: &str = "#8b949e";
+pub const PALE: &str = "#c9d4e3";
+pub const DEEP: &str = "#0b3d8c";
+/// Parts of a whole, apart in lightness too.
+pub const PARTS: [&str; 5] = ["#0b6bb0", "#d98a00", "#11866a", "#b4608f", "#8b949e"];
+
+/// Side on which a text's place lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+/// How a text looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    Quiet,
+    Plain,
+    Strong,
+}
+
+/// A picture under construction. Places are in pixels from the upper left corner.
+#[derive(Debug)]
+pub struct Svg {
+    width: f64,
+    height: f64,
+    title: String,
+    body: String,
+}
+
+impl Svg {
+    /// An empty white picture.
+    pub fn new(width: f64, height: f64, title: &str) -> Self {
+        Self {
+            width,
+            height,
+            title: title.to_owned(),
+            body: String::new(),
+        }
+    }
+
+    /// A line of text.
+    pub fn text(&mut self, x: f64, y: f64, anchor: Anchor, weight: Weight, text: &str) {
+        let anchor = match anchor {
+            Anchor::Start => "start",
+            Anchor::Middle => "middle",
+            Anchor::End => "end",
+        };
+        let look = match weight {
+            Weight::Quiet => format!(r#"fill="{QUIET}""#),
+            Weight::Plain => format!(r#"fill="{INK}""#),
+            Weight::Strong => format!(r#"fill="{INK}" font-weight="bold""#),
+        };
+        self.push(format_args!(
+            r#"<text x="{}" y="{}" text-anchor="{anchor}" {look}>{}</text>"#,
+            px(x),
+            px(y),
+            escaped(text)
+        ));
+    }
+
+    /// A straight line.
+    pub fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str) {
+        let (x1, y1, x2, y2) = (px(from.0), px(from.1), px(to.0), px(to.1));
+        self.push(format_args!(
+            r#"<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{stroke}"/>"#
+        ));
+    }
+
+    /// A filled rectangle.
+    pub fn rect(&mut self, x: f64, y: f64, width: f64, height: f64, fill: &str) {
+        let (x, y, width, height) = (px(x), px(y), px(width.max(0.0)), px(height.max(0.0)));
+        self.push(format_args!(
+            r#"<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{fill}"/>"#
+        ));
+    }
+
+    /// A line through points; `look` has its attributes.
+    pub fn path(&mut self, points: &[(f64, f64)], look: &str) {
+        let mut d = String::new();
+        for (index, (x, y)) in points.iter().enumerate() {
+            let _ = write!(d, "{}{} {}", if index == 0 { 'M' } else { 'L' }, px(*x), px(*y));
+        }
+        self.push(format_args!(r#"<path d="{d}" {look}/>"#));
+    }
+
+    /// A disc or ring.
+    pub fn circle(&mut self, x: f64, y: f64, radius: f64, look: &str) {
+        self.push(format_args!(
+            r#"<circle cx="{}" cy="{}" r="{}" {look}/>"#,
+            px(x),
+            px(y),
+            px(radius)
+        ));
+    }
+
+    /// A five-pointed star.
+    pub fn star(&mut self, x: f64, y: f64, radius: f64) {
+        let corner = |index: usize| {
+            let angle = std::f64::consts::PI * (index as f64 / 5.0 - 0.5);
+            let length = if index % 2 == 1 { 0.45 * radius } else { radius };
+            (x + length * angle.cos(), y + length * angle.sin())
+        };
+        let corners: Vec<(f64, f64)> = (0..10).map(corner).collect();
+        self.path(
+            &corners,
+            &format!(r##"fill="{BEST}" stroke="#ffffff" stroke-width="1.2""##),
+        );
+    }
+
+    /// The picture as a file.
+    pub fn finish(self) -> String {
+        let (width, height) = (px(self.width), px(self.height));
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
+             font-family=\"system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif\" font-size=\"12\">\n\
+             <title>{}</title>\n<rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n{}</svg>\n",
+            escaped(&self.title),
+            self.body
+        )
+    }
+
+    fn push(&mut self, element: std::fmt::Arguments<'_>) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.body, "{element}");
+    }
+}
+
+/// A coordinate to a tenth of a pixel, which no eye tells apart.
+fn px(value: f64) -> String {
+    let text = format!("{value:.1}");
+    let text = text.strip_suffix(".0").unwrap_or(&text);
+    if text == "-0" { "0".to_owned() } else { text.to_owned() }
+}
+
+/// Text for the inside of an element. Control characters have no place in XML at all.
+fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '&' => safe.push_str("&amp;"),
+            '"' => safe.push_str("&quot;"),
+            '\u{fffe}' | '\u{ffff}' => safe.push('\u{fffd}'),
+            control if control.is_control() => safe.push('\u{fffd}'),
+            other => safe.push(other),
+        }
+    }
+    safe
+}
+
+/// At most `most` characters of a name.
+pub fn short(name: &str, most: usize) -> String {
+    if name.chars().count() <= most {
+        return name.to_owned();
+    }
+    let start: String = name.chars().take(most.saturating_sub(1)).collect();
+    format!("{start}…")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_name_is_text() {
+        let mut svg = Svg::new(10.0, 10.0, "</title><script>alert(1)</script>");
+        svg.text(0.0, 0.0, Anchor::Start, Weight::Plain, "\"><script>\u{1b}&");
+        let text = svg.finish();
+        assert!(
+            !text.contains("<script") && text.contains("&quot;&gt;&lt;script&gt;\u{fffd}&amp;"),
+            "{text}"
+        );
+    }
+}

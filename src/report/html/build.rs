@@ -1,0 +1,481 @@
+//! From what the database has to what a page shows.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::growth::growth;
+use super::input::{Course, PageInput, PhaseTimes};
+use super::thin::thinned;
+use super::view::{
+    AxisView, CurveView, MemoryView, ObjectiveView, PhaseView, PredictionView, RecommendationView, StudyHead,
+    StudyView, TrialView,
+};
+use crate::objective::{Bound, Constraint, Direction, PEAK_MEMORY};
+use crate::report::{Counts, metric_heading, metric_value};
+use crate::study::{FailReason, Metrics, ParamValue, Trial, TrialNumber, TrialState};
+
+/// Points that all curves of a page may have together: about a megabyte.
+const CURVE_POINTS: usize = 60_000;
+/// Points of one curve: more than a screen shows, and enough to see its shape.
+const POINTS_A_CURVE: std::ops::RangeInclusive<usize> = 16..=300;
+/// Parts of a step, by the metric that tells each.
+const STEP_PARTS: [(&str, &str); 4] = [
+    ("data", "data_s"),
+    ("forward", "forward_s"),
+    ("backward", "backward_s"),
+    ("optimizer", "optimizer_s"),
+];
+
+impl StudyView {
+    /// Puts together what a page shows.
+    pub fn new(input: &PageInput) -> Self {
+        let names: BTreeSet<&String> = input.trials.iter().flat_map(|trial| trial.params.keys()).collect();
+        let metrics = metric_names(input);
+        let counts = Counts::of(&input.trials);
+        Self {
+            study: head(input),
+            objectives: input
+                .objectives
+                .iter()
+                .map(|one| objective(&one.metric, one.direction))
+                .collect(),
+            constraints: input.constraints.iter().map(constraint_text).collect(),
+            counts_text: counts.to_text(),
+            counts,
+            params: names.iter().map(|name| axis(name, &input.trials)).collect(),
+            trials: trials(input, &names, &metrics),
+            metrics,
+            growth: growth(&input.objectives, &input.constraints, &input.trials, &input.timings),
+            curves: curves(&input.courses),
+            phases: input
+                .trials
+                .iter()
+                .filter_map(|trial| phases(trial, &input.courses))
+                .collect(),
+            memory: input.trials.iter().filter_map(|trial| memory(trial, input)).collect(),
+            importance: input.importance.clone(),
+            predictions: predictions(input),
+            recommendation: recommendation(input),
+        }
+    }
+}
+
+fn head(input: &PageInput) -> StudyHead {
+    StudyHead {
+        name: input.study.clone(),
+        space: input.space.clone(),
+        model: input.model.clone(),
+        sampler: input.sampler.clone(),
+        seed: input.seed.to_string(),
+        began: input.began.clone(),
+        resumed: input.resumed.clone(),
+        wall_s: rounded(input.wall_s),
+        version: env!("CARGO_PKG_VERSION"),
+    }
+}
+
+fn objective(metric: &str, direction: Direction) -> ObjectiveView {
+    ObjectiveView {
+        metric: metric.to_owned(),
+        label: metric_heading(metric),
+        maximize: direction == Direction::Maximize,
+    }
+}
+
+fn constraint_text(constraint: &Constraint) -> String {
+    let name = metric_heading(&constraint.metric);
+    match constraint.bound {
+        Bound::AtMost(limit) => format!("{name} at most {}", metric_value(&constraint.metric, limit)),
+        Bound::AtLeast(limit) => format!("{name} at least {}", metric_value(&constraint.metric, limit)),
+    }
+}
+
+/// Objectives first, then what else was measured, by name.
+fn metric_names(input: &PageInput) -> Vec<String> {
+    let mut names: Vec<String> = input.objectives.iter().map(|one| one.metric.clone()).collect();
+    let measured: BTreeSet<&str> = input
+        .trials
+        .iter()
+        .filter_map(|trial| trial.state.metrics())
+        .flat_map(|metrics| metrics.iter().map(|(name, _)| name))
+        .collect();
+    let rest: Vec<String> = measured
+        .into_iter()
+        .filter(|name| !names.iter().any(|known| known == name))
+        .map(str::to_owned)
+        .collect();
+    names.extend(rest);
+    names
+}
+
+fn axis(name: &str, trials: &[Trial]) -> AxisView {
+    let values: Vec<&ParamValue> = trials.iter().filter_map(|trial| trial.params.get(name)).collect();
+    let numbers: Vec<f64> = values.iter().filter_map(|value| value.as_f64()).collect();
+    let number = !values.is_empty() && numbers.len() == values.len();
+    let low = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let powers = numbers.iter().all(|value| *value >= 1.0 && value.log2().fract() == 0.0);
+    AxisView {
+        name: name.to_owned(),
+        number,
+        // Ranks and batch sizes double; learning rates span decades.
+        log: number && low > 0.0 && (high / low > 20.0 || (powers && high / low >= 4.0)),
+    }
+}
+
+fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> Vec<TrialView> {
+    let front: BTreeSet<TrialNumber> = input.front.iter().copied().collect();
+    let wall: HashMap<u64, f64> = input
+        .timings
+        .iter()
+        .map(|timing| (timing.number, timing.wall_s))
+        .collect();
+    let mut inherited: HashMap<u64, Vec<(String, u64)>> = HashMap::new();
+    for (trial, part, source) in &input.inherited {
+        inherited.entry(trial.0).or_default().push((part.clone(), source.0));
+    }
+    let none = Metrics::default();
+    let view = |trial: &Trial| {
+        let measured = trial.state.metrics().unwrap_or(&none);
+        let holds = |one: &Constraint| measured.value(&one.metric).is_some_and(|value| one.holds(value));
+        let (outcome, detail) = outcome(&trial.state);
+        TrialView {
+            number: trial.number.0,
+            state: trial.state.name(),
+            outcome,
+            detail,
+            params: names.iter().map(|name| trial.params.get(*name).map(shown)).collect(),
+            metrics: metrics.iter().map(|name| measured.value(name).map(rounded)).collect(),
+            front: front.contains(&trial.number),
+            feasible: matches!(trial.state, TrialState::Complete { .. }) && input.constraints.iter().all(holds),
+            wall_s: wall.get(&trial.number.0).copied().map_or(0.0, rounded),
+            inherited: inherited.remove(&trial.number.0).unwrap_or_default(),
+        }
+    };
+    let mut view = view;
+    input.trials.iter().map(&mut view).collect()
+}
+
+/// How a trial ended in a few words, and the whole reason where there is more to say.
+fn outcome(state: &TrialState) -> (String, Option<String>) {
+    match state {
+        TrialState::Pruned { at_step, rule, .. } => {
+            let name = rule.split(':').next().unwrap_or_default();
+            let detail = (name.len() < rule.len()).then(|| rule.clone());
+            (format!("pruned at step {at_step} ({name})"), detail)
+        }
+        TrialState::Skipped { reason } => ("skipped".to_owned(), Some(reason.clone())),
+        TrialState::Failed { reason, .. } => (reason.name().to_owned(), failure_text(reason)),
+        other => (other.name().to_owned(), None),
+    }
+}
+
+fn failure_text(reason: &FailReason) -> Option<String> {
+    let bytes = |bytes: u64| metric_value(PEAK_MEMORY, bytes as f64);
+    match reason {
+        FailReason::OutOfMemory {
+            phase,
+            in_use_bytes,
+            requested_bytes,
+            limit_bytes,
+        } => {
+            let mut text = format!("in phase {}", phase.name());
+            for (value, what) in [
+                (in_use_bytes, "in use"),
+                (requested_bytes, "asked for"),
+                (limit_bytes, "allowed"),
+            ] {
+                if let Some(value) = value {
+                    text.push_str(&format!(", {} {what}", bytes(*value)));
+                }
+            }
+            Some(text)
+        }
+        FailReason::Diverged { at_step, .. } => Some(format!("at step {at_step}")),
+        FailReason::Crashed { phase, message } => Some(format!("in phase {}: {message}", phase.name())),
+        FailReason::TimedOut { phase, after_s } => Some(format!("in phase {} after {after_s:.0} s", phase.name())),
+        FailReason::Invalid { message } => Some(message.clone()),
+    }
+}
+
+fn curves(courses: &[Course]) -> Vec<CurveView> {
+    let whole: Vec<_> = courses
+        .iter()
+        .flat_map(|course| course.curves.iter().map(|curve| (course.number, curve)))
+        .filter(|(_, curve)| !curve.points.is_empty())
+        .collect();
+    let most = (CURVE_POINTS / whole.len().max(1)).clamp(*POINTS_A_CURVE.start(), *POINTS_A_CURVE.end());
+    let thin = |(trial, curve): &(u64, &super::input::Measured)| CurveView {
+        trial: *trial,
+        name: curve.name.clone(),
+        over: curve.over,
+        points: thinned(&curve.points, most)
+            .into_iter()
+            .filter(|(x, y)| x.is_finite() && y.is_finite())
+            .map(|(x, y)| (rounded(x), rounded_to(y, 4)))
+            .collect(),
+    };
+    whole.iter().map(thin).collect()
+}
+
+/// Seconds of a step by part: what the measured steps took in the median, else the mean of the steps that were recorded.
+fn phases(trial: &Trial, courses: &[Course]) -> Option<PhaseView> {
+    let metrics = trial.state.metrics();
+    let measured = |name: &str| metrics.and_then(|metrics| metrics.value(name));
+    if let Some(step_s) = measured("step_s") {
+        let parts = STEP_PARTS
+            .iter()
+            .map(|(part, name)| (*part, measured(name).unwrap_or(0.0)));
+        return Some(phase_view(
+            trial,
+            "profile",
+            measured("measured_steps").unwrap_or(0.0) as u64,
+            parts,
+            step_s,
+        ));
+    }
+    let course = courses.iter().find(|course| course.number == trial.number.0)?;
+    let longest = course
+        .phases
+        .iter()
+        .max_by_key(|phase| phase.steps)
+        .filter(|phase| phase.steps > 0)?;
+    let PhaseTimes {
+        phase,
+        steps,
+        data_s,
+        forward_s,
+        backward_s,
+        optimizer_s,
+        total_s,
+    } = *longest;
+    let mean = |seconds: f64| seconds / steps as f64;
+    let parts = STEP_PARTS
+        .iter()
+        .map(|(part, _)| *part)
+        .zip([data_s, forward_s, backward_s, optimizer_s].map(mean));
+    Some(phase_view(trial, phase.name(), steps, parts, mean(total_s)))
+}
+
+fn phase_view(
+    trial: &Trial,
+    phase: &'static str,
+    steps: u64,
+    parts: impl Iterator<Item = (&'static str, f64)>,
+    step_s: f64,
+) -> PhaseView {
+    let mut parts: Vec<(&'static str, f64)> = parts.map(|(name, seconds)| (name, rounded(seconds))).collect();
+    let rest = step_s - parts.iter().map(|(_, seconds)| seconds).sum::<f64>();
+    if rest > 0.0 {
+        parts.push(("other", rounded(rest)));
+    }
+    PhaseView {
+        trial: trial.number.0,
+        phase,
+        steps,
+        parts,
+    }
+}
+
+fn memory(trial: &Trial, input: &PageInput) -> Option<MemoryView> {
+    let metrics = trial.state.metrics()?;
+    let peak = metrics.value(PEAK_MEMORY)?;
+    let known = input.memory.iter().find(|parts| parts.number == trial.number.0);
+    let base = metrics.value("base_memory_bytes").filter(|base| *base <= peak);
+    let mut parts: Vec<(String, f64)> = match (known, base) {
+        (Some(known), _) => known.parts.clone(),
+        (None, Some(base)) => vec![("base model".to_owned(), base)],
+        (None, None) => Vec::new(),
+    };
+    let rest = peak - parts.iter().map(|(_, bytes)| bytes).sum::<f64>();
+    if !parts.is_empty() && rest > 0.0 {
+        let name = if known.is_some() { "rest" } else { "training" };
+        parts.push((name.to_owned(), rest));
+    }
+    Some(MemoryView {
+        trial: trial.number.0,
+        peak,
+        parts,
+    })
+}
+
+fn predictions(input: &PageInput) -> Vec<PredictionView> {
+    let measured: HashMap<u64, &Metrics> = input
+        .trials
+        .iter()
+        .filter_map(|trial| Some((trial.number.0, trial.state.metrics()?)))
+        .collect();
+    let mut by_metric: BTreeMap<&str, Vec<(u64, f64, f64)>> = BTreeMap::new();
+    for one in &input.predictions {
+        let Some(value) = measured
+            .get(&one.number.0)
+            .and_then(|metrics| metrics.value(&one.metric))
+        else {
+            continue;
+        };
+        by_metric
+            .entry(&one.metric)
+            .or_default()
+            .push((one.number.0, rounded(one.value), rounded(value)));
+    }
+    let view = |(metric, points): (&str, Vec<_>)| PredictionView {
+        metric: metric.to_owned(),
+        points,
+    };
+    by_metric.into_iter().map(view).collect()
+}
+
+fn recommendation(input: &PageInput) -> Option<RecommendationView> {
+    let chosen = input.recommendation.as_ref()?;
+    let trial = input.trials.iter().find(|trial| trial.number == chosen.trial)?;
+    Some(RecommendationView {
+        trial: chosen.trial.0,
+        reason: chosen.reason.clone(),
+        settings: trial.params.clone(),
+        recipe: input.recipe.clone(),
+        commands: input.commands.clone(),
+        confirmation: input.confirmation.clone(),
+    })
+}
+
+/// A param for a page: floats to six digits, as sampled ones have up to 17.
+fn shown(value: &ParamValue) -> ParamValue {
+    match value {
+        ParamValue::Float(value) => ParamValue::Float(rounded_to(*value, 5)),
+        other => other.clone(),
+    }
+}
+
+/// Seven digits: more than a page shows, and half the file.
+fn rounded(value: f64) -> f64 {
+    rounded_to(value, 6)
+}
+
+/// A number to one digit before the point and `digits` after it.
+fn rounded_to(value: f64, digits: usize) -> f64 {
+    format!("{value:.digits$e}").parse().unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objective::{LOSS, Objective, THROUGHPUT};
+    use crate::report::html::{Measured, MemoryParts, Prediction, Timing};
+    use crate::study::{Params, Phase};
+
+    fn trial(number: u64, rank: i64, state: TrialState) -> Trial {
+        Trial {
+            number: TrialNumber(number),
+            params: Params::from([("rank".to_owned(), rank.into())]),
+            state,
+        }
+    }
+
+    fn input() -> PageInput {
+        let measured = Metrics::from([
+            (THROUGHPUT, 1234.567_890_123),
+            (PEAK_MEMORY, 100.0),
+            (LOSS, 2.0),
+            ("base_memory_bytes", 60.0),
+            ("step_s", 1.0),
+            ("forward_s", 0.25),
+            ("backward_s", 0.5),
+        ]);
+        let reason = FailReason::OutOfMemory {
+            phase: Phase::Train,
+            in_use_bytes: Some(1 << 30),
+            requested_bytes: None,
+            limit_bytes: None,
+        };
+        let pruned = TrialState::Pruned {
+            at_step: 7,
+            rule: "median".into(),
+            metrics: Metrics::default(),
+        };
+        PageInput {
+            study: "a study".into(),
+            objectives: [THROUGHPUT, PEAK_MEMORY, LOSS].map(Objective::new).to_vec(),
+            trials: vec![
+                trial(0, 4, TrialState::Complete { metrics: measured }),
+                trial(
+                    1,
+                    64,
+                    TrialState::Failed {
+                        reason,
+                        metrics: Metrics::default(),
+                    },
+                ),
+                trial(2, 8, pruned),
+            ],
+            timings: vec![Timing {
+                number: 0,
+                ended_at: "2026".into(),
+                wall_s: 3.0,
+            }],
+            front: vec![TrialNumber(0)],
+            courses: vec![Course {
+                number: 2,
+                curves: vec![Measured {
+                    name: "training loss".into(),
+                    over: "tokens",
+                    points: vec![(1.0, 3.0), (2.0, f64::NAN), (3.0, 2.0)],
+                }],
+                phases: vec![PhaseTimes {
+                    phase: Phase::Train,
+                    steps: 4,
+                    forward_s: 2.0,
+                    total_s: 4.0,
+                    ..Default::default()
+                }],
+            }],
+            predictions: vec![Prediction {
+                number: TrialNumber(0),
+                metric: PEAK_MEMORY.into(),
+                value: 90.0,
+            }],
+            ..PageInput::default()
+        }
+    }
+
+    #[test]
+    fn outcomes_tell_rule_and_reason() {
+        let view = StudyView::new(&input());
+        let outcomes: Vec<&str> = view.trials.iter().map(|trial| trial.outcome.as_str()).collect();
+        assert_eq!(outcomes, ["complete", "out_of_memory", "pruned at step 7 (median)"]);
+        assert_eq!(
+            view.trials[1].detail.as_deref(),
+            Some("in phase train, 1.00 GiB in use")
+        );
+        assert!(view.trials[0].front && view.trials[0].feasible && !view.trials[2].feasible);
+        assert_eq!(view.trials[0].metrics[0], Some(1234.568));
+        assert!(view.params[0].log, "ranks double");
+    }
+
+    #[test]
+    fn time_and_memory_add_up_to_the_whole() {
+        let view = StudyView::new(&input());
+        let step: f64 = view.phases[0].parts.iter().map(|(_, seconds)| seconds).sum();
+        assert_eq!((step, view.phases[0].parts[4]), (1.0, ("other", 0.25)));
+        assert_eq!(view.phases[1].parts[1], ("forward", 0.5), "mean of the recorded steps");
+        assert_eq!(
+            view.memory[0].parts,
+            [("base model".to_owned(), 60.0), ("training".to_owned(), 40.0)]
+        );
+        let mut input = input();
+        input.memory = vec![MemoryParts {
+            number: 0,
+            parts: vec![("weights".into(), 60.0), ("logits".into(), 30.0)],
+        }];
+        assert_eq!(StudyView::new(&input).memory[0].parts[2], ("rest".to_owned(), 10.0));
+    }
+
+    #[test]
+    fn predictions_stand_beside_what_was_measured() {
+        let view = StudyView::new(&input());
+        assert_eq!(view.predictions[0].points, [(0, 90.0, 100.0)]);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_left_out_of_curves() {
+        assert_eq!(StudyView::new(&input()).curves[0].points, [(1.0, 3.0), (3.0, 2.0)]);
+    }
+}

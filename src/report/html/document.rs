@@ -1,0 +1,186 @@
+//! The page itself: a template with the study's facts, the front and the recommendation as text, so that it reads without
+//! scripts, and the values from which the scripts draw the rest.
+
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, context};
+use serde::Serialize;
+
+use super::assets::{PAGE_SCRIPTS, STYLE};
+use super::embed::{csp_hash, json_for_script};
+use super::view::{AxisView, ObjectiveView, RecommendationView, StudyHead, StudyView};
+use crate::report::{duration, metric_value, param_value};
+
+const TEMPLATE: &str = include_str!("assets/page.html");
+
+/// A page cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum DocumentError {
+    #[error("the study cannot be written as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the page cannot be put together: {0}")]
+    Template(#[from] minijinja::Error),
+}
+
+/// Which page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Page {
+    /// One file with everything in it.
+    File,
+    /// Served by the dashboard, which serves style and scripts beside it.
+    Live,
+}
+
+/// What the template itself shows of a study; the scripts have the rest.
+#[derive(Serialize)]
+struct Shown<'a> {
+    study: &'a StudyHead,
+    counts_text: &'a str,
+    constraints: &'a [String],
+    objectives: &'a [ObjectiveView],
+    params: &'a [AxisView],
+    recommendation: &'a Option<RecommendationView>,
+    settings: Vec<(String, String)>,
+    front: Vec<FrontRow>,
+    /// Other studies: name, and name as a query has it.
+    others: Vec<(String, String)>,
+}
+
+/// A row of the front as text.
+#[derive(Serialize)]
+struct FrontRow {
+    number: u64,
+    recommended: bool,
+    metrics: Vec<String>,
+    params: Vec<String>,
+}
+
+/// The study as one HTML file: style, scripts and values are in it, and it asks the network for nothing.
+///
+/// Its content security policy names the hashes of our scripts and style, so that a browser runs no other, whatever a
+/// name in the study says.
+///
+/// # Errors
+/// Never in practice: every value has a JSON form, and the template is part of the program.
+pub fn document(view: &StudyView) -> Result<String, DocumentError> {
+    render(view, Page::File, &[])
+}
+
+/// The study as the page that the dashboard serves, with links to the database's other studies.
+///
+/// # Errors
+/// As [`document`].
+pub fn live_document(view: &StudyView, studies: &[String]) -> Result<String, DocumentError> {
+    render(view, Page::Live, studies)
+}
+
+fn render(view: &StudyView, page: Page, studies: &[String]) -> Result<String, DocumentError> {
+    let script: String = PAGE_SCRIPTS.iter().map(|asset| asset.text).collect();
+    let policy = format!(
+        "default-src 'none'; script-src {}; style-src {}; img-src data:; base-uri 'none'; form-action 'none'",
+        csp_hash(&script),
+        csp_hash(STYLE.text)
+    );
+    let shown = Shown {
+        study: &view.study,
+        counts_text: &view.counts_text,
+        constraints: &view.constraints,
+        objectives: &view.objectives,
+        params: &view.params,
+        recommendation: &view.recommendation,
+        settings: settings(view),
+        front: front_rows(view),
+        others: studies
+            .iter()
+            .filter(|name| **name != view.study.name)
+            .map(|name| (name.clone(), in_query(name)))
+            .collect(),
+    };
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    environment.add_filter("duration", duration);
+    let page = environment.render_str(
+        TEMPLATE,
+        context! {
+            view => Serde(shown),
+            live => page == Page::Live,
+            policy,
+            style => STYLE.text,
+            script,
+            json => json_for_script(view)?,
+        },
+    )?;
+    Ok(page)
+}
+
+/// Text as the value of a query: all but letters, digits and four signs as `%XX` (RFC 3986, section 2.3).
+fn in_query(text: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
+    };
+    text.bytes().map(byte).collect()
+}
+
+/// The front, best in the first objective first.
+fn front_rows(view: &StudyView) -> Vec<FrontRow> {
+    let count = view.objectives.len();
+    let mut trials: Vec<_> = view.trials.iter().filter(|trial| trial.front).collect();
+    if let Some(first) = view.objectives.first() {
+        let key = |value: Option<f64>| {
+            let value = value.unwrap_or(f64::NAN);
+            if first.maximize { -value } else { value }
+        };
+        trials.sort_by(|a, b| key(a.metrics[0]).total_cmp(&key(b.metrics[0])));
+    }
+    let recommended = view.recommendation.as_ref().map(|one| one.trial);
+    let dash = || "–".to_owned();
+    let row = |trial: &&super::view::TrialView| FrontRow {
+        number: trial.number,
+        recommended: recommended == Some(trial.number),
+        metrics: view
+            .metrics
+            .iter()
+            .zip(&trial.metrics)
+            .take(count)
+            .map(|(name, value)| value.map_or_else(dash, |value| metric_value(name, value)))
+            .collect(),
+        params: trial
+            .params
+            .iter()
+            .map(|value| value.as_ref().map_or_else(dash, param_value))
+            .collect(),
+    };
+    trials.iter().map(row).collect()
+}
+
+/// The recommended params as text.
+fn settings(view: &StudyView) -> Vec<(String, String)> {
+    let settings = view.recommendation.iter().flat_map(|one| &one.settings);
+    settings
+        .map(|(name, value)| (name.clone(), param_value(value)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::html::PageInput;
+
+    #[test]
+    fn a_page_of_an_empty_study_says_what_it_is() {
+        let view = StudyView::new(&PageInput {
+            study: "new <b>".to_owned(),
+            ..PageInput::default()
+        });
+        let page = document(&view).unwrap();
+        assert!(page.contains("<title>new &lt;b&gt; · peft-tune</title>"), "{page}");
+        assert!(page.contains("no trials"));
+    }
+
+    #[test]
+    fn links_to_other_studies_are_whole() {
+        let view = StudyView::new(&PageInput::default());
+        let page = live_document(&view, &["a&b \"é".to_owned()]).unwrap();
+        assert!(page.contains("?study=a%26b%20%22%C3%A9"), "no link");
+    }
+}

@@ -1,0 +1,123 @@
+//! What a page is made from: plain values that the caller read from the database.
+
+use crate::objective::{Constraint, Objective};
+use crate::report::Recommendation;
+use crate::study::{Phase, Trial, TrialNumber};
+
+use super::view::ImportanceView;
+
+/// Everything that a page may show. What is not known is left empty, and its part of the page does not appear.
+#[derive(Clone, Debug, Default)]
+pub struct PageInput {
+    pub study: String,
+    /// Search-space file.
+    pub space: String,
+    pub model: Option<String>,
+    pub sampler: String,
+    pub seed: u64,
+    /// UTC, ISO 8601.
+    pub began: String,
+    /// UTC, ISO 8601.
+    pub resumed: Option<String>,
+    /// Wall-clock seconds of all trials together.
+    pub wall_s: f64,
+    pub objectives: Vec<Objective>,
+    pub constraints: Vec<Constraint>,
+    /// In order of number.
+    pub trials: Vec<Trial>,
+    pub timings: Vec<Timing>,
+    /// Numbers of the trials on the Pareto front.
+    pub front: Vec<TrialNumber>,
+    /// What trials took over: trial, part (`cost` or `loss`), source.
+    pub inherited: Vec<(TrialNumber, String, TrialNumber)>,
+    pub courses: Vec<Course>,
+    /// Peak memory by part, where more is known than what the base model takes.
+    pub memory: Vec<MemoryParts>,
+    pub recommendation: Option<Recommendation>,
+    /// Complete recipe of the recommended trial, as YAML.
+    pub recipe: Option<String>,
+    /// How to use the recommended trial.
+    pub commands: Vec<Command>,
+    /// How much of each objective each parameter explains.
+    pub importance: Vec<ImportanceView>,
+    /// What was predicted before trials ran.
+    pub predictions: Vec<Prediction>,
+    /// What repeats of the recommended trial gave.
+    pub confirmation: Vec<Confirmation>,
+}
+
+/// When a trial ran.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timing {
+    pub number: u64,
+    /// UTC, ISO 8601; empty where it has not ended.
+    pub ended_at: String,
+    /// Wall-clock seconds.
+    pub wall_s: f64,
+}
+
+/// What happened inside a trial.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Course {
+    pub number: u64,
+    /// Curves by what they show.
+    pub curves: Vec<Measured>,
+    /// Seconds by phase.
+    pub phases: Vec<PhaseTimes>,
+}
+
+/// A number that was measured again and again as training went on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// `training loss`, `held-out loss`, or a metric that the trial reported.
+    pub name: String,
+    /// What the course is over: `tokens` or `steps`.
+    pub over: &'static str,
+    pub points: Vec<(f64, f64)>,
+}
+
+/// The steps of a phase in sum, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PhaseTimes {
+    pub phase: Phase,
+    pub steps: u64,
+    pub data_s: f64,
+    pub forward_s: f64,
+    pub backward_s: f64,
+    pub optimizer_s: f64,
+    pub total_s: f64,
+}
+
+/// What a trial's peak memory consists of, in bytes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MemoryParts {
+    pub number: u64,
+    pub parts: Vec<(String, f64)>,
+}
+
+/// What was predicted of a trial.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prediction {
+    pub number: TrialNumber,
+    pub metric: String,
+    pub value: f64,
+}
+
+/// A metric of the recommended trial, measured again by repeats.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Confirmation {
+    pub metric: String,
+    /// The value that the search measured.
+    pub searched: f64,
+    pub confirmed: f64,
+    /// Bounds of the confirmed value's confidence interval.
+    pub low: f64,
+    pub high: f64,
+}
+
+/// A command line, and what it is for.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Command {
+    pub purpose: String,
+    pub line: String,
+}

@@ -1,0 +1,177 @@
+//! What a page shows, as the scripts read it.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::input::{Command, Confirmation};
+use crate::report::Counts;
+use crate::study::ParamValue;
+
+/// A study as a page shows it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StudyView {
+    pub study: StudyHead,
+    pub objectives: Vec<ObjectiveView>,
+    /// Bounds that trials must keep, in words.
+    pub constraints: Vec<String>,
+    pub counts: Counts,
+    /// The counts in words.
+    pub counts_text: String,
+    /// Sampled parameters in name order; `TrialView::params` has a value for each.
+    pub params: Vec<AxisView>,
+    /// Metrics that any trial has: the objectives first, then the rest by name; `TrialView::metrics` has a value for each.
+    pub metrics: Vec<String>,
+    pub trials: Vec<TrialView>,
+    pub growth: Option<Growth>,
+    pub curves: Vec<CurveView>,
+    pub phases: Vec<PhaseView>,
+    pub memory: Vec<MemoryView>,
+    pub importance: Vec<ImportanceView>,
+    pub predictions: Vec<PredictionView>,
+    pub recommendation: Option<RecommendationView>,
+}
+
+/// The facts about a study.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StudyHead {
+    pub name: String,
+    pub space: String,
+    pub model: Option<String>,
+    pub sampler: String,
+    pub seed: String,
+    /// UTC, ISO 8601.
+    pub began: String,
+    /// UTC, ISO 8601.
+    pub resumed: Option<String>,
+    /// Wall-clock seconds of all trials together.
+    pub wall_s: f64,
+    /// Version of the program that made the page.
+    pub version: &'static str,
+}
+
+/// An objective.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ObjectiveView {
+    pub metric: String,
+    /// `tokens/s`, `peak memory`, ...
+    pub label: String,
+    pub maximize: bool,
+}
+
+/// A parameter as an axis.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AxisView {
+    pub name: String,
+    /// Whether every value is a number.
+    pub number: bool,
+    /// Whether equal distances should be equal ratios.
+    pub log: bool,
+}
+
+/// A trial.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TrialView {
+    pub number: u64,
+    /// Name of its state.
+    pub state: &'static str,
+    /// How it ended, in a few words: `complete`, `out_of_memory`, `pruned at step 12 (median)`.
+    pub outcome: String,
+    /// The whole reason, where there is more to say.
+    pub detail: Option<String>,
+    /// One a parameter of the study; null where the trial does not have it.
+    pub params: Vec<Option<ParamValue>>,
+    /// One a metric of the study; null where it was not measured.
+    pub metrics: Vec<Option<f64>>,
+    pub front: bool,
+    /// Whether it is complete and keeps every bound.
+    pub feasible: bool,
+    pub wall_s: f64,
+    /// What it took over from other trials: part and source.
+    pub inherited: Vec<(String, u64)>,
+}
+
+/// How the front grew.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Growth {
+    /// Reference value of each objective, in its own unit.
+    pub reference: Vec<f64>,
+    pub points: Vec<GrowthPoint>,
+}
+
+/// The front after a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct GrowthPoint {
+    pub trial: u64,
+    /// Seconds of trials up to and with this one.
+    pub elapsed_s: f64,
+    /// Hypervolume as a share of the box between the best value of each objective and the reference point, in [0, 1].
+    pub share: f64,
+}
+
+/// A curve of one trial.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CurveView {
+    pub trial: u64,
+    pub name: String,
+    /// `tokens` or `steps`.
+    pub over: &'static str,
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Seconds of one step of a trial, by part.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PhaseView {
+    pub trial: u64,
+    /// `profile` or `train`.
+    pub phase: &'static str,
+    pub steps: u64,
+    pub parts: Vec<(&'static str, f64)>,
+}
+
+/// Peak memory of a trial, by part, in bytes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MemoryView {
+    pub trial: u64,
+    pub peak: f64,
+    pub parts: Vec<(String, f64)>,
+}
+
+/// How much of one objective each parameter explains.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ImportanceView {
+    pub metric: String,
+    /// The largest total first.
+    pub shares: Vec<ImportanceShare>,
+}
+
+/// Shares of a metric's variance, in [0, 1].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ImportanceShare {
+    pub param: String,
+    /// Explained by the parameter alone.
+    pub first: f64,
+    /// Explained with all interactions.
+    pub total: f64,
+}
+
+/// A prediction beside what came of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PredictionView {
+    pub metric: String,
+    /// Trial, predicted value, measured value.
+    pub points: Vec<(u64, f64, f64)>,
+}
+
+/// The trial to take.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RecommendationView {
+    pub trial: u64,
+    pub reason: String,
+    /// Its params.
+    pub settings: BTreeMap<String, ParamValue>,
+    /// Complete recipe, as YAML.
+    pub recipe: Option<String>,
+    pub commands: Vec<Command>,
+    pub confirmation: Vec<Confirmation>,
+}

@@ -1,0 +1,11 @@
+//! Stopping a trial that is not worth finishing. A pruner sees numbers only; who runs the trial stops it.
+
+mod asha;
+mod dominance;
+mod median;
+mod progress;
+
+pub use asha::Asha;
+pub use dominance::Dominance;
+pub use median::Median;
+pub use progress::{Field, Progress, Pruner, Verdict, build_pruner};

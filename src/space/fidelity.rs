@@ -1,0 +1,133 @@
+//! What a study may spend on one trial and on being sure: pruning, stopping, confirming.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The rules that stop a poor trial early, by the names that space files and the database use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PrunerKind {
+    /// Every trial is finished.
+    None,
+    /// Stops a trial whose optimistic end is dominated.
+    #[default]
+    Dominance,
+    /// Multi-objective asynchronous successive halving.
+    Asha,
+    /// Stops a trial that is worse than the median of the others at the same step.
+    Median,
+}
+
+impl PrunerKind {
+    /// All pruners in the order of the documentation.
+    pub const ALL: [Self; 4] = [Self::None, Self::Dominance, Self::Asha, Self::Median];
+
+    /// The name that space files use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Dominance => "dominance",
+            Self::Asha => "asha",
+            Self::Median => "median",
+        }
+    }
+
+    /// The pruner of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl fmt::Display for PrunerKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name().fmt(formatter)
+    }
+}
+
+/// A pruner with its settings; those that the kind does not have are ignored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PrunerChoice {
+    pub kind: PrunerKind,
+    /// Share of a trial's steps before which `dominance` and `median` stop nothing.
+    pub warm_up: f64,
+    /// `dominance` also stops what would add less than this share of the hypervolume even if it ended optimistically; at 0
+    /// the final front is that of whole trials.
+    pub least_gain: f64,
+    /// Reduction factor of `asha`, above 1.
+    pub eta: f64,
+    /// Steps of the lowest rung of `asha`.
+    pub least_steps: u64,
+    /// Trials that must have come as far before `median` judges.
+    pub least_trials: u64,
+}
+
+impl PrunerChoice {
+    /// The pruner with the settings that it has by default.
+    pub fn new(kind: PrunerKind) -> Self {
+        Self {
+            kind,
+            warm_up: if kind == PrunerKind::Median { 0.1 } else { 0.05 },
+            least_gain: 0.0,
+            eta: 3.0,
+            least_steps: 1,
+            least_trials: 5,
+        }
+    }
+}
+
+/// Ends a study when further trials are expected to bring next to nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StopRule {
+    /// Share of the hypervolume below which a gain is nothing.
+    pub least_gain: f64,
+    /// Trials in a row that must gain less.
+    pub patience: u64,
+}
+
+impl Default for StopRule {
+    fn default() -> Self {
+        Self {
+            least_gain: 1e-3,
+            patience: 10,
+        }
+    }
+}
+
+/// How a recommendation is confirmed before it is final.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ConfirmPlan {
+    /// Trials that may be confirmed: the recommended one, and neighbours that noise could put in its place.
+    pub trials: u64,
+    /// Repeats that each may take.
+    pub repeats: u64,
+    /// Measured steps of each repeat.
+    pub steps: u64,
+    /// Half width of the 95% interval, as a share of the value, at which a value is confirmed.
+    pub interval: f64,
+}
+
+impl Default for ConfirmPlan {
+    fn default() -> Self {
+        Self {
+            trials: 3,
+            repeats: 6,
+            steps: 20,
+            interval: 0.02,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_files() {
+        for kind in PrunerKind::ALL {
+            assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
+            assert_eq!(PrunerKind::from_name(kind.name()), Some(kind));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The keys `pruner`, `stop` and `confirm` as they are written.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::num::NonZeroU64;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+
+use super::study_file::name_or_map;
+use crate::space::PrunerKind;
+
+/// A pruner: its name, or its name with settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PrunerEntry(pub PrunerDetails);
+
+/// A pruner with settings.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PrunerDetails {
+    /// Name of the pruner.
+    pub kind: PrunerKind,
+    /// For `dominance` and `median`: share of a trial's steps before which nothing is stopped; default 0.05 and 0.1.
+    pub warm_up: Option<f64>,
+    /// For `dominance`: also stops what would add less than this share of the hypervolume; default 0.
+    pub least_gain: Option<f64>,
+    /// For `asha`: one in so many trials passes a rung; default 3.
+    pub eta: Option<f64>,
+    /// For `asha`: steps of the lowest rung; default 1.
+    pub least_steps: Option<NonZeroU64>,
+    /// For `median`: trials that must have come as far; default 5.
+    pub least_trials: Option<NonZeroU64>,
+}
+
+impl PrunerDetails {
+    fn named(kind: PrunerKind) -> Self {
+        Self {
+            kind,
+            warm_up: None,
+            least_gain: None,
+            eta: None,
+            least_steps: None,
+            least_trials: None,
+        }
+    }
+}
+
+/// When a study ends before its budget: never, or by a rule.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum StopEntry {
+    /// Only the budget ends it.
+    #[default]
+    None,
+    Rule(StopDetails),
+}
+
+/// Ends the study when the last `patience` trials brought, and the next is expected to bring, next to nothing.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StopDetails {
+    /// Share of the hypervolume below which a gain is nothing; default 0.001.
+    pub least_gain: Option<f64>,
+    /// Trials in a row that must gain less; default 10.
+    pub patience: Option<NonZeroU64>,
+}
+
+/// How a recommendation is confirmed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ConfirmEntry {
+    /// It is not.
+    None,
+    Plan(ConfirmDetails),
+}
+
+/// Runs the recommended trial, and those that noise could put in its place, again and longer before it is final.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConfirmDetails {
+    /// Trials that may be confirmed; default 3.
+    pub trials: Option<NonZeroU64>,
+    /// Repeats that each may take; default 6.
+    pub repeats: Option<NonZeroU64>,
+    /// Measured steps of each repeat; default 20.
+    pub steps: Option<NonZeroU64>,
+    /// Half width of the 95% interval, as a share of the value, that is enough; default 0.02.
+    pub interval: Option<f64>,
+}
+
+name_or_map!(
+    PrunerEntry,
+    "one of none, dominance, asha, median, or {kind: .., eta: ..}",
+    |name| PrunerKind::from_name(name).map(|kind| PrunerEntry(PrunerDetails::named(kind))),
+    PrunerEntry
+);
+
+name_or_map!(
+    StopEntry,
+    "none, or {least_gain: .., patience: ..}",
+    |name| (name == "none").then_some(StopEntry::None),
+    StopEntry::Rule
+);
+
+name_or_map!(
+    ConfirmEntry,
+    "none, or {trials: .., repeats: .., steps: .., interval: ..}",
+    |name| (name == "none").then_some(ConfirmEntry::None),
+    ConfirmEntry::Plan
+);
+
+impl JsonSchema for PrunerEntry {
+    fn schema_name() -> Cow<'static, str> {
+        "Pruner".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let kind = generator.subschema_for::<PrunerKind>();
+        let details = generator.subschema_for::<PrunerDetails>();
+        json_schema!({"anyOf": [kind, details]})
+    }
+}
+
+impl JsonSchema for StopEntry {
+    fn schema_name() -> Cow<'static, str> {
+        "Stop".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let details = generator.subschema_for::<StopDetails>();
+        json_schema!({"anyOf": [{"const": "none"}, details], "default": "none"})
+    }
+}
+
+impl JsonSchema for ConfirmEntry {
+    fn schema_name() -> Cow<'static, str> {
+        "Confirm".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let details = generator.subschema_for::<ConfirmDetails>();
+        json_schema!({"anyOf": [{"const": "none"}, details]})
+    }
+}

@@ -1,0 +1,105 @@
+//! Repeats of trials that decide a recommendation, and what they say together.
+
+use std::collections::BTreeMap;
+
+use super::row::{finite, to_i64, to_u64};
+use super::{Store, StoreError, StudyId};
+use crate::study::{Confirmed, Metrics, TrialNumber};
+
+/// What the repeats of a study's trials say, by trial and metric.
+pub type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
+
+impl Store {
+    /// Records one repeat of a trial with what all its repeats say by now, all or nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`], or where writing fails.
+    pub async fn record_repeat(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        repeat: u64,
+        metrics: &Metrics,
+        confirmed: &BTreeMap<String, Confirmed>,
+    ) -> Result<(), StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        let mut transaction = self.begin().await?;
+        for (name, value) in metrics.iter() {
+            sqlx::query("insert or replace into confirmation_run (trial_id, repeat, name, value) values (?, ?, ?, ?)")
+                .bind(trial.0)
+                .bind(to_i64(repeat)?)
+                .bind(name)
+                .bind(value)
+                .execute(&mut *transaction)
+                .await
+                .map_err(|error| self.error(error))?;
+        }
+        for (name, one) in confirmed {
+            let (Some(value), Some(interval)) = (finite(one.value), finite(one.interval)) else {
+                continue;
+            };
+            sqlx::query(
+                "insert or replace into confirmation (trial_id, name, value, interval, repeats) values (?, ?, ?, ?, ?)",
+            )
+            .bind(trial.0)
+            .bind(name)
+            .bind(value)
+            .bind(interval)
+            .bind(to_i64(one.repeats)?)
+            .execute(&mut *transaction)
+            .await
+            .map_err(|error| self.error(error))?;
+        }
+        transaction.commit().await.map_err(|error| self.error(error))
+    }
+
+    /// The metrics of every repeat of a study's trials, in order of repeat.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn repeats(&self, study: StudyId) -> Result<BTreeMap<TrialNumber, Vec<Metrics>>, StoreError> {
+        let rows: Vec<(i64, i64, String, f64)> = sqlx::query_as(
+            "select number, repeat, name, value from confirmation_run join trial on trial.id = confirmation_run.trial_id
+             where trial.study_id = ? order by number, repeat, name",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        let mut repeats: BTreeMap<TrialNumber, BTreeMap<i64, Metrics>> = BTreeMap::new();
+        for (number, repeat, name, value) in rows {
+            let of_trial = repeats.entry(TrialNumber(to_u64(number))).or_default();
+            of_trial.entry(repeat).or_default().insert(name, value);
+        }
+        Ok(repeats
+            .into_iter()
+            .map(|(number, runs)| (number, runs.into_values().collect()))
+            .collect())
+    }
+
+    /// What the repeats of a study's trials say; trials that were not repeated are absent.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn confirmations(&self, study: StudyId) -> Result<Confirmations, StoreError> {
+        let rows: Vec<(i64, String, f64, f64, i64)> = sqlx::query_as(
+            "select number, name, value, interval, repeats from confirmation
+             join trial on trial.id = confirmation.trial_id where trial.study_id = ?",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        let mut confirmations = Confirmations::new();
+        for (number, name, value, interval, repeats) in rows {
+            let confirmed = Confirmed {
+                value,
+                interval,
+                repeats: to_u64(repeats),
+            };
+            let of_trial = confirmations.entry(TrialNumber(to_u64(number))).or_default();
+            of_trial.insert(name, confirmed);
+        }
+        Ok(confirmations)
+    }
+}

@@ -1,0 +1,204 @@
+//! What a trial told on its way, why it was stopped, what was expected of it, and why a study ended.
+
+use std::collections::BTreeMap;
+
+use super::row::{finite, to_i64, to_u64};
+use super::{Store, StoreError, StudyId};
+use crate::study::{Curve, Metrics, Stop, TrialNumber};
+
+/// Why one run of a study ended.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct EndingRecord {
+    /// `trials_done`, `time_spent`, `exhausted`, `interrupted` or `stopped`.
+    pub kind: String,
+    /// The reason in words, with its numbers.
+    pub reason: String,
+    /// Finished trials by then.
+    pub trials: u64,
+}
+
+impl Store {
+    /// Records metrics that a running trial reported after so many steps. One after the same step replaces it.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`], or where writing fails.
+    pub async fn record_report(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        step: u64,
+        metrics: &Metrics,
+    ) -> Result<(), StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        let mut transaction = self.begin().await?;
+        for (name, value) in metrics.iter() {
+            sqlx::query("insert or replace into report (trial_id, step, name, value) values (?, ?, ?, ?)")
+                .bind(trial.0)
+                .bind(to_i64(step)?)
+                .bind(name)
+                .bind(value)
+                .execute(&mut *transaction)
+                .await
+                .map_err(|error| self.error(error))?;
+        }
+        transaction.commit().await.map_err(|error| self.error(error))
+    }
+
+    /// What every trial of a study told on its way, by number and step.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn curves(&self, study: StudyId) -> Result<BTreeMap<TrialNumber, Curve>, StoreError> {
+        let rows: Vec<(i64, i64, String, f64)> = sqlx::query_as(
+            "select trial, step, metric, value from trial_report
+             where study = (select name from study where id = ?) order by trial, step",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        let mut curves: BTreeMap<TrialNumber, Curve> = BTreeMap::new();
+        for (trial, step, metric, value) in rows {
+            let curve = curves.entry(TrialNumber(to_u64(trial))).or_default();
+            curve.push(to_u64(step), &Metrics::from([(metric.as_str(), value)]));
+        }
+        Ok(curves)
+    }
+
+    /// Records why a trial was stopped before its end.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`], or where writing fails.
+    pub async fn record_stop(&self, study: StudyId, number: TrialNumber, stop: &Stop) -> Result<(), StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        sqlx::query("insert or replace into stop (trial_id, step, rule, reason) values (?, ?, ?, ?)")
+            .bind(trial.0)
+            .bind(to_i64(stop.step)?)
+            .bind(&stop.rule)
+            .bind(&stop.reason)
+            .execute(&self.pool)
+            .await
+            .map(drop)
+            .map_err(|error| self.error(error))
+    }
+
+    /// Why a trial was stopped before its end, if it was.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn stop(&self, study: StudyId, number: TrialNumber) -> Result<Option<Stop>, StoreError> {
+        let row: Option<(i64, String, String)> = sqlx::query_as(
+            "select step, rule, stop.reason from stop join trial on trial.id = stop.trial_id
+             where trial.study_id = ? and trial.number = ?",
+        )
+        .bind(study.0)
+        .bind(to_i64(number.0)?)
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(row.map(|(step, rule, reason)| Stop {
+            step: to_u64(step),
+            rule,
+            reason,
+        }))
+    }
+
+    /// Records that a command's trial took the value of `metric` over from `source`.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`] where one of the two is not stored.
+    pub async fn record_inherited_metric(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        metric: &str,
+        source: TrialNumber,
+    ) -> Result<(), StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        let source = self.trial_id(study, source).await?;
+        sqlx::query("insert or replace into metric_inheritance (trial_id, metric, source_id) values (?, ?, ?)")
+            .bind(trial.0)
+            .bind(metric)
+            .bind(source.0)
+            .execute(&self.pool)
+            .await
+            .map(drop)
+            .map_err(|error| self.error(error))
+    }
+
+    /// Records the hypervolume that a trial was expected to add when it was proposed.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`], or where writing fails.
+    pub async fn record_expectation(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        expected_improvement: f64,
+    ) -> Result<(), StoreError> {
+        let Some(value) = finite(expected_improvement) else {
+            return Ok(());
+        };
+        let trial = self.trial_id(study, number).await?;
+        sqlx::query("insert or replace into proposal (trial_id, expected_improvement) values (?, ?)")
+            .bind(trial.0)
+            .bind(value)
+            .execute(&self.pool)
+            .await
+            .map(drop)
+            .map_err(|error| self.error(error))
+    }
+
+    /// What was expected of each trial when it was proposed; trials of which nothing was expected are absent.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn expectations(&self, study: StudyId) -> Result<BTreeMap<TrialNumber, f64>, StoreError> {
+        let rows: Vec<(i64, f64)> = sqlx::query_as(
+            "select number, expected_improvement from proposal join trial on trial.id = proposal.trial_id
+             where trial.study_id = ?",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(rows
+            .into_iter()
+            .map(|(number, value)| (TrialNumber(to_u64(number)), value))
+            .collect())
+    }
+
+    /// Records why a run of a study ended.
+    ///
+    /// # Errors
+    /// Where writing fails.
+    pub async fn record_ending(&self, study: StudyId, ending: &EndingRecord) -> Result<(), StoreError> {
+        sqlx::query("insert into ending (study_id, kind, reason, trials) values (?, ?, ?, ?)")
+            .bind(study.0)
+            .bind(&ending.kind)
+            .bind(&ending.reason)
+            .bind(to_i64(ending.trials)?)
+            .execute(&self.pool)
+            .await
+            .map(drop)
+            .map_err(|error| self.error(error))
+    }
+
+    /// Why the latest run of a study ended; `None` where it never did.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn ending(&self, study: StudyId) -> Result<Option<EndingRecord>, StoreError> {
+        let row: Option<(String, String, i64)> =
+            sqlx::query_as("select kind, reason, trials from ending where study_id = ? order by id desc limit 1")
+                .bind(study.0)
+                .fetch_optional(&self.pool)
+                .await
+                .map_err(|error| self.error(error))?;
+        Ok(row.map(|(kind, reason, trials)| EndingRecord {
+            kind,
+            reason,
+            trials: to_u64(trials),
+        }))
+    }
+}

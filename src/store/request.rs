@@ -1,0 +1,185 @@
+//! Requests of people to a running study: the way from a page to the study loop, which may be another process.
+
+use super::row::to_i64;
+use super::{Store, StoreError, StudyId};
+use crate::study::StudyRequest;
+
+/// `request.id`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestId(pub i64);
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestOutcome {
+    /// It was done; an enqueued setting ran as this trial.
+    Done { trial: Option<u64> },
+    /// It cannot be done.
+    Refused { why: String },
+    /// Its search ended before it was taken.
+    Expired,
+}
+
+/// A request as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredRequest {
+    pub id: RequestId,
+    pub request: StudyRequest,
+    /// UTC, ISO 8601.
+    pub made_at: String,
+}
+
+#[derive(sqlx::FromRow)]
+struct RequestRow {
+    id: i64,
+    kind: String,
+    params: Option<String>,
+    made_at: String,
+}
+
+impl Store {
+    /// Adds a request to a study.
+    ///
+    /// # Errors
+    /// Where writing fails.
+    pub async fn add_request(&self, study: StudyId, request: &StudyRequest) -> Result<RequestId, StoreError> {
+        let params = request.params().map(serde_json::to_string).transpose();
+        let params = params.map_err(|source| StoreError::Unwritable {
+            what: "request",
+            source,
+        })?;
+        let id = sqlx::query_scalar("insert into request (study_id, kind, params) values (?, ?, ?) returning id")
+            .bind(study.0)
+            .bind(request.kind())
+            .bind(params)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(|error| self.error(error))?;
+        Ok(RequestId(id))
+    }
+
+    /// The requests to a study that wait, the oldest first.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn waiting_requests(&self, study: StudyId) -> Result<Vec<StoredRequest>, StoreError> {
+        let rows: Vec<RequestRow> = sqlx::query_as(
+            "select id, kind, params, made_at from request where study_id = ? and outcome is null order by id",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        rows.into_iter().map(|row| self.stored_request(row)).collect()
+    }
+
+    /// Notes what became of a request.
+    ///
+    /// # Errors
+    /// Where writing fails.
+    pub async fn settle_request(&self, id: RequestId, outcome: &RequestOutcome) -> Result<(), StoreError> {
+        let (name, detail) = match outcome {
+            RequestOutcome::Done { trial } => ("done", trial.map(|number| number.to_string())),
+            RequestOutcome::Refused { why } => ("refused", Some(why.clone())),
+            RequestOutcome::Expired => ("expired", None),
+        };
+        sqlx::query("update request set outcome = ?, detail = ? where id = ?")
+            .bind(name)
+            .bind(detail)
+            .bind(id.0)
+            .execute(&self.pool)
+            .await
+            .map(drop)
+            .map_err(|error| self.error(error))
+    }
+
+    /// What became of a request: name of the outcome and its detail; `None` while it waits.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn request_outcome(&self, id: RequestId) -> Result<Option<RequestOutcome>, StoreError> {
+        let row: Option<(Option<String>, Option<String>)> =
+            sqlx::query_as("select outcome, detail from request where id = ?")
+                .bind(id.0)
+                .fetch_optional(&self.pool)
+                .await
+                .map_err(|error| self.error(error))?;
+        Ok(row.and_then(|(outcome, detail)| {
+            Some(match outcome?.as_str() {
+                "done" => RequestOutcome::Done {
+                    trial: detail.and_then(|number| number.parse().ok()),
+                },
+                "refused" => RequestOutcome::Refused {
+                    why: detail.unwrap_or_default(),
+                },
+                _ => RequestOutcome::Expired,
+            })
+        }))
+    }
+
+    /// Lets go what an earlier search was asked and did not do, except for settings to run: those still wait for the next
+    /// search.
+    ///
+    /// # Errors
+    /// Where writing fails.
+    pub async fn expire_requests(&self, study: StudyId) -> Result<(), StoreError> {
+        sqlx::query(
+            "update request set outcome = 'expired'
+             where study_id = ? and ((outcome is null and kind <> 'enqueue') or (outcome = 'done' and kind = 'pause'))",
+        )
+        .bind(study.0)
+        .execute(&self.pool)
+        .await
+        .map(drop)
+        .map_err(|error| self.error(error))
+    }
+
+    /// Whether the search of a study was asked to pause and has not been asked to go on.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn is_paused(&self, study: StudyId) -> Result<bool, StoreError> {
+        let last: Option<String> = sqlx::query_scalar(
+            "select kind from request
+             where study_id = ? and outcome = 'done' and kind in ('pause', 'resume') order by id desc limit 1",
+        )
+        .bind(study.0)
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(last.as_deref() == Some("pause"))
+    }
+
+    /// Why settings that people asked for in the last ten minutes were refused, the latest first.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn refusals(&self, study: StudyId, most: u64) -> Result<Vec<String>, StoreError> {
+        sqlx::query_scalar(
+            "select coalesce(detail, '') from request where study_id = ? and outcome = 'refused'
+               and made_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-10 minutes')
+             order by id desc limit ?",
+        )
+        .bind(study.0)
+        .bind(to_i64(most)?)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))
+    }
+
+    fn stored_request(&self, row: RequestRow) -> Result<StoredRequest, StoreError> {
+        let request = match row.kind.as_str() {
+            "pause" => StudyRequest::Pause,
+            "resume" => StudyRequest::Resume,
+            "stop" => StudyRequest::Stop,
+            // The table's check leaves only `enqueue`, with params.
+            _ => StudyRequest::Enqueue(self.read_json(row.params.as_deref().unwrap_or("{}"), || {
+                format!("the setting of request {}", row.id)
+            })?),
+        };
+        Ok(StoredRequest {
+            id: RequestId(row.id),
+            request,
+            made_at: row.made_at,
+        })
+    }
+}

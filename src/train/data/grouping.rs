@@ -1,0 +1,72 @@
+//! Rows of similar length next to each other, in an order that is still random.
+//!
+//! The shuffled rows of an epoch are cut into spans of 50 global batches; within a span the longest rows come first, and
+//! the global batches of a span then change places at random. This is the order that transformers'
+//! `LengthGroupedSampler` gives, but for the places of the batches: there they stay sorted.
+
+use std::cmp::Reverse;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::order::Permutation;
+
+/// Global batches in a span.
+const SPAN: usize = 50;
+
+/// The grouped order of rows, a span at a time.
+#[derive(Clone, Debug)]
+pub(super) struct LengthGroups {
+    global_batch: usize,
+    /// The span that was asked for last: rows are asked for one after the other.
+    last: Arc<Mutex<Option<Span>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Span {
+    epoch: u64,
+    number: usize,
+    rows: Vec<u32>,
+}
+
+impl LengthGroups {
+    /// Groups for steps of `global_batch` rows.
+    pub fn new(global_batch: usize) -> Self {
+        Self {
+            global_batch: global_batch.max(1),
+            last: Arc::default(),
+        }
+    }
+
+    /// The row at `place` of `epoch`, whose rows are shuffled by `shuffled` and have `tokens` tokens each.
+    pub fn row_at(&self, epoch: u64, place: usize, shuffled: &Permutation, tokens: impl Fn(usize) -> usize) -> usize {
+        let length = SPAN.saturating_mul(self.global_batch);
+        let (number, within) = (place / length, place % length);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = last.take_if(|span| span.epoch == epoch && span.number == number);
+        let span = known.unwrap_or_else(|| Span {
+            epoch,
+            number,
+            rows: self.sorted(number * length, shuffled, tokens),
+        });
+        let row = span.rows[within] as usize;
+        *last = Some(span);
+        row
+    }
+
+    /// The span that begins at `first`.
+    fn sorted(&self, first: usize, shuffled: &Permutation, tokens: impl Fn(usize) -> usize) -> Vec<u32> {
+        let end = shuffled
+            .len()
+            .min(first.saturating_add(SPAN.saturating_mul(self.global_batch)));
+        let mut rows: Vec<u32> = (first..end).map(|place| shuffled.at(place) as u32).collect();
+        rows.sort_by_key(|row| Reverse(tokens(*row as usize)));
+        // A batch that is not full ends the span: it shares its step with what follows.
+        let full = rows.len() / self.global_batch;
+        let order = Permutation::new(shuffled.key(), first as u64, full);
+        let batches = (0..full).flat_map(|batch| {
+            let start = order.at(batch) * self.global_batch;
+            rows[start..start + self.global_batch].iter().copied()
+        });
+        let rest = rows[full * self.global_batch..].iter().copied();
+        batches.chain(rest).collect()
+    }
+}

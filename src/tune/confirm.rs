@@ -1,0 +1,188 @@
+//! Making sure of a recommendation: the recommended trial, and those that noise could put in its place, are run again and
+//! longer until the values that decide are known well enough.
+
+use std::collections::BTreeMap;
+
+use super::decide::whole_task;
+use super::reported::needed;
+use super::tuner::POLL;
+use super::{TuneError, Tuner};
+use crate::objective::{Objective, PEAK_MEMORY, THROUGHPUT};
+use crate::search::{Problem, Wish, recommend};
+use crate::space::{ConfirmPlan, Study};
+use crate::study::{Confirmed, MeasurePlan, Metrics, Trial, TrialNumber, TrialPlan, TrialState, with_confirmed};
+use crate::worker::{Task, TrialEvent, TrialRequest};
+
+/// Relative noise of a metric that does not say its own.
+const USUAL_NOISE: f64 = 0.02;
+
+/// What repeats say, by trial and metric.
+type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
+
+impl Tuner<'_> {
+    /// Confirms the recommendation, if the study asks for that. What earlier runs repeated counts.
+    pub(super) async fn confirm(&mut self) -> Result<(), TuneError> {
+        let Some(plan) = self.parts.study.confirm else {
+            return Ok(());
+        };
+        let mut repeats = self.parts.store.repeats(self.parts.id).await?;
+        let mut confirmations = self.parts.store.confirmations(self.parts.id).await?;
+        let mut given_up: Vec<TrialNumber> = Vec::new();
+        while !self.parts.interrupt.is_requested() {
+            let Some(number) = next_trial(&self.problem, &self.history, (&confirmations, &given_up), &plan) else {
+                break;
+            };
+            let of_trial = repeats.entry(number).or_default();
+            let Some(metrics) = self.repeat(number, of_trial.len() as u64 + 1, &plan)? else {
+                // A trial that fails when it is repeated keeps what was measured.
+                given_up.push(number);
+                continue;
+            };
+            of_trial.push(metrics);
+            let confirmed = summarised(&self.problem, of_trial);
+            let (store, id, repeat) = (self.parts.store, self.parts.id, of_trial.len() as u64);
+            let last = of_trial.last().cloned().unwrap_or_default();
+            store.record_repeat(id, number, repeat, &last, &confirmed).await?;
+            confirmations.insert(number, confirmed);
+        }
+        Ok(())
+    }
+
+    /// Runs a trial's params once more; `None` where that did not complete.
+    fn repeat(&mut self, number: TrialNumber, repeat: u64, plan: &ConfirmPlan) -> Result<Option<Metrics>, TuneError> {
+        let study = self.parts.study;
+        let trial = self.history.iter().find(|trial| trial.number == number);
+        let Some(task) = trial.and_then(|trial| task_of_repeat(study, trial, repeat, plan)) else {
+            return Ok(None);
+        };
+        self.parts.observer.confirming(number, repeat);
+        self.parts.evaluator.submit(TrialRequest {
+            number,
+            task,
+            memory_limit_bytes: study.memory_limit_bytes,
+            time_limit_s: study.trial_timeout_s,
+        })?;
+        loop {
+            match self.parts.evaluator.next_event(POLL)? {
+                Some(TrialEvent::Ended { state, wall_s, .. }) => {
+                    self.spent_s += wall_s;
+                    return Ok(match state {
+                        TrialState::Complete { metrics } => Some(metrics),
+                        _ => None,
+                    });
+                }
+                Some(event) => self.parts.observer.trial_event(&event),
+                None => {}
+            }
+        }
+    }
+}
+
+/// A longer profile phase, or the whole program with another seed.
+fn task_of_repeat(study: &Study, trial: &Trial, repeat: u64, plan: &ConfirmPlan) -> Option<Task> {
+    Some(match whole_task(study, &trial.params).ok()? {
+        Task::Recipe { recipe, plan: whole } => {
+            let warmup = whole.measure.as_ref().map(|measure| measure.max_warmup_steps);
+            let measure = MeasurePlan {
+                steps: plan.steps,
+                max_warmup_steps: warmup.unwrap_or(0),
+            };
+            let plan = TrialPlan {
+                measure: Some(measure),
+                train: None,
+            };
+            Task::Recipe { recipe, plan }
+        }
+        Task::Params { params, seed, steps } => Task::Params {
+            params,
+            seed: seed.wrapping_add(repeat),
+            steps,
+        },
+    })
+}
+
+/// What the repeats of one trial say of the metrics that decide.
+fn summarised(problem: &Problem, repeats: &[Metrics]) -> BTreeMap<String, Confirmed> {
+    let values = |metric: &str| -> Vec<f64> { repeats.iter().filter_map(|one| one.value(metric)).collect() };
+    let metrics = needed(problem).into_iter();
+    metrics
+        .filter_map(|metric| Some((metric.to_owned(), Confirmed::of(metric, &values(metric))?)))
+        .collect()
+}
+
+/// The trial to repeat next: the recommended one, then those that noise could put in its place; `None` when all that may be
+/// confirmed are.
+fn next_trial(
+    problem: &Problem,
+    history: &[Trial],
+    (confirmations, given_up): (&Confirmations, &[TrialNumber]),
+    plan: &ConfirmPlan,
+) -> Option<TrialNumber> {
+    let history = with_confirmed(history, confirmations);
+    let recommended = recommend(problem, &history, &Wish::default()).ok()?.trial.number;
+    let open = |number: &TrialNumber| {
+        let begun = confirmations.contains_key(number) || (confirmations.len() as u64) < plan.trials;
+        let settled = confirmations.get(number).is_some_and(|known| is_settled(known, plan));
+        begun && !settled && !given_up.contains(number)
+    };
+    let mut candidates = vec![recommended];
+    candidates.extend(rivals(problem, &history, recommended, confirmations));
+    candidates.into_iter().find(open)
+}
+
+/// Whether a trial's repeats are enough: the interval is narrow, or there are as many as there may be.
+fn is_settled(confirmed: &BTreeMap<String, Confirmed>, plan: &ConfirmPlan) -> bool {
+    let noisy = confirmed.iter().filter(|(metric, _)| *metric != PEAK_MEMORY);
+    let values: Vec<&Confirmed> = noisy.map(|(_, one)| one).collect();
+    let repeated = confirmed.values().map(|one| one.repeats).max().unwrap_or(0);
+    repeated >= plan.repeats || (repeated > 1 && values.iter().all(|one| one.interval <= plan.interval))
+}
+
+/// Complete trials that would be recommended if they were as much better, and the recommended one as much worse, as noise
+/// allows.
+fn rivals(
+    problem: &Problem,
+    history: &[Trial],
+    recommended: TrialNumber,
+    confirmations: &Confirmations,
+) -> Vec<TrialNumber> {
+    let complete = history.iter().filter(|trial| trial.number != recommended);
+    let complete = complete.filter(|trial| matches!(trial.state, TrialState::Complete { .. }));
+    complete
+        .filter(|rival| {
+            let mut shifted = history.to_vec();
+            for trial in &mut shifted {
+                let better = trial.number == rival.number;
+                if better || trial.number == recommended {
+                    shift(problem, trial, better, confirmations.get(&trial.number));
+                }
+            }
+            recommend(problem, &shifted, &Wish::default()).is_ok_and(|chosen| chosen.trial.number == rival.number)
+        })
+        .map(|rival| rival.number)
+        .collect()
+}
+
+/// Makes the noisy objectives of a trial as much better or worse as their noise allows.
+fn shift(problem: &Problem, trial: &mut Trial, better: bool, confirmed: Option<&BTreeMap<String, Confirmed>>) {
+    let TrialState::Complete { metrics } = &mut trial.state else {
+        return;
+    };
+    for objective in problem.objectives.iter().filter(|objective| is_noisy(problem, objective)) {
+        let Some(value) = metrics.value(&objective.metric) else { continue };
+        let repeated = confirmed.and_then(|known| known.get(&objective.metric)).filter(|one| one.repeats > 1);
+        let own = metrics.value(&format!("{}_interval", objective.metric));
+        let noise = repeated.map(|one| one.interval).or(own).unwrap_or(USUAL_NOISE);
+        let towards = if better { -1.0 } else { 1.0 };
+        let minimised = objective.minimised(value);
+        metrics.insert(
+            objective.metric.clone(),
+            objective.minimised(minimised + towards * noise * minimised.abs()),
+        );
+    }
+}
+
+/// Whether repeats differ in an objective: the native engine's only in throughput, a command's may in any.
+fn is_noisy(problem: &Problem, objective: &Objective) -> bool {
+    objective.metric == THROUGHPUT || !problem.objectives.iter().any(|one| one.metric == THROUGHPUT)
+}

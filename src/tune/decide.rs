@@ -1,0 +1,146 @@
+//! What a trial has to run: the profile phase, the training phase, both or neither; a command whole, in part or not at all.
+
+use super::known::{Decision, Inherited, Known};
+use super::reported::{Reported, known_after, needed};
+use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use crate::recipe::Recipe;
+use crate::search::Problem;
+use crate::space::{Backend, RecipeError, Study, recipe_for};
+use crate::study::{Params, Trial};
+use crate::worker::Task;
+
+/// Share of a whole trial that a profile phase costs, roughly: enough to compare it with a training.
+const PROFILE_SHARE: f64 = 0.2;
+/// Share of a whole trial that one costs which need not run: it still takes a place in the budget, and the sampler's time.
+const NOTHING_SHARE: f64 = 0.1;
+
+/// What finished trials taught about what others need not measure.
+#[derive(Debug)]
+pub(super) enum Memory {
+    Recipes(Box<Known>),
+    Command(Reported),
+}
+
+impl Memory {
+    pub(super) fn new(study: &Study) -> Self {
+        match study.backend {
+            Backend::Native => Self::Recipes(Box::default()),
+            Backend::Command(_) => Self::Command(Reported::default()),
+        }
+    }
+
+    /// Keeps what a finished trial measured.
+    pub(super) fn learn(&mut self, study: &Study, problem: &Problem, trial: &Trial) {
+        match self {
+            Self::Command(reported) => reported.learn(problem, trial),
+            Self::Recipes(known) => {
+                if let Ok(recipe) = recipe_for(study, &trial.params) {
+                    known.learn(trial, &recipe);
+                }
+            }
+        }
+    }
+
+    /// What a trial of `params` has to run.
+    ///
+    /// # Errors
+    /// Where the params make no recipe.
+    pub(super) fn decide(&self, study: &Study, problem: &Problem, params: &Params) -> Result<Decision, RecipeError> {
+        Ok(match self {
+            Self::Command(reported) => reported.decide(problem, params, command_task(study, params)),
+            Self::Recipes(known) => known.decide(&recipe_for(study, params)?, &study.plan),
+        })
+    }
+
+    /// What unknown objectives of `params` cannot well end below (minimised), from stopped trials that share them.
+    pub(super) fn bounds(&self, study: &Study, problem: &Problem, params: &Params) -> Vec<Option<f64>> {
+        let bound = match self {
+            Self::Command(_) => None,
+            Self::Recipes(known) => recipe_for(study, params)
+                .ok()
+                .and_then(|recipe| known.loss_bound(&recipe)),
+        };
+        let objectives = problem.objectives.iter();
+        objectives
+            .map(|objective| bound.filter(|_| objective.metric == LOSS))
+            .collect()
+    }
+
+    /// The share of a whole trial's cost that a trial of `params` would take; infinite where it is known to fail.
+    pub(super) fn share(&self, study: &Study, problem: &Problem, params: &Params, whole_steps: Option<u64>) -> f64 {
+        match self.decide(study, problem, params) {
+            Err(_) | Ok(Decision::Fails { .. }) => f64::INFINITY,
+            Ok(Decision::Known { .. }) => NOTHING_SHARE,
+            Ok(Decision::Run { task, inherited }) => match task {
+                Task::Recipe { plan, .. } if plan.train.is_none() => PROFILE_SHARE,
+                Task::Recipe { .. } => 1.0,
+                Task::Params { .. } => command_share(problem, &inherited, whole_steps),
+            },
+        }
+    }
+}
+
+/// The problem as the study loop sees it: the native engine's profile phase knows throughput and memory before training.
+pub(super) fn problem_of(study: &Study) -> Problem {
+    let mut problem = Problem {
+        space: study.space.clone(),
+        objectives: study.objectives.clone(),
+        constraints: study.constraints.clone(),
+    };
+    if study.backend == Backend::Native {
+        for objective in &mut problem.objectives {
+            let measured = [THROUGHPUT, PEAK_MEMORY].contains(&objective.metric.as_str());
+            objective.known_after = measured.then_some(0);
+        }
+    }
+    problem
+}
+
+/// The whole task of a trial, as if nothing were known.
+///
+/// # Errors
+/// Where the params make no recipe.
+pub(super) fn whole_task(study: &Study, params: &Params) -> Result<Task, RecipeError> {
+    match study.backend {
+        Backend::Command(_) => Ok(command_task(study, params)),
+        Backend::Native => Ok(Task::Recipe {
+            recipe: Box::new(recipe_for(study, params)?),
+            plan: study.plan.clone(),
+        }),
+    }
+}
+
+/// The recipe that is stored with a trial.
+pub(super) fn recipe_of(task: &Result<Task, RecipeError>) -> Option<&Recipe> {
+    match task {
+        Ok(Task::Recipe { recipe, .. }) => Some(recipe.as_ref()),
+        Ok(Task::Params { .. }) | Err(_) => None,
+    }
+}
+
+fn command_task(study: &Study, params: &Params) -> Task {
+    let steps = match &study.backend {
+        Backend::Command(command) => command.steps,
+        Backend::Native => None,
+    };
+    Task::Params {
+        params: study.all_params(params),
+        seed: study.seed,
+        steps,
+    }
+}
+
+/// The share of its steps that a command has to run for what is not inherited.
+fn command_share(problem: &Problem, inherited: &[Inherited], whole_steps: Option<u64>) -> f64 {
+    let unknown = needed(problem)
+        .into_iter()
+        .filter(|metric| !inherited.iter().any(|one| one.metrics.value(metric).is_some()));
+    let after: Option<Vec<u64>> = unknown.map(|metric| known_after(problem, metric)).collect();
+    match (after, whole_steps) {
+        (Some(steps), Some(whole)) => {
+            let last = steps.into_iter().max().unwrap_or(0) as f64;
+            (NOTHING_SHARE + last / whole.max(1) as f64).min(1.0)
+        }
+        _ => 1.0,
+    }
+}

@@ -1,0 +1,36 @@
+//! Why a study's run ended.
+
+use crate::store::EndingRecord;
+
+/// Why a study's run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The budget's trials are done.
+    TrialsDone,
+    /// The budget's time is spent.
+    TimeSpent,
+    /// The sampler has nothing left to propose.
+    Exhausted,
+    /// Somebody asked to stop.
+    Interrupted,
+    /// The study's stopping rule found that further trials bring next to nothing.
+    Stopped { reason: String },
+}
+
+impl Ending {
+    /// The ending as the database keeps it, after so many finished trials.
+    pub(super) fn record(&self, trials: u64) -> EndingRecord {
+        let (kind, reason) = match self {
+            Self::TrialsDone => ("trials_done", "the budget's trials are done"),
+            Self::TimeSpent => ("time_spent", "the budget's time is spent"),
+            Self::Exhausted => ("exhausted", "the sampler has nothing left to propose"),
+            Self::Interrupted => ("interrupted", "somebody asked to stop"),
+            Self::Stopped { reason } => ("stopped", reason.as_str()),
+        };
+        EndingRecord {
+            kind: kind.to_owned(),
+            reason: reason.to_owned(),
+            trials,
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The next trial: what the sampler proposes, or a relative of a good trial that costs little to know.
+//!
+//! A setting that differs from a trial of the front only in what cannot change the expensive metrics (activation
+//! checkpointing changes no loss) is known after a few steps. Such relatives are weighed against the sampler's proposal by
+//! what each is expected to add to the hypervolume for its share of a whole trial's cost.
+
+use crate::search::{Problem, Prospect, Sampler, pareto_front};
+use crate::space::Parameter;
+use crate::study::{ParamValue, Params, Trial};
+
+/// Values of a parameter that are tried on a trial of the front; longer lists are left to the sampler.
+const MOST_VALUES: u64 = 16;
+/// Relatives of one trial.
+const MOST_RELATIVES: usize = 64;
+
+/// A setting to try, with what is expected of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Proposed {
+    pub(super) params: Params,
+    pub(super) prospect: Option<Prospect>,
+}
+
+impl Proposed {
+    /// What each objective (minimised) ends below with a probability of 0.05 only; `None` where nothing is expected.
+    pub(super) fn expected_low(&self, problem: &Problem) -> Vec<Option<f64>> {
+        let low = |metric: &str| {
+            let predicted = &self.prospect.as_ref()?.predicted;
+            predicted.iter().find(|one| one.metric == metric)
+        };
+        let objectives = problem.objectives.iter();
+        objectives
+            .map(|objective| {
+                let one = low(&objective.metric)?;
+                Some(objective.minimised(one.low).min(objective.minimised(one.high)))
+            })
+            .collect()
+    }
+}
+
+/// The next setting; `None` where everything is tried. `share` is the share of a whole trial that a setting costs.
+pub(super) fn propose(
+    sampler: &mut dyn Sampler,
+    problem: &Problem,
+    history: &[Trial],
+    share: &dyn Fn(&Params) -> f64,
+) -> Option<Proposed> {
+    let mut settings = vec![sampler.ask(problem, history)?];
+    settings.extend(relatives(problem, history));
+    let Some(prospects) = sampler.prospects(problem, history, &settings) else {
+        let params = settings.swap_remove(0);
+        return Some(Proposed { params, prospect: None });
+    };
+    let worth: Vec<f64> = settings
+        .iter()
+        .zip(&prospects)
+        .map(|(params, prospect)| prospect.log_acquisition - share(params).ln())
+        .collect();
+    // The first of equals: the sampler's own proposal comes first.
+    let best = (0..settings.len()).fold(0, |best, index| if worth[index] > worth[best] { index } else { best });
+    Some(Proposed {
+        params: settings.swap_remove(best),
+        prospect: prospects.into_iter().nth(best),
+    })
+}
+
+/// Untried settings that differ from a trial of the front only in parameters that change nothing expensive.
+fn relatives(problem: &Problem, history: &[Trial]) -> Vec<Params> {
+    let cheap: Vec<(&Parameter, Vec<ParamValue>)> = problem
+        .space
+        .parameters
+        .iter()
+        .filter(|parameter| is_cheap(problem, parameter))
+        .filter_map(|parameter| Some((parameter, values_of(parameter)?)))
+        .collect();
+    let mut found: Vec<Params> = Vec::new();
+    if cheap.is_empty() {
+        return found;
+    }
+    for one in pareto_front(problem, history) {
+        let mut variants = vec![one.trial.params.clone()];
+        for (parameter, values) in cheap.iter().filter(|(one_of, _)| one.trial.params.contains_key(&one_of.name)) {
+            let with = |params: &Params, value: &ParamValue| {
+                let mut params = params.clone();
+                params.insert(parameter.name.clone(), value.clone());
+                params
+            };
+            variants = variants
+                .iter()
+                .flat_map(|params| values.iter().map(move |value| with(params, value)))
+                .take(MOST_RELATIVES)
+                .collect();
+        }
+        for params in variants {
+            let tried = history.iter().any(|trial| trial.params == params);
+            if !tried && !found.contains(&params) && problem.space.point_of(&params).is_some() {
+                found.push(params);
+            }
+        }
+    }
+    found
+}
+
+/// Whether a parameter changes only metrics that are known early.
+fn is_cheap(problem: &Problem, parameter: &Parameter) -> bool {
+    let Some(affects) = &parameter.affects else { return false };
+    let expensive = |metric: &&str| {
+        let objective = problem.objectives.iter().find(|objective| objective.metric == **metric);
+        objective.is_none_or(|objective| objective.known_after.is_none())
+    };
+    let metrics = super::reported::needed(problem);
+    metrics
+        .iter()
+        .filter(|metric| expensive(metric))
+        .all(|metric| !affects.iter().any(|affected| affected == metric))
+}
+
+fn values_of(parameter: &Parameter) -> Option<Vec<ParamValue>> {
+    let count = parameter.distribution.cardinality().filter(|count| *count <= MOST_VALUES)?;
+    let at = |index: u64| parameter.distribution.value_at((index as f64 + 0.5) / count as f64);
+    Some((0..count).map(at).collect())
+}

@@ -1,0 +1,41 @@
+//! From a trial's events to the rows of the database.
+
+use crate::store::{EvaluationRecord, StepRecord};
+use crate::study::{Metrics, Phase};
+use crate::train::{Evaluation, StepEvent};
+
+pub(super) fn step_record(phase: Phase, event: &StepEvent) -> StepRecord {
+    StepRecord {
+        phase,
+        step: event.step,
+        loss: event.loss,
+        learning_rate: event.learning_rate,
+        grad_norm: event.grad_norm,
+        tokens: event.tokens,
+        target_tokens: event.target_tokens,
+        data_s: event.seconds.data,
+        forward_s: event.seconds.forward,
+        backward_s: event.seconds.backward,
+        optimizer_s: event.seconds.optimizer,
+        total_s: event.seconds.total,
+    }
+}
+
+pub(super) fn evaluation_record(evaluation: &Evaluation) -> EvaluationRecord {
+    EvaluationRecord {
+        step: evaluation.step,
+        tokens: evaluation.tokens,
+        loss: evaluation.loss,
+        accuracy: evaluation.accuracy,
+        target_tokens: evaluation.target_tokens,
+        seconds: evaluation.seconds,
+    }
+}
+
+/// What an evaluation adds to a trial's curve.
+pub(super) fn evaluation_metrics(evaluation: &Evaluation) -> Metrics {
+    let mut metrics = Metrics::default();
+    metrics.insert(crate::objective::LOSS, evaluation.loss);
+    metrics.insert("accuracy", evaluation.accuracy);
+    metrics
+}

@@ -1,0 +1,238 @@
+//! What earlier trials of a command measured, metric by metric: the next trial runs only as far as something is unknown.
+//!
+//! A parameter of the study file may say which metrics it can change (`affects`). Two trials whose params agree in
+//! everything that can change a metric have the same value of it. An objective may say after how many steps it is known
+//! (`known_after`): a trial that lacks only such metrics is stopped after those steps.
+
+use std::collections::BTreeMap;
+
+use super::known::{Decision, Inherited, Part};
+use crate::search::Problem;
+use crate::study::{FailReason, Metrics, Params, Trial, TrialNumber, TrialState};
+use crate::worker::Task;
+
+/// Measurements of a command's metrics by the params that can change them.
+#[derive(Debug, Default)]
+pub(super) struct Reported {
+    values: BTreeMap<(String, String), (TrialNumber, f64)>,
+    out_of_memory: BTreeMap<String, (TrialNumber, FailReason)>,
+}
+
+impl Reported {
+    /// Keeps what a finished trial measured; the first measurement of a key stays.
+    pub(super) fn learn(&mut self, problem: &Problem, trial: &Trial) {
+        let (metrics, steps) = match &trial.state {
+            TrialState::Complete { metrics } => (metrics, u64::MAX),
+            TrialState::Pruned { at_step, metrics, .. } => (metrics, *at_step),
+            TrialState::Failed { reason, .. } => {
+                if let (FailReason::OutOfMemory { .. }, Some(key)) = (reason, memory_key(problem, &trial.params)) {
+                    self.out_of_memory
+                        .entry(key)
+                        .or_insert_with(|| (trial.number, reason.clone()));
+                }
+                return;
+            }
+            TrialState::Waiting | TrialState::Running | TrialState::Skipped { .. } => return,
+        };
+        for metric in needed(problem) {
+            let is_final = steps == u64::MAX || known_after(problem, metric).is_some_and(|after| after <= steps);
+            if let Some(value) = metrics.value(metric).filter(|_| is_final) {
+                let key = (metric.to_owned(), key(problem, metric, &trial.params));
+                self.values.entry(key).or_insert((trial.number, value));
+            }
+        }
+    }
+
+    /// What a trial of `params` has to run.
+    pub(super) fn decide(&self, problem: &Problem, params: &Params, task: Task) -> Decision {
+        if let Some((source, reason)) = memory_key(problem, params).and_then(|key| self.out_of_memory.get(&key)) {
+            return Decision::Fails {
+                part: Part::Metric(memory_metric(problem).unwrap_or_default().to_owned()),
+                source: *source,
+                reason: reason.clone(),
+            };
+        }
+        let mut inherited = Vec::new();
+        let mut unknown = 0;
+        for metric in needed(problem) {
+            match self.values.get(&(metric.to_owned(), key(problem, metric, params))) {
+                None => unknown += 1,
+                Some((source, value)) => inherited.push(Inherited {
+                    part: Part::Metric(metric.to_owned()),
+                    source: *source,
+                    metrics: [(metric, *value)].into(),
+                }),
+            }
+        }
+        if unknown == 0 {
+            return Decision::Known { inherited };
+        }
+        Decision::Run { task, inherited }
+    }
+}
+
+/// The metrics that a complete trial has: those of objectives and constraints, each once.
+pub(super) fn needed(problem: &Problem) -> Vec<&str> {
+    let objectives = problem.objectives.iter().map(|objective| objective.metric.as_str());
+    let constraints = problem.constraints.iter().map(|constraint| constraint.metric.as_str());
+    let mut metrics: Vec<&str> = Vec::new();
+    for metric in objectives.chain(constraints) {
+        if !metrics.contains(&metric) {
+            metrics.push(metric);
+        }
+    }
+    metrics
+}
+
+/// Steps after which a metric is known, where that is before the end.
+pub(super) fn known_after(problem: &Problem, metric: &str) -> Option<u64> {
+    let mut objectives = problem.objectives.iter();
+    objectives.find(|objective| objective.metric == metric)?.known_after
+}
+
+/// Those of `metrics` that are final after `step` steps.
+pub(super) fn final_after(problem: &Problem, metrics: &Metrics, step: u64) -> Metrics {
+    let mut known = Metrics::default();
+    for (name, value) in metrics.iter() {
+        if known_after(problem, name).is_some_and(|after| after <= step) {
+            known.insert(name, value);
+        }
+    }
+    known
+}
+
+/// Canonical JSON of the params that can change a metric.
+fn key(problem: &Problem, metric: &str, params: &Params) -> String {
+    let affects = |name: &str| {
+        let parameter = problem.space.parameters.iter().find(|parameter| parameter.name == name);
+        let affects = parameter.and_then(|parameter| parameter.affects.as_ref());
+        affects.is_none_or(|metrics| metrics.iter().any(|affected| affected == metric))
+    };
+    let deciding: Params = params
+        .iter()
+        .filter(|(name, _)| affects(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    serde_json::to_string(&deciding).expect("params hold only values that JSON has")
+}
+
+/// The metric that says how much memory a trial takes, if one does: the one whose name says so.
+fn memory_metric(problem: &Problem) -> Option<&str> {
+    needed(problem)
+        .into_iter()
+        .find(|metric| metric.to_lowercase().contains("mem"))
+}
+
+fn memory_key(problem: &Problem, params: &Params) -> Option<String> {
+    Some(key(problem, memory_metric(problem)?, params))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objective::Objective;
+    use crate::space::{Distribution, Parameter, SearchSpace};
+    use crate::study::{ParamValue, Phase};
+
+    fn problem() -> Problem {
+        let parameter = |name: &str, affects: Option<&[&str]>| Parameter {
+            name: name.to_owned(),
+            distribution: Distribution::Categorical {
+                choices: (0..4i64).map(ParamValue::Int).collect(),
+            },
+            condition: None,
+            affects: affects.map(|metrics| metrics.iter().map(|metric| (*metric).to_owned()).collect()),
+        };
+        let early = |metric: &str| Objective {
+            known_after: Some(2),
+            ..Objective::new(metric)
+        };
+        Problem {
+            space: SearchSpace {
+                parameters: vec![
+                    parameter("width", None),
+                    parameter("rate", Some(&["error"])),
+                    parameter("cache", Some(&["speed", "memory"])),
+                ],
+            },
+            objectives: vec![early("speed"), early("memory"), Objective::new("error")],
+            constraints: Vec::new(),
+        }
+    }
+
+    fn params(width: i64, rate: i64, cache: i64) -> Params {
+        [("width", width), ("rate", rate), ("cache", cache)]
+            .map(|(name, value)| (name.to_owned(), ParamValue::Int(value)))
+            .into()
+    }
+
+    fn trial(number: u64, params: Params, state: TrialState) -> Trial {
+        let number = TrialNumber(number);
+        Trial { number, params, state }
+    }
+
+    fn task() -> Task {
+        Task::Params {
+            params: Params::new(),
+            seed: 0,
+            steps: None,
+        }
+    }
+
+    fn inherited(decision: &Decision) -> Vec<String> {
+        let (Decision::Run { inherited, .. } | Decision::Known { inherited }) = decision else {
+            panic!("{decision:?}")
+        };
+        let name = |one: &Inherited| match &one.part {
+            Part::Metric(metric) => format!("{metric} from {}", one.source),
+            part => panic!("{part:?}"),
+        };
+        inherited.iter().map(name).collect()
+    }
+
+    #[test]
+    fn a_metric_is_taken_over_where_nothing_that_can_change_it_differs() {
+        let problem = problem();
+        let mut reported = Reported::default();
+        let metrics = [("speed", 1.0), ("memory", 2.0), ("error", 3.0)].into();
+        reported.learn(&problem, &trial(4, params(1, 1, 1), TrialState::Complete { metrics }));
+        let decide = |params| reported.decide(&problem, &params, task());
+        assert_eq!(inherited(&decide(params(1, 2, 1))), ["speed from 4", "memory from 4"]);
+        assert_eq!(inherited(&decide(params(1, 1, 2))), ["error from 4"]);
+        assert!(inherited(&decide(params(2, 1, 1))).is_empty());
+        assert!(matches!(decide(params(1, 1, 1)), Decision::Known { .. }));
+    }
+
+    #[test]
+    fn a_stopped_trial_leaves_only_what_was_final_by_then() {
+        let problem = problem();
+        let mut reported = Reported::default();
+        let state = TrialState::Pruned {
+            at_step: 5,
+            rule: "dominance".to_owned(),
+            metrics: [("speed", 1.0), ("error", 9.0)].into(),
+        };
+        reported.learn(&problem, &trial(0, params(1, 1, 1), state));
+        let decision = reported.decide(&problem, &params(1, 1, 1), task());
+        assert_eq!(inherited(&decision), ["speed from 0"]);
+    }
+
+    #[test]
+    fn what_ran_out_of_memory_does_so_with_another_rate() {
+        let problem = problem();
+        let mut reported = Reported::default();
+        let reason = FailReason::OutOfMemory {
+            phase: Phase::Train,
+            in_use_bytes: None,
+            requested_bytes: None,
+            limit_bytes: None,
+        };
+        let state = TrialState::Failed {
+            reason,
+            metrics: Metrics::default(),
+        };
+        reported.learn(&problem, &trial(0, params(1, 1, 1), state));
+        let fails = |params| matches!(reported.decide(&problem, &params, task()), Decision::Fails { .. });
+        assert!(fails(params(1, 3, 1)) && !fails(params(1, 1, 2)));
+    }
+}

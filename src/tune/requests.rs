@@ -1,0 +1,114 @@
+//! What people ask of a study while it runs: pause, go on, stop, or try a setting next.
+//!
+//! Requests wait in the database, where a dashboard or a script puts them. The study loop looks there a few times a second,
+//! so they are taken between trials and while a trial runs, and noted as done as soon as they are.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::Interrupt;
+use crate::space::SearchSpace;
+use crate::store::{RequestId, RequestOutcome, Store, StoreError, StudyId};
+use crate::study::{Params, StudyRequest, TrialNumber};
+
+/// How often the database is looked at.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// The requests to one study.
+#[derive(Debug)]
+pub(super) struct Requests {
+    paused: bool,
+    /// Settings that are to run before the sampler is asked.
+    settings: VecDeque<(RequestId, Params)>,
+    /// The request whose setting was handed out and has not started yet.
+    handed_out: Option<RequestId>,
+    looked: Option<Instant>,
+}
+
+impl Requests {
+    /// Begins with the settings that wait; what an earlier search was asked otherwise is let go.
+    pub(super) async fn begin(store: &Store, study: StudyId) -> Result<Self, StoreError> {
+        store.expire_requests(study).await?;
+        Ok(Self {
+            paused: false,
+            settings: VecDeque::new(),
+            handed_out: None,
+            looked: None,
+        })
+    }
+
+    /// Takes what was asked since the last look.
+    pub(super) async fn look(
+        &mut self,
+        store: &Store,
+        study: StudyId,
+        space: &SearchSpace,
+        interrupt: &Interrupt,
+    ) -> Result<(), StoreError> {
+        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+            return Ok(());
+        }
+        self.looked = Some(Instant::now());
+        for waiting in store.waiting_requests(study).await? {
+            let done = RequestOutcome::Done { trial: None };
+            let outcome = match waiting.request {
+                StudyRequest::Pause => {
+                    self.paused = true;
+                    done
+                }
+                StudyRequest::Resume => {
+                    self.paused = false;
+                    done
+                }
+                StudyRequest::Stop => {
+                    self.paused = false;
+                    interrupt.request();
+                    done
+                }
+                StudyRequest::Enqueue(params) => match self.enqueue(waiting.id, &params, space) {
+                    None => continue,
+                    Some(why) => RequestOutcome::Refused { why },
+                },
+            };
+            store.settle_request(waiting.id, &outcome).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether no trial is to start.
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// The setting to run next, where people asked for one.
+    pub(super) fn next_setting(&mut self) -> Option<Params> {
+        let (id, params) = self.settings.pop_front()?;
+        self.handed_out = Some(id);
+        Some(params)
+    }
+
+    /// Notes that the setting that was handed out runs as this trial.
+    pub(super) async fn started(&mut self, store: &Store, trial: TrialNumber) -> Result<(), StoreError> {
+        let Some(id) = self.handed_out.take() else {
+            return Ok(());
+        };
+        store
+            .settle_request(id, &RequestOutcome::Done { trial: Some(trial.0) })
+            .await
+    }
+
+    /// Lines a setting up, unless it is there already; or says why it cannot be run.
+    fn enqueue(&mut self, id: RequestId, params: &Params, space: &SearchSpace) -> Option<String> {
+        let known = self.handed_out == Some(id) || self.settings.iter().any(|(other, _)| *other == id);
+        if known {
+            return None;
+        }
+        match space.setting(params) {
+            Ok(setting) => {
+                self.settings.push_back((id, setting));
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! A trial under way.
+
+use std::time::Instant;
+
+use super::judge::{Order, UnderWay};
+use super::known::{Inherited, with_inherited};
+use super::reported::final_after;
+use crate::search::Problem;
+use crate::store::StepRecord;
+use crate::study::{Curve, Metrics, TrialNumber, TrialState};
+
+/// A trial under way, with what it told so far.
+pub(super) struct Running {
+    pub(super) started: Instant,
+    pub(super) steps: Vec<StepRecord>,
+    /// When steps were last recorded.
+    pub(super) recorded: Instant,
+    pub(super) inherited: Vec<Inherited>,
+    /// What the profile phase measured or a command reported last.
+    pub(super) metrics: Metrics,
+    /// What was reported and evaluated on the way.
+    pub(super) curve: Curve,
+    /// Steps of its training, where they are known.
+    pub(super) total_steps: Option<u64>,
+    /// What unknown objectives cannot well end below (minimised), in the problem's order.
+    pub(super) expected_low: Vec<Option<f64>>,
+    /// The same from stopped trials that share what decides the objective, which is certain.
+    pub(super) bounds: Vec<Option<f64>>,
+    /// Whether it ends by itself after what it is doing: a profile phase with no training behind it.
+    pub(super) ends_itself: bool,
+    /// That it was told to stop. What comes after that is not looked at, so that a trial's outcome does not depend on how
+    /// quickly it stops.
+    pub(super) order: Option<Order>,
+}
+
+impl Running {
+    pub(super) fn new(expected_low: Vec<Option<f64>>, bounds: Vec<Option<f64>>, total_steps: Option<u64>) -> Self {
+        Self {
+            started: Instant::now(),
+            steps: Vec::new(),
+            recorded: Instant::now(),
+            inherited: Vec::new(),
+            metrics: Metrics::default(),
+            curve: Curve::default(),
+            total_steps,
+            expected_low,
+            bounds,
+            ends_itself: false,
+            order: None,
+        }
+    }
+
+    /// Takes over what was reported after so many steps.
+    pub(super) fn take(&mut self, step: u64, metrics: &Metrics) {
+        self.curve.push(step, metrics);
+        self.keep(metrics);
+    }
+
+    /// Takes over measured values.
+    pub(super) fn keep(&mut self, metrics: &Metrics) {
+        for (name, value) in metrics.iter() {
+            self.metrics.insert(name, value);
+        }
+    }
+
+    /// What is final by now, inherited values included.
+    pub(super) fn known(&self, problem: &Problem) -> Metrics {
+        let own = final_after(problem, &self.metrics, self.curve.last_step());
+        with_inherited(&own, &self.inherited)
+    }
+
+    /// The trial as the rules see it; `None` where it is about to end anyway, or was told to.
+    pub(super) fn under_way<'a>(&'a self, number: TrialNumber, known: &'a Metrics) -> Option<UnderWay<'a>> {
+        let step = self.curve.last_step();
+        if self.order.is_some() || self.ends_itself || self.total_steps.is_some_and(|total| step >= total) {
+            return None;
+        }
+        Some(UnderWay {
+            number,
+            known,
+            expected_low: self.low(),
+            total_steps: self.total_steps,
+            step,
+            curve: &self.curve,
+        })
+    }
+
+    /// What unknown objectives cannot well end below. The surrogate's expectation counts once something new was measured:
+    /// before that it knows no more than when the sampler proposed the trial, and a study would propose and drop for ever.
+    fn low(&self) -> Vec<Option<f64>> {
+        if self.metrics.is_empty() {
+            return self.bounds.clone();
+        }
+        let both = self.expected_low.iter().zip(&self.bounds);
+        both.map(|(expected, bound)| match (expected, bound) {
+            (Some(expected), Some(bound)) => Some(expected.max(*bound)),
+            (expected, bound) => expected.or(*bound),
+        })
+        .collect()
+    }
+
+    /// How the trial ended, given what the evaluator says: what it inherited and why it was stopped are added.
+    pub(super) fn outcome(&self, state: TrialState) -> TrialState {
+        let Some(order) = &self.order else {
+            return match state {
+                TrialState::Complete { metrics } => TrialState::Complete {
+                    metrics: with_inherited(&metrics, &self.inherited),
+                },
+                other => other,
+            };
+        };
+        // What it measured beside, such as times; values of the moment of its stop go before later ones, and the end that
+        // was inherited before what it reported on the way there.
+        let mut metrics = state.metrics().cloned().unwrap_or_default();
+        let inherited = self.inherited.iter().flat_map(|one| one.metrics.iter());
+        for (name, value) in self.metrics.iter().chain(inherited).chain(order.leaves.iter()) {
+            metrics.insert(name, value);
+        }
+        if order.complete {
+            return TrialState::Complete { metrics };
+        }
+        TrialState::Pruned {
+            at_step: order.stop.step,
+            rule: format!("{}: {}", order.stop.rule, order.stop.reason),
+            metrics,
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Trials that are stopped, taken over from others or repeated: the real binary with programs and with its own engine.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// A folder with a study.
+struct Study {
+    folder: tempfile::TempDir,
+}
+
+impl Study {
+    fn new(space: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("space.yaml"), space).unwrap();
+        Self { folder }
+    }
+
+    /// A study on a program: its loss falls from above `x` towards it over 20 steps; `cost` is known after two of them, and
+    /// is `width`. It notes when it is told to stop.
+    fn of_program(rest: &str) -> Self {
+        let head = "study: program\nbackend: {command: [sh, trial.sh]}\n\
+                    objectives: [{metric: cost, known_after: 2, reference: 10}, {metric: loss, reference: 20}]\n";
+        let study = Self::new(&format!("{head}{rest}"));
+        std::fs::write(study.path("trial.sh"), PROGRAM).unwrap();
+        study
+    }
+
+    fn of_engine(rest: &str) -> Self {
+        let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
+        let head = format!(
+            "study: engine\nmodel: {assets}/base\n\
+             data: {{train: {assets}/train.jsonl, held_out: {assets}/held_out.jsonl}}\n",
+            assets = assets.display()
+        );
+        Self::new(&format!("{head}{rest}"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs a command that must succeed and returns what it printed.
+    fn stdout(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+        command.args(arguments).current_dir(self.folder.path());
+        command
+            .env("PEFT_TUNE_DB", self.path("study.db"))
+            .env("PEFT_TUNE_CACHE", self.path("cache"));
+        let output = command.output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn rows(&self, sql: &str) -> Vec<Value> {
+        serde_json::from_str(&self.stdout(&["query", sql, "--format", "json"])).unwrap()
+    }
+}
+
+const PROGRAM: &str = r#"
+read -r line
+value() { printf '%s' "$line" | sed "s/.*\"$1\":\([0-9]*\).*/\1/"; }
+x=$(value x); width=$(value width)
+trap 'echo "$x" >> stopped.txt; exit 1' TERM
+step=0
+while [ $step -lt 20 ]; do
+  step=$((step + 1))
+  awk "BEGIN { printf \"{\\\"step\\\": $step, \\\"metrics\\\": {\\\"loss\\\": %.6f, \\\"cost\\\": $width}}\\n\", $x + 3 / (1 + $step / 3) }"
+  sleep 0.05
+done
+awk "BEGIN { printf \"{\\\"metrics\\\": {\\\"loss\\\": %.6f, \\\"cost\\\": $width}}\\n\", $x + 3 / (1 + 20 / 3) }"
+"#;
+
+#[test]
+fn hopeless_trials_of_a_program_are_stopped_and_leave_their_curve() {
+    let study = Study::of_program(
+        "space: {x: [1, 3, 5, 7, 9], width: 2}\ntrial: {steps: 20}\nsampler: grid\nbudget: {trials: 5}\n",
+    );
+    study.stdout(&["search", "space.yaml"]);
+    let pruned = study.rows(
+        "select s.trial, s.step, s.rule, p.value as x,
+                (select max(step) from trial_report as r where r.trial = s.trial) as reported,
+                (select value from trial_metric as m where m.trial = s.trial and m.name = 'loss_at_least') as bound
+         from trial_stop as s join trial_param as p on p.trial = s.trial and p.name = 'x' where s.state = 'pruned'",
+    );
+    // Wherever the grid begins, whatever comes after a better one has the same cost and a higher loss.
+    assert!(!pruned.is_empty(), "{pruned:?}");
+    for row in &pruned {
+        assert_eq!(row["rule"], "dominance");
+        let (step, x) = (row["step"].as_u64().unwrap(), row["x"].as_f64().unwrap());
+        assert!((3..20).contains(&step), "{row}");
+        assert_eq!(row["reported"].as_u64(), Some(step), "nothing is kept of what came after the stop");
+        // The bound is valid: it lies below where the trial would have ended.
+        let bound = row["bound"].as_f64().unwrap();
+        assert!(bound < x + 3.0 / (1.0 + 20.0 / 3.0), "{row}");
+    }
+    let stopped = std::fs::read_to_string(study.path("stopped.txt")).unwrap();
+    assert_eq!(stopped.lines().count(), pruned.len(), "each was told to stop");
+    assert_eq!(study.rows("select * from pareto_front").len(), 1);
+    assert!(study.stdout(&["show"]).contains("hypervolume"));
+}
+
+#[test]
+fn a_program_runs_only_as_far_as_something_is_unknown() {
+    let study = Study::of_program(
+        "space:\n  x: {choices: [1, 2], affects: [loss]}\n  width: {choices: [2, 3, 4], affects: [cost]}\n\
+         trial: {steps: 20}\npruner: none\nsampler: grid\nbudget: {trials: 6}\n",
+    );
+    study.stdout(&["search", "space.yaml"]);
+    let states = study.rows("select state, count(*) as n from trial_summary group by state");
+    assert_eq!(states.len(), 1, "{states:?}");
+    assert_eq!((&states[0]["state"], &states[0]["n"]), (&"complete".into(), &6.into()));
+    // Two losses take 20 steps each, with one or two of the costs; each further cost takes 2, and the rest is known.
+    let steps = study.rows("select sum(step) as steps from (select max(step) as step from trial_report group by trial)");
+    let steps = steps[0]["steps"].as_u64().unwrap();
+    assert!((42..=44).contains(&steps), "{steps}");
+    let taken = study.rows("select trial, metric, source from trial_metric_source order by trial, metric");
+    assert!(taken.len() >= 6, "{taken:?}");
+    let ends = study.rows(
+        "select p.value as x, m.value as loss from trial_metric as m
+         join trial_param as p on p.trial = m.trial and p.name = 'x' where m.name = 'loss'",
+    );
+    for row in &ends {
+        let x = row["x"].as_f64().unwrap();
+        assert!((row["loss"].as_f64().unwrap() - x - 3.0 / (1.0 + 20.0 / 3.0)).abs() < 1e-4, "{row}");
+    }
+    let known = study.rows("select rule from trial_stop where state = 'complete'");
+    assert!(!known.is_empty() && known.iter().all(|row| row["rule"] == "known"), "{known:?}");
+}
+
+#[test]
+fn a_study_ends_by_its_rule_and_says_so() {
+    let study = Study::of_program(
+        "space: {x: {low: 1, high: 1000}, width: 2}\ntrial: {steps: 20}\nsampler: random\n\
+         stop: {least_gain: 0.5, patience: 2}\nbudget: {trials: 30}\n",
+    );
+    // All losses lie above the reference, or hardly below it: nothing is gained.
+    let text = PROGRAM.replace("sleep 0.05", ":").replace("$x + 3", "1 + 3");
+    std::fs::write(study.path("trial.sh"), text).unwrap();
+    study.stdout(&["search", "space.yaml"]);
+    let endings = study.rows("select kind, reason, trials from study_ending");
+    assert_eq!(endings[0]["kind"], "stopped", "{endings:?}");
+    assert!(endings[0]["trials"].as_u64().unwrap() < 30);
+    assert!(study.stdout(&["show"]).contains("the last 2 trials added"));
+}
+
+#[test]
+fn a_recommendation_of_a_program_is_repeated_where_the_file_asks_for_it() {
+    let study = Study::of_program(
+        "space: {x: [1, 2], width: 2}\ntrial: {steps: 20}\nsampler: grid\nbudget: {trials: 2}\n\
+         confirm: {trials: 1, repeats: 4}\n",
+    );
+    std::fs::write(study.path("trial.sh"), PROGRAM.replace("sleep 0.05", ":")).unwrap();
+    let text = study.stdout(&["search", "space.yaml"]);
+    assert!(text.contains("confirmed by 2 repeats"), "{text}");
+    let rows = study.rows("select metric, interval, repeats from trial_confirmation order by metric");
+    // The program says the same each time, so two repeats are enough.
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert!(rows.iter().all(|row| row["repeats"] == 2 && row["interval"].as_f64() == Some(0.0)), "{rows:?}");
+    let again = study.stdout(&["search", "space.yaml", "--json"]);
+    let summary: Value = serde_json::from_str(&again).unwrap();
+    assert_eq!(summary["confirmed"].as_object().unwrap().len(), 1);
+    assert_eq!(study.rows("select * from trial_confirmation"), rows_again(&study));
+}
+
+fn rows_again(study: &Study) -> Vec<Value> {
+    study.rows("select * from trial_confirmation where repeats = 2")
+}
+
+#[test]
+fn a_profile_that_breaks_a_constraint_is_not_trained() {
+    let study = Study::of_engine(
+        "space: {rank: [2, 4], precision: fp32}\nconstraints: {peak_memory: \"<= 100 kB\"}\n\
+         trial: {sequence_length: 96, profile_steps: 1, profile_warmup: 0, training_steps: 400, evaluation: {rows: 8}}\n\
+         budget: {trials: 2}\nsampler: grid\n",
+    );
+    study.stdout(&["search", "space.yaml"]);
+    let stops = study.rows("select state, step, rule from trial_stop");
+    assert_eq!(stops.len(), 2, "{stops:?}");
+    for stop in &stops {
+        assert_eq!((&stop["state"], &stop["rule"]), (&"pruned".into(), &"constraint".into()));
+        assert_eq!(stop["step"], 0);
+    }
+    let trained = study.rows("select count(*) as n from step where phase = 'train'");
+    assert!(trained[0]["n"].as_u64().unwrap() < 100, "{trained:?}");
+    let measured = study.rows("select throughput, loss from trial_summary");
+    assert!(measured.iter().all(|row| row["throughput"].as_f64().is_some() && row["loss"].is_null()));
+}
+
+#[test]
+fn the_engine_s_recommendation_is_confirmed_by_longer_profiles() {
+    let study = Study::of_engine(
+        "space: {rank: [2, 4], precision: fp32}\nobjectives: [throughput, peak_memory]\n\
+         trial: {sequence_length: 96, profile_steps: 1, profile_warmup: 0}\n\
+         confirm: {trials: 1, repeats: 2, steps: 3}\nbudget: {trials: 2}\nsampler: grid\n",
+    );
+    let text = study.stdout(&["search", "space.yaml"]);
+    assert!(text.contains("confirmed by 2 repeats: ") && text.contains("basis"), "{text}");
+    let runs = study.rows("select count(distinct repeat) as n from confirmation_run where name = 'throughput'");
+    assert_eq!(runs[0]["n"], 2);
+    let steps = study.rows("select value from confirmation_run where name = 'measured_steps'");
+    assert!(steps.iter().all(|row| row["value"].as_f64() == Some(3.0)), "{steps:?}");
+    study.stdout(&["export", "--format", "recipe", "--output", "out"]);
+    let recipe = std::fs::read_to_string(study.path("out/recipe.yaml")).unwrap();
+    assert!(recipe.contains("confirmed by 2 repeats"), "{recipe}");
+}
+
+#[test]
+fn a_training_that_evaluates_on_its_way_is_judged_there() {
+    let study = Study::of_engine(
+        "space: {learning_rate: [1e-6, 1e-2], precision: fp32}\nobjectives: [loss]\npruner: {kind: asha, eta: 2}\n\
+         trial: {sequence_length: 96, training_steps: 16, evaluation: {rows: 8, times: 8}}\n\
+         budget: {trials: 2}\nsampler: grid\n",
+    );
+    study.stdout(&["search", "space.yaml"]);
+    let curves = study.rows("select trial, count(*) as n from trial_report where metric = 'loss' group by trial");
+    assert_eq!(curves.len(), 2);
+    assert!(curves.iter().any(|row| row["n"] == 8), "{curves:?}");
+    let states = study.rows("select state, reason from trial_summary order by trial");
+    // The grid may begin with either; only the worse one that comes second is stopped.
+    assert_eq!(states[0]["state"], "complete");
+    if states[1]["state"] == "pruned" {
+        assert!(states[1]["reason"].as_str().unwrap().starts_with("asha: place 2 of 2"), "{states:?}");
+    }
+}
