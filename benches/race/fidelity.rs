@@ -10,6 +10,7 @@
     reason = "a bench prints its results and stops on a wrong argument"
 )]
 
+mod lora;
 #[expect(dead_code, reason = "the other bench of this folder races on all of them")]
 mod problems;
 
@@ -19,13 +20,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use lora::{CAPACITY, Lora, STEPS};
 use peft_tune::search::{Problem, build, evaluated, hypervolume, reference_point};
 use peft_tune::space::{ReadOptions, Study, StudyFile};
 use peft_tune::store::{Store, StudyRecord};
 use peft_tune::study::{FailReason, Metrics, Params, Phase, Trial, TrialNumber, TrialState};
 use peft_tune::tune::{Interrupt, Tuner, TunerParts};
 use peft_tune::worker::{Evaluator, EvaluatorError, Task, TrialEvent, TrialRequest};
-use problems::{CAPACITY, Lora, STEPS};
 
 /// Steps after which throughput and memory are known, and a trial that does not fit ends.
 const EARLY: u64 = 2;

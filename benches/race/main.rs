@@ -8,6 +8,7 @@
     reason = "a bench prints its results and stops on a wrong argument"
 )]
 
+mod lora;
 mod problems;
 
 use std::time::Instant;

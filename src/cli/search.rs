@@ -154,15 +154,11 @@ fn sampler_of(
     problem: &Problem,
     prior: Option<Arc<dyn Prior>>,
 ) -> Result<Box<dyn Sampler>, CliError> {
-    if let Some(option) = study.sampler.options.keys().next() {
-        let message = format!(
-            "sampler `{}` has no setting `{option}`; remove it",
-            study.sampler.kind.name()
-        );
-        return Err(study.reject(&["sampler", "options", option], message).into());
-    }
-    Ok(crate::search::build_with_prior(study.sampler.kind, problem, study.seed, prior)
-        .map_err(|error| study.reject(&["sampler"], error.to_string()))?)
+    let built = crate::search::build_with(&study.sampler, problem, study.seed, prior);
+    Ok(built.map_err(|error| match error.option() {
+        Some(option) => study.reject(&["sampler", "options", option], error.to_string()),
+        None => study.reject(&["sampler"], error.to_string()),
+    })?)
 }
 
 fn evaluator_of(study: &Study, threads: Option<usize>) -> Result<Box<dyn Evaluator>, CliError> {

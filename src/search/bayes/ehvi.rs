@@ -177,7 +177,9 @@ mod tests {
             let mean = sum / f64::from(samples);
             let error = ((squares / f64::from(samples) - mean * mean) / f64::from(samples)).sqrt();
             let exact = ehvi.value(&marginals);
-            prop_assert!((exact - mean).abs() < 6.0 * error + 1e-6, "{} against {} +- {}", exact, mean, error);
+            // Gains so rare that no sample met one: a share of 10 in all samples, each of a tenth at most.
+            let missed = 1.0 / f64::from(samples);
+            prop_assert!((exact - mean).abs() < 6.0 * error + missed, "{} against {} +- {}", exact, mean, error);
             prop_assert!((ehvi.log_slope(&marginals).0 - exact.ln()).abs() < 1e-7);
         }
 

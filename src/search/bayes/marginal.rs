@@ -11,7 +11,7 @@
 //! u phi(d) times a difference of Mills ratios, which stays exact where P underflows.
 
 use crate::search::normal::{
-    cumulative, density, log_cumulative, log_density, log_improvement, log_improvement_slope, mills,
+    cumulative, density, improvement, log_cumulative, log_density, log_improvement, log_improvement_slope, mills,
 };
 
 /// Beyond this d the plain form of a log-normal P has no cancellation left.
@@ -75,18 +75,20 @@ pub(in crate::search) const NOTHING: LogPart = LogPart {
 };
 
 impl Marginal {
+    /// A value that is known.
+    pub(in crate::search) fn certain(value: f64) -> Self {
+        Self {
+            mean: value,
+            deviation: 1e-9 * value.abs().max(1e-9),
+            shape: Shape::Plain,
+        }
+    }
+
     /// P(u) in plain numbers: fast, and 0 where it underflows.
     pub(in crate::search) fn improvement(&self, bound: f64) -> f64 {
         let s = self.deviation;
         match self.shape {
-            Shape::Plain => {
-                let z = (bound - self.mean) / s;
-                if z < -38.0 {
-                    0.0
-                } else {
-                    (s * (density(z) + z * cumulative(z))).max(0.0)
-                }
-            }
+            Shape::Plain => s * improvement((bound - self.mean) / s),
             Shape::Log if bound <= 0.0 => 0.0,
             Shape::Log => {
                 let d = (bound.ln() - self.mean) / s;

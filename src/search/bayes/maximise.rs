@@ -20,14 +20,14 @@ const WHOLE: u64 = 60_000_000;
 /// Largest discrete space that is looked at whole.
 const WHOLE_SETTINGS: u64 = 1_000_000;
 /// Settings drawn from the whole space, and mutants of good ones.
-const DRAWN: usize = 400;
-const MUTANTS: usize = 600;
+const DRAWN: usize = 100;
+const MUTANTS: usize = 300;
 /// Starts of the local search.
-const STARTS: usize = 6;
+const STARTS: usize = 16;
 /// Rounds of neighbours and climbing from one start.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 6;
 /// Squared distance under which a further start is passed over.
-const APART: f64 = 1e-3;
+const APART: f64 = 0.02;
 
 /// A setting and its acquisition.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub(super) struct Found {
 
 /// What is searched and what must not be proposed again.
 pub(super) struct Search<'a> {
-    pub(super) candidates: Candidates<'a>,
+    pub(super) candidates: &'a Candidates<'a>,
     pub(super) landscape: &'a Landscape<'a>,
     /// Settled points that were tried.
     pub(super) tried: HashSet<Vec<u64>>,

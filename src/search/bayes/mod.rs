@@ -4,12 +4,16 @@
 mod candidates;
 mod climb;
 mod ehvi;
+mod initial;
+mod insight;
 mod landscape;
 mod marginal;
 mod maximise;
+mod model;
 mod observations;
-mod output;
 mod outlook;
+mod output;
 mod proposal;
 
+pub use insight::{Dependence, Importance, Insight, Place, Share};
 pub use proposal::{Bayes, Predicted, Proposal};

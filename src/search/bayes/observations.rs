@@ -1,9 +1,9 @@
 //! What a history teaches each surrogate: exact values, bounds, failures, and what is still under way.
 
 use crate::objective::{Bound, Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
-use crate::search::Problem;
 use crate::search::encode::{Encoding, Point};
 use crate::search::history::{objective_values, violation};
+use crate::search::{Prior, Problem};
 use crate::study::{FailReason, Metrics, Params, Trial, TrialState};
 
 /// A pruned trial's metric `<name>_at_least` is a value that its `<name>` could not have fallen below.
@@ -19,6 +19,14 @@ pub(super) struct Modelled {
     pub(super) used: Vec<usize>,
     /// Steps after which it is known even if the trial did not finish.
     known_after: Option<u64>,
+}
+
+impl Modelled {
+    /// A prior's expectation on the scale of the modelled logarithm.
+    pub(super) fn prior_shift(&self, prior: &dyn Prior, params: &Params) -> Option<f64> {
+        let expected = prior.expected(params, &self.metric).filter(|value| *value > 0.0)?;
+        Some(self.sign * expected.ln())
+    }
 }
 
 /// What is known of one modelled metric, minimised.
@@ -46,36 +54,39 @@ pub(super) struct Observations<'a> {
     /// One a modelled metric.
     pub(super) data: Vec<MetricData<'a>>,
     pub(super) seen: Vec<Seen>,
-    /// Finished settings, and whether they failed for a reason that no modelled metric explains.
+    /// Finished settings, and whether they failed for a reason other than memory.
     pub(super) outcomes: Vec<(Point, bool)>,
+    /// Settings that ran out of memory or were predicted to.
+    pub(super) ran_out: Vec<(Point, &'a Params)>,
     /// Settings under way.
     pub(super) pending: Vec<(Point, &'a Params)>,
-    /// Index of the modelled memory metric and the value above which trials run out of memory.
-    pub(super) memory_limit: Option<(usize, f64)>,
+    /// Index of the modelled metric that is memory by its name.
+    pub(super) memory: Option<usize>,
+    /// Least memory limit that a failed trial reported, in bytes.
+    reported_limit: Option<u64>,
 }
 
 impl<'a> Observations<'a> {
     pub(super) fn new(problem: &Problem, encoding: &Encoding, history: &'a [Trial], cost: Option<&str>) -> Self {
         let modelled = modelled(problem, cost);
+        let is_memory = |modelled: &Modelled| modelled.sign > 0.0 && modelled.metric.to_lowercase().contains("mem");
         let mut observations = Self {
             data: vec![MetricData::default(); modelled.len()],
-            modelled,
             seen: Vec::new(),
             outcomes: Vec::new(),
+            ran_out: Vec::new(),
             pending: Vec::new(),
-            memory_limit: None,
+            memory: modelled.iter().position(is_memory),
+            reported_limit: None,
+            modelled,
         };
-        let trials: Vec<(&Trial, Point)> = history
-            .iter()
-            .filter_map(|trial| Some((trial, encoding.point(&problem.space, &trial.params)?)))
-            .collect();
-        for (trial, point) in &trials {
-            observations.take_values(problem, trial, point);
+        for trial in history {
+            if let Some(point) = encoding.point(&problem.space, &trial.params) {
+                observations.take_values(problem, trial, &point);
+                observations.take_outcome(trial, point);
+            }
         }
-        observations.memory_limit = observations.find_memory_limit(problem, history);
-        for (trial, point) in &trials {
-            observations.take_outcome(trial, point);
-        }
+        observations.take_divergences(encoding, problem, history);
         observations
     }
 
@@ -117,49 +128,49 @@ impl<'a> Observations<'a> {
         }
     }
 
-    fn take_outcome(&mut self, trial: &'a Trial, point: &Point) {
-        let explained = match &trial.state {
-            TrialState::Waiting | TrialState::Running => return,
-            TrialState::Complete { .. } | TrialState::Pruned { .. } => {
-                self.outcomes.push((point.clone(), false));
-                return;
-            }
-            TrialState::Skipped { .. } => self.memory_limit,
+    fn take_outcome(&mut self, trial: &'a Trial, point: Point) {
+        match &trial.state {
+            TrialState::Waiting | TrialState::Running => {}
+            TrialState::Complete { .. } | TrialState::Pruned { .. } => self.outcomes.push((point, false)),
+            TrialState::Skipped { .. } => self.ran_out.push((point, &trial.params)),
             TrialState::Failed { reason, .. } => match reason {
-                FailReason::OutOfMemory { .. } => self.memory_limit,
-                FailReason::Diverged { .. } => {
-                    self.take_divergence(trial, point);
-                    None
+                FailReason::OutOfMemory { limit_bytes, .. } => {
+                    self.reported_limit = self.reported_limit.into_iter().chain(*limit_bytes).min();
+                    self.ran_out.push((point, &trial.params));
                 }
-                FailReason::Crashed { .. } | FailReason::TimedOut { .. } | FailReason::Invalid { .. } => None,
+                FailReason::Diverged { .. }
+                | FailReason::Crashed { .. }
+                | FailReason::TimedOut { .. }
+                | FailReason::Invalid { .. } => self.outcomes.push((point, true)),
             },
-        };
-        match explained {
-            Some((metric, limit)) => {
-                let known = self.data[metric].points.contains(point);
-                if !known {
-                    self.data[metric].bounds.push((point.clone(), &trial.params, limit));
-                }
-            }
-            None => self.outcomes.push((point.clone(), true)),
         }
     }
 
     /// A diverged trial's loss is at least as bad as the worst that was measured.
-    fn take_divergence(&mut self, trial: &'a Trial, point: &Point) {
-        for (modelled, data) in self.modelled.iter().zip(&mut self.data) {
-            let worst = data.values.iter().copied().max_by(f64::total_cmp);
-            if let Some(worst) = worst.filter(|_| modelled.metric == LOSS) {
-                data.bounds.push((point.clone(), &trial.params, worst));
+    fn take_divergences(&mut self, encoding: &Encoding, problem: &Problem, history: &'a [Trial]) {
+        let Some(loss) = self.modelled.iter().position(|modelled| modelled.metric == LOSS) else {
+            return;
+        };
+        let Some(worst) = self.data[loss].values.iter().copied().max_by(f64::total_cmp) else {
+            return;
+        };
+        for trial in history {
+            let diverged = matches!(
+                trial.state,
+                TrialState::Failed {
+                    reason: FailReason::Diverged { .. },
+                    ..
+                }
+            );
+            if let Some(point) = encoding.point(&problem.space, &trial.params).filter(|_| diverged) {
+                self.data[loss].bounds.push((point, &trial.params, worst));
             }
         }
     }
 
-    /// The memory above which a trial fails: a constraint on it, else what failed trials report as their limit, else the
-    /// objective's reference, else (a lower bound) the most that any trial got away with.
-    fn find_memory_limit(&self, problem: &Problem, history: &[Trial]) -> Option<(usize, f64)> {
-        let is_memory = |modelled: &Modelled| modelled.sign > 0.0 && modelled.metric.to_lowercase().contains("mem");
-        let index = self.modelled.iter().position(is_memory)?;
+    /// The value of a metric above which trials run out of memory: a constraint on it, else what failed trials report, else
+    /// the objective's reference where every trial stayed below it, else the most that any trial got away with.
+    pub(super) fn memory_limit(&self, problem: &Problem, index: usize) -> Option<f64> {
         let metric = &self.modelled[index].metric;
         let constraint = problem
             .constraints
@@ -168,20 +179,13 @@ impl<'a> Observations<'a> {
                 Bound::AtMost(limit) if constraint.metric == *metric => Some(limit),
                 _ => None,
             });
-        let reported = || {
-            let limits = history.iter().filter_map(|trial| match &trial.state {
-                TrialState::Failed {
-                    reason: FailReason::OutOfMemory { limit_bytes, .. },
-                    ..
-                } => *limit_bytes,
-                _ => None,
-            });
-            limits.min().filter(|_| metric == PEAK_MEMORY).map(|bytes| bytes as f64)
-        };
-        let reference = || problem.objectives.iter().find(|one| one.metric == *metric)?.reference;
-        let most = || self.data[index].values.iter().copied().max_by(f64::total_cmp);
-        let limit = constraint.or_else(reported).or_else(reference).or_else(most)?;
-        Some((index, limit))
+        let reported = self.reported_limit.filter(|_| metric == PEAK_MEMORY);
+        let most = self.data[index].values.iter().copied().max_by(f64::total_cmp);
+        let objective = problem.objectives.iter().find(|one| one.metric == *metric);
+        let reference = objective
+            .and_then(|objective| Some(objective.minimised(objective.reference?)))
+            .filter(|reference| most.is_none_or(|most| most <= *reference));
+        constraint.or(reported.map(|bytes| bytes as f64)).or(reference).or(most)
     }
 }
 
@@ -288,8 +292,10 @@ mod tests {
         };
         assert_eq!(throughput.values, [-100.0, -50.0]);
         assert_eq!(memory.values, [8.0, 9.0]);
+        assert_eq!(observations.ran_out.len(), 1);
         // Out of memory with no limit given: above the most that fitted.
-        assert_eq!(memory.bounds.iter().map(|bound| bound.2).collect::<Vec<_>>(), [9.0]);
+        assert_eq!(observations.memory, Some(1));
+        assert_eq!(observations.memory_limit(&problem, 1), Some(9.0));
         // The loss of a stopped trial is a bound, and so is that of a diverged one.
         assert_eq!(loss.values, [2.0]);
         assert_eq!(loss.bounds.iter().map(|bound| bound.2).collect::<Vec<_>>(), [2.5, 2.0]);
@@ -309,7 +315,7 @@ mod tests {
         problem.space.parameters[3].affects = Some(vec![LOSS.to_owned()]);
         let encoding = Encoding::new(&problem.space);
         let observations = Observations::new(&problem, &encoding, &history, Some("wall_s"));
-        assert_eq!(observations.memory_limit, Some((1, 24.0)));
+        assert_eq!(observations.memory_limit(&problem, 1), Some(24.0));
         assert_eq!(observations.modelled[0].used, [0, 1, 2]);
         assert_eq!(observations.modelled[2].used, [0, 1, 2, 3]);
         assert_eq!(observations.modelled[3].metric, "wall_s");

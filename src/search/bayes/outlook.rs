@@ -1,8 +1,10 @@
 //! What the surrogates expect of settings that somebody else chose.
 
+use super::candidates::Candidates;
 use super::landscape::Landscape;
 use super::observations::Observations;
-use super::proposal::{Bayes, INITIAL, described};
+use super::output::Output;
+use super::proposal::{Bayes, described};
 use crate::search::encode::{Encoding, Point};
 use crate::search::{Problem, Prospect};
 use crate::study::{Params, Trial};
@@ -11,13 +13,16 @@ impl Bayes {
     /// What is expected of each of `settings`, given the history; `None` before there is a model. A setting outside the
     /// space, or one that is certain to fail, is expected to add nothing.
     pub fn outlook(&self, problem: &Problem, history: &[Trial], settings: &[Params]) -> Option<Vec<Prospect>> {
-        if history.len() < INITIAL {
+        if history.len() < self.initial {
             return None;
         }
         let encoding = Encoding::new(&problem.space);
-        let observations = Observations::new(problem, &encoding, history, None);
-        let mut landscape = self.model(problem, &encoding, &observations)?;
-        let shifts = |point: &Point| self.shifts(problem, &encoding, &observations, point);
+        let observations = Observations::new(problem, &encoding, history, self.cost());
+        let model = self.model(problem, &encoding, &observations);
+        let mut landscape = model.landscape()?;
+        let candidates = Candidates::new(&problem.space, &encoding);
+        let shifted: Vec<bool> = landscape.outputs.iter().map(Output::is_shifted).collect();
+        let shifts = |point: &Point| model.shifts(&shifted, &candidates, point);
         if self.has_prior() {
             landscape.shifts = Some(&shifts);
         }

@@ -9,11 +9,14 @@ use super::marginal::{Marginal, Shape};
 use super::observations::{MetricData, Modelled};
 use crate::search::Prior;
 use crate::search::encode::{Encoding, Point};
-use crate::search::gp::{self, Data, Gp, Hyper};
+use crate::search::gp::{self, Data, Effort, Gp};
 use crate::study::Params;
 
 /// Hyper-parameters are fitted to at most this many points; the posterior uses all.
 const FITTED_POINTS: usize = 160;
+
+/// Largest ratio of two values that are modelled by their logarithm.
+const MOST_SPAN: f64 = 1e3;
 
 /// A fitted surrogate.
 #[derive(Clone, Debug)]
@@ -23,6 +26,8 @@ pub(super) struct Output {
     /// Mean and standard deviation of the transformed values.
     location: f64,
     spread: f64,
+    /// Whether a prior's expectation was taken off the values.
+    shifted: bool,
     /// How well the data are explained: the log posterior of the hyper-parameters over the untransformed values.
     evidence: f64,
 }
@@ -36,7 +41,7 @@ impl Output {
         prior: Option<&dyn Prior>,
     ) -> Option<Self> {
         let shifts: Option<Vec<f64>> = prior.and_then(|prior| {
-            let shift = |params: &&Params| prior_shift(prior, modelled, params);
+            let shift = |params: &&Params| modelled.prior_shift(prior, params);
             data.params.iter().map(shift).collect()
         });
         let logarithmic = if modelled.sign > 0.0 {
@@ -44,22 +49,26 @@ impl Output {
         } else {
             Shape::MinusLog
         };
-        let shapes: &[Shape] = if shifts.is_some() {
-            &[logarithmic]
-        } else {
-            &[Shape::Plain, logarithmic]
+        let shapes: &[Shape] = match &shifts {
+            Some(_) => &[logarithmic],
+            None if spans_too_much(&data.values) => &[Shape::Plain],
+            None => &[Shape::Plain, logarithmic],
         };
-        let outputs: Vec<Option<Self>> = shapes
+        let rough: Vec<Option<Self>> = shapes
             .par_iter()
-            .map(|shape| Self::fit_shape(encoding, modelled, data, (*shape, shifts.as_deref())))
+            .map(|shape| Self::fit_shape(encoding, modelled, data, (*shape, shifts.as_deref(), Effort::Rough)))
             .collect();
-        let mut best = outputs
+        let rough = rough
             .into_iter()
             .flatten()
             .max_by(|a, b| a.evidence.total_cmp(&b.evidence))?;
-        best.take_bounds(data, |params| {
-            prior.and_then(|prior| prior_shift(prior, modelled, params))
-        });
+        let mut best = Self::fit_shape(
+            encoding,
+            modelled,
+            data,
+            (rough.shape, shifts.as_deref(), Effort::Whole),
+        )?;
+        best.take_bounds(&data.bounds, modelled, prior);
         Some(best)
     }
 
@@ -67,7 +76,7 @@ impl Output {
         encoding: &Encoding,
         modelled: &Modelled,
         data: &MetricData<'_>,
-        (shape, shifts): (Shape, Option<&[f64]>),
+        (shape, shifts, effort): (Shape, Option<&[f64]>, Effort),
     ) -> Option<Self> {
         let count = data.values.len();
         if count < 2 {
@@ -100,20 +109,27 @@ impl Output {
             points: &data.points,
             targets: &targets,
         };
-        let fit = fit_some(&whole, &data.values)?;
+        let fit = fit_some(&whole, &data.values, effort)?;
         Some(Self {
             gp: Gp::new(&whole, fit.hyper, None)?,
             shape,
             location,
             spread,
+            shifted: shifts.is_some(),
             evidence: fit.log_posterior + jacobian - count as f64 * spread.ln(),
         })
     }
 
     /// Conditions on values of which only a lower bound is known.
-    fn take_bounds(&mut self, data: &MetricData<'_>, shift: impl Fn(&Params) -> Option<f64>) {
-        let bounds: Vec<gp::Bound> = data
-            .bounds
+    pub(super) fn take_bounds(
+        &mut self,
+        bounds: &[(Point, &Params, f64)],
+        modelled: &Modelled,
+        prior: Option<&dyn Prior>,
+    ) {
+        let prior = prior.filter(|_| self.shifted);
+        let shift = |params: &Params| prior.and_then(|prior| modelled.prior_shift(prior, params));
+        let bounds: Vec<gp::Bound> = bounds
             .iter()
             .filter_map(|(point, params, above)| {
                 let inner = self.shape.inner(*above)? - shift(params).unwrap_or(0.0);
@@ -148,6 +164,16 @@ impl Output {
         self.gp.predict_many(points)
     }
 
+    /// Whether predictions need the prior's shift.
+    pub(super) fn is_shifted(&self) -> bool {
+        self.shifted
+    }
+
+    /// The value predicted at a point; `shift` is the prior's.
+    pub(super) fn marginal_at(&self, point: &Point, shift: f64) -> Marginal {
+        self.marginal(self.gp.predict(point), shift)
+    }
+
     /// The value that a prediction of the process means; `shift` is the prior's.
     pub(super) fn marginal(&self, (mean, variance): (f64, f64), shift: f64) -> Marginal {
         Marginal {
@@ -163,17 +189,18 @@ impl Output {
     }
 }
 
-/// The prior's expectation on the scale of the modelled quantity.
-pub(super) fn prior_shift(prior: &dyn Prior, modelled: &Modelled, params: &Params) -> Option<f64> {
-    let expected = prior.expected(params, &modelled.metric).filter(|value| *value > 0.0)?;
-    Some(modelled.sign * expected.ln())
+/// Whether values span so many magnitudes that the logarithm of the smallest is an outlier (or does not exist): a value
+/// that is zero but for rounding would otherwise decide everything.
+fn spans_too_much(values: &[f64]) -> bool {
+    let sizes = || values.iter().map(|value| value.abs());
+    sizes().fold(0.0, f64::max) > MOST_SPAN * sizes().fold(f64::INFINITY, f64::min)
 }
 
 /// Fits hyper-parameters to a part of the data where there are many points: the best ones and an even share of the rest.
-fn fit_some(whole: &Data<'_>, values: &[f64]) -> Option<gp::Fit> {
+fn fit_some(whole: &Data<'_>, values: &[f64], effort: Effort) -> Option<gp::Fit> {
     let count = values.len();
     if count <= FITTED_POINTS {
-        return gp::fit(whole, &[] as &[Hyper]);
+        return gp::fit(whole, effort);
     }
     let mut order: Vec<usize> = (0..count).collect();
     order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
@@ -190,7 +217,7 @@ fn fit_some(whole: &Data<'_>, values: &[f64]) -> Option<gp::Fit> {
         targets: &targets,
         ..*whole
     };
-    let mut fit = gp::fit(&part, &[])?;
+    let mut fit = gp::fit(&part, effort)?;
     fit.log_posterior *= count as f64 / FITTED_POINTS as f64;
     Some(fit)
 }

@@ -1,36 +1,33 @@
 //! The Bayesian sampler: from a history to the next setting.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::candidates::Candidates;
-use super::ehvi::Ehvi;
-use super::landscape::{Landscape, Limit};
+use super::initial::initial;
+use super::landscape::Landscape;
+use super::marginal::Marginal;
 use super::maximise::{Search, key};
+use super::model::Model;
 use super::observations::{Observations, Seen};
-use super::output::{Output, prior_shift};
-use crate::objective::Bound;
+use super::output::Output;
+use crate::objective::Objective;
 use crate::search::encode::{Encoding, Point};
-use crate::search::gp::{self, Data, Gp};
 use crate::search::pareto;
 use crate::search::seeded::{Stream, Tried, generator};
-use crate::search::sobol::initial_design;
-use crate::search::{Prior, Problem, Prospect, Sampler, reference_point};
-use crate::study::{Params, Trial, TrialState};
+use crate::search::{Prior, Problem, Prospect, Sampler};
+use crate::study::{Metrics, Params, Trial, TrialNumber, TrialState};
 
-/// Sobol trials before the first model.
-pub(super) const INITIAL: usize = 8;
-
-/// Points of the initial design that are passed over, certain to fail, before one of them is taken after all.
-const MOST_PASSED: usize = 256;
+/// Trials before the first model. Peers take ten or more; with these priors the first models are better guides than
+/// further trials at random already.
+const INITIAL: usize = 6;
 
 /// Proposes the setting with the highest expected hypervolume improvement.
 #[derive(Clone)]
 pub struct Bayes {
     seed: u64,
+    /// Trials before the first model.
+    pub(super) initial: usize,
     prior: Option<Arc<dyn Prior>>,
     /// Metric that says what a trial costs.
     cost: Option<String>,
@@ -41,6 +38,7 @@ impl fmt::Debug for Bayes {
         formatter
             .debug_struct("Bayes")
             .field("seed", &self.seed)
+            .field("initial", &self.initial)
             .field("prior", &self.prior.is_some())
             .field("cost", &self.cost)
             .finish()
@@ -75,6 +73,7 @@ impl Bayes {
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
+            initial: INITIAL,
             prior: None,
             cost: None,
         }
@@ -85,6 +84,17 @@ impl Bayes {
     pub fn with_prior(mut self, prior: Arc<dyn Prior>) -> Self {
         self.prior = Some(prior);
         self
+    }
+
+    /// Starts with `trials` settings of the initial design rather than six.
+    #[must_use]
+    pub fn with_initial(mut self, trials: usize) -> Self {
+        self.initial = trials;
+        self
+    }
+
+    pub(super) fn cost(&self) -> Option<&str> {
+        self.cost.as_deref()
     }
 
     pub(super) fn has_prior(&self) -> bool {
@@ -100,156 +110,114 @@ impl Bayes {
 
     /// The next setting with its reasons, or `None` when everything is tried.
     pub fn propose(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
+        if history.len() < self.initial {
+            return self.initial(problem, history);
+        }
         let encoding = Encoding::new(&problem.space);
         let observations = Observations::new(problem, &encoding, history, self.cost.as_deref());
-        let modelled = if history.len() < INITIAL {
-            None
-        } else {
-            self.model(problem, &encoding, &observations)
-        };
-        let Some(mut landscape) = modelled else {
+        let model = self.model(problem, &encoding, &observations);
+        let Some(mut landscape) = model.landscape() else {
             return self.initial(problem, history);
         };
-        let shifts = |point: &Point| self.shifts(problem, &encoding, &observations, point);
-        if self.prior.is_some() {
+        let candidates = Candidates::new(&problem.space, &encoding);
+        let shifted: Vec<bool> = landscape.outputs.iter().map(Output::is_shifted).collect();
+        let shifts = |point: &Point| model.shifts(&shifted, &candidates, point);
+        if self.has_prior() {
             landscape.shifts = Some(&shifts);
         }
-        self.take_pending(problem, &observations, &mut landscape);
         let tried_points = history
             .iter()
             .filter_map(|trial| encoding.point(&problem.space, &trial.params));
         let search = Search {
-            candidates: Candidates::new(&problem.space, &encoding),
+            candidates: &candidates,
             landscape: &landscape,
-            tried: tried_points.map(|point| key(&point)).collect::<HashSet<_>>(),
+            tried: tried_points.map(|point| key(&point)).collect(),
             good: good_points(&observations.seen),
             conditioned: history.len(),
         };
         let mut random = generator(self.seed, Stream::Bayes, history.len());
         let tried = Tried::new(history);
         let found = search.maximise(&mut random).into_iter().find_map(|found| {
-            let params = search.candidates.params(&found.candidate);
+            let params = candidates.params(&found.candidate);
             (!tried.contains(&params)).then_some((found, params))
         });
         let Some((found, params)) = found else {
             return self.initial(problem, history);
         };
-        let point = search.candidates.settled(&found.candidate);
+        let point = candidates.settled(&found.candidate);
         Some(described(problem, &landscape, &point, (params, found.log_value)))
     }
 
+    /// The next `count` settings, each proposed as if those before it were under way: for parallel workers, or to say what
+    /// a study would try next.
+    pub fn propose_many(&self, problem: &Problem, history: &[Trial], count: usize) -> Vec<Proposal> {
+        let mut trials = history.to_vec();
+        let next_number = trials.iter().map(|trial| trial.number.0 + 1).max().unwrap_or(0);
+        let mut proposals = Vec::with_capacity(count);
+        for number in next_number..next_number + count as u64 {
+            let Some(proposal) = self.propose(problem, &trials) else {
+                break;
+            };
+            trials.push(Trial {
+                number: TrialNumber(number),
+                params: proposal.params.clone(),
+                state: TrialState::Running,
+            });
+            proposals.push(proposal);
+        }
+        proposals
+    }
+
+    /// The improvement of the hypervolume that a setting is still expected to bring once some of its objectives are known
+    /// (throughput and memory after the profile phase), in the product of the objectives' units. `None` while there is no
+    /// model, or where the setting is not in the space.
+    pub fn expected_improvement(
+        &self,
+        problem: &Problem,
+        history: &[Trial],
+        params: &Params,
+        known: &Metrics,
+    ) -> Option<f64> {
+        let encoding = Encoding::new(&problem.space);
+        let point = encoding.point(&problem.space, params)?;
+        let observations = Observations::new(problem, &encoding, history, self.cost.as_deref());
+        let model = self.model(problem, &encoding, &observations);
+        let landscape = model.landscape()?;
+        let candidates = Candidates::new(&problem.space, &encoding);
+        let shifted: Vec<bool> = landscape.outputs.iter().map(Output::is_shifted).collect();
+        let shifts = model.shifts(&shifted, &candidates, &point)?;
+        let objectives = problem.objectives.iter().enumerate();
+        let marginal = |(index, objective): (usize, &Objective)| match known.value(&objective.metric) {
+            Some(value) => Marginal::certain(objective.minimised(value)),
+            None => landscape.outputs[index].marginal_at(&point, shifts[index]),
+        };
+        let marginals: Vec<Marginal> = objectives.map(marginal).collect();
+        Some(landscape.ehvi.as_ref()?.log_value(&marginals).exp())
+    }
+
+    pub(super) fn model<'a>(
+        &'a self,
+        problem: &'a Problem,
+        encoding: &'a Encoding,
+        observations: &'a Observations<'a>,
+    ) -> Model<'a> {
+        Model {
+            problem,
+            encoding,
+            observations,
+            prior: self.prior.as_deref().map(|prior| prior as &dyn Prior),
+            cost: self.cost.as_deref(),
+        }
+    }
+
+    /// A setting of the initial design.
     fn initial(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
         Some(Proposal {
-            params: self.initial_params(problem, history)?,
+            params: initial(problem, self.seed, history, self.prior.as_deref())?,
             log_acquisition: None,
             expected_improvement: None,
             predicted: Vec::new(),
         })
-    }
-
-    /// The next point of the initial design that is not certain to fail, or the first one where all looked at are.
-    fn initial_params(&self, problem: &Problem, history: &[Trial]) -> Option<Params> {
-        let first = initial_design(&problem.space, self.seed, history)?;
-        let Some(prior) = self.prior.as_deref() else {
-            return Some(first);
-        };
-        let (mut passed, mut next) = (history.to_vec(), Some(first.clone()));
-        for _ in 0..MOST_PASSED {
-            let Some(params) = next else { break };
-            if prior.impossible(&params).is_none() {
-                return Some(params);
-            }
-            // As if it had been tried: the design goes on behind it.
-            passed.push(Trial {
-                number: crate::study::TrialNumber(passed.len() as u64),
-                params,
-                state: TrialState::Waiting,
-            });
-            next = initial_design(&problem.space, self.seed, &passed);
-        }
-        Some(first)
-    }
-
-    /// Fits every surrogate; `None` while an objective has too few values.
-    pub(super) fn model<'a>(
-        &self,
-        problem: &Problem,
-        encoding: &Encoding,
-        observations: &Observations<'_>,
-    ) -> Option<Landscape<'a>> {
-        let prior = self.prior.as_deref();
-        let jobs: Vec<usize> = (0..observations.modelled.len()).collect();
-        let outputs: Vec<Option<Output>> = jobs
-            .par_iter()
-            .map(|index| {
-                Output::fit(
-                    encoding,
-                    &observations.modelled[*index],
-                    &observations.data[*index],
-                    prior,
-                )
-            })
-            .collect();
-        let outputs: Vec<Output> = outputs.into_iter().collect::<Option<_>>()?;
-        let values: Vec<Vec<f64>> = feasible(&observations.seen).map(|seen| seen.values.clone()).collect();
-        let reference = reference_point(problem, &values);
-        Some(Landscape {
-            objectives: problem.objectives.len(),
-            limits: limits(problem, observations),
-            ehvi: (!values.is_empty()).then(|| Ehvi::new(&values, &reference)),
-            failure: failure_process(encoding, observations),
-            cost: self.cost.as_ref().and_then(|cost| {
-                let modelled = observations.modelled.iter();
-                modelled.clone().position(|modelled| modelled.metric == *cost)
-            }),
-            shifts: None,
-            outputs,
-        })
-    }
-
-    /// The prior's shift of every output, or `None` where the setting is certain to fail.
-    pub(super) fn shifts(
-        &self,
-        problem: &Problem,
-        encoding: &Encoding,
-        observations: &Observations<'_>,
-        point: &Point,
-    ) -> Option<Vec<f64>> {
-        let prior = self.prior.as_deref()?;
-        let params = Candidates::new(&problem.space, encoding).params(point);
-        if prior.impossible(&params).is_some() {
-            return None;
-        }
-        let modelled = observations.modelled.iter();
-        Some(
-            modelled
-                .map(|modelled| prior_shift(prior, modelled, &params).unwrap_or(0.0))
-                .collect(),
-        )
-    }
-
-    /// Settings under way are taken to end as predicted, so that further proposals look elsewhere.
-    fn take_pending(&self, problem: &Problem, observations: &Observations<'_>, landscape: &mut Landscape<'_>) {
-        if observations.pending.is_empty() {
-            return;
-        }
-        let mut values: Vec<Vec<f64>> = feasible(&observations.seen).map(|seen| seen.values.clone()).collect();
-        let reference = reference_point(problem, &values);
-        for (point, _) in &observations.pending {
-            let Some(marginals) = landscape.marginals(point) else {
-                continue;
-            };
-            values.push(
-                marginals[..landscape.objectives]
-                    .iter()
-                    .map(|one| one.median())
-                    .collect(),
-            );
-            for output in &mut landscape.outputs {
-                output.take_expected(point);
-            }
-        }
-        landscape.ehvi = (!values.is_empty()).then(|| Ehvi::new(&values, &reference));
     }
 }
 
@@ -267,68 +235,14 @@ impl Sampler for Bayes {
     }
 }
 
-fn feasible(seen: &[Seen]) -> impl Iterator<Item = &Seen> {
-    seen.iter().filter(|seen| seen.feasible)
-}
-
 /// Points to mutate: the front, then the next layers.
 fn good_points(seen: &[Seen]) -> Vec<Point> {
-    let feasible: Vec<&Seen> = feasible(seen).collect();
+    let feasible: Vec<&Seen> = seen.iter().filter(|seen| seen.feasible).collect();
     let values: Vec<&[f64]> = feasible.iter().map(|seen| seen.values.as_slice()).collect();
     let ranks = pareto::ranks(&values);
     let mut order: Vec<usize> = (0..feasible.len()).filter(|index| ranks[*index] <= 1).collect();
     order.sort_by_key(|index| ranks[*index]);
     order.into_iter().map(|index| feasible[index].point.clone()).collect()
-}
-
-/// The study's constraints, and the memory above which trials fail.
-fn limits(problem: &Problem, observations: &Observations<'_>) -> Vec<(usize, Limit)> {
-    let mut limits: Vec<(usize, Limit)> = Vec::new();
-    for constraint in &problem.constraints {
-        let modelled = &observations.modelled;
-        let Some(index) = modelled.iter().position(|one| one.metric == constraint.metric) else {
-            continue;
-        };
-        let negative = modelled[index].sign < 0.0;
-        limits.push((
-            index,
-            match constraint.bound {
-                Bound::AtMost(limit) if negative => Limit::AtLeast(-limit),
-                Bound::AtMost(limit) => Limit::AtMost(limit),
-                Bound::AtLeast(limit) if negative => Limit::AtMost(-limit),
-                Bound::AtLeast(limit) => Limit::AtLeast(limit),
-            },
-        ));
-    }
-    if let Some((index, limit)) = observations.memory_limit {
-        let ran_out = !observations.data[index].bounds.is_empty();
-        if ran_out && !limits.iter().any(|(other, _)| *other == index) {
-            limits.push((index, Limit::AtMost(limit)));
-        }
-    }
-    limits
-}
-
-/// A process on success (1) and failure (-1), where there was a failure that no metric explains.
-fn failure_process(encoding: &Encoding, observations: &Observations<'_>) -> Option<Gp> {
-    if !observations.outcomes.iter().any(|(_, failed)| *failed) {
-        return None;
-    }
-    let points: Vec<Point> = observations.outcomes.iter().map(|(point, _)| point.clone()).collect();
-    let targets: Vec<f64> = observations
-        .outcomes
-        .iter()
-        .map(|(_, failed)| if *failed { -1.0 } else { 1.0 })
-        .collect();
-    let used: Vec<usize> = (0..encoding.axes().len()).collect();
-    let data = Data {
-        axes: encoding.axes(),
-        used: &used,
-        points: &points,
-        targets: &targets,
-    };
-    let fit = gp::fit(&data, &[])?;
-    Gp::new(&data, fit.hyper, None)
 }
 
 pub(super) fn described(
@@ -357,5 +271,164 @@ pub(super) fn described(
         log_acquisition: Some(log_acquisition),
         expected_improvement: gain.map(|ehvi| ehvi.log_value(&marginals[..landscape.objectives]).exp()),
         predicted: predicted.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objective::{Bound, Constraint};
+    use crate::search::fixtures::{
+        complete, continuous_space, drive, mixed_space, mixed_states, out_of_memory, problem,
+    };
+    use crate::search::{Random, evaluated, hypervolume, reference_point};
+    use crate::study::{ParamValue, TrialState};
+
+    fn number(params: &Params, name: &str) -> f64 {
+        params.get(name).and_then(ParamValue::as_f64).unwrap_or(0.0)
+    }
+
+    fn state(values: [f64; 2]) -> TrialState {
+        TrialState::Complete {
+            metrics: [("f0", values[0]), ("f1", values[1])].into(),
+        }
+    }
+
+    /// Two bowls with their bottoms at 0.2 and 0.8 of each axis.
+    fn bowls(params: &Params) -> [f64; 2] {
+        let bowl = |bottom: f64| params.keys().map(|name| (number(params, name) - bottom).powi(2)).sum();
+        [bowl(0.2), bowl(0.8)]
+    }
+
+    fn volume(problem: &Problem, history: &[Trial]) -> f64 {
+        let values: Vec<Vec<f64>> = evaluated(problem, history).into_iter().map(|one| one.values).collect();
+        hypervolume(&values, &reference_point(problem, &values))
+    }
+
+    #[test]
+    fn it_beats_random_search_by_far() {
+        let problem = problem(continuous_space(3), 2);
+        let run = |sampler: &mut dyn Sampler| {
+            let history = drive(sampler, &problem, 24, |_, params| state(bowls(params)));
+            volume(&problem, &history)
+        };
+        let (ours, random) = (run(&mut Bayes::new(1)), run(&mut Random::new(1)));
+        assert!(ours > random + 0.1, "{ours} {random}");
+    }
+
+    #[test]
+    fn proposals_do_not_depend_on_the_number_of_threads() {
+        let problem = problem(mixed_space(), 2);
+        let history = drive(&mut Random::new(2), &problem, 24, mixed_states);
+        let in_pool = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let lengths = [8, 15, 24].into_iter();
+                lengths
+                    .map(|count| Bayes::new(5).propose(&problem, &history[..count]))
+                    .collect::<Vec<_>>()
+            })
+        };
+        let alone = in_pool(1);
+        assert!(
+            alone
+                .iter()
+                .flatten()
+                .all(|proposal| proposal.log_acquisition.is_some())
+        );
+        assert_eq!(alone, in_pool(2));
+        assert_eq!(alone, in_pool(5));
+    }
+
+    #[test]
+    fn proposals_made_together_keep_apart_and_are_nearly_as_good() {
+        let problem = problem(continuous_space(2), 2);
+        let sampler = Bayes::new(3);
+        let mut history: Vec<Trial> = Vec::new();
+        // Four workers: each round knows only the rounds before.
+        for _ in 0..7 {
+            let round = sampler.propose_many(&problem, &history, 4);
+            for (index, one) in round.iter().enumerate() {
+                for other in &round[..index] {
+                    let gap = |name: &str| (number(&one.params, name) - number(&other.params, name)).abs();
+                    assert!(gap("x0").max(gap("x1")) > 1e-3, "{:?} {:?}", one.params, other.params);
+                }
+            }
+            for one in round {
+                let [a, b] = bowls(&one.params);
+                history.push(complete(history.len(), one.params, &[a, b]));
+            }
+        }
+        let alone = drive(&mut Bayes::new(3), &problem, 28, |_, params| state(bowls(params)));
+        let (together, alone) = (volume(&problem, &history), volume(&problem, &alone));
+        assert!(together > 0.98 * alone, "{together} {alone}");
+    }
+
+    #[test]
+    fn a_setting_under_way_is_not_proposed_again() {
+        let problem = problem(continuous_space(1), 2);
+        let mut history = drive(&mut Random::new(1), &problem, 8, |_, params| state(bowls(params)));
+        let first = Bayes::new(1).propose(&problem, &history).unwrap();
+        history.push(Trial {
+            number: TrialNumber(8),
+            params: first.params.clone(),
+            state: TrialState::Running,
+        });
+        let second = Bayes::new(1).propose(&problem, &history).unwrap();
+        assert!((number(&first.params, "x0") - number(&second.params, "x0")).abs() > 0.01);
+        assert!(second.expected_improvement < first.expected_improvement);
+    }
+
+    #[test]
+    fn what_runs_out_of_memory_and_what_a_constraint_forbids_is_left() {
+        let mut problem = problem(continuous_space(2), 2);
+        problem.constraints.push(Constraint {
+            metric: "f1".to_owned(),
+            bound: Bound::AtMost(0.6),
+        });
+        let mut failures = 0;
+        let history = drive(&mut Bayes::new(2), &problem, 30, |_, params| {
+            let full = number(params, "x0") + number(params, "x1") > 1.4;
+            failures += usize::from(full);
+            if full { out_of_memory() } else { state(bowls(params)) }
+        });
+        assert!(failures <= 6, "{failures}");
+        let broken = history[10..].iter().filter(|trial| {
+            let value = trial.state.metrics().and_then(|metrics| metrics.value("f1"));
+            value.is_some_and(|value| value > 0.6)
+        });
+        assert!(broken.count() <= 4);
+    }
+
+    #[test]
+    fn dear_settings_are_passed_over_where_cost_counts() {
+        let problem = problem(continuous_space(2), 2);
+        // The second axis changes nothing but the cost.
+        let evaluate = |params: &Params| {
+            let x = number(params, "x0");
+            let cost = 1.0 + 99.0 * number(params, "x1");
+            TrialState::Complete {
+                metrics: [("f0", (x - 0.2).powi(2)), ("f1", (x - 0.8).powi(2)), ("seconds", cost)].into(),
+            }
+        };
+        let history = drive(&mut Random::new(4), &problem, 12, |_, params| evaluate(params));
+        let proposal = Bayes::new(4).per_cost("seconds").propose(&problem, &history).unwrap();
+        assert!(number(&proposal.params, "x1") < 0.1, "{:?}", proposal.params);
+    }
+
+    #[test]
+    fn knowing_a_poor_objective_lowers_what_a_setting_promises() {
+        let problem = problem(continuous_space(2), 2);
+        let history = drive(&mut Random::new(4), &problem, 12, |_, params| state(bowls(params)));
+        let sampler = Bayes::new(4);
+        let params = sampler.propose(&problem, &history).unwrap().params;
+        let gain = |known: Metrics| {
+            sampler
+                .expected_improvement(&problem, &history, &params, &known)
+                .unwrap()
+        };
+        let [good, _] = bowls(&params);
+        assert!(gain([("f0", 1.0)].into()) < gain([("f0", good)].into()));
+        assert_eq!(gain([("f0", 2.0)].into()), 0.0);
     }
 }

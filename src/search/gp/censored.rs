@@ -114,8 +114,8 @@ fn cut(mean: f64, variance: f64, deviation: f64, bound: f64) -> (f64, f64) {
 mod tests {
     use super::*;
     use crate::search::encode::Axis;
-    use crate::search::gp::Hyper;
     use crate::search::gp::fit::Data;
+    use crate::search::gp::hyper::Hyper;
 
     fn process(points: &[Point], targets: &[f64]) -> Gp {
         let data = Data {

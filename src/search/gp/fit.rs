@@ -20,6 +20,8 @@ use crate::search::encode::{Axis, Point};
 
 /// L-BFGS iterations of one start.
 const ITERATIONS: u64 = 40;
+/// Change of the cost a point under which a descent ends.
+const LEAST_GAIN: f64 = 1e-6;
 /// Vectors that L-BFGS remembers.
 const MEMORY: usize = 8;
 /// Added to the diagonal, relative to the signal variance, so that equal points do not make K singular.
@@ -46,18 +48,26 @@ pub(in crate::search) struct Fit {
     pub(in crate::search) log_posterior: f64,
 }
 
-/// Fits hyper-parameters from the prior's start, fixed ones and `further` ones, in parallel; the result does not depend on
-/// the number of threads. `None` without data.
-pub(in crate::search) fn fit(data: &Data<'_>, further: &[Hyper]) -> Option<Fit> {
+/// How many starts a fit has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::search) enum Effort {
+    /// The prior's most likely lengthscale only.
+    Rough,
+    /// Short and long lengthscales too.
+    Whole,
+}
+
+/// Fits hyper-parameters, the starts in parallel; the result does not depend on the number of threads. `None` without data.
+pub(in crate::search) fn fit(data: &Data<'_>, effort: Effort) -> Option<Fit> {
     if data.points.is_empty() {
         return None;
     }
     let objective = Objective::new(data);
     let axes = data.used.len();
-    let lengthscales = [likely_lengthscale(axes)].into_iter().chain(STARTS);
+    let further = STARTS.into_iter().filter(|_| effort == Effort::Whole);
+    let lengthscales = std::iter::once(likely_lengthscale(axes)).chain(further);
     let starts: Vec<Hyper> = lengthscales
         .map(|lengthscale| Hyper::with_lengthscale(lengthscale, axes))
-        .chain(further.iter().cloned())
         .collect();
     let fits: Vec<Fit> = starts.par_iter().map(|start| objective.descend(start)).collect();
     fits.into_iter()
@@ -89,7 +99,7 @@ impl Objective {
         };
         let solver = LBFGS::new(MoreThuenteLineSearch::new(), MEMORY)
             .with_tolerance_grad(1e-4)
-            .and_then(|solver| solver.with_tolerance_cost(1e-6));
+            .and_then(|solver| solver.with_tolerance_cost(LEAST_GAIN));
         // A line search that finds no step is an end like any other: what the start gives is then kept.
         let best = solver.and_then(|solver| {
             let result = Executor::new(walled, solver)
@@ -328,7 +338,7 @@ mod tests {
             points: &points,
             targets: &targets,
         };
-        let one = fit(&data, &[]).unwrap();
+        let one = fit(&data, Effort::Whole).unwrap();
         assert!(
             one.hyper.lengthscales[0] < 0.3 * one.hyper.lengthscales[1],
             "{:?}",
@@ -336,7 +346,7 @@ mod tests {
         );
         assert!(one.hyper.noise < 1e-3);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-        assert_eq!(pool.install(|| fit(&data, &[]).unwrap()).hyper, one.hyper);
+        assert_eq!(pool.install(|| fit(&data, Effort::Whole).unwrap()).hyper, one.hyper);
     }
 
     #[test]
@@ -347,6 +357,6 @@ mod tests {
             points: &[],
             targets: &[],
         };
-        assert!(fit(&data, &[]).is_none());
+        assert!(fit(&data, Effort::Whole).is_none());
     }
 }

@@ -14,8 +14,8 @@ const WEIGHT_RANGE: (f64, f64) = (-12.0, 4.0);
 const VARIANCE_RANGE: (f64, f64) = (-5.0, 5.0);
 /// Least and greatest value of ln sigma^2: from a deterministic measurement to nothing but noise.
 const NOISE_RANGE: (f64, f64) = (-15.0, 0.5);
-/// Location and scale of ln a: few axes act by themselves alone, any may.
-const WEIGHT_PRIOR: (f64, f64) = (-3.0, 2.0);
+/// Location and scale of ln a: each axis is expected to act by itself as well as together with others.
+const WEIGHT_PRIOR: (f64, f64) = (-1.5, 2.0);
 /// Location and scale of ln s^2.
 const VARIANCE_PRIOR: (f64, f64) = (0.0, 1.0);
 /// Location and scale of ln sigma^2.

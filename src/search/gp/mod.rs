@@ -22,6 +22,5 @@ mod hyper;
 mod posterior;
 
 pub(super) use censored::{Bound, imputed};
-pub(super) use fit::{Data, Fit, fit};
-pub(super) use hyper::Hyper;
+pub(super) use fit::{Data, Effort, Fit, fit};
 pub(super) use posterior::{Gp, Slope};

@@ -315,7 +315,11 @@ impl Gp {
 mod tests {
     use super::super::golden::*;
     use super::*;
-    use crate::search::gp::fit::fit;
+    use crate::search::encode::Encoding;
+    use crate::search::fixtures::{categorical, parameter, unit_interval};
+    use crate::search::gp::fit::{Effort, fit};
+    use crate::space::{Condition, Parameter, SearchSpace};
+    use crate::study::Params;
 
     fn data<'a>(points: &'a [Point], targets: &'a [f64]) -> Data<'a> {
         Data {
@@ -355,6 +359,58 @@ mod tests {
                 our_variance.sqrt()
             );
             assert!((many.0 - our_mean).abs() < 1e-10 && (many.1 - our_variance).abs() < 1e-10);
+        }
+    }
+
+    fn mixed_space() -> SearchSpace {
+        let only_sgd = |parameter: Parameter| Parameter {
+            condition: Some(Condition {
+                parameter: "optimizer".to_owned(),
+                values: vec!["sgd".into()],
+            }),
+            ..parameter
+        };
+        SearchSpace {
+            parameters: vec![
+                parameter("optimizer", categorical(["adamw", "lion", "sgd"])),
+                only_sgd(parameter("momentum", unit_interval())),
+                only_sgd(parameter("variant", categorical(["plain", "nesterov"]))),
+            ],
+        }
+    }
+
+    fn encoded(space: &SearchSpace, (optimizer, momentum, variant): Setting) -> Point {
+        let mut params = Params::from([("optimizer".to_owned(), ["adamw", "lion", "sgd"][optimizer].into())]);
+        params.extend(momentum.map(|value| ("momentum".to_owned(), value.into())));
+        params.extend(variant.map(|index| ("variant".to_owned(), ["plain", "nesterov"][index].into())));
+        Encoding::new(space).point(space, &params).unwrap()
+    }
+
+    /// The reference embeds choices as corners of a simplex; here they have distances only.
+    #[test]
+    fn choices_and_conditions_are_scikit_learns_over_a_simplex() {
+        let space = mixed_space();
+        let encoding = Encoding::new(&space);
+        let points: Vec<Point> = GOLDEN_MIXED.iter().map(|one| encoded(&space, *one)).collect();
+        let data = Data {
+            axes: encoding.axes(),
+            used: &[0, 1, 2],
+            points: &points,
+            targets: &GOLDEN_MIXED_TARGETS,
+        };
+        let hyper = Hyper {
+            lengthscales: GOLDEN_MIXED_LENGTHSCALES.to_vec(),
+            weights: GOLDEN_MIXED_WEIGHTS.to_vec(),
+            variance: GOLDEN_VARIANCE,
+            noise: GOLDEN_NOISE,
+        };
+        let mut gp = Gp::new(&data, hyper, None).unwrap();
+        gp.mean = 0.0;
+        gp.alpha = gp.solved(&GOLDEN_MIXED_TARGETS);
+        for (query, (mean, deviation)) in GOLDEN_MIXED_QUERIES.into_iter().zip(GOLDEN_MIXED_PREDICTIONS) {
+            let (our_mean, our_variance) = gp.predict(&encoded(&space, query));
+            assert!((our_mean - mean).abs() < 1e-5, "{query:?}: {our_mean} for {mean}");
+            assert!((our_variance.sqrt() - deviation).abs() < 1e-5, "{query:?}");
         }
     }
 
@@ -409,7 +465,7 @@ mod tests {
             used: &[0],
             ..data(&points, &[1.0, 1.0, -1.0])
         };
-        let fitted = fit(&one_axis, &[]).unwrap();
+        let fitted = fit(&one_axis, Effort::Whole).unwrap();
         let gp = Gp::new(&one_axis, fitted.hyper, None).unwrap();
         let (mean, variance) = gp.predict(&vec![0.2, 0.4]);
         assert!((mean - 1.0).abs() < 0.1 && variance < 0.1, "{mean} {variance}");

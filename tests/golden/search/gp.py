@@ -49,6 +49,57 @@ def rows(array):
     return ", ".join("[" + ", ".join(repr(float(value)) for value in row) + "]" for row in array)
 
 
+# A mixed, conditional space: an optimizer of three; for the third, a momentum in [0, 1] and one of two variants. Choices
+# are corners of a regular simplex with edges of length 1, and an absent choice is its centre; an absent number is 0.5.
+def corner(choice, count):
+    return np.full(count, np.sqrt(0.5) / count) if choice is None else np.sqrt(0.5) * np.eye(count)[choice]
+
+
+def embedded(optimizer, momentum, variant):
+    return np.concatenate([corner(optimizer, 3), [0.5 if momentum is None else momentum], corner(variant, 2)])
+
+
+def setting():
+    optimizer = int(rng.integers(3))
+    return (optimizer, round(rng.random(), 3), int(rng.integers(2))) if optimizer == 2 else (optimizer, None, None)
+
+
+def measured(optimizer, momentum, variant):
+    return [0.3, -0.5, 0.9][optimizer] + (0 if momentum is None else np.sin(4 * momentum) + 0.4 * variant)
+
+
+class Simplex(Alone):
+    """weight / (1 + 4 square) over the columns of one parameter."""
+
+    def __init__(self, columns, weight):
+        self.columns, self.weight = columns, weight
+
+    def __call__(self, a, b=None, eval_gradient=False):
+        b = a if b is None else b
+        gaps = a[:, None, self.columns] - b[None, :, self.columns]
+        return self.weight / (1 + 4 * (gaps**2).sum(axis=2))
+
+
+mixed = [setting() for _ in range(14)]
+mixed_targets = np.round([measured(*one) for one in mixed], 4)
+mixed_queries = [(0, None, None), (1, None, None), (2, 0.31, 0), (2, 0.87, 1)]
+mixed_lengthscales, mixed_weights = [0.7, 0.4, 1.1], [0.3, 0.15, 0.08]
+of_columns = np.repeat(mixed_lengthscales, [3, 1, 2])
+mixed_kernel = ConstantKernel(variance, "fixed") * Matern(of_columns, "fixed", nu=2.5)
+mixed_kernel += Simplex([0, 1, 2], mixed_weights[0]) + Alone(3, mixed_weights[1]) + Simplex([4, 5], mixed_weights[2])
+mixed_process = GaussianProcessRegressor(mixed_kernel, alpha=noise, optimizer=None)
+mixed_process.fit(np.array([embedded(*one) for one in mixed]), mixed_targets)
+mixed_means, mixed_deviations = mixed_process.predict(np.array([embedded(*one) for one in mixed_queries]), return_std=True)
+
+
+def option(value):
+    return "None" if value is None else f"Some({value})"
+
+
+def settings(all_settings):
+    return ", ".join(f"({optimizer}, {option(momentum)}, {option(variant)})" for optimizer, momentum, variant in all_settings)
+
+
 lines = [
     f"// Made by gp.py with scikit-learn {sklearn.__version__}.",
     f"pub const GOLDEN_POINTS: [[f64; 2]; {len(points)}] = [{rows(points)}];",
@@ -63,5 +114,15 @@ lines = [
     + ", ".join(f"({float(m)!r}, {float(d)!r})" for m, d in zip(means, deviations))
     + "];",
     f"pub const GOLDEN_EVIDENCE_WITH_MEAN: f64 = {float(evidence)!r};",
+    "/// Optimizer, and for the third of them momentum and variant.",
+    "pub type Setting = (usize, Option<f64>, Option<usize>);",
+    f"pub const GOLDEN_MIXED: [Setting; {len(mixed)}] = [{settings(mixed)}];",
+    f"pub const GOLDEN_MIXED_TARGETS: [f64; {len(mixed)}] = [{', '.join(repr(float(v)) for v in mixed_targets)}];",
+    f"pub const GOLDEN_MIXED_LENGTHSCALES: [f64; 3] = {mixed_lengthscales};",
+    f"pub const GOLDEN_MIXED_WEIGHTS: [f64; 3] = {mixed_weights};",
+    f"pub const GOLDEN_MIXED_QUERIES: [Setting; {len(mixed_queries)}] = [{settings(mixed_queries)}];",
+    f"pub const GOLDEN_MIXED_PREDICTIONS: [(f64, f64); {len(mixed_queries)}] = ["
+    + ", ".join(f"({float(m)!r}, {float(d)!r})" for m, d in zip(mixed_means, mixed_deviations))
+    + "];",
 ]
 Path(__file__).with_name("gp.rs").write_text("\n".join(lines) + "\n")

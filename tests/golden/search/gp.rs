@@ -9,3 +9,11 @@ pub const GOLDEN_QUERIES: [[f64; 2]; 7] = [[0.615, 0.384], [0.997, 0.981], [0.68
 /// Mean and standard deviation of the noise-free function at each query.
 pub const GOLDEN_PREDICTIONS: [(f64, f64); 7] = [(-0.8757897605996057, 0.06268716716348803), (-0.4758085402922738, 0.4656935111680398), (-0.898379325463436, 0.01781096062015254), (-1.1784441374563812, 0.06987103474087282), (0.4985816569435203, 0.49032993776436296), (-1.0604412529121845, 0.009974095990650068), (-0.19742582717739277, 1.1630415305778905)];
 pub const GOLDEN_EVIDENCE_WITH_MEAN: f64 = -2.0536821542033348;
+/// Optimizer, and for the third of them momentum and variant.
+pub type Setting = (usize, Option<f64>, Option<usize>);
+pub const GOLDEN_MIXED: [Setting; 14] = [(2, Some(0.31), Some(1)), (1, None, None), (1, None, None), (2, Some(0.934), Some(1)), (1, None, None), (1, None, None), (2, Some(0.322), Some(1)), (2, Some(0.338), Some(1)), (2, Some(0.89), Some(0)), (0, None, None), (0, None, None), (2, Some(0.084), Some(1)), (1, None, None), (2, Some(0.787), Some(0))];
+pub const GOLDEN_MIXED_TARGETS: [f64; 14] = [2.2458, -0.5, -0.5, 0.74, -0.5, -0.5, 2.2603, 2.2762, 0.4937, 0.3, 0.3, 1.6297, -0.5, 0.8936];
+pub const GOLDEN_MIXED_LENGTHSCALES: [f64; 3] = [0.7, 0.4, 1.1];
+pub const GOLDEN_MIXED_WEIGHTS: [f64; 3] = [0.3, 0.15, 0.08];
+pub const GOLDEN_MIXED_QUERIES: [Setting; 4] = [(0, None, None), (1, None, None), (2, Some(0.31), Some(0)), (2, Some(0.87), Some(1))];
+pub const GOLDEN_MIXED_PREDICTIONS: [(f64, f64); 4] = [(0.3000030560946503, 0.007070946554916412), (-0.49998468368914983, 0.004472105278730993), (1.514162903000504, 0.8686238925045083), (0.9236222445560132, 0.19476496465928386)];
