@@ -152,6 +152,14 @@ impl Coded for Codes {
         self.0.shape()
     }
 
+    fn bytes(&self) -> usize {
+        Quantised::bytes(&self.0)
+    }
+
+    fn storage(&self) -> &'static str {
+        "nf4"
+    }
+
     fn is_on_cpu(&self) -> bool {
         true
     }
