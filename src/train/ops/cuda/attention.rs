@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use crate::train::gpu::{Argument, Launch, Source, element_name, empty, pack_size};
 use crate::train::ops::attention::{Saved, Settings};
 
-pub(super) static SOURCE: Source = Source {
+static SOURCE: Source = Source {
     name: "attention",
     text: include_str!("attention.cu"),
 };
