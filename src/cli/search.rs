@@ -149,11 +149,7 @@ fn print_summary(
     write_result(&text)
 }
 
-fn sampler_of(
-    study: &Study,
-    problem: &Problem,
-    prior: Option<Arc<dyn Prior>>,
-) -> Result<Box<dyn Sampler>, CliError> {
+fn sampler_of(study: &Study, problem: &Problem, prior: Option<Arc<dyn Prior>>) -> Result<Box<dyn Sampler>, CliError> {
     let built = crate::search::build_with(&study.sampler, problem, study.seed, prior);
     Ok(built.map_err(|error| match error.option() {
         Some(option) => study.reject(&["sampler", "options", option], error.to_string()),

@@ -126,7 +126,9 @@ fn log_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     };
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let all = (first..=last).flat_map(|power| digits.iter().map(move |digit| digit * 10f64.powi(power)));
-    let ticks: Vec<f64> = all.filter(|tick| tick.is_finite() && (low * 0.999..=high * 1.001).contains(tick)).collect();
+    let ticks: Vec<f64> = all
+        .filter(|tick| tick.is_finite() && (low * 0.999..=high * 1.001).contains(tick))
+        .collect();
     let every = ticks.len().div_ceil(count + 1).max(1);
     ticks.into_iter().step_by(every).collect()
 }

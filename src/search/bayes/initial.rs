@@ -4,8 +4,8 @@
 //! failures nor the time to a front.
 
 use crate::search::encode::{Axis, Encoding};
-use crate::search::{Prior, Problem};
 use crate::search::sobol::{initial_design, sobol_point};
+use crate::search::{Prior, Problem};
 use crate::space::SearchSpace;
 use crate::study::{Params, Trial, TrialNumber, TrialState};
 
