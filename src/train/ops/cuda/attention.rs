@@ -82,7 +82,10 @@ impl<'a> Call<'a> {
 
     /// Runs `kernel` for `heads` heads; `tiles` picks the sizes, `tensors` those that lie in shared memory: (of the block's
     /// own rows, of the rows it meets).
-    #[expect(clippy::too_many_arguments, reason = "what differs between the four kernels, which nothing else groups")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what differs between the four kernels, which nothing else groups"
+    )]
     fn run(
         &self,
         kernel: &str,
