@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use super::{
-    CliError, choose, dashboard, export, generate, merge, pareto, query, report, schema, search, show, studies, train,
+    CliError, choose, compare, completions, dashboard, delete, doctor, export, generate, gpu_check, import,
+    infer_bench, init, merge, pareto, plan, profile, query, report, schema, search, show, studies, train, vacuum,
     worker,
 };
 use crate::profile::HostMemory;
@@ -20,18 +21,30 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Init(init::Args),
     Search(search::Args),
+    Plan(plan::Args),
     Show(show::Args),
     Pareto(pareto::Args),
+    Compare(compare::Args),
     Report(report::Args),
     Dashboard(dashboard::Args),
     Query(query::Args),
     Studies(studies::Args),
+    Delete(delete::Args),
+    Import(import::Args),
+    Vacuum(vacuum::Args),
     Export(export::Args),
     Train(train::Args),
     Merge(merge::Args),
     Generate(generate::Args),
+    Profile(profile::Args),
+    InferBench(infer_bench::Args),
+    Doctor(doctor::Args),
     Schema(schema::Args),
+    Completions(completions::Args),
+    #[command(hide = true)]
+    GpuCheck(gpu_check::Args),
     #[command(hide = true)]
     Worker(worker::Args),
 }
@@ -51,18 +64,29 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), CliError> {
     match command {
+        Command::Init(args) => init::run(args),
         Command::Search(args) => search::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Show(args) => show::run(args),
         Command::Pareto(args) => pareto::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),
         Command::Dashboard(args) => dashboard::run(args),
         Command::Query(args) => query::run(args),
         Command::Studies(args) => studies::run(args),
+        Command::Delete(args) => delete::run(args),
+        Command::Import(args) => import::run(args),
+        Command::Vacuum(args) => vacuum::run(args),
         Command::Export(args) => export::run(args, choose::choose),
         Command::Train(args) => train::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Profile(args) => profile::run(args),
+        Command::InferBench(args) => infer_bench::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Schema(args) => schema::run(args),
+        Command::Completions(args) => completions::run(args, Arguments::command()),
+        Command::GpuCheck(args) => gpu_check::run(args),
         Command::Worker(args) => worker::run(args),
     }
 }

@@ -2,6 +2,7 @@
 
 use super::CliError;
 use super::export::{Args, Chosen, RuleArgs};
+use crate::export::TrainedRows;
 use crate::objective::{Bound, Constraint, LOSS, PEAK_MEMORY};
 use crate::recipe::Recipe;
 use crate::report::confirmation_text;
@@ -18,38 +19,64 @@ struct Stored {
     confirmed: Confirmations,
 }
 
-/// Finds the trial to export.
+/// Finds the trials to export: one, or the whole front.
 ///
 /// # Errors
 /// Bad input where the database has no such study or trial, where no trial meets the wishes, or where the trial has no
 /// recipe.
-pub fn choose(args: &Args) -> Result<Chosen, CliError> {
+pub fn choose(args: &Args) -> Result<Vec<Chosen>, CliError> {
     let database = &args.database;
-    let stored = database.read(async |store| {
+    let (stored, front) = database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
         let confirmed = store.confirmations(study.id).await?;
         let trials = with_confirmed(&store.trials(study.id).await?, &confirmed);
-        Ok(Stored {
+        let front = match args.front {
+            true => store.front(study.id).await?,
+            false => Vec::new(),
+        };
+        let stored = Stored {
             study,
             trials,
             confirmed,
-        })
+        };
+        Ok((stored, front))
     })?;
-    let (number, reason) = match args.trial {
-        Some(number) => (TrialNumber(number), format!("trial {number}, as asked")),
-        None => recommended(&stored, &args.rule)?,
+    let chosen: Vec<(TrialNumber, String)> = match args.trial {
+        Some(number) => vec![(TrialNumber(number), format!("trial {number}, as asked"))],
+        None if args.front => {
+            let reason = |number: TrialNumber| (number, format!("trial {number}, as it is on the front"));
+            front.into_iter().map(reason).collect()
+        }
+        None => vec![recommended(&stored, &args.rule)?],
     };
-    let detail = database.read(async |store| store.trial(stored.study.id, number).await)?;
-    let recipe = recipe_of(&detail, &stored.study.name, number)?;
+    if chosen.is_empty() {
+        let why = "no trial is complete with every objective known: run more trials";
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "study `{}` has no front: {why}",
+            stored.study.name
+        )));
+    }
+    chosen
+        .into_iter()
+        .map(|(number, reason)| with_recipe(args, &stored, number, reason))
+        .collect()
+}
+
+fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String) -> Result<Chosen, CliError> {
+    let study = &stored.study;
+    let detail = args.database.read(async |store| store.trial(study.id, number).await)?;
+    let recipe = recipe_of(&detail, &study.name, number)?;
     let trial = stored.trials.iter().find(|trial| trial.number == number);
     let metrics = trial.and_then(|trial| trial.state.metrics()).cloned().unwrap_or_default();
     let basis = confirmation_text(stored.confirmed.get(&number)).unwrap_or_else(|| "measured once".to_owned());
+    let trained = study.trained_rows.zip(study.trained_tokens);
     Ok(Chosen {
         recipe,
-        study: stored.study.name,
+        study: study.name.clone(),
         trial: number,
         metrics,
         reasons: vec![reason, basis],
+        trained: trained.map(|(rows, tokens)| TrainedRows { rows, tokens }),
     })
 }
 

@@ -33,6 +33,30 @@ impl DatabaseArgs {
             Ok(value)
         })
     }
+
+    /// Opens the database for writing, works with it and closes it. It has to be there.
+    pub fn write<T>(&self, work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>) -> Result<T, CliError> {
+        let path = self.path();
+        if !path.exists() {
+            return Err(StoreError::Missing { path }.into());
+        }
+        self.create_or_write(work)
+    }
+
+    /// As [`DatabaseArgs::write`], with a new database where there is none.
+    pub fn create_or_write<T>(
+        &self,
+        work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>,
+    ) -> Result<T, CliError> {
+        block_on(async {
+            let store = Store::open(&self.path()).await?;
+            let outcome = work(&store).await;
+            let closed = store.close().await;
+            let value = outcome?;
+            closed?;
+            Ok(value)
+        })
+    }
 }
 
 /// Runs a future on a runtime of its own.

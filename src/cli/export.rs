@@ -1,19 +1,28 @@
 //! `peft-tune export`: the settings of a trial as a file of the tool that is to train.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
+mod known;
+mod rows;
+mod study;
+mod tensorboard;
+
 use super::CliError;
 use super::database::DatabaseArgs;
-use crate::export::{self, ExportError, ExportFormat, ExportInput};
+use crate::export::{self, ExportError, ExportFormat, ExportInput, Known, TrainedRows};
 use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 use crate::recipe::Recipe;
 use crate::space::Bytes;
 use crate::study::{Metrics, TrialNumber};
+use known::KnownFacts;
+pub use known::model_folder;
 
-/// Writes a trial's settings as a file of the tool that is to train: the recommended trial, or another one
+/// Writes a trial's settings as a file of the tool that is to train, or a whole study for other tools to look at
+///
+/// Without --trial or --front it is the recommended trial. What a tool cannot say is named in a warning, and in the file.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Tool to write for.
@@ -25,6 +34,9 @@ pub struct Args {
     /// Trial to export; the recommended one if absent.
     #[arg(long, conflicts_with_all = ["prefer", "max_memory", "max_loss_increase", "weights"])]
     pub trial: Option<u64>,
+    /// Export every trial of the front, each into a folder of its own.
+    #[arg(long, conflicts_with_all = ["trial", "prefer", "max_memory", "max_loss_increase", "weights"])]
+    pub front: bool,
     #[command(flatten)]
     pub database: DatabaseArgs,
     /// Directory to write into; made if missing.
@@ -63,15 +75,39 @@ pub enum Format {
     Peft,
     /// trl_sft.yaml, for trl sft --config.
     Trl,
+    /// axolotl.yaml, for axolotl train.
+    Axolotl,
+    /// llamafactory.yaml and dataset_info.json, for llamafactory-cli train.
+    Llamafactory,
+    /// torchtune.yaml, for tune run lora_finetune_single_device --config.
+    Torchtune,
+    /// unsloth_train.py, a script for unsloth.
+    Unsloth,
+    /// The whole study: optuna.db, which optuna and optuna-dashboard open.
+    Optuna,
+    /// The whole study: trials.csv, evaluations.csv and steps.csv.
+    Csv,
+    /// The whole study: trials.parquet, evaluations.parquet and steps.parquet.
+    Parquet,
+    /// The whole study: an event file for each trial, with the table of TensorBoard's HParams tab.
+    Tensorboard,
+    /// The whole study: an MLflow file store with a run for each trial.
+    Mlflow,
 }
 
-impl From<Format> for ExportFormat {
-    fn from(format: Format) -> Self {
-        match format {
-            Format::Recipe => Self::Recipe,
-            Format::Peft => Self::Peft,
-            Format::Trl => Self::Trl,
-        }
+impl Format {
+    /// The tool's file, for those that take one trial; `None` for those that take a study.
+    fn of_a_trial(self) -> Option<ExportFormat> {
+        Some(match self {
+            Self::Recipe => ExportFormat::Recipe,
+            Self::Peft => ExportFormat::Peft,
+            Self::Trl => ExportFormat::Trl,
+            Self::Axolotl => ExportFormat::Axolotl,
+            Self::Llamafactory => ExportFormat::LlamaFactory,
+            Self::Torchtune => ExportFormat::Torchtune,
+            Self::Unsloth => ExportFormat::Unsloth,
+            Self::Optuna | Self::Csv | Self::Parquet | Self::Tensorboard | Self::Mlflow => return None,
+        })
     }
 }
 
@@ -98,7 +134,7 @@ impl Preference {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Weights(pub BTreeMap<String, f64>);
 
-/// The trial that is exported.
+/// A trial that is exported.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chosen {
     pub recipe: Recipe,
@@ -107,29 +143,50 @@ pub struct Chosen {
     pub metrics: Metrics,
     /// Sentences that say why it was chosen.
     pub reasons: Vec<String>,
+    /// Training rows, where they were recorded.
+    pub trained: Option<TrainedRows>,
 }
 
-/// Exports the trial that `choose` finds for the arguments in the results database.
+/// Exports a whole study, or the trials that `choose` finds for the arguments in the results database.
 ///
 /// # Errors
 /// Those of `choose`; bad input where a file is in the way or the format cannot say the recipe; a failure where the file
 /// cannot be written.
-pub fn run(args: Args, choose: impl FnOnce(&Args) -> Result<Chosen, CliError>) -> Result<(), CliError> {
-    let chosen = choose(&args)?;
+pub fn run(args: Args, choose: impl FnOnce(&Args) -> Result<Vec<Chosen>, CliError>) -> Result<(), CliError> {
+    let Some(format) = args.format.of_a_trial() else {
+        return study::run(&args);
+    };
+    for chosen in &choose(&args)? {
+        let folder = match args.front {
+            true => args.output.join(format!("trial-{}", chosen.trial)),
+            false => args.output.clone(),
+        };
+        write_one(chosen, format, &folder, args.force)?;
+    }
+    Ok(())
+}
+
+fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, force: bool) -> Result<(), CliError> {
+    let facts = KnownFacts::of(&chosen.recipe);
     let input = ExportInput {
         recipe: &chosen.recipe,
         study: &chosen.study,
         trial: chosen.trial,
         metrics: &chosen.metrics,
         reasons: &chosen.reasons,
+        known: Known {
+            architecture: facts.architecture.as_ref(),
+            model_folder: facts.model_folder.as_deref(),
+            data_format: facts.data_format,
+            trained: chosen.trained,
+        },
     };
-    let exported =
-        export::write(args.format.into(), &input, &args.output, args.force).map_err(|error| match error {
-            ExportError::Exists { .. } | ExportError::NoAdapter { .. } | ExportError::Refused { .. } => {
-                CliError::bad_input(error)
-            }
-            ExportError::Write { .. } | ExportError::Recipe(_) => CliError::failed(error),
-        })?;
+    let exported = export::write(format, &input, folder, force).map_err(|error| match error {
+        ExportError::Exists { .. } | ExportError::NoAdapter { .. } | ExportError::Refused { .. } => {
+            CliError::bad_input(error)
+        }
+        ExportError::Write { .. } | ExportError::Recipe(_) => CliError::failed(error),
+    })?;
     for reason in &chosen.reasons {
         eprintln!("{reason}");
     }
@@ -238,13 +295,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let line = format!("--format peft --output {}", folder.path().display());
         let choose = |_: &Args| {
-            Ok(Chosen {
+            Ok(vec![Chosen {
                 recipe: Recipe::new("model", DataSettings::default()),
                 study: "s".into(),
                 trial: TrialNumber(3),
                 metrics: Metrics::default(),
                 reasons: vec!["it is the knee of the front".into()],
-            })
+                trained: None,
+            }])
         };
         run(parse(&line).unwrap(), choose).unwrap();
         assert!(folder.path().join("adapter_config.json").is_file());

@@ -181,6 +181,7 @@ fn parse_temperature(text: &str) -> Result<f64, String> {
     }
 }
 
-fn parse_precision(text: &str) -> Result<Precision, String> {
+/// A precision by its name in recipes.
+pub(super) fn parse_precision(text: &str) -> Result<Precision, String> {
     serde_json::from_value(text.into()).map_err(|_| "write fp32, bf16, fp16, int8, nf4 or nf4_double".to_owned())
 }

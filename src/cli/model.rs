@@ -13,7 +13,7 @@ pub struct ComputeArgs {
     /// Threads to compute with [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
-    /// Device: `cpu`, `cuda` or `cuda:1` [default: the first GPU that this program can use, else the CPU].
+    /// Device: `cpu`, `cuda`, `cuda:1` or `auto` [default: the first GPU that this program can use, else the CPU].
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
 }
@@ -27,10 +27,14 @@ impl ComputeArgs {
         unsafe { std::env::set_var("RAYON_NUM_THREADS", threads.to_string()) };
     }
 
+    /// The device that was asked for, else the default one.
+    pub fn device_name(&self) -> &str {
+        self.device.as_deref().unwrap_or_else(|| device::default_name())
+    }
+
     /// Loads the model in `files`.
     pub fn load(&self, files: &ModelFiles, precision: Precision) -> Result<BaseModel, CliError> {
-        let name = self.device.as_deref().unwrap_or_else(|| device::default_name());
-        let device = device::open(name).map_err(CliError::bad_input)?;
+        let device = device::open(self.device_name()).map_err(CliError::bad_input)?;
         BaseModel::load(&files.folder, precision, &device).map_err(CliError::bad_input)
     }
 }

@@ -2,17 +2,20 @@
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::CliError;
 use super::database::DatabaseArgs;
+use super::forecast;
 use super::interrupt;
+use super::machine::machine;
 use super::output::{terminal_width, write_result};
 use super::preflight::{self, Preflight};
 use super::progress::SearchProgress;
 use crate::report::{Recommendation, Summary, SummaryInput};
-use crate::search::{Problem, Sampler, Wish, pareto_front, recommend};
+use crate::search::{Prior, Problem, Sampler, Wish, pareto_front, recommend};
 use crate::space::{Backend, Seconds, Study, StudyFile};
-use crate::store::{Confirmations, MachineRecord, Store, StudyRecord};
+use crate::store::{Confirmations, Store, StudyRecord};
 use crate::study::{Trial, with_confirmed};
 use crate::tune::{Ending, Tuner, TunerParts};
 use crate::worker::{CommandEvaluator, Evaluator, ProcessEvaluator};
@@ -64,9 +67,13 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         objectives: study.objectives.clone(),
         constraints: study.constraints.clone(),
     };
-    let sampler = sampler_of(study, &problem)?;
+    // Before anything is read: a mistake in the file is told at once.
+    sampler_of(study, &problem, None)?;
     let preflight = study.base.as_ref().map(preflight::check).transpose()?;
     let store = Store::open(&args.database.path()).await?;
+    let forecast = forecast::of_search(study, &store, args.threads).await?;
+    let prior = forecast.clone().map(|forecast| forecast as Arc<dyn Prior>);
+    let sampler = sampler_of(study, &problem, prior)?;
     let open = store.begin_study(&record_of(study, preflight)).await?;
     let interrupt =
         interrupt::listen("finishing the trial under way; Ctrl-C again stops at once").map_err(CliError::failed)?;
@@ -81,6 +88,9 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         interrupt,
     };
     let mut tuner = Tuner::new(parts).await.map_err(CliError::failed)?;
+    if let Some(forecast) = forecast {
+        tuner = tuner.with_forecast(forecast);
+    }
     let ending = tuner.run().await.map_err(CliError::failed)?;
     let (history, spent_s) = (tuner.history().to_vec(), tuner.progress().spent_s);
     drop(tuner);
@@ -139,8 +149,8 @@ fn print_summary(
     write_result(&text)
 }
 
-fn sampler_of(study: &Study, problem: &Problem) -> Result<Box<dyn Sampler>, CliError> {
-    let built = crate::search::build_with(&study.sampler, problem, study.seed);
+fn sampler_of(study: &Study, problem: &Problem, prior: Option<Arc<dyn Prior>>) -> Result<Box<dyn Sampler>, CliError> {
+    let built = crate::search::build_with(&study.sampler, problem, study.seed, prior);
     Ok(built.map_err(|error| match error.option() {
         Some(option) => study.reject(&["sampler", "options", option], error.to_string()),
         None => study.reject(&["sampler"], error.to_string()),
@@ -188,30 +198,6 @@ fn record_of(study: &Study, preflight: Option<Preflight>) -> StudyRecord {
         model,
         data_set,
         machine: Some(machine()),
-    }
-}
-
-fn machine() -> MachineRecord {
-    use sysinfo::System;
-    let wanted = sysinfo::RefreshKind::nothing()
-        .with_cpu(sysinfo::CpuRefreshKind::nothing())
-        .with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram());
-    let Ok(system) = System::new_with_specifics(wanted) else {
-        return MachineRecord::default();
-    };
-    MachineRecord {
-        host: System::host_name().unwrap_or_default(),
-        os: System::long_os_version().unwrap_or_default(),
-        cpu: system
-            .cpus()
-            .first()
-            .map(|cpu| cpu.brand().to_owned())
-            .unwrap_or_default(),
-        cpu_cores: system.cpus().len() as u64,
-        memory_bytes: system.total_memory(),
-        device: "cpu".to_owned(),
-        device_memory_bytes: system.total_memory(),
-        driver: String::new(),
     }
 }
 

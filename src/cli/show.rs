@@ -19,10 +19,13 @@ use crate::study::{Trial, TrialNumber, TrialState};
 /// Show a study with its trials, or one trial in depth
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Name of the study; the latest where absent
+    /// Name of the study, the latest where absent; or the number of a trial of the latest study
     study: Option<String>,
-    /// Show this trial in depth: params, metrics, phases, evaluations, recipe
-    #[arg(long, value_name = "NUMBER")]
+    /// Number of a trial of that study, to show in depth: params, metrics, phases, evaluations, recipe
+    #[arg(value_name = "TRIAL")]
+    number: Option<u64>,
+    /// The same, where the study is not named
+    #[arg(long, value_name = "NUMBER", conflicts_with = "number")]
     trial: Option<u64>,
     /// Show only the last so many trials
     #[arg(long, value_name = "COUNT", conflicts_with = "trial")]
@@ -35,11 +38,30 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), CliError> {
+    let args = with_trial(args)?;
     let text = match args.trial {
         Some(number) => show_trial(&args, TrialNumber(number))?,
         None => show_study(&args)?,
     };
     write_result(&text)
+}
+
+/// Finds out which trial is meant: `show 12` means one unless a study is called so.
+fn with_trial(mut args: Args) -> Result<Args, CliError> {
+    if args.number.is_some() {
+        args.trial = args.number;
+        return Ok(args);
+    }
+    let number = args.study.as_ref().and_then(|name| name.parse::<u64>().ok());
+    let (Some(number), None) = (number, args.trial) else {
+        return Ok(args);
+    };
+    let studies = args.database.read(async |store| store.studies().await)?;
+    if studies.iter().all(|study| Some(&study.name) != args.study.as_ref()) {
+        args.study = None;
+        args.trial = Some(number);
+    }
+    Ok(args)
 }
 
 fn show_study(args: &Args) -> Result<String, CliError> {

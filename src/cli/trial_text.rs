@@ -67,6 +67,9 @@ pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, wi
             add(format!("\n{title}\n{}", aligned(&values)));
         }
     }
+    if !detail.predictions.is_empty() {
+        add(format!("\npredictions\n{}", prediction_table(detail).to_text(width)));
+    }
     if !detail.phases.is_empty() {
         add(format!("\nsteps\n{}", phase_table(detail).to_text(width)));
     }
@@ -123,6 +126,24 @@ fn phase_table(detail: &TrialDetail) -> TextTable {
     table
 }
 
+/// Predicted beside measured.
+fn prediction_table(detail: &TrialDetail) -> TextTable {
+    let headings = ["predicted", "within", "measured", "off by"];
+    let columns = headings.map(|heading| (heading.to_owned(), Align::Right));
+    let mut table = TextTable::new([("metric".to_owned(), Align::Left)].into_iter().chain(columns));
+    for one in &detail.predictions {
+        let measured = detail.trial.state.metrics().and_then(|metrics| metrics.value(&one.metric));
+        table.push([
+            one.metric.clone(),
+            metric_value(&one.metric, one.value),
+            format!("{:.1}%", 100.0 * one.deviation),
+            measured.map_or_else(|| "-".to_owned(), |value| metric_value(&one.metric, value)),
+            measured.map_or_else(|| "-".to_owned(), |value| format!("{:+.1}%", 100.0 * (value / one.value - 1.0))),
+        ]);
+    }
+    table
+}
+
 fn evaluation_table(detail: &TrialDetail) -> TextTable {
     let headings = ["step", "tokens", "loss", "accuracy", "seconds"];
     let mut table = TextTable::new(headings.map(|heading| (heading.to_owned(), Align::Right)));
@@ -171,6 +192,7 @@ pub fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_json::V
         "params": detail.trial.params,
         "phases": detail.phases,
         "evaluations": evaluations,
+        "predictions": detail.predictions,
         "stop": detail.stop,
         "inherited": inherited,
         "confirmed": detail.confirmed,

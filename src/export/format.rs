@@ -1,9 +1,11 @@
 //! What is exported, to what, and what came of it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::recipe::Recipe;
+use super::course::{Course, TrainedRows};
+use crate::architecture::Architecture;
+use crate::recipe::{DataFormat, Recipe};
 use crate::study::{Metrics, TrialNumber};
 
 /// A tool whose file can be written.
@@ -15,10 +17,26 @@ pub enum ExportFormat {
     Peft,
     /// `trl_sft.yaml`, for `trl sft --config`.
     Trl,
+    /// `axolotl.yaml`, for `axolotl train`.
+    Axolotl,
+    /// `llamafactory.yaml` with its `dataset_info.json`, for `llamafactory-cli train`.
+    LlamaFactory,
+    /// `torchtune.yaml`, for `tune run lora_finetune_single_device --config`.
+    Torchtune,
+    /// `unsloth_train.py`, for `python`.
+    Unsloth,
 }
 
 impl ExportFormat {
-    pub const ALL: [Self; 3] = [Self::Recipe, Self::Peft, Self::Trl];
+    pub const ALL: [Self; 7] = [
+        Self::Recipe,
+        Self::Peft,
+        Self::Trl,
+        Self::Axolotl,
+        Self::LlamaFactory,
+        Self::Torchtune,
+        Self::Unsloth,
+    ];
 
     /// Name as the command line has it.
     pub fn name(self) -> &'static str {
@@ -26,15 +44,23 @@ impl ExportFormat {
             Self::Recipe => "recipe",
             Self::Peft => "peft",
             Self::Trl => "trl",
+            Self::Axolotl => "axolotl",
+            Self::LlamaFactory => "llamafactory",
+            Self::Torchtune => "torchtune",
+            Self::Unsloth => "unsloth",
         }
     }
 
-    /// Name of the file that is written.
+    /// Name of the file that the tool is started with.
     pub fn file_name(self) -> &'static str {
         match self {
             Self::Recipe => "recipe.yaml",
             Self::Peft => "adapter_config.json",
             Self::Trl => "trl_sft.yaml",
+            Self::Axolotl => "axolotl.yaml",
+            Self::LlamaFactory => "llamafactory.yaml",
+            Self::Torchtune => "torchtune.yaml",
+            Self::Unsloth => "unsloth_train.py",
         }
     }
 }
@@ -54,6 +80,21 @@ pub struct ExportInput<'a> {
     pub metrics: &'a Metrics,
     /// Sentences that say why this trial was chosen.
     pub reasons: &'a [String],
+    /// What else is known of the model and the data.
+    pub known: Known<'a>,
+}
+
+/// Facts beside the recipe, each of which makes an export more exact.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'a> {
+    /// The model's dimensions. torchtune, which reads no `config.json`, cannot do without.
+    pub architecture: Option<&'a Architecture>,
+    /// The folder with the model's files on this machine.
+    pub model_folder: Option<&'a Path>,
+    /// What the data were recognised as, where the recipe says `auto`.
+    pub data_format: Option<DataFormat>,
+    /// Rows that are trained on, which turn epochs into steps.
+    pub trained: Option<TrainedRows>,
 }
 
 /// What an export wrote.
@@ -88,6 +129,32 @@ impl fmt::Display for Warning {
 }
 
 impl ExportInput<'_> {
+    /// Layout of a row: as the recipe says, or as it was recognised.
+    pub(super) fn data_format(&self) -> DataFormat {
+        match self.recipe.data.format {
+            DataFormat::Auto => self.known.data_format.unwrap_or_default(),
+            format => format,
+        }
+    }
+
+    /// Length and warm-up in steps, as far as they can be known.
+    pub(super) fn course(&self) -> Course {
+        Course::new(self.recipe, self.known.trained)
+    }
+
+    /// Folder that the tool writes into: a name of its own for each trial.
+    pub(super) fn output_folder(&self) -> String {
+        format!("./{}-trial-{}", file_part(self.study), self.trial)
+    }
+
+    /// The lines at the top of a file: how it is used, where it comes from, what it cannot say.
+    pub(super) fn header(&self, usage: &str, warnings: &[Warning]) -> String {
+        let mut lines = vec![usage.to_owned()];
+        lines.extend(self.origin());
+        lines.extend(warnings.iter().map(|warning| format!("not as measured: {warning}")));
+        lines.iter().map(|line| format!("# {}\n", one_line(line))).collect()
+    }
+
     /// Lines, without comment signs, that say where the recipe comes from and what it measured.
     pub(super) fn origin(&self) -> Vec<String> {
         let mut lines = vec![format!(
@@ -118,4 +185,19 @@ impl ExportInput<'_> {
 /// A comment ends with its line, so nothing in it may begin another.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A study's name as a part of a file name.
+fn file_part(name: &str) -> String {
+    let part: String = name
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || "._-".contains(c) {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    part.trim_start_matches('.').to_owned()
 }

@@ -5,13 +5,11 @@
 
 use serde_json::{Map, Value, json};
 
+use super::modules::module_names;
 use super::write::Rendered;
 use super::{ExportError, ExportFormat, ExportInput, Warning};
+use crate::architecture::Architecture;
 use crate::recipe::{AdapterBias, AdapterInit, AdapterSettings, Precision, Recipe, TargetModules, TargetPreset};
-
-/// Linear layers of a decoder layer, as the checkpoints of llama, qwen and mistral models name them.
-const ATTENTION: [&str; 4] = ["q_proj", "k_proj", "v_proj", "o_proj"];
-const MLP: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
 pub(super) fn render(input: &ExportInput<'_>) -> Result<Rendered, ExportError> {
     let Some(adapter) = &input.recipe.adapter else {
@@ -26,16 +24,15 @@ pub(super) fn render(input: &ExportInput<'_>) -> Result<Rendered, ExportError> {
             reason: "it takes neither DoRA nor another init beside a bias of lora_b; set `lora_bias: false`",
         });
     }
-    let config = config(input.recipe, adapter);
+    let config = config(input, adapter);
     // Writing a tree of strings and finite numbers cannot fail.
     let text = serde_json::to_string_pretty(&config).unwrap_or_default() + "\n";
-    Ok(Rendered {
-        text,
-        warnings: warnings(input.recipe, adapter),
-    })
+    Ok(Rendered::new(ExportFormat::Peft, text, warnings(input.recipe, adapter)))
 }
 
-fn config(recipe: &Recipe, adapter: &AdapterSettings) -> Value {
+fn config(input: &ExportInput<'_>, adapter: &AdapterSettings) -> Value {
+    let recipe = input.recipe;
+    let architecture = input.known.architecture;
     let alphas: Map<String, Value> = adapter
         .alpha_pattern
         .iter()
@@ -49,10 +46,10 @@ fn config(recipe: &Recipe, adapter: &AdapterSettings) -> Value {
         "r": adapter.rank,
         "lora_alpha": whole_if_possible(adapter.alpha),
         "lora_dropout": adapter.dropout,
-        "target_modules": match (target_modules(&adapter.target_modules), &adapter.layers_to_transform) {
+        "target_modules": match &adapter.layers_to_transform {
             // PEFT takes its shorthand only for all layers.
-            (Value::String(_), Some(_)) => json!([&ATTENTION[..], &MLP[..]].concat()),
-            (targets, _) => targets,
+            Some(_) => json!(module_names(&adapter.target_modules, architecture)),
+            None => target_modules(&adapter.target_modules, architecture),
         },
         "bias": bias(adapter.bias),
         "lora_bias": adapter.lora_bias,
@@ -101,12 +98,10 @@ fn warnings(recipe: &Recipe, adapter: &AdapterSettings) -> Vec<Warning> {
 }
 
 /// PEFT's value for target modules; `all-linear` is its own shorthand with the same meaning.
-pub(super) fn target_modules(targets: &TargetModules) -> Value {
+pub(super) fn target_modules(targets: &TargetModules, architecture: Option<&Architecture>) -> Value {
     match targets {
         TargetModules::Preset(TargetPreset::AllLinear) => json!("all-linear"),
-        TargetModules::Preset(TargetPreset::Attention) => json!(ATTENTION),
-        TargetModules::Preset(TargetPreset::Mlp) => json!(MLP),
-        TargetModules::Named(names) => json!(names),
+        targets => json!(module_names(targets, architecture)),
     }
 }
 

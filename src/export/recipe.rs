@@ -1,7 +1,7 @@
 //! `recipe.yaml`: the recipe as peft-tune reads it.
 
 use super::write::Rendered;
-use super::{ExportError, ExportInput};
+use super::{ExportError, ExportFormat, ExportInput};
 use crate::space::RecipeFile;
 
 pub(super) fn render(input: &ExportInput<'_>) -> Result<Rendered, ExportError> {
@@ -10,8 +10,5 @@ pub(super) fn render(input: &ExportInput<'_>) -> Result<Rendered, ExportError> {
         text.push_str(&format!("# {line}\n"));
     }
     text.push_str(&RecipeFile::to_yaml(input.recipe)?);
-    Ok(Rendered {
-        text,
-        warnings: Vec::new(),
-    })
+    Ok(Rendered::new(ExportFormat::Recipe, text, Vec::new()))
 }

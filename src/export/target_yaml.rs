@@ -5,20 +5,13 @@
 
 use serde_json::Value;
 
-/// Lines of `key: value` in order, with comments between.
+/// Lines of `key: value` in order.
 #[derive(Default)]
 pub(super) struct TargetYaml {
     text: String,
 }
 
 impl TargetYaml {
-    /// Adds a comment line.
-    pub fn comment(&mut self, text: &str) {
-        self.text.push_str("# ");
-        self.text.push_str(text);
-        self.text.push('\n');
-    }
-
     /// Adds a key.
     pub fn key(&mut self, key: &str, value: impl Into<Value>) {
         self.text.push_str(&format!("{key}: {}\n", scalar(&value.into())));
@@ -32,6 +25,14 @@ impl TargetYaml {
                 let lead = if index == 0 { "  - " } else { "    " };
                 self.text.push_str(&format!("{lead}{name}: {}\n", scalar(value)));
             }
+        }
+    }
+
+    /// Adds a key whose value is a map, written as a block.
+    pub fn map(&mut self, key: &str, entries: &[(&str, Value)]) {
+        self.text.push_str(&format!("{key}:\n"));
+        for (name, value) in entries {
+            self.text.push_str(&format!("  {name}: {}\n", scalar(value)));
         }
     }
 
@@ -54,7 +55,14 @@ fn scalar(value: &Value) -> String {
             let values: Vec<_> = values.iter().map(scalar).collect();
             format!("[{}]", values.join(", "))
         }
-        // A JSON string is a YAML string; a JSON map is a YAML map.
+        Value::Object(entries) => {
+            let entries: Vec<_> = entries
+                .iter()
+                .map(|(name, value)| format!("{}: {}", scalar(&name.as_str().into()), scalar(value)))
+                .collect();
+            format!("{{{}}}", entries.join(", "))
+        }
+        // A JSON string is a YAML string.
         other => other.to_string(),
     }
 }

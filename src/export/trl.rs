@@ -5,64 +5,52 @@
 
 use serde_json::{Value, json};
 
-use super::target_yaml::TargetYaml;
+use super::course::Warmup;
+use super::draft::{AdapterWords, Draft, builder_of};
+use super::hf_trainer::{constants, optimizer_name, schedule_name};
 use super::write::Rendered;
-use super::{ExportFormat, ExportInput, Warning};
+use super::{ExportFormat, ExportInput};
 use crate::recipe::{
-    AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind,
-    OptimizerSettings, Precision, Recipe, ScheduleKind, TrainingLength,
+    AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerSettings, Precision, Recipe,
+    TrainingLength,
 };
 
 pub(super) fn render(input: &ExportInput<'_>) -> Rendered {
     let recipe = input.recipe;
-    let mut target = Target::default();
+    let mut target = Target {
+        draft: Draft::default(),
+        input,
+    };
     target.model(recipe);
     match &recipe.adapter {
         Some(adapter) => target.adapter(adapter),
-        None => target.yaml.key("use_peft", false),
+        None => target.draft.yaml.key("use_peft", false),
     }
     target.data(&recipe.data);
     target.batch(recipe);
     target.optimizer(&recipe.optimizer);
     target.length(recipe);
     target.evaluation(recipe);
-    target.yaml.key("seed", recipe.training.seed);
-    target.yaml.key(
-        "output_dir",
-        format!("./{}-trial-{}", file_part(input.study), input.trial),
-    );
-    Rendered {
-        text: header(input, &target.warnings) + &target.yaml.finish(),
-        warnings: target.warnings,
-    }
+    target.draft.yaml.key("seed", recipe.training.seed);
+    target.draft.yaml.key("output_dir", input.output_folder());
+    let usage = format!("trl sft --config {}", ExportFormat::Trl.file_name());
+    let text = input.header(&usage, &target.draft.warnings) + &target.draft.yaml.finish();
+    Rendered::new(ExportFormat::Trl, text, target.draft.warnings)
 }
 
-fn header(input: &ExportInput<'_>, warnings: &[Warning]) -> String {
-    let mut header = TargetYaml::default();
-    header.comment(&format!("trl sft --config {}", ExportFormat::Trl.file_name()));
-    for line in input.origin() {
-        header.comment(&line);
-    }
-    for warning in warnings {
-        header.comment(&format!("not as measured: {warning}"));
-    }
-    header.finish()
+/// The file as it grows.
+struct Target<'a> {
+    draft: Draft,
+    input: &'a ExportInput<'a>,
 }
 
-/// The file as it grows, with what it cannot say.
-#[derive(Default)]
-struct Target {
-    yaml: TargetYaml,
-    warnings: Vec<Warning>,
-}
-
-impl Target {
+impl Target<'_> {
     fn warn(&mut self, field: &'static str, message: impl Into<String>) {
-        self.warnings.push(Warning::new(field, message));
+        self.draft.warn(field, message);
     }
 
     fn model(&mut self, recipe: &Recipe) {
-        let yaml = &mut self.yaml;
+        let yaml = &mut self.draft.yaml;
         yaml.key("model_name_or_path", recipe.model.as_str());
         let (dtype, bf16, fp16) = match recipe.precision {
             Precision::Fp32 => ("float32", false, false),
@@ -92,14 +80,14 @@ impl Target {
     }
 
     fn adapter(&mut self, adapter: &AdapterSettings) {
-        let yaml = &mut self.yaml;
+        let yaml = &mut self.draft.yaml;
         yaml.key("use_peft", true);
         yaml.key("lora_r", adapter.rank);
         yaml.key("lora_alpha", super::peft::whole_if_possible(adapter.alpha));
         yaml.key("lora_dropout", adapter.dropout);
         yaml.key(
             "lora_target_modules",
-            match super::peft::target_modules(&adapter.target_modules) {
+            match super::peft::target_modules(&adapter.target_modules, self.input.known.architecture) {
                 Value::String(name) => json!([name]),
                 names => names,
             },
@@ -109,21 +97,15 @@ impl Target {
         if !adapter.modules_to_save.is_empty() {
             yaml.key("lora_modules_to_save", adapter.modules_to_save.clone());
         }
-        let unsayable = [
-            (adapter.init != AdapterInit::Kaiming, "adapter.init"),
-            (adapter.bias != AdapterBias::None, "adapter.bias"),
-            (adapter.lora_bias, "adapter.lora_bias"),
-            (!adapter.rank_pattern.is_empty(), "adapter.rank_pattern"),
-            (!adapter.alpha_pattern.is_empty(), "adapter.alpha_pattern"),
-            (adapter.layers_to_transform.is_some(), "adapter.layers_to_transform"),
-            (adapter.adapter_init.is_some(), "adapter.adapter_init"),
-        ];
-        for (_, field) in unsayable.into_iter().filter(|(given, _)| *given) {
-            self.warn(
-                field,
-                "has no key in TRL's file; pass the LoraConfig of --format peft to SFTTrainer yourself",
-            );
-        }
+        let words = AdapterWords {
+            modules_to_save: true,
+            ..AdapterWords::default()
+        };
+        self.draft.unsayable(
+            adapter,
+            words,
+            "has no key in TRL's file; pass the LoraConfig of --format peft to SFTTrainer yourself",
+        );
     }
 
     fn data(&mut self, data: &DataSettings) {
@@ -144,41 +126,31 @@ impl Target {
                 None => json!("train"),
             },
         ));
-        self.yaml.block("datasets", &[item]);
+        self.draft.yaml.block("datasets", &[item]);
         if let Some(template) = &data.chat_template {
-            self.yaml
+            self.draft
+                .yaml
                 .key("chat_template_path", template.to_string_lossy().into_owned());
         }
-        if !data.columns.is_empty() {
-            self.warn("data.columns", "TRL renames no columns; rename them in the file");
-        }
+        self.draft.no_renaming(data, ExportFormat::Trl);
         self.targets(data);
     }
 
     /// The `datasets` builder for the files.
     fn loader(&mut self, data: &DataSettings) -> &'static str {
-        let extension = data
-            .train
-            .first()
-            .and_then(|path| path.extension())
-            .map(|extension| extension.to_string_lossy().to_lowercase());
-        match extension.as_deref() {
-            Some("csv") => "csv",
-            Some("parquet") => "parquet",
-            Some("txt" | "text" | "md") => {
-                self.warn(
-                    "data.train",
-                    "TRL takes each line of a text file for a row; write JSONL rows of `text`",
-                );
-                "text"
-            }
-            _ => "json",
+        let builder = data.train.first().map_or("json", |path| builder_of(path));
+        if builder == "text" {
+            self.warn(
+                "data.train",
+                "TRL takes each line of a text file for a row; write JSONL rows of `text`",
+            );
         }
+        builder
     }
 
     /// Which tokens count in the loss.
     fn targets(&mut self, data: &DataSettings) {
-        match (data.format, data.loss_on) {
+        match (self.input.data_format(), data.loss_on) {
             (DataFormat::Alpaca | DataFormat::Sharegpt, _) => {
                 self.warn("data.format", "TRL reads `messages` or `prompt` and `completion`; convert the rows");
             }
@@ -187,24 +159,24 @@ impl Target {
                 "write data.format for chats, so that assistant_only_loss can be set; TRL trains on whole chats otherwise",
             ),
             (DataFormat::Messages, LossOn::Completions) => {
-                self.yaml.key("assistant_only_loss", true);
+                self.draft.yaml.key("assistant_only_loss", true);
                 self.warn("data.loss_on", "the chat template must mark answers with {% generation %}");
             }
             (DataFormat::PromptCompletion, loss_on) => {
-                self.yaml.key("completion_only_loss", loss_on == LossOn::Completions);
+                self.draft.yaml.key("completion_only_loss", loss_on == LossOn::Completions);
             }
             (DataFormat::Tokenized, _) => {
                 self.warn("data.format", "TRL trains on every token of `input_ids` and leaves `labels` out");
             }
             (DataFormat::Text, _) | (DataFormat::Auto | DataFormat::Messages, LossOn::All) => {
-                self.yaml.key("assistant_only_loss", false);
+                self.draft.yaml.key("assistant_only_loss", false);
             }
         }
     }
 
     fn batch(&mut self, recipe: &Recipe) {
         let batch = &recipe.batch;
-        let yaml = &mut self.yaml;
+        let yaml = &mut self.draft.yaml;
         yaml.key("max_length", batch.sequence_length);
         yaml.key("packing", batch.packing);
         if batch.packing {
@@ -230,42 +202,20 @@ impl Target {
     }
 
     fn optimizer(&mut self, optimizer: &OptimizerSettings) {
-        let name = match optimizer.kind {
-            OptimizerKind::AdamW => "adamw_torch",
-            OptimizerKind::Sgd => "sgd",
-            OptimizerKind::AdamW8bit => "adamw_8bit",
-            OptimizerKind::PagedAdamW => "paged_adamw_32bit",
-            OptimizerKind::PagedAdamW8bit => "paged_adamw_8bit",
-            OptimizerKind::Lion => "lion_32bit",
-            OptimizerKind::Lion8bit => "lion_8bit",
-            OptimizerKind::Adafactor => "adafactor",
-            OptimizerKind::Muon => {
-                self.warn(
-                    "optimizer.kind",
-                    "TRL's file knows no muon, so it says adamw; pass the optimizer in code",
-                );
-                "adamw_torch"
-            }
-        };
-        let yaml = &mut self.yaml;
+        let name = optimizer_name(optimizer.kind).unwrap_or_else(|| {
+            self.warn(
+                "optimizer.kind",
+                "TRL's file knows no muon, so it says adamw; pass the optimizer in code",
+            );
+            "adamw_torch"
+        });
+        let yaml = &mut self.draft.yaml;
         yaml.key("optim", name);
         yaml.key("learning_rate", optimizer.learning_rate);
         yaml.key("weight_decay", optimizer.weight_decay);
         yaml.key("max_grad_norm", optimizer.max_grad_norm.unwrap_or(0.0));
-        match optimizer.kind {
-            OptimizerKind::Sgd => {
-                let nesterov = if optimizer.nesterov { ",nesterov=true" } else { "" };
-                yaml.key("optim_args", format!("momentum={}{nesterov}", optimizer.momentum));
-            }
-            OptimizerKind::Adafactor | OptimizerKind::Muon => {}
-            _ => {
-                let lion = matches!(optimizer.kind, OptimizerKind::Lion | OptimizerKind::Lion8bit);
-                yaml.key("adam_beta1", optimizer.beta1);
-                yaml.key("adam_beta2", optimizer.beta2.unwrap_or(if lion { 0.99 } else { 0.999 }));
-                if !lion {
-                    yaml.key("adam_epsilon", optimizer.epsilon);
-                }
-            }
+        for (key, value) in constants(optimizer) {
+            yaml.key(key, value);
         }
         if optimizer.loraplus_ratio.is_some() {
             self.warn(
@@ -277,65 +227,51 @@ impl Target {
 
     /// Schedule and length: steps where they can be known, since every version of TRL understands those.
     fn length(&mut self, recipe: &Recipe) {
-        let steps = match recipe.training.length {
-            TrainingLength::Steps(steps) => {
-                self.yaml.key("max_steps", steps);
-                Some(steps)
-            }
-            TrainingLength::Tokens(tokens) => {
-                let full_step = (recipe.batch.global_batch() * recipe.batch.sequence_length).max(1) as u64;
-                let steps = tokens.div_ceil(full_step);
-                self.yaml.key("max_steps", steps);
-                self.warn(
-                    "training.length",
-                    format!("TRL counts no tokens; {tokens} tokens are {steps} steps of full rows, more where rows are short"),
-                );
-                Some(steps)
-            }
-            TrainingLength::Epochs(epochs) => {
-                self.yaml.key("num_train_epochs", epochs);
-                None
-            }
-        };
-        let warmup = recipe.schedule.warmup;
-        let kind = match recipe.schedule.kind {
-            ScheduleKind::Constant if warmup > 0.0 => "constant_with_warmup",
-            ScheduleKind::Constant => "constant",
-            ScheduleKind::Linear => "linear",
-            ScheduleKind::Cosine => "cosine",
-        };
-        self.yaml.key("lr_scheduler_type", kind);
-        match steps {
-            Some(steps) => self.yaml.key("warmup_steps", recipe.schedule.warmup_steps(steps)),
+        let course = self.input.course();
+        match recipe.training.length {
+            TrainingLength::Steps(steps) => self.draft.key("max_steps", steps),
+            TrainingLength::Epochs(epochs) => self.draft.key("num_train_epochs", epochs),
+            TrainingLength::Tokens(_) => {}
+        }
+        if let Some((steps, message)) = course.of_tokens() {
+            self.draft.key("max_steps", steps);
+            self.warn("training.length", message);
+        }
+        self.draft.key("lr_scheduler_type", schedule_name(&recipe.schedule));
+        match course.warmup {
+            Warmup::Steps(steps) => self.draft.key("warmup_steps", steps),
             // Below 1 it is a fraction there too.
-            None if warmup < 1.0 && warmup > 0.0 => self.yaml.key("warmup_steps", warmup),
-            None => self.yaml.key("warmup_steps", warmup as u64),
+            Warmup::Share(share) => self.draft.key("warmup_steps", share),
         }
     }
 
     fn evaluation(&mut self, recipe: &Recipe) {
         let training = &recipe.training;
         if !training.shuffle {
-            self.yaml.key("train_sampling_strategy", "sequential");
+            self.draft.key("train_sampling_strategy", "sequential");
+        } else if recipe.batch.group_by_length {
+            self.draft.key("train_sampling_strategy", "group_by_length");
         }
         match &recipe.data.held_out {
             HeldOut::Fraction(fraction) => {
-                self.yaml.key("test_split_size", *fraction);
+                self.draft.yaml.key("test_split_size", *fraction);
                 match training.evaluate_every {
                     Some(steps) => {
-                        self.yaml.key("eval_strategy", "steps");
-                        self.yaml.key("eval_steps", steps);
+                        self.draft.yaml.key("eval_strategy", "steps");
+                        self.draft.yaml.key("eval_steps", steps);
                     }
-                    None => self.yaml.key("eval_strategy", "epoch"),
+                    None => self.draft.yaml.key("eval_strategy", "epoch"),
                 }
-                self.yaml.key("per_device_eval_batch_size", recipe.batch.micro_batch);
+                self.draft
+                    .yaml
+                    .key("per_device_eval_batch_size", recipe.batch.micro_batch);
                 self.warn(
                     "data.held_out",
                     "TRL holds out other rows than were measured; its loss differs a little",
                 );
             }
             HeldOut::File(_) | HeldOut::Files(_) => {
-                self.yaml.key("eval_strategy", "no");
+                self.draft.yaml.key("eval_strategy", "no");
                 self.warn(
                     "data.held_out",
                     "TRL's file takes no held-out file beside local data; evaluate afterwards",
@@ -343,19 +279,4 @@ impl Target {
             }
         }
     }
-}
-
-/// A study's name as a part of a file name.
-fn file_part(name: &str) -> String {
-    let part: String = name
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || "._-".contains(c) {
-                c
-            } else {
-                '-'
-            }
-        })
-        .collect();
-    part.trim_start_matches('.').to_owned()
 }

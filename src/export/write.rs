@@ -2,14 +2,28 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::{ExportError, ExportFormat, ExportInput, Exported, Warning, peft, recipe, trl};
+use super::{
+    ExportError, ExportFormat, ExportInput, Exported, Warning, axolotl, llamafactory, peft, recipe, torchtune, trl,
+    unsloth,
+};
 
-/// The text of a file, and what it could not say.
+/// The files of an export, and what they could not say.
 pub(super) struct Rendered {
-    pub text: String,
+    /// Name and text of each file; the one that the tool is started with first.
+    pub files: Vec<(&'static str, String)>,
     pub warnings: Vec<Warning>,
+}
+
+impl Rendered {
+    /// An export of one file.
+    pub fn new(format: ExportFormat, text: String, warnings: Vec<Warning>) -> Self {
+        Self {
+            files: vec![(format.file_name(), text)],
+            warnings,
+        }
+    }
 }
 
 /// Writes `input` for one tool into `directory`, which is made where it is missing. The file appears whole or not at
@@ -24,17 +38,24 @@ pub fn write(
     directory: &Path,
     force: bool,
 ) -> Result<Exported, ExportError> {
-    let Rendered { text, warnings } = match format {
+    let Rendered { files, warnings } = match format {
         ExportFormat::Recipe => recipe::render(input)?,
         ExportFormat::Peft => peft::render(input)?,
         ExportFormat::Trl => trl::render(input),
+        ExportFormat::Axolotl => axolotl::render(input),
+        ExportFormat::LlamaFactory => llamafactory::render(input, directory)?,
+        ExportFormat::Torchtune => torchtune::render(input)?,
+        ExportFormat::Unsloth => unsloth::render(input)?,
     };
-    let path = directory.join(format.file_name());
-    write_whole(&path, &text, force)?;
-    Ok(Exported {
-        files: vec![path],
-        warnings,
-    })
+    let paths: Vec<PathBuf> = files.iter().map(|(name, _)| directory.join(name)).collect();
+    // Looked at before the first is written, so that none is where another is in the way.
+    if !force && let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
+        return Err(ExportError::Exists { path: path.clone() });
+    }
+    for (path, (_, text)) in paths.iter().zip(&files) {
+        write_whole(path, text, force)?;
+    }
+    Ok(Exported { files: paths, warnings })
 }
 
 fn write_whole(path: &Path, text: &str, force: bool) -> Result<(), ExportError> {

@@ -1,1 +1,42 @@
 //! What a setting costs before it runs: bytes, FLOPs and seconds by pure arithmetic.
+//!
+//! The engine's step is walked once, op by op, in the engine's own order (`walker`, `layer`, `step`); memory, FLOPs and
+//! seconds are three readings of that walk. Nothing here allocates a tensor or reads a weight: an
+//! [`Architecture`](crate::architecture::Architecture), a recipe, the lengths of the data's rows and the ceilings of a
+//! machine are all it takes.
+
+mod ceilings;
+mod correction;
+mod data_sheet;
+mod error;
+mod flops;
+mod grid;
+mod host;
+mod layer;
+mod network;
+mod op;
+mod optimizer_state;
+mod part;
+mod prediction;
+mod scratch;
+mod seconds;
+mod step;
+mod storage;
+mod stream;
+mod trace;
+mod walker;
+
+pub use ceilings::{Ceilings, Headline, OpTimes, WeightProducts, precision_name};
+pub use correction::{Correction, Uncertain};
+pub use data_sheet::{DEVICES, DataSheet, device};
+pub use error::PredictError;
+pub use flops::Flops;
+pub use grid::Grid;
+pub use host::Host;
+pub use op::{Form, MODULES, Module, Op, PASSES, Pass, Product, Right, Stage, Work};
+pub use part::{Bytes, PARTS, Part};
+pub use prediction::{Machine, Prediction, Predictor, Setting};
+pub use scratch::Vectors;
+pub use seconds::{Seconds, compute};
+pub use storage::{WeightBytes, base_bytes};
+pub use stream::{Documents, RowLengths, StreamShape, Workload};

@@ -114,6 +114,11 @@ impl HostMemory {
         PEAK.store(IN_USE.load(Relaxed), Relaxed);
     }
 
+    /// The highest bytes since the last new peak, and a new peak from what is in use now.
+    pub fn take_peak() -> u64 {
+        PEAK.swap(IN_USE.load(Relaxed), Relaxed)
+    }
+
     /// Makes the system's allocator keep freed memory for the next request instead of giving it back. A training step
     /// frees and asks for the same large blocks again and again, and each return to the kernel costs a page fault for
     /// every 4 KiB when they are touched anew. Does nothing where the allocator has no such switch.

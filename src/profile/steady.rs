@@ -82,6 +82,28 @@ impl Throughput {
     }
 }
 
+/// A median with its confidence interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Median {
+    pub value: f64,
+    /// Half width of the 95% confidence interval over the median; 0 where the median is.
+    pub interval: f64,
+}
+
+impl Median {
+    /// Of values; `None` without one.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let value = median_of_sorted(&sorted)?;
+        let interval = match value {
+            0.0 => 0.0,
+            value => median_interval(&sorted) / value.abs(),
+        };
+        Some(Self { value, interval })
+    }
+}
+
 /// Median of values; `None` without one.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
@@ -138,6 +160,13 @@ mod tests {
         detector.push(8.0, 1);
         detector.push(4.0, 1);
         assert!(detector.is_over() && WarmupDetector::new(0).is_over());
+    }
+
+    #[test]
+    fn a_median_of_equal_values_is_sure() {
+        let median = Median::of(&[2.0; 9]).unwrap();
+        assert_eq!((median.value, median.interval), (2.0, 0.0));
+        assert!(Median::of(&[1.0, 3.0]).unwrap().interval > 0.0 && Median::of(&[]).is_none());
     }
 
     #[test]

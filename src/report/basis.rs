@@ -6,7 +6,10 @@ use crate::study::Confirmed;
 
 /// The basis of a trial's values in few words: `measured`, or `confirmed ±1.2%` with the widest 95% interval of its repeats.
 pub fn basis(confirmed: Option<&BTreeMap<String, Confirmed>>) -> String {
-    let repeated = confirmed.into_iter().flat_map(BTreeMap::values).filter(|one| one.repeats > 1);
+    let repeated = confirmed
+        .into_iter()
+        .flat_map(BTreeMap::values)
+        .filter(|one| one.repeats > 1);
     match repeated.map(|one| one.interval).reduce(f64::max) {
         None => "measured".to_owned(),
         Some(interval) => format!("confirmed ±{}", percent(interval)),
@@ -17,7 +20,11 @@ pub fn basis(confirmed: Option<&BTreeMap<String, Confirmed>>) -> String {
 /// repeated.
 pub fn confirmation_text(confirmed: Option<&BTreeMap<String, Confirmed>>) -> Option<String> {
     let confirmed = confirmed?;
-    let repeats = confirmed.values().map(|one| one.repeats).max().filter(|repeats| *repeats > 1)?;
+    let repeats = confirmed
+        .values()
+        .map(|one| one.repeats)
+        .max()
+        .filter(|repeats| *repeats > 1)?;
     let values: Vec<String> = confirmed
         .iter()
         .map(|(metric, one)| {

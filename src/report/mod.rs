@@ -1,14 +1,18 @@
-//! A study as text, JSON, web page and pictures.
+//! Studies and profiles as text, JSON, web page and pictures.
 
 pub mod charts;
 pub mod html;
 
 mod basis;
 mod number;
+mod profile;
 mod summary;
 mod table;
 
 pub use basis::{basis, confirmation_text};
 pub use number::{bytes, duration, metric_heading, metric_value, param_value, significant};
+pub use profile::{
+    CurveLine, CurvePoint, ProfileText, comparison_text, curve_svg, curve_text, findings_text, profile_text,
+};
 pub use summary::{Counts, FrontRow, Recommendation, Summary, SummaryInput, front_table};
 pub use table::{Align, TextTable, printable};

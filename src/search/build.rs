@@ -1,6 +1,8 @@
 //! From a sampler's name to the sampler.
 
-use super::{Bayes, Grid, Nsga2, Problem, Random, Sampler, Sobol, Tpe};
+use std::sync::Arc;
+
+use super::{Bayes, Grid, Nsga2, Prior, Problem, Random, Sampler, Sobol, Tpe};
 use crate::space::{SamplerChoice, SamplerKind};
 use crate::study::ParamValue;
 
@@ -16,7 +18,7 @@ const PER_COST: &str = "per_cost";
 /// Where the kind cannot search this problem: a grid over a continuous range, or no objective at all.
 pub fn build(kind: SamplerKind, problem: &Problem, seed: u64) -> Result<Box<dyn Sampler>, SamplerError> {
     let options = Default::default();
-    build_with(&SamplerChoice { kind, options }, problem, seed)
+    build_with(&SamplerChoice { kind, options }, problem, seed, None)
 }
 
 /// Makes the sampler that a study asks for. `auto` is the Bayesian one for up to four objectives and NSGA-II for more.
@@ -26,9 +28,16 @@ pub fn build(kind: SamplerKind, problem: &Problem, seed: u64) -> Result<Box<dyn 
 /// | `initial` | `auto`, `bayes` | settings tried before the first model (2 or more) |
 /// | `per_cost` | `auto`, `bayes` | metric (seconds, say) by whose predicted value the expected improvement is divided |
 ///
+/// A sampler that can make use of a prior starts from it.
+///
 /// # Errors
 /// As [`build`], and where an option is not known or its value is not allowed.
-pub fn build_with(choice: &SamplerChoice, problem: &Problem, seed: u64) -> Result<Box<dyn Sampler>, SamplerError> {
+pub fn build_with(
+    choice: &SamplerChoice,
+    problem: &Problem,
+    seed: u64,
+    prior: Option<Arc<dyn Prior>>,
+) -> Result<Box<dyn Sampler>, SamplerError> {
     if problem.objectives.is_empty() {
         return Err(SamplerError::NoObjective);
     }
@@ -55,7 +64,13 @@ pub fn build_with(choice: &SamplerChoice, problem: &Problem, seed: u64) -> Resul
         });
     }
     Ok(match kind {
-        SamplerKind::Auto | SamplerKind::Bayes => Box::new(bayes(choice, seed)?),
+        SamplerKind::Auto | SamplerKind::Bayes => {
+            let sampler = bayes(choice, seed)?;
+            Box::new(match prior {
+                Some(prior) => sampler.with_prior(prior),
+                None => sampler,
+            })
+        }
         SamplerKind::Random => Box::new(Random::new(seed)),
         SamplerKind::Sobol => Box::new(Sobol::new(seed)),
         SamplerKind::Grid => Box::new(Grid::new(problem, seed)?),
@@ -169,7 +184,7 @@ mod tests {
                 .map(|(name, value)| ((*name).to_owned(), value.clone()))
                 .collect(),
         };
-        let built = |choice: &SamplerChoice| build_with(choice, &problem, 1);
+        let built = |choice: &SamplerChoice| build_with(choice, &problem, 1, None);
         let long = choice(
             SamplerKind::Auto,
             &[("initial", 12i64.into()), ("per_cost", "f0".into())],

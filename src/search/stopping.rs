@@ -93,7 +93,8 @@ mod tests {
             patience: 3,
         };
         let small = Some(0.001);
-        let reason = |volume: f64, expected: &[Option<f64>]| stop_reason(&rule, &vec![volume; expected.len()], expected);
+        let reason =
+            |volume: f64, expected: &[Option<f64>]| stop_reason(&rule, &vec![volume; expected.len()], expected);
         assert_eq!(reason(1.0, &[None, small, small]), None);
         assert_eq!(reason(1.0, &[None, None, small, small]), None);
         assert_eq!(reason(1.0, &[None, small, Some(0.02), small]), None);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::row::to_u64;
-use super::{EvaluationRecord, Store, StoreError, StudyId};
+use super::{EvaluationRecord, PredictionRecord, Store, StoreError, StudyId};
 use crate::study::{Confirmed, Stop, Trial, TrialNumber};
 
 /// Everything about one trial but its single steps.
@@ -26,6 +26,8 @@ pub struct TrialDetail {
     pub wall_s: Option<f64>,
     pub phases: Vec<PhaseSteps>,
     pub evaluations: Vec<EvaluationRecord>,
+    /// What it was expected to measure.
+    pub predictions: Vec<PredictionRecord>,
     /// Why it was stopped before its end, if it was.
     pub stop: Option<Stop>,
     /// What it took over, by part (`cost`, `loss`) or metric, and from which trial.
@@ -78,15 +80,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoTrial`], or where reading fails.
     pub async fn trial(&self, study: StudyId, number: TrialNumber) -> Result<TrialDetail, StoreError> {
-        let trial = self
-            .trials(study)
-            .await?
-            .into_iter()
-            .find(|trial| trial.number == number);
-        let Some(trial) = trial else {
-            return Err(self.no_trial(study, number).await?);
-        };
         let id = self.trial_id(study, number).await?;
+        let trial = self.one_trial(id).await?;
         let row: DetailRow =
             sqlx::query_as("select id, attempt, phase, recipe, started_at, ended_at, wall_s from trial where id = ?")
                 .bind(id.0)
@@ -106,6 +101,7 @@ impl Store {
             wall_s: row.wall_s,
             phases: self.phases(row.id).await?,
             evaluations: self.evaluations(row.id).await?,
+            predictions: self.predictions(study, number).await?,
             stop: self.stop(study, number).await?,
             inherited: self.inherited(study, number).await?,
             confirmed: self.confirmations(study).await?.remove(&number).unwrap_or_default(),

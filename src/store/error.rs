@@ -55,6 +55,12 @@ pub enum StoreError {
         path: PathBuf,
         known: String,
     },
+    #[error("there is a study `{study}` in {path} already: choose another name with `--as`")]
+    NameTaken { study: String, path: PathBuf },
+    #[error("{path} is the database to import into: name another file")]
+    SameFile { path: PathBuf },
+    #[error("{path} is there already: choose another folder with `--output`")]
+    OptunaExists { path: PathBuf },
     #[error("{path} has no study yet: run `peft-tune search` first")]
     Empty { path: PathBuf },
     #[error("study `{study}` has no trial {trial}: it has {count}")]
@@ -141,6 +147,9 @@ impl StoreError {
             | Self::StudyChanged { .. }
             | Self::NoStudy { .. }
             | Self::Empty { .. }
+            | Self::NameTaken { .. }
+            | Self::SameFile { .. }
+            | Self::OptunaExists { .. }
             | Self::NoTrial { .. }
             | Self::TooManyObjectives { .. } => true,
             Self::Query(error) => !matches!(error, QueryError::Output(_)),

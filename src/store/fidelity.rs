@@ -18,20 +18,24 @@ pub struct EndingRecord {
 }
 
 impl Store {
-    /// Records metrics that a running trial reported after so many steps. One after the same step replaces it.
+    /// Records metrics that a running trial reported, with the steps after which it did. One after the same step replaces
+    /// it. They are one transaction: a program may report many times a second.
     ///
     /// # Errors
     /// [`StoreError::NoTrial`], or where writing fails.
-    pub async fn record_report(
+    pub async fn record_reports(
         &self,
         study: StudyId,
         number: TrialNumber,
-        step: u64,
-        metrics: &Metrics,
+        reports: &[(u64, Metrics)],
     ) -> Result<(), StoreError> {
+        if reports.is_empty() {
+            return Ok(());
+        }
         let trial = self.trial_id(study, number).await?;
         let mut transaction = self.begin().await?;
-        for (name, value) in metrics.iter() {
+        let values = reports.iter();
+        for (step, (name, value)) in values.flat_map(|(step, metrics)| metrics.iter().map(move |one| (*step, one))) {
             sqlx::query("insert or replace into report (trial_id, step, name, value) values (?, ?, ?, ?)")
                 .bind(trial.0)
                 .bind(to_i64(step)?)

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::row::to_u64;
 use super::state::StateColumns;
+use super::step::TrialId;
 use super::{Store, StoreError, StudyId};
 use crate::study::{Metrics, Params, Trial, TrialNumber};
 
@@ -57,6 +58,28 @@ impl Store {
         .await
         .map_err(|error| self.error(error))?;
         self.assemble(rows, params, metrics)
+    }
+
+    /// One trial, without reading the others.
+    pub(super) async fn one_trial(&self, id: TrialId) -> Result<Trial, StoreError> {
+        let row: TrialRow = sqlx::query_as("select id, number, state, reason, detail from trial where id = ?")
+            .bind(id.0)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(|error| self.error(error))?;
+        let params = sqlx::query_as("select trial_id, name, json from param where trial_id = ?")
+            .bind(id.0)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(|error| self.error(error))?;
+        let metrics = sqlx::query_as("select trial_id, name, value from metric where trial_id = ?")
+            .bind(id.0)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(|error| self.error(error))?;
+        let mut trials = self.assemble(vec![row], params, metrics)?;
+        // One row in, one trial out.
+        Ok(trials.swap_remove(0))
     }
 
     /// Numbers of the trials on a study's Pareto front, ascending.

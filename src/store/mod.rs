@@ -7,19 +7,27 @@
 //! is handed back to be repeated, and the file passes `pragma integrity_check`.
 
 mod confirmation;
+mod delete;
 mod detail;
 mod error;
 mod fidelity;
 mod files;
 mod history;
+mod import;
+mod infer_bench;
 mod inheritance;
 mod lock;
+mod named;
 mod open;
+mod optuna;
 mod overview;
+mod prediction;
+mod profile;
 mod query;
 mod record;
 mod request;
 mod row;
+mod run;
 mod state;
 mod statement;
 mod step;
@@ -28,14 +36,23 @@ mod timeline;
 mod trial;
 
 pub use confirmation::Confirmations;
+pub use delete::Vacuumed;
 pub use detail::{PhaseSteps, TrialDetail};
 pub use error::{QueryError, StoreError};
 pub use fidelity::EndingRecord;
+pub use import::{ImportOutcome, ImportWish, Imported};
+pub use infer_bench::InferenceRecord;
 pub use lock::StudyLock;
+pub use named::NamedQuery;
 pub use open::Store;
 pub use overview::StudyOverview;
+pub use prediction::{CeilingRecord, PredictionRecord};
+pub use profile::{
+    DiagnosisRecord, OpRecord, PhaseRecord, ProfileId, ProfileOverview, ProfileRecord, SampleRecord, StoredProfile,
+};
 pub use query::{RowSink, SqlValue};
 pub use record::{DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, StepRecord, StudyRecord};
 pub use request::{RequestId, RequestOutcome, StoredRequest};
+pub use run::TrialRun;
 pub use study::{OpenStudy, StudyId};
 pub use timeline::{Runner, TrialTimes};

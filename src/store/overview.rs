@@ -16,6 +16,9 @@ pub struct StudyOverview {
     pub sampler: String,
     pub seed: u64,
     pub model: Option<String>,
+    /// Rows and tokens that are trained on, where they were recorded.
+    pub trained_rows: Option<u64>,
+    pub trained_tokens: Option<u64>,
     /// UTC, ISO 8601.
     pub created_at: String,
     /// UTC, ISO 8601.
@@ -43,6 +46,8 @@ struct StudyRow {
     sampler: String,
     seed: i64,
     model: Option<String>,
+    rows: Option<i64>,
+    tokens: Option<i64>,
     created_at: String,
     resumed_at: Option<String>,
     wall_s: f64,
@@ -70,9 +75,10 @@ impl Store {
     /// Where reading fails.
     pub async fn studies(&self) -> Result<Vec<StudyOverview>, StoreError> {
         let rows: Vec<StudyRow> = sqlx::query_as(
-            "select study.id, name, space_path, sampler, seed, model.source as model, created_at, resumed_at,
+            "select study.id, name, space_path, sampler, seed, model.source as model, rows, tokens, created_at, resumed_at,
                     (select total(wall_s) from trial where study_id = study.id) as wall_s
              from study left join model on model.id = study.model_id
+                        left join data_set on data_set.id = study.data_set_id
              order by coalesce(resumed_at, created_at), study.id",
         )
         .fetch_all(&self.pool)
@@ -128,6 +134,8 @@ impl Store {
             sampler: row.sampler,
             seed: row.seed.cast_unsigned(),
             model: row.model,
+            trained_rows: row.rows.map(to_u64),
+            trained_tokens: row.tokens.map(to_u64),
             created_at: row.created_at,
             resumed_at: row.resumed_at,
             states: states

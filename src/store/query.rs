@@ -41,6 +41,19 @@ impl Store {
     /// [`StoreError::Query`] where the statement writes, attaches another file, is not exactly one or is refused by
     /// SQLite; the message then points at the place.
     pub async fn query(&self, sql: &str, sink: &mut dyn RowSink) -> Result<(), StoreError> {
+        self.query_about(sql, None, sink).await
+    }
+
+    /// As [`Store::query`], with a study's name as the statement's parameter `?1`.
+    ///
+    /// # Errors
+    /// As [`Store::query`].
+    pub async fn query_about(
+        &self,
+        sql: &str,
+        study: Option<&str>,
+        sink: &mut dyn RowSink,
+    ) -> Result<(), StoreError> {
         // Trimmed as the driver does, so that offsets mean the same text.
         let sql = sql.trim();
         check_reading(sql)?;
@@ -53,7 +66,7 @@ impl Store {
         let count = statement
             .parameters()
             .map_or(0, |parameters| parameters.map_left(<[_]>::len).into_inner());
-        if count > 0 {
+        if count > usize::from(study.is_some()) {
             return Err(QueryError::Parameters { count }.into());
         }
         let names: Vec<String> = statement
@@ -62,7 +75,7 @@ impl Store {
             .map(|column| column.name().to_owned())
             .collect();
         sink.columns(&names).map_err(QueryError::Output)?;
-        let outcome = hand_over(&mut connection, statement, sink).await;
+        let outcome = hand_over(&mut connection, statement, study.filter(|_| count > 0), sink).await;
         match outcome {
             Ok(written) => Ok(written.map_err(QueryError::Output)?),
             Err(error) => Err(self.refusal(&mut connection, sql, error).await),
@@ -122,9 +135,15 @@ impl Store {
 async fn hand_over(
     connection: &mut SqliteConnection,
     statement: sqlx::sqlite::SqliteStatement,
+    study: Option<&str>,
     sink: &mut dyn RowSink,
 ) -> Result<io::Result<()>, sqlx::Error> {
-    let mut rows = statement.query().fetch(connection);
+    let query = statement.query();
+    let query = match study {
+        Some(study) => query.bind(study),
+        None => query,
+    };
+    let mut rows = query.fetch(connection);
     while let Some(row) = rows.try_next().await? {
         if let Err(error) = sink.row(values(&row)?) {
             return Ok(Err(error));

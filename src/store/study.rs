@@ -241,7 +241,11 @@ impl Store {
         .map_err(|error| self.error(error))
     }
 
-    async fn machine_id(&self, connection: &mut SqliteConnection, machine: &MachineRecord) -> Result<i64, StoreError> {
+    pub(super) async fn machine_id(
+        &self,
+        connection: &mut SqliteConnection,
+        machine: &MachineRecord,
+    ) -> Result<i64, StoreError> {
         // An update that changes nothing, so that a row that is already there returns its id too.
         sqlx::query_scalar(
             "insert into machine (host, os, cpu, cpu_cores, memory_bytes, device, device_memory_bytes, driver)

@@ -29,4 +29,8 @@ pub struct TrainPlan {
     pub evaluations: u64,
     /// Held-out rows to evaluate on; all where absent.
     pub evaluation_rows: Option<usize>,
+    /// Compares the trained model with the same on F32 base weights.
+    // Left out where it is off, so that studies from before it are still the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub accuracy_check: bool,
 }

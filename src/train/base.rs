@@ -112,6 +112,37 @@ impl BaseModel {
         Self::from_tensors(architecture, tensors, precision, device)
     }
 
+    /// As [`BaseModel::random`], with values that the device draws: for sizes that take the CPU minutes. They are not the
+    /// same on another device.
+    ///
+    /// # Errors
+    ///
+    /// Memory.
+    pub fn random_on_device(
+        architecture: Architecture,
+        precision: Precision,
+        device: &Device,
+    ) -> Result<Self, TrainError> {
+        let mut weights = BTreeMap::new();
+        for tensor in architecture.tensors() {
+            let shape = tensor.shape.as_slice();
+            let value = match (tensor.name.ends_with(".bias"), shape) {
+                (true, _) => Tensor::zeros(shape, DType::F32, device)?,
+                (false, [_]) => Tensor::full(1.0 - architecture.norm_offset, shape, device)?,
+                (false, _) => Tensor::randn(0f32, 0.02, shape, device)?,
+            };
+            let linear = is_linear(&tensor.name, &architecture);
+            let weight = Weight::store(value, &tensor.name, linear, precision, device)?;
+            weights.insert(tensor.name, weight);
+        }
+        Ok(Self {
+            architecture,
+            precision,
+            device: device.clone(),
+            weights,
+        })
+    }
+
     /// The model without its weights: what is left to know of it where every parameter trains.
     pub(super) fn without_weights(&self) -> Self {
         Self {

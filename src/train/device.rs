@@ -1,10 +1,13 @@
 //! Devices by name.
 
-use candle_core::Device;
+pub use candle_core::Device;
 
 use super::DeviceError;
 
-/// Opens the device `name`: `cpu`, `cuda` (the first GPU) or `cuda:N`.
+/// Opens the device `name`: `cpu`, `cuda` (the first GPU), `cuda:N`, or `auto` (the first GPU where the program was built
+/// for one and finds it, else the CPU).
+///
+/// A GPU is opened once for the process: all that is made on it shares one queue, so that nothing waits for an event.
 ///
 /// # Errors
 ///
@@ -13,24 +16,53 @@ pub fn open(name: &str) -> Result<Device, DeviceError> {
     let unknown = || DeviceError::Unknown { name: name.to_owned() };
     let ordinal = match name.split_once(':') {
         None if name == "cpu" => return Ok(Device::Cpu),
+        None if name == "auto" => return Ok(gpu(0, name).unwrap_or(Device::Cpu)),
         None if name == "cuda" => 0,
         Some(("cuda", ordinal)) => ordinal.parse().map_err(|_| unknown())?,
         _ => return Err(unknown()),
     };
-    if !candle_core::utils::cuda_is_available() {
-        return Err(DeviceError::NoCuda);
-    }
-    Device::new_cuda(ordinal).map_err(|source| DeviceError::Open {
-        name: name.to_owned(),
-        source,
-    })
+    gpu(ordinal, name)
 }
 
 /// Name of the device to use where none is asked for: the first GPU where the program was built for one and finds it,
 /// else the CPU.
 pub fn default_name() -> &'static str {
-    let gpu = candle_core::utils::cuda_is_available() && Device::new_cuda(0).is_ok();
-    if gpu { "cuda" } else { "cpu" }
+    if gpu(0, "cuda").is_ok() { "cuda" } else { "cpu" }
+}
+
+/// Lets go of the memory that ops keep between launches on this thread: what a trial needs of it then counts as its own.
+pub fn forget_scratch() {
+    super::gpu::forget_scratch();
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpu(_ordinal: usize, _name: &str) -> Result<Device, DeviceError> {
+    Err(DeviceError::NoCuda)
+}
+
+#[cfg(feature = "cuda")]
+fn gpu(ordinal: usize, name: &str) -> Result<Device, DeviceError> {
+    use std::collections::HashMap;
+    use std::sync::{LazyLock, Mutex, PoisonError};
+
+    // Design note: process-wide, as the driver's context is.
+    static OPEN: LazyLock<Mutex<HashMap<usize, Device>>> = LazyLock::new(Mutex::default);
+
+    let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(device) = all.get(&ordinal) {
+        return Ok(device.clone());
+    }
+    let device = Device::new_cuda_with_stream(ordinal).map_err(|source| DeviceError::Open {
+        name: name.to_owned(),
+        source,
+    })?;
+    if let Device::Cuda(device) = &device {
+        // SAFETY: events order the use of memory by several queues; here is one queue, and it orders everything. Without
+        // them an allocation costs half as much.
+        unsafe { device.disable_event_tracking() };
+    }
+    all.insert(ordinal, device.clone());
+    Ok(device)
 }
 
 #[cfg(test)]
@@ -43,5 +75,13 @@ mod tests {
         for name in ["gpu", "cuda:", "cuda:x", "cpu:0", ""] {
             assert!(matches!(open(name), Err(DeviceError::Unknown { .. })), "{name}");
         }
+    }
+
+    #[test]
+    #[cfg(not(feature = "cuda"))]
+    fn without_the_feature_auto_is_the_cpu_and_a_gpu_is_refused() {
+        assert!(open("auto").unwrap().is_cpu());
+        let error = open("cuda:1").unwrap_err().to_string();
+        assert!(error.contains("--features cuda"), "{error}");
     }
 }

@@ -98,13 +98,15 @@ pub enum WeightsError {
 /// A device that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    #[error("`{name}` is not a device; write `cpu`, `cuda` or `cuda:1`")]
+    #[error("`{name}` is not a device; write `cpu`, `cuda`, `cuda:1` or `auto`")]
     Unknown { name: String },
 
     #[error("this program was built without NVIDIA support; build it with `--features cuda`, or take `cpu`")]
     NoCuda,
 
-    #[error("cannot open device `{name}`: {source}; `nvidia-smi` shows which devices there are")]
+    #[error(
+        "cannot open device `{name}`: {source}; `nvidia-smi` shows which devices there are, and docs/gpu.md what else is needed"
+    )]
     Open { name: String, source: candle_core::Error },
 }
 
@@ -187,7 +189,30 @@ impl From<AdapterError> for TrainError {
 impl TrainError {
     /// Whether the device had no memory left: the outcome of a setting, rather than a fault.
     pub fn out_of_memory(&self) -> bool {
-        // candle passes the driver's error on as text only.
-        matches!(self, Self::Candle(error) if error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"))
+        // candle passes the driver's error on as text only; cuBLAS has a name of its own for it.
+        const NAMES: [&str; 2] = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"];
+        let error = match self {
+            Self::Candle(error) => error,
+            Self::Weights(error) => match error.as_ref() {
+                WeightsError::Candle(error) => error,
+                _ => return false,
+            },
+            _ => return false,
+        };
+        let text = error.to_string();
+        NAMES.iter().any(|name| text.contains(name))
+    }
+
+    /// Whether the device answers nothing more to this process: its context is lost.
+    pub fn lost_device(&self) -> bool {
+        const NAMES: [&str; 5] = [
+            "CUDA_ERROR_ILLEGAL_ADDRESS",
+            "CUDA_ERROR_LAUNCH_FAILED",
+            "CUDA_ERROR_MISALIGNED_ADDRESS",
+            "CUDA_ERROR_ECC_UNCORRECTABLE",
+            "CUBLAS_STATUS_EXECUTION_FAILED",
+        ];
+        let text = self.to_string();
+        NAMES.iter().any(|name| text.contains(name))
     }
 }

@@ -2,26 +2,30 @@
 //!
 //! Each token is drawn from softmax(logits / T) of the last position, or is the most likely one at T = 0.
 //!
-//! Design note: every token runs the whole sequence through the model again, so n tokens cost n²/2 positions. This is
-//! the form that cannot be wrong; it serves to look at what a training has made, not to serve requests.
+//! The keys and values of the tokens read are kept ([`super::decoding`]), so that each new token costs itself;
+//! [`Generator::next_logits`] runs the whole sequence again, which is the form that cannot be wrong.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use candle_core::Tensor;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::base::BaseModel;
+use super::decoding::Decoding;
 use super::data::{IGNORE, MicroBatch};
 use super::model::{Decoder, Keep, RopeTables, Stream};
 use super::trained_set::TrainedSet;
 use super::{Control, MergedModel, TrainError};
+use crate::recipe::Recipe;
 
 /// A model that reads tokens and predicts the next.
 pub struct Generator {
-    base: BaseModel,
+    base: Arc<BaseModel>,
     trained: TrainedSet,
-    decoder: Decoder,
-    ropes: RopeTables,
+    pub(super) decoder: Decoder,
+    pub(super) ropes: RopeTables,
 }
 
 /// How tokens are chosen, and when to stop.
@@ -63,11 +67,45 @@ impl Generator {
     /// # Errors
     ///
     /// An adapter that cannot be read or belongs to another model; memory.
-    pub fn new(base: BaseModel, adapter: Option<&Path>) -> Result<Self, TrainError> {
+    pub fn new(base: impl Into<Arc<BaseModel>>, adapter: Option<&Path>) -> Result<Self, TrainError> {
+        let base = base.into();
         let trained = match adapter {
             Some(directory) => TrainedSet::saved_adapter(&base, directory)?,
             None => TrainedSet::nothing(&base)?,
         };
+        Self::of(base, trained)
+    }
+
+    /// `base` with the fresh adapter that `recipe` asks for: it changes nothing of what the model says, and costs what a
+    /// trained one costs.
+    ///
+    /// # Errors
+    ///
+    /// Adapter settings that do not fit the model; memory.
+    pub fn with_fresh_adapter(base: impl Into<Arc<BaseModel>>, recipe: &Recipe) -> Result<Self, TrainError> {
+        let base = base.into();
+        let trained = TrainedSet::new(&base, recipe)?;
+        Self::of(base, trained)
+    }
+
+    /// The same model with its adapter folded into the weights, which then are the whole model.
+    ///
+    /// # Errors
+    ///
+    /// As [`Generator::merged`]; memory.
+    pub fn into_merged(self) -> Result<Self, TrainError> {
+        let merged = self.merged()?;
+        let architecture = self.base.architecture();
+        let tensors = architecture.tensors().into_iter();
+        let tensors = tensors
+            .map(|tensor| Ok((tensor.name.clone(), merged.tensor(&tensor.name)?)))
+            .collect::<Result<_, TrainError>>()?;
+        let (precision, device) = (self.base.precision(), self.base.device());
+        let base = BaseModel::from_tensors(architecture.clone(), tensors, precision, device)?;
+        Self::new(base, None)
+    }
+
+    fn of(base: Arc<BaseModel>, trained: TrainedSet) -> Result<Self, TrainError> {
         Ok(Self {
             decoder: Decoder::new(&base, &trained.trainables())?,
             ropes: RopeTables::new(&base.architecture().ropes, base.device()),
@@ -79,6 +117,12 @@ impl Generator {
     /// The base model.
     pub fn base(&self) -> &BaseModel {
         &self.base
+    }
+
+    /// Rank of the adapter's first layer; absent without an adapter.
+    pub fn adapter_rank(&self) -> Option<usize> {
+        let plan = self.trained.plan.as_ref()?;
+        plan.linears.first().map(|linear| linear.rank)
     }
 
     /// The model with its adapter folded in.
@@ -120,14 +164,17 @@ impl Generator {
         self.check(prompt)?;
         let mut sequence = prompt.to_vec();
         let mut random = Pcg64::seed_from_u64(settings.seed);
+        let positions = self.base.architecture().max_positions;
+        let room = positions.min(prompt.len().saturating_add(settings.max_tokens));
+        let mut decoding: Option<Decoding> = None;
         let end = loop {
             if sequence.len() - prompt.len() >= settings.max_tokens {
                 break TextEnd::MaxTokens;
             }
-            if sequence.len() > self.base.architecture().max_positions {
+            if sequence.len() > positions {
                 break TextEnd::MaxPositions;
             }
-            let logits = self.next_logits(&sequence)?;
+            let logits = self.following(&sequence, room, &mut decoding)?;
             let token = choose(&logits, settings.temperature, &mut random) as u32;
             if settings.stop_ids.contains(&token) {
                 break TextEnd::StopToken;
@@ -143,7 +190,29 @@ impl Generator {
         })
     }
 
-    fn check(&self, tokens: &[u32]) -> Result<(), TrainError> {
+    /// Logits (V) of the token that follows `sequence`, all of whose tokens but the last have been read.
+    fn following(
+        &mut self,
+        sequence: &[u32],
+        room: usize,
+        decoding: &mut Option<Decoding>,
+    ) -> Result<Vec<f32>, TrainError> {
+        // Where a longer text turns by other frequencies, what is kept of the shorter one is of no use.
+        let going_on = decoding
+            .as_mut()
+            .filter(|kept| !self.ropes.turns_otherwise(kept.longest(), sequence.len()));
+        let logits: Tensor = match (going_on, sequence) {
+            (Some(kept), [.., last]) => self.advance(kept, &[*last])?,
+            _ => {
+                let (begun, logits) = self.begin(&[sequence], room)?;
+                *decoding = Some(begun);
+                logits
+            }
+        };
+        Ok(logits.flatten_all()?.to_vec1()?)
+    }
+
+    pub(super) fn check(&self, tokens: &[u32]) -> Result<(), TrainError> {
         let architecture = self.base.architecture();
         let vocabulary = architecture.vocabulary;
         if tokens.is_empty() {

@@ -11,10 +11,14 @@ use super::data::MicroBatch;
 use super::loss_scale::LossScale;
 use super::model::{Decoder, DropoutKey, Keep, RopeTables, Stream};
 use super::optimizer::{self, Optimizer, OptimizerError};
+use super::span::{self, Shape, StepPhase, Work};
 use super::stopwatch::Stopwatch;
 use super::trained_set::TrainedSet;
 use super::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
 use crate::recipe::{Precision, Recipe};
+
+/// Positions whose logits exist at a time where only the most likely token is asked for.
+const ROWS_OF_LOGITS: usize = 64;
 
 /// One fine-tuning in progress.
 ///
@@ -85,27 +89,38 @@ impl Trainer {
             target_tokens: targets,
             seconds,
         };
-        self.trained.parameters.gradients.zero_set()?;
+        let gradients = &self.trained.parameters.gradients;
+        let span = span::op("zero_gradients", || buffer_work(gradients, 1));
+        gradients.zero_set()?;
+        drop(span);
         let loss_scale = self.loss_scale.as_ref().map_or(1.0, LossScale::factor);
         let gradient_scale = loss_scale / targets as f32;
         for batch in micro_batches {
+            let span = span::phase(StepPhase::HostToDevice);
             self.ropes.prepare(batch.longest())?;
             let stream = Stream::new(batch, self.dropout(event.tokens), self.base.device())?;
+            drop(span);
+            let span = span::phase(StepPhase::Forward);
             let keep = Keep::ForBackward(self.recipe.gradient_checkpointing);
             let (normed, tape) = self.decoder.forward(&stream, &self.ropes, keep)?;
             let output = self.decoder.loss(&stream, &normed, Some(gradient_scale))?;
             drop(normed);
             seconds.forward += clock.lap_s()?;
+            drop(span);
+            let span = span::phase(StepPhase::Backward);
             if let Some(d_normed) = output.d_hidden {
                 self.decoder.backward(&stream, &self.ropes, tape, d_normed)?;
             }
             seconds.backward += clock.lap_s()?;
+            drop(span);
             event.loss += output.loss_sum;
             event.tokens += batch.tokens() as u64;
         }
         event.loss /= targets as f64;
+        let span = span::phase(StepPhase::Optimizer);
         event.grad_norm = self.update(event.learning_rate, loss_scale)?;
         seconds.optimizer = clock.lap_s()?;
+        drop(span);
         seconds.total = clock.total_s();
         event.seconds = seconds;
         self.step = event.step;
@@ -121,6 +136,7 @@ impl Trainer {
     pub fn evaluate(&mut self, micro_batches: &[MicroBatch]) -> Result<Evaluation, TrainError> {
         let targets = self.check(micro_batches)?;
         let mut clock = Stopwatch::start(self.base.device())?;
+        let _span = span::phase(StepPhase::Evaluation);
         let (mut loss, mut correct) = (0.0, 0);
         for batch in micro_batches {
             self.ropes.prepare(batch.longest())?;
@@ -151,6 +167,26 @@ impl Trainer {
         let stream = Stream::new(batch, None, self.base.device())?;
         let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
         Ok(self.decoder.logits(&normed)?)
+    }
+
+    /// The most likely next token at every position of one micro-batch, without dropout. The logits exist for a few
+    /// positions at a time.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Trainer::step`]; targets are not needed.
+    pub fn most_likely(&mut self, batch: &MicroBatch) -> Result<Vec<u32>, TrainError> {
+        self.check_tokens(batch)?;
+        self.ropes.prepare(batch.longest())?;
+        let stream = Stream::new(batch, None, self.base.device())?;
+        let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+        let mut tokens = Vec::with_capacity(batch.tokens());
+        for first in (0..batch.tokens()).step_by(ROWS_OF_LOGITS) {
+            let rows = normed.narrow(0, first, ROWS_OF_LOGITS.min(batch.tokens() - first))?;
+            let logits = self.decoder.logits(&rows.contiguous()?)?;
+            tokens.extend(logits.argmax(candle_core::D::Minus1)?.to_vec1::<u32>()?);
+        }
+        Ok(tokens)
     }
 
     /// Runs one micro-batch forward and counts what it keeps for the backward pass.
@@ -248,18 +284,29 @@ impl Trainer {
         let parameters = &self.trained.parameters;
         let gradients = &parameters.gradients;
         if self.loss_scale.is_some() {
+            let _span = span::op("unscale", || buffer_work(gradients, 2));
             gradients.slice_set(&(gradients / f64::from(loss_scale))?, 0, 0)?;
         }
+        let span = span::op("clip", || buffer_work(gradients, 1));
         let norm = match self.recipe.optimizer.max_grad_norm {
             Some(max_norm) => optimizer::clip(gradients, max_norm)?,
             None => optimizer::global_norm(gradients)?,
         };
+        drop(span);
         // A step in fp16 whose gradients overflowed is skipped, and the next one takes a smaller factor.
         let skip = self
             .loss_scale
             .as_mut()
             .is_some_and(|scale| !scale.keep(norm.is_finite()));
         if !skip {
+            let _span = span::op("optimizer_step", || {
+                let passes = buffer_work(gradients, 3);
+                // The state is read and written, as the values are.
+                Work {
+                    bytes: passes.bytes + 2 * self.optimizer.state_bytes(),
+                    ..passes
+                }
+            });
             self.optimizer.step(parameters, learning_rate)?;
         }
         Ok(norm)
@@ -304,6 +351,16 @@ impl Trainer {
             });
         }
         Ok(())
+    }
+}
+
+/// `passes` readings or writings of a flat buffer.
+fn buffer_work(buffer: &Tensor, passes: usize) -> Work {
+    Work {
+        bytes: (passes * buffer.elem_count() * buffer.dtype().size_in_bytes()) as u64,
+        storage: "f32",
+        shape: Shape::new(buffer.dims()),
+        ..Work::default()
     }
 }
 

@@ -80,6 +80,13 @@ impl Codes {
         }
     }
 
+    fn fill(&self, rows: Range<usize>, into: &Tensor) -> candle_core::Result<()> {
+        match self {
+            Self::Nf4(codes) => codes.dequantize_rows_into(rows, into),
+            Self::Int8(codes) => codes.dequantize_rows_into(rows, into),
+        }
+    }
+
     fn fill_block<T: Element>(
         &self,
         rows: Range<usize>,
@@ -158,7 +165,7 @@ impl Weight {
     }
 
     /// Puts `value` into the storage of `precision`; see [`Weight::load`].
-    pub(super) fn store(
+    pub(crate) fn store(
         value: Tensor,
         name: &str,
         linear: bool,
@@ -243,12 +250,28 @@ impl Coded for CodedRows {
         (self.rows.len(), self.codes.shape().1)
     }
 
+    fn bytes(&self) -> usize {
+        // Of the rows only: their part of the whole.
+        self.codes.bytes() * self.rows.len() / self.codes.shape().0.max(1)
+    }
+
+    fn storage(&self) -> &'static str {
+        match self.codes {
+            Codes::Nf4(_) => "nf4",
+            Codes::Int8(_) => "int8",
+        }
+    }
+
     fn is_on_cpu(&self) -> bool {
         self.codes.is_on_cpu()
     }
 
     fn dense(&self, dtype: DType) -> candle_core::Result<Tensor> {
         self.codes.widened(self.rows.clone(), dtype)
+    }
+
+    fn fill(&self, into: &Tensor) -> candle_core::Result<()> {
+        self.codes.fill(self.rows.clone(), into)
     }
 
     fn fill_f32(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [f32]) -> candle_core::Result<()> {

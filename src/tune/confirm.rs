@@ -168,9 +168,17 @@ fn shift(problem: &Problem, trial: &mut Trial, better: bool, confirmed: Option<&
     let TrialState::Complete { metrics } = &mut trial.state else {
         return;
     };
-    for objective in problem.objectives.iter().filter(|objective| is_noisy(problem, objective)) {
-        let Some(value) = metrics.value(&objective.metric) else { continue };
-        let repeated = confirmed.and_then(|known| known.get(&objective.metric)).filter(|one| one.repeats > 1);
+    for objective in problem
+        .objectives
+        .iter()
+        .filter(|objective| is_noisy(problem, objective))
+    {
+        let Some(value) = metrics.value(&objective.metric) else {
+            continue;
+        };
+        let repeated = confirmed
+            .and_then(|known| known.get(&objective.metric))
+            .filter(|one| one.repeats > 1);
         let own = metrics.value(&format!("{}_interval", objective.metric));
         let noise = repeated.map(|one| one.interval).or(own).unwrap_or(USUAL_NOISE);
         let towards = if better { -1.0 } else { 1.0 };

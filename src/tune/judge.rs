@@ -55,11 +55,13 @@ impl Judge<'_> {
 
     fn all_known(&self, trial: &UnderWay<'_>) -> Option<Order> {
         let mut metrics = needed(self.problem).into_iter();
-        metrics.all(|metric| trial.known.value(metric).is_some()).then(|| Order {
-            stop: stop(trial, "known", "every metric is known".to_owned()),
-            complete: true,
-            leaves: Metrics::default(),
-        })
+        metrics
+            .all(|metric| trial.known.value(metric).is_some())
+            .then(|| Order {
+                stop: stop(trial, "known", "every metric is known".to_owned()),
+                complete: true,
+                leaves: Metrics::default(),
+            })
     }
 
     fn broken_constraint(&self, trial: &UnderWay<'_>) -> Option<Order> {

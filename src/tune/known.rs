@@ -12,7 +12,16 @@ use crate::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, Tr
 use crate::worker::Task;
 
 /// Metrics of the training phase; all others are the profile phase's.
-const LOSS_METRICS: [&str; 5] = [LOSS, "accuracy", "train_steps", "train_tokens", "train_s"];
+const LOSS_METRICS: [&str; 8] = [
+    LOSS,
+    "accuracy",
+    "loss_fp32",
+    "loss_kept_percent",
+    "top1_agreement_percent",
+    "train_steps",
+    "train_tokens",
+    "train_s",
+];
 
 /// A part of a trial that another trial measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -196,6 +205,7 @@ mod tests {
                 length: TrainingLength::Steps(5),
                 evaluations: 1,
                 evaluation_rows: None,
+                accuracy_check: false,
             }),
         }
     }

@@ -78,7 +78,10 @@ fn relatives(problem: &Problem, history: &[Trial]) -> Vec<Params> {
     }
     for one in pareto_front(problem, history) {
         let mut variants = vec![one.trial.params.clone()];
-        for (parameter, values) in cheap.iter().filter(|(one_of, _)| one.trial.params.contains_key(&one_of.name)) {
+        for (parameter, values) in cheap
+            .iter()
+            .filter(|(one_of, _)| one.trial.params.contains_key(&one_of.name))
+        {
             let with = |params: &Params, value: &ParamValue| {
                 let mut params = params.clone();
                 params.insert(parameter.name.clone(), value.clone());
@@ -102,7 +105,9 @@ fn relatives(problem: &Problem, history: &[Trial]) -> Vec<Params> {
 
 /// Whether a parameter changes only metrics that are known early.
 fn is_cheap(problem: &Problem, parameter: &Parameter) -> bool {
-    let Some(affects) = &parameter.affects else { return false };
+    let Some(affects) = &parameter.affects else {
+        return false;
+    };
     let expensive = |metric: &&str| {
         let objective = problem.objectives.iter().find(|objective| objective.metric == **metric);
         objective.is_none_or(|objective| objective.known_after.is_none())
@@ -115,7 +120,10 @@ fn is_cheap(problem: &Problem, parameter: &Parameter) -> bool {
 }
 
 fn values_of(parameter: &Parameter) -> Option<Vec<ParamValue>> {
-    let count = parameter.distribution.cardinality().filter(|count| *count <= MOST_VALUES)?;
+    let count = parameter
+        .distribution
+        .cardinality()
+        .filter(|count| *count <= MOST_VALUES)?;
     let at = |index: u64| parameter.distribution.value_at((index as f64 + 0.5) / count as f64);
     Some((0..count).map(at).collect())
 }

@@ -12,7 +12,9 @@ use crate::study::{Curve, Metrics, TrialNumber, TrialState};
 /// A trial under way, with what it told so far.
 pub(super) struct Running {
     pub(super) started: Instant,
+    /// Steps and reports that wait to be written.
     pub(super) steps: Vec<StepRecord>,
+    pub(super) reports: Vec<(u64, Metrics)>,
     /// When steps were last recorded.
     pub(super) recorded: Instant,
     pub(super) inherited: Vec<Inherited>,
@@ -38,6 +40,7 @@ impl Running {
         Self {
             started: Instant::now(),
             steps: Vec::new(),
+            reports: Vec::new(),
             recorded: Instant::now(),
             inherited: Vec::new(),
             metrics: Metrics::default(),

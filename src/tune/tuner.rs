@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::decide::{Memory, problem_of, recipe_of, whole_task};
+use super::expect::Expectations;
 use super::judge::{Judge, Order};
 use super::known::{Decision, Inherited, Part};
 use super::propose::{Proposed, propose};
@@ -24,6 +25,8 @@ use crate::worker::{Evaluator, Task, TrialEvent, TrialRequest};
 pub(super) const POLL: Duration = Duration::from_millis(100);
 /// Steps that are recorded together; a crash loses at most these of a trial that is run again anyway.
 const STEPS_A_WRITE: usize = 64;
+/// Reports that are recorded together.
+const REPORTS_A_WRITE: usize = 32;
 /// Longest time that steps wait to be recorded, so that who looks at a running trial sees it move.
 const WRITE_AFTER: Duration = Duration::from_secs(1);
 
@@ -55,6 +58,8 @@ pub struct Tuner<'a> {
     pruner: Option<Box<dyn Pruner>>,
     /// What people ask of the study meanwhile.
     requests: Requests,
+    /// What trials are expected to cost, where that can be predicted.
+    pub(super) expecting: Option<Expectations>,
     /// Wall time of finished trials, in seconds.
     pub(super) spent_s: f64,
     ending: Option<Ending>,
@@ -78,6 +83,7 @@ impl<'a> Tuner<'a> {
             pruner: build_pruner(&parts.study.pruner),
             requests: Requests::begin(parts.store, parts.id).await?,
             running: BTreeMap::new(),
+            expecting: None,
             ending: None,
             memory,
             problem,
@@ -257,6 +263,9 @@ impl<'a> Tuner<'a> {
         }
         let progress = self.progress();
         self.parts.observer.trial_started(&trial, &progress);
+        if let Some(reason) = self.expect(&trial).await? {
+            return self.end(number, TrialState::Skipped { reason }, 0.0).await;
+        }
         match self.memory.decide(study, &self.problem, &trial.params) {
             Ok(decision) => self.follow(number, decision).await,
             Err(error) => {
@@ -348,7 +357,7 @@ impl<'a> Tuner<'a> {
             TrialEvent::Step { phase, step, .. } => {
                 running.steps.push(step_record(phase, &step));
                 if running.steps.len() >= STEPS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
-                    self.record_steps(number).await?;
+                    self.record_waiting(number).await?;
                 }
                 return Ok(());
             }
@@ -371,10 +380,10 @@ impl<'a> Tuner<'a> {
             }
             TrialEvent::Report { step, metrics, .. } if !stopped => {
                 running.take(step, &metrics);
-                self.parts
-                    .store
-                    .record_report(self.parts.id, number, step, &metrics)
-                    .await?;
+                running.reports.push((step, metrics));
+                if running.reports.len() >= REPORTS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
+                    self.record_waiting(number).await?;
+                }
             }
             _ => return Ok(()),
         }
@@ -406,17 +415,21 @@ impl<'a> Tuner<'a> {
         Ok(())
     }
 
-    async fn record_steps(&mut self, number: TrialNumber) -> Result<(), TuneError> {
+    /// Writes the steps and reports of a trial that wait.
+    async fn record_waiting(&mut self, number: TrialNumber) -> Result<(), TuneError> {
         let Some(running) = self.running.get_mut(&number) else {
             return Ok(());
         };
         let steps = std::mem::take(&mut running.steps);
+        let reports = std::mem::take(&mut running.reports);
         running.recorded = Instant::now();
-        Ok(self.parts.store.record_steps(self.parts.id, number, &steps).await?)
+        let (store, id) = (self.parts.store, self.parts.id);
+        store.record_steps(id, number, &steps).await?;
+        Ok(store.record_reports(id, number, &reports).await?)
     }
 
     async fn end(&mut self, number: TrialNumber, state: TrialState, wall_s: f64) -> Result<(), TuneError> {
-        self.record_steps(number).await?;
+        self.record_waiting(number).await?;
         let Some(running) = self.running.remove(&number) else {
             return Ok(());
         };
@@ -431,6 +444,10 @@ impl<'a> Tuner<'a> {
             trial.state = state;
             let trial = trial.clone();
             self.memory.learn(self.parts.study, &self.problem, &trial);
+            let inherits_cost = running.inherited.iter().any(|one| one.part == Part::Cost);
+            if let Some(expecting) = self.expecting.as_mut().filter(|_| !inherits_cost) {
+                expecting.learn(&trial);
+            }
             let progress = self.progress();
             self.parts.observer.trial_ended(&trial, &progress);
         }

@@ -35,7 +35,7 @@ impl StopSignal {
 }
 
 /// Serves requests until `input` ends. Returns an error when `output` cannot be written, which means that nobody
-/// listens any more.
+/// listens any more, and when the GPU's context is lost, which only the end of the process mends.
 pub fn serve(input: impl BufRead + Send + 'static, output: impl Write + Send) -> std::io::Result<()> {
     let output = Mutex::new(output);
     let hello = ControlMessage::Hello {
@@ -55,7 +55,7 @@ pub fn serve(input: impl BufRead + Send + 'static, output: impl Write + Send) ->
                 stop.coordinator_gone.store(true, Relaxed);
             }
         };
-        session.run(&request, &|| stop.is_set(number), &mut emit);
+        session.run(&request, &|| stop.is_set(number), &mut emit)?;
         if let Some(error) = failed_write {
             return Err(error);
         }

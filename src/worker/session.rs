@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::trial::{Interruption, TrialRun};
+use super::trial::{Interruption, TrialRun, failure};
 use super::{Task, TrialEvent, TrialRequest};
 use crate::profile::{DeviceMemory, HostMemory};
 use crate::recipe::{DataSettings, Precision, Recipe};
@@ -40,6 +40,8 @@ struct DataKey {
 /// What a trial needs before its first step.
 pub(super) struct Loaded {
     pub(super) base: BaseSource,
+    /// Where the model lies.
+    pub(super) folder: std::path::PathBuf,
     pub(super) data: Arc<PreparedData>,
     pub(super) memory: DeviceMemory,
     /// Bytes of the device that others than the engine held before it.
@@ -49,7 +51,15 @@ pub(super) struct Loaded {
 
 impl Session {
     /// Runs one trial and tells how it ended. Never panics: a panic inside is the trial's crash.
-    pub(super) fn run(&mut self, request: &TrialRequest, stopped: &dyn Fn() -> bool, emit: &mut dyn FnMut(TrialEvent)) {
+    ///
+    /// # Errors
+    /// The device's context is lost: only another process can use it, and the end of this one tells of the trial's.
+    pub(super) fn run(
+        &mut self,
+        request: &TrialRequest,
+        stopped: &dyn Fn() -> bool,
+        emit: &mut dyn FnMut(TrialEvent),
+    ) -> std::io::Result<()> {
         let number = request.number;
         let started = Instant::now();
         let mut metrics = Metrics::default();
@@ -72,6 +82,7 @@ impl Session {
         let state = match outcome {
             Ok(Ok(())) => TrialState::Complete { metrics },
             Ok(Err(Interruption::Failed(reason))) => TrialState::Failed { reason, metrics },
+            Ok(Err(Interruption::DeviceLost { message })) => return Err(std::io::Error::other(message)),
             Ok(Err(Interruption::Stopped { at_step })) => TrialState::Pruned {
                 at_step,
                 rule: "stopped".to_owned(),
@@ -88,6 +99,7 @@ impl Session {
             }
         };
         emit(TrialEvent::Ended { number, state, wall_s });
+        Ok(())
     }
 
     fn trial(
@@ -142,7 +154,10 @@ impl Session {
             None => device::open(device::default_name()).map_err(invalid)?,
         };
         let memory = DeviceMemory::of(&device).map_err(invalid)?;
-        // What the process holds beside the engine is no part of the trial's memory.
+        device::forget_scratch();
+        // What the process holds beside the engine is no part of the trial's memory, and neither is what libraries keep for
+        // each thread: whether a thread has it already would be a matter of chance.
+        crate::profile::ceilings::warm_threads().map_err(invalid)?;
         let held = self.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64);
         let beside_bytes = memory.in_use_bytes().saturating_sub(held);
         memory.set_limit(memory_limit_bytes.map(|limit| limit.saturating_add(beside_bytes)));
@@ -154,7 +169,8 @@ impl Session {
                 device,
             },
             None => {
-                let base = BaseModel::load(&files.folder, recipe.precision, &device).map_err(invalid)?;
+                let base = BaseModel::load(&files.folder, recipe.precision, &device)
+                    .map_err(|error| failure(error, Phase::Load))?;
                 let base = Arc::new(base);
                 self.base = Some((base_key, base.clone()));
                 BaseSource::Kept(base)
@@ -162,6 +178,7 @@ impl Session {
         };
         Ok(Loaded {
             base,
+            folder: files.folder,
             data,
             memory,
             beside_bytes,

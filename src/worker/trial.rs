@@ -10,6 +10,7 @@
 //! | `warmup_steps`, `measured_steps` | 1 | steps of the profile phase |
 //! | `loss`, `accuracy` | nats, 1 | on the held-out set after the training phase |
 //! | `train_steps`, `train_tokens`, `train_s` | 1, 1, s | what the training phase did |
+//! | `loss_fp32`, `loss_kept_percent`, `top1_agreement_percent` | nats, %, % | of an accuracy check: the loss on F32 base weights, that over `loss`, and how often both find the same token most likely |
 //! | `load_s` | s | until the first step could start |
 
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use super::session::{Loaded, invalid};
 use super::{TrialEvent, TrialRequest};
 use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 use crate::profile::{Throughput, WarmupDetector, median};
-use crate::recipe::Recipe;
+use crate::recipe::{Precision, Recipe};
 use crate::study::{FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialPlan};
 use crate::train::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
-use crate::train::{StepEvent, TrainError, Trainer};
+use crate::train::{BaseModel, LossKept, StepEvent, TrainError, Trainer};
 
 /// Nats above the first loss at which a training counts as diverged. A uniform guess over a vocabulary of a million is
 /// at 14 nats, so a healthy training never climbs this far.
@@ -31,6 +32,10 @@ const DIVERGED_NATS: f64 = 10.0;
 /// Why a trial did not complete.
 pub(super) enum Interruption {
     Failed(FailReason),
+    /// The device answers nothing more to this process.
+    DeviceLost {
+        message: String,
+    },
     /// Somebody asked it to stop.
     Stopped {
         at_step: u64,
@@ -136,6 +141,9 @@ impl TrialRun<'_> {
                 self.evaluate(&mut run, &held_out, emit, metrics)?;
             }
         }
+        if plan.accuracy_check {
+            self.check_accuracy(&mut run.trainer, &held_out, metrics);
+        }
         metrics.insert("train_steps", steps as f64);
         metrics.insert("train_tokens", tokens as f64);
         metrics.insert("train_s", started.elapsed().as_secs_f64());
@@ -171,6 +179,33 @@ impl TrialRun<'_> {
             phase: Phase::Train,
         });
         Ok(())
+    }
+
+    /// Compares the trained model with the same on F32 base weights. What keeps that from being done costs the trial these
+    /// metrics and nothing else.
+    fn check_accuracy(&self, trainer: &mut Trainer, held_out: &[MicroBatch], metrics: &mut Metrics) {
+        // The comparison's own memory is none of the setting's.
+        self.loaded.memory.set_limit(None);
+        match self.loss_kept(trainer, held_out) {
+            Ok(kept) => {
+                metrics.insert("loss_fp32", kept.loss_f32);
+                metrics.insert("loss_kept_percent", kept.percent());
+                metrics.insert("top1_agreement_percent", 100.0 * kept.agreement);
+            }
+            Err(error) => tracing::warn!(%error, "the accuracy check could not be done"),
+        }
+    }
+
+    fn loss_kept(&self, trainer: &mut Trainer, held_out: &[MicroBatch]) -> Result<LossKept, TrainError> {
+        let mut recipe = self.recipe.clone();
+        recipe.precision = Precision::Fp32;
+        if let Some(adapter) = &mut recipe.adapter {
+            // The values are copied from the trained model.
+            adapter.adapter_init = None;
+        }
+        let base = BaseModel::load(&self.loaded.folder, Precision::Fp32, trainer.base().device())?;
+        let mut reference = Trainer::new(Arc::new(base), &recipe, 1)?;
+        LossKept::measure(trainer, &mut reference, held_out)
     }
 
     /// One step, told to the coordinator; fails where the loss explodes or the time is up.
@@ -288,7 +323,11 @@ fn keep_times(events: &[StepEvent], metrics: &mut Metrics) {
 }
 
 /// What an engine error means for the trial.
-fn failure(error: TrainError, phase: Phase) -> Interruption {
+pub(super) fn failure(error: TrainError, phase: Phase) -> Interruption {
+    if error.lost_device() {
+        let message = error.to_string();
+        return Interruption::DeviceLost { message };
+    }
     let reason = match error.out_of_memory() {
         true => FailReason::OutOfMemory {
             phase,

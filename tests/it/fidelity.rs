@@ -91,7 +91,11 @@ fn hopeless_trials_of_a_program_are_stopped_and_leave_their_curve() {
         assert_eq!(row["rule"], "dominance");
         let (step, x) = (row["step"].as_u64().unwrap(), row["x"].as_f64().unwrap());
         assert!((3..20).contains(&step), "{row}");
-        assert_eq!(row["reported"].as_u64(), Some(step), "nothing is kept of what came after the stop");
+        assert_eq!(
+            row["reported"].as_u64(),
+            Some(step),
+            "nothing is kept of what came after the stop"
+        );
         // The bound is valid: it lies below where the trial would have ended.
         let bound = row["bound"].as_f64().unwrap();
         assert!(bound < x + 3.0 / (1.0 + 20.0 / 3.0), "{row}");
@@ -113,7 +117,8 @@ fn a_program_runs_only_as_far_as_something_is_unknown() {
     assert_eq!(states.len(), 1, "{states:?}");
     assert_eq!((&states[0]["state"], &states[0]["n"]), (&"complete".into(), &6.into()));
     // Two losses take 20 steps each, with one or two of the costs; each further cost takes 2, and the rest is known.
-    let steps = study.rows("select sum(step) as steps from (select max(step) as step from trial_report group by trial)");
+    let steps =
+        study.rows("select sum(step) as steps from (select max(step) as step from trial_report group by trial)");
     let steps = steps[0]["steps"].as_u64().unwrap();
     assert!((42..=44).contains(&steps), "{steps}");
     let taken = study.rows("select trial, metric, source from trial_metric_source order by trial, metric");
@@ -124,10 +129,16 @@ fn a_program_runs_only_as_far_as_something_is_unknown() {
     );
     for row in &ends {
         let x = row["x"].as_f64().unwrap();
-        assert!((row["loss"].as_f64().unwrap() - x - 3.0 / (1.0 + 20.0 / 3.0)).abs() < 1e-4, "{row}");
+        assert!(
+            (row["loss"].as_f64().unwrap() - x - 3.0 / (1.0 + 20.0 / 3.0)).abs() < 1e-4,
+            "{row}"
+        );
     }
     let known = study.rows("select rule from trial_stop where state = 'complete'");
-    assert!(!known.is_empty() && known.iter().all(|row| row["rule"] == "known"), "{known:?}");
+    assert!(
+        !known.is_empty() && known.iter().all(|row| row["rule"] == "known"),
+        "{known:?}"
+    );
 }
 
 #[test]
@@ -158,7 +169,11 @@ fn a_recommendation_of_a_program_is_repeated_where_the_file_asks_for_it() {
     let rows = study.rows("select metric, interval, repeats from trial_confirmation order by metric");
     // The program says the same each time, so two repeats are enough.
     assert_eq!(rows.len(), 2, "{rows:?}");
-    assert!(rows.iter().all(|row| row["repeats"] == 2 && row["interval"].as_f64() == Some(0.0)), "{rows:?}");
+    assert!(
+        rows.iter()
+            .all(|row| row["repeats"] == 2 && row["interval"].as_f64() == Some(0.0)),
+        "{rows:?}"
+    );
     let again = study.stdout(&["search", "space.yaml", "--json"]);
     let summary: Value = serde_json::from_str(&again).unwrap();
     assert_eq!(summary["confirmed"].as_object().unwrap().len(), 1);
@@ -180,13 +195,20 @@ fn a_profile_that_breaks_a_constraint_is_not_trained() {
     let stops = study.rows("select state, step, rule from trial_stop");
     assert_eq!(stops.len(), 2, "{stops:?}");
     for stop in &stops {
-        assert_eq!((&stop["state"], &stop["rule"]), (&"pruned".into(), &"constraint".into()));
+        assert_eq!(
+            (&stop["state"], &stop["rule"]),
+            (&"pruned".into(), &"constraint".into())
+        );
         assert_eq!(stop["step"], 0);
     }
     let trained = study.rows("select count(*) as n from step where phase = 'train'");
     assert!(trained[0]["n"].as_u64().unwrap() < 100, "{trained:?}");
     let measured = study.rows("select throughput, loss from trial_summary");
-    assert!(measured.iter().all(|row| row["throughput"].as_f64().is_some() && row["loss"].is_null()));
+    assert!(
+        measured
+            .iter()
+            .all(|row| row["throughput"].as_f64().is_some() && row["loss"].is_null())
+    );
 }
 
 #[test]
@@ -197,7 +219,10 @@ fn the_engine_s_recommendation_is_confirmed_by_longer_profiles() {
          confirm: {trials: 1, repeats: 2, steps: 3}\nbudget: {trials: 2}\nsampler: grid\n",
     );
     let text = study.stdout(&["search", "space.yaml"]);
-    assert!(text.contains("confirmed by 2 repeats: ") && text.contains("basis"), "{text}");
+    assert!(
+        text.contains("confirmed by 2 repeats: ") && text.contains("basis"),
+        "{text}"
+    );
     let runs = study.rows("select count(distinct repeat) as n from confirmation_run where name = 'throughput'");
     assert_eq!(runs[0]["n"], 2);
     let steps = study.rows("select value from confirmation_run where name = 'measured_steps'");
@@ -222,6 +247,9 @@ fn a_training_that_evaluates_on_its_way_is_judged_there() {
     // The grid may begin with either; only the worse one that comes second is stopped.
     assert_eq!(states[0]["state"], "complete");
     if states[1]["state"] == "pruned" {
-        assert!(states[1]["reason"].as_str().unwrap().starts_with("asha: place 2 of 2"), "{states:?}");
+        assert!(
+            states[1]["reason"].as_str().unwrap().starts_with("asha: place 2 of 2"),
+            "{states:?}"
+        );
     }
 }

@@ -15,9 +15,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("store", &["objective", "recipe", "space", "study"]),
     ("train", &["architecture", "recipe"]),
     ("export", &["architecture", "recipe", "space", "study"]),
-    ("profile", &["architecture", "recipe", "train"]),
+    // What is measured is handed on as the prediction takes it.
+    ("profile", &["architecture", "predict", "recipe", "train"]),
     ("worker", &["objective", "profile", "recipe", "study", "train"]),
-    ("report", &["objective", "recipe", "search", "space", "study"]),
+    (
+        "report",
+        &["objective", "profile", "recipe", "search", "space", "study"],
+    ),
     (
         "tune",
         &[

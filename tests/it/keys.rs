@@ -67,6 +67,7 @@ fn loss(recipe: Recipe) -> f64 {
         length: peft_tune::recipe::TrainingLength::Steps(3),
         evaluations: 1,
         evaluation_rows: Some(8),
+        accuracy_check: false,
     };
     let plan = TrialPlan {
         measure: None,
@@ -116,14 +117,20 @@ fn what_cannot_change_the_loss_does_not() {
         let changed = changed(change);
         let drops = changed.adapter.as_ref().unwrap().dropout > 0.0;
         let (expected, reference) = if drops {
-            (dropped, self::changed(|recipe| recipe.adapter.as_mut().unwrap().dropout = 0.2))
+            (
+                dropped,
+                self::changed(|recipe| recipe.adapter.as_mut().unwrap().dropout = 0.2),
+            )
         } else {
             (plain, recipe())
         };
         assert_eq!(changed.loss_key(), reference.loss_key(), "{name}");
         assert_ne!(changed.cost_key(), reference.cost_key(), "{name}");
         let found = loss(changed);
-        assert!((found - expected).abs() < 2e-5 * expected, "{name}: {found} for {expected}");
+        assert!(
+            (found - expected).abs() < 2e-5 * expected,
+            "{name}: {found} for {expected}"
+        );
     }
     // The losses do differ where something changes them, or equal ones would say nothing.
     assert!((plain - dropped).abs() > 1e-4 * plain);
@@ -134,7 +141,9 @@ fn what_cannot_change_the_cost_does_not() {
     let changes: [(&str, Change); 15] = [
         ("alpha", |recipe| recipe.adapter.as_mut().unwrap().alpha = 64.0),
         ("rslora", |recipe| recipe.adapter.as_mut().unwrap().rslora = true),
-        ("init", |recipe| recipe.adapter.as_mut().unwrap().init = AdapterInit::Gaussian),
+        ("init", |recipe| {
+            recipe.adapter.as_mut().unwrap().init = AdapterInit::Gaussian
+        }),
         ("learning_rate", |recipe| recipe.optimizer.learning_rate = 1e-3),
         ("weight_decay", |recipe| recipe.optimizer.weight_decay = 0.1),
         ("beta1", |recipe| recipe.optimizer.beta1 = 0.8),

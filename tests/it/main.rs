@@ -21,6 +21,7 @@ mod optimizer;
 mod parity;
 /// PEFT adapter directories: reading, writing, and refusing damaged ones.
 mod peft_directory;
+mod predict;
 /// Quantised weights against bitsandbytes.
 mod quant;
 /// The assets of the quickstart, and the generator that made them.
@@ -37,11 +38,19 @@ mod keys;
 /// `query`, `show`, `pareto` and `studies` as people call them, on real database files.
 mod query;
 
+/// What people do with results: comparing, deleting, importing, exporting studies, and files that are not sound.
+mod results;
+
+/// `init`: the study files it writes, and what it refuses.
+mod init;
+
 /// The space files that come with the program, and the schemas that editors complete them with.
 mod spaces_shipped;
 /// The results database: files, migrations, resuming, being killed, and its document.
 mod store;
 
+/// Settings measured in depth, inference, and the spans behind both.
+mod profile;
 /// Text from a model, and adapters merged into one.
 mod generate;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.

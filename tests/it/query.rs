@@ -234,7 +234,7 @@ fn an_error_in_a_query_points_at_its_place() {
     ");
     insta::assert_snapshot!(results.refused(2, &["query", "select * from x"]), @"
     error: no such table: x
-    tables and views: best_by_objective, confirmation, confirmation_run, data_set, ending, evaluation, feasible_trial, inheritance, machine, metric, metric_inheritance, model, note, param, pareto_front, proposal, report, request, step, stop, study, study_constraint, study_ending, study_objective, study_summary, trial, trial_confirmation, trial_evaluation, trial_inherited, trial_metric, trial_metric_source, trial_param, trial_report, trial_step, trial_stop, trial_summary
+    tables and views: best_by_objective, ceiling, confirmation, confirmation_run, data_set, device_sample, diagnosis, ending, evaluation, feasible_trial, infer_bench, inheritance, machine, metric, metric_inheritance, model, note, op_profile, param, pareto_front, phase, prediction, profile, proposal, report, request, step, stop, study, study_constraint, study_ending, study_objective, study_summary, trial, trial_confirmation, trial_evaluation, trial_inherited, trial_metric, trial_metric_source, trial_param, trial_prediction, trial_report, trial_step, trial_stop, trial_summary
     ");
     insta::assert_snapshot!(results.refused(2, &["query", "select abs(-9223372036854775808)"]), @"error: integer overflow");
 }

@@ -10,6 +10,8 @@
 //! | Summary | 1 | Value, repeated | |
 //! | Value | 1 | string | tag |
 //! | | 2 | float | value |
+//! | | 8 | TensorProto | none, where a plugin's data are all there is |
+//! | | 9 | SummaryMetadata | which plugin's, and the data |
 //! | SessionLog | 1 | enum | 1: start |
 
 /// One number of one step.
@@ -20,8 +22,8 @@ pub(super) struct Scalar<'a> {
     pub value: f64,
 }
 
-const VARINT: u64 = 0;
-const FIXED_64: u64 = 1;
+pub(super) const VARINT: u64 = 0;
+pub(super) const FIXED_64: u64 = 1;
 const BYTES: u64 = 2;
 const FIXED_32: u64 = 5;
 
@@ -57,6 +59,26 @@ pub(super) fn scalars(wall_time_s: f64, step: u64, scalars: &[Scalar<'_>]) -> Ve
     event
 }
 
+/// A summary whose only content is what the HParams plugin reads from it.
+pub(super) fn plugin_data(wall_time_s: f64, tag: &str, content: &[u8]) -> Vec<u8> {
+    /// A tensor of no floats: dtype DT_FLOAT and shape (0,).
+    const NULL_TENSOR: [u8; 6] = [0x08, 0x01, 0x12, 0x02, 0x12, 0x00];
+    let mut plugin = Vec::new();
+    bytes(&mut plugin, 1, b"hparams");
+    bytes(&mut plugin, 2, content);
+    let mut metadata = Vec::new();
+    bytes(&mut metadata, 1, &plugin);
+    let mut value = Vec::new();
+    bytes(&mut value, 1, tag.as_bytes());
+    bytes(&mut value, 8, &NULL_TENSOR);
+    bytes(&mut value, 9, &metadata);
+    let mut summary = Vec::new();
+    bytes(&mut summary, 1, &value);
+    let mut event = stamped(wall_time_s, 0);
+    bytes(&mut event, 5, &summary);
+    event
+}
+
 fn stamped(wall_time_s: f64, step: u64) -> Vec<u8> {
     let mut event = Vec::new();
     key(&mut event, 1, FIXED_64);
@@ -69,18 +91,18 @@ fn stamped(wall_time_s: f64, step: u64) -> Vec<u8> {
     event
 }
 
-fn key(message: &mut Vec<u8>, field: u64, wire_type: u64) {
+pub(super) fn key(message: &mut Vec<u8>, field: u64, wire_type: u64) {
     varint(message, field << 3 | wire_type);
 }
 
-fn bytes(message: &mut Vec<u8>, field: u64, content: &[u8]) {
+pub(super) fn bytes(message: &mut Vec<u8>, field: u64, content: &[u8]) {
     key(message, field, BYTES);
     varint(message, content.len() as u64);
     message.extend(content);
 }
 
 /// Seven bits a byte, the lowest first; all bytes but the last have their top bit set.
-fn varint(message: &mut Vec<u8>, mut value: u64) {
+pub(super) fn varint(message: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         message.push(value as u8 | 0x80);
         value >>= 7;

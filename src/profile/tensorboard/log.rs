@@ -87,6 +87,11 @@ impl TensorBoard {
         self.write(&event::scalars(wall_time_s(), evaluation.step, &scalars))
     }
 
+    /// Adds numbers of one step.
+    pub(super) fn scalars(&mut self, step: u64, scalars: &[Scalar<'_>]) -> io::Result<()> {
+        self.write(&event::scalars(wall_time_s(), step, scalars))
+    }
+
     /// Writes one record in one piece, so that a reader at the other end sees whole ones.
     fn write(&mut self, event: &[u8]) -> io::Result<()> {
         self.file.write_all(&framed(event))

@@ -156,7 +156,7 @@ mod tests {
             let before = hypervolume(&front, &reference);
             let mut random = rand_pcg::Pcg64::seed_from_u64(seed);
             let samples = 4000;
-            let (mut sum, mut squares) = (0.0, 0.0);
+            let (mut sum, mut squares, mut hits) = (0.0, 0.0, 0);
             for _ in 0..samples {
                 let sample: Vec<f64> = marginals
                     .iter()
@@ -170,7 +170,10 @@ mod tests {
                 let gain = hypervolume(&points, &reference) - before;
                 sum += gain;
                 squares += gain * gain;
+                hits += u32::from(gain > 0.0);
             }
+            // The spread of a handful of rare gains says nothing about their mean.
+            prop_assume!(hits >= 50);
             let mean = sum / f64::from(samples);
             let error = ((squares / f64::from(samples) - mean * mean) / f64::from(samples)).sqrt();
             let exact = ehvi.value(&marginals);

@@ -3,18 +3,42 @@
 //! Design note: choosing among further Sobol points the one farthest from what had failed was tried; it lowered neither the
 //! failures nor the time to a front.
 
-use crate::search::Problem;
 use crate::search::encode::{Axis, Encoding};
 use crate::search::sobol::{initial_design, sobol_point};
+use crate::search::{Prior, Problem};
 use crate::space::SearchSpace;
-use crate::study::{Params, Trial};
+use crate::study::{Params, Trial, TrialNumber, TrialState};
 
-/// The next setting of the design, or `None` where a discrete space is used up.
-pub(super) fn initial(problem: &Problem, seed: u64, history: &[Trial]) -> Option<Params> {
+/// Settings that are passed over, certain to fail, before one of them is taken after all.
+const MOST_PASSED: usize = 256;
+
+/// The next setting of the design that is not certain to fail, or `None` where a discrete space is used up.
+pub(super) fn initial(problem: &Problem, seed: u64, history: &[Trial], prior: Option<&dyn Prior>) -> Option<Params> {
+    let fails = |params: &Params| prior.is_some_and(|prior| prior.impossible(params).is_some());
     if history.is_empty() {
-        return Some(middle(&problem.space, seed));
+        let middle = middle(&problem.space, seed);
+        if !fails(&middle) {
+            return Some(middle);
+        }
     }
-    initial_design(&problem.space, seed, history)
+    let first = initial_design(&problem.space, seed, history)?;
+    let (mut passed, mut next) = (history.to_vec(), first.clone());
+    for _ in 0..MOST_PASSED {
+        if !fails(&next) {
+            return Some(next);
+        }
+        // As if it had been tried: the design goes on behind it.
+        passed.push(Trial {
+            number: TrialNumber(passed.len() as u64),
+            params: next,
+            state: TrialState::Waiting,
+        });
+        let Some(params) = initial_design(&problem.space, seed, &passed) else {
+            break;
+        };
+        next = params;
+    }
+    Some(first)
 }
 
 /// Every ordered parameter in the middle of its range, the best single guess while nothing is known; choices without an
@@ -41,7 +65,7 @@ mod tests {
 
     #[test]
     fn it_starts_in_the_middle_of_every_range() {
-        let params = initial(&problem(mixed_space(), 2), 9, &[]).unwrap();
+        let params = initial(&problem(mixed_space(), 2), 9, &[], None).unwrap();
         assert_eq!(number(&params, "rank"), 8.0);
         assert!((number(&params, "learning_rate") - 1e-3).abs() < 1e-12);
     }
@@ -49,9 +73,9 @@ mod tests {
     #[test]
     fn then_it_is_the_sobol_sequence() {
         let problem = problem(continuous_space(2), 2);
-        let history = [complete(0, initial(&problem, 3, &[]).unwrap(), &[0.5, 0.5])];
+        let history = [complete(0, initial(&problem, 3, &[], None).unwrap(), &[0.5, 0.5])];
         assert_eq!(
-            initial(&problem, 3, &history),
+            initial(&problem, 3, &history, None),
             Some(problem.space.params_at(&sobol_point(1, 2, 3)))
         );
     }

@@ -116,10 +116,19 @@ mod tests {
             asha.judge(&progress(9, 1.0, 2.45, 35), field(&others)),
             Verdict::Stop { .. }
         ));
-        assert_eq!(asha.judge(&progress(9, 1.0, 1.95, 35), field(&others)), Verdict::Continue);
+        assert_eq!(
+            asha.judge(&progress(9, 1.0, 1.95, 35), field(&others)),
+            Verdict::Continue
+        );
         // Worse in loss, but the cheapest of all: on the front.
-        assert_eq!(asha.judge(&progress(9, 0.1, 2.45, 35), field(&others)), Verdict::Continue);
+        assert_eq!(
+            asha.judge(&progress(9, 0.1, 2.45, 35), field(&others)),
+            Verdict::Continue
+        );
         // Between rungs nothing is judged.
-        assert_eq!(asha.judge(&progress(9, 1.0, 2.45, 45), field(&others)), Verdict::Continue);
+        assert_eq!(
+            asha.judge(&progress(9, 1.0, 2.45, 45), field(&others)),
+            Verdict::Continue
+        );
     }
 }

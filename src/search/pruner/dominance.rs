@@ -123,7 +123,10 @@ mod tests {
         };
         assert_eq!(reason, "trial 0 is better even if this one ends at its best");
         assert_eq!(at_least[0], None);
-        assert!(at_least[1].is_some_and(|bound| bound > 2.1 && bound < 3.1), "{at_least:?}");
+        assert!(
+            at_least[1].is_some_and(|bound| bound > 2.1 && bound < 3.1),
+            "{at_least:?}"
+        );
         for hopeful in [
             progress(1, 1.0, 1.9, 40),
             progress(1, 0.5, 3.0, 40),
@@ -140,7 +143,10 @@ mod tests {
         let mut trial = progress(1, 1.0, 3.0, 0);
         trial.expected_low[1] = Some(2.5);
         let verdict = PRUNER.judge(&trial, field(&finished));
-        assert!(matches!(&verdict, Verdict::Stop { at_least, .. } if at_least == &[None, None]), "{verdict:?}");
+        assert!(
+            matches!(&verdict, Verdict::Stop { at_least, .. } if at_least == &[None, None]),
+            "{verdict:?}"
+        );
         trial.expected_low[1] = Some(1.5);
         assert_eq!(PRUNER.judge(&trial, field(&finished)), Verdict::Continue);
     }
@@ -162,6 +168,9 @@ mod tests {
     fn an_infeasible_trial_stops_nobody() {
         let mut finished = [progress(0, 1.0, 2.0, 100)];
         finished[0].feasible = false;
-        assert_eq!(PRUNER.judge(&progress(1, 1.0, 3.0, 40), field(&finished)), Verdict::Continue);
+        assert_eq!(
+            PRUNER.judge(&progress(1, 1.0, 3.0, 40), field(&finished)),
+            Verdict::Continue
+        );
     }
 }

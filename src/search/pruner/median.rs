@@ -20,12 +20,16 @@ impl Pruner for Median {
     fn judge(&self, trial: &Progress, field: Field<'_>) -> Verdict {
         let step = trial.step();
         let learned = (0..trial.known.len()).find(|objective| trial.known[*objective].is_none());
-        let (Some(learned), Some(share)) = (learned.filter(|_| !trial.is_warming_up(self.warm_up)), trial.share()) else {
+        let (Some(learned), Some(share)) = (learned.filter(|_| !trial.is_warming_up(self.warm_up)), trial.share())
+        else {
             return Verdict::Continue;
         };
         let others = field.others.iter().filter(|other| other.number != trial.number);
         let mut bests: Vec<f64> = others.filter_map(|other| other.best_by(learned, share)).collect();
-        let Some(own) = trial.best_by(learned, share).filter(|_| bests.len() >= self.least_trials) else {
+        let Some(own) = trial
+            .best_by(learned, share)
+            .filter(|_| bests.len() >= self.least_trials)
+        else {
             return Verdict::Continue;
         };
         bests.sort_by(f64::total_cmp);
@@ -61,11 +65,17 @@ mod tests {
             pruner.judge(&progress(9, 1.0, 2.4, 50), field(&others)),
             Verdict::Stop { .. }
         ));
-        assert_eq!(pruner.judge(&progress(9, 1.0, 2.1, 50), field(&others)), Verdict::Continue);
+        assert_eq!(
+            pruner.judge(&progress(9, 1.0, 2.1, 50), field(&others)),
+            Verdict::Continue
+        );
         assert_eq!(
             pruner.judge(&progress(9, 1.0, 2.4, 50), field(&others[..4])),
             Verdict::Continue
         );
-        assert_eq!(pruner.judge(&progress(9, 1.0, 2.4, 5), field(&others)), Verdict::Continue);
+        assert_eq!(
+            pruner.judge(&progress(9, 1.0, 2.4, 5), field(&others)),
+            Verdict::Continue
+        );
     }
 }

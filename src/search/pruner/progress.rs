@@ -78,7 +78,10 @@ pub enum Verdict {
     Continue,
     /// Stop; `reason` says why in one phrase with its numbers, `at_least` what each objective (minimised) could not have
     /// fallen below, where the rule knows it from the trial itself.
-    Stop { reason: String, at_least: Vec<Option<f64>> },
+    Stop {
+        reason: String,
+        at_least: Vec<Option<f64>>,
+    },
 }
 
 /// Decides after each report whether a trial goes on.

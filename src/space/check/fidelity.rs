@@ -2,8 +2,8 @@
 
 use super::Context;
 use crate::objective::{Constraint, Objective, THROUGHPUT};
-use crate::space::file::{ConfirmEntry, PrunerDetails, PrunerEntry, StopEntry};
 use crate::space::fidelity::{ConfirmPlan, PrunerChoice, PrunerKind, StopRule};
+use crate::space::file::{ConfirmEntry, PrunerDetails, PrunerEntry, StopEntry};
 use crate::space::{SpaceError, StudyFile};
 use crate::study::TrialPlan;
 
@@ -61,7 +61,10 @@ impl Context<'_> {
             });
         }
         let share = |key, value| self.share(&["pruner", key], value);
-        let eta = details.eta.map(|eta| self.above_one(&["pruner", "eta"], eta)).transpose()?;
+        let eta = details
+            .eta
+            .map(|eta| self.above_one(&["pruner", "eta"], eta))
+            .transpose()?;
         let default = PrunerChoice::new(details.kind);
         Ok(PrunerChoice {
             warm_up: share("warm_up", details.warm_up)?.unwrap_or(default.warm_up),

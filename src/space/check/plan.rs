@@ -44,6 +44,7 @@ impl Context<'_> {
                 length: length.unwrap_or(TrainingLength::Tokens(DEFAULT_TRAINING_TOKENS)),
                 evaluations: trial.evaluation.times.map_or(DEFAULT_EVALUATIONS, u64::from),
                 evaluation_rows: trial.evaluation.rows.map(usize::from),
+                accuracy_check: trial.evaluation.accuracy_check,
             }),
         })
     }

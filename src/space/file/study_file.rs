@@ -127,6 +127,9 @@ pub struct EvaluationEntry {
     pub rows: Option<NonZeroUsize>,
     /// Evaluations during the training phase, at equal distances, the last at its end; default 2.
     pub times: Option<NonZeroU64>,
+    /// Compares each trained model with the same on fp32 base weights, which takes their memory too; metrics
+    /// `loss_kept_percent` and `top1_agreement_percent`. Default false.
+    pub accuracy_check: bool,
 }
 
 /// When the study ends: at whichever comes first.

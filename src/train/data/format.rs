@@ -1,13 +1,15 @@
 //! From rows to examples: the formats, and how one is recognised.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
 
 use serde_json::Value;
 
 use super::columns::Columns;
 use super::example::{Chat, Example, RunningText};
 use super::messages::{message, read_messages};
-use super::readers::{Record, kind_of};
+use super::readers::{Record, kind_of, read_rows};
 use super::{DataError, Place};
 use crate::recipe::DataFormat;
 
@@ -20,6 +22,23 @@ pub(super) struct RowParser<'a> {
     pub has_chat_template: bool,
     /// What the first row was recognised as.
     recognised: Option<DataFormat>,
+}
+
+/// What the rows of a file are, by its first one; `None` where it has none.
+///
+/// # Errors
+/// Where the file cannot be read, or its columns are of no known format.
+pub fn recognise(path: &Path, renames: &BTreeMap<String, String>) -> Result<Option<DataFormat>, DataError> {
+    let parser = RowParser::new(DataFormat::Auto, renames, true);
+    let mut found = None;
+    read_rows(path, &mut |place, record| {
+        found = Some(match record {
+            Record::Text { .. } => DataFormat::Text,
+            Record::Columns(values) => parser.recognise(&place, &Columns::new(&place, renames, values))?,
+        });
+        Ok(ControlFlow::Break(()))
+    })?;
+    Ok(found)
 }
 
 impl<'a> RowParser<'a> {

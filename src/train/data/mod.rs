@@ -38,6 +38,7 @@ pub use batch::{Document, IGNORE, MicroBatch};
 pub use cache_folder::cache_folder;
 pub use documents::{DocumentSet, DocumentView, Statistics};
 pub use error::DataError;
+pub use format::recognise;
 pub use place::{Place, Unit};
 pub use prefetch::Prefetch;
 pub use prepared::PreparedData;

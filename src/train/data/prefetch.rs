@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
 use super::{BatchSource, DataError, MicroBatch};
+use crate::train::span::{self, StepPhase};
 
 /// An iterator over the micro-batches of consecutive steps, which are prepared ahead. The time that `next` takes is the
 /// time that the training waits for data. Dropping it ends the thread.
@@ -27,10 +28,17 @@ impl Prefetch {
     pub fn start(source: Arc<BatchSource>, steps: Range<u64>) -> Result<Self, DataError> {
         let (sender, receiver) = sync_channel(AHEAD);
         let left = steps.end.saturating_sub(steps.start);
+        let recording = span::handle();
         let work = move || {
+            if let Some(recording) = recording {
+                recording.join("prefetch");
+            }
             for step in steps {
                 // The other end is gone: nobody wants more.
-                if sender.send(source.global_batch(step)).is_err() {
+                let span = span::phase(StepPhase::Prepare);
+                let batches = source.global_batch(step);
+                drop(span);
+                if sender.send(batches).is_err() {
                     return;
                 }
             }

@@ -139,6 +139,16 @@ impl BatchSource {
         batch
     }
 
+    /// (tokens, target tokens) of the documents of every row: what a step costs follows from them.
+    pub fn row_documents(&self) -> Vec<Vec<(usize, usize)>> {
+        let of_document = |index: &u32| {
+            let index = *index as usize;
+            (self.documents.tokens(index), self.documents.target_tokens(index))
+        };
+        let rows = (0..self.rows()).map(|row| self.rows.documents(row).iter().map(of_document).collect());
+        rows.collect()
+    }
+
     /// The row at `place` of the endless sequence of epochs.
     fn row_at(&self, place: u64) -> usize {
         let (epoch, place) = (place / self.rows() as u64, (place % self.rows() as u64) as usize);

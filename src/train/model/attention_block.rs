@@ -2,11 +2,12 @@
 
 use candle_core::{Result, Tensor};
 
+use super::counted::{attention, residual, rope};
 use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::saved::{AttentionSaved, NormSaved};
-use super::{RopeTables, Stream};
-use crate::train::ops::{attention, residual, rope};
+use super::{DropoutKey, RopeTables, Stream};
+use crate::train::span::{self, Module};
 
 /// x + norm_behind(o_proj(attention(rope(norm_qk(qkv_proj(norm(x)))))))
 #[derive(Debug)]
@@ -32,6 +33,7 @@ impl AttentionBlock {
         stream: &Stream<'_>,
         ropes: &RopeTables,
     ) -> Result<(Tensor, AttentionSaved)> {
+        let _span = span::module(Module::Attention);
         let dropout = stream.dropout.as_ref();
         let (normed, rstd) = self.norm.forward(x)?;
         let (projected, input_xa) = self.projections.forward(&normed, dropout)?;
@@ -41,9 +43,7 @@ impl AttentionBlock {
         let (rotated_k, key_rstd) = self.rotate(&k, self.key_norm.as_ref(), stream, ropes)?;
         let offsets = &stream.batch.offsets;
         let (o, lse) = attention::forward(&rotated_q, &rotated_k, &v, offsets, &self.settings)?;
-        let (mut outputs, output_xa) = self.output.forward(&flat(&o)?, dropout)?;
-        let y = outputs.remove(0);
-        let (y, behind) = forward_behind(self.norm_behind.as_ref(), y)?;
+        let (y, output_xa, behind) = forward_out(&self.output, self.norm_behind.as_ref(), x, &flat(&o)?, dropout)?;
         let saved = AttentionSaved {
             x: x.clone(),
             rstd,
@@ -59,7 +59,7 @@ impl AttentionBlock {
             output_xa,
             behind,
         };
-        Ok((residual::add(x, &y)?, saved))
+        Ok((y, saved))
     }
 
     /// The gradient with respect to the block's input, where `wants_dx`; adds all gradients of the block.
@@ -71,6 +71,7 @@ impl AttentionBlock {
         ropes: &RopeTables,
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
+        let _span = span::module(Module::Attention);
         let dropout = stream.dropout.as_ref();
         let d_output = backward_behind(self.norm_behind.as_ref(), saved.behind, &dy)?;
         let o = || flat(&saved.o);
@@ -109,12 +110,12 @@ impl AttentionBlock {
             self.norm.add_weight_gradient(&saved.x, &saved.rstd, &d_normed)?;
             return Ok(None);
         }
-        let d_x = self.norm.backward(&saved.x, &saved.rstd, &d_normed)?;
-        Ok(Some(residual::add(&dy, &d_x)?))
+        let d_x = self.norm.backward_onto(&dy, &saved.x, &saved.rstd, &d_normed)?;
+        Ok(Some(d_x))
     }
 
     /// (T, heads·d) of q, k and v to (T, heads, d).
-    fn heads(&self, projected: Vec<Tensor>) -> Result<[Tensor; 3]> {
+    pub(super) fn heads(&self, projected: Vec<Tensor>) -> Result<[Tensor; 3]> {
         let split = |tensor: &Tensor| {
             let (tokens, width) = tensor.dims2()?;
             tensor.reshape((tokens, width / self.head_dim, self.head_dim))
@@ -125,7 +126,7 @@ impl AttentionBlock {
         }
     }
 
-    fn rotate(
+    pub(super) fn rotate(
         &self,
         x: &Tensor,
         norm: Option<&Norm>,
@@ -155,6 +156,24 @@ impl AttentionBlock {
     }
 }
 
+/// The end of a block: x plus the output of the last layer `out` on `inner`, through the norm behind it where there is
+/// one; with xa of the layer and what the norm keeps.
+pub(super) fn forward_out(
+    out: &LinearGroup,
+    norm: Option<&Norm>,
+    x: &Tensor,
+    inner: &Tensor,
+    dropout: Option<&DropoutKey>,
+) -> Result<(Tensor, Vec<Tensor>, Option<NormSaved>)> {
+    if norm.is_none() {
+        let (y, xa) = out.forward_onto(x, inner, dropout)?;
+        return Ok((y, xa, None));
+    }
+    let (mut outputs, xa) = out.forward(inner, dropout)?;
+    let (normed, behind) = forward_behind(norm, outputs.remove(0))?;
+    Ok((residual::add(x, &normed)?, xa, behind))
+}
+
 /// The norm behind a block, where there is one.
 pub(super) fn forward_behind(norm: Option<&Norm>, y: Tensor) -> Result<(Tensor, Option<NormSaved>)> {
     let Some(norm) = norm else { return Ok((y, None)) };
@@ -178,6 +197,6 @@ fn backward_heads(norm: Option<&Norm>, x: &Tensor, rstd: Option<&Tensor>, dy: Te
 }
 
 /// (T, heads, d) to (T, heads·d), without a copy.
-fn flat(x: &Tensor) -> Result<Tensor> {
+pub(super) fn flat(x: &Tensor) -> Result<Tensor> {
     x.flatten_from(1)
 }

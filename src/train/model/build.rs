@@ -20,6 +20,7 @@ use crate::architecture::{
 use crate::train::adapter::LinearSlots;
 use crate::train::base::BaseModel;
 use crate::train::ops::{attention, glu};
+use crate::train::span::Module;
 use crate::train::weight::Weight;
 use crate::train::{Parameters, TrainError};
 
@@ -163,6 +164,12 @@ impl Builder<'_> {
     fn group(&self, layer: &str, roles: &[LinearRole]) -> Result<LinearGroup, TrainError> {
         let modules = self.architecture().linear_modules();
         let mut group = LinearGroup {
+            module: match roles {
+                [LinearRole::Query, ..] => Module::QueryKeyValue,
+                [LinearRole::Output, ..] => Module::Output,
+                [LinearRole::Gate, ..] => Module::GateUp,
+                _ => Module::Down,
+            },
             projections: Vec::with_capacity(roles.len()),
             adapters: Vec::new(),
             stacked: None,

@@ -2,16 +2,21 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
+use super::counted::{embedding, loss_head, matmul};
 use super::layer::Layer;
 use super::norm::Norm;
 use super::parameter::BaseParameter;
 use super::saved::{LayerSaved, bytes};
 use super::{RopeTables, Stream};
 use crate::recipe::Checkpointing;
-use crate::train::ops::{embedding, loss_head, matmul};
+use crate::train::span::{self, Module, StepPhase};
 
 /// Bytes of logits that exist at a time in the loss head.
-const LOGIT_BYTES: usize = 32 << 20;
+///
+/// Each chunk of tokens packs the whole head twice: with half of this the head of the 135M model took a tenth longer.
+const LOGIT_BYTES: usize = 64 << 20;
+/// As [`LOGIT_BYTES`] on a GPU, whose products need some hundred rows to be fast.
+const LOGIT_BYTES_GPU: usize = 256 << 20;
 
 /// A base model with what trains on it.
 #[derive(Debug)]
@@ -61,7 +66,7 @@ enum LayerTape {
 impl Tape {
     /// Bytes of all that was kept; what the device holds and, apart from it, what the host holds.
     pub(crate) fn bytes(&self) -> (usize, usize) {
-        let mut device = bytes(&self.last) + bytes(&self.last_rstd);
+        let mut device = self.last_bytes();
         let mut host = 0;
         for layer in &self.layers {
             match layer {
@@ -73,6 +78,22 @@ impl Tape {
         }
         (device, host)
     }
+
+    /// Bytes of the last norm's input.
+    fn last_bytes(&self) -> usize {
+        bytes(&self.last) + bytes(&self.last_rstd)
+    }
+}
+
+impl LayerTape {
+    /// Bytes on the device and in the host's memory.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Saved(saved) => saved.bytes(),
+            Self::Input(input) | Self::HostInput(input) => bytes(input),
+        }
+    }
 }
 
 impl Decoder {
@@ -82,11 +103,14 @@ impl Decoder {
         let first = self.first_on_tape();
         let mut layers = Vec::with_capacity(self.layers.len());
         for (index, layer) in self.layers.iter().enumerate() {
+            let _span = span::module(Module::Layer(index as u16));
             let (y, saved) = layer.forward(&x, stream, ropes)?;
-            layers.push(match keep {
+            let tape = match keep {
                 Keep::ForBackward(checkpointing) if index >= first => keep_layer(checkpointing, index, x, saved)?,
                 _ => LayerTape::Nothing,
-            });
+            };
+            span::keep(|| tape.bytes());
+            layers.push(tape);
             x = y;
         }
         let (normed, last_rstd) = self.final_norm.forward(&x)?;
@@ -95,6 +119,9 @@ impl Decoder {
             last: x,
             last_rstd,
         };
+        if keep != Keep::Nothing {
+            span::keep(|| tape.last_bytes());
+        }
         Ok((normed, tape))
     }
 
@@ -106,10 +133,16 @@ impl Decoder {
         normed: &Tensor,
         gradient_scale: Option<f32>,
     ) -> Result<loss_head::Output> {
+        let _span = span::module(Module::Head);
         let vocabulary = self.head.value().dims2()?.0;
+        let logit_bytes = if normed.device().is_cuda() {
+            LOGIT_BYTES_GPU
+        } else {
+            LOGIT_BYTES
+        };
         let settings = loss_head::Settings {
             soft_cap: self.logit_soft_cap,
-            chunk_tokens: (LOGIT_BYTES / (4 * vocabulary)).max(16),
+            chunk_tokens: (logit_bytes / (4 * vocabulary)).max(16),
             gradient_scale,
         };
         let targets = &stream.batch.targets;
@@ -124,18 +157,26 @@ impl Decoder {
     /// Adds the gradients of all that trains, from the gradient of the normed hidden states.
     pub(crate) fn backward(&self, stream: &Stream<'_>, ropes: &RopeTables, tape: Tape, d_normed: Tensor) -> Result<()> {
         let mut dx = self.final_norm.backward(&tape.last, &tape.last_rstd, &d_normed)?;
+        span::release(|| tape.last_bytes());
         drop((tape.last, tape.last_rstd, d_normed));
         let mut kept = tape.layers;
         let first = self.first_on_tape();
         while let Some(layer_tape) = kept.pop() {
             let index = kept.len();
             let layer = &self.layers[index];
+            let _span = span::module(Module::Layer(index as u16));
             let device = dx.device().clone();
+            let on_tape = layer_tape.bytes();
             let Some(saved) = recall(layer, layer_tape, stream, ropes, &device)? else {
                 return Ok(());
             };
             let wants_dx = index > first || self.embedding.is_trained();
-            match layer.backward(saved, dx, stream, ropes, wants_dx)? {
+            let in_use = saved.bytes();
+            span::release(|| on_tape);
+            span::keep(|| in_use);
+            let below = layer.backward(saved, dx, stream, ropes, wants_dx)?;
+            span::release(|| in_use);
+            match below {
                 Some(below) => dx = below,
                 None => return Ok(()),
             }
@@ -145,6 +186,7 @@ impl Decoder {
 
     /// Logits (tokens, V) F32 of normed hidden states, all at once.
     pub(crate) fn logits(&self, normed: &Tensor) -> Result<Tensor> {
+        let _span = span::module(Module::Head);
         let logits = matmul::nt(normed, self.head.value())?.to_dtype(DType::F32)?;
         match self.logit_soft_cap {
             Some(cap) => (logits / cap)?.tanh()? * cap,
@@ -152,7 +194,8 @@ impl Decoder {
         }
     }
 
-    fn embed(&self, ids: &Tensor) -> Result<Tensor> {
+    pub(super) fn embed(&self, ids: &Tensor) -> Result<Tensor> {
+        let _span = span::module(Module::Embedding);
         let x = embedding::forward(self.embedding.value(), ids)?.to_dtype(self.compute_dtype)?;
         match self.embedding_scale {
             // The factor is rounded to the compute dtype, as in transformers.
@@ -165,6 +208,7 @@ impl Decoder {
         let Some(trained) = self.embedding.trained() else {
             return Ok(());
         };
+        let _span = span::module(Module::Embedding);
         let dx = match self.embedding_scale {
             Some(scale) => dx.affine(scale, 0.0)?,
             None => dx,
@@ -206,5 +250,6 @@ fn recall(
         LayerTape::Input(input) => input,
         LayerTape::HostInput(input) => input.to_device(device)?,
     };
+    let _span = span::phase(StepPhase::Recompute);
     layer.recall(&input, stream, ropes).map(Some)
 }

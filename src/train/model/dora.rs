@@ -12,8 +12,8 @@
 
 use candle_core::{DType, Result, Tensor};
 
+use super::counted::matmul::{self, Factor, Term};
 use super::parameter::Trained;
-use crate::train::ops::matmul::{self, Factor, Term};
 
 /// The magnitude of one projection.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ pub(crate) fn update_norm(weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64)
 
 fn norm_from(squared: &Tensor, weight: Factor<'_>, a: &Tensor, b: &Tensor, scaling: f64) -> Result<Tensor> {
     // (r, out) rather than (out, r): the result of a product has the dtype of its left side, here F32.
-    let projected = matmul::nt_sum(&[Term::new(a, weight, 1.0)])?;
+    let projected = matmul::nt_sum(&[Term::new(a, weight, 1.0)], 0)?;
     let along = (b * projected.t()?)?.sum(1)?;
     let own = (matmul::nn(b, &matmul::nt(a, a)?)? * b)?.sum(1)?;
     let squared = ((squared + (along * (2.0 * scaling))?)? + (own * (scaling * scaling))?)?;

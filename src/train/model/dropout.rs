@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::train::ops;
+use super::counted;
 
 /// What decides the masks of one micro-batch.
 ///
@@ -25,7 +25,7 @@ impl DropoutKey {
     pub(super) fn apply(&self, x: &Tensor, adapter: u64) -> Result<Tensor> {
         let (_, features) = x.dims2()?;
         let seed = mix(mix(self.seed ^ mix(self.step)) ^ adapter);
-        ops::dropout::apply_from(x, seed, self.first_token * features as u64, self.probability)
+        counted::dropout::apply_from(x, seed, self.first_token * features as u64, self.probability)
     }
 }
 

@@ -18,14 +18,17 @@
 use candle_core::{Result, Tensor};
 
 use super::DropoutKey;
+use super::counted::matmul::{self, Term};
+use super::counted::residual;
 use super::parameter::Trained;
 use super::projection::{OutputGradients, Projection};
-use crate::train::ops::matmul::{self, Term};
-use crate::train::ops::residual;
+use crate::train::span::{self, Module};
 
 /// Projections of one input.
 #[derive(Debug)]
 pub(super) struct LinearGroup {
+    /// Which of the layer's groups it is.
+    pub module: Module,
     pub projections: Vec<Projection>,
     pub adapters: Vec<AdapterInput>,
     /// All A below each other, where they are neighbours in the flat buffer.
@@ -69,17 +72,35 @@ impl AdapterInput {
 impl LinearGroup {
     /// The outputs (T, out) of all projections, and xa of all adapters.
     pub(super) fn forward(&self, x: &Tensor, dropout: Option<&DropoutKey>) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
+        let _span = span::module(self.module);
         let input = self.input(x, dropout);
         let xa = self.adapter_products(&input)?;
         let outputs = self
             .projections
             .iter()
-            .map(|projection| projection.forward(&input, &xa));
+            .map(|projection| projection.forward(&input, &xa, None));
         Ok((outputs.collect::<Result<_>>()?, xa))
+    }
+
+    /// As [`LinearGroup::forward`] for a group of one projection: y (T, out) plus its output.
+    pub(super) fn forward_onto(
+        &self,
+        y: &Tensor,
+        x: &Tensor,
+        dropout: Option<&DropoutKey>,
+    ) -> Result<(Tensor, Vec<Tensor>)> {
+        let _span = span::module(self.module);
+        let input = self.input(x, dropout);
+        let xa = self.adapter_products(&input)?;
+        match self.projections.as_slice() {
+            [projection] => Ok((projection.forward(&input, &xa, Some(y))?, xa)),
+            other => candle_core::bail!("a sum with the residual takes one projection, not {}", other.len()),
+        }
     }
 
     /// What [`LinearGroup::forward`] keeps, without the outputs: xa of all adapters.
     pub(super) fn recall(&self, x: &Tensor, dropout: Option<&DropoutKey>) -> Result<Vec<Tensor>> {
+        let _span = span::module(self.module);
         self.adapter_products(&self.input(x, dropout))
     }
 
@@ -100,6 +121,7 @@ impl LinearGroup {
         dropout: Option<&DropoutKey>,
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
+        let _span = span::module(self.module);
         if !self.reads_input() {
             return self.backward_frozen(dys, wants_dx);
         }
@@ -122,13 +144,14 @@ impl LinearGroup {
             projection.add_bias_gradient(dy)?;
             terms.push(Term::new(dy, projection.weight.factor(), 1.0));
         }
-        wants_dx.then(|| matmul::nn_sum(&terms)).transpose()
+        wants_dx.then(|| matmul::nn_sum(&terms, terms.len())).transpose()
     }
 
     /// The gradient of each adapter's xa, the sum over the projections that read it: side by side in one (T, sum of r)
     /// tensor where the A are stacked, else (T, r) each.
     fn adapter_gradients(&self, input: &GroupInput<'_>, dys: &[OutputGradients]) -> Result<Vec<Tensor>> {
-        let of_adapter = |index: usize| {
+        let _span = span::module(Module::Adapter);
+        let terms = |index: usize| {
             let reads = |projection: &&Projection| projection.adapter.as_ref().is_some_and(|a| a.input == index);
             let both = self.projections.iter().zip(dys);
             let terms = both
@@ -137,17 +160,18 @@ impl LinearGroup {
                     let adapter = projection.adapter.as_ref()?;
                     Some(adapter.update_gradient(&dy.update))
                 });
-            matmul::nn_sum(&terms.collect::<Vec<_>>())
+            terms.collect::<Vec<_>>()
         };
-        let each: Vec<Tensor> = (0..self.adapters.len()).map(of_adapter).collect::<Result<_>>()?;
+        let mut each = (0..self.adapters.len()).map(terms);
         match self.stacked(input) {
-            Some(_) => Ok(vec![Tensor::cat(&each, 1)?]),
-            None => Ok(each),
+            Some(_) => Ok(vec![matmul::nn_beside(&each.collect::<Vec<_>>())?]),
+            None => each.by_ref().map(|terms| matmul::nn_sum(&terms, 0)).collect(),
         }
     }
 
     /// dA += d_xa^T x of every adapter.
     fn add_adapter_gradients(&self, input: &GroupInput<'_>, d_xa: &[Tensor]) -> Result<()> {
+        let _span = span::module(Module::Adapter);
         if let (Some(stacked), [all]) = (self.stacked(input), d_xa) {
             return matmul::tn_add(all, input.x, 1.0, &stacked.gradient);
         }
@@ -162,21 +186,23 @@ impl LinearGroup {
         let both = || self.projections.iter().zip(dys);
         let base = both().map(|(projection, dy)| Term::new(&dy.base, projection.weight.factor(), 1.0));
         let mut terms: Vec<Term<'_>> = base.collect();
+        let base = terms.len();
         if input.dropout.is_none() {
             let inputs: Vec<&Trained> = match self.stacked(input) {
                 Some(stacked) => vec![stacked],
                 None => self.adapters.iter().map(|adapter| &adapter.a).collect(),
             };
             terms.extend(inputs.iter().zip(d_xa).map(|(a, d_xa)| Term::new(d_xa, &a.value, 1.0)));
-            return sum_of(&terms);
+            return sum_of(&terms, base);
         }
-        let mut dx = sum_of(&terms)?;
+        let mut dx = sum_of(&terms, base)?;
         for (projection, dy) in both() {
             if let (Some(dropped), Some(adapter)) = (&dy.dropped_base, &projection.adapter) {
-                let product = matmul::nn_sum(&[Term::new(dropped, projection.weight.factor(), 1.0)])?;
+                let product = matmul::nn_sum(&[Term::new(dropped, projection.weight.factor(), 1.0)], 0)?;
                 dx = residual::add(&dx, &self.adapters[adapter.input].drop(&product, input.dropout)?)?;
             }
         }
+        let _span = span::module(Module::Adapter);
         for (adapter, d_xa) in self.adapters.iter().zip(d_xa) {
             let product = matmul::nn(d_xa, &adapter.a.value)?;
             dx = residual::add(&dx, &adapter.drop(&product, input.dropout)?)?;
@@ -184,8 +210,9 @@ impl LinearGroup {
         Ok(dx)
     }
 
-    /// x A^T of every adapter, (T, r) each.
+    /// x A^T of every adapter, (T, r) each; columns of one tensor where the A are stacked.
     fn adapter_products(&self, input: &GroupInput<'_>) -> Result<Vec<Tensor>> {
+        let _span = (!self.adapters.is_empty()).then(|| span::module(Module::Adapter));
         let Some(stacked) = self.stacked(input) else {
             let product =
                 |(index, adapter): (usize, &AdapterInput)| matmul::nt(&input.dropped(index)?, &adapter.a.value);
@@ -196,7 +223,7 @@ impl LinearGroup {
         let split = |adapter: &AdapterInput| {
             let rank = adapter.a.value.dims2()?.0;
             column += rank;
-            all.narrow(1, column - rank, rank)?.contiguous()
+            all.narrow(1, column - rank, rank)
         };
         self.adapters.iter().map(split).collect()
     }
@@ -215,9 +242,10 @@ impl LinearGroup {
     }
 }
 
-/// The sum of the products, in as few passes as can be.
-fn sum_of(terms: &[Term<'_>]) -> Result<Tensor> {
-    let mut passes = terms.chunks(matmul::MAX_TERMS).map(matmul::nn_sum);
+/// The sum of the products, in as few passes as can be; the terms behind the first `base` are adapters'.
+fn sum_of(terms: &[Term<'_>], base: usize) -> Result<Tensor> {
+    let passes = terms.chunks(matmul::MAX_TERMS).enumerate();
+    let mut passes = passes.map(|(pass, terms)| matmul::nn_sum(terms, base.saturating_sub(pass * matmul::MAX_TERMS)));
     let Some(first) = passes.next().transpose()? else {
         candle_core::bail!("a linear group without projections has no gradient");
     };

@@ -3,11 +3,12 @@
 use candle_core::{Result, Tensor};
 
 use super::Stream;
-use super::attention_block::{backward_behind, forward_behind};
+use super::attention_block::{backward_behind, forward_out};
+use super::counted::glu;
 use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::saved::MlpSaved;
-use crate::train::ops::{glu, residual};
+use crate::train::span::{self, Module};
 
 /// x + norm_behind(down(act(gate(norm(x))) * up(norm(x))))
 #[derive(Debug)]
@@ -23,12 +24,17 @@ pub(super) struct MlpBlock {
 impl MlpBlock {
     /// The stream behind the block, (T, H), and what backward needs.
     pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>) -> Result<(Tensor, MlpSaved)> {
+        let _span = span::module(Module::Mlp);
         let (mut saved, inner) = self.forward_inner(x, stream)?;
-        let (mut outputs, down_xa) = self.down.forward(&inner, stream.dropout.as_ref())?;
-        drop(inner);
-        let (y, behind) = forward_behind(self.norm_behind.as_ref(), outputs.remove(0))?;
+        let (y, down_xa, behind) = forward_out(
+            &self.down,
+            self.norm_behind.as_ref(),
+            x,
+            &inner,
+            stream.dropout.as_ref(),
+        )?;
         (saved.down_xa, saved.behind) = (down_xa, behind);
-        Ok((residual::add(x, &y)?, saved))
+        Ok((y, saved))
     }
 
     /// What [`MlpBlock::forward`] keeps, without the output: the product with down, a quarter of a layer's, is left out
@@ -37,6 +43,7 @@ impl MlpBlock {
         if self.norm_behind.is_some() {
             return Ok(self.forward(x, stream)?.1);
         }
+        let _span = span::module(Module::Mlp);
         let (mut saved, inner) = self.forward_inner(x, stream)?;
         saved.down_xa = self.down.recall(&inner, stream.dropout.as_ref())?;
         Ok(saved)
@@ -64,6 +71,7 @@ impl MlpBlock {
 
     /// The gradient with respect to the block's input; adds all gradients of the block.
     pub(super) fn backward(&self, saved: MlpSaved, dy: Tensor, stream: &Stream<'_>) -> Result<Tensor> {
+        let _span = span::module(Module::Mlp);
         let dropout = stream.dropout.as_ref();
         let d_down = backward_behind(self.norm_behind.as_ref(), saved.behind, &dy)?;
         let inner = || glu::forward(&saved.gate, &saved.up, self.activation);
@@ -76,8 +84,8 @@ impl MlpBlock {
         let d_normed = self
             .projections
             .backward(normed, &saved.input_xa, vec![d_gate, d_up], dropout, true)?;
-        let d_x = self.norm.backward(&saved.x, &saved.rstd, &expect_gradient(d_normed)?)?;
-        residual::add(&dy, &d_x)
+        self.norm
+            .backward_onto(&dy, &saved.x, &saved.rstd, &expect_gradient(d_normed)?)
     }
 }
 

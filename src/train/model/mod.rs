@@ -5,9 +5,12 @@
 
 mod attention_block;
 mod build;
+mod cache;
+mod counted;
 mod decoder;
 mod dora;
 mod dropout;
+mod infer;
 mod layer;
 mod linear;
 mod matrix;
@@ -20,6 +23,7 @@ mod saved;
 mod stream;
 
 pub(crate) use build::Trainables;
+pub(crate) use cache::KeyValueCache;
 pub(crate) use decoder::{Decoder, Keep};
 pub(crate) use dora::update_norm;
 pub(crate) use dropout::DropoutKey;

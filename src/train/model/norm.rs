@@ -2,8 +2,9 @@
 
 use candle_core::{Result, Tensor};
 
+use super::counted::rms_norm;
 use super::parameter::BaseParameter;
-use crate::train::ops::rms_norm;
+use crate::train::span::{self, Module};
 
 /// One RMS norm over the last dimension.
 #[derive(Clone, Debug)]
@@ -17,13 +18,23 @@ pub(super) struct Norm {
 impl Norm {
     /// (y, rstd) of x (rows, features); rstd is (rows,) F32.
     pub(super) fn forward(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+        let _span = span::module(Module::Norm);
         rms_norm::forward(x, &self.weight.to_dtype(x.dtype())?, self.epsilon, self.offset)
     }
 
     /// dx; adds the weight's gradient where it is trained.
     pub(super) fn backward(&self, x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor> {
+        let _span = span::module(Module::Norm);
         self.add_weight_gradient(x, rstd, dy)?;
         rms_norm::backward(x, &self.weight.to_dtype(x.dtype())?, rstd, dy, self.offset)
+    }
+
+    /// As [`Norm::backward`], plus `more`, the gradient that reaches x on the residual stream.
+    pub(super) fn backward_onto(&self, more: &Tensor, x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor> {
+        let _span = span::module(Module::Norm);
+        self.add_weight_gradient(x, rstd, dy)?;
+        let weight = self.weight.to_dtype(x.dtype())?;
+        rms_norm::backward_onto(x, &weight, rstd, dy, self.offset, more)
     }
 
     /// Adds the weight's gradient alone, where nothing below needs dx.

@@ -4,12 +4,13 @@
 
 use candle_core::{Result, Tensor};
 
+use super::counted::matmul::{self, Term};
+use super::counted::{bias, residual};
 use super::dora::{Dora, DoraFactors};
 use super::linear::GroupInput;
 use super::matrix::Matrix;
 use super::parameter::{BaseParameter, Trained, column_sum};
-use crate::train::ops::bias;
-use crate::train::ops::matmul::{self, Term};
+use crate::train::span::{self, Module};
 
 /// One projection of a group.
 #[derive(Debug)]
@@ -65,16 +66,21 @@ impl AdapterOutput {
 }
 
 impl Projection {
-    /// y (T, out), from the group's input and its xa.
-    pub(super) fn forward(&self, input: &GroupInput<'_>, xa: &[Tensor]) -> Result<Tensor> {
+    /// y (T, out), from the group's input and its xa; added to `onto` where there is one.
+    pub(super) fn forward(&self, input: &GroupInput<'_>, xa: &[Tensor], onto: Option<&Tensor>) -> Result<Tensor> {
         let base = Term::new(input.x, self.weight.factor(), 1.0);
+        let product = |terms: &[Term<'_>]| match onto {
+            Some(onto) => matmul::nt_onto(onto, terms, 1),
+            None => matmul::nt_sum(terms, 1),
+        };
         let Some(adapter) = &self.adapter else {
-            return self.biased(matmul::nt_sum(&[base])?);
+            return self.biased(product(&[base])?);
         };
         let xa = &xa[adapter.input];
-        let y = match &adapter.dora {
-            Some(dora) => self.turned(base, xa, adapter, dora, input)?,
-            None => matmul::nt_sum(&[base, adapter.update(xa)])?,
+        let y = match (&adapter.dora, onto) {
+            (Some(dora), None) => self.turned(base, xa, adapter, dora, input)?,
+            (Some(dora), Some(onto)) => residual::add(onto, &self.turned(base, xa, adapter, dora, input)?)?,
+            (None, _) => product(&[base, adapter.update(xa)])?,
         };
         if let Some(bias) = &adapter.bias {
             bias::add(&y, &bias.value, adapter.scaling)?;
@@ -121,6 +127,7 @@ impl Projection {
             Some(dora) => self.backward_turned(input, xa, dy, adapter, dora)?,
             None => OutputGradients::plain(dy),
         };
+        let _span = span::module(Module::Adapter);
         matmul::tn_add(&gradients.update, xa, adapter.scaling, &adapter.b.gradient)?;
         if let Some(bias) = &adapter.bias {
             bias.add_gradient(&(column_sum(&gradients.update)? * adapter.scaling)?)?;
@@ -139,13 +146,13 @@ impl Projection {
     ) -> Result<Tensor> {
         let gain = self.factors(adapter, dora, input)?.gain.to_dtype(input.x.dtype())?;
         if input.dropout.is_none() {
-            return matmul::nt_sum(&[base, adapter.update(xa)])?.broadcast_mul(&gain);
+            return matmul::nt_sum(&[base, adapter.update(xa)], 1)?.broadcast_mul(&gain);
         }
         // With dropout PEFT takes x W^T + (g - 1) ⊙ drop(x) W^T + g ⊙ update.
         let dropped = input.dropped(adapter.input)?;
-        let dropped = matmul::nt_sum(&[Term::new(&dropped, self.weight.factor(), 1.0)])?;
-        let update = matmul::nt_sum(&[adapter.update(xa)])?;
-        matmul::nt_sum(&[base])? + (dropped.broadcast_mul(&(&gain - 1.0)?)? + update.broadcast_mul(&gain)?)?
+        let dropped = matmul::nt_sum(&[Term::new(&dropped, self.weight.factor(), 1.0)], 0)?;
+        let update = matmul::nt_sum(&[adapter.update(xa)], 0)?;
+        matmul::nt_sum(&[base], 1)? + (dropped.broadcast_mul(&(&gain - 1.0)?)? + update.broadcast_mul(&gain)?)?
     }
 
     /// Adds the magnitude's gradient and passes dy through the gain.
@@ -161,7 +168,7 @@ impl Projection {
         // The output before the gain is made again: keeping it would double what the layer saves.
         let dropped = input.dropped(adapter.input)?;
         let base = Term::new(&dropped, self.weight.factor(), 1.0);
-        let before = matmul::nt_sum(&[base, adapter.update(xa)])?;
+        let before = matmul::nt_sum(&[base, adapter.update(xa)], 0)?;
         dora.magnitude.add_gradient(&(column_sum(&(&dy * before)?)? / norm)?)?;
         let gain = gain.to_dtype(dy.dtype())?;
         let update = dy.broadcast_mul(&gain)?;
@@ -177,6 +184,7 @@ impl Projection {
 
     fn factors(&self, adapter: &AdapterOutput, dora: &Dora, input: &GroupInput<'_>) -> Result<DoraFactors> {
         let a = &input.adapters[adapter.input].a.value;
+        let _span = span::module(Module::Adapter);
         dora.factors(self.weight.factor(), a, &adapter.b.value, adapter.scaling)
     }
 }

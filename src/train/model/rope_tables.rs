@@ -25,6 +25,11 @@ impl RopeTables {
         }
     }
 
+    /// Whether documents of up to `longest` tokens turn by other frequencies than those of up to `before`.
+    pub(crate) fn turns_otherwise(&self, before: usize, longest: usize) -> bool {
+        self.ropes.iter().any(|rope| !rope.same_frequencies(before, longest))
+    }
+
     /// Makes the tables fit documents of up to `longest` tokens.
     pub(crate) fn prepare(&mut self, longest: usize) -> Result<()> {
         let rows = self.tables.first().map_or(0, RopeTable::positions);

@@ -1,17 +1,22 @@
 //! Bias of a linear layer, added in place.
 
 use candle_core::{CpuStorage, DType, InplaceOp1, Layout, Result, Tensor};
-use rayon::prelude::*;
 
+use super::cuda;
 use super::element::Element;
 use super::shape;
 use super::simd::multiversion;
 use super::storage::{is_fused, rows_per_task, small};
+use super::team;
+use crate::train::gpu;
 
 /// Adds `scale` times bias (N,), of any float dtype, to every row of y (T, N), in place (`+=`). y is contiguous.
 pub fn add(y: &Tensor, bias: &Tensor, scale: f64) -> Result<()> {
     let (_, columns) = y.dims2()?;
     shape::expect(bias, &[columns], "bias")?;
+    if gpu::takes(y) {
+        return cuda::elementwise::add_bias(y, bias, scale as f32);
+    }
     if !is_fused(y) {
         let wide = if y.dtype() == DType::F64 {
             DType::F64
@@ -31,7 +36,7 @@ struct AddBias(Vec<f32>);
 impl AddBias {
     fn run<T: Element>(&self, y: &mut [T]) {
         let rows = rows_per_task(self.0.len()) * self.0.len();
-        y.par_chunks_mut(rows.max(1)).for_each(|rows| add_rows(rows, &self.0));
+        team::for_chunks(y, rows, |_, rows| add_rows(rows, &self.0));
     }
 }
 

@@ -6,11 +6,13 @@
 //! word of sixteen counters, so that a vector register computes them at once. Nothing is stored: recomputation, the
 //! backward (the same op on the gradient), any split into micro-batches and any number of threads see the same mask.
 
+use super::cuda;
 use super::element::{Element, with_element};
 use super::simd::{LANES, multiversion};
 use super::storage::{Elements, Unwritten, is_fused, rows_per_task};
+use super::team;
+use crate::train::gpu;
 use candle_core::{Result, Tensor};
-use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
 /// Rounds of Philox: the fewest that pass BigCrush (table 2 of the paper); a mask needs no safety margin beyond that.
@@ -34,6 +36,10 @@ pub fn apply_from(x: &Tensor, seed: u64, first_element: u64, p: f64) -> Result<T
     if p == 0.0 {
         return Ok(x.clone());
     }
+    if gpu::takes(x) && x.elem_count() > 0 {
+        let mask = Mask::new(seed, p);
+        return cuda::elementwise::dropout(x, first_element, seed, mask.threshold, mask.scale);
+    }
     if !is_fused(x) {
         return reference::apply_from(x, seed, first_element, p);
     }
@@ -42,8 +48,10 @@ pub fn apply_from(x: &Tensor, seed: u64, first_element: u64, p: f64) -> Result<T
     with_element!(x.dtype(), T => {
         let values = Elements::<T>::new(&x)?;
         let (task, mut y) = (rows_per_task(1), Unwritten::<T>::new(values.len()));
-        let blocks = y.slots().par_chunks_mut(task).zip(values.par_chunks(task)).enumerate();
-        blocks.for_each(|(block, (y, x))| apply_block(x, mask, first_element + (block * task) as u64, y));
+        team::for_chunks(&mut y.slots()[..values.len()], task, |block, y| {
+            let start = block * task;
+            apply_block(&values[start..start + y.len()], mask, first_element + start as u64, y);
+        });
         // SAFETY: apply_block writes every element.
         unsafe { y.into_tensor(x.dims()) }
     })

@@ -8,9 +8,11 @@
 //!
 //! y_t = table\[ids_t\]; the gradient of the table gets dy_t added to row ids_t.
 
+use super::cuda;
 use super::element::{Element, with_element};
 use super::shape;
 use super::storage::{Elements, is_fused, update};
+use crate::train::gpu;
 use candle_core::{DType, Result, Tensor};
 
 /// The rows of `table` that `ids` name, (T, H).
@@ -22,6 +24,9 @@ pub fn forward(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
 pub fn backward_add(dy: &Tensor, ids: &Tensor, into: &Tensor) -> Result<()> {
     let (_, hidden) = into.dims2()?;
     shape::expect(dy, &[ids.dims1()?, hidden], "embedding: dy")?;
+    if gpu::takes(dy) && ids.dtype() == DType::U32 && into.dtype() == DType::F32 {
+        return cuda::embedding::backward_add(dy, ids, into);
+    }
     if !is_fused(dy) || ids.dtype() != DType::U32 {
         return reference::backward_add(dy, ids, into);
     }

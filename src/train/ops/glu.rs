@@ -10,13 +10,15 @@
 //! silu(g) = g s with s = 1 / (1 + exp(-g)), and silu'(g) = s (1 + g (1 - s)). gelu_tanh(g) = g (1 + t) / 2 with
 //! t = tanh(u), u = sqrt(2/pi) (g + 0.044715 g^3), and gelu_tanh'(g) = (1 + t) / 2 + g (1 - t^2) u' / 2.
 
+use super::cuda;
 use super::element::{Element, with_element};
 use super::exponential::logistic;
 use super::shape;
 use super::simd::multiversion;
 use super::storage::{Elements, Unwritten, is_fused, rows_per_task};
+use super::team;
+use crate::train::gpu;
 use candle_core::{Result, Tensor};
-use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
 /// The function applied to the gate.
@@ -31,6 +33,9 @@ pub enum Activation {
 /// act(gate) up.
 pub fn forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Tensor> {
     shape::expect(up, gate.dims(), "glu: up")?;
+    if gpu::takes(gate) {
+        return cuda::elementwise::glu_forward(gate, up, activation);
+    }
     if !is_fused(gate) {
         return reference::forward(gate, up, activation);
     }
@@ -38,10 +43,12 @@ pub fn forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Ten
     with_element!(gate.dtype(), T => {
         let (gates, ups) = (Elements::<T>::new(&gate)?, Elements::<T>::new(&up)?);
         let (task, mut y) = (rows_per_task(1), Unwritten::<T>::new(gates.len()));
-        let inputs = gates.par_chunks(task).zip(ups.par_chunks(task));
-        y.slots().par_chunks_mut(task).zip(inputs).for_each(|(y, (gate, up))| match activation {
-            Activation::Silu => forward_silu(gate, up, y),
-            Activation::GeluTanh => forward_gelu(gate, up, y),
+        team::for_chunks(&mut y.slots()[..gates.len()], task, |index, y| {
+            let (gate, up) = (&gates[index * task..], &ups[index * task..]);
+            match activation {
+                Activation::Silu => forward_silu(gate, up, y),
+                Activation::GeluTanh => forward_gelu(gate, up, y),
+            }
         });
         // SAFETY: both forms write every element.
         unsafe { y.into_tensor(gate.dims()) }
@@ -52,6 +59,9 @@ pub fn forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Ten
 pub fn backward(gate: &Tensor, up: &Tensor, dy: &Tensor, activation: Activation) -> Result<(Tensor, Tensor)> {
     shape::expect(up, gate.dims(), "glu: up")?;
     shape::expect(dy, gate.dims(), "glu: dy")?;
+    if gpu::takes(gate) {
+        return cuda::elementwise::glu_backward(gate, up, dy, activation);
+    }
     if !is_fused(gate) {
         return reference::backward(gate, up, dy, activation);
     }
@@ -60,11 +70,15 @@ pub fn backward(gate: &Tensor, up: &Tensor, dy: &Tensor, activation: Activation)
         let (gates, ups, dys) = (Elements::<T>::new(&gate)?, Elements::<T>::new(&up)?, Elements::<T>::new(&dy)?);
         let task = rows_per_task(1);
         let (mut d_gate, mut d_up) = (Unwritten::<T>::new(gates.len()), Unwritten::<T>::new(gates.len()));
-        let outputs = d_gate.slots().par_chunks_mut(task).zip(d_up.slots().par_chunks_mut(task));
-        let inputs = gates.par_chunks(task).zip(ups.par_chunks(task)).zip(dys.par_chunks(task));
-        outputs.zip(inputs).for_each(|((d_gate, d_up), ((gate, up), dy))| match activation {
-            Activation::Silu => backward_silu(gate, up, dy, d_gate, d_up),
-            Activation::GeluTanh => backward_gelu(gate, up, dy, d_gate, d_up),
+        let len = gates.len();
+        let outputs = ((&mut d_gate.slots()[..len], task), (&mut d_up.slots()[..len], task));
+        team::for_chunks2(outputs.0, outputs.1, |index, d_gate, d_up| {
+            let start = index * task;
+            let (gate, up, dy) = (&gates[start..], &ups[start..], &dys[start..]);
+            match activation {
+                Activation::Silu => backward_silu(gate, up, dy, d_gate, d_up),
+                Activation::GeluTanh => backward_gelu(gate, up, dy, d_gate, d_up),
+            }
         });
         // SAFETY: both forms write every element of both.
         unsafe { Ok((d_gate.into_tensor(gate.dims())?, d_up.into_tensor(gate.dims())?)) }

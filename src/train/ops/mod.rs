@@ -6,6 +6,8 @@
 
 pub mod attention;
 pub mod bias;
+pub mod cached_attention;
+mod cuda;
 pub mod dropout;
 mod element;
 pub mod embedding;
@@ -22,5 +24,8 @@ pub mod rope;
 mod shape;
 mod simd;
 mod storage;
+pub(in crate::train) mod team;
 
+#[cfg(feature = "cuda")]
+pub(in crate::train) use cuda::sources as cuda_sources;
 pub use kernels::{Kernels, kernels, set_kernels};

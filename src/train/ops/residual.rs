@@ -1,16 +1,21 @@
 //! Residual connection.
 
+use super::cuda;
 use super::element::{Element, with_element};
 use super::shape;
 use super::simd::multiversion;
 use super::storage::{Elements, Unwritten, is_fused, rows_per_task};
+use super::team;
+use crate::train::gpu;
 use candle_core::{Result, Tensor};
-use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
 /// x + y, of the same shape and dtype.
 pub fn add(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     shape::expect(y, x.dims(), "residual: y")?;
+    if gpu::takes(x) {
+        return cuda::elementwise::add(x, y);
+    }
     if !is_fused(x) {
         return x + y;
     }
@@ -18,8 +23,10 @@ pub fn add(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     with_element!(x.dtype(), T => {
         let (left, right) = (Elements::<T>::new(&x)?, Elements::<T>::new(&y)?);
         let (task, mut sum) = (rows_per_task(1), Unwritten::<T>::new(left.len()));
-        let inputs = left.par_chunks(task).zip(right.par_chunks(task));
-        sum.slots().par_chunks_mut(task).zip(inputs).for_each(|(sum, (x, y))| add_block(x, y, sum));
+        team::for_chunks(&mut sum.slots()[..left.len()], task, |index, sum| {
+            let start = index * task;
+            add_block(&left[start..], &right[start..], sum);
+        });
         // SAFETY: add_block writes every element.
         unsafe { sum.into_tensor(x.dims()) }
     })

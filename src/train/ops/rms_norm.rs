@@ -8,18 +8,23 @@
 //!
 //! y = x r (offset + w). With g = dy (offset + w) and n = x r: dx = r (g - n mean(g n)), dw = sum over rows of dy n.
 
+use super::cuda;
 use super::element::{Element, with_element};
 use super::shape;
 use super::simd::{multiversion, sum, sum3};
 use super::storage::{Elements, Unwritten, is_fused, rows_per_task, small};
+use super::team;
+use crate::train::gpu;
 use candle_core::{Result, Tensor};
-use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
 /// Normalises each row of `x` and returns (y, rstd).
 pub fn forward(x: &Tensor, weight: &Tensor, eps: f64, offset: f32) -> Result<(Tensor, Tensor)> {
     let (rows, width) = x.dims2()?;
     shape::expect(weight, &[width], "rms_norm: weight")?;
+    if gpu::takes(x) && width > 0 {
+        return cuda::rms_norm::forward(x, weight, eps, offset);
+    }
     if !is_fused(x) || width == 0 {
         return reference::forward(x, weight, eps, offset);
     }
@@ -28,9 +33,9 @@ pub fn forward(x: &Tensor, weight: &Tensor, eps: f64, offset: f32) -> Result<(Te
         let values = Elements::<T>::new(&x)?;
         let (mut y, mut rstd) = (Unwritten::<T>::new(rows * width), Unwritten::<f32>::new(rows));
         let task = rows_per_task(width);
-        let outputs = y.slots().par_chunks_mut(task * width).zip(rstd.slots().par_chunks_mut(task));
-        values.par_chunks(task * width).zip(outputs).for_each(|(x, (y, rstd))| {
-            forward_rows(x, &factor, eps as f32, y, rstd);
+        let outputs = (&mut y.slots()[..rows * width], &mut rstd.slots()[..rows]);
+        team::for_chunks2((outputs.0, task * width), (outputs.1, task), |index, y, rstd| {
+            forward_rows(&values[index * task * width..], &factor, eps as f32, y, rstd);
         });
         // SAFETY: forward_rows writes every element of its rows.
         unsafe { Ok((y.into_tensor(&[rows, width])?, rstd.into_tensor(&[rows])?)) }
@@ -39,20 +44,45 @@ pub fn forward(x: &Tensor, weight: &Tensor, eps: f64, offset: f32) -> Result<(Te
 
 /// Gradient of the loss with respect to `x`.
 pub fn backward(x: &Tensor, weight: &Tensor, rstd: &Tensor, dy: &Tensor, offset: f32) -> Result<Tensor> {
+    backward_onto(x, weight, rstd, dy, offset, None)
+}
+
+/// As [`backward`], plus `more` (T, H): the gradient that reaches `x` past the norm, on the residual stream.
+pub fn backward_onto(
+    x: &Tensor,
+    weight: &Tensor,
+    rstd: &Tensor,
+    dy: &Tensor,
+    offset: f32,
+    more: Option<&Tensor>,
+) -> Result<Tensor> {
     check_backward(x, rstd, dy)?;
     let (rows, width) = x.dims2()?;
     shape::expect(weight, &[width], "rms_norm: weight")?;
-    if !is_fused(x) || width == 0 {
-        return reference::backward(x, weight, rstd, dy, offset);
+    if let Some(more) = more {
+        shape::expect(more, x.dims(), "rms_norm: more")?;
     }
+    if gpu::takes(x) && width > 0 {
+        return cuda::rms_norm::backward(x, weight, rstd, dy, offset, more);
+    }
+    if !is_fused(x) || width == 0 {
+        let dx = reference::backward(x, weight, rstd, dy, offset)?;
+        return match more {
+            Some(more) => more + dx,
+            None => Ok(dx),
+        };
+    }
+    let more = more.map(Tensor::contiguous).transpose()?;
     let (x, dy, factor, rstd) = (x.contiguous()?, dy.contiguous()?, factor(weight, offset)?, small(rstd)?);
     with_element!(x.dtype(), T => {
         let (x, dy) = (Elements::<T>::new(&x)?, Elements::<T>::new(&dy)?);
+        let more = more.as_ref().map(Elements::<T>::new).transpose()?;
         let mut dx = Unwritten::<T>::new(rows * width);
         let task = rows_per_task(width);
-        let inputs = x.par_chunks(task * width).zip(dy.par_chunks(task * width)).zip(rstd.par_chunks(task));
-        dx.slots().par_chunks_mut(task * width).zip(inputs).for_each(|(dx, ((x, dy), rstd))| {
-            backward_rows(x, dy, rstd, &factor, dx);
+        team::for_chunks(&mut dx.slots()[..rows * width], task * width, |index, dx| {
+            let start = index * task * width;
+            let more = more.as_ref().map(|more| &more[start..]);
+            backward_rows(&x[start..], &dy[start..], &rstd[index * task..], &factor, more, dx);
         });
         // SAFETY: backward_rows writes every element of its rows.
         unsafe { dx.into_tensor(&[rows, width]) }
@@ -63,6 +93,9 @@ pub fn backward(x: &Tensor, weight: &Tensor, rstd: &Tensor, dy: &Tensor, offset:
 pub fn weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor> {
     check_backward(x, rstd, dy)?;
     let (_, width) = x.dims2()?;
+    if gpu::takes(x) && width > 0 {
+        return cuda::rms_norm::weight_gradient(x, rstd, dy);
+    }
     if !is_fused(x) || width == 0 {
         return reference::weight_gradient(x, rstd, dy);
     }
@@ -70,12 +103,13 @@ pub fn weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor>
     with_element!(x.dtype(), T => {
         let (x, dy) = (Elements::<T>::new(&x)?, Elements::<T>::new(&dy)?);
         let task = rows_per_task(width);
-        let blocks = x.par_chunks(task * width).zip(dy.par_chunks(task * width)).zip(rstd.par_chunks(task));
-        let partial: Vec<Vec<f32>> = blocks.map(|((x, dy), rstd)| {
-            let mut total = vec![0.0; width];
-            weight_gradient_rows(x, dy, rstd, &mut total);
-            total
-        }).collect();
+        let mut partial = vec![Vec::new(); rstd.len().div_ceil(task)];
+        team::for_chunks(&mut partial, 1, |index, partial| {
+            let (rows, mut total) = (index * task..((index + 1) * task).min(rstd.len()), vec![0.0; width]);
+            let values = rows.start * width..rows.end * width;
+            weight_gradient_rows(&x[values.clone()], &dy[values], &rstd[rows], &mut total);
+            partial.fill(total);
+        });
         // In the order of the blocks, so that the sum is the same for any number of threads.
         let mut total = vec![0f32; width];
         for block in &partial {
@@ -111,15 +145,33 @@ multiversion! {
 }
 
 multiversion! {
-    fn backward_rows<T: Element>(x: &[T], dy: &[T], rstd: &[f32], factor: &[f32], dx: &mut [MaybeUninit<T>]) {
+    /// `more` is added to each element.
+    fn backward_rows<T: Element>(
+        x: &[T],
+        dy: &[T],
+        rstd: &[f32],
+        factor: &[f32],
+        more: Option<&[T]>,
+        dx: &mut [MaybeUninit<T>],
+    ) {
         let width = factor.len();
         let rows = x.chunks_exact(width).zip(dy.chunks_exact(width)).zip(rstd);
-        for (dx, ((x, dy), r)) in dx.chunks_exact_mut(width).zip(rows) {
+        for (row, (dx, ((x, dy), r))) in dx.chunks_exact_mut(width).zip(rows).enumerate() {
             let along = sum3(dy, factor, x, |dy, factor, x| dy.widen() * factor * x.widen());
             // n mean(g n) = x r^2 (g . x) / width.
             let scale = along / width as f32 * r * r;
-            for (((dx, x), dy), factor) in dx.iter_mut().zip(x).zip(dy).zip(factor) {
-                dx.write(T::narrow(r * (dy.widen() * factor - x.widen() * scale)));
+            let values = dx.iter_mut().zip(x).zip(dy).zip(factor);
+            match more {
+                Some(more) => {
+                    for ((((dx, x), dy), factor), more) in values.zip(&more[row * width..]) {
+                        dx.write(T::narrow(more.widen() + r * (dy.widen() * factor - x.widen() * scale)));
+                    }
+                }
+                None => {
+                    for (((dx, x), dy), factor) in values {
+                        dx.write(T::narrow(r * (dy.widen() * factor - x.widen() * scale)));
+                    }
+                }
             }
         }
     }

@@ -10,12 +10,14 @@
 //! With x1 = x[.., ..r/2] and x2 = x[.., r/2..r]: y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin; the dimensions from r on
 //! pass unchanged. The backward is the inverse rotation, that is the same with -sin.
 
+use super::cuda;
 use super::element::{Element, with_element};
 use super::shape;
 use super::simd::multiversion;
 use super::storage::{Elements, Unwritten, is_fused, rows_per_task};
+use super::team;
+use crate::train::gpu;
 use candle_core::{DType, Device, Result, Tensor};
-use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
 /// Cosines and sines for every position.
@@ -81,6 +83,10 @@ fn rotate(x: &Tensor, table: &RopeTable, positions: &Tensor, direction: Directio
             2 * half
         );
     }
+    if gpu::takes(x) && positions.dtype() == DType::U32 && table.cos.dtype() == DType::F32 {
+        let sign = if direction == Direction::Forward { 1.0 } else { -1.0 };
+        return cuda::rope::rotate(x, table, positions, sign);
+    }
     if !is_fused(x) || positions.dtype() != DType::U32 || table.cos.dtype() != DType::F32 {
         return reference::rotate(x, table, positions, direction);
     }
@@ -103,8 +109,8 @@ fn rotate_fused(x: &Tensor, table: &RopeTable, positions: &Tensor, direction: Di
         let values = Elements::<T>::new(x)?;
         let (width, mut y) = (heads * head_dim, Unwritten::<T>::new(values.len()));
         let task = rows_per_task(width);
-        let inputs = values.par_chunks(task * width).zip(positions.par_chunks(task));
-        y.slots().par_chunks_mut(task * width).zip(inputs).for_each(|(y, (x, positions))| {
+        team::for_chunks(&mut y.slots()[..values.len()], task * width, |index, y| {
+            let (x, positions) = (&values[index * task * width..], &positions[index * task..]);
             for ((y, x), position) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)).zip(positions) {
                 let row = *position as usize * half..(*position as usize + 1) * half;
                 rotate_token(x, head_dim, &cos[row.clone()], &sin[row], sign, y);
@@ -129,10 +135,11 @@ multiversion! {
         for (x, y) in x.chunks_exact(head_dim).zip(y.chunks_exact_mut(head_dim)) {
             let ((x1, rest), (y1, y_rest)) = (x.split_at(half), y.split_at_mut(half));
             let ((x2, x_pass), (y2, y_pass)) = (rest.split_at(half), y_rest.split_at_mut(half));
-            for i in 0..half {
-                let (a, b, c, s) = (x1[i].widen(), x2[i].widen(), cos[i], sin[i] * sign);
-                y1[i].write(T::narrow(a * c - b * s));
-                y2[i].write(T::narrow(b * c + a * s));
+            let inputs = x1.iter().zip(x2).zip(cos.iter().zip(sin));
+            for ((y1, y2), ((x1, x2), (c, s))) in y1.iter_mut().zip(y2).zip(inputs) {
+                let (a, b, s) = (x1.widen(), x2.widen(), s * sign);
+                y1.write(T::narrow(a * c - b * s));
+                y2.write(T::narrow(b * c + a * s));
             }
             for (y, x) in y_pass.iter_mut().zip(x_pass) {
                 y.write(*x);

@@ -23,7 +23,28 @@ impl<'a, T: WithDType> Elements<'a, T> {
     /// Fails where `tensor` is not contiguous, not on the CPU or of another dtype.
     pub fn new(tensor: &'a Tensor) -> Result<Self> {
         let (storage, layout) = tensor.storage_and_layout();
-        let range = contiguous(layout)?;
+        Self::within(tensor, storage, contiguous(layout)?)
+    }
+
+    /// The elements of a matrix whose rows are each contiguous, from the first to the last, with what lies between the
+    /// rows; and the elements from one row to the next. Fails as [`Elements::new`].
+    pub fn rows(tensor: &'a Tensor) -> Result<(Self, usize)> {
+        let (storage, layout) = tensor.storage_and_layout();
+        let ((rows, columns), start) = (layout.shape().dims2()?, layout.start_offset());
+        let stride = match (contiguous(layout), layout.stride()) {
+            (Ok(_), _) => columns,
+            (Err(_), [stride, 1]) if *stride >= columns => *stride,
+            (Err(error), _) => return Err(error),
+        };
+        let end = if rows * columns == 0 {
+            start
+        } else {
+            start + (rows - 1) * stride + columns
+        };
+        Ok((Self::within(tensor, storage, start..end)?, stride))
+    }
+
+    fn within(tensor: &Tensor, storage: StorageRef<'a>, range: Range<usize>) -> Result<Self> {
         let Storage::Cpu(values) = &*storage else {
             candle_core::bail!("a fused op for the CPU got a tensor on {:?}", tensor.device());
         };
@@ -148,6 +169,21 @@ mod tests {
             buffer.to_vec1::<f32>().unwrap(),
             [0.0, 1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, 8.0, 9.0]
         );
+    }
+
+    #[test]
+    fn columns_of_a_matrix_are_read_in_place() {
+        let whole = Tensor::arange(0f32, 12.0, &Device::Cpu)
+            .unwrap()
+            .reshape((3, 4))
+            .unwrap();
+        let part = whole.narrow(1, 1, 2).unwrap();
+        let (elements, stride) = Elements::<f32>::rows(&part).unwrap();
+        assert_eq!((elements.len(), stride), (10, 4));
+        assert_eq!(elements[2 * stride..], [9.0, 10.0]);
+        let (elements, stride) = Elements::<f32>::rows(&whole).unwrap();
+        assert_eq!((elements.len(), stride), (12, 4));
+        assert!(Elements::<f32>::rows(&whole.t().unwrap()).is_err());
     }
 
     #[test]

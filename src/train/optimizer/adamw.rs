@@ -14,6 +14,7 @@ use candle_core::{Result, Tensor};
 
 use crate::recipe::OptimizerSettings;
 
+use super::cuda::GroupFactors;
 use super::group::Group;
 use super::rule::{ElementRule, Step};
 
@@ -58,6 +59,8 @@ impl ElementRule<2> for AdamW {
     const STATES: [&'static str; 2] = ["mean", "square"];
     const SIGNED: [bool; 2] = [true, false];
 
+    const KERNEL: &'static str = "adamw";
+
     fn factors(&self, group: &Group, step: Step) -> AdamFactors {
         let rate = step.rate(group);
         let t = step.number as f64;
@@ -70,6 +73,11 @@ impl ElementRule<2> for AdamW {
             correction: (1.0 - self.beta2.powf(t)).sqrt() as f32,
             epsilon: self.epsilon as f32,
         }
+    }
+
+    fn for_kernel(factors: &AdamFactors) -> GroupFactors {
+        let f = factors;
+        [f.keep, f.take1, f.beta2, f.take2, f.rate, f.correction, f.epsilon, 0.0]
     }
 
     #[inline(always)]

@@ -6,6 +6,7 @@ use candle_core::{Result, Tensor};
 
 use crate::recipe::OptimizerSettings;
 
+use super::cuda::GroupFactors;
 use super::group::Group;
 use super::rule::{ElementRule, Step};
 
@@ -43,6 +44,8 @@ impl ElementRule<1> for Lion {
     const STATES: [&'static str; 1] = ["mean"];
     const SIGNED: [bool; 1] = [true];
 
+    const KERNEL: &'static str = "lion";
+
     fn factors(&self, group: &Group, step: Step) -> LionFactors {
         let rate = step.rate(group);
         LionFactors {
@@ -53,6 +56,11 @@ impl ElementRule<1> for Lion {
             beta2: self.beta2 as f32,
             take2: (1.0 - self.beta2) as f32,
         }
+    }
+
+    fn for_kernel(factors: &LionFactors) -> GroupFactors {
+        let f = factors;
+        [f.rate, f.keep, f.beta1, f.take1, f.beta2, f.take2, 0.0, 0.0]
     }
 
     #[inline(always)]

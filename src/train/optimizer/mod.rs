@@ -2,6 +2,7 @@
 
 mod adafactor;
 mod adamw;
+mod cuda;
 mod flat;
 mod group;
 mod lion;
@@ -14,6 +15,8 @@ mod states_8bit;
 mod states_f32;
 mod update;
 
+#[cfg(feature = "cuda")]
+pub(in crate::train) use cuda::SOURCE as CUDA_SOURCE;
 pub use norm::{clip, global_norm};
 pub use schedule::learning_rate;
 pub use update::{Optimizer, OptimizerError};

@@ -96,6 +96,11 @@ impl UpdateRule for Muon {
         self.update_matrices(parameters, step)
     }
 
+    fn update_gpu(&self, parameters: &Parameters, step: Step) -> Result<()> {
+        self.vectors.update_gpu(parameters, step)?;
+        self.update_matrices(parameters, step)
+    }
+
     fn state(&self) -> Vec<(String, Tensor)> {
         let mut state = self.vectors.state();
         state.push(("momentum".to_owned(), self.buffer.clone()));

@@ -1,9 +1,12 @@
 //! Global gradient norm and clipping, as `torch.nn.utils.clip_grad_norm_`.
 
 use candle_core::{DType, Result, Tensor};
-use rayon::prelude::*;
 
+use crate::train::gpu;
+
+use super::cuda;
 use super::flat::{CHUNK, with_f32, with_f32_mut};
+use crate::train::ops::team;
 
 /// Elements that are added up in F32 where F64 is not at hand.
 const ROW: usize = 1024;
@@ -14,9 +17,16 @@ const ROW: usize = 1024;
 /// # Errors
 /// Those of candle.
 pub fn global_norm(gradients: &Tensor) -> Result<f64> {
+    if gpu::takes(gradients) {
+        return cuda::global_norm(gradients);
+    }
     if gradients.device().is_cpu() {
         return with_f32(gradients, |gradients| {
-            let sums: Vec<f64> = gradients.par_chunks(CHUNK).map(sum_of_squares).collect();
+            let mut sums = vec![0.0; gradients.len().div_ceil(CHUNK)];
+            team::for_chunks(&mut sums, 1, |index, sum| {
+                let chunk = &gradients[index * CHUNK..];
+                sum.fill(sum_of_squares(&chunk[..chunk.len().min(CHUNK)]));
+            });
             Ok(sums.iter().sum::<f64>().sqrt())
         });
     }
@@ -44,10 +54,12 @@ pub fn clip(gradients: &Tensor, max_norm: f64) -> Result<f64> {
     if !norm.is_finite() || factor >= 1.0 {
         return Ok(norm);
     }
-    if gradients.device().is_cpu() {
+    if gpu::takes(gradients) {
+        cuda::scale(gradients, factor)?;
+    } else if gradients.device().is_cpu() {
         with_f32_mut(gradients, |gradients| {
-            let scale = |chunk: &mut [f32]| chunk.iter_mut().for_each(|value| *value *= factor as f32);
-            gradients.par_chunks_mut(CHUNK).for_each(scale);
+            let scale = |_, chunk: &mut [f32]| chunk.iter_mut().for_each(|value| *value *= factor as f32);
+            team::for_chunks(gradients, CHUNK, scale);
             Ok(())
         })?;
     } else {

@@ -2,6 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
+use super::cuda::GroupFactors;
 use super::group::Group;
 use crate::train::Parameters;
 
@@ -29,6 +30,11 @@ pub(super) trait UpdateRule: Send {
     /// Plain tensor ops, on any device.
     fn update_plain(&self, parameters: &Parameters, step: Step) -> Result<()>;
 
+    /// One launch for all groups on an NVIDIA GPU, where the rule has one; else the plain form.
+    fn update_gpu(&self, parameters: &Parameters, step: Step) -> Result<()> {
+        self.update_plain(parameters, step)
+    }
+
     /// The rule's state: one-dimensional tensors by name, not copies. Whoever writes into them restores the state.
     fn state(&self) -> Vec<(String, Tensor)>;
 }
@@ -43,7 +49,13 @@ pub(super) trait ElementRule<const N: usize>: Send + Sync {
     /// Whether a state can be negative.
     const SIGNED: [bool; N];
 
+    /// Name of the rule's kernel.
+    const KERNEL: &'static str;
+
     fn factors(&self, group: &Group, step: Step) -> Self::Factors;
+
+    /// The factors as the kernel takes them.
+    fn for_kernel(factors: &Self::Factors) -> GroupFactors;
 
     /// Updates `value` and returns the new states.
     fn apply(factors: &Self::Factors, value: &mut f32, gradient: f32, states: [f32; N]) -> [f32; N];

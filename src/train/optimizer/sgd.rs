@@ -7,6 +7,7 @@ use candle_core::{Result, Tensor};
 
 use crate::recipe::OptimizerSettings;
 
+use super::cuda::GroupFactors;
 use super::group::Group;
 use super::rule::{ElementRule, Step};
 
@@ -30,6 +31,22 @@ pub(super) struct SgdFactors {
     nesterov: bool,
 }
 
+impl SgdFactors {
+    fn for_kernel(&self) -> GroupFactors {
+        let nesterov = if self.nesterov { 1.0 } else { 0.0 };
+        [
+            self.rate,
+            self.weight_decay,
+            self.momentum,
+            nesterov,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+        ]
+    }
+}
+
 impl Momentum {
     pub fn new(settings: &OptimizerSettings) -> Self {
         Self {
@@ -45,12 +62,18 @@ impl ElementRule<0> for Sgd {
     const STATES: [&'static str; 0] = [];
     const SIGNED: [bool; 0] = [];
 
+    const KERNEL: &'static str = "sgd";
+
     fn factors(&self, group: &Group, step: Step) -> SgdFactors {
         let momentum = Momentum {
             momentum: 0.0,
             nesterov: false,
         };
         momentum.factors(group, step)
+    }
+
+    fn for_kernel(factors: &SgdFactors) -> GroupFactors {
+        factors.for_kernel()
     }
 
     #[inline(always)]
@@ -76,6 +99,8 @@ impl ElementRule<1> for Momentum {
     const STATES: [&'static str; 1] = ["momentum"];
     const SIGNED: [bool; 1] = [true];
 
+    const KERNEL: &'static str = "momentum";
+
     fn factors(&self, group: &Group, step: Step) -> SgdFactors {
         SgdFactors {
             rate: step.rate(group) as f32,
@@ -83,6 +108,10 @@ impl ElementRule<1> for Momentum {
             momentum: self.momentum as f32,
             nesterov: self.nesterov,
         }
+    }
+
+    fn for_kernel(factors: &SgdFactors) -> GroupFactors {
+        factors.for_kernel()
     }
 
     #[inline(always)]

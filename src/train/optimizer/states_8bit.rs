@@ -16,8 +16,10 @@ use candle_core::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
 use crate::train::Parameters;
+use crate::train::gpu::Argument;
 use crate::train::quant::DynamicMap;
 
+use super::cuda::{self, Places};
 use super::flat::{with_f32, with_f32_mut, with_u8_mut};
 use super::group::Group;
 use super::rule::{ElementRule, Step, UpdateRule};
@@ -38,6 +40,7 @@ pub(super) struct States8bit<R, const N: usize> {
     codes: Tensor,
     absmax: Tensor,
     small: StatesF32<R, N>,
+    places: Places,
 }
 
 impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
@@ -54,8 +57,12 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
         let zeros = maps::<R, N>().map(|map| [map.zero(); BLOCK]);
         let codes = zeros.as_flattened().repeat(blocks.max(1));
         let length = codes.len();
+        let places = large
+            .iter()
+            .map(|(group, first)| (group.range.start, group.range.len(), *first));
         Ok(Self {
             rule,
+            places: Places::of_8bit(places),
             large,
             codes: Tensor::from_vec(codes, length, home)?,
             absmax: Tensor::zeros(blocks.max(1) * N, DType::F32, home)?,
@@ -133,6 +140,29 @@ impl<R: ElementRule<N> + Copy, const N: usize> UpdateRule for States8bit<R, N> {
         self.small.update_plain(parameters, step)?;
         let mut large = self.large.iter();
         large.try_for_each(|(group, first)| self.update_large_plain(parameters, step, group, *first))
+    }
+
+    fn update_gpu(&self, parameters: &Parameters, step: Step) -> Result<()> {
+        let device = parameters.values.device();
+        if !self.codes.device().same_device(device) {
+            return self.update_plain(parameters, step);
+        }
+        self.small.update_gpu(parameters, step)?;
+        let factors = self
+            .large
+            .iter()
+            .map(|(group, _)| R::for_kernel(&self.rule.factors(group, step)));
+        let maps = cuda::maps(&maps::<R, N>(), device)?;
+        let tensors = [
+            Argument::Tensor(&parameters.values),
+            Argument::Tensor(&parameters.gradients),
+            Argument::Tensor(&self.codes),
+            Argument::Tensor(&self.absmax),
+            Argument::Tensor(&maps),
+        ];
+        let kernel = format!("{}_8bit", R::KERNEL);
+        self.places
+            .run(&kernel, BLOCK, &tensors, &factors.collect::<Vec<_>>(), device)
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {

@@ -8,7 +8,10 @@ use std::ops::Range;
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::train::Parameters;
+use crate::train::gpu::Argument;
+use crate::train::ops::team;
 
+use super::cuda::Places;
 use super::flat::{CHUNK, with_f32, with_f32_mut, with_f32_muts};
 use super::group::Group;
 use super::rule::{ElementRule, Step, UpdateRule};
@@ -22,6 +25,7 @@ pub(super) struct StatesF32<R, const N: usize> {
     groups: Vec<Group>,
     /// (elements of all groups,) each; the groups lie one behind the other.
     states: [Tensor; N],
+    places: Places,
 }
 
 impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
@@ -33,8 +37,15 @@ impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
         for _ in 0..N {
             states.push(zeros()?);
         }
+        let mut next = 0;
+        let place = |group: &Group| {
+            let (start, length) = (group.range.start, group.range.len());
+            next += length;
+            (start, length, next - length)
+        };
         Ok(Self {
             rule,
+            places: Places::of_f32(groups.iter().map(place)),
             groups,
             states: to_array(states),
         })
@@ -96,37 +107,71 @@ impl<R: ElementRule<N>, const N: usize> UpdateRule for StatesF32<R, N> {
         Ok(())
     }
 
+    fn update_gpu(&self, parameters: &Parameters, step: Step) -> Result<()> {
+        let device = parameters.values.device();
+        if !self.states.iter().all(|state| state.device().same_device(device)) {
+            return self.update_plain(parameters, step);
+        }
+        let factors = self
+            .groups
+            .iter()
+            .map(|group| R::for_kernel(&self.rule.factors(group, step)));
+        let tensors = [
+            Argument::Tensor(&parameters.values),
+            Argument::Tensor(&parameters.gradients),
+            Argument::Maybe(self.states.first()),
+            Argument::Maybe(self.states.get(1)),
+        ];
+        self.places
+            .run(R::KERNEL, 256, &tensors, &factors.collect::<Vec<_>>(), device)
+    }
+
     fn state(&self) -> Vec<(String, Tensor)> {
         let names = R::STATES.iter().zip(&self.states);
         names.map(|(name, state)| ((*name).to_owned(), state.clone())).collect()
     }
 }
 
-/// Halves the work until a thread's part fits its cache: no allocation, and any number of states.
+/// The same part of the values, their gradients and their states.
+struct Part<'a, const N: usize> {
+    values: &'a mut [f32],
+    gradients: &'a [f32],
+    states: [&'a mut [f32]; N],
+}
+
+/// Updates part by part, each of which fits a thread's cache.
 fn update_split<R: ElementRule<N>, const N: usize>(
     factors: &R::Factors,
     values: &mut [f32],
     gradients: &[f32],
-    mut states: [&mut [f32]; N],
+    states: [&mut [f32]; N],
 ) {
-    if values.len() <= CHUNK {
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has the feature that the function is compiled for.
-            return unsafe { update_slice_avx512::<R, N>(factors, values, gradients, states) };
-        }
-        return update_slice::<R, N>(factors, values, gradients, states);
+    let mut parts = Vec::with_capacity(values.len().div_ceil(CHUNK));
+    let mut chunks = states.map(|state| state.chunks_mut(CHUNK));
+    for (values, gradients) in values.chunks_mut(CHUNK).zip(gradients.chunks(CHUNK)) {
+        parts.push(Part {
+            values,
+            gradients,
+            states: chunks.each_mut().map(|chunks| chunks.next().unwrap_or_default()),
+        });
     }
-    let middle = values.len() / 2;
-    let (left, right) = values.split_at_mut(middle);
-    let (left_gradients, right_gradients) = gradients.split_at(middle);
-    let mut halves = states.each_mut().map(|state| state.split_at_mut(middle));
-    let left_states = halves.each_mut().map(|(state, _)| std::mem::take(state));
-    let right_states = halves.map(|(_, state)| state);
-    rayon::join(
-        || update_split::<R, N>(factors, left, left_gradients, left_states),
-        || update_split::<R, N>(factors, right, right_gradients, right_states),
-    );
+    team::for_chunks(&mut parts, 1, |_, parts| {
+        for Part {
+            values,
+            gradients,
+            states,
+        } in parts
+        {
+            let states = states.each_mut().map(|state| &mut **state);
+            #[cfg(target_arch = "x86_64")]
+            if is_x86_feature_detected!("avx512f") {
+                // SAFETY: the processor has the feature that the function is compiled for.
+                unsafe { update_slice_avx512::<R, N>(factors, values, gradients, states) };
+                continue;
+            }
+            update_slice::<R, N>(factors, values, gradients, states);
+        }
+    });
 }
 
 /// [`update_slice`] compiled to wider vector instructions: the arithmetic, and so every bit, is the same.

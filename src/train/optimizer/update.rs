@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::recipe::{OptimizerKind, OptimizerSettings};
-use crate::train::{ParameterLayout, Parameters};
+use crate::train::{ParameterLayout, Parameters, gpu};
 
 use super::adafactor::Adafactor;
 use super::adamw::AdamW;
@@ -74,7 +74,9 @@ impl Optimizer {
     pub fn step(&mut self, parameters: &Parameters, learning_rate: f64) -> Result<()> {
         let number = self.steps + 1;
         let step = Step { number, learning_rate };
-        if parameters.values.device().is_cpu() {
+        if gpu::takes(&parameters.values) {
+            self.rule.update_gpu(parameters, step)?;
+        } else if parameters.values.device().is_cpu() {
             self.rule.update_fused(parameters, step)?;
         } else {
             self.rule.update_plain(parameters, step)?;

@@ -13,6 +13,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
 use super::blocks::{CHUNK, absmax, to_rows, with_slice};
+use super::cuda;
 use super::element::Element;
 use super::error::QuantError;
 use super::expand::{INT8_STEP, int8_block};
@@ -31,11 +32,11 @@ pub struct Int8 {
     outputs: usize,
     inputs: usize,
     /// Elements of a block.
-    block: usize,
+    pub(super) block: usize,
     /// (out in,) U8: code + 128.
-    codes: Tensor,
+    pub(super) codes: Tensor,
     /// (blocks,) F32.
-    constants: Tensor,
+    pub(super) constants: Tensor,
 }
 
 impl Int8 {
@@ -134,6 +135,10 @@ impl Quantised for Int8 {
         let weight = ((codes * spread.narrow(0, 0, elements)?)? * f64::from(INT8_STEP))?;
         let weight = weight.reshape((self.outputs, self.inputs))?;
         weight.narrow(0, rows.start, rows.len())?.to_dtype(dtype)?.contiguous()
+    }
+
+    fn launch_rows(&self, rows: Range<usize>, into: &Tensor) -> Result<()> {
+        cuda::widen_int8(self, rows.start * self.inputs, into)
     }
 
     fn to_device(&self, device: &Device) -> Result<Self> {

@@ -6,6 +6,7 @@
 
 mod blocks;
 mod checkpoint;
+mod cuda;
 mod dynamic_map;
 mod element;
 mod error;
@@ -15,6 +16,8 @@ mod nf4;
 mod quantised;
 
 pub use checkpoint::RawTensor;
+#[cfg(feature = "cuda")]
+pub(in crate::train) use cuda::SOURCE as CUDA_SOURCE;
 pub use dynamic_map::DynamicMap;
 pub use element::Element;
 pub use error::QuantError;

@@ -14,6 +14,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
 use super::blocks::{CHUNK, absmax, to_rows, with_slice};
+use super::cuda;
 use super::dynamic_map::DynamicMap;
 use super::element::Element;
 use super::error::QuantError;
@@ -206,6 +207,10 @@ impl Quantised for Nf4 {
         }
         let weight = Tensor::cat(&parts, 0)?.reshape((self.outputs, self.inputs))?;
         weight.narrow(0, rows.start, rows.len())?.to_dtype(dtype)?.contiguous()
+    }
+
+    fn launch_rows(&self, rows: Range<usize>, into: &Tensor) -> Result<()> {
+        cuda::widen_nf4(self, rows.start * self.inputs, into)
     }
 
     fn to_device(&self, device: &Device) -> Result<Self> {

@@ -6,6 +6,7 @@ use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Result, Tensor,
 use half::{bf16, f16};
 
 use super::element::Element;
+use crate::train::gpu;
 
 /// A weight (out, in) that is widened to floats row by row.
 pub trait Quantised: Sized {
@@ -37,6 +38,12 @@ pub trait Quantised: Sized {
     /// Those of candle; rows outside the weight.
     fn rows_plain(&self, rows: Range<usize>, dtype: DType) -> Result<Tensor>;
 
+    /// Writes some rows into a contiguous (rows, in) tensor by an own kernel.
+    ///
+    /// # Errors
+    /// Those of the launch.
+    fn launch_rows(&self, rows: Range<usize>, into: &Tensor) -> Result<()>;
+
     /// The weight on another device.
     ///
     /// # Errors
@@ -56,6 +63,12 @@ pub trait Quantised: Sized {
     /// # Errors
     /// As [`dequantize`](Self::dequantize); rows outside the weight.
     fn dequantize_rows(&self, rows: Range<usize>, dtype: DType) -> Result<Tensor> {
+        if gpu::is_for(self.device(), dtype) {
+            self.check_rows(&rows, rows.len() * self.shape().1)?;
+            let into = gpu::empty((rows.len(), self.shape().1), dtype, self.device())?;
+            self.launch_rows(rows, &into)?;
+            return Ok(into);
+        }
         if !self.device().is_cpu() {
             return self.rows_plain(rows, dtype);
         }
@@ -74,7 +87,10 @@ pub trait Quantised: Sized {
         if into.dims() != expected {
             bail!("expected a buffer of shape {expected:?}, got {:?}", into.dims());
         }
-        if self.device().is_cpu() {
+        if gpu::takes(into) {
+            self.check_rows(&rows, into.elem_count())?;
+            self.launch_rows(rows, into)
+        } else if self.device().is_cpu() {
             into.inplace_op1(&FillRows { weight: self, rows })
         } else {
             into.slice_set(&self.rows_plain(rows, into.dtype())?, 0, 0)

@@ -118,7 +118,10 @@ async fn a_database_of_an_older_version_is_brought_up_to_date_by_a_search_only()
          drop view trial_report; drop view trial_stop; drop view trial_metric_source; drop view trial_confirmation;
          drop view study_ending; drop table report; drop table stop; drop table metric_inheritance;
          drop table proposal; drop table confirmation_run; drop table confirmation; drop table ending;
+         drop index trial_study_wall; drop index trial_reason; drop index evaluation_step_loss;
          drop table request;
+         drop table infer_bench; drop table diagnosis; drop table device_sample; drop table op_profile;
+         drop table phase; drop table profile; drop view trial_prediction; drop table prediction; drop table ceiling;
          delete from _sqlx_migrations where version >= 4",
     )
     .await;

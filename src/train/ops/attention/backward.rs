@@ -7,10 +7,10 @@ use super::block::{KEYS, Rows, Shared, Sizes, Span, gather};
 use super::softmax::{self, Place};
 use super::{Saved, Settings};
 use crate::train::ops::element::Element;
-use crate::train::ops::matmul::serial::{Old, View, multiply};
+use crate::train::ops::matmul::serial::{Exactness, Old, View, multiply};
 use crate::train::ops::storage::{Elements, Unwritten};
+use crate::train::ops::team;
 use candle_core::{Result, Tensor};
-use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// One span's shares of dk and dv, (keys, d) each.
+/// One span's shares of dk (without the scale) and dv, (keys, d) each.
 struct Share {
     keys: Range<usize>,
     d_keys: Vec<f32>,
@@ -91,21 +91,24 @@ pub fn backward<T: Element>(
     let (mut dk, mut dv) = (Unwritten::<T>::new(k.len()), Unwritten::<T>::new(k.len()));
     let spans = Span::all(offsets, sizes.key_heads, SPAN);
     let dq_rows = Shared::new(&mut dq.slots()[..q.len()]);
-    let shares: Vec<Share> = spans
-        .par_iter()
-        .map(|span| SCRATCH.with_borrow_mut(|scratch| inputs.run(span, scratch, &dq_rows)))
-        .collect();
+    let mut spans: Vec<(Span, Option<Share>)> = spans.into_iter().map(|span| (span, None)).collect();
+    team::for_chunks(&mut spans, 1, |_, spans| {
+        for (span, share) in spans {
+            *share = Some(SCRATCH.with_borrow_mut(|scratch| inputs.run(span, scratch, &dq_rows)));
+        }
+    });
+    let scale = settings.scale as f32;
     let (dk_rows, dv_rows) = (
         Shared::new(&mut dk.slots()[..k.len()]),
         Shared::new(&mut dv.slots()[..k.len()]),
     );
     // The spans of one document and key head stand next to each other.
-    let spans: Vec<(Span, Share)> = spans.into_iter().zip(shares).collect();
-    spans
-        .par_chunk_by(|(a, _), (b, _)| {
-            a.key_head == b.key_head && a.queries.end == b.queries.start && a.start == b.start
-        })
-        .for_each(|spans| add_up(spans, sizes, &dk_rows, &dv_rows));
+    let groups: Vec<&[(Span, Option<Share>)]> = spans
+        .chunk_by(|(a, _), (b, _)| a.key_head == b.key_head && a.queries.end == b.queries.start && a.start == b.start)
+        .collect();
+    team::for_each(groups.len(), |index| {
+        add_up(groups[index], sizes, scale, &dk_rows, &dv_rows)
+    });
     // SAFETY: the spans cover every token and head, and the tasks write all of their rows.
     unsafe {
         let (dk, dv) = (dk.into_tensor(saved.k.dims())?, dv.into_tensor(saved.k.dims())?);
@@ -114,7 +117,13 @@ pub fn backward<T: Element>(
 }
 
 /// Adds the shares of one document and key head and writes them.
-fn add_up<T: Element>(spans: &[(Span, Share)], sizes: Sizes, dk: &Shared<'_, T>, dv: &Shared<'_, T>) {
+fn add_up<T: Element>(
+    spans: &[(Span, Option<Share>)],
+    sizes: Sizes,
+    scale: f32,
+    dk: &Shared<'_, T>,
+    dv: &Shared<'_, T>,
+) {
     let (Some((span, _)), Some((last, _))) = (spans.first(), spans.last()) else {
         return;
     };
@@ -127,7 +136,7 @@ fn add_up<T: Element>(spans: &[(Span, Share)], sizes: Sizes, dk: &Shared<'_, T>,
     };
     let total = |part: fn(&Share) -> &Vec<f32>| {
         let mut total = vec![0f32; last.queries.end * width];
-        for (_, share) in spans {
+        for share in spans.iter().filter_map(|(_, share)| share.as_ref()) {
             let keys = &mut total[share.keys.start * width..share.keys.end * width];
             keys.iter_mut()
                 .zip(part(share))
@@ -137,7 +146,7 @@ fn add_up<T: Element>(spans: &[(Span, Share)], sizes: Sizes, dk: &Shared<'_, T>,
     };
     // SAFETY: the keys of one document and head belong to this task alone.
     unsafe {
-        dk.scatter(&total(|share| &share.d_keys), rows, 1.0);
+        dk.scatter(&total(|share| &share.d_keys), rows, scale);
         dv.scatter(&total(|share| &share.d_values), rows, 1.0);
     }
 }
@@ -182,14 +191,14 @@ impl<T: Element> Inputs<'_, T> {
         }
         scratch.lse.resize(rows, 0.0);
         scratch.dots.resize(rows, 0.0);
-        gather(self.q, place(width), self.settings.scale as f32, &mut scratch.queries);
+        gather(self.q, place(width), 1.0, &mut scratch.queries);
         gather(self.o, place(width), 1.0, &mut scratch.result);
         gather(self.d_o, place(width), 1.0, &mut scratch.d_result);
         gather(self.lse, place(1), 1.0, &mut scratch.lse);
         softmax::dots(&scratch.d_result, &scratch.result, width, &mut scratch.dots);
     }
 
-    /// dq of one block of queries without the scale, and its part of the share.
+    /// dq of one block of queries and its part of the share, dk without the scale as well.
     fn block(&self, queries: &Range<usize>, scratch: &mut Scratch, share: &mut Share) {
         let (width, group) = (self.sizes.head_dim, self.sizes.group());
         let rows = queries.len() * group;
@@ -197,12 +206,13 @@ impl<T: Element> Inputs<'_, T> {
         scratch.d_weights.resize(rows * KEYS, 0.0);
         scratch.d_queries.clear();
         scratch.d_queries.resize(rows * width, 0.0);
-        let seen = Span::keys(queries, self.settings);
+        let (seen, exactness) = (Span::keys(queries, self.settings), Exactness::of(T::DTYPE));
         for start in seen.clone().step_by(KEYS) {
             let keys = start..(start + KEYS).min(seen.end);
             let place = Place {
                 query: queries.start,
                 group,
+                scale: self.settings.scale as f32,
                 window: self.settings.window.unwrap_or(usize::MAX),
                 cap: self.settings.soft_cap.map_or(f32::INFINITY, |cap| cap as f32),
                 keys: keys.clone(),
@@ -210,20 +220,19 @@ impl<T: Element> Inputs<'_, T> {
             let block = (keys.start - share.keys.start) * width..(keys.end - share.keys.start) * width;
             let key_block = View::new(&scratch.keys[block.clone()], keys.len(), width);
             let value_block = View::new(&scratch.values[block.clone()], keys.len(), width);
-            let (scaled_queries, d_result) = (
+            let (queries, d_result) = (
                 View::new(&scratch.queries, rows, width),
                 View::new(&scratch.d_result, rows, width),
             );
             let elements = rows * keys.len();
             let (p, ds) = (&mut scratch.scores[..elements], &mut scratch.d_weights[..elements]);
-            multiply(scaled_queries, key_block.t(), p, Old::Overwrite);
-            multiply(d_result, value_block.t(), ds, Old::Overwrite);
+            multiply(queries, key_block.t(), p, Old::Overwrite, exactness);
+            multiply(d_result, value_block.t(), ds, Old::Overwrite, exactness);
             softmax::backward(p, ds, &place, &scratch.lse, &scratch.dots);
             let (p, ds) = (View::new(p, rows, keys.len()), View::new(ds, rows, keys.len()));
-            multiply(ds, key_block, &mut scratch.d_queries, Old::Add);
-            // The queries carry the scale already.
-            multiply(ds.t(), scaled_queries, &mut share.d_keys[block.clone()], Old::Add);
-            multiply(p.t(), d_result, &mut share.d_values[block], Old::Add);
+            multiply(ds, key_block, &mut scratch.d_queries, Old::Add, exactness);
+            multiply(ds.t(), queries, &mut share.d_keys[block.clone()], Old::Add, exactness);
+            multiply(p.t(), d_result, &mut share.d_values[block], Old::Add, exactness);
         }
     }
 }

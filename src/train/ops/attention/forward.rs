@@ -4,10 +4,10 @@ use super::Settings;
 use super::block::{KEYS, Rows, Shared, Sizes, Span, gather};
 use super::softmax::{self, Place, State};
 use crate::train::ops::element::Element;
-use crate::train::ops::matmul::serial::{Old, View, multiply};
+use crate::train::ops::matmul::serial::{Exactness, Old, View, multiply};
 use crate::train::ops::storage::{Elements, Unwritten};
+use crate::train::ops::team;
 use candle_core::{Result, Tensor};
-use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -67,8 +67,9 @@ pub fn forward<T: Element>(
         Shared::new(&mut o.slots()[..q.len()]),
         Shared::new(&mut lse.slots()[..tokens * query_heads]),
     );
-    Span::all(offsets, sizes.key_heads, SPAN).par_iter().for_each(|span| {
-        SCRATCH.with_borrow_mut(|scratch| inputs.run(span, scratch, &o_rows, &lse_rows));
+    let spans = Span::all(offsets, sizes.key_heads, SPAN);
+    team::for_each(spans.len(), |index| {
+        SCRATCH.with_borrow_mut(|scratch| inputs.run(&spans[index], scratch, &o_rows, &lse_rows));
     });
     // SAFETY: the spans cover every token and head, and a task writes all of its rows.
     unsafe {
@@ -106,23 +107,19 @@ impl<T: Element> Inputs<'_, T> {
         let (width, group) = (self.sizes.head_dim, self.sizes.group());
         let rows = queries.len() * group;
         scratch.queries.resize(rows * width, 0.0);
-        gather(
-            self.q,
-            self.query_rows(span, queries, width),
-            self.settings.scale as f32,
-            &mut scratch.queries,
-        );
+        gather(self.q, self.query_rows(span, queries, width), 1.0, &mut scratch.queries);
         scratch.scores.resize(rows * KEYS, 0.0);
         scratch.result.clear();
         scratch.result.resize(rows * width, 0.0);
         scratch.states.clear();
         scratch.states.resize(rows, State::EMPTY);
-        let seen = Span::keys(queries, self.settings);
+        let (seen, exactness) = (Span::keys(queries, self.settings), Exactness::of(T::DTYPE));
         for start in seen.clone().step_by(KEYS) {
             let keys = start..(start + KEYS).min(seen.end);
             let place = Place {
                 query: queries.start,
                 group,
+                scale: self.settings.scale as f32,
                 window: self.settings.window.unwrap_or(usize::MAX),
                 cap: self.settings.soft_cap.map_or(f32::INFINITY, |cap| cap as f32),
                 keys: keys.clone(),
@@ -135,6 +132,7 @@ impl<T: Element> Inputs<'_, T> {
                 key_block.t(),
                 scores,
                 Old::Overwrite,
+                exactness,
             );
             softmax::forward(scores, &place, &mut scratch.states, &mut scratch.result, width);
             let value_block = View::new(&scratch.values[block], keys.len(), width);
@@ -143,6 +141,7 @@ impl<T: Element> Inputs<'_, T> {
                 value_block,
                 &mut scratch.result,
                 Old::Add,
+                exactness,
             );
         }
     }

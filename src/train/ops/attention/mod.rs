@@ -10,6 +10,9 @@
 //! In a document, with i and j counted from its start: s_ij = cap(scale q_i . k_j), cap(s) = c tanh(s / c) with soft-cap
 //! c (gemma2), else s; a query sees the keys j <= i with i - j < window. p = softmax of s over j, o_i = sum of p_ij v_j.
 //!
+//! In BF16, and where the processor multiplies it in pairs, the operands of each product are rounded to BF16 (as in
+//! PyTorch); sums, softmax and everything kept between blocks are F32.
+//!
 //! Backward (Dao 2023, <https://arxiv.org/abs/2307.08691>): D_i = do_i . o_i, p_ij = exp(s_ij - lse_i),
 //! dp_ij = do_i . v_j, ds_ij = p_ij (dp_ij - D_i) (1 - (s_ij / c)^2 with a soft-cap), dq_i = scale sum of ds_ij k_j,
 //! dk_j = scale sum of ds_ij q_i, dv_j = sum of p_ij do_i.
@@ -26,13 +29,18 @@ mod tests;
 
 pub use settings::Settings;
 
+use super::cuda;
 use super::element::with_element;
 use super::storage::is_fused;
+use crate::train::gpu;
 use candle_core::{Result, Tensor};
 
 /// Returns (o, lse).
 pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[u32], settings: &Settings) -> Result<(Tensor, Tensor)> {
     settings::check(q, k, v, offsets)?;
+    if gpu::takes(q) && q.elem_count() > 0 && cuda::attention::takes(q.dim(2)?) {
+        return cuda::attention::forward(&q.contiguous()?, &k.contiguous()?, &v.contiguous()?, offsets, settings);
+    }
     if !is_fused(q) || q.elem_count() == 0 {
         return reference::forward(q, k, v, offsets, settings);
     }
@@ -62,7 +70,8 @@ pub fn backward(
     super::shape::expect(d_o, saved.q.dims(), "attention: d_o")?;
     let (tokens, heads, _) = saved.q.dims3()?;
     super::shape::expect(saved.lse, &[tokens, heads], "attention: lse")?;
-    if !is_fused(saved.q) || saved.q.elem_count() == 0 {
+    let on_gpu = gpu::takes(saved.q) && cuda::attention::takes(saved.q.dim(2)?);
+    if (!on_gpu && !is_fused(saved.q)) || saved.q.elem_count() == 0 {
         return reference::backward(saved, d_o, offsets, settings);
     }
     let (q, k, v, o) = (
@@ -79,5 +88,8 @@ pub fn backward(
         o: &o,
         lse: &lse,
     };
+    if on_gpu {
+        return cuda::attention::backward(saved, &d_o, offsets, settings);
+    }
     with_element!(q.dtype(), T => backward::backward::<T>(saved, &d_o, offsets, settings))
 }

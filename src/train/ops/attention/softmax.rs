@@ -18,6 +18,8 @@ pub struct Place {
     pub group: usize,
     pub keys: Range<usize>,
     pub window: usize,
+    /// Factor on the products of queries and keys.
+    pub scale: f32,
     /// Soft-cap, or infinity.
     pub cap: f32,
 }
@@ -37,8 +39,8 @@ impl State {
 }
 
 multiversion! {
-    /// Turns scores into exp::<FMA>(s - m), zero where a query does not see a key, and scales the rows of the result so far
-    /// (`width` values each) to the new maximum.
+    /// Scales the scores and turns them into exp(s - m), zero where a query does not see a key, and brings the rows of
+    /// the result so far (`width` values each) to the new maximum.
     pub fn forward(scores: &mut [f32], place: &Place, states: &mut [State], result: &mut [f32], width: usize) {
         let rows = scores.chunks_exact_mut(place.keys.len()).zip(states).zip(result.chunks_exact_mut(width));
         for (index, ((row, state), result)) in rows.enumerate() {
@@ -49,7 +51,7 @@ multiversion! {
             if row.is_empty() {
                 continue;
             }
-            cap::<FMA>(row, place.cap);
+            scale_and_cap::<FMA>(row, place.scale, place.cap);
             let max = largest(row, state.max);
             for score in row.iter_mut() {
                 *score = exp::<FMA>(*score - max);
@@ -67,7 +69,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// Turns `scores` into p and `d_weights` (dp) into ds; `lse` and `dots` (D) have a value for each row.
+    /// Scales `scores` and turns them into p, and `d_weights` (dp) into ds; `lse` and `dots` (D) have a value for each row.
     pub fn backward(scores: &mut [f32], d_weights: &mut [f32], place: &Place, lse: &[f32], dots: &[f32]) {
         let keys = place.keys.len();
         let rows = scores.chunks_exact_mut(keys).zip(d_weights.chunks_exact_mut(keys)).zip(lse.iter().zip(dots));
@@ -79,9 +81,9 @@ multiversion! {
             }
             let (row, d_row) = (&mut row[seen.clone()], &mut d_row[seen]);
             // Copies: behind a reference they might change with every score that is written.
-            let (lse, dot) = (*lse, *dot);
+            let (lse, dot, scale) = (*lse, *dot, place.scale);
             if place.cap < f32::INFINITY {
-                cap::<FMA>(row, place.cap);
+                scale_and_cap::<FMA>(row, place.scale, place.cap);
                 for (score, d) in row.iter_mut().zip(d_row) {
                     let (p, ratio) = (exp::<FMA>(*score - lse), *score / place.cap);
                     *d = p * (*d - dot) * (1.0 - ratio * ratio);
@@ -89,7 +91,7 @@ multiversion! {
                 }
             } else {
                 for (score, d) in row.iter_mut().zip(d_row) {
-                    let p = exp::<FMA>(*score - lse);
+                    let p = exp::<FMA>(*score * scale - lse);
                     *d = p * (*d - dot);
                     *score = p;
                 }
@@ -109,7 +111,10 @@ multiversion! {
 }
 
 #[inline(always)]
-fn cap<const FMA: bool>(row: &mut [f32], cap: f32) {
+fn scale_and_cap<const FMA: bool>(row: &mut [f32], scale: f32, cap: f32) {
+    for score in row.iter_mut() {
+        *score *= scale;
+    }
     if cap < f32::INFINITY {
         for score in row.iter_mut() {
             *score = cap * tanh::<FMA>(*score / cap);

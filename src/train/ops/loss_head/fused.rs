@@ -8,11 +8,12 @@ use super::{Output, Settings};
 use crate::train::ops::element::Element;
 use crate::train::ops::matmul::Guard;
 use crate::train::ops::matmul::engine::{self, multiplies_pairs};
-use crate::train::ops::matmul::operand::{Order, Product, Result as Target, Side, Values};
-use crate::train::ops::storage::{Elements, update};
+use crate::train::ops::matmul::operand::{Old, Order, Product, Result as Target, Side, Values};
+use crate::train::ops::storage::{Elements, Unwritten, update};
+use crate::train::ops::team;
 use candle_core::{DType, Device, Result, Tensor};
 use half::bf16;
-use rayon::prelude::*;
+use std::mem::MaybeUninit;
 
 /// What every chunk reads.
 struct Head<'a> {
@@ -51,8 +52,8 @@ pub fn forward<T: Element>(
         pairs,
     };
     let positions = super::settings::target_positions(targets);
-    let chunk_tokens = settings.chunk_tokens.clamp(1, positions.len().max(1));
-    let mut logits = vec![0f32; chunk_tokens * vocabulary];
+    let chunk_tokens = even_chunks(positions.len(), settings.chunk_tokens);
+    let mut logits = Unwritten::<f32>::new(chunk_tokens * vocabulary);
     let mut d_hidden = settings.gradient_scale.map(|_| vec![T::narrow(0.0); values.len()]);
     let (mut inputs, mut d_inputs) = (Vec::new(), vec![T::narrow(0.0); chunk_tokens * width]);
     let mut sums = Sums::default();
@@ -62,8 +63,7 @@ pub fn forward<T: Element>(
         chunk
             .iter()
             .for_each(|position| inputs.extend_from_slice(&values[place(position)]));
-        let logits = &mut logits[..chunk.len() * vocabulary];
-        head.logits::<T>(&inputs, logits);
+        let logits = head.logits::<T>(&inputs, &mut logits.slots()[..chunk.len() * vocabulary]);
         head.losses(chunk, targets, logits, &mut sums);
         let Some(d_hidden) = &mut d_hidden else { continue };
         head.d_inputs(logits, &mut d_inputs[..chunk.len() * width]);
@@ -87,38 +87,52 @@ pub fn forward<T: Element>(
     })
 }
 
+/// Positions of a chunk: at most `most`, in chunks of about one size and of whole tiles where that is possible.
+fn even_chunks(positions: usize, most: usize) -> usize {
+    let most = most.clamp(1, positions.max(1));
+    let even = positions.div_ceil(positions.div_ceil(most).max(1)).next_multiple_of(8);
+    even.min(most).max(1)
+}
+
 impl Head<'_> {
     /// inputs (n, H) times the transpose of the weight.
-    fn logits<T: Element>(&self, inputs: &[T], logits: &mut [f32]) {
+    fn logits<'a, T: Element>(&self, inputs: &[T], logits: &'a mut [MaybeUninit<f32>]) -> &'a mut [f32] {
         let product = Product {
             left: element_values(inputs),
             side: Side::Straight,
             stride: self.width,
-            right: self.weight.right(Order::Transposed, self.vocabulary, self.width, 1.0),
+            right: self
+                .weight
+                .right(Order::Transposed, (self.vocabulary, self.width), self.width, 1.0),
         };
         let size = (inputs.len() / self.width.max(1), self.vocabulary);
         // SAFETY: the logits have a row for each input.
-        unsafe { engine::multiply(&[product], size, Target::Store(logits.as_mut_ptr())) };
+        unsafe {
+            engine::multiply(
+                &[product],
+                size,
+                Target::store(logits.as_mut_ptr().cast::<f32>(), size.1),
+            )
+        };
+        // SAFETY: the product has written all of them.
+        unsafe { logits.assume_init_mut() }
     }
 
     /// Adds up the losses of a chunk, and turns its logits into their gradient where one is wanted.
     fn losses(&self, positions: &[u32], targets: &[i64], logits: &mut [f32], sums: &mut Sums) {
         let cap = self.settings.soft_cap.map_or(f32::INFINITY, |cap| cap as f32);
-        let rows: Vec<softmax::RowLoss> = logits
-            .par_chunks_exact_mut(self.vocabulary)
-            .zip(positions)
-            .map(|(logits, position)| {
-                let target = targets[*position as usize] as usize;
-                let row = softmax::loss(logits, target, cap);
-                if let Some(scale) = self.settings.gradient_scale {
-                    softmax::gradient(logits, target, row.lse, cap, scale);
-                    if self.pairs {
-                        softmax::narrow_in_place(logits);
-                    }
+        let mut rows = vec![softmax::RowLoss::default(); positions.len()];
+        team::for_chunks2((logits, self.vocabulary), (&mut rows, 1), |index, logits, row| {
+            let target = targets[positions[index] as usize] as usize;
+            let loss = softmax::loss(logits, target, cap);
+            if let Some(scale) = self.settings.gradient_scale {
+                softmax::gradient(logits, target, loss.lse, cap, scale);
+                if self.pairs {
+                    softmax::narrow_in_place(logits);
                 }
-                row
-            })
-            .collect();
+            }
+            row.fill(loss);
+        });
         for row in rows {
             sums.loss += row.loss;
             sums.correct += u64::from(row.correct);
@@ -142,32 +156,33 @@ impl Head<'_> {
             left,
             side: Side::Straight,
             stride,
-            right: self.weight.right(Order::Straight, self.width, self.vocabulary, 1.0),
+            right: self
+                .weight
+                .right(Order::Straight, (self.width, self.vocabulary), self.width, 1.0),
         };
         let size = (d_logits.len() / self.vocabulary.max(1), self.width);
         // SAFETY: there is a row of d_inputs for each row of logits.
-        unsafe { engine::multiply(&[product], size, Target::Store(d_inputs.as_mut_ptr())) };
+        unsafe { engine::multiply(&[product], size, Target::store(d_inputs.as_mut_ptr(), size.1)) };
     }
 
     /// Adds the transpose of d_logits (n, V) times inputs (n, H) to `into` (V, H).
     fn add_d_weight<T: Element>(&self, d_logits: &[f32], inputs: &[T], into: &mut [f32]) {
         let (left, stride) = self.d_logits(d_logits);
         let tokens = d_logits.len() / self.vocabulary.max(1);
-        let right = element_values(inputs).right(Order::Straight, self.width, tokens, 1.0);
+        let right = element_values(inputs).right(Order::Straight, (self.width, tokens), self.width, 1.0);
         let product = Product {
             left,
             side: Side::Transposed,
             stride,
             right,
         };
-        // SAFETY: the gradient has (vocabulary, width).
-        unsafe {
-            engine::multiply(
-                &[product],
-                (self.vocabulary, self.width),
-                Target::<f32>::Add(into.as_mut_ptr(), 1.0),
-            )
+        let target = Target {
+            start: into.as_mut_ptr(),
+            stride: self.width,
+            old: Old::Itself(1.0),
         };
+        // SAFETY: the gradient has (vocabulary, width).
+        unsafe { engine::multiply(&[product], (self.vocabulary, self.width), target) };
     }
 }
 

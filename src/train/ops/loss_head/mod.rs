@@ -19,10 +19,13 @@ mod softmax;
 #[cfg(test)]
 mod tests;
 
+pub(in crate::train::ops) use settings::target_positions;
 pub use settings::{Output, Settings};
 
+use super::cuda;
 use super::element::with_element;
 use super::storage::is_fused;
+use crate::train::gpu;
 use candle_core::{DType, Result, Tensor};
 
 /// Loss of the stream and, with a gradient scale, the gradient with respect to `hidden`.
@@ -53,6 +56,10 @@ fn run(
     weight_gradient: Option<&Tensor>,
 ) -> Result<Output> {
     let is_plain = weight_gradient.is_some_and(|gradient| gradient.dtype() != DType::F32);
+    if gpu::takes(hidden) && gpu::takes(weight) && !is_plain {
+        let (hidden, weight) = (hidden.contiguous()?, weight.contiguous()?);
+        return cuda::loss_head::forward(&hidden, &weight, targets, settings, weight_gradient);
+    }
     if !is_fused(hidden) || !is_fused(weight) || is_plain {
         return reference::forward(hidden, weight, targets, settings, weight_gradient);
     }

@@ -45,7 +45,7 @@ pub(super) fn check(hidden: &Tensor, weight: &Tensor, targets: &[i64]) -> Result
 }
 
 /// Positions that have a target.
-pub(super) fn target_positions(targets: &[i64]) -> Vec<u32> {
+pub(in crate::train::ops) fn target_positions(targets: &[i64]) -> Vec<u32> {
     let positions = targets.iter().enumerate().filter(|(_, target)| **target != IGNORE);
     positions.map(|(position, _)| position as u32).collect()
 }

@@ -10,14 +10,14 @@
 
 use super::coded;
 use super::engine::MAX_TERMS;
+use super::finish;
 use super::operand::{Left, Result, Right, Side, Term};
 use super::pack;
-use super::tile::{self, LANES, Line, ROWS, Strip, TILE, Unit, VECTORS};
+use super::tile::{self, Begin, LANES, Line, Piece, ROWS, Strip, TILE, Unit, VECTORS};
 use crate::train::ops::element::Element;
+use crate::train::ops::team;
 use half::bf16;
-use rayon::prelude::*;
 use std::cell::RefCell;
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Columns of a full panel.
@@ -26,10 +26,17 @@ const PANEL: usize = VECTORS * LANES;
 const PASS_UNITS: usize = 768;
 /// Bytes of packed panels that a task keeps, within the second-level cache.
 const GROUP_BYTES: usize = 640 * 1024;
-/// Tasks for each thread, so that threads which other processes slow down get fewer.
-const TASKS_PER_THREAD: usize = 3;
-/// Fewest rows of a task: packing costs about as much as this many rows divided by forty.
-const TASK_ROWS: usize = 64;
+/// Groups of panels for each thread where there are enough: more of them balance the threads, but the left operand is
+/// streamed once for each group (with groups of one panel, BF16 products of 1024 rows lost a fifth of their speed).
+const GROUPS_PER_THREAD: usize = 4;
+/// Tasks for each thread: where there are fewer groups, rows are split too, and every task packs its panels again.
+const TASKS_PER_THREAD: usize = 8;
+/// As above where the right operand is too large for the caches, so that packing it again costs more.
+const LARGE_TASKS_PER_THREAD: usize = 3;
+/// Bytes of a large right operand.
+const LARGE_BYTES: usize = 8 << 20;
+/// Fewest rows of a task: packing costs about as much as two to four rows.
+const TASK_ROWS: usize = 128;
 
 /// Values that units are made of.
 pub trait Operand: Element {
@@ -66,22 +73,17 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
         return;
     }
     let passes = passes::<T>(terms);
-    let longest = passes
-        .iter()
-        .map(|pass| pass.iter().map(|part| part.units.len()).sum::<usize>())
-        .max()
-        .unwrap_or(0);
-    let (group, height) = task_shape(rows, columns, longest);
+    let units = passes.iter().map(|pass| pass.iter().map(|part| part.units.len()).sum());
+    let (group, height) = task_shape(rows, columns, &units.collect::<Vec<usize>>());
     let (groups, heights) = (columns.div_ceil(group * PANEL), rows.div_ceil(height));
     let (result, passes) = (&result, &passes);
-    (0..groups * heights).into_par_iter().for_each(|index| {
+    team::for_each(groups * heights, |index| {
         let (column, row) = (index / heights * group * PANEL, index % heights * height);
         let task = Task {
             terms,
             passes,
             rows: row..(row + height).min(rows),
             columns: column..(column + group * PANEL).min(columns),
-            size: (rows, columns),
         };
         // SAFETY: the caller's promise; tasks cover disjoint parts of the result.
         SCRATCH.with_borrow_mut(|scratch| unsafe { task.run(result, scratch) });
@@ -117,13 +119,20 @@ fn passes<T: Operand>(terms: &[Term<'_, T>]) -> Vec<Vec<Part>> {
     passes
 }
 
-/// (panels of a task, rows of a task).
-fn task_shape(rows: usize, columns: usize, units: usize) -> (usize, usize) {
-    let wanted = TASKS_PER_THREAD * rayon::current_num_threads();
-    let panels = columns.div_ceil(PANEL);
-    let cached = GROUP_BYTES / (units.max(1) * VECTORS * size_of::<Line>());
-    let group = (panels / wanted).clamp(1, cached.max(1));
-    let blocks = wanted.div_ceil(panels.div_ceil(group));
+/// (panels of a task, rows of a task), from the units of each pass.
+fn task_shape(rows: usize, columns: usize, units: &[usize]) -> (usize, usize) {
+    let threads = team::threads();
+    let (panels, unit_bytes) = (columns.div_ceil(PANEL), VECTORS * size_of::<Line>());
+    let (longest, all) = (units.iter().max().copied().unwrap_or(0), units.iter().sum::<usize>());
+    let cached = GROUP_BYTES / (longest.max(1) * unit_bytes);
+    // As many groups for one thread as for another.
+    let groups = panels.div_ceil(cached.max(1)).max(GROUPS_PER_THREAD * threads);
+    let group = panels.div_ceil(groups.next_multiple_of(threads));
+    let tasks = match all * unit_bytes * panels {
+        LARGE_BYTES.. => LARGE_TASKS_PER_THREAD,
+        _ => TASKS_PER_THREAD,
+    };
+    let blocks = (tasks * threads).div_ceil(panels.div_ceil(group));
     let height = rows.div_ceil(blocks).max(TASK_ROWS).next_multiple_of(2 * ROWS);
     (group, height)
 }
@@ -133,8 +142,6 @@ struct Task<'a, T> {
     passes: &'a [Vec<Part>],
     rows: Range<usize>,
     columns: Range<usize>,
-    /// (rows, columns) of the whole result.
-    size: (usize, usize),
 }
 
 impl<T: Operand> Task<'_, T> {
@@ -183,6 +190,7 @@ impl<T: Operand> Task<'_, T> {
             let rows = row..row + tile::height(self.rows.end - row, if narrow { 1 } else { VECTORS });
             row = rows.end;
             let strips = self.strips(number, &rows, &mut scratch.strips);
+            self.fetch(number, row);
             let memory = (&scratch.panels[..], &mut scratch.sums[..]);
             // SAFETY: the caller's promise; the panels are packed for this pass.
             unsafe { self.tile_row(number, &strips, rows, memory, &mut saved, result) };
@@ -204,31 +212,52 @@ impl<T: Operand> Task<'_, T> {
         result: &Result<O>,
     ) {
         let (pass, last) = (&self.passes[number], number + 1 == self.passes.len());
-        let mut panel = panels.as_ptr();
+        let (mut tile, mut panel) = (Sums([0.0; TILE]), panels.as_ptr());
+        let begin = if number > 0 { Begin::Sums } else { Begin::Zero };
         for column in self.columns.clone().step_by(PANEL) {
             let vectors = pack::vectors(self.columns.end, column);
             let elements = rows.len() * vectors * LANES;
-            let mut sums = Sums([0.0; TILE]);
-            let sums = &mut sums.0[..elements];
-            if number > 0 {
-                sums.copy_from_slice(&partial[*saved..*saved + elements]);
-            }
-            for (part, strip) in pass.iter().zip(strips) {
+            let mut pieces = [Piece::NONE; MAX_TERMS];
+            for ((piece, part), strip) in pieces.iter_mut().zip(pass).zip(strips) {
                 let units = part.units.len();
-                // SAFETY: the panel was packed for these units, the strip has them.
-                unsafe {
-                    tile::multiply(T::UNIT, (rows.len(), vectors), units, *strip, panel, sums.as_mut_ptr());
-                    panel = panel.add(units * vectors);
-                }
+                *piece = Piece {
+                    units,
+                    left: *strip,
+                    right: panel,
+                };
+                // SAFETY: the panel was packed for these units.
+                panel = unsafe { panel.add(units * vectors) };
             }
+            let sums = match self.passes.len() {
+                1 => &mut tile.0[..elements],
+                _ => &mut partial[*saved..*saved + elements],
+            };
+            let size = (rows.len(), vectors);
+            // SAFETY: the panels were packed for these units, the strips have them.
+            unsafe { tile::multiply(T::UNIT, size, &pieces[..pass.len()], begin, sums.as_mut_ptr()) };
             if last {
                 let columns = column..(column + PANEL).min(self.columns.end);
                 // SAFETY: these rows and columns belong to this task alone.
-                unsafe { write(result, sums, rows.start, columns, self.size.1) };
-            } else {
-                partial[*saved..*saved + elements].copy_from_slice(sums);
+                unsafe { finish::write(result, sums, rows.start, columns) };
             }
             *saved += elements;
+        }
+    }
+
+    /// Asks for the left operand's rows from `row` on, which the next tiles read.
+    fn fetch(&self, number: usize, row: usize) {
+        for part in &self.passes[number] {
+            let left = self.terms[part.term].left;
+            if left.side == Side::Transposed {
+                continue;
+            }
+            for row in row..(row + ROWS).min(self.rows.end) {
+                let start = row * left.stride + part.units.start * T::UNIT.values();
+                let line = size_of::<Line>() / size_of::<T>();
+                for value in (start..start + part.units.len() * T::UNIT.values()).step_by(line) {
+                    pack::fetch(left.values.as_ptr().wrapping_add(value));
+                }
+            }
         }
     }
 
@@ -240,11 +269,7 @@ impl<T: Operand> Task<'_, T> {
             packed.resize(most, 0);
         }
         let mut packed = packed.as_mut_slice();
-        let mut strips = [Strip {
-            start: std::ptr::null(),
-            row: 0,
-            unit: 0,
-        }; MAX_TERMS];
+        let mut strips = [Strip::NONE; MAX_TERMS];
         for (strip, part) in strips.iter_mut().zip(pass) {
             let left = self.terms[part.term].left;
             *strip = match left.side {
@@ -254,6 +279,15 @@ impl<T: Operand> Task<'_, T> {
                         start: first.as_ptr().cast(),
                         row: left.stride / values,
                         unit: 1,
+                    }
+                }
+                // Units of one value can be read where they lie, and are where they are read once.
+                Side::Transposed if values == 1 && self.columns.len() <= PANEL => {
+                    let first = &left.values[part.units.start * left.stride + rows.start..];
+                    Strip {
+                        start: first.as_ptr().cast(),
+                        row: 1,
+                        unit: left.stride,
                     }
                 }
                 Side::Transposed => {
@@ -323,32 +357,6 @@ fn pack_rows<T: Operand, const M: usize>(left: &Left<'_, T>, row: usize, units: 
                 Unit::Single => low.widen().to_bits(),
                 Unit::Pair => low.widen().to_bits() >> 16 | high.widen().to_bits(),
             };
-        }
-    }
-}
-
-/// Writes the sums of a tile, which are row-major in whole vectors, to its place in the result.
-///
-/// # Safety
-/// `result` is valid there, and no one else writes there; the processor has AVX-512F, BW, DQ and VL.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn write<O: Element>(result: &Result<O>, sums: &[f32], row: usize, columns: Range<usize>, width: usize) {
-    let padded = columns.len().next_multiple_of(LANES);
-    for (index, sums) in sums.chunks_exact(padded).enumerate() {
-        let start = (row + index) * width + columns.start;
-        match result {
-            Result::Store(result) => {
-                // SAFETY: the caller's promise; the elements may not be initialised yet.
-                let row = unsafe { std::slice::from_raw_parts_mut(result.add(start).cast(), columns.len()) };
-                for (place, sum) in row.iter_mut().zip(sums) {
-                    let _: &mut O = MaybeUninit::write(place, O::narrow(*sum));
-                }
-            }
-            Result::Add(result, alpha) => {
-                // SAFETY: the caller's promise.
-                let row = unsafe { std::slice::from_raw_parts_mut(result.add(start), columns.len()) };
-                row.iter_mut().zip(sums).for_each(|(total, sum)| *total += alpha * sum);
-            }
         }
     }
 }

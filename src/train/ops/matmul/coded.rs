@@ -28,6 +28,12 @@ pub trait Coded: Debug + Sync {
     /// (rows, columns)
     fn dims2(&self) -> (usize, usize);
 
+    /// Bytes of the codes and their constants.
+    fn bytes(&self) -> usize;
+
+    /// Name of the storage, such as `nf4`.
+    fn storage(&self) -> &'static str;
+
     /// Whether the blocks can be filled: the codes lie on the CPU.
     fn is_on_cpu(&self) -> bool;
 
@@ -36,6 +42,12 @@ pub trait Coded: Debug + Sync {
     /// # Errors
     /// Those of candle.
     fn dense(&self, dtype: DType) -> Result<Tensor>;
+
+    /// Writes the whole matrix into `into`, contiguous and of its shape; its dtype decides.
+    ///
+    /// # Errors
+    /// Those of candle.
+    fn fill(&self, into: &Tensor) -> Result<()>;
 
     /// Writes a block, row by row, into `into` (rows times columns).
     ///
@@ -73,7 +85,10 @@ impl Factor<'_> {
     }
 
     /// (rows, columns)
-    pub(super) fn dims2(&self) -> Result<(usize, usize)> {
+    ///
+    /// # Errors
+    /// A dense operand of another rank.
+    pub fn dims2(&self) -> Result<(usize, usize)> {
         match self {
             Self::Dense(tensor) => tensor.dims2(),
             Self::Coded(coded) => Ok(coded.dims2()),
@@ -201,6 +216,10 @@ fn part<'a, T>(source: &CodedSource<'_>, values: &'a [T], columns: usize, depth:
         order: source.order,
         columns,
         depth,
+        stride: match source.order {
+            Order::Transposed => depth,
+            Order::Straight => columns,
+        },
         scale: source.scale,
     }
 }

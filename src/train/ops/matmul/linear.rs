@@ -2,8 +2,10 @@
 
 use super::coded::{CodedSource, Factor};
 use super::engine::{self, MAX_TERMS};
-use super::operand::{Order, Product, Result as Target, Right, Side, Values};
+use super::operand::{Old, Order, Product, Result as Target, Right, Side, Values};
 use super::reference;
+use crate::train::gpu;
+use crate::train::ops::cuda;
 use crate::train::ops::element::{Element, with_element};
 use crate::train::ops::shape;
 use crate::train::ops::storage::{Elements, Unwritten, is_fused, update};
@@ -13,7 +15,8 @@ use half::{bf16, f16};
 /// One product of a sum: `scale` times x times w.
 #[derive(Clone, Copy, Debug)]
 pub struct Term<'a> {
-    /// (T, K) for [`nt_sum`], (T, N) for [`nn_sum`]; the same dtype in all terms.
+    /// (T, K) for [`nt_sum`], (T, N) for [`nn_sum`]; the same dtype in all terms. Columns of a wider tensor are read in
+    /// place.
     pub x: &'a Tensor,
     /// (N, K), any float dtype or codes.
     pub w: Factor<'a>,
@@ -40,19 +43,58 @@ pub fn nn(x: &Tensor, w: &Tensor) -> Result<Tensor> {
 /// The sum of scale x w^T over the terms, (T, N): a linear layer with its adapter is x W^T + scaling u B^T in one pass,
 /// u = x A^T. One to four terms; summed in F32 and rounded once.
 pub fn nt_sum(terms: &[Term<'_>]) -> Result<Tensor> {
-    sum(terms, Order::Transposed)
+    sum(terms, Order::Transposed, None)
+}
+
+/// y (T, N) plus the sum of [`nt_sum`]; rounded once. y has the dtype of x.
+pub fn nt_onto(y: &Tensor, terms: &[Term<'_>]) -> Result<Tensor> {
+    sum(terms, Order::Transposed, Some(y))
 }
 
 /// The sum of scale x w over the terms, (T, K): the input gradient of a linear layer with its adapter is
 /// dy W + scaling du A in one pass, du = dy B. One to four terms; summed in F32 and rounded once.
 pub fn nn_sum(terms: &[Term<'_>]) -> Result<Tensor> {
-    sum(terms, Order::Straight)
+    sum(terms, Order::Straight, None)
+}
+
+/// The results of several [`nn_sum`]s over the same T side by side, (T, sum of K).
+pub fn nn_beside(sums: &[Vec<Term<'_>>]) -> Result<Tensor> {
+    let Some(first) = sums.first().and_then(|terms| terms.first()) else {
+        candle_core::bail!("matmul: a sum needs at least one product");
+    };
+    let (order, dtype, mut width) = (Order::Straight, first.x.dtype(), 0);
+    for terms in sums {
+        check(terms, order)?;
+        let (tokens, columns) = size(&terms[0], order)?;
+        shape::expect(terms[0].x, &[first.x.dims2()?.0, terms[0].x.dims2()?.1], "matmul: x")?;
+        if terms[0].x.dtype() != dtype || tokens == 0 {
+            let each = sums.iter().map(|terms| nn_sum(terms)).collect::<Result<Vec<_>>>()?;
+            return Tensor::cat(&each, 1);
+        }
+        width += columns;
+    }
+    if sums.iter().flatten().any(|term| !term.is_fused()) {
+        let each = sums.iter().map(|terms| nn_sum(terms)).collect::<Result<Vec<_>>>()?;
+        return Tensor::cat(&each, 1);
+    }
+    with_element!(dtype, T => {
+        let tokens = first.x.dims2()?.0;
+        let (mut result, mut column) = (Unwritten::<T>::new(tokens * width), 0);
+        for terms in sums {
+            // SAFETY: the column lies within the rows of the result.
+            let start = unsafe { result.slots().as_mut_ptr().cast::<T>().add(column) };
+            // SAFETY: the target has the rows and, from its start on, the columns.
+            column += unsafe { sum_into(terms, order, Target::store(start, width))? };
+        }
+        // SAFETY: the sums have written all of their columns, which make up the width.
+        unsafe { result.into_tensor(&[tokens, width]) }
+    })
 }
 
 /// Adds alpha times the transpose of a (T, M) times b (T, N) to `into` (M, N) F32, in place (`+=`).
 ///
 /// `into` may be a contiguous view of a larger buffer, which must not be the buffer of a or b; a and b may be of
-/// different float dtypes.
+/// different float dtypes, and columns of wider tensors.
 pub fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Tensor) -> Result<()> {
     let (tokens, rows) = a.dims2()?;
     let (_, columns) = b.dims2()?;
@@ -61,38 +103,79 @@ pub fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Tensor) -> Result<()> {
     if into.dtype() != DType::F32 {
         candle_core::bail!("matmul tn_add: gradients are kept in F32, not {:?}", into.dtype());
     }
+    if gpu::takes(a) && gpu::takes(b) {
+        return cuda::matmul::tn_add(a, b, alpha, into);
+    }
     if !is_fused(a) || !is_fused(b) {
         return reference::tn_add(a, b, alpha, into);
     }
-    let (a, b) = (a.contiguous()?, b.contiguous()?);
-    let (left, right) = (Guard::new(&a)?, Guard::new(&b)?);
+    let (a, b) = (rows_of(a)?, rows_of(b)?);
+    let ((left, left_stride), (right, right_stride)) = (Guard::rows(&a)?, Guard::rows(&b)?);
     let product = Product {
         left: left.values(),
         side: Side::Transposed,
-        stride: rows,
-        right: right.values().right(Order::Straight, columns, tokens, 1.0),
+        stride: left_stride,
+        right: right
+            .values()
+            .right(Order::Straight, (columns, tokens), right_stride, 1.0),
     };
     update(into, "matmul tn_add", |into| {
-        let target = Target::<f32>::Add(into.as_mut_ptr(), alpha as f32);
+        let target = Target {
+            start: into.as_mut_ptr(),
+            stride: columns,
+            old: Old::Itself(alpha as f32),
+        };
         // SAFETY: the target has (rows, columns).
         unsafe { engine::multiply(&[product], (rows, columns), target) };
         Ok(())
     })
 }
 
-fn sum(terms: &[Term<'_>], order: Order) -> Result<Tensor> {
+fn sum(terms: &[Term<'_>], order: Order, onto: Option<&Tensor>) -> Result<Tensor> {
     let Some(first) = terms.first() else {
         candle_core::bail!("matmul: a sum needs at least one product");
     };
     check(terms, order)?;
-    if terms.iter().any(|term| !is_fused(term.x) || !term.w.is_fused()) {
-        return reference::sum(terms, order);
+    let (rows, columns) = size(first, order)?;
+    if let Some(onto) = onto {
+        shape::expect(onto, &[rows, columns], "matmul: y")?;
     }
-    with_element!(first.x.dtype(), T => sum_into::<T>(terms, order))
+    if terms.iter().all(|term| gpu::takes(term.x)) {
+        return cuda::matmul::sum(terms, (rows, columns), order == Order::Transposed, onto);
+    }
+    let same = onto.is_none_or(|onto| onto.dtype() == first.x.dtype() && is_fused(onto));
+    if !same || terms.iter().any(|term| !term.is_fused()) {
+        let sum = reference::sum(terms, order)?;
+        return onto.map_or(Ok(sum.clone()), |onto| onto + sum);
+    }
+    let onto = onto.map(Tensor::contiguous).transpose()?;
+    with_element!(first.x.dtype(), T => {
+        let onto = onto.as_ref().map(Elements::<T>::new).transpose()?;
+        let mut result = Unwritten::<T>::new(rows * columns);
+        let target = Target {
+            start: result.slots().as_mut_ptr().cast::<T>(),
+            stride: columns,
+            old: onto.as_ref().map_or(Old::Nothing, |onto| Old::Other(onto.as_ptr())),
+        };
+        // SAFETY: the target has (rows, columns), as has what it is added to; every element of it is written.
+        unsafe {
+            sum_into(terms, order, target)?;
+            result.into_tensor(&[rows, columns])
+        }
+    })
+}
+
+impl Term<'_> {
+    fn is_fused(&self) -> bool {
+        is_fused(self.x) && self.w.is_fused()
+    }
 }
 
 fn check(terms: &[Term<'_>], order: Order) -> Result<()> {
-    let ((tokens, columns), dtype) = (size(&terms[0], order)?, terms[0].x.dtype());
+    let Some(first) = terms.first() else {
+        candle_core::bail!("matmul: a sum needs at least one product");
+    };
+    let ((tokens, columns), dtype) = (size(first, order)?, first.x.dtype());
     for term in terms {
         let depth = term.x.dims2()?.1;
         let (expected, name) = match order {
@@ -123,19 +206,26 @@ fn size(term: &Term<'_>, order: Order) -> Result<(usize, usize)> {
     })
 }
 
-fn sum_into<O: Element>(terms: &[Term<'_>], order: Order) -> Result<Tensor> {
+/// Computes the sum into `target` and returns its columns.
+///
+/// # Safety
+/// The terms were checked; the target is valid for the size of their sum.
+unsafe fn sum_into<O: Element>(terms: &[Term<'_>], order: Order, target: Target<O>) -> Result<usize> {
     let (rows, columns) = size(&terms[0], order)?;
-    let contiguous = |term: &Term<'_>| Ok((term.x.contiguous()?, term.w.contiguous()?));
-    let tensors: Vec<(Tensor, Option<Tensor>)> = terms.iter().map(contiguous).collect::<Result<_>>()?;
+    let in_place = |term: &Term<'_>| Ok((rows_of(term.x)?, term.w.contiguous()?));
+    let tensors: Vec<(Tensor, Option<Tensor>)> = terms.iter().map(in_place).collect::<Result<_>>()?;
     let mut guards = Vec::with_capacity(terms.len());
     for (x, w) in &tensors {
-        guards.push((Guard::new(x)?, w.as_ref().map(Guard::new).transpose()?));
+        guards.push((Guard::rows(x)?, w.as_ref().map(Guard::new).transpose()?));
     }
     let mut products = Vec::with_capacity(terms.len());
-    for ((x, w), term) in guards.iter().zip(terms) {
+    for (((x, stride), w), term) in guards.iter().zip(terms) {
         let (depth, scale) = (term.x.dims2()?.1, term.scale as f32);
         let right = match (w, term.w) {
-            (Some(w), _) => w.values().right(order, columns, depth, scale),
+            (Some(w), _) => {
+                let width = term.w.dims2()?.1;
+                w.values().right(order, (columns, depth), width, scale)
+            }
             (None, Factor::Coded(values)) => Right::Coded(CodedSource {
                 values,
                 order,
@@ -148,16 +238,21 @@ fn sum_into<O: Element>(terms: &[Term<'_>], order: Order) -> Result<Tensor> {
         products.push(Product {
             left: x.values(),
             side: Side::Straight,
-            stride: depth,
+            stride: *stride,
             right,
         });
     }
-    let mut result = Unwritten::<O>::new(rows * columns);
-    let target = Target::Store(result.slots().as_mut_ptr().cast::<O>());
-    // SAFETY: the target has (rows, columns), and every element of it is written.
-    unsafe {
-        engine::multiply(&products, (rows, columns), target);
-        result.into_tensor(&[rows, columns])
+    // SAFETY: the caller's promise.
+    unsafe { engine::multiply(&products, (rows, columns), target) };
+    Ok(columns)
+}
+
+/// `tensor` itself where each of its rows is contiguous, else a copy.
+fn rows_of(tensor: &Tensor) -> Result<Tensor> {
+    let (_, columns) = tensor.dims2()?;
+    match tensor.stride() {
+        [stride, 1] if *stride >= columns => Ok(tensor.clone()),
+        _ => tensor.contiguous(),
     }
 }
 
@@ -174,6 +269,24 @@ impl<'a> Guard<'a> {
             DType::BF16 => Self::Bf16(Elements::new(tensor)?),
             DType::F16 => Self::F16(Elements::new(tensor)?),
             _ => Self::F32(Elements::new(tensor)?),
+        })
+    }
+
+    /// A matrix whose rows are each contiguous, and the values from one row to the next.
+    fn rows(tensor: &'a Tensor) -> Result<(Self, usize)> {
+        Ok(match tensor.dtype() {
+            DType::BF16 => {
+                let (elements, stride) = Elements::rows(tensor)?;
+                (Self::Bf16(elements), stride)
+            }
+            DType::F16 => {
+                let (elements, stride) = Elements::rows(tensor)?;
+                (Self::F16(elements), stride)
+            }
+            _ => {
+                let (elements, stride) = Elements::rows(tensor)?;
+                (Self::F32(elements), stride)
+            }
         })
     }
 

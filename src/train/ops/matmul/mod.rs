@@ -6,6 +6,8 @@
 //! | [`nn`] | x (T, N), w (N, K) | x w, (T, K) | its backward with respect to the input |
 //! | [`tn_add`] | a (T, M), b (T, N) | into += alpha a^T b, (M, N) F32 | its backward with respect to a weight |
 //! | [`nt_sum`], [`nn_sum`] | several [`Term`]s | the sum of the scaled products | a layer with its adapter |
+//! | [`nt_onto`] | the same, and y (T, N) | y + the sum | a layer onto the residual stream |
+//! | [`nn_beside`] | several sums | the results side by side | the adapters of a group |
 //!
 //! `x`, `a`, `b` and the result are in the compute dtype. `w` may be of any float dtype: it is converted to the compute
 //! dtype while it is packed, never as a whole. The codes of a quantised weight ([`Coded`]) are widened there too.
@@ -24,10 +26,14 @@
 mod blocked;
 mod coded;
 pub(in crate::train::ops) mod engine;
+#[cfg(target_arch = "x86_64")]
+mod finish;
 mod linear;
 pub(in crate::train::ops) mod operand;
 #[cfg(target_arch = "x86_64")]
 mod pack;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 pub mod reference;
 pub(in crate::train::ops) mod serial;
 #[cfg(test)]
@@ -39,4 +45,4 @@ mod widened;
 pub use coded::{Coded, Factor};
 pub use engine::MAX_TERMS;
 pub(in crate::train::ops) use linear::Guard;
-pub use linear::{Term, nn, nn_sum, nt, nt_sum, tn_add};
+pub use linear::{Term, nn, nn_beside, nn_sum, nt, nt_onto, nt_sum, tn_add};

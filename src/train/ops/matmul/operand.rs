@@ -22,6 +22,8 @@ pub struct Source<'a, T> {
     pub columns: usize,
     /// Length of the summed dimension.
     pub depth: usize,
+    /// Values from one row in memory to the next.
+    pub stride: usize,
     /// Factor on every value.
     pub scale: f32,
 }
@@ -74,30 +76,23 @@ pub enum Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// A right operand of these values.
-    pub fn right(self, order: Order, columns: usize, depth: usize, scale: f32) -> Right<'a> {
+    /// A right operand of these values, with rows that are `stride` values apart.
+    pub fn right(self, order: Order, (columns, depth): (usize, usize), stride: usize, scale: f32) -> Right<'a> {
+        fn source<T>(values: &[T], order: Order, size: (usize, usize), stride: usize, scale: f32) -> Source<'_, T> {
+            Source {
+                values,
+                order,
+                columns: size.0,
+                depth: size.1,
+                stride,
+                scale,
+            }
+        }
+        let size = (columns, depth);
         match self {
-            Self::F32(values) => Right::F32(Source {
-                values,
-                order,
-                columns,
-                depth,
-                scale,
-            }),
-            Self::Bf16(values) => Right::Bf16(Source {
-                values,
-                order,
-                columns,
-                depth,
-                scale,
-            }),
-            Self::F16(values) => Right::F16(Source {
-                values,
-                order,
-                columns,
-                depth,
-                scale,
-            }),
+            Self::F32(values) => Right::F32(source(values, order, size, stride, scale)),
+            Self::Bf16(values) => Right::Bf16(source(values, order, size, stride, scale)),
+            Self::F16(values) => Right::F16(source(values, order, size, stride, scale)),
         }
     }
 }
@@ -119,13 +114,32 @@ pub struct Term<'a, T> {
     pub right: Right<'a>,
 }
 
-/// Where the result goes.
+/// Where the result goes, row-major.
 #[derive(Clone, Copy, Debug)]
-pub enum Result<O> {
-    /// Row-major, every element of which is written.
-    Store(*mut O),
-    /// Row-major F32: the factor times the product is added.
-    Add(*mut f32, f32),
+pub struct Result<O> {
+    pub start: *mut O,
+    /// Values from one row to the next.
+    pub stride: usize,
+    pub old: Old<O>,
+}
+
+/// What the product is added to.
+#[derive(Clone, Copy, Debug)]
+pub enum Old<O> {
+    /// Nothing; the result may be uninitialised.
+    Nothing,
+    /// Another matrix of the same size and stride.
+    Other(*const O),
+    /// What the result has, to which the factor times the product is added.
+    Itself(f32),
+}
+
+impl<O> Result<O> {
+    /// Every element is overwritten.
+    pub fn store(start: *mut O, stride: usize) -> Self {
+        let old = Old::Nothing;
+        Self { start, stride, old }
+    }
 }
 
 // SAFETY: the engines write disjoint parts of the result from different threads.

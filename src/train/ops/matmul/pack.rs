@@ -4,12 +4,23 @@
 //! lines with that unit of each column. Places beyond the matrix are zero. Packing converts to the kind of unit and
 //! multiplies by a scale on the way, so that a weight of another dtype needs no copy of its own.
 
+use super::finish;
 use super::operand::{Order, Source};
 use super::tile::{LANES, Line, Unit, VECTORS};
 use crate::train::ops::element::Element;
 use candle_core::DType;
 use core::arch::x86_64::*;
 use std::ops::Range;
+
+/// Asks for the cache line at `address`, which need not be valid, in the second-level cache.
+#[inline(always)]
+pub fn fetch<T>(address: *const T) {
+    // SAFETY: a hint, which never fails.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+}
+
+/// Units ahead that a straight operand is asked for.
+const AHEAD: usize = 16;
 
 /// Vectors of the panel that starts at `column`.
 pub fn vectors(columns: usize, column: usize) -> usize {
@@ -32,26 +43,17 @@ pub unsafe fn panel<T: Element>(
         Unit::Pair => DType::BF16,
     };
     let raw = T::DTYPE == native && source.scale == 1.0;
-    macro_rules! dispatch {
-        ($($order:ident, $unit:ident, $raw:literal => $function:ident::<$pair:literal>),+) => {
-            // SAFETY: the caller's promise is the same; RAW is set only where the values have the unit's own dtype.
-            unsafe {
-                match (source.order, unit, raw) {
-                    $((Order::$order, Unit::$unit, $raw) => $function::<T, $pair, $raw>(source, column, units, panel),)+
-                }
-            }
-        };
+    // SAFETY: the caller's promise is the same; RAW is set only where the values have the unit's own dtype.
+    unsafe {
+        match (source.order, unit, raw) {
+            (Order::Transposed, Unit::Single, false) => transposed::<T, false, false>(source, column, units, panel),
+            (Order::Transposed, Unit::Single, true) => transposed::<T, false, true>(source, column, units, panel),
+            (Order::Transposed, Unit::Pair, false) => transposed::<T, true, false>(source, column, units, panel),
+            (Order::Transposed, Unit::Pair, true) => transposed::<T, true, true>(source, column, units, panel),
+            (Order::Straight, Unit::Single, _) => straight::<T, false>(source, column, units, panel),
+            (Order::Straight, Unit::Pair, _) => straight::<T, true>(source, column, units, panel),
+        }
     }
-    dispatch!(
-        Transposed, Single, false => transposed::<false>,
-        Transposed, Single, true => transposed::<false>,
-        Transposed, Pair, false => transposed::<true>,
-        Transposed, Pair, true => transposed::<true>,
-        Straight, Single, false => straight::<false>,
-        Straight, Single, true => straight::<false>,
-        Straight, Pair, false => straight::<true>,
-        Straight, Pair, true => straight::<true>
-    )
 }
 
 /// Columns of the result are rows in memory: sixteen rows by sixteen units are turned at a time.
@@ -71,12 +73,14 @@ unsafe fn transposed<T: Element, const PAIR: bool, const RAW: bool>(
             let whole = place + LANES * values <= source.depth;
             let mut lines = [_mm512_setzero_si512(); LANES];
             for (row, line) in lines.iter_mut().enumerate().take(rows) {
-                let start = (first + row) * source.depth + place;
+                let start = (first + row) * source.stride + place;
+                // The same place of the rows that are packed next: far enough ahead for a weight that lies in memory.
+                fetch(source.values.as_ptr().wrapping_add(start + LANES * source.stride));
                 *line = if whole {
                     // SAFETY: sixteen units of this row lie within the matrix.
                     unsafe { load::<T, PAIR, RAW>(source.values.as_ptr().add(start), source.scale) }
                 } else {
-                    let rest = &source.values[start..(first + row + 1) * source.depth];
+                    let rest = &source.values[start..(first + row) * source.stride + source.depth];
                     let padded = pad::<T, { 2 * LANES }>(rest);
                     // SAFETY: the copy has 32 values.
                     unsafe { load::<T, PAIR, RAW>(padded.as_ptr(), source.scale) }
@@ -95,34 +99,38 @@ unsafe fn transposed<T: Element, const PAIR: bool, const RAW: bool>(
 
 /// Columns of the result are columns in memory: a unit takes one or two rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn straight<T: Element, const PAIR: bool, const RAW: bool>(
+unsafe fn straight<T: Element, const PAIR: bool>(
     source: &Source<'_, T>,
     column: usize,
     units: Range<usize>,
     panel: &mut [Line],
 ) {
     let (vectors, values) = (vectors(source.columns, column), 1 + usize::from(PAIR));
+    let scale = _mm512_set1_ps(source.scale);
     for (unit, lines) in units.zip(panel.chunks_exact_mut(vectors)) {
-        let row = |index: usize| source.values.get(index * source.columns..(index + 1) * source.columns);
-        let (first, second) = (row(unit * values), row(unit * values + values - 1));
         for (vector, line) in lines.iter_mut().enumerate() {
-            let start = column + vector * LANES;
-            let take = |row: Option<&[T]>| match row {
-                Some(row) if start + LANES <= row.len() => {
-                    // SAFETY: sixteen values from here lie within the row.
-                    unsafe { row.as_ptr().add(start).cast::<[T; LANES]>().read_unaligned() }
-                }
-                Some(row) => pad::<T, LANES>(&row[start..]),
-                None => [T::narrow(0.0); LANES],
+            let first = column + vector * LANES;
+            let columns = (source.columns - first).min(LANES);
+            // Beyond the end of the summed dimension, where a pair may reach, there are zeros.
+            let row = |index: usize| {
+                let mask = if index < source.depth { finish::mask(columns) } else { 0 };
+                let start = &source.values[(index * source.stride + first).min(source.values.len() - 1)..];
+                fetch(start.as_ptr().wrapping_add(AHEAD * values * source.stride));
+                // SAFETY: the mask keeps to the row, or to nothing.
+                _mm512_mul_ps(unsafe { finish::load(start.as_ptr(), mask) }, scale)
             };
-            let (low, high) = (take(first), take(second));
-            for ((unit, low), high) in line.0.iter_mut().zip(low).zip(high) {
-                *unit = if PAIR {
-                    bits::<T, PAIR, RAW>(low, source.scale) | bits::<T, PAIR, RAW>(high, source.scale) << 16
-                } else {
-                    bits::<T, PAIR, RAW>(low, source.scale)
-                };
-            }
+            let bits = if PAIR {
+                let (low, high) = (
+                    finish::rounded_to_bf16(row(unit * values)),
+                    finish::rounded_to_bf16(row(unit * values + 1)),
+                );
+                let upper = _mm512_set1_epi32(0xFFFF_0000_u32 as i32);
+                _mm512_or_si512(_mm512_srli_epi32::<16>(low), _mm512_and_si512(high, upper))
+            } else {
+                _mm512_castps_si512(row(unit))
+            };
+            // SAFETY: a line is one aligned register.
+            unsafe { _mm512_store_si512(line.0.as_mut_ptr().cast(), bits) };
         }
     }
 }
@@ -252,11 +260,16 @@ mod tests {
                 (Order::Straight, Unit::Pair),
             ] {
                 for scale in [1.0, 0.5] {
+                    let stride = match order {
+                        Order::Transposed => depth,
+                        Order::Straight => columns,
+                    };
                     let source = Source {
                         values: &values,
                         order,
                         columns,
                         depth,
+                        stride,
                         scale,
                     };
                     let brain = Source {
@@ -264,6 +277,7 @@ mod tests {
                         order,
                         columns,
                         depth,
+                        stride,
                         scale,
                     };
                     let units = depth.div_ceil(unit.values());

@@ -28,8 +28,8 @@ pub(super) fn sum(terms: &[Term<'_>], order: Order) -> Result<Tensor> {
     let product = |term: &Term<'_>| {
         let w = term.w.to_dtype(term.x.dtype())?;
         let product = match order {
-            Order::Transposed => term.x.matmul(&w.t()?)?,
-            Order::Straight => term.x.matmul(&w)?,
+            Order::Transposed => term.x.contiguous()?.matmul(&w.t()?)?,
+            Order::Straight => term.x.contiguous()?.matmul(&w)?,
         };
         if term.scale == 1.0 {
             Ok(product)
@@ -46,6 +46,10 @@ pub(super) fn sum(terms: &[Term<'_>], order: Order) -> Result<Tensor> {
 
 /// See [`super::tn_add`].
 pub fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Tensor) -> Result<()> {
-    let product = a.to_dtype(DType::F32)?.t()?.matmul(&b.to_dtype(DType::F32)?)?;
+    let (a, b) = (
+        a.to_dtype(DType::F32)?.contiguous()?,
+        b.to_dtype(DType::F32)?.contiguous()?,
+    );
+    let product = a.t()?.matmul(&b)?;
     into.slice_set(&(into + (product * alpha)?)?, 0, 0)
 }

@@ -76,6 +76,48 @@ fn a_layer_with_its_adapter_is_one_sum() {
 }
 
 #[test]
+fn sums_onto_a_matrix_and_beside_each_other_match_f64() {
+    for dtype in [DType::F64, DType::F32, DType::BF16, DType::F16] {
+        let inputs = [[19, 50], [70, 50], [19, 70], [50, 16], [50, 9]];
+        let inputs = [1, 2, 3, 4, 5].map(|seed| rounded(&random(&inputs[seed as usize - 1], seed), dtype));
+        let [(x, x64), (w, w64), (y, y64), (a, a64), (b, b64)] = inputs;
+        let onto = nt_onto(&y, &[Term::new(&x, &w, 0.5)]).unwrap();
+        let product = (x64.matmul(&w64.t().unwrap()).unwrap() * 0.5).unwrap();
+        assert_close(&onto, &(y64 + product).unwrap(), "nt_onto");
+        let sums = [
+            vec![Term::new(&x, &a, 2.0)],
+            vec![Term::new(&x, &b, 1.0), Term::new(&x, &b, 1.0)],
+        ];
+        let beside = nn_beside(&sums).unwrap();
+        let parts = [x64.matmul(&a64).unwrap(), x64.matmul(&b64).unwrap()];
+        assert_close(&beside, &(Tensor::cat(&parts, 1).unwrap() * 2.0).unwrap(), "nn_beside");
+        // Columns of a wider tensor, read where they lie.
+        let columns = beside.narrow(1, 16, 9).unwrap();
+        let product = nt(&columns, &b).unwrap();
+        assert_close(
+            &product,
+            &nt(&columns.contiguous().unwrap(), &b)
+                .unwrap()
+                .to_dtype(DType::F64)
+                .unwrap(),
+            "view",
+        );
+        let into = Tensor::zeros((9, 50), DType::F32, &Device::Cpu).unwrap();
+        tn_add(&columns, &x, 1.0, &into).unwrap();
+        let expected = columns
+            .to_dtype(DType::F64)
+            .unwrap()
+            .t()
+            .unwrap()
+            .contiguous()
+            .unwrap()
+            .matmul(&x64)
+            .unwrap();
+        assert_close(&into, &expected, "tn_add of a view");
+    }
+}
+
+#[test]
 fn engines_agree() {
     use super::operand::{Left, Order, Result, Right, Side, Source, Term};
     let (rows, columns, depth) = (30, 300, 70);
@@ -89,6 +131,10 @@ fn engines_agree() {
             order,
             columns,
             depth,
+            stride: match order {
+                Order::Transposed => depth,
+                Order::Straight => columns,
+            },
             scale: 0.5,
         })
     };
@@ -106,8 +152,8 @@ fn engines_agree() {
             }];
             // SAFETY: the results have rows times columns elements.
             unsafe {
-                widened::multiply(&terms, rows, columns, Result::Store(plain.as_mut_ptr()));
-                widened::multiply(&terms, rows, columns, Result::Store(narrow.as_mut_ptr()));
+                widened::multiply(&terms, rows, columns, Result::store(plain.as_mut_ptr(), columns));
+                widened::multiply(&terms, rows, columns, Result::store(narrow.as_mut_ptr(), columns));
             }
             // Small integers and halves: every sum is exact in F32.
             assert!(
@@ -120,7 +166,7 @@ fn engines_agree() {
             if crate::train::ops::simd::level() == crate::train::ops::simd::Level::Avx512 {
                 let mut blocked = vec![0f32; rows * columns];
                 // SAFETY: the level was checked; the result has rows times columns elements.
-                unsafe { blocked::multiply(&terms, rows, columns, Result::Store(blocked.as_mut_ptr())) };
+                unsafe { blocked::multiply(&terms, rows, columns, Result::store(blocked.as_mut_ptr(), columns)) };
                 assert_eq!(blocked, plain);
             }
         }

@@ -55,37 +55,71 @@ pub struct Strip {
     pub unit: usize,
 }
 
+impl Strip {
+    /// No units.
+    pub const NONE: Self = Self {
+        start: std::ptr::null(),
+        row: 0,
+        unit: 0,
+    };
+}
+
+/// One of the products that a tile sums up.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    pub units: usize,
+    pub left: Strip,
+    /// The packed panel.
+    pub right: *const Line,
+}
+
+impl Piece {
+    /// No units.
+    pub const NONE: Self = Self {
+        units: 0,
+        left: Strip::NONE,
+        right: std::ptr::null(),
+    };
+}
+
+/// What a tile's sums begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    Zero,
+    /// What they are already.
+    Sums,
+}
+
 macro_rules! tile {
     ($name:ident, $features:literal, |$sum:ident, $left:ident, $right:ident| $multiply_add:expr) => {
-        /// sums (M, V * 16) += left (M, units) times right (units, V * 16).
+        /// sums (M, V * 16) += left (M, units) times right (units, V * 16), for all pieces.
         ///
         /// # Safety
         /// The processor has the features; every pointer is valid for what the shapes say.
         #[target_feature(enable = $features)]
-        unsafe fn $name<const M: usize, const V: usize>(
-            units: usize,
-            strip: Strip,
-            right: *const Line,
-            sums: *mut f32,
-        ) {
+        unsafe fn $name<const M: usize, const V: usize>(pieces: &[Piece], begin: Begin, sums: *mut f32) {
             // SAFETY: the caller's promise covers every address below.
             unsafe {
                 let mut tile = [[_mm512_setzero_ps(); V]; M];
-                for (m, row) in tile.iter_mut().enumerate() {
-                    for (v, sum) in row.iter_mut().enumerate() {
-                        *sum = _mm512_loadu_ps(sums.add((m * V + v) * LANES));
+                if begin == Begin::Sums {
+                    for (m, row) in tile.iter_mut().enumerate() {
+                        for (v, sum) in row.iter_mut().enumerate() {
+                            *sum = _mm512_loadu_ps(sums.add((m * V + v) * LANES));
+                        }
                     }
                 }
-                for unit in 0..units {
-                    let mut vectors = [_mm512_setzero_si512(); V];
-                    for (v, vector) in vectors.iter_mut().enumerate() {
-                        *vector = _mm512_load_si512(right.add(unit * V + v).cast());
-                    }
-                    let column = strip.start.add(unit * strip.unit);
-                    for (m, row) in tile.iter_mut().enumerate() {
-                        let $left = _mm512_set1_epi32(column.add(m * strip.row).read_unaligned() as i32);
-                        for ($sum, $right) in row.iter_mut().zip(vectors) {
-                            *$sum = $multiply_add;
+                for &Piece { units, left, right } in pieces {
+                    for unit in 0..units {
+                        let mut vectors = [_mm512_setzero_si512(); V];
+                        for (v, vector) in vectors.iter_mut().enumerate() {
+                            *vector = _mm512_load_si512(right.add(unit * V + v).cast());
+                        }
+                        let column = left.start.add(unit * left.unit);
+                        for (m, row) in tile.iter_mut().enumerate() {
+                            let $left = _mm512_set1_epi32(column.add(m * left.row).read_unaligned() as i32);
+                            for ($sum, $right) in row.iter_mut().zip(vectors) {
+                                *$sum = $multiply_add;
+                            }
                         }
                     }
                 }
@@ -110,27 +144,20 @@ tile!(pair, "avx512f,avx512bf16", |sum, left, right| _mm512_dpbf16_ps(
     core::mem::transmute::<__m512i, __m512bh>(right)
 ));
 
-/// Adds `rows` x `units` of `left` times the packed panel `right` of `vectors` vectors to `sums`, which is row-major with
-/// `vectors * 16` columns. `rows` is one of the heights of [`height`].
+/// Sums up the `pieces`, `rows` of each left operand times its packed panel of `vectors` vectors, in `sums`, which is
+/// row-major with `vectors * 16` columns. `rows` is one of the heights of [`height`].
 ///
 /// # Safety
-/// The processor has AVX-512F, and AVX-512 BF16 for [`Unit::Pair`]; `left`, `right` and `sums` are valid for the shapes.
-pub unsafe fn multiply(
-    unit: Unit,
-    (rows, vectors): (usize, usize),
-    units: usize,
-    left: Strip,
-    right: *const Line,
-    sums: *mut f32,
-) {
+/// The processor has AVX-512F, and AVX-512 BF16 for [`Unit::Pair`]; the pieces and `sums` are valid for the shapes.
+pub unsafe fn multiply(unit: Unit, (rows, vectors): (usize, usize), pieces: &[Piece], begin: Begin, sums: *mut f32) {
     macro_rules! dispatch {
         ($($rows:literal x $vectors:literal),+) => {
             // SAFETY: the caller's promise is the same.
             unsafe {
                 match (unit, rows, vectors) {
                     $(
-                        (Unit::Single, $rows, $vectors) => single::<$rows, $vectors>(units, left, right, sums),
-                        (Unit::Pair, $rows, $vectors) => pair::<$rows, $vectors>(units, left, right, sums),
+                        (Unit::Single, $rows, $vectors) => single::<$rows, $vectors>(pieces, begin, sums),
+                        (Unit::Pair, $rows, $vectors) => pair::<$rows, $vectors>(pieces, begin, sums),
                     )+
                     _ => unreachable!("there is no tile of {rows} rows and {vectors} vectors"),
                 }

@@ -1,9 +1,9 @@
 //! Products through the `gemm` crate, for processors without AVX-512: right operands that are not F32 are widened in
 //! blocks of columns of the result, and where the result is not F32, only one block's sums are held in F32.
 
-use super::operand::{Order, Result, Right, Side, Source, Term};
+use super::operand::{Old, Order, Result, Right, Side, Source, Term};
 use crate::train::ops::element::Element;
-use rayon::prelude::*;
+use crate::train::ops::team;
 use std::ops::Range;
 
 /// Columns of a block.
@@ -14,10 +14,11 @@ const BLOCK: usize = 256;
 /// # Safety
 /// `result` is valid for (rows, columns).
 pub unsafe fn multiply<O: Element>(terms: &[Term<'_, f32>], rows: usize, columns: usize, result: Result<O>) {
-    let direct = match result {
-        Result::Store(start) if O::DTYPE == candle_core::DType::F32 => Some((start.cast::<f32>(), 1.0)),
-        Result::Store(_) => None,
-        Result::Add(start, alpha) => Some((start, alpha)),
+    let direct = match result.old {
+        _ if O::DTYPE != candle_core::DType::F32 => None,
+        Old::Nothing => Some((result.start.cast::<f32>(), 1.0)),
+        Old::Itself(alpha) => Some((result.start.cast::<f32>(), alpha)),
+        Old::Other(_) => None,
     };
     let whole = direct.is_some() && terms.iter().all(|term| matches!(term.right, Right::F32(_)));
     let (mut sums, mut widened) = (Vec::new(), Vec::new());
@@ -28,7 +29,7 @@ pub unsafe fn multiply<O: Element>(terms: &[Term<'_, f32>], rows: usize, columns
         }
         let (target, stride, alpha) = match direct {
             // SAFETY: the block lies within the result.
-            Some((target, alpha)) => (unsafe { target.add(block.start) }, columns, alpha),
+            Some((target, alpha)) => (unsafe { target.add(block.start) }, result.stride, alpha),
             None => (sums.as_mut_ptr(), block.len(), 1.0),
         };
         for (number, term) in terms.iter().enumerate() {
@@ -36,14 +37,14 @@ pub unsafe fn multiply<O: Element>(terms: &[Term<'_, f32>], rows: usize, columns
                 target,
                 stride,
                 alpha,
-                keep: number > 0 || matches!(result, Result::Add(..)),
+                keep: number > 0 || (direct.is_some() && matches!(result.old, Old::Itself(_))),
             };
             // SAFETY: the target is valid for the rows and the block's columns, at its stride.
             unsafe { sum.add(term, rows, block.clone(), &mut widened) };
         }
-        if let (Result::Store(start), None) = (result, direct) {
+        if direct.is_none() {
             // SAFETY: the block lies within the result.
-            unsafe { store(&sums, start, columns, block) };
+            unsafe { store(&sums, &result, block) };
         }
     }
 }
@@ -64,8 +65,8 @@ impl Sum {
         let (right, scale, depth, (column_stride, depth_stride)) = match term.right {
             Right::F32(source) => {
                 let (column_stride, depth_stride) = match source.order {
-                    Order::Transposed => (source.depth, 1),
-                    Order::Straight => (1, source.columns),
+                    Order::Transposed => (source.stride, 1),
+                    Order::Straight => (1, source.stride),
                 };
                 let start = &source.values[(block.start * column_stride).min(source.values.len())..];
                 (start, source.scale, source.depth, (column_stride, depth_stride))
@@ -117,27 +118,24 @@ fn widen<'a, T: Element>(
 ) -> (&'a [f32], f32, usize, (usize, usize)) {
     let (depth, width) = (source.depth, block.len());
     widened.resize(depth * width, 0.0);
-    let strides = match source.order {
-        Order::Transposed => {
-            widen_slice(&source.values[block.start * depth..block.end * depth], widened);
-            (depth, 1)
-        }
-        Order::Straight => {
-            let rows = source.values.par_chunks_exact(source.columns);
-            widened.par_chunks_exact_mut(width).zip(rows).for_each(|(wide, row)| {
-                widen_row(&row[block.clone()], wide);
-            });
-            (1, width)
-        }
+    // Rows in memory: how many, their part that the block takes, and the strides of what becomes of them.
+    let (first, part, strides) = match source.order {
+        Order::Transposed => (block.start, 0..depth, (depth, 1)),
+        Order::Straight => (0, block, (1, width)),
     };
+    team::for_chunks(widened, part.len(), |row, wide| {
+        let row = &source.values[(first + row) * source.stride..];
+        widen_row(&row[part.clone()], wide);
+    });
     (widened, source.scale, depth, strides)
 }
 
 /// Widens a long slice on all threads.
 pub fn widen_slice<T: Element>(values: &[T], widened: &mut [f32]) {
     const CHUNK: usize = 16 * 1024;
-    let chunks = widened.par_chunks_mut(CHUNK).zip(values.par_chunks(CHUNK));
-    chunks.for_each(|(widened, values)| widen_row(values, widened));
+    team::for_chunks(widened, CHUNK, |index, widened| {
+        widen_row(&values[index * CHUNK..], widened);
+    });
 }
 
 crate::train::ops::simd::multiversion! {
@@ -148,19 +146,23 @@ crate::train::ops::simd::multiversion! {
     }
 }
 
-/// Narrows the sums of a block into its columns of the result.
+/// Adds the sums of a block to what its columns of the result are to be added to.
 ///
 /// # Safety
-/// `result` is row-major with `columns` columns, and valid for as many rows as there are sums.
-unsafe fn store<O: Element>(sums: &[f32], result: *mut O, columns: usize, block: Range<usize>) {
-    struct Target<O>(*mut O);
-    // SAFETY: every row is written by one task.
-    unsafe impl<O> Sync for Target<O> {}
-    let target = &Target(result);
-    sums.par_chunks_exact(block.len()).enumerate().for_each(|(row, sums)| {
-        for (index, sum) in sums.iter().enumerate() {
-            // SAFETY: the caller's promise.
-            unsafe { target.0.add(row * columns + block.start + index).write(O::narrow(*sum)) };
+/// `result` is valid for as many rows as there are sums.
+unsafe fn store<O: Element>(sums: &[f32], result: &Result<O>, block: Range<usize>) {
+    team::for_each(sums.len() / block.len(), |row| {
+        for (index, sum) in sums[row * block.len()..][..block.len()].iter().enumerate() {
+            let place = row * result.stride + block.start + index;
+            // SAFETY: the caller's promise; every row is written by one task.
+            unsafe {
+                let sum = match result.old {
+                    Old::Nothing => *sum,
+                    Old::Other(other) => other.add(place).read().widen() + sum,
+                    Old::Itself(alpha) => result.start.add(place).read().widen() + alpha * sum,
+                };
+                result.start.add(place).write(O::narrow(sum));
+            }
         }
     });
 }

@@ -7,12 +7,18 @@
 //! allocated at a time, base weights included; `GFLOP/s` counts the products with the base weights (one forward and the
 //! input gradient, a second forward under checkpointing) and leaves out all else, so that it can be held against the
 //! rate of the product alone. RAYON_NUM_THREADS sets the threads.
+//!
+//! The second line of a setting holds the phases against their floor: the time that their products would take at the
+//! rate of the model's largest product alone, which is measured next to them. `forward` counts the layers alone there,
+//! and `head` the loss head with its gradient, which is measured apart; `step` is all of them.
 
 #![expect(
     clippy::print_stdout,
     clippy::panic,
     reason = "a bench prints its results and stops on a wrong argument"
 )]
+
+mod floor;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,6 +32,9 @@ use peft_tune::train::{BaseModel, StepSeconds, Trainer};
 
 const ROWS: usize = 4;
 const LENGTH: usize = 256;
+const RANK: usize = 16;
+/// Bytes of logits that the decoder makes at a time.
+const LOGIT_BYTES: usize = 64 << 20;
 
 /// Name and `config.json` of each shape.
 const SHAPES: [(&str, &str); 2] = [
@@ -109,6 +118,9 @@ fn main() {
             for (checkpointing, setting) in chosen(&CHECKPOINTING, &options.checkpointing) {
                 let measured = measure(&base, setting, &options);
                 print(&[shape, precision, checkpointing], &measured, options.json);
+                if !options.whole_model {
+                    print_floor(&base, setting, &measured, options.json);
+                }
             }
         }
     }
@@ -119,7 +131,7 @@ fn measure(base: &Arc<BaseModel>, checkpointing: Checkpointing, options: &Option
     recipe.precision = base.precision();
     recipe.gradient_checkpointing = checkpointing;
     recipe.adapter = (!options.whole_model).then(|| AdapterSettings {
-        rank: 16,
+        rank: RANK,
         ..AdapterSettings::default()
     });
     let batch = [batch(base.architecture().vocabulary)];
@@ -210,6 +222,40 @@ fn print(names: &[&str; 3], measured: &Measured, json: bool) {
         megabytes(measured.base_bytes),
         megabytes(measured.saved_bytes),
         measured.faults
+    );
+}
+
+/// Prints how many times its floor each phase takes.
+fn print_floor(base: &BaseModel, checkpointing: Checkpointing, measured: &Measured, json: bool) {
+    let (architecture, precision) = (base.architecture(), base.precision());
+    let rate = floor::product_rate(architecture, precision);
+    let chunk = (LOGIT_BYTES / (4 * architecture.vocabulary)).max(16);
+    let head = floor::head_seconds(architecture, precision, chunk);
+    let operations = floor::Operations::of(architecture, checkpointing);
+    let floor = |operations: f64| operations / rate / 1e9;
+    let StepSeconds {
+        forward,
+        backward,
+        total,
+        ..
+    } = measured.seconds;
+    let all = operations.forward + operations.head + operations.backward;
+    let times = [
+        (forward - head) / floor(operations.forward),
+        head / floor(operations.head),
+        backward / floor(operations.backward),
+        total / floor(all),
+    ];
+    let [forward, head, backward, step] = times;
+    if json {
+        println!(
+            r#"{{"product_gflop_per_s": {rate:.1}, "floor_s": {:.5}, "forward_over_floor": {forward:.3}, "head_over_floor": {head:.3}, "backward_over_floor": {backward:.3}, "step_over_floor": {step:.3}}}"#,
+            floor(all)
+        );
+        return;
+    }
+    println!(
+        "       times the floor at {rate:.0} GFLOP/s: forward {forward:.2}, head {head:.2}, backward {backward:.2}, step {step:.2}"
     );
 }
 

@@ -1,0 +1,240 @@
+//! Random recipes on small random models of four families, and what the engine's allocator counts for each.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::Device;
+use peft_tune::architecture::Architecture;
+use peft_tune::predict::{Bytes, Host, Machine, Predictor, Setting, StreamShape, Workload, precision_name};
+use peft_tune::profile::{HostMemory, ceilings};
+use peft_tune::recipe::{
+    AdapterSettings, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe, TargetModules, TargetPreset,
+};
+use peft_tune::train::data::{Document, MicroBatch};
+use peft_tune::train::{BaseModel, Trainer};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+
+/// The families that are drawn from.
+pub const FAMILIES: [&str; 4] = ["llama", "qwen3", "gemma2", "phi3"];
+
+/// One setting.
+#[derive(Debug)]
+pub struct Case {
+    pub family: &'static str,
+    pub config: String,
+    pub recipe: Recipe,
+    pub rows: usize,
+    pub length: usize,
+}
+
+/// What was counted, and what was predicted.
+#[derive(Debug)]
+pub struct Outcome {
+    pub counted: u64,
+    pub counted_saved: u64,
+    pub predicted: Bytes,
+    pub predicted_saved: u64,
+}
+
+impl Outcome {
+    /// Predicted over counted peak, minus one.
+    pub fn error(&self) -> f64 {
+        self.predicted.total() as f64 / self.counted as f64 - 1.0
+    }
+}
+
+fn one<T: Clone>(random: &mut Pcg64, values: &[T]) -> T {
+    values[random.random_range(0..values.len())].clone()
+}
+
+/// `count` settings, the families by turns.
+pub fn draw(count: usize, seed: u64) -> Vec<Case> {
+    let mut random = Pcg64::seed_from_u64(seed);
+    (0..count)
+        .map(|index| Case::new(FAMILIES[index % 4], &mut random))
+        .collect()
+}
+
+impl Case {
+    fn new(family: &'static str, random: &mut Pcg64) -> Self {
+        let mut recipe = Recipe::new("random", DataSettings::default());
+        recipe.precision = one(
+            random,
+            &[
+                Precision::Fp32,
+                Precision::Bf16,
+                Precision::Bf16,
+                Precision::Fp16,
+                Precision::Int8,
+                Precision::Nf4,
+                Precision::Nf4Double,
+            ],
+        );
+        recipe.gradient_checkpointing = one(
+            random,
+            &[
+                Checkpointing::None,
+                Checkpointing::None,
+                Checkpointing::EVERY_SECOND,
+                Checkpointing::Full,
+                Checkpointing::Offload,
+            ],
+        );
+        recipe.optimizer.kind = one(
+            random,
+            &[
+                OptimizerKind::AdamW,
+                OptimizerKind::AdamW8bit,
+                OptimizerKind::PagedAdamW,
+                OptimizerKind::Lion,
+                OptimizerKind::Lion8bit,
+                OptimizerKind::Sgd,
+                OptimizerKind::Adafactor,
+                OptimizerKind::Muon,
+            ],
+        );
+        let is_full = random.random_range(0..10) == 0;
+        recipe.adapter = (!is_full).then(|| adapter(random));
+        if is_full && recipe.precision.is_quantised() {
+            recipe.precision = Precision::Bf16;
+        }
+        Self {
+            family,
+            config: config(family, random),
+            recipe,
+            rows: one(random, &[2, 4, 8]),
+            length: one(random, &[128, 200, 384, 512, 700]),
+        }
+    }
+
+    /// In a few words.
+    pub fn describe(&self) -> String {
+        let adapter = match &self.recipe.adapter {
+            None => "full".to_owned(),
+            Some(adapter) => {
+                let targets = serde_json::to_value(&adapter.target_modules).unwrap_or_default();
+                let list = targets.as_array().map(|names| names.len().to_string() + " modules");
+                let targets = list.unwrap_or_else(|| targets.as_str().unwrap_or_default().to_owned());
+                let extra = [(adapter.dora, " dora"), (adapter.dropout > 0.0, " dropout")];
+                let extra: String = extra.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+                format!("r{} {targets}{extra}", adapter.rank)
+            }
+        };
+        let name = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        format!(
+            "{} | {} | {} | {} | {adapter} | {} x {}",
+            self.family,
+            precision_name(self.recipe.precision),
+            self.recipe.gradient_checkpointing,
+            name(serde_json::to_value(self.recipe.optimizer.kind).unwrap_or_default()),
+            self.rows,
+            self.length,
+        )
+    }
+
+    pub fn architecture(&self) -> Architecture {
+        Architecture::from_json(Path::new("config.json"), &self.config).expect("the drawn configuration is valid")
+    }
+
+    /// Trains two steps on threads of their own, so that nothing of another case's scratch is there, and predicts them.
+    pub fn run(&self, host: Host) -> Outcome {
+        let (counted, counted_saved) = self.counted(host.threads);
+        let predictor = Predictor {
+            architecture: self.architecture(),
+            machine: Machine::Unmeasured(host),
+        };
+        let stream = StreamShape::full(self.rows, self.length);
+        let workload = Workload {
+            longest: stream.clone(),
+            mean: stream,
+        };
+        let setting = Setting {
+            recipe: &self.recipe,
+            workload: &workload,
+        };
+        let predicted = predictor.predict(&setting).expect("the drawn recipe fits the model");
+        Outcome {
+            counted,
+            counted_saved,
+            predicted: predicted.bytes,
+            predicted_saved: predictor
+                .saved_bytes(&setting)
+                .expect("the drawn recipe fits the model"),
+        }
+    }
+
+    fn counted(&self, threads: usize) -> (u64, u64) {
+        let architecture = self.architecture();
+        let vocabulary = architecture.vocabulary as u32;
+        let base = BaseModel::random(architecture, 1, self.recipe.precision, &Device::Cpu).expect("memory");
+        let base = Arc::new(base);
+        let document = |row: usize| {
+            let ids = (0..self.length).map(|place| (row * 31 + place * 17) as u32 % vocabulary);
+            let input_ids: Vec<u32> = ids.collect();
+            let labels = input_ids.iter().map(|id| i64::from(*id)).collect();
+            Document { input_ids, labels }
+        };
+        let rows: Vec<Document> = (0..self.rows).map(document).collect();
+        let batch = [MicroBatch::from_documents(&rows)];
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .expect("threads");
+        pool.install(ceilings::warm_threads).expect("a small op runs");
+        let before = HostMemory::in_use_bytes() - base.bytes() as u64;
+        HostMemory::reset_peak();
+        pool.install(|| {
+            let mut trainer = Trainer::new(base, &self.recipe, 10).expect("the recipe fits");
+            for _ in 0..2 {
+                trainer.step(&batch).expect("a step of valid tokens");
+            }
+            let peak = HostMemory::peak_bytes();
+            let saved = trainer.saved_bytes(&batch[0]).expect("a forward pass");
+            (peak - before, (saved.device + saved.host) as u64)
+        })
+    }
+}
+
+fn adapter(random: &mut Pcg64) -> AdapterSettings {
+    let targets = [
+        TargetModules::Preset(TargetPreset::AllLinear),
+        TargetModules::Preset(TargetPreset::AllLinear),
+        TargetModules::Preset(TargetPreset::Attention),
+        TargetModules::Preset(TargetPreset::Mlp),
+        TargetModules::Named(vec!["down_proj".to_owned()]),
+        TargetModules::Named(vec!["o_proj".to_owned(), "down_proj".to_owned()]),
+    ];
+    AdapterSettings {
+        rank: one(random, &[1, 2, 3, 4, 8, 16, 32]),
+        dropout: one(random, &[0.0, 0.0, 0.1]),
+        dora: random.random_range(0..6) == 0,
+        target_modules: one(random, &targets),
+        layers_to_transform: (random.random_range(0..6) == 0).then(|| vec![1]),
+        ..AdapterSettings::default()
+    }
+}
+
+fn config(family: &str, random: &mut Pcg64) -> String {
+    let hidden = one(random, &[128, 192, 256]);
+    let head_dim = one(random, &[16, 32, 64]);
+    let heads = one(random, &[2, 4]);
+    let extra = match family {
+        "gemma2" => format!(
+            r#", "head_dim": {head_dim}, "query_pre_attn_scalar": 32, "sliding_window": 100,
+            "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "hidden_activation": "gelu_pytorch_tanh""#
+        ),
+        "phi3" => r#", "pad_token_id": 0, "original_max_position_embeddings": 4096"#.to_owned(),
+        "qwen3" => format!(r#", "tie_word_embeddings": true, "head_dim": {head_dim}"#),
+        _ => format!(r#", "tie_word_embeddings": false, "head_dim": {head_dim}"#),
+    };
+    format!(
+        r#"{{"model_type": "{family}", "hidden_size": {hidden}, "num_hidden_layers": {}, "num_attention_heads": {heads},
+        "num_key_value_heads": {}, "intermediate_size": {}, "vocab_size": {},
+        "max_position_embeddings": 4096{extra}}}"#,
+        random.random_range(2..5),
+        heads / one(random, &[1, 2]),
+        hidden * one(random, &[2, 3]),
+        one(random, &[512, 1000, 4096]),
+    )
+}

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Builds peft-tune with NVIDIA support and packs it: program, launcher, check scripts, search spaces; one archive.
+#
+#   scripts/pack-gpu.sh [OUTPUT.tar.xz]
+#
+# Needs nvcc and the CUDA 13 libraries: those of CUDA_HOME, else those of Python wheels, installed into a cache folder at the
+# first call. No GPU and no driver is needed. CUDA_COMPUTE_CAP (80 by default) is the oldest architecture that the package
+# runs on; the program's own kernels are compiled for the GPU that is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+output=$(realpath -m "${1:-target/peft-tune-gpu.tar.xz}")
+. scripts/cuda-toolkit.sh
+export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-80}
+RUSTFLAGS="-L native=$CUDA_HOME/lib -L native=$CUDA_HOME/lib/stubs ${RUSTFLAGS:-}" \
+  cargo build --release --locked --features cuda --bin peft-tune
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+package="$folder/peft-tune"
+mkdir -p "$package/scripts"
+cp "${CARGO_TARGET_DIR:-target}/release/peft-tune" "$package/peft-tune.bin"
+strip "$package/peft-tune.bin"
+cp scripts/gpu-launch.sh "$package/peft-tune"
+cp scripts/gpu-check.sh scripts/gpu_peft_bench.py scripts/gpu_table.py scripts/gpu_make_model.py "$package/scripts/"
+cp -r search_spaces LICENSE "$package/"
+tar -C "$folder" -c peft-tune | xz -T0 -6 > "$output"
+ls -l "$output"

@@ -1,0 +1,279 @@
+//! `peft-tune compare`: two or more trials beside each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
+
+use serde_json::{Value, json};
+
+use super::CliError;
+use super::database::DatabaseArgs;
+use super::output::{terminal_width, write_result};
+use crate::objective::Direction;
+use crate::report::{Align, TextTable, metric_value, printable};
+use crate::store::{StudyOverview, TrialDetail};
+use crate::study::TrialNumber;
+
+/// Compare trials: the settings in which they differ, and their metrics with the differences in percent
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Trials to compare, the first with each of the others: NUMBER, or STUDY/NUMBER for a trial of another study
+    #[arg(required = true, num_args = 2.., value_name = "TRIAL")]
+    trials: Vec<TrialName>,
+    /// Study that plain numbers mean; the latest where absent
+    #[arg(long, value_name = "NAME")]
+    study: Option<String>,
+    /// Show the settings that are equal too
+    #[arg(long)]
+    all: bool,
+    /// Write JSON with raw numbers
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+/// A trial as it is named on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct TrialName {
+    study: Option<String>,
+    number: TrialNumber,
+}
+
+impl FromStr for TrialName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (study, number) = match text.rsplit_once('/') {
+            Some((study, number)) => (Some(study.to_owned()), number),
+            None => (None, text),
+        };
+        let number = number
+            .parse()
+            .map_err(|_| "write a trial's number, or STUDY/NUMBER, such as 12 or quickstart/12".to_owned())?;
+        Ok(Self {
+            study,
+            number: TrialNumber(number),
+        })
+    }
+}
+
+/// A trial with the study that it belongs to.
+struct Compared {
+    study: StudyOverview,
+    detail: TrialDetail,
+}
+
+pub fn run(args: Args) -> Result<(), CliError> {
+    let mut compared = Vec::with_capacity(args.trials.len());
+    args.database.read(async |store| {
+        for name in &args.trials {
+            let study = name.study.as_deref().or(args.study.as_deref());
+            let study = store.study(study).await?;
+            let detail = store.trial(study.id, name.number).await?;
+            compared.push(Compared { study, detail });
+        }
+        Ok(())
+    })?;
+    let text = if args.json {
+        serde_json::to_string_pretty(&to_json(&compared)).map_err(CliError::failed)? + "\n"
+    } else {
+        to_text(&compared, args.all, terminal_width())
+    };
+    write_result(&text)
+}
+
+/// Every setting of a trial by its dotted name: the recipe's, or the params where there is no recipe.
+fn settings(compared: &Compared) -> BTreeMap<String, Value> {
+    let mut settings = BTreeMap::new();
+    match &compared.detail.recipe {
+        Some(recipe) => flatten("", recipe, &mut settings),
+        None => {
+            for (name, value) in &compared.detail.trial.params {
+                settings.insert(name.clone(), json!(value));
+            }
+        }
+    }
+    settings
+}
+
+fn flatten(prefix: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            for (key, value) in map {
+                let name = if prefix.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{prefix}.{key}")
+                };
+                flatten(&name, value, into);
+            }
+        }
+        value => {
+            into.insert(prefix.to_owned(), value.clone());
+        }
+    }
+}
+
+fn metrics(compared: &Compared) -> BTreeMap<String, f64> {
+    let metrics = compared.detail.trial.state.metrics();
+    metrics
+        .into_iter()
+        .flat_map(|metrics| metrics.iter())
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
+/// The change from `from` to `to` in percent; `None` where it starts from zero.
+fn percent(from: f64, to: f64) -> Option<f64> {
+    let change = 100.0 * (to - from) / from.abs();
+    change.is_finite().then_some(change)
+}
+
+fn to_text(compared: &[Compared], all: bool, width: Option<usize>) -> String {
+    let is_one_study = compared.iter().all(|trial| trial.study.id == compared[0].study.id);
+    let name = |trial: &Compared| match is_one_study {
+        true => format!("trial {}", trial.detail.trial.number),
+        false => format!("{}/{}", trial.study.name, trial.detail.trial.number),
+    };
+    let columns = || compared.iter().map(name);
+    let mut text = String::new();
+    if is_one_study {
+        text.push_str(&format!("study {}\n\n", printable(&compared[0].study.name)));
+    }
+    let outcomes = compared.iter().map(|trial| trial.detail.trial.state.name().to_owned());
+    let mut table = table("", columns());
+    table.push(std::iter::once("state".to_owned()).chain(outcomes));
+    add_settings(&mut table, compared, all);
+    text.push_str(&table.to_text(width));
+    text.push_str("\n\n");
+    text.push_str(&metric_table(compared, columns()).to_text(width));
+    text.push('\n');
+    text
+}
+
+fn table(first: &str, columns: impl Iterator<Item = String>) -> TextTable {
+    let columns = columns.map(|name| (name, Align::Left));
+    TextTable::new([(first.to_owned(), Align::Left)].into_iter().chain(columns))
+}
+
+fn add_settings(table: &mut TextTable, compared: &[Compared], all: bool) {
+    let settings: Vec<_> = compared.iter().map(settings).collect();
+    let names: BTreeSet<&String> = settings.iter().flat_map(BTreeMap::keys).collect();
+    for name in names {
+        let values: Vec<Option<&Value>> = settings.iter().map(|settings| settings.get(name)).collect();
+        if !all && values.iter().all(|value| value == &values[0]) {
+            continue;
+        }
+        let cells = values.iter().map(|value| match value {
+            None => "-".to_owned(),
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+        });
+        table.push(std::iter::once(name.clone()).chain(cells));
+    }
+}
+
+fn metric_table(compared: &[Compared], columns: impl Iterator<Item = String>) -> TextTable {
+    let mut headings = vec![("metric".to_owned(), Align::Left)];
+    for (index, name) in columns.enumerate() {
+        headings.push((name, Align::Right));
+        if index > 0 {
+            headings.push(("difference".to_owned(), Align::Right));
+        }
+    }
+    let mut table = TextTable::new(headings);
+    let metrics: Vec<_> = compared.iter().map(metrics).collect();
+    for name in metric_names(compared, &metrics) {
+        let mut cells = vec![name.clone()];
+        for (index, of) in metrics.iter().enumerate() {
+            let value = of.get(&name).copied();
+            cells.push(value.map_or_else(|| "-".to_owned(), |value| metric_value(&name, value)));
+            if index > 0 {
+                cells.push(difference(
+                    &compared[0].study,
+                    &name,
+                    metrics[0].get(&name).copied(),
+                    value,
+                ));
+            }
+        }
+        table.push(cells);
+    }
+    table
+}
+
+/// Objectives first, in their order; the others by name.
+fn metric_names(compared: &[Compared], metrics: &[BTreeMap<String, f64>]) -> Vec<String> {
+    let mut names: Vec<String> = compared[0]
+        .study
+        .objectives
+        .iter()
+        .map(|objective| objective.metric.clone())
+        .collect();
+    let all: BTreeSet<&String> = metrics.iter().flat_map(BTreeMap::keys).collect();
+    let others: Vec<String> = all.into_iter().filter(|name| !names.contains(name)).cloned().collect();
+    names.extend(others);
+    names
+}
+
+/// `+12.3% better`: whether it is better is said of objectives only.
+fn difference(study: &StudyOverview, name: &str, from: Option<f64>, to: Option<f64>) -> String {
+    let Some(change) = from.zip(to).and_then(|(from, to)| percent(from, to)) else {
+        return "-".to_owned();
+    };
+    let objective = study.objectives.iter().find(|objective| objective.metric == name);
+    let verdict = match objective.map(|objective| objective.direction) {
+        Some(Direction::Maximize) if change > 0.0 => " better",
+        Some(Direction::Minimize) if change < 0.0 => " better",
+        Some(_) if change != 0.0 => " worse",
+        _ => "",
+    };
+    format!("{change:+.1}%{verdict}")
+}
+
+fn to_json(compared: &[Compared]) -> Value {
+    let trials: Vec<Value> = compared
+        .iter()
+        .map(|trial| {
+            json!({
+                "study": trial.study.name,
+                "trial": trial.detail.trial.number,
+                "state": trial.detail.trial.state.name(),
+                "settings": settings(trial),
+                "metrics": metrics(trial),
+            })
+        })
+        .collect();
+    let first = metrics(&compared[0]);
+    let differences: Vec<Value> = compared[1..]
+        .iter()
+        .map(|trial| {
+            let changes: BTreeMap<String, f64> = metrics(trial)
+                .into_iter()
+                .filter_map(|(name, value)| Some((name.clone(), percent(*first.get(&name)?, value)?)))
+                .collect();
+            json!(changes)
+        })
+        .collect();
+    json!({"trials": trials, "difference_percent": differences})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trials_are_named_by_number_or_with_their_study() {
+        let name = |text: &str| text.parse::<TrialName>();
+        assert_eq!(name("12").unwrap().study, None);
+        let other = name("my/study/3").unwrap();
+        assert_eq!((other.study.as_deref(), other.number.0), (Some("my/study"), 3));
+        assert!(name("a").is_err() && name("-1").is_err() && name("a/b").is_err());
+    }
+
+    #[test]
+    fn a_change_from_nothing_has_no_percentage() {
+        assert_eq!(percent(0.0, 1.0), None);
+        assert_eq!(percent(-2.0, -1.0), Some(50.0));
+    }
+}

@@ -1,0 +1,316 @@
+//! `peft-tune doctor`: what this machine has, what it reaches, and what is missing and why.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::CliError;
+use super::database::{DatabaseArgs, block_on};
+use super::forecast;
+use super::machine::machine;
+use super::output::write_result;
+use crate::predict::{Ceilings, Headline, Vectors};
+use crate::recipe::Precision;
+use crate::report::{bytes, printable, significant};
+use crate::store::Store;
+use crate::train::device;
+
+/// Shows what this machine has and what it reaches: processor, memory, GPUs, libraries, measured ceilings.
+///
+/// The ceilings are measured once, in a few seconds, and kept in the results database; `plan` and `search` predict from
+/// them.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Measures again instead of showing what the database has.
+    #[arg(long)]
+    measure: bool,
+    /// Threads to measure with [default: all cores].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Prints JSON with raw numbers.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+/// Everything that is shown.
+#[derive(Debug, Serialize)]
+struct Diagnosis {
+    version: &'static str,
+    build: &'static str,
+    os: String,
+    cpu: String,
+    cores: u64,
+    threads: usize,
+    vectors: Vectors,
+    features: Vec<&'static str>,
+    memory_bytes: u64,
+    device: &'static str,
+    cuda: Cuda,
+    ceilings: Vec<Headline>,
+}
+
+/// Whether an NVIDIA GPU can be used, and why not.
+#[derive(Debug, Serialize)]
+struct Cuda {
+    /// Whether this program was built for it.
+    built: bool,
+    /// Version of the kernel's driver, where there is one.
+    driver: Option<String>,
+    /// Libraries that training on a GPU needs.
+    libraries: Vec<Library>,
+    /// Folders in which they were looked for.
+    looked_in: Vec<PathBuf>,
+    /// What to do to use a GPU; `None` where one is used.
+    missing: Option<String>,
+}
+
+/// One library and where it was found.
+#[derive(Debug, Serialize)]
+struct Library {
+    name: &'static str,
+    purpose: &'static str,
+    found: Option<PathBuf>,
+}
+
+/// Libraries by the start of their file names.
+const LIBRARIES: [(&str, &str); 4] = [
+    ("libcuda.so", "the driver's interface; comes with the driver"),
+    ("libcublas.so", "matrix products; comes with the CUDA toolkit"),
+    (
+        "libnvrtc.so",
+        "compiles kernels at run time; comes with the CUDA toolkit",
+    ),
+    ("libnvidia-ml.so", "utilisation and power; comes with the driver"),
+];
+
+const FOLDERS: [&str; 7] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/lib/wsl/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/cuda/lib64",
+];
+
+/// Looks, measures, prints.
+pub fn run(args: Args) -> Result<(), CliError> {
+    let threads = args.threads.map_or_else(rayon::current_num_threads, usize::from);
+    let ceilings = block_on(async {
+        let store = Store::open(&args.database.path()).await?;
+        let known = match args.measure {
+            true => None,
+            false => forecast::stored(&store, threads).await?,
+        };
+        let ceilings = complete(known, threads)?;
+        if let Some(measured) = &ceilings.1 {
+            forecast::keep(&store, threads, measured).await?;
+        }
+        store.close().await?;
+        Ok(ceilings.0)
+    })?;
+    let diagnosis = diagnose(threads, &ceilings);
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&diagnosis).map_err(CliError::failed)? + "\n",
+        false => diagnosis.to_text(),
+    };
+    write_result(&text)
+}
+
+/// Ceilings of all precisions, and the same again where something was measured for them.
+fn complete(known: Option<Ceilings>, threads: usize) -> Result<(Ceilings, Option<Ceilings>), CliError> {
+    const ALL: [Precision; 6] = [
+        Precision::Fp32,
+        Precision::Bf16,
+        Precision::Fp16,
+        Precision::Int8,
+        Precision::Nf4,
+        Precision::Nf4Double,
+    ];
+    if let Some(known) = known.as_ref().filter(|known| ALL.iter().all(|one| known.covers(*one))) {
+        return Ok((known.clone(), None));
+    }
+    eprintln!("measuring this machine, a few seconds");
+    let measured = forecast::measured(known, threads, &ALL)?;
+    Ok((measured.clone(), Some(measured)))
+}
+
+fn diagnose(threads: usize, ceilings: &Ceilings) -> Diagnosis {
+    let machine = machine();
+    Diagnosis {
+        version: env!("CARGO_PKG_VERSION"),
+        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        os: machine.os,
+        cpu: machine.cpu,
+        cores: machine.cpu_cores,
+        threads,
+        vectors: ceilings.host.vectors,
+        features: features(),
+        memory_bytes: machine.memory_bytes,
+        device: device::default_name(),
+        cuda: cuda(),
+        ceilings: ceilings.headlines(),
+    }
+}
+
+/// Instruction sets that the engine makes use of.
+fn features() -> Vec<&'static str> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let all = [
+            ("avx2", is_x86_feature_detected!("avx2")),
+            ("fma", is_x86_feature_detected!("fma")),
+            ("f16c", is_x86_feature_detected!("f16c")),
+            ("avx512f", is_x86_feature_detected!("avx512f")),
+            ("avx512bw", is_x86_feature_detected!("avx512bw")),
+            ("avx512vl", is_x86_feature_detected!("avx512vl")),
+            ("avx512bf16", is_x86_feature_detected!("avx512bf16")),
+        ];
+        all.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    Vec::new()
+}
+
+fn cuda() -> Cuda {
+    let built = cfg!(feature = "cuda");
+    let driver = std::fs::read_to_string("/proc/driver/nvidia/version").ok();
+    let driver = driver.and_then(|text| text.lines().next().map(|line| line.trim().to_owned()));
+    let looked_in = folders();
+    let libraries: Vec<Library> = LIBRARIES
+        .iter()
+        .map(|(name, purpose)| Library {
+            name,
+            purpose,
+            found: looked_in.iter().find_map(|folder| library(folder, name)),
+        })
+        .collect();
+    let is_used = device::default_name() != "cpu";
+    let absent = libraries.iter().take(3).find(|library| library.found.is_none());
+    let missing = match (is_used, &driver, absent) {
+        (true, ..) => None,
+        (false, None, _) => {
+            Some("no NVIDIA driver is loaded: there is no GPU, or its driver is not installed".to_owned())
+        }
+        (false, Some(_), Some(library)) => Some(format!(
+            "{} is in none of the folders below ({}): install it, or name its folder in LD_LIBRARY_PATH",
+            library.name, library.purpose
+        )),
+        (false, Some(_), None) if !built => {
+            Some("this program was built without GPU support: build it with `--features cuda`".to_owned())
+        }
+        (false, Some(_), None) => Some("the driver does not open a device: see `nvidia-smi`".to_owned()),
+    };
+    Cuda {
+        built,
+        driver,
+        libraries,
+        looked_in,
+        missing,
+    }
+}
+
+/// Where the dynamic linker looks, as far as can be told: the environment's folders, then the usual ones.
+fn folders() -> Vec<PathBuf> {
+    let environment = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&environment)
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .collect();
+    for variable in ["CUDA_HOME", "CUDA_PATH"] {
+        folders.extend(std::env::var_os(variable).map(|home| PathBuf::from(home).join("lib64")));
+    }
+    folders.extend(FOLDERS.iter().map(PathBuf::from));
+    folders.retain(|folder| folder.is_dir());
+    folders
+}
+
+/// The first file of a folder whose name starts with the library's.
+fn library(folder: &Path, name: &str) -> Option<PathBuf> {
+    let files = std::fs::read_dir(folder).ok()?;
+    let mut found: Vec<PathBuf> = files
+        .flatten()
+        .map(|file| file.path())
+        .filter(|path| {
+            path.file_name()
+                .is_some_and(|file| file.to_string_lossy().starts_with(name))
+        })
+        .collect();
+    found.sort();
+    found.into_iter().next()
+}
+
+impl Diagnosis {
+    fn to_text(&self) -> String {
+        let mut text = format!("peft-tune {} ({} build)\n", self.version, self.build);
+        let mut line = |name: &str, value: String| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  {name:<12}{}", printable(&value));
+        };
+        line("system", self.os.clone());
+        line("processor", format!("{}, {} cores", self.cpu, self.cores));
+        line("vectors", self.features.join(" "));
+        line("memory", bytes(self.memory_bytes as f64));
+        line("trains on", format!("{} with {} threads", self.device, self.threads));
+        text.push_str("\ngpu\n");
+        text.push_str(&self.cuda.to_text());
+        text.push_str("\nmeasured ceilings\n");
+        for one in &self.ceilings {
+            let value = significant((one.value * 10.0).round() / 10.0);
+            let _ = writeln!(text, "  {:<24}{value:>10} {}", one.name, one.unit);
+        }
+        text
+    }
+}
+
+impl Cuda {
+    fn to_text(&self) -> String {
+        let built = if self.built { "with" } else { "without" };
+        let mut text = format!("  built {built} CUDA support\n");
+        let _ = writeln!(text, "  driver      {}", self.driver.as_deref().unwrap_or("none"));
+        for library in &self.libraries {
+            let found = library.found.as_ref().map(|path| path.display().to_string());
+            let _ = writeln!(
+                text,
+                "  {:<20}{}",
+                library.name,
+                found.unwrap_or_else(|| "not found".to_owned())
+            );
+        }
+        if let Some(missing) = &self.missing {
+            let _ = writeln!(text, "  not used: {missing}");
+            let folders: Vec<String> = self
+                .looked_in
+                .iter()
+                .map(|folder| folder.display().to_string())
+                .collect();
+            let _ = writeln!(text, "  looked in: {}", folders.join(", "));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_is_found_by_the_start_of_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("libcublas.so.13"), "").unwrap();
+        assert!(library(folder.path(), "libcublas.so").is_some());
+        assert_eq!(library(folder.path(), "libnvrtc.so"), None);
+        assert_eq!(library(Path::new("/no/such/folder"), "libcuda.so"), None);
+    }
+
+    #[test]
+    fn without_a_gpu_it_says_what_is_missing() {
+        let cuda = cuda();
+        if device::default_name() == "cpu" {
+            assert!(cuda.missing.is_some());
+            assert!(cuda.to_text().contains("not used: "), "{}", cuda.to_text());
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The trials, evaluations and steps of a study as files of rows.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use super::Args;
+use crate::cli::CliError;
+use crate::cli::rows::{FinishRows, RowFormat, WholeOutput};
+use crate::store::{SqlValue, StudyOverview, TrialRun};
+use crate::study::ParamValue;
+
+/// The views that are written beside the trials, without the study's name.
+const VIEWS: [(&str, &str); 2] = [
+    (
+        "evaluations",
+        "select trial, step, tokens, loss, accuracy, target_tokens, seconds from trial_evaluation where study = ?1",
+    ),
+    (
+        "steps",
+        "select trial, phase, step, loss, learning_rate, grad_norm, tokens, target_tokens, data_s, forward_s, backward_s,
+                optimizer_s, total_s
+         from trial_step where study = ?1",
+    ),
+];
+
+/// Writes `trials`, `evaluations` and `steps` with `ending`, and returns the files.
+pub fn write(args: &Args, format: RowFormat, ending: &str) -> Result<Vec<PathBuf>, CliError> {
+    let path_of = |name: &str| args.output.join(format!("{name}.{ending}"));
+    let (study, runs) = args.database.read(async |store| {
+        let study = store.study(args.study.as_deref()).await?;
+        let runs = store.trial_runs(study.id).await?;
+        Ok((study, runs))
+    })?;
+    let mut files = vec![path_of("trials")];
+    let (whole, output) = WholeOutput::create(&files[0], args.force)?;
+    let mut sink = format.sink(output, None);
+    write_trials(&mut *sink, &study, &runs).map_err(CliError::failed)?;
+    sink.finish().map_err(CliError::failed)?;
+    whole.keep()?;
+    for (name, sql) in VIEWS {
+        let path = path_of(name);
+        let (whole, output) = WholeOutput::create(&path, args.force)?;
+        let mut sink = format.sink(output, None);
+        args.database
+            .read(async |store| store.query_about(sql, Some(&study.name), &mut *sink).await)?;
+        sink.finish().map_err(CliError::failed)?;
+        whole.keep()?;
+        files.push(path);
+    }
+    Ok(files)
+}
+
+/// One row a trial: what it was, its params, what it measured, its recipe.
+fn write_trials(sink: &mut dyn FinishRows, study: &StudyOverview, runs: &[TrialRun]) -> std::io::Result<()> {
+    let params: BTreeSet<&String> = runs.iter().flat_map(|run| run.trial.params.keys()).collect();
+    let metrics: BTreeSet<&str> = runs
+        .iter()
+        .filter_map(|run| run.trial.state.metrics())
+        .flat_map(|metrics| metrics.iter().map(|(name, _)| name))
+        .collect();
+    let mut names: Vec<String> = [
+        "study",
+        "trial",
+        "state",
+        "reason",
+        "attempt",
+        "started_at",
+        "ended_at",
+        "wall_s",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    names.extend(params.iter().map(|name| format!("param.{name}")));
+    names.extend(metrics.iter().map(|name| format!("metric.{name}")));
+    names.push("recipe".to_owned());
+    sink.columns(&names)?;
+    for run in runs {
+        let mut row = vec![
+            SqlValue::Text(study.name.clone()),
+            SqlValue::Integer(run.trial.number.0.cast_signed()),
+            SqlValue::Text(run.trial.state.name().to_owned()),
+            optional(run.reason.clone()),
+            SqlValue::Integer(run.attempt.cast_signed()),
+            SqlValue::Text(run.started_at.clone()),
+            optional(run.ended_at.clone()),
+            run.wall_s.map_or(SqlValue::Null, SqlValue::Real),
+        ];
+        row.extend(
+            params
+                .iter()
+                .map(|name| run.trial.params.get(*name).map_or(SqlValue::Null, param)),
+        );
+        let measured = run.trial.state.metrics();
+        row.extend(metrics.iter().map(|name| {
+            let value = measured.and_then(|metrics| metrics.value(name));
+            value.map_or(SqlValue::Null, SqlValue::Real)
+        }));
+        row.push(optional(run.recipe.as_ref().map(ToString::to_string)));
+        sink.row(row)?;
+    }
+    Ok(())
+}
+
+fn optional(text: Option<String>) -> SqlValue {
+    text.map_or(SqlValue::Null, SqlValue::Text)
+}
+
+fn param(value: &ParamValue) -> SqlValue {
+    match value {
+        ParamValue::Bool(value) => SqlValue::Integer(i64::from(*value)),
+        ParamValue::Int(value) => SqlValue::Integer(*value),
+        ParamValue::Float(value) => SqlValue::Real(*value),
+        ParamValue::Text(value) => SqlValue::Text(value.clone()),
+        ParamValue::List(_) => SqlValue::Text(value.to_string()),
+    }
+}

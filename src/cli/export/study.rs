@@ -1,0 +1,147 @@
+//! A whole study for other tools: Optuna, MLflow, TensorBoard, and files of rows.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::{Args, Format, rows, tensorboard};
+use crate::cli::CliError;
+use crate::export::{ExportError, MlflowExperiment, MlflowMetric, MlflowRun, MlflowStatus};
+use crate::store::{StepRecord, StoreError, StudyOverview, TrialRun};
+use crate::study::{Phase, TrialState};
+
+/// A study with everything that was stored of it.
+pub struct WholeStudy {
+    pub overview: StudyOverview,
+    pub runs: Vec<TrialRun>,
+    /// Steps of each trial, the profile phase before the training.
+    pub steps: Vec<Vec<StepRecord>>,
+}
+
+/// Writes the study that the arguments name.
+pub fn run(args: &Args) -> Result<(), CliError> {
+    if args.trial.is_some() || args.front || args.rule != super::RuleArgs::default() {
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "this format takes the whole study: leave out --trial, --front and the rules of choice"
+        )));
+    }
+    let files = match args.format {
+        Format::Optuna => vec![optuna(args)?],
+        Format::Csv => rows::write(args, crate::cli::rows::RowFormat::Csv, "csv")?,
+        Format::Parquet => rows::write(args, crate::cli::rows::RowFormat::Parquet, "parquet")?,
+        Format::Tensorboard => tensorboard::write(args, &read(args)?)?,
+        _ => mlflow(args, &read(args)?)?,
+    };
+    for file in files {
+        println!("{}", file.display());
+    }
+    Ok(())
+}
+
+fn read(args: &Args) -> Result<WholeStudy, CliError> {
+    args.database.read(async |store| {
+        let overview = store.study(args.study.as_deref()).await?;
+        let runs = store.trial_runs(overview.id).await?;
+        let mut steps = Vec::with_capacity(runs.len());
+        for run in &runs {
+            let mut of_trial = store.steps(overview.id, run.trial.number, Phase::Profile).await?;
+            of_trial.extend(store.steps(overview.id, run.trial.number, Phase::Train).await?);
+            steps.push(of_trial);
+        }
+        Ok(WholeStudy { overview, runs, steps })
+    })
+}
+
+fn optuna(args: &Args) -> Result<PathBuf, CliError> {
+    let path = args.output.join("optuna.db");
+    std::fs::create_dir_all(&args.output).map_err(|source| {
+        CliError::from(StoreError::Io {
+            path: args.output.clone(),
+            source,
+        })
+    })?;
+    args.database.read(async |store| {
+        let study = store.study(args.study.as_deref()).await?;
+        store.write_optuna(&study, &path, args.force).await
+    })?;
+    eprintln!("optuna-dashboard sqlite:///{}", path.display());
+    Ok(path)
+}
+
+fn mlflow(args: &Args, study: &WholeStudy) -> Result<Vec<PathBuf>, CliError> {
+    let runs: Vec<MlflowRun> = study
+        .runs
+        .iter()
+        .zip(&study.steps)
+        .map(|(run, steps)| mlflow_run(run, steps))
+        .collect();
+    let experiment = MlflowExperiment {
+        name: &study.overview.name,
+        created_at: &study.overview.created_at,
+        runs: &runs,
+    };
+    let folder = experiment
+        .write(&args.output, args.force)
+        .map_err(|error| match error {
+            ExportError::Exists { .. } => CliError::bad_input(error),
+            error => CliError::failed(error),
+        })?;
+    eprintln!(
+        "MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {}",
+        args.output.display()
+    );
+    eprintln!("or take it over into a database with `mlflow migrate-filestore`");
+    Ok(vec![folder])
+}
+
+fn mlflow_run(run: &TrialRun, steps: &[StepRecord]) -> MlflowRun {
+    let params = run
+        .trial
+        .params
+        .iter()
+        .map(|(name, value)| (name.clone(), value.to_string()));
+    let mut metrics: Vec<MlflowMetric> = Vec::new();
+    let mut at_s = run.started_s;
+    for step in steps {
+        at_s += if step.total_s.is_finite() { step.total_s } else { 0.0 };
+        if step.phase == Phase::Train {
+            metrics.push(MlflowMetric::new("train_loss", step.loss, step.step, at_s));
+            metrics.push(MlflowMetric::new("learning_rate", step.learning_rate, step.step, at_s));
+        }
+    }
+    let end_s = run.ended_s.unwrap_or(at_s);
+    for evaluation in &run.evaluations {
+        metrics.push(MlflowMetric::new(
+            "held_out_loss",
+            evaluation.loss,
+            evaluation.step,
+            end_s,
+        ));
+    }
+    let measured = run.trial.state.metrics();
+    for (name, value) in measured.into_iter().flat_map(|metrics| metrics.iter()) {
+        metrics.push(MlflowMetric::new(name, value, 0, end_s));
+    }
+    let reason = run.reason.clone().map(|reason| ("reason".to_owned(), reason));
+    let tags: BTreeMap<String, String> = [("state".to_owned(), run.trial.state.name().to_owned())]
+        .into_iter()
+        .chain(reason)
+        .collect();
+    MlflowRun {
+        number: run.trial.number,
+        status: match run.trial.state {
+            TrialState::Waiting | TrialState::Running => MlflowStatus::Running,
+            TrialState::Complete { .. } => MlflowStatus::Finished,
+            TrialState::Failed { .. } => MlflowStatus::Failed,
+            TrialState::Pruned { .. } | TrialState::Skipped { .. } => MlflowStatus::Killed,
+        },
+        started_s: run.started_s,
+        ended_s: run.ended_s,
+        params: params.collect(),
+        metrics,
+        tags,
+        recipe: run
+            .recipe
+            .as_ref()
+            .and_then(|recipe| serde_saphyr::to_string(recipe).ok()),
+    }
+}

@@ -1,0 +1,165 @@
+//! What `plan` and `search` need to predict a study: the model's dimensions, the lengths of the data's rows, and this
+//! machine's ceilings, measured once and kept in the results database.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::CliError;
+use super::machine::machine;
+use crate::architecture::Architecture;
+use crate::predict::{Ceilings, Machine, Predictor, RowLengths};
+use crate::profile::ceilings::{self, Effort};
+use crate::recipe::{BatchSettings, Precision, Recipe};
+use crate::space::{Backend, Study};
+use crate::store::{CeilingRecord, Store};
+use crate::study::ParamValue;
+use crate::train::data::{BatchSource, PreparedData, RowOrder};
+use crate::train::device;
+use crate::train::hub::ModelFiles;
+use crate::tune::Forecast;
+
+/// Rows by sequence length and packing.
+pub type Rows = BTreeMap<(usize, bool), RowLengths>;
+
+/// Values of one parameter that are looked at.
+const MOST_VALUES: u64 = 64;
+
+/// The forecast of a search on this machine; `None` where its trials cannot be predicted: a command backend, or a device
+/// whose ceilings are not measured.
+pub async fn of_search(
+    study: &Study,
+    store: &Store,
+    threads: Option<usize>,
+) -> Result<Option<Arc<Forecast>>, CliError> {
+    let (Some(base), Backend::Native) = (&study.base, &study.backend) else {
+        return Ok(None);
+    };
+    if device::default_name() != "cpu" {
+        return Ok(None);
+    }
+    let files = ModelFiles::resolve_weights(&base.model, &mut ()).map_err(CliError::bad_input)?;
+    let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
+    let rows = rows_of(study, base, &files)?;
+    let ceilings = stored_or_measured(Some(store), threads, &precisions(study, base)).await?;
+    let predictor = Predictor {
+        architecture,
+        machine: Machine::Measured(Box::new(ceilings)),
+    };
+    Ok(Some(Arc::new(Forecast::new(study, predictor, rows))))
+}
+
+/// The lengths of the training rows at every sequence length of the study.
+pub fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<Rows, CliError> {
+    let data = PreparedData::of_recipe(base, files).map_err(CliError::bad_input)?;
+    let numbers = |values: Vec<ParamValue>| values.into_iter().filter_map(|value| value.as_f64());
+    let mut lengths: Vec<usize> = numbers(values(study, "sequence_length"))
+        .map(|length| length as usize)
+        .collect();
+    if lengths.is_empty() {
+        lengths.push(base.batch.sequence_length);
+    }
+    let is_true = |value: ParamValue| value == ParamValue::Bool(true);
+    let mut packings: Vec<bool> = values(study, "packing").into_iter().map(is_true).collect();
+    if packings.is_empty() {
+        packings.push(base.batch.packing);
+    }
+    let mut rows = Rows::new();
+    for sequence_length in lengths {
+        let data = data.at_length(sequence_length).map_err(CliError::bad_input)?;
+        for packing in &packings {
+            let batch = BatchSettings {
+                sequence_length,
+                packing: *packing,
+                ..BatchSettings::default()
+            };
+            let source = BatchSource::new(data.train().clone(), &batch, RowOrder::File).map_err(CliError::bad_input)?;
+            rows.insert((sequence_length, *packing), RowLengths::new(source.row_documents()));
+        }
+    }
+    Ok(rows)
+}
+
+/// The values that a study gives to a parameter: fixed, or sampled.
+fn values(study: &Study, name: &str) -> Vec<ParamValue> {
+    if let Some(value) = study.fixed.get(name) {
+        return vec![value.clone()];
+    }
+    let parameter = study.space.parameters.iter().find(|parameter| parameter.name == name);
+    let Some(distribution) = parameter.map(|parameter| &parameter.distribution) else {
+        return Vec::new();
+    };
+    let count = distribution.cardinality().unwrap_or(0).min(MOST_VALUES);
+    (0..count).filter_map(|index| distribution.nth(index)).collect()
+}
+
+/// The precisions that a study's trials may have.
+pub fn precisions(study: &Study, base: &Recipe) -> Vec<Precision> {
+    let named = |value: ParamValue| serde_json::from_value(serde_json::Value::String(value.to_string())).ok();
+    let sampled: Vec<Precision> = values(study, "precision").into_iter().filter_map(named).collect();
+    match sampled.is_empty() {
+        true => vec![base.precision],
+        false => sampled,
+    }
+}
+
+/// This machine's ceilings from the database where they cover `precisions`, else measured now and, with a database, kept.
+pub async fn stored_or_measured(
+    store: Option<&Store>,
+    threads: Option<usize>,
+    precisions: &[Precision],
+) -> Result<Ceilings, CliError> {
+    let threads = threads.unwrap_or_else(rayon::current_num_threads);
+    let stored = match store {
+        Some(store) => stored(store, threads).await?,
+        None => None,
+    };
+    if let Some(ceilings) = &stored
+        && precisions.iter().all(|precision| ceilings.covers(*precision))
+    {
+        return Ok(ceilings.clone());
+    }
+    eprintln!("measuring this machine once, a few seconds");
+    let ceilings = measured(stored, threads, precisions)?;
+    if let Some(store) = store {
+        keep(store, threads, &ceilings).await?;
+    }
+    Ok(ceilings)
+}
+
+/// What the database has of this machine; something that this version cannot read counts as nothing.
+pub async fn stored(store: &Store, threads: usize) -> Result<Option<Ceilings>, CliError> {
+    let grids = store.ceilings(&machine(), &build(), threads as u64).await?;
+    Ok(grids.and_then(|grids| serde_json::from_str(&grids).ok()))
+}
+
+/// Measures `precisions` on so many threads, on top of what is known.
+pub fn measured(known: Option<Ceilings>, threads: usize, precisions: &[Precision]) -> Result<Ceilings, CliError> {
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .map_err(CliError::failed)?;
+    let effort = Effort::of_this_build();
+    pool.install(|| match known {
+        Some(mut ceilings) => ceilings::add(&mut ceilings, precisions, effort).map(|()| ceilings),
+        None => ceilings::measure(precisions, effort),
+    })
+    .map_err(CliError::failed)
+}
+
+/// Writes ceilings to the database.
+pub async fn keep(store: &Store, threads: usize, ceilings: &Ceilings) -> Result<(), CliError> {
+    let record = CeilingRecord {
+        build: build(),
+        threads: threads as u64,
+        memory_bytes_per_s: ceilings.memory_bytes_per_s,
+        wake_s: ceilings.wake_s,
+        grids: serde_json::to_string(ceilings).map_err(CliError::failed)?,
+    };
+    Ok(store.record_ceilings(&machine(), &record).await?)
+}
+
+/// What a measurement belongs to besides the machine.
+pub fn build() -> String {
+    let kind = if cfg!(debug_assertions) { "debug" } else { "release" };
+    format!("{} {kind}", env!("CARGO_PKG_VERSION"))
+}

@@ -1,0 +1,126 @@
+//! `gpu-check`: is a device right, and how fast is it? For a machine with a GPU and no compiler.
+
+mod bench;
+mod memory;
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::CliError;
+use crate::train::check::{self, Check};
+use crate::train::device;
+
+/// Compares a device with the CPU (every op, small models of every family, trainings of 20 steps), runs out of memory on
+/// purpose, and times models of real sizes with random weights. Fails where a comparison does.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Device to check.
+    #[arg(long, default_value = "auto", value_name = "DEVICE")]
+    device: String,
+    /// What to do.
+    #[arg(long, value_delimiter = ',', default_values_t = [Part::Parity, Part::Memory], value_name = "PART")]
+    parts: Vec<Part>,
+    /// Models to time: names of shapes.
+    #[arg(long, value_delimiter = ',', default_values_t = bench::names(), value_name = "SHAPE")]
+    shapes: Vec<String>,
+    /// Micro-batches to time, rows x tokens.
+    #[arg(long, value_delimiter = ',', default_values = ["2x4096", "8x512"], value_name = "ROWSxTOKENS")]
+    batches: Vec<bench::Rows>,
+    /// Precisions to time.
+    #[arg(long, value_delimiter = ',', default_values = ["bf16", "nf4"], value_name = "PRECISION")]
+    precisions: Vec<String>,
+    /// Kinds of activation checkpointing to time.
+    #[arg(long, value_delimiter = ',', default_values = ["none", "full"], value_name = "KIND")]
+    checkpointing: Vec<String>,
+    /// Measured steps of each timing, behind two others.
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    steps: usize,
+    /// Use plain tensor ops instead of own kernels.
+    #[arg(long)]
+    reference: bool,
+    /// File for all results, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// A part of the check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Results against those of the CPU.
+    Parity,
+    /// Out of memory, and a good training behind it.
+    Memory,
+    /// Steps of models of real sizes.
+    Bench,
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Parity => "parity",
+            Self::Memory => "memory",
+            Self::Bench => "bench",
+        })
+    }
+}
+
+/// All results.
+#[derive(Debug, Default, Serialize)]
+struct Results {
+    device: String,
+    parity: Vec<Check>,
+    memory: Option<memory::Outcome>,
+    bench: Vec<bench::Timing>,
+}
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), CliError> {
+    if args.reference {
+        crate::train::ops::set_kernels(crate::train::ops::Kernels::Reference);
+    }
+    let device = device::open(&args.device).map_err(CliError::bad_input)?;
+    let mut results = Results {
+        device: format!("{:?}", device.location()),
+        ..Results::default()
+    };
+    for part in &args.parts {
+        match part {
+            Part::Parity => results.parity = check::all(&device, &mut |check| println!("{check}")),
+            Part::Memory => results.memory = Some(memory::run(&device)),
+            Part::Bench => bench::run(&args, &device, &mut results.bench),
+        }
+        // What is known so far is kept, whatever comes.
+        write(&args, &results)?;
+    }
+    report(&results)
+}
+
+fn write(args: &Args, results: &Results) -> Result<(), CliError> {
+    let Some(path) = &args.json else { return Ok(()) };
+    let text = serde_json::to_string_pretty(results).map_err(CliError::failed)?;
+    std::fs::write(path, text).map_err(CliError::failed)
+}
+
+fn report(results: &Results) -> Result<(), CliError> {
+    let failed = results.parity.iter().filter(|check| !check.passed()).count();
+    if !results.parity.is_empty() {
+        println!(
+            "parity: {} of {} passed",
+            results.parity.len() - failed,
+            results.parity.len()
+        );
+    }
+    let memory_failed = results.memory.as_ref().is_some_and(|outcome| !outcome.passed());
+    if let Some(outcome) = &results.memory {
+        println!("memory: {outcome}");
+    }
+    match failed > 0 || memory_failed {
+        true => Err(CliError::failed(anyhow::anyhow!(
+            "{} on {} does not compute what the CPU does",
+            failed,
+            results.device
+        ))),
+        false => Ok(()),
+    }
+}

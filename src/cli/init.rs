@@ -1,0 +1,143 @@
+//! `peft-tune init`: writes a study file for one model, one data set and one memory limit.
+
+mod ask;
+mod estimate;
+mod find;
+mod plan;
+mod text;
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use super::CliError;
+use super::export::model_folder;
+use super::output::write_result;
+use super::rows::WholeOutput;
+use crate::architecture::Architecture;
+use crate::report::{bytes, printable};
+use crate::space::{Bytes, ReadOptions, StudyFile};
+use crate::train::data::recognise;
+use ask::Asker;
+use find::Machine;
+use plan::Plan;
+
+/// Write a study file for your model, data and memory, with what cannot fit left out
+///
+/// Asks for what is not given, and offers what it finds: models in the Hugging Face cache, data files in this folder, the
+/// memory of this machine. With --yes, or without a terminal, it takes the first of each.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Base model: a directory, or a hub id such as Qwen/Qwen2.5-0.5B
+    #[arg(long, value_name = "DIR|ID")]
+    model: Option<String>,
+    /// Training data: JSONL, JSON, CSV, Parquet or text
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Device memory that trials may use, such as 16GiB
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Bytes>,
+    /// File to write
+    #[arg(long, value_name = "FILE", default_value = "space.yaml")]
+    output: PathBuf,
+    /// Ask nothing
+    #[arg(long)]
+    yes: bool,
+    /// Overwrite a file that is there already
+    #[arg(long)]
+    force: bool,
+}
+
+/// What the file is written from.
+struct Answers {
+    model: String,
+    data: PathBuf,
+    memory_bytes: u64,
+    machine: Machine,
+}
+
+pub fn run(args: Args) -> Result<(), CliError> {
+    let answers = answers(&args)?;
+    let architecture = architecture(&answers.model)?;
+    let format = recognise(&answers.data, &Default::default()).map_err(CliError::bad_input)?;
+    let Some(format) = format else {
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "{} has no rows",
+            answers.data.display()
+        )));
+    };
+    let rows = find::row_lengths(&answers.data);
+    let plan = Plan::new(architecture.as_ref(), rows, &answers).map_err(CliError::bad_input)?;
+    let text = text::study_file(&answers, &plan, format, &args.output);
+    // Checked as a search will read it, before anything is written.
+    let options = ReadOptions { check_files: true };
+    StudyFile::parse(&args.output, &text, options).map_err(|error| {
+        CliError::failed(anyhow::anyhow!(
+            "the file that init makes is not sound: {}",
+            error.rendered(false)
+        ))
+    })?;
+    let (whole, mut output) = WholeOutput::create(&args.output, args.force)?;
+    output
+        .write_all(text.as_bytes())
+        .and_then(|()| output.flush())
+        .map_err(CliError::failed)?;
+    drop(output);
+    whole.keep()?;
+    for left_out in &plan.left_out {
+        eprintln!("left out: {left_out}");
+    }
+    write_result(&format!(
+        "wrote {}; next: peft-tune search {}\n",
+        args.output.display(),
+        printable(&args.output.display().to_string())
+    ))
+}
+
+fn answers(args: &Args) -> Result<Answers, CliError> {
+    let machine = Machine::look();
+    let mut asker = Asker::new(!args.yes && std::io::stdin().is_terminal());
+    let model = match &args.model {
+        Some(model) => model.clone(),
+        None => asker.choose("Base model", "--model", &find::models())?,
+    };
+    let data = match &args.data {
+        Some(data) => data.clone(),
+        None => PathBuf::from(asker.choose("Training data", "--data", &find::data_files(Path::new(".")))?),
+    };
+    if !data.is_file() {
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "no data at {}: name a file of rows with `--data`",
+            data.display()
+        )));
+    }
+    let memory_bytes = match args.memory {
+        Some(memory) => memory.0,
+        None => {
+            let offered = bytes(machine.usable_bytes as f64);
+            asker.memory(&offered, machine.usable_bytes)?
+        }
+    };
+    Ok(Answers {
+        model,
+        data,
+        memory_bytes,
+        machine,
+    })
+}
+
+/// The model's dimensions where it is on this machine; a hub id that is not is planned for without.
+fn architecture(model: &str) -> Result<Option<Architecture>, CliError> {
+    let Some(folder) = model_folder(model) else {
+        let is_path = Path::new(model).is_absolute() || model.starts_with('.') || model.matches('/').count() != 1;
+        if is_path {
+            return Err(CliError::bad_input(anyhow::anyhow!(
+                "no model at {model}: name a directory with config.json, or a hub id such as Qwen/Qwen2.5-0.5B"
+            )));
+        }
+        eprintln!("{model} is not on this machine yet: `search` downloads it; nothing is left out for its size");
+        return Ok(None);
+    };
+    Architecture::from_config(&folder.join("config.json"))
+        .map(Some)
+        .map_err(CliError::bad_input)
+}

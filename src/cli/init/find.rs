@@ -1,0 +1,194 @@
+//! What is on this machine: models, data files, memory, and how long rows are.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::train::hub::HubSettings;
+
+/// The device that trials will run on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    pub device: String,
+    pub is_gpu: bool,
+    /// Memory that trials may use: what the device has, without a part for everything else.
+    pub usable_bytes: u64,
+}
+
+impl Machine {
+    /// Looks for a GPU that this program can use; else it is the processor.
+    pub fn look() -> Self {
+        if crate::train::device::default_name() != "cpu"
+            && let Some((device, total)) = first_gpu()
+        {
+            return Self {
+                device,
+                is_gpu: true,
+                usable_bytes: total / 100 * 94,
+            };
+        }
+        let wanted = sysinfo::MemoryRefreshKind::nothing().with_ram();
+        let system = sysinfo::System::new_with_specifics(sysinfo::RefreshKind::nothing().with_memory(wanted));
+        let total = system.map_or(0, |system| system.total_memory());
+        Self {
+            device: "cpu".to_owned(),
+            is_gpu: false,
+            usable_bytes: total / 100 * 70,
+        }
+    }
+}
+
+/// Name and memory of the first GPU, as the driver's own tool says.
+fn first_gpu() -> Option<(String, u64)> {
+    let output = Command::new("nvidia-smi")
+        .args(["--query-gpu=name,memory.total", "--format=csv,noheader,nounits"])
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let (name, mebibytes) = text.lines().next()?.rsplit_once(',')?;
+    Some((name.trim().to_owned(), mebibytes.trim().parse::<u64>().ok()? << 20))
+}
+
+/// Models that need no download: folders here with a `config.json`, then the Hugging Face cache.
+pub fn models() -> Vec<String> {
+    let mut found: Vec<String> = entries(Path::new("."))
+        .into_iter()
+        .flat_map(|folder| std::iter::once(folder.clone()).chain(entries(&folder)))
+        .filter(|folder| folder.join("config.json").is_file())
+        .map(|folder| folder.display().to_string())
+        .collect();
+    found.sort();
+    if let Ok(settings) = HubSettings::from_env() {
+        found.extend(cached_models(&settings.cache));
+    }
+    found
+}
+
+/// Ids of the models in a cache folder whose configuration is there.
+fn cached_models(cache: &Path) -> Vec<String> {
+    let mut ids: Vec<String> = entries(cache)
+        .into_iter()
+        .filter(|folder| {
+            entries(&folder.join("snapshots"))
+                .iter()
+                .any(|snapshot| snapshot.join("config.json").exists())
+        })
+        .filter_map(|folder| {
+            let name = folder.file_name()?.to_string_lossy().into_owned();
+            Some(name.strip_prefix("models--")?.replacen("--", "/", 1))
+        })
+        .collect();
+    ids.sort();
+    ids
+}
+
+/// Files of rows in a folder and the folders in it.
+pub fn data_files(folder: &Path) -> Vec<String> {
+    const ENDINGS: [&str; 7] = ["jsonl", "ndjson", "json", "csv", "tsv", "parquet", "txt"];
+    const NOT_DATA: [&str; 8] = [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "vocab.json",
+        "package.json",
+        "adapter_config.json",
+    ];
+    let mut files: Vec<(usize, String)> = entries(folder)
+        .into_iter()
+        .flat_map(|path| if path.is_dir() { entries(&path) } else { vec![path] })
+        .filter(|path| path.is_file())
+        .filter_map(|path| {
+            let name = path.file_name()?.to_string_lossy().into_owned();
+            let ending = path.extension()?.to_string_lossy().to_lowercase();
+            let rank = ENDINGS.iter().position(|known| *known == ending)?;
+            // A file that is called so is most likely meant.
+            let rank = if name.starts_with("train") {
+                rank
+            } else {
+                rank + ENDINGS.len()
+            };
+            (!NOT_DATA.contains(&name.as_str())).then(|| (rank, path.display().to_string()))
+        })
+        .collect();
+    files.sort();
+    files.into_iter().map(|(_, path)| path).collect()
+}
+
+/// Entries of a folder that are not hidden.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.retain(|path| {
+        path.file_name()
+            .is_some_and(|name| !name.to_string_lossy().starts_with('.'))
+    });
+    paths.sort();
+    paths
+}
+
+/// How long the rows of a file are, in bytes of text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowLengths {
+    /// Length that nineteen of twenty rows keep to.
+    pub long_bytes: usize,
+    /// Rows in the file, about.
+    pub rows: u64,
+}
+
+/// Looks at the first lines of a file whose rows are lines; `None` for others.
+pub fn row_lengths(path: &Path) -> Option<RowLengths> {
+    const LOOKED_AT: u64 = 4 << 20;
+    let ending = path.extension()?.to_string_lossy().to_lowercase();
+    if !matches!(ending.as_str(), "jsonl" | "ndjson" | "csv" | "tsv") {
+        return None;
+    }
+    let file = std::fs::File::open(path).ok()?;
+    let total = file.metadata().ok()?.len();
+    let mut text = Vec::new();
+    file.take(LOOKED_AT).read_to_end(&mut text).ok()?;
+    let mut lengths: Vec<usize> = text
+        .split(|byte| *byte == b'\n')
+        .map(<[u8]>::len)
+        .filter(|length| *length > 0)
+        .collect();
+    if lengths.is_empty() {
+        return None;
+    }
+    lengths.sort_unstable();
+    let mean = text.len() as f64 / lengths.len() as f64;
+    Some(RowLengths {
+        long_bytes: lengths[(lengths.len() - 1) * 19 / 20],
+        rows: (total as f64 / mean).round() as u64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cached_models_and_data_files_are_found_and_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |path: &str| {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "{\"text\": \"a\"}\n").unwrap();
+        };
+        put("models--Qwen--Qwen2.5-0.5B/snapshots/abc/config.json");
+        put("models--half--loaded/refs/main");
+        assert_eq!(cached_models(folder.path()), ["Qwen/Qwen2.5-0.5B"]);
+        put("data/other.jsonl");
+        put("train.csv");
+        put("model/config.json");
+        let found = data_files(folder.path());
+        assert!(
+            found[0].ends_with("train.csv") && found[1].ends_with("other.jsonl"),
+            "{found:?}"
+        );
+        assert_eq!(found.len(), 2);
+        let lengths = row_lengths(&folder.path().join("train.csv")).unwrap();
+        assert_eq!((lengths.long_bytes, lengths.rows), (13, 1));
+    }
+}

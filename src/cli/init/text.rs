@@ -1,0 +1,153 @@
+//! The text of the study file, with comments that say why each line is there.
+
+use std::path::Path;
+
+use super::Answers;
+use super::plan::{GLOBAL_BATCH, Plan};
+use crate::recipe::{DataFormat, Precision};
+use crate::report::bytes;
+
+/// The whole file.
+pub fn study_file(answers: &Answers, plan: &Plan, format: DataFormat, output: &Path) -> String {
+    let name = output
+        .file_stem()
+        .map_or("study".into(), |stem| stem.to_string_lossy().into_owned());
+    let limit = answers.memory_bytes;
+    [
+        heading(answers, plan),
+        format!("study: {}\n\n", quoted(&name)),
+        format!("model: {}\n", quoted(&near(&answers.model, output))),
+        data(answers, format, output),
+        format!(
+            "objectives: [throughput, peak_memory, loss]\nconstraints:\n  peak_memory: \"<= {} MiB\"\n\n",
+            limit >> 20
+        ),
+        space(plan),
+        trial(plan, limit, answers.machine.is_gpu),
+    ]
+    .concat()
+}
+
+fn heading(answers: &Answers, plan: &Plan) -> String {
+    let parameters = plan.parameters.map_or(String::new(), |count| {
+        format!(" ({:.2} billion parameters)", count as f64 / 1e9)
+    });
+    let mut text = format!(
+        "# LoRA settings for {}{parameters} on {} with {}.\n# Written by `peft-tune init`; change what you know better, then: peft-tune search FILE\n",
+        one_line(&answers.model),
+        one_line(&answers.machine.device),
+        bytes(answers.memory_bytes as f64),
+    );
+    if let Some(smallest) = plan.smallest_bytes {
+        text.push_str(&format!(
+            "# The smallest setting below needs about {}. Estimates; each trial measures its own.\n",
+            bytes(smallest as f64)
+        ));
+    }
+    for left_out in &plan.left_out {
+        text.push_str(&format!("# Left out, as it cannot fit: {left_out}.\n"));
+    }
+    text
+}
+
+fn data(answers: &Answers, format: DataFormat, output: &Path) -> String {
+    let name = match format {
+        DataFormat::Alpaca => "alpaca",
+        DataFormat::Sharegpt => "sharegpt",
+        DataFormat::Messages => "messages",
+        DataFormat::PromptCompletion => "prompt_completion",
+        DataFormat::Text => "text",
+        DataFormat::Tokenized => "tokenized",
+        DataFormat::Auto => "auto",
+    };
+    let train = quoted(&near(&answers.data.to_string_lossy(), output));
+    format!(
+        "data:\n  train: {train}\n  held_out: 0.1             # a tenth of the rows measures the loss; or a file of its own\n  \
+         format: {name}\n  loss_on: completions      # or all: train on the questions too\n\n"
+    )
+}
+
+fn space(plan: &Plan) -> String {
+    let precisions: Vec<&str> = plan
+        .precisions
+        .iter()
+        .map(|precision| match precision {
+            Precision::Nf4 => "nf4",
+            _ => "bf16",
+        })
+        .collect();
+    let checkpointing = if plan.can_keep_activations {
+        "[none, full]"
+    } else {
+        "full"
+    };
+    let quantised = plan.precisions.contains(&Precision::Nf4);
+    let optimizers = if quantised {
+        "[adamw, paged_adamw_8bit]"
+    } else {
+        "[adamw, adamw_8bit]"
+    };
+    format!(
+        "space:\n  \
+         # What the adapter can learn.\n  \
+         rank: {:?}\n  \
+         alpha_ratio: [1, 2]       # alpha = ratio x rank\n  \
+         target_modules: [attention, all-linear]\n  \
+         dropout: 0.0\n  \
+         # How it learns.\n  \
+         learning_rate: {{low: 5e-5, high: 2e-3, scale: log}}\n  \
+         schedule: cosine\n  \
+         warmup: 0.03              # a share of all steps\n  \
+         optimizer: {optimizers}\n  \
+         global_batch: {GLOBAL_BATCH}          # rows of a step, held fixed: the next lines then change only speed and memory\n  \
+         # What it costs.\n  \
+         micro_batch: {:?}\n  \
+         packing: [false, true]\n  \
+         gradient_checkpointing: {checkpointing}\n  \
+         precision: [{}]\n\n",
+        plan.ranks,
+        plan.micro_batches,
+        precisions.join(", ")
+    )
+}
+
+fn trial(plan: &Plan, limit: u64, is_gpu: bool) -> String {
+    let (trials, time) = if is_gpu { (60, "8h") } else { (40, "2h") };
+    format!(
+        "trial:\n  \
+         sequence_length: {}     # longer rows are cut\n  \
+         profile_steps: 5\n  \
+         training_tokens: {}\n  \
+         evaluation: {{rows: 128, times: 2}}\n  \
+         memory_limit: {} MiB\n  \
+         timeout: 30m\n\
+         training: {{length: {{epochs: 1}}}}   # of the recipe that `export` writes\n\n\
+         budget: {{trials: {trials}, time: {time}}}   # whichever comes first; a search can be resumed with more\n\
+         seed: 0\n\
+         sampler: auto\n",
+        plan.sequence_length,
+        plan.training_tokens,
+        limit >> 20
+    )
+}
+
+/// A path as it is seen from the file's folder: made absolute where the file is written elsewhere.
+fn near(path: &str, output: &Path) -> String {
+    let is_here = output.parent().is_none_or(|folder| folder.as_os_str().is_empty());
+    let exists = Path::new(path).exists();
+    match exists && !is_here {
+        true => std::path::absolute(path).map_or_else(|_| path.to_owned(), |path| path.to_string_lossy().into_owned()),
+        // A folder that looks like a hub id is named as a folder.
+        false if exists && !path.starts_with(['.', '/']) => format!("./{path}"),
+        false => path.to_owned(),
+    }
+}
+
+/// A JSON string is a YAML string.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

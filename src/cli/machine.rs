@@ -1,0 +1,28 @@
+//! The machine that this program runs on, as the database keeps it.
+
+use crate::store::MachineRecord;
+
+/// Facts about this machine; empty where the system does not tell.
+pub fn machine() -> MachineRecord {
+    use sysinfo::System;
+    let wanted = sysinfo::RefreshKind::nothing()
+        .with_cpu(sysinfo::CpuRefreshKind::nothing())
+        .with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram());
+    let Ok(system) = System::new_with_specifics(wanted) else {
+        return MachineRecord::default();
+    };
+    MachineRecord {
+        host: System::host_name().unwrap_or_default(),
+        os: System::long_os_version().unwrap_or_default(),
+        cpu: system
+            .cpus()
+            .first()
+            .map(|cpu| cpu.brand().to_owned())
+            .unwrap_or_default(),
+        cpu_cores: system.cpus().len() as u64,
+        memory_bytes: system.total_memory(),
+        device: "cpu".to_owned(),
+        device_memory_bytes: system.total_memory(),
+        driver: String::new(),
+    }
+}

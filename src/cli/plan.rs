@@ -1,0 +1,99 @@
+//! `peft-tune plan`: what the settings of a study would cost, before anything runs.
+
+use std::path::PathBuf;
+
+use super::CliError;
+use super::database::{DatabaseArgs, block_on};
+use super::forecast;
+use super::output::{terminal_width, write_result};
+use super::plan_text::{to_json, to_text};
+use crate::architecture::Architecture;
+use crate::predict::{self, DataSheet, Machine, Predictor};
+use crate::space::{Study, StudyFile};
+use crate::store::Store;
+use crate::train::hub::ModelFiles;
+use crate::tune::{Forecast, Outlook};
+
+/// Predicts memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
+/// trained, and no weights are read.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Search-space file (YAML).
+    file: PathBuf,
+    /// Another device than this machine, such as `A100 80GB`, `H100 SXM`, `L4`, `RTX 4090`: predicted from its data sheet.
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Settings to show, best throughput first.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+    /// Threads a trial computes with [default: all cores].
+    #[arg(long, value_name = "N", conflicts_with = "device")]
+    threads: Option<usize>,
+    /// Prints JSON with raw numbers.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+/// Predicts and prints.
+pub fn run(args: Args) -> Result<(), CliError> {
+    let study = StudyFile::read(&args.file)?;
+    let sheet = args.device.as_deref().map(predict::device).transpose();
+    let sheet = sheet.map_err(CliError::bad_input)?;
+    let forecast = forecast_of(&args, &study, sheet)?;
+    let outlook = Outlook::new(&study, &forecast);
+    if let (0, Some(reason)) = (outlook.predicted, &outlook.first_reason) {
+        let message = format!("no setting of {} can be predicted: {reason}", args.file.display());
+        return Err(CliError::bad_input(anyhow::anyhow!(message)));
+    }
+    let machine = sheet.map_or("this machine", |sheet| sheet.name);
+    let text = match args.json {
+        true => to_json(&study, &outlook, machine, sheet, args.top).map_err(CliError::failed)? + "\n",
+        false => to_text(&study, &outlook, machine, args.top, terminal_width()),
+    };
+    write_result(&text)
+}
+
+fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) -> Result<Forecast, CliError> {
+    let Some(base) = &study.base else {
+        let message = "a study with a command backend cannot be planned: only the program knows what a trial costs";
+        return Err(CliError::bad_input(anyhow::anyhow!(message)));
+    };
+    // A model that lies here has its tokenizer beside it, and the data can be read; else rows are taken as full.
+    let files = ModelFiles::resolve_config(&base.model).map_err(CliError::bad_input)?;
+    let architecture = Architecture::from_config(&files).map_err(CliError::bad_input)?;
+    let local = std::path::Path::new(&base.model).is_dir();
+    let whole = local
+        .then(|| ModelFiles::resolve_weights(&base.model, &mut ()).ok())
+        .flatten();
+    let rows = match whole.map(|files| forecast::rows_of(study, base, &files)) {
+        Some(Ok(rows)) => rows,
+        Some(Err(error)) => {
+            eprintln!("warning: every row is taken as full: {error}");
+            forecast::Rows::new()
+        }
+        None => {
+            eprintln!("warning: every row is taken as full: the model's tokenizer or weights are not here");
+            forecast::Rows::new()
+        }
+    };
+    let machine = match sheet {
+        Some(sheet) => Machine::DataSheet(sheet),
+        None => {
+            let precisions = forecast::precisions(study, base);
+            let ceilings = block_on(async {
+                let store = Store::open(&args.database.path()).await?;
+                let ceilings = forecast::stored_or_measured(Some(&store), args.threads, &precisions).await;
+                store.close().await?;
+                ceilings
+            })?;
+            Machine::Measured(Box::new(ceilings))
+        }
+    };
+    let forecast = Forecast::new(study, Predictor { architecture, machine }, rows);
+    Ok(match sheet {
+        Some(sheet) => forecast.within(sheet.memory_bytes as f64),
+        None => forecast,
+    })
+}

@@ -1,0 +1,130 @@
+//! A plan as text and JSON.
+
+use std::fmt::Write;
+
+use serde_json::json;
+
+use crate::predict::DataSheet;
+use crate::report::{Align, TextTable, bytes, duration, metric_value, param_value, printable};
+use crate::space::Study;
+use crate::tune::{Expected, Outlook};
+
+/// The plan for people: facts, the predicted front, the `top` fastest settings.
+pub fn to_text(study: &Study, outlook: &Outlook, machine: &str, top: usize, width: Option<usize>) -> String {
+    let mut text = format!("plan of study {}\n", printable(&study.name));
+    let size = outlook
+        .size
+        .map_or_else(|| "continuous".to_owned(), |size| size.to_string());
+    let looked_at = match outlook.size == Some(outlook.looked_at) {
+        true => String::new(),
+        false => format!(", {} looked at", outlook.looked_at),
+    };
+    let limit = outlook.limit_bytes.map_or_else(|| "no limit".to_owned(), bytes);
+    let mut line = |name: &str, value: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {name:<14}{}", printable(&value));
+    };
+    if let Some(base) = &study.base {
+        line("model", base.model.clone());
+    }
+    line("machine", machine.to_owned());
+    line(
+        "settings",
+        format!("{size}{looked_at}, {} of different cost", outlook.settings.len()),
+    );
+    let share = 100.0 * outlook.fitting as f64 / outlook.looked_at.max(1) as f64;
+    line(
+        "memory limit",
+        format!("{limit}: {} settings fit ({share:.0}%)", outlook.fitting),
+    );
+    if outlook.predicted < outlook.looked_at {
+        let reason = outlook.first_reason.as_deref().unwrap_or_default();
+        let without = outlook.looked_at - outlook.predicted;
+        line("impossible", format!("{without} settings, such as: {reason}"));
+    }
+    if let (Some(trial), Some(search)) = (outlook.trial_s, outlook.search_s) {
+        line(
+            "time",
+            format!("{} a trial, {} the search", duration(trial), duration(search)),
+        );
+    }
+    let front: Vec<&Expected> = outlook.front.iter().map(|index| &outlook.settings[*index]).collect();
+    let fitting = outlook.settings.iter().filter(|one| one.fits);
+    let best: Vec<&Expected> = fitting.take(top).collect();
+    for (title, settings) in [("predicted front", front), ("fastest settings that fit", best)] {
+        if !settings.is_empty() {
+            let _ = write!(text, "\n{title}\n{}\n", table(&settings).to_text(width));
+        }
+    }
+    text
+}
+
+fn table(settings: &[&Expected]) -> TextTable {
+    let mut names: Vec<&String> = settings.iter().flat_map(|one| one.params.keys()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let measured = ["tokens/s", "+-", "peak memory", "+-"].map(|name| (name.to_owned(), Align::Right));
+    let params = names.iter().map(|name| ((*name).clone(), Align::Left));
+    let mut table = TextTable::new(measured.into_iter().chain(params));
+    for one in settings {
+        let percent = |deviation: f64| format!("{:.0}%", 100.0 * deviation);
+        let mut cells = vec![
+            metric_value("throughput", one.tokens_per_s.value),
+            percent(one.tokens_per_s.deviation),
+            bytes(one.peak_bytes.value),
+            percent(one.peak_bytes.deviation),
+        ];
+        let value = |name: &&String| one.params.get(*name).map_or_else(|| "-".to_owned(), param_value);
+        cells.extend(names.iter().map(value));
+        table.push(cells);
+    }
+    table
+}
+
+/// The plan with raw numbers; `settings` holds the `top` fastest that fit, and all parts of each one's memory and time.
+pub fn to_json(
+    study: &Study,
+    outlook: &Outlook,
+    machine: &str,
+    sheet: Option<&DataSheet>,
+    top: usize,
+) -> serde_json::Result<String> {
+    let one = |one: &Expected| {
+        json!({
+            "params": one.params,
+            "throughput": one.tokens_per_s,
+            "peak_memory": one.peak_bytes,
+            "memory_by_part": one.prediction.bytes,
+            "seconds_by_part": one.prediction.seconds,
+            "tokens_per_step": one.prediction.tokens,
+        })
+    };
+    let front: Vec<_> = outlook
+        .front
+        .iter()
+        .map(|index| one(&outlook.settings[*index]))
+        .collect();
+    let best: Vec<_> = outlook
+        .settings
+        .iter()
+        .filter(|one| one.fits)
+        .take(top)
+        .map(one)
+        .collect();
+    serde_json::to_string_pretty(&json!({
+        "study": study.name,
+        "machine": machine,
+        "data_sheet": sheet,
+        "size": outlook.size,
+        "looked_at": outlook.looked_at,
+        "predicted": outlook.predicted,
+        "fitting": outlook.fitting,
+        "different_in_cost": outlook.settings.len(),
+        "limit_bytes": outlook.limit_bytes,
+        "impossible_because": outlook.first_reason,
+        "trial_s": outlook.trial_s,
+        "search_s": outlook.search_s,
+        "front": front,
+        "settings": best,
+    }))
+}

@@ -1,0 +1,312 @@
+//! `peft-tune profile`: one setting in depth.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::CliError;
+use super::database::{DatabaseArgs, block_on};
+use super::download::DownloadProgress;
+use super::machine::machine;
+use super::model::ComputeArgs;
+use super::output::{terminal_width, write_result};
+use super::profile_machine::MachineCeilings;
+use super::profile_record::record_of;
+use super::profile_source::{ProfileSource, SourceArgs};
+use super::profile_stored::stored_profile;
+use crate::profile::diagnosis::{self, Evidence, Finding, Oracle};
+use crate::profile::sample::{DeviceSampler, HostSampler};
+use crate::profile::{
+    Comparison, DeviceMemory, Measured, Profile, ProfileError, ProfileInputs, ProfileSettings, Reference, TensorBoard,
+};
+use crate::recipe::{Precision, Recipe};
+use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
+use crate::space::{Bytes, Seconds};
+use crate::store::{ProfileId, Store};
+use crate::train::data::PreparedData;
+use crate::train::hub::ModelFiles;
+use crate::train::{BaseModel, BaseSource, device};
+
+/// Profiles one setting in depth: where a step's time and memory go, and what would help.
+///
+/// Runs steps of the recipe until the throughput is known to 2% or the time is spent, then prints phases, modules, ops,
+/// memory at the peak and a diagnosis, and stores them. Nothing is trained: the adapter is thrown away.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Time that measuring may take, such as `90s`; each change of `--verify` may take as much.
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    budget: Seconds,
+    /// Ends earlier, once the throughput is known to this many percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0, value_parser = parse_percent)]
+    interval: f64,
+    /// Writes a trace that ui.perfetto.dev and chrome://tracing open.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Writes an event file for TensorBoard into this folder.
+    #[arg(long, value_name = "DIR")]
+    tensorboard: Option<PathBuf>,
+    /// Runs what the diagnosis proposes, and shows what it gave beside what was predicted.
+    #[arg(long)]
+    verify: bool,
+    /// Throughput from elsewhere, such as a paper's, in tokens per second: shown as a part of this device's peak.
+    #[arg(long, value_name = "TOKENS_PER_S", value_parser = parse_positive)]
+    reference_throughput: Option<f64>,
+    /// Device memory that a training may take, such as `24GB` [default: all there is].
+    #[arg(long, value_name = "BYTES")]
+    memory_limit: Option<Bytes>,
+    /// Compares with an earlier profile, by its number in the database.
+    #[arg(long, value_name = "NUMBER")]
+    against: Option<i64>,
+    /// Shows every op and every layer.
+    #[arg(long)]
+    all: bool,
+    /// Prints the profile as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Keeps nothing in the database.
+    #[arg(long)]
+    no_store: bool,
+    #[command(flatten)]
+    compute: ComputeArgs,
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+/// Profiles, and prints what was found.
+pub fn run(args: Args) -> Result<(), CliError> {
+    args.compute.set_threads();
+    let source = ProfileSource::read(&args.source, &args.database)?;
+    check_place(args.trace.as_deref())?;
+    let earlier = args.against.map(|id| stored_profile(&args.database, id)).transpose()?;
+    let mut bench = Bench::load(&args, &source.recipe)?;
+    let measured = bench.measure(&source.recipe)?;
+    let mut findings = diagnosis::diagnose(&Evidence {
+        profile: &measured.profile,
+        recipe: &source.recipe,
+        oracle: bench.oracle(),
+        faster_type: bench.faster_type(source.recipe.precision),
+        losses_by_rank: &source.losses_by_rank,
+    });
+    if args.verify {
+        verify(&mut bench, &mut findings, &measured.profile, &source.recipe);
+    }
+    write_files(&args, &measured)?;
+    if !args.no_store {
+        let record = record_of(&source, &measured.profile, &findings, machine())?;
+        let id = store(&args.database, &record)?;
+        eprintln!("stored as profile {} in {}", id.0, args.database.path().display());
+    }
+    let text = match args.json {
+        true => json(&measured.profile, &findings)?,
+        false => shown(&args, &measured.profile, &findings, earlier.as_ref()),
+    };
+    write_result(&text)
+}
+
+/// What can be profiled: the recipe's model and data, loaded, and others where a change asks for them.
+struct Bench<'a> {
+    args: &'a Args,
+    files: ModelFiles,
+    data: PreparedData,
+    /// The base model that was used last, where it stays frozen.
+    base: Option<Arc<BaseModel>>,
+    /// Absent where ceilings are not measured: on a GPU.
+    ceilings: Option<MachineCeilings>,
+    memory_limit_bytes: Option<u64>,
+}
+
+impl<'a> Bench<'a> {
+    fn load(args: &'a Args, recipe: &Recipe) -> Result<Self, CliError> {
+        let files = ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default())
+            .map_err(CliError::bad_input)?;
+        let data = PreparedData::of_recipe(recipe, &files).map_err(CliError::bad_input)?;
+        for warning in data.warnings() {
+            eprintln!("warning: {warning}");
+        }
+        let on_host = device::open(args.compute.device_name())
+            .map_err(CliError::bad_input)?
+            .is_cpu();
+        let all = machine().device_memory_bytes;
+        let database = (!args.no_store).then_some(&args.database);
+        let ceilings = on_host.then(|| MachineCeilings::of(recipe, &files, &data, database));
+        Ok(Self {
+            args,
+            ceilings: ceilings.transpose()?,
+            files,
+            data,
+            base: None,
+            memory_limit_bytes: match args.memory_limit {
+                Some(limit) => Some(limit.0),
+                None => Some(all).filter(|bytes| on_host && *bytes > 0),
+            },
+        })
+    }
+
+    /// Profiles `recipe`.
+    fn measure(&mut self, recipe: &Recipe) -> Result<Measured, CliError> {
+        let (base, program_bytes) = self.base_for(recipe)?;
+        let inputs = ProfileInputs {
+            recipe,
+            base,
+            data: &self.data,
+            program_bytes,
+            memory_limit_bytes: self.memory_limit_bytes,
+            ceiling: self.ceilings.as_ref().and_then(|known| known.ceiling(recipe.precision)),
+            sampler: HostSampler::new().map(|sampler| Box::new(sampler) as Box<dyn DeviceSampler>),
+        };
+        let settings = ProfileSettings {
+            budget_s: self.args.budget.0,
+            interval: self.args.interval / 100.0,
+            ..ProfileSettings::default()
+        };
+        crate::profile::profile(inputs, &settings).map_err(error_of)
+    }
+
+    /// The base model for `recipe`, and the bytes that were in use without it. Where every parameter trains, the trainer
+    /// loads its own.
+    fn base_for(&mut self, recipe: &Recipe) -> Result<(BaseSource, u64), CliError> {
+        let compute = &self.args.compute;
+        self.base
+            .take_if(|base| recipe.adapter.is_none() || base.precision() != recipe.precision);
+        let device = device::open(compute.device_name()).map_err(CliError::bad_input)?;
+        let memory = DeviceMemory::of(&device).map_err(CliError::failed)?;
+        let held = self.base.as_ref().map_or(0, |base| base.bytes() as u64);
+        let program_bytes = memory.in_use_bytes().saturating_sub(held);
+        if recipe.adapter.is_none() {
+            let fresh = BaseSource::Fresh {
+                folder: self.files.folder.clone(),
+                precision: recipe.precision,
+                device,
+            };
+            return Ok((fresh, program_bytes));
+        }
+        let base = match &self.base {
+            Some(base) => Arc::clone(base),
+            None => Arc::new(compute.load(&self.files, recipe.precision)?),
+        };
+        self.base = Some(Arc::clone(&base));
+        Ok((BaseSource::Kept(base), program_bytes))
+    }
+
+    /// What knows the cost of other settings.
+    fn oracle(&self) -> &dyn Oracle {
+        match &self.ceilings {
+            Some(known) => &known.oracle,
+            None => &(),
+        }
+    }
+
+    /// A number type that this device multiplies faster, and how many times as fast.
+    fn faster_type(&self, precision: Precision) -> Option<(&'static str, f64)> {
+        self.ceilings.as_ref()?.faster_type(precision)
+    }
+}
+
+fn error_of(error: ProfileError) -> CliError {
+    match &error {
+        ProfileError::Train(inner) if inner.out_of_memory() => CliError::failed(error),
+        ProfileError::Thread(_) => CliError::failed(error),
+        _ => CliError::bad_input(error),
+    }
+}
+
+fn verify(bench: &mut Bench<'_>, findings: &mut [Finding], profile: &Profile, recipe: &Recipe) {
+    diagnosis::verify(findings, profile, recipe, &mut |changed| {
+        eprintln!("running a change that the diagnosis proposes");
+        let measured = bench.measure(changed);
+        measured
+            .map(|measured| measured.profile)
+            .map_err(|error| error.to_string())
+    });
+}
+
+/// Finds a place that cannot be written before minutes are spent on measuring.
+fn check_place(trace: Option<&Path>) -> Result<(), CliError> {
+    let Some(path) = trace else { return Ok(()) };
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if path.is_dir() {
+        let message = format!("--trace {} is a folder; name a file in it", path.display());
+        return Err(CliError::bad_input(anyhow::anyhow!(message)));
+    }
+    // A device or a pipe would be replaced by the whole file.
+    if path.exists() && !path.is_file() {
+        let message = format!("--trace {} is no plain file; name another", path.display());
+        return Err(CliError::bad_input(anyhow::anyhow!(message)));
+    }
+    if !folder.is_dir() {
+        let message = format!(
+            "--trace {}: there is no folder {}; make it first",
+            path.display(),
+            folder.display()
+        );
+        return Err(CliError::bad_input(anyhow::anyhow!(message)));
+    }
+    Ok(())
+}
+
+fn write_files(args: &Args, measured: &Measured) -> Result<(), CliError> {
+    if let Some(path) = &args.trace {
+        measured.trace.write(path).map_err(CliError::failed)?;
+        eprintln!("trace in {}: open it at ui.perfetto.dev", path.display());
+    }
+    if let Some(folder) = &args.tensorboard {
+        let written = TensorBoard::create(folder, 0, DeviceMemory::Host)
+            .and_then(|mut file| file.profile(&measured.profile).map(|()| file));
+        let file = written.map_err(|error| {
+            let message = format!("cannot write an event file into {}", folder.display());
+            CliError::failed(anyhow::Error::new(error).context(message))
+        })?;
+        eprintln!("event file {}", file.path().display());
+    }
+    Ok(())
+}
+
+fn store(database: &DatabaseArgs, record: &crate::store::ProfileRecord) -> Result<ProfileId, CliError> {
+    block_on(async {
+        let store = Store::open(&database.path()).await?;
+        let id = store.record_profile(record).await?;
+        store.close().await?;
+        Ok(id)
+    })
+}
+
+fn shown(args: &Args, profile: &Profile, findings: &[Finding], earlier: Option<&(String, Profile)>) -> String {
+    let reference = args.reference_throughput.map(|rate| Reference::new(profile, rate));
+    let shown = ProfileText {
+        width: terminal_width(),
+        all: args.all,
+        reference: reference.as_ref(),
+    };
+    let mut text = profile_text(profile, &shown);
+    text.push('\n');
+    text.push_str(&findings_text(findings));
+    if let Some((name, earlier)) = earlier {
+        text.push('\n');
+        let comparison = Comparison::new(earlier, profile);
+        text.push_str(&comparison_text(&comparison, name, "this profile", terminal_width()));
+    }
+    text
+}
+
+fn json(profile: &Profile, findings: &[Finding]) -> Result<String, CliError> {
+    let value = serde_json::json!({"profile": profile, "diagnosis": findings});
+    Ok(serde_json::to_string_pretty(&value).map_err(CliError::failed)? + "\n")
+}
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent < 100.0 => Ok(percent),
+        _ => Err("write a number of percent above 0, such as 2".to_owned()),
+    }
+}
+
+fn parse_positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+        _ => Err("write a number above 0, such as 12000".to_owned()),
+    }
+}

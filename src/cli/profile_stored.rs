@@ -1,0 +1,24 @@
+//! Profiles that were stored before.
+
+use super::CliError;
+use super::database::DatabaseArgs;
+use crate::profile::Profile;
+use crate::store::ProfileId;
+
+/// The profile of this number, with the name that it is shown under.
+pub fn stored_profile(database: &DatabaseArgs, id: i64) -> Result<(String, Profile), CliError> {
+    let stored = database.read(async |store| store.profile(ProfileId(id)).await)?;
+    let Some(stored) = stored else {
+        let path = database.path();
+        let message = format!(
+            "{} has no profile {id}; `peft-tune query \"select id, name from profile\"` lists those it has",
+            path.display()
+        );
+        return Err(CliError::bad_input(anyhow::anyhow!(message)));
+    };
+    let profile = serde_json::from_value(stored.document["profile"].clone()).map_err(|error| {
+        let message = format!("profile {id} was stored by another version of this program: {error}");
+        CliError::bad_input(anyhow::anyhow!(message))
+    })?;
+    Ok((format!("profile {id} ({})", stored.name), profile))
+}

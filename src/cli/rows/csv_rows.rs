@@ -1,0 +1,42 @@
+//! Comma-separated values.
+
+use std::io::{self, Write};
+
+use super::{FinishRows, text};
+use crate::store::{RowSink, SqlValue};
+
+/// Writes a heading line and a line for each row.
+pub struct CsvRows {
+    writer: csv::Writer<Box<dyn Write + Send>>,
+}
+
+impl CsvRows {
+    pub fn new(output: Box<dyn Write + Send>) -> Self {
+        Self {
+            writer: csv::Writer::from_writer(output),
+        }
+    }
+}
+
+impl RowSink for CsvRows {
+    fn columns(&mut self, names: &[String]) -> io::Result<()> {
+        self.writer.write_record(names).map_err(to_io)
+    }
+
+    fn row(&mut self, values: Vec<SqlValue>) -> io::Result<()> {
+        self.writer.write_record(values.iter().map(text)).map_err(to_io)
+    }
+}
+
+impl FinishRows for CsvRows {
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+fn to_io(error: csv::Error) -> io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        other => io::Error::other(format!("{other:?}")),
+    }
+}

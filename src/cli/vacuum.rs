@@ -1,0 +1,23 @@
+//! `peft-tune vacuum`: checks the results database and makes it as small as it can be.
+
+use super::CliError;
+use super::database::DatabaseArgs;
+use super::output::write_result;
+use crate::report::bytes;
+
+/// Check the results database, give back room that deleted studies took, and renew its statistics
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+pub fn run(args: Args) -> Result<(), CliError> {
+    let vacuumed = args.database.write(async |store| store.vacuum().await)?;
+    write_result(&format!(
+        "{}: sound, {} before, {} now\n",
+        args.database.path().display(),
+        bytes(vacuumed.before_bytes as f64),
+        bytes(vacuumed.after_bytes as f64)
+    ))
+}

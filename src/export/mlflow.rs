@@ -1,0 +1,264 @@
+//! An MLflow file store: a folder with one experiment, and in it a folder for each trial.
+//!
+//! MLflow 3 has put file stores into maintenance: it opens them with `MLFLOW_ALLOW_FILE_STORE=true`, and
+//! `mlflow migrate-filestore` moves them into a database. They stay the one form that needs no server and no MLflow to
+//! write.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::ExportError;
+use crate::study::TrialNumber;
+
+/// A study as MLflow has it.
+#[derive(Clone, Copy, Debug)]
+pub struct MlflowExperiment<'a> {
+    pub name: &'a str,
+    /// With the name it tells two studies apart; UTC, ISO 8601.
+    pub created_at: &'a str,
+    pub runs: &'a [MlflowRun],
+}
+
+/// A trial as MLflow has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MlflowRun {
+    pub number: TrialNumber,
+    pub status: MlflowStatus,
+    /// Seconds since 1970.
+    pub started_s: f64,
+    pub ended_s: Option<f64>,
+    pub params: BTreeMap<String, String>,
+    pub metrics: Vec<MlflowMetric>,
+    pub tags: BTreeMap<String, String>,
+    /// YAML that is stored as an artifact.
+    pub recipe: Option<String>,
+}
+
+/// One value of a metric.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MlflowMetric {
+    pub name: String,
+    pub value: f64,
+    pub step: u64,
+    /// Seconds since 1970.
+    pub at_s: f64,
+}
+
+/// How a run ended, as MLflow numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MlflowStatus {
+    Running = 1,
+    Finished = 3,
+    Failed = 4,
+    Killed = 5,
+}
+
+impl MlflowMetric {
+    pub fn new(name: &str, value: f64, step: u64, at_s: f64) -> Self {
+        Self {
+            name: name.to_owned(),
+            value,
+            step,
+            at_s,
+        }
+    }
+}
+
+impl MlflowExperiment<'_> {
+    /// Writes the experiment into the store at `folder`, which is made where it is missing, and returns its folder.
+    /// Other experiments of the store are left alone.
+    ///
+    /// # Errors
+    /// Where the experiment is there and `force` is not given, or where writing fails.
+    pub fn write(&self, folder: &Path, force: bool) -> Result<PathBuf, ExportError> {
+        let folder = std::path::absolute(folder).map_err(|source| failed(folder, source))?;
+        let id = self.id();
+        let experiment = folder.join(&id);
+        if !force && experiment.exists() {
+            return Err(ExportError::Exists { path: experiment });
+        }
+        let meta = [
+            ("artifact_location", json!(uri(&experiment))),
+            (
+                "creation_time",
+                json!(milliseconds(self.runs.first().map_or(0.0, |run| run.started_s))),
+            ),
+            ("experiment_id", json!(id)),
+            (
+                "last_update_time",
+                json!(milliseconds(self.runs.last().map_or(0.0, |run| run.started_s))),
+            ),
+            ("lifecycle_stage", json!("active")),
+            ("name", json!(self.name)),
+        ];
+        write(&experiment.join("meta.yaml"), &yaml(&meta))?;
+        for run in self.runs {
+            self.write_run(&experiment, &id, run)?;
+        }
+        Ok(experiment)
+    }
+
+    /// Eighteen digits that only this study has, as MLflow's own ids.
+    fn id(&self) -> String {
+        let hash = Sha256::digest(format!("{}\0{}", self.name, self.created_at));
+        let number = hash
+            .iter()
+            .take(8)
+            .fold(0u64, |number, byte| number << 8 | u64::from(*byte));
+        format!("{:018}", number % 1_000_000_000_000_000_000)
+    }
+
+    fn write_run(&self, experiment: &Path, id: &str, run: &MlflowRun) -> Result<(), ExportError> {
+        let hash = Sha256::digest(format!("{}\0{}\0{}", self.name, self.created_at, run.number));
+        let run_id: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let folder = experiment.join(&run_id);
+        let name = format!("trial {}", run.number);
+        let meta = [
+            ("artifact_uri", json!(format!("{}/artifacts", uri(&folder)))),
+            ("end_time", json!(run.ended_s.map(milliseconds))),
+            ("entry_point_name", json!("")),
+            ("experiment_id", json!(id)),
+            ("lifecycle_stage", json!("active")),
+            ("run_id", json!(run_id)),
+            ("run_name", json!(name)),
+            ("source_name", json!("peft-tune")),
+            ("source_type", json!(4)),
+            ("source_version", json!("")),
+            ("start_time", json!(milliseconds(run.started_s))),
+            ("status", json!(run.status as u8)),
+            ("tags", json!([])),
+            ("user_id", json!("peft-tune")),
+        ];
+        write(&folder.join("meta.yaml"), &yaml(&meta))?;
+        for part in ["params", "metrics", "tags", "artifacts"] {
+            let path = folder.join(part);
+            fs::create_dir_all(&path).map_err(|source| failed(&path, source))?;
+        }
+        for (key, value) in &run.params {
+            write(&folder.join("params").join(file_name(key)), value)?;
+        }
+        let own = [("mlflow.runName", name.as_str()), ("mlflow.source.name", "peft-tune")];
+        let tags = run.tags.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        for (key, value) in tags.chain(own) {
+            write(&folder.join("tags").join(file_name(key)), value)?;
+        }
+        let mut metrics: BTreeMap<String, String> = BTreeMap::new();
+        for metric in run.metrics.iter().filter(|metric| metric.value.is_finite()) {
+            let line = format!("{} {:?} {}\n", milliseconds(metric.at_s), metric.value, metric.step);
+            metrics.entry(file_name(&metric.name)).or_default().push_str(&line);
+        }
+        for (name, lines) in &metrics {
+            write(&folder.join("metrics").join(name), lines)?;
+        }
+        match &run.recipe {
+            Some(recipe) => write(&folder.join("artifacts/recipe.yaml"), recipe),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A key as MLflow takes one, which is also a file's name: nothing in it leads elsewhere.
+fn file_name(key: &str) -> String {
+    let name: String = key
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || "_-. ".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        })
+        .take(200)
+        .collect();
+    let is_only_dots = name.chars().all(|c| c == '.' || c == ' ');
+    if is_only_dots { format!("_{name}") } else { name }
+}
+
+fn uri(path: &Path) -> String {
+    let mut text = String::from("file://");
+    for byte in path.to_string_lossy().bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' => text.push(char::from(byte)),
+            other => text.push_str(&format!("%{other:02X}")),
+        }
+    }
+    text
+}
+
+fn milliseconds(seconds: f64) -> i64 {
+    (seconds * 1000.0).round() as i64
+}
+
+/// Lines of YAML; a JSON value is one of YAML.
+fn yaml(entries: &[(&str, serde_json::Value)]) -> String {
+    entries.iter().map(|(key, value)| format!("{key}: {value}\n")).collect()
+}
+
+fn write(path: &Path, text: &str) -> Result<(), ExportError> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(|source| failed(folder, source))?;
+    }
+    fs::write(path, text).map_err(|source| failed(path, source))
+}
+
+fn failed(path: &Path, source: std::io::Error) -> ExportError {
+    ExportError::Write {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_name_stays_in_its_folder() {
+        for key in ["../../etc/passwd", "..", "a/b", "a\nb", ""] {
+            let name = file_name(key);
+            assert!(
+                !name.contains('/') && name != ".." && !name.is_empty(),
+                "{key:?} became {name:?}"
+            );
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let run = MlflowRun {
+            number: TrialNumber(3),
+            status: MlflowStatus::Finished,
+            started_s: 1.5,
+            ended_s: None,
+            params: [("../x".to_owned(), "1".to_owned())].into(),
+            metrics: vec![
+                MlflowMetric::new("loss", 2.5, 4, 1.5),
+                MlflowMetric::new("loss", f64::NAN, 5, 1.5),
+            ],
+            tags: BTreeMap::new(),
+            recipe: None,
+        };
+        let experiment = MlflowExperiment {
+            name: "a: b\n\"c",
+            created_at: "now",
+            runs: &[run],
+        };
+        let written = experiment.write(folder.path(), false).unwrap();
+        let meta = fs::read_to_string(written.join("meta.yaml")).unwrap();
+        assert!(meta.contains(r#"name: "a: b\n\"c""#), "{meta}");
+        let runs: Vec<_> = fs::read_dir(&written)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.is_dir())
+            .collect();
+        assert_eq!(
+            fs::read_to_string(runs[0].join("metrics/loss")).unwrap(),
+            "1500 2.5 4\n"
+        );
+        assert!(matches!(
+            experiment.write(folder.path(), false),
+            Err(ExportError::Exists { .. })
+        ));
+    }
+}

@@ -1,0 +1,64 @@
+//! Names of the linear layers that get adapters, as a model's checkpoint has them.
+
+use crate::architecture::{Architecture, LinearRole};
+use crate::recipe::{TargetModules, TargetPreset};
+
+/// Layers of most families, for models whose `config.json` is not at hand.
+const ATTENTION: [&str; 4] = ["q_proj", "k_proj", "v_proj", "o_proj"];
+const MLP: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+
+/// The module names that `targets` means on a model.
+pub(super) fn module_names(targets: &TargetModules, architecture: Option<&Architecture>) -> Vec<String> {
+    match targets {
+        TargetModules::Named(names) => names.clone(),
+        TargetModules::Preset(preset) => layers(architecture)
+            .into_iter()
+            .filter(|(_, attends)| match preset {
+                TargetPreset::AllLinear => true,
+                TargetPreset::Attention => *attends,
+                TargetPreset::Mlp => !*attends,
+            })
+            .map(|(name, _)| name.to_owned())
+            .collect(),
+    }
+}
+
+/// Each linear layer's name, and whether it belongs to the attention.
+fn layers(architecture: Option<&Architecture>) -> Vec<(&'static str, bool)> {
+    let Some(architecture) = architecture else {
+        let named = |attends| move |name: &'static str| (name, attends);
+        return ATTENTION
+            .into_iter()
+            .map(named(true))
+            .chain(MLP.into_iter().map(named(false)))
+            .collect();
+    };
+    architecture
+        .linear_modules()
+        .into_iter()
+        .map(|module| {
+            let name = module.name.rsplit('.').next().unwrap_or(module.name);
+            let attends = !matches!(
+                module.role,
+                LinearRole::Gate | LinearRole::Up | LinearRole::GateUp | LinearRole::Down
+            );
+            (name, attends)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_name_the_layers_of_the_family() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/ref_phi3/model/config.json");
+        let phi3 = Architecture::from_config(&path).unwrap();
+        let names = |preset| module_names(&TargetModules::Preset(preset), Some(&phi3));
+        assert_eq!(names(TargetPreset::Attention), ["qkv_proj", "o_proj"]);
+        assert_eq!(names(TargetPreset::Mlp), ["gate_up_proj", "down_proj"]);
+        let unknown = module_names(&TargetModules::Preset(TargetPreset::AllLinear), None);
+        assert_eq!(unknown.len(), 7);
+    }
+}

@@ -1,0 +1,303 @@
+//! `torchtune.yaml`: the file that `tune run lora_finetune_single_device --config` (torchtune 0.6.1) reads.
+//!
+//! torchtune reads no `config.json`: the model is built from dimensions, which are therefore written out. It knows no
+//! rsLoRA (its scaling is always alpha / r), so that alpha becomes alpha·sqrt(r), and no constant learning rate, which
+//! is a cosine of no cycles.
+
+mod model;
+
+use serde_json::{Value, json};
+
+use super::course::{Course, Warmup};
+use super::draft::{Draft, builder_of, column};
+use super::hf_trainer::beta2;
+use super::write::Rendered;
+use super::{ExportError, ExportFormat, ExportInput};
+use crate::recipe::{
+    Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, OptimizerSettings, Precision, Recipe,
+    ScheduleKind, TrainingLength,
+};
+
+const FORMAT: ExportFormat = ExportFormat::Torchtune;
+
+pub(super) fn render(input: &ExportInput<'_>) -> Result<Rendered, ExportError> {
+    let recipe = input.recipe;
+    let mut draft = Draft::default();
+    draft.key("output_dir", input.output_folder());
+    model::write(&mut draft, input)?;
+    data(&mut draft, input)?;
+    held_out(&mut draft, recipe);
+    draft.key("seed", recipe.training.seed);
+    draft.key("shuffle", recipe.training.shuffle);
+    length(&mut draft, &input.course());
+    draft.key("batch_size", recipe.batch.micro_batch);
+    draft.key("gradient_accumulation_steps", recipe.batch.gradient_accumulation);
+    optimizer(&mut draft, &recipe.optimizer);
+    schedule(&mut draft, recipe, &input.course());
+    draft.yaml.map(
+        "loss",
+        &[("_component_", json!("torchtune.modules.loss.CEWithChunkedOutputLoss"))],
+    );
+    arithmetic(&mut draft, recipe)?;
+    log(&mut draft);
+    let usage = format!("tune run lora_finetune_single_device --config {}", FORMAT.file_name());
+    let text = input.header(&usage, &draft.warnings) + &draft.yaml.finish();
+    Ok(Rendered::new(FORMAT, text, draft.warnings))
+}
+
+fn refused(field: &'static str, reason: &'static str) -> ExportError {
+    ExportError::Refused {
+        format: FORMAT,
+        field,
+        reason,
+    }
+}
+
+fn data(draft: &mut Draft, input: &ExportInput<'_>) -> Result<(), ExportError> {
+    let (recipe, data) = (input.recipe, &input.recipe.data);
+    let format = input.data_format();
+    let component = match format {
+        DataFormat::Messages | DataFormat::Sharegpt => "chat_dataset",
+        DataFormat::Alpaca | DataFormat::Auto => "alpaca_dataset",
+        DataFormat::PromptCompletion => "instruct_dataset",
+        DataFormat::Text => "text_completion_dataset",
+        DataFormat::Tokenized => {
+            return Err(refused(
+                "data.format",
+                "it reads no token ids; give it the text that they were made from",
+            ));
+        }
+    };
+    let files: Vec<_> = data
+        .train
+        .iter()
+        .map(|path| path.to_string_lossy().into_owned())
+        .collect();
+    let mut keys = vec![
+        ("_component_", json!(format!("torchtune.datasets.{component}"))),
+        (
+            "source",
+            json!(data.train.first().map_or("json", |path| builder_of(path))),
+        ),
+        ("data_files", json!(files)),
+        ("split", json!(split(data))),
+    ];
+    match format {
+        DataFormat::Messages => {
+            keys.push(("conversation_column", json!(column(data, "messages"))));
+            keys.push(("conversation_style", json!("openai")));
+        }
+        DataFormat::Sharegpt => {
+            keys.push(("conversation_column", json!(column(data, "conversations"))));
+            keys.push(("conversation_style", json!("sharegpt")));
+        }
+        DataFormat::PromptCompletion => keys.push((
+            "column_map",
+            json!({"input": column(data, "prompt"), "output": column(data, "completion")}),
+        )),
+        DataFormat::Text => keys.push(("column", json!(column(data, "text")))),
+        DataFormat::Alpaca | DataFormat::Auto | DataFormat::Tokenized => keys.push((
+            "column_map",
+            json!({
+                "instruction": column(data, "instruction"),
+                "input": column(data, "input"),
+                "output": column(data, "output"),
+            }),
+        )),
+    }
+    if format != DataFormat::Text {
+        keys.push(("train_on_input", json!(data.loss_on == LossOn::All)));
+    }
+    keys.push(("packed", json!(recipe.batch.packing)));
+    draft.yaml.map("dataset", &keys);
+    if format == DataFormat::Auto {
+        draft.warn(
+            "data.format",
+            "the rows were not recognised, so they are taken for alpaca; set `dataset`",
+        );
+    }
+    if recipe.batch.group_by_length {
+        draft.warn("batch.group_by_length", "torchtune orders rows by chance only: more padding, less throughput");
+    }
+    if data.chat_template.is_some() {
+        draft.warn(
+            "data.chat_template",
+            "torchtune has chat templates of its own; set `tokenizer.prompt_template`",
+        );
+    } else if matches!(format, DataFormat::Messages | DataFormat::Sharegpt) {
+        draft.warn(
+            "data.chat_template",
+            "torchtune writes chats with its own template of the family; compare a row with the tokenizer's",
+        );
+    }
+    Ok(())
+}
+
+/// Which of the rows are read: as many as were asked for, without the last ones where a part is held out.
+fn split(data: &DataSettings) -> String {
+    match (&data.held_out, data.max_rows) {
+        (_, Some(rows)) => format!("train[:{rows}]"),
+        (HeldOut::Fraction(fraction), None) => format!("train[:{}%]", (100.0 * (1.0 - fraction)).round()),
+        (HeldOut::File(_) | HeldOut::Files(_), None) => "train".to_owned(),
+    }
+}
+
+fn held_out(draft: &mut Draft, recipe: &Recipe) {
+    let message = match recipe.data.held_out {
+        HeldOut::Fraction(_) => "the recipe of torchtune does not evaluate; the last rows are left for you to do it",
+        HeldOut::File(_) | HeldOut::Files(_) => "the recipe of torchtune does not evaluate; do it afterwards",
+    };
+    draft.warn("data.held_out", message);
+}
+
+fn length(draft: &mut Draft, course: &Course) {
+    let (epochs, steps_per_epoch) = match (course.length, course.steps_per_epoch, course.steps) {
+        // Whole epochs need no steps.
+        (TrainingLength::Epochs(epochs), _, _) if epochs.fract() == 0.0 => (epochs as u64, None),
+        (_, Some(per_epoch), Some(steps)) if steps > per_epoch => {
+            let epochs = steps.div_ceil(per_epoch);
+            if epochs * per_epoch != steps {
+                draft.warn(
+                    "training.length",
+                    format!("torchtune trains whole epochs beyond the first, so {steps} steps are {epochs} epochs"),
+                );
+            }
+            (epochs, None)
+        }
+        (_, _, Some(steps)) => (1, Some(steps)),
+        (TrainingLength::Epochs(epochs), _, None) => {
+            draft.warn(
+                "training.length",
+                format!("{epochs} epochs are rounded up; set `max_steps_per_epoch`"),
+            );
+            (epochs.ceil() as u64, None)
+        }
+        (TrainingLength::Steps(_) | TrainingLength::Tokens(_), _, None) => (1, None),
+    };
+    draft.key("epochs", epochs.max(1));
+    draft.key("max_steps_per_epoch", steps_per_epoch);
+    if let Some((_, message)) = course.of_tokens() {
+        draft.warn("training.length", message);
+    }
+}
+
+fn optimizer(draft: &mut Draft, optimizer: &OptimizerSettings) {
+    let adam = [
+        ("betas", json!([optimizer.beta1, beta2(optimizer)])),
+        ("eps", json!(optimizer.epsilon)),
+    ];
+    let (component, constants): (_, Vec<(&str, Value)>) = match optimizer.kind {
+        OptimizerKind::AdamW => ("torch.optim.AdamW", adam.to_vec()),
+        OptimizerKind::AdamW8bit => ("bitsandbytes.optim.AdamW8bit", adam.to_vec()),
+        OptimizerKind::PagedAdamW => ("bitsandbytes.optim.PagedAdamW", adam.to_vec()),
+        OptimizerKind::PagedAdamW8bit => ("bitsandbytes.optim.PagedAdamW8bit", adam.to_vec()),
+        OptimizerKind::Lion => ("bitsandbytes.optim.Lion", adam[..1].to_vec()),
+        OptimizerKind::Lion8bit => ("bitsandbytes.optim.Lion8bit", adam[..1].to_vec()),
+        OptimizerKind::Adafactor => ("torch.optim.Adafactor", Vec::new()),
+        OptimizerKind::Muon => ("torch.optim.Muon", vec![("momentum", json!(optimizer.momentum))]),
+        OptimizerKind::Sgd => (
+            "torch.optim.SGD",
+            vec![
+                ("momentum", json!(optimizer.momentum)),
+                ("nesterov", json!(optimizer.nesterov)),
+            ],
+        ),
+    };
+    let mut keys = vec![
+        ("_component_", json!(component)),
+        ("lr", json!(optimizer.learning_rate)),
+    ];
+    keys.push(("weight_decay", json!(optimizer.weight_decay)));
+    keys.extend(constants);
+    draft.yaml.map("optimizer", &keys);
+    if optimizer.loraplus_ratio.is_some() {
+        draft.warn(
+            "optimizer.loraplus_ratio",
+            "torchtune knows no LoRA+; lower the learning rate's ratio to 1",
+        );
+    }
+    if optimizer.kind == OptimizerKind::Muon {
+        draft.warn("optimizer.kind", "needs torch 2.9 or later, where torch.optim has Muon");
+    }
+}
+
+fn schedule(draft: &mut Draft, recipe: &Recipe, course: &Course) {
+    const COSINE: &str = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup";
+    let steps = match course.warmup {
+        Warmup::Steps(steps) => steps,
+        Warmup::Share(share) => {
+            draft.warn(
+                "schedule.warmup",
+                format!("torchtune counts warm-up in steps; set `num_warmup_steps` to {share} of all steps"),
+            );
+            0
+        }
+    };
+    let mut keys = vec![("_component_", json!(COSINE)), ("num_warmup_steps", json!(steps))];
+    match recipe.schedule.kind {
+        ScheduleKind::Cosine => {}
+        ScheduleKind::Constant => keys.push(("num_cycles", json!(0.0))),
+        ScheduleKind::Linear => keys[0].1 = json!("transformers.get_linear_schedule_with_warmup"),
+    }
+    draft.yaml.map("lr_scheduler", &keys);
+}
+
+fn arithmetic(draft: &mut Draft, recipe: &Recipe) -> Result<(), ExportError> {
+    let dtype = match recipe.precision {
+        Precision::Fp32 => "fp32",
+        Precision::Fp16 => {
+            return Err(refused(
+                "precision",
+                "its recipe takes no fp16; search with bf16 or fp32",
+            ));
+        }
+        Precision::Int8 => {
+            draft.warn(
+                "precision",
+                "torchtune has no 8-bit base weights, so they are bf16: more memory",
+            );
+            "bf16"
+        }
+        Precision::Bf16 | Precision::Nf4 | Precision::Nf4Double => "bf16",
+    };
+    if recipe.precision == Precision::Nf4 {
+        draft.warn(
+            "precision",
+            "torchtune always quantises the constants of NF4 too: a little less memory",
+        );
+    }
+    draft.key("device", "cuda");
+    draft.key("dtype", dtype);
+    draft.key(
+        "enable_activation_checkpointing",
+        recipe.gradient_checkpointing != Checkpointing::None,
+    );
+    draft.key(
+        "enable_activation_offloading",
+        recipe.gradient_checkpointing == Checkpointing::Offload,
+    );
+    if matches!(recipe.gradient_checkpointing, Checkpointing::Every(_)) {
+        draft.warn(
+            "gradient_checkpointing",
+            "torchtune recomputes every layer: slower, and less memory",
+        );
+    }
+    draft.key("clip_grad_norm", recipe.optimizer.max_grad_norm);
+    draft.key("compile", false);
+    Ok(())
+}
+
+fn log(draft: &mut Draft) {
+    let logger = [
+        ("_component_", json!("torchtune.training.metric_logging.DiskLogger")),
+        ("log_dir", json!("${output_dir}/logs")),
+    ];
+    draft.yaml.map("metric_logger", &logger);
+    draft.key("log_every_n_steps", 1);
+    draft.key("log_peak_memory_stats", true);
+    let profiler = [
+        ("_component_", json!("torchtune.training.setup_torch_profiler")),
+        ("enabled", json!(false)),
+    ];
+    draft.yaml.map("profiler", &profiler);
+}

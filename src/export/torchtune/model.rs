@@ -1,0 +1,259 @@
+//! The parts of the file that depend on the model: its builder, tokenizer and checkpoint.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{FORMAT, refused};
+use crate::architecture::{Architecture, Family, RopeScaling};
+use crate::export::draft::{AdapterWords, Draft};
+use crate::export::modules::module_names;
+use crate::export::{ExportError, ExportInput};
+use crate::recipe::{AdapterSettings, Precision};
+
+/// Writes `model`, `tokenizer` and `checkpointer`.
+pub(in crate::export) fn write(draft: &mut Draft, input: &ExportInput<'_>) -> Result<(), ExportError> {
+    let recipe = input.recipe;
+    let Some(adapter) = &recipe.adapter else {
+        return Err(ExportError::NoAdapter { format: FORMAT });
+    };
+    let Some(architecture) = input.known.architecture else {
+        return Err(refused(
+            "model",
+            "it needs the model's dimensions and config.json is not on this machine; download the model first",
+        ));
+    };
+    let mut keys = builder(architecture)?;
+    keys.extend(adapted(draft, adapter, architecture)?);
+    keys.push(("lora_rank", json!(adapter.rank)));
+    keys.push(("lora_alpha", json!(alpha(adapter))));
+    keys.push(("lora_dropout", json!(adapter.dropout)));
+    keys.push(("use_dora", json!(adapter.dora)));
+    keys.push((
+        "quantize_base",
+        json!(matches!(recipe.precision, Precision::Nf4 | Precision::Nf4Double)),
+    ));
+    draft.yaml.map("model", &keys);
+    draft.unsayable(
+        adapter,
+        AdapterWords::default(),
+        "has no key in torchtune's file; leave it out, or train with `peft-tune train`",
+    );
+    let folder = input.known.model_folder.unwrap_or(Path::new(&recipe.model));
+    tokenizer(draft, architecture, folder, recipe.batch.sequence_length);
+    checkpoint(draft, architecture, folder);
+    Ok(())
+}
+
+/// The numerator that gives the same scaling with alpha / r.
+fn alpha(adapter: &AdapterSettings) -> f64 {
+    adapter.scaling(adapter.rank, adapter.alpha) * adapter.rank as f64
+}
+
+/// The function that builds the model, with its dimensions.
+fn builder(architecture: &Architecture) -> Result<Vec<(&'static str, Value)>, ExportError> {
+    let (component, more) = match architecture.family {
+        Family::Llama => ("llama3_2.lora_llama3_2", llama(architecture)?),
+        Family::Mistral => (
+            "mistral.lora_mistral",
+            vec![("rope_base", json!(base(architecture) as u64))],
+        ),
+        Family::Qwen2 => (
+            "qwen2.lora_qwen2",
+            vec![
+                ("rope_base", json!(base(architecture))),
+                ("tie_word_embeddings", json!(architecture.tied_embeddings)),
+            ],
+        ),
+        Family::Gemma2 => ("gemma2.lora_gemma2", gemma(architecture)),
+        Family::Phi3 => ("phi3.lora_phi3", vec![("rope_base", json!(base(architecture) as u64))]),
+        Family::Qwen3 | Family::Gemma3 => {
+            return Err(refused(
+                "model",
+                "torchtune 0.6 has no builder for this family; use --format trl or axolotl",
+            ));
+        }
+    };
+    if architecture.family != Family::Gemma2 && architecture.head_dim * architecture.heads != architecture.hidden_size {
+        return Err(refused(
+            "model",
+            "its heads are not hidden_size / heads wide, as torchtune has them; use --format trl or axolotl",
+        ));
+    }
+    let mut keys = vec![
+        ("_component_", json!(format!("torchtune.models.{component}"))),
+        ("vocab_size", json!(architecture.vocabulary)),
+        ("num_layers", json!(architecture.layers.len())),
+        ("num_heads", json!(architecture.heads)),
+        ("num_kv_heads", json!(architecture.kv_heads)),
+        ("embed_dim", json!(architecture.hidden_size)),
+        ("intermediate_dim", json!(architecture.intermediate_size)),
+        ("max_seq_len", json!(architecture.max_positions)),
+        ("norm_eps", json!(architecture.norm_epsilon)),
+    ];
+    keys.extend(more);
+    Ok(keys)
+}
+
+/// Base of the position encoding's frequencies.
+fn base(architecture: &Architecture) -> f64 {
+    architecture.ropes.first().map_or(10_000.0, |rope| rope.base)
+}
+
+/// The builder of Llama 3.2 serves all llamas: a scale factor of 1 leaves the frequencies as they are.
+fn llama(architecture: &Architecture) -> Result<Vec<(&'static str, Value)>, ExportError> {
+    let factor = match architecture.ropes.first().map(|rope| &rope.scaling) {
+        None | Some(RopeScaling::None) => 1.0,
+        Some(RopeScaling::Llama3 {
+            factor,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_positions: 8192,
+        }) => *factor,
+        Some(_) => {
+            return Err(refused(
+                "model",
+                "torchtune has no such scaling of positions; use --format trl or axolotl",
+            ));
+        }
+    };
+    Ok(vec![
+        ("rope_base", json!(base(architecture) as u64)),
+        ("scale_factor", json!(factor as u64)),
+        ("tie_word_embeddings", json!(architecture.tied_embeddings)),
+    ])
+}
+
+fn gemma(architecture: &Architecture) -> Vec<(&'static str, Value)> {
+    let window = architecture.layers.iter().find_map(|layer| layer.window);
+    let scalar = architecture.attention_scale.powi(-2).round() as u64;
+    vec![
+        ("head_dim", json!(architecture.head_dim)),
+        ("rope_base", json!(base(architecture) as u64)),
+        (
+            "hidden_capping_value",
+            json!(architecture.attention_soft_cap.unwrap_or(50.0)),
+        ),
+        (
+            "final_capping_value",
+            json!(architecture.logit_soft_cap.unwrap_or(30.0)),
+        ),
+        ("sliding_window_size", json!(window.unwrap_or(4096))),
+        ("query_pre_attn_scalar", json!(scalar)),
+    ]
+}
+
+/// Which layers get adapters, in torchtune's words: attention layers by name, the MLP as a whole.
+fn adapted(
+    draft: &mut Draft,
+    adapter: &AdapterSettings,
+    architecture: &Architecture,
+) -> Result<Vec<(&'static str, Value)>, ExportError> {
+    let names = module_names(&adapter.target_modules, Some(architecture));
+    let mut attention = Vec::new();
+    let mut mlp = 0;
+    for name in names.iter().map(|name| name.rsplit('.').next().unwrap_or(name)) {
+        match name {
+            "q_proj" | "k_proj" | "v_proj" => attention.push(name),
+            "o_proj" => attention.push("output_proj"),
+            "qkv_proj" => attention.extend(["q_proj", "k_proj", "v_proj"]),
+            "gate_proj" | "up_proj" | "down_proj" => mlp += 1,
+            "gate_up_proj" => mlp += 2,
+            _ => {}
+        }
+    }
+    if attention.is_empty() {
+        return Err(refused(
+            "adapter.target_modules",
+            "it adapts the MLP only together with attention; use `all-linear`",
+        ));
+    }
+    if architecture.fused_projections {
+        draft.warn(
+            "adapter.target_modules",
+            "torchtune splits the fused layers, so that each part has an adapter of its own",
+        );
+    }
+    if mlp == 1 || mlp == 2 {
+        draft.warn(
+            "adapter.target_modules",
+            "torchtune adapts all three layers of the MLP or none: all three here",
+        );
+    }
+    let mut keys = vec![
+        ("lora_attn_modules", json!(attention)),
+        ("apply_lora_to_mlp", json!(mlp > 0)),
+    ];
+    if architecture.family != Family::Gemma2 {
+        let head = names.iter().any(|name| name == "lm_head");
+        keys.push(("apply_lora_to_output", json!(head)));
+    }
+    Ok(keys)
+}
+
+fn tokenizer(draft: &mut Draft, architecture: &Architecture, folder: &Path, longest: usize) {
+    let at = |file: &str| json!(folder.join(file).to_string_lossy());
+    /// Rows of the embedding of a llama whose tokenizer is the one of Llama 3.
+    const LLAMA_3: usize = 128_256;
+    let (component, path) = match architecture.family {
+        Family::Qwen2 | Family::Qwen3 => ("qwen2_5.qwen2_5_tokenizer", "vocab.json"),
+        Family::Gemma2 | Family::Gemma3 => ("gemma.gemma_tokenizer", "tokenizer.model"),
+        Family::Mistral => ("mistral.mistral_tokenizer", "tokenizer.model"),
+        Family::Phi3 => ("phi3.phi3_mini_tokenizer", "tokenizer.model"),
+        Family::Llama if architecture.vocabulary == LLAMA_3 => ("llama3.llama3_tokenizer", "original/tokenizer.model"),
+        Family::Llama => ("llama2.llama2_tokenizer", "tokenizer.model"),
+    };
+    let mut keys = vec![
+        ("_component_", json!(format!("torchtune.models.{component}"))),
+        ("path", at(path)),
+    ];
+    if matches!(architecture.family, Family::Qwen2 | Family::Qwen3) {
+        keys.push(("merges_file", at("merges.txt")));
+    }
+    keys.push(("max_seq_len", json!(longest)));
+    draft.yaml.map("tokenizer", &keys);
+    if !folder.join(path).is_file() {
+        draft.warn(
+            "model",
+            format!(
+                "torchtune's tokenizer reads {path}, which the model's folder lacks; download it, or set `tokenizer`"
+            ),
+        );
+    }
+}
+
+fn checkpoint(draft: &mut Draft, architecture: &Architecture, folder: &Path) {
+    let kind = match architecture.family {
+        Family::Qwen2 | Family::Qwen3 => "QWEN2",
+        Family::Gemma2 | Family::Gemma3 => "GEMMA2",
+        Family::Mistral => "MISTRAL",
+        Family::Phi3 => "PHI3_MINI",
+        Family::Llama if architecture.tied_embeddings => "LLAMA3_2",
+        Family::Llama => "LLAMA3",
+    };
+    let keys = [
+        ("_component_", json!("torchtune.training.FullModelHFCheckpointer")),
+        ("checkpoint_dir", json!(folder.to_string_lossy())),
+        ("checkpoint_files", json!(weight_files(folder))),
+        ("recipe_checkpoint", Value::Null),
+        ("output_dir", json!("${output_dir}")),
+        ("model_type", json!(kind)),
+    ];
+    draft.yaml.map("checkpointer", &keys);
+    draft.key("save_adapter_weights_only", true);
+    draft.key("resume_from_checkpoint", false);
+}
+
+/// Names of the weight files in a folder, in order; the usual single one where there is none.
+fn weight_files(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".safetensors"))
+        .collect();
+    names.sort();
+    if names.is_empty() {
+        names.push("model.safetensors".to_owned());
+    }
+    names
+}

@@ -1,0 +1,121 @@
+//! What one machine reaches: the times of the engine's ops, measured once and read between the measured sizes.
+//!
+//! | grid | coordinates | value |
+//! |---|---|---|
+//! | `products` nt, nn | rows, columns, depth | s, right operand as the precision stores it |
+//! | `adapter_nt`, `adapter_nn` | rows, rank, width | s, F32 right operand |
+//! | `gradient_a`, `gradient_b` | rank, width, tokens | s |
+//! | passes | elements | s |
+//! | attention | document length, head width | s for one token and query head |
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::grid::Grid;
+use super::op::Pass;
+use super::{Host, compute};
+use crate::recipe::Precision;
+
+/// The measured ceilings of one machine and build.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ceilings {
+    pub host: Host,
+    /// Bytes a second that a pass over large memory reads and writes.
+    pub memory_bytes_per_s: f64,
+    /// Seconds to wake the threads for an op that does nothing.
+    pub wake_s: f64,
+    /// Bytes a second from host memory to the device's; absent where the device is the host.
+    pub host_to_device_bytes_per_s: Option<f64>,
+    /// Products with base weights, by their storage.
+    pub products: BTreeMap<Precision, WeightProducts>,
+    /// Everything else, by the precision that stands for the compute dtype.
+    pub ops: BTreeMap<Precision, OpTimes>,
+    /// The optimizer's passes, which are F32 always.
+    pub updates: BTreeMap<Pass, Grid>,
+}
+
+/// Products with a base weight.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WeightProducts {
+    pub nt: Grid,
+    pub nn: Grid,
+}
+
+/// Ops in one compute dtype.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OpTimes {
+    pub adapter_nt: Grid,
+    pub adapter_nn: Grid,
+    pub gradient_a: Grid,
+    pub gradient_b: Grid,
+    pub passes: BTreeMap<Pass, Grid>,
+    pub attention_forward: Grid,
+    pub attention_backward: Grid,
+}
+
+/// A ceiling as people read it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Headline {
+    pub name: String,
+    pub value: f64,
+    pub unit: &'static str,
+}
+
+/// Shapes that stand for a class of products: name, rows, columns, depth.
+const CLASSES: [(&str, [f64; 3]); 3] = [
+    ("large", [512.0, 1024.0, 1024.0]),
+    ("medium", [512.0, 256.0, 256.0]),
+    ("small", [32.0, 64.0, 64.0]),
+];
+
+/// The adapter's own class.
+const SKINNY: [f64; 3] = [512.0, 16.0, 1024.0];
+
+impl Ceilings {
+    /// Whether settings of this precision can be predicted.
+    pub fn covers(&self, precision: Precision) -> bool {
+        self.products.contains_key(&precision) && self.ops.contains_key(&compute(precision))
+    }
+
+    /// The ceilings that people compare machines by.
+    pub fn headlines(&self) -> Vec<Headline> {
+        let mut headlines = Vec::new();
+        let mut push = |name: String, value: f64, unit| headlines.push(Headline { name, value, unit });
+        for (precision, products) in &self.products {
+            let storage = precision_name(*precision);
+            for (class, shape) in CLASSES {
+                if let Some(seconds) = products.nt.at(&shape) {
+                    let flops = 2.0 * shape.iter().product::<f64>();
+                    push(format!("gemm {storage} {class}"), flops / seconds / 1e9, "GFLOP/s");
+                }
+            }
+            let skinny = self
+                .ops
+                .get(&compute(*precision))
+                .filter(|_| compute(*precision) == *precision);
+            if let Some(seconds) = skinny.and_then(|ops| ops.adapter_nt.at(&SKINNY)) {
+                let flops = 2.0 * SKINNY.iter().product::<f64>();
+                push(format!("gemm {storage} skinny"), flops / seconds / 1e9, "GFLOP/s");
+            }
+        }
+        push("memory".to_owned(), self.memory_bytes_per_s / 1e9, "GB/s");
+        push("thread wake-up".to_owned(), self.wake_s * 1e6, "us");
+        if let Some(rate) = self.host_to_device_bytes_per_s {
+            push("host to device".to_owned(), rate / 1e9, "GB/s");
+        }
+        headlines
+    }
+}
+
+/// Name of a precision as recipes write it.
+pub fn precision_name(precision: Precision) -> &'static str {
+    match precision {
+        Precision::Fp32 => "fp32",
+        Precision::Bf16 => "bf16",
+        Precision::Fp16 => "fp16",
+        Precision::Int8 => "int8",
+        Precision::Nf4 => "nf4",
+        Precision::Nf4Double => "nf4_double",
+    }
+}

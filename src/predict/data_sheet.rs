@@ -1,0 +1,194 @@
+//! Peaks of devices as their makers publish them, for predictions without the device.
+//!
+//! Dense rates, sparsity not counted; `matrix` is the tensor cores' rate in BF16 (FP16 where the device has no BF16),
+//! `f32` that of the plain FP32 units, which fp32 training without TF32 runs on.
+//!
+//! Sources, all NVIDIA: A100 datasheet (2021), H100 datasheet (2023), H200 datasheet (2024), L4 and L40S datasheets (2023),
+//! A10 datasheet (2021), RTX A6000 datasheet (2021), RTX 6000 Ada datasheet (2023), GA102 whitepaper v2 (3090), Ada GPU
+//! architecture whitepaper v2 (4090), RTX Blackwell whitepaper (5090), T4 datasheet (2019), V100 datasheet (2020),
+//! DGX B200 datasheet (2024, an eighth of the system, half of the sparse rate).
+
+use serde::Serialize;
+
+use super::PredictError;
+
+/// One device of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct DataSheet {
+    pub name: &'static str,
+    pub memory_bytes: u64,
+    /// Bytes a second.
+    pub bandwidth: f64,
+    /// FLOP/s of the matrix units, F32 accumulation.
+    pub matrix: f64,
+    /// FLOP/s in plain FP32.
+    pub f32: f64,
+    /// Whether the matrix units take BF16.
+    pub has_bf16: bool,
+    pub source: &'static str,
+}
+
+const GIB: u64 = 1 << 30;
+
+const fn sheet(name: &'static str, gib: u64, gb_per_s: f64, matrix: f64, f32: f64, source: &'static str) -> DataSheet {
+    DataSheet {
+        name,
+        memory_bytes: gib * GIB,
+        bandwidth: gb_per_s * 1e9,
+        matrix: matrix * 1e12,
+        f32: f32 * 1e12,
+        has_bf16: true,
+        source,
+    }
+}
+
+const fn without_bf16(sheet: DataSheet) -> DataSheet {
+    DataSheet {
+        has_bf16: false,
+        ..sheet
+    }
+}
+
+/// The table. GB/s, then TFLOP/s of matrix units and of FP32.
+pub const DEVICES: [DataSheet; 20] = [
+    sheet("A100 40GB", 40, 1555.0, 312.0, 19.5, "NVIDIA A100 datasheet, 2021"),
+    sheet(
+        "A100 80GB",
+        80,
+        2039.0,
+        312.0,
+        19.5,
+        "NVIDIA A100 datasheet, 2021 (SXM)",
+    ),
+    sheet(
+        "A100 80GB PCIe",
+        80,
+        1935.0,
+        312.0,
+        19.5,
+        "NVIDIA A100 datasheet, 2021 (PCIe)",
+    ),
+    sheet("H100 SXM", 80, 3350.0, 989.4, 66.9, "NVIDIA H100 datasheet, 2023"),
+    sheet(
+        "H100 PCIe",
+        80,
+        2000.0,
+        756.0,
+        51.0,
+        "NVIDIA H100 datasheet, 2022 (PCIe)",
+    ),
+    sheet("H100 NVL", 94, 3900.0, 835.0, 60.0, "NVIDIA H100 datasheet, 2023 (NVL)"),
+    sheet("H200", 141, 4800.0, 989.4, 66.9, "NVIDIA H200 datasheet, 2024 (SXM)"),
+    sheet(
+        "B200",
+        180,
+        8000.0,
+        2250.0,
+        75.0,
+        "NVIDIA DGX B200 datasheet, 2024, an eighth",
+    ),
+    sheet("L4", 24, 300.0, 121.0, 30.3, "NVIDIA L4 datasheet, 2023"),
+    sheet("L40S", 48, 864.0, 362.05, 91.6, "NVIDIA L40S datasheet, 2023"),
+    sheet("A10", 24, 600.0, 125.0, 31.2, "NVIDIA A10 datasheet, 2021"),
+    sheet("A40", 48, 696.0, 149.7, 37.4, "NVIDIA A40 datasheet, 2021"),
+    sheet("RTX A6000", 48, 768.0, 154.8, 38.7, "NVIDIA RTX A6000 datasheet, 2021"),
+    sheet(
+        "RTX 6000 Ada",
+        48,
+        960.0,
+        364.2,
+        91.1,
+        "NVIDIA RTX 6000 Ada datasheet, 2023",
+    ),
+    sheet("RTX 3090", 24, 936.0, 71.0, 35.6, "NVIDIA GA102 whitepaper v2, table 9"),
+    sheet(
+        "RTX 4090",
+        24,
+        1008.0,
+        165.2,
+        82.6,
+        "NVIDIA Ada architecture whitepaper v2, table 2",
+    ),
+    sheet(
+        "RTX 5090",
+        32,
+        1792.0,
+        209.5,
+        104.8,
+        "NVIDIA RTX Blackwell whitepaper, 2025",
+    ),
+    without_bf16(sheet("T4", 16, 320.0, 65.0, 8.1, "NVIDIA T4 datasheet, 2019")),
+    without_bf16(sheet(
+        "V100 16GB",
+        16,
+        900.0,
+        125.0,
+        15.7,
+        "NVIDIA V100 datasheet, 2020 (SXM2)",
+    )),
+    without_bf16(sheet(
+        "V100 32GB",
+        32,
+        900.0,
+        125.0,
+        15.7,
+        "NVIDIA V100 datasheet, 2020 (SXM2)",
+    )),
+];
+
+/// The device of that name; case, spaces, dashes and the maker's name do not count, and the end may be left out where
+/// only one device is left (`h200 sxm` is no such name, `A6000` is).
+///
+/// # Errors
+/// [`PredictError::UnknownDevice`], with the names that there are.
+pub fn device(name: &str) -> Result<&'static DataSheet, PredictError> {
+    let wanted = plain(name);
+    let same = DEVICES.iter().find(|device| plain(device.name) == wanted);
+    let ending = || {
+        let mut ending = DEVICES
+            .iter()
+            .filter(|device| !wanted.is_empty() && plain(device.name).contains(&wanted));
+        let first = ending.next();
+        first.filter(|_| ending.next().is_none())
+    };
+    same.or_else(ending).ok_or_else(|| PredictError::UnknownDevice {
+        name: name.to_owned(),
+        known: DEVICES.map(|device| device.name).join(", "),
+    })
+}
+
+fn plain(name: &str) -> String {
+    let lower = name
+        .to_lowercase()
+        .replace("nvidia", "")
+        .replace("geforce", "")
+        .replace("tesla", "");
+    lower.chars().filter(|c| c.is_ascii_alphanumeric()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_as_people_write_them() {
+        for (written, name) in [
+            ("A100 80GB", "A100 80GB"),
+            ("a100-80gb", "A100 80GB"),
+            ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+            ("A6000", "RTX A6000"),
+            ("h100 sxm", "H100 SXM"),
+            ("t4", "T4"),
+        ] {
+            assert_eq!(device(written).unwrap().name, name, "{written}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_or_ambiguous_name_tells_what_there_is() {
+        for name in ["TPU v5", "", "H100", "V100"] {
+            let error = device(name).unwrap_err().to_string();
+            assert!(error.contains("A100 80GB, "), "{error}");
+        }
+    }
+}

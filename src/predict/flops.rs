@@ -1,0 +1,74 @@
+//! FLOPs of a step: what the model needs, and what the hardware computes.
+//!
+//! A product of (R, K) with (K, C) counts 2 R K C. Attention counts the visible pairs only: 4 pairs d for each head
+//! forward, 10 pairs d backward (one product is made again). Passes over memory are not counted.
+
+use serde::Serialize;
+
+use super::op::{MODULES, Module, Op, Stage, Work};
+use super::scratch::Heads;
+use super::seconds::mean_keys;
+use super::stream::StreamShape;
+
+/// FLOPs of one step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Flops {
+    /// Forward and backward, adapters included; no recomputation.
+    pub model: f64,
+    /// [`Flops::model`] and what is computed again.
+    pub hardware: f64,
+    pub forward: f64,
+    pub backward: f64,
+    pub recompute: f64,
+    /// The adapters' part of forward, backward and recomputation.
+    pub adapters: f64,
+    /// By module, recomputation included.
+    pub modules: Vec<(Module, f64)>,
+}
+
+impl Flops {
+    /// Counts `ops`, each `times` times.
+    pub(super) fn count(&mut self, ops: &[Op], times: f64, heads: Heads, stream: &StreamShape) {
+        for op in ops {
+            let times = times * op.times;
+            match &op.work {
+                Work::Product(product) => {
+                    self.add(op.stage, product.module, times * product.flops());
+                    self.add(op.stage, Module::Adapters, times * product.adapter_flops());
+                }
+                Work::Attention { window, backward } => {
+                    let documents = stream.documents.iter();
+                    let pairs: f64 = documents
+                        .map(|documents| {
+                            let length = documents.tokens as f64;
+                            documents.count * length * mean_keys(length, *window)
+                        })
+                        .sum();
+                    let products = if *backward { 10.0 } else { 4.0 };
+                    let flops = products * pairs * (heads.query * heads.width) as f64;
+                    self.add(op.stage, Module::Attention, times * flops);
+                }
+                Work::Pass { .. } => {}
+            }
+        }
+        self.model = self.forward + self.backward;
+        self.hardware = self.model + self.recompute;
+    }
+
+    fn add(&mut self, stage: Stage, module: Module, flops: f64) {
+        if self.modules.is_empty() {
+            self.modules = MODULES.map(|module| (module, 0.0)).into();
+        }
+        match stage {
+            Stage::Forward => self.forward += flops,
+            Stage::Backward | Stage::Optimizer => self.backward += flops,
+            Stage::Recompute => self.recompute += flops,
+        }
+        if module == Module::Adapters {
+            self.adapters += flops;
+        }
+        if let Some((_, sum)) = self.modules.iter_mut().find(|(known, _)| *known == module) {
+            *sum += flops;
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! One decoder layer: what its passes hold, free and compute, in the engine's order.
+
+use super::network::LayerKind;
+use super::op::{Module, Pass, Work};
+use super::part::Part;
+use super::trace::Trace;
+use super::walker::Walker;
+use crate::architecture::NormPlacement;
+
+use Part::{AttentionWorkspace, SavedActivations, Scratch};
+
+impl Walker<'_> {
+    fn has_norm_behind(&self) -> bool {
+        self.network.architecture.norm_placement == NormPlacement::BeforeAndBehind
+    }
+
+    /// (H, I, Q, K)
+    fn widths(&self) -> [usize; 4] {
+        let architecture = self.network.architecture;
+        let (query, key) = (architecture.query_size(), architecture.kv_size());
+        [architecture.hidden_size, architecture.intermediate_size, query, key]
+    }
+
+    /// Bytes that a layer keeps for its backward pass besides its input: the table of `train::model::saved`.
+    pub fn saved_bytes(&self, kind: &LayerKind) -> u64 {
+        let ([hidden, inner, query, key], architecture) = (self.widths(), self.network.architecture);
+        let ranks = |groups: &[&super::network::Group]| -> usize { groups.iter().flat_map(|group| &group.ranks).sum() };
+        let head_norms = match architecture.query_key_norm {
+            true => self.wide(architecture.heads + architecture.kv_heads),
+            false => 0,
+        };
+        let behind = match self.has_norm_behind() {
+            true => 2 * (self.act(hidden) + self.wide(1)),
+            false => 0,
+        };
+        let attention = self.wide(1) + self.act(2 * query + 2 * key) + self.wide(architecture.heads) + head_norms;
+        let mlp = self.act(hidden) + self.wide(1) + self.act(2 * inner);
+        let adapters = self.act(ranks(&[&kind.qkv, &kind.output, &kind.gate_up, &kind.down]));
+        attention + mlp + adapters + behind
+    }
+
+    /// The layer's output into the scratch, what it saves into `kept`. Its input is the caller's.
+    pub fn layer_forward(&self, trace: &mut Trace, kind: &LayerKind, kept: Part) {
+        self.attention_forward(trace, kind, kept);
+        let hidden = self.network.architecture.hidden_size;
+        self.mlp_inner(trace, kind, kept);
+        self.mlp_outer(trace, kind, kept);
+        // y is freed after the sum.
+        trace.hold(Scratch, self.act(hidden));
+        self.pass(trace, Module::Down, Pass::Add, hidden);
+        trace.free(Scratch, self.act(hidden));
+    }
+
+    /// What the layer saves, made again from its input.
+    pub fn layer_recall(&self, trace: &mut Trace, kind: &LayerKind) {
+        let [hidden, inner, ..] = self.widths();
+        self.attention_forward(trace, kind, SavedActivations);
+        self.mlp_inner(trace, kind, SavedActivations);
+        if self.has_norm_behind() {
+            self.mlp_outer(trace, kind, SavedActivations);
+            trace.spike(Scratch, self.act(hidden));
+            self.pass(trace, Module::Down, Pass::Add, hidden);
+            trace.free(Scratch, self.act(hidden));
+            return;
+        }
+        self.adapter_products(trace, &kind.down, SavedActivations);
+        trace.free(Scratch, self.act(inner));
+    }
+
+    /// The stream behind attention into `kept`.
+    fn attention_forward(&self, trace: &mut Trace, kind: &LayerKind, kept: Part) {
+        let ([hidden, _, query, key], architecture) = (self.widths(), self.network.architecture);
+        trace.hold(Scratch, self.act(hidden));
+        trace.hold(kept, self.wide(1));
+        self.pass(trace, Module::Norms, Pass::NormForward, hidden);
+        self.group_forward(trace, &kind.qkv, Module::QueryKeyValue, [kept, kept]);
+        trace.free(Scratch, self.act(hidden));
+        for (width, heads) in [(query, architecture.heads), (key, architecture.kv_heads)] {
+            self.rotate(trace, width, Some((heads, kept)));
+        }
+        trace.hold(kept, self.act(query) + self.wide(architecture.heads));
+        trace
+            .scratch
+            .take(&self.heads().kept(self.stream.longest(), kind.window));
+        trace.run(Work::Attention {
+            window: kind.window,
+            backward: false,
+        });
+        self.group_forward(trace, &kind.output, Module::Output, [kept, Scratch]);
+        self.norm_behind(trace, kept);
+        trace.hold(kept, self.act(hidden));
+        self.pass(trace, Module::Output, Pass::Add, hidden);
+        trace.free(Scratch, self.act(hidden) + self.act(query) + self.act(key));
+    }
+
+    /// Rotated heads into the scratch; `norm` says how many heads a norm before it has, and where its rstd goes.
+    fn rotate(&self, trace: &mut Trace, width: usize, norm: Option<(usize, Part)>) {
+        let has_norm = self.network.architecture.query_key_norm;
+        if let Some((heads, part)) = norm.filter(|_| has_norm) {
+            trace.hold(Scratch, self.act(width));
+            trace.hold(part, self.wide(heads));
+            self.pass(trace, Module::Norms, Pass::NormForward, width);
+        }
+        trace.hold(Scratch, self.act(width));
+        self.pass(trace, Module::Attention, Pass::Rope, width);
+        if has_norm && norm.is_some() {
+            trace.free(Scratch, self.act(width));
+        }
+    }
+
+    fn norm_behind(&self, trace: &mut Trace, kept: Part) {
+        if !self.has_norm_behind() {
+            return;
+        }
+        let hidden = self.network.architecture.hidden_size;
+        trace.hold(Scratch, self.act(hidden));
+        trace.hold(kept, self.wide(1));
+        self.pass(trace, Module::Norms, Pass::NormForward, hidden);
+        trace.rename(Scratch, kept, self.act(hidden));
+    }
+
+    /// Everything of the MLP up to the activation's output, which stays in the scratch.
+    fn mlp_inner(&self, trace: &mut Trace, kind: &LayerKind, kept: Part) {
+        let [hidden, inner, ..] = self.widths();
+        trace.hold(Scratch, self.act(hidden));
+        trace.hold(kept, self.wide(1));
+        self.pass(trace, Module::Norms, Pass::NormForward, hidden);
+        self.group_forward(trace, &kind.gate_up, Module::GateUp, [kept, kept]);
+        trace.free(Scratch, self.act(hidden));
+        trace.hold(Scratch, self.act(inner));
+        self.pass(trace, Module::GateUp, Pass::GluForward, inner);
+    }
+
+    /// The output of the MLP into the scratch; frees the activation's output.
+    fn mlp_outer(&self, trace: &mut Trace, kind: &LayerKind, kept: Part) {
+        let inner = self.network.architecture.intermediate_size;
+        self.group_forward(trace, &kind.down, Module::Down, [kept, Scratch]);
+        trace.free(Scratch, self.act(inner));
+        self.norm_behind(trace, kept);
+    }
+
+    /// Backward through the layer. dy is in the scratch and is replaced by dx, which is left there where it is wanted;
+    /// all that was saved, the layer's input included, is freed.
+    pub fn layer_backward(&self, trace: &mut Trace, kind: &LayerKind, wants_dx: bool) {
+        self.mlp_backward(trace, kind);
+        self.attention_backward(trace, kind, wants_dx);
+    }
+
+    /// Returns the bytes of the gradient before the norm behind a block, where there is one.
+    fn backward_behind(&self, trace: &mut Trace) -> u64 {
+        if !self.has_norm_behind() {
+            return 0;
+        }
+        let hidden = self.network.architecture.hidden_size;
+        trace.hold(Scratch, self.act(hidden));
+        trace.spike(Scratch, self.wide(1));
+        self.pass(trace, Module::Norms, Pass::NormBackward, hidden);
+        trace.free(SavedActivations, self.act(hidden) + self.wide(1));
+        self.act(hidden)
+    }
+
+    /// The normed input of a block, made again.
+    fn normed(&self, trace: &mut Trace) -> u64 {
+        let hidden = self.network.architecture.hidden_size;
+        trace.hold(Scratch, self.act(hidden));
+        trace.spike(Scratch, self.wide(1));
+        self.pass(trace, Module::Norms, Pass::NormForward, hidden);
+        self.act(hidden)
+    }
+
+    fn mlp_backward(&self, trace: &mut Trace, kind: &LayerKind) {
+        let [hidden, inner, ..] = self.widths();
+        let d_down = self.backward_behind(trace);
+        let activation = |trace: &mut Trace| {
+            trace.hold(Scratch, self.act(inner));
+            self.pass(trace, Module::GateUp, Pass::GluForward, inner);
+            self.act(inner)
+        };
+        self.group_backward(trace, (&kind.down, Module::Down), activation, d_down, true);
+        trace.free(SavedActivations, self.act(kind.down.ranks.iter().sum()));
+        trace.hold(Scratch, self.act(2 * inner));
+        self.pass(trace, Module::GateUp, Pass::GluBackward, inner);
+        trace.free(Scratch, self.act(inner));
+        trace.free(SavedActivations, self.act(2 * inner));
+        let group = (&kind.gate_up, Module::GateUp);
+        self.group_backward(trace, group, |trace| self.normed(trace), self.act(2 * inner), true);
+        self.norm_and_sum(trace, true);
+        let ranks = kind.gate_up.ranks.iter().sum();
+        trace.free(SavedActivations, self.act(hidden) + self.wide(1) + self.act(ranks));
+    }
+
+    /// From d_normed and dy, both in the scratch, to their sum behind the norm; `drops` says that d_normed is freed before
+    /// the sum.
+    fn norm_and_sum(&self, trace: &mut Trace, drops: bool) {
+        let hidden = self.network.architecture.hidden_size;
+        let one = self.act(hidden);
+        trace.hold(Scratch, one);
+        trace.spike(Scratch, self.wide(1));
+        self.pass(trace, Module::Norms, Pass::NormBackward, hidden);
+        if drops {
+            trace.free(Scratch, one);
+        }
+        trace.hold(Scratch, one);
+        self.pass(trace, Module::Norms, Pass::Add, hidden);
+        trace.free(Scratch, if drops { 2 * one } else { 3 * one });
+    }
+
+    fn attention_backward(&self, trace: &mut Trace, kind: &LayerKind, wants_dx: bool) {
+        let ([hidden, _, query, key], architecture) = (self.widths(), self.network.architecture);
+        let (q, k) = (self.act(query), self.act(key));
+        let d_output = self.backward_behind(trace);
+        self.group_backward(trace, (&kind.output, Module::Output), |_| 0, d_output, true);
+        trace.free(SavedActivations, self.act(kind.output.ranks.iter().sum()));
+        let has_norm = architecture.query_key_norm;
+        if has_norm {
+            for (width, heads) in [(query, architecture.heads), (key, architecture.kv_heads)] {
+                self.rotate(trace, width, Some((heads, Scratch)));
+                trace.free(Scratch, self.wide(heads));
+            }
+        }
+        self.attention_op_backward(trace, kind);
+        trace.free(Scratch, q + if has_norm { q + k } else { 0 });
+        trace.free(SavedActivations, q + k + self.wide(architecture.heads));
+        // The gradients before the inverse rotation live to the end of the block.
+        for width in [query, key] {
+            trace.hold(Scratch, self.act(width));
+            self.pass(trace, Module::Attention, Pass::Rope, width);
+        }
+        if has_norm {
+            for (width, heads) in [(query, architecture.heads), (key, architecture.kv_heads)] {
+                trace.spike(Scratch, self.act(width) + self.wide(heads));
+                self.pass(trace, Module::Norms, Pass::NormBackward, width);
+            }
+        }
+        trace.free(SavedActivations, q + k);
+        let wants_d_normed = wants_dx || kind.input_norm_trains;
+        let group = (&kind.qkv, Module::QueryKeyValue);
+        self.group_backward(trace, group, |trace| self.normed(trace), q + 2 * k, wants_d_normed);
+        if wants_dx {
+            self.norm_and_sum(trace, false);
+        } else {
+            trace.free(Scratch, self.act(hidden) * (1 + u64::from(wants_d_normed)));
+        }
+        trace.free(Scratch, q + k);
+        let head_norms = if has_norm {
+            self.wide(architecture.heads + architecture.kv_heads)
+        } else {
+            0
+        };
+        let ranks = kind.qkv.ranks.iter().sum();
+        trace.free(
+            SavedActivations,
+            self.act(hidden) + self.wide(1) + head_norms + self.act(ranks),
+        );
+    }
+
+    /// dq, dk and dv into the scratch.
+    fn attention_op_backward(&self, trace: &mut Trace, kind: &LayerKind) {
+        let [_, _, query, key] = self.widths();
+        trace.hold(Scratch, self.act(query) + self.act(2 * key));
+        let heads = self.heads();
+        let documents = self.stream.documents.iter();
+        let shares: f64 = documents
+            .map(|documents| documents.count * heads.shares(documents.tokens, kind.window) as f64)
+            .sum();
+        let totals = (4 * self.host.threads * self.stream.longest() * heads.width) as u64;
+        trace.hold(AttentionWorkspace, shares as u64);
+        let packing = self.host.threads as u64 * heads.packing(self.stream.longest());
+        trace.spike(AttentionWorkspace, totals.max(packing));
+        trace.free(AttentionWorkspace, shares as u64);
+        trace.run(Work::Attention {
+            window: kind.window,
+            backward: true,
+        });
+    }
+}

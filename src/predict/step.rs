@@ -1,0 +1,397 @@
+//! A whole step: from the base weights to the update, with the memory by part and the list of ops.
+
+use super::host::Host;
+use super::network::Network;
+use super::op::{Form, Module, Op, Pass, Right, Stage, Work};
+use super::optimizer_state::{is_paged, state_bytes, update_bytes};
+use super::part::{Bytes, Part};
+use super::storage::base_bytes;
+use super::stream::StreamShape;
+use super::trace::{Level, Trace};
+use super::walker::{Sum, Walker};
+use crate::recipe::{Checkpointing, OptimizerKind, Precision, Recipe};
+
+/// Bytes of logits that exist at a time.
+const LOGIT_BYTES: usize = 32 << 20;
+/// Bytes of the objects of one adapted linear layer: names, views, map entries.
+const ADAPTER_OBJECT_BYTES: u64 = 3_400;
+/// Bytes of the objects of one decoder layer.
+const LAYER_OBJECT_BYTES: u64 = 9_000;
+/// Bytes of objects whatever the model.
+const OBJECT_BYTES: u64 = 24_000;
+
+/// A step of one recipe on one device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepWalk<'a> {
+    pub network: &'a Network<'a>,
+    pub recipe: &'a Recipe,
+    pub host: Host,
+}
+
+impl<'a> StepWalk<'a> {
+    /// Bytes by part at the highest moment of a step on the micro-batch `stream`.
+    pub fn bytes(&self, stream: &StreamShape) -> Bytes {
+        let mut level = Level::default();
+        self.hold_lasting(&mut level, stream);
+        let walker = Walker::new(self.network, self.host, self.recipe.precision, stream);
+        self.walk(&walker, |_, trace| level.replay(trace));
+        let mut update = Trace::new(Stage::Optimizer);
+        let elements = self.network.trained_elements();
+        if self.recipe.precision == Precision::Fp16 {
+            update.spike(Part::Scratch, 4 * elements);
+        }
+        update.spike(
+            Part::Scratch,
+            update_bytes(self.recipe.optimizer.kind, &self.network.slots),
+        );
+        level.replay(&update);
+        let mut bytes = level.at_peak();
+        let threads = self.host.threads as u64;
+        bytes.add(Part::Framework, threads * level.scratch.bytes());
+        bytes
+    }
+
+    /// Bytes that the forward pass keeps for the backward pass.
+    pub fn saved_bytes(&self, stream: &StreamShape) -> u64 {
+        let walker = Walker::new(self.network, self.host, self.recipe.precision, stream);
+        let x = walker.act(self.network.architecture.hidden_size);
+        let layers = self
+            .network
+            .layers
+            .iter()
+            .enumerate()
+            .skip(self.network.first_on_tape());
+        let of_layer = |(index, kind): (usize, &usize)| match self.keep(index) {
+            Keep::Saved => x + walker.saved_bytes(&self.network.kinds[*kind]),
+            Keep::Input | Keep::Nothing => x,
+        };
+        layers.map(of_layer).sum::<u64>() + x + walker.wide(1)
+    }
+
+    /// The ops of one micro-batch, and those of the update.
+    pub fn ops(&self, stream: &StreamShape) -> (Vec<Op>, Vec<Op>) {
+        let walker = Walker::new(self.network, self.host, self.recipe.precision, stream);
+        let mut pieces: Vec<(Piece, usize, f64)> = Vec::with_capacity(8);
+        let mut ops: Vec<Op> = Vec::with_capacity(256);
+        self.walk(&walker, |piece, trace| {
+            let known = pieces
+                .iter_mut()
+                .find(|(known, ..)| *known == piece && piece != Piece::Once);
+            match known {
+                Some((.., times)) => *times += 1.0,
+                None => {
+                    pieces.push((piece, ops.len(), 1.0));
+                    ops.extend_from_slice(&trace.ops);
+                }
+            }
+        });
+        let ends: Vec<usize> = pieces
+            .iter()
+            .skip(1)
+            .map(|(_, start, _)| *start)
+            .chain([ops.len()])
+            .collect();
+        for ((_, start, times), end) in pieces.into_iter().zip(ends) {
+            ops[start..end].iter_mut().for_each(|op| op.times *= times);
+        }
+        (ops, self.update_ops())
+    }
+
+    /// What is there before the step and after it.
+    fn hold_lasting(&self, level: &mut Level, stream: &StreamShape) {
+        let Self { network, recipe, .. } = self;
+        let base = base_bytes(network.architecture, recipe.precision);
+        level.hold(Part::BaseWeights, base.values);
+        level.hold(Part::QuantisationConstants, base.constants);
+        let elements = network.trained_elements();
+        level.hold(Part::Adapters, 4 * elements);
+        level.hold(Part::Gradients, 4 * elements);
+        if recipe.adapter.is_none() {
+            // The values are copied tensor by tensor; the weights that they came from are then let go of.
+            if recipe.precision != Precision::Fp32 {
+                let largest = network
+                    .slots
+                    .iter()
+                    .map(|slots| 4 * slots.elements())
+                    .max()
+                    .unwrap_or(0);
+                level.hold(Part::Scratch, largest);
+                level.free(Part::Scratch, largest);
+            }
+            level.free(Part::BaseWeights, base.values);
+        }
+        let on_device = self.host.vectors != super::Vectors::None || !is_paged(recipe.optimizer.kind);
+        if on_device {
+            level.hold(Part::OptimizerState, state_bytes(&recipe.optimizer, &network.slots));
+        }
+        for (weight, count) in &network.replaced {
+            let bytes = super::storage::linear_bytes(*weight, recipe.precision);
+            level.hold(Part::BaseWeights, *count as u64 * bytes.values);
+            level.hold(Part::QuantisationConstants, *count as u64 * bytes.constants);
+        }
+        if network.dora {
+            let vectors = network.slots.iter().filter(|slots| slots.columns.is_none());
+            let norms: u64 = vectors.map(|slots| 4 * slots.elements() * slots.count as u64).sum();
+            level.hold(Part::Adapters, norms);
+        }
+        let architecture = network.architecture;
+        let rows = stream.longest().next_power_of_two();
+        let ropes = architecture.ropes.iter();
+        let tables: usize = ropes
+            .map(|rope| 2 * 4 * (rows * rope.rotary_dims / 2).next_power_of_two())
+            .sum();
+        let objects = OBJECT_BYTES
+            + ADAPTER_OBJECT_BYTES * network.adapted as u64
+            + LAYER_OBJECT_BYTES * architecture.layers.len() as u64;
+        let ids = 8 * stream.tokens() as u64;
+        level.hold(Part::Framework, tables as u64 + objects + ids);
+    }
+
+    /// Walks one micro-batch forward and backward and hands every piece to `take`.
+    fn walk(&self, walker: &Walker<'_>, mut take: impl FnMut(Piece, &Trace)) {
+        let network = self.network;
+        let first = network.first_on_tape();
+        take(Piece::Once, &self.embed(walker));
+        let forward = Pieces::new(network, |kind, kept| self.forward(walker, kind, kept));
+        for (index, kind) in network.layers.iter().enumerate() {
+            let keep = if index < first { Keep::Nothing } else { self.keep(index) };
+            take(Piece::Forward(*kind, keep), forward.of(*kind, keep));
+        }
+        take(Piece::Once, &self.head(walker));
+        let backward = Pieces::new(network, |kind, kept| self.backward(walker, kind, kept, true));
+        for index in (first..network.layers.len()).rev() {
+            let (kind, keep) = (network.layers[index], self.keep(index));
+            if index > first || network.embedding_trains {
+                take(Piece::Backward(kind, keep), backward.of(kind, keep));
+            } else {
+                take(Piece::Once, &self.backward(walker, kind, keep, false));
+            }
+        }
+    }
+
+    fn keep(&self, index: usize) -> Keep {
+        match self.recipe.gradient_checkpointing {
+            Checkpointing::None => Keep::Saved,
+            Checkpointing::Every(nth) if !index.is_multiple_of(nth.get() as usize) => Keep::Saved,
+            Checkpointing::Every(_) | Checkpointing::Full | Checkpointing::Offload => Keep::Input,
+        }
+    }
+
+    fn embed(&self, walker: &Walker<'_>) -> Trace {
+        let hidden = self.network.architecture.hidden_size;
+        let mut trace = Trace::new(Stage::Forward);
+        walker.pass(&mut trace, Module::Optimizer, Pass::Step, 1);
+        if self.network.embedding_trains && walker.c() < 4 {
+            trace.hold(Part::Scratch, walker.wide(hidden));
+            trace.hold(Part::Scratch, walker.act(hidden));
+            trace.free(Part::Scratch, walker.wide(hidden));
+        } else {
+            trace.hold(Part::Scratch, walker.act(hidden));
+        }
+        walker.pass(&mut trace, Module::Embedding, Pass::Gather, hidden);
+        if self.network.architecture.embedding_scale.is_some() {
+            trace.spike(Part::Scratch, walker.act(hidden));
+            walker.pass(&mut trace, Module::Embedding, Pass::Copy, hidden);
+        }
+        trace
+    }
+
+    /// A layer forward: its input, in the scratch, is replaced by its output.
+    fn forward(&self, walker: &Walker<'_>, kind: usize, keep: Keep) -> Trace {
+        let (kind, x) = (
+            &self.network.kinds[kind],
+            walker.act(self.network.architecture.hidden_size),
+        );
+        let mut trace = Trace::new(Stage::Forward);
+        match keep {
+            Keep::Saved => {
+                trace.rename(Part::Scratch, Part::SavedActivations, x);
+                walker.layer_forward(&mut trace, kind, Part::SavedActivations);
+            }
+            Keep::Input | Keep::Nothing => {
+                if keep == Keep::Input {
+                    trace.rename(Part::Scratch, Part::SavedActivations, x);
+                }
+                walker.layer_forward(&mut trace, kind, Part::Scratch);
+                let input = if keep == Keep::Nothing { x } else { 0 };
+                trace.free(Part::Scratch, walker.saved_bytes(kind) + input);
+            }
+        }
+        trace
+    }
+
+    fn backward(&self, walker: &Walker<'_>, kind: usize, keep: Keep, wants_dx: bool) -> Trace {
+        let kind = &self.network.kinds[kind];
+        let mut trace = Trace::new(Stage::Backward);
+        if keep == Keep::Input {
+            trace.stage = Stage::Recompute;
+            walker.layer_recall(&mut trace, kind);
+            trace.stage = Stage::Backward;
+        }
+        walker.layer_backward(&mut trace, kind, wants_dx);
+        trace
+    }
+
+    /// The last norm, the loss head and the last norm's backward: x in the scratch becomes dx.
+    fn head(&self, walker: &Walker<'_>) -> Trace {
+        let architecture = self.network.architecture;
+        let (hidden, vocabulary) = (architecture.hidden_size, architecture.vocabulary);
+        let x = walker.act(hidden);
+        let mut trace = Trace::new(Stage::Forward);
+        trace.hold(Part::Scratch, x);
+        trace.hold(Part::SavedActivations, walker.wide(1));
+        trace.rename(Part::Scratch, Part::SavedActivations, x);
+        walker.pass(&mut trace, Module::Norms, Pass::NormForward, hidden);
+        let targets = (walker.stream.targets.round() as usize).max(1);
+        let chunk = (LOGIT_BYTES / (4 * vocabulary)).max(16).min(targets);
+        let row = hidden as u64 * walker.c();
+        let inputs = chunk.next_power_of_two() as u64 * row;
+        let buffers = 4 * (targets.next_power_of_two() + chunk * vocabulary) as u64 + chunk as u64 * row + inputs;
+        trace.hold(Part::Logits, buffers);
+        trace.hold(Part::Scratch, x);
+        // The inputs' buffer doubles as the first chunk is gathered: for a moment its last two sizes exist.
+        trace.spike(Part::Logits, inputs / 2);
+        self.head_products(walker, &mut trace, [targets, chunk]);
+        trace.free(Part::Logits, buffers);
+        trace.free(Part::Scratch, x);
+        trace.stage = Stage::Backward;
+        trace.hold(Part::Scratch, x);
+        trace.spike(Part::Scratch, walker.wide(1));
+        walker.pass(&mut trace, Module::Norms, Pass::NormBackward, hidden);
+        trace.free(Part::Scratch, x);
+        trace.free(Part::SavedActivations, x + walker.wide(1));
+        trace
+    }
+
+    fn head_products(&self, walker: &Walker<'_>, trace: &mut Trace, [targets, chunk]: [usize; 2]) {
+        let architecture = self.network.architecture;
+        let (hidden, vocabulary) = (architecture.hidden_size, architecture.vocabulary);
+        let chunks = targets.div_ceil(chunk) as f64;
+        let first = trace.ops.len();
+        let product = |form, rows, columns, depth, left_bytes, f32_result| Sum {
+            module: Module::Head,
+            right: Right::Dense,
+            form,
+            rows,
+            columns,
+            depth,
+            adapter_depth: 0,
+            left_bytes,
+            f32_result,
+        };
+        walker.product(trace, product(Form::Nt, chunk, vocabulary, hidden, walker.c(), true));
+        trace.run(Work::Pass {
+            module: Module::Head,
+            pass: Pass::CrossEntropy,
+            elements: chunk as f64 * vocabulary as f64,
+        });
+        trace.stage = Stage::Backward;
+        // Gradients of logits are F32, or pairs of BF16 in the same place.
+        let is_pairs = walker.c() == 2 && walker.precision != Precision::Fp16 && vocabulary.is_multiple_of(2);
+        let left = if is_pairs && self.host.vectors == super::Vectors::Avx512Bf16 {
+            2
+        } else {
+            4
+        };
+        let narrow = walker.c() == 4;
+        walker.product(trace, product(Form::Nn, chunk, hidden, vocabulary, left, narrow));
+        if self.network.head_trains {
+            walker.product(trace, product(Form::Tn, vocabulary, hidden, chunk, left, true));
+        }
+        let share = targets as f64 / (chunks * chunk as f64);
+        trace.ops[first..].iter_mut().for_each(|op| op.times = chunks * share);
+    }
+
+    fn update_ops(&self) -> Vec<Op> {
+        let elements = self.network.trained_elements() as f64;
+        let pass = |pass, elements| Op {
+            stage: Stage::Optimizer,
+            work: Work::Pass {
+                module: Module::Optimizer,
+                pass,
+                elements,
+            },
+            times: 1.0,
+        };
+        let kind = self.recipe.optimizer.kind;
+        let update = match kind {
+            OptimizerKind::AdamW8bit | OptimizerKind::PagedAdamW8bit | OptimizerKind::Lion8bit => Pass::Update8bit,
+            _ => Pass::UpdateF32,
+        };
+        let mut ops = vec![pass(Pass::Clip, elements), pass(update, elements)];
+        if kind == OptimizerKind::Muon {
+            ops.extend(self.network.slots.iter().flat_map(muon_ops));
+        }
+        ops
+    }
+}
+
+/// What a forward pass keeps of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keep {
+    Nothing,
+    Input,
+    Saved,
+}
+
+/// A piece of a step: the same piece computes the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece {
+    /// Comes once.
+    Once,
+    /// A layer of this kind, and what is kept of it.
+    Forward(usize, Keep),
+    Backward(usize, Keep),
+}
+
+/// The traces of each kind of layer under each way to keep it, made when they are first asked for.
+struct Pieces<F> {
+    made: Vec<[std::cell::OnceCell<Trace>; 3]>,
+    make: F,
+}
+
+impl<F: Fn(usize, Keep) -> Trace> Pieces<F> {
+    fn new(network: &Network<'_>, make: F) -> Self {
+        let made = network.kinds.iter().map(|_| Default::default()).collect();
+        Self { made, make }
+    }
+
+    fn of(&self, kind: usize, keep: Keep) -> &Trace {
+        self.made[kind][keep as usize].get_or_init(|| (self.make)(kind, keep))
+    }
+}
+
+/// Five rounds of three products on each matrix.
+fn muon_ops(slots: &super::network::Slots) -> Vec<Op> {
+    let Some(columns) = slots.columns else {
+        return Vec::new();
+    };
+    let (narrow, wide) = (slots.rows.min(columns) as f64, slots.rows.max(columns) as f64);
+    let op = |work, times| Op {
+        stage: Stage::Optimizer,
+        work,
+        times: times * slots.count as f64,
+    };
+    let product = |rows, columns, depth| {
+        Work::Product(super::op::Product {
+            module: Module::Optimizer,
+            right: Right::Adapter,
+            form: Form::Nn,
+            rows,
+            columns,
+            depth,
+            adapter_depth: 0.0,
+        })
+    };
+    let copy = Work::Pass {
+        module: Module::Optimizer,
+        pass: Pass::Copy,
+        elements: narrow * wide,
+    };
+    vec![
+        op(product(narrow, narrow, wide), 5.0),
+        op(product(narrow, narrow, narrow), 5.0),
+        op(product(narrow, wide, narrow), 5.0),
+        op(copy, 40.0),
+    ]
+}

@@ -1,0 +1,154 @@
+//! How long the documents of a micro-batch are, as far as cost depends on it.
+
+/// Documents of one length.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Documents {
+    pub tokens: usize,
+    /// How many; a fraction where it is a mean over micro-batches.
+    pub count: f64,
+}
+
+/// One micro-batch: documents laid end to end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamShape {
+    /// Documents by length.
+    pub documents: Vec<Documents>,
+    /// Positions that count in the loss.
+    pub targets: f64,
+}
+
+impl StreamShape {
+    /// `rows` documents of `tokens` tokens each, every one of which but the first is a target.
+    pub fn full(rows: usize, tokens: usize) -> Self {
+        Self {
+            documents: vec![Documents {
+                tokens,
+                count: rows as f64,
+            }],
+            targets: (rows * tokens.saturating_sub(1)) as f64,
+        }
+    }
+
+    /// Tokens of the stream.
+    pub fn tokens(&self) -> f64 {
+        self.documents
+            .iter()
+            .map(|documents| documents.tokens as f64 * documents.count)
+            .sum()
+    }
+
+    /// Tokens of the longest document.
+    pub fn longest(&self) -> usize {
+        self.documents
+            .iter()
+            .map(|documents| documents.tokens)
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+/// What a recipe trains on, by micro-batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// The micro-batch that takes the most memory.
+    pub longest: StreamShape,
+    /// The mean micro-batch.
+    pub mean: StreamShape,
+}
+
+impl Workload {
+    /// Rows that are all as long as may be: what is assumed where the data is not known.
+    pub fn full(micro_batch: usize, sequence_length: usize) -> Self {
+        let stream = StreamShape::full(micro_batch, sequence_length);
+        Self {
+            longest: stream.clone(),
+            mean: stream,
+        }
+    }
+}
+
+/// Rows of a data set, as far as cost depends on them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowLengths {
+    /// (tokens, targets) of each row's documents, rows with the most tokens first; no more than a micro-batch may have.
+    longest: Vec<Vec<(usize, usize)>>,
+    /// The mean row.
+    mean: StreamShape,
+}
+
+/// Lengths that the mean micro-batch is described by.
+const LENGTHS: usize = 12;
+/// Rows of the largest micro-batch.
+const MOST_ROWS: usize = 1 << 16;
+
+impl RowLengths {
+    /// Rows from the (tokens, targets) of their documents.
+    pub fn new(mut rows: Vec<Vec<(usize, usize)>>) -> Self {
+        rows.sort_by_key(|row| std::cmp::Reverse(row.iter().map(|(tokens, _)| tokens).sum::<usize>()));
+        let all: Vec<&(usize, usize)> = rows.iter().flatten().collect();
+        let mean = stream(&all, 1.0 / rows.len().max(1) as f64, LENGTHS);
+        rows.truncate(MOST_ROWS);
+        Self { longest: rows, mean }
+    }
+
+    /// The longest and the mean micro-batch of `micro_batch` rows.
+    pub fn workload(&self, micro_batch: usize) -> Workload {
+        let longest: Vec<&(usize, usize)> = self.longest.iter().cycle().take(micro_batch).flatten().collect();
+        let mut mean = self.mean.clone();
+        mean.targets *= micro_batch as f64;
+        for documents in &mut mean.documents {
+            documents.count *= micro_batch as f64;
+        }
+        Workload {
+            longest: stream(&longest, 1.0, usize::MAX),
+            mean,
+        }
+    }
+}
+
+/// The documents as a stream, each counted `share` times; at most `most` lengths are told apart.
+fn stream(documents: &[&(usize, usize)], share: f64, most: usize) -> StreamShape {
+    let mut lengths: Vec<usize> = documents.iter().map(|(tokens, _)| *tokens).collect();
+    lengths.sort_unstable();
+    let group = if most == usize::MAX {
+        1
+    } else {
+        lengths.len().div_ceil(most).max(1)
+    };
+    let mean = |group: &[usize]| Documents {
+        tokens: (group.iter().sum::<usize>() as f64 / group.len() as f64).round() as usize,
+        count: group.len() as f64 * share,
+    };
+    let mut merged: Vec<Documents> = Vec::new();
+    for next in lengths.chunks(group).map(mean) {
+        match merged.last_mut() {
+            Some(last) if last.tokens == next.tokens => last.count += next.count,
+            _ => merged.push(next),
+        }
+    }
+    StreamShape {
+        documents: merged,
+        targets: share * documents.iter().map(|(_, targets)| *targets).sum::<usize>() as f64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_micro_batch_has_the_longest_rows_and_the_mean_has_the_mean_tokens() {
+        let rows = RowLengths::new(vec![vec![(4, 3)], vec![(10, 2), (3, 1)], vec![(7, 6)]]);
+        let workload = rows.workload(2);
+        assert_eq!(workload.longest.tokens(), 20.0);
+        assert_eq!((workload.longest.longest(), workload.longest.targets), (10, 9.0));
+        assert!((workload.mean.tokens() - 16.0).abs() < 1e-9);
+        assert!((workload.mean.targets - 8.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn data_with_fewer_rows_than_a_micro_batch_is_repeated() {
+        let workload = RowLengths::new(vec![vec![(4, 3)]]).workload(3);
+        assert_eq!((workload.longest.tokens(), workload.longest.targets), (12.0, 9.0));
+    }
+}

@@ -1,0 +1,122 @@
+//! What a piece of a step allocates, frees and computes, recorded once and replayed for every layer that is alike.
+//!
+//! A trace keeps the net change of memory and its highest rise above where it began, so that replaying one costs the
+//! same whatever it holds.
+
+use super::op::{Op, Stage, Work};
+use super::part::{Bytes, PARTS, Part};
+use super::scratch::ThreadScratch;
+
+/// A recorded piece of a step.
+#[derive(Clone, Debug)]
+pub(super) struct Trace {
+    now: [i64; PARTS],
+    total: i64,
+    rise: i64,
+    at_rise: [i64; PARTS],
+    pub ops: Vec<Op>,
+    pub stage: Stage,
+    pub scratch: ThreadScratch,
+}
+
+impl Trace {
+    pub fn new(stage: Stage) -> Self {
+        Self {
+            now: [0; PARTS],
+            total: 0,
+            rise: 0,
+            at_rise: [0; PARTS],
+            ops: Vec::with_capacity(48),
+            stage,
+            scratch: ThreadScratch::default(),
+        }
+    }
+
+    /// Allocates.
+    pub fn hold(&mut self, part: Part, bytes: u64) {
+        let bytes = bytes.cast_signed();
+        self.now[part as usize] += bytes;
+        self.total += bytes;
+        if self.total > self.rise {
+            self.rise = self.total;
+            self.at_rise = self.now;
+        }
+    }
+
+    /// Frees.
+    pub fn free(&mut self, part: Part, bytes: u64) {
+        let bytes = bytes.cast_signed();
+        self.now[part as usize] -= bytes;
+        self.total -= bytes;
+    }
+
+    /// Allocates and frees at once.
+    pub fn spike(&mut self, part: Part, bytes: u64) {
+        self.hold(part, bytes);
+        self.free(part, bytes);
+    }
+
+    /// Calls the same bytes another name.
+    pub fn rename(&mut self, from: Part, to: Part, bytes: u64) {
+        self.free(from, bytes);
+        // Not `hold`: nothing is allocated.
+        self.now[to as usize] += bytes.cast_signed();
+        self.total += bytes.cast_signed();
+    }
+
+    pub fn run(&mut self, work: Work) {
+        let stage = self.stage;
+        self.ops.push(Op {
+            stage,
+            work,
+            times: 1.0,
+        });
+    }
+}
+
+/// Memory over a step, as traces are replayed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Level {
+    now: [i64; PARTS],
+    peak: i64,
+    at_peak: [i64; PARTS],
+    pub scratch: ThreadScratch,
+}
+
+impl Level {
+    /// Plays a trace.
+    pub fn replay(&mut self, trace: &Trace) {
+        let before: i64 = self.now.iter().sum();
+        if before + trace.rise > self.peak {
+            self.peak = before + trace.rise;
+            self.at_peak = self.now;
+            for (at_peak, rise) in self.at_peak.iter_mut().zip(trace.at_rise) {
+                *at_peak += rise;
+            }
+        }
+        for (now, change) in self.now.iter_mut().zip(trace.now) {
+            *now += change;
+        }
+        self.scratch.take(&trace.scratch);
+    }
+
+    /// Allocates.
+    pub fn hold(&mut self, part: Part, bytes: u64) {
+        self.now[part as usize] += bytes.cast_signed();
+        let total: i64 = self.now.iter().sum();
+        if total > self.peak {
+            self.peak = total;
+            self.at_peak = self.now;
+        }
+    }
+
+    /// Frees.
+    pub fn free(&mut self, part: Part, bytes: u64) {
+        self.now[part as usize] -= bytes.cast_signed();
+    }
+
+    /// Bytes by part when the total was highest.
+    pub fn at_peak(&self) -> Bytes {
+        Bytes::from_signed(self.at_peak)
+    }
+}

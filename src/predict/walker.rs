@@ -1,0 +1,432 @@
+//! Walks the engine's step and records it: products and linear groups here, whole layers in [`super::layer`].
+//!
+//! | letter | meaning |
+//! |---|---|
+//! | T | tokens of the micro-batch |
+//! | H, I, Q, K | widths of the residual stream, the MLP, all queries, all keys |
+//! | c | bytes of an element of the activations |
+//!
+//! Each function follows `train::model`'s function of the same name, allocation by allocation: what it holds and frees
+//! here is what the engine holds and frees there, in that order.
+
+use super::host::Host;
+use super::network::{Group, Network, Projection};
+use super::op::{Form, Module, Pass, Product, Right, Work};
+use super::part::Part;
+use super::scratch::{Call, Heads};
+use super::storage::compute_bytes;
+use super::stream::StreamShape;
+use super::trace::Trace;
+use crate::recipe::Precision;
+
+/// Products that one call sums.
+const MAX_TERMS: usize = 4;
+
+/// One micro-batch on its way through a network.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walker<'a> {
+    pub network: &'a Network<'a>,
+    pub host: Host,
+    pub precision: Precision,
+    pub stream: &'a StreamShape,
+    pub tokens: usize,
+}
+
+/// A product as [`Walker::product`] takes it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sum {
+    pub module: Module,
+    pub right: Right,
+    pub form: Form,
+    pub rows: usize,
+    pub columns: usize,
+    pub depth: usize,
+    pub adapter_depth: usize,
+    /// Bytes of an element of the left operand.
+    pub left_bytes: u64,
+    pub f32_result: bool,
+}
+
+impl<'a> Walker<'a> {
+    /// A walk of `stream` through `network`.
+    pub fn new(network: &'a Network<'a>, host: Host, precision: Precision, stream: &'a StreamShape) -> Self {
+        Self {
+            network,
+            host,
+            precision,
+            stream,
+            tokens: stream.tokens().round() as usize,
+        }
+    }
+
+    /// Bytes of an element of the activations.
+    pub fn c(&self) -> u64 {
+        compute_bytes(self.precision)
+    }
+
+    /// Bytes of an activation of `width` for every token.
+    pub fn act(&self, width: usize) -> u64 {
+        (self.tokens * width) as u64 * self.c()
+    }
+
+    /// Bytes of `width` F32 values for every token.
+    pub fn wide(&self, width: usize) -> u64 {
+        (4 * self.tokens * width) as u64
+    }
+
+    pub fn heads(&self) -> Heads {
+        let architecture = self.network.architecture;
+        Heads {
+            query: architecture.heads,
+            key: architecture.kv_heads,
+            width: architecture.head_dim,
+        }
+    }
+
+    /// Records an op that passes over memory, `width` elements for every token.
+    pub fn pass(&self, trace: &mut Trace, module: Module, pass: Pass, width: usize) {
+        let elements = self.tokens as f64 * width as f64;
+        trace.run(Work::Pass { module, pass, elements });
+    }
+
+    /// Records a product whose result is held already.
+    pub fn product(&self, trace: &mut Trace, sum: Sum) {
+        let is_even = sum.form == Form::Tn || (sum.depth.is_multiple_of(2) && sum.adapter_depth.is_multiple_of(2));
+        let is_bf16 = self.c() == 2 && self.precision != Precision::Fp16;
+        let call = Call {
+            form: sum.form,
+            rows: sum.rows,
+            columns: sum.columns,
+            depth: sum.depth + sum.adapter_depth,
+            left_bytes: sum.left_bytes,
+            pairs: is_bf16 && sum.left_bytes == 2 && is_even,
+            coded: sum.right == Right::Weight
+                && matches!(self.precision, Precision::Int8 | Precision::Nf4 | Precision::Nf4Double),
+            f32_result: sum.f32_result,
+        };
+        trace.scratch.take(&call.kept(self.host.vectors, self.host.threads));
+        trace.spike(Part::Scratch, call.spike(self.host.vectors));
+        if self.host.vectors == super::Vectors::None && call.coded {
+            // Off the CPU a quantised weight is widened as a whole for each product.
+            let whole = match sum.form {
+                Form::Nt | Form::Tn => sum.columns * sum.depth,
+                Form::Nn => sum.depth * sum.columns,
+            };
+            trace.spike(Part::Scratch, whole as u64 * self.c());
+        }
+        trace.run(Work::Product(Product {
+            module: sum.module,
+            right: sum.right,
+            form: sum.form,
+            rows: sum.rows as f64,
+            columns: sum.columns as f64,
+            depth: sum.depth as f64,
+            adapter_depth: sum.adapter_depth as f64,
+        }));
+    }
+
+    /// A product of activations (T, depth) with a result in the compute dtype.
+    fn linear(
+        &self,
+        trace: &mut Trace,
+        module: Module,
+        right: Right,
+        form: Form,
+        [columns, depth, adapter]: [usize; 3],
+    ) {
+        let sum = Sum {
+            module,
+            right,
+            form,
+            rows: self.tokens,
+            columns,
+            depth,
+            adapter_depth: adapter,
+            left_bytes: self.c(),
+            f32_result: self.c() == 4,
+        };
+        self.product(trace, sum);
+    }
+
+    /// += a^T b for a gradient of (rows, columns).
+    pub fn gradient(&self, trace: &mut Trace, module: Module, rows: usize, columns: usize) {
+        let sum = Sum {
+            module,
+            right: Right::Dense,
+            form: Form::Tn,
+            rows,
+            columns,
+            depth: self.tokens,
+            adapter_depth: 0,
+            left_bytes: self.c(),
+            f32_result: true,
+        };
+        self.product(trace, sum);
+    }
+
+    fn is_stacked(&self, group: &Group) -> bool {
+        group.ranks.len() > 1 && !self.network.dropout
+    }
+
+    /// Outputs of a group into `outputs`, xa of its adapters into `kept`.
+    pub fn group_forward(&self, trace: &mut Trace, group: &Group, module: Module, [kept, outputs]: [Part; 2]) {
+        self.adapter_products(trace, group, kept);
+        for projection in &group.projections {
+            self.projection_forward(trace, group, projection, module, outputs);
+        }
+    }
+
+    /// xa of the group's adapters into `kept`.
+    pub fn adapter_products(&self, trace: &mut Trace, group: &Group, kept: Part) {
+        let all: usize = group.ranks.iter().sum();
+        if self.is_stacked(group) {
+            trace.hold(Part::Scratch, self.act(all));
+            self.linear(
+                trace,
+                Module::Adapters,
+                Right::Adapter,
+                Form::Nt,
+                [all, group.inputs, 0],
+            );
+            for rank in &group.ranks {
+                trace.hold(kept, self.act(*rank));
+                self.pass(trace, Module::Adapters, Pass::Copy, *rank);
+            }
+            trace.free(Part::Scratch, self.act(all));
+            return;
+        }
+        for rank in &group.ranks {
+            let dropped = self.dropped(trace, group.inputs);
+            trace.hold(kept, self.act(*rank));
+            self.linear(
+                trace,
+                Module::Adapters,
+                Right::Adapter,
+                Form::Nt,
+                [*rank, group.inputs, 0],
+            );
+            trace.free(Part::Scratch, dropped);
+        }
+    }
+
+    /// A dropped copy of an input, where there is dropout; returns the bytes that it holds.
+    fn dropped(&self, trace: &mut Trace, width: usize) -> u64 {
+        if !self.network.dropout {
+            return 0;
+        }
+        let bytes = self.act(width);
+        trace.hold(Part::Scratch, bytes);
+        self.pass(trace, Module::Adapters, Pass::Dropout, width);
+        bytes
+    }
+
+    fn projection_forward(
+        &self,
+        trace: &mut Trace,
+        group: &Group,
+        projection: &Projection,
+        module: Module,
+        outputs: Part,
+    ) {
+        let (width, rank) = (projection.outputs, rank_of(group, projection));
+        let y = self.act(width);
+        if rank > 0 && self.network.dora {
+            self.dora_factors(trace, group, projection);
+            if self.network.dropout {
+                let dropped = self.dropped(trace, group.inputs);
+                trace.hold(Part::Scratch, 3 * y);
+                self.linear(
+                    trace,
+                    Module::Adapters,
+                    Right::Weight,
+                    Form::Nt,
+                    [width, group.inputs, 0],
+                );
+                self.linear(trace, Module::Adapters, Right::Adapter, Form::Nt, [width, rank, 0]);
+                self.linear(trace, module, Right::Weight, Form::Nt, [width, group.inputs, 0]);
+                trace.spike(Part::Scratch, 3 * y);
+                trace.hold(outputs, y);
+                trace.free(Part::Scratch, 3 * y + dropped);
+                (0..4).for_each(|_| self.pass(trace, Module::Adapters, Pass::Copy, width));
+            } else {
+                trace.hold(Part::Scratch, y);
+                self.linear(trace, module, Right::Weight, Form::Nt, [width, group.inputs, rank]);
+                trace.hold(outputs, y);
+                trace.free(Part::Scratch, y);
+                self.pass(trace, Module::Adapters, Pass::Copy, width);
+            }
+        } else {
+            trace.hold(outputs, y);
+            self.linear(trace, module, Right::Weight, Form::Nt, [width, group.inputs, rank]);
+        }
+        let biases = usize::from(rank > 0 && self.network.lora_bias) + usize::from(projection.bias);
+        (0..biases).for_each(|_| self.pass(trace, module, Pass::Bias, width));
+    }
+
+    /// Row norms of W + s B A: products with r columns, whatever the tokens.
+    fn dora_factors(&self, trace: &mut Trace, group: &Group, projection: &Projection) {
+        let rank = rank_of(group, projection);
+        trace.spike(Part::Scratch, (4 * 4 * rank * projection.outputs) as u64);
+        let product = |right, form, rows, columns, depth| Sum {
+            module: Module::Adapters,
+            right,
+            form,
+            rows,
+            columns,
+            depth,
+            adapter_depth: 0,
+            left_bytes: 4,
+            f32_result: true,
+        };
+        let (outputs, inputs) = (projection.outputs, group.inputs);
+        self.product(trace, product(Right::Weight, Form::Nt, rank, outputs, inputs));
+        self.product(trace, product(Right::Adapter, Form::Nt, rank, rank, inputs));
+        self.product(trace, product(Right::Adapter, Form::Nn, outputs, rank, rank));
+    }
+
+    /// Gradients of all that trains in a group, and dx into the scratch where it is wanted. `input` holds the group's
+    /// input in the scratch again and returns its bytes; `dys` are the bytes of the output gradients, freed at the end.
+    pub fn group_backward(
+        &self,
+        trace: &mut Trace,
+        (group, module): (&Group, Module),
+        input: impl FnOnce(&mut Trace) -> u64,
+        dys: u64,
+        wants_dx: bool,
+    ) {
+        let outputs = group.outputs();
+        if !group.reads_input() {
+            if wants_dx {
+                trace.hold(Part::Scratch, self.act(group.inputs));
+                self.linear(trace, module, Right::Weight, Form::Nn, [group.inputs, outputs, 0]);
+            }
+            trace.free(Part::Scratch, dys);
+            return;
+        }
+        let mut held = dys + input(trace);
+        for projection in &group.projections {
+            held += self.projection_backward(trace, group, projection, module);
+        }
+        held += self.adapter_gradients(trace, group);
+        if wants_dx {
+            self.input_gradient(trace, group, module);
+        }
+        trace.free(Part::Scratch, held);
+    }
+
+    /// Returns the bytes that it leaves in the scratch.
+    fn projection_backward(&self, trace: &mut Trace, group: &Group, projection: &Projection, module: Module) -> u64 {
+        let (width, rank) = (projection.outputs, rank_of(group, projection));
+        let y = self.act(width);
+        let widened = if self.c() == 4 { 0 } else { self.wide(width) };
+        if projection.bias_trains {
+            trace.spike(Part::Scratch, widened);
+            self.pass(trace, module, Pass::Copy, width);
+        }
+        let mut held = 0;
+        if rank > 0 && self.network.dora {
+            self.dora_factors(trace, group, projection);
+            let dropped = self.dropped(trace, group.inputs);
+            trace.hold(Part::Scratch, y);
+            self.linear(
+                trace,
+                Module::Adapters,
+                Right::Weight,
+                Form::Nt,
+                [width, group.inputs, rank],
+            );
+            trace.hold(Part::Scratch, y);
+            trace.free(Part::Scratch, y);
+            trace.spike(Part::Scratch, widened);
+            trace.free(Part::Scratch, y);
+            (0..3).for_each(|_| self.pass(trace, Module::Adapters, Pass::Copy, width));
+            held = if self.network.dropout { 2 * y } else { y };
+            trace.hold(Part::Scratch, held);
+            trace.free(Part::Scratch, dropped);
+        }
+        if rank > 0 {
+            self.gradient(trace, Module::Adapters, width, rank);
+            if self.network.lora_bias {
+                trace.spike(Part::Scratch, widened);
+                self.pass(trace, Module::Adapters, Pass::Copy, width);
+            }
+        }
+        if projection.weight_trains {
+            self.gradient(trace, module, width, group.inputs);
+        }
+        held
+    }
+
+    /// d_xa and the gradients of A; returns the bytes of d_xa, which stay in the scratch.
+    fn adapter_gradients(&self, trace: &mut Trace, group: &Group) -> u64 {
+        let all: usize = group.ranks.iter().sum();
+        for (index, rank) in group.ranks.iter().enumerate() {
+            let reads = |projection: &&Projection| projection.adapter == Some(index);
+            let outputs: usize = group.projections.iter().filter(reads).map(|one| one.outputs).sum();
+            trace.hold(Part::Scratch, self.act(*rank));
+            self.linear(trace, Module::Adapters, Right::Adapter, Form::Nn, [*rank, outputs, 0]);
+        }
+        if self.is_stacked(group) {
+            trace.hold(Part::Scratch, self.act(all));
+            trace.free(Part::Scratch, self.act(all));
+            self.pass(trace, Module::Adapters, Pass::Copy, all);
+            self.gradient(trace, Module::Adapters, all, group.inputs);
+            return self.act(all);
+        }
+        for rank in &group.ranks {
+            let dropped = self.dropped(trace, group.inputs);
+            self.gradient(trace, Module::Adapters, *rank, group.inputs);
+            trace.free(Part::Scratch, dropped);
+        }
+        self.act(all)
+    }
+
+    /// dx of a group into the scratch.
+    fn input_gradient(&self, trace: &mut Trace, group: &Group, module: Module) {
+        let (dx, all): (u64, usize) = (self.act(group.inputs), group.ranks.iter().sum());
+        let adapters = if self.is_stacked(group) { 1 } else { group.ranks.len() };
+        let with_dropout = self.network.dropout;
+        let terms = group.projections.len() + if with_dropout { 0 } else { adapters };
+        trace.hold(Part::Scratch, dx);
+        let adapter_depth = if with_dropout { 0 } else { all };
+        let columns = [group.inputs, group.outputs(), adapter_depth];
+        self.linear(trace, module, Right::Weight, Form::Nn, columns);
+        for _ in 1..terms.div_ceil(MAX_TERMS) {
+            trace.spike(Part::Scratch, 2 * dx);
+            self.pass(trace, module, Pass::Add, group.inputs);
+        }
+        if !with_dropout {
+            return;
+        }
+        if self.network.dora {
+            for projection in group
+                .projections
+                .iter()
+                .filter(|projection| projection.adapter.is_some())
+            {
+                trace.spike(Part::Scratch, 3 * dx);
+                let columns = [group.inputs, projection.outputs, 0];
+                self.linear(trace, Module::Adapters, Right::Weight, Form::Nn, columns);
+                self.pass(trace, Module::Adapters, Pass::Dropout, group.inputs);
+                self.pass(trace, Module::Adapters, Pass::Add, group.inputs);
+            }
+        }
+        for rank in &group.ranks {
+            trace.spike(Part::Scratch, 3 * dx);
+            self.linear(
+                trace,
+                Module::Adapters,
+                Right::Adapter,
+                Form::Nn,
+                [group.inputs, *rank, 0],
+            );
+            self.pass(trace, Module::Adapters, Pass::Dropout, group.inputs);
+            self.pass(trace, Module::Adapters, Pass::Add, group.inputs);
+        }
+    }
+}
+
+/// Rank of a projection's adapter, 0 without one.
+fn rank_of(group: &Group, projection: &Projection) -> usize {
+    projection.adapter.map_or(0, |index| group.ranks[index])
+}

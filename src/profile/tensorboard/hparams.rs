@@ -1,0 +1,119 @@
+//! What the HParams tab reads (`tensorboard/plugins/hparams/{api,plugin_data}.proto`).
+//!
+//! | message | field | type | meaning |
+//! |---|---|---|---|
+//! | HParamsPluginData | 2 | Experiment | columns of the table |
+//! | | 3 | SessionStartInfo | one row: its params |
+//! | | 4 | SessionEndInfo | how it ended |
+//! | Experiment | 4, 5 | HParamInfo, MetricInfo | the params and the metrics |
+//! | SessionStartInfo | 1 | map of Value | params by name |
+//! | | 4, 5 | string, double | name of the row, when it began |
+//! | SessionEndInfo | 1, 2 | enum, double | status, when it ended |
+
+use super::event::{FIXED_64, VARINT, bytes, key, plugin_data, varint};
+
+/// One param, as the table sorts and filters it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HparamValue {
+    Bool(bool),
+    Number(f64),
+    Text(String),
+}
+
+/// The event that names the columns: params and the tags of metrics.
+pub(super) fn columns(wall_time_s: f64, params: &[&str], metrics: &[&str]) -> Vec<u8> {
+    let mut experiment = Vec::new();
+    for param in params {
+        let mut info = Vec::new();
+        bytes(&mut info, 1, param.as_bytes());
+        bytes(&mut experiment, 4, &info);
+    }
+    for metric in metrics {
+        let mut name = Vec::new();
+        bytes(&mut name, 2, metric.as_bytes());
+        let mut info = Vec::new();
+        bytes(&mut info, 1, &name);
+        bytes(&mut experiment, 5, &info);
+    }
+    let mut data = Vec::new();
+    bytes(&mut data, 2, &experiment);
+    plugin_data(wall_time_s, "_hparams_/experiment", &data)
+}
+
+/// The event that begins a row with its params.
+pub(super) fn session_start(wall_time_s: f64, name: &str, params: &[(&str, HparamValue)]) -> Vec<u8> {
+    let mut session = Vec::new();
+    for (param, value) in params {
+        let mut entry = Vec::new();
+        bytes(&mut entry, 1, param.as_bytes());
+        bytes(&mut entry, 2, &struct_value(value));
+        bytes(&mut session, 1, &entry);
+    }
+    bytes(&mut session, 4, name.as_bytes());
+    double(&mut session, 5, wall_time_s);
+    let mut data = Vec::new();
+    bytes(&mut data, 3, &session);
+    plugin_data(wall_time_s, "_hparams_/session_start_info", &data)
+}
+
+/// The event that ends a row.
+pub(super) fn session_end(wall_time_s: f64, succeeded: bool) -> Vec<u8> {
+    let mut session = Vec::new();
+    key(&mut session, 1, VARINT);
+    varint(&mut session, if succeeded { 1 } else { 2 });
+    double(&mut session, 2, wall_time_s);
+    let mut data = Vec::new();
+    bytes(&mut data, 4, &session);
+    plugin_data(wall_time_s, "_hparams_/session_end_info", &data)
+}
+
+/// `google.protobuf.Value`: a number is field 2, a text 3, a truth value 4.
+fn struct_value(value: &HparamValue) -> Vec<u8> {
+    let mut message = Vec::new();
+    match value {
+        HparamValue::Number(number) => double(&mut message, 2, *number),
+        HparamValue::Text(text) => bytes(&mut message, 3, text.as_bytes()),
+        HparamValue::Bool(truth) => {
+            key(&mut message, 4, VARINT);
+            varint(&mut message, u64::from(*truth));
+        }
+    }
+    message
+}
+
+fn double(message: &mut Vec<u8>, field: u64, value: f64) {
+    key(message, field, FIXED_64);
+    message.extend(value.to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn messages_have_protobufs_bytes() {
+        // Encoded by tensorboard 2.21's own `hparams_config_pb`, in an Event at 1.5 s. Its `Experiment` also has the
+        // time (field 3), which says nothing more than the event's.
+        let whole = hex(&columns(1.5, &["lr", "opt"], &["objective/loss"]));
+        assert!(
+            whole.ends_with("22040a026c7222050a036f70742a120a10120e6f626a6563746976652f6c6f7373"),
+            "{whole}"
+        );
+        assert!(
+            whole.contains("0a145f68706172616d735f2f6578706572696d656e744206080112020"),
+            "{whole}"
+        );
+        // Encoded by `hparams_pb`, whose map has no fixed order: one entry here.
+        let whole = hex(&session_start(1.5, "g", &[("opt", HparamValue::Text("adam".into()))]));
+        assert!(
+            whole.ends_with("0a0d0a036f707412061a046164616d22016729000000000000f83f"),
+            "{whole}"
+        );
+        let number = hex(&session_start(1.5, "g", &[("lr", HparamValue::Number(1e-3))]));
+        assert!(number.contains("0a0f0a026c72120911fca9f1d24d62503f"), "{number}");
+    }
+}

@@ -1,0 +1,40 @@
+//! A profile as text: where time and memory went, what would help, and two profiles side by side.
+
+mod comparison;
+mod curve;
+mod findings;
+mod tables;
+
+pub use comparison::comparison_text;
+pub use curve::{CurveLine, CurvePoint, curve_svg, curve_text};
+pub use findings::findings_text;
+pub use tables::{ProfileText, profile_text};
+
+/// Seconds in milliseconds, or microseconds where they are few.
+fn time(seconds: f64) -> String {
+    if seconds >= 1.0 {
+        format!("{seconds:.2} s")
+    } else if seconds >= 1e-3 || seconds == 0.0 {
+        format!("{:.2} ms", 1e3 * seconds)
+    } else {
+        format!("{:.1} us", 1e6 * seconds)
+    }
+}
+
+/// A share in percent.
+fn percent(share: f64) -> String {
+    format!("{:.1}%", 100.0 * share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_take_the_unit_that_shows_them() {
+        assert_eq!(
+            [12.5, 0.25, 0.0, 2e-5].map(time),
+            ["12.50 s", "250.00 ms", "0.00 ms", "20.0 us"]
+        );
+    }
+}

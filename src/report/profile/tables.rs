@@ -1,0 +1,410 @@
+//! The tables of one profile.
+
+use std::fmt::Write;
+
+use super::{percent, time};
+use crate::profile::{ModuleTime, Profile, Reference};
+use crate::report::{Align, TextTable, bytes, metric_value};
+
+/// Rows of the table of ops, unless all are asked for.
+const MOST_OPS: usize = 20;
+
+/// What of a profile is shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProfileText<'a> {
+    /// Columns of characters; as wide as it needs where absent.
+    pub width: Option<usize>,
+    /// All ops and each layer by itself.
+    pub all: bool,
+    pub reference: Option<&'a Reference>,
+}
+
+/// The whole profile but its findings.
+pub fn profile_text(profile: &Profile, shown: &ProfileText<'_>) -> String {
+    let mut text = heading(profile, shown.reference);
+    let tables = [
+        phases(profile),
+        modules(profile, shown.all),
+        ops(profile, shown.all),
+        memory(profile),
+    ];
+    for table in tables {
+        text.push('\n');
+        text.push_str(&table.to_text(shown.width));
+        text.push('\n');
+    }
+    if !profile.memory.peak_at.is_empty() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "the peak was in {}", profile.memory.peak_at.join(" > "));
+    }
+    text
+}
+
+fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
+    let (setting, steps) = (&profile.setting, &profile.steps);
+    let adapter = match setting.rank {
+        Some(rank) => format!("rank {rank}, {} trained", millions(setting.trained_parameters)),
+        None => "every parameter trains".to_owned(),
+    };
+    let mut lines = vec![
+        (
+            "setting",
+            format!(
+                "{} ({}), {}, {adapter}, batch {} x {} rows of at most {} tokens, {}, checkpointing {}",
+                setting.model,
+                millions(setting.base_parameters),
+                setting.precision,
+                setting.gradient_accumulation,
+                setting.micro_batch,
+                setting.sequence_length,
+                setting.optimizer,
+                setting.checkpointing
+            ),
+        ),
+        (
+            "device",
+            format!(
+                "{}, {} threads of {} cores",
+                setting.device, setting.threads, setting.cores
+            ),
+        ),
+        (
+            "steps",
+            format!(
+                "{} measured after {} of warm-up, {:.0} tokens each{}",
+                steps.measured_steps,
+                steps.warmup_steps,
+                steps.tokens_per_step,
+                if steps.settled {
+                    ""
+                } else {
+                    " (the time ran out before the interval was small enough)"
+                }
+            ),
+        ),
+        (
+            "throughput",
+            format!(
+                "{} tokens/s ± {}, {} a step",
+                metric_value(crate::objective::THROUGHPUT, steps.tokens_per_s),
+                percent(steps.interval),
+                time(steps.step_s)
+            ),
+        ),
+        ("arithmetic", arithmetic_line(profile)),
+        (
+            "adapters",
+            format!(
+                "{} of the step for {} of its FLOPs ({}, of which {} in ops of their own)",
+                percent(profile.adapter.share),
+                percent(profile.adapter.flops_share),
+                time(profile.adapter.seconds),
+                time(profile.adapter.alone_seconds)
+            ),
+        ),
+    ];
+    if let Some(reference) = reference {
+        lines.push(("reference", reference_line(reference)));
+    }
+    if let Some(evaluation) = &profile.evaluation {
+        lines.push((
+            "evaluation",
+            format!(
+                "{} of {} rows, {} of the training's time",
+                time(evaluation.seconds),
+                evaluation.rows,
+                percent(evaluation.share)
+            ),
+        ));
+    }
+    if let Some(joules) = profile.joules_per_token() {
+        lines.push(("energy", format!("{joules:.4} J a token")));
+    }
+    if let Some(line) = device_line(profile) {
+        lines.push(("machine", line));
+    }
+    let mut text = String::new();
+    for (name, value) in lines {
+        let _ = writeln!(text, "{name:<12}{value}");
+    }
+    text
+}
+
+fn arithmetic_line(profile: &Profile) -> String {
+    let arithmetic = &profile.arithmetic;
+    let rate = arithmetic.hardware_flops / profile.steps.step_s.max(f64::MIN_POSITIVE) / 1e9;
+    let mut line = format!("{:.2} GFLOP a step, {rate:.0} GFLOP/s", arithmetic.hardware_flops / 1e9);
+    if let (Some(mfu), Some(hfu), Some(peak)) = (arithmetic.mfu, arithmetic.hfu, arithmetic.peak_flops_per_s) {
+        let _ = write!(
+            line,
+            ", MFU {}, HFU {} of {:.0} GFLOP/s",
+            percent(mfu),
+            percent(hfu),
+            peak / 1e9
+        );
+    }
+    line
+}
+
+fn reference_line(reference: &Reference) -> String {
+    let mut line = format!(
+        "{} tokens/s; this is {} of it",
+        metric_value(crate::objective::THROUGHPUT, reference.tokens_per_s),
+        percent(reference.reached)
+    );
+    if let Some(mfu) = reference.mfu {
+        let _ = write!(line, ", which would be an MFU of {} here", percent(mfu));
+    }
+    if reference.is_beyond_the_peak() {
+        line.push_str(": beyond this device's peak, so it was measured on a faster one");
+    }
+    line
+}
+
+/// Medians of the device's samples.
+fn device_line(profile: &Profile) -> Option<String> {
+    let middle = |value: fn(&crate::profile::DeviceSample) -> Option<f64>| {
+        crate::profile::median(profile.samples.iter().filter_map(value))
+    };
+    let own = middle(|sample| sample.process_cores)?;
+    let others = middle(|sample| sample.other_cores).unwrap_or(0.0);
+    let resident = profile.samples.iter().filter_map(|sample| sample.resident_bytes).max();
+    let mut line = format!("{own:.1} cores busy with this, {others:.1} with others");
+    if let Some(resident) = resident {
+        let _ = write!(line, ", {} resident", bytes(resident as f64));
+    }
+    if let Some(clock) = middle(|sample| sample.clock_mhz) {
+        let _ = write!(line, ", {clock:.0} MHz");
+    }
+    if let Some(power) = middle(|sample| sample.power_w) {
+        let _ = write!(line, ", {power:.0} W");
+    }
+    if let Some(temperature) = middle(|sample| sample.temperature_c) {
+        let _ = write!(line, ", {temperature:.0} C");
+    }
+    Some(line)
+}
+
+fn millions(count: u64) -> String {
+    match count as f64 / 1e6 {
+        millions if millions >= 1000.0 => format!("{:.1} B", millions / 1e3),
+        millions => format!("{millions:.1} M"),
+    }
+}
+
+fn table(columns: &[(&str, Align)]) -> TextTable {
+    TextTable::new(columns.iter().map(|(name, align)| ((*name).to_owned(), *align)))
+}
+
+fn phases(profile: &Profile) -> TextTable {
+    use Align::{Left, Right};
+    let mut table = table(&[
+        ("phase", Left),
+        ("time", Right),
+        ("±", Right),
+        ("share", Right),
+        ("in ops", Right),
+    ]);
+    for phase in &profile.phases {
+        let name = if phase.nested {
+            format!("  of which {}", phase.phase)
+        } else {
+            phase.phase.clone()
+        };
+        table.push([
+            name,
+            time(phase.seconds),
+            percent(phase.interval),
+            percent(phase.share),
+            time(phase.op_seconds),
+        ]);
+    }
+    table
+}
+
+fn modules(profile: &Profile, all: bool) -> TextTable {
+    use Align::{Left, Right};
+    let mut table = table(&[
+        ("module", Left),
+        ("time", Right),
+        ("share", Right),
+        ("forward", Right),
+        ("GFLOP/s", Right),
+        ("GB", Right),
+        ("adapters", Right),
+    ]);
+    let step = profile.steps.step_s.max(f64::MIN_POSITIVE);
+    let rows = if all {
+        profile.modules.clone()
+    } else {
+        summed_layers(&profile.modules)
+    };
+    for module in &rows {
+        let depth = module.path.len().saturating_sub(1);
+        let name = module.path.last().map_or("", String::as_str);
+        table.push([
+            format!("{}{name}", "  ".repeat(depth)),
+            time(module.seconds),
+            percent(module.seconds / step),
+            time(module.forward_seconds),
+            rate(module.flops, module.seconds),
+            format!("{:.2}", module.bytes / 1e9),
+            time(module.adapter_seconds),
+        ]);
+    }
+    table
+}
+
+/// All layers as one, in the order of the first.
+fn summed_layers(modules: &[ModuleTime]) -> Vec<ModuleTime> {
+    let mut sums: Vec<ModuleTime> = Vec::new();
+    for module in modules {
+        let mut path = module.path.clone();
+        if let Some(first) = path.first_mut().filter(|first| first.starts_with("layer ")) {
+            *first = "layers".to_owned();
+        }
+        match sums.iter_mut().find(|sum| sum.path == path) {
+            Some(sum) => {
+                sum.calls += module.calls;
+                sum.seconds += module.seconds;
+                sum.forward_seconds += module.forward_seconds;
+                sum.flops += module.flops;
+                sum.bytes += module.bytes;
+                sum.adapter_seconds += module.adapter_seconds;
+            }
+            None => sums.push(ModuleTime { path, ..module.clone() }),
+        }
+    }
+    in_tree_order(sums)
+}
+
+/// Each module behind the one that holds it: a part that is first seen in the backward pass comes late otherwise.
+fn in_tree_order(modules: Vec<ModuleTime>) -> Vec<ModuleTime> {
+    let mut ordered: Vec<ModuleTime> = Vec::with_capacity(modules.len());
+    for module in modules {
+        let parent = &module.path[..module.path.len().saturating_sub(1)];
+        let last_inside = ordered.iter().rposition(|other| other.path.starts_with(parent));
+        let place = last_inside.map_or(ordered.len(), |place| place + 1);
+        ordered.insert(place, module);
+    }
+    ordered
+}
+
+fn ops(profile: &Profile, all: bool) -> TextTable {
+    use Align::{Left, Right};
+    let known = profile.ops.iter().any(|op| op.roofline_share.is_some());
+    let mut columns = vec![
+        ("op", Left),
+        ("phase", Left),
+        ("shape", Left),
+        ("storage", Left),
+        ("calls", Right),
+        ("time", Right),
+        ("share", Right),
+        ("GFLOP/s", Right),
+        ("GB/s", Right),
+    ];
+    if known {
+        columns.push(("roofline", Right));
+    }
+    let mut table = table(&columns);
+    let most = if all { usize::MAX } else { MOST_OPS };
+    for op in profile.ops.iter().take(most) {
+        let mut row = vec![
+            op.name.clone(),
+            op.phase.clone(),
+            op.shape.clone(),
+            op.storage.clone(),
+            format!("{:.0}", op.calls),
+            time(op.seconds),
+            percent(op.share),
+            rate(op.flops, op.seconds),
+            format!("{:.1}", op.gb_per_s()),
+        ];
+        if known {
+            row.push(op.roofline_share.map_or_else(|| "-".to_owned(), percent));
+        }
+        table.push(row);
+    }
+    if profile.ops.len() > most {
+        let rest = &profile.ops[most..];
+        let share: f64 = rest.iter().map(|op| op.share).sum();
+        let seconds: f64 = rest.iter().map(|op| op.seconds).sum();
+        let name = format!("{} more", rest.len());
+        let blank = String::new;
+        table.push([name, blank(), blank(), blank(), blank(), time(seconds), percent(share)]);
+    }
+    table
+}
+
+fn rate(flops: f64, seconds: f64) -> String {
+    match flops > 0.0 && seconds > 0.0 {
+        true => format!("{:.0}", flops / seconds / 1e9),
+        false => "-".to_owned(),
+    }
+}
+
+fn memory(profile: &Profile) -> TextTable {
+    use Align::{Left, Right};
+    let memory = &profile.memory;
+    let mut table = table(&[("memory at the peak", Left), ("bytes", Right), ("share", Right)]);
+    for part in &memory.parts {
+        let share = part.bytes as f64 / memory.peak_bytes.max(1) as f64;
+        table.push([part.part.clone(), bytes(part.bytes as f64), percent(share)]);
+    }
+    table.push(["all".to_owned(), bytes(memory.peak_bytes as f64), percent(1.0)]);
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::fixtures::sound_profile;
+
+    fn module(path: &[&str], seconds: f64) -> ModuleTime {
+        ModuleTime {
+            path: path.iter().map(|name| (*name).to_owned()).collect(),
+            seconds,
+            ..ModuleTime::default()
+        }
+    }
+
+    #[test]
+    fn layers_are_summed_and_stand_in_the_order_of_the_tree() {
+        let modules = [
+            module(&["embedding"], 1.0),
+            module(&["layer 0"], 2.0),
+            module(&["layer 0", "mlp"], 1.5),
+            module(&["layer 1"], 3.0),
+            module(&["head"], 4.0),
+            module(&["layer 1", "mlp"], 2.5),
+            module(&["layer 1", "mlp", "down"], 0.5),
+        ];
+        let summed = summed_layers(&modules);
+        let shown: Vec<_> = summed
+            .iter()
+            .map(|module| (module.path.join("/"), module.seconds))
+            .collect();
+        let expected = [
+            ("embedding", 1.0),
+            ("layers", 5.0),
+            ("layers/mlp", 4.0),
+            ("layers/mlp/down", 0.5),
+            ("head", 4.0),
+        ];
+        assert_eq!(shown, expected.map(|(path, seconds)| (path.to_owned(), seconds)));
+    }
+
+    #[test]
+    fn a_profile_fits_the_terminal() {
+        let text = profile_text(
+            &sound_profile(),
+            &ProfileText {
+                width: Some(70),
+                ..ProfileText::default()
+            },
+        );
+        assert!(text.contains("10,000 tokens/s ± 1.0%, 100.00 ms a step"), "{text}");
+        assert!(text.contains("matmul_nn") && text.contains("idle"), "{text}");
+    }
+}

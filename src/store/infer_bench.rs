@@ -1,0 +1,79 @@
+//! Rows of `infer-bench`: how fast a model answers.
+
+use super::row::{finite, to_i64};
+use super::{MachineRecord, Store, StoreError};
+
+/// One measured point; see the table `infer_bench`. Times are in seconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InferenceRecord {
+    pub model: String,
+    pub precision: String,
+    /// `base`, `adapter` or `merged`.
+    pub form: String,
+    pub rank: Option<u64>,
+    pub batch: u64,
+    pub prompt_tokens: u64,
+    pub new_tokens: u64,
+    /// Median, 95th and 99th percentile.
+    pub first_token_s: [f64; 3],
+    pub token_s: [f64; 3],
+    pub prefill_tokens_per_s: f64,
+    pub decode_tokens_per_s: f64,
+    pub peak_memory_bytes: u64,
+    pub cache_bytes: u64,
+}
+
+impl Store {
+    /// Stores the points of one call and returns its number.
+    ///
+    /// # Errors
+    /// Where writing fails; nothing is stored then.
+    pub async fn record_inference(
+        &self,
+        machine: Option<&MachineRecord>,
+        records: &[InferenceRecord],
+    ) -> Result<i64, StoreError> {
+        let mut transaction = self.begin().await?;
+        let machine = match machine {
+            Some(machine) => Some(self.machine_id(&mut transaction, machine).await?),
+            None => None,
+        };
+        let bench: i64 = sqlx::query_scalar("select coalesce(max(bench), 0) + 1 from infer_bench")
+            .fetch_one(&mut *transaction)
+            .await
+            .map_err(|error| self.error(error))?;
+        let number = |value: f64| finite(value).unwrap_or(0.0);
+        for record in records {
+            sqlx::query(
+                "insert into infer_bench (bench, machine_id, model, precision, form, rank, batch, prompt_tokens,
+                     new_tokens, first_token_p50_s, first_token_p95_s, first_token_p99_s, token_p50_s, token_p95_s,
+                     token_p99_s, prefill_tokens_per_s, decode_tokens_per_s, peak_memory_bytes, cache_bytes)
+                 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            )
+            .bind(bench)
+            .bind(machine)
+            .bind(&record.model)
+            .bind(&record.precision)
+            .bind(&record.form)
+            .bind(record.rank.map(to_i64).transpose()?)
+            .bind(to_i64(record.batch)?)
+            .bind(to_i64(record.prompt_tokens)?)
+            .bind(to_i64(record.new_tokens)?)
+            .bind(number(record.first_token_s[0]))
+            .bind(number(record.first_token_s[1]))
+            .bind(number(record.first_token_s[2]))
+            .bind(number(record.token_s[0]))
+            .bind(number(record.token_s[1]))
+            .bind(number(record.token_s[2]))
+            .bind(number(record.prefill_tokens_per_s))
+            .bind(number(record.decode_tokens_per_s))
+            .bind(to_i64(record.peak_memory_bytes)?)
+            .bind(to_i64(record.cache_bytes)?)
+            .execute(&mut *transaction)
+            .await
+            .map_err(|error| self.error(error))?;
+        }
+        transaction.commit().await.map_err(|error| self.error(error))?;
+        Ok(bench)
+    }
+}

@@ -1,0 +1,127 @@
+//! Ceilings of machines, and what trials were expected to measure.
+
+use super::row::{finite, to_i64};
+use super::{MachineRecord, Store, StoreError, StudyId};
+use crate::study::TrialNumber;
+
+/// Measured ceilings as they are kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CeilingRecord {
+    /// Version and kind of build of the program.
+    pub build: String,
+    pub threads: u64,
+    pub memory_bytes_per_s: f64,
+    pub wake_s: f64,
+    /// JSON of all that was measured.
+    pub grids: String,
+}
+
+/// One metric that a trial was expected to measure.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
+pub struct PredictionRecord {
+    pub metric: String,
+    /// In the metric's unit.
+    pub value: f64,
+    /// Relative standard deviation.
+    pub deviation: f64,
+}
+
+impl Store {
+    /// Keeps the ceilings of a machine, in place of those that the same build measured before.
+    ///
+    /// # Errors
+    /// Where writing fails.
+    pub async fn record_ceilings(&self, machine: &MachineRecord, record: &CeilingRecord) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
+        let id = self.machine_id(&mut transaction, machine).await?;
+        sqlx::query(
+            "insert or replace into ceiling (machine_id, build, threads, memory_bytes_per_s, wake_s, grids)
+             values (?, ?, ?, ?, ?, ?)",
+        )
+        .bind(id)
+        .bind(&record.build)
+        .bind(to_i64(record.threads)?)
+        .bind(finite(record.memory_bytes_per_s).unwrap_or(0.0))
+        .bind(finite(record.wake_s).unwrap_or(0.0))
+        .bind(&record.grids)
+        .execute(&mut *transaction)
+        .await
+        .map_err(|error| self.error(error))?;
+        transaction.commit().await.map_err(|error| self.error(error))
+    }
+
+    /// The JSON of the ceilings that `build` measured on a machine with so many threads.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn ceilings(
+        &self,
+        machine: &MachineRecord,
+        build: &str,
+        threads: u64,
+    ) -> Result<Option<String>, StoreError> {
+        sqlx::query_scalar(
+            "select grids from ceiling join machine on machine.id = ceiling.machine_id
+             where host = ? and os = ? and cpu = ? and cpu_cores = ? and memory_bytes = ? and device = ?
+               and device_memory_bytes = ? and driver = ? and build = ? and threads = ?",
+        )
+        .bind(&machine.host)
+        .bind(&machine.os)
+        .bind(&machine.cpu)
+        .bind(to_i64(machine.cpu_cores)?)
+        .bind(to_i64(machine.memory_bytes)?)
+        .bind(&machine.device)
+        .bind(to_i64(machine.device_memory_bytes)?)
+        .bind(&machine.driver)
+        .bind(build)
+        .bind(to_i64(threads)?)
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(|error| self.error(error))
+    }
+
+    /// Records what a trial is expected to measure. Values that are not finite are left out.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`].
+    pub async fn record_predictions(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        predictions: &[PredictionRecord],
+    ) -> Result<(), StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        let mut transaction = self.begin().await?;
+        for one in predictions {
+            let (Some(value), Some(deviation)) = (finite(one.value), finite(one.deviation)) else {
+                continue;
+            };
+            // A trial that is repeated is predicted again.
+            sqlx::query("insert or replace into prediction (trial_id, metric, value, deviation) values (?, ?, ?, ?)")
+                .bind(trial.0)
+                .bind(&one.metric)
+                .bind(value)
+                .bind(deviation.max(0.0))
+                .execute(&mut *transaction)
+                .await
+                .map_err(|error| self.error(error))?;
+        }
+        transaction.commit().await.map_err(|error| self.error(error))
+    }
+
+    /// What a trial was expected to measure, by name of the metric.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn predictions(&self, study: StudyId, number: TrialNumber) -> Result<Vec<PredictionRecord>, StoreError> {
+        sqlx::query_as(
+            "select metric, value, deviation from prediction join trial on trial.id = prediction.trial_id
+             where trial.study_id = ? and trial.number = ? order by metric",
+        )
+        .bind(study.0)
+        .bind(to_i64(number.0)?)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))
+    }
+}

@@ -1,0 +1,278 @@
+//! Each op, forward and backward, against its F64 form on the CPU.
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use super::compare::{Check, error, pair, tolerance};
+use crate::train::data::IGNORE;
+use crate::train::ops::attention::{self, Saved, Settings};
+use crate::train::ops::matmul::{self, Term};
+use crate::train::ops::rope::RopeTable;
+use crate::train::ops::{bias, dropout, embedding, glu, loss_head, residual, rms_norm, rope};
+
+type Push<'a> = &'a mut dyn FnMut(Check);
+
+pub(super) fn run(device: &Device, push: Push<'_>) {
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        let on = On { device, dtype };
+        for (name, times, check) in CHECKS {
+            push(Check::new(
+                format!("{name} {dtype:?}"),
+                times * tolerance(dtype),
+                check(&on),
+            ));
+        }
+        for case in CASES {
+            let allowed = if dtype == DType::F32 {
+                2e-5
+            } else {
+                3.0 * tolerance(dtype)
+            };
+            push(Check::new(
+                format!("attention {} {dtype:?}", case.name),
+                allowed,
+                case.check(&on),
+            ));
+        }
+    }
+}
+
+/// Where and in what the op runs.
+struct On<'a> {
+    device: &'a Device,
+    dtype: DType,
+}
+
+impl On<'_> {
+    fn pair(&self, shape: &[usize], seed: u64) -> Result<(Tensor, Tensor)> {
+        pair(shape, seed, 2.0, self.dtype, self.device)
+    }
+}
+
+type OpCheck = fn(&On<'_>) -> Result<f64>;
+
+/// Name, factor on the tolerance (sums are rounded once for each term), check.
+const CHECKS: [(&str, f64, OpCheck); 9] = [
+    ("residual", 1.0, check_residual),
+    ("bias", 1.0, check_bias),
+    ("glu", 1.0, check_glu),
+    ("rms_norm", 1.0, check_rms_norm),
+    ("rope", 1.0, check_rope),
+    ("dropout", 0.0, check_dropout),
+    ("embedding", 1.0, check_embedding),
+    ("matmul", 2.0, check_matmul),
+    ("loss_head", 2.0, check_loss_head),
+];
+
+fn worst(errors: &[f64]) -> f64 {
+    errors.iter().fold(
+        0.0,
+        |worst, error| if error.is_nan() { f64::NAN } else { error.max(worst) },
+    )
+}
+
+fn check_residual(on: &On<'_>) -> Result<f64> {
+    let ((x, x64), (y, y64)) = (on.pair(&[70, 136], 1)?, on.pair(&[70, 136], 2)?);
+    error(&residual::add(&x, &y)?, &(x64 + y64)?)
+}
+
+fn check_bias(on: &On<'_>) -> Result<f64> {
+    let ((y, y64), (b, b64)) = (on.pair(&[70, 136], 1)?, pair(&[136], 2, 1.0, DType::F32, on.device)?);
+    let y = y.copy()?;
+    bias::add(&y, &b, 0.5)?;
+    error(&y, &y64.broadcast_add(&(b64 * 0.5)?)?)
+}
+
+fn check_glu(on: &On<'_>) -> Result<f64> {
+    let shape = [70, 136];
+    let ((gate, gate64), (up, up64), (dy, dy64)) = (on.pair(&shape, 1)?, on.pair(&shape, 2)?, on.pair(&shape, 3)?);
+    let mut errors = Vec::new();
+    for activation in [glu::Activation::Silu, glu::Activation::GeluTanh] {
+        let y = glu::forward(&gate, &up, activation)?;
+        errors.push(error(&y, &glu::reference::forward(&gate64, &up64, activation)?)?);
+        let (d_gate, d_up) = glu::backward(&gate, &up, &dy, activation)?;
+        let expected = glu::reference::backward(&gate64, &up64, &dy64, activation)?;
+        errors.extend([error(&d_gate, &expected.0)?, error(&d_up, &expected.1)?]);
+    }
+    Ok(worst(&errors))
+}
+
+fn check_rms_norm(on: &On<'_>) -> Result<f64> {
+    let mut errors = Vec::new();
+    for shape in [[33, 64], [5, 1160], [3, 37]] {
+        let ((x, x64), (dy, dy64), (w, w64)) = (on.pair(&shape, 1)?, on.pair(&shape, 2)?, on.pair(&shape[1..], 3)?);
+        let (y, rstd) = rms_norm::forward(&x, &w, 1e-5, 1.0)?;
+        let (y64, rstd64) = rms_norm::reference::forward(&x64, &w64, 1e-5, 1.0)?;
+        let dx = rms_norm::backward(&x, &w, &rstd, &dy, 1.0)?;
+        let dw = rms_norm::weight_gradient(&x, &rstd, &dy)?;
+        errors.extend([
+            error(&y, &y64)?,
+            error(&dx, &rms_norm::reference::backward(&x64, &w64, &rstd64, &dy64, 1.0)?)?,
+            error(&dw, &rms_norm::reference::weight_gradient(&x64, &rstd64, &dy64)?)?,
+        ]);
+    }
+    Ok(worst(&errors))
+}
+
+fn check_rope(on: &On<'_>) -> Result<f64> {
+    let mut errors = Vec::new();
+    for (heads, head_dim, half) in [(4, 64, 32), (5, 96, 24), (2, 6, 2)] {
+        let frequencies: Vec<f32> = (0..half).map(|i| 100f32.powf(-(i as f32) / half as f32)).collect();
+        let table = |device: &Device| RopeTable::new(&frequencies, 1.0, 40, device);
+        let positions = Tensor::arange(0u32, 40, &Device::Cpu)?;
+        let (x, x64) = on.pair(&[40, heads, head_dim], 1)?;
+        let y = rope::forward(&x, &table(on.device)?, &positions.to_device(on.device)?)?;
+        errors.push(error(
+            &y,
+            &rope::reference::forward(&x64, &table(&Device::Cpu)?, &positions)?,
+        )?);
+        let dx = rope::backward(&x, &table(on.device)?, &positions.to_device(on.device)?)?;
+        errors.push(error(
+            &dx,
+            &rope::reference::backward(&x64, &table(&Device::Cpu)?, &positions)?,
+        )?);
+    }
+    Ok(worst(&errors))
+}
+
+/// The mask is a matter of integers: exactly the CPU's.
+fn check_dropout(on: &On<'_>) -> Result<f64> {
+    let (x, _) = on.pair(&[3001], 1)?;
+    let expected = dropout::reference::apply_from(&x.to_device(&Device::Cpu)?, 9 << 33, 77, 0.5)?;
+    error(&dropout::apply_from(&x, 9 << 33, 77, 0.5)?, &expected)
+}
+
+fn check_embedding(on: &On<'_>) -> Result<f64> {
+    let ids = Tensor::new(&[2u32, 0, 2, 4], &Device::Cpu)?;
+    let (dy, dy64) = on.pair(&[4, 300], 1)?;
+    let (table, table64) = on.pair(&[5, 300], 2)?;
+    let into = Tensor::ones((5, 300), DType::F32, on.device)?;
+    let expected = Tensor::ones((5, 300), DType::F64, &Device::Cpu)?;
+    embedding::backward_add(&dy, &ids.to_device(on.device)?, &into)?;
+    embedding::reference::backward_add(&dy64, &ids, &expected)?;
+    let rows = embedding::forward(&table, &ids.to_device(on.device)?)?;
+    let gathered = error(&rows, &embedding::forward(&table64, &ids)?)?;
+    Ok(worst(&[error(&into, &expected)?, gathered]))
+}
+
+fn check_matmul(on: &On<'_>) -> Result<f64> {
+    let ((x, x64), (w, w64)) = (on.pair(&[37, 64], 1)?, on.pair(&[24, 64], 2)?);
+    let ((u, u64), (b, b64)) = (on.pair(&[37, 8], 3)?, on.pair(&[24, 8], 4)?);
+    let y = matmul::nt_sum(&[Term::new(&x, &w, 1.0), Term::new(&u, &b, 0.5)])?;
+    let expected = (x64.matmul(&w64.t()?)? + (u64.matmul(&b64.t()?)? * 0.5)?)?;
+    let (dy, dy64) = on.pair(&[37, 24], 5)?;
+    let dx = matmul::nn_sum(&[Term::new(&dy, &w, 2.0)])?;
+    let into = Tensor::ones((24, 64), DType::F32, on.device)?;
+    matmul::tn_add(&dy, &x, 0.25, &into)?;
+    let sum = ((dy64.t()?.matmul(&x64)? * 0.25)? + 1.0)?;
+    Ok(worst(&[
+        error(&y, &expected)?,
+        error(&dx, &(dy64.matmul(&w64)? * 2.0)?)?,
+        error(&into, &sum)?,
+    ]))
+}
+
+fn check_loss_head(on: &On<'_>) -> Result<f64> {
+    let mut errors = Vec::new();
+    for (targets, soft_cap) in [
+        ([3, IGNORE, 0, 36, IGNORE, 3, 5], Some(0.8)),
+        ([3, 1, 0, 36, 2, 3, 5], None),
+    ] {
+        let ((hidden, hidden64), (weight, weight64)) = (on.pair(&[7, 16], 1)?, on.pair(&[37, 16], 2)?);
+        let settings = loss_head::Settings {
+            soft_cap,
+            chunk_tokens: 3,
+            gradient_scale: Some(0.25),
+        };
+        let into = Tensor::ones((37, 16), DType::F32, on.device)?;
+        let into64 = Tensor::ones((37, 16), DType::F64, &Device::Cpu)?;
+        let output = loss_head::forward_with_weight_gradient(&hidden, &weight, &targets, &settings, &into)?;
+        let expected = loss_head::reference::forward(&hidden64, &weight64, &targets, &settings, Some(&into64))?;
+        let (Some(d_hidden), Some(expected_d)) = (output.d_hidden, expected.d_hidden) else {
+            candle_core::bail!("no gradient of the hidden states");
+        };
+        errors.extend([
+            (output.loss_sum - expected.loss_sum).abs() / expected.loss_sum / 10.0,
+            f64::from(u8::from(output.correct != expected.correct)),
+            error(&d_hidden, &expected_d)?,
+            error(&into, &into64)?,
+        ]);
+    }
+    Ok(worst(&errors))
+}
+
+/// Documents, heads and constants of one attention layer.
+struct Case {
+    name: &'static str,
+    offsets: &'static [u32],
+    heads: (usize, usize),
+    head_dim: usize,
+    window: Option<usize>,
+    soft_cap: Option<f64>,
+}
+
+const fn case(name: &'static str, offsets: &'static [u32], heads: (usize, usize), head_dim: usize) -> Case {
+    Case {
+        name,
+        offsets,
+        heads,
+        head_dim,
+        window: None,
+        soft_cap: None,
+    }
+}
+
+const CASES: [Case; 7] = [
+    case("64, one document", &[0, 150], (2, 1), 64),
+    case("32, packed", &[0, 3, 70, 70, 71, 140], (3, 3), 32),
+    case("96", &[0, 20, 70], (2, 1), 96),
+    case("128", &[0, 20, 70], (2, 1), 128),
+    case("256", &[0, 20, 70], (2, 1), 256),
+    case("20, no tiles", &[0, 20, 70], (4, 2), 20),
+    Case {
+        window: Some(20),
+        soft_cap: Some(2.0),
+        ..case("16, window and soft-cap", &[0, 90, 160], (2, 1), 16)
+    },
+];
+
+impl Case {
+    fn check(&self, on: &On<'_>) -> Result<f64> {
+        let tokens = self.offsets.last().map_or(0, |last| *last as usize);
+        let settings = Settings {
+            scale: 1.5 / (self.head_dim as f64).sqrt(),
+            window: self.window,
+            soft_cap: self.soft_cap,
+        };
+        let (queries, keys) = (
+            [tokens, self.heads.0, self.head_dim],
+            [tokens, self.heads.1, self.head_dim],
+        );
+        let ((q, q64), (d_o, d_o64)) = (on.pair(&queries, 1)?, on.pair(&queries, 4)?);
+        let ((k, k64), (v, v64)) = (on.pair(&keys, 2)?, on.pair(&keys, 3)?);
+        let (o, lse) = attention::forward(&q, &k, &v, self.offsets, &settings)?;
+        let (o64, lse64) = attention::reference::forward(&q64, &k64, &v64, self.offsets, &settings)?;
+        let saved = Saved {
+            q: &q,
+            k: &k,
+            v: &v,
+            o: &o,
+            lse: &lse,
+        };
+        let (dq, dk, dv) = attention::backward(saved, &d_o, self.offsets, &settings)?;
+        let exact = Saved {
+            q: &q64,
+            k: &k64,
+            v: &v64,
+            o: &o64,
+            lse: &lse64,
+        };
+        let expected = attention::reference::backward(exact, &d_o64, self.offsets, &settings)?;
+        Ok(worst(&[
+            error(&o, &o64)?,
+            error(&lse, &lse64)?,
+            error(&dq, &expected.0)?,
+            error(&dk, &expected.1)?,
+            error(&dv, &expected.2)?,
+        ]))
+    }
+}

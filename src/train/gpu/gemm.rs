@@ -1,0 +1,137 @@
+//! Matrix products on the GPU, with F32 accumulation whatever the dtype.
+
+use candle_core::{DType, Result, Tensor};
+
+/// alpha a b + beta c, in place of c.
+#[cfg_attr(
+    not(any(feature = "cuda", test)),
+    expect(dead_code, reason = "nothing runs them without the feature")
+)]
+#[derive(Clone, Copy, Debug)]
+pub(in crate::train) struct Gemm<'a> {
+    pub a: Matrix<'a>,
+    pub b: Matrix<'a>,
+    pub alpha: f32,
+    /// Factor on what c holds already; with 0 it is not read.
+    pub beta: f32,
+}
+
+/// An operand: a row-major matrix in memory, or its transpose.
+#[cfg_attr(
+    not(any(feature = "cuda", test)),
+    expect(dead_code, reason = "nothing runs them without the feature")
+)]
+#[derive(Clone, Copy, Debug)]
+pub(in crate::train) struct Matrix<'a> {
+    pub tensor: &'a Tensor,
+    /// Rows and columns as they lie in memory.
+    pub rows: usize,
+    pub columns: usize,
+    /// Elements from one row in memory to the next.
+    pub stride: usize,
+    pub transposed: bool,
+    /// The elements as they are, or as pairs of BF16 in a tensor of another dtype.
+    pub dtype: DType,
+}
+
+impl<'a> Matrix<'a> {
+    /// A contiguous (rows, columns) tensor.
+    pub fn new(tensor: &'a Tensor) -> Result<Self> {
+        let (rows, columns) = tensor.dims2()?;
+        if !tensor.is_contiguous() {
+            candle_core::bail!("a product on the GPU needs contiguous tensors");
+        }
+        Ok(Self {
+            tensor,
+            rows,
+            columns,
+            stride: columns,
+            transposed: false,
+            dtype: tensor.dtype(),
+        })
+    }
+
+    /// The transpose, without moving anything.
+    pub fn t(self) -> Self {
+        Self {
+            transposed: !self.transposed,
+            ..self
+        }
+    }
+
+    /// (rows, columns) as an operand.
+    pub fn size(&self) -> (usize, usize) {
+        match self.transposed {
+            true => (self.columns, self.rows),
+            false => (self.rows, self.columns),
+        }
+    }
+}
+
+impl Gemm<'_> {
+    /// a b.
+    pub fn new<'a>(a: Matrix<'a>, b: Matrix<'a>) -> Gemm<'a> {
+        Gemm {
+            a,
+            b,
+            alpha: 1.0,
+            beta: 0.0,
+        }
+    }
+
+    /// Puts the product at the end of the device's queue. `c` is contiguous, of the operands' dtype or F32.
+    ///
+    /// # Errors
+    /// Sizes or dtypes that do not fit, a device that has failed.
+    pub fn run(&self, c: &Tensor) -> Result<()> {
+        let ((rows, depth), (depth_b, columns)) = (self.a.size(), self.b.size());
+        let fits = depth == depth_b && c.dims() == [rows, columns] && c.is_contiguous();
+        if !fits || self.a.dtype != self.b.dtype || (c.dtype() != self.a.dtype && c.dtype() != DType::F32) {
+            candle_core::bail!(
+                "product of ({rows}, {depth}) {:?} and ({depth_b}, {columns}) {:?} into {:?} {:?}",
+                self.a.dtype,
+                self.b.dtype,
+                c.dims(),
+                c.dtype()
+            );
+        }
+        if rows * columns == 0 {
+            return Ok(());
+        }
+        match c.device() {
+            #[cfg(feature = "cuda")]
+            candle_core::Device::Cuda(device) => super::cublas::multiply(device, self, c),
+            #[cfg(test)]
+            candle_core::Device::Cpu => super::emulator::multiply(self, c),
+            device => candle_core::bail!("no product of own on {device:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::gpu::emulated;
+    use candle_core::Device;
+
+    #[test]
+    fn sizes_transposes_and_sums_are_those_of_candles_product() {
+        let random = |rows, columns| Tensor::randn(0f32, 1.0, (rows, columns), &Device::Cpu).unwrap();
+        let (a, b, c) = (random(3, 5), random(4, 5), random(3, 4));
+        let expected = ((a.matmul(&b.t().unwrap()).unwrap() * 0.5).unwrap() + (&c * 2.0).unwrap()).unwrap();
+        let at = a.t().unwrap().contiguous().unwrap();
+        for a in [Matrix::new(&a).unwrap(), Matrix::new(&at).unwrap().t()] {
+            let result = c.copy().unwrap();
+            let product = Gemm {
+                alpha: 0.5,
+                beta: 2.0,
+                ..Gemm::new(a, Matrix::new(&b).unwrap().t())
+            };
+            emulated(|| product.run(&result)).unwrap();
+            let difference = (result - &expected).unwrap().abs().unwrap().max_all().unwrap();
+            assert!(difference.to_scalar::<f32>().unwrap() < 1e-5);
+        }
+        let narrow = Matrix::new(&a).unwrap();
+        assert!(Gemm::new(narrow, narrow).run(&c).is_err());
+    }
+}

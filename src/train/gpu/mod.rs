@@ -1,0 +1,52 @@
+//! Own kernels on an NVIDIA GPU: their sources, how they are compiled, and how they are launched.
+//!
+//! A kernel is a `.cu` file beside the op that it serves. It is compiled by NVRTC for the device that is there when it is
+//! first needed, and kept on disk. What launches it (grid, arguments, the choice of the form) is plain Rust that knows no
+//! CUDA: in tests the same code runs the same kernels on the CPU, where the file is compiled as C++ behind an emulation
+//! of a GPU's threads (`emulation.h`).
+
+#[cfg(feature = "cuda")]
+mod compiler;
+#[cfg(feature = "cuda")]
+mod cublas;
+#[cfg(test)]
+mod emulator;
+mod gemm;
+mod launch;
+mod pack;
+#[cfg(feature = "cuda")]
+mod runtime;
+mod scratch;
+mod source;
+
+pub(in crate::train) use gemm::{Gemm, Matrix};
+pub(in crate::train) use launch::{Argument, Launch, empty};
+pub(in crate::train) use pack::{element_name, pack_size};
+pub(in crate::train) use scratch::{constant, forget_scratch, scratch};
+pub(in crate::train) use source::Source;
+#[cfg(feature = "cuda")]
+pub use source::all_sources;
+
+use super::ops::{Kernels, kernels};
+use candle_core::{DType, Device, Tensor};
+
+/// Whether own kernels take `tensor`: it lies on a GPU (or the tests emulate one) and the process wants fused forms.
+pub(in crate::train) fn takes(tensor: &Tensor) -> bool {
+    is_for(tensor.device(), tensor.dtype())
+}
+
+/// As [`takes`], for tensors of `dtype` on `device`.
+pub(in crate::train) fn is_for(device: &Device, dtype: DType) -> bool {
+    kernels() == Kernels::Fused && (device.is_cuda() || is_emulated()) && element_name(dtype).is_some()
+}
+
+/// Whether kernels run on the emulator, on this thread.
+#[cfg(not(test))]
+fn is_emulated() -> bool {
+    false
+}
+
+#[cfg(test)]
+use emulator::is_emulated;
+#[cfg(test)]
+pub(in crate::train) use emulator::{emulated, has_compiler, not_emulated};

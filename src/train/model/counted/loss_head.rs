@@ -1,0 +1,49 @@
+//! The loss head: products with the head, chunk by chunk.
+
+use candle_core::{Result, Tensor};
+
+use super::{bytes, storage};
+use crate::train::data::IGNORE;
+use crate::train::ops::loss_head;
+pub(in crate::train::model) use crate::train::ops::loss_head::{Output, Settings};
+use crate::train::span::{Shape, Work, op};
+
+/// Loss and, with a gradient scale, the gradient of `hidden`; see [`loss_head::forward`].
+pub(in crate::train::model) fn forward(
+    hidden: &Tensor,
+    weight: &Tensor,
+    targets: &[i64],
+    settings: &Settings,
+) -> Result<Output> {
+    let products = if settings.gradient_scale.is_some() { 2 } else { 1 };
+    let _span = op("loss_head", || work(hidden, weight, targets, settings, products));
+    loss_head::forward(hidden, weight, targets, settings)
+}
+
+/// As [`forward`], with the head's gradient; see [`loss_head::forward_with_weight_gradient`].
+pub(in crate::train::model) fn forward_with_weight_gradient(
+    hidden: &Tensor,
+    weight: &Tensor,
+    targets: &[i64],
+    settings: &Settings,
+    weight_gradient: &Tensor,
+) -> Result<Output> {
+    let _span = op("loss_head", || work(hidden, weight, targets, settings, 3));
+    loss_head::forward_with_weight_gradient(hidden, weight, targets, settings, weight_gradient)
+}
+
+/// Each product reads the head once for every chunk of logits; the chunk itself is written and read by each.
+fn work(hidden: &Tensor, weight: &Tensor, targets: &[i64], settings: &Settings, products: u64) -> Work {
+    let Ok((vocabulary, width)) = weight.dims2() else {
+        return Work::default();
+    };
+    let rows = targets.iter().filter(|target| **target != IGNORE).count();
+    let chunks = rows.div_ceil(settings.chunk_tokens.max(1)) as u64;
+    Work {
+        flops: products * 2 * (rows * vocabulary * width) as u64,
+        bytes: 2 * bytes(hidden) + products * (chunks * bytes(weight) + 4 * (rows * vocabulary) as u64),
+        storage: storage(weight.dtype()),
+        shape: Shape::with_tokens(&[rows, vocabulary, width], 0),
+        ..Work::default()
+    }
+}

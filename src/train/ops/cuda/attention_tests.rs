@@ -1,0 +1,133 @@
+//! The attention kernels, run on the emulator, against the F64 form.
+
+use candle_core::DType;
+
+use super::tests::DTYPES;
+use crate::train::gpu::{emulated, has_compiler};
+use crate::train::ops::attention::{self, Saved, Settings, reference};
+use crate::train::ops::oracle::{error, random, rounded, tolerance};
+
+/// One case: documents, heads and the layer's constants.
+struct Case {
+    offsets: Vec<u32>,
+    query_heads: usize,
+    key_heads: usize,
+    head_dim: usize,
+    window: Option<usize>,
+    soft_cap: Option<f64>,
+}
+
+impl Case {
+    fn check(&self, dtype: DType) {
+        let tokens = *self.offsets.last().unwrap() as usize;
+        let settings = Settings {
+            scale: 1.5 / (self.head_dim as f64).sqrt(),
+            window: self.window,
+            soft_cap: self.soft_cap,
+        };
+        let tensor = |heads, seed| rounded(&(random(&[tokens, heads, self.head_dim], seed) * 2.0).unwrap(), dtype);
+        let ((q, q64), (d_o, d_o64)) = (tensor(self.query_heads, 1), tensor(self.query_heads, 4));
+        let ((k, k64), (v, v64)) = (tensor(self.key_heads, 2), tensor(self.key_heads, 3));
+        let (o, lse) = emulated(|| attention::forward(&q, &k, &v, &self.offsets, &settings)).unwrap();
+        let (o64, lse64) = reference::forward(&q64, &k64, &v64, &self.offsets, &settings).unwrap();
+        // Weights and their gradients are rounded once more, as operands of the second products.
+        let allowed = if dtype == DType::F32 {
+            2e-5
+        } else {
+            3.0 * tolerance(dtype)
+        };
+        let close = |name: &str, actual, expected| {
+            let error = error(actual, expected);
+            assert!(
+                error <= allowed,
+                "{name} of head {} in {dtype:?}: {error:.2e}",
+                self.head_dim
+            );
+        };
+        close("o", &o, &o64);
+        close("lse", &lse, &lse64);
+        let saved = Saved {
+            q: &q,
+            k: &k,
+            v: &v,
+            o: &o,
+            lse: &lse,
+        };
+        let gradients = emulated(|| attention::backward(saved, &d_o, &self.offsets, &settings)).unwrap();
+        let exact = Saved {
+            q: &q64,
+            k: &k64,
+            v: &v64,
+            o: &o64,
+            lse: &lse64,
+        };
+        let expected = reference::backward(exact, &d_o64, &self.offsets, &settings).unwrap();
+        close("dq", &gradients.0, &expected.0);
+        close("dk", &gradients.1, &expected.1);
+        close("dv", &gradients.2, &expected.2);
+    }
+}
+
+fn case(offsets: &[u32], heads: (usize, usize), head_dim: usize) -> Case {
+    Case {
+        offsets: offsets.to_vec(),
+        query_heads: heads.0,
+        key_heads: heads.1,
+        head_dim,
+        window: None,
+        soft_cap: None,
+    }
+}
+
+#[test]
+fn one_document_of_several_tiles_matches_f64() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        case(&[0, 150], (2, 1), 64).check(dtype);
+    }
+}
+
+#[test]
+fn packed_documents_do_not_see_each_other() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        case(&[0, 3, 70, 70, 71, 140], (3, 3), 32).check(dtype);
+    }
+}
+
+#[test]
+fn windows_and_soft_caps_match_f64() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        // With one key a gradient is zero, and its error has no measure.
+        for window in [5, 20, 65] {
+            let case = Case {
+                window: Some(window),
+                soft_cap: Some(2.0),
+                ..case(&[0, 90, 160], (2, 1), 16)
+            };
+            case.check(dtype);
+        }
+    }
+}
+
+#[test]
+fn every_size_of_head_matches_f64() {
+    if !has_compiler() {
+        return;
+    }
+    for head_dim in [80, 96, 128, 192, 256] {
+        case(&[0, 20, 70], (2, 1), head_dim).check(DType::BF16);
+    }
+    // Heads that no tile copies: the plain form.
+    for head_dim in [20, 6] {
+        case(&[0, 20, 70], (4, 2), head_dim).check(DType::F16);
+    }
+    case(&[0, 20, 70], (2, 2), 256).check(DType::F32);
+}

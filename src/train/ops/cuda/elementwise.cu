@@ -1,0 +1,131 @@
+// Sums, bias, gated linear unit and dropout: one pass over memory each, 16 bytes a thread where rows allow it.
+
+// sum = x + y
+template <class T, int N> __device__ void add(const T* x, const T* y, T* sum, u64 packs) {
+    u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= packs) return;
+    Pack<T, N> a = load<T, N>(x, index), b = load<T, N>(y, index), result;
+    for (int i = 0; i < N; i++) result.at[i] = narrow<T>(widen(a.at[i]) + widen(b.at[i]));
+    store(sum, index, result);
+}
+
+// y (rows, width) += scale bias (width,)
+template <class T, class B, int N> __device__ void add_bias(T* y, const B* bias, float scale, u64 packs, u32 row_packs) {
+    u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= packs) return;
+    Pack<T, N> values = load<T, N>(y, index);
+    u64 column = index % row_packs * N;
+    for (int i = 0; i < N; i++) values.at[i] = narrow<T>(widen(values.at[i]) + scale * widen(bias[column + i]));
+    store(y, index, values);
+}
+
+struct Activated {
+    float value, slope;
+};
+
+// (1 / (1 + exp(-x)), 1 - that), without cancellation on either side.
+__device__ inline void logistic(float x, float* s, float* rest) {
+    float e = expf(-fabsf(x)), large = 1.0f / (1.0f + e), small = e * large;
+    *s = x >= 0 ? large : small;
+    *rest = x >= 0 ? small : large;
+}
+
+__device__ inline Activated silu(float g) {
+    float s, rest;
+    logistic(g, &s, &rest);
+    return {g * s, s * (1.0f + g * rest)};
+}
+
+// GELU in its tanh form: (1 + tanh(u)) / 2 is the logistic function of 2 u.
+__device__ inline Activated gelu(float g) {
+    const float cubic = 0.044715f, scale = 1.5957691216f;
+    float s, rest, square = g * g;
+    logistic(scale * g * (1.0f + cubic * square), &s, &rest);
+    return {g * s, s + g * s * rest * scale * (1.0f + 3.0f * cubic * square)};
+}
+
+template <bool GELU> __device__ inline Activated activate(float g) { return GELU ? gelu(g) : silu(g); }
+
+// y = act(gate) up
+template <class T, int N, bool GELU> __device__ void glu(const T* gate, const T* up, T* y, u64 packs) {
+    u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= packs) return;
+    Pack<T, N> g = load<T, N>(gate, index), u = load<T, N>(up, index), result;
+    for (int i = 0; i < N; i++) result.at[i] = narrow<T>(activate<GELU>(widen(g.at[i])).value * widen(u.at[i]));
+    store(y, index, result);
+}
+
+// d_gate = dy up act'(gate), d_up = dy act(gate)
+template <class T, int N, bool GELU>
+__device__ void glu_backward(const T* gate, const T* up, const T* dy, T* d_gate, T* d_up, u64 packs) {
+    u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= packs) return;
+    Pack<T, N> g = load<T, N>(gate, index), u = load<T, N>(up, index), d = load<T, N>(dy, index), to_gate, to_up;
+    for (int i = 0; i < N; i++) {
+        Activated a = activate<GELU>(widen(g.at[i]));
+        float gradient = widen(d.at[i]);
+        to_gate.at[i] = narrow<T>(gradient * widen(u.at[i]) * a.slope);
+        to_up.at[i] = narrow<T>(gradient * a.value);
+    }
+    store(d_gate, index, to_gate);
+    store(d_up, index, to_up);
+}
+
+// Word w of Philox 4x32-7 at counter 16 g + l decides element 64 g + 16 w + l: a thread takes one l of one group and all
+// four w. `first` is the index of x's first element in the tensor that the mask is for.
+template <class T> __device__ void drop(const T* x, T* y, u64 count, u64 first, u64 key, u32 threshold, float scale) {
+    u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    u64 group = first / 64 + thread / 16;
+    u32 lane = thread % 16;
+    u64 counter = 16 * group + lane;
+    u32 word[4] = {(u32)counter, (u32)(counter >> 32), 0, 0}, key0 = (u32)key, key1 = (u32)(key >> 32);
+    for (int round = 0; round < 7; round++) {
+        u32 high0 = __umulhi(0xD2511F53u, word[0]), low0 = 0xD2511F53u * word[0];
+        u32 high1 = __umulhi(0xCD9E8D57u, word[2]), low1 = 0xCD9E8D57u * word[2];
+        word[0] = high1 ^ word[1] ^ key0;
+        word[1] = low1;
+        word[2] = high0 ^ word[3] ^ key1;
+        word[3] = low0;
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+    }
+    for (int w = 0; w < 4; w++) {
+        u64 index = 64 * group + 16 * w + lane;
+        if (index < first || index - first >= count) continue;
+        y[index - first] = narrow<T>(widen(x[index - first]) * (word[w] < threshold ? 0.0f : scale));
+    }
+}
+
+#define PACKED(T, E, N)                                                                                                \
+    KERNEL add_##E##_##N(const T* x, const T* y, T* sum, u64 packs) { add<T, N>(x, y, sum, packs); }                  \
+    EMULATE(add_##E##_##N)                                                                                             \
+    KERNEL bias_##E##_##N(T* y, const T* bias, float scale, u64 packs, u32 row_packs) {                                \
+        add_bias<T, T, N>(y, bias, scale, packs, row_packs);                                                           \
+    }                                                                                                                  \
+    EMULATE(bias_##E##_##N)                                                                                            \
+    KERNEL bias_wide_##E##_##N(T* y, const float* bias, float scale, u64 packs, u32 row_packs) {                       \
+        add_bias<T, float, N>(y, bias, scale, packs, row_packs);                                                       \
+    }                                                                                                                  \
+    EMULATE(bias_wide_##E##_##N)                                                                                       \
+    KERNEL silu_glu_##E##_##N(const T* gate, const T* up, T* y, u64 packs) { glu<T, N, false>(gate, up, y, packs); }   \
+    EMULATE(silu_glu_##E##_##N)                                                                                        \
+    KERNEL gelu_glu_##E##_##N(const T* gate, const T* up, T* y, u64 packs) { glu<T, N, true>(gate, up, y, packs); }    \
+    EMULATE(gelu_glu_##E##_##N)                                                                                        \
+    KERNEL silu_glu_backward_##E##_##N(const T* gate, const T* up, const T* dy, T* d_gate, T* d_up, u64 packs) {       \
+        glu_backward<T, N, false>(gate, up, dy, d_gate, d_up, packs);                                                  \
+    }                                                                                                                  \
+    EMULATE(silu_glu_backward_##E##_##N)                                                                               \
+    KERNEL gelu_glu_backward_##E##_##N(const T* gate, const T* up, const T* dy, T* d_gate, T* d_up, u64 packs) {       \
+        glu_backward<T, N, true>(gate, up, dy, d_gate, d_up, packs);                                                   \
+    }                                                                                                                  \
+    EMULATE(gelu_glu_backward_##E##_##N)
+
+#define BOTH_PACKS(T, E, N)                                                                                            \
+    PACKED(T, E, N)                                                                                                    \
+    PACKED(T, E, 1)                                                                                                    \
+    KERNEL dropout_##E(const T* x, T* y, u64 count, u64 first, u64 key, u32 threshold, float scale) {                  \
+        drop<T>(x, y, count, first, key, threshold, scale);                                                            \
+    }                                                                                                                  \
+    EMULATE(dropout_##E)
+
+FOR_EACH_ELEMENT(BOTH_PACKS)

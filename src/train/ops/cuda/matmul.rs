@@ -1,0 +1,66 @@
+//! The products of the linear layers.
+
+use candle_core::{DType, Result, Tensor};
+
+use crate::train::gpu::{Gemm, Matrix, empty, scratch};
+use crate::train::ops::matmul::{Factor, Term};
+
+/// The sum of scale x w over the terms, with the transpose of w where `transposed`, plus `onto` where it is there; shapes have
+/// been checked.
+///
+/// The sum is rounded to the dtype of x after each term. The terms with the shortest sums come first: those of adapters,
+/// which write their small result once, and the product with the weight reads it while it is busy multiplying. The other
+/// way round the adapter's product would read and write the whole result, and round the large part twice.
+pub fn sum(
+    terms: &[Term<'_>],
+    (rows, columns): (usize, usize),
+    transposed: bool,
+    onto: Option<&Tensor>,
+) -> Result<Tensor> {
+    let (dtype, device) = (terms[0].x.dtype(), terms[0].x.device());
+    let result = match onto {
+        // A copy also where the dtype is that of x: y belongs to the caller.
+        Some(y) if y.dtype() == dtype => y.copy()?.contiguous()?,
+        Some(y) => y.to_dtype(dtype)?.contiguous()?,
+        None => empty((rows, columns), dtype, device)?,
+    };
+    let mut order: Vec<&Term<'_>> = terms.iter().collect();
+    order.sort_by_key(|term| term.x.elem_count());
+    for (index, term) in order.into_iter().enumerate() {
+        let (x, w) = (term.x.contiguous()?, widened(&term.w, dtype, &result)?);
+        let w = Matrix::new(&w)?;
+        let product = Gemm {
+            alpha: term.scale as f32,
+            beta: if index == 0 && onto.is_none() { 0.0 } else { 1.0 },
+            ..Gemm::new(Matrix::new(&x)?, if transposed { w.t() } else { w })
+        };
+        product.run(&result)?;
+    }
+    Ok(result)
+}
+
+/// into (M, N) F32 += alpha a^T b.
+pub fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Tensor) -> Result<()> {
+    // One dtype for both; a gradient in F32 against activations in BF16 does not occur in training.
+    let dtype = if a.dtype() == b.dtype() { a.dtype() } else { DType::F32 };
+    let (a, b) = (a.to_dtype(dtype)?.contiguous()?, b.to_dtype(dtype)?.contiguous()?);
+    let product = Gemm {
+        alpha: alpha as f32,
+        beta: 1.0,
+        ..Gemm::new(Matrix::new(&a)?.t(), Matrix::new(&b)?)
+    };
+    product.run(into)
+}
+
+/// The right operand in `dtype`; codes are widened into memory that every product reuses.
+fn widened(w: &Factor<'_>, dtype: DType, like: &Tensor) -> Result<Tensor> {
+    match w {
+        Factor::Dense(tensor) => tensor.to_dtype(dtype)?.contiguous(),
+        Factor::Coded(coded) => {
+            let (rows, columns) = coded.dims2();
+            let place = scratch(rows * columns, dtype, like.device())?.reshape((rows, columns))?;
+            coded.fill(&place)?;
+            Ok(place)
+        }
+    }
+}

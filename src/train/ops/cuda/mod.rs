@@ -1,0 +1,29 @@
+//! The ops on an NVIDIA GPU: own kernels, and how each is launched. Formulas and shapes are those of the ops themselves.
+
+pub(in crate::train::ops) mod attention;
+#[cfg(test)]
+mod attention_tests;
+pub(in crate::train::ops) mod elementwise;
+pub(in crate::train::ops) mod embedding;
+pub(in crate::train::ops) mod loss_head;
+pub(in crate::train::ops) mod matmul;
+pub(in crate::train::ops) mod rms_norm;
+pub(in crate::train::ops) mod rope;
+#[cfg(test)]
+mod tests;
+
+#[cfg(feature = "cuda")]
+use crate::train::gpu::Source;
+
+/// The kernel files of the ops.
+#[cfg(feature = "cuda")]
+pub(in crate::train) fn sources() -> Vec<&'static Source> {
+    vec![
+        &attention::SOURCE,
+        &elementwise::SOURCE,
+        &embedding::SOURCE,
+        &loss_head::SOURCE,
+        &rms_norm::SOURCE,
+        &rope::SOURCE,
+    ]
+}

@@ -1,0 +1,262 @@
+//! Every kernel, run on the emulator, against the F64 form of its op.
+
+use std::ops::Range;
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use crate::train::data::IGNORE;
+use crate::train::gpu::{emulated, has_compiler};
+use crate::train::ops::matmul::{Coded, Factor, Term};
+use crate::train::ops::oracle::{assert_close, error, random, rounded, tolerance};
+use crate::train::ops::rope::RopeTable;
+use crate::train::ops::{bias, dropout, embedding, glu, loss_head, matmul, residual, rms_norm, rope};
+use crate::train::quant::{Nf4, Quantised};
+
+pub(super) const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+
+#[test]
+fn sums_and_biases_match_f64() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        for (rows, width) in [(3, 64), (5, 7), (70, 40)] {
+            let ((x, x64), (y, y64)) = (
+                rounded(&random(&[rows, width], 1), dtype),
+                rounded(&random(&[rows, width], 2), dtype),
+            );
+            let sum = emulated(|| residual::add(&x, &y)).unwrap();
+            assert_close(&sum, &(&x64 + &y64).unwrap(), "sum");
+            for bias_dtype in [dtype, DType::F32] {
+                let (b, b64) = rounded(&random(&[width], 3), bias_dtype);
+                let got = x.copy().unwrap();
+                emulated(|| bias::add(&got, &b, 0.5)).unwrap();
+                assert_close(&got, &x64.broadcast_add(&(b64 * 0.5).unwrap()).unwrap(), "bias");
+            }
+        }
+    }
+}
+
+#[test]
+fn gated_linear_units_match_f64() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        for activation in [glu::Activation::Silu, glu::Activation::GeluTanh] {
+            for shape in [[9, 64], [3, 5]] {
+                let large = |seed| (random(&shape, seed) * 6.0).unwrap();
+                let (gate, gate64) = rounded(&large(1), dtype);
+                let (up, up64) = rounded(&large(2), dtype);
+                let (dy, dy64) = rounded(&random(&shape, 3), dtype);
+                let y = emulated(|| glu::forward(&gate, &up, activation)).unwrap();
+                assert_close(&y, &glu::reference::forward(&gate64, &up64, activation).unwrap(), "y");
+                let (d_gate, d_up) = emulated(|| glu::backward(&gate, &up, &dy, activation)).unwrap();
+                let expected = glu::reference::backward(&gate64, &up64, &dy64, activation).unwrap();
+                assert_close(&d_gate, &expected.0, "d_gate");
+                assert_close(&d_up, &expected.1, "d_up");
+            }
+        }
+    }
+}
+
+#[test]
+fn dropout_draws_the_mask_of_the_cpu() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        let x = Tensor::ones(3001, DType::F32, &Device::Cpu)
+            .unwrap()
+            .to_dtype(dtype)
+            .unwrap();
+        for first in [0, 64, 77, 1 << 40] {
+            let got = emulated(|| dropout::apply_from(&x, 9 << 33 | 5, first, 0.3)).unwrap();
+            let expected = dropout::apply_from(&x, 9 << 33 | 5, first, 0.3).unwrap();
+            let wide = |tensor: Tensor| tensor.to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap();
+            assert_eq!(wide(got), wide(expected));
+        }
+    }
+}
+
+#[test]
+fn norms_match_f64_for_short_long_and_odd_rows() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        for (rows, width) in [(11, 64), (3, 1160), (2, 4096), (5, 37), (2, 4099)] {
+            let ((x, x64), (dy, dy64)) = (
+                rounded(&random(&[rows, width], 1), dtype),
+                rounded(&random(&[rows, width], 2), dtype),
+            );
+            let (weight, weight64) = rounded(&random(&[width], 3), dtype);
+            let (y, rstd) = emulated(|| rms_norm::forward(&x, &weight, 1e-5, 1.0)).unwrap();
+            let (y64, rstd64) = rms_norm::reference::forward(&x64, &weight64, 1e-5, 1.0).unwrap();
+            assert_close(&y, &y64, "y");
+            assert_close(&rstd, &rstd64, "rstd");
+            let dx = emulated(|| rms_norm::backward(&x, &weight, &rstd, &dy, 1.0)).unwrap();
+            let dx64 = rms_norm::reference::backward(&x64, &weight64, &rstd64, &dy64, 1.0).unwrap();
+            assert_close(&dx, &dx64, "dx");
+            let dw = emulated(|| rms_norm::weight_gradient(&x, &rstd, &dy)).unwrap();
+            assert_close(
+                &dw,
+                &rms_norm::reference::weight_gradient(&x64, &rstd64, &dy64).unwrap(),
+                "dw",
+            );
+        }
+    }
+}
+
+#[test]
+fn rotations_match_f64_also_of_a_part_of_the_head() {
+    if !has_compiler() {
+        return;
+    }
+    let positions = Tensor::new(&[3u32, 0, 9, 4], &Device::Cpu).unwrap();
+    for dtype in DTYPES {
+        for (heads, head_dim, half) in [(4, 64, 32), (3, 24, 12), (5, 96, 24), (1, 256, 128), (2, 6, 2)] {
+            let frequencies: Vec<f32> = (0..half).map(|i| 10_000f32.powf(-(i as f32) / half as f32)).collect();
+            let table = RopeTable::new(&frequencies, 1.0, 10, &Device::Cpu).unwrap();
+            let (x, x64) = rounded(&random(&[4, heads, head_dim], 1), dtype);
+            let y = emulated(|| rope::forward(&x, &table, &positions)).unwrap();
+            assert_close(&y, &rope::reference::forward(&x64, &table, &positions).unwrap(), "y");
+            let dx = emulated(|| rope::backward(&x, &table, &positions)).unwrap();
+            assert_close(&dx, &rope::reference::backward(&x64, &table, &positions).unwrap(), "dx");
+        }
+    }
+}
+
+#[test]
+fn gradients_of_an_embedding_add_up() {
+    if !has_compiler() {
+        return;
+    }
+    let ids = Tensor::new(&[2u32, 0, 2, 4], &Device::Cpu).unwrap();
+    for dtype in DTYPES {
+        let (dy, dy64) = rounded(&random(&[4, 300], 1), dtype);
+        let into = Tensor::ones((5, 300), DType::F32, &Device::Cpu).unwrap();
+        let expected = Tensor::ones((5, 300), DType::F64, &Device::Cpu).unwrap();
+        emulated(|| embedding::backward_add(&dy, &ids, &into)).unwrap();
+        embedding::reference::backward_add(&dy64, &ids, &expected).unwrap();
+        assert_close(&into, &expected, "into");
+    }
+}
+
+/// A quantised weight as a product takes it.
+#[derive(Debug)]
+struct Codes(Nf4);
+
+impl Coded for Codes {
+    fn dims2(&self) -> (usize, usize) {
+        self.0.shape()
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    fn storage(&self) -> &'static str {
+        "nf4"
+    }
+
+    fn is_on_cpu(&self) -> bool {
+        true
+    }
+
+    fn dense(&self, dtype: DType) -> Result<Tensor> {
+        self.0.dequantize(dtype)
+    }
+
+    fn fill(&self, into: &Tensor) -> Result<()> {
+        self.0.dequantize_rows_into(0..self.0.shape().0, into)
+    }
+
+    fn fill_f32(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [f32]) -> Result<()> {
+        self.0.fill_block(rows, columns, into)
+    }
+
+    fn fill_bf16(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [half::bf16]) -> Result<()> {
+        self.0.fill_block(rows, columns, into)
+    }
+}
+
+#[test]
+fn sums_of_products_match_f64_with_dense_and_with_coded_weights() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        let (x, x64) = rounded(&random(&[5, 64], 1), dtype);
+        let (u, u64) = rounded(&random(&[5, 4], 2), dtype);
+        // Adapters are F32 whatever the compute dtype is.
+        let b = random(&[7, 4], 3)
+            .to_dtype(DType::BF16)
+            .unwrap()
+            .to_dtype(DType::F32)
+            .unwrap();
+        let codes = Nf4::quantize(&random(&[7, 64], 4).to_dtype(DType::F32).unwrap(), true).unwrap();
+        let weight = Codes(codes);
+        let dense64 = weight.dense(dtype).unwrap().to_dtype(DType::F64).unwrap();
+        let terms = [Term::new(&x, Factor::Coded(&weight), 1.0), Term::new(&u, &b, 0.5)];
+        let y = emulated(|| matmul::nt_sum(&terms)).unwrap();
+        let b64 = b.to_dtype(DType::F64).unwrap();
+        let update = (u64.matmul(&b64.t().unwrap()).unwrap() * 0.5).unwrap();
+        let expected = (x64.matmul(&dense64.t().unwrap()).unwrap() + update).unwrap();
+        assert!(error(&y, &expected) < 2.0 * tolerance(dtype));
+        let (dy, dy64) = rounded(&random(&[5, 7], 5), dtype);
+        let dx = emulated(|| matmul::nn_sum(&[Term::new(&dy, Factor::Coded(&weight), 1.0)])).unwrap();
+        assert_close(&dx, &dy64.matmul(&dense64).unwrap(), "dx");
+        let into = Tensor::ones((7, 64), DType::F32, &Device::Cpu).unwrap();
+        emulated(|| matmul::tn_add(&dy, &x, 0.25, &into)).unwrap();
+        let product = (dy64.t().unwrap().matmul(&x64).unwrap() * 0.25).unwrap();
+        assert_close(&into, &(product + 1.0).unwrap(), "into");
+    }
+}
+
+#[test]
+fn the_loss_head_matches_f64_with_gathered_and_with_all_positions() {
+    if !has_compiler() {
+        return;
+    }
+    let some = [3, IGNORE, 0, 36, IGNORE, 3, 5];
+    let all = [3, 1, 0, 36, 2, 3, 5];
+    for dtype in DTYPES {
+        for (targets, soft_cap) in [(some, None), (some, Some(0.8)), (all, None)] {
+            let ((hidden, hidden64), (weight, weight64)) = (
+                rounded(&(random(&[7, 16], 1) * 3.0).unwrap(), dtype),
+                rounded(&random(&[37, 16], 2), dtype),
+            );
+            let settings = loss_head::Settings {
+                soft_cap,
+                chunk_tokens: 3,
+                gradient_scale: Some(0.25),
+            };
+            let into = Tensor::ones((37, 16), DType::F32, &Device::Cpu).unwrap();
+            let into64 = Tensor::ones((37, 16), DType::F64, &Device::Cpu).unwrap();
+            let output =
+                emulated(|| loss_head::forward_with_weight_gradient(&hidden, &weight, &targets, &settings, &into))
+                    .unwrap();
+            let expected =
+                loss_head::reference::forward(&hidden64, &weight64, &targets, &settings, Some(&into64)).unwrap();
+            assert!((output.loss_sum - expected.loss_sum).abs() < 1e-5 * expected.loss_sum);
+            assert_eq!(
+                (output.correct, output.target_tokens),
+                (expected.correct, expected.target_tokens)
+            );
+            let (got, expected) = (output.d_hidden.unwrap(), expected.d_hidden.unwrap());
+            assert!(
+                error(&got, &expected) < 2.0 * tolerance(dtype),
+                "{dtype:?} {:.2e}",
+                error(&got, &expected)
+            );
+            assert!(error(&into, &into64) < 2.0 * tolerance(dtype));
+            let evaluation = loss_head::Settings {
+                gradient_scale: None,
+                ..settings
+            };
+            let output = emulated(|| loss_head::forward(&hidden, &weight, &targets, &evaluation)).unwrap();
+            assert!(output.d_hidden.is_none() && output.loss_sum > 0.0);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+// Optimizers on the flat buffers: all groups in one launch.
+//
+// `table` holds four numbers for each group: its first block of threads, its first element in the flat buffers, its number
+// of elements, and its first element (F32 states) or block (8-bit states) among the states; one more group follows, whose
+// first block is behind the last. `factors` holds eight numbers for each group; the rules name them.
+
+struct Place {
+    u32 group;
+    u64 offset; // of the block's first element in its group
+    const u64* row;
+};
+
+__device__ inline Place place_of(const u64* table, u32 groups, u32 elements) {
+    u32 low = 0, high = groups;
+    while (high - low > 1) {
+        u32 middle = (low + high) / 2;
+        if (table[4 * middle] <= blockIdx.x) low = middle;
+        else high = middle;
+    }
+    const u64* row = table + 4 * low;
+    return {low, (blockIdx.x - row[0]) * elements, row};
+}
+
+// keep = 1 - lr d, take1 = 1 - b1, beta2, take2 = 1 - b2, rate = lr / (1 - b1^t), correction = sqrt(1 - b2^t), epsilon
+struct AdamW {
+    static const int states = 2;
+    __device__ static void apply(const float* f, float* value, float gradient, float (&state)[2]) {
+        state[0] = state[0] + f[1] * (gradient - state[0]);
+        state[1] = f[2] * state[1] + f[3] * gradient * gradient;
+        *value = *value * f[0] - f[4] * (state[0] / (sqrtf(state[1]) / f[5] + f[6]));
+    }
+};
+
+// rate, keep, beta1, take1, beta2, take2
+struct Lion {
+    static const int states = 1;
+    __device__ static void apply(const float* f, float* value, float gradient, float (&state)[2]) {
+        float direction = f[2] * state[0] + f[3] * gradient;
+        *value = *value * f[1] - f[0] * ((direction > 0) - (direction < 0));
+        state[0] = f[4] * state[0] + f[5] * gradient;
+    }
+};
+
+// rate, weight decay
+struct Sgd {
+    static const int states = 0;
+    __device__ static void apply(const float* f, float* value, float gradient, float (&state)[2]) {
+        *value -= f[0] * (gradient + f[1] * *value);
+    }
+};
+
+// rate, weight decay, momentum, nesterov
+struct Momentum {
+    static const int states = 1;
+    __device__ static void apply(const float* f, float* value, float gradient, float (&state)[2]) {
+        gradient += f[1] * *value;
+        state[0] = f[2] * state[0] + gradient;
+        *value -= f[0] * (f[3] != 0 ? gradient + f[2] * state[0] : state[0]);
+    }
+};
+
+#define ELEMENTS 1024
+
+template <class Rule>
+__device__ void update(float* values, const float* gradients, float* first, float* second, const u64* table,
+                       const float* factors, u32 groups) {
+    Place place = place_of(table, groups, ELEMENTS);
+    for (u32 i = threadIdx.x; i < ELEMENTS; i += blockDim.x) {
+        u64 offset = place.offset + i;
+        if (offset >= place.row[2]) return;
+        u64 index = place.row[1] + offset, at = place.row[3] + offset;
+        float state[2] = {0, 0}, value = values[index];
+        if (Rule::states > 0) state[0] = first[at];
+        if (Rule::states > 1) state[1] = second[at];
+        Rule::apply(factors + 8 * place.group, &value, gradients[index], state);
+        values[index] = value;
+        if (Rule::states > 0) first[at] = state[0];
+        if (Rule::states > 1) second[at] = state[1];
+    }
+}
+
+// Code of the nearest value: the number of bounds below the fraction.
+__device__ inline u8 nearest(const float* bounds, float fraction) {
+    u32 code = 0;
+    for (u32 half = 128; half > 0; half /= 2)
+        if (fraction > bounds[code + half - 1]) code += half;
+    return (u8)code;
+}
+
+// A block of 256 elements, one a thread: codes (blocks, states, 256), absmax (blocks, states). `maps` holds for each state
+// the 256 values and then the 256 bounds of its map.
+template <class Rule>
+__device__ void update_8bit(float* values, const float* gradients, u8* codes, float* absmax, const float* maps,
+                            const u64* table, const float* factors, u32 groups) {
+    __shared__ float scratch[32];
+    Place place = place_of(table, groups, 256);
+    u64 offset = place.offset + threadIdx.x, block = place.row[3] + place.offset / 256;
+    bool inside = offset < place.row[2];
+    float state[2] = {0, 0};
+    if (inside) {
+        u64 index = place.row[1] + offset;
+        float value = values[index];
+        for (int which = 0; which < Rule::states; which++)
+            state[which] = maps[512 * which + codes[(block * Rule::states + which) * 256 + threadIdx.x]] *
+                           absmax[block * Rule::states + which];
+        Rule::apply(factors + 8 * place.group, &value, gradients[index], state);
+        values[index] = value;
+    }
+    for (int which = 0; which < Rule::states; which++) {
+        // The maximum waits for all threads: nobody reads the old constant behind it.
+        float largest = row_max(fabsf(state[which]), scratch);
+        if (threadIdx.x == 0) absmax[block * Rule::states + which] = largest;
+        float fraction = state[which] / (largest == 0 ? 1.0f : largest);
+        codes[(block * Rule::states + which) * 256 + threadIdx.x] = nearest(maps + 512 * which + 256, fraction);
+    }
+}
+
+#define RULE(Rule, name)                                                                                               \
+    KERNEL name(float* values, const float* gradients, float* first, float* second, const u64* table,                  \
+                const float* factors, u32 groups) {                                                                    \
+        update<Rule>(values, gradients, first, second, table, factors, groups);                                        \
+    }                                                                                                                  \
+    EMULATE(name)                                                                                                      \
+    KERNEL name##_8bit(float* values, const float* gradients, u8* codes, float* absmax, const float* maps,             \
+                       const u64* table, const float* factors, u32 groups) {                                           \
+        update_8bit<Rule>(values, gradients, codes, absmax, maps, table, factors, groups);                             \
+    }                                                                                                                  \
+    EMULATE(name##_8bit)
+
+RULE(AdamW, adamw)
+RULE(Lion, lion)
+RULE(Sgd, sgd)
+RULE(Momentum, momentum)
+
+// partial (blocks,): sums of squares in F64, in a fixed order.
+KERNEL sum_of_squares(const float* values, double* partial, u64 count) {
+    __shared__ double scratch[32];
+    double sum = 0;
+    for (u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x; index < count; index += (u64)gridDim.x * blockDim.x)
+        sum += (double)values[index] * (double)values[index];
+    for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    for (u32 warp = 1; warp < blockDim.x / 32; warp++) sum += scratch[warp];
+    partial[blockIdx.x] = sum;
+}
+EMULATE(sum_of_squares)
+
+KERNEL scale(float* values, float factor, u64 count) {
+    u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (index < count) values[index] *= factor;
+}
+EMULATE(scale)

@@ -1,0 +1,21 @@
+//! Spans: what the engine tells a profiler while it computes.
+//!
+//! Trainer, modules and ops open a span where they begin and close it, by dropping it, where they end. While nobody
+//! records, that is one relaxed load of an atomic; while somebody does, two readings of the clock and of the memory's
+//! counters. Whoever records joins with its thread; other threads take part where they are handed the recording, so
+//! that two recordings in one process do not mix.
+//!
+//! Design note: the recording is found through a thread-local rather than handed down. It would otherwise be an argument
+//! of every function of the engine, for something that is off in all but one run in a thousand.
+
+mod log;
+mod range;
+mod recording;
+mod work;
+
+pub use log::{SpanMemory, SpanRecord, SpanTree};
+pub use range::{Module, Range, StepPhase};
+pub use recording::{MemoryReading, Probe, Recording};
+pub use work::{Shape, Work};
+
+pub(crate) use recording::{Span, handle, keep, module, op, phase, release};

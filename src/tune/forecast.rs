@@ -1,0 +1,190 @@
+//! What trials of a study are expected to cost: the knowledge of the machine that samplers start from, and what each
+//! trial's prediction says about the next.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, RwLock};
+
+use crate::objective::{Bound, PEAK_MEMORY, THROUGHPUT};
+use crate::predict::{Correction, Prediction, Predictor, RowLengths, Setting, Uncertain, Workload};
+use crate::recipe::Recipe;
+use crate::search::Prior;
+use crate::space::{Study, recipe_for};
+use crate::study::{ParamValue, Params};
+
+/// Share by which a prediction may miss the truth: beyond it a setting is certain not to fit.
+const MARGIN: f64 = 0.05;
+
+/// Predicts the trials of one study. Settings that cannot differ in cost are predicted once.
+#[derive(Debug)]
+pub struct Forecast {
+    study: Study,
+    predictor: Predictor,
+    /// Rows of the training data at each sequence length; without an entry, rows are taken as full.
+    rows: BTreeMap<(usize, bool), RowLengths>,
+    /// Parameters that can change throughput or memory.
+    counted: Vec<String>,
+    /// Bytes above which a trial is worth nothing.
+    limit_bytes: Option<f64>,
+    margin: f64,
+    known: RwLock<HashMap<u64, Result<Prediction, Arc<str>>>>,
+}
+
+/// Why there is no prediction for a setting.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unpredictable(Arc<str>);
+
+impl Forecast {
+    /// A forecast of `study` on the predictor's machine. `rows` are the lengths of the training rows by sequence length and
+    /// packing.
+    pub fn new(study: &Study, predictor: Predictor, rows: BTreeMap<(usize, bool), RowLengths>) -> Self {
+        let changes_cost = |affects: &Option<Vec<String>>| {
+            let cost = |metric: &String| [THROUGHPUT, PEAK_MEMORY].contains(&metric.as_str());
+            affects.as_ref().is_none_or(|affects| affects.iter().any(cost))
+        };
+        let parameters = study.space.parameters.iter();
+        let counted = parameters
+            .filter(|parameter| changes_cost(&parameter.affects))
+            .map(|parameter| parameter.name.clone())
+            .collect();
+        let bounds = study
+            .constraints
+            .iter()
+            .filter(|constraint| constraint.metric == PEAK_MEMORY);
+        let bounds = bounds.filter_map(|constraint| match constraint.bound {
+            Bound::AtMost(limit) => Some(limit),
+            Bound::AtLeast(_) => None,
+        });
+        let limits = bounds.chain(study.memory_limit_bytes.map(|bytes| bytes as f64));
+        let margin = match predictor.machine {
+            crate::predict::Machine::DataSheet(_) => 0.25,
+            _ => MARGIN,
+        };
+        Self {
+            limit_bytes: limits.min_by(f64::total_cmp),
+            study: study.clone(),
+            predictor,
+            rows,
+            counted,
+            margin,
+            known: RwLock::default(),
+        }
+    }
+
+    /// Bytes above which a trial is worth nothing: the study's limit or its constraint, whichever is lower.
+    pub fn limit_bytes(&self) -> Option<f64> {
+        self.limit_bytes
+    }
+
+    /// Takes the device's own memory as a limit too.
+    #[must_use]
+    pub fn within(mut self, device_bytes: f64) -> Self {
+        self.limit_bytes = Some(self.limit_bytes.map_or(device_bytes, |limit| limit.min(device_bytes)));
+        self
+    }
+
+    /// What is believed of predictions before any trial.
+    pub fn correction(&self) -> Correction {
+        self.predictor.machine.correction()
+    }
+
+    /// What a setting costs.
+    ///
+    /// # Errors
+    /// Params that make no recipe, or a recipe that does not fit the model.
+    pub fn predict(&self, params: &Params) -> Result<Prediction, Unpredictable> {
+        let key = self.key(params);
+        if let Ok(known) = self.known.read()
+            && let Some(found) = known.get(&key)
+        {
+            return found.clone().map_err(Unpredictable);
+        }
+        let found = self.predict_anew(params);
+        if let Ok(mut known) = self.known.write() {
+            known.insert(key, found.clone());
+        }
+        found.map_err(Unpredictable)
+    }
+
+    fn predict_anew(&self, params: &Params) -> Result<Prediction, Arc<str>> {
+        let recipe = recipe_for(&self.study, params).map_err(|error| error.to_string())?;
+        let workload = self.workload(&recipe);
+        let setting = Setting {
+            recipe: &recipe,
+            workload: &workload,
+        };
+        Ok(self.predictor.predict(&setting).map_err(|error| error.to_string())?)
+    }
+
+    fn workload(&self, recipe: &Recipe) -> Workload {
+        let batch = &recipe.batch;
+        match self.rows.get(&(batch.sequence_length, batch.packing)) {
+            Some(rows) => rows.workload(batch.micro_batch),
+            None => Workload::full(batch.micro_batch, batch.sequence_length),
+        }
+    }
+
+    /// The sampled values that can change the cost.
+    pub fn cost_params(&self, params: &Params) -> Params {
+        let counted = params.iter().filter(|(name, _)| self.counted.contains(*name));
+        counted.map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    /// Hash of the values that can change the cost.
+    pub(super) fn key(&self, params: &Params) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for name in &self.counted {
+            match params.get(name) {
+                None => 0u8.hash(&mut hasher),
+                Some(ParamValue::Bool(value)) => (1u8, value).hash(&mut hasher),
+                Some(ParamValue::Int(value)) => (2u8, value).hash(&mut hasher),
+                Some(ParamValue::Float(value)) => (3u8, value.to_bits()).hash(&mut hasher),
+                Some(ParamValue::Text(value)) => (4u8, value).hash(&mut hasher),
+                Some(ParamValue::List(values)) => (5u8, values).hash(&mut hasher),
+            }
+        }
+        hasher.finish()
+    }
+
+    /// Why a predicted setting cannot fit, where it cannot.
+    pub fn does_not_fit(&self, prediction: &Prediction) -> Option<String> {
+        let (bytes, limit) = (prediction.peak_bytes() as f64, self.limit_bytes?);
+        (bytes > limit * (1.0 + self.margin)).then(|| {
+            let mib = |bytes: f64| bytes / f64::from(1 << 20);
+            format!(
+                "predicted to need {:.0} MiB, and {:.0} MiB are allowed; lower `micro_batch` or `sequence_length`",
+                mib(bytes),
+                mib(limit)
+            )
+        })
+    }
+
+    /// The expected metrics of a prediction after what `correction` has learned.
+    pub fn expected_metrics(&self, prediction: &Prediction, correction: &Correction) -> Vec<(&'static str, Uncertain)> {
+        let mut metrics = vec![(PEAK_MEMORY, correction.peak_bytes(prediction))];
+        if prediction.tokens_per_s() > 0.0 {
+            metrics.push((THROUGHPUT, correction.tokens_per_s(prediction)));
+        }
+        metrics
+    }
+}
+
+impl Prior for Forecast {
+    fn expected(&self, params: &Params, metric: &str) -> Option<f64> {
+        let prediction = self.predict(params).ok()?;
+        let value = match metric {
+            THROUGHPUT => prediction.tokens_per_s(),
+            PEAK_MEMORY => prediction.peak_bytes() as f64,
+            _ => return None,
+        };
+        (value > 0.0).then_some(value)
+    }
+
+    fn impossible(&self, params: &Params) -> Option<String> {
+        match self.predict(params) {
+            Ok(prediction) => self.does_not_fit(&prediction),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What a precision keeps of the loss.
+
+use std::sync::Arc;
+
+use peft_tune::recipe::Precision;
+use peft_tune::train::{LossKept, Trainer};
+
+use crate::golden::{base, folder, recipe, whole_batch};
+
+#[test]
+fn f32_keeps_all_of_itself_and_4_bits_keep_most() {
+    let recipe = recipe(&folder("ref_llama").join("adapter_init"));
+    let batch = whole_batch("ref_llama");
+    let trainer = |precision: Precision| Trainer::new(base("ref_llama", precision), &recipe, 10).unwrap();
+    let mut exact = trainer(Precision::Fp32);
+    let same = LossKept::measure(&mut trainer(Precision::Fp32), &mut exact, &batch).unwrap();
+    assert_eq!((same.percent(), same.agreement), (100.0, 1.0));
+    let mut trained = trainer(Precision::Nf4);
+    trained.step(&batch).unwrap();
+    let kept = LossKept::measure(&mut trained, &mut exact, &batch).unwrap();
+    assert!((80.0..110.0).contains(&kept.percent()), "{kept:?}");
+    assert!(kept.agreement > 0.3 && kept.agreement < 1.0, "{kept:?}");
+    // The reference has what was trained.
+    let values = |trainer: &Trainer| trainer.parameters().values.to_vec1::<f32>().unwrap();
+    assert_eq!(values(&exact), values(&trained));
+}
+
+#[test]
+fn the_most_likely_tokens_are_those_of_the_logits() {
+    let recipe = recipe(&folder("ref_gemma2").join("adapter_init"));
+    let mut trainer = Trainer::new(Arc::clone(&base("ref_gemma2", Precision::Fp32)), &recipe, 10).unwrap();
+    let batch = &whole_batch("ref_gemma2")[0];
+    let logits = trainer.logits(batch).unwrap();
+    let expected: Vec<u32> = logits.argmax(1).unwrap().to_vec1().unwrap();
+    assert_eq!(trainer.most_likely(batch).unwrap(), expected);
+}

@@ -1,0 +1,7 @@
+//! `peft-tune profile` and `infer-bench`, and the spans that they read.
+
+mod command;
+mod decoding;
+mod kept;
+mod spans;
+mod trace_format;

@@ -1,0 +1,428 @@
+//! What people do with results, through the program itself.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use peft_tune::store::{EvaluationRecord, Store};
+use peft_tune::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialState};
+
+use super::store::{complete, recipe, round_trip, study_record};
+
+/// A folder with results databases.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A database with the studies `names`.
+    fn with(self, file: &str, names: &[&str]) -> Self {
+        let path = self.at(file);
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        for name in names {
+            runtime.block_on(fill(&path, name));
+        }
+        self
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_peft-tune"))
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env_remove("PEFT_TUNE_DB")
+            .env("HF_HUB_CACHE", self.folder.path())
+            .output()
+            .unwrap()
+    }
+
+    fn shown(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+/// Adds a study of three trials: two complete, one out of memory.
+async fn fill(path: &Path, name: &str) {
+    let store = Store::open(path).await.unwrap();
+    let study = store.begin_study(&study_record(name)).await.unwrap();
+    let states = [
+        complete(100.0, 2e9, 2.0),
+        complete(150.0, 3e9, 2.1),
+        TrialState::Failed {
+            reason: FailReason::OutOfMemory {
+                phase: Phase::Profile,
+                in_use_bytes: Some(3 << 30),
+                requested_bytes: None,
+                limit_bytes: None,
+            },
+            metrics: Metrics::default(),
+        },
+    ];
+    for (number, state) in (0..).zip(&states) {
+        let params = Params::from([
+            ("rank".to_owned(), (8i64 << number).into()),
+            ("optimizer".to_owned(), "adamw".into()),
+        ]);
+        let number = TrialNumber(number);
+        store
+            .start_trial(study.id, number, &params, Some(&recipe()))
+            .await
+            .unwrap();
+        let steps: Vec<_> = (1..=3).map(round_trip::step).collect();
+        store.record_steps(study.id, number, &steps).await.unwrap();
+        let evaluation = EvaluationRecord {
+            step: 3,
+            tokens: 300,
+            loss: 2.125,
+            accuracy: 0.5,
+            target_tokens: 50,
+            seconds: 0.25,
+        };
+        store.record_evaluation(study.id, number, &evaluation).await.unwrap();
+        store.finish_trial(study.id, number, state, 12.5).await.unwrap();
+    }
+    drop(study);
+    store.close().await.unwrap();
+}
+
+#[test]
+fn trials_are_compared_with_the_differences_in_percent() {
+    let place = Place::new().with("peft-tune.db", &["first", "second"]);
+    let shown = place.shown(&["compare", "0", "1", "--study", "first"]);
+    assert!(
+        shown.contains("+50.0% better") && shown.contains("+50.0% worse"),
+        "{shown}"
+    );
+    assert!(
+        !shown.contains("batch.micro_batch"),
+        "equal settings are left out: {shown}"
+    );
+    let all = place.shown(&["compare", "0", "second/1", "--study", "first", "--all"]);
+    assert!(all.contains("batch.micro_batch") && all.contains("second/1"), "{all}");
+    let json: serde_json::Value = serde_json::from_str(&place.shown(&["compare", "0", "1", "--json"])).unwrap();
+    assert_eq!(json["difference_percent"][0]["throughput"], 50.0);
+    assert!(place.refused(&["compare", "0", "9"]).contains("no trial 9"));
+    assert!(place.refused(&["compare", "0", "x"]).contains("STUDY/NUMBER"));
+}
+
+#[test]
+fn a_study_is_deleted_only_when_that_is_said() {
+    let place = Place::new().with("peft-tune.db", &["first", "second"]);
+    let before = std::fs::read(place.at("peft-tune.db")).unwrap();
+    assert!(place.refused(&["delete", "first"]).contains("--yes"));
+    assert!(std::fs::read(place.at("peft-tune.db")).unwrap() == before);
+    assert!(place.shown(&["delete", "first", "--yes"]).contains("3 trials"));
+    assert!(place.refused(&["show", "first"]).contains("it has `second`"));
+    assert!(place.shown(&["show", "second"]).contains("3 trials"));
+    let left = place.shown(&["query", "select count(*) from step", "--format", "csv"]);
+    assert_eq!(left, "count(*)\n9\n");
+    assert!(place.shown(&["vacuum"]).contains("sound"));
+    assert!(place.refused(&["delete", "first", "--yes"]).contains("no study"));
+}
+
+#[test]
+fn an_import_takes_everything_over_and_changes_nothing_that_is_there() {
+    let place = Place::new()
+        .with("peft-tune.db", &["first"])
+        .with("other.db", &["first", "second"]);
+    let other = std::fs::read(place.at("other.db")).unwrap();
+    let mine = place.shown(&["show", "first", "1", "--json"]);
+    let imported = place.shown(&["import", "other.db"]);
+    assert!(imported.contains("study first: 3 trials, as first-2\n"), "{imported}");
+    assert!(imported.contains("study second: 3 trials\n"), "{imported}");
+    assert_eq!(place.shown(&["show", "first", "1", "--json"]), mine);
+    let sql = "select study, trial, state, throughput, peak_memory, loss, rank from trial_summary
+               where study = 'second' order by trial";
+    let copied = place.shown(&["query", sql, "--format", "csv"]);
+    assert_eq!(
+        copied,
+        place.shown(&["query", sql, "--format", "csv", "--db", "other.db"])
+    );
+    for table in ["param", "metric", "step", "evaluation", "study_objective"] {
+        let count = place.shown(&[
+            "query",
+            &format!("select count(*) as n from {table}"),
+            "--format",
+            "csv",
+        ]);
+        let one = place.shown(&[
+            "query",
+            &format!("select count(*) / 2 * 3 as n from {table}"),
+            "--format",
+            "csv",
+            "--db",
+            "other.db",
+        ]);
+        assert_eq!(count, one, "{table}");
+    }
+    let sound = place.shown(&["query", "pragma foreign_key_check", "--format", "csv"]);
+    assert_eq!(sound.lines().count(), 1, "{sound}");
+    assert!(place.shown(&["import", "other.db"]).contains("there already"));
+    assert!(
+        std::fs::read(place.at("other.db")).unwrap() == other,
+        "the other file was changed"
+    );
+    assert!(
+        place
+            .refused(&["import", "other.db", "--study", "second", "--as", "first"])
+            .contains("--as")
+    );
+    assert!(
+        place
+            .shown(&["import", "other.db", "--study", "second", "--as", "third"])
+            .contains("as third")
+    );
+    assert!(place.refused(&["import", "peft-tune.db"]).contains("import into"));
+    assert!(place.refused(&["import", "none.db"]).contains("none.db"));
+    assert!(
+        place
+            .refused(&["import", "other.db", "--study", "fourth"])
+            .contains("`first`, `second`")
+    );
+}
+
+#[test]
+fn a_study_is_exported_for_other_programs() {
+    let place = Place::new().with("peft-tune.db", &["first"]);
+    for format in ["optuna", "csv", "parquet", "tensorboard", "mlflow"] {
+        let files = place.shown(&["export", "--format", format, "--output", format]);
+        for file in files.lines() {
+            assert!(place.at(file).exists(), "{file}");
+        }
+        assert!(
+            place
+                .refused(&["export", "--format", format, "--output", format])
+                .contains("there already")
+        );
+        assert!(
+            place
+                .refused(&["export", "--format", format, "--output", "x", "--trial", "1"])
+                .contains("whole study")
+        );
+    }
+    let trials = std::fs::read_to_string(place.at("csv/trials.csv")).unwrap();
+    let mut lines = trials.lines();
+    assert!(
+        lines.next().unwrap().contains("param.optimizer,param.rank,metric.loss"),
+        "{trials}"
+    );
+    assert_eq!(lines.count(), 3);
+    let steps = std::fs::read_to_string(place.at("csv/steps.csv")).unwrap();
+    assert_eq!(steps.lines().count(), 10);
+}
+
+#[test]
+fn the_front_is_exported_into_a_folder_each() {
+    let place = Place::new().with("peft-tune.db", &["first"]);
+    place.shown(&["export", "--format", "axolotl", "--front", "--output", "front"]);
+    for number in ["0", "1"] {
+        let text = std::fs::read_to_string(place.at(&format!("front/trial-{number}/axolotl.yaml"))).unwrap();
+        assert!(text.contains("lora_target_modules: [q_proj, v_proj]"), "{text}");
+    }
+    assert!(!place.at("front/trial-2").exists());
+    assert!(
+        place
+            .refused(&[
+                "export", "--format", "axolotl", "--front", "--trial", "1", "--output", "a"
+            ])
+            .contains("--trial")
+    );
+}
+
+#[test]
+fn named_queries_answer_and_mistyped_ones_are_told() {
+    let place = Place::new().with("peft-tune.db", &["first", "second"]);
+    let list = place.shown(&["query", "--list"]);
+    for name in list.lines().skip(2).filter_map(|line| line.split_whitespace().next()) {
+        place.shown(&["query", name, "--study", "first"]);
+        assert!(place.shown(&["query", name, "--print-sql"]).contains("?1"), "{name}");
+    }
+    let front = place.shown(&["query", "front", "--format", "csv"]);
+    assert_eq!(front.lines().count(), 3, "{front}");
+    assert!(place.refused(&["query", "fornt"]).contains("did you mean `front`"));
+    assert!(
+        place
+            .refused(&["query", "front", "--study", "none"])
+            .contains("no study `none`")
+    );
+    place.shown(&[
+        "query",
+        "select trial, loss from trial_summary",
+        "--output",
+        "rows.parquet",
+    ]);
+    assert!(std::fs::read(place.at("rows.parquet")).unwrap().starts_with(b"PAR1"));
+    assert!(
+        place
+            .refused(&["query", "front", "--output", "rows.parquet"])
+            .contains("--force")
+    );
+    place.shown(&["query", "front", "--output", "rows.parquet", "--force"]);
+}
+
+#[test]
+fn names_that_mean_something_elsewhere_stay_names() {
+    let name = "a'; drop table trial; --\u{1b}[31m\n<script>alert(1)</script> ../..";
+    let place = Place::new().with("peft-tune.db", &[name]);
+    for arguments in [
+        vec!["studies"],
+        vec!["show"],
+        vec!["show", "0"],
+        vec!["pareto"],
+        vec!["query", "front"],
+        vec!["query", "states", "--study", name],
+        vec!["compare", "0", "1"],
+    ] {
+        let shown = place.shown(&arguments);
+        assert!(!shown.contains('\u{1b}'), "{arguments:?}: {shown:?}");
+    }
+    for format in [
+        "recipe",
+        "trl",
+        "axolotl",
+        "llamafactory",
+        "unsloth",
+        "optuna",
+        "csv",
+        "tensorboard",
+        "mlflow",
+    ] {
+        place.shown(&["export", "--format", format, "--output", &format!("out/{format}")]);
+    }
+    let script = std::fs::read_to_string(place.at("out/unsloth/unsloth_train.py")).unwrap();
+    let comment = script.lines().find(|line| line.contains("<script>")).unwrap();
+    assert!(comment.starts_with('#'), "{script}");
+    let outside: Vec<_> = std::fs::read_dir(place.folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(outside.len(), 2, "{outside:?}");
+    place.shown(&["delete", name, "--yes"]);
+    assert!(place.shown(&["studies"]).contains("no studies"));
+}
+
+/// Every command that takes a database, and the ways to call it.
+const COMMANDS: [&[&str]; 11] = [
+    &["studies"],
+    &["show"],
+    &["show", "0"],
+    &["pareto"],
+    &["query", "front"],
+    &["compare", "0", "1"],
+    &["export", "--format", "trl", "--output", "out"],
+    &["export", "--format", "optuna", "--output", "out"],
+    &["delete", "first", "--yes"],
+    &["vacuum"],
+    &["import", "other.db"],
+];
+
+#[test]
+fn databases_that_are_not_sound_are_told_and_left_alone() {
+    let place = Place::new().with("good.db", &["first"]).with("other.db", &["second"]);
+    let bytes = std::fs::read(place.at("good.db")).unwrap();
+    let mut torn = bytes.clone();
+    let middle = torn.len() / 4096 / 2 * 4096;
+    torn[middle..middle + 4096].fill(0xa5);
+    std::fs::write(place.at("newer.db"), &bytes).unwrap();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let pool = sqlx::SqlitePool::connect(&format!("sqlite://{}", place.at("newer.db").display()))
+            .await
+            .unwrap();
+        sqlx::raw_sql(
+            "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+             values (9999, 'from the future', true, x'00', 0)",
+        )
+        .execute(&pool)
+        .await
+        .unwrap();
+        pool.close().await;
+    });
+    let newer = std::fs::read(place.at("newer.db")).unwrap();
+    let cases: [(&str, &[u8], &str); 4] = [
+        ("newer.db", &newer, "newer peft-tune"),
+        ("text.db", b"these are my notes", "not a results database"),
+        ("cut.db", &bytes[..bytes.len() / 2], "damaged"),
+        ("torn.db", &torn, "damaged"),
+    ];
+    for (name, content, message) in cases {
+        for command in COMMANDS {
+            std::fs::write(place.at("peft-tune.db"), content).unwrap();
+            let output = place.run(command);
+            let told = String::from_utf8_lossy(&output.stderr).into_owned();
+            let case = format!("{name} {command:?}: {output:?}");
+            assert!(
+                std::fs::read(place.at("peft-tune.db")).unwrap() == content,
+                "changed by {case}"
+            );
+            // A command that never reads the damaged page may succeed.
+            if output.status.success() {
+                assert!(message == "damaged", "{case}");
+                continue;
+            }
+            assert!(told.contains(message) && told.starts_with("error: "), "{case}");
+            assert!(!place.at("peft-tune.db-wal").exists(), "{case}");
+        }
+        let _ = std::fs::remove_dir_all(place.at("out"));
+    }
+    for command in COMMANDS.iter().filter(|command| command[0] != "import") {
+        let _ = std::fs::remove_file(place.at("peft-tune.db"));
+        let told = place.refused(command);
+        assert!(told.contains("no results database"), "{command:?}: {told}");
+        assert!(!place.at("peft-tune.db").exists(), "{command:?}");
+    }
+}
+
+#[test]
+fn a_database_that_another_process_holds_or_nobody_may_write_is_left_alone() {
+    let place = Place::new().with("peft-tune.db", &["first"]);
+    let path = place.at("peft-tune.db");
+    let before = std::fs::read(&path).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let study = runtime.block_on(async {
+        let store = Store::open(&path).await.unwrap();
+        let study = store.begin_study(&study_record("first")).await.unwrap();
+        (store, study)
+    });
+    let told = String::from_utf8(place.run(&["delete", "first", "--yes"]).stderr).unwrap();
+    assert!(told.contains("is being run by process"), "{told}");
+    assert!(place.shown(&["show", "first"]).contains("3 trials"), "reading goes on");
+    drop(study);
+    let mut permissions = std::fs::metadata(&path).unwrap().permissions();
+    permissions.set_readonly(true);
+    std::fs::set_permissions(&path, permissions).unwrap();
+    let after = std::fs::read(&path).unwrap();
+    assert!(place.shown(&["show", "first"]).contains("3 trials"));
+    // The superuser may write anything; everyone else is told.
+    let output = place.run(&["delete", "first", "--yes"]);
+    if !output.status.success() {
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(told.contains("cannot be written"), "{told}");
+        assert!(std::fs::read(&path).unwrap() == after);
+    }
+    drop(before);
+}
+
+#[test]
+fn every_shell_gets_its_completions() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = place.shown(&["completions", shell]);
+        assert!(script.contains("peft-tune") && script.contains("export"), "{shell}");
+    }
+}
