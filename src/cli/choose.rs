@@ -67,7 +67,10 @@ fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String
     let detail = args.database.read(async |store| store.trial(study.id, number).await)?;
     let recipe = recipe_of(&detail, &study.name, number)?;
     let trial = stored.trials.iter().find(|trial| trial.number == number);
-    let metrics = trial.and_then(|trial| trial.state.metrics()).cloned().unwrap_or_default();
+    let metrics = trial
+        .and_then(|trial| trial.state.metrics())
+        .cloned()
+        .unwrap_or_default();
     let basis = confirmation_text(stored.confirmed.get(&number)).unwrap_or_else(|| "measured once".to_owned());
     let trained = study.trained_rows.zip(study.trained_tokens);
     Ok(Chosen {

@@ -44,10 +44,7 @@ impl DatabaseArgs {
     }
 
     /// As [`DatabaseArgs::write`], with a new database where there is none.
-    pub fn create_or_write<T>(
-        &self,
-        work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>,
-    ) -> Result<T, CliError> {
+    pub fn create_or_write<T>(&self, work: impl AsyncFnOnce(&Store) -> Result<T, StoreError>) -> Result<T, CliError> {
         block_on(async {
             let store = Store::open(&self.path()).await?;
             let outcome = work(&store).await;

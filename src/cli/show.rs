@@ -8,9 +8,7 @@ use super::output::{terminal_width, write_result};
 use super::studies::{minute, study_json};
 use super::trial_text::{detail_json, detail_text};
 use crate::objective::{Bound, Direction};
-use crate::report::{
-    Align, Counts, TextTable, duration, metric_heading, metric_value, param_value, printable,
-};
+use crate::report::{Align, Counts, TextTable, duration, metric_heading, metric_value, param_value, printable};
 use crate::search::{Problem, hypervolume_history};
 use crate::space::SearchSpace;
 use crate::store::{EndingRecord, StudyOverview};

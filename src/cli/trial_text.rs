@@ -29,11 +29,17 @@ pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, wi
         add(format!("  {}", printable(&reason)));
     }
     if let (TrialState::Complete { .. }, Some(stop)) = (&trial.state, &detail.stop) {
-        add(format!("  stopped after step {}: {}", stop.step, printable(&stop.reason)));
+        add(format!(
+            "  stopped after step {}: {}",
+            stop.step,
+            printable(&stop.reason)
+        ));
     }
     if !detail.inherited.is_empty() {
         let parts = detail.inherited.iter();
-        let parts: Vec<String> = parts.map(|(part, source)| format!("{part} from trial {source}")).collect();
+        let parts: Vec<String> = parts
+            .map(|(part, source)| format!("{part} from trial {source}"))
+            .collect();
         add(format!("  took over {}", printable(&parts.join(", "))));
     }
     if let Some(confirmed) = confirmation_text(Some(&detail.confirmed)) {
@@ -132,13 +138,20 @@ fn prediction_table(detail: &TrialDetail) -> TextTable {
     let columns = headings.map(|heading| (heading.to_owned(), Align::Right));
     let mut table = TextTable::new([("metric".to_owned(), Align::Left)].into_iter().chain(columns));
     for one in &detail.predictions {
-        let measured = detail.trial.state.metrics().and_then(|metrics| metrics.value(&one.metric));
+        let measured = detail
+            .trial
+            .state
+            .metrics()
+            .and_then(|metrics| metrics.value(&one.metric));
         table.push([
             one.metric.clone(),
             metric_value(&one.metric, one.value),
             format!("{:.1}%", 100.0 * one.deviation),
             measured.map_or_else(|| "-".to_owned(), |value| metric_value(&one.metric, value)),
-            measured.map_or_else(|| "-".to_owned(), |value| format!("{:+.1}%", 100.0 * (value / one.value - 1.0))),
+            measured.map_or_else(
+                || "-".to_owned(),
+                |value| format!("{:+.1}%", 100.0 * (value / one.value - 1.0)),
+            ),
         ]);
     }
     table

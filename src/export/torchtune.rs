@@ -117,7 +117,10 @@ fn data(draft: &mut Draft, input: &ExportInput<'_>) -> Result<(), ExportError> {
         );
     }
     if recipe.batch.group_by_length {
-        draft.warn("batch.group_by_length", "torchtune orders rows by chance only: more padding, less throughput");
+        draft.warn(
+            "batch.group_by_length",
+            "torchtune orders rows by chance only: more padding, less throughput",
+        );
     }
     if data.chat_template.is_some() {
         draft.warn(

@@ -288,7 +288,9 @@ mod tests {
         recipe.gradient_checkpointing = Checkpointing::Full;
         let again = flops(&recipe);
         assert_eq!(again.model, plain.model);
-        assert!(again.recompute > 0.7 * plain.forward && again.recompute < plain.forward);
+        // Neither the head nor the products that end each half of a layer, a third of it, are made again.
+        let share = again.recompute / plain.forward;
+        assert!((0.5..0.7).contains(&share), "{share}");
         let modules: f64 = again.modules.iter().map(|(_, flops)| flops).sum();
         assert!((modules / again.hardware - 1.0).abs() < 1e-9);
     }

@@ -12,7 +12,7 @@ use super::walker::{Sum, Walker};
 use crate::recipe::{Checkpointing, OptimizerKind, Precision, Recipe};
 
 /// Bytes of logits that exist at a time.
-const LOGIT_BYTES: usize = 32 << 20;
+const LOGIT_BYTES: usize = 64 << 20;
 /// Bytes of the objects of one adapted linear layer: names, views, map entries.
 const ADAPTER_OBJECT_BYTES: u64 = 3_400;
 /// Bytes of the objects of one decoder layer.
@@ -243,7 +243,7 @@ impl<'a> StepWalk<'a> {
         trace.rename(Part::Scratch, Part::SavedActivations, x);
         walker.pass(&mut trace, Module::Norms, Pass::NormForward, hidden);
         let targets = (walker.stream.targets.round() as usize).max(1);
-        let chunk = (LOGIT_BYTES / (4 * vocabulary)).max(16).min(targets);
+        let chunk = even_chunk(targets, (LOGIT_BYTES / (4 * vocabulary)).max(16));
         let row = hidden as u64 * walker.c();
         let inputs = chunk.next_power_of_two() as u64 * row;
         let buffers = 4 * (targets.next_power_of_two() + chunk * vocabulary) as u64 + chunk as u64 * row + inputs;
@@ -394,4 +394,11 @@ fn muon_ops(slots: &super::network::Slots) -> Vec<Op> {
         op(product(narrow, wide, narrow), 5.0),
         op(copy, 40.0),
     ]
+}
+
+/// Targets of one chunk of logits, at most `most`: chunks of about one size, of whole tiles where that is possible.
+fn even_chunk(targets: usize, most: usize) -> usize {
+    let most = most.clamp(1, targets.max(1));
+    let even = targets.div_ceil(targets.div_ceil(most).max(1)).next_multiple_of(8);
+    even.min(most).max(1)
 }

@@ -21,14 +21,13 @@ pub fn build(kind: SamplerKind, problem: &Problem, seed: u64) -> Result<Box<dyn 
     build_with(&SamplerChoice { kind, options }, problem, seed, None)
 }
 
-/// Makes the sampler that a study asks for. `auto` is the Bayesian one for up to four objectives and NSGA-II for more.
+/// Makes the sampler that a study asks for; one that can make use of a prior starts from it. `auto` is the Bayesian one
+/// for up to four objectives and NSGA-II for more.
 ///
 /// | option | of | meaning |
 /// |---|---|---|
 /// | `initial` | `auto`, `bayes` | settings tried before the first model (2 or more) |
 /// | `per_cost` | `auto`, `bayes` | metric (seconds, say) by whose predicted value the expected improvement is divided |
-///
-/// A sampler that can make use of a prior starts from it.
 ///
 /// # Errors
 /// As [`build`], and where an option is not known or its value is not allowed.

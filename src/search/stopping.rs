@@ -19,11 +19,10 @@ pub fn hypervolume_history(problem: &Problem, history: &[Trial]) -> Vec<f64> {
     let mut points: Vec<&[f64]> = Vec::new();
     let mut volume = 0.0;
     let after = |trial: &Trial| {
-        if let Some(one) = met.next_if(|one| one.trial.number == trial.number) {
-            if one.is_feasible() {
-                points.push(&one.values);
-                volume = hypervolume(&points, &reference);
-            }
+        let one = met.next_if(|one| one.trial.number == trial.number);
+        if let Some(one) = one.filter(|one| one.is_feasible()) {
+            points.push(&one.values);
+            volume = hypervolume(&points, &reference);
         }
         volume
     };

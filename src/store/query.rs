@@ -48,12 +48,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::query`].
-    pub async fn query_about(
-        &self,
-        sql: &str,
-        study: Option<&str>,
-        sink: &mut dyn RowSink,
-    ) -> Result<(), StoreError> {
+    pub async fn query_about(&self, sql: &str, study: Option<&str>, sink: &mut dyn RowSink) -> Result<(), StoreError> {
         // Trimmed as the driver does, so that offsets mean the same text.
         let sql = sql.trim();
         check_reading(sql)?;

@@ -13,8 +13,8 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::base::BaseModel;
-use super::decoding::Decoding;
 use super::data::{IGNORE, MicroBatch};
+use super::decoding::Decoding;
 use super::model::{Decoder, Keep, RopeTables, Stream};
 use super::trained_set::TrainedSet;
 use super::{Control, MergedModel, TrainError};

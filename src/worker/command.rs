@@ -448,9 +448,13 @@ mod tests {
 
     #[test]
     fn one_that_does_not_end_is_killed_with_what_it_started() {
-        let script = r#"trap '' TERM; (trap '' TERM; exec sleep 30) & echo '{"step":4,"metrics":{"loss":2}}'; sleep 30"#;
+        let script =
+            r#"trap '' TERM; (trap '' TERM; exec sleep 30) & echo '{"step":4,"metrics":{"loss":2}}'; sleep 30"#;
         let (state, took) = cancelled(script);
         assert_eq!(state, pruned(4, 2.0));
-        assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(15), "{took:?}");
+        assert!(
+            took >= Duration::from_millis(300) && took < Duration::from_secs(15),
+            "{took:?}"
+        );
     }
 }

@@ -91,7 +91,10 @@ fn odd() -> Recipe {
 
 /// The dimensions of a reference model.
 fn architecture(name: &str) -> Architecture {
-    let path = format!("{}/tests/golden/ref_{name}/model/config.json", env!("CARGO_MANIFEST_DIR"));
+    let path = format!(
+        "{}/tests/golden/ref_{name}/model/config.json",
+        env!("CARGO_MANIFEST_DIR")
+    );
     Architecture::from_config(Path::new(&path)).unwrap()
 }
 
@@ -153,7 +156,10 @@ fn check(case: &str, recipe: &Recipe) {
         for warning in exported.warnings {
             told.push_str(&format!("{format}: {warning}\n"));
         }
-        let files = exported.files.iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned());
+        let files = exported
+            .files
+            .iter()
+            .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned());
         names.extend(files);
     }
     std::fs::write(folder.path().join("warnings.txt"), told).unwrap();

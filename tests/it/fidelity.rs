@@ -187,7 +187,7 @@ fn rows_again(study: &Study) -> Vec<Value> {
 #[test]
 fn a_profile_that_breaks_a_constraint_is_not_trained() {
     let study = Study::of_engine(
-        "space: {rank: [2, 4], precision: fp32}\nconstraints: {peak_memory: \"<= 100 kB\"}\n\
+        "space: {rank: [2, 4], precision: fp32}\nconstraints: {throughput: \">= 100000000\"}\n\
          trial: {sequence_length: 96, profile_steps: 1, profile_warmup: 0, training_steps: 400, evaluation: {rows: 8}}\n\
          budget: {trials: 2}\nsampler: grid\n",
     );

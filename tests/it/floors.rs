@@ -37,7 +37,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "worker",
         ],
     ),
-    ("dashboard", &["objective", "report", "search", "space", "store", "study"]),
+    (
+        "dashboard",
+        &["objective", "report", "search", "space", "store", "study"],
+    ),
     (
         "cli",
         &[

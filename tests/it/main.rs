@@ -49,10 +49,10 @@ mod spaces_shipped;
 /// The results database: files, migrations, resuming, being killed, and its document.
 mod store;
 
-/// Settings measured in depth, inference, and the spans behind both.
-mod profile;
 /// Text from a model, and adapters merged into one.
 mod generate;
+/// Settings measured in depth, inference, and the spans behind both.
+mod profile;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.
 mod train;
 

@@ -71,7 +71,12 @@ impl Column {
             (Self::Integers(values), SqlValue::Real(_))
                 if values.iter().flatten().all(|value| value.unsigned_abs() < 1 << 53) =>
             {
-                Self::Reals(values.into_iter().map(|value| value.map(|value| value as f64)).collect())
+                Self::Reals(
+                    values
+                        .into_iter()
+                        .map(|value| value.map(|value| value as f64))
+                        .collect(),
+                )
             }
             (Self::Integers(values), _) => Self::Texts(texts(values, SqlValue::Integer)),
             (Self::Reals(values), _) => Self::Texts(texts(values, SqlValue::Real)),
@@ -117,11 +122,15 @@ impl Column {
             }
             Self::Texts(values) => {
                 let (levels, values) = split(&values[rows], |value| ByteArray::from(value.as_str()));
-                writer.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None)?;
+                writer
+                    .typed::<ByteArrayType>()
+                    .write_batch(&values, Some(&levels), None)?;
             }
             Self::Blobs(values) => {
                 let (levels, values) = split(&values[rows], |value| ByteArray::from(value.clone()));
-                writer.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None)?;
+                writer
+                    .typed::<ByteArrayType>()
+                    .write_batch(&values, Some(&levels), None)?;
             }
         }
         writer.close()
@@ -139,7 +148,10 @@ impl Column {
 }
 
 fn texts<T>(values: Vec<Option<T>>, wrap: impl Fn(T) -> SqlValue) -> Vec<Option<String>> {
-    values.into_iter().map(|value| value.map(|value| text(&wrap(value)))).collect()
+    values
+        .into_iter()
+        .map(|value| value.map(|value| text(&wrap(value))))
+        .collect()
 }
 
 /// Definition levels (1 where there is a value) and the values that are there.
@@ -215,7 +227,10 @@ mod tests {
         use SqlValue::{Integer, Null, Real, Text};
         assert_eq!(of(vec![Null, Null]), Column::Nulls(2));
         assert_eq!(of(vec![Null, Integer(3)]), Column::Integers(vec![None, Some(3)]));
-        assert_eq!(of(vec![Integer(3), Real(0.5), Integer(1)]), Column::Reals(vec![Some(3.0), Some(0.5), Some(1.0)]));
+        assert_eq!(
+            of(vec![Integer(3), Real(0.5), Integer(1)]),
+            Column::Reals(vec![Some(3.0), Some(0.5), Some(1.0)])
+        );
         assert_eq!(
             of(vec![Integer(1 << 60), Real(0.5)]),
             Column::Texts(vec![Some((1i64 << 60).to_string()), Some("0.5".into())])

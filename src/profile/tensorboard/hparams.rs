@@ -104,7 +104,7 @@ mod tests {
             "{whole}"
         );
         assert!(
-            whole.contains("0a145f68706172616d735f2f6578706572696d656e744206080112020"),
+            whole.contains("0a145f68706172616d735f2f6578706572696d656e74420608011202120"),
             "{whole}"
         );
         // Encoded by `hparams_pb`, whose map has no fixed order: one entry here.

@@ -116,7 +116,9 @@ fn linear_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
 }
 
 fn log_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
-    let decades = (high / low).log10();
+    // The room at both ends can lie outside of what a number holds.
+    let (low, high) = (low.max(f64::MIN_POSITIVE), high.min(f64::MAX));
+    let decades = high.log10() - low.log10();
     let digits: &[f64] = match () {
         () if decades > count as f64 => &[1.0],
         () if decades > 1.3 => &[1.0, 2.0, 5.0],
@@ -124,7 +126,9 @@ fn log_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     };
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let all = (first..=last).flat_map(|power| digits.iter().map(move |digit| digit * 10f64.powi(power)));
-    let ticks: Vec<f64> = all.filter(|tick| (low * 0.999..=high * 1.001).contains(tick)).collect();
+    let ticks: Vec<f64> = all
+        .filter(|tick| tick.is_finite() && (low * 0.999..=high * 1.001).contains(tick))
+        .collect();
     let every = ticks.len().div_ceil(count + 1).max(1);
     ticks.into_iter().step_by(every).collect()
 }

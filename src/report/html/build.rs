@@ -372,7 +372,7 @@ mod tests {
 
     fn input() -> PageInput {
         let measured = Metrics::from([
-            (THROUGHPUT, 1234.567_890_123),
+            (THROUGHPUT, 1_234.567_890_123),
             (PEAK_MEMORY, 100.0),
             (LOSS, 2.0),
             ("base_memory_bytes", 60.0),

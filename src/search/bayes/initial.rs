@@ -9,36 +9,38 @@ use crate::search::{Prior, Problem};
 use crate::space::SearchSpace;
 use crate::study::{Params, Trial, TrialNumber, TrialState};
 
-/// Settings that are passed over, certain to fail, before one of them is taken after all.
+/// Points of the design that are passed over, certain to fail, before one of them is taken after all.
 const MOST_PASSED: usize = 256;
 
-/// The next setting of the design that is not certain to fail, or `None` where a discrete space is used up.
+/// The next setting of the design that is not certain to fail, or the first one where all looked at are; `None` where a
+/// discrete space is used up.
 pub(super) fn initial(problem: &Problem, seed: u64, history: &[Trial], prior: Option<&dyn Prior>) -> Option<Params> {
-    let fails = |params: &Params| prior.is_some_and(|prior| prior.impossible(params).is_some());
-    if history.is_empty() {
-        let middle = middle(&problem.space, seed);
-        if !fails(&middle) {
-            return Some(middle);
-        }
-    }
-    let first = initial_design(&problem.space, seed, history)?;
-    let (mut passed, mut next) = (history.to_vec(), first.clone());
+    let first = point_of_design(problem, seed, history)?;
+    let Some(prior) = prior else {
+        return Some(first);
+    };
+    let (mut passed, mut next) = (history.to_vec(), Some(first.clone()));
     for _ in 0..MOST_PASSED {
-        if !fails(&next) {
-            return Some(next);
+        let Some(params) = next else { break };
+        if prior.impossible(&params).is_none() {
+            return Some(params);
         }
         // As if it had been tried: the design goes on behind it.
         passed.push(Trial {
             number: TrialNumber(passed.len() as u64),
-            params: next,
+            params,
             state: TrialState::Waiting,
         });
-        let Some(params) = initial_design(&problem.space, seed, &passed) else {
-            break;
-        };
-        next = params;
+        next = point_of_design(problem, seed, &passed);
     }
     Some(first)
+}
+
+fn point_of_design(problem: &Problem, seed: u64, history: &[Trial]) -> Option<Params> {
+    if history.is_empty() {
+        return Some(middle(&problem.space, seed));
+    }
+    initial_design(&problem.space, seed, history)
 }
 
 /// Every ordered parameter in the middle of its range, the best single guess while nothing is known; choices without an

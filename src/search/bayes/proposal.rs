@@ -213,12 +213,7 @@ impl Bayes {
     /// A setting of the initial design.
     fn initial(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
         Some(Proposal {
-            params: initial(
-                problem,
-                self.seed,
-                history,
-                self.prior.as_deref().map(|prior| prior as &dyn Prior),
-            )?,
+            params: initial(problem, self.seed, history, self.prior.as_deref())?,
             log_acquisition: None,
             expected_improvement: None,
             predicted: Vec::new(),

@@ -46,6 +46,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "emulates whole trainings, which takes many minutes: cargo test every_family_passes -- --ignored"]
     fn every_family_passes_on_the_cpu_and_its_kernels_on_the_emulator() {
         assert_all(|device, push| families::run(device, 3, push));
     }

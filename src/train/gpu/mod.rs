@@ -24,8 +24,6 @@ pub(in crate::train) use launch::{Argument, Launch, empty};
 pub(in crate::train) use pack::{element_name, pack_size};
 pub(in crate::train) use scratch::{constant, forget_scratch, scratch};
 pub(in crate::train) use source::Source;
-#[cfg(feature = "cuda")]
-pub use source::all_sources;
 
 use super::ops::{Kernels, kernels};
 use candle_core::{DType, Device, Tensor};

@@ -20,11 +20,3 @@ impl Source {
         format!("{PRELUDE}\n#line 1 \"{}.cu\"\n{}", self.name, self.text)
     }
 }
-
-/// Every kernel file of the program, for whoever compiles them all.
-#[cfg(feature = "cuda")]
-pub fn all_sources() -> Vec<&'static Source> {
-    let mut sources = crate::train::ops::cuda_sources();
-    sources.extend([&crate::train::optimizer::CUDA_SOURCE, &crate::train::quant::CUDA_SOURCE]);
-    sources
-}

@@ -26,6 +26,4 @@ mod simd;
 mod storage;
 pub(in crate::train) mod team;
 
-#[cfg(feature = "cuda")]
-pub(in crate::train) use cuda::sources as cuda_sources;
 pub use kernels::{Kernels, kernels, set_kernels};

@@ -172,7 +172,7 @@ impl Team {
         }
         self.next.store(0, Relaxed);
         let number = self.state.load(Relaxed) / LOOP + 1;
-        self.state.store(number * LOOP | OPEN, SeqCst);
+        self.state.store((number * LOOP) | OPEN, SeqCst);
         for helper in helpers {
             if helper.asleep.load(SeqCst) {
                 helper.asleep.store(false, SeqCst);

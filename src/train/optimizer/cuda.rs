@@ -8,7 +8,7 @@ use crate::train::gpu::{Argument, Launch, Source, empty};
 use crate::train::quant::DynamicMap;
 
 /// The kernels of this folder.
-pub(in crate::train) static SOURCE: Source = Source {
+static SOURCE: Source = Source {
     name: "optimizer",
     text: include_str!("optimizer.cu"),
 };

@@ -15,8 +15,6 @@ mod states_8bit;
 mod states_f32;
 mod update;
 
-#[cfg(feature = "cuda")]
-pub(in crate::train) use cuda::SOURCE as CUDA_SOURCE;
 pub use norm::{clip, global_norm};
 pub use schedule::learning_rate;
 pub use update::{Optimizer, OptimizerError};

@@ -8,7 +8,7 @@ use super::nf4::{Constants, Nf4};
 use crate::train::gpu::{Argument, Launch, Source, constant, element_name};
 
 /// The kernels of this folder.
-pub(in crate::train) static SOURCE: Source = Source {
+static SOURCE: Source = Source {
     name: "quant",
     text: include_str!("quant.cu"),
 };

@@ -16,8 +16,6 @@ mod nf4;
 mod quantised;
 
 pub use checkpoint::RawTensor;
-#[cfg(feature = "cuda")]
-pub(in crate::train) use cuda::SOURCE as CUDA_SOURCE;
 pub use dynamic_map::DynamicMap;
 pub use element::Element;
 pub use error::QuantError;

@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+/// Beginning, end and name.
+type Span<'a> = (u64, u64, &'a str);
+
 /// Fails unless `trace` keeps the rules: known phases with their fields, times that are numbers and not negative, spans
 /// that nest within their thread, counters whose series are numbers, threads that are named.
 pub fn assert_sound(trace: &Value) {
     let events = trace["traceEvents"].as_array().unwrap();
     assert!(!events.is_empty());
-    let mut spans: BTreeMap<(u64, u64), Vec<(u64, u64, &str)>> = BTreeMap::new();
+    let mut spans: BTreeMap<(u64, u64), Vec<Span<'_>>> = BTreeMap::new();
     let mut named = BTreeSet::new();
     for event in events {
         let name = event["name"].as_str().unwrap();
@@ -48,9 +51,9 @@ fn nanoseconds(microseconds: &Value) -> u64 {
 }
 
 /// Fails where a span begins inside another and ends outside it.
-fn assert_nested(spans: &mut [(u64, u64, &str)]) {
+fn assert_nested(spans: &mut [Span<'_>]) {
     spans.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
-    let mut open: Vec<(u64, u64, &str)> = Vec::new();
+    let mut open: Vec<Span<'_>> = Vec::new();
     for span in spans.iter() {
         while open.last().is_some_and(|around| around.1 <= span.0) {
             open.pop();

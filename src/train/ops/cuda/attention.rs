@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use crate::train::gpu::{Argument, Launch, Source, element_name, empty, pack_size};
 use crate::train::ops::attention::{Saved, Settings};
 
-pub(super) static SOURCE: Source = Source {
+static SOURCE: Source = Source {
     name: "attention",
     text: include_str!("attention.cu"),
 };
@@ -82,6 +82,10 @@ impl<'a> Call<'a> {
 
     /// Runs `kernel` for `heads` heads; `tiles` picks the sizes, `tensors` those that lie in shared memory: (of the block's
     /// own rows, of the rows it meets).
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what differs between the four kernels, which nothing else groups"
+    )]
     fn run(
         &self,
         kernel: &str,

@@ -5,7 +5,7 @@ use candle_core::{DType, Result, Tensor};
 use crate::train::gpu::{Argument, Launch, Source, element_name, empty, pack_size};
 use crate::train::ops::glu::Activation;
 
-pub(super) static SOURCE: Source = Source {
+static SOURCE: Source = Source {
     name: "elementwise",
     text: include_str!("elementwise.cu"),
 };

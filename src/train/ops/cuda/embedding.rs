@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use crate::train::gpu::{Argument, Launch, Source, element_name};
 
-pub(super) static SOURCE: Source = Source {
+static SOURCE: Source = Source {
     name: "embedding",
     text: include_str!("embedding.cu"),
 };

@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use crate::train::gpu::{Argument, Gemm, Launch, Matrix, Source, element_name, empty};
 use crate::train::ops::loss_head::{Output, Settings, target_positions};
 
-pub(super) static SOURCE: Source = Source {
+static SOURCE: Source = Source {
     name: "loss_head",
     text: include_str!("loss_head.cu"),
 };

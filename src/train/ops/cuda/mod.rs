@@ -11,19 +11,3 @@ pub(in crate::train::ops) mod rms_norm;
 pub(in crate::train::ops) mod rope;
 #[cfg(test)]
 mod tests;
-
-#[cfg(feature = "cuda")]
-use crate::train::gpu::Source;
-
-/// The kernel files of the ops.
-#[cfg(feature = "cuda")]
-pub(in crate::train) fn sources() -> Vec<&'static Source> {
-    vec![
-        &attention::SOURCE,
-        &elementwise::SOURCE,
-        &embedding::SOURCE,
-        &loss_head::SOURCE,
-        &rms_norm::SOURCE,
-        &rope::SOURCE,
-    ]
-}

@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor};
 
 use crate::train::gpu::{Argument, Launch, Source, element_name, empty, pack_size};
 
-pub(super) static SOURCE: Source = Source {
+static SOURCE: Source = Source {
     name: "rms_norm",
     text: include_str!("rms_norm.cu"),
 };

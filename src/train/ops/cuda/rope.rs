@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use crate::train::gpu::{Argument, Launch, Source, element_name, empty, pack_size};
 use crate::train::ops::rope::RopeTable;
 
-pub(super) static SOURCE: Source = Source {
+static SOURCE: Source = Source {
     name: "rope",
     text: include_str!("rope.cu"),
 };

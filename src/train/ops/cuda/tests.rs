@@ -153,7 +153,7 @@ impl Coded for Codes {
     }
 
     fn bytes(&self) -> usize {
-        self.0.bytes()
+        Quantised::bytes(&self.0)
     }
 
     fn storage(&self) -> &'static str {
