@@ -1,6 +1,7 @@
 //! A whole step: from the base weights to the update, with the memory by part and the list of ops.
 
 use super::host::Host;
+use super::logits::{LOGIT_BYTES, even_chunks, most_chunk_tokens};
 use super::network::Network;
 use super::op::{Form, Module, Op, Pass, Right, Stage, Work};
 use super::optimizer_state::{is_paged, state_bytes, update_bytes};
@@ -11,8 +12,6 @@ use super::trace::{Level, Trace};
 use super::walker::{Sum, Walker};
 use crate::recipe::{Checkpointing, OptimizerKind, Precision, Recipe};
 
-/// Bytes of logits that exist at a time.
-const LOGIT_BYTES: usize = 64 << 20;
 /// Bytes of the objects of one adapted linear layer: names, views, map entries.
 const ADAPTER_OBJECT_BYTES: u64 = 3_400;
 /// Bytes of the objects of one decoder layer.
@@ -243,7 +242,7 @@ impl<'a> StepWalk<'a> {
         trace.rename(Part::Scratch, Part::SavedActivations, x);
         walker.pass(&mut trace, Module::Norms, Pass::NormForward, hidden);
         let targets = (walker.stream.targets.round() as usize).max(1);
-        let chunk = even_chunk(targets, (LOGIT_BYTES / (4 * vocabulary)).max(16));
+        let chunk = even_chunks(targets, most_chunk_tokens(vocabulary, LOGIT_BYTES));
         let row = hidden as u64 * walker.c();
         let inputs = chunk.next_power_of_two() as u64 * row;
         let buffers = 4 * (targets.next_power_of_two() + chunk * vocabulary) as u64 + chunk as u64 * row + inputs;
@@ -394,11 +393,4 @@ fn muon_ops(slots: &super::network::Slots) -> Vec<Op> {
         op(product(narrow, wide, narrow), 5.0),
         op(copy, 40.0),
     ]
-}
-
-/// Targets of one chunk of logits, at most `most`: chunks of about one size, of whole tiles where that is possible.
-fn even_chunk(targets: usize, most: usize) -> usize {
-    let most = most.clamp(1, targets.max(1));
-    let even = targets.div_ceil(targets.div_ceil(most).max(1)).next_multiple_of(8);
-    even.min(most).max(1)
 }

@@ -111,7 +111,8 @@ fn summarised(problem: &Problem, repeats: &[Metrics]) -> BTreeMap<String, Confir
 }
 
 /// The trial to repeat next: the recommended one, then those that noise could put in its place; `None` when all that may be
-/// confirmed are.
+/// confirmed are. A trial that others' repeats made the recommended one is confirmed however many were: the plan's limit is
+/// for its rivals.
 fn next_trial(
     problem: &Problem,
     history: &[Trial],
@@ -122,6 +123,7 @@ fn next_trial(
     let recommended = recommend(problem, &history, &Wish::default()).ok()?.trial.number;
     let open = |number: &TrialNumber| {
         let begun = confirmations.contains_key(number) || (confirmations.len() as u64) < plan.trials;
+        let begun = begun || *number == recommended;
         let settled = confirmations.get(number).is_some_and(|known| is_settled(known, plan));
         begun && !settled && !given_up.contains(number)
     };
@@ -193,4 +195,60 @@ fn shift(problem: &Problem, trial: &mut Trial, better: bool, confirmed: Option<&
 /// Whether repeats differ in an objective: the native engine's only in throughput, a command's may in any.
 fn is_noisy(problem: &Problem, objective: &Objective) -> bool {
     objective.metric == THROUGHPUT || !problem.objectives.iter().any(|one| one.metric == THROUGHPUT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::SearchSpace;
+
+    const PLAN: ConfirmPlan = ConfirmPlan {
+        trials: 1,
+        repeats: 2,
+        steps: 3,
+        interval: 0.02,
+    };
+
+    fn problem() -> Problem {
+        Problem {
+            space: SearchSpace { parameters: Vec::new() },
+            objectives: vec![Objective::new(THROUGHPUT)],
+            constraints: Vec::new(),
+        }
+    }
+
+    fn trial(number: u64, throughput: f64) -> Trial {
+        Trial {
+            number: TrialNumber(number),
+            params: Default::default(),
+            state: TrialState::Complete {
+                metrics: [(THROUGHPUT, throughput)].into(),
+            },
+        }
+    }
+
+    fn confirmed(number: u64, throughput: [f64; 2]) -> (TrialNumber, BTreeMap<String, Confirmed>) {
+        let value = Confirmed::of(THROUGHPUT, &throughput).expect("values");
+        (TrialNumber(number), [(THROUGHPUT.to_owned(), value)].into())
+    }
+
+    #[test]
+    fn whatever_is_recommended_in_the_end_is_confirmed() {
+        let history = [trial(0, 110.0), trial(1, 100.0)];
+        let next = |known: &Confirmations| next_trial(&problem(), &history, (known, &[]), &PLAN);
+        assert_eq!(next(&[].into()), Some(TrialNumber(0)));
+        // Repeats take the first place away: the limit of one trial does not keep the new one from being confirmed.
+        let known: Confirmations = [confirmed(0, [90.0, 90.0])].into();
+        assert_eq!(next(&known), Some(TrialNumber(1)));
+        let known: Confirmations = [confirmed(0, [90.0, 90.0]), confirmed(1, [100.0, 100.0])].into();
+        assert_eq!(next(&known), None);
+    }
+
+    #[test]
+    fn rivals_within_the_noise_are_confirmed_as_far_as_the_limit_allows() {
+        let history = [trial(0, 101.0), trial(1, 100.0), trial(2, 50.0)];
+        let known: Confirmations = [confirmed(0, [101.0, 101.0])].into();
+        let next = |trials| next_trial(&problem(), &history, (&known, &[]), &ConfirmPlan { trials, ..PLAN });
+        assert_eq!((next(1), next(2)), (None, Some(TrialNumber(1))));
+    }
 }

@@ -13,7 +13,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("predict", &["architecture", "objective", "recipe"]),
     ("search", &["objective", "space", "study"]),
     ("store", &["objective", "recipe", "space", "study"]),
-    ("train", &["architecture", "recipe"]),
+    // What the engine does and the prediction counts is said once, on the lower floor.
+    ("train", &["architecture", "predict", "recipe"]),
     ("export", &["architecture", "recipe", "space", "study"]),
     // What is measured is handed on as the prediction takes it.
     ("profile", &["architecture", "predict", "recipe", "train"]),

@@ -8,15 +8,9 @@ use super::norm::Norm;
 use super::parameter::BaseParameter;
 use super::saved::{LayerSaved, bytes};
 use super::{RopeTables, Stream};
+use crate::predict::{LOGIT_BYTES, LOGIT_BYTES_GPU, most_chunk_tokens};
 use crate::recipe::Checkpointing;
 use crate::train::span::{self, Module, StepPhase};
-
-/// Bytes of logits that exist at a time in the loss head.
-///
-/// Each chunk of tokens packs the whole head twice: with half of this the head of the 135M model took a tenth longer.
-const LOGIT_BYTES: usize = 64 << 20;
-/// As [`LOGIT_BYTES`] on a GPU, whose products need some hundred rows to be fast.
-const LOGIT_BYTES_GPU: usize = 256 << 20;
 
 /// A base model with what trains on it.
 #[derive(Debug)]
@@ -142,7 +136,7 @@ impl Decoder {
         };
         let settings = loss_head::Settings {
             soft_cap: self.logit_soft_cap,
-            chunk_tokens: (logit_bytes / (4 * vocabulary)).max(16),
+            chunk_tokens: most_chunk_tokens(vocabulary, logit_bytes),
             gradient_scale,
         };
         let targets = &stream.batch.targets;

@@ -5,6 +5,7 @@
 
 use super::softmax;
 use super::{Output, Settings};
+use crate::predict::even_chunks;
 use crate::train::ops::element::Element;
 use crate::train::ops::matmul::Guard;
 use crate::train::ops::matmul::engine::{self, multiplies_pairs};
@@ -85,13 +86,6 @@ pub fn forward<T: Element>(
             .map(|values| Tensor::from_vec(values, hidden.shape(), &Device::Cpu))
             .transpose()?,
     })
-}
-
-/// Positions of a chunk: at most `most`, in chunks of about one size and of whole tiles where that is possible.
-fn even_chunks(positions: usize, most: usize) -> usize {
-    let most = most.clamp(1, positions.max(1));
-    let even = positions.div_ceil(positions.div_ceil(most).max(1)).next_multiple_of(8);
-    even.min(most).max(1)
 }
 
 impl Head<'_> {
