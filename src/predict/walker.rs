@@ -100,8 +100,7 @@ impl<'a> Walker<'a> {
             depth: sum.depth + sum.adapter_depth,
             left_bytes: sum.left_bytes,
             pairs: is_bf16 && sum.left_bytes == 2 && is_even,
-            coded: sum.right == Right::Weight
-                && matches!(self.precision, Precision::Int8 | Precision::Nf4 | Precision::Nf4Double),
+            coded: sum.right == Right::Weight && self.precision.is_quantised(),
             f32_result: sum.f32_result,
         };
         trace.scratch.take(&call.kept(self.host.vectors, self.host.threads));
