@@ -21,6 +21,7 @@ mod model;
 mod model_directory;
 pub mod ops;
 pub mod optimizer;
+pub mod parallel;
 mod parameters;
 pub mod quant;
 pub mod run;
