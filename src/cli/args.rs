@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use super::{
-    CliError, choose, compare, completions, dashboard, delete, doctor, export, generate, gpu_check, import,
+    CliError, choose, compare, completions, dashboard, delete, doctor, explain, export, generate, gpu_check, import,
     infer_bench, init, merge, pareto, plan, profile, query, rank, report, schema, search, show, studies, train, vacuum,
     worker,
 };
@@ -25,6 +25,7 @@ enum Command {
     Search(search::Args),
     Plan(plan::Args),
     Show(show::Args),
+    Explain(explain::Args),
     Pareto(pareto::Args),
     Compare(compare::Args),
     Report(report::Args),
@@ -70,6 +71,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Search(args) => search::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Show(args) => show::run(args),
+        Command::Explain(args) => explain::run(args),
         Command::Pareto(args) => pareto::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::CliError;
 use super::database::DatabaseArgs;
+use super::explain_text;
 use super::forecast;
 use super::interrupt;
 use super::machine::machine;
@@ -13,7 +14,7 @@ use super::output::{terminal_width, write_result};
 use super::preflight::{self, Preflight};
 use super::progress::SearchProgress;
 use crate::report::{Recommendation, Summary, SummaryInput};
-use crate::search::{Prior, Problem, Sampler, Wish, pareto_front, recommend};
+use crate::search::{Prior, Problem, Sampler, Wish, importance, pareto_front, recommend};
 use crate::space::{Backend, Seconds, Study, StudyFile};
 use crate::store::{Confirmations, Store, StudyRecord};
 use crate::study::{Trial, with_confirmed};
@@ -144,7 +145,11 @@ fn print_summary(
     .with_confirmed(confirmed);
     let text = match args.json {
         true => summary.to_json().map_err(CliError::failed)? + "\n",
-        false => summary.to_text(terminal_width()),
+        false => {
+            let line = explain_text::importance_line(&importance(problem, history));
+            let line = line.map(|line| format!("  {line} (`peft-tune explain` says how)\n"));
+            summary.to_text(terminal_width()) + &line.unwrap_or_default()
+        }
     };
     write_result(&text)
 }

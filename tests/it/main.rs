@@ -3,10 +3,10 @@
 
 /// Loading model directories: shards, damage, disagreement with the configuration.
 mod checkpoints;
-/// Trials on several devices against the same on one, and what becomes of a device that dies or hangs.
-mod data_parallel;
 /// From data files to micro-batches, against transformers' tokens and templates.
 mod data;
+/// Trials on several devices against the same on one, and what becomes of a device that dies or hangs.
+mod data_parallel;
 /// Files for other tools against golden ones.
 mod export;
 /// Trials that are stopped early, taken over from others or repeated.
