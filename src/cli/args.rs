@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use super::{
-    CliError, choose, compare, completions, dashboard, delete, doctor, export, generate, gpu_check, import,
-    infer_bench, init, merge, pareto, plan, profile, query, report, schema, search, show, studies, train, vacuum,
+    CliError, choose, compare, completions, dashboard, delete, doctor, explain, export, generate, gpu_check, import,
+    infer_bench, init, merge, pareto, plan, profile, query, rank, report, schema, search, show, studies, train, vacuum,
     worker,
 };
 use crate::profile::HostMemory;
@@ -25,6 +25,7 @@ enum Command {
     Search(search::Args),
     Plan(plan::Args),
     Show(show::Args),
+    Explain(explain::Args),
     Pareto(pareto::Args),
     Compare(compare::Args),
     Report(report::Args),
@@ -45,6 +46,8 @@ enum Command {
     Completions(completions::Args),
     #[command(hide = true)]
     GpuCheck(gpu_check::Args),
+    #[command(hide = true)]
+    Rank(rank::Args),
     #[command(hide = true)]
     Worker(worker::Args),
 }
@@ -68,6 +71,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Search(args) => search::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Show(args) => show::run(args),
+        Command::Explain(args) => explain::run(args),
         Command::Pareto(args) => pareto::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),
@@ -87,6 +91,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Schema(args) => schema::run(args),
         Command::Completions(args) => completions::run(args, Arguments::command()),
         Command::GpuCheck(args) => gpu_check::run(args),
+        Command::Rank(args) => rank::run(args),
         Command::Worker(args) => worker::run(args),
     }
 }

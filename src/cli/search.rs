@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::CliError;
 use super::database::DatabaseArgs;
+use super::explain_text;
 use super::forecast;
 use super::interrupt;
 use super::machine::machine;
@@ -13,12 +14,12 @@ use super::output::{terminal_width, write_result};
 use super::preflight::{self, Preflight};
 use super::progress::SearchProgress;
 use crate::report::{Recommendation, Summary, SummaryInput};
-use crate::search::{Prior, Problem, Sampler, Wish, pareto_front, recommend};
+use crate::search::{Prior, Problem, Sampler, Wish, importance, pareto_front, recommend};
 use crate::space::{Backend, Seconds, Study, StudyFile};
 use crate::store::{Confirmations, Store, StudyRecord};
 use crate::study::{Trial, with_confirmed};
 use crate::tune::{Ending, Tuner, TunerParts};
-use crate::worker::{CommandEvaluator, Evaluator, ProcessEvaluator};
+use crate::worker::{CommandEvaluator, Evaluator, LaunchWords, ProcessEvaluator};
 
 /// Searches for the settings worth using: runs trials, stores them, prints the Pareto front and a recommendation.
 ///
@@ -144,7 +145,11 @@ fn print_summary(
     .with_confirmed(confirmed);
     let text = match args.json {
         true => summary.to_json().map_err(CliError::failed)? + "\n",
-        false => summary.to_text(terminal_width()),
+        false => {
+            let line = explain_text::importance_line(&importance(problem, history));
+            let line = line.map(|line| format!("  {line} (`peft-tune explain` says how)\n"));
+            summary.to_text(terminal_width()) + &line.unwrap_or_default()
+        }
     };
     write_result(&text)
 }
@@ -158,15 +163,18 @@ fn sampler_of(study: &Study, problem: &Problem, prior: Option<Arc<dyn Prior>>) -
 }
 
 fn evaluator_of(study: &Study, threads: Option<usize>) -> Result<Box<dyn Evaluator>, CliError> {
+    let program = std::env::current_exe().map_err(CliError::failed)?;
+    let words = LaunchWords::new(&study.launcher, &program, std::process::id());
     Ok(match &study.backend {
         Backend::Command(backend) => Box::new(CommandEvaluator::new(
-            backend.command.clone(),
+            words.around(0, &backend.command),
             backend.folder.clone(),
             backend.env.clone(),
         )),
         Backend::Native => {
-            let program = std::env::current_exe().map_err(CliError::failed)?;
-            Box::new(ProcessEvaluator::new(program, vec!["worker".to_owned()], threads))
+            let mut started = words.around(0, &[words.program.clone(), "worker".to_owned()]);
+            let program = started.remove(0).into();
+            Box::new(ProcessEvaluator::new(program, started, threads))
         }
     })
 }

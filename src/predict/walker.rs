@@ -126,8 +126,7 @@ impl<'a> Walker<'a> {
             },
             left_bytes: sum.left_bytes,
             pairs: self.is_bf16() && sum.left_bytes == 2 && is_even,
-            coded: sum.right == Right::Weight
-                && matches!(self.precision, Precision::Int8 | Precision::Nf4 | Precision::Nf4Double),
+            coded: sum.right == Right::Weight && self.precision.is_quantised(),
             f32_result: sum.f32_result,
         };
         call.keep(&mut trace.scratch, self.host.vectors, self.host.threads);

@@ -26,7 +26,7 @@ mod sobol;
 mod stopping;
 mod tpe;
 
-pub use bayes::{Bayes, Dependence, Importance, Insight, Place, Predicted, Proposal, Share};
+pub use bayes::{Bayes, Dependence, Effect, Importance, Insight, Place, Predicted, Proposal, Share, Trend, importance};
 pub use build::{SamplerError, build, build_with};
 pub use enumerate::Settings;
 pub use grid::Grid;

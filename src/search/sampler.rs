@@ -23,6 +23,12 @@ pub trait Sampler: Send {
     /// included), so that a resumed study goes on as if it had never stopped.
     fn ask(&mut self, problem: &Problem, history: &[Trial]) -> Option<Params>;
 
+    /// Whether settings are proposed for what they are expected to add to the hypervolume. A trial is then not worth its
+    /// further steps where they would add more elsewhere.
+    fn weighs_gains(&self) -> bool {
+        false
+    }
+
     /// What is expected of settings, given the history: one answer each, in order. `None` where the sampler expects
     /// nothing: it has no model, or not enough trials for one.
     fn prospects(&self, _problem: &Problem, _history: &[Trial], _settings: &[Params]) -> Option<Vec<Prospect>> {

@@ -254,7 +254,8 @@ impl<'a> Tuner<'a> {
             Some(proposed) => proposed.expected_low(&self.problem),
             None => vec![None; bounds.len()],
         };
-        let running = Running::new(expected_low, bounds, self.whole_steps());
+        let mut running = Running::new(expected_low, bounds, self.whole_steps());
+        running.expected_gain = self.expectations.get(&number).copied();
         self.running.insert(number, running);
         trial.state = TrialState::Running;
         match self.history.iter_mut().find(|known| known.number == number) {
@@ -403,6 +404,7 @@ impl<'a> Tuner<'a> {
             pruner: self.pruner.as_deref(),
             history: &self.history,
             curves: &self.curves,
+            weighs_gains: self.parts.sampler.weighs_gains(),
         };
         judge.judge(&running.under_way(number, &known)?)
     }

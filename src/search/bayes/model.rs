@@ -146,6 +146,7 @@ impl Model<'_> {
             used: &used,
             points: &points,
             targets: &targets,
+            noises: &[],
         };
         let fit = gp::fit(&data, Effort::Rough)?;
         Gp::new(&data, fit.hyper, None)

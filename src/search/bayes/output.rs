@@ -103,11 +103,18 @@ impl Output {
             1.0
         };
         let targets: Vec<f64> = inner.iter().map(|value| (value - location) / spread).collect();
+        let noises: Vec<f64> = data
+            .values
+            .iter()
+            .zip(&data.deviations)
+            .map(|(value, deviation)| (shape.inner_slope(*value) * deviation / spread).powi(2))
+            .collect();
         let whole = Data {
             axes: encoding.axes(),
             used: &modelled.used,
             points: &data.points,
             targets: &targets,
+            noises: &noises,
         };
         let fit = fit_some(&whole, &data.values, effort)?;
         Some(Self {
@@ -212,9 +219,11 @@ fn fit_some(whole: &Data<'_>, values: &[f64], effort: Effort) -> Option<gp::Fit>
     chosen.sort_unstable();
     let points: Vec<Point> = chosen.iter().map(|index| whole.points[*index].clone()).collect();
     let targets: Vec<f64> = chosen.iter().map(|index| whole.targets[*index]).collect();
+    let noises: Vec<f64> = chosen.iter().map(|index| whole.noises[*index]).collect();
     let part = Data {
         points: &points,
         targets: &targets,
+        noises: &noises,
         ..*whole
     };
     let mut fit = gp::fit(&part, effort)?;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::candidates::Candidates;
 use super::initial::initial;
 use super::landscape::Landscape;
@@ -46,7 +48,7 @@ impl fmt::Debug for Bayes {
 }
 
 /// A setting and why it is proposed.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Proposal {
     pub params: Params,
     /// Natural logarithm of the acquisition: expected hypervolume improvement times the probability of success (per unit of
@@ -59,7 +61,7 @@ pub struct Proposal {
 }
 
 /// A predicted metric in its own unit and direction.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Predicted {
     pub metric: String,
     pub median: f64,
@@ -228,6 +230,10 @@ impl Sampler for Bayes {
 
     fn ask(&mut self, problem: &Problem, history: &[Trial]) -> Option<Params> {
         self.propose(problem, history).map(|proposal| proposal.params)
+    }
+
+    fn weighs_gains(&self) -> bool {
+        true
     }
 
     fn prospects(&self, problem: &Problem, history: &[Trial], settings: &[Params]) -> Option<Vec<Prospect>> {

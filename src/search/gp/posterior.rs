@@ -59,7 +59,10 @@ impl Gp {
             used: data.used.to_vec(),
             columns: data.used.iter().map(column).collect(),
             theta: hyper.theta(),
-            noises: noises.unwrap_or_else(|| vec![hyper.noise; n]),
+            noises: noises.unwrap_or_else(|| {
+                let extra = |index: usize| data.noises.get(index).copied().unwrap_or(0.0);
+                (0..n).map(|index| hyper.noise + extra(index)).collect()
+            }),
             hyper,
             targets: data.targets.to_vec(),
             factor: Mat::zeros(0, 0),
@@ -327,6 +330,7 @@ mod tests {
             used: &[0, 1],
             points,
             targets,
+            noises: &[],
         }
     }
 
@@ -397,6 +401,7 @@ mod tests {
             used: &[0, 1, 2],
             points: &points,
             targets: &GOLDEN_MIXED_TARGETS,
+            noises: &[],
         };
         let hyper = Hyper {
             lengthscales: GOLDEN_MIXED_LENGTHSCALES.to_vec(),
