@@ -6,7 +6,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use super::{
     CliError, choose, compare, completions, dashboard, delete, doctor, explain, export, generate, gpu_check, import,
-    infer_bench, init, merge, pareto, plan, profile, query, report, schema, search, show, studies, train, vacuum,
+    infer_bench, init, merge, pareto, plan, profile, query, rank, report, schema, search, show, studies, train, vacuum,
     worker,
 };
 use crate::profile::HostMemory;
@@ -46,6 +46,8 @@ enum Command {
     Completions(completions::Args),
     #[command(hide = true)]
     GpuCheck(gpu_check::Args),
+    #[command(hide = true)]
+    Rank(rank::Args),
     #[command(hide = true)]
     Worker(worker::Args),
 }
@@ -89,6 +91,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Schema(args) => schema::run(args),
         Command::Completions(args) => completions::run(args, Arguments::command()),
         Command::GpuCheck(args) => gpu_check::run(args),
+        Command::Rank(args) => rank::run(args),
         Command::Worker(args) => worker::run(args),
     }
 }

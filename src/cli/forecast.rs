@@ -34,7 +34,8 @@ pub async fn of_search(
     let (Some(base), Backend::Native) = (&study.base, &study.backend) else {
         return Ok(None);
     };
-    if device::default_name() != "cpu" {
+    // This machine's ceilings say nothing of another's.
+    if device::default_name() != "cpu" || study.launcher.is_elsewhere() {
         return Ok(None);
     }
     let files = ModelFiles::resolve_weights(&base.model, &mut ()).map_err(CliError::bad_input)?;

@@ -42,6 +42,7 @@ mod profile_source;
 mod profile_stored;
 mod progress;
 mod query;
+mod rank;
 mod report;
 mod rows;
 mod schema;

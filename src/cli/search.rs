@@ -19,7 +19,7 @@ use crate::space::{Backend, Seconds, Study, StudyFile};
 use crate::store::{Confirmations, Store, StudyRecord};
 use crate::study::{Trial, with_confirmed};
 use crate::tune::{Ending, Tuner, TunerParts};
-use crate::worker::{CommandEvaluator, Evaluator, ProcessEvaluator};
+use crate::worker::{CommandEvaluator, Evaluator, LaunchWords, ProcessEvaluator};
 
 /// Searches for the settings worth using: runs trials, stores them, prints the Pareto front and a recommendation.
 ///
@@ -163,15 +163,18 @@ fn sampler_of(study: &Study, problem: &Problem, prior: Option<Arc<dyn Prior>>) -
 }
 
 fn evaluator_of(study: &Study, threads: Option<usize>) -> Result<Box<dyn Evaluator>, CliError> {
+    let program = std::env::current_exe().map_err(CliError::failed)?;
+    let words = LaunchWords::new(&study.launcher, &program, std::process::id());
     Ok(match &study.backend {
         Backend::Command(backend) => Box::new(CommandEvaluator::new(
-            backend.command.clone(),
+            words.around(0, &backend.command),
             backend.folder.clone(),
             backend.env.clone(),
         )),
         Backend::Native => {
-            let program = std::env::current_exe().map_err(CliError::failed)?;
-            Box::new(ProcessEvaluator::new(program, vec!["worker".to_owned()], threads))
+            let mut started = words.around(0, &[words.program.clone(), "worker".to_owned()]);
+            let program = started.remove(0).into();
+            Box::new(ProcessEvaluator::new(program, started, threads))
         }
     })
 }

@@ -60,6 +60,12 @@ pub fn run(args: Args) -> Result<(), CliError> {
     settings.check(&recipe).map_err(CliError::bad_input)?;
     let interrupt = listen("finishing the step under way and writing a checkpoint; Ctrl-C again ends at once");
     let interrupt = interrupt.map_err(CliError::failed)?;
+    if recipe.batch.devices > 1 {
+        let devices = recipe.batch.devices;
+        eprintln!(
+            "warning: `devices` is {devices}; this command computes their shares on one: the same result, slower"
+        );
+    }
     let inputs = load(&args, recipe)?;
     let recipe = inputs.recipe.clone();
     let run = match TrainingRun::open(inputs, settings.clone()).map_err(opening_error)? {

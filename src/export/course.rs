@@ -78,7 +78,7 @@ fn steps_per_epoch(recipe: &Recipe, trained: TrainedRows) -> u64 {
         trained.rows
     };
     let micro_batches = rows.div_ceil(batch.micro_batch.max(1) as u64);
-    micro_batches.div_ceil(batch.gradient_accumulation.max(1) as u64).max(1)
+    micro_batches.div_ceil(batch.micro_batches().max(1) as u64).max(1)
 }
 
 fn steps_of_tokens(recipe: &Recipe, tokens: u64, trained: Option<TrainedRows>) -> u64 {

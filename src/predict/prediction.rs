@@ -100,7 +100,7 @@ impl Predictor {
         Ok(Prediction {
             bytes: walk.bytes(&setting.workload.longest),
             seconds: self.seconds(&walk, setting),
-            tokens: setting.workload.mean.tokens() * batch.gradient_accumulation as f64,
+            tokens: setting.workload.mean.tokens() * batch.micro_batches() as f64,
         })
     }
 
@@ -115,7 +115,7 @@ impl Predictor {
         let stream = &setting.workload.mean;
         let (micro_batch, update) = walk.ops(stream);
         let mut flops = Flops::default();
-        let times = setting.recipe.batch.gradient_accumulation as f64;
+        let times = setting.recipe.batch.micro_batches() as f64;
         flops.count(&micro_batch, times, self.heads(), stream);
         flops.count(&update, 1.0, self.heads(), stream);
         Ok(flops)
@@ -158,7 +158,12 @@ impl Predictor {
             stream: &setting.workload.mean,
         };
         let (mut ops, update) = walk.ops(&setting.workload.mean);
-        let micro_batches = setting.recipe.batch.gradient_accumulation as f64;
+        let batch = &setting.recipe.batch;
+        // Devices work side by side, except those that are parts of one host: they share its cores.
+        let micro_batches = match self.machine.host() == Host::GPU {
+            true => batch.gradient_accumulation,
+            false => batch.micro_batches(),
+        } as f64;
         ops.iter_mut().for_each(|op| op.times *= micro_batches);
         ops.extend(update);
         match &self.machine {
@@ -175,6 +180,7 @@ fn check(architecture: &Architecture, setting: &Setting<'_>) -> Result<(), Predi
     let sizes = [
         ("micro_batch", batch.micro_batch),
         ("gradient_accumulation", batch.gradient_accumulation),
+        ("devices", batch.devices),
         ("sequence_length", batch.sequence_length),
     ];
     if let Some((key, _)) = sizes.iter().find(|(_, size)| *size == 0) {

@@ -14,8 +14,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct BatchSettings {
     /// Rows that go through the model at once.
     pub micro_batch: usize,
-    /// Micro-batches whose gradients are added up before a step.
+    /// Micro-batches of each device whose gradients are added up before a step.
     pub gradient_accumulation: usize,
+    /// Devices that share a step: each takes its part of the micro-batches, and their gradients are added up.
+    #[serde(skip_serializing_if = "is_one")]
+    pub devices: usize,
     /// Longest row in tokens; longer ones are cut.
     pub sequence_length: usize,
     /// Fills rows with several documents, each attending to itself only.
@@ -31,6 +34,7 @@ impl Default for BatchSettings {
         Self {
             micro_batch: 4,
             gradient_accumulation: 1,
+            devices: 1,
             sequence_length: 1024,
             packing: false,
             group_by_length: false,
@@ -39,10 +43,21 @@ impl Default for BatchSettings {
 }
 
 impl BatchSettings {
-    /// Rows in one step.
-    pub fn global_batch(&self) -> usize {
-        self.micro_batch * self.gradient_accumulation
+    /// Micro-batches of one step, on all devices together.
+    pub fn micro_batches(&self) -> usize {
+        self.gradient_accumulation.saturating_mul(self.devices)
     }
+
+    /// Rows in one step, on all devices together.
+    pub fn global_batch(&self) -> usize {
+        self.micro_batch.saturating_mul(self.micro_batches())
+    }
+}
+
+/// Whether there is one device, which recipes need not say.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands fields over by reference")]
+fn is_one(devices: &usize) -> bool {
+    *devices == 1
 }
 
 /// Which activations are kept for the backward pass.

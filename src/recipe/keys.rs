@@ -8,7 +8,7 @@
 //!
 //! | setting | cost | loss | reason |
 //! |---|---|---|---|
-//! | `micro_batch`, `gradient_accumulation` at one product | yes | no | gradients are sums over the global batch, normalised by its target tokens; dropout masks are keyed by the place in the global batch |
+//! | `micro_batch`, `gradient_accumulation`, `devices` at one product | yes | no | gradients are sums over the global batch, normalised by its target tokens; dropout masks are keyed by the place in the global batch |
 //! | `gradient_checkpointing` | yes | no | the backward pass computes the same activations again |
 //! | paged or not | yes | no | the same arithmetic on states that lie elsewhere |
 //! | `alpha`, `rslora`, `alpha_pattern`, `adapter_init` | no | yes | numbers of the same shapes; starting values cost no step |

@@ -10,7 +10,7 @@ use super::yaml::Document;
 use super::{ConfirmPlan, PrunerChoice, SearchSpace, SpaceError, StopRule};
 use crate::objective::{Constraint, Objective};
 use crate::recipe::Recipe;
-use crate::study::{ParamValue, Params, TrialPlan};
+use crate::study::{LauncherSettings, ParamValue, Params, TrialPlan};
 
 /// What a study file says.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +41,8 @@ pub struct Study {
     pub seed: u64,
     pub sampler: SamplerChoice,
     pub backend: Backend,
+    /// How trial processes are started.
+    pub launcher: LauncherSettings,
     pub source: Source,
 }
 

@@ -1,6 +1,7 @@
 //! A study and its trials as plain values: what was asked, what was run, how it ended.
 
 mod fidelity;
+mod launcher;
 mod metrics;
 mod params;
 mod plan;
@@ -8,6 +9,7 @@ mod request;
 mod trial;
 
 pub use fidelity::{Confirmed, Curve, Stop, with_confirmed};
+pub use launcher::{KubernetesLauncher, KubernetesVolume, LauncherSettings, SlurmLauncher, SshLauncher};
 pub use metrics::Metrics;
 pub use params::{ParamValue, Params};
 pub use plan::{MeasurePlan, TrainPlan, TrialPlan};

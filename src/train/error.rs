@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::adapter::AdapterError;
+use super::parallel::CollectiveError;
 use super::quant::QuantError;
 use crate::architecture::ArchitectureError;
 
@@ -152,6 +153,9 @@ pub enum TrainError {
     )]
     QuantisedWhole,
 
+    #[error(transparent)]
+    Collective(Box<CollectiveError>),
+
     #[error("the prompt has no tokens; write at least one word")]
     EmptyPrompt,
 
@@ -177,6 +181,15 @@ impl From<ArchitectureError> for TrainError {
 impl From<WeightsError> for TrainError {
     fn from(error: WeightsError) -> Self {
         Self::Weights(Box::new(error))
+    }
+}
+
+impl From<CollectiveError> for TrainError {
+    fn from(error: CollectiveError) -> Self {
+        match error {
+            CollectiveError::Candle(error) => Self::Candle(error),
+            error => Self::Collective(Box::new(error)),
+        }
     }
 }
 

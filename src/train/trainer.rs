@@ -11,6 +11,7 @@ use super::data::MicroBatch;
 use super::loss_scale::LossScale;
 use super::model::{Decoder, DropoutKey, Keep, RopeTables, Stream};
 use super::optimizer::{self, Optimizer, OptimizerError};
+use super::parallel::{Alone, Collective};
 use super::span::{self, Shape, StepPhase, Work};
 use super::stopwatch::Stopwatch;
 use super::trained_set::TrainedSet;
@@ -22,7 +23,8 @@ const ROWS_OF_LOGITS: usize = 64;
 
 /// One fine-tuning in progress.
 ///
-/// It holds what changes (adapter, gradients, optimizer state) and shares what does not (the base model).
+/// It holds what changes (adapter, gradients, optimizer state) and shares what does not (the base model). Where several
+/// devices share the training, each has a trainer, and all see the same micro-batches.
 pub struct Trainer {
     base: Arc<BaseModel>,
     recipe: Recipe,
@@ -32,6 +34,7 @@ pub struct Trainer {
     ropes: RopeTables,
     optimizer: Optimizer,
     loss_scale: Option<LossScale>,
+    collective: Arc<dyn Collective>,
     step: u64,
     tokens: u64,
 }
@@ -61,21 +64,34 @@ impl Trainer {
             trained,
             decoder,
             base,
+            collective: Arc::new(Alone),
             step: 0,
             tokens: 0,
         })
     }
 
+    /// The same trainer as one of several that share the training, all starting from the values of rank 0. From then on all
+    /// ranks step and evaluate together, on the same micro-batches.
+    ///
+    /// # Errors
+    ///
+    /// A rank that does not take part.
+    pub fn with_collective(mut self, collective: Arc<dyn Collective>) -> Result<Self, TrainError> {
+        collective.broadcast(&self.trained.parameters.values)?;
+        self.collective = collective;
+        Ok(self)
+    }
+
     /// One optimizer step on a global batch. The gradient is that of the mean loss over all target tokens of the
-    /// global batch, however it is cut into micro-batches.
+    /// global batch, however it is cut into micro-batches and whichever rank computes them.
     ///
     /// The time of the loss head, which computes its gradient in the same pass, counts as forward;
-    /// [`StepSeconds::data`] is left to the caller.
+    /// [`StepSeconds::data`] is left to the caller. Adding up the gradients of several ranks counts as backward.
     ///
     /// # Errors
     ///
     /// A global batch without any target, a token outside the vocabulary, a document longer than the model's
-    /// positions, memory. A loss that is not finite is no error.
+    /// positions, memory, a rank that is gone. A loss that is not finite is no error.
     pub fn step(&mut self, micro_batches: &[MicroBatch]) -> Result<StepEvent, TrainError> {
         let targets = self.check(micro_batches)?;
         let mut clock = Stopwatch::start(self.base.device())?;
@@ -95,10 +111,15 @@ impl Trainer {
         drop(span);
         let loss_scale = self.loss_scale.as_ref().map_or(1.0, LossScale::factor);
         let gradient_scale = loss_scale / targets as f32;
-        for batch in micro_batches {
+        for (index, batch) in micro_batches.iter().enumerate() {
+            let first_token = event.tokens;
+            event.tokens += batch.tokens() as u64;
+            if !self.collective.is_mine(index) {
+                continue;
+            }
             let span = span::phase(StepPhase::HostToDevice);
             self.ropes.prepare(batch.longest())?;
-            let stream = Stream::new(batch, self.dropout(event.tokens), self.base.device())?;
+            let stream = Stream::new(batch, self.dropout(first_token), self.base.device())?;
             drop(span);
             let span = span::phase(StepPhase::Forward);
             let keep = Keep::ForBackward(self.recipe.gradient_checkpointing);
@@ -114,9 +135,9 @@ impl Trainer {
             seconds.backward += clock.lap_s()?;
             drop(span);
             event.loss += output.loss_sum;
-            event.tokens += batch.tokens() as u64;
         }
-        event.loss /= targets as f64;
+        event.loss = self.add_up(event.loss)? / targets as f64;
+        seconds.backward += clock.lap_s()?;
         let span = span::phase(StepPhase::Optimizer);
         event.grad_norm = self.update(event.learning_rate, loss_scale)?;
         seconds.optimizer = clock.lap_s()?;
@@ -138,7 +159,10 @@ impl Trainer {
         let mut clock = Stopwatch::start(self.base.device())?;
         let _span = span::phase(StepPhase::Evaluation);
         let (mut loss, mut correct) = (0.0, 0);
-        for batch in micro_batches {
+        for (index, batch) in micro_batches.iter().enumerate() {
+            if !self.collective.is_mine(index) {
+                continue;
+            }
             self.ropes.prepare(batch.longest())?;
             let stream = Stream::new(batch, None, self.base.device())?;
             let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
@@ -146,11 +170,13 @@ impl Trainer {
             loss += output.loss_sum;
             correct += output.correct;
         }
+        let mut sums = [loss, correct as f64];
+        self.collective.sum_numbers(&mut sums)?;
         Ok(Evaluation {
             step: self.step,
             tokens: self.tokens,
-            loss: loss / targets as f64,
-            accuracy: correct as f64 / targets as f64,
+            loss: sums[0] / targets as f64,
+            accuracy: sums[1] / targets as f64,
             target_tokens: targets,
             seconds: clock.lap_s()?,
         })
@@ -277,6 +303,19 @@ impl Trainer {
             step: self.step,
             first_token,
         })
+    }
+
+    /// Adds up gradients and losses over all ranks; returns the loss of all.
+    fn add_up(&self, loss: f64) -> Result<f64, TrainError> {
+        if self.collective.ranks() == 1 {
+            return Ok(loss);
+        }
+        let gradients = &self.trained.parameters.gradients;
+        let _span = span::op("add_up_ranks", || buffer_work(gradients, 2));
+        self.collective.all_reduce_sum(gradients)?;
+        let mut sum = [loss];
+        self.collective.sum_numbers(&mut sum)?;
+        Ok(sum[0])
     }
 
     /// Unscales, clips and updates; returns the gradients' norm before clipping.

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
 use super::protocol::{ControlMessage, Message, PROTOCOL_VERSION, Request};
-use super::session::Session;
+use super::session::{Place, Session};
 use super::{TrialEvent, TrialRequest};
 use crate::study::TrialNumber;
 
@@ -45,7 +45,7 @@ pub fn serve(input: impl BufRead + Send + 'static, output: impl Write + Send) ->
     write_line(&output, &Message::Control(hello))?;
     let stop = StopSignal::new();
     let requests = read_requests(input, stop.clone());
-    let mut session = Session::default();
+    let mut session = Session::new(Place::default());
     for request in requests {
         let number = request.number;
         let mut failed_write = None;

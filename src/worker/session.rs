@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::rank_group::RankGroup;
 use super::trial::{Interruption, TrialRun, failure};
 use super::{Task, TrialEvent, TrialRequest};
 use crate::profile::{DeviceMemory, HostMemory};
@@ -13,14 +14,34 @@ use crate::recipe::{DataSettings, Precision, Recipe};
 use crate::study::{FailReason, Metrics, Phase, TrialState};
 use crate::train::data::PreparedData;
 use crate::train::hub::ModelFiles;
+use crate::train::parallel::{Alone, Collective};
 use crate::train::{BaseModel, BaseSource, device};
 
 /// What stays loaded between trials. One base model and one data set at a time: what a trial does not use must not
 /// count in its memory.
-#[derive(Default)]
 pub(super) struct Session {
     base: Option<(BaseKey, Arc<BaseModel>)>,
     data: Option<(DataKey, Arc<PreparedData>)>,
+    /// This process's place among those that share its trials.
+    place: Place,
+    /// The processes that run trials on several devices.
+    group: Option<RankGroup>,
+}
+
+/// A device, and the others that work on the same trials.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) device: String,
+    pub(super) collective: Arc<dyn Collective>,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self {
+            device: device::default_name().to_owned(),
+            collective: Arc::new(Alone),
+        }
+    }
 }
 
 #[derive(Clone, PartialEq)]
@@ -50,6 +71,16 @@ pub(super) struct Loaded {
 }
 
 impl Session {
+    /// A session that has nothing loaded.
+    pub(super) fn new(place: Place) -> Self {
+        Self {
+            base: None,
+            data: None,
+            place,
+            group: None,
+        }
+    }
+
     /// Runs one trial and tells how it ended. Never panics: a panic inside is the trial's crash.
     ///
     /// # Errors
@@ -90,7 +121,7 @@ impl Session {
             },
             Err(panic) => {
                 // Whatever the panic left behind is not to be trusted.
-                *self = Self::default();
+                *self = Self::new(self.place.clone());
                 let reason = FailReason::Crashed {
                     phase,
                     message: panic_message(panic.as_ref()),
@@ -113,15 +144,42 @@ impl Session {
             let message = "this process trains recipes; params alone need a command backend".to_owned();
             return Err(Interruption::Failed(FailReason::Invalid { message }));
         };
+        if recipe.batch.devices != self.place.collective.ranks() {
+            return self.on_ranks(recipe.batch.devices, request, stopped, emit, metrics);
+        }
+        self.group = None;
         let loaded = self.load(recipe, request.memory_limit_bytes)?;
         TrialRun {
             request,
             recipe,
             loaded,
             stopped,
+            collective: &self.place.collective,
             started: Instant::now(),
         }
         .run(plan, emit, metrics)
+    }
+
+    /// Runs the trial on as many processes as it has devices. They stay for the next trial on as many.
+    fn on_ranks(
+        &mut self,
+        devices: usize,
+        request: &TrialRequest,
+        stopped: &dyn Fn() -> bool,
+        emit: &mut dyn FnMut(TrialEvent),
+        metrics: &mut Metrics,
+    ) -> Result<(), Interruption> {
+        // Their devices are to be theirs alone.
+        (self.base, self.data) = (None, None);
+        self.group
+            .take_if(|group| group.ranks() != devices || !group.is_whole());
+        let group = match self.group.take() {
+            Some(group) => group,
+            None => RankGroup::start(devices).map_err(invalid)?,
+        };
+        let (ended, group) = group.run(request, stopped, emit, metrics);
+        self.group = group;
+        ended
     }
 
     /// Loads what the recipe needs and is not loaded yet, and lets go of what it does not need.
@@ -151,7 +209,7 @@ impl Session {
         };
         let device = match &self.base {
             Some((_, base)) => base.device().clone(),
-            None => device::open(device::default_name()).map_err(invalid)?,
+            None => device::open(&self.place.device).map_err(invalid)?,
         };
         let memory = DeviceMemory::of(&device).map_err(invalid)?;
         device::forget_scratch();

@@ -2,8 +2,8 @@
 //!
 //! | metric | unit | meaning |
 //! |---|---|---|
-//! | `throughput` | tokens/s | median over the measured steps; `throughput_spread` and `throughput_interval` are relative |
-//! | `peak_memory` | bytes | highest engine bytes in use (weights included) over the worst-case step and the measured ones |
+//! | `throughput` | tokens/s | median over the measured steps, of all devices together; `throughput_spread` and `throughput_interval` are relative |
+//! | `peak_memory` | bytes | highest engine bytes in use (weights included) over the worst-case step and the measured ones, on the device with the most |
 //! | `base_memory_bytes` | bytes | the base weights' part of it |
 //! | `reserved_memory_bytes` | bytes | highest resident set size of the whole process on the CPU, pool size on a GPU |
 //! | `step_s`, `data_s`, `forward_s`, `backward_s`, `optimizer_s` | s | medians over the measured steps |
@@ -23,6 +23,7 @@ use crate::profile::{Throughput, WarmupDetector, median};
 use crate::recipe::{Precision, Recipe};
 use crate::study::{FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialPlan};
 use crate::train::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
+use crate::train::parallel::Collective;
 use crate::train::{BaseModel, LossKept, StepEvent, TrainError, Trainer};
 
 /// Nats above the first loss at which a training counts as diverged. A uniform guess over a vocabulary of a million is
@@ -48,6 +49,8 @@ pub(super) struct TrialRun<'a> {
     pub(super) recipe: &'a Recipe,
     pub(super) loaded: Loaded,
     pub(super) stopped: &'a dyn Fn() -> bool,
+    /// The other devices that run this trial too.
+    pub(super) collective: &'a Arc<dyn Collective>,
     pub(super) started: Instant,
 }
 
@@ -92,9 +95,9 @@ impl TrialRun<'_> {
         let source = Arc::new(self.source()?);
         let mut run = self.start(&source, plan.max_warmup_steps + plan.steps)?;
         // Rows differ in length, so a few steps may miss the longest ones, which decide whether the training fits.
-        let worst = source.longest_micro_batch();
+        let worst = vec![source.longest_micro_batch(); self.recipe.batch.devices];
         run.trainer
-            .step(&[worst])
+            .step(&worst)
             .map_err(|error| failure(error, Phase::Profile))?;
         let mut warmup = WarmupDetector::new(plan.max_warmup_steps);
         let (mut warmup_steps, mut events) = (0, Vec::new());
@@ -108,10 +111,15 @@ impl TrialRun<'_> {
             }
         }
         metrics.insert("warmup_steps", f64::from(warmup_steps));
-        metrics.insert(PEAK_MEMORY, memory.peak_bytes().saturating_sub(beside) as f64);
+        let mut bytes = [
+            memory.peak_bytes().saturating_sub(beside) as f64,
+            memory.peak_reserved_bytes().unwrap_or(0) as f64,
+        ];
+        self.highest(&mut bytes, Phase::Profile)?;
+        metrics.insert(PEAK_MEMORY, bytes[0]);
         metrics.insert("base_memory_bytes", self.loaded.base.frozen_bytes() as f64);
-        if let Some(reserved) = memory.peak_reserved_bytes() {
-            metrics.insert("reserved_memory_bytes", reserved as f64);
+        if memory.peak_reserved_bytes().is_some() {
+            metrics.insert("reserved_memory_bytes", bytes[1]);
         }
         keep_times(&events, metrics);
         Ok(())
@@ -220,25 +228,47 @@ impl TrialRun<'_> {
         event.seconds.data = data;
         event.seconds.total += data;
         run.check_divergence(&event)?;
-        self.check_memory(phase)?;
+        let seen = self.seen_by_all(&mut event, phase)?;
+        self.check_memory(seen.peak_bytes, phase)?;
         emit(TrialEvent::Step {
             number: self.request.number,
             phase,
             step: event.clone(),
         });
-        if (self.stopped)() {
+        if seen.stopped {
             return Err(Interruption::Stopped { at_step: event.step });
         }
-        let after_s = self.started.elapsed().as_secs_f64();
+        let after_s = seen.after_s;
         if self.request.time_limit_s.is_some_and(|limit| after_s > limit) {
             return Err(Interruption::Failed(FailReason::TimedOut { phase, after_s }));
         }
         Ok(event)
     }
 
+    /// What decides how the trial goes on, and the time of the step: the same on all devices, each of which sees another
+    /// clock, another memory and other requests.
+    fn seen_by_all(&self, event: &mut StepEvent, phase: Phase) -> Result<Seen, Interruption> {
+        let peak_bytes = self.loaded.memory.peak_bytes().saturating_sub(self.loaded.beside_bytes);
+        let after_s = self.started.elapsed().as_secs_f64();
+        let stopped = f64::from(u8::from((self.stopped)()));
+        let mut seen = [event.seconds.total, peak_bytes as f64, after_s, stopped];
+        self.highest(&mut seen, phase)?;
+        event.seconds.total = seen[0];
+        Ok(Seen {
+            peak_bytes: seen[1] as u64,
+            after_s: seen[2],
+            stopped: seen[3] > 0.0,
+        })
+    }
+
+    /// The highest of each number on any device.
+    fn highest(&self, numbers: &mut [f64], phase: Phase) -> Result<(), Interruption> {
+        let shared = self.collective.highest(numbers);
+        shared.map_err(|error| failure(error.into(), phase))
+    }
+
     /// Fails where the device has no hard limit of its own and the trial went above the one it was given.
-    fn check_memory(&self, phase: Phase) -> Result<(), Interruption> {
-        let peak = self.loaded.memory.peak_bytes().saturating_sub(self.loaded.beside_bytes);
+    fn check_memory(&self, peak: u64, phase: Phase) -> Result<(), Interruption> {
         match self.request.memory_limit_bytes {
             Some(limit) if peak > limit => Err(Interruption::Failed(FailReason::OutOfMemory {
                 phase,
@@ -263,7 +293,9 @@ impl TrialRun<'_> {
     /// A fresh adapter, and the data of the next `steps` steps.
     fn start(&self, source: &Arc<BatchSource>, steps: u64) -> Result<Run, Interruption> {
         let base = self.loaded.base.open().map_err(|error| failure(error, Phase::Load))?;
-        let trainer = Trainer::new(base, self.recipe, steps).map_err(|error| failure(error, Phase::Load))?;
+        let trainer = Trainer::new(base, self.recipe, steps)
+            .and_then(|trainer| trainer.with_collective(self.collective.clone()))
+            .map_err(|error| failure(error, Phase::Load))?;
         let batches = Prefetch::start(Arc::clone(source), 0..steps).map_err(invalid)?;
         Ok(Run {
             trainer,
@@ -272,6 +304,13 @@ impl TrialRun<'_> {
             last_loss: None,
         })
     }
+}
+
+/// What all devices of a trial know after a step.
+struct Seen {
+    peak_bytes: u64,
+    after_s: f64,
+    stopped: bool,
 }
 
 /// A trainer with its data.

@@ -5,6 +5,8 @@
 mod checkpoints;
 /// From data files to micro-batches, against transformers' tokens and templates.
 mod data;
+/// Trials on several devices against the same on one, and what becomes of a device that dies or hangs.
+mod data_parallel;
 /// Files for other tools against golden ones.
 mod export;
 /// What a study found, in words.
@@ -17,6 +19,10 @@ mod floors;
 mod full_fine_tuning;
 /// Reading the references in `tests/golden/ref_*`; no tests of its own.
 mod golden;
+/// Adapters for other trainers, with a stand-in for one.
+mod integrations;
+/// Trial processes that something else starts: Slurm, ssh, Kubernetes.
+mod launchers;
 /// Optimizers, schedules and clipping against their reference implementations.
 mod optimizer;
 /// The engine's losses, gradients and logits on every model family, against PEFT's.

@@ -79,9 +79,33 @@ pub(super) const BINDINGS: &[Binding] = &[
         set: |recipe, value| put(&mut recipe.batch.micro_batch, count(value)),
     },
     Binding {
+        name: "devices",
+        field: "batch.devices",
+        about: "Devices of one node that share each step (data parallel).",
+        legal: Legal::Int { least: 1, most: 64 },
+        elsewhere: &[
+            "num_devices",
+            "n_gpus",
+            "num_gpus",
+            "gpus",
+            "nproc_per_node",
+            "num_processes",
+            "world_size",
+            "data_parallel_size",
+        ],
+        derived_from: None,
+        effects: Effects {
+            throughput: Effect::Changes("devices that work at once, and what adding up their gradients costs"),
+            peak_memory: Effect::Changes("micro-batches under way, where the global batch is held fixed"),
+            loss: Effect::ThroughGlobalBatch("gradients are means over the global batch, whoever computes its parts"),
+        },
+        get: |recipe| Some(ParamValue::Int(recipe.batch.devices as i64)),
+        set: |recipe, value| put(&mut recipe.batch.devices, count(value)),
+    },
+    Binding {
         name: "gradient_accumulation",
         field: "batch.gradient_accumulation",
-        about: "Micro-batches whose gradients are added up before a step.",
+        about: "Micro-batches of each device whose gradients are added up before a step.",
         legal: Legal::Int { least: 1, most: 65_536 },
         elsewhere: &[
             "gradient_accumulation_steps",
@@ -101,7 +125,7 @@ pub(super) const BINDINGS: &[Binding] = &[
     Binding {
         name: "global_batch",
         field: "batch.gradient_accumulation",
-        about: "Rows in one step: sets gradient accumulation to this divided by the micro-batch.",
+        about: "Rows in one step: sets gradient accumulation to this divided by the micro-batch and the devices.",
         legal: Legal::Int {
             least: 1,
             most: 16_777_216,
@@ -121,11 +145,12 @@ pub(super) const BINDINGS: &[Binding] = &[
         get: |recipe| Some(ParamValue::Int(recipe.batch.global_batch() as i64)),
         set: |recipe, value| {
             let global_batch = count(value).ok_or(SetError::Inapplicable)?;
-            let micro_batch = recipe.batch.micro_batch;
+            let micro_batch = recipe.batch.micro_batch.saturating_mul(recipe.batch.devices);
             if micro_batch == 0 || global_batch == 0 || global_batch % micro_batch != 0 {
                 return Err(SetError::Indivisible {
                     global_batch,
-                    micro_batch,
+                    micro_batch: recipe.batch.micro_batch,
+                    devices: recipe.batch.devices,
                 });
             }
             recipe.batch.gradient_accumulation = global_batch / micro_batch;

@@ -44,7 +44,11 @@ pub enum SetError {
     /// The recipe has no adapter, or the value is of the wrong kind.
     Inapplicable,
     /// Gradient accumulation would not be a whole number.
-    Indivisible { global_batch: usize, micro_batch: usize },
+    Indivisible {
+        global_batch: usize,
+        micro_batch: usize,
+        devices: usize,
+    },
 }
 
 impl std::fmt::Debug for Binding {

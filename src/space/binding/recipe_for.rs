@@ -14,8 +14,15 @@ pub enum RecipeError {
     UnknownParameter { name: String },
     #[error("{value} is not legal for `{name}`; write {legal}")]
     IllegalValue { name: String, value: String, legal: String },
-    #[error("`global_batch` {global_batch} is not a multiple of `micro_batch` {micro_batch}; lower `micro_batch`")]
-    Indivisible { global_batch: usize, micro_batch: usize },
+    #[error(
+        "`global_batch` {global_batch} is not a multiple of `micro_batch` {micro_batch}{}; lower `micro_batch`",
+        times_devices(*.devices)
+    )]
+    Indivisible {
+        global_batch: usize,
+        micro_batch: usize,
+        devices: usize,
+    },
     #[error(
         "full fine-tuning cannot train quantised weights; search the quantised precisions with `method: lora` only"
     )]
@@ -61,11 +68,21 @@ pub(crate) fn apply(binding: &Binding, value: &ParamValue, recipe: &mut Recipe) 
         SetError::Indivisible {
             global_batch,
             micro_batch,
+            devices,
         } => RecipeError::Indivisible {
             global_batch,
             micro_batch,
+            devices,
         },
     })
+}
+
+/// What multiplies the micro-batch, where there is more than one device.
+fn times_devices(devices: usize) -> String {
+    match devices {
+        0 | 1 => String::new(),
+        devices => format!(" times {devices} `devices`"),
+    }
 }
 
 /// The metrics that a parameter can change in a study, or `None` where it can change all of them. `holds_global_batch`

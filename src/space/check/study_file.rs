@@ -12,6 +12,7 @@ use crate::space::binding::{apply, binding};
 use crate::space::file::{BackendEntry, BudgetEntry, SamplerEntry, StudyFile};
 use crate::space::study::{Backend, Budget, CommandBackend, SamplerChoice, Source, Study};
 use crate::space::yaml::Document;
+use crate::study::LauncherSettings;
 
 /// Trials of a study that gives neither a number nor a time.
 const DEFAULT_TRIALS: u64 = 40;
@@ -91,6 +92,7 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
         seed: file.seed,
         sampler: context.sampler(&file.sampler)?,
         backend,
+        launcher: context.launcher(&file.launcher)?,
         source: Source {
             sha256: hexadecimal(&Sha256::digest(document.text())),
             document,
@@ -150,6 +152,31 @@ impl Context<'_> {
             env: command.env.clone(),
             steps: file.trial.steps.map(u64::from),
         }))
+    }
+
+    fn launcher(&self, launcher: &LauncherSettings) -> Result<LauncherSettings, SpaceError> {
+        let empty = |words: &[String]| words.iter().any(|word| word.trim().is_empty()) || words.is_empty();
+        let (name, key, message) = match launcher {
+            LauncherSettings::Command(words) if empty(words) => (
+                "command",
+                None,
+                "there is no program; write [program, argument, ..], or `launcher: local`",
+            ),
+            LauncherSettings::Ssh(ssh) if empty(&ssh.hosts) => {
+                ("ssh", Some("hosts"), "there is no machine; write [host, user@host, ..]")
+            }
+            LauncherSettings::Kubernetes(kubernetes) if kubernetes.image.trim().is_empty() => (
+                "kubernetes",
+                Some("image"),
+                "there is no image; write one that holds peft-tune",
+            ),
+            sound => return Ok(sound.clone()),
+        };
+        let keys: Vec<&str> = ["launcher", name].into_iter().chain(key).collect();
+        Err(SpaceError::Rejected {
+            at: self.document.value(&keys),
+            message: message.into(),
+        })
     }
 
     /// The recipe that sampled values complete.

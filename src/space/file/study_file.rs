@@ -13,6 +13,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use super::{Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, Seconds, StopEntry};
 use crate::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use crate::recipe::{DataSettings, TrainingSettings};
+use crate::study::LauncherSettings;
 
 /// A tuning study: what to tune, within which space, for which objectives, at what cost.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -57,6 +58,9 @@ pub struct StudyFile {
     /// What runs the trials: `native`, or a command of your own.
     #[serde(default)]
     pub backend: BackendEntry,
+    /// How trial processes are started: `local`, `{slurm: {..}}`, `{ssh: {..}}`, `{kubernetes: {..}}`, or `{command: [..]}`.
+    #[serde(default)]
+    pub launcher: LauncherSettings,
 }
 
 fn default_objectives() -> Vec<ObjectiveEntry> {

@@ -5,7 +5,8 @@
 //! sequence. So the last rows of an epoch share a step with the first of the next, and data with fewer rows than a
 //! global batch is repeated within a step.
 //!
-//! How a global batch is divided into micro-batches changes nothing: they are consecutive slices of it. Two settings with
+//! How a global batch is divided into micro-batches, and these among devices, changes nothing: they are consecutive
+//! slices of it. Two settings with
 //! equal global batches see equal data.
 //!
 //! Rows of similar length are grouped only where the settings ask for it. There is no padding that grouping could save
@@ -57,6 +58,7 @@ impl BatchSource {
         };
         at_least_one("batch.micro_batch", batch.micro_batch)?;
         at_least_one("batch.gradient_accumulation", batch.gradient_accumulation)?;
+        at_least_one("batch.devices", batch.devices)?;
         at_least_one("data.train", documents.len())?;
         let rows = if batch.packing {
             let lengths: Vec<usize> = (0..documents.len()).map(|index| documents.tokens(index)).collect();
@@ -117,7 +119,7 @@ impl BatchSource {
     /// The micro-batches of step `step`, which counts from 0.
     pub fn global_batch(&self, step: u64) -> Vec<MicroBatch> {
         let (micro_batch, first) = (self.batch.micro_batch, step * self.batch.global_batch() as u64);
-        let micro_batches = (0..self.batch.gradient_accumulation).map(|number| {
+        let micro_batches = (0..self.batch.micro_batches()).map(|number| {
             let mut batch = MicroBatch::new();
             for row in 0..micro_batch {
                 self.append(self.row_at(first + (number * micro_batch + row) as u64), &mut batch);

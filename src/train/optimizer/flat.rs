@@ -11,7 +11,7 @@ pub(super) const CHUNK: usize = 16 * 1024;
 ///
 /// # Errors
 /// A tensor on another device, of another dtype or not contiguous, and those of `change`.
-pub(super) fn with_f32_mut<R>(tensor: &Tensor, change: impl FnOnce(&mut [f32]) -> Result<R>) -> Result<R> {
+pub(in crate::train) fn with_f32_mut<R>(tensor: &Tensor, change: impl FnOnce(&mut [f32]) -> Result<R>) -> Result<R> {
     with_mut(tensor, |storage, layout| match storage {
         CpuStorage::F32(values) => change(&mut values[bounds(layout)?]),
         _ => bail!("expected an F32 tensor, got {:?}", layout.shape()),

@@ -15,6 +15,7 @@ mod states_8bit;
 mod states_f32;
 mod update;
 
+pub(super) use flat::with_f32_mut;
 pub use norm::{clip, global_norm};
 pub use schedule::learning_rate;
 pub use update::{Optimizer, OptimizerError};

@@ -121,8 +121,8 @@ fn prefetched_steps_are_the_steps_and_packing_loses_nothing() {
             micro_batch: 2,
             gradient_accumulation: 2,
             sequence_length: 96,
-            group_by_length: false,
             packing,
+            ..BatchSettings::default()
         };
         let order = RowOrder::Shuffled { seed: 3 };
         let source = Arc::new(BatchSource::new(prepared.train().clone(), &batch, order).unwrap());

@@ -1,0 +1,36 @@
+//! `peft-tune rank`: one device of a trial that runs on several. The trial process starts these by itself.
+
+use std::time::Duration;
+
+use super::CliError;
+use crate::worker::{RankSettings, serve_rank};
+
+/// Runs one device's share of trials that come on standard input, and reports on standard output.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Place of this process among the ranks, from 0.
+    #[arg(long)]
+    rank: usize,
+    /// How many ranks there are.
+    #[arg(long)]
+    ranks: usize,
+    /// Descriptor of the memory that they share, open since the start of the process.
+    #[arg(long)]
+    segment: i32,
+    /// Seconds after which a rank that the others wait for counts as hanging.
+    #[arg(long, env = "PEFT_TUNE_RANK_PATIENCE_S", default_value_t = 300.0)]
+    patience_s: f64,
+}
+
+/// Serves until standard input ends.
+pub fn run(args: Args) -> Result<(), CliError> {
+    let patience = Duration::try_from_secs_f64(args.patience_s).map_err(CliError::bad_input)?;
+    let settings = RankSettings {
+        rank: args.rank,
+        ranks: args.ranks,
+        segment: args.segment,
+        patience,
+    };
+    let input = std::io::BufReader::new(std::io::stdin());
+    serve_rank(&settings, input, std::io::stdout()).map_err(CliError::failed)
+}

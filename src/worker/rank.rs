@@ -1,0 +1,136 @@
+//! One device of a trial that runs on several: a process that computes its share, and meets the others in shared memory.
+//!
+//! It gets [`Order`]s on its standard input, a JSON object a line, and prints a trial's events as a worker does. All ranks
+//! get the same trials and go through them in step; which events are passed on, and what the end of a rank means for
+//! the others, is up to the process that started them.
+
+use std::io::{BufRead, Write};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::protocol::Message;
+use super::session::{Place, Session};
+use super::{TrialEvent, TrialRequest};
+use crate::study::TrialNumber;
+use crate::train::parallel::{Collective, CollectiveError, Segment, SharedMemory};
+use crate::train::{DeviceError, device};
+
+/// Number that no trial has.
+const NO_TRIAL: u64 = u64::MAX;
+
+/// Which rank a process is.
+#[derive(Clone, Debug)]
+pub struct RankSettings {
+    /// From 0.
+    pub rank: usize,
+    pub ranks: usize,
+    /// Descriptor of the memory that the ranks share.
+    pub segment: RawFd,
+    /// How long the others may take to arrive at a meeting.
+    pub patience: Duration,
+}
+
+/// What a rank is told.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Order {
+    Trial(Box<TrialRequest>),
+    /// Stop this trial after the step it is in.
+    Stop(TrialNumber),
+}
+
+/// Why a process cannot be a rank.
+#[derive(Debug, thiserror::Error)]
+pub enum RankError {
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error("cannot write to the process that started this rank: {0}")]
+    Write(#[from] std::io::Error),
+}
+
+/// Runs this rank's share of trials until `input` ends.
+///
+/// # Errors
+/// Memory that is none of a training's, a device that does not answer, an output that nobody reads.
+pub fn serve_rank(
+    settings: &RankSettings,
+    input: impl BufRead + Send + 'static,
+    mut output: impl Write,
+) -> Result<(), RankError> {
+    let mut session = Session::new(place_of(settings)?);
+    let stopped = Arc::new(AtomicU64::new(NO_TRIAL));
+    for request in read_orders(input, stopped.clone()) {
+        let number = request.number.0;
+        let mut written = Ok(());
+        let mut emit = |event: TrialEvent| {
+            if written.is_ok() {
+                written = write_line(&mut output, &Message::Trial(event));
+            }
+        };
+        session.run(&request, &|| stopped.load(Relaxed) == number, &mut emit)?;
+        written?;
+    }
+    Ok(())
+}
+
+/// The device of this rank, linked with those of the others.
+fn place_of(settings: &RankSettings) -> Result<Place, RankError> {
+    let segment = Arc::new(Segment::inherited(settings.segment, settings.ranks)?);
+    let shared = SharedMemory::new(segment, settings.rank, settings.patience)?;
+    let device = match device::default_name() {
+        "cuda" => format!("cuda:{}", settings.rank),
+        host => host.to_owned(),
+    };
+    let collective = linked(shared, &device)?;
+    Ok(Place { device, collective })
+}
+
+#[cfg(not(feature = "nccl"))]
+fn linked(shared: SharedMemory, _device: &str) -> Result<Arc<dyn Collective>, RankError> {
+    Ok(Arc::new(shared))
+}
+
+#[cfg(feature = "nccl")]
+fn linked(shared: SharedMemory, device: &str) -> Result<Arc<dyn Collective>, RankError> {
+    let device = device::open(device)?;
+    Ok(match device.is_cpu() {
+        true => Arc::new(shared),
+        false => Arc::new(crate::train::parallel::Nccl::new(shared, &device)?),
+    })
+}
+
+/// Reads orders in a thread of its own, so that a stop arrives while a trial runs.
+fn read_orders(input: impl BufRead + Send + 'static, stopped: Arc<AtomicU64>) -> Receiver<TrialRequest> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in input.lines() {
+            let Ok(line) = line else { break };
+            match serde_json::from_str(&line) {
+                Ok(Order::Trial(request)) => {
+                    // A trial that was stopped before may be run again under its number.
+                    let _ = stopped.compare_exchange(request.number.0, NO_TRIAL, Relaxed, Relaxed);
+                    if sender.send(*request).is_err() {
+                        return;
+                    }
+                }
+                Ok(Order::Stop(number)) => stopped.store(number.0, Relaxed),
+                Err(error) => tracing::error!(%error, line, "not an order"),
+            }
+        }
+    });
+    receiver
+}
+
+pub(super) fn write_line(output: &mut impl Write, message: &impl Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    output.write_all(&line)?;
+    output.flush()
+}

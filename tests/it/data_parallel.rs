@@ -1,0 +1,368 @@
+//! Trials on several devices against the same on one, and what becomes of a device that dies or hangs.
+//!
+//! On the CPU a device is a process. Gradients of several ranks differ from those of one only by the order in which
+//! micro-batches are added up: n additions in F32 are off by at most n units in the last place of the largest partial sum,
+//! and the tolerance below is four times that.
+#![cfg(target_os = "linux")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use peft_tune::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune::recipe::{BatchSettings, DataSettings, HeldOut, Precision, Recipe, TrainingLength};
+use peft_tune::study::{FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialNumber, TrialPlan, TrialState};
+use peft_tune::train::data::{BatchSource, MicroBatch, PreparedData, RowOrder};
+use peft_tune::train::hub::ModelFiles;
+use peft_tune::train::parallel::{Collective, Segment, SharedMemory};
+use peft_tune::train::{BaseModel, StepEvent, Trainer, device};
+use peft_tune::worker::{Evaluator, ProcessEvaluator, Task, TrialEvent, TrialRequest};
+
+const STEPS: u64 = 10;
+
+fn recipe(devices: usize) -> Recipe {
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
+    let data = DataSettings {
+        train: vec![assets.join("train.jsonl")],
+        held_out: HeldOut::Files(vec![assets.join("held_out.jsonl")]),
+        max_rows: Some(64),
+        ..DataSettings::default()
+    };
+    let mut recipe = Recipe::new(assets.join("base").to_str().unwrap(), data);
+    recipe.precision = Precision::Fp32;
+    recipe.batch = BatchSettings {
+        sequence_length: 64,
+        micro_batch: 1,
+        gradient_accumulation: 6 / devices,
+        devices,
+        ..BatchSettings::default()
+    };
+    recipe.adapter.as_mut().unwrap().rank = 4;
+    // Masks depend on a row's place in the global batch, which each rank must know.
+    recipe.adapter.as_mut().unwrap().dropout = 0.1;
+    recipe.optimizer.learning_rate = 1e-2;
+    recipe
+}
+
+/// What is left of a training of [`STEPS`] steps.
+struct Trained {
+    events: Vec<StepEvent>,
+    first_gradients: Vec<f32>,
+    values: Vec<f32>,
+    held_out_loss: f64,
+}
+
+/// Trains on the calling thread, as one of several ranks where there is a collective.
+fn train(recipe: &Recipe, collective: Option<Arc<dyn Collective>>) -> Trained {
+    let files = ModelFiles::resolve_weights(&recipe.model, &mut ()).unwrap();
+    let data = PreparedData::of_recipe(recipe, &files).unwrap();
+    let base = BaseModel::load(&files.folder, recipe.precision, &device::open("cpu").unwrap()).unwrap();
+    let mut trainer = Trainer::new(Arc::new(base), recipe, STEPS).unwrap();
+    if let Some(collective) = collective {
+        trainer = trainer.with_collective(collective).unwrap();
+    }
+    let order = RowOrder::Shuffled { seed: 1 };
+    let source = BatchSource::new(data.train().clone(), &recipe.batch, order).unwrap();
+    let mut trained = Trained {
+        events: Vec::new(),
+        first_gradients: Vec::new(),
+        values: Vec::new(),
+        held_out_loss: 0.0,
+    };
+    for step in 0..STEPS {
+        trained.events.push(trainer.step(&source.global_batch(step)).unwrap());
+        if step == 0 {
+            trained.first_gradients = trainer.parameters().gradients.to_vec1().unwrap();
+        }
+    }
+    trained.values = trainer.parameters().values.to_vec1().unwrap();
+    let held_out: Vec<MicroBatch> = peft_tune::train::data::evaluation_batches(data.held_out(), 3, Some(16)).collect();
+    trained.held_out_loss = trainer.evaluate(&held_out).unwrap().loss;
+    trained
+}
+
+/// Trains on `devices` ranks, each in a thread.
+fn train_on(devices: usize) -> Vec<Trained> {
+    let recipe = recipe(devices);
+    let segment = Segment::create(devices).unwrap();
+    std::thread::scope(|scope| {
+        let start = |rank| {
+            let view = Arc::new(segment.share().unwrap());
+            let collective = SharedMemory::new(view, rank, Duration::from_secs(300)).unwrap();
+            let recipe = &recipe;
+            scope.spawn(move || train(recipe, Some(Arc::new(collective))))
+        };
+        let ranks: Vec<_> = (0..devices).map(start).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// The largest difference over the largest value.
+fn difference(left: &[f32], right: &[f32]) -> f32 {
+    assert_eq!(left.len(), right.len());
+    let largest = right.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    let differences = left.iter().zip(right).map(|(left, right)| (left - right).abs());
+    differences.fold(0.0_f32, f32::max) / largest
+}
+
+#[test]
+fn gradients_and_trainings_on_several_ranks_are_those_of_one_device() {
+    let alone = train(&recipe(1), None);
+    for devices in [1, 2, 3] {
+        let ranks = train_on(devices);
+        for rank in &ranks {
+            assert_eq!(rank.values, ranks[0].values, "the same bits on every rank of {devices}");
+            assert_eq!(rank.first_gradients, ranks[0].first_gradients);
+        }
+        let first = &ranks[0];
+        if devices == 1 {
+            assert_eq!(first.values, alone.values, "one rank is one device, bit for bit");
+        }
+        let off = difference(&first.first_gradients, &alone.first_gradients);
+        assert!(
+            off <= 4.0 * 6.0 * f32::EPSILON,
+            "gradients of {devices} ranks are off by {off}"
+        );
+        for (found, expected) in first.events.iter().zip(&alone.events) {
+            assert_eq!(
+                (found.tokens, found.target_tokens),
+                (expected.tokens, expected.target_tokens)
+            );
+            let off = (found.loss - expected.loss).abs() / expected.loss;
+            assert!(off < 1e-4, "step {} of {devices} ranks: {off}", found.step);
+        }
+        // Ten steps of AdamW carry the last places of the first ones on.
+        let off = difference(&first.values, &alone.values);
+        assert!(off < 2e-3, "values after ten steps of {devices} ranks are off by {off}");
+        let off = (first.held_out_loss - alone.held_out_loss).abs() / alone.held_out_loss;
+        assert!(off < 1e-4, "held-out loss of {devices} ranks is off by {off}");
+    }
+}
+
+/// An evaluator whose processes all have `name` in their environment.
+fn evaluator(name: &str) -> ProcessEvaluator {
+    let arguments = [
+        &format!("PEFT_TUNE_TEST={name}"),
+        "PEFT_TUNE_RANK_PATIENCE_S=3",
+        env!("CARGO_BIN_EXE_peft-tune"),
+        "worker",
+    ];
+    ProcessEvaluator::new("env".into(), arguments.map(str::to_owned).to_vec(), Some(2))
+}
+
+fn plan(measured: u64, trained: u64) -> TrialPlan {
+    TrialPlan {
+        measure: (measured > 0).then_some(MeasurePlan {
+            steps: measured,
+            max_warmup_steps: 1,
+        }),
+        train: (trained > 0).then_some(TrainPlan {
+            length: TrainingLength::Steps(trained),
+            evaluations: 1,
+            evaluation_rows: Some(8),
+            accuracy_check: false,
+        }),
+    }
+}
+
+/// Runs a trial to its end and calls `watch` with each event before that.
+fn run(
+    evaluator: &mut ProcessEvaluator,
+    number: u64,
+    (recipe, plan): (Recipe, TrialPlan),
+    mut watch: impl FnMut(&mut ProcessEvaluator, &TrialEvent),
+) -> TrialState {
+    let request = TrialRequest {
+        number: TrialNumber(number),
+        task: Task::Recipe {
+            recipe: Box::new(recipe),
+            plan,
+        },
+        memory_limit_bytes: None,
+        time_limit_s: None,
+    };
+    evaluator.submit(request).unwrap();
+    loop {
+        match evaluator.next_event(Duration::from_secs(120)).unwrap() {
+            Some(TrialEvent::Ended { state, .. }) => return state,
+            Some(event) => watch(evaluator, &event),
+            None => panic!("nothing for two minutes"),
+        }
+    }
+}
+
+fn complete(state: TrialState) -> Metrics {
+    match state {
+        TrialState::Complete { metrics } => metrics,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Processes with `name` in their environment and `word` among their arguments.
+fn processes(name: &str, word: &str) -> Vec<i32> {
+    let marker = format!("PEFT_TUNE_TEST={name}");
+    let has = |path: std::path::PathBuf, text: &str| {
+        let content = std::fs::read(path).unwrap_or_default();
+        content.split(|byte| *byte == 0).any(|part| part == text.as_bytes())
+    };
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    ids.filter(|id| {
+        let folder = Path::new("/proc").join(id.to_string());
+        has(folder.join("environ"), &marker) && has(folder.join("cmdline"), word)
+    })
+    .collect()
+}
+
+fn signal(id: i32, signal: i32) {
+    // SAFETY: sends a signal to a process that this test started.
+    assert_eq!(unsafe { libc::kill(id, signal) }, 0);
+}
+
+/// The process that is rank `rank`.
+fn rank_process(name: &str, rank: usize) -> i32 {
+    let is_it = |id: &&i32| {
+        let line = std::fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        line.contains(&format!("--rank\0{rank}\0"))
+    };
+    *processes(name, "rank").iter().find(is_it).unwrap()
+}
+
+fn wait_until_gone(name: &str) {
+    let began = Instant::now();
+    while !processes(name, "rank").is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(20), "ranks are left over");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn shared_memory() -> BTreeSet<String> {
+    let entries = std::fs::read_dir("/dev/shm").unwrap().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.contains("peft")).collect()
+}
+
+#[test]
+fn a_trial_on_two_processes_measures_both_and_trains_as_one() {
+    let name = "whole";
+    let mut evaluator = evaluator(name);
+    let one = complete(run(&mut evaluator, 0, (recipe(1), plan(3, STEPS)), |_, _| {}));
+    assert!(processes(name, "rank").is_empty(), "one device needs no ranks");
+    let mut steps = 0;
+    let two = complete(run(&mut evaluator, 1, (recipe(2), plan(3, STEPS)), |_, event| {
+        if let TrialEvent::Step { step, .. } = event {
+            assert!(step.seconds.total > 0.0);
+            steps += 1;
+        }
+    }));
+    assert!(steps >= STEPS + 3, "{steps} steps told once each");
+    assert_eq!(recipe(1).loss_key(), recipe(2).loss_key());
+    assert_ne!(recipe(1).cost_key(), recipe(2).cost_key());
+    let loss = |metrics: &Metrics| metrics.value(LOSS).unwrap();
+    assert!(
+        (loss(&one) - loss(&two)).abs() < 1e-4 * loss(&one),
+        "{} and {}",
+        loss(&one),
+        loss(&two)
+    );
+    assert_eq!(
+        one.value("train_tokens"),
+        two.value("train_tokens"),
+        "tokens of all devices"
+    );
+    assert!(two.value(THROUGHPUT).unwrap() > 0.0);
+    // One device's part: the base model is on each.
+    let memory = two.value(PEAK_MEMORY).unwrap() / one.value(PEAK_MEMORY).unwrap();
+    assert!((0.7..1.3).contains(&memory), "{memory}");
+    // The ranks stay for the next trial.
+    let before = processes(name, "rank");
+    assert_eq!(before.len(), 2);
+    complete(run(&mut evaluator, 2, (recipe(2), plan(0, 2)), |_, _| {}));
+    assert_eq!(processes(name, "rank"), before);
+    drop(evaluator);
+    wait_until_gone(name);
+    assert!(shared_memory().is_empty());
+}
+
+/// Runs a long trial on two ranks, does something to rank 1 in its midst, and returns the reason of its end.
+fn disturbed(name: &str, disturb: fn(i32)) -> FailReason {
+    let mut evaluator = evaluator(name);
+    let mut done = false;
+    let state = run(&mut evaluator, 0, (recipe(2), plan(0, 100_000)), |_, event| {
+        if let (TrialEvent::Step { step, .. }, false) = (event, done)
+            && step.step == 5
+        {
+            disturb(rank_process(name, 1));
+            done = true;
+        }
+    });
+    let TrialState::Failed { reason, .. } = state else {
+        panic!("{state:?}")
+    };
+    wait_until_gone(name);
+    // The trial process is as good as before.
+    complete(run(&mut evaluator, 1, (recipe(2), plan(0, 2)), |_, _| {}));
+    drop(evaluator);
+    wait_until_gone(name);
+    assert!(shared_memory().is_empty());
+    reason
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_the_others_and_is_named() {
+    let reason = disturbed("killed", |rank| signal(rank, libc::SIGKILL));
+    let FailReason::Crashed { phase, message } = reason else {
+        panic!("{reason:?}")
+    };
+    assert_eq!(phase, Phase::Train);
+    assert!(
+        message.contains("rank 1 of 2") && message.contains("signal 9"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_rank_that_hangs_ends_the_others_and_is_named() {
+    let reason = disturbed("hangs", |rank| signal(rank, libc::SIGSTOP));
+    let FailReason::Crashed { message, .. } = reason else {
+        panic!("{reason:?}")
+    };
+    assert!(message.contains("rank 1 of 2 has not arrived within 3 s"), "{message}");
+}
+
+#[test]
+fn a_trial_on_several_ranks_can_be_stopped_and_leaves_nothing_when_its_process_is_killed() {
+    let name = "stopped";
+    let mut evaluator = evaluator(name);
+    let state = run(&mut evaluator, 0, (recipe(2), plan(0, 100_000)), |evaluator, event| {
+        if matches!(event, TrialEvent::Step { step, .. } if step.step == 3) {
+            evaluator.cancel(TrialNumber(0)).unwrap();
+        }
+    });
+    assert!(
+        matches!(state, TrialState::Pruned { at_step, .. } if at_step >= 3),
+        "{state:?}"
+    );
+    let state = run(&mut evaluator, 1, (recipe(2), plan(0, 100_000)), |_, event| {
+        if matches!(event, TrialEvent::Step { step, .. } if step.step == 3) {
+            signal(processes(name, "worker")[0], libc::SIGKILL);
+        }
+    });
+    assert!(matches!(state, TrialState::Failed { .. }), "{state:?}");
+    wait_until_gone(name);
+}
+
+#[test]
+fn a_share_that_does_not_divide_the_global_batch_says_so() {
+    use peft_tune::space::{ReadOptions, StudyFile, recipe_for};
+    use peft_tune::study::Params;
+    let text = "model: m\ndata: {train: t.jsonl}\nspace: {micro_batch: 2, devices: [1, 2, 3], global_batch: 8}\n";
+    let study = StudyFile::parse(Path::new("s.yaml"), text, ReadOptions { check_files: false }).unwrap();
+    let with = |devices: i64| recipe_for(&study, &Params::from([("devices".to_owned(), devices.into())]));
+    let recipe = with(2).unwrap();
+    assert_eq!((recipe.batch.devices, recipe.batch.gradient_accumulation), (2, 2));
+    assert_eq!(recipe.batch.global_batch(), 8);
+    let error = with(3).unwrap_err().to_string();
+    assert!(error.contains("times 3 `devices`"), "{error}");
+}
