@@ -7,10 +7,10 @@ mod checkpoints;
 mod data;
 /// Trials on several devices against the same on one, and what becomes of a device that dies or hangs.
 mod data_parallel;
-/// Files for other tools against golden ones.
-mod export;
 /// What a study found, in words.
 mod explain;
+/// Files for other tools against golden ones.
+mod export;
 /// Trials that are stopped early, taken over from others or repeated.
 mod fidelity;
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.

@@ -488,7 +488,9 @@ mod tests {
             };
         }
         assert!(sampler.is_initial(&history));
-        history.extend(drive(&mut Random::new(2), &problem, 1, |_, params| state(bowls(params))));
+        history.extend(drive(&mut Random::new(2), &problem, 1, |_, params| {
+            state(bowls(params))
+        }));
         assert!(!sampler.is_initial(&history));
     }
 }
