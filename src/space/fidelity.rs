@@ -72,7 +72,7 @@ impl PrunerChoice {
             kind,
             warm_up: if kind == PrunerKind::Median { 0.1 } else { 0.05 },
             least_gain: 0.0,
-            worth: 0.5,
+            worth: 0.8,
             eta: 3.0,
             least_steps: 1,
             least_trials: 5,

@@ -9,6 +9,8 @@ mod data;
 mod data_parallel;
 /// Files for other tools against golden ones.
 mod export;
+/// What a study found, in words.
+mod explain;
 /// Trials that are stopped early, taken over from others or repeated.
 mod fidelity;
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.

@@ -325,6 +325,24 @@ mod tests {
     }
 
     #[test]
+    fn a_stopped_trial_teaches_where_it_was_going_with_that_uncertainty() {
+        let (problem, mut history) = (problem(), history());
+        let metrics = [(LOSS, 3.0), ("loss_at_least", 2.5), ("loss_expected", 2.7), ("loss_expected_deviation", 0.1)];
+        history[2].state = TrialState::Pruned {
+            at_step: 10,
+            rule: "dominance".to_owned(),
+            metrics: metrics.into(),
+        };
+        let encoding = Encoding::new(&problem.space);
+        let observations = Observations::new(&problem, &encoding, &history, None);
+        let loss = &observations.data[2];
+        assert_eq!((&loss.values[..], &loss.deviations[..]), (&[2.0, 2.7][..], &[0.0, 0.1][..]));
+        // What is left is the diverged trial's.
+        assert_eq!(loss.bounds.len(), 1);
+        assert_eq!(observations.seen.len(), 1, "the front is that of whole trials");
+    }
+
+    #[test]
     fn constraints_give_the_memory_limit_and_affects_the_axes() {
         let (mut problem, history) = (problem(), history());
         problem.constraints.push(Constraint {

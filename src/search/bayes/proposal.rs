@@ -12,6 +12,7 @@ use super::marginal::Marginal;
 use super::maximise::{Search, key};
 use super::model::Model;
 use super::observations::{Observations, Seen};
+use super::outlook::of_params;
 use super::output::Output;
 use crate::objective::Objective;
 use crate::search::encode::{Encoding, Point};
@@ -95,6 +96,14 @@ impl Bayes {
         self
     }
 
+    /// Whether the initial design goes on. A trial of it that was stopped early cost little and taught little: for each there
+    /// is another, up to twice the design.
+    pub(super) fn is_initial(&self, history: &[Trial]) -> bool {
+        let stopped = |trial: &&Trial| matches!(trial.state, TrialState::Pruned { .. });
+        let early = history.iter().take(2 * self.initial).filter(stopped).count();
+        history.len() < self.initial + early.min(self.initial)
+    }
+
     pub(super) fn cost(&self) -> Option<&str> {
         self.cost.as_deref()
     }
@@ -112,14 +121,25 @@ impl Bayes {
 
     /// The next setting with its reasons, or `None` when everything is tried.
     pub fn propose(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
-        if history.len() < self.initial {
-            return self.initial(problem, history);
+        self.propose_beside(problem, history, &[]).map(|(proposal, _)| proposal)
+    }
+
+    /// The next setting, and what is expected of others; of none before there is a model.
+    fn propose_beside(
+        &self,
+        problem: &Problem,
+        history: &[Trial],
+        others: &[Params],
+    ) -> Option<(Proposal, Vec<Prospect>)> {
+        let without_model = || Some((self.initial(problem, history)?, Vec::new()));
+        if self.is_initial(history) {
+            return without_model();
         }
         let encoding = Encoding::new(&problem.space);
         let observations = Observations::new(problem, &encoding, history, self.cost.as_deref());
         let model = self.model(problem, &encoding, &observations);
         let Some(mut landscape) = model.landscape() else {
-            return self.initial(problem, history);
+            return without_model();
         };
         let candidates = Candidates::new(&problem.space, &encoding);
         let shifted: Vec<bool> = landscape.outputs.iter().map(Output::is_shifted).collect();
@@ -144,10 +164,14 @@ impl Bayes {
             (!tried.contains(&params)).then_some((found, params))
         });
         let Some((found, params)) = found else {
-            return self.initial(problem, history);
+            return without_model();
         };
         let point = candidates.settled(&found.candidate);
-        Some(described(problem, &landscape, &point, (params, found.log_value)))
+        let proposal = described(problem, &landscape, &point, (params, found.log_value));
+        let others = others
+            .iter()
+            .map(|params| of_params(problem, &landscape, &encoding, params));
+        Some((proposal, others.collect()))
     }
 
     /// The next `count` settings, each proposed as if those before it were under way: for parallel workers, or to say what
@@ -236,8 +260,20 @@ impl Sampler for Bayes {
         true
     }
 
-    fn prospects(&self, problem: &Problem, history: &[Trial], settings: &[Params]) -> Option<Vec<Prospect>> {
-        self.outlook(problem, history, settings)
+    fn choose(
+        &mut self,
+        problem: &Problem,
+        history: &[Trial],
+        others: &[Params],
+    ) -> Option<Vec<(Params, Option<Prospect>)>> {
+        let (proposal, prospects) = self.propose_beside(problem, history, others)?;
+        let own = proposal.log_acquisition.map(|log_acquisition| Prospect {
+            expected_improvement: proposal.expected_improvement.unwrap_or(0.0),
+            log_acquisition,
+            predicted: proposal.predicted.clone(),
+        });
+        let others = others.iter().cloned().zip(prospects.into_iter().map(Some));
+        Some(std::iter::once((proposal.params, own)).chain(others).collect())
     }
 }
 
@@ -436,5 +472,23 @@ mod tests {
         let [good, _] = bowls(&params);
         assert!(gain([("f0", 1.0)].into()) < gain([("f0", good)].into()));
         assert_eq!(gain([("f0", 2.0)].into()), 0.0);
+    }
+
+    #[test]
+    fn a_stopped_trial_of_the_initial_design_is_made_up_for() {
+        let problem = problem(continuous_space(2), 2);
+        let mut history = drive(&mut Random::new(1), &problem, 8, |_, params| state(bowls(params)));
+        let sampler = Bayes::new(1);
+        assert!(sampler.is_initial(&history[..5]) && !sampler.is_initial(&history[..6]));
+        for trial in &mut history[1..4] {
+            trial.state = TrialState::Pruned {
+                at_step: 5,
+                rule: "dominance".to_owned(),
+                metrics: Metrics::default(),
+            };
+        }
+        assert!(sampler.is_initial(&history));
+        history.extend(drive(&mut Random::new(2), &problem, 1, |_, params| state(bowls(params))));
+        assert!(!sampler.is_initial(&history));
     }
 }

@@ -475,4 +475,22 @@ mod tests {
         let (mean, variance) = gp.predict(&vec![0.2, 0.4]);
         assert!((mean - 1.0).abs() < 0.1 && variance < 0.1, "{mean} {variance}");
     }
+
+    #[test]
+    fn a_target_with_noise_of_its_own_pulls_less() {
+        let points = vec![vec![0.1, 0.5], vec![0.5, 0.5], vec![0.9, 0.5]];
+        let exact = data(&points, &[0.0, 1.0, 0.0]);
+        let noisy = Data {
+            noises: &[0.0, 1.0, 0.0],
+            ..data(&points, &[0.0, 1.0, 0.0])
+        };
+        let predicted = |data: &Data<'_>| {
+            let hyper = Hyper::with_lengthscale(0.3, 2);
+            Gp::new(data, hyper, None).unwrap().predict(&vec![0.5, 0.5])
+        };
+        let ((mean, variance), (pulled, wide)) = (predicted(&exact), predicted(&noisy));
+        assert!((mean - 1.0).abs() < 0.01 && pulled < 0.9, "{mean} {pulled}");
+        assert!(wide > 10.0 * variance, "{variance} {wide}");
+        assert!(fit(&noisy, Effort::Rough).is_some());
+    }
 }

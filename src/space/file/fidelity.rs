@@ -26,7 +26,7 @@ pub struct PrunerDetails {
     /// For `dominance`: also stops what would add less than this share of the hypervolume; default 0.
     pub least_gain: Option<f64>,
     /// For `dominance`: also stops what is expected to add less, for each step it has left, than this share of what the next
-    /// trial is expected to; default 0.5, and 0 never does.
+    /// trial is expected to; default 0.8, and 0 never does.
     pub worth: Option<f64>,
     /// For `asha`: one in so many trials passes a rung; default 3.
     pub eta: Option<f64>,
