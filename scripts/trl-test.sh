@@ -19,7 +19,7 @@ objectives:
   - {metric: loss, reference: 20}
 space:
   rank: 4
-  learning_rate: {choices: [1e-2, 10.0, 100.0], affects: [loss]}
+  learning_rate: {choices: [1e-2, 0.5], affects: [loss]}
   micro_batch: {choices: [4, 512]}
   gradient_accumulation: 1
   sequence_length: 96
@@ -33,7 +33,7 @@ backend:
   folder: $root/integrations/trl
   env: {PEFT_TUNE_MEMORY_LIMIT: 700000000}
 trial: {steps: 12, timeout: 5m}
-budget: {trials: 6}
+budget: {trials: 4}
 confirm: none
 SPACE
 "$binary" search "$work/trl.yaml" --db "$work/results.db"

@@ -319,7 +319,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.db");
         let args = parsed(&path, &["--profiles", "1", "2"]);
-        let before = crate::profile::fixtures::sound_profile();
+        let mut before = crate::profile::fixtures::sound_profile();
+        before.memory.parts.push(crate::profile::MemoryPart {
+            part: "scratch".to_owned(),
+            bytes: 1 << 20,
+        });
         let mut after = before.clone();
         after.ops[1].seconds *= 2.0;
         after.memory.parts[0].bytes += 1 << 20;

@@ -137,6 +137,8 @@ pub(super) struct Call {
     pub columns: usize,
     /// Summed length of the terms.
     pub depth: usize,
+    /// Length of the longest term.
+    pub longest_term: usize,
     /// Values between two rows of the left operands, of all terms.
     pub left_width: usize,
     /// Bytes of an element of the left operand.
@@ -156,13 +158,13 @@ impl Call {
         if !matches!(vectors, Vectors::Avx512Bf16 | Vectors::Avx512) {
             return;
         }
-        let units = self.depth.div_ceil(if pairs { 2 } else { 1 });
+        let in_units = |depth: usize| depth.div_ceil(if pairs { 2 } else { 1 });
+        let units = in_units(self.depth);
         let longest = units.clamp(1, PASS_UNITS);
         let (group, height) = task_shape(self.rows, self.columns, [longest, units], threads);
         let columns = (group * PANEL).min(self.columns.max(1));
         kept.ask(Buffer::Panels, columns.div_ceil(PANEL) * longest * PANEL_UNIT_BYTES);
-        let tile = if columns <= LANES { NARROW_TILE_ROWS } else { TILE_ROWS };
-        kept.ask(Buffer::Strips, 4 * longest * tile);
+        kept.ask(Buffer::Strips, 4 * longest * tile_rows(self.rows.min(height), columns));
         if units > PASS_UNITS {
             kept.ask(
                 Buffer::Sums,
@@ -172,7 +174,10 @@ impl Call {
         if self.coded {
             // Pairs of BF16, or as many F32 values: the same bytes.
             let buffer = if pairs { Buffer::CodedPair } else { Buffer::CodedSingle };
-            kept.ask(buffer, columns.min(PANEL) * longest * 4);
+            kept.ask(
+                buffer,
+                columns.min(PANEL) * in_units(self.longest_term).min(PASS_UNITS) * 4,
+            );
         }
     }
 
@@ -201,6 +206,13 @@ impl Call {
         };
         (widened + packed + sums + right) as u64
     }
+}
+
+/// Rows of the highest tile of a task of `rows` rows and `columns` columns.
+fn tile_rows(rows: usize, columns: usize) -> usize {
+    let most = if columns <= LANES { NARROW_TILE_ROWS } else { TILE_ROWS };
+    // Powers of two.
+    1 << rows.clamp(1, most).ilog2()
 }
 
 /// (panels of a task, rows of a task) from the most units of a pass and the units of all passes.
@@ -266,10 +278,15 @@ impl Heads {
             let end = (first + span).min(longest);
             end - (first + 1).saturating_sub(window.unwrap_or(usize::MAX))
         };
-        for first in (0..longest).step_by(span) {
-            kept.ask(buffers[0], 4 * seen(first) * width);
-            kept.ask(buffers[1], 4 * seen(first) * width);
-        }
+        let last = longest.saturating_sub(1) / span * span;
+        let before = last.checked_sub(span).map_or(0, seen);
+        // Whether a thread's buffer doubles from the span before or is made for the longest at once is a matter of chance.
+        let keys = match seen(last) {
+            keys if keys > before => keys.midpoint((2 * before).max(keys)),
+            _ => before,
+        };
+        kept.ask(buffers[0], 4 * keys * width);
+        kept.ask(buffers[1], 4 * keys * width);
         kept.ask(buffers[2], 4 * block);
         if pairs {
             self.keep_small(kept, longest.min(KEYS), rows, attention.backward);
@@ -282,8 +299,8 @@ impl Heads {
         let gradients = [(rows, self.width); 1];
         for (depth, columns) in scores.iter().chain(gradients.iter().filter(|_| backward)) {
             let units = depth.div_ceil(2);
-            let tile = if *columns <= LANES { NARROW_TILE_ROWS } else { TILE_ROWS };
             kept.ask(Buffer::SmallPanels, columns.div_ceil(LANES) * units * LINE_BYTES);
+            let tile = tile_rows(usize::MAX, *columns);
             kept.ask(Buffer::SmallStrips, 4 * (units.next_multiple_of(LANES) * tile + LANES));
         }
     }

@@ -274,6 +274,7 @@ impl<'a> StepWalk<'a> {
             rows,
             columns,
             depth,
+            longest_term: depth,
             adapter_depth: 0,
             beside: 0,
             left_bytes,

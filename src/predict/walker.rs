@@ -41,6 +41,8 @@ pub(super) struct Sum {
     pub rows: usize,
     pub columns: usize,
     pub depth: usize,
+    /// Length of the longest of the products that make up `depth`.
+    pub longest_term: usize,
     pub adapter_depth: usize,
     /// Columns between those of the adapter's operand and the next row of it: it is a part of a wider tensor.
     pub beside: usize,
@@ -117,6 +119,7 @@ impl<'a> Walker<'a> {
             rows: sum.rows,
             columns: sum.columns,
             depth: sum.depth + sum.adapter_depth,
+            longest_term: sum.longest_term,
             left_width: match sum.form {
                 Form::Tn => sum.rows,
                 Form::Nt | Form::Nn => sum.depth + sum.adapter_depth + sum.beside,
@@ -163,6 +166,7 @@ impl<'a> Walker<'a> {
             rows: self.tokens,
             columns,
             depth,
+            longest_term: depth,
             adapter_depth: adapter,
             beside: 0,
             left_bytes: self.c(),
@@ -180,6 +184,7 @@ impl<'a> Walker<'a> {
             rows,
             columns,
             depth: self.tokens,
+            longest_term: self.tokens,
             adapter_depth: 0,
             beside: 0,
             left_bytes: self.c(),
@@ -271,6 +276,7 @@ impl<'a> Walker<'a> {
             rows: self.tokens,
             columns: projection.outputs,
             depth: group.inputs,
+            longest_term: group.inputs,
             adapter_depth: rank,
             beside: if rank > 0 && self.is_stacked(group) {
                 all - rank
@@ -320,6 +326,7 @@ impl<'a> Walker<'a> {
             rows,
             columns,
             depth,
+            longest_term: depth,
             adapter_depth: 0,
             beside: 0,
             left_bytes: 4,
@@ -341,11 +348,10 @@ impl<'a> Walker<'a> {
         dys: u64,
         wants_dx: bool,
     ) {
-        let outputs = group.outputs();
         if !group.reads_input() {
             if wants_dx {
                 trace.hold(Part::Scratch, self.act(group.inputs));
-                self.linear(trace, module, Right::Weight, Form::Nn, [group.inputs, outputs, 0]);
+                self.gradients_sum(trace, (group, module), 0);
             }
             trace.free(Part::Scratch, dys);
             return;
@@ -425,6 +431,25 @@ impl<'a> Walker<'a> {
         self.act(all)
     }
 
+    /// The sum of dy W over a group's projections, with that of its adapters.
+    fn gradients_sum(&self, trace: &mut Trace, (group, module): (&Group, Module), adapter_depth: usize) {
+        let longest = group.projections.iter().map(|projection| projection.outputs).max();
+        let sum = Sum {
+            module,
+            right: Right::Weight,
+            form: Form::Nn,
+            rows: self.tokens,
+            columns: group.inputs,
+            depth: group.outputs(),
+            longest_term: longest.unwrap_or(0),
+            adapter_depth,
+            beside: 0,
+            left_bytes: self.c(),
+            f32_result: self.c() == 4,
+        };
+        self.product(trace, sum);
+    }
+
     /// dx of a group into the scratch.
     fn input_gradient(&self, trace: &mut Trace, group: &Group, module: Module) {
         let (dx, all): (u64, usize) = (self.act(group.inputs), group.ranks.iter().sum());
@@ -433,8 +458,7 @@ impl<'a> Walker<'a> {
         let terms = group.projections.len() + if with_dropout { 0 } else { adapters };
         trace.hold(Part::Scratch, dx);
         let adapter_depth = if with_dropout { 0 } else { all };
-        let columns = [group.inputs, group.outputs(), adapter_depth];
-        self.linear(trace, module, Right::Weight, Form::Nn, columns);
+        self.gradients_sum(trace, (group, module), adapter_depth);
         for _ in 1..terms.div_ceil(MAX_TERMS) {
             trace.spike(Part::Scratch, 2 * dx);
             self.pass(trace, module, Pass::Add, group.inputs);

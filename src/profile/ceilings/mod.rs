@@ -123,7 +123,7 @@ mod tests {
         let mut ceilings = measure(&[Precision::Fp32], Effort::Coarse).unwrap();
         assert!(ceilings.covers(Precision::Fp32) && !ceilings.covers(Precision::Nf4));
         add(&mut ceilings, &[Precision::Nf4], Effort::Coarse).unwrap();
-        assert!(ceilings.covers(Precision::Nf4) && ceilings.covers(Precision::Bf16));
+        assert!(ceilings.covers(Precision::Nf4) && ceilings.covers(Precision::Fp32));
         assert!(ceilings.memory_bytes_per_s > 1e8 && ceilings.wake_s > 0.0);
         let headlines = ceilings.headlines();
         assert!(

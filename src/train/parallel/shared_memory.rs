@@ -27,6 +27,9 @@ const YIELDING: Duration = Duration::from_millis(2);
 /// How long it sleeps then.
 const NAP: Duration = Duration::from_micros(100);
 
+/// Time between two looks that counts as waiting: what is beyond it, this process was stopped or the machine slept.
+const LONGEST_LOOK: Duration = Duration::from_millis(100);
+
 /// One rank, in shared memory with the others.
 #[derive(Debug)]
 pub struct SharedMemory {
@@ -140,12 +143,15 @@ impl SharedMemory {
             }
             std::hint::spin_loop();
         }
-        let started = Instant::now();
+        let (mut waited, mut looked) = (Duration::ZERO, Instant::now());
         while !has_arrived() {
             if let Some(rank) = self.segment.gone() {
                 return Err(CollectiveError::Gone { rank, ranks });
             }
-            let waited = started.elapsed();
+            // Where all processes were stopped for a while, nobody is late.
+            let now = Instant::now();
+            waited += now.duration_since(looked).min(LONGEST_LOOK);
+            looked = now;
             if waited > self.patience {
                 // The others wait for the same rank, and need not find out one after the other.
                 self.segment.tell_gone(rank);
