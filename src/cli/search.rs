@@ -81,6 +81,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     let store = Store::open(&args.database.path()).await?;
     let forecast = forecast::of_search(study, &store, args.threads).await?;
     let prior = forecast.clone().map(|forecast| forecast as Arc<dyn Prior>);
+    warm_start::check(study, &store).await?;
     let open = store.begin_study(&record_of(study, preflight)).await?;
     let earlier = warm_start::earlier_trials(study, &store, open.id).await?;
     let sampler = sampler_of(study, &problem, Knowledge { prior, earlier })?;

@@ -5,6 +5,31 @@ use crate::space::{SearchSpace, Study, WarmStart};
 use crate::store::{Store, StoreError, StudyId};
 use crate::study::{Params, Trial};
 
+/// Refuses names of studies that the database does not have, before a new study begins. One that goes on has taken their
+/// trials, and they may be gone since.
+///
+/// # Errors
+/// Where a name is not known, or reading fails.
+pub async fn check(study: &Study, store: &Store) -> Result<(), CliError> {
+    let WarmStart::Named(names) = &study.warm_start else {
+        return Ok(());
+    };
+    let known = store.studies().await?;
+    let is_known = |name: &String| known.iter().any(|one| one.name == *name);
+    if is_known(&study.name) {
+        return Ok(());
+    }
+    match names.iter().find(|name| !is_known(name)) {
+        None => Ok(()),
+        Some(name) => Err(study
+            .reject(
+                &["warm_start"],
+                format!("the database has no study `{name}`: `peft-tune studies` lists those it has"),
+            )
+            .into()),
+    }
+}
+
 /// The trials that `study` starts from, in params of its own space; records which studies they are from. A study that goes on
 /// takes the same as when it began.
 ///

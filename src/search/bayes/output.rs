@@ -13,10 +13,10 @@ use crate::search::gp::{self, Data, Effort, Gp};
 use crate::study::Params;
 
 /// Hyper-parameters are fitted to at most this many points.
-const FITTED_POINTS: usize = 120;
+const FITTED_POINTS: usize = 100;
 /// The posterior uses at most this many: predictions take quadratic time, and a study of a thousand trials has many that say
 /// the same.
-const CONDITIONED_POINTS: usize = 400;
+const CONDITIONED_POINTS: usize = 250;
 
 /// Largest ratio of two values that are modelled by their logarithm.
 const MOST_SPAN: f64 = 1e3;
