@@ -53,6 +53,7 @@ mod train;
 mod train_watch;
 mod trial_text;
 mod vacuum;
+mod warm_start;
 mod worker;
 
 pub use args::main;

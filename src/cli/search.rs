@@ -13,11 +13,12 @@ use super::machine::machine;
 use super::output::{terminal_width, write_result};
 use super::preflight::{self, Preflight};
 use super::progress::SearchProgress;
+use super::warm_start;
 use crate::report::{Recommendation, Summary, SummaryInput};
-use crate::search::{Prior, Problem, Sampler, Wish, importance, pareto_front, recommend};
-use crate::space::{Backend, Seconds, Study, StudyFile};
+use crate::search::{Knowledge, Prior, Problem, Sampler, Wish, importance, pareto_front, recommend};
+use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
 use crate::store::{Confirmations, Store, StudyRecord};
-use crate::study::{Trial, with_confirmed};
+use crate::study::{Trial, TrialNumber, with_confirmed};
 use crate::tune::{Ending, Tuner, TunerParts};
 use crate::worker::{CommandEvaluator, Evaluator, LaunchWords, ProcessEvaluator};
 
@@ -40,6 +41,9 @@ pub struct Args {
     /// Threads a trial computes with [default: all cores].
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Starts from earlier studies of the database on the same model, data and machine, as the file's `warm_start: true` does.
+    #[arg(long)]
+    warm_start: bool,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
@@ -50,6 +54,9 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let mut study = StudyFile::read(&args.file)?;
     if let Some(trials) = args.trials {
         study.budget.trials = Some(trials);
+    }
+    if args.warm_start && study.warm_start == WarmStart::Off {
+        study.warm_start = WarmStart::Alike;
     }
     if let Some(time) = args.time {
         study.budget.time_s = Some(time.0);
@@ -69,13 +76,15 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         constraints: study.constraints.clone(),
     };
     // Before anything is read: a mistake in the file is told at once.
-    sampler_of(study, &problem, None)?;
+    sampler_of(study, &problem, Knowledge::default())?;
     let preflight = study.base.as_ref().map(preflight::check).transpose()?;
     let store = Store::open(&args.database.path()).await?;
     let forecast = forecast::of_search(study, &store, args.threads).await?;
     let prior = forecast.clone().map(|forecast| forecast as Arc<dyn Prior>);
-    let sampler = sampler_of(study, &problem, prior)?;
+    warm_start::check(study, &store).await?;
     let open = store.begin_study(&record_of(study, preflight)).await?;
+    let earlier = warm_start::earlier_trials(study, &store, open.id).await?;
+    let sampler = sampler_of(study, &problem, Knowledge { prior, earlier })?;
     let interrupt =
         interrupt::listen("finishing the trial under way; Ctrl-C again stops at once").map_err(CliError::failed)?;
     let mut progress = SearchProgress::new(args.json || !std::io::stderr().is_terminal());
@@ -97,13 +106,15 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     drop(tuner);
     progress.finish();
     let confirmed = store.confirmations(open.id).await?;
+    let predicted = store.all_predictions(open.id).await?;
     drop(open);
     store.close().await?;
     if let Ending::Stopped { reason } = &ending {
         eprintln!("stopped before the budget was spent: {reason}");
     }
     let history = with_confirmed(&history, &confirmed);
-    print_summary(args, study, (&problem, &history), confirmed, spent_s)?;
+    let beside = (confirmed, predicted);
+    print_summary(args, study, (&problem, &history), beside, spent_s)?;
     match ending {
         Ending::Interrupted => Err(CliError::Interrupted {
             command: resume_command(args),
@@ -116,7 +127,7 @@ fn print_summary(
     args: &Args,
     study: &Study,
     (problem, history): (&Problem, &[Trial]),
-    confirmed: Confirmations,
+    (confirmed, predicted): (Confirmations, Vec<(TrialNumber, String, f64)>),
     wall_s: f64,
 ) -> Result<(), CliError> {
     let front: Vec<_> = pareto_front(problem, history)
@@ -142,7 +153,8 @@ fn print_summary(
         recommendation: recommendation.as_ref(),
         wall_s,
     })
-    .with_confirmed(confirmed);
+    .with_confirmed(confirmed)
+    .with_predicted(predicted);
     let text = match args.json {
         true => summary.to_json().map_err(CliError::failed)? + "\n",
         false => {
@@ -154,8 +166,8 @@ fn print_summary(
     write_result(&text)
 }
 
-fn sampler_of(study: &Study, problem: &Problem, prior: Option<Arc<dyn Prior>>) -> Result<Box<dyn Sampler>, CliError> {
-    let built = crate::search::build_with(&study.sampler, problem, study.seed, prior);
+fn sampler_of(study: &Study, problem: &Problem, knowledge: Knowledge) -> Result<Box<dyn Sampler>, CliError> {
+    let built = crate::search::build_with(&study.sampler, problem, study.seed, knowledge);
     Ok(built.map_err(|error| match error.option() {
         Some(option) => study.reject(&["sampler", "options", option], error.to_string()),
         None => study.reject(&["sampler"], error.to_string()),

@@ -35,6 +35,7 @@ mod step;
 mod study;
 mod timeline;
 mod trial;
+mod warm_start;
 
 pub use confirmation::Confirmations;
 pub use delete::Vacuumed;

@@ -61,6 +61,8 @@ mod store;
 mod generate;
 /// Settings measured in depth, inference, and the spans behind both.
 mod profile;
+/// Searches that start from earlier studies in the same database.
+mod warm_start;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.
 mod train;
 

@@ -45,6 +45,17 @@ pub(super) struct MetricData<'a> {
 }
 
 impl<'a> MetricData<'a> {
+    /// The values of these indices, and all bounds.
+    pub(super) fn part(&self, chosen: &[usize]) -> Self {
+        Self {
+            points: chosen.iter().map(|index| self.points[*index].clone()).collect(),
+            params: chosen.iter().map(|index| self.params[*index]).collect(),
+            values: chosen.iter().map(|index| self.values[*index]).collect(),
+            deviations: chosen.iter().map(|index| self.deviations[*index]).collect(),
+            bounds: self.bounds.clone(),
+        }
+    }
+
     /// Takes what the curve of a stopped trial says of its end: a value with its uncertainty, or a bound.
     fn take_stopped(&mut self, modelled: &Modelled, trial: &'a Trial, point: &Point, metrics: &Metrics) {
         let told = |suffix: &str| metrics.value(&format!("{}{suffix}", modelled.metric));
