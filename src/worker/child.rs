@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::sync::mpsc::Sender;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -32,22 +31,25 @@ pub(super) struct Surroundings {
     pub(super) env: BTreeMap<String, String>,
 }
 
-/// A running child whose messages are of type `M`. It is killed when dropped.
-pub(super) struct ChildProcess<M> {
+/// What children say, with the number that each was started under: one channel for all of them.
+pub(super) type Lines<M> = Sender<(u64, Line<M>)>;
+
+/// A running child. It is killed when dropped, and on Linux when the thread that started it ends.
+pub(super) struct ChildProcess {
     child: Child,
     input: Option<ChildStdin>,
-    lines: Receiver<Line<M>>,
     /// Whether its end was waited for after its output was closed.
     waited: bool,
 }
 
-impl<M: DeserializeOwned + Send + 'static> ChildProcess<M> {
+impl ChildProcess {
     /// Starts `program` in a process group of its own, so that a Ctrl-C in the terminal does not reach it: the
-    /// coordinator decides what that means for a trial.
-    pub(super) fn start(
+    /// coordinator decides what that means for a trial. What it says goes to `lines` under `number`.
+    pub(super) fn start<M: DeserializeOwned + Send + 'static>(
         program: &Path,
         arguments: &[String],
         surroundings: &Surroundings,
+        (number, lines): (u64, Lines<M>),
     ) -> Result<Self, EvaluatorError> {
         let start_error = |source| EvaluatorError::Start {
             program: program.display().to_string(),
@@ -65,21 +67,21 @@ impl<M: DeserializeOwned + Send + 'static> ChildProcess<M> {
         }
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        #[cfg(target_os = "linux")]
+        die_with_parent(&mut command);
         let mut child = command.spawn().map_err(start_error)?;
         let input = child.stdin.take();
         let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(start_error(std::io::Error::other("standard streams are missing")));
         };
-        let (sender, lines) = channel();
         let tail = std::thread::spawn(move || tail_of(errors));
         std::thread::spawn(move || {
-            read_lines(output, &sender);
-            let _ = sender.send(Line::Closed(tail.join().unwrap_or_default()));
+            read_lines(output, number, &lines);
+            let _ = lines.send((number, Line::Closed(tail.join().unwrap_or_default())));
         });
         Ok(Self {
             child,
             input,
-            lines,
             waited: false,
         })
     }
@@ -98,17 +100,11 @@ impl<M: DeserializeOwned + Send + 'static> ChildProcess<M> {
         self.input = None;
     }
 
-    /// The next line, or `None` when `timeout` passed without one.
-    pub(super) fn next_line(&mut self, timeout: Duration) -> Option<Line<M>> {
-        match self.lines.recv_timeout(timeout) {
-            Ok(line) => Some(line),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Line::Closed(String::new())),
-        }
+    /// The process's id.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
     }
-}
 
-impl<M> ChildProcess<M> {
     /// Whether the process has not ended.
     pub(super) fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
@@ -152,10 +148,29 @@ impl<M> ChildProcess<M> {
     }
 }
 
-impl<M> Drop for ChildProcess<M> {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Lets the kernel end the child when the coordinator is gone, however that ended: what a search left behind would
+/// compute beside the next one and disturb its measurements.
+#[cfg(target_os = "linux")]
+fn die_with_parent(command: &mut Command) {
+    use std::os::unix::process::CommandExt;
+    let parent = std::process::id();
+    let ask = move || {
+        // SAFETY: both calls take plain numbers and may be made between fork and exec.
+        let (asked, now) = unsafe { (libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL), libc::getppid()) };
+        // The parent may have ended before the child asked.
+        match asked == 0 && u32::try_from(now) == Ok(parent) {
+            true => Ok(()),
+            false => Err(std::io::Error::other("the coordinator is gone")),
+        }
+    };
+    // SAFETY: the closure allocates nothing on its usual way and touches no lock, as is asked of what runs after a fork.
+    unsafe { command.pre_exec(ask) };
 }
 
 /// What a process's end looks like to a person.
@@ -177,7 +192,7 @@ pub(super) fn describe_end(status: Option<ExitStatus>, tail: &str) -> String {
     }
 }
 
-fn read_lines<M: DeserializeOwned>(output: impl Read, sender: &Sender<Line<M>>) {
+fn read_lines<M: DeserializeOwned>(output: impl Read, number: u64, lines: &Lines<M>) {
     for line in BufReader::new(output).split(b'\n') {
         let Ok(line) = line else { return };
         let text = String::from_utf8_lossy(&line);
@@ -188,7 +203,7 @@ fn read_lines<M: DeserializeOwned>(output: impl Read, sender: &Sender<Line<M>>) 
             Ok(message) => Line::Message(message),
             Err(_) => Line::Garbled(text.into_owned()),
         };
-        if sender.send(line).is_err() {
+        if lines.send((number, line)).is_err() {
             return;
         }
     }

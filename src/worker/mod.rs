@@ -2,17 +2,30 @@
 
 mod child;
 mod command;
+mod control;
+mod death;
 mod evaluator;
+mod fault;
+mod launcher;
+mod limits;
 mod mock;
-mod process;
+mod mock_session;
+mod place;
+mod placement;
+mod pool;
+mod program;
 mod protocol;
 mod serve;
 mod session;
 mod trial;
+mod turns;
 
 pub use command::CommandEvaluator;
 pub use evaluator::{Evaluator, EvaluatorError, Task, TrialEvent, TrialRequest};
+pub use launcher::Launcher;
+pub use limits::{MemoryLimiter, memory_limiter};
 pub use mock::MockEvaluator;
-pub use process::ProcessEvaluator;
-pub use protocol::{ControlMessage, Message, PROTOCOL_VERSION, Request};
-pub use serve::serve;
+pub use placement::{Placement, pin_to, usable_cpus};
+pub use pool::{Measuring, PoolSettings, WorkerPool};
+pub use protocol::{About, CAPABILITIES, ControlMessage, Message, PROTOCOL_VERSION, Request, protocol_schema};
+pub use serve::{ServeSettings, serve};

@@ -2,10 +2,16 @@
 //! them starts at once.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::control::Control;
+use super::fault::Fault;
+use super::limits::MemoryLimit;
+use super::serve::Runner;
 use super::trial::{Interruption, TrialRun, failure};
 use super::{Task, TrialEvent, TrialRequest};
 use crate::profile::{DeviceMemory, HostMemory};
@@ -17,8 +23,16 @@ use crate::train::{BaseModel, BaseSource, device};
 
 /// What stays loaded between trials. One base model and one data set at a time: what a trial does not use must not
 /// count in its memory.
-#[derive(Default)]
 pub(super) struct Session {
+    kept: Kept,
+    /// The device to compute on, where one is named.
+    device: Option<String>,
+    fault: Fault,
+    limit: MemoryLimit,
+}
+
+#[derive(Default)]
+struct Kept {
     base: Option<(BaseKey, Arc<BaseModel>)>,
     data: Option<(DataKey, Arc<PreparedData>)>,
 }
@@ -50,35 +64,55 @@ pub(super) struct Loaded {
 }
 
 impl Session {
+    /// A session that computes on `device`, or on the first GPU, or the CPU, where none is named.
+    pub(super) fn new(device: Option<String>, fault: Fault) -> Self {
+        Self {
+            kept: Kept::default(),
+            device,
+            fault,
+            limit: MemoryLimit::of_this_process(),
+        }
+    }
+}
+
+impl Runner for Session {
     /// Runs one trial and tells how it ended. Never panics: a panic inside is the trial's crash.
     ///
     /// # Errors
     /// The device's context is lost: only another process can use it, and the end of this one tells of the trial's.
-    pub(super) fn run(
+    fn run(
         &mut self,
         request: &TrialRequest,
-        stopped: &dyn Fn() -> bool,
+        control: &Control,
         emit: &mut dyn FnMut(TrialEvent),
     ) -> std::io::Result<()> {
         let number = request.number;
         let started = Instant::now();
         let mut metrics = Metrics::default();
         let mut phase = Phase::Load;
+        let waited = Cell::new(Duration::ZERO);
+        let fault = self.fault.clone();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let mut emit = |event: TrialEvent| {
-                if let TrialEvent::Phase { phase: next, .. } = &event {
-                    phase = *next;
-                }
+                let next = match &event {
+                    TrialEvent::Phase { phase, .. } => Some(*phase),
+                    _ => None,
+                };
                 emit(event);
+                if let Some(next) = next {
+                    phase = next;
+                    fault.at(request, next);
+                }
             };
             emit(TrialEvent::Phase {
                 number,
                 phase: Phase::Load,
             });
-            self.trial(request, stopped, &mut emit, &mut metrics)
+            self.trial(request, (control, &waited), &mut emit, &mut metrics)
         }));
         HostMemory::set_limit(None);
-        let wall_s = started.elapsed().as_secs_f64();
+        self.limit.set(None);
+        let wall_s = started.elapsed().saturating_sub(waited.get()).as_secs_f64();
         let state = match outcome {
             Ok(Ok(())) => TrialState::Complete { metrics },
             Ok(Err(Interruption::Failed(reason))) => TrialState::Failed { reason, metrics },
@@ -90,7 +124,7 @@ impl Session {
             },
             Err(panic) => {
                 // Whatever the panic left behind is not to be trusted.
-                *self = Self::default();
+                self.kept = Kept::default();
                 let reason = FailReason::Crashed {
                     phase,
                     message: panic_message(panic.as_ref()),
@@ -101,11 +135,13 @@ impl Session {
         emit(TrialEvent::Ended { number, state, wall_s });
         Ok(())
     }
+}
 
+impl Session {
     fn trial(
         &mut self,
         request: &TrialRequest,
-        stopped: &dyn Fn() -> bool,
+        (control, waited): (&Control, &Cell<Duration>),
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
@@ -118,7 +154,9 @@ impl Session {
             request,
             recipe,
             loaded,
-            stopped,
+            control,
+            waited,
+            fault: &self.fault,
             started: Instant::now(),
         }
         .run(plan, emit, metrics)
@@ -138,30 +176,39 @@ impl Session {
             seed: recipe.training.seed,
         };
         let all_train = recipe.adapter.is_none();
-        self.base.take_if(|(key, _)| all_train || *key != base_key);
-        self.data.take_if(|(key, _)| *key != data_key);
+        self.kept.base.take_if(|(key, _)| all_train || *key != base_key);
+        self.kept.data.take_if(|(key, _)| *key != data_key);
         let files = ModelFiles::resolve_weights(&recipe.model, &mut ()).map_err(invalid)?;
-        let data = match &self.data {
+        let data = match &self.kept.data {
             Some((_, data)) => data.clone(),
             None => {
                 let data = Arc::new(prepare(recipe, &files)?);
-                self.data = Some((data_key, data.clone()));
+                self.kept.data = Some((data_key, data.clone()));
                 data
             }
         };
-        let device = match &self.base {
+        let device = match &self.kept.base {
             Some((_, base)) => base.device().clone(),
-            None => device::open(device::default_name()).map_err(invalid)?,
+            None => {
+                let name = self.device.as_deref().unwrap_or_else(|| device::default_name());
+                device::open(name).map_err(invalid)?
+            }
         };
         let memory = DeviceMemory::of(&device).map_err(invalid)?;
         device::forget_scratch();
         // What the process holds beside the engine is no part of the trial's memory, and neither is what libraries keep for
         // each thread: whether a thread has it already would be a matter of chance.
         crate::profile::ceilings::warm_threads().map_err(invalid)?;
-        let held = self.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64);
+        let held = self.kept.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64);
         let beside_bytes = memory.in_use_bytes().saturating_sub(held);
         memory.set_limit(memory_limit_bytes.map(|limit| limit.saturating_add(beside_bytes)));
-        let base = match &self.base {
+        if device.is_cpu() {
+            // Weights are mapped while they are read, beside what the trial may take.
+            let mapped = weight_bytes(&files.folder);
+            self.limit
+                .set(memory_limit_bytes.map(|limit| limit.saturating_add(mapped)));
+        }
+        let base = match &self.kept.base {
             Some((_, base)) => BaseSource::Kept(base.clone()),
             None if all_train => BaseSource::Fresh {
                 folder: files.folder.clone(),
@@ -172,7 +219,7 @@ impl Session {
                 let base = BaseModel::load(&files.folder, recipe.precision, &device)
                     .map_err(|error| failure(error, Phase::Load))?;
                 let base = Arc::new(base);
-                self.base = Some((base_key, base.clone()));
+                self.kept.base = Some((base_key, base.clone()));
                 BaseSource::Kept(base)
             }
         };
@@ -200,6 +247,17 @@ pub(super) fn invalid(error: impl std::error::Error) -> Interruption {
     Interruption::Failed(FailReason::Invalid {
         message: error.to_string(),
     })
+}
+
+/// Bytes of the weight files in a model's folder.
+fn weight_bytes(folder: &Path) -> u64 {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let weights = files.filter(|file| {
+        file.path()
+            .extension()
+            .is_some_and(|extension| extension == "safetensors")
+    });
+    weights.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {
