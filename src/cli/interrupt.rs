@@ -33,9 +33,19 @@ pub fn listen(message: &'static str, in_order: Duration) -> io::Result<Signals> 
     let signals = Signals::default();
     let heard = signals.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Before this returns: from then on no signal may end the process unheard.
-    let mut all = runtime.block_on(async { stream::Stream::new() })?;
+    let (ready, listening) = std::sync::mpsc::channel();
     let wait = move || {
+        let all = runtime.block_on(async { stream::Stream::new() });
+        let mut all = match all {
+            Ok(all) => {
+                let _ = ready.send(Ok(()));
+                all
+            }
+            Err(error) => {
+                let _ = ready.send(Err(error));
+                return;
+            }
+        };
         let first = runtime.block_on(all.next());
         heard.first.store(first, Relaxed);
         heard.interrupt.request();
@@ -48,6 +58,8 @@ pub fn listen(message: &'static str, in_order: Duration) -> io::Result<Signals> 
         std::process::exit(i32::from(heard.exit_code()));
     };
     std::thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
+    // From here on no signal ends the process unheard.
+    listening.recv().unwrap_or(Ok(()))?;
     Ok(signals)
 }
 
