@@ -7,6 +7,10 @@ mod checkpoints;
 mod data_parallel;
 /// From data files to micro-batches, against transformers' tokens and templates.
 mod data;
+/// What goes wrong around trials: processes that die or hang, databases that fail, people who stop.
+#[cfg(target_os = "linux")]
+mod faults;
+
 /// Files for other tools against golden ones.
 mod export;
 /// Trials that are stopped early, taken over from others or repeated.
