@@ -11,7 +11,7 @@ use peft_tune::recipe::{
     AdapterSettings, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe, TargetModules, TargetPreset,
 };
 use peft_tune::train::data::{Document, MicroBatch};
-use peft_tune::train::{BaseModel, Trainer};
+use peft_tune::train::{BaseModel, Trainer, device};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
@@ -137,9 +137,13 @@ impl Case {
         Architecture::from_json(Path::new("config.json"), &self.config).expect("the drawn configuration is valid")
     }
 
-    /// Trains two steps on threads of their own, so that nothing of another case's scratch is there, and predicts them.
+    /// Trains two steps, and predicts them.
     pub fn run(&self, host: Host) -> Outcome {
-        let (counted, counted_saved) = self.counted(host.threads);
+        self.outcome(host, self.count(host.threads))
+    }
+
+    /// What is predicted beside what was counted: the peak, and what the forward pass keeps.
+    fn outcome(&self, host: Host, (counted, counted_saved): (u64, u64)) -> Outcome {
         let predictor = Predictor {
             architecture: self.architecture(),
             machine: Machine::Unmeasured(host),
@@ -164,7 +168,7 @@ impl Case {
         }
     }
 
-    fn counted(&self, threads: usize) -> (u64, u64) {
+    fn count(&self, threads: usize) -> (u64, u64) {
         let architecture = self.architecture();
         let vocabulary = architecture.vocabulary as u32;
         let base = BaseModel::random(architecture, 1, self.recipe.precision, &Device::Cpu).expect("memory");
@@ -181,6 +185,8 @@ impl Case {
             .num_threads(threads)
             .build()
             .expect("threads");
+        // What the threads keep of another case would be missing in this one's count.
+        device::forget_scratch();
         pool.install(ceilings::warm_threads).expect("a small op runs");
         let before = HostMemory::in_use_bytes() - base.bytes() as u64;
         HostMemory::reset_peak();

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use super::{
-    CliError, attach, choose, compare, completions, dashboard, delete, doctor, export, generate, gpu_check, import,
-    infer_bench, init, merge, pareto, plan, profile, query, rank, report, schema, search, show, status, stop, studies,
-    train, vacuum, worker,
+    CliError, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate, gpu_check,
+    import, infer_bench, init, merge, pareto, plan, profile, query, rank, report, schema, search, show, status, stop,
+    studies, train, vacuum, worker,
 };
 use crate::profile::HostMemory;
 
@@ -29,6 +29,7 @@ enum Command {
     Stop(stop::Args),
     Plan(plan::Args),
     Show(show::Args),
+    Explain(explain::Args),
     Pareto(pareto::Args),
     Compare(compare::Args),
     Report(report::Args),
@@ -78,6 +79,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Stop(args) => stop::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Show(args) => show::run(args),
+        Command::Explain(args) => explain::run(args),
         Command::Pareto(args) => pareto::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),

@@ -1,4 +1,4 @@
-//! `peft-tune compare`: two or more trials beside each other.
+//! `peft-tune compare`: two or more trials beside each other, or two profiles.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -8,17 +8,24 @@ use serde_json::{Value, json};
 use super::CliError;
 use super::database::DatabaseArgs;
 use super::output::{terminal_width, write_result};
+use super::profile_stored::stored_profile;
 use crate::objective::Direction;
-use crate::report::{Align, TextTable, metric_value, printable};
+use crate::profile::Comparison;
+use crate::report::{Align, TextTable, comparison_text, metric_value, printable};
 use crate::store::{StudyOverview, TrialDetail};
 use crate::study::TrialNumber;
 
 /// Compare trials: the settings in which they differ, and their metrics with the differences in percent
+///
+/// With --profiles, two stored profiles instead: what got slower and what grew, by phase, op and part of the memory.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Trials to compare, the first with each of the others: NUMBER, or STUDY/NUMBER for a trial of another study
     #[arg(required = true, num_args = 2.., value_name = "TRIAL")]
     trials: Vec<TrialName>,
+    /// The numbers are those of two profiles, as `peft-tune profile` stored them: the earlier one first
+    #[arg(long, conflicts_with_all = ["study", "all"])]
+    profiles: bool,
     /// Study that plain numbers mean; the latest where absent
     #[arg(long, value_name = "NAME")]
     study: Option<String>,
@@ -64,6 +71,9 @@ struct Compared {
 }
 
 pub fn run(args: Args) -> Result<(), CliError> {
+    if args.profiles {
+        return write_result(&compare_profiles(&args)?);
+    }
     let mut compared = Vec::with_capacity(args.trials.len());
     args.database.read(async |store| {
         for name in &args.trials {
@@ -80,6 +90,27 @@ pub fn run(args: Args) -> Result<(), CliError> {
         to_text(&compared, args.all, terminal_width())
     };
     write_result(&text)
+}
+
+/// What changed from the first profile to the second.
+fn compare_profiles(args: &Args) -> Result<String, CliError> {
+    let [first, second] = args.trials.as_slice() else {
+        let message = format!("`--profiles` compares two profiles, not {}", args.trials.len());
+        return Err(CliError::bad_input(anyhow::anyhow!(message)));
+    };
+    let read = |name: &TrialName| match &name.study {
+        None => stored_profile(&args.database, name.number.0.cast_signed()),
+        Some(study) => {
+            let message = format!("with `--profiles` write a profile's number alone, without `{study}/`");
+            Err(CliError::bad_input(anyhow::anyhow!(message)))
+        }
+    };
+    let ((before_name, before), (after_name, after)) = (read(first)?, read(second)?);
+    let comparison = Comparison::new(&before, &after);
+    Ok(match args.json {
+        true => serde_json::to_string_pretty(&comparison).map_err(CliError::failed)? + "\n",
+        false => comparison_text(&comparison, &before_name, &after_name, terminal_width()),
+    })
 }
 
 /// Every setting of a trial by its dotted name: the recipe's, or the params where there is no recipe.
@@ -261,6 +292,7 @@ fn to_json(compared: &[Compared]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::ProfileRecord;
 
     #[test]
     fn trials_are_named_by_number_or_with_their_study() {
@@ -269,6 +301,66 @@ mod tests {
         let other = name("my/study/3").unwrap();
         assert_eq!((other.study.as_deref(), other.number.0), (Some("my/study"), 3));
         assert!(name("a").is_err() && name("-1").is_err() && name("a/b").is_err());
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parsed(path: &std::path::Path, rest: &[&str]) -> Args {
+        let line = ["compare", "--db", path.to_str().unwrap()];
+        <Line as clap::Parser>::parse_from(line.iter().chain(rest)).args
+    }
+
+    #[test]
+    fn two_stored_profiles_say_what_got_slower_and_what_grew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        let args = parsed(&path, &["--profiles", "1", "2"]);
+        let mut before = crate::profile::fixtures::sound_profile();
+        before.memory.parts.push(crate::profile::MemoryPart {
+            part: "scratch".to_owned(),
+            bytes: 1 << 20,
+        });
+        let mut after = before.clone();
+        after.ops[1].seconds *= 2.0;
+        after.memory.parts[0].bytes += 1 << 20;
+        args.database
+            .create_or_write(async |store| {
+                for profile in [&before, &after] {
+                    let record = ProfileRecord {
+                        name: "recipe.yaml".to_owned(),
+                        recipe: json!({}),
+                        document: json!({"profile": profile, "diagnosis": []}),
+                        ..ProfileRecord::default()
+                    };
+                    store.record_profile(&record).await?;
+                }
+                Ok(())
+            })
+            .unwrap();
+        let text = compare_profiles(&args).unwrap();
+        assert!(
+            text.starts_with("profile 1 (recipe.yaml) against profile 2 (recipe.yaml)"),
+            "{text}"
+        );
+        assert!(
+            text.contains("slower: backward matmul_nn") && text.contains("grown: "),
+            "{text}"
+        );
+        let json = compare_profiles(&parsed(&path, &["--profiles", "--json", "1", "2"])).unwrap();
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["ops"][0]["name"], "backward matmul_nn");
+        for (rest, told) in [
+            (&["--profiles", "1", "9"][..], "no profile 9"),
+            (&["--profiles", "1", "2", "2"], "two profiles, not 3"),
+            (&["--profiles", "1", "a/2"], "without `a/`"),
+        ] {
+            let error = compare_profiles(&parsed(&path, rest)).unwrap_err().to_string();
+            assert!(error.contains(told), "{error}");
+        }
     }
 
     #[test]

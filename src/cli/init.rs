@@ -1,8 +1,8 @@
 //! `peft-tune init`: writes a study file for one model, one data set and one memory limit.
 
 mod ask;
-mod estimate;
 mod find;
+mod needs;
 mod plan;
 mod text;
 
@@ -11,14 +11,17 @@ use std::path::{Path, PathBuf};
 
 use super::CliError;
 use super::export::model_folder;
+use super::forecast::Rows;
 use super::output::write_result;
 use super::rows::WholeOutput;
 use crate::architecture::Architecture;
 use crate::report::{bytes, printable};
-use crate::space::{Bytes, ReadOptions, StudyFile};
+use crate::space::{Bytes, ReadOptions, Study, StudyFile};
 use crate::train::data::recognise;
+use crate::tune::{Forecast, Outlook};
 use ask::Asker;
 use find::Machine;
+use needs::Needs;
 use plan::Plan;
 
 /// Write a study file for your model, data and memory, with what cannot fit left out
@@ -70,7 +73,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let text = text::study_file(&answers, &plan, format, &args.output);
     // Checked as a search will read it, before anything is written.
     let options = ReadOptions { check_files: true };
-    StudyFile::parse(&args.output, &text, options).map_err(|error| {
+    let study = StudyFile::parse(&args.output, &text, options).map_err(|error| {
         CliError::failed(anyhow::anyhow!(
             "the file that init makes is not sound: {}",
             error.rendered(false)
@@ -86,11 +89,23 @@ pub fn run(args: Args) -> Result<(), CliError> {
     for left_out in &plan.left_out {
         eprintln!("left out: {left_out}");
     }
+    if let Some(architecture) = &architecture {
+        eprintln!("{}", outlook(&study, architecture, &answers.machine));
+    }
+    let file = printable(&args.output.display().to_string());
     write_result(&format!(
-        "wrote {}; next: peft-tune search {}\n",
-        args.output.display(),
-        printable(&args.output.display().to_string())
+        "wrote {file}; next: peft-tune plan {file}, or peft-tune search {file}\n"
     ))
+}
+
+/// How many settings the file spans and how many of them are predicted to fit, rows taken as full.
+fn outlook(study: &Study, architecture: &Architecture, machine: &Machine) -> String {
+    let length = study.base.as_ref().map_or(0, |base| base.batch.sequence_length);
+    let predictor = Needs::new(architecture, machine, length).into_predictor();
+    let outlook = Outlook::new(study, &Forecast::new(study, predictor, Rows::new()));
+    let kinds = outlook.settings.len();
+    let fitting = outlook.settings.iter().filter(|one| one.fits).count();
+    format!("{kinds} settings differ in memory or time; {fitting} of them are predicted to fit")
 }
 
 fn answers(args: &Args) -> Result<Answers, CliError> {
@@ -98,18 +113,17 @@ fn answers(args: &Args) -> Result<Answers, CliError> {
     let mut asker = Asker::new(!args.yes && std::io::stdin().is_terminal());
     let model = match &args.model {
         Some(model) => model.clone(),
-        None => asker.choose("Base model", "--model", &find::models())?,
+        None => asker.choose(("Base model", "--model"), &find::models(), check_model)?,
     };
     let data = match &args.data {
         Some(data) => data.clone(),
-        None => PathBuf::from(asker.choose("Training data", "--data", &find::data_files(Path::new(".")))?),
+        None => {
+            let files = find::data_files(Path::new("."));
+            let check = |path: &str| check_data(Path::new(path));
+            PathBuf::from(asker.choose(("Training data", "--data"), &files, check)?)
+        }
     };
-    if !data.is_file() {
-        return Err(CliError::bad_input(anyhow::anyhow!(
-            "no data at {}: name a file of rows with `--data`",
-            data.display()
-        )));
-    }
+    check_data(&data)?;
     let memory_bytes = match args.memory {
         Some(memory) => memory.0,
         None => {
@@ -125,15 +139,31 @@ fn answers(args: &Args) -> Result<Answers, CliError> {
     })
 }
 
+fn check_data(path: &Path) -> Result<(), CliError> {
+    match path.is_file() {
+        true => Ok(()),
+        false => Err(CliError::bad_input(anyhow::anyhow!(
+            "no data at {}: name a file of rows with `--data`",
+            path.display()
+        ))),
+    }
+}
+
+/// Whether it is a model on this machine, or could be one on the hub.
+fn check_model(model: &str) -> Result<(), CliError> {
+    let is_path = Path::new(model).is_absolute() || model.starts_with('.') || model.matches('/').count() != 1;
+    if is_path && model_folder(model).is_none() {
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "no model at {model}: name a directory with config.json, or a hub id such as Qwen/Qwen2.5-0.5B"
+        )));
+    }
+    Ok(())
+}
+
 /// The model's dimensions where it is on this machine; a hub id that is not is planned for without.
 fn architecture(model: &str) -> Result<Option<Architecture>, CliError> {
+    check_model(model)?;
     let Some(folder) = model_folder(model) else {
-        let is_path = Path::new(model).is_absolute() || model.starts_with('.') || model.matches('/').count() != 1;
-        if is_path {
-            return Err(CliError::bad_input(anyhow::anyhow!(
-                "no model at {model}: name a directory with config.json, or a hub id such as Qwen/Qwen2.5-0.5B"
-            )));
-        }
         eprintln!("{model} is not on this machine yet: `search` downloads it; nothing is left out for its size");
         return Ok(None);
     };

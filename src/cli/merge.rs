@@ -47,10 +47,8 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let files = ModelFiles::resolve_weights(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     check_output(&args, &files)?;
     // Codes are widened and not quantised again: merged weights are plain ones.
-    let precision = match BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input)? {
-        Precision::Int8 | Precision::Nf4 | Precision::Nf4Double => Precision::Fp32,
-        stored => stored,
-    };
+    let stored = BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input)?;
+    let precision = if stored.is_quantised() { Precision::Fp32 } else { stored };
     let base = args.compute.load(&files, precision)?;
     let merged = Generator::new(base, Some(&args.adapter)).map_err(CliError::bad_input)?;
     let merged = merged.merged().map_err(CliError::bad_input)?;

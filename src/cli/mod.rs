@@ -19,6 +19,9 @@ mod doctor;
 mod download;
 mod dry_run;
 mod error;
+mod explain;
+mod explain_failures;
+mod explain_text;
 mod export;
 mod forecast;
 mod generate;
@@ -57,6 +60,7 @@ mod train;
 mod train_watch;
 mod trial_text;
 mod vacuum;
+mod warm_start;
 mod worker;
 mod workers;
 

@@ -14,7 +14,7 @@ use super::profile_record::record_of;
 use super::profile_source::{ProfileSource, SourceArgs};
 use super::profile_stored::stored_profile;
 use crate::profile::diagnosis::{self, Evidence, Finding, Oracle};
-use crate::profile::sample::{DeviceSampler, HostSampler};
+use crate::profile::sample::sampler_of;
 use crate::profile::{
     Comparison, DeviceMemory, Measured, Profile, ProfileError, ProfileInputs, ProfileSettings, Reference, TensorBoard,
 };
@@ -146,6 +146,7 @@ impl<'a> Bench<'a> {
     /// Profiles `recipe`.
     fn measure(&mut self, recipe: &Recipe) -> Result<Measured, CliError> {
         let (base, program_bytes) = self.base_for(recipe)?;
+        let sampler = sampler_of(base.device());
         let inputs = ProfileInputs {
             recipe,
             base,
@@ -153,7 +154,7 @@ impl<'a> Bench<'a> {
             program_bytes,
             memory_limit_bytes: self.memory_limit_bytes,
             ceiling: self.ceilings.as_ref().and_then(|known| known.ceiling(recipe.precision)),
-            sampler: HostSampler::new().map(|sampler| Box::new(sampler) as Box<dyn DeviceSampler>),
+            sampler,
         };
         let settings = ProfileSettings {
             budget_s: self.args.budget.0,

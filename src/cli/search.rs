@@ -9,6 +9,7 @@ use super::CliError;
 use super::database::DatabaseArgs;
 use super::detach;
 use super::dry_run;
+use super::explain_text;
 use super::forecast;
 use super::interrupt::{self, tell};
 use super::logging::LogArgs;
@@ -16,13 +17,14 @@ use super::machine::machine;
 use super::output::{terminal_width, write_result};
 use super::preflight::{self, Preflight};
 use super::progress::SearchProgress;
+use super::warm_start;
 use super::workers::WorkerArgs;
 use crate::recipe::HeldOut;
 use crate::report::{Recommendation, Summary, SummaryInput};
-use crate::search::{Prior, Problem, Sampler, Wish, pareto_front, recommend};
-use crate::space::{Backend, Seconds, Study, StudyFile};
+use crate::search::{Knowledge, Prior, Problem, Sampler, Wish, importance, pareto_front, recommend};
+use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
 use crate::store::{Confirmations, Store, StudyRecord};
-use crate::study::{Trial, with_confirmed};
+use crate::study::{Trial, TrialNumber, with_confirmed};
 use crate::train::hub::ModelFiles;
 use crate::tune::{Ending, Inputs, Tuner, TunerParts};
 
@@ -45,6 +47,9 @@ pub struct Args {
     /// Time the study's trials may take in all, such as `30m`, instead of the file's `budget: time`.
     #[arg(long, value_name = "TIME")]
     time: Option<Seconds>,
+    /// Starts from earlier studies of the database on the same model, data and machine, as the file's `warm_start: true` does.
+    #[arg(long)]
+    warm_start: bool,
     #[command(flatten)]
     workers: WorkerArgs,
     /// Tells what would be run, and runs nothing.
@@ -66,11 +71,14 @@ pub fn run(args: Args) -> Result<(), CliError> {
     if let Some(trials) = args.trials {
         study.budget.trials = Some(trials);
     }
+    if args.warm_start && study.warm_start == WarmStart::Off {
+        study.warm_start = WarmStart::Alike;
+    }
     if let Some(time) = args.time {
         study.budget.time_s = Some(time.0);
     }
     if args.dry_run {
-        let sampler = sampler_of(&study, &problem_of(&study), None)?;
+        let sampler = sampler_of(&study, &problem_of(&study), Knowledge::default())?;
         return dry_run::run(&args.database, &study, sampler, (&args.workers, args.json));
     }
     if args.detach {
@@ -94,13 +102,15 @@ pub fn run(args: Args) -> Result<(), CliError> {
 async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     let problem = problem_of(study);
     // Before anything is read: a mistake in the file is told at once.
-    sampler_of(study, &problem, None)?;
+    sampler_of(study, &problem, Knowledge::default())?;
     let preflight = study.base.as_ref().map(preflight::check).transpose()?;
     let store = Store::open(&args.database.path()).await?;
     let forecast = forecast::of_search(study, &store, args.workers.threads_of_a_trial()?).await?;
     let prior = forecast.clone().map(|forecast| forecast as Arc<dyn Prior>);
-    let sampler = sampler_of(study, &problem, prior)?;
+    warm_start::check(study, &store).await?;
     let open = store.begin_study(&record_of(study, preflight)).await?;
+    let earlier = warm_start::earlier_trials(study, &store, open.id).await?;
+    let sampler = sampler_of(study, &problem, Knowledge { prior, earlier })?;
     let signals = interrupt::listen("finishing the trials under way; Ctrl-C again stops at once", IN_ORDER)
         .map_err(CliError::failed)?;
     tracing::info!(
@@ -130,13 +140,15 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     progress.finish();
     let ending = ending?;
     let confirmed = store.confirmations(open.id).await?;
+    let predicted = store.all_predictions(open.id).await?;
     drop(open);
     store.close().await?;
     if let Ending::Stopped { reason } = &ending {
         tell(&format!("stopped before the budget was spent: {reason}"));
     }
     let history = with_confirmed(&history, &confirmed);
-    let printed = print_summary(args, study, (&problem, &history), confirmed, spent_s);
+    let beside = (confirmed, predicted);
+    let printed = print_summary(args, study, (&problem, &history), beside, spent_s);
     match ending {
         // The terminal may be gone.
         Ending::Interrupted => Err(CliError::Interrupted {
@@ -159,7 +171,7 @@ fn print_summary(
     args: &Args,
     study: &Study,
     (problem, history): (&Problem, &[Trial]),
-    confirmed: Confirmations,
+    (confirmed, predicted): (Confirmations, Vec<(TrialNumber, String, f64)>),
     wall_s: f64,
 ) -> Result<(), CliError> {
     let front: Vec<_> = pareto_front(problem, history)
@@ -185,16 +197,21 @@ fn print_summary(
         recommendation: recommendation.as_ref(),
         wall_s,
     })
-    .with_confirmed(confirmed);
+    .with_confirmed(confirmed)
+    .with_predicted(predicted);
     let text = match args.json {
         true => summary.to_json().map_err(CliError::failed)? + "\n",
-        false => summary.to_text(terminal_width()),
+        false => {
+            let line = explain_text::importance_line(&importance(problem, history));
+            let line = line.map(|line| format!("  {line} (`peft-tune explain` says how)\n"));
+            summary.to_text(terminal_width()) + &line.unwrap_or_default()
+        }
     };
     write_result(&text)
 }
 
-fn sampler_of(study: &Study, problem: &Problem, prior: Option<Arc<dyn Prior>>) -> Result<Box<dyn Sampler>, CliError> {
-    let built = crate::search::build_with(&study.sampler, problem, study.seed, prior);
+fn sampler_of(study: &Study, problem: &Problem, knowledge: Knowledge) -> Result<Box<dyn Sampler>, CliError> {
+    let built = crate::search::build_with(&study.sampler, problem, study.seed, knowledge);
     Ok(built.map_err(|error| match error.option() {
         Some(option) => study.reject(&["sampler", "options", option], error.to_string()),
         None => study.reject(&["sampler"], error.to_string()),

@@ -5,20 +5,30 @@ use std::collections::{BTreeMap, HashMap};
 use super::commands::commands;
 use crate::objective::Objective;
 use crate::report::Recommendation;
-use crate::report::html::{Confirmation, Course, Measured, PageInput, PhaseTimes, Timing};
-use crate::search::{Problem, Wish, pareto_front, recommend};
+use crate::report::html::{
+    Confirmation, Course, Finding, ImportanceShare, ImportanceView, Measured, MemoryParts, PageInput, PhaseTimes,
+    Prediction, Timing,
+};
+use crate::search::{Importance, Insight, Problem, Share, Wish, pareto_front, recommend};
 use crate::space::SearchSpace;
 use crate::store::{
-    Confirmations, EvaluationRecord, StepRecord, Store, StoreError, StudyId, StudyOverview, TrialTimes,
+    Confirmations, EvaluationRecord, StepRecord, Store, StoreError, StudyId, StudyOverview, TrialFinding, TrialTimes,
 };
-use crate::study::{Confirmed, Curve, Phase, Trial, TrialNumber, with_confirmed};
+use crate::study::{Confirmed, Curve, Phase, Trial, TrialNumber, TrialState, with_confirmed};
 
 /// Reads studies, and remembers what happened inside finished trials: that does not change any more.
 #[derive(Debug, Default)]
 pub struct Gatherer {
     /// By study, trial and attempt.
     finished: HashMap<(StudyId, u64, u64), Course>,
+    /// What decides in each study, and from how many measured trials that is known.
+    importance: HashMap<StudyId, (usize, Vec<ImportanceView>)>,
 }
+
+/// Share by which the measured trials of a study must grow before what decides is worked out again.
+const IMPORTANCE_GROWTH: f64 = 0.2;
+/// Trials from which it is worked out, the latest ones: the surrogates' cost grows with the cube of them.
+const IMPORTANCE_TRIALS: usize = 150;
 
 impl Gatherer {
     /// Everything that a page may show of a study.
@@ -64,9 +74,46 @@ impl Gatherer {
                 .unwrap_or_default(),
             recipe: recipe.and_then(|recipe| serde_saphyr::to_string(&recipe).ok()),
             recommendation,
+            importance: self.importance(store, study, &trials).await?,
+            predictions: predictions(store, study.id).await?,
+            memory: memory(store, study.id).await?,
+            findings: store.findings(study.id).await?.into_iter().map(finding).collect(),
             trials,
-            ..PageInput::default()
         })
+    }
+
+    /// What decides, from the trials so far; nothing where the study's space cannot be read.
+    async fn importance(
+        &mut self,
+        store: &Store,
+        study: &StudyOverview,
+        trials: &[Trial],
+    ) -> Result<Vec<ImportanceView>, StoreError> {
+        let measured: Vec<Trial> = trials
+            .iter()
+            .filter(|trial| matches!(trial.state, TrialState::Complete { .. }))
+            .cloned()
+            .collect();
+        if let Some((known, importance)) = self.importance.get(&study.id)
+            && (measured.len() as f64) < *known as f64 * (1.0 + IMPORTANCE_GROWTH)
+            && measured.len() >= *known
+        {
+            return Ok(importance.clone());
+        }
+        let mut settings = store.study_settings(study.id).await?;
+        let Ok(space) = serde_json::from_value(settings["space"].take()) else {
+            return Ok(Vec::new());
+        };
+        let problem = Problem {
+            space,
+            ..problem_of(study)
+        };
+        let history = measured[measured.len().saturating_sub(IMPORTANCE_TRIALS)..].to_vec();
+        // Arithmetic of up to seconds: other pages are answered meanwhile.
+        let found = tokio::task::spawn_blocking(move || Insight::new(&problem, &history).importance()).await;
+        let importance: Vec<ImportanceView> = found.unwrap_or_default().into_iter().map(importance_view).collect();
+        self.importance.insert(study.id, (measured.len(), importance.clone()));
+        Ok(importance)
     }
 
     async fn courses(
@@ -91,6 +138,53 @@ impl Gatherer {
         }
         courses.retain(|course| !course.curves.is_empty() || !course.phases.is_empty());
         Ok(courses)
+    }
+}
+
+fn importance_view(importance: Importance) -> ImportanceView {
+    let share = |share: Share| ImportanceShare {
+        param: share.parameter,
+        first: share.first,
+        total: share.total,
+    };
+    ImportanceView {
+        metric: importance.metric,
+        shares: importance.shares.into_iter().map(share).collect(),
+    }
+}
+
+async fn predictions(store: &Store, study: StudyId) -> Result<Vec<Prediction>, StoreError> {
+    let all = store.all_predictions(study).await?.into_iter();
+    let one = |(number, metric, value)| Prediction { number, metric, value };
+    Ok(all.map(one).collect())
+}
+
+/// What each trial's memory was predicted to consist of.
+async fn memory(store: &Store, study: StudyId) -> Result<Vec<MemoryParts>, StoreError> {
+    let mut memory: Vec<MemoryParts> = Vec::new();
+    for (trial, part, bytes) in store.predicted_parts(study).await? {
+        if memory.last().is_none_or(|last| last.number != trial.0) {
+            memory.push(MemoryParts {
+                number: trial.0,
+                parts: Vec::new(),
+            });
+        }
+        if let Some(last) = memory.last_mut() {
+            last.parts.push((part.replace('_', " "), bytes as f64));
+        }
+    }
+    Ok(memory)
+}
+
+fn finding(finding: TrialFinding) -> Finding {
+    Finding {
+        trial: finding.trial.0,
+        rule: finding.rule.replace('_', " "),
+        evidence: finding.evidence,
+        change: finding.change,
+        metric: finding.metric,
+        predicted_gain: finding.predicted_gain,
+        measured_gain: finding.measured_gain,
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::report::Counts;
 use crate::report::html::{
-    AxisView, CurveView, Growth, ImportanceView, MemoryView, ObjectiveView, PhaseView, PredictionView,
+    AxisView, CurveView, Finding, Growth, ImportanceView, MemoryView, ObjectiveView, PhaseView, PredictionView,
     RecommendationView, StudyHead, StudyView, TrialView,
 };
 
@@ -36,6 +36,7 @@ pub struct Head<'a> {
     pub importance: &'a [ImportanceView],
     pub predictions: &'a [PredictionView],
     pub recommendation: &'a Option<RecommendationView>,
+    pub findings: &'a [Finding],
 }
 
 impl<'a> News<'a> {
@@ -100,6 +101,7 @@ impl<'a> Head<'a> {
             importance: &view.importance,
             predictions: &view.predictions,
             recommendation: &view.recommendation,
+            findings: &view.findings,
         }
     }
 }

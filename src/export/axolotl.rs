@@ -7,15 +7,14 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::course::Warmup;
-use super::draft::{AdapterWords, Draft, builder_of, column, quantised_bits};
-use super::hf_trainer::{constants, optimizer_name, schedule_name};
+use super::draft::{AdapterWords, CourseWords, Draft, builder_of, column, quantised_bits};
+use super::hf_trainer::{constants, optimizer_name};
 use super::modules::module_names;
 use super::write::Rendered;
 use super::{ExportFormat, ExportInput};
 use crate::recipe::{
     AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerSettings,
-    Precision, Recipe, TargetModules, TargetPreset, TrainingLength,
+    Precision, Recipe, TargetModules, TargetPreset,
 };
 
 pub(super) fn render(input: &ExportInput<'_>) -> Rendered {
@@ -278,21 +277,15 @@ impl Target<'_> {
 
     fn course(&mut self, recipe: &Recipe) {
         let course = self.input.course();
-        let draft = &mut self.draft;
-        match recipe.training.length {
-            TrainingLength::Epochs(epochs) => draft.key("num_epochs", epochs),
-            TrainingLength::Steps(steps) => draft.key("max_steps", steps),
-            TrainingLength::Tokens(_) => {}
-        }
-        if let Some((steps, message)) = course.of_tokens() {
-            draft.key("max_steps", steps);
-            draft.warn("training.length", message);
-        }
-        draft.key("lr_scheduler", schedule_name(&recipe.schedule));
-        match course.warmup {
-            Warmup::Steps(steps) => draft.key("warmup_steps", steps),
-            Warmup::Share(share) => draft.key("warmup_ratio", share),
-        }
+        self.draft.course(
+            recipe,
+            &course,
+            CourseWords {
+                epochs: "num_epochs",
+                schedule: "lr_scheduler",
+                warmup_share: "warmup_ratio",
+            },
+        );
     }
 }
 

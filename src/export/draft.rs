@@ -2,9 +2,11 @@
 
 use serde_json::Value;
 
+use super::course::{Course, Warmup};
+use super::hf_trainer::schedule_name;
 use super::target_yaml::TargetYaml;
 use super::{ExportFormat, Warning};
-use crate::recipe::{AdapterBias, AdapterInit, AdapterSettings, DataSettings, Precision};
+use crate::recipe::{AdapterBias, AdapterInit, AdapterSettings, DataSettings, Precision, Recipe, TrainingLength};
 
 /// The file so far.
 #[derive(Default)]
@@ -24,6 +26,15 @@ pub(super) struct AdapterWords {
     pub start: bool,
 }
 
+/// What a tool calls the length and the schedule of a training; `max_steps` and `warmup_steps` are the same in all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CourseWords {
+    pub epochs: &'static str,
+    pub schedule: &'static str,
+    /// Key of a warm-up that is a share of the steps.
+    pub warmup_share: &'static str,
+}
+
 impl Draft {
     pub fn warn(&mut self, field: &'static str, message: impl Into<String>) {
         self.warnings.push(Warning::new(field, message));
@@ -31,6 +42,24 @@ impl Draft {
 
     pub fn key(&mut self, key: &str, value: impl Into<Value>) {
         self.yaml.key(key, value);
+    }
+
+    /// Writes how long the training of `recipe` runs, and its learning-rate schedule.
+    pub fn course(&mut self, recipe: &Recipe, course: &Course, words: CourseWords) {
+        match recipe.training.length {
+            TrainingLength::Steps(steps) => self.key("max_steps", steps),
+            TrainingLength::Epochs(epochs) => self.key(words.epochs, epochs),
+            TrainingLength::Tokens(_) => {}
+        }
+        if let Some((steps, message)) = course.of_tokens() {
+            self.key("max_steps", steps);
+            self.warn("training.length", message);
+        }
+        self.key(words.schedule, schedule_name(&recipe.schedule));
+        match course.warmup {
+            Warmup::Steps(steps) => self.key("warmup_steps", steps),
+            Warmup::Share(share) => self.key(words.warmup_share, share),
+        }
     }
 
     /// Warns of each adapter setting that the tool has no words for.

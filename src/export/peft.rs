@@ -9,7 +9,7 @@ use super::modules::module_names;
 use super::write::Rendered;
 use super::{ExportError, ExportFormat, ExportInput, Warning};
 use crate::architecture::Architecture;
-use crate::recipe::{AdapterBias, AdapterInit, AdapterSettings, Precision, Recipe, TargetModules, TargetPreset};
+use crate::recipe::{AdapterBias, AdapterInit, AdapterSettings, Recipe, TargetModules, TargetPreset};
 
 pub(super) fn render(input: &ExportInput<'_>) -> Result<Rendered, ExportError> {
     let Some(adapter) = &input.recipe.adapter else {
@@ -73,10 +73,7 @@ fn warnings(recipe: &Recipe, adapter: &AdapterSettings) -> Vec<Warning> {
         "optimizer",
         "this file describes the adapter only; take learning rate, batch, schedule and precision from --format recipe",
     )];
-    if matches!(
-        recipe.precision,
-        Precision::Int8 | Precision::Nf4 | Precision::Nf4Double
-    ) {
+    if recipe.precision.is_quantised() {
         warnings.push(Warning::new(
             "precision",
             "the base model was measured quantised; load it with BitsAndBytesConfig",

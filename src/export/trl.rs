@@ -5,14 +5,12 @@
 
 use serde_json::{Value, json};
 
-use super::course::Warmup;
-use super::draft::{AdapterWords, Draft, builder_of};
-use super::hf_trainer::{constants, optimizer_name, schedule_name};
+use super::draft::{AdapterWords, CourseWords, Draft, builder_of};
+use super::hf_trainer::{constants, optimizer_name};
 use super::write::Rendered;
 use super::{ExportFormat, ExportInput};
 use crate::recipe::{
     AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerSettings, Precision, Recipe,
-    TrainingLength,
 };
 
 pub(super) fn render(input: &ExportInput<'_>) -> Rendered {
@@ -29,7 +27,7 @@ pub(super) fn render(input: &ExportInput<'_>) -> Rendered {
     target.data(&recipe.data);
     target.batch(recipe);
     target.optimizer(&recipe.optimizer);
-    target.length(recipe);
+    target.course(recipe);
     target.evaluation(recipe);
     target.draft.yaml.key("seed", recipe.training.seed);
     target.draft.yaml.key("output_dir", input.output_folder());
@@ -226,23 +224,18 @@ impl Target<'_> {
     }
 
     /// Schedule and length: steps where they can be known, since every version of TRL understands those.
-    fn length(&mut self, recipe: &Recipe) {
+    fn course(&mut self, recipe: &Recipe) {
         let course = self.input.course();
-        match recipe.training.length {
-            TrainingLength::Steps(steps) => self.draft.key("max_steps", steps),
-            TrainingLength::Epochs(epochs) => self.draft.key("num_train_epochs", epochs),
-            TrainingLength::Tokens(_) => {}
-        }
-        if let Some((steps, message)) = course.of_tokens() {
-            self.draft.key("max_steps", steps);
-            self.warn("training.length", message);
-        }
-        self.draft.key("lr_scheduler_type", schedule_name(&recipe.schedule));
-        match course.warmup {
-            Warmup::Steps(steps) => self.draft.key("warmup_steps", steps),
-            // Below 1 it is a fraction there too.
-            Warmup::Share(share) => self.draft.key("warmup_steps", share),
-        }
+        self.draft.course(
+            recipe,
+            &course,
+            CourseWords {
+                epochs: "num_train_epochs",
+                schedule: "lr_scheduler_type",
+                // Below 1 it is a fraction there too.
+                warmup_share: "warmup_steps",
+            },
+        );
     }
 
     fn evaluation(&mut self, recipe: &Recipe) {

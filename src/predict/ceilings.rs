@@ -7,13 +7,15 @@
 //! | `gradient_a`, `gradient_b` | rank, width, tokens | s |
 //! | passes | elements | s |
 //! | attention | document length, head width | s for one token and query head |
+//!
+//! `whole_steps` has a factor for each precision: what steps take over the sum of their ops.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::grid::Grid;
-use super::op::Pass;
+use super::op::{PASSES, Pass};
 use super::{Host, compute};
 use crate::recipe::Precision;
 
@@ -33,6 +35,9 @@ pub struct Ceilings {
     pub ops: BTreeMap<Precision, OpTimes>,
     /// The optimizer's passes, which are F32 always.
     pub updates: BTreeMap<Pass, Grid>,
+    /// What whole steps take over the sum of their ops.
+    #[serde(default)]
+    pub whole_steps: BTreeMap<Precision, f64>,
 }
 
 /// Products with a base weight.
@@ -73,9 +78,13 @@ const CLASSES: [(&str, [f64; 3]); 3] = [
 const SKINNY: [f64; 3] = [512.0, 16.0, 1024.0];
 
 impl Ceilings {
-    /// Whether settings of this precision can be predicted.
+    /// Whether settings of this precision can be predicted: not by what an earlier version measured, where an op is new.
     pub fn covers(&self, precision: Precision) -> bool {
-        self.products.contains_key(&precision) && self.ops.contains_key(&compute(precision))
+        let Some(ops) = self.ops.get(&compute(precision)) else {
+            return false;
+        };
+        let has = |pass: &Pass| ops.passes.contains_key(pass) || self.updates.contains_key(pass);
+        self.products.contains_key(&precision) && self.whole_steps.contains_key(&precision) && PASSES.iter().all(has)
     }
 
     /// The ceilings that people compare machines by.
@@ -98,6 +107,13 @@ impl Ceilings {
                 let flops = 2.0 * SKINNY.iter().product::<f64>();
                 push(format!("gemm {storage} skinny"), flops / seconds / 1e9, "GFLOP/s");
             }
+        }
+        for (precision, factor) in &self.whole_steps {
+            push(
+                format!("whole step {}", precision_name(*precision)),
+                *factor,
+                "x its ops",
+            );
         }
         push("memory".to_owned(), self.memory_bytes_per_s / 1e9, "GB/s");
         push("thread wake-up".to_owned(), self.wake_s * 1e6, "us");

@@ -1,10 +1,11 @@
 //! One decoder layer: what its passes hold, free and compute, in the engine's order.
 
-use super::network::LayerKind;
+use super::network::{Group, LayerKind};
 use super::op::{Module, Pass, Work};
 use super::part::Part;
+use super::scratch::AttentionCall;
 use super::trace::Trace;
-use super::walker::Walker;
+use super::walker::{Target, Walker};
 use crate::architecture::NormPlacement;
 
 use Part::{AttentionWorkspace, SavedActivations, Scratch};
@@ -24,7 +25,7 @@ impl Walker<'_> {
     /// Bytes that a layer keeps for its backward pass besides its input: the table of `train::model::saved`.
     pub fn saved_bytes(&self, kind: &LayerKind) -> u64 {
         let ([hidden, inner, query, key], architecture) = (self.widths(), self.network.architecture);
-        let ranks = |groups: &[&super::network::Group]| -> usize { groups.iter().flat_map(|group| &group.ranks).sum() };
+        let ranks = |groups: &[&Group]| -> usize { groups.iter().flat_map(|group| &group.ranks).sum() };
         let head_norms = match architecture.query_key_norm {
             true => self.wide(architecture.heads + architecture.kv_heads),
             false => 0,
@@ -42,13 +43,8 @@ impl Walker<'_> {
     /// The layer's output into the scratch, what it saves into `kept`. Its input is the caller's.
     pub fn layer_forward(&self, trace: &mut Trace, kind: &LayerKind, kept: Part) {
         self.attention_forward(trace, kind, kept);
-        let hidden = self.network.architecture.hidden_size;
         self.mlp_inner(trace, kind, kept);
         self.mlp_outer(trace, kind, kept);
-        // y is freed after the sum.
-        trace.hold(Scratch, self.act(hidden));
-        self.pass(trace, Module::Down, Pass::Add, hidden);
-        trace.free(Scratch, self.act(hidden));
     }
 
     /// What the layer saves, made again from its input.
@@ -58,8 +54,6 @@ impl Walker<'_> {
         self.mlp_inner(trace, kind, SavedActivations);
         if self.has_norm_behind() {
             self.mlp_outer(trace, kind, SavedActivations);
-            trace.spike(Scratch, self.act(hidden));
-            self.pass(trace, Module::Down, Pass::Add, hidden);
             trace.free(Scratch, self.act(hidden));
             return;
         }
@@ -73,24 +67,25 @@ impl Walker<'_> {
         trace.hold(Scratch, self.act(hidden));
         trace.hold(kept, self.wide(1));
         self.pass(trace, Module::Norms, Pass::NormForward, hidden);
-        self.group_forward(trace, &kind.qkv, Module::QueryKeyValue, [kept, kept]);
+        self.group_forward(trace, (&kind.qkv, Module::QueryKeyValue), kept, Target::New(kept));
         trace.free(Scratch, self.act(hidden));
         for (width, heads) in [(query, architecture.heads), (key, architecture.kv_heads)] {
             self.rotate(trace, width, Some((heads, kept)));
         }
         trace.hold(kept, self.act(query) + self.wide(architecture.heads));
-        trace
-            .scratch
-            .take(&self.heads().kept(self.stream.longest(), kind.window));
+        let call = AttentionCall {
+            longest: self.stream.longest(),
+            window: kind.window,
+            backward: false,
+            pairs: self.multiplies_pairs(),
+        };
+        self.heads().keep(&mut trace.scratch, call);
         trace.run(Work::Attention {
             window: kind.window,
             backward: false,
         });
-        self.group_forward(trace, &kind.output, Module::Output, [kept, Scratch]);
-        self.norm_behind(trace, kept);
-        trace.hold(kept, self.act(hidden));
-        self.pass(trace, Module::Output, Pass::Add, hidden);
-        trace.free(Scratch, self.act(hidden) + self.act(query) + self.act(key));
+        self.out(trace, (&kind.output, Module::Output), kept, kept);
+        trace.free(Scratch, self.act(query) + self.act(key));
     }
 
     /// Rotated heads into the scratch; `norm` says how many heads a norm before it has, and where its rstd goes.
@@ -108,15 +103,21 @@ impl Walker<'_> {
         }
     }
 
-    fn norm_behind(&self, trace: &mut Trace, kept: Part) {
+    /// The end of a block: the sum of the residual stream and the group's output, through the norm behind it where there
+    /// is one, into `target`; what the norm keeps into `kept`.
+    fn out(&self, trace: &mut Trace, (group, module): (&Group, Module), kept: Part, target: Part) {
         if !self.has_norm_behind() {
-            return;
+            return self.group_forward(trace, (group, module), kept, Target::Sum(target));
         }
         let hidden = self.network.architecture.hidden_size;
+        self.group_forward(trace, (group, module), kept, Target::New(Scratch));
         trace.hold(Scratch, self.act(hidden));
         trace.hold(kept, self.wide(1));
         self.pass(trace, Module::Norms, Pass::NormForward, hidden);
         trace.rename(Scratch, kept, self.act(hidden));
+        trace.hold(target, self.act(hidden));
+        self.pass(trace, module, Pass::Add, hidden);
+        trace.free(Scratch, self.act(hidden));
     }
 
     /// Everything of the MLP up to the activation's output, which stays in the scratch.
@@ -125,18 +126,16 @@ impl Walker<'_> {
         trace.hold(Scratch, self.act(hidden));
         trace.hold(kept, self.wide(1));
         self.pass(trace, Module::Norms, Pass::NormForward, hidden);
-        self.group_forward(trace, &kind.gate_up, Module::GateUp, [kept, kept]);
+        self.group_forward(trace, (&kind.gate_up, Module::GateUp), kept, Target::New(kept));
         trace.free(Scratch, self.act(hidden));
         trace.hold(Scratch, self.act(inner));
         self.pass(trace, Module::GateUp, Pass::GluForward, inner);
     }
 
-    /// The output of the MLP into the scratch; frees the activation's output.
+    /// The stream behind the MLP into the scratch; frees the activation's output.
     fn mlp_outer(&self, trace: &mut Trace, kind: &LayerKind, kept: Part) {
-        let inner = self.network.architecture.intermediate_size;
-        self.group_forward(trace, &kind.down, Module::Down, [kept, Scratch]);
-        trace.free(Scratch, self.act(inner));
-        self.norm_behind(trace, kept);
+        self.out(trace, (&kind.down, Module::Down), kept, Scratch);
+        trace.free(Scratch, self.act(self.network.architecture.intermediate_size));
     }
 
     /// Backward through the layer. dy is in the scratch and is replaced by dx, which is left there where it is wanted;
@@ -184,25 +183,19 @@ impl Walker<'_> {
         trace.free(SavedActivations, self.act(2 * inner));
         let group = (&kind.gate_up, Module::GateUp);
         self.group_backward(trace, group, |trace| self.normed(trace), self.act(2 * inner), true);
-        self.norm_and_sum(trace, true);
+        self.norm_onto(trace);
         let ranks = kind.gate_up.ranks.iter().sum();
         trace.free(SavedActivations, self.act(hidden) + self.wide(1) + self.act(ranks));
     }
 
-    /// From d_normed and dy, both in the scratch, to their sum behind the norm; `drops` says that d_normed is freed before
-    /// the sum.
-    fn norm_and_sum(&self, trace: &mut Trace, drops: bool) {
+    /// From d_normed and dy, both in the scratch, to the sum of dy and what the norm makes of d_normed.
+    fn norm_onto(&self, trace: &mut Trace) {
         let hidden = self.network.architecture.hidden_size;
         let one = self.act(hidden);
         trace.hold(Scratch, one);
         trace.spike(Scratch, self.wide(1));
         self.pass(trace, Module::Norms, Pass::NormBackward, hidden);
-        if drops {
-            trace.free(Scratch, one);
-        }
-        trace.hold(Scratch, one);
-        self.pass(trace, Module::Norms, Pass::Add, hidden);
-        trace.free(Scratch, if drops { 2 * one } else { 3 * one });
+        trace.free(Scratch, 2 * one);
     }
 
     fn attention_backward(&self, trace: &mut Trace, kind: &LayerKind, wants_dx: bool) {
@@ -237,7 +230,7 @@ impl Walker<'_> {
         let group = (&kind.qkv, Module::QueryKeyValue);
         self.group_backward(trace, group, |trace| self.normed(trace), q + 2 * k, wants_d_normed);
         if wants_dx {
-            self.norm_and_sum(trace, false);
+            self.norm_onto(trace);
         } else {
             trace.free(Scratch, self.act(hidden) * (1 + u64::from(wants_d_normed)));
         }
@@ -263,9 +256,17 @@ impl Walker<'_> {
         let shares: f64 = documents
             .map(|documents| documents.count * heads.shares(documents.tokens, kind.window) as f64)
             .sum();
-        let totals = (4 * self.host.threads * self.stream.longest() * heads.width) as u64;
+        let (longest, pairs) = (self.stream.longest(), self.multiplies_pairs());
+        let totals = (4 * self.host.threads * longest * heads.width) as u64;
         trace.hold(AttentionWorkspace, shares as u64);
-        let packing = self.host.threads as u64 * heads.packing(self.stream.longest());
+        let packing = self.host.threads as u64 * heads.packing(longest, pairs);
+        let call = AttentionCall {
+            longest,
+            window: kind.window,
+            backward: true,
+            pairs,
+        };
+        heads.keep(&mut trace.scratch, call);
         trace.spike(AttentionWorkspace, totals.max(packing));
         trace.free(AttentionWorkspace, shares as u64);
         trace.run(Work::Attention {

@@ -114,15 +114,20 @@ pub enum Pass {
     Copy,
     /// Clearing, norm and clipping of gradients.
     Clip,
-    /// The optimizer's update, by the bytes of its states.
+    /// The optimizer's update, by its kind: AdamW, Lion, SGD with momentum, Adafactor (one matrix), the 8-bit forms (one
+    /// parameter).
     UpdateF32,
+    UpdateLion,
+    UpdateSgd,
+    UpdateAdafactor,
     Update8bit,
+    UpdateLion8bit,
     /// Fixed cost of a step: building the batch's tensors, the schedule.
     Step,
 }
 
 /// All passes.
-pub const PASSES: [Pass; 15] = [
+pub const PASSES: [Pass; 19] = [
     Pass::NormForward,
     Pass::NormBackward,
     Pass::Rope,
@@ -136,7 +141,11 @@ pub const PASSES: [Pass; 15] = [
     Pass::Copy,
     Pass::Clip,
     Pass::UpdateF32,
+    Pass::UpdateLion,
+    Pass::UpdateSgd,
+    Pass::UpdateAdafactor,
     Pass::Update8bit,
+    Pass::UpdateLion8bit,
     Pass::Step,
 ];
 
@@ -157,7 +166,11 @@ impl Pass {
             Self::Copy => "copy",
             Self::Clip => "clip",
             Self::UpdateF32 => "update_f32",
+            Self::UpdateLion => "update_lion",
+            Self::UpdateSgd => "update_sgd",
+            Self::UpdateAdafactor => "update_adafactor",
             Self::Update8bit => "update_8bit",
+            Self::UpdateLion8bit => "update_lion_8bit",
             Self::Step => "step",
         }
     }
@@ -172,7 +185,9 @@ impl Pass {
             Self::CrossEntropy => 4.0,
             Self::Clip => 4.0,
             Self::UpdateF32 => 7.0,
-            Self::Update8bit => 4.0,
+            Self::UpdateLion | Self::UpdateSgd => 5.0,
+            Self::UpdateAdafactor | Self::Update8bit => 4.0,
+            Self::UpdateLion8bit => 3.5,
             Self::Step => 0.0,
         }
     }

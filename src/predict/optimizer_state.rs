@@ -15,7 +15,7 @@ use crate::recipe::{OptimizerKind, OptimizerSettings};
 /// Elements of a block of 8-bit states.
 const BLOCK: u64 = 256;
 /// Parameters below this keep F32 states.
-const SMALLEST: u64 = 4096;
+pub(super) const SMALLEST_CODED: u64 = 4096;
 
 /// Bytes of the states of all `slots`.
 pub(super) fn state_bytes(settings: &OptimizerSettings, slots: &[Slots]) -> u64 {
@@ -37,7 +37,7 @@ pub(super) fn state_bytes(settings: &OptimizerSettings, slots: &[Slots]) -> u64 
 }
 
 fn coded_bytes(elements: u64, states: u64) -> u64 {
-    if elements < SMALLEST {
+    if elements < SMALLEST_CODED {
         return 4 * states * elements;
     }
     elements.div_ceil(BLOCK) * (BLOCK + 4) * states

@@ -20,14 +20,24 @@ pub enum Vectors {
 
 /// Columns of a packed panel.
 const PANEL: usize = 48;
+/// Results of one vector.
+const LANES: usize = 16;
 /// Bytes of one unit of a panel.
-const PANEL_UNIT_BYTES: usize = 3 * 64;
+const PANEL_UNIT_BYTES: usize = 3 * LINE_BYTES;
+/// Bytes of a vector.
+const LINE_BYTES: usize = 64;
 /// Units of the summed dimension that are packed at once.
 const PASS_UNITS: usize = 768;
 /// Bytes of packed panels that a task keeps.
 const GROUP_BYTES: usize = 640 * 1024;
-const TASKS_PER_THREAD: usize = 3;
-const TASK_ROWS: usize = 64;
+const GROUPS_PER_THREAD: usize = 4;
+const TASKS_PER_THREAD: usize = 8;
+const LARGE_TASKS_PER_THREAD: usize = 3;
+const LARGE_BYTES: usize = 8 << 20;
+const TASK_ROWS: usize = 128;
+/// Rows of a tile, and of one whose panel is a single vector.
+const TILE_ROWS: usize = 8;
+const NARROW_TILE_ROWS: usize = 16;
 /// Columns that are widened at once where there is no AVX-512.
 const BLOCK: usize = 256;
 /// Depth that the `gemm` crate packs at once.
@@ -39,31 +49,83 @@ const QUERY_ROWS: usize = 192;
 const SPAN_FORWARD: usize = 256;
 const SPAN_BACKWARD: usize = 512;
 
-/// The largest memory that one thread keeps for each purpose, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ThreadScratch {
-    panels: u64,
-    strips: u64,
-    sums: u64,
-    coded: u64,
-    attention_forward: u64,
-    attention_backward: u64,
+/// A buffer that a thread keeps from one task to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Buffer {
+    Panels,
+    Strips,
+    Sums,
+    /// Widened codes, in F32 or as pairs.
+    CodedSingle,
+    CodedPair,
+    /// Panels and strips of attention's own products.
+    SmallPanels,
+    SmallStrips,
+    ForwardKeys,
+    ForwardValues,
+    /// Blocks of queries, results, scores and their statistics: all grow alike.
+    ForwardBlocks,
+    BackwardKeys,
+    BackwardValues,
+    BackwardBlocks,
 }
 
+const BUFFERS: usize = 13;
+/// Growing sizes of one buffer that are told apart.
+const SIZES: usize = 6;
+
+/// The sizes in bytes that were asked of a buffer, as far as each is larger than all before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sizes {
+    sizes: [u64; SIZES],
+    used: usize,
+}
+
+impl Sizes {
+    fn largest(&self) -> u64 {
+        self.used.checked_sub(1).map_or(0, |last| self.sizes[last])
+    }
+
+    fn ask(&mut self, bytes: u64) {
+        if bytes > self.largest() {
+            // What is beyond the places that there are counts as one step.
+            let place = self.used.min(SIZES - 1);
+            self.sizes[place] = bytes;
+            self.used = place + 1;
+        }
+    }
+
+    /// Bytes of the buffer, which grows to what is asked, or to twice its size where that is more.
+    fn capacity(&self) -> u64 {
+        let grow = |capacity: u64, size: &u64| match *size > capacity {
+            true => (2 * capacity).max(*size),
+            false => capacity,
+        };
+        self.sizes[..self.used].iter().fold(0, grow)
+    }
+}
+
+/// What one thread keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ThreadScratch([Sizes; BUFFERS]);
+
 impl ThreadScratch {
-    /// Grows to what another piece of the step needs.
+    fn ask(&mut self, buffer: Buffer, bytes: usize) {
+        self.0[buffer as usize].ask(bytes as u64);
+    }
+
+    /// Asks for what another piece of the step asks for.
     pub fn take(&mut self, other: &Self) {
-        self.panels = self.panels.max(other.panels);
-        self.strips = self.strips.max(other.strips);
-        self.sums = self.sums.max(other.sums);
-        self.coded = self.coded.max(other.coded);
-        self.attention_forward = self.attention_forward.max(other.attention_forward);
-        self.attention_backward = self.attention_backward.max(other.attention_backward);
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            if theirs.largest() > mine.largest() {
+                theirs.sizes[..theirs.used].iter().for_each(|size| mine.ask(*size));
+            }
+        }
     }
 
     /// Bytes of one thread.
     pub fn bytes(&self) -> u64 {
-        self.panels + self.strips + self.sums + self.coded + self.attention_forward + self.attention_backward
+        self.0.iter().map(Sizes::capacity).sum()
     }
 }
 
@@ -75,6 +137,10 @@ pub(super) struct Call {
     pub columns: usize,
     /// Summed length of the terms.
     pub depth: usize,
+    /// Length of the longest term.
+    pub longest_term: usize,
+    /// Values between two rows of the left operands, of all terms.
+    pub left_width: usize,
     /// Bytes of an element of the left operand.
     pub left_bytes: u64,
     /// Whether the left operand can be BF16 pairs.
@@ -86,42 +152,32 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Memory that a thread keeps after the call.
-    pub fn kept(&self, vectors: Vectors, threads: usize) -> ThreadScratch {
-        let blocked = match vectors {
-            Vectors::Avx512Bf16 => self.pairs || self.form != Form::Tn,
-            Vectors::Avx512 => self.form != Form::Tn,
-            Vectors::Other | Vectors::None => false,
-        };
-        if !blocked {
-            return ThreadScratch::default();
-        }
+    /// Adds what a thread keeps after the call.
+    pub fn keep(&self, kept: &mut ThreadScratch, vectors: Vectors, threads: usize) {
         let pairs = self.pairs && vectors == Vectors::Avx512Bf16;
-        let units = self.depth.div_ceil(if pairs { 2 } else { 1 });
+        if !matches!(vectors, Vectors::Avx512Bf16 | Vectors::Avx512) {
+            return;
+        }
+        let in_units = |depth: usize| depth.div_ceil(if pairs { 2 } else { 1 });
+        let units = in_units(self.depth);
         let longest = units.clamp(1, PASS_UNITS);
-        let (group, height) = task_shape(self.rows, self.columns, longest, threads);
+        let (group, height) = task_shape(self.rows, self.columns, [longest, units], threads);
         let columns = (group * PANEL).min(self.columns.max(1));
-        let lines = columns.div_ceil(PANEL) * longest;
-        let tile = if columns <= 16 { 16 } else { 8 };
-        ThreadScratch {
-            panels: (lines * PANEL_UNIT_BYTES) as u64,
-            strips: if self.form == Form::Tn {
-                (longest * tile * 4) as u64
-            } else {
-                0
-            },
-            sums: if units > PASS_UNITS {
-                (height.min(self.rows) * columns.next_multiple_of(PANEL) * 4) as u64
-            } else {
-                0
-            },
-            coded: if self.coded {
-                // PASS_UNITS pairs of BF16 or as many F32 values: the same bytes.
-                (columns.min(PANEL) * longest * 4) as u64
-            } else {
-                0
-            },
-            ..ThreadScratch::default()
+        kept.ask(Buffer::Panels, columns.div_ceil(PANEL) * longest * PANEL_UNIT_BYTES);
+        kept.ask(Buffer::Strips, 4 * longest * tile_rows(self.rows.min(height), columns));
+        if units > PASS_UNITS {
+            kept.ask(
+                Buffer::Sums,
+                4 * height.min(self.rows) * columns.next_multiple_of(PANEL),
+            );
+        }
+        if self.coded {
+            // Pairs of BF16, or as many F32 values: the same bytes.
+            let buffer = if pairs { Buffer::CodedPair } else { Buffer::CodedSingle };
+            kept.ask(
+                buffer,
+                columns.min(PANEL) * in_units(self.longest_term).min(PASS_UNITS) * 4,
+            );
         }
     }
 
@@ -129,18 +185,16 @@ impl Call {
     pub fn spike(&self, vectors: Vectors) -> u64 {
         let pairs = self.pairs && vectors == Vectors::Avx512Bf16;
         let narrow = self.left_bytes < 4;
+        let lines = if self.form == Form::Tn { self.depth } else { self.rows };
         let widened = if narrow && !pairs {
-            4 * self.rows * self.depth
+            4 * lines * self.left_width
         } else {
             0
         };
-        let through_gemm = match vectors {
-            Vectors::Avx512Bf16 | Vectors::Avx512 => self.form == Form::Tn && !pairs,
-            Vectors::Other => true,
+        match vectors {
+            Vectors::Avx512Bf16 | Vectors::Avx512 => return widened as u64,
+            Vectors::Other => {}
             Vectors::None => return 0,
-        };
-        if !through_gemm {
-            return widened as u64;
         }
         let packed = 4 * self.depth.min(GEMM_DEPTH) * self.rows.min(2048).next_multiple_of(8);
         let block = self.columns.min(BLOCK);
@@ -154,14 +208,37 @@ impl Call {
     }
 }
 
-/// (panels of a task, rows of a task).
-fn task_shape(rows: usize, columns: usize, units: usize, threads: usize) -> (usize, usize) {
-    let wanted = TASKS_PER_THREAD * threads.max(1);
-    let panels = columns.div_ceil(PANEL).max(1);
-    let cached = GROUP_BYTES / (units * PANEL_UNIT_BYTES);
-    let group = (panels / wanted).clamp(1, cached.max(1));
-    let blocks = wanted.div_ceil(panels.div_ceil(group));
-    (group, rows.div_ceil(blocks).max(TASK_ROWS).next_multiple_of(16))
+/// Rows of the highest tile of a task of `rows` rows and `columns` columns.
+fn tile_rows(rows: usize, columns: usize) -> usize {
+    let most = if columns <= LANES { NARROW_TILE_ROWS } else { TILE_ROWS };
+    // Powers of two.
+    1 << rows.clamp(1, most).ilog2()
+}
+
+/// (panels of a task, rows of a task) from the most units of a pass and the units of all passes.
+fn task_shape(rows: usize, columns: usize, [longest, all]: [usize; 2], threads: usize) -> (usize, usize) {
+    let (panels, threads) = (columns.div_ceil(PANEL).max(1), threads.max(1));
+    let cached = GROUP_BYTES / (longest * PANEL_UNIT_BYTES);
+    let groups = panels.div_ceil(cached.max(1)).max(GROUPS_PER_THREAD * threads);
+    let group = panels.div_ceil(groups.next_multiple_of(threads));
+    let tasks = match all * PANEL_UNIT_BYTES * panels {
+        LARGE_BYTES.. => LARGE_TASKS_PER_THREAD,
+        _ => TASKS_PER_THREAD,
+    };
+    let blocks = (tasks * threads).div_ceil(panels.div_ceil(group));
+    let height = rows.div_ceil(blocks).max(TASK_ROWS).next_multiple_of(2 * TILE_ROWS);
+    (group, height)
+}
+
+/// A pass of attention, as far as its scratch depends on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttentionCall {
+    /// Tokens of the longest document.
+    pub longest: usize,
+    pub window: Option<usize>,
+    pub backward: bool,
+    /// Whether its products run on pairs of BF16.
+    pub pairs: bool,
 }
 
 /// Heads of an attention layer.
@@ -179,22 +256,60 @@ impl Heads {
         (QUERY_ROWS / group).clamp(8, 64).min(tokens) * group
     }
 
-    /// What one thread keeps after the forward and the backward pass over documents of at most `longest` tokens.
-    pub fn kept(&self, longest: usize, window: Option<usize>) -> ThreadScratch {
-        let keys = |span: usize| longest.min(window.map_or(usize::MAX, |window| window.saturating_add(span)));
-        let rows = self.block_rows(longest);
-        let (width, block) = (self.width, KEYS);
-        let forward = 2 * keys(SPAN_FORWARD) * width + rows * (2 * width + block + 3);
-        let backward = 2 * keys(SPAN_BACKWARD) * width + rows * (4 * width + 2 * block + 2);
-        ThreadScratch {
-            attention_forward: 4 * forward as u64,
-            attention_backward: 4 * backward as u64,
-            ..ThreadScratch::default()
+    /// Adds what a thread keeps after the forward or the backward pass over documents of at most `longest` tokens.
+    pub fn keep(&self, kept: &mut ThreadScratch, attention: AttentionCall) {
+        let AttentionCall {
+            longest, window, pairs, ..
+        } = attention;
+        let (rows, width) = (self.block_rows(longest), self.width);
+        let (span, buffers, block) = match attention.backward {
+            false => (
+                SPAN_FORWARD,
+                [Buffer::ForwardKeys, Buffer::ForwardValues, Buffer::ForwardBlocks],
+                rows * (2 * width + KEYS + 3),
+            ),
+            true => (
+                SPAN_BACKWARD,
+                [Buffer::BackwardKeys, Buffer::BackwardValues, Buffer::BackwardBlocks],
+                rows * (4 * width + 2 * KEYS + 2),
+            ),
+        };
+        let seen = |first: usize| {
+            let end = (first + span).min(longest);
+            end - (first + 1).saturating_sub(window.unwrap_or(usize::MAX))
+        };
+        let last = longest.saturating_sub(1) / span * span;
+        let before = last.checked_sub(span).map_or(0, seen);
+        // Whether a thread's buffer doubles from the span before or is made for the longest at once is a matter of chance.
+        let keys = match seen(last) {
+            keys if keys > before => keys.midpoint((2 * before).max(keys)),
+            _ => before,
+        };
+        kept.ask(buffers[0], 4 * keys * width);
+        kept.ask(buffers[1], 4 * keys * width);
+        kept.ask(buffers[2], 4 * block);
+        if pairs {
+            self.keep_small(kept, longest.min(KEYS), rows, attention.backward);
         }
     }
 
-    /// Bytes that one thread's small products pack and free again.
-    pub fn packing(&self, longest: usize) -> u64 {
+    /// What the products of one block keep where they run on pairs: (depth, columns of the result) of each.
+    fn keep_small(&self, kept: &mut ThreadScratch, keys: usize, rows: usize, backward: bool) {
+        let scores = [(self.width, keys), (keys, self.width)];
+        let gradients = [(rows, self.width); 1];
+        for (depth, columns) in scores.iter().chain(gradients.iter().filter(|_| backward)) {
+            let units = depth.div_ceil(2);
+            kept.ask(Buffer::SmallPanels, columns.div_ceil(LANES) * units * LINE_BYTES);
+            let tile = tile_rows(usize::MAX, *columns);
+            kept.ask(Buffer::SmallStrips, 4 * (units.next_multiple_of(LANES) * tile + LANES));
+        }
+    }
+
+    /// Bytes that one thread's small products pack and free again, where they run through the `gemm` crate.
+    pub fn packing(&self, longest: usize, pairs: bool) -> u64 {
+        if pairs {
+            return 0;
+        }
         4 * (self.block_rows(longest) * (KEYS + 16 + self.width.max(KEYS))) as u64
     }
 

@@ -70,9 +70,10 @@ pub(super) fn measured(ceilings: &Ceilings, context: Context<'_>, ops: &[Op]) ->
         ceilings,
         context,
     };
+    let whole = ceilings.whole_steps.get(&context.precision).copied().unwrap_or(1.0);
     let mut seconds = Seconds::default();
     for op in ops {
-        seconds.add(&op.work, op.times * times.of(&op.work)?);
+        seconds.add(&op.work, whole * op.times * times.of(&op.work)?);
     }
     Some(seconds)
 }
@@ -199,8 +200,13 @@ pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> S
         }
         Work::Pass { pass, elements, .. } => {
             let element = match pass {
-                Pass::CrossEntropy | Pass::Clip | Pass::UpdateF32 => 4.0,
-                Pass::Update8bit => 2.0,
+                Pass::CrossEntropy
+                | Pass::Clip
+                | Pass::UpdateF32
+                | Pass::UpdateLion
+                | Pass::UpdateSgd
+                | Pass::UpdateAdafactor => 4.0,
+                Pass::Update8bit | Pass::UpdateLion8bit => 2.0,
                 _ => element,
             };
             pass.tensors() * element * elements / bandwidth + LAUNCH_S

@@ -2,9 +2,9 @@
 
 use super::host::Host;
 use super::logits::{LOGIT_BYTES, even_chunks, most_chunk_tokens};
-use super::network::Network;
+use super::network::{Network, Slots};
 use super::op::{Form, Module, Op, Pass, Right, Stage, Work};
-use super::optimizer_state::{is_paged, state_bytes, update_bytes};
+use super::optimizer_state::{SMALLEST_CODED, is_paged, state_bytes, update_bytes};
 use super::part::{Bytes, Part};
 use super::storage::base_bytes;
 use super::stream::StreamShape;
@@ -274,7 +274,9 @@ impl<'a> StepWalk<'a> {
             rows,
             columns,
             depth,
+            longest_term: depth,
             adapter_depth: 0,
+            beside: 0,
             left_bytes,
             f32_result,
         };
@@ -302,27 +304,55 @@ impl<'a> StepWalk<'a> {
     }
 
     fn update_ops(&self) -> Vec<Op> {
-        let elements = self.network.trained_elements() as f64;
-        let pass = |pass, elements| Op {
-            stage: Stage::Optimizer,
-            work: Work::Pass {
-                module: Module::Optimizer,
-                pass,
-                elements,
-            },
-            times: 1.0,
-        };
-        let kind = self.recipe.optimizer.kind;
-        let update = match kind {
-            OptimizerKind::AdamW8bit | OptimizerKind::PagedAdamW8bit | OptimizerKind::Lion8bit => Pass::Update8bit,
-            _ => Pass::UpdateF32,
-        };
-        let mut ops = vec![pass(Pass::Clip, elements), pass(update, elements)];
-        if kind == OptimizerKind::Muon {
-            ops.extend(self.network.slots.iter().flat_map(muon_ops));
-        }
+        let slots = &self.network.slots;
+        let mut ops = vec![update(Pass::Clip, self.network.trained_elements(), 1)];
+        let all = |pass| vec![update(pass, self.network.trained_elements(), 1)];
+        ops.extend(match self.recipe.optimizer.kind {
+            OptimizerKind::AdamW | OptimizerKind::PagedAdamW => all(Pass::UpdateF32),
+            OptimizerKind::Lion => all(Pass::UpdateLion),
+            OptimizerKind::Sgd => all(Pass::UpdateSgd),
+            OptimizerKind::AdamW8bit | OptimizerKind::PagedAdamW8bit => coded(slots, Pass::Update8bit, Pass::UpdateF32),
+            OptimizerKind::Lion8bit => coded(slots, Pass::UpdateLion8bit, Pass::UpdateLion),
+            OptimizerKind::Adafactor => each(slots, Pass::UpdateAdafactor),
+            OptimizerKind::Muon => {
+                let mut ops = all(Pass::UpdateSgd);
+                ops.extend(slots.iter().flat_map(muon_ops));
+                ops
+            }
+        });
         ops
     }
+}
+
+fn update(pass: Pass, elements: u64, times: usize) -> Op {
+    Op {
+        stage: Stage::Optimizer,
+        work: Work::Pass {
+            module: Module::Optimizer,
+            pass,
+            elements: elements as f64,
+        },
+        times: times as f64,
+    }
+}
+
+/// A rule that takes one parameter after the other.
+fn each(slots: &[Slots], pass: Pass) -> Vec<Op> {
+    slots
+        .iter()
+        .map(|slots| update(pass, slots.elements(), slots.count))
+        .collect()
+}
+
+/// A rule with 8-bit states, one parameter after the other; all small parameters together have F32 states.
+fn coded(slots: &[Slots], large: Pass, small: Pass) -> Vec<Op> {
+    let (coded, plain): (Vec<Slots>, Vec<Slots>) = slots.iter().partition(|slots| slots.elements() >= SMALLEST_CODED);
+    let mut ops = each(&coded, large);
+    let elements: u64 = plain.iter().map(|slots| slots.elements() * slots.count as u64).sum();
+    if elements > 0 {
+        ops.push(update(small, elements, 1));
+    }
+    ops
 }
 
 /// What a forward pass keeps of a layer.
@@ -361,7 +391,7 @@ impl<F: Fn(usize, Keep) -> Trace> Pieces<F> {
 }
 
 /// Five rounds of three products on each matrix.
-fn muon_ops(slots: &super::network::Slots) -> Vec<Op> {
+fn muon_ops(slots: &Slots) -> Vec<Op> {
     let Some(columns) = slots.columns else {
         return Vec::new();
     };

@@ -41,10 +41,22 @@ pub(super) struct Sum {
     pub rows: usize,
     pub columns: usize,
     pub depth: usize,
+    /// Length of the longest of the products that make up `depth`.
+    pub longest_term: usize,
     pub adapter_depth: usize,
+    /// Columns between those of the adapter's operand and the next row of it: it is a part of a wider tensor.
+    pub beside: usize,
     /// Bytes of an element of the left operand.
     pub left_bytes: u64,
     pub f32_result: bool,
+}
+
+/// Where the output of a projection goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    New(Part),
+    /// Likewise, but what is there is the sum of the residual stream and the output.
+    Sum(Part),
 }
 
 impl<'a> Walker<'a> {
@@ -62,6 +74,16 @@ impl<'a> Walker<'a> {
     /// Bytes of an element of the activations.
     pub fn c(&self) -> u64 {
         compute_bytes(self.precision)
+    }
+
+    /// Whether activations are BF16.
+    fn is_bf16(&self) -> bool {
+        self.c() == 2 && self.precision != Precision::Fp16
+    }
+
+    /// Whether attention's products run on pairs of BF16.
+    pub fn multiplies_pairs(&self) -> bool {
+        self.is_bf16() && self.host.vectors == super::Vectors::Avx512Bf16
     }
 
     /// Bytes of an activation of `width` for every token.
@@ -92,19 +114,22 @@ impl<'a> Walker<'a> {
     /// Records a product whose result is held already.
     pub fn product(&self, trace: &mut Trace, sum: Sum) {
         let is_even = sum.form == Form::Tn || (sum.depth.is_multiple_of(2) && sum.adapter_depth.is_multiple_of(2));
-        let is_bf16 = self.c() == 2 && self.precision != Precision::Fp16;
         let call = Call {
             form: sum.form,
             rows: sum.rows,
             columns: sum.columns,
             depth: sum.depth + sum.adapter_depth,
+            longest_term: sum.longest_term,
+            left_width: match sum.form {
+                Form::Tn => sum.rows,
+                Form::Nt | Form::Nn => sum.depth + sum.adapter_depth + sum.beside,
+            },
             left_bytes: sum.left_bytes,
-            pairs: is_bf16 && sum.left_bytes == 2 && is_even,
-            coded: sum.right == Right::Weight
-                && matches!(self.precision, Precision::Int8 | Precision::Nf4 | Precision::Nf4Double),
+            pairs: self.is_bf16() && sum.left_bytes == 2 && is_even,
+            coded: sum.right == Right::Weight && self.precision.is_quantised(),
             f32_result: sum.f32_result,
         };
-        trace.scratch.take(&call.kept(self.host.vectors, self.host.threads));
+        call.keep(&mut trace.scratch, self.host.vectors, self.host.threads);
         trace.spike(Part::Scratch, call.spike(self.host.vectors));
         if self.host.vectors == super::Vectors::None && call.coded {
             // Off the CPU a quantised weight is widened as a whole for each product.
@@ -141,7 +166,9 @@ impl<'a> Walker<'a> {
             rows: self.tokens,
             columns,
             depth,
+            longest_term: depth,
             adapter_depth: adapter,
+            beside: 0,
             left_bytes: self.c(),
             f32_result: self.c() == 4,
         };
@@ -157,7 +184,9 @@ impl<'a> Walker<'a> {
             rows,
             columns,
             depth: self.tokens,
+            longest_term: self.tokens,
             adapter_depth: 0,
+            beside: 0,
             left_bytes: self.c(),
             f32_result: true,
         };
@@ -168,11 +197,11 @@ impl<'a> Walker<'a> {
         group.ranks.len() > 1 && !self.network.dropout
     }
 
-    /// Outputs of a group into `outputs`, xa of its adapters into `kept`.
-    pub fn group_forward(&self, trace: &mut Trace, group: &Group, module: Module, [kept, outputs]: [Part; 2]) {
+    /// Outputs of a group, xa of its adapters into `kept`.
+    pub fn group_forward(&self, trace: &mut Trace, (group, module): (&Group, Module), kept: Part, target: Target) {
         self.adapter_products(trace, group, kept);
         for projection in &group.projections {
-            self.projection_forward(trace, group, projection, module, outputs);
+            self.projection_forward(trace, (group, module), projection, target);
         }
     }
 
@@ -180,19 +209,10 @@ impl<'a> Walker<'a> {
     pub fn adapter_products(&self, trace: &mut Trace, group: &Group, kept: Part) {
         let all: usize = group.ranks.iter().sum();
         if self.is_stacked(group) {
-            trace.hold(Part::Scratch, self.act(all));
-            self.linear(
-                trace,
-                Module::Adapters,
-                Right::Adapter,
-                Form::Nt,
-                [all, group.inputs, 0],
-            );
-            for rank in &group.ranks {
-                trace.hold(kept, self.act(*rank));
-                self.pass(trace, Module::Adapters, Pass::Copy, *rank);
-            }
-            trace.free(Part::Scratch, self.act(all));
+            // Each adapter's part is columns of it.
+            trace.hold(kept, self.act(all));
+            let columns = [all, group.inputs, 0];
+            self.linear(trace, Module::Adapters, Right::Adapter, Form::Nt, columns);
             return;
         }
         for rank in &group.ranks {
@@ -223,44 +243,76 @@ impl<'a> Walker<'a> {
     fn projection_forward(
         &self,
         trace: &mut Trace,
-        group: &Group,
+        (group, module): (&Group, Module),
         projection: &Projection,
-        module: Module,
-        outputs: Part,
+        target: Target,
     ) {
         let (width, rank) = (projection.outputs, rank_of(group, projection));
+        let (Target::New(outputs) | Target::Sum(outputs)) = target;
         let y = self.act(width);
         if rank > 0 && self.network.dora {
-            self.dora_factors(trace, group, projection);
-            if self.network.dropout {
-                let dropped = self.dropped(trace, group.inputs);
-                trace.hold(Part::Scratch, 3 * y);
-                self.linear(
-                    trace,
-                    Module::Adapters,
-                    Right::Weight,
-                    Form::Nt,
-                    [width, group.inputs, 0],
-                );
-                self.linear(trace, Module::Adapters, Right::Adapter, Form::Nt, [width, rank, 0]);
-                self.linear(trace, module, Right::Weight, Form::Nt, [width, group.inputs, 0]);
-                trace.spike(Part::Scratch, 3 * y);
-                trace.hold(outputs, y);
-                trace.free(Part::Scratch, 3 * y + dropped);
-                (0..4).for_each(|_| self.pass(trace, Module::Adapters, Pass::Copy, width));
-            } else {
-                trace.hold(Part::Scratch, y);
-                self.linear(trace, module, Right::Weight, Form::Nt, [width, group.inputs, rank]);
-                trace.hold(outputs, y);
-                trace.free(Part::Scratch, y);
-                self.pass(trace, Module::Adapters, Pass::Copy, width);
+            self.turned(trace, (group, module), projection);
+            trace.hold(outputs, y);
+            if let Target::Sum(_) = target {
+                self.pass(trace, module, Pass::Add, width);
             }
+            trace.free(Part::Scratch, y);
         } else {
             trace.hold(outputs, y);
-            self.linear(trace, module, Right::Weight, Form::Nt, [width, group.inputs, rank]);
+            self.adapted(trace, (group, module), projection);
         }
         let biases = usize::from(rank > 0 && self.network.lora_bias) + usize::from(projection.bias);
         (0..biases).for_each(|_| self.pass(trace, module, Pass::Bias, width));
+    }
+
+    /// x W^T with the adapter's product in the same pass.
+    fn adapted(&self, trace: &mut Trace, (group, module): (&Group, Module), projection: &Projection) {
+        let rank = rank_of(group, projection);
+        let all: usize = group.ranks.iter().sum();
+        let sum = Sum {
+            module,
+            right: Right::Weight,
+            form: Form::Nt,
+            rows: self.tokens,
+            columns: projection.outputs,
+            depth: group.inputs,
+            longest_term: group.inputs,
+            adapter_depth: rank,
+            beside: if rank > 0 && self.is_stacked(group) {
+                all - rank
+            } else {
+                0
+            },
+            left_bytes: self.c(),
+            f32_result: self.c() == 4,
+        };
+        self.product(trace, sum);
+    }
+
+    /// DoRA's output, in the scratch: before its gain, and what it becomes there or as part of a sum.
+    fn turned(&self, trace: &mut Trace, (group, module): (&Group, Module), projection: &Projection) {
+        let (width, rank, y) = (
+            projection.outputs,
+            rank_of(group, projection),
+            self.act(projection.outputs),
+        );
+        self.dora_factors(trace, group, projection);
+        if !self.network.dropout {
+            trace.hold(Part::Scratch, y);
+            self.adapted(trace, (group, module), projection);
+            trace.spike(Part::Scratch, y);
+            self.pass(trace, Module::Adapters, Pass::Copy, width);
+            return;
+        }
+        let dropped = self.dropped(trace, group.inputs);
+        trace.hold(Part::Scratch, 3 * y);
+        let columns = [width, group.inputs, 0];
+        self.linear(trace, Module::Adapters, Right::Weight, Form::Nt, columns);
+        self.linear(trace, Module::Adapters, Right::Adapter, Form::Nt, [width, rank, 0]);
+        self.linear(trace, module, Right::Weight, Form::Nt, columns);
+        trace.spike(Part::Scratch, 3 * y);
+        trace.free(Part::Scratch, 2 * y + dropped);
+        (0..4).for_each(|_| self.pass(trace, Module::Adapters, Pass::Copy, width));
     }
 
     /// Row norms of W + s B A: products with r columns, whatever the tokens.
@@ -274,7 +326,9 @@ impl<'a> Walker<'a> {
             rows,
             columns,
             depth,
+            longest_term: depth,
             adapter_depth: 0,
+            beside: 0,
             left_bytes: 4,
             f32_result: true,
         };
@@ -294,11 +348,10 @@ impl<'a> Walker<'a> {
         dys: u64,
         wants_dx: bool,
     ) {
-        let outputs = group.outputs();
         if !group.reads_input() {
             if wants_dx {
                 trace.hold(Part::Scratch, self.act(group.inputs));
-                self.linear(trace, module, Right::Weight, Form::Nn, [group.inputs, outputs, 0]);
+                self.gradients_sum(trace, (group, module), 0);
             }
             trace.free(Part::Scratch, dys);
             return;
@@ -306,6 +359,11 @@ impl<'a> Walker<'a> {
         let mut held = dys + input(trace);
         for projection in &group.projections {
             held += self.projection_backward(trace, group, projection, module);
+            // DoRA passes on a gradient of its own; that of the output goes, where nothing else holds it.
+            if dys > 0 && projection.adapter.is_some() && self.network.dora && !self.network.dropout {
+                trace.free(Part::Scratch, self.act(projection.outputs));
+                held -= self.act(projection.outputs);
+            }
         }
         held += self.adapter_gradients(trace, group);
         if wants_dx {
@@ -360,16 +418,13 @@ impl<'a> Walker<'a> {
     /// d_xa and the gradients of A; returns the bytes of d_xa, which stay in the scratch.
     fn adapter_gradients(&self, trace: &mut Trace, group: &Group) -> u64 {
         let all: usize = group.ranks.iter().sum();
+        trace.hold(Part::Scratch, self.act(all));
         for (index, rank) in group.ranks.iter().enumerate() {
             let reads = |projection: &&Projection| projection.adapter == Some(index);
             let outputs: usize = group.projections.iter().filter(reads).map(|one| one.outputs).sum();
-            trace.hold(Part::Scratch, self.act(*rank));
             self.linear(trace, Module::Adapters, Right::Adapter, Form::Nn, [*rank, outputs, 0]);
         }
         if self.is_stacked(group) {
-            trace.hold(Part::Scratch, self.act(all));
-            trace.free(Part::Scratch, self.act(all));
-            self.pass(trace, Module::Adapters, Pass::Copy, all);
             self.gradient(trace, Module::Adapters, all, group.inputs);
             return self.act(all);
         }
@@ -381,6 +436,25 @@ impl<'a> Walker<'a> {
         self.act(all)
     }
 
+    /// The sum of dy W over a group's projections, with that of its adapters.
+    fn gradients_sum(&self, trace: &mut Trace, (group, module): (&Group, Module), adapter_depth: usize) {
+        let longest = group.projections.iter().map(|projection| projection.outputs).max();
+        let sum = Sum {
+            module,
+            right: Right::Weight,
+            form: Form::Nn,
+            rows: self.tokens,
+            columns: group.inputs,
+            depth: group.outputs(),
+            longest_term: longest.unwrap_or(0),
+            adapter_depth,
+            beside: 0,
+            left_bytes: self.c(),
+            f32_result: self.c() == 4,
+        };
+        self.product(trace, sum);
+    }
+
     /// dx of a group into the scratch.
     fn input_gradient(&self, trace: &mut Trace, group: &Group, module: Module) {
         let (dx, all): (u64, usize) = (self.act(group.inputs), group.ranks.iter().sum());
@@ -389,8 +463,7 @@ impl<'a> Walker<'a> {
         let terms = group.projections.len() + if with_dropout { 0 } else { adapters };
         trace.hold(Part::Scratch, dx);
         let adapter_depth = if with_dropout { 0 } else { all };
-        let columns = [group.inputs, group.outputs(), adapter_depth];
-        self.linear(trace, module, Right::Weight, Form::Nn, columns);
+        self.gradients_sum(trace, (group, module), adapter_depth);
         for _ in 1..terms.div_ceil(MAX_TERMS) {
             trace.spike(Part::Scratch, 2 * dx);
             self.pass(trace, module, Pass::Add, group.inputs);

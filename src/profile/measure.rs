@@ -190,7 +190,7 @@ impl Session {
 
     /// Measured steps until the interval is small enough or the time is spent.
     fn measure(&mut self, started: Instant, settings: &ProfileSettings) -> Result<Option<EnergyUse>, ProfileError> {
-        let mut meter = EnergyMeter::open();
+        let mut meter = EnergyMeter::open(self.trainer.base().device());
         let began = Instant::now();
         loop {
             let step = self.step()?;

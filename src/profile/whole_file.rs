@@ -1,8 +1,9 @@
 //! Files that appear under their name only when they are whole.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+use crate::train::write_whole_with;
 
 /// A file that could not be written; nothing is left of it.
 #[derive(Debug, thiserror::Error)]
@@ -27,28 +28,16 @@ fn advice(error: &io::Error) -> &'static str {
 /// # Errors
 /// Those of the file system.
 pub fn write_whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), WriteError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let partial = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
-    let written = write_partial(&partial, write).and_then(|()| fs::rename(&partial, path));
-    written.map_err(|cause| {
-        // If even this fails, there is nothing better to do than to tell of the first error.
-        let _ = fs::remove_file(&partial);
-        WriteError {
-            path: path.to_owned(),
-            cause,
-        }
+    write_whole_with(path, write).map_err(|cause| WriteError {
+        path: path.to_owned(),
+        cause,
     })
-}
-
-fn write_partial(partial: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let mut file = BufWriter::new(File::create(partial)?);
-    write(&mut file)?;
-    let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-    file.sync_all()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -1,6 +1,6 @@
 //! Small spaces, problems and histories that the tests of this folder share.
 
-use super::{Problem, Sampler};
+use super::{Problem, Random, Sampler, evaluated, hypervolume};
 use crate::objective::{Direction, Objective};
 use crate::space::{Condition, Distribution, Parameter, Scale, SearchSpace};
 use crate::study::{FailReason, Metrics, ParamValue, Params, Phase, Trial, TrialNumber, TrialState};
@@ -147,4 +147,27 @@ pub(crate) fn mixed_states(number: usize, params: &Params) -> TrialState {
             }
         }
     }
+}
+
+/// How much more hypervolume a sampler reaches than random search, mean of four seeds, on a convex front of two
+/// objectives: f0 = x0, f1 = (1 - sqrt x0) + distance of the other three from 0.3.
+pub(crate) fn gain_over_random(sampler: impl Fn(u64) -> Box<dyn Sampler>, trials: usize) -> f64 {
+    let problem = problem(continuous_space(4), 2);
+    let evaluate = |_: usize, params: &Params| {
+        let x: Vec<f64> = params.values().filter_map(ParamValue::as_f64).collect();
+        let rest: f64 = x[1..].iter().map(|value| (value - 0.3).abs()).sum();
+        TrialState::Complete {
+            metrics: [("f0", x[0]), ("f1", 1.0 - x[0].sqrt() + rest)].into(),
+        }
+    };
+    let volume = |sampler: &mut dyn Sampler| {
+        let history = drive(sampler, &problem, trials, evaluate);
+        let values: Vec<Vec<f64>> = evaluated(&problem, &history)
+            .into_iter()
+            .map(|one| one.values)
+            .collect();
+        hypervolume(&values, &[1.1, 1.1])
+    };
+    let gains = (0..4).map(|seed| volume(sampler(seed).as_mut()) - volume(&mut Random::new(seed)));
+    gains.sum::<f64>() / 4.0
 }

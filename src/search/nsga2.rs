@@ -174,34 +174,12 @@ fn mutated(value: f64, random: &mut Pcg64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::fixtures::{complete, continuous_space, drive, problem};
-    use crate::search::{Random, evaluated, hypervolume};
-
-    /// A convex front: f0 = x0, f1 = (1 - sqrt x0) + distance of the rest from 0.3.
-    fn evaluate(_: usize, params: &Params) -> TrialState {
-        let x: Vec<f64> = params.values().filter_map(crate::study::ParamValue::as_f64).collect();
-        let rest: f64 = x[1..].iter().map(|value| (value - 0.3).abs()).sum();
-        TrialState::Complete {
-            metrics: [("f0", x[0]), ("f1", 1.0 - x[0].sqrt() + rest)].into(),
-        }
-    }
+    use crate::search::fixtures::{complete, continuous_space, gain_over_random, problem};
 
     #[test]
     fn it_beats_random_search() {
-        let problem = problem(continuous_space(4), 2);
-        let mut gain = 0.0;
-        for seed in 0..4 {
-            let volume = |sampler: &mut dyn Sampler| {
-                let history = drive(sampler, &problem, 120, evaluate);
-                let values: Vec<Vec<f64>> = evaluated(&problem, &history)
-                    .into_iter()
-                    .map(|one| one.values)
-                    .collect();
-                hypervolume(&values, &[1.1, 1.1])
-            };
-            gain += volume(&mut Nsga2::new(seed)) - volume(&mut Random::new(seed));
-        }
-        assert!(gain / 4.0 > 0.1, "gains {}", gain / 4.0);
+        let gain = gain_over_random(|seed| Box::new(Nsga2::new(seed)), 120);
+        assert!(gain > 0.1, "gains {gain}");
     }
 
     #[test]

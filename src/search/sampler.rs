@@ -23,9 +23,21 @@ pub trait Sampler: Send {
     /// included), so that a resumed study goes on as if it had never stopped.
     fn ask(&mut self, problem: &Problem, history: &[Trial]) -> Option<Params>;
 
-    /// What is expected of settings, given the history: one answer each, in order. `None` where the sampler expects
-    /// nothing: it has no model, or not enough trials for one.
-    fn prospects(&self, _problem: &Problem, _history: &[Trial], _settings: &[Params]) -> Option<Vec<Prospect>> {
-        None
+    /// Whether settings are proposed for what they are expected to add to the hypervolume. A trial is then not worth its
+    /// further steps where they would add more elsewhere.
+    fn weighs_gains(&self) -> bool {
+        false
+    }
+
+    /// What [`Sampler::ask`] returns, and then `others`, each with what is expected of it; the setting alone where the sampler
+    /// expects nothing: it has no model, or not enough trials for one. `None` when there is nothing left to try.
+    fn choose(
+        &mut self,
+        problem: &Problem,
+        history: &[Trial],
+        _others: &[Params],
+    ) -> Option<Vec<(Params, Option<Prospect>)>> {
+        let params = self.ask(problem, history)?;
+        Some(vec![(params, None)])
     }
 }

@@ -224,34 +224,13 @@ fn choices(distribution: &Distribution) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::fixtures::{continuous_space, drive, mixed_space, problem};
-    use crate::search::{Random, evaluated, hypervolume};
+    use crate::search::fixtures::{continuous_space, gain_over_random, mixed_space};
     use crate::study::ParamValue;
-
-    fn evaluate(_: usize, params: &Params) -> TrialState {
-        let x: Vec<f64> = params.values().filter_map(ParamValue::as_f64).collect();
-        let rest: f64 = x[1..].iter().map(|value| (value - 0.3).abs()).sum();
-        TrialState::Complete {
-            metrics: [("f0", x[0]), ("f1", 1.0 - x[0].sqrt() + rest)].into(),
-        }
-    }
 
     #[test]
     fn it_beats_random_search() {
-        let problem = problem(continuous_space(4), 2);
-        let mut gain = 0.0;
-        for seed in 0..4 {
-            let volume = |sampler: &mut dyn Sampler| {
-                let history = drive(sampler, &problem, 60, evaluate);
-                let values: Vec<Vec<f64>> = evaluated(&problem, &history)
-                    .into_iter()
-                    .map(|one| one.values)
-                    .collect();
-                hypervolume(&values, &[1.1, 1.1])
-            };
-            gain += volume(&mut Tpe::new(seed)) - volume(&mut Random::new(seed));
-        }
-        assert!(gain / 4.0 > 0.1, "gains {}", gain / 4.0);
+        let gain = gain_over_random(|seed| Box::new(Tpe::new(seed)), 60);
+        assert!(gain > 0.1, "gains {gain}");
     }
 
     #[test]

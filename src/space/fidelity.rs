@@ -52,9 +52,11 @@ pub struct PrunerChoice {
     pub kind: PrunerKind,
     /// Share of a trial's steps before which `dominance` and `median` stop nothing.
     pub warm_up: f64,
-    /// `dominance` also stops what would add less than this share of the hypervolume even if it ended optimistically; at 0
-    /// the final front is that of whole trials.
+    /// `dominance` also stops what would add less than this share of the hypervolume even if it ended optimistically.
     pub least_gain: f64,
+    /// `dominance` also stops what is expected to add less, for each step it has left, than this share of what the sampler
+    /// expects of the next trial; at 0 the final front is that of whole trials.
+    pub worth: f64,
     /// Reduction factor of `asha`, above 1.
     pub eta: f64,
     /// Steps of the lowest rung of `asha`.
@@ -70,6 +72,7 @@ impl PrunerChoice {
             kind,
             warm_up: if kind == PrunerKind::Median { 0.1 } else { 0.05 },
             least_gain: 0.0,
+            worth: 0.8,
             eta: 3.0,
             least_steps: 1,
             least_trials: 5,

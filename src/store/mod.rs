@@ -9,6 +9,7 @@
 mod confirmation;
 mod delete;
 mod detail;
+mod diagnosis;
 mod error;
 mod fidelity;
 mod files;
@@ -35,10 +36,12 @@ mod step;
 mod study;
 mod timeline;
 mod trial;
+mod warm_start;
 
 pub use confirmation::Confirmations;
 pub use delete::Vacuumed;
 pub use detail::{PhaseSteps, TrialDetail};
+pub use diagnosis::TrialFinding;
 pub use error::{QueryError, StoreError};
 pub use fidelity::EndingRecord;
 pub use import::{ImportOutcome, ImportWish, Imported};

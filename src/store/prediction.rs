@@ -1,6 +1,6 @@
 //! Ceilings of machines, and what trials were expected to measure.
 
-use super::row::{finite, to_i64};
+use super::row::{finite, to_i64, to_u64};
 use super::{MachineRecord, Store, StoreError, StudyId};
 use crate::study::TrialNumber;
 
@@ -107,6 +107,64 @@ impl Store {
                 .map_err(|error| self.error(error))?;
         }
         transaction.commit().await.map_err(|error| self.error(error))
+    }
+
+    /// Records what a trial's peak memory is expected to consist of: parts and their bytes.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`].
+    pub async fn record_predicted_parts(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        parts: &[(&str, u64)],
+    ) -> Result<(), StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        let mut transaction = self.begin().await?;
+        for (part, bytes) in parts {
+            sqlx::query("insert or replace into prediction_part (trial_id, part, bytes) values (?, ?, ?)")
+                .bind(trial.0)
+                .bind(part)
+                .bind(to_i64(*bytes)?)
+                .execute(&mut *transaction)
+                .await
+                .map_err(|error| self.error(error))?;
+        }
+        transaction.commit().await.map_err(|error| self.error(error))
+    }
+
+    /// What the peak memory of each trial of a study was expected to consist of, the largest part first.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn predicted_parts(&self, study: StudyId) -> Result<Vec<(TrialNumber, String, u64)>, StoreError> {
+        let rows: Vec<(i64, String, i64)> = sqlx::query_as(
+            "select number, part, bytes from prediction_part join trial on trial.id = prediction_part.trial_id
+             where trial.study_id = ? order by number, bytes desc, part",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        let one = |(number, part, bytes)| (TrialNumber(to_u64(number)), part, to_u64(bytes));
+        Ok(rows.into_iter().map(one).collect())
+    }
+
+    /// What every trial of a study was expected to measure, by trial and name of the metric.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn all_predictions(&self, study: StudyId) -> Result<Vec<(TrialNumber, String, f64)>, StoreError> {
+        let rows: Vec<(i64, String, f64)> = sqlx::query_as(
+            "select number, metric, value from prediction join trial on trial.id = prediction.trial_id
+             where trial.study_id = ? order by number, metric",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        let one = |(number, metric, value)| (TrialNumber(to_u64(number)), metric, value);
+        Ok(rows.into_iter().map(one).collect())
     }
 
     /// What a trial was expected to measure, by name of the metric.

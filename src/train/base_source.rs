@@ -39,6 +39,14 @@ impl BaseSource {
         }
     }
 
+    /// Where the model is, or is going to be.
+    pub fn device(&self) -> &Device {
+        match self {
+            Self::Kept(base) => base.device(),
+            Self::Fresh { device, .. } => device,
+        }
+    }
+
     /// Bytes of the weights that stay frozen.
     pub fn frozen_bytes(&self) -> usize {
         match self {

@@ -30,9 +30,10 @@ pub fn default_name() -> &'static str {
     if gpu(0, "cuda").is_ok() { "cuda" } else { "cpu" }
 }
 
-/// Lets go of the memory that ops keep between launches on this thread: what a trial needs of it then counts as its own.
+/// Lets go of the memory that ops keep from one call to the next: what a trial needs of it then counts as its own.
 pub fn forget_scratch() {
     super::gpu::forget_scratch();
+    super::ops::forget_scratch();
 }
 
 #[cfg(not(feature = "cuda"))]

@@ -49,3 +49,4 @@ pub use step::{Control, Evaluation, StepEvent, StepObserver, StepSeconds};
 pub use trainer::{SavedBytes, Trainer, TrainerPosition};
 pub(crate) use weight::Weight;
 pub use weights::Checkpoint;
+pub(crate) use whole_file::write_whole_with;

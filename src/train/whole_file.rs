@@ -1,17 +1,32 @@
 //! Files and folders that appear under their name only when they are whole and on the disk.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Writes a file beside `path` and gives it that name once it is on the disk.
+/// Writes a file beside `path` and gives it that name once it is on the disk. Where that fails, what had been at `path` is
+/// still there and nothing else is.
 pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_whole_with(path, |file| file.write_all(bytes))
+}
+
+/// As [`write_whole`], for a file that `write` fills piece by piece.
+pub(crate) fn write_whole_with(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let partial = beside(path, "partial");
-    let mut file = File::create(&partial)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&partial, path)?;
+    let written = write_partial(&partial, write).and_then(|()| fs::rename(&partial, path));
+    if written.is_err() {
+        // If even this fails, there is nothing better to do than to tell of the first error.
+        let _ = fs::remove_file(&partial);
+    }
+    written?;
     sync_parent(path)
+}
+
+fn write_partial(partial: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(partial)?);
+    write(&mut file)?;
+    let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+    file.sync_all()
 }
 
 /// An empty folder beside `path` to fill; [`put_in_place`] then gives it that name.

@@ -81,6 +81,7 @@ impl Tuner<'_> {
             pruner: self.pruner.as_deref(),
             history: &self.history,
             curves: &self.curves,
+            weighs_gains: self.parts.sampler.weighs_gains(),
         };
         judge.judge(&running.under_way(number, &known)?)
     }

@@ -55,6 +55,13 @@ impl Tuner<'_> {
             .collect();
         let (store, id) = (self.parts.store, self.parts.id);
         store.record_predictions(id, trial.number, &records).await?;
+        let parts: Vec<(&str, u64)> = prediction
+            .bytes
+            .iter()
+            .filter(|(_, bytes)| *bytes > 0)
+            .map(|(part, bytes)| (part.name(), bytes))
+            .collect();
+        store.record_predicted_parts(id, trial.number, &parts).await?;
         Ok(forecast.does_not_fit(&prediction))
     }
 }

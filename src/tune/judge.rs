@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::known::at_least;
+use super::known::{at_least, expected, expected_deviation};
 use super::reported::{final_after, needed};
-use crate::search::{Field, Problem, Progress, Pruner, Verdict, evaluated, reference_point};
+use crate::search::{Field, Problem, Progress, Pruner, Verdict, evaluated, hypervolume, reference_point};
 use crate::study::{Curve, Metrics, Stop, Trial, TrialNumber, TrialState};
+
+/// While nothing is expected of settings, a step elsewhere is taken to be worth this share of what steps were on average: the
+/// first trials add most.
+const SHARE_OF_MEAN: f64 = 0.25;
 
 /// Metric of a stopped trial: the steps of training that it would have had.
 const PLANNED_STEPS: &str = "planned_steps";
@@ -18,6 +22,8 @@ pub(super) struct UnderWay<'a> {
     pub(super) known: &'a Metrics,
     /// What unknown objectives cannot well end below (minimised), in the problem's order.
     pub(super) expected_low: Vec<Option<f64>>,
+    /// Hypervolume that it was expected to add when it was proposed.
+    pub(super) expected_gain: Option<f64>,
     /// Steps of its training, where they are known.
     pub(super) total_steps: Option<u64>,
     /// Steps it has done.
@@ -43,6 +49,8 @@ pub(super) struct Judge<'a> {
     pub(super) pruner: Option<&'a dyn Pruner>,
     pub(super) history: &'a [Trial],
     pub(super) curves: &'a BTreeMap<TrialNumber, Curve>,
+    /// Whether the sampler proposes settings for what they are expected to add.
+    pub(super) weighs_gains: bool,
 }
 
 impl Judge<'_> {
@@ -72,12 +80,16 @@ impl Judge<'_> {
         Some(Order {
             stop: stop(trial, "constraint", broken),
             complete: false,
-            leaves: self.leaves(trial, &[]),
+            leaves: self.leaves(trial, (&[], &[])),
         })
     }
 
     fn pruned(&self, trial: &UnderWay<'_>) -> Option<Order> {
         let pruner = self.pruner?;
+        let mut progress = self.progress(trial);
+        if !pruner.looks_at(&progress) {
+            return None;
+        }
         let others: Vec<Progress> = self
             .history
             .iter()
@@ -89,18 +101,33 @@ impl Judge<'_> {
             .filter(|one| one.is_feasible())
             .map(|one| one.values)
             .collect();
+        let reference = reference_point(self.problem, &values);
         let field = Field {
             others: &others,
-            reference: &reference_point(self.problem, &values),
+            reference: &reference,
         };
-        match pruner.judge(&self.progress(trial), field) {
+        progress.rate = self.rate(trial, &others, hypervolume(&values, &reference));
+        match pruner.judge(&progress, field) {
             Verdict::Continue => None,
-            Verdict::Stop { reason, at_least } => Some(Order {
+            Verdict::Stop {
+                reason,
+                at_least,
+                expected,
+            } => Some(Order {
                 stop: stop(trial, pruner.name(), reason),
                 complete: false,
-                leaves: self.leaves(trial, &at_least),
+                leaves: self.leaves(trial, (&at_least, &expected)),
             }),
         }
+    }
+
+    /// What a step of the next trial is expected to add: what this one was expected to when it was the best there was.
+    fn rate(&self, trial: &UnderWay<'_>, others: &[Progress], volume: f64) -> Option<f64> {
+        if let Some(gain) = trial.expected_gain {
+            return Some(gain / trial.total_steps?.max(1) as f64);
+        }
+        let steps: u64 = others.iter().map(Progress::step).sum();
+        (self.weighs_gains && steps > 0).then(|| SHARE_OF_MEAN * volume / steps as f64)
     }
 
     fn progress(&self, trial: &UnderWay<'_>) -> Progress {
@@ -110,6 +137,7 @@ impl Judge<'_> {
             curves: self.curves_of(Some(trial.curve), trial.known),
             expected_low: trial.expected_low.to_vec(),
             total_steps: trial.total_steps,
+            rate: None,
             feasible: false,
         }
     }
@@ -136,6 +164,7 @@ impl Judge<'_> {
             curves: self.curves_of(self.curves.get(&trial.number), &nothing),
             expected_low: vec![None; self.problem.objectives.len()],
             total_steps: planned.map(|steps| steps as u64).or(last),
+            rate: None,
             feasible,
         }
     }
@@ -160,11 +189,17 @@ impl Judge<'_> {
             .collect()
     }
 
-    fn leaves(&self, trial: &UnderWay<'_>, bounds: &[Option<f64>]) -> Metrics {
+    fn leaves(&self, trial: &UnderWay<'_>, (bounds, ends): (&[Option<f64>], &[Option<(f64, f64)>])) -> Metrics {
         let mut leaves = Metrics::default();
         for (objective, bound) in self.problem.objectives.iter().zip(bounds) {
             if let Some(bound) = bound {
                 leaves.insert(at_least(&objective.metric), objective.minimised(*bound));
+            }
+        }
+        for (objective, end) in self.problem.objectives.iter().zip(ends) {
+            if let Some((median, deviation)) = end {
+                leaves.insert(expected(&objective.metric), objective.minimised(*median));
+                leaves.insert(expected_deviation(&objective.metric), *deviation);
             }
         }
         if let Some(steps) = trial.total_steps {

@@ -157,11 +157,24 @@ pub(super) fn at_least(metric: &str) -> String {
     format!("{metric}_at_least")
 }
 
+/// Name of the metric that says where a pruned trial's `metric` would have ended.
+pub(super) fn expected(metric: &str) -> String {
+    format!("{metric}_expected")
+}
+
+/// Name of the metric that says how uncertain that is: its standard deviation.
+pub(super) fn expected_deviation(metric: &str) -> String {
+    format!("{metric}_expected_deviation")
+}
+
 /// The metrics of one phase.
 fn part_of(metrics: &Metrics, of_loss: bool) -> Metrics {
     let mut part = Metrics::default();
-    let bound = at_least(LOSS);
-    for (name, value) in metrics.iter().filter(|(name, _)| *name != bound) {
+    let of_the_stop = [at_least(LOSS), expected(LOSS), expected_deviation(LOSS)];
+    for (name, value) in metrics
+        .iter()
+        .filter(|(name, _)| !of_the_stop.iter().any(|one| one == name))
+    {
         if LOSS_METRICS.contains(&name) == of_loss {
             part.insert(name, value);
         }

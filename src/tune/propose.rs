@@ -44,23 +44,16 @@ pub(super) fn propose(
     history: &[Trial],
     share: &dyn Fn(&Params) -> f64,
 ) -> Option<Proposed> {
-    let mut settings = vec![sampler.ask(problem, history)?];
-    settings.extend(relatives(problem, history));
-    let Some(prospects) = sampler.prospects(problem, history, &settings) else {
-        let params = settings.swap_remove(0);
-        return Some(Proposed { params, prospect: None });
+    let settings = sampler.choose(problem, history, &relatives(problem, history))?;
+    let worth = |(params, prospect): &(Params, Option<Prospect>)| {
+        let prospect = prospect.as_ref()?;
+        Some(prospect.log_acquisition - share(params).ln())
     };
-    let worth: Vec<f64> = settings
-        .iter()
-        .zip(&prospects)
-        .map(|(params, prospect)| prospect.log_acquisition - share(params).ln())
-        .collect();
     // The first of equals: the sampler's own proposal comes first.
-    let best = (0..settings.len()).fold(0, |best, index| if worth[index] > worth[best] { index } else { best });
-    Some(Proposed {
-        params: settings.swap_remove(best),
-        prospect: prospects.into_iter().nth(best),
-    })
+    let best = settings
+        .into_iter()
+        .reduce(|best, one| if worth(&one) > worth(&best) { one } else { best });
+    best.map(|(params, prospect)| Proposed { params, prospect })
 }
 
 /// Untried settings that differ from a trial of the front only in parameters that change nothing expensive.

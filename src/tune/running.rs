@@ -26,6 +26,8 @@ pub(super) struct Running {
     pub(super) curve: Curve,
     /// Steps of its training, where they are known.
     pub(super) total_steps: Option<u64>,
+    /// Hypervolume that it was expected to add when it was proposed.
+    pub(super) expected_gain: Option<f64>,
     /// What unknown objectives cannot well end below (minimised), in the problem's order.
     pub(super) expected_low: Vec<Option<f64>>,
     /// The same from stopped trials that share what decides the objective, which is certain.
@@ -54,6 +56,7 @@ impl Running {
             metrics: Metrics::default(),
             curve: Curve::default(),
             total_steps,
+            expected_gain: None,
             expected_low,
             bounds,
             ends_itself: false,
@@ -91,6 +94,7 @@ impl Running {
             known,
             expected_low: self.low(),
             total_steps: self.total_steps,
+            expected_gain: self.expected_gain,
             step,
             curve: &self.curve,
         })

@@ -299,7 +299,8 @@ impl<'a> Tuner<'a> {
             Some(proposed) => proposed.expected_low(&self.problem),
             None => vec![None; bounds.len()],
         };
-        let running = Running::new(attempt, expected_low, bounds, self.whole_steps());
+        let mut running = Running::new(attempt, expected_low, bounds, self.whole_steps());
+        running.expected_gain = self.expectations.get(&number).copied();
         self.running.insert(number, running);
         trial.state = TrialState::Running;
         match self.trial_mut(number) {

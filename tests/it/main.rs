@@ -3,16 +3,17 @@
 
 /// Loading model directories: shards, damage, disagreement with the configuration.
 mod checkpoints;
-/// Trials on several devices against the same on one, and what becomes of a device that dies or hangs.
-mod data_parallel;
 /// From data files to micro-batches, against transformers' tokens and templates.
 mod data;
+/// Trials on several devices against the same on one, and what becomes of a device that dies or hangs.
+mod data_parallel;
+/// What a study found, in words.
+mod explain;
+/// Files for other tools against golden ones.
+mod export;
 /// What goes wrong around trials: processes that die or hang, databases that fail, people who stop.
 #[cfg(target_os = "linux")]
 mod faults;
-
-/// Files for other tools against golden ones.
-mod export;
 /// Trials that are stopped early, taken over from others or repeated.
 mod fidelity;
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
@@ -65,6 +66,8 @@ mod generate;
 mod profile;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.
 mod train;
+/// Searches that start from earlier studies in the same database.
+mod warm_start;
 
 /// The pages in headless Chromium, where there is one.
 mod browser;

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use peft_tune::store::{EvaluationRecord, Store};
-use peft_tune::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialState};
+use peft_tune::store::Store;
+use peft_tune::study::Params;
 
-use super::store::{complete, recipe, round_trip, study_record};
+use super::store::{add_trial, complete, out_of_memory, study_record};
 
 /// A folder with results databases.
 struct Place {
@@ -64,38 +64,14 @@ async fn fill(path: &Path, name: &str) {
     let states = [
         complete(100.0, 2e9, 2.0),
         complete(150.0, 3e9, 2.1),
-        TrialState::Failed {
-            reason: FailReason::OutOfMemory {
-                phase: Phase::Profile,
-                in_use_bytes: Some(3 << 30),
-                requested_bytes: None,
-                limit_bytes: None,
-            },
-            metrics: Metrics::default(),
-        },
+        out_of_memory(None),
     ];
     for (number, state) in (0..).zip(&states) {
         let params = Params::from([
             ("rank".to_owned(), (8i64 << number).into()),
             ("optimizer".to_owned(), "adamw".into()),
         ]);
-        let number = TrialNumber(number);
-        store
-            .start_trial(study.id, number, &params, Some(&recipe()))
-            .await
-            .unwrap();
-        let steps: Vec<_> = (1..=3).map(round_trip::step).collect();
-        store.record_steps(study.id, number, &steps).await.unwrap();
-        let evaluation = EvaluationRecord {
-            step: 3,
-            tokens: 300,
-            loss: 2.125,
-            accuracy: 0.5,
-            target_tokens: 50,
-            seconds: 0.25,
-        };
-        store.record_evaluation(study.id, number, &evaluation).await.unwrap();
-        store.finish_trial(study.id, number, state, 12.5).await.unwrap();
+        add_trial(&store, study.id, number, &params, state).await;
     }
     drop(study);
     store.close().await.unwrap();

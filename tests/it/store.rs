@@ -8,8 +8,8 @@ pub mod round_trip;
 
 use peft_tune::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
 use peft_tune::recipe::{DataSettings, Recipe, TargetModules};
-use peft_tune::store::{Store, StoreError, StudyRecord};
-use peft_tune::study::{Metrics, Params, TrialNumber, TrialState};
+use peft_tune::store::{EvaluationRecord, Store, StoreError, StudyId, StudyRecord};
+use peft_tune::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialState};
 use serde_json::json;
 
 /// A study of the three usual objectives.
@@ -44,6 +44,37 @@ pub fn recipe() -> Recipe {
 pub fn complete(throughput: f64, peak_memory: f64, loss: f64) -> TrialState {
     TrialState::Complete {
         metrics: Metrics::from([(THROUGHPUT, throughput), (PEAK_MEMORY, peak_memory), (LOSS, loss)]),
+    }
+}
+
+/// A trial from its start to its end, with three steps and an evaluation.
+pub async fn add_trial(store: &Store, study: StudyId, number: u64, params: &Params, state: &TrialState) {
+    let number = TrialNumber(number);
+    store.start_trial(study, number, params, Some(&recipe())).await.unwrap();
+    let steps: Vec<_> = (1..=3).map(round_trip::step).collect();
+    store.record_steps(study, number, &steps).await.unwrap();
+    let evaluation = EvaluationRecord {
+        step: 3,
+        tokens: 300,
+        loss: 2.125,
+        accuracy: 0.5,
+        target_tokens: 50,
+        seconds: 0.25,
+    };
+    store.record_evaluation(study, number, &evaluation).await.unwrap();
+    store.finish_trial(study, number, state, 12.5).await.unwrap();
+}
+
+/// Out of memory while it was measured.
+pub fn out_of_memory(limit_bytes: Option<u64>) -> TrialState {
+    TrialState::Failed {
+        reason: FailReason::OutOfMemory {
+            phase: Phase::Profile,
+            in_use_bytes: Some(3 << 30),
+            requested_bytes: None,
+            limit_bytes,
+        },
+        metrics: Metrics::default(),
     }
 }
 

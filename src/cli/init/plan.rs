@@ -1,10 +1,11 @@
 //! Which values are worth searching, and which cannot fit.
 
 use super::Answers;
-use super::estimate::{Setting, bytes_needed};
 use super::find::RowLengths;
+use super::needs::{Needs, Values};
 use crate::architecture::Architecture;
-use crate::recipe::Precision;
+use crate::predict::precision_name;
+use crate::recipe::{Checkpointing, Precision};
 use crate::report::bytes;
 
 /// The values that the file will hold.
@@ -16,7 +17,7 @@ pub struct Plan {
     pub precisions: Vec<Precision>,
     /// `none` is worth trying beside `full`.
     pub can_keep_activations: bool,
-    /// Bytes of the largest setting that is kept, estimated; absent for a model that is not here.
+    /// Bytes of the smallest setting that is kept, predicted; absent for a model that is not here.
     pub smallest_bytes: Option<u64>,
     pub parameters: Option<u64>,
     pub training_tokens: u64,
@@ -27,7 +28,7 @@ pub struct Plan {
 /// No setting fits.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "not even the smallest setting of this model fits: about {needed} with 4-bit weights and one row of {length} tokens, of \
+    "not even the smallest setting of this model fits: {needed} with 4-bit weights and one row of {length} tokens, of \
      {memory}; take a smaller model, shorter rows or more `--memory`"
 )]
 pub struct NothingFits {
@@ -39,7 +40,6 @@ pub struct NothingFits {
 /// Rows of a step, whatever the micro-batch.
 pub const GLOBAL_BATCH: usize = 16;
 const MICRO_BATCHES: [usize; 5] = [1, 2, 4, 8, 16];
-const SMALLEST_RANK: usize = 8;
 
 impl Plan {
     /// Drops what cannot fit into the memory of the answers.
@@ -62,76 +62,94 @@ impl Plan {
             left_out: Vec::new(),
         };
         if let Some(architecture) = architecture {
-            plan.fit(architecture, answers.memory_bytes)?;
+            let needs = Needs::new(architecture, &answers.machine, sequence_length);
+            plan.fit(&needs, answers.memory_bytes)?;
             plan.shorten(architecture, answers.machine.is_gpu);
         }
         Ok(plan)
     }
 
-    fn fit(&mut self, architecture: &Architecture, memory: u64) -> Result<(), NothingFits> {
-        let length = self.sequence_length;
-        let needed = |precision, rows: usize, recompute| {
-            bytes_needed(
-                architecture,
-                Setting {
-                    precision,
-                    rank: SMALLEST_RANK,
-                    tokens: rows * length,
-                    recompute,
-                },
-            )
+    fn fit(&mut self, needs: &Needs, memory: u64) -> Result<(), NothingFits> {
+        let smallest = self.smallest_rank(needs);
+        let values = |precision, rows, checkpointing| Values {
+            precision,
+            rank: smallest,
+            rows,
+            checkpointing,
         };
+        let fits = |values: Values| needs.bytes(values).is_ok_and(|bytes| bytes <= memory);
+        let frugal_of = |precision: &Precision| values(*precision, 1, Checkpointing::Full);
         let candidates = [Precision::Bf16, Precision::Nf4];
-        let all = candidates.map(|precision| (precision, needed(precision, 1, true)));
-        self.precisions = all
-            .iter()
-            .filter(|(_, bytes)| *bytes <= memory)
-            .map(|(precision, _)| *precision)
-            .collect();
-        let Some(smallest) = all
-            .iter()
-            .map(|(_, bytes)| *bytes)
-            .min()
-            .filter(|bytes| *bytes <= memory)
-        else {
+        self.precisions = candidates.to_vec();
+        self.precisions.retain(|precision| fits(frugal_of(precision)));
+        for precision in candidates {
+            if !self.precisions.contains(&precision) {
+                let what = format!("precision {}", precision_name(precision));
+                self.leave_out(&what, needs, frugal_of(&precision));
+            }
+        }
+        let Some(frugal) = self.precisions.last().copied() else {
             return Err(NothingFits {
-                needed: bytes(all[1].1 as f64),
-                length,
+                needed: about(needs, frugal_of(&Precision::Nf4)),
+                length: self.sequence_length,
                 memory: bytes(memory as f64),
             });
         };
-        self.smallest_bytes = Some(smallest);
-        let named = |precision: &Precision| match precision {
-            Precision::Nf4 => "nf4",
-            _ => "bf16",
-        };
-        for (precision, required) in all.iter().filter(|(_, required)| *required > memory) {
-            self.left_out.push(format!(
-                "precision {}: about {} for one row",
-                named(precision),
-                bytes(*required as f64)
-            ));
-        }
+        self.smallest_bytes = needs.bytes(frugal_of(&frugal)).ok();
         // With much room to spare, four bits only cost time and loss.
-        if self.precisions.len() == 2 && needed(Precision::Bf16, 4, false) <= memory / 2 {
+        let roomy = needs.bytes(values(Precision::Bf16, 4, Checkpointing::None));
+        if self.precisions.len() == 2 && roomy.is_ok_and(|bytes| bytes <= memory / 2) {
             self.precisions = vec![Precision::Bf16];
         }
-        let frugal = *self.precisions.last().unwrap_or(&Precision::Nf4);
-        let (kept, dropped): (Vec<usize>, Vec<usize>) = MICRO_BATCHES
-            .into_iter()
-            .partition(|rows| needed(frugal, *rows, true) <= memory);
-        for rows in dropped {
-            let required = bytes(needed(frugal, rows, true) as f64);
-            self.left_out.push(format!("micro_batch {rows}: about {required}"));
+        let frugal = *self.precisions.last().unwrap_or(&frugal);
+        for rows in std::mem::take(&mut self.micro_batches) {
+            let wanted = values(frugal, rows, Checkpointing::Full);
+            match fits(wanted) {
+                true => self.micro_batches.push(rows),
+                false => self.leave_out(&format!("micro_batch {rows}"), needs, wanted),
+            }
         }
-        self.micro_batches = kept;
-        self.can_keep_activations = needed(frugal, 1, false) <= memory;
+        for rank in std::mem::take(&mut self.ranks) {
+            let wanted = Values {
+                rank,
+                ..values(frugal, 1, Checkpointing::Full)
+            };
+            match fits(wanted) {
+                true => self.ranks.push(rank),
+                false => self.leave_out(&format!("rank {rank}"), needs, wanted),
+            }
+        }
+        let kept = values(frugal, 1, Checkpointing::None);
+        self.can_keep_activations = fits(kept);
         if !self.can_keep_activations {
-            let required = bytes(needed(frugal, 1, false) as f64);
-            self.left_out
-                .push(format!("gradient_checkpointing none: about {required} for one row"));
+            self.leave_out("gradient_checkpointing none", needs, kept);
         }
         Ok(())
+    }
+
+    /// The smallest rank that the model can have.
+    fn smallest_rank(&self, needs: &Needs) -> usize {
+        let possible = |rank: &usize| {
+            let values = Values {
+                precision: Precision::Bf16,
+                rank: *rank,
+                rows: 1,
+                checkpointing: Checkpointing::Full,
+            };
+            needs.bytes(values).is_ok()
+        };
+        self.ranks.iter().copied().find(possible).unwrap_or(1)
+    }
+
+    fn leave_out(&mut self, what: &str, needs: &Needs, values: Values) {
+        let why = match needs.bytes(values) {
+            Ok(_) if values.rows == 1 => format!("needs {} for one row", about(needs, values)),
+            Ok(_) => format!("needs {}", about(needs, values)),
+            Err(error) => error.to_string(),
+        };
+        // What an error proposes is what is done here.
+        let why = why.split(';').next().unwrap_or_default();
+        self.left_out.push(format!("{what}, {why}"));
     }
 
     /// Fewer tokens for models that a processor trains slowly.
@@ -140,6 +158,14 @@ impl Plan {
         if !is_gpu && parameters > 100_000_000 {
             self.training_tokens = 20_000;
         }
+    }
+}
+
+/// How much it would take, or why it cannot be.
+fn about(needs: &Needs, values: Values) -> String {
+    match needs.bytes(values) {
+        Ok(needed) => format!("about {}", bytes(needed as f64)),
+        Err(error) => error.to_string(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Threads, vector instructions and memory bandwidth.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use candle_core::{DType, Result};
@@ -8,7 +9,7 @@ use rayon::prelude::*;
 use super::clock::Effort;
 use super::operand;
 use crate::predict::{Host, Vectors};
-use crate::train::ops::attention;
+use crate::train::ops::{attention, on_every_thread};
 
 /// Elements of the buffers whose copying is timed: 64 MiB each, beyond the caches.
 const ELEMENTS: usize = 16 << 20;
@@ -51,11 +52,22 @@ pub fn warm_threads() -> Result<()> {
         window: None,
         soft_cap: None,
     };
-    let warm = |_: rayon::BroadcastContext<'_>| {
-        // Within a broadcast each thread computes what it begins itself.
-        attention::forward(&tensor, &tensor, &tensor, &[0, 32], &settings).map(drop)
-    };
-    rayon::broadcast(warm).into_iter().collect()
+    let warm = || attention::forward(&tensor, &tensor, &tensor, &[0, 32], &settings).map(drop);
+    // Within a broadcast each thread computes what it begins itself, and so it does within a task of the engine's threads.
+    rayon::broadcast(|_| warm()).into_iter().collect::<Result<()>>()?;
+    let failed = Mutex::new(None);
+    on_every_thread(|| {
+        if let Err(error) = warm() {
+            failed
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .get_or_insert(error);
+        }
+    });
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
 }
 
 /// Bytes a second that copying reads and writes.

@@ -8,6 +8,7 @@ mod clock;
 mod host;
 mod passes;
 mod products;
+mod whole_step;
 
 use std::collections::btree_map::Entry;
 
@@ -32,6 +33,7 @@ pub fn measure(precisions: &[Precision], effort: Effort) -> std::result::Result<
         products: Default::default(),
         ops: Default::default(),
         updates: passes::updates(effort)?,
+        whole_steps: Default::default(),
     };
     add(&mut ceilings, precisions, effort)?;
     Ok(ceilings)
@@ -42,6 +44,9 @@ pub fn measure(precisions: &[Precision], effort: Effort) -> std::result::Result<
 /// # Errors
 /// As [`measure`].
 pub fn add(ceilings: &mut Ceilings, precisions: &[Precision], effort: Effort) -> std::result::Result<(), TrainError> {
+    if ceilings.updates.len() < passes::UPDATES.len() {
+        ceilings.updates = passes::updates(effort)?;
+    }
     for precision in precisions {
         // Adapters' F32 products and the dense head count in every precision.
         for storage in [*precision, compute(*precision)] {
@@ -52,6 +57,12 @@ pub fn add(ceilings: &mut Ceilings, precisions: &[Precision], effort: Effort) ->
         let dtype = compute(*precision);
         if let Entry::Vacant(place) = ceilings.ops.entry(dtype) {
             place.insert(ops(dtype, effort)?);
+        }
+    }
+    for precision in precisions {
+        if !ceilings.whole_steps.contains_key(precision) {
+            let factor = whole_step::factor(ceilings, *precision, effort)?;
+            ceilings.whole_steps.insert(*precision, factor);
         }
     }
     Ok(())
@@ -112,7 +123,7 @@ mod tests {
         let mut ceilings = measure(&[Precision::Fp32], Effort::Coarse).unwrap();
         assert!(ceilings.covers(Precision::Fp32) && !ceilings.covers(Precision::Nf4));
         add(&mut ceilings, &[Precision::Nf4], Effort::Coarse).unwrap();
-        assert!(ceilings.covers(Precision::Nf4) && ceilings.covers(Precision::Bf16));
+        assert!(ceilings.covers(Precision::Nf4) && ceilings.covers(Precision::Fp32));
         assert!(ceilings.memory_bytes_per_s > 1e8 && ceilings.wake_s > 0.0);
         let headlines = ceilings.headlines();
         assert!(

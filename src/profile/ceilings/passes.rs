@@ -19,7 +19,7 @@ const WIDTH: usize = 256;
 /// Tokens of the vocabulary of the loss that is measured.
 const VOCABULARY: usize = 2048;
 
-type Pair = (Pass, fn(usize, DType, Effort) -> Result<f64>);
+pub(super) type Pair = (Pass, fn(usize, DType, Effort) -> Result<f64>);
 
 /// Passes over activations.
 const ACTIVATIONS: [Pair; 12] = [
@@ -38,13 +38,25 @@ const ACTIVATIONS: [Pair; 12] = [
 ];
 
 /// Passes over gradients and states.
-const UPDATES: [Pair; 3] = [
+pub(super) const UPDATES: [Pair; 7] = [
     (Pass::Clip, clip_gradients),
     (Pass::UpdateF32, |elements, _, effort| {
         update(OptimizerKind::AdamW, elements, effort)
     }),
+    (Pass::UpdateLion, |elements, _, effort| {
+        update(OptimizerKind::Lion, elements, effort)
+    }),
+    (Pass::UpdateSgd, |elements, _, effort| {
+        update(OptimizerKind::Sgd, elements, effort)
+    }),
+    (Pass::UpdateAdafactor, |elements, _, effort| {
+        update(OptimizerKind::Adafactor, elements, effort)
+    }),
     (Pass::Update8bit, |elements, _, effort| {
         update(OptimizerKind::AdamW8bit, elements, effort)
+    }),
+    (Pass::UpdateLion8bit, |elements, _, effort| {
+        update(OptimizerKind::Lion8bit, elements, effort)
     }),
 ];
 

@@ -2,7 +2,7 @@
 
 use super::evidence::percent;
 use super::{Change, Evidence, Finding, Gain, Rule};
-use crate::profile::median;
+use crate::profile::{Profile, median};
 
 /// Part of its first clock below which a device is held down.
 const LEAST_CLOCK: f64 = 0.9;
@@ -10,8 +10,10 @@ const LEAST_CLOCK: f64 = 0.9;
 const LEAST_THROTTLED: f64 = 0.1;
 /// Part of the cores that others may keep busy.
 const MOST_OTHERS: f64 = 0.1;
-/// Samples below which nothing is said.
+/// Samples, and steps, below which nothing is said.
 const FEWEST_SAMPLES: usize = 8;
+/// Part of a step below which quick steps are chance.
+const LEAST_GAIN: f64 = 0.01;
 
 pub(super) fn throttled(evidence: &Evidence<'_>) -> Option<Finding> {
     let samples = &evidence.profile.samples;
@@ -70,7 +72,20 @@ pub(super) fn noisy_neighbour(evidence: &Evidence<'_>) -> Option<Finding> {
             percent(profile.steps.spread)
         ),
         change: Change::Advice("run alone on the machine, or with fewer threads than are free".to_owned()),
-        gain: Some(Gain::without(lost)),
+        gain: undisturbed(profile).map(|share| Gain::without(share.min(lost))),
         verified: None,
     })
+}
+
+/// Part of a step that the quickest steps did without: what can be won at least for a moment. Time that others take is no
+/// measure of that by itself, as a step leaves cores idle that they may have. `None` where no step was quicker than the rest.
+fn undisturbed(profile: &Profile) -> Option<f64> {
+    let each = profile.steps.each.iter().filter(|(_, tokens)| *tokens > 0);
+    let mut seconds: Vec<f64> = each.map(|(seconds, tokens)| seconds / *tokens as f64).collect();
+    if seconds.len() < FEWEST_SAMPLES {
+        return None;
+    }
+    seconds.sort_by(f64::total_cmp);
+    let share = 1.0 - seconds[seconds.len() / 10] / seconds[seconds.len() / 2];
+    (share >= LEAST_GAIN).then_some(share)
 }

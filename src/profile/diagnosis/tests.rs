@@ -306,6 +306,13 @@ fn others_on_the_machine_are_noticed_only_where_they_are_in_the_way() {
         other_cores: Some(1.0),
         ..DeviceSample::default()
     });
+    // Steps that are all alike do not tell what a quiet machine would give.
+    assert_eq!(case.finds(Rule::NoisyNeighbour).gain, None);
+    case.profile.steps.each[..4].fill((0.08, 1000));
+    let finding = case.finds(Rule::NoisyNeighbour);
+    assert!((finding.gain.unwrap().value - 0.25).abs() < 1e-9, "{finding:?}");
+    // Half of the time is taken at most.
+    case.profile.steps.each[..4].fill((0.01, 1000));
     let finding = case.finds(Rule::NoisyNeighbour);
     assert!((finding.gain.unwrap().value - 1.0).abs() < 1e-9, "{finding:?}");
     // Two free cores hold them.

@@ -13,7 +13,7 @@ pub struct DeviceSample {
     pub process_cores: Option<f64>,
     /// Cores that other processes kept busy.
     pub other_cores: Option<f64>,
-    /// Resident set size of this process.
+    /// Memory of this process: its resident set, or the GPU's memory that the driver counts for it.
     pub resident_bytes: Option<u64>,
     /// Memory of the device that is taken, by whomever.
     pub memory_bytes: Option<u64>,

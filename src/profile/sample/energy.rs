@@ -1,10 +1,11 @@
-//! Energy as the processor counts it: RAPL, through Linux' power capping interface.
+//! Energy as processors count it: RAPL, through Linux' power capping interface, and an NVIDIA GPU's own counter.
 //!
 //! Each package has a counter of microjoules (`energy_uj`) that begins again at 0 after `max_energy_range_uj`. Many
 //! systems let only the administrator read it, and virtual machines have none; then there is no figure.
 
 use std::path::{Path, PathBuf};
 
+use candle_core::Device;
 use serde::{Deserialize, Serialize};
 
 /// Where Linux shows the counters.
@@ -19,9 +20,13 @@ pub struct EnergyUse {
     pub tokens: u64,
 }
 
-/// Reads the energy that the packages have used.
-#[derive(Debug)]
-pub struct EnergyMeter(Vec<Package>);
+/// Reads the energy that the processor's packages have used, and the GPU where one trains.
+#[derive(Debug, Default)]
+pub struct EnergyMeter {
+    packages: Vec<Package>,
+    #[cfg(feature = "cuda")]
+    gpu: Option<(super::gpu::GpuEnergy, f64)>,
+}
 
 #[derive(Debug)]
 struct Package {
@@ -31,30 +36,66 @@ struct Package {
 }
 
 impl EnergyMeter {
-    /// The meter of this machine; `None` where there is none or it may not be read.
-    pub fn open() -> Option<Self> {
-        Self::open_at(Path::new(POWERCAP))
+    /// The meter of this machine while `device` trains; `None` where the device that does the work counts nothing, or
+    /// where its counter may not be read.
+    pub fn open(device: &Device) -> Option<Self> {
+        match device {
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) => {
+                let gpu = super::gpu::GpuEnergy::of(device)?;
+                let last = gpu.joules()?;
+                Some(Self {
+                    packages: packages(Path::new(POWERCAP)),
+                    gpu: Some((gpu, last)),
+                })
+            }
+            _ => Self::open_at(Path::new(POWERCAP)),
+        }
     }
 
     fn open_at(folder: &Path) -> Option<Self> {
-        let zones = std::fs::read_dir(folder).ok()?.filter_map(Result::ok);
-        // `intel-rapl:0` is a package; `intel-rapl:0:1` a part of it.
-        let is_package = |path: &PathBuf| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.starts_with("intel-rapl:") && name.matches(':').count() == 1
-        };
-        let packages = zones
-            .map(|zone| zone.path())
-            .filter(is_package)
-            .filter_map(Package::open);
-        let packages: Vec<Package> = packages.collect();
-        (!packages.is_empty()).then_some(Self(packages))
+        let packages = packages(folder);
+        (!packages.is_empty()).then(|| Self {
+            packages,
+            ..Self::default()
+        })
     }
 
     /// Joules since the last call, or since it was opened.
     pub fn joules(&mut self) -> f64 {
-        self.0.iter_mut().map(Package::joules).sum()
+        let of_packages: f64 = self.packages.iter_mut().map(Package::joules).sum();
+        of_packages + self.gpu_joules()
     }
+
+    #[cfg(feature = "cuda")]
+    fn gpu_joules(&mut self) -> f64 {
+        let Some((gpu, last)) = &mut self.gpu else { return 0.0 };
+        let now = gpu.joules().unwrap_or(*last);
+        // A driver that was loaded again counts from zero.
+        let used = if now >= *last { now - *last } else { now };
+        *last = now;
+        used
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[expect(clippy::unused_self, reason = "has a counter where the feature `cuda` is on")]
+    fn gpu_joules(&mut self) -> f64 {
+        0.0
+    }
+}
+
+/// The packages whose counters may be read.
+fn packages(folder: &Path) -> Vec<Package> {
+    let Ok(zones) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    // `intel-rapl:0` is a package; `intel-rapl:0:1` a part of it.
+    let is_package = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("intel-rapl:") && name.matches(':').count() == 1
+    };
+    let paths = zones.filter_map(Result::ok).map(|zone| zone.path());
+    paths.filter(is_package).filter_map(Package::open).collect()
 }
 
 impl Package {

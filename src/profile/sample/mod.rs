@@ -1,11 +1,26 @@
 //! The device while it works: utilisation, memory, power, temperature and clocks, read a few times a second.
 
+use candle_core::Device;
+
 mod device_sample;
 mod energy;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod host;
 mod sampling;
 
 pub use device_sample::{DeviceSample, DeviceSampler};
 pub use energy::{EnergyMeter, EnergyUse};
+#[cfg(feature = "cuda")]
+pub use gpu::GpuSampler;
 pub use host::HostSampler;
 pub use sampling::Sampling;
+
+/// What samples `device`: the GPU's driver, or the host's own counters. `None` where nothing tells.
+pub fn sampler_of(device: &Device) -> Option<Box<dyn DeviceSampler>> {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => Some(Box::new(GpuSampler::of(device)?)),
+        _ => Some(Box::new(HostSampler::new()?)),
+    }
+}

@@ -55,6 +55,7 @@ impl StudyView {
             importance: input.importance.clone(),
             predictions: predictions(input),
             recommendation: recommendation(input),
+            findings: input.findings.clone(),
         }
     }
 }

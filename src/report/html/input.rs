@@ -44,6 +44,23 @@ pub struct PageInput {
     pub predictions: Vec<Prediction>,
     /// What repeats of the recommended trial gave.
     pub confirmation: Vec<Confirmation>,
+    /// What profiles of trials found.
+    pub findings: Vec<Finding>,
+}
+
+/// A bottleneck of a trial that was profiled in depth.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Finding {
+    pub trial: u64,
+    pub rule: String,
+    pub evidence: String,
+    /// What would help.
+    pub change: String,
+    /// `throughput` (gains are relative) or `peak_memory` (bytes saved).
+    pub metric: String,
+    pub predicted_gain: Option<f64>,
+    /// What running the change gave.
+    pub measured_gain: Option<f64>,
 }
 
 /// When a trial ran.

@@ -14,7 +14,9 @@ mod view;
 
 pub use assets::{Asset, LIVE_ASSETS, PAGE_SCRIPTS, STYLE, asset};
 pub use document::{DocumentError, Page, document, live_document};
-pub use input::{Command, Confirmation, Course, Measured, MemoryParts, PageInput, PhaseTimes, Prediction, Timing};
+pub use input::{
+    Command, Confirmation, Course, Finding, Measured, MemoryParts, PageInput, PhaseTimes, Prediction, Timing,
+};
 pub use view::{
     AxisView, CurveView, Growth, GrowthPoint, ImportanceShare, ImportanceView, MemoryView, ObjectiveView, PhaseView,
     PredictionView, RecommendationView, StudyHead, StudyView, TrialView,

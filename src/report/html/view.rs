@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::input::{Command, Confirmation};
+use super::input::{Command, Confirmation, Finding};
 use crate::report::Counts;
 use crate::study::ParamValue;
 
@@ -30,6 +30,7 @@ pub struct StudyView {
     pub importance: Vec<ImportanceView>,
     pub predictions: Vec<PredictionView>,
     pub recommendation: Option<RecommendationView>,
+    pub findings: Vec<Finding>,
 }
 
 /// The facts about a study.

@@ -8,8 +8,10 @@
 //! explains it better.
 
 use rayon::prelude::*;
+use serde::Serialize;
 
 use super::candidates::Candidates;
+use super::effect::Effect;
 use super::observations::Observations;
 use super::output::Output;
 use crate::objective::Objective;
@@ -27,7 +29,7 @@ const PLACES: u32 = 17;
 const LEAST_TRIALS: usize = 5;
 
 /// How much of one objective each parameter explains.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Importance {
     pub metric: String,
     /// One a parameter, the largest total first.
@@ -35,7 +37,7 @@ pub struct Importance {
 }
 
 /// Shares of a metric's variance, in [0, 1].
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Share {
     pub parameter: String,
     /// Explained by the parameter alone.
@@ -45,7 +47,7 @@ pub struct Share {
 }
 
 /// A metric along one parameter, in the metric's own unit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Dependence {
     pub metric: String,
     pub parameter: String,
@@ -53,12 +55,18 @@ pub struct Dependence {
 }
 
 /// One value of the parameter: the median prediction over the other parameters, and the middle eight tenths of them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Place {
     pub value: ParamValue,
     pub median: f64,
     pub low: f64,
     pub high: f64,
+}
+
+/// How much each parameter matters for each objective of a history, objectives in the problem's order and the most important
+/// parameter first: what a page or a closing line shows. Objectives with fewer than five values are left out.
+pub fn importance(problem: &Problem, history: &[Trial]) -> Vec<Importance> {
+    Insight::new(problem, history).importance()
 }
 
 /// Surrogates of a study's objectives, to ask about parameters.
@@ -157,6 +165,14 @@ impl Insight {
             places: self.places(index, objective, output),
         };
         self.outputs.iter().map(along).collect()
+    }
+
+    /// How a parameter works on every objective, summed up; empty where the parameter is not known.
+    pub fn effects(&self, parameter: &str) -> Vec<Effect> {
+        let dependences = self.dependence(parameter);
+        let both = dependences.iter().zip(&self.outputs);
+        both.filter_map(|(dependence, (objective, _))| Effect::of(dependence, objective))
+            .collect()
     }
 
     fn places(&self, index: usize, objective: &Objective, output: &Output) -> Vec<Place> {

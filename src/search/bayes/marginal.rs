@@ -41,6 +41,14 @@ impl Shape {
         inner.is_finite().then_some(inner)
     }
 
+    /// |dW / dY| at a value.
+    pub(in crate::search) fn inner_slope(self, value: f64) -> f64 {
+        match self {
+            Self::Plain => 1.0,
+            Self::Log | Self::MinusLog => 1.0 / value.abs(),
+        }
+    }
+
     /// The value at W (the median of Y where W is a mean).
     pub(in crate::search) fn outer(self, inner: f64) -> f64 {
         match self {

@@ -3,6 +3,8 @@
 
 mod candidates;
 mod climb;
+mod earlier;
+mod effect;
 mod ehvi;
 mod initial;
 mod insight;
@@ -15,5 +17,6 @@ mod outlook;
 mod output;
 mod proposal;
 
-pub use insight::{Dependence, Importance, Insight, Place, Share};
+pub use effect::{Effect, Trend};
+pub use insight::{Dependence, Importance, Insight, Place, Share, importance};
 pub use proposal::{Bayes, Predicted, Proposal};

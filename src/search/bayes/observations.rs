@@ -8,6 +8,9 @@ use crate::study::{FailReason, Metrics, Params, Trial, TrialState};
 
 /// A pruned trial's metric `<name>_at_least` is a value that its `<name>` could not have fallen below.
 const AT_LEAST: &str = "_at_least";
+/// Its `<name>_expected` is where its `<name>` would have ended, `<name>_expected_deviation` how uncertain that is.
+const EXPECTED: &str = "_expected";
+const EXPECTED_DEVIATION: &str = "_expected_deviation";
 
 /// A metric that is modelled: every objective, then the metrics of constraints that are no objectives, then a cost.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,8 +38,36 @@ pub(super) struct MetricData<'a> {
     pub(super) points: Vec<Point>,
     pub(super) params: Vec<&'a Params>,
     pub(super) values: Vec<f64>,
+    /// Standard deviation of each value: 0 for a measured one, above for one that a stopped trial was on its way to.
+    pub(super) deviations: Vec<f64>,
     /// Settings whose value is only known to lie above a bound.
     pub(super) bounds: Vec<(Point, &'a Params, f64)>,
+}
+
+impl<'a> MetricData<'a> {
+    /// The values of these indices, and all bounds.
+    pub(super) fn part(&self, chosen: &[usize]) -> Self {
+        Self {
+            points: chosen.iter().map(|index| self.points[*index].clone()).collect(),
+            params: chosen.iter().map(|index| self.params[*index]).collect(),
+            values: chosen.iter().map(|index| self.values[*index]).collect(),
+            deviations: chosen.iter().map(|index| self.deviations[*index]).collect(),
+            bounds: self.bounds.clone(),
+        }
+    }
+
+    /// Takes what the curve of a stopped trial says of its end: a value with its uncertainty, or a bound.
+    fn take_stopped(&mut self, modelled: &Modelled, trial: &'a Trial, point: &Point, metrics: &Metrics) {
+        let told = |suffix: &str| metrics.value(&format!("{}{suffix}", modelled.metric));
+        if let (Some(end), Some(deviation)) = (told(EXPECTED), told(EXPECTED_DEVIATION).filter(|one| *one > 0.0)) {
+            self.points.push(point.clone());
+            self.params.push(&trial.params);
+            self.values.push(modelled.sign * end);
+            self.deviations.push(deviation);
+        } else if let Some(bound) = told(AT_LEAST) {
+            self.bounds.push((point.clone(), &trial.params, modelled.sign * bound));
+        }
+    }
 }
 
 /// A complete trial with all objectives.
@@ -106,9 +137,7 @@ impl<'a> Observations<'a> {
             TrialState::Pruned { at_step, metrics, .. } => {
                 self.take_metrics(trial, point, metrics, *at_step);
                 for (modelled, data) in self.modelled.iter().zip(&mut self.data) {
-                    if let Some(bound) = metrics.value(&format!("{}{AT_LEAST}", modelled.metric)) {
-                        data.bounds.push((point.clone(), &trial.params, modelled.sign * bound));
-                    }
+                    data.take_stopped(modelled, trial, point, metrics);
                 }
             }
             TrialState::Failed { metrics, .. } => self.take_metrics(trial, point, metrics, 0),
@@ -124,6 +153,7 @@ impl<'a> Observations<'a> {
                 data.points.push(point.clone());
                 data.params.push(&trial.params);
                 data.values.push(modelled.sign * value);
+                data.deviations.push(0.0);
             }
         }
     }
@@ -303,6 +333,32 @@ mod tests {
         assert_eq!(observations.seen.len(), 1);
         let failed: Vec<bool> = observations.outcomes.iter().map(|outcome| outcome.1).collect();
         assert_eq!(failed, [false, false, true, true]);
+    }
+
+    #[test]
+    fn a_stopped_trial_teaches_where_it_was_going_with_that_uncertainty() {
+        let (problem, mut history) = (problem(), history());
+        let metrics = [
+            (LOSS, 3.0),
+            ("loss_at_least", 2.5),
+            ("loss_expected", 2.7),
+            ("loss_expected_deviation", 0.1),
+        ];
+        history[2].state = TrialState::Pruned {
+            at_step: 10,
+            rule: "dominance".to_owned(),
+            metrics: metrics.into(),
+        };
+        let encoding = Encoding::new(&problem.space);
+        let observations = Observations::new(&problem, &encoding, &history, None);
+        let loss = &observations.data[2];
+        assert_eq!(
+            (&loss.values[..], &loss.deviations[..]),
+            (&[2.0, 2.7][..], &[0.0, 0.1][..])
+        );
+        // What is left is the diverged trial's.
+        assert_eq!(loss.bounds.len(), 1);
+        assert_eq!(observations.seen.len(), 1, "the front is that of whole trials");
     }
 
     #[test]

@@ -3,13 +3,17 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::candidates::Candidates;
+use super::earlier::{BEFORE_MODEL, first_setting};
 use super::initial::initial;
 use super::landscape::Landscape;
 use super::marginal::Marginal;
 use super::maximise::{Search, key};
 use super::model::Model;
 use super::observations::{Observations, Seen};
+use super::outlook::of_params;
 use super::output::Output;
 use crate::objective::Objective;
 use crate::search::encode::{Encoding, Point};
@@ -31,6 +35,8 @@ pub struct Bayes {
     prior: Option<Arc<dyn Prior>>,
     /// Metric that says what a trial costs.
     cost: Option<String>,
+    /// Complete and stopped trials of earlier studies, with params of this space.
+    earlier: Vec<Trial>,
 }
 
 impl fmt::Debug for Bayes {
@@ -41,12 +47,13 @@ impl fmt::Debug for Bayes {
             .field("initial", &self.initial)
             .field("prior", &self.prior.is_some())
             .field("cost", &self.cost)
+            .field("earlier", &self.earlier.len())
             .finish()
     }
 }
 
 /// A setting and why it is proposed.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Proposal {
     pub params: Params,
     /// Natural logarithm of the acquisition: expected hypervolume improvement times the probability of success (per unit of
@@ -59,7 +66,7 @@ pub struct Proposal {
 }
 
 /// A predicted metric in its own unit and direction.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Predicted {
     pub metric: String,
     pub median: f64,
@@ -76,7 +83,16 @@ impl Bayes {
             initial: INITIAL,
             prior: None,
             cost: None,
+            earlier: Vec::new(),
         }
+    }
+
+    /// Takes trials of earlier studies as further observations, with a bias and a noise of their own that this study's trials
+    /// decide, and begins with settings of their front. Params outside the space say nothing.
+    #[must_use]
+    pub fn with_earlier(mut self, trials: Vec<Trial>) -> Self {
+        self.earlier = trials;
+        self
     }
 
     /// Learns only what measurements add to a prior's predictions, and never proposes what it calls impossible.
@@ -93,8 +109,15 @@ impl Bayes {
         self
     }
 
-    pub(super) fn cost(&self) -> Option<&str> {
-        self.cost.as_deref()
+    /// Whether the initial design goes on. A trial of it that was stopped early cost little and taught little: for each there
+    /// is another, up to twice the design.
+    pub(super) fn is_initial(&self, history: &[Trial]) -> bool {
+        if !self.earlier.is_empty() {
+            return history.len() < self.initial.min(BEFORE_MODEL);
+        }
+        let stopped = |trial: &&Trial| matches!(trial.state, TrialState::Pruned { .. });
+        let early = history.iter().take(2 * self.initial).filter(stopped).count();
+        history.len() < self.initial + early.min(self.initial)
     }
 
     pub(super) fn has_prior(&self) -> bool {
@@ -110,14 +133,28 @@ impl Bayes {
 
     /// The next setting with its reasons, or `None` when everything is tried.
     pub fn propose(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
-        if history.len() < self.initial {
-            return self.initial(problem, history);
+        self.propose_beside(problem, history, &[]).map(|(proposal, _)| proposal)
+    }
+
+    /// The next setting, and what is expected of others; of none before there is a model.
+    fn propose_beside(
+        &self,
+        problem: &Problem,
+        history: &[Trial],
+        others: &[Params],
+    ) -> Option<(Proposal, Vec<Prospect>)> {
+        let without_model = || Some((self.initial(problem, history)?, Vec::new()));
+        if self.is_initial(history) {
+            return without_model();
         }
         let encoding = Encoding::new(&problem.space);
-        let observations = Observations::new(problem, &encoding, history, self.cost.as_deref());
+        let mut observations = Observations::new(problem, &encoding, history, self.cost.as_deref());
+        if !self.earlier.is_empty() {
+            observations.take_earlier(problem, &encoding, &self.earlier, self.cost.as_deref());
+        }
         let model = self.model(problem, &encoding, &observations);
         let Some(mut landscape) = model.landscape() else {
-            return self.initial(problem, history);
+            return without_model();
         };
         let candidates = Candidates::new(&problem.space, &encoding);
         let shifted: Vec<bool> = landscape.outputs.iter().map(Output::is_shifted).collect();
@@ -142,10 +179,14 @@ impl Bayes {
             (!tried.contains(&params)).then_some((found, params))
         });
         let Some((found, params)) = found else {
-            return self.initial(problem, history);
+            return without_model();
         };
         let point = candidates.settled(&found.candidate);
-        Some(described(problem, &landscape, &point, (params, found.log_value)))
+        let proposal = described(problem, &landscape, &point, (params, found.log_value));
+        let others = others
+            .iter()
+            .map(|params| of_params(problem, &landscape, &encoding, params));
+        Some((proposal, others.collect()))
     }
 
     /// The next `count` settings, each proposed as if those before it were under way: for parallel workers, or to say what
@@ -213,7 +254,8 @@ impl Bayes {
     /// A setting of the initial design.
     fn initial(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
         Some(Proposal {
-            params: initial(problem, self.seed, history, self.prior.as_deref())?,
+            params: first_setting(problem, &self.earlier, history)
+                .or_else(|| initial(problem, self.seed, history, self.prior.as_deref()))?,
             log_acquisition: None,
             expected_improvement: None,
             predicted: Vec::new(),
@@ -230,8 +272,24 @@ impl Sampler for Bayes {
         self.propose(problem, history).map(|proposal| proposal.params)
     }
 
-    fn prospects(&self, problem: &Problem, history: &[Trial], settings: &[Params]) -> Option<Vec<Prospect>> {
-        self.outlook(problem, history, settings)
+    fn weighs_gains(&self) -> bool {
+        true
+    }
+
+    fn choose(
+        &mut self,
+        problem: &Problem,
+        history: &[Trial],
+        others: &[Params],
+    ) -> Option<Vec<(Params, Option<Prospect>)>> {
+        let (proposal, prospects) = self.propose_beside(problem, history, others)?;
+        let own = proposal.log_acquisition.map(|log_acquisition| Prospect {
+            expected_improvement: proposal.expected_improvement.unwrap_or(0.0),
+            log_acquisition,
+            predicted: proposal.predicted.clone(),
+        });
+        let others = others.iter().cloned().zip(prospects.into_iter().map(Some));
+        Some(std::iter::once((proposal.params, own)).chain(others).collect())
     }
 }
 
@@ -430,5 +488,25 @@ mod tests {
         let [good, _] = bowls(&params);
         assert!(gain([("f0", 1.0)].into()) < gain([("f0", good)].into()));
         assert_eq!(gain([("f0", 2.0)].into()), 0.0);
+    }
+
+    #[test]
+    fn a_stopped_trial_of_the_initial_design_is_made_up_for() {
+        let problem = problem(continuous_space(2), 2);
+        let mut history = drive(&mut Random::new(1), &problem, 8, |_, params| state(bowls(params)));
+        let sampler = Bayes::new(1);
+        assert!(sampler.is_initial(&history[..5]) && !sampler.is_initial(&history[..6]));
+        for trial in &mut history[1..4] {
+            trial.state = TrialState::Pruned {
+                at_step: 5,
+                rule: "dominance".to_owned(),
+                metrics: Metrics::default(),
+            };
+        }
+        assert!(sampler.is_initial(&history));
+        history.extend(drive(&mut Random::new(2), &problem, 1, |_, params| {
+            state(bowls(params))
+        }));
+        assert!(!sampler.is_initial(&history));
     }
 }

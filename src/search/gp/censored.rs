@@ -123,6 +123,7 @@ mod tests {
             used: &[0],
             points,
             targets,
+            noises: &[],
         };
         Gp::new(&data, Hyper::with_lengthscale(0.5, 1), None).unwrap()
     }

@@ -38,6 +38,8 @@ pub(in crate::search) struct Data<'a> {
     pub(in crate::search) used: &'a [usize],
     pub(in crate::search) points: &'a [Point],
     pub(in crate::search) targets: &'a [f64],
+    /// Noise variance of each target beside the fitted one; empty where there is none.
+    pub(in crate::search) noises: &'a [f64],
 }
 
 /// Fitted hyper-parameters and how well they explain the data.
@@ -79,6 +81,7 @@ pub(in crate::search) fn fit(data: &Data<'_>, effort: Effort) -> Option<Fit> {
 struct Objective {
     distances: Distances,
     targets: Vec<f64>,
+    noises: Vec<f64>,
 }
 
 impl Objective {
@@ -86,6 +89,7 @@ impl Objective {
         Self {
             distances: Distances::new(data.axes, data.used, data.points),
             targets: data.targets.to_vec(),
+            noises: data.noises.to_vec(),
         }
     }
 
@@ -153,6 +157,7 @@ impl Objective {
                 k[(i, j)] = hyper.variance * m + sum;
             }
             k[(i, i)] = hyper.total_variance() + JITTER * hyper.variance + hyper.noise;
+            k[(i, i)] += self.noises.get(i).copied().unwrap_or(0.0);
         }
         (k, kernel)
     }
@@ -286,6 +291,7 @@ mod tests {
             used: &used,
             points,
             targets,
+            noises: &[],
         })
     }
 
@@ -337,6 +343,7 @@ mod tests {
             used: &[0, 1],
             points: &points,
             targets: &targets,
+            noises: &[],
         };
         let one = fit(&data, Effort::Whole).unwrap();
         assert!(
@@ -356,6 +363,7 @@ mod tests {
             used: &[0],
             points: &[],
             targets: &[],
+            noises: &[],
         };
         assert!(fit(&data, Effort::Whole).is_none());
     }

@@ -59,7 +59,10 @@ impl Gp {
             used: data.used.to_vec(),
             columns: data.used.iter().map(column).collect(),
             theta: hyper.theta(),
-            noises: noises.unwrap_or_else(|| vec![hyper.noise; n]),
+            noises: noises.unwrap_or_else(|| {
+                let extra = |index: usize| data.noises.get(index).copied().unwrap_or(0.0);
+                (0..n).map(|index| hyper.noise + extra(index)).collect()
+            }),
             hyper,
             targets: data.targets.to_vec(),
             factor: Mat::zeros(0, 0),
@@ -327,6 +330,7 @@ mod tests {
             used: &[0, 1],
             points,
             targets,
+            noises: &[],
         }
     }
 
@@ -397,6 +401,7 @@ mod tests {
             used: &[0, 1, 2],
             points: &points,
             targets: &GOLDEN_MIXED_TARGETS,
+            noises: &[],
         };
         let hyper = Hyper {
             lengthscales: GOLDEN_MIXED_LENGTHSCALES.to_vec(),
@@ -469,5 +474,23 @@ mod tests {
         let gp = Gp::new(&one_axis, fitted.hyper, None).unwrap();
         let (mean, variance) = gp.predict(&vec![0.2, 0.4]);
         assert!((mean - 1.0).abs() < 0.1 && variance < 0.1, "{mean} {variance}");
+    }
+
+    #[test]
+    fn a_target_with_noise_of_its_own_pulls_less() {
+        let points = vec![vec![0.1, 0.5], vec![0.5, 0.5], vec![0.9, 0.5]];
+        let exact = data(&points, &[0.0, 1.0, 0.0]);
+        let noisy = Data {
+            noises: &[0.0, 1.0, 0.0],
+            ..data(&points, &[0.0, 1.0, 0.0])
+        };
+        let predicted = |data: &Data<'_>| {
+            let hyper = Hyper::with_lengthscale(0.3, 2);
+            Gp::new(data, hyper, None).unwrap().predict(&vec![0.5, 0.5])
+        };
+        let ((mean, variance), (pulled, wide)) = (predicted(&exact), predicted(&noisy));
+        assert!((mean - 1.0).abs() < 0.01 && pulled < 0.9, "{mean} {pulled}");
+        assert!(wide > 10.0 * variance, "{variance} {wide}");
+        assert!(fit(&noisy, Effort::Rough).is_some());
     }
 }

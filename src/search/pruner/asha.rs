@@ -59,6 +59,7 @@ impl Pruner for Asha {
                 points.len()
             ),
             at_least: vec![None; trial.known.len()],
+            expected: vec![None; trial.known.len()],
         }
     }
 }

@@ -43,6 +43,7 @@ impl Pruner for Median {
                 bests.len()
             ),
             at_least: vec![None; trial.known.len()],
+            expected: vec![None; trial.known.len()],
         }
     }
 }

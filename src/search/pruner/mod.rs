@@ -2,6 +2,7 @@
 
 mod asha;
 mod dominance;
+mod ends;
 mod median;
 mod progress;
 

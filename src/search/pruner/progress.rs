@@ -17,6 +17,9 @@ pub struct Progress {
     pub expected_low: Vec<Option<f64>>,
     /// Steps of the whole trial, where they are known.
     pub total_steps: Option<u64>,
+    /// Hypervolume that a step is worth elsewhere: what the next trial is expected to add for each of its steps. `None` where
+    /// nobody expects anything.
+    pub rate: Option<f64>,
     /// Whether it is complete and keeps every constraint.
     pub feasible: bool,
 }
@@ -77,10 +80,12 @@ pub struct Field<'a> {
 pub enum Verdict {
     Continue,
     /// Stop; `reason` says why in one phrase with its numbers, `at_least` what each objective (minimised) could not have
-    /// fallen below, where the rule knows it from the trial itself.
+    /// fallen below, and `expected` where it would have ended, with its standard deviation, where the rule knows that from
+    /// the trial itself.
     Stop {
         reason: String,
         at_least: Vec<Option<f64>>,
+        expected: Vec<Option<(f64, f64)>>,
     },
 }
 
@@ -88,6 +93,11 @@ pub enum Verdict {
 pub trait Pruner: Send {
     /// Name as the space file and the database write it.
     fn name(&self) -> &'static str;
+
+    /// Whether it is time to judge a trial, seen alone: most reports change nothing, and a judgement looks at all trials.
+    fn looks_at(&self, _trial: &Progress) -> bool {
+        true
+    }
 
     /// Judges one trial against the others. A function of its arguments alone.
     fn judge(&self, trial: &Progress, field: Field<'_>) -> Verdict;
@@ -100,6 +110,7 @@ pub fn build_pruner(choice: &PrunerChoice) -> Option<Box<dyn Pruner>> {
         PrunerKind::Dominance => Box::new(Dominance {
             warm_up: choice.warm_up,
             least_gain: choice.least_gain,
+            worth: choice.worth,
         }),
         PrunerKind::Asha => Box::new(Asha {
             eta: choice.eta,
@@ -127,6 +138,7 @@ pub(super) mod tests {
             curves: vec![Vec::new(), curve],
             expected_low: vec![None; 2],
             total_steps: Some(100),
+            rate: None,
             feasible: finished,
         }
     }

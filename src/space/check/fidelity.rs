@@ -39,9 +39,10 @@ impl Context<'_> {
 
     fn pruner_settings(&self, details: &PrunerDetails) -> Result<PrunerChoice, SpaceError> {
         use PrunerKind::{Asha, Dominance, Median};
-        let of: [(&str, bool, &[PrunerKind]); 5] = [
+        let of: [(&str, bool, &[PrunerKind]); 6] = [
             ("warm_up", details.warm_up.is_some(), &[Dominance, Median]),
             ("least_gain", details.least_gain.is_some(), &[Dominance]),
+            ("worth", details.worth.is_some(), &[Dominance]),
             ("eta", details.eta.is_some(), &[Asha]),
             ("least_steps", details.least_steps.is_some(), &[Asha]),
             ("least_trials", details.least_trials.is_some(), &[Median]),
@@ -69,6 +70,7 @@ impl Context<'_> {
         Ok(PrunerChoice {
             warm_up: share("warm_up", details.warm_up)?.unwrap_or(default.warm_up),
             least_gain: share("least_gain", details.least_gain)?.unwrap_or(default.least_gain),
+            worth: share("worth", details.worth)?.unwrap_or(default.worth),
             eta: eta.unwrap_or(default.eta),
             least_steps: details.least_steps.map_or(default.least_steps, u64::from),
             least_trials: details.least_trials.map_or(default.least_trials, u64::from),

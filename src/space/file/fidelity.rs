@@ -25,6 +25,9 @@ pub struct PrunerDetails {
     pub warm_up: Option<f64>,
     /// For `dominance`: also stops what would add less than this share of the hypervolume; default 0.
     pub least_gain: Option<f64>,
+    /// For `dominance`: also stops what is expected to add less, for each step it has left, than this share of what the next
+    /// trial is expected to; default 0.8, and 0 never does.
+    pub worth: Option<f64>,
     /// For `asha`: one in so many trials passes a rung; default 3.
     pub eta: Option<f64>,
     /// For `asha`: steps of the lowest rung; default 1.
@@ -39,6 +42,7 @@ impl PrunerDetails {
             kind,
             warm_up: None,
             least_gain: None,
+            worth: None,
             eta: None,
             least_steps: None,
             least_trials: None,

@@ -27,3 +27,12 @@ mod storage;
 pub(in crate::train) mod team;
 
 pub use kernels::{Kernels, kernels, set_kernels};
+pub(crate) use team::on_every_thread;
+
+/// Lets go of the memory that all threads keep from one op to the next.
+pub(in crate::train) fn forget_scratch() {
+    team::on_every_thread(|| {
+        matmul::forget();
+        attention::forget();
+    });
+}

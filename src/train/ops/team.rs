@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 /// the others wait. With a twentieth of it they slept forty times in a step of the 5M model and, where other programs
 /// ran, came back too late for a third of the work.
 const AWAKE: Duration = Duration::from_millis(2);
+/// How long [`on_every_thread`] waits for a thread: as long as a busy machine may take to give it its turn.
+const ARRIVAL: Duration = Duration::from_millis(200);
 /// Looks at the state between two looks at the clock.
 const LOOKS: u32 = 64;
 
@@ -105,6 +107,19 @@ pub fn for_chunks<T: Send>(values: &mut [T], chunk: usize, run: impl Fn(usize, &
         run(index, unsafe {
             chunks.get(index * chunk, chunk.min(len - index * chunk))
         });
+    });
+}
+
+/// Calls `run` on every thread, the caller's included. A thread that does not come within a moment is left out.
+pub fn on_every_thread(run: impl Fn() + Sync) {
+    let (arrived, deadline) = (AtomicUsize::new(0), Instant::now() + ARRIVAL);
+    for_each(threads(), |_| {
+        run();
+        arrived.fetch_add(1, Relaxed);
+        // Who waits here takes no second task.
+        while arrived.load(Relaxed) < threads() && Instant::now() < deadline {
+            thread::yield_now();
+        }
     });
 }
 
@@ -335,6 +350,21 @@ mod tests {
             });
         }
         assert!(!seen.into_inner().unwrap().is_empty());
+    }
+
+    #[test]
+    fn every_thread_is_called() {
+        let seen = Mutex::new(HashSet::new());
+        // Where another test has the team, the caller is alone.
+        for _ in 0..20 {
+            on_every_thread(|| {
+                seen.lock().unwrap().insert(thread::current().id());
+            });
+            if seen.lock().unwrap().len() == threads() {
+                return;
+            }
+        }
+        assert!(seen.into_inner().unwrap().contains(&thread::current().id()));
     }
 
     #[test]

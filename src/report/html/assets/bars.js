@@ -29,6 +29,19 @@
     return { host, draw };
   };
 
+  // As many parts as there are colours: the largest of all rows together keep their names.
+  const grouped = (rows) => {
+    const sums = new Map();
+    for (const [name, value] of rows.flatMap((row) => row.parts)) sums.set(name, (sums.get(name) || 0) + value);
+    if (sums.size <= COLOURS.length) return rows;
+    const kept = [...sums].sort((a, b) => b[1] - a[1]).slice(0, COLOURS.length - 1).map((one) => one[0]);
+    return rows.map((row) => {
+      const parts = kept.map((name) => [name, row.parts.filter((part) => part[0] === name).reduce((sum, part) => sum + part[1], 0)]);
+      const rest = row.parts.filter((part) => !kept.includes(part[0])).reduce((sum, part) => sum + part[1], 0);
+      return { ...row, parts: [...parts, ["others", rest]].filter((part) => part[1] > 0) };
+    });
+  };
+
   // Stacked bars, one a trial: the front, or what is selected.
   const stacked = (host, title, rowsOf, text) => {
     const legend = h("div", { class: "legend" }), stage = PT.card(host, title);
@@ -43,6 +56,7 @@
       if (!shown.length) shown = rows;
       const best = PT.best(), first = shown.find((row) => row.trial === best);
       shown = [...(first ? [first] : []), ...shown.filter((row) => row !== first)].slice(0, MOST);
+      shown = grouped(shown);
       const names = [...new Set(shown.flatMap((row) => row.parts.map((part) => part[0])))];
       const colour = (name) => `var(${COLOURS[Math.min(names.indexOf(name), COLOURS.length - 1)]})`;
       legend.replaceChildren(...names.map((name) => { const box = h("i"); box.style.background = colour(name); return h("span", {}, box, name); }));
@@ -69,6 +83,19 @@
     // Follows a selection; without one it shows the front.
     const select = (now) => { const next = PT.brushes.size ? now : null; if (next || kept) { kept = next; draw(); } };
     return { host, draw, select };
+  };
+
+  // What profiles found: a row each.
+  PT.findings = (host) => {
+    const gain = (one, value) => (value === null ? "–" : one.metric === "peak_memory" ? `${PT.bytes(value)} saved` : `${value >= 0 ? "+" : ""}${(100 * value).toFixed(1)}%`);
+    const draw = () => {
+      const all = PT.view.findings;
+      PT.at("diagnosis").hidden = all.length === 0;
+      const heads = ["trial", "found", "evidence", "what would help", "predicted", "measured"].map((name, index) => h("th", { class: index === 0 || index > 3 ? "n" : "" }, name));
+      const row = (one) => h("tr", {}, h("td", { class: "n" }, String(one.trial)), h("td", {}, h("b", {}, one.rule)), h("td", { class: "wide" }, one.evidence), h("td", { class: "wide" }, one.change), h("td", { class: "n" }, gain(one, one.predicted_gain)), h("td", { class: "n" }, gain(one, one.measured_gain)));
+      host.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, all.map(row))));
+    };
+    return { host, draw };
   };
 
   PT.phases = (host) => stacked(host, "Time of a step", () => PT.view.phases.map((one) => ({ trial: one.trial, parts: one.parts, whole: one.parts.reduce((sum, part) => sum + part[1], 0) })).filter((row) => row.whole > 0), PT.seconds);

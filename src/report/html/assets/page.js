@@ -59,7 +59,7 @@
     colour.replaceChildren(...view.objectives.map((one, index) => h("option", { value: index, selected: index === view.objectives.length - 1 }, one.label)));
     const parallel = PT.parallel(at("axes"), colour);
     colour.addEventListener("change", () => { parallel.draw(); PT.changed(); });
-    PT.charts.push(parallel, PT.growth(at("growth")), PT.curves(at("curves")), PT.importance(at("shares")), PT.predicted(at("predicted")), PT.phases(at("phases")), PT.memory(at("memory")), PT.table(at("rows"), at("filter"), at("shown")));
+    PT.charts.push(parallel, PT.growth(at("growth")), PT.curves(at("curves")), PT.importance(at("shares")), PT.predicted(at("predicted")), PT.phases(at("phases")), PT.memory(at("memory")), PT.findings(at("found")), PT.table(at("rows"), at("filter"), at("shown")));
   };
 
   PT.redraw = () => {

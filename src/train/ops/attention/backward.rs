@@ -48,6 +48,11 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
+/// Lets go of what this thread keeps.
+pub fn forget() {
+    SCRATCH.take();
+}
+
 /// One span's shares of dk (without the scale) and dv, (keys, d) each.
 struct Share {
     keys: Range<usize>,

@@ -39,6 +39,11 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
+/// Lets go of what this thread keeps.
+pub fn forget() {
+    SCRATCH.take();
+}
+
 /// See [`super::forward`]; contiguous tensors of elements `T` on the CPU.
 pub fn forward<T: Element>(
     (q, k, v): (&Tensor, &Tensor, &Tensor),

@@ -35,6 +35,12 @@ use super::storage::is_fused;
 use crate::train::gpu;
 use candle_core::{Result, Tensor};
 
+/// Lets go of what this thread keeps from one call to the next.
+pub(in crate::train::ops) fn forget() {
+    forward::forget();
+    backward::forget();
+}
+
 /// Returns (o, lse).
 pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[u32], settings: &Settings) -> Result<(Tensor, Tensor)> {
     settings::check(q, k, v, offsets)?;

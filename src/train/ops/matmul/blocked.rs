@@ -63,6 +63,11 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
+/// Lets go of what this thread keeps.
+pub fn forget() {
+    SCRATCH.take();
+}
+
 /// Computes the sum of `terms`, (rows, columns), into `result`. A straight left operand of pairs has an even
 /// depth and stride.
 ///

@@ -174,6 +174,12 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
+/// Lets go of what this thread keeps.
+#[cfg(target_arch = "x86_64")]
+pub fn forget() {
+    SCRATCH.take();
+}
+
 /// Packs the panel of `source` that starts at `column`, as [`pack::panel`].
 ///
 /// # Safety

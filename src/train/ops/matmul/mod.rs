@@ -46,3 +46,13 @@ pub use coded::{Coded, Factor};
 pub use engine::MAX_TERMS;
 pub(in crate::train::ops) use linear::Guard;
 pub use linear::{Term, nn, nn_beside, nn_sum, nt, nt_onto, nt_sum, tn_add};
+
+/// Lets go of what this thread keeps from one product to the next.
+pub(in crate::train::ops) fn forget() {
+    #[cfg(target_arch = "x86_64")]
+    {
+        blocked::forget();
+        coded::forget();
+        pairs::forget();
+    }
+}

@@ -24,6 +24,11 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
+/// Lets go of what this thread keeps.
+pub fn forget() {
+    SCRATCH.take();
+}
+
 /// The sums of one tile.
 #[repr(C, align(64))]
 struct Sums([f32; TILE]);
