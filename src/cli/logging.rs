@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
@@ -48,8 +49,8 @@ impl LogArgs {
             .clone()
             .or(environment)
             .unwrap_or_else(|| usual.to_owned());
-        let filter = EnvFilter::try_new(&level).map_err(|error| {
-            let message = format!("`{level}` says not what to log: {error}; write `info`, or `warn,peft_tune=debug`");
+        let filter = filter_of(&level).ok_or_else(|| {
+            let message = format!("`{level}` says not what to log: write `info`, or `warn,peft_tune=debug`");
             CliError::bad_input(anyhow::anyhow!(message))
         })?;
         let writer = match &self.log_file {
@@ -59,6 +60,15 @@ impl LogArgs {
         start(self.log_format, filter, writer, self.log_file.is_none());
         Ok(())
     }
+}
+
+/// The filter that a text means. The library takes any word for the name of a module; here each part has to say a level.
+fn filter_of(text: &str) -> Option<EnvFilter> {
+    let says_level = |part: &str| {
+        let level = part.rsplit('=').next().unwrap_or(part);
+        level.trim().parse::<LevelFilter>().is_ok()
+    };
+    text.split(',').all(says_level).then(|| EnvFilter::try_new(text).ok())?
 }
 
 fn append_to(path: &PathBuf) -> Result<File, CliError> {

@@ -117,7 +117,13 @@ impl Tuner<'_> {
             return Ok(());
         };
         let state = running.outcome(state);
-        tracing::info!(trial = number.0, state = state.name(), wall_s, reason = ?reason_of(&state), "a trial ended");
+        tracing::info!(
+            trial = number.0,
+            state = state.name(),
+            wall_s,
+            reason = reason_of(&state).map(FailReason::name),
+            "a trial ended"
+        );
         let (store, id) = (self.parts.store, self.parts.id);
         store.finish_trial(id, number, &state, wall_s).await?;
         self.spent_s += wall_s;

@@ -233,6 +233,10 @@ impl Place {
         if let Some(worker) = &mut self.worker {
             worker.about = Some(about);
         }
+        // Its trial begins now: how long a process takes to be there says nothing about it.
+        if let Some(current) = self.current.as_mut().filter(|current| current.sent) {
+            current.progressed = Instant::now();
+        }
     }
 
     /// The worker's output ended. What that means for its trial; `None` where it had none.
@@ -288,7 +292,10 @@ impl Place {
                 "nothing was heard of the worker for {:?}",
                 settings.silent_after
             )))
-        } else if current.waits.is_none() && current.progressed.elapsed() >= settings.stuck_after {
+        } else if worker.about.is_some()
+            && current.waits.is_none()
+            && current.progressed.elapsed() >= settings.stuck_after
+        {
             current.lost(crashed(format!(
                 "the trial made no progress for {:?}",
                 settings.stuck_after
