@@ -7,7 +7,7 @@ mod lora;
 #[expect(dead_code, reason = "the other benches of this folder use more of it")]
 mod problems;
 
-use peft_tune::search::{Problem, Sampler, build};
+use peft_tune::search::{Problem, build};
 use peft_tune::space::SamplerKind;
 use peft_tune::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
 

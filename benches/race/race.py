@@ -49,8 +49,11 @@ def ours(name, seed, trials, options):
         if done.returncode:
             sys.exit(f"{' '.join(command)}: {done.stderr}")
         seconds = time.perf_counter() - began
+        # Only whole trials count; what a stopped or failed one measured is no evaluation.
         rows = sqlite3.connect(database).execute(
-            "select t.number, m.name, m.value from trial t left join trial_metric m on m.trial_id = t.id order by t.number"
+            """select t.trial, m.name, m.value from trial_summary as t
+               left join trial_metric as m on m.study = t.study and m.trial = t.trial and t.state = 'complete'
+               order by t.trial"""
         )
         measured = {}
         for number, metric, value in rows:

@@ -213,6 +213,7 @@ fn progress(one: &Explanation) -> String {
             .map(|ending| format!("  the search ended: {}", printable(&ending.reason))),
     );
     lines.push(match &one.done {
+        _ if one.next.is_empty() => "  there is nothing left to propose".to_owned(),
         Some(reason) => format!("  the stopping rule holds: {}", printable(reason)),
         None => "  the stopping rule does not hold: further trials may still raise it".to_owned(),
     });

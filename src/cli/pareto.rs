@@ -29,7 +29,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), CliError> {
-    let (study, trials, front, confirmed) = args.database.read(async |store| {
+    let (study, trials, front, confirmed, predicted) = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
         let trials = store.trials(study.id).await?;
         let confirmed = store.confirmations(study.id).await?;
@@ -39,7 +39,8 @@ pub fn run(args: Args) -> Result<(), CliError> {
             // The view knows only what was measured in the trials themselves.
             false => front_of(&study, &trials),
         };
-        Ok((study, trials, front, confirmed))
+        let predicted = store.all_predictions(study.id).await?;
+        Ok((study, trials, front, confirmed, predicted))
     })?;
     if let Some(names) = &args.plot {
         return write_result(&plots(&study, &trials, &front, names)?);
@@ -52,13 +53,15 @@ pub fn run(args: Args) -> Result<(), CliError> {
         recommendation: None,
         wall_s: study.wall_s,
     })
-    .with_confirmed(confirmed);
+    .with_confirmed(confirmed)
+    .with_predicted(predicted);
     let text = if args.json {
         let front = json!({
             "study": summary.study,
             "objectives": summary.objectives,
             "front": summary.front,
             "confirmed": summary.confirmed,
+            "predicted": summary.predicted,
         });
         serde_json::to_string_pretty(&front).map_err(CliError::failed)? + "\n"
     } else {

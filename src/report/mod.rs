@@ -14,5 +14,5 @@ pub use number::{bytes, duration, metric_heading, metric_value, param_value, sig
 pub use profile::{
     CurveLine, CurvePoint, ProfileText, comparison_text, curve_svg, curve_text, findings_text, profile_text,
 };
-pub use summary::{Counts, FrontRow, Recommendation, Summary, SummaryInput, front_table};
+pub use summary::{Counts, FrontNotes, FrontRow, Recommendation, Summary, SummaryInput, front_table};
 pub use table::{Align, TextTable, printable};

@@ -11,6 +11,9 @@ use super::table::{Align, TextTable, printable};
 use crate::objective::{Direction, Objective};
 use crate::study::{Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, TrialState};
 
+/// Metric: trials that computed on the same hardware while this one was measured, at most.
+const NEIGHBOURS: &str = "neighbours";
+
 /// What a summary is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct SummaryInput<'a> {
@@ -45,6 +48,16 @@ pub struct Summary {
     pub recommendation: Option<Recommendation>,
     /// What repeats say, by trial and metric; the values of every other trial were measured once.
     pub confirmed: BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
+    /// What was predicted before a trial ran, by trial and metric.
+    pub predicted: BTreeMap<TrialNumber, BTreeMap<String, f64>>,
+}
+
+/// What a table of the front says beside what was measured.
+#[derive(Clone, Copy, Debug)]
+pub struct FrontNotes<'a> {
+    pub recommended: Option<TrialNumber>,
+    pub confirmed: &'a BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
+    pub predicted: &'a BTreeMap<TrialNumber, BTreeMap<String, f64>>,
 }
 
 /// Trials by how they ended.
@@ -156,7 +169,19 @@ impl Summary {
             front,
             recommendation: input.recommendation.cloned(),
             confirmed: BTreeMap::new(),
+            predicted: BTreeMap::new(),
         }
+    }
+
+    /// The summary with what was predicted of the front's trials before they ran.
+    #[must_use]
+    pub fn with_predicted(mut self, predicted: impl IntoIterator<Item = (TrialNumber, String, f64)>) -> Self {
+        for (trial, metric, value) in predicted {
+            if self.front.iter().any(|row| row.trial == trial) {
+                self.predicted.entry(trial).or_default().insert(metric, value);
+            }
+        }
+        self
     }
 
     /// The summary with what repeats say.
@@ -184,7 +209,7 @@ impl Summary {
                     text,
                     "\nPareto front of {}: {count} {trials}\n\n{}\n",
                     objectives_text(&self.objectives),
-                    front_table(&self.objectives, &self.front, (recommended, &self.confirmed), width)
+                    self.front_text(recommended, width)
                 );
             }
         }
@@ -197,6 +222,25 @@ impl Summary {
         text
     }
 
+    /// The table of the front, with what was predicted where that fits.
+    fn front_text(&self, recommended: Option<TrialNumber>, width: Option<usize>) -> String {
+        let nothing = BTreeMap::new();
+        let with = |predicted, width| {
+            let notes = FrontNotes {
+                recommended,
+                confirmed: &self.confirmed,
+                predicted,
+            };
+            front_table(&self.objectives, &self.front, notes, width)
+        };
+        let columns = |text: &str| text.lines().next().map_or(0, |line| line.chars().count());
+        let whole = with(&self.predicted, None);
+        match width.is_none_or(|width| columns(&whole) <= width) {
+            true => whole,
+            false => with(&nothing, width),
+        }
+    }
+
     /// The summary as JSON, with raw numbers.
     ///
     /// # Errors
@@ -207,14 +251,9 @@ impl Summary {
 }
 
 /// The front as a table: the objectives, then the params that differ from row to row; those that are the same in all rows
-/// stand in a line below. A star marks the recommended trial. Where some trials were repeated, a column says of which the
-/// values are `confirmed` and of which `measured` once.
-pub fn front_table(
-    objectives: &[Objective],
-    rows: &[FrontRow],
-    (recommended, confirmed): (Option<TrialNumber>, &BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>),
-    width: Option<usize>,
-) -> String {
+/// stand in a line below. A star marks the recommended trial. What was predicted of an objective stands beside it. Where some
+/// trials were repeated, a column says of which the values are `confirmed` and of which `measured` once.
+pub fn front_table(objectives: &[Objective], rows: &[FrontRow], notes: FrontNotes<'_>, width: Option<usize>) -> String {
     let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.params.keys()).collect();
     let differs = |name: &&&String| {
         let first = rows.first().and_then(|row| row.params.get(**name));
@@ -229,12 +268,14 @@ pub fn front_table(
             .all(|value| value.as_f64().is_some())
     };
     let mut columns = vec![("trial".to_owned(), Align::Right)];
-    columns.extend(
-        objectives
-            .iter()
-            .map(|objective| (metric_heading(&objective.metric), Align::Right)),
-    );
-    let says_basis = rows.iter().any(|row| confirmed.contains_key(&row.trial));
+    let prediction =
+        |row: &FrontRow, objective: &Objective| notes.predicted.get(&row.trial)?.get(&objective.metric).copied();
+    let is_predicted = |objective: &Objective| rows.iter().any(|row| prediction(row, objective).is_some());
+    for objective in objectives {
+        columns.push((metric_heading(&objective.metric), Align::Right));
+        columns.extend(is_predicted(objective).then(|| ("predicted".to_owned(), Align::Right)));
+    }
+    let says_basis = rows.iter().any(|row| notes.confirmed.contains_key(&row.trial));
     columns.extend(says_basis.then(|| ("basis".to_owned(), Align::Left)));
     columns.extend(varying.iter().map(|name| {
         let align = if number(name) { Align::Right } else { Align::Left };
@@ -242,13 +283,16 @@ pub fn front_table(
     }));
     let mut table = TextTable::new(columns);
     for row in rows {
-        let star = if Some(row.trial) == recommended { "* " } else { "" };
+        let star = if Some(row.trial) == notes.recommended { "* " } else { "" };
         let mut cells = vec![format!("{star}{}", row.trial)];
-        cells.extend(objectives.iter().map(|objective| {
-            let value = row.metrics.value(&objective.metric);
-            value.map_or_else(|| "-".to_owned(), |value| metric_value(&objective.metric, value))
-        }));
-        cells.extend(says_basis.then(|| basis(confirmed.get(&row.trial))));
+        for objective in objectives {
+            let text = |value: Option<f64>| {
+                value.map_or_else(|| "-".to_owned(), |value| metric_value(&objective.metric, value))
+            };
+            cells.push(text(row.metrics.value(&objective.metric)));
+            cells.extend(is_predicted(objective).then(|| text(prediction(row, objective))));
+        }
+        cells.extend(says_basis.then(|| basis(notes.confirmed.get(&row.trial))));
         cells.extend(varying.iter().map(|name| param_text(row.params.get(*name))));
         table.push(cells);
     }
@@ -260,6 +304,17 @@ pub fn front_table(
             .collect();
         let whose = if rows.len() == 1 { "params" } else { "the same in all" };
         let _ = write!(text, "\n\n{whose}: {}", same.join(", "));
+    }
+    let crowded = rows
+        .iter()
+        .filter(|row| row.metrics.value(NEIGHBOURS).is_some_and(|beside| beside > 0.0));
+    let crowded: Vec<String> = crowded.map(|row| row.trial.to_string()).collect();
+    if !crowded.is_empty() {
+        let _ = write!(
+            text,
+            "\n\nthroughput measured beside other trials: {}",
+            crowded.join(", ")
+        );
     }
     text
 }
@@ -397,6 +452,26 @@ mod tests {
 
         * recommended: trial 1 is the knee of the front
         ");
+    }
+
+    #[test]
+    fn what_was_predicted_stands_beside_what_was_measured_where_there_is_room() {
+        let predicted = || {
+            [
+                (TrialNumber(0), THROUGHPUT.to_owned(), 5000.0),
+                (TrialNumber(2), LOSS.to_owned(), 1.0),
+            ]
+        };
+        let text = summary().with_predicted(predicted()).to_text(None);
+        assert!(text.contains(" trial | tokens/s | predicted | peak memory |"), "{text}");
+        assert!(text.contains("     0 |    5,120 |     5,000 |    1.50 GiB |"), "{text}");
+        assert!(text.contains("   * 1 |   12,800 |         - |    2.25 GiB |"), "{text}");
+        assert!(
+            !summary()
+                .with_predicted(predicted())
+                .to_text(Some(70))
+                .contains("predicted")
+        );
     }
 
     #[test]

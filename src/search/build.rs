@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Bayes, Grid, Nsga2, Prior, Problem, Random, Sampler, Sobol, Tpe};
 use crate::space::{SamplerChoice, SamplerKind};
-use crate::study::ParamValue;
+use crate::study::{ParamValue, Trial};
 
 /// Most objectives that the Bayesian sampler takes: its improvement is computed exactly, in a time that grows steeply.
 const MOST_OBJECTIVES: usize = 4;
@@ -18,10 +18,19 @@ const PER_COST: &str = "per_cost";
 /// Where the kind cannot search this problem: a grid over a continuous range, or no objective at all.
 pub fn build(kind: SamplerKind, problem: &Problem, seed: u64) -> Result<Box<dyn Sampler>, SamplerError> {
     let options = Default::default();
-    build_with(&SamplerChoice { kind, options }, problem, seed, None)
+    build_with(&SamplerChoice { kind, options }, problem, seed, Knowledge::default())
 }
 
-/// Makes the sampler that a study asks for; one that can make use of a prior starts from it. `auto` is the Bayesian one
+/// What is known before a study begins; a sampler that can make use of it does.
+#[derive(Clone, Default)]
+pub struct Knowledge {
+    /// Predictions of metrics.
+    pub prior: Option<Arc<dyn Prior>>,
+    /// Trials of earlier studies.
+    pub earlier: Vec<Trial>,
+}
+
+/// Makes the sampler that a study asks for; one that can make use of what is known starts from it. `auto` is the Bayesian one
 /// for up to four objectives and NSGA-II for more.
 ///
 /// | option | of | meaning |
@@ -35,7 +44,7 @@ pub fn build_with(
     choice: &SamplerChoice,
     problem: &Problem,
     seed: u64,
-    prior: Option<Arc<dyn Prior>>,
+    knowledge: Knowledge,
 ) -> Result<Box<dyn Sampler>, SamplerError> {
     if problem.objectives.is_empty() {
         return Err(SamplerError::NoObjective);
@@ -64,8 +73,8 @@ pub fn build_with(
     }
     Ok(match kind {
         SamplerKind::Auto | SamplerKind::Bayes => {
-            let sampler = bayes(choice, seed)?;
-            Box::new(match prior {
+            let sampler = bayes(choice, seed)?.with_earlier(knowledge.earlier);
+            Box::new(match knowledge.prior {
                 Some(prior) => sampler.with_prior(prior),
                 None => sampler,
             })
@@ -183,7 +192,7 @@ mod tests {
                 .map(|(name, value)| ((*name).to_owned(), value.clone()))
                 .collect(),
         };
-        let built = |choice: &SamplerChoice| build_with(choice, &problem, 1, None);
+        let built = |choice: &SamplerChoice| build_with(choice, &problem, 1, Knowledge::default());
         let long = choice(
             SamplerKind::Auto,
             &[("initial", 12i64.into()), ("per_cost", "f0".into())],

@@ -27,7 +27,7 @@ mod stopping;
 mod tpe;
 
 pub use bayes::{Bayes, Dependence, Effect, Importance, Insight, Place, Predicted, Proposal, Share, Trend, importance};
-pub use build::{SamplerError, build, build_with};
+pub use build::{Knowledge, SamplerError, build, build_with};
 pub use enumerate::Settings;
 pub use grid::Grid;
 pub use history::{Evaluated, evaluated, pareto_front, reference_point};

@@ -24,5 +24,5 @@ pub use file::{Bytes, Count, QuantityError, Seconds, StudyFile};
 pub use membership::SettingError;
 pub use schema::{recipe_schema, study_schema};
 pub use search_space::{Condition, Parameter, SearchSpace};
-pub use study::{Backend, Budget, CommandBackend, SamplerChoice, SamplerKind, Source, Study};
+pub use study::{Backend, Budget, CommandBackend, SamplerChoice, SamplerKind, Source, Study, WarmStart};
 pub use yaml::Place;

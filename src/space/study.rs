@@ -34,6 +34,8 @@ pub struct Study {
     pub stop: Option<StopRule>,
     /// How the recommendation is confirmed; `None` where it is not.
     pub confirm: Option<ConfirmPlan>,
+    /// Earlier studies that it starts from.
+    pub warm_start: WarmStart,
     /// Device memory above which a trial is out of memory, in bytes.
     pub memory_limit_bytes: Option<u64>,
     /// Wall time after which a trial is stopped, in seconds.
@@ -59,6 +61,18 @@ pub struct SamplerChoice {
     pub kind: SamplerKind,
     /// Settings by name; the sampler itself knows which there are and refuses others with [`Study::reject`].
     pub options: BTreeMap<String, ParamValue>,
+}
+
+/// Earlier studies of the database that a study may start from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum WarmStart {
+    /// None.
+    #[default]
+    Off,
+    /// Those on the same model, data and machine (with the same command, where one runs the trials).
+    Alike,
+    /// Those of these names.
+    Named(Vec<String>),
 }
 
 /// A sampler's name.

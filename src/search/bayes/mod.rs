@@ -3,6 +3,7 @@
 
 mod candidates;
 mod climb;
+mod earlier;
 mod effect;
 mod ehvi;
 mod initial;

@@ -6,7 +6,7 @@ use super::candidates::Candidates;
 use super::ehvi::Ehvi;
 use super::landscape::{Landscape, Limit};
 use super::observations::{MetricData, Observations, Seen};
-use super::output::Output;
+use super::output::{Output, some};
 use crate::objective::{Bound, Constraint};
 use crate::search::encode::{Encoding, Point};
 use crate::search::gp::{self, Data, Effort, Gp};
@@ -16,6 +16,9 @@ use crate::search::{Prior, Problem, reference_point};
 const LEAST_TO_EXPLAIN: usize = 2;
 /// Share of the measured values that such a metric's predictions must exceed on average.
 const EXPLAINED: f64 = 0.85;
+
+/// Most outcomes that the process on failures is made from.
+const MOST_OUTCOMES: usize = 120;
 
 /// What the acquisition is made from.
 pub(super) struct Model<'a> {
@@ -134,7 +137,11 @@ impl Model<'_> {
     fn failure_process(&self, with_memory: bool) -> Option<Gp> {
         let ran_out = self.observations.ran_out.iter().filter(|_| with_memory);
         let ran_out = ran_out.map(|(point, _)| (point.clone(), true));
-        let outcomes: Vec<(Point, bool)> = self.observations.outcomes.iter().cloned().chain(ran_out).collect();
+        let all: Vec<(Point, bool)> = self.observations.outcomes.iter().cloned().chain(ran_out).collect();
+        // Failures count as the best: they are the rare ones.
+        let order: Vec<f64> = all.iter().map(|(_, failed)| f64::from(u8::from(!failed))).collect();
+        let chosen = some(&order, MOST_OUTCOMES).into_iter();
+        let outcomes: Vec<(Point, bool)> = chosen.map(|index| all[index].clone()).collect();
         if !outcomes.iter().any(|(_, failed)| *failed) {
             return None;
         }

@@ -45,6 +45,17 @@ pub(super) struct MetricData<'a> {
 }
 
 impl<'a> MetricData<'a> {
+    /// The values of these indices, and all bounds.
+    pub(super) fn part(&self, chosen: &[usize]) -> Self {
+        Self {
+            points: chosen.iter().map(|index| self.points[*index].clone()).collect(),
+            params: chosen.iter().map(|index| self.params[*index]).collect(),
+            values: chosen.iter().map(|index| self.values[*index]).collect(),
+            deviations: chosen.iter().map(|index| self.deviations[*index]).collect(),
+            bounds: self.bounds.clone(),
+        }
+    }
+
     /// Takes what the curve of a stopped trial says of its end: a value with its uncertainty, or a bound.
     fn take_stopped(&mut self, modelled: &Modelled, trial: &'a Trial, point: &Point, metrics: &Metrics) {
         let told = |suffix: &str| metrics.value(&format!("{}{suffix}", modelled.metric));
@@ -327,7 +338,12 @@ mod tests {
     #[test]
     fn a_stopped_trial_teaches_where_it_was_going_with_that_uncertainty() {
         let (problem, mut history) = (problem(), history());
-        let metrics = [(LOSS, 3.0), ("loss_at_least", 2.5), ("loss_expected", 2.7), ("loss_expected_deviation", 0.1)];
+        let metrics = [
+            (LOSS, 3.0),
+            ("loss_at_least", 2.5),
+            ("loss_expected", 2.7),
+            ("loss_expected_deviation", 0.1),
+        ];
         history[2].state = TrialState::Pruned {
             at_step: 10,
             rule: "dominance".to_owned(),
@@ -336,7 +352,10 @@ mod tests {
         let encoding = Encoding::new(&problem.space);
         let observations = Observations::new(&problem, &encoding, &history, None);
         let loss = &observations.data[2];
-        assert_eq!((&loss.values[..], &loss.deviations[..]), (&[2.0, 2.7][..], &[0.0, 0.1][..]));
+        assert_eq!(
+            (&loss.values[..], &loss.deviations[..]),
+            (&[2.0, 2.7][..], &[0.0, 0.1][..])
+        );
         // What is left is the diverged trial's.
         assert_eq!(loss.bounds.len(), 1);
         assert_eq!(observations.seen.len(), 1, "the front is that of whole trials");

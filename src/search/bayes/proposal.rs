@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::candidates::Candidates;
+use super::earlier::{BEFORE_MODEL, first_setting};
 use super::initial::initial;
 use super::landscape::Landscape;
 use super::marginal::Marginal;
@@ -34,6 +35,8 @@ pub struct Bayes {
     prior: Option<Arc<dyn Prior>>,
     /// Metric that says what a trial costs.
     cost: Option<String>,
+    /// Complete and stopped trials of earlier studies, with params of this space.
+    earlier: Vec<Trial>,
 }
 
 impl fmt::Debug for Bayes {
@@ -44,6 +47,7 @@ impl fmt::Debug for Bayes {
             .field("initial", &self.initial)
             .field("prior", &self.prior.is_some())
             .field("cost", &self.cost)
+            .field("earlier", &self.earlier.len())
             .finish()
     }
 }
@@ -79,7 +83,16 @@ impl Bayes {
             initial: INITIAL,
             prior: None,
             cost: None,
+            earlier: Vec::new(),
         }
+    }
+
+    /// Takes trials of earlier studies as further observations, with a bias and a noise of their own that this study's trials
+    /// decide, and begins with settings of their front. Params outside the space say nothing.
+    #[must_use]
+    pub fn with_earlier(mut self, trials: Vec<Trial>) -> Self {
+        self.earlier = trials;
+        self
     }
 
     /// Learns only what measurements add to a prior's predictions, and never proposes what it calls impossible.
@@ -99,13 +112,12 @@ impl Bayes {
     /// Whether the initial design goes on. A trial of it that was stopped early cost little and taught little: for each there
     /// is another, up to twice the design.
     pub(super) fn is_initial(&self, history: &[Trial]) -> bool {
+        if !self.earlier.is_empty() {
+            return history.len() < self.initial.min(BEFORE_MODEL);
+        }
         let stopped = |trial: &&Trial| matches!(trial.state, TrialState::Pruned { .. });
         let early = history.iter().take(2 * self.initial).filter(stopped).count();
         history.len() < self.initial + early.min(self.initial)
-    }
-
-    pub(super) fn cost(&self) -> Option<&str> {
-        self.cost.as_deref()
     }
 
     pub(super) fn has_prior(&self) -> bool {
@@ -136,7 +148,10 @@ impl Bayes {
             return without_model();
         }
         let encoding = Encoding::new(&problem.space);
-        let observations = Observations::new(problem, &encoding, history, self.cost.as_deref());
+        let mut observations = Observations::new(problem, &encoding, history, self.cost.as_deref());
+        if !self.earlier.is_empty() {
+            observations.take_earlier(problem, &encoding, &self.earlier, self.cost.as_deref());
+        }
         let model = self.model(problem, &encoding, &observations);
         let Some(mut landscape) = model.landscape() else {
             return without_model();
@@ -239,7 +254,8 @@ impl Bayes {
     /// A setting of the initial design.
     fn initial(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
         Some(Proposal {
-            params: initial(problem, self.seed, history, self.prior.as_deref())?,
+            params: first_setting(problem, &self.earlier, history)
+                .or_else(|| initial(problem, self.seed, history, self.prior.as_deref()))?,
             log_acquisition: None,
             expected_improvement: None,
             predicted: Vec::new(),
@@ -488,7 +504,9 @@ mod tests {
             };
         }
         assert!(sampler.is_initial(&history));
-        history.extend(drive(&mut Random::new(2), &problem, 1, |_, params| state(bowls(params))));
+        history.extend(drive(&mut Random::new(2), &problem, 1, |_, params| {
+            state(bowls(params))
+        }));
         assert!(!sampler.is_initial(&history));
     }
 }

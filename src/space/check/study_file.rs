@@ -87,6 +87,7 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
         pruner,
         stop,
         confirm,
+        warm_start: file.warm_start.0,
         memory_limit_bytes,
         trial_timeout_s,
         seed: file.seed,

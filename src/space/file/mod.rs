@@ -5,6 +5,7 @@ mod fidelity;
 mod parameter;
 mod quantity;
 mod study_file;
+mod warm_start;
 
 pub use entries::Entries;
 pub use fidelity::{ConfirmDetails, ConfirmEntry, PrunerDetails, PrunerEntry, StopDetails, StopEntry};
@@ -14,3 +15,4 @@ pub use study_file::{
     BackendEntry, BudgetEntry, CommandEntry, EvaluationEntry, ObjectiveDetails, ObjectiveEntry, SamplerDetails,
     SamplerEntry, StudyFile, TrialEntry,
 };
+pub use warm_start::WarmStartEntry;

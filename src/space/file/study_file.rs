@@ -10,7 +10,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
-use super::{Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, Seconds, StopEntry};
+use super::{
+    Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, Seconds, StopEntry, WarmStartEntry,
+};
 use crate::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use crate::recipe::{DataSettings, TrainingSettings};
 use crate::study::LauncherSettings;
@@ -49,6 +51,10 @@ pub struct StudyFile {
     pub stop: StopEntry,
     /// Measures the recommended trial again before it is final; default on where throughput matters, off for commands.
     pub confirm: Option<ConfirmEntry>,
+    /// Starts from earlier studies in the same database: `true` for those on the same model, data and machine, or a list of
+    /// names; default false.
+    #[serde(default)]
+    pub warm_start: WarmStartEntry,
     /// Seed of every random number of the study; default 0.
     #[serde(default)]
     pub seed: u64,

@@ -1,0 +1,127 @@
+//! Trials of earlier studies that a search starts from.
+
+use super::CliError;
+use crate::space::{SearchSpace, Study, WarmStart};
+use crate::store::{Store, StoreError, StudyId};
+use crate::study::{Params, Trial};
+
+/// Refuses names of studies that the database does not have, before a new study begins. One that goes on has taken their
+/// trials, and they may be gone since.
+///
+/// # Errors
+/// Where a name is not known, or reading fails.
+pub async fn check(study: &Study, store: &Store) -> Result<(), CliError> {
+    let WarmStart::Named(names) = &study.warm_start else {
+        return Ok(());
+    };
+    let known = store.studies().await?;
+    let is_known = |name: &String| known.iter().any(|one| one.name == *name);
+    if is_known(&study.name) {
+        return Ok(());
+    }
+    match names.iter().find(|name| !is_known(name)) {
+        None => Ok(()),
+        Some(name) => Err(study
+            .reject(
+                &["warm_start"],
+                format!("the database has no study `{name}`: `peft-tune studies` lists those it has"),
+            )
+            .into()),
+    }
+}
+
+/// The trials that `study` starts from, in params of its own space; records which studies they are from. A study that goes on
+/// takes the same as when it began.
+///
+/// # Errors
+/// Where the file names a study that the database does not have, or reading fails.
+pub async fn earlier_trials(study: &Study, store: &Store, id: StudyId) -> Result<Vec<Trial>, CliError> {
+    let recorded = store.warm_start(id).await?;
+    let sources: Vec<(String, Option<u64>)> = match &study.warm_start {
+        WarmStart::Off => return Ok(Vec::new()),
+        _ if !recorded.is_empty() => recorded
+            .into_iter()
+            .map(|(name, trials)| (name, Some(trials)))
+            .collect(),
+        WarmStart::Alike => {
+            let names = store.earlier_studies(id).await?;
+            names.into_iter().map(|name| (name, None)).collect()
+        }
+        WarmStart::Named(names) => names.iter().map(|name| (name.clone(), None)).collect(),
+    };
+    let mut earlier = Vec::new();
+    for (name, most) in sources.into_iter().filter(|(name, _)| *name != study.name) {
+        let found = match store.study(Some(&name)).await {
+            Ok(found) => found,
+            // Its trials were taken when the study began; it may be gone since.
+            Err(StoreError::NoStudy { .. }) if most.is_some() => continue,
+            Err(error @ StoreError::NoStudy { .. }) => {
+                return Err(study.reject(&["warm_start"], error.to_string()).into());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let fixed = fixed_of(&store.study_settings(found.id).await?);
+        let mut trials = store.trials(found.id).await?;
+        trials.truncate(most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX)));
+        store.record_warm_start(id, &name, trials.len() as u64).await?;
+        let known = trials
+            .into_iter()
+            .filter_map(|trial| in_space(&study.space, &fixed, trial));
+        let known: Vec<Trial> = known.collect();
+        eprintln!("starts from {} trials of study `{name}`", known.len());
+        earlier.extend(known);
+    }
+    Ok(earlier)
+}
+
+/// The params that a study's file fixed; none where it says so in another form.
+fn fixed_of(settings: &serde_json::Value) -> Params {
+    serde_json::from_value(settings["fixed"].clone()).unwrap_or_default()
+}
+
+/// A finished trial with params of another space: what its own study fixed counts like what it sampled. `None` where the
+/// space does not have them, or asks for more.
+fn in_space(space: &SearchSpace, fixed: &Params, mut trial: Trial) -> Option<Trial> {
+    let mut params = fixed.clone();
+    params.append(&mut trial.params);
+    params.retain(|name, _| space.parameters.iter().any(|parameter| parameter.name == *name));
+    trial.params = params;
+    (trial.state.is_finished() && space.point_of(&trial.params).is_some()).then_some(trial)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::{Distribution, Parameter};
+    use crate::study::{Metrics, ParamValue, TrialNumber, TrialState};
+
+    #[test]
+    fn what_was_fixed_counts_and_what_is_not_in_the_space_does_not() {
+        let parameter = |name: &str| Parameter {
+            name: name.to_owned(),
+            distribution: Distribution::Categorical {
+                choices: (1..4i64).map(ParamValue::Int).collect(),
+            },
+            condition: None,
+            affects: None,
+        };
+        let space = SearchSpace {
+            parameters: vec![parameter("rank"), parameter("micro_batch")],
+        };
+        let trial = |params: &[(&str, i64)]| Trial {
+            number: TrialNumber(0),
+            params: params
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).into()))
+                .collect(),
+            state: TrialState::Complete {
+                metrics: Metrics::default(),
+            },
+        };
+        let fixed = trial(&[("micro_batch", 2), ("global_batch", 8)]).params;
+        let known = |params: &[(&str, i64)]| in_space(&space, &fixed, trial(params)).map(|trial| trial.params.len());
+        assert_eq!(known(&[("rank", 1), ("schedule", 1)]), Some(2));
+        assert_eq!(known(&[("rank", 9)]), None, "out of range");
+        assert_eq!(known(&[("schedule", 1)]), None, "the rank is missing");
+    }
+}

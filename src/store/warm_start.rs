@@ -1,0 +1,58 @@
+//! Which earlier studies a study starts from.
+
+use super::row::{to_i64, to_u64};
+use super::{Store, StoreError, StudyId};
+
+impl Store {
+    /// Names of the studies that began before this one on the same model, data and machine, or with the same command, the
+    /// latest first.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn earlier_studies(&self, study: StudyId) -> Result<Vec<String>, StoreError> {
+        sqlx::query_scalar(
+            "select earlier.name from study as own join study as earlier
+                on earlier.id <> own.id and earlier.created_at <= own.created_at
+               and earlier.model_id is own.model_id
+               and earlier.data_set_id is own.data_set_id
+               and earlier.machine_id is own.machine_id
+               and earlier.definition -> '$.settings.backend' is own.definition -> '$.settings.backend'
+             where own.id = ? order by earlier.created_at desc, earlier.id desc",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))
+    }
+
+    /// Records that a study starts from the first `trials` trials of the study called `source`.
+    ///
+    /// # Errors
+    /// Where writing fails.
+    pub async fn record_warm_start(&self, study: StudyId, source: &str, trials: u64) -> Result<(), StoreError> {
+        sqlx::query("insert or replace into warm_start (study_id, source, trials) values (?, ?, ?)")
+            .bind(study.0)
+            .bind(source)
+            .bind(to_i64(trials)?)
+            .execute(&self.pool)
+            .await
+            .map_err(|error| self.error(error))?;
+        Ok(())
+    }
+
+    /// The earlier studies that a study started from, by name, with how many of their first trials it took.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn warm_start(&self, study: StudyId) -> Result<Vec<(String, u64)>, StoreError> {
+        let rows: Vec<(String, i64)> =
+            sqlx::query_as("select source, trials from warm_start where study_id = ? order by source")
+                .bind(study.0)
+                .fetch_all(&self.pool)
+                .await
+                .map_err(|error| self.error(error))?;
+        rows.into_iter()
+            .map(|(source, trials)| Ok((source, to_u64(trials))))
+            .collect()
+    }
+}
