@@ -31,7 +31,7 @@ model: $assets/base
 data: {train: $assets/train.jsonl, held_out: $assets/held_out.jsonl, max_rows: 128}
 objectives: [throughput, loss]
 space: {rank: [2, 4, 8, 16], sequence_length: 64, micro_batch: 2, precision: fp32}
-trial: {profile_steps: 3, profile_warmup: 1, training_steps: ${STEPS:-60}, evaluation: {rows: 8}}
+trial: {profile_steps: 3, profile_warmup: 1, training_steps: ${STEPS:-600}, evaluation: {rows: 8}}
 sampler: grid
 confirm: none
 budget: {trials: $trials}
@@ -47,7 +47,8 @@ for _ in $(seq 1200); do
   kill -0 "$search" 2> /dev/null || { cat "$work/search.log"; exit 1; }
   sleep 0.5
 done
-sleep 2
+sleep 0.5
+query "select number, state, phase from trial order by number"
 node=$(squeue -h -t R -o %N | head -n 1)
 echo "the second trial runs on ${node:?no task is running}; this node is lost now"
 squeue
@@ -59,8 +60,10 @@ if ! wait "$search"; then
 fi
 search=
 sinfo
+query "select trial, attempt, phase, message from trial_lost_attempt" | tee "$work/lost.csv"
 query "select number, state, reason, detail from trial order by number" | tee "$work/states.csv"
 ended=$(query "select count(*) from trial where state in ('complete', 'failed', 'pruned')")
 complete=$(query "select count(*) from trial where state = 'complete'")
 [ "$ended" -ge "$trials" ] && [ "$complete" -ge $((trials - 1)) ] || { echo "trials are missing" >&2; exit 1; }
+[ -s "$work/lost.csv" ] || { echo "no attempt was lost: the node was not in use" >&2; exit 1; }
 echo "the study is complete: $complete trials went through Slurm, and one of its two nodes was lost on the way"

@@ -13,7 +13,7 @@ use peft_tune::space::{ReadOptions, Study, StudyFile, recipe_for};
 use peft_tune::study::Params;
 use peft_tune::train::data::{BatchSource, PreparedData, RowOrder};
 use peft_tune::train::hub::ModelFiles;
-use peft_tune::train::{BaseModel, Trainer};
+use peft_tune::train::{BaseModel, Trainer, device};
 use peft_tune::tune::Forecast;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -72,6 +72,7 @@ fn measure(study: &Study, params: &Params, files: &ModelFiles, data: &PreparedDa
     let order = RowOrder::Shuffled { seed: 1 };
     let source = BatchSource::new(data.train().clone(), &recipe.batch, order).expect("rows");
     let pool = rayon::ThreadPoolBuilder::new().build().expect("threads");
+    device::forget_scratch();
     pool.install(|| {
         ceilings::warm_threads().expect("a small op runs");
         let before = HostMemory::in_use_bytes();

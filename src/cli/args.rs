@@ -1,13 +1,14 @@
 //! The top-level arguments, and which file runs which subcommand.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
 use super::{
-    CliError, choose, compare, completions, dashboard, delete, doctor, explain, export, generate, gpu_check, import,
-    infer_bench, init, merge, pareto, plan, profile, query, rank, report, schema, search, show, studies, train, vacuum,
-    worker,
+    CliError, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate, gpu_check,
+    import, infer_bench, init, merge, pareto, plan, profile, query, rank, report, schema, search, show, status, stop,
+    studies, train, vacuum, worker,
 };
 use crate::profile::HostMemory;
 
@@ -23,6 +24,9 @@ struct Arguments {
 enum Command {
     Init(init::Args),
     Search(search::Args),
+    Attach(attach::Args),
+    Status(status::Args),
+    Stop(stop::Args),
     Plan(plan::Args),
     Show(show::Args),
     Explain(explain::Args),
@@ -52,14 +56,15 @@ enum Command {
     Worker(worker::Args),
 }
 
-/// Runs the program and returns its exit code: 0 done, 1 failed while running, 2 bad input or usage.
+/// Runs the program and returns its exit code: `docs/exit-codes.md` lists them.
 pub fn main() -> ExitCode {
     HostMemory::keep_freed();
     let arguments = Arguments::parse();
     match run(arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            // Standard error may be a terminal that was closed.
+            let _ = writeln!(std::io::stderr(), "error: {error}");
             ExitCode::from(error.exit_code())
         }
     }
@@ -69,6 +74,9 @@ fn run(command: Command) -> Result<(), CliError> {
     match command {
         Command::Init(args) => init::run(args),
         Command::Search(args) => search::run(args),
+        Command::Attach(args) => attach::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Stop(args) => stop::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Show(args) => show::run(args),
         Command::Explain(args) => explain::run(args),

@@ -64,13 +64,3 @@ pub fn block_on<T>(future: impl Future<Output = Result<T, CliError>>) -> Result<
         .map_err(CliError::failed)?;
     runtime.block_on(future)
 }
-
-impl From<StoreError> for CliError {
-    fn from(error: StoreError) -> Self {
-        if error.is_bad_input() {
-            Self::bad_input(error)
-        } else {
-            Self::failed(error)
-        }
-    }
-}

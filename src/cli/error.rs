@@ -1,8 +1,10 @@
-//! How a command ends when it does not succeed.
+//! How a command ends when it does not succeed. `docs/exit-codes.md` is for people what this file is for the compiler.
 
 use std::io::IsTerminal;
 
 use crate::space::SpaceError;
+use crate::store::StoreError;
+use crate::tune::TuneError;
 
 /// A failed command; the variant decides the exit code.
 #[derive(Debug, thiserror::Error)]
@@ -16,9 +18,25 @@ pub enum CliError {
     /// Something failed while running: exit code 1.
     #[error("{0:#}")]
     Failed(anyhow::Error),
-    /// A person stopped a search or a training: exit code 130, as a shell reports SIGINT.
+    /// The results database failed while it was used: locked, full, no longer to be written. Exit code 3.
+    #[error("{0:#}")]
+    Database(anyhow::Error),
+    /// Another process runs the study: exit code 4.
+    #[error("{0:#}")]
+    Taken(anyhow::Error),
+    /// No worker can be kept alive: exit code 5.
+    #[error("{0:#}")]
+    Workers(anyhow::Error),
+    /// A file that trials read was changed under way: exit code 6.
+    #[error("{0:#}")]
+    InputChanged(anyhow::Error),
+    /// A person or a scheduler stopped a search or a training: exit code 128 and the signal's number, as shells have it;
+    /// 130 for Ctrl-C and requests.
     #[error("interrupted; `{command}` goes on from here")]
-    Interrupted { command: String },
+    Interrupted { command: String, code: u8 },
+    /// A search that was started in the background ended at once, with this exit code; what it said was passed on.
+    #[error("the search ended as soon as it began; its log is {log}")]
+    Detached { log: String, code: u8 },
 }
 
 impl CliError {
@@ -37,7 +55,11 @@ impl CliError {
         match self {
             Self::BadInput(_) | Self::BadFile(_) => 2,
             Self::Failed(_) => 1,
-            Self::Interrupted { .. } => 130,
+            Self::Database(_) => 3,
+            Self::Taken(_) => 4,
+            Self::Workers(_) => 5,
+            Self::InputChanged(_) => 6,
+            Self::Interrupted { code, .. } | Self::Detached { code, .. } => *code,
         }
     }
 }
@@ -45,6 +67,28 @@ impl CliError {
 impl From<SpaceError> for CliError {
     fn from(error: SpaceError) -> Self {
         Self::BadFile(Box::new(error))
+    }
+}
+
+impl From<StoreError> for CliError {
+    fn from(error: StoreError) -> Self {
+        match &error {
+            _ if error.is_bad_input() => Self::bad_input(error),
+            StoreError::StudyRunning { .. } => Self::Taken(error.into()),
+            _ if error.is_of_the_file() => Self::Database(error.into()),
+            _ => Self::failed(error),
+        }
+    }
+}
+
+impl From<TuneError> for CliError {
+    fn from(error: TuneError) -> Self {
+        match error {
+            // What was good input when the search began failed since.
+            TuneError::Store(error) => Self::Database(error.into()),
+            TuneError::Evaluator(_) | TuneError::WorkersLost { .. } => Self::Workers(error.into()),
+            TuneError::InputChanged { .. } => Self::InputChanged(error.into()),
+        }
     }
 }
 
@@ -65,5 +109,31 @@ mod tests {
             text.starts_with("space.yaml:1:7: key `seed`:") && text.contains("1 │ seed: x"),
             "{text}"
         );
+    }
+
+    /// Every ending has the code that the document gives it.
+    #[test]
+    fn the_document_lists_every_exit_code() {
+        let error = || anyhow::anyhow!("x");
+        let interrupted = |code| CliError::Interrupted {
+            command: String::new(),
+            code,
+        };
+        let all = [
+            CliError::Failed(error()),
+            CliError::BadInput(error()),
+            CliError::Database(error()),
+            CliError::Taken(error()),
+            CliError::Workers(error()),
+            CliError::InputChanged(error()),
+            interrupted(129),
+            interrupted(130),
+            interrupted(143),
+        ];
+        let document = include_str!("../../docs/exit-codes.md");
+        for error in all {
+            let row = format!("| {} |", error.exit_code());
+            assert!(document.contains(&row), "{row}");
+        }
     }
 }

@@ -113,18 +113,17 @@ fn answers(args: &Args) -> Result<Answers, CliError> {
     let mut asker = Asker::new(!args.yes && std::io::stdin().is_terminal());
     let model = match &args.model {
         Some(model) => model.clone(),
-        None => asker.choose("Base model", "--model", &find::models())?,
+        None => asker.choose(("Base model", "--model"), &find::models(), check_model)?,
     };
     let data = match &args.data {
         Some(data) => data.clone(),
-        None => PathBuf::from(asker.choose("Training data", "--data", &find::data_files(Path::new(".")))?),
+        None => {
+            let files = find::data_files(Path::new("."));
+            let check = |path: &str| check_data(Path::new(path));
+            PathBuf::from(asker.choose(("Training data", "--data"), &files, check)?)
+        }
     };
-    if !data.is_file() {
-        return Err(CliError::bad_input(anyhow::anyhow!(
-            "no data at {}: name a file of rows with `--data`",
-            data.display()
-        )));
-    }
+    check_data(&data)?;
     let memory_bytes = match args.memory {
         Some(memory) => memory.0,
         None => {
@@ -140,15 +139,31 @@ fn answers(args: &Args) -> Result<Answers, CliError> {
     })
 }
 
+fn check_data(path: &Path) -> Result<(), CliError> {
+    match path.is_file() {
+        true => Ok(()),
+        false => Err(CliError::bad_input(anyhow::anyhow!(
+            "no data at {}: name a file of rows with `--data`",
+            path.display()
+        ))),
+    }
+}
+
+/// Whether it is a model on this machine, or could be one on the hub.
+fn check_model(model: &str) -> Result<(), CliError> {
+    let is_path = Path::new(model).is_absolute() || model.starts_with('.') || model.matches('/').count() != 1;
+    if is_path && model_folder(model).is_none() {
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "no model at {model}: name a directory with config.json, or a hub id such as Qwen/Qwen2.5-0.5B"
+        )));
+    }
+    Ok(())
+}
+
 /// The model's dimensions where it is on this machine; a hub id that is not is planned for without.
 fn architecture(model: &str) -> Result<Option<Architecture>, CliError> {
+    check_model(model)?;
     let Some(folder) = model_folder(model) else {
-        let is_path = Path::new(model).is_absolute() || model.starts_with('.') || model.matches('/').count() != 1;
-        if is_path {
-            return Err(CliError::bad_input(anyhow::anyhow!(
-                "no model at {model}: name a directory with config.json, or a hub id such as Qwen/Qwen2.5-0.5B"
-            )));
-        }
         eprintln!("{model} is not on this machine yet: `search` downloads it; nothing is left out for its size");
         return Ok(None);
     };

@@ -1,48 +1,142 @@
-//! Ctrl-C (SIGINT), and SIGTERM from a scheduler: the first one asks, the second one ends.
+//! Ctrl-C (SIGINT), SIGTERM from a scheduler, SIGHUP from a terminal that closes: the first one asks, the second one ends.
 
-use std::io;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::time::Duration;
 
 use crate::tune::Interrupt;
 
-/// Listens from now on. The first signal prints `message` and requests the interrupt; from then on the signals have their
-/// usual effect again, so that a second one ends the process at once.
-pub fn listen(message: &'static str) -> io::Result<Interrupt> {
-    let interrupt = Interrupt::default();
-    let requested = interrupt.clone();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let wait = move || {
-        if runtime.block_on(first_signal()).is_ok() {
-            eprintln!("{message}");
-            requested.request();
-            restore_default();
+/// What was signalled.
+#[derive(Clone, Debug, Default)]
+pub struct Signals {
+    /// The request that the signals make.
+    pub interrupt: Interrupt,
+    first: Arc<AtomicU8>,
+}
+
+impl Signals {
+    /// The exit code that tells which signal came first, as a shell reports it; that of Ctrl-C where none came and a person
+    /// asked another way.
+    pub fn exit_code(&self) -> u8 {
+        match self.first.load(Relaxed) {
+            0 => 130,
+            signal => 128 + signal,
         }
+    }
+}
+
+/// Listens from now on. The first signal prints `message` and requests the interrupt; the second one requests it at once,
+/// and ends the process itself where that takes longer than `in_order`; a third has its usual effect. A signal that the process was
+/// started to ignore (`nohup`) stays ignored.
+pub fn listen(message: &'static str, in_order: Duration) -> io::Result<Signals> {
+    let signals = Signals::default();
+    let heard = signals.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (ready, listening) = std::sync::mpsc::channel();
+    let wait = move || {
+        let all = runtime.block_on(async { stream::Stream::new() });
+        let mut all = match all {
+            Ok(all) => {
+                let _ = ready.send(Ok(()));
+                all
+            }
+            Err(error) => {
+                let _ = ready.send(Err(error));
+                return;
+            }
+        };
+        let first = runtime.block_on(all.next());
+        heard.first.store(first, Relaxed);
+        heard.interrupt.request();
+        tell(message);
+        runtime.block_on(all.next());
+        heard.interrupt.request_now();
+        tell("stopping now");
+        stream::restore_default();
+        std::thread::sleep(in_order);
+        std::process::exit(i32::from(heard.exit_code()));
     };
     std::thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
-    Ok(interrupt)
+    // From here on no signal ends the process unheard.
+    listening.recv().unwrap_or(Ok(()))?;
+    Ok(signals)
+}
+
+/// Writes a line to standard error, which may be a terminal that is gone.
+pub fn tell(message: &str) {
+    let _ = writeln!(io::stderr(), "{message}");
 }
 
 #[cfg(unix)]
-async fn first_signal() -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        interrupt = tokio::signal::ctrl_c() => interrupt,
-        _ = terminate.recv() => Ok(()),
+mod stream {
+    use std::io;
+
+    use tokio::signal::unix::{Signal, SignalKind, signal};
+
+    const HEARD: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+    /// The signals that are listened to, with their numbers.
+    pub(super) struct Stream(Vec<(u8, Signal)>);
+
+    impl Stream {
+        pub(super) fn new() -> io::Result<Self> {
+            let heard = HEARD.into_iter().filter(|number| !is_ignored(*number));
+            let listened = heard.map(|number| {
+                let small = u8::try_from(number).unwrap_or_default();
+                Ok((small, signal(SignalKind::from_raw(number))?))
+            });
+            Ok(Self(listened.collect::<io::Result<_>>()?))
+        }
+
+        /// The number of the next signal.
+        pub(super) async fn next(&mut self) -> u8 {
+            std::future::poll_fn(|context| {
+                for (number, signal) in &mut self.0 {
+                    if signal.poll_recv(context).is_ready() {
+                        return std::task::Poll::Ready(*number);
+                    }
+                }
+                std::task::Poll::Pending
+            })
+            .await
+        }
     }
-}
 
-#[cfg(unix)]
-fn restore_default() {
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: setting a signal's default action has no precondition; the handler that it replaces is not used again.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    /// Whether the process was started to ignore a signal.
+    fn is_ignored(signal: libc::c_int) -> bool {
+        // SAFETY: a zeroed action is a valid one to be written over, and it outlives the call.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+        }
+    }
+
+    pub(super) fn restore_default() {
+        for signal in HEARD {
+            // SAFETY: setting a signal's default action has no precondition; the handler that it replaces is not used
+            // again.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
     }
 }
 
 #[cfg(not(unix))]
-async fn first_signal() -> io::Result<()> {
-    tokio::signal::ctrl_c().await
-}
+mod stream {
+    use std::io;
 
-#[cfg(not(unix))]
-fn restore_default() {}
+    pub(super) struct Stream;
+
+    impl Stream {
+        pub(super) fn new() -> io::Result<Self> {
+            Ok(Self)
+        }
+
+        pub(super) async fn next(&mut self) -> u8 {
+            let _ = tokio::signal::ctrl_c().await;
+            2
+        }
+    }
+
+    pub(super) fn restore_default() {}
+}

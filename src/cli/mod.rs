@@ -6,6 +6,7 @@
 )]
 
 mod args;
+mod attach;
 mod choose;
 mod compare;
 mod completions;
@@ -13,8 +14,10 @@ mod confirm;
 mod dashboard;
 mod database;
 mod delete;
+mod detach;
 mod doctor;
 mod download;
+mod dry_run;
 mod error;
 mod explain;
 mod explain_failures;
@@ -27,6 +30,7 @@ mod import;
 mod infer_bench;
 mod init;
 mod interrupt;
+mod logging;
 mod machine;
 mod merge;
 mod model;
@@ -48,6 +52,9 @@ mod rows;
 mod schema;
 mod search;
 mod show;
+mod standing;
+mod status;
+mod stop;
 mod studies;
 mod train;
 mod train_watch;
@@ -55,6 +62,7 @@ mod trial_text;
 mod vacuum;
 mod warm_start;
 mod worker;
+mod workers;
 
 pub use args::main;
 pub use error::CliError;

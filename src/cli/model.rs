@@ -21,10 +21,9 @@ pub struct ComputeArgs {
 impl ComputeArgs {
     /// Makes every product of this process use so many threads. Called first of all, while there is one thread.
     pub fn set_threads(&self) {
-        let Some(threads) = self.threads else { return };
-        // SAFETY: no other thread is running yet that could read the environment at the same time: commands call this
-        // before they do anything else.
-        unsafe { std::env::set_var("RAYON_NUM_THREADS", threads.to_string()) };
+        if let Some(threads) = self.threads {
+            use_threads(usize::from(threads));
+        }
     }
 
     /// The device that was asked for, else the default one.
@@ -37,6 +36,13 @@ impl ComputeArgs {
         let device = device::open(self.device_name()).map_err(CliError::bad_input)?;
         BaseModel::load(&files.folder, precision, &device).map_err(CliError::bad_input)
     }
+}
+
+/// Makes every product of this process use so many threads. Called first of all, while there is one thread.
+pub fn use_threads(threads: usize) {
+    // SAFETY: no other thread is running yet that could read the environment at the same time: commands call this before
+    // they do anything else.
+    unsafe { std::env::set_var("RAYON_NUM_THREADS", threads.to_string()) };
 }
 
 /// The model that an adapter was trained on, as its `adapter_config.json` says.

@@ -67,6 +67,7 @@ impl TuneObserver for SearchProgress {
             TrialEvent::Evaluation { evaluation, .. } => format!("held-out loss {:.4}", evaluation.loss),
             TrialEvent::Measured { .. } | TrialEvent::Training { .. } => return,
             TrialEvent::Report { step, .. } => format!("step {step}"),
+            TrialEvent::Lost { .. } => "lost its process".to_owned(),
             TrialEvent::Ended { .. } => return,
         };
         self.bar.set_message(format!("{} | {doing}", self.trial));

@@ -3,24 +3,33 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::CliError;
 use super::database::DatabaseArgs;
+use super::detach;
+use super::dry_run;
 use super::explain_text;
 use super::forecast;
-use super::interrupt;
+use super::interrupt::{self, tell};
+use super::logging::LogArgs;
 use super::machine::machine;
 use super::output::{terminal_width, write_result};
 use super::preflight::{self, Preflight};
 use super::progress::SearchProgress;
 use super::warm_start;
+use super::workers::WorkerArgs;
+use crate::recipe::HeldOut;
 use crate::report::{Recommendation, Summary, SummaryInput};
 use crate::search::{Knowledge, Prior, Problem, Sampler, Wish, importance, pareto_front, recommend};
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
 use crate::store::{Confirmations, Store, StudyRecord};
 use crate::study::{Trial, TrialNumber, with_confirmed};
-use crate::tune::{Ending, Tuner, TunerParts};
-use crate::worker::{CommandEvaluator, Evaluator, LaunchWords, ProcessEvaluator};
+use crate::train::hub::ModelFiles;
+use crate::tune::{Ending, Inputs, Tuner, TunerParts};
+
+/// How long a second signal leaves to hand the trials under way back.
+const IN_ORDER: Duration = Duration::from_secs(3);
 
 /// Searches for the settings worth using: runs trials, stores them, prints the Pareto front and a recommendation.
 ///
@@ -38,12 +47,19 @@ pub struct Args {
     /// Time the study's trials may take in all, such as `30m`, instead of the file's `budget: time`.
     #[arg(long, value_name = "TIME")]
     time: Option<Seconds>,
-    /// Threads a trial computes with [default: all cores].
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
     /// Starts from earlier studies of the database on the same model, data and machine, as the file's `warm_start: true` does.
     #[arg(long)]
     warm_start: bool,
+    #[command(flatten)]
+    workers: WorkerArgs,
+    /// Tells what would be run, and runs nothing.
+    #[arg(long, conflicts_with = "detach")]
+    dry_run: bool,
+    /// Runs in the background, in a session of its own, with a log file; see `attach`, `status` and `stop`.
+    #[arg(long)]
+    detach: bool,
+    #[command(flatten)]
+    log: LogArgs,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
@@ -61,6 +77,20 @@ pub fn run(args: Args) -> Result<(), CliError> {
     if let Some(time) = args.time {
         study.budget.time_s = Some(time.0);
     }
+    if args.dry_run {
+        let sampler = sampler_of(&study, &problem_of(&study), Knowledge::default())?;
+        return dry_run::run(&args.database, &study, sampler, (&args.workers, args.json));
+    }
+    if args.detach {
+        let own_log = args.log.log_file.is_none();
+        let path = args
+            .log
+            .log_file
+            .clone()
+            .unwrap_or_else(|| detach::log_path(&args.database, &study));
+        return detach::detach(&args.database, &study, &path, own_log);
+    }
+    args.log.begin()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -70,56 +100,70 @@ pub fn run(args: Args) -> Result<(), CliError> {
 }
 
 async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
-    let problem = Problem {
-        space: study.space.clone(),
-        objectives: study.objectives.clone(),
-        constraints: study.constraints.clone(),
-    };
+    let problem = problem_of(study);
     // Before anything is read: a mistake in the file is told at once.
     sampler_of(study, &problem, Knowledge::default())?;
     let preflight = study.base.as_ref().map(preflight::check).transpose()?;
     let store = Store::open(&args.database.path()).await?;
-    let forecast = forecast::of_search(study, &store, args.threads).await?;
+    let forecast = forecast::of_search(study, &store, args.workers.threads_of_a_trial()?).await?;
     let prior = forecast.clone().map(|forecast| forecast as Arc<dyn Prior>);
     warm_start::check(study, &store).await?;
     let open = store.begin_study(&record_of(study, preflight)).await?;
     let earlier = warm_start::earlier_trials(study, &store, open.id).await?;
     let sampler = sampler_of(study, &problem, Knowledge { prior, earlier })?;
-    let interrupt =
-        interrupt::listen("finishing the trial under way; Ctrl-C again stops at once").map_err(CliError::failed)?;
+    let signals = interrupt::listen("finishing the trials under way; Ctrl-C again stops at once", IN_ORDER)
+        .map_err(CliError::failed)?;
+    tracing::info!(
+        study = study.name,
+        resumed = open.resumed,
+        process = std::process::id(),
+        "the search begins"
+    );
     let mut progress = SearchProgress::new(args.json || !std::io::stderr().is_terminal());
     let parts = TunerParts {
         study,
         store: &store,
         id: open.id,
         sampler,
-        evaluator: evaluator_of(study, args.threads)?,
+        evaluator: args.workers.evaluator(study)?,
         observer: &mut progress,
-        interrupt,
+        interrupt: signals.interrupt.clone(),
     };
-    let mut tuner = Tuner::new(parts).await.map_err(CliError::failed)?;
+    let tuner = Tuner::new(parts).await?;
+    let mut tuner = tuner.with_attempts(args.workers.attempts).with_inputs(inputs_of(study));
     if let Some(forecast) = forecast {
         tuner = tuner.with_forecast(forecast);
     }
-    let ending = tuner.run().await.map_err(CliError::failed)?;
+    let ending = tuner.run().await;
     let (history, spent_s) = (tuner.history().to_vec(), tuner.progress().spent_s);
     drop(tuner);
     progress.finish();
+    let ending = ending?;
     let confirmed = store.confirmations(open.id).await?;
     let predicted = store.all_predictions(open.id).await?;
     drop(open);
     store.close().await?;
     if let Ending::Stopped { reason } = &ending {
-        eprintln!("stopped before the budget was spent: {reason}");
+        tell(&format!("stopped before the budget was spent: {reason}"));
     }
     let history = with_confirmed(&history, &confirmed);
     let beside = (confirmed, predicted);
-    print_summary(args, study, (&problem, &history), beside, spent_s)?;
+    let printed = print_summary(args, study, (&problem, &history), beside, spent_s);
     match ending {
+        // The terminal may be gone.
         Ending::Interrupted => Err(CliError::Interrupted {
             command: resume_command(args),
+            code: signals.exit_code(),
         }),
-        Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted | Ending::Stopped { .. } => Ok(()),
+        Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted | Ending::Stopped { .. } => printed,
+    }
+}
+
+fn problem_of(study: &Study) -> Problem {
+    Problem {
+        space: study.space.clone(),
+        objectives: study.objectives.clone(),
+        constraints: study.constraints.clone(),
     }
 }
 
@@ -141,7 +185,7 @@ fn print_summary(
             reason: chosen.reason.clone(),
         }),
         Err(error) => {
-            eprintln!("no recommendation: {error}");
+            tell(&format!("no recommendation: {error}"));
             None
         }
     };
@@ -174,21 +218,20 @@ fn sampler_of(study: &Study, problem: &Problem, knowledge: Knowledge) -> Result<
     })?)
 }
 
-fn evaluator_of(study: &Study, threads: Option<usize>) -> Result<Box<dyn Evaluator>, CliError> {
-    let program = std::env::current_exe().map_err(CliError::failed)?;
-    let words = LaunchWords::new(&study.launcher, &program, std::process::id());
-    Ok(match &study.backend {
-        Backend::Command(backend) => Box::new(CommandEvaluator::new(
-            words.around(0, &backend.command),
-            backend.folder.clone(),
-            backend.env.clone(),
-        )),
-        Backend::Native => {
-            let mut started = words.around(0, &[words.program.clone(), "worker".to_owned()]);
-            let program = started.remove(0).into();
-            Box::new(ProcessEvaluator::new(program, started, threads))
-        }
-    })
+/// The files that every trial reads.
+fn inputs_of(study: &Study) -> Inputs {
+    let Some(base) = &study.base else {
+        return Inputs::default();
+    };
+    let model = ModelFiles::resolve_weights(&base.model, &mut ())
+        .ok()
+        .map(|files| files.folder);
+    let held_out = match &base.data.held_out {
+        HeldOut::Fraction(_) => Vec::new(),
+        HeldOut::File(path) => vec![path.clone()],
+        HeldOut::Files(paths) => paths.clone(),
+    };
+    Inputs::of(model.into_iter().chain(base.data.train.iter().cloned()).chain(held_out))
 }
 
 /// The study as the database keeps it. What decides the meaning of a trial is its definition; the budget is not.

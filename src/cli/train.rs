@@ -58,8 +58,8 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let recipe = RecipeFile::read(&args.recipe)?;
     let settings = settings_of(&args);
     settings.check(&recipe).map_err(CliError::bad_input)?;
-    let interrupt = listen("finishing the step under way and writing a checkpoint; Ctrl-C again ends at once");
-    let interrupt = interrupt.map_err(CliError::failed)?;
+    let message = "finishing the step under way and writing a checkpoint; Ctrl-C again ends at once";
+    let signals = listen(message, std::time::Duration::ZERO).map_err(CliError::failed)?;
     if recipe.batch.devices > 1 {
         let devices = recipe.batch.devices;
         eprintln!(
@@ -73,7 +73,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         Opened::Over(outcome) => {
             let output = settings.output.display();
             eprintln!("{output} holds this training already, and it is over");
-            return report(&args, &settings, &outcome);
+            return report(&args, &settings, &outcome, signals.exit_code());
         }
     };
     announce(&run);
@@ -84,10 +84,15 @@ pub fn run(args: Args) -> Result<(), CliError> {
         (false, true) => Display::bar(first, total),
         (false, false) => Display::lines(first, total),
     };
-    let mut watch = TrainWatch::new(display, event_file(&settings, &run)?, interrupt);
+    let mut watch = TrainWatch::new(display, event_file(&settings, &run)?, signals.interrupt.clone());
     let outcome = run.run(&mut watch);
     watch.finish();
-    report(&args, &settings, &outcome.map_err(CliError::failed)?)
+    report(
+        &args,
+        &settings,
+        &outcome.map_err(CliError::failed)?,
+        signals.exit_code(),
+    )
 }
 
 /// Tells where a training goes on from.
@@ -164,7 +169,7 @@ fn write_recipe(output: &Path, recipe: &Recipe) -> Result<(), CliError> {
     })
 }
 
-fn report(args: &Args, settings: &RunSettings, outcome: &Outcome) -> Result<(), CliError> {
+fn report(args: &Args, settings: &RunSettings, outcome: &Outcome, interrupted: u8) -> Result<(), CliError> {
     let output = settings.output.display().to_string();
     if args.json {
         write_result(&end_line(outcome, &output))?;
@@ -180,6 +185,7 @@ fn report(args: &Args, settings: &RunSettings, outcome: &Outcome) -> Result<(), 
             );
             Err(CliError::Interrupted {
                 command: resume_command(args, settings),
+                code: interrupted,
             })
         }
         Ending::Diverged {

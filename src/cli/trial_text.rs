@@ -42,6 +42,24 @@ pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, wi
             .collect();
         add(format!("  took over {}", printable(&parts.join(", "))));
     }
+    for lost in &detail.lost {
+        let phase = lost
+            .phase
+            .as_deref()
+            .map(|phase| format!(" in phase {phase}"))
+            .unwrap_or_default();
+        add(format!(
+            "  lost attempt {}{phase}: {}",
+            lost.attempt,
+            printable(&lost.message)
+        ));
+    }
+    let beside = trial.state.metrics().and_then(|metrics| metrics.value("neighbours"));
+    if let Some(beside) = beside.filter(|beside| *beside > 0.0) {
+        add(format!(
+            "  measured beside {beside} other trials on the same hardware: the throughput is not that of a trial alone"
+        ));
+    }
     if let Some(confirmed) = confirmation_text(Some(&detail.confirmed)) {
         add(format!("  {}", printable(&confirmed)));
     }
@@ -208,6 +226,7 @@ pub fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_json::V
         "predictions": detail.predictions,
         "stop": detail.stop,
         "inherited": inherited,
+        "lost_attempts": detail.lost,
         "confirmed": detail.confirmed,
         "recipe": detail.recipe,
     })

@@ -28,7 +28,7 @@ pub struct Gatherer {
 /// Share by which the measured trials of a study must grow before what decides is worked out again.
 const IMPORTANCE_GROWTH: f64 = 0.2;
 /// Trials from which it is worked out, the latest ones: the surrogates' cost grows with the cube of them.
-const IMPORTANCE_TRIALS: usize = 250;
+const IMPORTANCE_TRIALS: usize = 150;
 
 impl Gatherer {
     /// Everything that a page may show of a study.
@@ -108,12 +108,10 @@ impl Gatherer {
             space,
             ..problem_of(study)
         };
-        let history = &measured[measured.len().saturating_sub(IMPORTANCE_TRIALS)..];
-        let importance: Vec<ImportanceView> = Insight::new(&problem, history)
-            .importance()
-            .into_iter()
-            .map(importance_view)
-            .collect();
+        let history = measured[measured.len().saturating_sub(IMPORTANCE_TRIALS)..].to_vec();
+        // Arithmetic of up to seconds: other pages are answered meanwhile.
+        let found = tokio::task::spawn_blocking(move || Insight::new(&problem, &history).importance()).await;
+        let importance: Vec<ImportanceView> = found.unwrap_or_default().into_iter().map(importance_view).collect();
         self.importance.insert(study.id, (measured.len(), importance.clone()));
         Ok(importance)
     }

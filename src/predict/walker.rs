@@ -359,6 +359,11 @@ impl<'a> Walker<'a> {
         let mut held = dys + input(trace);
         for projection in &group.projections {
             held += self.projection_backward(trace, group, projection, module);
+            // DoRA passes on a gradient of its own; that of the output goes, where nothing else holds it.
+            if dys > 0 && projection.adapter.is_some() && self.network.dora && !self.network.dropout {
+                trace.free(Part::Scratch, self.act(projection.outputs));
+                held -= self.act(projection.outputs);
+            }
         }
         held += self.adapter_gradients(trace, group);
         if wants_dx {

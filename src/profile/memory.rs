@@ -41,6 +41,16 @@ fn take(bytes: u64) {
     }
 }
 
+/// What the system's allocator answered. Where it has nothing more and the process has a limit, that limit is meant: the
+/// system's own for the process is set a little above it.
+fn given(pointer: *mut u8, size: usize) -> *mut u8 {
+    let limit = LIMIT.load(Relaxed);
+    if pointer.is_null() && limit != u64::MAX {
+        end_out_of_memory(IN_USE.load(Relaxed).saturating_sub(size as u64), size as u64, limit);
+    }
+    pointer
+}
+
 fn give_back(bytes: u64) {
     IN_USE.fetch_sub(bytes, Relaxed);
 }
@@ -70,13 +80,13 @@ unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         take(layout.size() as u64);
         // SAFETY: the caller keeps GlobalAlloc's contract.
-        unsafe { System.alloc(layout) }
+        given(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         take(layout.size() as u64);
         // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
+        given(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
@@ -89,7 +99,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
         // Growing may copy, and then both blocks exist; counting the new one first keeps the peak an upper bound.
         take(new_size as u64);
         // SAFETY: as above.
-        let moved = unsafe { System.realloc(pointer, layout, new_size) };
+        let moved = given(unsafe { System.realloc(pointer, layout, new_size) }, new_size);
         give_back(layout.size() as u64);
         moved
     }

@@ -11,6 +11,9 @@ use super::table::{Align, TextTable, printable};
 use crate::objective::{Direction, Objective};
 use crate::study::{Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, TrialState};
 
+/// Metric: trials that computed on the same hardware while this one was measured, at most.
+const NEIGHBOURS: &str = "neighbours";
+
 /// What a summary is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct SummaryInput<'a> {
@@ -301,6 +304,17 @@ pub fn front_table(objectives: &[Objective], rows: &[FrontRow], notes: FrontNote
             .collect();
         let whose = if rows.len() == 1 { "params" } else { "the same in all" };
         let _ = write!(text, "\n\n{whose}: {}", same.join(", "));
+    }
+    let crowded = rows
+        .iter()
+        .filter(|row| row.metrics.value(NEIGHBOURS).is_some_and(|beside| beside > 0.0));
+    let crowded: Vec<String> = crowded.map(|row| row.trial.to_string()).collect();
+    if !crowded.is_empty() {
+        let _ = write!(
+            text,
+            "\n\nthroughput measured beside other trials: {}",
+            crowded.join(", ")
+        );
     }
     text
 }

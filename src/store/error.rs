@@ -157,6 +157,19 @@ impl StoreError {
         }
     }
 
+    /// Whether the database's file failed, rather than what was asked of it.
+    pub fn is_of_the_file(&self) -> bool {
+        matches!(
+            self,
+            Self::Locked { .. }
+                | Self::DiskFull { .. }
+                | Self::Io { .. }
+                | Self::Database { .. }
+                | Self::Migrate { .. }
+                | Self::ChangedWhileRead { .. }
+        )
+    }
+
     /// Turns a driver's error into one that says what to do, by SQLite's result code
     /// (<https://www.sqlite.org/rescode.html>).
     pub(super) fn from_sqlx(path: &Path, source: sqlx::Error) -> Self {

@@ -205,4 +205,20 @@ impl Store {
             trials: to_u64(trials),
         }))
     }
+
+    /// How the last search of a study ended; `None` while it runs, and where its process was lost.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn ending_of_last_search(&self, study: StudyId) -> Result<Option<EndingRecord>, StoreError> {
+        let is_last: bool = sqlx::query_scalar(
+            "select coalesce(max(ended_at), '') >= (select coalesce(resumed_at, created_at) from study where id = ?1)
+             from ending where study_id = ?1",
+        )
+        .bind(study.0)
+        .fetch_one(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        if is_last { self.ending(study).await } else { Ok(None) }
+    }
 }

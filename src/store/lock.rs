@@ -63,6 +63,12 @@ impl Drop for StudyLock {
     }
 }
 
+/// Whether a process holds the lock at `path`. The look is a short lock of its own, shared with other looks.
+pub(super) fn is_held(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+}
+
 /// Path of the lock file of a study.
 pub(super) fn lock_path(database: &Path, study: i64) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
@@ -110,8 +116,9 @@ mod tests {
             panic!("held")
         };
         assert_eq!(process, std::process::id().to_string());
+        assert!(is_held(&path));
         drop(lock);
-        assert!(!path.exists());
+        assert!(!path.exists() && !is_held(&path));
         assert!(matches!(StudyLock::try_at(&path).unwrap(), Attempt::Locked(_)));
     }
 

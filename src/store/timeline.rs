@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use super::lock::lock_path;
+use super::lock::{is_held, lock_path};
 use super::row::to_u64;
 use super::{EvaluationRecord, Store, StoreError, StudyId};
 use crate::study::TrialNumber;
@@ -131,6 +131,11 @@ impl Store {
         let process = std::fs::read_to_string(&path).ok()?.parse().ok()?;
         let since = std::fs::metadata(&path).and_then(|metadata| metadata.modified()).ok()?;
         Some(Runner { process, since })
+    }
+
+    /// The process that runs the study now: its lock is held, so it lives.
+    pub fn live_runner(&self, study: StudyId) -> Option<Runner> {
+        is_held(&lock_path(&self.path, study.0)).then(|| self.runner(study))?
     }
 
     /// Evaluations on the held-out set during a trial, in order. Numbers that were not finite come back as NaN.

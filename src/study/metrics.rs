@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Measured values by metric name, always finite.
 ///
 /// The objectives are `throughput` (tokens/s), `peak_memory` (bytes) and `loss` (nats per target token). Beside them
 /// the engine reports the names listed in `docs/database.md`; a command backend may report any.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Metrics(BTreeMap<String, f64>);
 

@@ -1,9 +1,10 @@
 //! What one trial is to do: which phases, and how long.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The phases of one trial. Without a training phase a trial tells throughput and memory but no loss.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TrialPlan {
     /// Measures throughput and peak memory over a few steps.
     pub measure: Option<MeasurePlan>,
@@ -12,7 +13,7 @@ pub struct TrialPlan {
 }
 
 /// The profile phase: steps until the warm-up is over, then measured steps.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MeasurePlan {
     /// Measured steps, warm-up not counted.
     pub steps: u64,
@@ -21,7 +22,7 @@ pub struct MeasurePlan {
 }
 
 /// The training phase.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TrainPlan {
     /// Length in steps or tokens; tokens make settings of different batch sizes comparable.
     pub length: crate::recipe::TrainingLength,

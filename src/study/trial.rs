@@ -1,11 +1,12 @@
 //! A trial: its params and how it ended.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Metrics, Params};
 
 /// Number of a trial within its study, counted from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct TrialNumber(pub u64);
 
@@ -16,7 +17,7 @@ impl std::fmt::Display for TrialNumber {
 }
 
 /// One evaluation of params.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trial {
     pub number: TrialNumber,
     pub params: Params,
@@ -24,7 +25,7 @@ pub struct Trial {
 }
 
 /// How a trial ended, or that it has not.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum TrialState {
     Waiting,
@@ -73,10 +74,18 @@ impl TrialState {
             Self::Waiting | Self::Running | Self::Skipped { .. } => None,
         }
     }
+
+    /// The same, to add to it.
+    pub fn metrics_mut(&mut self) -> Option<&mut Metrics> {
+        match self {
+            Self::Complete { metrics } | Self::Pruned { metrics, .. } | Self::Failed { metrics, .. } => Some(metrics),
+            Self::Waiting | Self::Running | Self::Skipped { .. } => None,
+        }
+    }
 }
 
 /// Why a trial failed. Running out of memory and diverging are results of a setting, not errors of the program.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum FailReason {
     OutOfMemory {
@@ -122,7 +131,7 @@ impl FailReason {
 }
 
 /// Part of a trial's life.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Reading the base model and the data.

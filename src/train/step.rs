@@ -1,9 +1,10 @@
 //! What the trainer tells while it runs: the seam between the engine and whoever watches it.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One finished optimizer step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepEvent {
     /// Number of the step, from 1.
     pub step: u64,
@@ -27,7 +28,7 @@ impl StepEvent {
 }
 
 /// Where the time of one step went, in seconds of wall clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepSeconds {
     /// Waiting for the batch.
     pub data: f64,
@@ -41,7 +42,7 @@ pub struct StepSeconds {
 }
 
 /// One evaluation on the held-out set.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evaluation {
     /// Optimizer steps taken before it.
     pub step: u64,

@@ -58,6 +58,7 @@ impl Tuner<'_> {
         self.parts.observer.confirming(number, repeat);
         self.parts.evaluator.submit(TrialRequest {
             number,
+            attempt: 1,
             task,
             memory_limit_bytes: study.memory_limit_bytes,
             time_limit_s: study.trial_timeout_s,
@@ -71,7 +72,12 @@ impl Tuner<'_> {
                         _ => None,
                     });
                 }
+                Some(TrialEvent::Lost { wall_s, .. }) => {
+                    self.spent_s += wall_s;
+                    return Ok(None);
+                }
                 Some(event) => self.parts.observer.trial_event(&event),
+                None if self.parts.interrupt.is_immediate() => return Ok(None),
                 None => {}
             }
         }

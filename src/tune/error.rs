@@ -1,6 +1,9 @@
 //! Why a study cannot go on.
 
+use std::path::PathBuf;
+
 use crate::store::StoreError;
+use crate::study::FailReason;
 use crate::worker::EvaluatorError;
 
 /// The study loop cannot go on. A trial that fails is a result, not an error.
@@ -10,4 +13,22 @@ pub enum TuneError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Evaluator(#[from] EvaluatorError),
+    #[error(
+        "{path} was changed or removed while the study ran: put it back and start the search again, or give the study a \
+         new name; the trials under way were handed back"
+    )]
+    InputChanged { path: PathBuf },
+    #[error(
+        "{trials} trials in a row lost every attempt, which is hardly their settings' fault (the last: {}): \
+         see to that and start the search again",
+        said(reason)
+    )]
+    WorkersLost { trials: u64, reason: FailReason },
+}
+
+fn said(reason: &FailReason) -> &str {
+    match reason {
+        FailReason::Crashed { message, .. } | FailReason::Invalid { message } => message,
+        other => other.name(),
+    }
 }

@@ -1,20 +1,33 @@
-//! How a person stops a study: the trial under way is finished, and no further one starts.
+//! How a person stops a study: the trials under way are finished and no further one starts, or everything stops at once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+const ASKED: u8 = 1;
+const NOW: u8 = 2;
 
 /// A request to stop; clones are one.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(Arc<AtomicU8>);
 
 impl Interrupt {
-    /// Asks to stop.
+    /// Asks to stop after the trials under way.
     pub fn request(&self) {
-        self.0.store(true, Relaxed);
+        self.0.fetch_max(ASKED, Relaxed);
+    }
+
+    /// Asks to stop at once: the trials under way are handed back.
+    pub fn request_now(&self) {
+        self.0.fetch_max(NOW, Relaxed);
     }
 
     /// Whether somebody asked to stop.
     pub fn is_requested(&self) -> bool {
-        self.0.load(Relaxed)
+        self.0.load(Relaxed) >= ASKED
+    }
+
+    /// Whether somebody asked to stop at once.
+    pub fn is_immediate(&self) -> bool {
+        self.0.load(Relaxed) >= NOW
     }
 }

@@ -19,24 +19,23 @@ pub struct Progress {
     pub budget_s: Option<f64>,
     /// Best value of each objective among complete trials that keep the constraints.
     pub best: BTreeMap<String, f64>,
+    /// Trials that run side by side.
+    pub workers: usize,
 }
 
 impl Progress {
-    /// Best value of each objective among complete trials that keep the constraints.
-    pub(super) fn best_of(problem: &Problem, history: &[Trial]) -> BTreeMap<String, f64> {
-        let mut best = BTreeMap::new();
-        for one in evaluated(problem, history).iter().filter(|one| one.is_feasible()) {
+    /// Counts trials that ended.
+    pub(super) fn count(&mut self, problem: &Problem, trials: &[Trial]) {
+        self.finished += trials.iter().filter(|trial| trial.state.is_finished()).count() as u64;
+        for one in evaluated(problem, trials).iter().filter(|one| one.is_feasible()) {
             for (objective, value) in problem.objectives.iter().zip(&one.values) {
-                let least = best.entry(objective.metric.clone()).or_insert(*value);
-                *least = value.min(*least);
+                let value = objective.minimised(*value);
+                let best = self.best.entry(objective.metric.clone()).or_insert(value);
+                if objective.minimised(value) < objective.minimised(*best) {
+                    *best = value;
+                }
             }
         }
-        for objective in &problem.objectives {
-            if let Some(value) = best.get_mut(&objective.metric) {
-                *value = objective.minimised(*value);
-            }
-        }
-        best
     }
 
     /// Share of the budget that is spent, in [0, 1]: the larger of trials and time; `None` without a budget.
@@ -52,14 +51,15 @@ impl Progress {
             .map(|share| share.min(1.0))
     }
 
-    /// Seconds until the budget is spent, if the trials to come cost what the finished ones did.
+    /// Seconds until the budget is spent, if the trials to come cost what the finished ones did and all workers are busy.
     pub fn left_s(&self) -> Option<f64> {
         let by_trials = self
             .budget_trials
             .filter(|_| self.finished > 0)
             .map(|budget| budget.saturating_sub(self.finished) as f64 * self.spent_s / self.finished as f64);
         let by_time = self.budget_s.map(|budget| (budget - self.spent_s).max(0.0));
-        [by_trials, by_time].into_iter().flatten().reduce(f64::min)
+        let least = [by_trials, by_time].into_iter().flatten().reduce(f64::min);
+        least.map(|seconds| seconds / self.workers.max(1) as f64)
     }
 }
 

@@ -11,6 +11,8 @@ use crate::study::{Curve, Metrics, TrialNumber, TrialState};
 
 /// A trial under way, with what it told so far.
 pub(super) struct Running {
+    /// Which attempt at the trial it is, from 1.
+    pub(super) attempt: u64,
     pub(super) started: Instant,
     /// Steps and reports that wait to be written.
     pub(super) steps: Vec<StepRecord>,
@@ -38,8 +40,14 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn new(expected_low: Vec<Option<f64>>, bounds: Vec<Option<f64>>, total_steps: Option<u64>) -> Self {
+    pub(super) fn new(
+        attempt: u64,
+        expected_low: Vec<Option<f64>>,
+        bounds: Vec<Option<f64>>,
+        total_steps: Option<u64>,
+    ) -> Self {
         Self {
+            attempt,
             started: Instant::now(),
             steps: Vec::new(),
             reports: Vec::new(),

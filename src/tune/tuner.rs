@@ -4,32 +4,24 @@
 //! process at any moment: what finished is there, what was under way is run again.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::decide::{Memory, problem_of, recipe_of, whole_task};
 use super::expect::Expectations;
-use super::judge::{Judge, Order};
 use super::known::{Decision, Inherited, Part};
+use super::lost::Patience;
 use super::propose::{Proposed, propose};
-use super::record::{evaluation_metrics, evaluation_record, step_record};
 use super::requests::Requests;
 use super::running::Running;
-use super::{Ending, Interrupt, Progress, TuneError, TuneObserver};
+use super::{Ending, Inputs, Interrupt, Progress, TuneError, TuneObserver};
 use crate::search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history, stop_reason};
 use crate::space::{Backend, Study};
 use crate::store::{Store, StudyId};
 use crate::study::{Curve, FailReason, Metrics, Trial, TrialNumber, TrialState};
-use crate::worker::{Evaluator, Task, TrialEvent, TrialRequest};
+use crate::worker::{Evaluator, Task, TrialRequest};
 
 /// How long to wait for an event before looking at the clock and the keyboard again.
 pub(super) const POLL: Duration = Duration::from_millis(100);
-/// Steps that are recorded together; a crash loses at most these of a trial that is run again anyway.
-const STEPS_A_WRITE: usize = 64;
-/// Reports that are recorded together.
-const REPORTS_A_WRITE: usize = 32;
-/// Longest time that steps wait to be recorded, so that who looks at a running trial sees it move.
-const WRITE_AFTER: Duration = Duration::from_secs(1);
-
 /// What a [`Tuner`] works with.
 pub struct TunerParts<'a> {
     pub study: &'a Study,
@@ -48,21 +40,26 @@ pub struct Tuner<'a> {
     /// All trials by number, running ones included.
     pub(super) history: Vec<Trial>,
     /// What finished trials told on their way.
-    curves: BTreeMap<TrialNumber, Curve>,
+    pub(super) curves: BTreeMap<TrialNumber, Curve>,
     /// Hypervolume that each trial was expected to add when it was proposed.
     expectations: BTreeMap<TrialNumber, f64>,
-    /// Trials that an earlier process began and did not finish.
-    unfinished: VecDeque<TrialNumber>,
-    running: BTreeMap<TrialNumber, Running>,
-    memory: Memory,
-    pruner: Option<Box<dyn Pruner>>,
+    /// Trials that were begun and not finished, by an earlier process or one that was lost.
+    pub(super) unfinished: VecDeque<TrialNumber>,
+    pub(super) running: BTreeMap<TrialNumber, Running>,
+    pub(super) memory: Memory,
+    pub(super) pruner: Option<Box<dyn Pruner>>,
     /// What people ask of the study meanwhile.
     requests: Requests,
     /// What trials are expected to cost, where that can be predicted.
     pub(super) expecting: Option<Expectations>,
+    /// What finished trials add up to, so that thousands of them need not be looked at for each.
+    pub(super) standing: Progress,
     /// Wall time of finished trials, in seconds.
     pub(super) spent_s: f64,
     ending: Option<Ending>,
+    pub(super) patience: Patience,
+    /// Files that must stay as they are.
+    inputs: Inputs,
 }
 
 impl<'a> Tuner<'a> {
@@ -75,7 +72,10 @@ impl<'a> Tuner<'a> {
             memory.learn(parts.study, &problem, trial);
         }
         let waiting = history.iter().filter(|trial| !trial.state.is_finished());
+        let mut standing = Progress::default();
+        standing.count(&problem, &history);
         Ok(Self {
+            standing,
             unfinished: waiting.map(|trial| trial.number).collect(),
             curves: parts.store.curves(parts.id).await?,
             expectations: parts.store.expectations(parts.id).await?,
@@ -85,6 +85,8 @@ impl<'a> Tuner<'a> {
             running: BTreeMap::new(),
             expecting: None,
             ending: None,
+            patience: Patience::default(),
+            inputs: Inputs::default(),
             memory,
             problem,
             history,
@@ -92,11 +94,47 @@ impl<'a> Tuner<'a> {
         })
     }
 
+    /// Ends the search where one of these files changes under way.
+    #[must_use]
+    pub fn with_inputs(mut self, inputs: Inputs) -> Self {
+        self.inputs = inputs;
+        self
+    }
+
     /// Runs trials until the budget is spent, nothing is left to try, further trials would bring next to nothing, or
     /// somebody asks to stop; then confirms the recommendation, if the study asks for that.
+    ///
+    /// # Errors
+    /// The database cannot be written, no worker can be kept alive, or a file that trials read was changed. The trials
+    /// under way are then handed back.
     pub async fn run(&mut self) -> Result<Ending, TuneError> {
+        let ending = match self.run_trials().await {
+            Ok(ending) => ending,
+            Err(error) => {
+                // Where the database is what fails, the next search does it.
+                if !matches!(error, TuneError::Store(_)) {
+                    let _ = self.hand_all_back().await;
+                }
+                return Err(error);
+            }
+        };
+        let finished = self.progress().finished;
+        let record = ending.record(finished);
+        self.parts.store.record_ending(self.parts.id, &record).await?;
+        tracing::info!(kind = record.kind, trials = finished, "the search ended");
+        if ending != Ending::Interrupted {
+            self.confirm().await?;
+        }
+        Ok(ending)
+    }
+
+    async fn run_trials(&mut self) -> Result<Ending, TuneError> {
         loop {
             self.look_at_requests().await?;
+            if self.parts.interrupt.is_immediate() {
+                self.hand_all_back().await?;
+                return Ok(Ending::Interrupted);
+            }
             while self.running.len() < self.parts.evaluator.capacity() && !self.is_paused() {
                 let Some((trial, proposed)) = self.next_trial() else {
                     break;
@@ -114,14 +152,7 @@ impl<'a> Tuner<'a> {
                 self.take(event).await?;
             }
         }
-        let ending = self.ending.clone().unwrap_or(Ending::Exhausted);
-        let finished = self.progress().finished;
-        let record = ending.record(finished);
-        self.parts.store.record_ending(self.parts.id, &record).await?;
-        if ending != Ending::Interrupted {
-            self.confirm().await?;
-        }
-        Ok(ending)
+        Ok(self.ending.clone().unwrap_or(Ending::Exhausted))
     }
 
     async fn look_at_requests(&mut self) -> Result<(), TuneError> {
@@ -148,11 +179,11 @@ impl<'a> Tuner<'a> {
         let under_way = self.running.values();
         let under_way_s: f64 = under_way.map(|running| running.started.elapsed().as_secs_f64()).sum();
         Progress {
-            finished: self.history.iter().filter(|trial| trial.state.is_finished()).count() as u64,
             budget_trials: budget.trials,
             spent_s: self.spent_s + under_way_s,
             budget_s: budget.time_s,
-            best: Progress::best_of(&self.problem, &self.history),
+            workers: self.parts.evaluator.capacity(),
+            ..self.standing.clone()
         }
     }
 
@@ -163,7 +194,7 @@ impl<'a> Tuner<'a> {
             return None;
         }
         if let Some(number) = self.unfinished.pop_front() {
-            let trial = self.history.iter().find(|trial| trial.number == number);
+            let trial = self.trial_mut(number);
             return trial.cloned().map(|trial| (trial, None));
         }
         self.ending = self.budget_ending();
@@ -238,11 +269,25 @@ impl<'a> Tuner<'a> {
         command.steps.or_else(|| complete.filter_map(last).max())
     }
 
+    pub(super) fn trial_mut(&mut self, number: TrialNumber) -> Option<&mut Trial> {
+        // Numbers ascend, so a search need not look at thousands of trials.
+        let at = self.history.binary_search_by_key(&number, |trial| trial.number).ok()?;
+        self.history.get_mut(at)
+    }
+
+    pub(super) fn check_inputs(&self) -> Result<(), TuneError> {
+        match self.inputs.changed() {
+            Some(path) => Err(TuneError::InputChanged { path: path.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
     async fn start(&mut self, mut trial: Trial, proposed: Option<Proposed>) -> Result<(), TuneError> {
+        self.check_inputs()?;
         let (study, store, id) = (self.parts.study, self.parts.store, self.parts.id);
         let number = trial.number;
         let task = whole_task(study, &trial.params);
-        store.start_trial(id, number, &trial.params, recipe_of(&task)).await?;
+        let attempt = store.start_trial(id, number, &trial.params, recipe_of(&task)).await?;
         self.requests.started(store, number).await?;
         let prospect = proposed.as_ref().and_then(|proposed| proposed.prospect.as_ref());
         if let Some(gain) = prospect.map(|prospect| prospect.expected_improvement) {
@@ -254,11 +299,11 @@ impl<'a> Tuner<'a> {
             Some(proposed) => proposed.expected_low(&self.problem),
             None => vec![None; bounds.len()],
         };
-        let mut running = Running::new(expected_low, bounds, self.whole_steps());
+        let mut running = Running::new(attempt, expected_low, bounds, self.whole_steps());
         running.expected_gain = self.expectations.get(&number).copied();
         self.running.insert(number, running);
         trial.state = TrialState::Running;
-        match self.history.iter_mut().find(|known| known.number == number) {
+        match self.trial_mut(number) {
             Some(known) => *known = trial.clone(),
             None => self.history.push(trial.clone()),
         }
@@ -312,12 +357,18 @@ impl<'a> Tuner<'a> {
 
     fn submit(&mut self, number: TrialNumber, task: Task) -> Result<(), TuneError> {
         let study = self.parts.study;
-        if let (Some(running), Task::Recipe { plan, .. }) = (self.running.get_mut(&number), &task) {
-            running.ends_itself = plan.train.is_none();
+        let mut attempt = 1;
+        if let Some(running) = self.running.get_mut(&number) {
+            attempt = running.attempt;
+            if let Task::Recipe { plan, .. } = &task {
+                running.ends_itself = plan.train.is_none();
+            }
         }
+        tracing::info!(trial = number.0, attempt, "a trial begins");
         let (memory_limit_bytes, time_limit_s) = (study.memory_limit_bytes, study.trial_timeout_s);
         Ok(self.parts.evaluator.submit(TrialRequest {
             number,
+            attempt,
             task,
             memory_limit_bytes,
             time_limit_s,
@@ -340,118 +391,6 @@ impl<'a> Tuner<'a> {
             Part::Cost => store.record_inherited(id, number, "cost", source).await?,
             Part::Loss => store.record_inherited(id, number, "loss", source).await?,
             Part::Metric(metric) => store.record_inherited_metric(id, number, metric, source).await?,
-        }
-        Ok(())
-    }
-
-    async fn take(&mut self, event: TrialEvent) -> Result<(), TuneError> {
-        self.parts.observer.trial_event(&event);
-        if let TrialEvent::Ended { number, state, wall_s } = event {
-            return self.end(number, state, wall_s).await;
-        }
-        let number = event.number();
-        let Some(running) = self.running.get_mut(&number) else {
-            return Ok(());
-        };
-        let stopped = running.order.is_some();
-        match event {
-            TrialEvent::Step { phase, step, .. } => {
-                running.steps.push(step_record(phase, &step));
-                if running.steps.len() >= STEPS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
-                    self.record_waiting(number).await?;
-                }
-                return Ok(());
-            }
-            TrialEvent::Phase { phase, .. } => {
-                self.parts.store.record_phase(self.parts.id, number, phase).await?;
-                return Ok(());
-            }
-            TrialEvent::Training { steps, .. } => {
-                running.total_steps = Some(steps);
-                return Ok(());
-            }
-            TrialEvent::Measured { metrics, .. } if !stopped => running.keep(&metrics),
-            TrialEvent::Evaluation { evaluation, .. } if !stopped => {
-                running.take(evaluation.step, &evaluation_metrics(&evaluation));
-                let record = evaluation_record(&evaluation);
-                self.parts
-                    .store
-                    .record_evaluation(self.parts.id, number, &record)
-                    .await?;
-            }
-            TrialEvent::Report { step, metrics, .. } if !stopped => {
-                running.take(step, &metrics);
-                running.reports.push((step, metrics));
-                if running.reports.len() >= REPORTS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
-                    self.record_waiting(number).await?;
-                }
-            }
-            _ => return Ok(()),
-        }
-        if let Some(order) = self.verdict(number) {
-            self.note_order(number, order).await?;
-            self.parts.evaluator.cancel(number)?;
-        }
-        Ok(())
-    }
-
-    /// Whether a trial under way is to stop by now.
-    fn verdict(&self, number: TrialNumber) -> Option<Order> {
-        let running = self.running.get(&number)?;
-        let known = running.known(&self.problem);
-        let judge = Judge {
-            problem: &self.problem,
-            pruner: self.pruner.as_deref(),
-            history: &self.history,
-            curves: &self.curves,
-            weighs_gains: self.parts.sampler.weighs_gains(),
-        };
-        judge.judge(&running.under_way(number, &known)?)
-    }
-
-    async fn note_order(&mut self, number: TrialNumber, order: Order) -> Result<(), TuneError> {
-        self.parts.store.record_stop(self.parts.id, number, &order.stop).await?;
-        if let Some(running) = self.running.get_mut(&number) {
-            running.order = Some(order);
-        }
-        Ok(())
-    }
-
-    /// Writes the steps and reports of a trial that wait.
-    async fn record_waiting(&mut self, number: TrialNumber) -> Result<(), TuneError> {
-        let Some(running) = self.running.get_mut(&number) else {
-            return Ok(());
-        };
-        let steps = std::mem::take(&mut running.steps);
-        let reports = std::mem::take(&mut running.reports);
-        running.recorded = Instant::now();
-        let (store, id) = (self.parts.store, self.parts.id);
-        store.record_steps(id, number, &steps).await?;
-        Ok(store.record_reports(id, number, &reports).await?)
-    }
-
-    async fn end(&mut self, number: TrialNumber, state: TrialState, wall_s: f64) -> Result<(), TuneError> {
-        self.record_waiting(number).await?;
-        let Some(running) = self.running.remove(&number) else {
-            return Ok(());
-        };
-        let state = running.outcome(state);
-        let (store, id) = (self.parts.store, self.parts.id);
-        store.finish_trial(id, number, &state, wall_s).await?;
-        self.spent_s += wall_s;
-        if !running.curve.is_empty() {
-            self.curves.insert(number, running.curve);
-        }
-        if let Some(trial) = self.history.iter_mut().find(|trial| trial.number == number) {
-            trial.state = state;
-            let trial = trial.clone();
-            self.memory.learn(self.parts.study, &self.problem, &trial);
-            let inherits_cost = running.inherited.iter().any(|one| one.part == Part::Cost);
-            if let Some(expecting) = self.expecting.as_mut().filter(|_| !inherits_cost) {
-                expecting.learn(&trial);
-            }
-            let progress = self.progress();
-            self.parts.observer.trial_ended(&trial, &progress);
         }
         Ok(())
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,6 +14,9 @@ use super::EvaluatorError;
 
 /// Bytes of standard error that are kept.
 const TAIL_BYTES: usize = 4096;
+
+/// How often a child is looked at that was asked to end.
+const TICK: Duration = Duration::from_millis(10);
 
 /// What a child says.
 pub(super) enum Line<M> {
@@ -30,24 +33,31 @@ pub(super) struct Surroundings {
     pub(super) folder: Option<PathBuf>,
     /// Set beside the inherited variables.
     pub(super) env: BTreeMap<String, String>,
+    /// How long the program may take to end once it was asked to (SIGTERM); where absent it is ended at once. A launcher has
+    /// something to give back: `srun` its place on a node, `kubectl` a pod.
+    pub(super) farewell: Option<Duration>,
 }
 
-/// A running child whose messages are of type `M`. It is killed when dropped.
-pub(super) struct ChildProcess<M> {
+/// What children say, with the number that each was started under: one channel for all of them.
+pub(super) type Lines<M> = Sender<(u64, Line<M>)>;
+
+/// A running child. It is killed when dropped, and on Linux when the thread that started it ends.
+pub(super) struct ChildProcess {
     child: Child,
     input: Option<ChildStdin>,
-    lines: Receiver<Line<M>>,
     /// Whether its end was waited for after its output was closed.
     waited: bool,
+    farewell: Option<Duration>,
 }
 
-impl<M: DeserializeOwned + Send + 'static> ChildProcess<M> {
+impl ChildProcess {
     /// Starts `program` in a process group of its own, so that a Ctrl-C in the terminal does not reach it: the
-    /// coordinator decides what that means for a trial.
-    pub(super) fn start(
+    /// coordinator decides what that means for a trial. What it says goes to `lines` under `number`.
+    pub(super) fn start<M: DeserializeOwned + Send + 'static>(
         program: &Path,
         arguments: &[String],
         surroundings: &Surroundings,
+        (number, lines): (u64, Lines<M>),
     ) -> Result<Self, EvaluatorError> {
         let start_error = |source| EvaluatorError::Start {
             program: program.display().to_string(),
@@ -65,22 +75,23 @@ impl<M: DeserializeOwned + Send + 'static> ChildProcess<M> {
         }
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        #[cfg(target_os = "linux")]
+        die_with_parent(&mut command, surroundings.farewell);
         let mut child = command.spawn().map_err(start_error)?;
         let input = child.stdin.take();
         let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(start_error(std::io::Error::other("standard streams are missing")));
         };
-        let (sender, lines) = channel();
         let tail = std::thread::spawn(move || tail_of(errors));
         std::thread::spawn(move || {
-            read_lines(output, &sender);
-            let _ = sender.send(Line::Closed(tail.join().unwrap_or_default()));
+            read_lines(output, number, &lines);
+            let _ = lines.send((number, Line::Closed(tail.join().unwrap_or_default())));
         });
         Ok(Self {
             child,
             input,
-            lines,
             waited: false,
+            farewell: surroundings.farewell,
         })
     }
 
@@ -98,17 +109,11 @@ impl<M: DeserializeOwned + Send + 'static> ChildProcess<M> {
         self.input = None;
     }
 
-    /// The next line, or `None` when `timeout` passed without one.
-    pub(super) fn next_line(&mut self, timeout: Duration) -> Option<Line<M>> {
-        match self.lines.recv_timeout(timeout) {
-            Ok(line) => Some(line),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Line::Closed(String::new())),
-        }
+    /// The process's id.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
     }
-}
 
-impl<M> ChildProcess<M> {
     /// Whether the process has not ended.
     pub(super) fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
@@ -129,9 +134,16 @@ impl<M> ChildProcess<M> {
         let _ = self.child.kill();
     }
 
-    /// Ends the process, and those it started in its group, at once. A group may outlive the process that leads it: a
+    /// Ends the process, and those it started in its group, after its farewell or at once. A group may outlive the process that leads it: a
     /// shell that was asked to end leaves its program behind.
     pub(super) fn kill(&mut self) {
+        if let Some(farewell) = self.farewell.filter(|_| !self.waited) {
+            self.terminate();
+            let asked = Instant::now();
+            while asked.elapsed() < farewell && self.is_alive() {
+                std::thread::sleep(TICK);
+            }
+        }
         #[cfg(unix)]
         self.signal(libc::SIGKILL);
         let _ = self.child.kill();
@@ -152,10 +164,33 @@ impl<M> ChildProcess<M> {
     }
 }
 
-impl<M> Drop for ChildProcess<M> {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Lets the kernel end the child when the coordinator is gone, however that ended: what a search left behind would
+/// compute beside the next one and disturb its measurements.
+#[cfg(target_os = "linux")]
+fn die_with_parent(command: &mut Command, farewell: Option<Duration>) {
+    use std::os::unix::process::CommandExt;
+    let parent = std::process::id();
+    let signal = match farewell {
+        Some(_) => libc::SIGTERM,
+        None => libc::SIGKILL,
+    };
+    let ask = move || {
+        // SAFETY: both calls take plain numbers and may be made between fork and exec.
+        let (asked, now) = unsafe { (libc::prctl(libc::PR_SET_PDEATHSIG, signal), libc::getppid()) };
+        // The parent may have ended before the child asked.
+        match asked == 0 && u32::try_from(now) == Ok(parent) {
+            true => Ok(()),
+            false => Err(std::io::Error::other("the coordinator is gone")),
+        }
+    };
+    // SAFETY: the closure allocates nothing on its usual way and touches no lock, as is asked of what runs after a fork.
+    unsafe { command.pre_exec(ask) };
 }
 
 /// What a process's end looks like to a person.
@@ -177,7 +212,7 @@ pub(super) fn describe_end(status: Option<ExitStatus>, tail: &str) -> String {
     }
 }
 
-fn read_lines<M: DeserializeOwned>(output: impl Read, sender: &Sender<Line<M>>) {
+fn read_lines<M: DeserializeOwned>(output: impl Read, number: u64, lines: &Lines<M>) {
     for line in BufReader::new(output).split(b'\n') {
         let Ok(line) = line else { return };
         let text = String::from_utf8_lossy(&line);
@@ -188,7 +223,7 @@ fn read_lines<M: DeserializeOwned>(output: impl Read, sender: &Sender<Line<M>>) 
             Ok(message) => Line::Message(message),
             Err(_) => Line::Garbled(text.into_owned()),
         };
-        if sender.send(line).is_err() {
+        if lines.send((number, line)).is_err() {
             return;
         }
     }

@@ -6,49 +6,46 @@
 //! `{"outcome": "out_of_memory"}` (`diverged`, `timed_out`, `invalid`, `crashed`; with an optional `message`). Lines that
 //! are not JSON objects of these forms are passed over, so a chatty trainer needs no change. Any other end is a crash,
 //! stored with the tail of its standard error. A trial that is stopped gets SIGTERM, and SIGKILL five seconds later.
+//!
+//! Several programs may run side by side, one a place. `PEFT_TUNE_WORKER` tells each the number of its place, and a place
+//! with a GPU of its own sets `CUDA_VISIBLE_DEVICES`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::child::{ChildProcess, Line, Surroundings, describe_end};
-use super::{Evaluator, EvaluatorError, Task, TrialEvent, TrialRequest};
-use crate::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialState};
+use super::child::{ChildProcess, Line, Lines, Surroundings};
+use super::program::{Current, Output};
+use super::{Evaluator, EvaluatorError, Placement, Task, TrialEvent, TrialRequest};
+use crate::study::{Metrics, Params, TrialNumber, TrialState};
 
 /// How often the clock is looked at while the program is silent.
 const TICK: Duration = Duration::from_millis(50);
 /// How long a stopped program may take to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// An evaluator that runs one program a trial.
+/// An evaluator that runs one program a trial, and as many side by side as it has places.
 pub struct CommandEvaluator {
+    /// Words before the command, in which a place's values are filled in.
+    prefix: Vec<String>,
     command: Vec<String>,
     surroundings: Surroundings,
     /// How long a stopped program may take to end by itself.
     grace: Duration,
+    places: Vec<Program>,
+    lines: Receiver<(u64, Line<Output>)>,
+    sender: Lines<Output>,
+    /// Number of the last program that was started.
+    serial: u64,
+}
+
+/// A place, and the program under way there.
+struct Program {
+    placement: Placement,
     current: Option<Current>,
-}
-
-/// The program under way.
-struct Current {
-    number: TrialNumber,
-    child: ChildProcess<Output>,
-    started: Instant,
-    time_limit_s: Option<f64>,
-    last_step: u64,
-    /// Everything reported so far; later values replace earlier ones.
-    metrics: Metrics,
-    /// How the program said that it ended.
-    ending: Option<TrialState>,
-    stop: Option<Stop>,
-}
-
-/// Why and when the program was asked to stop.
-struct Stop {
-    at: Instant,
-    timed_out: bool,
 }
 
 /// What the program gets.
@@ -61,45 +58,45 @@ struct Input<'a> {
     steps: Option<u64>,
 }
 
-/// What the program prints.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Output {
-    Step { step: u64, metrics: Values },
-    Outcome { outcome: Outcome, message: Option<String> },
-    Final { metrics: Values },
-}
-
-/// Reported numbers; `null` (as many serialisers write NaN) is no number.
-type Values = BTreeMap<String, Option<f64>>;
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Outcome {
-    OutOfMemory,
-    Diverged,
-    TimedOut,
-    Invalid,
-    Crashed,
-}
-
 impl CommandEvaluator {
     /// An evaluator that runs `command` (program and arguments) in `folder` with the environment variables `env` for
     /// each trial.
     pub fn new(command: Vec<String>, folder: PathBuf, env: BTreeMap<String, String>) -> Self {
+        let (sender, lines) = channel();
         Self {
+            prefix: Vec::new(),
             command,
             surroundings: Surroundings {
                 folder: Some(folder),
                 env,
+                farewell: None,
             },
             grace: GRACE,
-            current: None,
+            places: vec![Program::at(Placement::whole_machine(None))],
+            lines,
+            sender,
+            serial: 0,
         }
     }
 
-    fn take_line(&mut self, line: Line<Output>) -> Option<TrialEvent> {
-        let current = self.current.as_mut()?;
+    /// Starts the command through a launcher's words.
+    #[must_use]
+    pub fn through(mut self, prefix: Vec<String>) -> Self {
+        self.prefix = prefix;
+        self
+    }
+
+    /// Runs as many programs side by side as there are places.
+    #[must_use]
+    pub fn with_places(mut self, places: Vec<Placement>) -> Self {
+        self.places = places.into_iter().map(Program::at).collect();
+        self
+    }
+
+    fn take_line(&mut self, serial: u64, line: Line<Output>) -> Option<TrialEvent> {
+        let is_its = |place: &&mut Program| place.current.as_ref().is_some_and(|current| current.serial == serial);
+        let place = self.places.iter_mut().find(is_its)?;
+        let current = place.current.as_mut()?;
         match line {
             Line::Message(Output::Step { step, metrics }) => {
                 current.last_step = step;
@@ -129,122 +126,58 @@ impl CommandEvaluator {
                 tracing::debug!(line = text, "passed over a line of the trial's program");
                 None
             }
-            Line::Closed(tail) => self.current.take().map(|current| current.end(&tail)),
+            Line::Closed(tail) => place.current.take().map(|current| current.end(&tail)),
         }
     }
 }
 
-impl Current {
-    /// Adds reported values and returns those that are numbers.
-    fn keep(&mut self, values: Values) -> Metrics {
-        let mut reported = Metrics::default();
-        for (name, value) in values {
-            let Some(value) = value else { continue };
-            if reported.insert(name.clone(), value) {
-                self.metrics.insert(name, value);
-            }
-        }
-        reported
+impl Program {
+    fn at(placement: Placement) -> Self {
+        let current = None;
+        Self { placement, current }
     }
 
-    fn reason(&self, outcome: Outcome, message: Option<String>) -> FailReason {
-        let phase = Phase::Train;
-        let message = message.unwrap_or_else(|| "the program gave no message".to_owned());
-        match outcome {
-            Outcome::OutOfMemory => FailReason::OutOfMemory {
-                phase,
-                in_use_bytes: None,
-                requested_bytes: None,
-                limit_bytes: None,
-            },
-            Outcome::Diverged => FailReason::Diverged {
-                at_step: self.last_step,
-                loss: self.metrics.value("loss"),
-            },
-            Outcome::TimedOut => FailReason::TimedOut {
-                phase,
-                after_s: self.started.elapsed().as_secs_f64(),
-            },
-            Outcome::Invalid => FailReason::Invalid { message },
-            Outcome::Crashed => FailReason::Crashed { phase, message },
-        }
-    }
-
-    /// Asks the program to stop, and kills it when it does not.
-    fn enforce_stop(&mut self, grace: Duration) {
-        let limit = self
-            .time_limit_s
-            .and_then(|limit| Duration::try_from_secs_f64(limit).ok());
-        if self.stop.is_none() && limit.is_some_and(|limit| self.started.elapsed() >= limit) {
-            self.ask_to_stop(true);
-        }
-        if self.stop.as_ref().is_some_and(|stop| stop.at.elapsed() >= grace) {
-            self.child.kill();
-        }
-    }
-
-    fn ask_to_stop(&mut self, timed_out: bool) {
-        if self.stop.is_none() {
-            self.child.terminate();
-            self.stop = Some(Stop {
-                at: Instant::now(),
-                timed_out,
-            });
-        }
-    }
-
-    fn end(mut self, tail: &str) -> TrialEvent {
-        let status = self.child.wait();
-        let metrics = self.metrics.clone();
-        let wall_s = self.started.elapsed().as_secs_f64();
-        let phase = Phase::Train;
-        let state = match (&self.stop, self.ending.take()) {
-            (Some(Stop { timed_out: true, .. }), _) => TrialState::Failed {
-                reason: FailReason::TimedOut { phase, after_s: wall_s },
-                metrics,
-            },
-            (Some(_), _) => TrialState::Pruned {
-                at_step: self.last_step,
-                rule: "stopped".to_owned(),
-                metrics,
-            },
-            (None, Some(ending)) => ending,
-            (None, None) => {
-                let message = describe_end(status, tail);
-                TrialState::Failed {
-                    reason: FailReason::Crashed { phase, message },
-                    metrics,
-                }
-            }
-        };
-        TrialEvent::Ended {
-            number: self.number,
-            state,
-            wall_s,
-        }
+    /// What the program finds in its environment about its place.
+    fn env(&self) -> [Option<(String, String)>; 2] {
+        let gpu = self
+            .placement
+            .device
+            .as_deref()
+            .and_then(|device| device.strip_prefix("cuda:"));
+        [
+            Some(("PEFT_TUNE_WORKER".to_owned(), self.placement.number.to_string())),
+            gpu.map(|gpu| ("CUDA_VISIBLE_DEVICES".to_owned(), gpu.to_owned())),
+        ]
     }
 }
 
 impl Evaluator for CommandEvaluator {
     fn capacity(&self) -> usize {
-        1
+        self.places.len()
     }
 
     fn submit(&mut self, request: TrialRequest) -> Result<(), EvaluatorError> {
-        if self.current.is_some() {
-            return Err(EvaluatorError::Full { capacity: 1 });
-        }
+        let capacity = self.places.len();
+        let Some(place) = self.places.iter_mut().find(|place| place.current.is_none()) else {
+            return Err(EvaluatorError::Full { capacity });
+        };
         let Task::Params { params, seed, steps } = &request.task else {
             return Err(EvaluatorError::Unsupported { task: "a recipe" });
         };
-        let Some((program, arguments)) = self.command.split_first() else {
+        let prefix = self.prefix.iter().map(|word| place.placement.fill_in(word));
+        let words: Vec<String> = prefix.chain(self.command.iter().cloned()).collect();
+        let Some((program, arguments)) = words.split_first() else {
             let source = std::io::Error::other("the command is empty");
             return Err(EvaluatorError::Start {
                 program: String::new(),
                 source,
             });
         };
-        let mut child = ChildProcess::start(program.as_ref(), arguments, &self.surroundings)?;
+        self.serial += 1;
+        let mut surroundings = self.surroundings.clone();
+        surroundings.env.extend(place.env().into_iter().flatten());
+        let lines = (self.serial, self.sender.clone());
+        let mut child = ChildProcess::start(program.as_ref(), arguments, &surroundings, lines)?;
         // A program that does not read its input is not wrong: the params may reach it another way.
         if let Err(error) = child.send(&Input {
             params,
@@ -255,8 +188,9 @@ impl Evaluator for CommandEvaluator {
             tracing::debug!(%error, "the trial's program does not read its input");
         }
         child.close_input();
-        self.current = Some(Current {
+        place.current = Some(Current {
             number: request.number,
+            serial: self.serial,
             child,
             started: Instant::now(),
             time_limit_s: request.time_limit_s,
@@ -271,25 +205,31 @@ impl Evaluator for CommandEvaluator {
     fn next_event(&mut self, timeout: Duration) -> Result<Option<TrialEvent>, EvaluatorError> {
         let deadline = Instant::now() + timeout;
         loop {
-            let Some(current) = &mut self.current else {
+            let under_way = self.places.iter_mut().filter_map(|place| place.current.as_mut());
+            let mut any = false;
+            for current in under_way {
+                any = true;
+                current.enforce_stop(self.grace);
+            }
+            if !any {
                 return Ok(None);
-            };
-            current.enforce_stop(self.grace);
+            }
             let left = deadline.saturating_duration_since(Instant::now());
-            let Some(line) = current.child.next_line(left.min(TICK)) else {
+            let Ok((serial, line)) = self.lines.recv_timeout(left.min(TICK)) else {
                 if left.is_zero() {
                     return Ok(None);
                 }
                 continue;
             };
-            if let Some(event) = self.take_line(line) {
+            if let Some(event) = self.take_line(serial, line) {
                 return Ok(Some(event));
             }
         }
     }
 
     fn cancel(&mut self, number: TrialNumber) -> Result<(), EvaluatorError> {
-        if let Some(current) = self.current.as_mut().filter(|current| current.number == number) {
+        let mut under_way = self.places.iter_mut().filter_map(|place| place.current.as_mut());
+        if let Some(current) = under_way.find(|current| current.number == number) {
             current.ask_to_stop(false);
         }
         Ok(())
@@ -300,6 +240,7 @@ impl Evaluator for CommandEvaluator {
 #[cfg(unix)]
 mod tests {
     use super::*;
+    use crate::study::{FailReason, Phase};
 
     fn run(script: &str, time_limit_s: Option<f64>) -> (Vec<TrialEvent>, TrialState) {
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
@@ -312,6 +253,7 @@ mod tests {
         };
         let request = TrialRequest {
             number: TrialNumber(7),
+            attempt: 1,
             task,
             memory_limit_bytes: None,
             time_limit_s,
@@ -412,6 +354,7 @@ mod tests {
         };
         let request = TrialRequest {
             number: TrialNumber(1),
+            attempt: 1,
             task,
             memory_limit_bytes: None,
             time_limit_s: None,

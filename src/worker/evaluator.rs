@@ -2,16 +2,20 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::recipe::Recipe;
-use crate::study::{Metrics, Params, Phase, TrialNumber, TrialPlan, TrialState};
+use crate::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialPlan, TrialState};
 use crate::train::{Evaluation, StepEvent};
 
 /// One trial to run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TrialRequest {
     pub number: TrialNumber,
+    /// Which attempt at the trial it is, from 1.
+    #[serde(default = "first")]
+    pub attempt: u64,
     pub task: Task,
     /// Device memory above which the trial is out of memory, in bytes.
     pub memory_limit_bytes: Option<u64>,
@@ -20,7 +24,7 @@ pub struct TrialRequest {
 }
 
 /// What a trial runs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
     /// A recipe on the native engine.
@@ -36,7 +40,7 @@ pub enum Task {
 }
 
 /// What an evaluator tells about its trials.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum TrialEvent {
     /// A phase began.
@@ -66,6 +70,16 @@ pub enum TrialEvent {
         state: TrialState,
         wall_s: f64,
     },
+    /// The process that ran the trial is gone, for a reason that may not come again; nothing more comes of this attempt.
+    Lost {
+        number: TrialNumber,
+        reason: FailReason,
+        wall_s: f64,
+    },
+}
+
+fn first() -> u64 {
+    1
 }
 
 impl TrialEvent {
@@ -78,7 +92,8 @@ impl TrialEvent {
             | Self::Measured { number, .. }
             | Self::Training { number, .. }
             | Self::Report { number, .. }
-            | Self::Ended { number, .. } => *number,
+            | Self::Ended { number, .. }
+            | Self::Lost { number, .. } => *number,
         }
     }
 }
@@ -103,8 +118,13 @@ pub trait Evaluator {
 pub enum EvaluatorError {
     #[error("cannot start the trial process {program}: {source}")]
     Start { program: String, source: std::io::Error },
-    #[error("the trial process speaks protocol {found} (peft-tune {version}), this program speaks {expected}")]
+    #[error(
+        "the trial process speaks protocol {found} (peft-tune {version}), this program speaks {expected}: \
+         use the same peft-tune on both sides"
+    )]
     Protocol { expected: u32, found: u32, version: String },
+    #[error("worker {worker} ended {times} times before it was ready to work: {message}")]
+    DiesAtStart { worker: usize, times: u32, message: String },
     #[error("this evaluator cannot run {task}")]
     Unsupported { task: &'static str },
     #[error("all {capacity} places are taken")]

@@ -39,16 +39,6 @@ impl LaunchWords {
         }
     }
 
-    /// The words that start `program` as worker number `worker`.
-    pub fn around(&self, worker: usize, program: &[String]) -> Vec<String> {
-        let host = match self.hosts.len() {
-            0 => "",
-            hosts => &self.hosts[worker % hosts],
-        };
-        let fill_in = |word: &String| word.replace("{worker}", &worker.to_string()).replace("{host}", host);
-        self.prefix.iter().map(fill_in).chain(program.iter().cloned()).collect()
-    }
-
     fn anywhere(prefix: Vec<String>, program: String) -> Self {
         Self {
             prefix,
@@ -240,11 +230,6 @@ mod tests {
         );
         assert_eq!(ssh.program, r"'/opt/it'\''s/peft-tune'");
         assert_eq!(ssh.hosts, ["a", "me@b"]);
-        let words = ssh.around(3, &["p".to_owned(), "worker".to_owned()]).join(" ");
-        assert!(
-            words.ends_with("2222 me@b -- exec env 'HF_HOME=/my cache' p worker"),
-            "{words}"
-        );
     }
 
     #[test]

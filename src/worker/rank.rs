@@ -7,21 +7,20 @@
 use std::io::{BufRead, Write};
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::control::{Control, Outbox};
+use super::fault::Fault;
 use super::protocol::Message;
+use super::serve::Runner;
 use super::session::{Place, Session};
 use super::{TrialEvent, TrialRequest};
 use crate::study::TrialNumber;
 use crate::train::parallel::{Collective, CollectiveError, Segment, SharedMemory};
 use crate::train::{DeviceError, device};
-
-/// Number that no trial has.
-const NO_TRIAL: u64 = u64::MAX;
 
 /// Which rank a process is.
 #[derive(Clone, Debug)]
@@ -64,17 +63,17 @@ pub fn serve_rank(
     input: impl BufRead + Send + 'static,
     mut output: impl Write,
 ) -> Result<(), RankError> {
-    let mut session = Session::new(place_of(settings)?);
-    let stopped = Arc::new(AtomicU64::new(NO_TRIAL));
-    for request in read_orders(input, stopped.clone()) {
-        let number = request.number.0;
+    let mut session = Session::new(place_of(settings)?, Fault::default());
+    // Nobody holds a rank or tells it when to measure: that is settled with the process that started it.
+    let control = Control::new(Outbox::new(std::io::sink()));
+    for request in read_orders(input, control.clone()) {
         let mut written = Ok(());
         let mut emit = |event: TrialEvent| {
             if written.is_ok() {
                 written = write_line(&mut output, &Message::Trial(event));
             }
         };
-        session.run(&request, &|| stopped.load(Relaxed) == number, &mut emit)?;
+        session.run(&request, &control, &mut emit)?;
         written?;
     }
     Ok(())
@@ -107,20 +106,19 @@ fn linked(shared: SharedMemory, device: &str) -> Result<Arc<dyn Collective>, Ran
 }
 
 /// Reads orders in a thread of its own, so that a stop arrives while a trial runs.
-fn read_orders(input: impl BufRead + Send + 'static, stopped: Arc<AtomicU64>) -> Receiver<TrialRequest> {
+fn read_orders(input: impl BufRead + Send + 'static, control: Control) -> Receiver<TrialRequest> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         for line in input.lines() {
             let Ok(line) = line else { break };
             match serde_json::from_str(&line) {
                 Ok(Order::Trial(request)) => {
-                    // A trial that was stopped before may be run again under its number.
-                    let _ = stopped.compare_exchange(request.number.0, NO_TRIAL, Relaxed, Relaxed);
+                    control.begin(request.number);
                     if sender.send(*request).is_err() {
                         return;
                     }
                 }
-                Ok(Order::Stop(number)) => stopped.store(number.0, Relaxed),
+                Ok(Order::Stop(number)) => control.cancel(number),
                 Err(error) => tracing::error!(%error, line, "not an order"),
             }
         }

@@ -1,97 +1,175 @@
 //! The worker's side of the protocol: reads requests, runs trials one after another, writes events.
 
-use std::io::{BufRead, Write};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
+use std::io::BufRead;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
-use super::protocol::{ControlMessage, Message, PROTOCOL_VERSION, Request};
+use super::control::{Control, Outbox};
+use super::fault::Fault;
+use super::protocol::{About, ControlMessage, Message, PROTOCOL_VERSION, Request};
 use super::session::{Place, Session};
 use super::{TrialEvent, TrialRequest};
-use crate::study::TrialNumber;
+use crate::profile::resident_bytes;
 
-/// Number that no trial has.
-const NO_TRIAL: u64 = u64::MAX;
-
-/// Which trial is to stop, told by the thread that reads requests to the one that runs them.
-#[derive(Clone)]
-pub(super) struct StopSignal {
-    cancelled: Arc<AtomicU64>,
-    coordinator_gone: Arc<AtomicBool>,
+/// What a worker was started with.
+#[derive(Debug, Default)]
+pub struct ServeSettings {
+    /// What it tells of itself.
+    pub about: About,
+    /// The device to compute on; the first GPU, or the CPU, where none is named.
+    pub device: Option<String>,
+    /// Seconds that a trial takes which is only made up; real trials where it is absent. For tests of what is around them.
+    pub mock_s: Option<f64>,
+    /// Faults to cause, as [`Fault`] reads them. For tests.
+    pub fault: Option<String>,
 }
 
-impl StopSignal {
-    pub(super) fn new() -> Self {
-        Self {
-            cancelled: Arc::new(AtomicU64::new(NO_TRIAL)),
-            coordinator_gone: Arc::new(AtomicBool::new(false)),
-        }
-    }
-
-    /// Whether trial `number` should end after the step it is in.
-    pub(super) fn is_set(&self, number: TrialNumber) -> bool {
-        self.coordinator_gone.load(Relaxed) || self.cancelled.load(Relaxed) == number.0
-    }
+/// Runs trials on something.
+pub(super) trait Runner {
+    /// Runs one trial and tells how it ended.
+    ///
+    /// # Errors
+    /// This process can run no further trial.
+    fn run(
+        &mut self,
+        request: &TrialRequest,
+        control: &Control,
+        emit: &mut dyn FnMut(TrialEvent),
+    ) -> std::io::Result<()>;
 }
 
-/// Serves requests until `input` ends. Returns an error when `output` cannot be written, which means that nobody
-/// listens any more, and when the GPU's context is lost, which only the end of the process mends.
-pub fn serve(input: impl BufRead + Send + 'static, output: impl Write + Send) -> std::io::Result<()> {
-    let output = Mutex::new(output);
-    let hello = ControlMessage::Hello {
+/// Serves requests until `input` ends or the coordinator asks to stop. `on_alone` is called, on another thread, when
+/// `input` has ended: the trial under way is then asked to stop, which takes until the end of its step.
+///
+/// # Errors
+/// `output` cannot be written, which means that nobody listens any more; the coordinator speaks another version; or the
+/// GPU's context is lost, which only the end of the process mends.
+pub fn serve(
+    settings: ServeSettings,
+    input: impl BufRead + Send + 'static,
+    output: impl std::io::Write + Send + 'static,
+    on_alone: impl FnOnce() + Send + 'static,
+) -> std::io::Result<()> {
+    let fault = Fault::read(settings.fault.as_deref()).map_err(std::io::Error::other)?;
+    let outbox = Outbox::new(output);
+    let control = Control::new(outbox.clone());
+    outbox.say(&Message::Control(ControlMessage::Hello {
         protocol: PROTOCOL_VERSION,
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        about: Box::new(settings.about),
+    }))?;
+    let mut runner: Box<dyn Runner> = match settings.mock_s {
+        Some(seconds) => Box::new(super::mock_session::MockSession::new(seconds, fault)),
+        None => Box::new(Session::new(Place::on(settings.device), fault)),
     };
-    write_line(&output, &Message::Control(hello))?;
-    let stop = StopSignal::new();
-    let requests = read_requests(input, stop.clone());
-    let mut session = Session::new(Place::default());
-    for request in requests {
-        let number = request.number;
-        let mut failed_write = None;
-        let mut emit = |event: TrialEvent| {
-            if let Err(error) = write_line(&output, &Message::Trial(event)) {
-                failed_write.get_or_insert(error);
-                stop.coordinator_gone.store(true, Relaxed);
-            }
-        };
-        session.run(&request, &|| stop.is_set(number), &mut emit)?;
-        if let Some(error) = failed_write {
-            return Err(error);
-        }
+    let trials = read_requests(input, control.clone(), outbox.clone(), on_alone);
+    for trial in trials {
+        run_one(runner.as_mut(), &trial?, &control, &outbox)?;
+    }
+    if !control.is_alone() {
+        outbox.say(&Message::Control(ControlMessage::Bye))?;
     }
     Ok(())
 }
 
-/// Reads requests in a thread of its own, so that a cancellation arrives while a trial runs.
-fn read_requests(input: impl BufRead + Send + 'static, stop: StopSignal) -> Receiver<TrialRequest> {
+fn run_one(runner: &mut dyn Runner, request: &TrialRequest, control: &Control, outbox: &Outbox) -> std::io::Result<()> {
+    let mut failed_write = None;
+    let mut emit = |event: TrialEvent| {
+        if let Err(error) = outbox.say(&Message::Trial(event)) {
+            failed_write.get_or_insert(error);
+            control.coordinator_gone();
+        }
+    };
+    control.under_way(Some(request.number));
+    let ran = runner.run(request, control, &mut emit);
+    control.under_way(None);
+    ran?;
+    failed_write.map_or(Ok(()), Err)
+}
+
+/// Reads requests in a thread of its own, so that a cancellation arrives while a trial runs. The trials come in order; an
+/// error among them is the last.
+fn read_requests(
+    input: impl BufRead + Send + 'static,
+    control: Control,
+    outbox: Outbox,
+    on_alone: impl FnOnce() + Send + 'static,
+) -> Receiver<std::io::Result<TrialRequest>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
+        let mut trials = Some(sender);
         for line in input.lines() {
             let Ok(line) = line else { break };
-            match serde_json::from_str(&line) {
-                Ok(Request::Trial(request)) => {
-                    // A trial that was cancelled before may be run again under its number.
-                    let number = request.number.0;
-                    let _ = stop.cancelled.compare_exchange(number, NO_TRIAL, Relaxed, Relaxed);
-                    if sender.send(*request).is_err() {
-                        break;
-                    }
-                }
-                Ok(Request::Cancel { number }) => stop.cancelled.store(number.0, Relaxed),
+            match serde_json::from_str::<Request>(&line) {
+                Ok(request) => take(request, &mut trials, &control, &outbox),
                 Err(error) => tracing::error!(%error, line, "not a request"),
             }
         }
-        stop.coordinator_gone.store(true, Relaxed);
+        control.coordinator_gone();
+        drop(trials);
+        on_alone();
     });
     receiver
 }
 
-fn write_line(output: &Mutex<impl Write>, message: &Message) -> std::io::Result<()> {
-    let mut line = serde_json::to_vec(message)?;
-    line.push(b'\n');
-    // A poisoned lock only means that another thread panicked between two whole lines.
-    let mut output = output.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    output.write_all(&line)?;
-    output.flush()
+fn take(
+    request: Request,
+    trials: &mut Option<Sender<std::io::Result<TrialRequest>>>,
+    control: &Control,
+    outbox: &Outbox,
+) {
+    match request {
+        Request::Hello {
+            protocol: PROTOCOL_VERSION,
+            heartbeat_s,
+            take_turns,
+            ..
+        } => {
+            control.take_turns(take_turns);
+            start_heartbeat(heartbeat_s, control.clone(), outbox.clone());
+        }
+        Request::Hello { protocol, version, .. } => {
+            let message = format!(
+                "the coordinator speaks protocol {protocol} (peft-tune {version}), this worker speaks \
+                 {PROTOCOL_VERSION}: use the same peft-tune on both sides"
+            );
+            if let Some(trials) = trials.take() {
+                let _ = trials.send(Err(std::io::Error::other(message)));
+            }
+        }
+        Request::Trial(request) => {
+            control.begin(request.number);
+            if let Some(trials) = trials {
+                // The other end is gone only where the process is about to end.
+                let _ = trials.send(Ok(*request));
+            }
+        }
+        Request::Cancel { number } => control.cancel(number),
+        Request::Hold { turn } => control.hold(turn),
+        Request::Resume => control.resume(),
+        Request::Measure { number } => control.grant(number),
+        Request::Stop => *trials = None,
+    }
+}
+
+/// Tells every few seconds that this process lives, whatever its computing thread does.
+fn start_heartbeat(every_s: f64, control: Control, outbox: Outbox) {
+    let Some(every) = Duration::try_from_secs_f64(every_s)
+        .ok()
+        .filter(|every| !every.is_zero())
+    else {
+        return;
+    };
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(every);
+            let beat = ControlMessage::Heartbeat {
+                number: control.trial(),
+                resident_bytes: resident_bytes(),
+            };
+            if outbox.say(&Message::Control(beat)).is_err() {
+                return control.coordinator_gone();
+            }
+        }
+    });
 }

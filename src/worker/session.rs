@@ -2,11 +2,17 @@
 //! them starts at once.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::control::Control;
+use super::fault::Fault;
+use super::limits::MemoryLimit;
 use super::rank_group::RankGroup;
+use super::serve::Runner;
 use super::trial::{Interruption, TrialRun, failure};
 use super::{Task, TrialEvent, TrialRequest};
 use crate::profile::{DeviceMemory, HostMemory};
@@ -20,12 +26,19 @@ use crate::train::{BaseModel, BaseSource, device};
 /// What stays loaded between trials. One base model and one data set at a time: what a trial does not use must not
 /// count in its memory.
 pub(super) struct Session {
-    base: Option<(BaseKey, Arc<BaseModel>)>,
-    data: Option<(DataKey, Arc<PreparedData>)>,
+    kept: Kept,
     /// This process's place among those that share its trials.
     place: Place,
     /// The processes that run trials on several devices.
     group: Option<RankGroup>,
+    fault: Fault,
+    limit: MemoryLimit,
+}
+
+#[derive(Default)]
+struct Kept {
+    base: Option<(BaseKey, Arc<BaseModel>)>,
+    data: Option<(DataKey, Arc<PreparedData>)>,
 }
 
 /// A device, and the others that work on the same trials.
@@ -35,10 +48,11 @@ pub(super) struct Place {
     pub(super) collective: Arc<dyn Collective>,
 }
 
-impl Default for Place {
-    fn default() -> Self {
+impl Place {
+    /// A device on its own; the first GPU, or the CPU, where none is named.
+    pub(super) fn on(device: Option<String>) -> Self {
         Self {
-            device: device::default_name().to_owned(),
+            device: device.unwrap_or_else(|| device::default_name().to_owned()),
             collective: Arc::new(Alone),
         }
     }
@@ -72,44 +86,55 @@ pub(super) struct Loaded {
 
 impl Session {
     /// A session that has nothing loaded.
-    pub(super) fn new(place: Place) -> Self {
+    pub(super) fn new(place: Place, fault: Fault) -> Self {
         Self {
-            base: None,
-            data: None,
+            kept: Kept::default(),
             place,
             group: None,
+            fault,
+            limit: MemoryLimit::of_this_process(),
         }
     }
+}
 
+impl Runner for Session {
     /// Runs one trial and tells how it ended. Never panics: a panic inside is the trial's crash.
     ///
     /// # Errors
     /// The device's context is lost: only another process can use it, and the end of this one tells of the trial's.
-    pub(super) fn run(
+    fn run(
         &mut self,
         request: &TrialRequest,
-        stopped: &dyn Fn() -> bool,
+        control: &Control,
         emit: &mut dyn FnMut(TrialEvent),
     ) -> std::io::Result<()> {
         let number = request.number;
         let started = Instant::now();
         let mut metrics = Metrics::default();
         let mut phase = Phase::Load;
+        let waited = Cell::new(Duration::ZERO);
+        let fault = self.fault.clone();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let mut emit = |event: TrialEvent| {
-                if let TrialEvent::Phase { phase: next, .. } = &event {
-                    phase = *next;
-                }
+                let next = match &event {
+                    TrialEvent::Phase { phase, .. } => Some(*phase),
+                    _ => None,
+                };
                 emit(event);
+                if let Some(next) = next {
+                    phase = next;
+                    fault.at(request, next);
+                }
             };
             emit(TrialEvent::Phase {
                 number,
                 phase: Phase::Load,
             });
-            self.trial(request, stopped, &mut emit, &mut metrics)
+            self.trial(request, (control, &waited), &mut emit, &mut metrics)
         }));
         HostMemory::set_limit(None);
-        let wall_s = started.elapsed().as_secs_f64();
+        self.limit.set(None);
+        let wall_s = started.elapsed().saturating_sub(waited.get()).as_secs_f64();
         let state = match outcome {
             Ok(Ok(())) => TrialState::Complete { metrics },
             Ok(Err(Interruption::Failed(reason))) => TrialState::Failed { reason, metrics },
@@ -121,7 +146,7 @@ impl Session {
             },
             Err(panic) => {
                 // Whatever the panic left behind is not to be trusted.
-                *self = Self::new(self.place.clone());
+                (self.kept, self.group) = (Kept::default(), None);
                 let reason = FailReason::Crashed {
                     phase,
                     message: panic_message(panic.as_ref()),
@@ -132,11 +157,13 @@ impl Session {
         emit(TrialEvent::Ended { number, state, wall_s });
         Ok(())
     }
+}
 
+impl Session {
     fn trial(
         &mut self,
         request: &TrialRequest,
-        stopped: &dyn Fn() -> bool,
+        (control, waited): (&Control, &Cell<Duration>),
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
@@ -145,7 +172,11 @@ impl Session {
             return Err(Interruption::Failed(FailReason::Invalid { message }));
         };
         if recipe.batch.devices != self.place.collective.ranks() {
-            return self.on_ranks(recipe.batch.devices, request, stopped, emit, metrics);
+            if plan.measure.is_some() {
+                waited.set(waited.get() + control.wait_for_turn(request.number));
+            }
+            let stopped = || control.is_stopped(request.number);
+            return self.on_ranks(recipe.batch.devices, request, &stopped, emit, metrics);
         }
         self.group = None;
         let loaded = self.load(recipe, request.memory_limit_bytes)?;
@@ -153,8 +184,10 @@ impl Session {
             request,
             recipe,
             loaded,
-            stopped,
+            control,
+            waited,
             collective: &self.place.collective,
+            fault: &self.fault,
             started: Instant::now(),
         }
         .run(plan, emit, metrics)
@@ -170,7 +203,7 @@ impl Session {
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
         // Their devices are to be theirs alone.
-        (self.base, self.data) = (None, None);
+        self.kept = Kept::default();
         self.group
             .take_if(|group| group.ranks() != devices || !group.is_whole());
         let group = match self.group.take() {
@@ -196,18 +229,18 @@ impl Session {
             seed: recipe.training.seed,
         };
         let all_train = recipe.adapter.is_none();
-        self.base.take_if(|(key, _)| all_train || *key != base_key);
-        self.data.take_if(|(key, _)| *key != data_key);
+        self.kept.base.take_if(|(key, _)| all_train || *key != base_key);
+        self.kept.data.take_if(|(key, _)| *key != data_key);
         let files = ModelFiles::resolve_weights(&recipe.model, &mut ()).map_err(invalid)?;
-        let data = match &self.data {
+        let data = match &self.kept.data {
             Some((_, data)) => data.clone(),
             None => {
                 let data = Arc::new(prepare(recipe, &files)?);
-                self.data = Some((data_key, data.clone()));
+                self.kept.data = Some((data_key, data.clone()));
                 data
             }
         };
-        let device = match &self.base {
+        let device = match &self.kept.base {
             Some((_, base)) => base.device().clone(),
             None => device::open(&self.place.device).map_err(invalid)?,
         };
@@ -216,10 +249,16 @@ impl Session {
         // What the process holds beside the engine is no part of the trial's memory, and neither is what libraries keep for
         // each thread: whether a thread has it already would be a matter of chance.
         crate::profile::ceilings::warm_threads().map_err(invalid)?;
-        let held = self.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64);
+        let held = self.kept.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64);
         let beside_bytes = memory.in_use_bytes().saturating_sub(held);
         memory.set_limit(memory_limit_bytes.map(|limit| limit.saturating_add(beside_bytes)));
-        let base = match &self.base {
+        if device.is_cpu() {
+            // Weights are mapped while they are read, beside what the trial may take.
+            let mapped = weight_bytes(&files.folder);
+            self.limit
+                .set(memory_limit_bytes.map(|limit| limit.saturating_add(mapped)));
+        }
+        let base = match &self.kept.base {
             Some((_, base)) => BaseSource::Kept(base.clone()),
             None if all_train => BaseSource::Fresh {
                 folder: files.folder.clone(),
@@ -230,7 +269,7 @@ impl Session {
                 let base = BaseModel::load(&files.folder, recipe.precision, &device)
                     .map_err(|error| failure(error, Phase::Load))?;
                 let base = Arc::new(base);
-                self.base = Some((base_key, base.clone()));
+                self.kept.base = Some((base_key, base.clone()));
                 BaseSource::Kept(base)
             }
         };
@@ -258,6 +297,17 @@ pub(super) fn invalid(error: impl std::error::Error) -> Interruption {
     Interruption::Failed(FailReason::Invalid {
         message: error.to_string(),
     })
+}
+
+/// Bytes of the weight files in a model's folder.
+fn weight_bytes(folder: &Path) -> u64 {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let weights = files.filter(|file| {
+        file.path()
+            .extension()
+            .is_some_and(|extension| extension == "safetensors")
+    });
+    weights.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {

@@ -13,9 +13,12 @@
 //! | `loss_fp32`, `loss_kept_percent`, `top1_agreement_percent` | nats, %, % | of an accuracy check: the loss on F32 base weights, that over `loss`, and how often both find the same token most likely |
 //! | `load_s` | s | until the first step could start |
 
+use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::control::Control;
+use super::fault::Fault;
 use super::session::{Loaded, invalid};
 use super::{TrialEvent, TrialRequest};
 use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
@@ -48,9 +51,12 @@ pub(super) struct TrialRun<'a> {
     pub(super) request: &'a TrialRequest,
     pub(super) recipe: &'a Recipe,
     pub(super) loaded: Loaded,
-    pub(super) stopped: &'a dyn Fn() -> bool,
+    pub(super) control: &'a Control,
+    /// Time that was spent waiting for neighbours, which is none of the trial's.
+    pub(super) waited: &'a Cell<Duration>,
     /// The other devices that run this trial too.
     pub(super) collective: &'a Arc<dyn Collective>,
+    pub(super) fault: &'a Fault,
     pub(super) started: Instant,
 }
 
@@ -64,6 +70,7 @@ impl TrialRun<'_> {
     ) -> Result<(), Interruption> {
         metrics.insert("load_s", self.loaded.seconds);
         if let Some(measure) = &plan.measure {
+            self.wait(self.control.wait_for_turn(self.request.number));
             emit(TrialEvent::Phase {
                 number: self.request.number,
                 phase: Phase::Profile,
@@ -131,7 +138,7 @@ impl TrialRun<'_> {
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
-        let started = Instant::now();
+        let (started, waited) = (Instant::now(), self.waited.get());
         let rows = self.recipe.batch.micro_batch;
         let held_out = evaluation_batches(self.loaded.data.held_out(), rows, plan.evaluation_rows).collect::<Vec<_>>();
         let source = Arc::new(self.source()?);
@@ -154,7 +161,8 @@ impl TrialRun<'_> {
         }
         metrics.insert("train_steps", steps as f64);
         metrics.insert("train_tokens", tokens as f64);
-        metrics.insert("train_s", started.elapsed().as_secs_f64());
+        let train = started.elapsed().saturating_sub(self.waited.get() - waited);
+        metrics.insert("train_s", train.as_secs_f64());
         Ok(())
     }
 
@@ -218,6 +226,7 @@ impl TrialRun<'_> {
 
     /// One step, told to the coordinator; fails where the loss explodes or the time is up.
     fn step(&self, run: &mut Run, phase: Phase, emit: &mut dyn FnMut(TrialEvent)) -> Result<StepEvent, Interruption> {
+        self.wait(self.control.wait_while_held(self.request.number));
         let waiting = Instant::now();
         let Some(batch) = run.batches.next() else {
             let message = "the data ended before the training".to_owned();
@@ -227,6 +236,9 @@ impl TrialRun<'_> {
         let mut event = run.trainer.step(&batch).map_err(|error| failure(error, phase))?;
         event.seconds.data = data;
         event.seconds.total += data;
+        if self.fault.spoils_loss(self.request, phase) {
+            event.loss = f64::NAN;
+        }
         run.check_divergence(&event)?;
         let seen = self.seen_by_all(&mut event, phase)?;
         self.check_memory(seen.peak_bytes, phase)?;
@@ -245,12 +257,17 @@ impl TrialRun<'_> {
         Ok(event)
     }
 
+    /// Counts time that was spent waiting for neighbours.
+    fn wait(&self, waited: Duration) {
+        self.waited.set(self.waited.get() + waited);
+    }
+
     /// What decides how the trial goes on, and the time of the step: the same on all devices, each of which sees another
     /// clock, another memory and other requests.
     fn seen_by_all(&self, event: &mut StepEvent, phase: Phase) -> Result<Seen, Interruption> {
         let peak_bytes = self.loaded.memory.peak_bytes().saturating_sub(self.loaded.beside_bytes);
-        let after_s = self.started.elapsed().as_secs_f64();
-        let stopped = f64::from(u8::from((self.stopped)()));
+        let after_s = self.started.elapsed().saturating_sub(self.waited.get()).as_secs_f64();
+        let stopped = f64::from(u8::from(self.control.is_stopped(self.request.number)));
         let mut seen = [event.seconds.total, peak_bytes as f64, after_s, stopped];
         self.highest(&mut seen, phase)?;
         event.seconds.total = seen[0];

@@ -17,7 +17,7 @@ use peft_tune::train::data::{BatchSource, MicroBatch, PreparedData, RowOrder};
 use peft_tune::train::hub::ModelFiles;
 use peft_tune::train::parallel::{Collective, Segment, SharedMemory};
 use peft_tune::train::{BaseModel, StepEvent, Trainer, device};
-use peft_tune::worker::{Evaluator, ProcessEvaluator, Task, TrialEvent, TrialRequest};
+use peft_tune::worker::{Evaluator, Launcher, Placement, PoolSettings, Task, TrialEvent, TrialRequest, WorkerPool};
 
 const STEPS: u64 = 10;
 
@@ -141,14 +141,12 @@ fn gradients_and_trainings_on_several_ranks_are_those_of_one_device() {
 }
 
 /// An evaluator whose processes all have `name` in their environment.
-fn evaluator(name: &str) -> ProcessEvaluator {
-    let arguments = [
-        &format!("PEFT_TUNE_TEST={name}"),
-        "PEFT_TUNE_RANK_PATIENCE_S=15",
-        env!("CARGO_BIN_EXE_peft-tune"),
-        "worker",
-    ];
-    ProcessEvaluator::new("env".into(), arguments.map(str::to_owned).to_vec(), Some(2))
+fn evaluator(name: &str) -> WorkerPool {
+    let prefix = ["env", &format!("PEFT_TUNE_TEST={name}"), "PEFT_TUNE_RANK_PATIENCE_S=15"].map(str::to_owned);
+    let launcher = Launcher::with_prefix(prefix.to_vec(), env!("CARGO_BIN_EXE_peft-tune").into());
+    let mut settings = PoolSettings::new(launcher, vec![Placement::whole_machine(Some(2))]);
+    settings.silent_after = Duration::from_secs(600);
+    WorkerPool::new(settings)
 }
 
 fn plan(measured: u64, trained: u64) -> TrialPlan {
@@ -168,13 +166,14 @@ fn plan(measured: u64, trained: u64) -> TrialPlan {
 
 /// Runs a trial to its end and calls `watch` with each event before that.
 fn run(
-    evaluator: &mut ProcessEvaluator,
+    evaluator: &mut WorkerPool,
     number: u64,
     (recipe, plan): (Recipe, TrialPlan),
-    mut watch: impl FnMut(&mut ProcessEvaluator, &TrialEvent),
+    mut watch: impl FnMut(&mut WorkerPool, &TrialEvent),
 ) -> TrialState {
     let request = TrialRequest {
         number: TrialNumber(number),
+        attempt: 1,
         task: Task::Recipe {
             recipe: Box::new(recipe),
             plan,
@@ -186,6 +185,10 @@ fn run(
     loop {
         match evaluator.next_event(Duration::from_secs(120)).unwrap() {
             Some(TrialEvent::Ended { state, .. }) => return state,
+            Some(TrialEvent::Lost { reason, .. }) => {
+                let metrics = Metrics::default();
+                return TrialState::Failed { reason, metrics };
+            }
             Some(event) => watch(evaluator, &event),
             None => panic!("nothing for two minutes"),
         }

@@ -32,6 +32,7 @@ fn train(folder: &Path, mode: &str, cancels: bool) -> (Vec<TrialEvent>, TrialSta
     };
     let request = TrialRequest {
         number: TrialNumber(4),
+        attempt: 1,
         task,
         memory_limit_bytes: None,
         time_limit_s: None,

@@ -9,7 +9,7 @@ use peft_tune::recipe::{
     AdapterInit, Checkpointing, DataSettings, HeldOut, OptimizerKind, Precision, Recipe, ScheduleKind,
 };
 use peft_tune::study::{MeasurePlan, Metrics, TrainPlan, TrialNumber, TrialPlan, TrialState};
-use peft_tune::worker::{Evaluator, ProcessEvaluator, Task, TrialEvent, TrialRequest};
+use peft_tune::worker::{Evaluator, Task, TrialEvent, TrialRequest, WorkerPool};
 
 type Change = fn(&mut Recipe);
 
@@ -39,9 +39,10 @@ fn changed(change: Change) -> Recipe {
 /// Runs a recipe in a process of its own, so that nothing else counts in its memory.
 fn run(recipe: Recipe, plan: TrialPlan) -> Metrics {
     let program = env!("CARGO_BIN_EXE_peft-tune").into();
-    let mut evaluator = ProcessEvaluator::new(program, vec!["worker".to_owned()], Some(1));
+    let mut evaluator = WorkerPool::single(program, Some(1));
     let request = TrialRequest {
         number: TrialNumber(0),
+        attempt: 1,
         task: Task::Recipe {
             recipe: Box::new(recipe),
             plan,

@@ -7,10 +7,13 @@ mod checkpoints;
 mod data;
 /// Trials on several devices against the same on one, and what becomes of a device that dies or hangs.
 mod data_parallel;
-/// Files for other tools against golden ones.
-mod export;
 /// What a study found, in words.
 mod explain;
+/// Files for other tools against golden ones.
+mod export;
+/// What goes wrong around trials: processes that die or hang, databases that fail, people who stop.
+#[cfg(target_os = "linux")]
+mod faults;
 /// Trials that are stopped early, taken over from others or repeated.
 mod fidelity;
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
@@ -61,10 +64,10 @@ mod store;
 mod generate;
 /// Settings measured in depth, inference, and the spans behind both.
 mod profile;
-/// Searches that start from earlier studies in the same database.
-mod warm_start;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.
 mod train;
+/// Searches that start from earlier studies in the same database.
+mod warm_start;
 
 /// The pages in headless Chromium, where there is one.
 mod browser;

@@ -18,32 +18,39 @@ impl Asker {
         Self { asks }
     }
 
-    /// One of `choices`, or what the user writes instead.
-    pub fn choose(&mut self, question: &str, flag: &str, choices: &[String]) -> Result<String, CliError> {
+    /// One of `choices`, or what the user writes instead, if `check` takes it; asked again where it does not.
+    pub fn choose(
+        &mut self,
+        (question, flag): (&str, &str),
+        choices: &[String],
+        check: impl Fn(&str) -> Result<(), CliError>,
+    ) -> Result<String, CliError> {
         let missing = || CliError::bad_input(anyhow::anyhow!("{question}: nothing was found; give `{flag}`"));
         if !self.asks {
             return choices.first().cloned().ok_or_else(missing);
         }
+        eprintln!("{question}:");
         for (number, choice) in choices.iter().take(SHOWN).enumerate() {
             eprintln!("  {}  {choice}", number + 1);
         }
-        let hint = if choices.is_empty() {
-            ""
-        } else {
-            " (a number, or your own; 1)"
+        if let Some(more) = choices.len().checked_sub(SHOWN + 1) {
+            eprintln!("     and {} more", more + 1);
+        }
+        let hint = match choices.len() {
+            0 => "your own".to_owned(),
+            count => format!("1 to {count}, or your own [1]"),
         };
         loop {
-            let answer = line(&format!("{question}{hint}: "))?;
-            match (answer.is_empty(), answer.parse::<usize>()) {
-                (true, _) => {
-                    if let Some(first) = choices.first() {
-                        return Ok(first.clone());
-                    }
-                }
-                (false, Ok(number)) if (1..=choices.len()).contains(&number) => {
-                    return Ok(choices[number - 1].clone());
-                }
-                (false, _) => return Ok(answer),
+            let answer = line(&format!("{hint}: "))?;
+            let chosen = match (answer.is_empty(), answer.parse::<usize>()) {
+                (true, _) => choices.first().cloned(),
+                (false, Ok(number)) => number.checked_sub(1).and_then(|index| choices.get(index)).cloned(),
+                (false, Err(_)) => Some(answer),
+            };
+            match chosen.map(|chosen| check(&chosen).map(|()| chosen)) {
+                Some(Ok(chosen)) => return Ok(chosen),
+                Some(Err(error)) => eprintln!("{error}"),
+                None => eprintln!("that is none of the choices"),
             }
         }
     }
@@ -54,7 +61,7 @@ impl Asker {
             return Ok(default);
         }
         loop {
-            let answer = line(&format!("Device memory for trials ({offered}): "))?;
+            let answer = line(&format!("Device memory for trials [{offered}]: "))?;
             if answer.is_empty() {
                 return Ok(default);
             }

@@ -143,10 +143,13 @@ impl Plan {
 
     fn leave_out(&mut self, what: &str, needs: &Needs, values: Values) {
         let why = match needs.bytes(values) {
-            Ok(_) if values.rows == 1 => format!("{} for one row", about(needs, values)),
-            _ => about(needs, values),
+            Ok(_) if values.rows == 1 => format!("needs {} for one row", about(needs, values)),
+            Ok(_) => format!("needs {}", about(needs, values)),
+            Err(error) => error.to_string(),
         };
-        self.left_out.push(format!("{what}: {why}"));
+        // What an error proposes is what is done here.
+        let why = why.split(';').next().unwrap_or_default();
+        self.left_out.push(format!("{what}, {why}"));
     }
 
     /// Fewer tokens for models that a processor trains slowly.

@@ -29,8 +29,9 @@ pub fn study_file(answers: &Answers, plan: &Plan, format: DataFormat, output: &P
 }
 
 fn heading(answers: &Answers, plan: &Plan) -> String {
-    let parameters = plan.parameters.map_or(String::new(), |count| {
-        format!(" ({:.2} billion parameters)", count as f64 / 1e9)
+    let parameters = plan.parameters.map_or(String::new(), |count| match count as f64 / 1e6 {
+        millions if millions < 100.0 => format!(" ({millions:.1} million parameters)"),
+        millions => format!(" ({:.2} billion parameters)", millions / 1e3),
     });
     let mut text = format!(
         "# LoRA settings for {}{parameters} on {} with {}.\n# Written by `peft-tune init`; change what you know better, then: peft-tune search FILE\n",
@@ -40,12 +41,12 @@ fn heading(answers: &Answers, plan: &Plan) -> String {
     );
     if let Some(smallest) = plan.smallest_bytes {
         text.push_str(&format!(
-            "# The smallest setting below needs about {}. Estimates; each trial measures its own.\n",
+            "# The smallest setting below needs about {}, as predicted; each trial measures its own.\n",
             bytes(smallest as f64)
         ));
     }
     for left_out in &plan.left_out {
-        text.push_str(&format!("# Left out, as it cannot fit: {left_out}.\n"));
+        text.push_str(&format!("# Left out: {left_out}.\n"));
     }
     text
 }

@@ -29,7 +29,7 @@ pub async fn database(path: &Path, trials: u64) {
 }
 
 /// Runs SQL on a file behind the store's back.
-async fn tamper(path: &Path, sql: &'static str) {
+async fn tamper(path: &Path, sql: &str) {
     let pool = sqlx::SqlitePool::connect_with(
         sqlx::sqlite::SqliteConnectOptions::new()
             .filename(path)
@@ -37,8 +37,44 @@ async fn tamper(path: &Path, sql: &'static str) {
     )
     .await
     .unwrap();
-    sqlx::raw_sql(sql).execute(&pool).await.unwrap();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned()))
+        .execute(&pool)
+        .await
+        .unwrap();
     pool.close().await;
+}
+
+/// Statements that drop every view, index and table that came after the first three migrations.
+async fn added_after_the_third_migration(path: &Path) -> String {
+    let first = [
+        include_str!("../../../migrations/0001_study.sql"),
+        include_str!("../../../migrations/0002_trial.sql"),
+        include_str!("../../../migrations/0003_curve.sql"),
+    ];
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
+    let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
+    // Views and indexes go first, then the youngest tables: they refer to older ones.
+    let all: Vec<(String, String)> = sqlx::query_as(
+        "select type, name from sqlite_master where sql is not null and name not like '\\_sqlx%' escape '\\'
+         order by type = 'table', rowid desc",
+    )
+    .fetch_all(&pool)
+    .await
+    .unwrap();
+    pool.close().await;
+    let is_later = |(_, name): &&(String, String)| {
+        let created = |text: &&str| {
+            ["table", "index", "unique index", "trigger"]
+                .iter()
+                .any(|kind| text.contains(&format!("create {kind} {name} ")))
+        };
+        !first.iter().any(created)
+    };
+    let drops = all
+        .iter()
+        .filter(is_later)
+        .map(|(kind, name)| format!("drop {kind} {name};"));
+    drops.collect()
 }
 
 fn files_in(folder: &Path) -> Vec<PathBuf> {
@@ -109,20 +145,10 @@ async fn a_database_of_an_older_version_is_brought_up_to_date_by_a_search_only()
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
     database(&path, 3).await;
-    // As if the version before had had no views.
+    let later = added_after_the_third_migration(&path).await;
     tamper(
         &path,
-        "drop view best_by_objective; drop view pareto_front; drop view feasible_trial; drop view study_summary;
-         drop view trial_param; drop view trial_metric; drop view trial_step; drop view trial_evaluation;
-         drop view trial_summary; drop view trial_inherited; drop table inheritance;
-         drop view trial_report; drop view trial_stop; drop view trial_metric_source; drop view trial_confirmation;
-         drop view study_ending; drop table report; drop table stop; drop table metric_inheritance;
-         drop table proposal; drop table confirmation_run; drop table confirmation; drop table ending;
-         drop index trial_study_wall; drop index trial_reason; drop index evaluation_step_loss;
-         drop table request;
-         drop table infer_bench; drop table diagnosis; drop table device_sample; drop table op_profile;
-         drop table phase; drop table profile; drop view trial_prediction; drop table prediction; drop table ceiling;
-         delete from _sqlx_migrations where version >= 4",
+        &format!("{later} delete from _sqlx_migrations where version > 3"),
     )
     .await;
     let before = std::fs::read(&path).unwrap();

@@ -1,0 +1,115 @@
+//! `peft-tune attach`: watches a search that another process runs.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use super::CliError;
+use super::database::DatabaseArgs;
+use super::standing::Standing;
+use crate::report::{duration, metric_value};
+use crate::study::{Trial, TrialState};
+
+/// How often the database is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Looks in a row that may fail.
+const MOST_FAILURES: u32 = 20;
+
+/// Watch a running search; Ctrl-C leaves it running
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of the study, the latest where absent
+    study: Option<String>,
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+pub fn run(args: Args) -> Result<(), CliError> {
+    let mut told: Option<usize> = None;
+    let mut failures = 0;
+    let is_terminal = std::io::stderr().is_terminal();
+    loop {
+        // What another process writes at the same moment makes a look fail now and then: the next one will do.
+        let look = args.database.read(async |store| {
+            let study = store.study(args.study.as_deref()).await?;
+            let standing = Standing::read(store, &study).await?;
+            let trials = store.trials(study.id).await?;
+            Ok((study, standing, trials))
+        });
+        let (study, standing, trials) = match look {
+            Ok(look) => look,
+            Err(CliError::Database(_)) if failures < MOST_FAILURES => {
+                failures += 1;
+                std::thread::sleep(LOOK);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        failures = 0;
+        let finished: Vec<&Trial> = trials.iter().filter(|trial| trial.state.is_finished()).collect();
+        // What was finished before is not told again.
+        let from = told
+            .unwrap_or(if standing.running { finished.len() } else { 0 })
+            .min(finished.len());
+        if told.is_some() {
+            for trial in &finished[from..] {
+                say(&format!("{}\n", line(trial)), is_terminal);
+            }
+        }
+        told = Some(finished.len());
+        if !standing.running {
+            say("", is_terminal);
+            let begun = study.resumed_at.as_deref().unwrap_or(&study.created_at);
+            print!("{}", standing.to_text(begun));
+            return match standing.ending {
+                Some(_) => Ok(()),
+                None => Err(CliError::failed(anyhow::anyhow!(
+                    "the search of study {} was lost with its process: start it again, and it goes on",
+                    study.name
+                ))),
+            };
+        }
+        if is_terminal {
+            let under_way: Vec<String> = standing
+                .under_way
+                .iter()
+                .map(|one| format!("{} {}", one.trial, one.phase.as_deref().unwrap_or("begun")))
+                .collect();
+            let spent = duration(standing.trial_s);
+            eprint!(
+                "\r\x1b[K{} finished, {spent}; under way: {}",
+                standing.finished,
+                under_way.join(", ")
+            );
+            let _ = std::io::stderr().flush();
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Writes a line above the one that changes.
+fn say(text: &str, is_terminal: bool) {
+    if is_terminal {
+        eprint!("\r\x1b[K");
+    }
+    eprint!("{text}");
+}
+
+/// A finished trial in a line.
+fn line(trial: &Trial) -> String {
+    let metrics = trial.state.metrics().into_iter().flat_map(|metrics| metrics.iter());
+    let shown = metrics.filter(|(name, _)| ["throughput", "peak_memory", "loss"].contains(name));
+    let values: Vec<String> = shown
+        .map(|(name, value)| format!("{} {}", name.replace('_', " "), metric_value(name, value)))
+        .collect();
+    let why = match &trial.state {
+        TrialState::Failed { reason, .. } => format!(" ({})", reason.name()),
+        _ => String::new(),
+    };
+    format!(
+        "trial {}: {}{why} {}",
+        trial.number,
+        trial.state.name(),
+        values.join(", ")
+    )
+}

@@ -1,0 +1,126 @@
+//! `search --detach`: the search goes on in a session of its own, whatever becomes of the terminal.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::CliError;
+use super::database::{DatabaseArgs, block_on};
+use super::output::write_result;
+use crate::space::Study;
+use crate::store::Store;
+
+/// How long a search may take until it runs its study: it may have to download a model.
+const BEGIN_WITHIN: Duration = Duration::from_secs(600);
+/// How often it is looked at until then.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Where a search in the background writes, unless it was told: beside the database, under the study's name.
+pub fn log_path(database: &DatabaseArgs, study: &Study) -> PathBuf {
+    let plain = |c: char| {
+        if c.is_alphanumeric() || "-_.".contains(c) {
+            c
+        } else {
+            '_'
+        }
+    };
+    let name: String = study.name.chars().map(plain).collect();
+    let mut path = database.path().into_os_string();
+    path.push(format!("-{name}.log"));
+    path.into()
+}
+
+/// Starts this program again with the same arguments but `--detach`, logging to `log`, and waits until it runs the study.
+///
+/// # Errors
+/// The search ended before that: with its own exit code, after its messages.
+pub fn detach(database: &DatabaseArgs, study: &Study, log: &Path, own_log: bool) -> Result<(), CliError> {
+    let cannot = |error: std::io::Error| {
+        let message = format!(
+            "cannot start a search in the background with its log in {}",
+            log.display()
+        );
+        CliError::failed(anyhow::Error::new(error).context(message))
+    };
+    let mut file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .read(true)
+        .open(log)
+        .map_err(cannot)?;
+    let from = file.seek(SeekFrom::End(0)).map_err(cannot)?;
+    let mut child = start(log, &file, own_log).map_err(cannot)?;
+    let began = Instant::now();
+    while began.elapsed() < BEGIN_WITHIN {
+        if let Some(status) = child.try_wait().map_err(cannot)? {
+            let said = read_from(&mut file, from).map_err(cannot)?;
+            if status.success() {
+                return write_result(&said);
+            }
+            eprint!("{said}");
+            let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+            let log = log.display().to_string();
+            return Err(CliError::Detached { log, code });
+        }
+        if runs(database, study, child.id()) {
+            break;
+        }
+        std::thread::sleep(LOOK);
+    }
+    write_result(&format!(
+        "study {name} runs in the background (process {process}); its log is {log}\n\
+         peft-tune status {name}   peft-tune attach {name}   peft-tune stop {name}\n",
+        name = study.name,
+        process = child.id(),
+        log = log.display()
+    ))
+}
+
+fn start(log: &Path, file: &File, own_log: bool) -> std::io::Result<Child> {
+    let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(arguments);
+    if own_log {
+        command.arg("--log-file").arg(log);
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file.try_clone()?);
+    #[cfg(unix)]
+    {
+        use std::os::unix::process::CommandExt;
+        let leave = || {
+            // SAFETY: the call has no arguments, and may be made between fork and exec.
+            match unsafe { libc::setsid() } {
+                -1 => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            }
+        };
+        // SAFETY: the closure allocates nothing and takes no lock.
+        unsafe { command.pre_exec(leave) };
+    }
+    command.spawn()
+}
+
+/// Whether the process runs the study by now.
+fn runs(database: &DatabaseArgs, study: &Study, process: u32) -> bool {
+    let running = block_on(async {
+        let store = Store::open_read_only(&database.path()).await?;
+        let found = store.study(Some(&study.name)).await?;
+        let runner = store.live_runner(found.id);
+        // A search that begins while this looks is what this waits for.
+        let _ = store.close().await;
+        Ok(runner)
+    });
+    running.is_ok_and(|runner| runner.is_some_and(|runner| runner.process == process))
+}
+
+fn read_from(file: &mut File, from: u64) -> std::io::Result<String> {
+    file.seek(SeekFrom::Start(from))?;
+    let mut said = Vec::new();
+    file.read_to_end(&mut said)?;
+    Ok(String::from_utf8_lossy(&said).into_owned())
+}

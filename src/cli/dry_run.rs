@@ -1,0 +1,194 @@
+//! `search --dry-run`: what a search would run, without running it.
+
+use std::fmt::Write;
+
+use serde_json::json;
+
+use super::CliError;
+use super::database::{DatabaseArgs, block_on};
+use super::output::write_result;
+use super::workers::WorkerArgs;
+use crate::report::duration;
+use crate::search::{Problem, Sampler};
+use crate::space::{Backend, Study};
+use crate::store::Store;
+use crate::study::{Params, Trial, TrialNumber, TrialState};
+use crate::worker::Placement;
+
+/// Settings that are shown.
+const SHOWN: u64 = 10;
+
+/// What is there already.
+#[derive(Default)]
+struct Found {
+    trials: Vec<Trial>,
+    spent_s: f64,
+    process: Option<u32>,
+}
+
+/// Prints the trials that would come next, and where they would run. Nothing is written, measured or loaded.
+///
+/// # Errors
+/// Bad input, as a search would find it in the study's file, its database and its devices.
+pub fn run(
+    database: &DatabaseArgs,
+    study: &Study,
+    mut sampler: Box<dyn Sampler>,
+    (workers, as_json): (&WorkerArgs, bool),
+) -> Result<(), CliError> {
+    let found = found(database, study)?;
+    let places = workers.places()?;
+    let (repeated, next) = next_settings(study, sampler.as_mut(), &found);
+    let finished = found.trials.iter().filter(|trial| trial.state.is_finished()).count();
+    let text = if as_json {
+        let value = json!({
+            "study": study.name,
+            "database": database.path(),
+            "run_by_process": found.process,
+            "finished": finished,
+            "spent_s": found.spent_s,
+            "budget": {"trials": study.budget.trials, "time_s": study.budget.time_s},
+            "sampler": study.sampler.kind.name(),
+            "phases": phases(study),
+            "workers": places.iter().map(place_text).collect::<Vec<_>>(),
+            "repeated": repeated,
+            "next": next,
+        });
+        serde_json::to_string_pretty(&value).map_err(CliError::failed)? + "\n"
+    } else {
+        to_text(study, database, (&found, finished), &places, (&repeated, &next))
+    };
+    write_result(&text)
+}
+
+fn found(database: &DatabaseArgs, study: &Study) -> Result<Found, CliError> {
+    if !database.path().exists() {
+        return Ok(Found::default());
+    }
+    block_on(async {
+        let store = Store::open_read_only(&database.path()).await?;
+        let studies = store.studies().await?;
+        let mut found = Found::default();
+        if let Some(known) = studies.iter().find(|known| known.name == study.name) {
+            found = Found {
+                trials: store.trials(known.id).await?,
+                spent_s: store.spent_s(known.id).await?,
+                process: store.live_runner(known.id).map(|runner| runner.process),
+            };
+        }
+        store.close().await?;
+        Ok(found)
+    })
+}
+
+/// The trials that were begun and not finished, and what the sampler proposes after them if nothing that runs ends.
+fn next_settings(study: &Study, sampler: &mut dyn Sampler, found: &Found) -> (Vec<u64>, Vec<Params>) {
+    let problem = Problem {
+        space: study.space.clone(),
+        objectives: study.objectives.clone(),
+        constraints: study.constraints.clone(),
+    };
+    let mut history = found.trials.clone();
+    let unfinished = history.iter().filter(|trial| !trial.state.is_finished());
+    let repeated: Vec<u64> = unfinished.map(|trial| trial.number.0).collect();
+    let left = study
+        .budget
+        .trials
+        .map_or(SHOWN, |budget| budget.saturating_sub(history.len() as u64));
+    let is_over = study.budget.time_s.is_some_and(|budget| found.spent_s >= budget);
+    let mut next = Vec::new();
+    while !is_over && (next.len() as u64) < left.min(SHOWN) {
+        let Some(params) = sampler.ask(&problem, &history) else {
+            break;
+        };
+        history.push(Trial {
+            number: TrialNumber(history.last().map_or(0, |trial| trial.number.0 + 1)),
+            params: params.clone(),
+            state: TrialState::Running,
+        });
+        next.push(params);
+    }
+    (repeated, next)
+}
+
+/// What a whole trial runs.
+fn phases(study: &Study) -> String {
+    match &study.backend {
+        Backend::Command(command) => format!("the command {}", command.command.join(" ")),
+        Backend::Native => {
+            let measure = study.plan.measure.as_ref();
+            let train = study.plan.train.as_ref();
+            let parts = [
+                measure.map(|plan| format!("a profile phase of {} steps", plan.steps)),
+                train.map(|plan| format!("a training phase with {} evaluations", plan.evaluations.max(1))),
+            ];
+            parts.into_iter().flatten().collect::<Vec<_>>().join(" and ")
+        }
+    }
+}
+
+fn place_text(place: &Placement) -> String {
+    let device = place.device.as_deref().unwrap_or("the first GPU, else the CPU");
+    let threads = place
+        .threads
+        .map_or_else(|| "all threads".to_owned(), |threads| format!("{threads} threads"));
+    let cpus: Vec<String> = place.cpus.iter().map(usize::to_string).collect();
+    let pinned = if cpus.is_empty() {
+        String::new()
+    } else {
+        format!(" on processors {}", cpus.join(","))
+    };
+    format!("worker {}: {device}, {threads}{pinned}", place.number)
+}
+
+fn to_text(
+    study: &Study,
+    database: &DatabaseArgs,
+    (found, finished): (&Found, usize),
+    places: &[Placement],
+    (repeated, next): (&[u64], &[Params]),
+) -> String {
+    let mut text = format!("study {} would run, and nothing was run\n", study.name);
+    let mut add = |name: &str, value: String| {
+        let _ = writeln!(text, "  {name:<10} {value}");
+    };
+    add(
+        "database",
+        format!("{} ({finished} trials finished)", database.path().display()),
+    );
+    if let Some(process) = found.process {
+        add(
+            "but",
+            format!("process {process} runs it now, so a search would be refused"),
+        );
+    }
+    let trials = study.budget.trials.map(|trials| format!("{trials} trials in all"));
+    let time = study.budget.time_s.map(|time| {
+        format!(
+            "{} of trials, of which {} are spent",
+            duration(time),
+            duration(found.spent_s)
+        )
+    });
+    add("budget", trials.into_iter().chain(time).collect::<Vec<_>>().join(", "));
+    add("sampler", format!("{}, seed {}", study.sampler.kind.name(), study.seed));
+    add("a trial", phases(study));
+    for place in places {
+        add("", place_text(place));
+    }
+    if !repeated.is_empty() {
+        let numbers: Vec<String> = repeated.iter().map(u64::to_string).collect();
+        add(
+            "again",
+            format!("trials {} which were begun and not finished", numbers.join(", ")),
+        );
+    }
+    for (index, params) in next.iter().enumerate() {
+        let values: Vec<String> = params.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        add(if index == 0 { "next" } else { "" }, values.join(", "));
+    }
+    if next.is_empty() {
+        add("next", "nothing: the budget is spent, or all is tried".to_owned());
+    }
+    text
+}

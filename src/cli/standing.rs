@@ -1,0 +1,113 @@
+//! Where a study stands, as `status` and `attach` tell it.
+
+use serde::Serialize;
+
+use super::studies::minute;
+use crate::report::duration;
+use crate::store::{EndingRecord, Store, StoreError, StudyOverview};
+
+/// Where a study stands.
+#[derive(Clone, Debug, Serialize)]
+pub struct Standing {
+    pub study: String,
+    /// Whether a process runs it.
+    pub running: bool,
+    pub process: Option<u32>,
+    /// Whether its search was asked to start no further trial.
+    pub paused: bool,
+    pub finished: u64,
+    /// Trials by state.
+    pub states: std::collections::BTreeMap<String, u64>,
+    /// Seconds of finished trials.
+    pub trial_s: f64,
+    pub under_way: Vec<UnderWay>,
+    /// How its last search ended; `None` while it runs, and where its process was lost.
+    pub ending: Option<EndingRecord>,
+    /// Attempts that were lost with their process.
+    pub lost_attempts: u64,
+}
+
+/// A trial under way.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct UnderWay {
+    pub trial: u64,
+    pub attempt: u64,
+    pub phase: Option<String>,
+    /// Seconds since it began, by this machine's clock.
+    pub since_s: f64,
+}
+
+impl Standing {
+    /// Reads where a study stands.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn read(store: &Store, study: &StudyOverview) -> Result<Self, StoreError> {
+        let runner = store.live_runner(study.id);
+        let times = store.trial_times(study.id).await?;
+        let running = times
+            .iter()
+            .filter(|times| times.ended_at.is_none() && runner.is_some());
+        let finished = |state: &str| !["waiting", "running"].contains(&state);
+        Ok(Self {
+            study: study.name.clone(),
+            running: runner.is_some(),
+            process: runner.map(|runner| runner.process),
+            paused: runner.is_some() && store.is_paused(study.id).await?,
+            finished: study
+                .states
+                .iter()
+                .filter(|(state, _)| finished(state.as_str()))
+                .map(|(_, count)| *count)
+                .sum(),
+            states: study.states.clone(),
+            trial_s: study.wall_s,
+            under_way: running
+                .map(|times| UnderWay {
+                    trial: times.number.0,
+                    attempt: times.attempt,
+                    phase: times.phase.clone(),
+                    since_s: times.since_start_s,
+                })
+                .collect(),
+            ending: match runner {
+                Some(_) => None,
+                None => store.ending_of_last_search(study.id).await?,
+            },
+            lost_attempts: store.count_lost_attempts(study.id).await?,
+        })
+    }
+
+    /// The standing for people, a few lines.
+    pub fn to_text(&self, resumed_at: &str) -> String {
+        let mut text = format!("study {}: ", self.study);
+        text += &match (self.process, self.paused, &self.ending) {
+            (Some(process), true, _) => format!("paused, in process {process}"),
+            (Some(process), false, _) => format!("running, in process {process}"),
+            (None, _, Some(ending)) => format!("not running; its last search ended: {}", ending.reason),
+            (None, _, None) => "not running; its last search did not come to an end".to_owned(),
+        };
+        text += &format!(
+            "\n  {} trials finished, {} of trials; last begun {} UTC\n",
+            self.finished,
+            duration(self.trial_s),
+            minute(resumed_at)
+        );
+        if self.lost_attempts > 0 {
+            text += &format!("  {} attempts were lost with their process\n", self.lost_attempts);
+        }
+        for one in &self.under_way {
+            let attempt = match one.attempt {
+                0 | 1 => String::new(),
+                attempt => format!(", attempt {attempt}"),
+            };
+            let phase = one.phase.as_deref().unwrap_or("begun");
+            text += &format!(
+                "  trial {}: {phase}, for {}{attempt}\n",
+                one.trial,
+                duration(one.since_s)
+            );
+        }
+        text
+    }
+}

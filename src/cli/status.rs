@@ -1,0 +1,31 @@
+//! `peft-tune status`: where studies stand, and who runs them.
+
+use super::CliError;
+use super::database::DatabaseArgs;
+use super::output::write_result;
+use super::standing::Standing;
+
+/// Tell where a study stands: who runs it, what is under way, how it ended
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of the study, the latest where absent
+    study: Option<String>,
+    /// Write JSON with raw numbers
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+pub fn run(args: Args) -> Result<(), CliError> {
+    let (study, standing) = args.database.read(async |store| {
+        let study = store.study(args.study.as_deref()).await?;
+        let standing = Standing::read(store, &study).await?;
+        Ok((study, standing))
+    })?;
+    let begun = study.resumed_at.as_deref().unwrap_or(&study.created_at);
+    write_result(&match args.json {
+        true => serde_json::to_string_pretty(&standing).map_err(CliError::failed)? + "\n",
+        false => standing.to_text(begun),
+    })
+}

@@ -1,0 +1,117 @@
+//! Where a search's trials run: how many side by side, on which devices, and how they are watched.
+
+use super::CliError;
+use crate::space::{Backend, Seconds, Study};
+use crate::worker::{
+    CommandEvaluator, Evaluator, LaunchWords, Launcher, Measuring, Placement, PoolSettings, WorkerPool, usable_cpus,
+};
+
+/// Where trials run.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WorkerArgs {
+    /// Trials to run side by side, each in a process of its own with its share of the cores.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub workers: u16,
+    /// Devices to run trials on, one worker each: numbers of GPUs, or names such as `cuda:0` and `cpu`.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "workers")]
+    pub devices: Vec<String>,
+    /// Threads a trial computes with [default: all cores, or a worker's share of them].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+    /// Whether a profile phase has its hardware to itself while the other workers wait, or shares it and is marked so.
+    #[arg(long, value_enum, default_value_t = Measure::Alone)]
+    pub measure: Measure,
+    /// Attempts that a trial may lose with their process (killed, hung, crashed) before its setting is set aside.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    pub attempts: u64,
+    /// Time without a step, an evaluation or a phase after which a trial counts as stuck and its process is replaced.
+    #[arg(long, value_name = "TIME", default_value = "30m")]
+    pub stuck_after: Seconds,
+    /// Time without a heartbeat after which a worker counts as dead.
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub silent_after: Seconds,
+}
+
+/// How profile phases go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Measure {
+    /// One at a time, with nobody else computing on the same hardware.
+    Alone,
+    /// Side by side; marked by the metric `neighbours`.
+    Shared,
+}
+
+impl WorkerArgs {
+    /// One place for each worker.
+    ///
+    /// # Errors
+    /// Bad input: a device that is named twice.
+    pub fn places(&self) -> Result<Vec<Placement>, CliError> {
+        let cpus = usable_cpus();
+        let threads = self.threads.map(usize::from);
+        if self.devices.is_empty() {
+            return Ok(Placement::side_by_side(usize::from(self.workers), &cpus, threads));
+        }
+        let named = |device: &String| match device.parse::<u16>() {
+            Ok(number) => format!("cuda:{number}"),
+            Err(_) => device.clone(),
+        };
+        let devices: Vec<String> = self.devices.iter().map(named).collect();
+        for (index, device) in devices.iter().enumerate() {
+            let known = device == "cpu"
+                || device
+                    .strip_prefix("cuda:")
+                    .is_some_and(|number| number.parse::<u16>().is_ok());
+            let message = if !known {
+                format!("`--devices`: `{device}` is no device; write the number of a GPU, `cuda:0` or `cpu`")
+            } else if devices[..index].contains(device) {
+                format!("`--devices` names {device} twice: measured trials never share a device; use `--workers`")
+            } else {
+                continue;
+            };
+            return Err(CliError::bad_input(anyhow::anyhow!(message)));
+        }
+        Ok(Placement::on_devices(&devices, cpus.len(), threads))
+    }
+
+    /// Threads that a trial computes with; `None` for all.
+    ///
+    /// # Errors
+    /// As [`WorkerArgs::places`].
+    pub fn threads_of_a_trial(&self) -> Result<Option<usize>, CliError> {
+        Ok(self.places()?.first().and_then(|place| place.threads))
+    }
+
+    /// Runs a study's trials in these places.
+    ///
+    /// # Errors
+    /// As [`WorkerArgs::places`], or where this program does not know its own path.
+    pub fn evaluator(&self, study: &Study) -> Result<Box<dyn Evaluator>, CliError> {
+        let program = std::env::current_exe().map_err(CliError::failed)?;
+        let words = LaunchWords::new(&study.launcher, &program, std::process::id());
+        let places = match study.launcher.is_elsewhere() {
+            true => Placement::elsewhere(usize::from(self.workers), &words.hosts, self.threads.map(usize::from)),
+            false => self.places()?,
+        };
+        if let Backend::Command(backend) = &study.backend {
+            let (command, folder, env) = (backend.command.clone(), backend.folder.clone(), backend.env.clone());
+            let evaluator = CommandEvaluator::new(command, folder, env).through(words.prefix);
+            return Ok(Box::new(evaluator.with_places(places)));
+        }
+        let launcher = Launcher::with_prefix(words.prefix, words.program.into());
+        Ok(Box::new(WorkerPool::new(self.pool(launcher, places))))
+    }
+
+    fn pool(&self, launcher: Launcher, places: Vec<Placement>) -> PoolSettings {
+        let mut settings = PoolSettings::new(launcher, places);
+        settings.measuring = match self.measure {
+            Measure::Alone => Measuring::Alone,
+            Measure::Shared => Measuring::Shared,
+        };
+        let duration = |seconds: Seconds| std::time::Duration::try_from_secs_f64(seconds.0).unwrap_or_default();
+        settings.stuck_after = duration(self.stuck_after);
+        settings.silent_after = duration(self.silent_after);
+        settings.heartbeat = settings.heartbeat.min(settings.silent_after / 4);
+        settings
+    }
+}

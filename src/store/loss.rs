@@ -1,0 +1,84 @@
+//! Attempts at a trial that were lost with their process.
+
+use super::row::{finite, to_u64};
+use super::{Store, StoreError, StudyId};
+use crate::study::{FailReason, TrialNumber};
+
+/// An attempt that was lost.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
+pub struct LostAttempt {
+    pub attempt: i64,
+    pub phase: Option<String>,
+    /// What is known of the process's end.
+    pub message: String,
+    /// UTC, ISO 8601.
+    pub lost_at: String,
+}
+
+impl Store {
+    /// Notes that the running attempt at a trial was lost. Returns how many the trial has lost by now, this one included;
+    /// [`Store::release_trial`] hands the trial back.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`], or where writing fails.
+    pub async fn record_loss(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        reason: &FailReason,
+        wall_s: f64,
+    ) -> Result<u64, StoreError> {
+        let (phase, message) = match reason {
+            FailReason::Crashed { phase, message } => (Some(phase.name()), message.as_str()),
+            other => (None, other.name()),
+        };
+        let trial = self.trial_id(study, number).await?;
+        let mut transaction = self.begin().await?;
+        sqlx::query(
+            "insert into lost_attempt (trial_id, attempt, phase, message, wall_s)
+             values (?1, (select attempt from trial where id = ?1), ?2, ?3, ?4)",
+        )
+        .bind(trial.0)
+        .bind(phase)
+        .bind(message)
+        .bind(finite(wall_s))
+        .execute(&mut *transaction)
+        .await
+        .map_err(|error| self.error(error))?;
+        let lost: i64 = sqlx::query_scalar("select count(*) from lost_attempt where trial_id = ?")
+            .bind(trial.0)
+            .fetch_one(&mut *transaction)
+            .await
+            .map_err(|error| self.error(error))?;
+        transaction.commit().await.map_err(|error| self.error(error))?;
+        Ok(to_u64(lost))
+    }
+
+    /// Attempts at all trials of a study that were lost.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn count_lost_attempts(&self, study: StudyId) -> Result<u64, StoreError> {
+        let count: i64 = sqlx::query_scalar(
+            "select count(*) from lost_attempt where trial_id in (select id from trial where study_id = ?)",
+        )
+        .bind(study.0)
+        .fetch_one(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(to_u64(count))
+    }
+
+    /// The lost attempts at a trial, in order.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`], or where reading fails.
+    pub async fn lost_attempts(&self, study: StudyId, number: TrialNumber) -> Result<Vec<LostAttempt>, StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        sqlx::query_as("select attempt, phase, message, lost_at from lost_attempt where trial_id = ? order by id")
+            .bind(trial.0)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(|error| self.error(error))
+    }
+}

@@ -1,0 +1,149 @@
+//! What trials under way tell, and how they end.
+
+use std::time::{Duration, Instant};
+
+use super::judge::{Judge, Order};
+use super::known::Part;
+use super::record::{evaluation_metrics, evaluation_record, step_record};
+use super::{TuneError, Tuner};
+use crate::study::{FailReason, TrialNumber, TrialState};
+use crate::worker::TrialEvent;
+
+/// Steps that are recorded together; a crash loses at most these of a trial that is run again anyway.
+const STEPS_A_WRITE: usize = 64;
+/// Reports that are recorded together.
+const REPORTS_A_WRITE: usize = 32;
+/// Longest time that steps wait to be recorded, so that who looks at a running trial sees it move.
+const WRITE_AFTER: Duration = Duration::from_secs(1);
+
+impl Tuner<'_> {
+    pub(super) async fn take(&mut self, event: TrialEvent) -> Result<(), TuneError> {
+        self.parts.observer.trial_event(&event);
+        if let TrialEvent::Ended { number, state, wall_s } = event {
+            self.patience.renew();
+            return self.end(number, state, wall_s).await;
+        }
+        if let TrialEvent::Lost { number, reason, wall_s } = event {
+            return self.lost(number, reason, wall_s).await;
+        }
+        let number = event.number();
+        let Some(running) = self.running.get_mut(&number) else {
+            return Ok(());
+        };
+        let stopped = running.order.is_some();
+        match event {
+            TrialEvent::Step { phase, step, .. } => {
+                running.steps.push(step_record(phase, &step));
+                if running.steps.len() >= STEPS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
+                    self.record_waiting(number).await?;
+                }
+                return Ok(());
+            }
+            TrialEvent::Phase { phase, .. } => {
+                self.parts.store.record_phase(self.parts.id, number, phase).await?;
+                return Ok(());
+            }
+            TrialEvent::Training { steps, .. } => {
+                running.total_steps = Some(steps);
+                return Ok(());
+            }
+            TrialEvent::Measured { metrics, .. } if !stopped => running.keep(&metrics),
+            TrialEvent::Evaluation { evaluation, .. } if !stopped => {
+                running.take(evaluation.step, &evaluation_metrics(&evaluation));
+                let record = evaluation_record(&evaluation);
+                self.parts
+                    .store
+                    .record_evaluation(self.parts.id, number, &record)
+                    .await?;
+            }
+            TrialEvent::Report { step, metrics, .. } if !stopped => {
+                running.take(step, &metrics);
+                running.reports.push((step, metrics));
+                if running.reports.len() >= REPORTS_A_WRITE || running.recorded.elapsed() >= WRITE_AFTER {
+                    self.record_waiting(number).await?;
+                }
+            }
+            _ => return Ok(()),
+        }
+        if let Some(order) = self.verdict(number) {
+            self.note_order(number, order).await?;
+            self.parts.evaluator.cancel(number)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a trial under way is to stop by now.
+    pub(super) fn verdict(&self, number: TrialNumber) -> Option<Order> {
+        let running = self.running.get(&number)?;
+        let known = running.known(&self.problem);
+        let judge = Judge {
+            problem: &self.problem,
+            pruner: self.pruner.as_deref(),
+            history: &self.history,
+            curves: &self.curves,
+            weighs_gains: self.parts.sampler.weighs_gains(),
+        };
+        judge.judge(&running.under_way(number, &known)?)
+    }
+
+    pub(super) async fn note_order(&mut self, number: TrialNumber, order: Order) -> Result<(), TuneError> {
+        self.parts.store.record_stop(self.parts.id, number, &order.stop).await?;
+        if let Some(running) = self.running.get_mut(&number) {
+            running.order = Some(order);
+        }
+        Ok(())
+    }
+
+    /// Writes the steps and reports of a trial that wait.
+    async fn record_waiting(&mut self, number: TrialNumber) -> Result<(), TuneError> {
+        let Some(running) = self.running.get_mut(&number) else {
+            return Ok(());
+        };
+        let steps = std::mem::take(&mut running.steps);
+        let reports = std::mem::take(&mut running.reports);
+        running.recorded = Instant::now();
+        let (store, id) = (self.parts.store, self.parts.id);
+        store.record_steps(id, number, &steps).await?;
+        Ok(store.record_reports(id, number, &reports).await?)
+    }
+
+    pub(super) async fn end(&mut self, number: TrialNumber, state: TrialState, wall_s: f64) -> Result<(), TuneError> {
+        if matches!(state, TrialState::Failed { .. }) {
+            // A trial that fails for want of its files says nothing about its settings.
+            self.check_inputs()?;
+        }
+        self.record_waiting(number).await?;
+        let Some(running) = self.running.remove(&number) else {
+            return Ok(());
+        };
+        let state = running.outcome(state);
+        tracing::info!(trial = number.0, state = state.name(), wall_s, reason = ?reason_of(&state), "a trial ended");
+        let (store, id) = (self.parts.store, self.parts.id);
+        store.finish_trial(id, number, &state, wall_s).await?;
+        self.spent_s += wall_s;
+        if !running.curve.is_empty() {
+            self.curves.insert(number, running.curve);
+        }
+        if let Some(trial) = self.trial_mut(number) {
+            trial.state = state;
+            let trial = trial.clone();
+            self.standing.count(&self.problem, std::slice::from_ref(&trial));
+            self.memory.learn(self.parts.study, &self.problem, &trial);
+            let inherits_cost = running.inherited.iter().any(|one| one.part == Part::Cost);
+            if let Some(expecting) = self.expecting.as_mut().filter(|_| !inherits_cost) {
+                expecting.learn(&trial);
+            }
+            let progress = self.progress();
+            self.parts.observer.trial_ended(&trial, &progress);
+        }
+        Ok(())
+    }
+}
+
+/// Why a trial failed, for the log.
+fn reason_of(state: &TrialState) -> Option<&FailReason> {
+    match state {
+        TrialState::Failed { reason, .. } => Some(reason),
+        _ => None,
+    }
+}

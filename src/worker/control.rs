@@ -1,0 +1,207 @@
+//! What the worker's threads tell each other: the one that reads requests, the one that runs trials, the heartbeat.
+
+use std::io::Write;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::protocol::{ControlMessage, Message};
+use crate::study::TrialNumber;
+
+/// Where messages to the coordinator go, whole lines at a time.
+#[derive(Clone)]
+pub(super) struct Outbox(Arc<Mutex<Box<dyn Write + Send>>>);
+
+impl Outbox {
+    pub(super) fn new(output: impl Write + Send + 'static) -> Self {
+        Self(Arc::new(Mutex::new(Box::new(output))))
+    }
+
+    /// Writes one message.
+    ///
+    /// # Errors
+    /// Where nobody reads any more.
+    pub(super) fn say(&self, message: &Message) -> std::io::Result<()> {
+        let mut line = serde_json::to_vec(message)?;
+        line.push(b'\n');
+        // A poisoned lock only means that another thread panicked between two whole lines.
+        let mut output = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        output.write_all(&line)?;
+        output.flush()
+    }
+}
+
+/// What the coordinator asked for, as the thread that runs trials sees it. Clones are one.
+#[derive(Clone)]
+pub(super) struct Control {
+    shared: Arc<Shared>,
+    outbox: Outbox,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What was asked for so far.
+#[derive(Default)]
+struct State {
+    cancelled: Option<TrialNumber>,
+    /// Nobody is there any more to report to.
+    coordinator_gone: bool,
+    /// The turn of a hold that was not taken back.
+    held: Option<u64>,
+    take_turns: bool,
+    /// The trial whose profile phase may begin.
+    granted: Option<TrialNumber>,
+    under_way: Option<TrialNumber>,
+}
+
+impl Control {
+    pub(super) fn new(outbox: Outbox) -> Self {
+        let shared = Arc::default();
+        Self { shared, outbox }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.shared.changed.notify_all();
+    }
+
+    pub(super) fn take_turns(&self, take_turns: bool) {
+        self.change(|state| state.take_turns = take_turns);
+    }
+
+    /// A trial was asked for: what was asked before is not meant for it. One that was cancelled may be run again under its
+    /// number.
+    pub(super) fn begin(&self, number: TrialNumber) {
+        self.change(|state| {
+            state.cancelled = state.cancelled.filter(|cancelled| *cancelled != number);
+            state.held = None;
+            state.granted = None;
+        });
+    }
+
+    pub(super) fn cancel(&self, number: TrialNumber) {
+        self.change(|state| state.cancelled = Some(number));
+    }
+
+    pub(super) fn hold(&self, turn: u64) {
+        self.change(|state| state.held = Some(turn));
+    }
+
+    pub(super) fn resume(&self) {
+        self.change(|state| state.held = None);
+    }
+
+    /// The profile phase of `number` may begin. It is no time to be held.
+    pub(super) fn grant(&self, number: TrialNumber) {
+        self.change(|state| {
+            state.granted = Some(number);
+            state.held = None;
+        });
+    }
+
+    pub(super) fn coordinator_gone(&self) {
+        self.change(|state| state.coordinator_gone = true);
+    }
+
+    /// Notes which trial is under way.
+    pub(super) fn under_way(&self, number: Option<TrialNumber>) {
+        self.change(|state| state.under_way = number);
+    }
+
+    /// The trial under way.
+    pub(super) fn trial(&self) -> Option<TrialNumber> {
+        self.state().under_way
+    }
+
+    /// Whether nobody is there any more to report to.
+    pub(super) fn is_alone(&self) -> bool {
+        self.state().coordinator_gone
+    }
+
+    /// Whether trial `number` should end after the step it is in.
+    pub(super) fn is_stopped(&self, number: TrialNumber) -> bool {
+        let state = self.state();
+        state.coordinator_gone || state.cancelled == Some(number)
+    }
+
+    /// Waits while the coordinator holds this worker; returns how long that was.
+    pub(super) fn wait_while_held(&self, number: TrialNumber) -> Duration {
+        let Some(turn) = self.state().held else {
+            return Duration::ZERO;
+        };
+        self.wait(number, ControlMessage::Held { turn }, |state| state.held.is_none())
+    }
+
+    /// Waits until the profile phase of `number` may begin; returns how long that was.
+    pub(super) fn wait_for_turn(&self, number: TrialNumber) -> Duration {
+        if !self.state().take_turns {
+            return Duration::ZERO;
+        }
+        let message = ControlMessage::ReadyToMeasure { number };
+        self.wait(number, message, |state| {
+            state.granted.take_if(|granted| *granted == number).is_some()
+        })
+    }
+
+    fn wait(&self, number: TrialNumber, message: ControlMessage, is_over: impl Fn(&mut State) -> bool) -> Duration {
+        let began = Instant::now();
+        if self.outbox.say(&Message::Control(message)).is_err() {
+            self.coordinator_gone();
+        }
+        let waits = |state: &mut State| {
+            let stopped = state.coordinator_gone || state.cancelled == Some(number);
+            !is_over(state) && !stopped
+        };
+        drop(
+            self.shared
+                .changed
+                .wait_while(self.state(), waits)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        began.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn control() -> Control {
+        Control::new(Outbox::new(std::io::sink()))
+    }
+
+    #[test]
+    fn a_hold_lasts_until_it_is_taken_back() {
+        let control = control();
+        let number = TrialNumber(1);
+        assert_eq!(control.wait_while_held(number), Duration::ZERO);
+        control.hold(7);
+        let other = control.clone();
+        let waiting = std::thread::spawn(move || other.wait_while_held(number));
+        std::thread::sleep(Duration::from_millis(30));
+        control.resume();
+        assert!(waiting.join().unwrap() >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_profile_phase_waits_for_its_own_turn_and_no_longer_than_its_trial() {
+        let control = control();
+        assert_eq!(control.wait_for_turn(TrialNumber(1)), Duration::ZERO);
+        control.take_turns(true);
+        control.grant(TrialNumber(1));
+        control.wait_for_turn(TrialNumber(1));
+        let other = control.clone();
+        let waiting = std::thread::spawn(move || other.wait_for_turn(TrialNumber(2)));
+        control.grant(TrialNumber(1));
+        control.cancel(TrialNumber(2));
+        waiting.join().unwrap();
+        assert!(control.is_stopped(TrialNumber(2)) && !control.is_stopped(TrialNumber(1)));
+    }
+}

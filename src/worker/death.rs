@@ -1,0 +1,90 @@
+//! What a worker's death says about its trial.
+
+use std::process::ExitStatus;
+
+use super::child::describe_end;
+use crate::profile::OUT_OF_MEMORY_EXIT;
+use crate::study::{FailReason, Phase};
+
+/// What is known of a worker that is gone.
+pub(super) struct Death<'a> {
+    pub(super) status: Option<ExitStatus>,
+    /// The end of its standard error.
+    pub(super) tail: &'a str,
+    pub(super) phase: Phase,
+    /// What it said from inside the allocator.
+    pub(super) out_of_memory: Option<FailReason>,
+    /// Whether the kernel ended a process for want of memory meanwhile.
+    pub(super) kernel_killed: bool,
+}
+
+impl Death<'_> {
+    /// Why the trial failed, and whether another attempt may fare better. Running out of memory is a result of the setting;
+    /// anything else may have come from outside.
+    pub(super) fn reason(self) -> (FailReason, bool) {
+        let phase = self.phase;
+        if let Some(reason) = self.out_of_memory {
+            return (reason, false);
+        }
+        let code = self.status.and_then(|status| status.code());
+        let by_system = self.kernel_killed && signal_of(self.status) == Some(KILL);
+        // Said by Rust's runtime where memory cannot be had and nobody handles it.
+        let by_runtime = self.tail.contains("memory allocation of");
+        if code == Some(OUT_OF_MEMORY_EXIT) || by_system || by_runtime {
+            let reason = FailReason::OutOfMemory {
+                phase,
+                in_use_bytes: None,
+                requested_bytes: None,
+                limit_bytes: None,
+            };
+            return (reason, false);
+        }
+        let message = describe_end(self.status, self.tail);
+        (FailReason::Crashed { phase, message }, true)
+    }
+}
+
+const KILL: i32 = 9;
+
+fn signal_of(status: Option<ExitStatus>) -> Option<i32> {
+    #[cfg(unix)]
+    return status.and_then(|status| std::os::unix::process::ExitStatusExt::signal(&status));
+    #[cfg(not(unix))]
+    None
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    fn death(raw: i32, tail: &str, kernel_killed: bool) -> (&'static str, bool) {
+        let death = Death {
+            status: Some(ExitStatus::from_raw(raw)),
+            tail,
+            phase: Phase::Train,
+            out_of_memory: None,
+            kernel_killed,
+        };
+        let (reason, transient) = death.reason();
+        (reason.name(), transient)
+    }
+
+    #[test]
+    fn a_kill_is_the_kernel_s_only_where_the_kernel_says_so() {
+        assert_eq!(death(9, "", false), ("crashed", true));
+        assert_eq!(death(9, "", true), ("out_of_memory", false));
+        assert_eq!(death(11, "", true), ("crashed", true));
+    }
+
+    #[test]
+    fn memory_that_cannot_be_had_is_a_result() {
+        assert_eq!(
+            death(6, "memory allocation of 8192 bytes failed", false),
+            ("out_of_memory", false)
+        );
+        assert_eq!(death(OUT_OF_MEMORY_EXIT << 8, "", false), ("out_of_memory", false));
+        assert_eq!(death(6, "assertion failed", false), ("crashed", true));
+    }
+}

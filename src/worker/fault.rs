@@ -1,0 +1,232 @@
+//! Faults that a worker causes on purpose, so that tests meet the real thing: a process that is really dead, really hangs,
+//! or is really out of memory.
+//!
+//! `PEFT_TUNE_FAULT=KIND:WHERE[,trial=N][,attempts=N]`, where `WHERE` is a phase (`load`, `profile`, `train`, `evaluate`) or
+//! `start` (before the greeting), and `KIND` is one of [`Kind`]. `trial` limits it to one trial, `attempts` to a trial's
+//! first so many attempts.
+
+use super::TrialRequest;
+use crate::profile::HostMemory;
+use crate::study::Phase;
+
+/// What to cause, if anything.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Fault(Option<Plan>);
+
+#[derive(Clone, Debug, PartialEq)]
+struct Plan {
+    kind: Kind,
+    /// `None` is the start of the process.
+    phase: Option<Phase>,
+    trial: Option<u64>,
+    attempts: Option<u64>,
+}
+
+/// Kinds of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The computing thread stands still; heartbeats go on.
+    Hang,
+    /// The whole process stands still.
+    Freeze,
+    /// The process aborts.
+    Crash,
+    /// The process is killed from outside, as the kernel does when memory runs out.
+    Kill,
+    /// The process ends without a word, with exit code 0.
+    Exit,
+    Panic,
+    /// More is allocated than the trial may have.
+    Oom,
+    /// More is allocated than the process may have, past the count of the allocator.
+    OomSystem,
+    /// The training loss is NaN.
+    Nan,
+    /// Lines that are no messages, one of them not whole.
+    Garble,
+}
+
+/// Bytes of a block that is asked for on the way out of memory.
+const BLOCK: usize = 32 << 20;
+/// Bytes at which a process gives up running out of memory: there is no limit.
+const ENOUGH: usize = 6 << 30;
+
+impl Fault {
+    /// Reads a fault and causes it at once where it belongs to the start.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub(super) fn read(text: Option<&str>) -> Result<Self, String> {
+        let Some(text) = text.filter(|text| !text.is_empty()) else {
+            return Ok(Self::default());
+        };
+        let wrong = || format!("PEFT_TUNE_FAULT: `{text}` is not KIND:WHERE[,trial=N][,attempts=N]");
+        let mut parts = text.split(',');
+        let (kind, place) = parts.next().and_then(|first| first.split_once(':')).ok_or_else(wrong)?;
+        let mut plan = Plan {
+            kind: Kind::of(kind).ok_or_else(wrong)?,
+            phase: match place {
+                "start" => None,
+                "load" => Some(Phase::Load),
+                "profile" => Some(Phase::Profile),
+                "train" => Some(Phase::Train),
+                "evaluate" => Some(Phase::Evaluate),
+                _ => return Err(wrong()),
+            },
+            trial: None,
+            attempts: None,
+        };
+        for part in parts {
+            let (name, value) = part.split_once('=').ok_or_else(wrong)?;
+            let value = value.parse().map_err(|_| wrong())?;
+            match name {
+                "trial" => plan.trial = Some(value),
+                "attempts" => plan.attempts = Some(value),
+                _ => return Err(wrong()),
+            }
+        }
+        if plan.phase.is_none() {
+            plan.kind.cause();
+        }
+        Ok(Self(Some(plan)))
+    }
+
+    /// Causes the fault where it belongs to this phase of this trial.
+    pub(super) fn at(&self, request: &TrialRequest, phase: Phase) {
+        if let Some(plan) = self.meant(request, phase).filter(|plan| plan.kind != Kind::Nan) {
+            plan.kind.cause();
+        }
+    }
+
+    /// Whether the training loss of this phase is to be NaN.
+    pub(super) fn spoils_loss(&self, request: &TrialRequest, phase: Phase) -> bool {
+        self.meant(request, phase).is_some_and(|plan| plan.kind == Kind::Nan)
+    }
+
+    fn meant(&self, request: &TrialRequest, phase: Phase) -> Option<&Plan> {
+        self.0.as_ref().filter(|plan| {
+            plan.phase == Some(phase)
+                && plan.trial.is_none_or(|trial| trial == request.number.0)
+                && plan.attempts.is_none_or(|attempts| request.attempt <= attempts)
+        })
+    }
+}
+
+impl Kind {
+    fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "hang" => Self::Hang,
+            "freeze" => Self::Freeze,
+            "crash" => Self::Crash,
+            "kill" => Self::Kill,
+            "exit" => Self::Exit,
+            "panic" => Self::Panic,
+            "oom" => Self::Oom,
+            "oom_system" => Self::OomSystem,
+            "nan" => Self::Nan,
+            "garble" => Self::Garble,
+            _ => return None,
+        })
+    }
+
+    #[expect(clippy::panic, reason = "a panic is what was asked for")]
+    fn cause(self) {
+        match self {
+            Self::Hang => loop {
+                std::thread::park();
+            },
+            Self::Freeze => signal_self(Signal::Stop),
+            Self::Crash => std::process::abort(),
+            Self::Kill => signal_self(Signal::Kill),
+            Self::Exit => std::process::exit(0),
+            Self::Panic => panic!("a fault that was asked for"),
+            Self::Oom => fill_memory(),
+            Self::OomSystem => {
+                HostMemory::set_limit(None);
+                fill_memory();
+            }
+            Self::Nan => {}
+            Self::Garble => {
+                use std::io::Write;
+                let mut output = std::io::stdout().lock();
+                let _ = output.write_all(b"not a message\n{\"event\":\"phase\",\"num\n");
+                let _ = output.flush();
+            }
+        }
+    }
+}
+
+enum Signal {
+    Stop,
+    Kill,
+}
+
+#[cfg(unix)]
+fn signal_self(signal: Signal) {
+    let signal = match signal {
+        Signal::Stop => libc::SIGSTOP,
+        Signal::Kill => libc::SIGKILL,
+    };
+    // SAFETY: raising a signal has no precondition.
+    unsafe { libc::raise(signal) };
+}
+
+#[cfg(not(unix))]
+fn signal_self(_: Signal) {
+    std::process::abort();
+}
+
+/// Asks for memory until there is no more.
+fn fill_memory() {
+    let mut blocks: Vec<Vec<u8>> = Vec::new();
+    while blocks.len() * BLOCK < ENOUGH {
+        // Reserved and not touched: the limits count it, and the machine has it still.
+        blocks.push(std::hint::black_box(Vec::with_capacity(BLOCK)));
+    }
+    drop(blocks);
+    std::process::abort();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Task;
+    use super::*;
+    use crate::study::{Params, TrialNumber};
+
+    fn request(number: u64, attempt: u64) -> TrialRequest {
+        TrialRequest {
+            number: TrialNumber(number),
+            attempt,
+            task: Task::Params {
+                params: Params::new(),
+                seed: 0,
+                steps: None,
+            },
+            memory_limit_bytes: None,
+            time_limit_s: None,
+        }
+    }
+
+    #[test]
+    fn a_fault_is_meant_for_its_phase_trial_and_attempts() {
+        let fault = Fault::read(Some("nan:train,trial=3,attempts=2")).unwrap();
+        assert!(fault.spoils_loss(&request(3, 2), Phase::Train));
+        assert!(!fault.spoils_loss(&request(3, 3), Phase::Train));
+        assert!(!fault.spoils_loss(&request(2, 1), Phase::Train));
+        assert!(!fault.spoils_loss(&request(3, 1), Phase::Profile));
+        assert_eq!(Fault::read(None).unwrap(), Fault::default());
+    }
+
+    #[test]
+    fn what_is_no_fault_is_refused() {
+        for text in [
+            "hang",
+            "hang:there",
+            "melt:train",
+            "hang:train,x=1",
+            "hang:train,trial=x",
+        ] {
+            assert!(Fault::read(Some(text)).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Trials that are only made up: the whole protocol and every phase, with sleep in the place of work. For tests of what
+//! is around a trial, and to see what that costs.
+
+use std::time::{Duration, Instant};
+
+use super::control::Control;
+use super::fault::Fault;
+use super::serve::Runner;
+use super::{Task, TrialEvent, TrialRequest};
+use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use crate::recipe::Recipe;
+use crate::study::{FailReason, Metrics, Phase, TrialState};
+use crate::train::{Evaluation, StepEvent, StepSeconds};
+
+/// Steps of a made-up training.
+const STEPS: u64 = 4;
+
+/// Makes up trials.
+pub(super) struct MockSession {
+    seconds: f64,
+    fault: Fault,
+}
+
+/// A trial under way.
+struct MockTrial<'a> {
+    request: &'a TrialRequest,
+    fault: &'a Fault,
+    control: &'a Control,
+    step: Duration,
+    waited: Duration,
+}
+
+impl MockSession {
+    /// Trials that take `seconds` each.
+    pub(super) fn new(seconds: f64, fault: Fault) -> Self {
+        Self { seconds, fault }
+    }
+}
+
+impl Runner for MockSession {
+    fn run(
+        &mut self,
+        request: &TrialRequest,
+        control: &Control,
+        emit: &mut dyn FnMut(TrialEvent),
+    ) -> std::io::Result<()> {
+        let started = Instant::now();
+        let mut metrics = Metrics::default();
+        let mut trial = MockTrial {
+            request,
+            fault: &self.fault,
+            control,
+            step: Duration::try_from_secs_f64(self.seconds / STEPS as f64).unwrap_or_default(),
+            waited: Duration::ZERO,
+        };
+        let state = trial.run(&mut metrics, emit);
+        emit(TrialEvent::Ended {
+            number: request.number,
+            state,
+            wall_s: (started.elapsed() - trial.waited).as_secs_f64(),
+        });
+        Ok(())
+    }
+}
+
+impl MockTrial<'_> {
+    fn run(&mut self, metrics: &mut Metrics, emit: &mut dyn FnMut(TrialEvent)) -> TrialState {
+        let number = self.request.number;
+        self.phase(Phase::Load, emit);
+        let Task::Recipe { recipe, plan } = &self.request.task else {
+            let message = "params alone need a command backend".to_owned();
+            let reason = FailReason::Invalid { message };
+            return self.failed(reason, metrics);
+        };
+        let rank = recipe.adapter.as_ref().map_or(64, |adapter| adapter.rank) as f64;
+        if plan.measure.is_some() {
+            self.waited += self.control.wait_for_turn(number);
+            self.phase(Phase::Profile, emit);
+            std::thread::sleep(self.step);
+            metrics.insert(THROUGHPUT, 1e5 * recipe.batch.micro_batch as f64 / (8.0 + rank));
+            metrics.insert(PEAK_MEMORY, 1e6 * (rank + 4.0 * recipe.batch.micro_batch as f64));
+            emit(TrialEvent::Measured {
+                number,
+                metrics: metrics.clone(),
+            });
+        }
+        if plan.train.is_some() {
+            self.phase(Phase::Train, emit);
+            emit(TrialEvent::Training { number, steps: STEPS });
+            for step in 1..=STEPS {
+                self.waited += self.control.wait_while_held(number);
+                std::thread::sleep(self.step);
+                let loss = made_up_loss(recipe, step);
+                emit(step_event(self.request, step, loss));
+                if self.fault.spoils_loss(self.request, Phase::Train) {
+                    let reason = FailReason::Diverged {
+                        at_step: step,
+                        loss: Some(loss),
+                    };
+                    return self.failed(reason, metrics);
+                }
+                if self.control.is_stopped(number) {
+                    return TrialState::Pruned {
+                        at_step: step,
+                        rule: "stopped".to_owned(),
+                        metrics: metrics.clone(),
+                    };
+                }
+            }
+            self.phase(Phase::Evaluate, emit);
+            let loss = made_up_loss(recipe, STEPS);
+            metrics.insert(LOSS, loss);
+            emit(evaluation_event(self.request, loss));
+        }
+        TrialState::Complete {
+            metrics: metrics.clone(),
+        }
+    }
+
+    fn phase(&self, phase: Phase, emit: &mut dyn FnMut(TrialEvent)) {
+        let number = self.request.number;
+        emit(TrialEvent::Phase { number, phase });
+        self.fault.at(self.request, phase);
+    }
+
+    fn failed(&self, reason: FailReason, metrics: &Metrics) -> TrialState {
+        TrialState::Failed {
+            reason,
+            metrics: metrics.clone(),
+        }
+    }
+}
+
+/// Falls with the rank and the steps, with a best learning rate between.
+fn made_up_loss(recipe: &Recipe, step: u64) -> f64 {
+    let rank = recipe.adapter.as_ref().map_or(64, |adapter| adapter.rank) as f64;
+    let off = (recipe.optimizer.learning_rate / 3e-3).ln();
+    2.0 + off * off / 20.0 + 1.0 / (1.0 + rank) + 1.0 / step as f64
+}
+
+fn step_event(request: &TrialRequest, step: u64, loss: f64) -> TrialEvent {
+    TrialEvent::Step {
+        number: request.number,
+        phase: Phase::Train,
+        step: StepEvent {
+            step,
+            loss,
+            learning_rate: 0.0,
+            grad_norm: 1.0,
+            tokens: 1,
+            target_tokens: 1,
+            seconds: StepSeconds::default(),
+        },
+    }
+}
+
+fn evaluation_event(request: &TrialRequest, loss: f64) -> TrialEvent {
+    TrialEvent::Evaluation {
+        number: request.number,
+        evaluation: Evaluation {
+            step: STEPS,
+            tokens: STEPS,
+            loss,
+            accuracy: 0.5,
+            target_tokens: 1,
+            seconds: 0.0,
+        },
+    }
+}

@@ -1,0 +1,177 @@
+//! Where workers run: one place each, with its device, threads and processors.
+
+/// Where one worker runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// Number of the worker, from 0.
+    pub number: usize,
+    /// Device it computes on; the first GPU, or the CPU, where none is named.
+    pub device: Option<String>,
+    /// Threads it computes with; all where absent.
+    pub threads: Option<usize>,
+    /// Processors that it is pinned to; empty for none.
+    pub cpus: Vec<usize>,
+    /// Machine that it runs on, where a launcher has to be told.
+    pub host: Option<String>,
+    /// What it shares with others of the same name: measurements beside each other disturb one another.
+    pub hardware: String,
+}
+
+impl Placement {
+    /// One worker with the whole machine, or with so many threads of it.
+    pub fn whole_machine(threads: Option<usize>) -> Self {
+        Self {
+            threads,
+            hardware: "cpu".to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// `workers` side by side on processors `cpus`. Each has its share of them, or `threads` threads, and is pinned to its
+    /// share where there is one for each.
+    pub fn side_by_side(workers: usize, cpus: &[usize], threads: Option<usize>) -> Vec<Self> {
+        if workers <= 1 {
+            return vec![Self::whole_machine(threads)];
+        }
+        let share = cpus.len() / workers;
+        let place = |number: usize| Self {
+            number,
+            device: Some("cpu".to_owned()),
+            threads: Some(threads.unwrap_or(share).max(1)),
+            cpus: cpus.iter().copied().skip(number * share).take(share).collect(),
+            hardware: "cpu".to_owned(),
+            host: None,
+        };
+        (0..workers).map(place).collect()
+    }
+
+    /// One worker a device; the host's processors are shared out among them, but a device is its worker's own.
+    pub fn on_devices(devices: &[String], cpus: usize, threads: Option<usize>) -> Vec<Self> {
+        let share = (cpus / devices.len().max(1)).max(1);
+        let place = |(number, device): (usize, &String)| Self {
+            number,
+            device: Some(device.clone()),
+            threads: Some(threads.unwrap_or(share)),
+            hardware: device.clone(),
+            ..Self::default()
+        };
+        devices.iter().enumerate().map(place).collect()
+    }
+
+    /// One worker on each of `hosts`, or `workers` where the launcher finds a place for each. They share nothing.
+    pub fn elsewhere(workers: usize, hosts: &[String], threads: Option<usize>) -> Vec<Self> {
+        let count = if hosts.is_empty() { workers } else { hosts.len() };
+        let place = |number: usize| Self {
+            number,
+            threads,
+            host: hosts.get(number).cloned(),
+            hardware: format!("elsewhere {number}"),
+            ..Self::default()
+        };
+        (0..count).map(place).collect()
+    }
+
+    /// The worker's arguments.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let cpus: Vec<String> = self.cpus.iter().map(usize::to_string).collect();
+        let values = [
+            ("--threads", self.threads.map(|threads| threads.to_string())),
+            ("--cpus", (!cpus.is_empty()).then(|| cpus.join(","))),
+            ("--device", self.device.clone()),
+        ];
+        let given = values
+            .into_iter()
+            .filter_map(|(name, value)| Some([name.to_owned(), value?]));
+        given.flatten().collect()
+    }
+
+    /// A word of a launcher's prefix with what stands for the place's own values.
+    pub(super) fn fill_in(&self, word: &str) -> String {
+        let cpus: Vec<String> = self.cpus.iter().map(usize::to_string).collect();
+        word.replace("{worker}", &self.number.to_string())
+            .replace("{host}", self.host.as_deref().unwrap_or(""))
+            .replace("{device}", self.device.as_deref().unwrap_or(""))
+            .replace(
+                "{threads}",
+                &self.threads.map(|threads| threads.to_string()).unwrap_or_default(),
+            )
+            .replace("{cpus}", &cpus.join(","))
+    }
+}
+
+/// Processors that this process may use.
+pub fn usable_cpus() -> Vec<usize> {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: a set of zeros is an empty set.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the set outlives the call, and its size is told.
+        let found = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+        if found == 0 {
+            let most = 8 * size_of::<libc::cpu_set_t>();
+            // SAFETY: every number is below the size of the set.
+            return (0..most).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect();
+        }
+    }
+    (0..std::thread::available_parallelism().map_or(1, std::num::NonZero::get)).collect()
+}
+
+/// Keeps this process, and the threads that it starts from now on, on some processors. Returns whether that worked.
+pub fn pin_to(cpus: &[usize]) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: a set of zeros is an empty set.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        for cpu in cpus.iter().filter(|cpu| **cpu < 8 * size_of::<libc::cpu_set_t>()) {
+            // SAFETY: the number is below the size of the set.
+            unsafe { libc::CPU_SET(*cpu, &mut set) };
+        }
+        // SAFETY: the set outlives the call, and its size is told.
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0 }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = cpus;
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_share_the_processors_out() {
+        let places = Placement::side_by_side(3, &[0, 1, 4, 5, 6, 7, 9], None);
+        let cpus: Vec<&[usize]> = places.iter().map(|place| place.cpus.as_slice()).collect();
+        assert_eq!(cpus, [&[0, 1], &[4, 5], &[6, 7]]);
+        assert!(places.iter().all(|place| place.threads == Some(2)));
+    }
+
+    #[test]
+    fn more_workers_than_processors_are_not_pinned_and_have_a_thread_each() {
+        for place in Placement::side_by_side(4, &[0, 1], None) {
+            assert_eq!((place.threads, place.cpus.len()), (Some(1), 0));
+        }
+    }
+
+    #[test]
+    fn every_device_is_hardware_of_its_own() {
+        let devices = ["cuda:0", "cuda:1"].map(str::to_owned);
+        let places = Placement::on_devices(&devices, 8, None);
+        assert_ne!(places[0].hardware, places[1].hardware);
+        assert_eq!(places[1].arguments(), ["--threads", "4", "--device", "cuda:1"]);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_thread_can_be_kept_on_one_processor() {
+        std::thread::spawn(|| {
+            let first = usable_cpus()[0];
+            assert!(pin_to(&[first]));
+            assert_eq!(usable_cpus(), [first]);
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,389 @@
+//! Runs trials in processes of their own, which stay alive between trials with the base model loaded: one worker a place.
+//!
+//! A trial that runs out of memory, crashes or hangs takes only its process with it: the death becomes the trial's
+//! outcome, or word that it was lost, and the next trial gets a fresh process.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use super::child::{Line, Lines};
+use super::place::{Loss, NEIGHBOURS, Place};
+use super::protocol::{ControlMessage, Message, PROTOCOL_VERSION, Request};
+use super::turns::{TurnOrder, Turns};
+use super::{Evaluator, EvaluatorError, Launcher, Placement, TrialEvent, TrialRequest};
+use crate::study::{FailReason, Metrics, Phase, TrialNumber};
+
+/// How often the clock is looked at while the workers are silent.
+const TICK: Duration = Duration::from_millis(50);
+/// Processes that may end in a row before they greet.
+const MOST_FAILED_STARTS: u32 = 3;
+/// How long workers may take to end when they are asked to.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// How profile phases of workers on the same hardware go together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Measuring {
+    /// A profile phase has its hardware to itself: the other workers on it wait.
+    #[default]
+    Alone,
+    /// Side by side. What was measured so is marked by the metric `neighbours`.
+    Shared,
+}
+
+/// How a pool is made and watched.
+#[derive(Clone, Debug)]
+pub struct PoolSettings {
+    pub launcher: Launcher,
+    /// One worker each.
+    pub places: Vec<Placement>,
+    pub measuring: Measuring,
+    /// Time between two heartbeats of a worker.
+    pub heartbeat: Duration,
+    /// Silence after which a worker counts as dead.
+    pub silent_after: Duration,
+    /// Time without a step, evaluation or phase after which a trial counts as stuck.
+    pub stuck_after: Duration,
+    /// Time within which a process has to greet.
+    pub start_within: Duration,
+}
+
+impl PoolSettings {
+    /// The usual settings.
+    pub fn new(launcher: Launcher, places: Vec<Placement>) -> Self {
+        Self {
+            launcher,
+            places,
+            measuring: Measuring::default(),
+            heartbeat: Duration::from_secs(1),
+            silent_after: Duration::from_secs(30),
+            stuck_after: Duration::from_secs(1800),
+            start_within: Duration::from_secs(300),
+        }
+    }
+
+    /// Whether the worker of a place has to wait for its turn to measure.
+    pub(super) fn takes_turns(&self, place: &Placement) -> bool {
+        let sharing = self.places.iter().filter(|other| other.hardware == place.hardware);
+        self.measuring == Measuring::Alone && sharing.count() > 1
+    }
+}
+
+/// An evaluator with a worker process for each of its places.
+pub struct WorkerPool {
+    settings: PoolSettings,
+    places: Vec<Place>,
+    /// Who may measure when, by hardware.
+    turns: BTreeMap<String, Turns>,
+    lines: Receiver<(u64, Line<Message>)>,
+    sender: Lines<Message>,
+    /// Number of the last process that was started.
+    serial: u64,
+    events: VecDeque<TrialEvent>,
+    looked: Instant,
+}
+
+impl WorkerPool {
+    /// A pool whose workers are started with their first trials.
+    pub fn new(settings: PoolSettings) -> Self {
+        let (sender, lines) = channel();
+        Self {
+            places: settings.places.iter().cloned().map(Place::new).collect(),
+            settings,
+            turns: BTreeMap::new(),
+            lines,
+            sender,
+            serial: 0,
+            events: VecDeque::new(),
+            looked: Instant::now(),
+        }
+    }
+
+    /// One local worker, which computes with so many threads; all where absent.
+    pub fn single(program: PathBuf, threads: Option<usize>) -> Self {
+        let places = vec![Placement::whole_machine(threads)];
+        Self::new(PoolSettings::new(Launcher::local(program), places))
+    }
+
+    fn turns(&mut self, place: usize) -> &mut Turns {
+        let hardware = self.places[place].placement.hardware.clone();
+        self.turns.entry(hardware).or_default()
+    }
+
+    fn follow(&mut self, orders: Vec<TurnOrder>) {
+        for order in orders {
+            match order {
+                TurnOrder::Hold { place, turn } => self.places[place].say(&Request::Hold { turn }),
+                TurnOrder::Resume { place } => self.places[place].say(&Request::Resume),
+                TurnOrder::Measure { place } => {
+                    if let Some(number) = self.places[place].current.as_ref().map(|one| one.request.number) {
+                        self.places[place].say(&Request::Measure { number });
+                    }
+                }
+            }
+        }
+        for place in 0..self.places.len() {
+            let waits = self.turns(place).waits(place);
+            if let Some(current) = &mut self.places[place].current {
+                current.note_waiting(waits);
+            }
+        }
+    }
+
+    /// Gives trials that wait for a neighbour's measurement to their workers, where it is over.
+    fn begin_waiting(&mut self) -> Result<(), EvaluatorError> {
+        for place in 0..self.places.len() {
+            let waits = self.places[place].current.as_ref().is_some_and(|current| !current.sent);
+            if waits && !self.turns(place).is_closed() {
+                self.begin(place)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, place: usize) -> Result<(), EvaluatorError> {
+        self.places[place].begin(&self.settings, &self.sender, &mut self.serial)?;
+        self.turns(place).began(place);
+        Ok(())
+    }
+
+    /// Takes in one line; what it says of trials is put in line.
+    fn take_line(&mut self, place: usize, line: Line<Message>) -> Result<(), EvaluatorError> {
+        self.places[place].hear();
+        match line {
+            Line::Message(Message::Trial(event)) => self.take_event(place, event),
+            Line::Message(Message::Control(message)) => return self.take_control(place, message),
+            Line::Garbled(text) => {
+                tracing::warn!(
+                    worker = place,
+                    line = text,
+                    "a worker printed a line that is no message"
+                );
+            }
+            Line::Closed(tail) => return self.worker_died(place, &tail),
+        }
+        Ok(())
+    }
+
+    fn take_control(&mut self, place: usize, message: ControlMessage) -> Result<(), EvaluatorError> {
+        let orders = match message {
+            ControlMessage::Hello {
+                protocol: PROTOCOL_VERSION,
+                about,
+                ..
+            } => {
+                self.places[place].greet(*about);
+                return Ok(());
+            }
+            ControlMessage::Hello { protocol, version, .. } => {
+                return Err(EvaluatorError::Protocol {
+                    expected: PROTOCOL_VERSION,
+                    found: protocol,
+                    version,
+                });
+            }
+            ControlMessage::Held { turn } => self.turns(place).is_held(place, turn),
+            ControlMessage::ReadyToMeasure { number } if self.places[place].runs(number) => {
+                self.turns(place).is_ready(place)
+            }
+            ControlMessage::OutOfMemory {
+                in_use_bytes,
+                requested_bytes,
+                limit_bytes,
+            } => {
+                if let Some(current) = &mut self.places[place].current {
+                    current.out_of_memory = Some(FailReason::OutOfMemory {
+                        phase: current.phase,
+                        in_use_bytes: Some(in_use_bytes),
+                        requested_bytes: Some(requested_bytes),
+                        limit_bytes: Some(limit_bytes),
+                    });
+                }
+                return Ok(());
+            }
+            ControlMessage::ReadyToMeasure { .. } | ControlMessage::Heartbeat { .. } | ControlMessage::Bye => {
+                return Ok(());
+            }
+        };
+        self.follow(orders);
+        Ok(())
+    }
+
+    fn take_event(&mut self, place: usize, mut event: TrialEvent) {
+        if !self.places[place].runs(event.number()) {
+            return;
+        }
+        if let Some(current) = &mut self.places[place].current {
+            current.progressed = Instant::now();
+        }
+        match &mut event {
+            TrialEvent::Phase { phase, .. } => {
+                if let Some(current) = &mut self.places[place].current {
+                    current.phase = *phase;
+                }
+                self.count_neighbours();
+            }
+            TrialEvent::Measured { metrics, .. } => {
+                self.mark(place, metrics);
+                let orders = self.turns(place).has_measured(place);
+                self.follow(orders);
+            }
+            TrialEvent::Ended { state, .. } => {
+                if let Some(metrics) = state.metrics_mut() {
+                    self.mark(place, metrics);
+                }
+                self.free(place);
+            }
+            _ => {}
+        }
+        self.events.push_back(event);
+    }
+
+    /// The trial of a place is over.
+    fn free(&mut self, place: usize) {
+        self.places[place].current = None;
+        let orders = self.turns(place).ended(place);
+        self.follow(orders);
+    }
+
+    fn worker_died(&mut self, place: usize, tail: &str) -> Result<(), EvaluatorError> {
+        match self.places[place].died(tail) {
+            Some(Loss::Trial(event)) => {
+                self.free(place);
+                self.events.push_back(event);
+                Ok(())
+            }
+            Some(Loss::BeforeStart { times, message }) if times >= MOST_FAILED_STARTS => {
+                let worker = self.places[place].placement.number;
+                Err(EvaluatorError::DiesAtStart { worker, times, message })
+            }
+            Some(Loss::BeforeStart { times, message }) => {
+                tracing::warn!(worker = place, times, message, "a worker ended before it was ready");
+                self.begin(place)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Notes for every profile phase how many others compute on its hardware.
+    fn count_neighbours(&mut self) {
+        for place in 0..self.places.len() {
+            let profiles = self.places[place]
+                .current
+                .as_ref()
+                .is_some_and(|one| one.phase == Phase::Profile);
+            if profiles {
+                let beside = self.computing_beside(place);
+                if let Some(current) = &mut self.places[place].current {
+                    current.neighbours = current.neighbours.max(beside);
+                }
+            }
+        }
+    }
+
+    fn computing_beside(&self, place: usize) -> usize {
+        let hardware = &self.places[place].placement.hardware;
+        let others = (0..self.places.len()).filter(|other| *other != place);
+        others
+            .filter(|other| self.places[*other].placement.hardware == *hardware)
+            .filter(|other| self.turns.get(hardware).is_some_and(|turns| turns.computes(*other)))
+            .count()
+    }
+
+    /// Marks what was measured with its neighbours, where it could have had any.
+    fn mark(&self, place: usize, metrics: &mut Metrics) {
+        let hardware = &self.places[place].placement.hardware;
+        let sharing = self.places.iter().filter(|other| other.placement.hardware == *hardware);
+        let measured = metrics.value(crate::objective::THROUGHPUT).is_some();
+        if let Some(current) = self.places[place]
+            .current
+            .as_ref()
+            .filter(|_| measured && sharing.count() > 1)
+        {
+            metrics.insert(NEIGHBOURS, current.neighbours as f64);
+        }
+    }
+
+    fn end_overdue(&mut self) {
+        // Where this process was stopped or busy, the workers' words wait to be heard: they are not to blame.
+        if self.looked.elapsed() >= self.settings.silent_after / 2 {
+            self.places.iter_mut().for_each(Place::forgive_silence);
+        }
+        self.looked = Instant::now();
+        for place in 0..self.places.len() {
+            if let Some(event) = self.places[place].end_overdue(&self.settings) {
+                self.free(place);
+                self.events.push_back(event);
+            }
+        }
+    }
+}
+
+impl Evaluator for WorkerPool {
+    fn capacity(&self) -> usize {
+        self.places.len()
+    }
+
+    fn submit(&mut self, request: TrialRequest) -> Result<(), EvaluatorError> {
+        let free = (0..self.places.len()).filter(|place| self.places[*place].current.is_none());
+        // The first of those that suit best, so that a study that needs one worker starts one.
+        let Some(place) = free.rev().max_by_key(|place| self.places[*place].suits(&request)) else {
+            let capacity = self.places.len();
+            return Err(EvaluatorError::Full { capacity });
+        };
+        self.places[place].take(request);
+        self.begin_waiting()
+    }
+
+    fn next_event(&mut self, timeout: Duration) -> Result<Option<TrialEvent>, EvaluatorError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(Some(event));
+            }
+            if self.places.iter().all(|place| place.current.is_none()) {
+                return Ok(None);
+            }
+            if self.looked.elapsed() >= TICK {
+                self.end_overdue();
+                self.begin_waiting()?;
+                continue;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left.min(TICK)) {
+                Ok((serial, line)) => {
+                    if let Some(place) = self.places.iter().position(|place| place.is(serial)) {
+                        self.take_line(place, line)?;
+                        self.begin_waiting()?;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    if left.is_zero() {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    fn cancel(&mut self, number: TrialNumber) -> Result<(), EvaluatorError> {
+        if let Some(place) = self.places.iter_mut().find(|place| place.runs(number)) {
+            place.say(&Request::Cancel { number });
+        }
+        Ok(())
+    }
+}
+
+impl Drop for WorkerPool {
+    /// Lets idle workers end by themselves; those with a trial are killed.
+    fn drop(&mut self) {
+        let mut idle: Vec<&mut Place> = self.places.iter_mut().filter(|place| place.current.is_none()).collect();
+        idle.iter_mut().for_each(|place| place.ask_to_end());
+        let asked = Instant::now();
+        let farewell = self.settings.launcher.farewell().unwrap_or(FAREWELL);
+        while asked.elapsed() < farewell && idle.iter_mut().any(|place| place.is_alive()) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}

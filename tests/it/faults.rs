@@ -1,0 +1,19 @@
+//! Everything that goes wrong around trials, by really causing it: the real binary, real processes, real signals.
+//!
+//! Trials are made up (`PEFT_TUNE_MOCK`, seconds each) unless the fault lies in a real one: what is tested is what is
+//! around them. After each fault the same holds: no finished trial is lost, none is run again, the database is sound, and
+//! the message and the exit code say what happened.
+
+mod bench;
+/// The database: full, locked, read-only, run by two.
+mod database;
+/// Searches and workers that are killed at any moment, and large studies.
+mod kills;
+/// Ctrl-C, schedulers, closed terminals; searches in the background.
+mod people;
+/// The protocol as a worker speaks it.
+mod protocol;
+/// Files that change and clocks that jump.
+mod surroundings;
+/// Workers that hang, crash, and run out of memory.
+mod workers;

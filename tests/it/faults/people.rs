@@ -1,0 +1,214 @@
+//! Ctrl-C, schedulers, closed terminals; searches in the background.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::bench::{Bench, Finished, messages, signal};
+
+const RUNNING: &str = "select count(*) as n from trial where phase = 'train' and state = 'running'";
+
+fn ended(search: Child) -> (Output, Duration) {
+    let began = Instant::now();
+    (search.wait_with_output().unwrap(), began.elapsed())
+}
+
+#[test]
+fn ctrl_c_once_finishes_the_trials_under_way() {
+    for (sent, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143), (libc::SIGHUP, 129)] {
+        let bench = Bench::new();
+        let search = Bench::start(bench.search("1.2", &["--workers", "2"]));
+        bench.wait_for(RUNNING);
+        signal(search.id(), sent);
+        let (output, _) = ended(search);
+        let text = messages(&output);
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        assert!(text.contains("finishing the trials under way"), "{text}");
+        assert!(
+            text.contains("`peft-tune search space.yaml` goes on from here"),
+            "{text}"
+        );
+        let finished = bench.sound(&Finished::new());
+        assert!((1..8).contains(&finished.len()), "{}", finished.len());
+        assert_eq!(
+            bench.count("select count(*) as n from trial where state <> 'complete'"),
+            0
+        );
+        assert_eq!(bench.rows("select kind from study_ending")[0]["kind"], "interrupted");
+    }
+}
+
+#[test]
+fn ctrl_c_twice_hands_the_trials_under_way_back_at_once() {
+    let bench = Bench::new();
+    let search = Bench::start(bench.search("60", &["--workers", "2"]));
+    bench.wait_for(RUNNING);
+    signal(search.id(), libc::SIGINT);
+    std::thread::sleep(Duration::from_millis(300));
+    signal(search.id(), libc::SIGINT);
+    let (output, took) = ended(search);
+    assert_eq!(output.status.code(), Some(130), "{}", messages(&output));
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(messages(&output).contains("stopping now"), "{}", messages(&output));
+    assert_eq!(
+        bench.count("select count(*) as n from trial where state = 'waiting'"),
+        2
+    );
+    assert_eq!(bench.count("select count(*) as n from lost_attempt"), 0);
+    Bench::succeed(bench.search("0.01", &["--trials", "3"]));
+    assert_eq!(bench.sound(&Finished::new()).len(), 3);
+    assert_eq!(bench.count("select count(*) as n from trial where attempt = 2"), 2);
+}
+
+#[test]
+fn a_terminal_that_is_closed_ends_the_search_after_the_trials_under_way() {
+    let bench = Bench::new();
+    let (mut controller, mut terminal) = (0, 0);
+    let null = std::ptr::null_mut();
+    // SAFETY: both numbers outlive the call; the rest is left to the system.
+    let opened = unsafe { libc::openpty(&raw mut controller, &raw mut terminal, null, null.cast(), null.cast()) };
+    assert_eq!(opened, 0);
+    // SAFETY: both were just opened and belong to nobody else.
+    let (controller, terminal) = unsafe { (OwnedFd::from_raw_fd(controller), OwnedFd::from_raw_fd(terminal)) };
+    let mut search = bench.search("1.2", &["--workers", "2"]);
+    let stream = || Stdio::from(terminal.try_clone().unwrap());
+    search.stdin(stream()).stdout(stream()).stderr(stream());
+    let lead = || {
+        // SAFETY: the process has just been forked and may become the leader of a session; standard input is the terminal.
+        unsafe {
+            libc::setsid();
+            libc::ioctl(0, libc::TIOCSCTTY, 0);
+        }
+        Ok(())
+    };
+    // SAFETY: the closure allocates nothing and takes no lock.
+    unsafe { search.pre_exec(lead) };
+    let mut child = search.spawn().unwrap();
+    drop(search);
+    drop(terminal);
+    bench.wait_for(RUNNING);
+    drop(controller);
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(129), "{status}");
+    assert!(!bench.sound(&Finished::new()).is_empty());
+    assert_eq!(
+        bench.count("select count(*) as n from trial where state <> 'complete'"),
+        0
+    );
+}
+
+#[test]
+fn a_search_in_the_background_is_watched_and_stopped_from_elsewhere() {
+    let bench = Bench::new();
+    let said = Bench::succeed(bench.search("0.5", &["--trials", "1000", "--workers", "2", "--detach"]));
+    assert!(said.contains("study faults runs in the background"), "{said}");
+    let status: Value = serde_json::from_str(&Bench::succeed(bench.command(&["status", "--json"]))).unwrap();
+    assert_eq!(status["running"], true, "{status}");
+    let process = status["process"].as_u64().unwrap();
+    assert!(said.contains(&format!("process {process}")), "{said}");
+    // SAFETY: asking for a session has no precondition.
+    let session = unsafe { libc::getsid(libc::pid_t::try_from(process).unwrap()) };
+    assert_eq!(u64::try_from(session).unwrap(), process, "a session of its own");
+    bench.wait_for("select count(*) as n from trial where state = 'complete'");
+    let watcher = Bench::start(bench.command(&["attach"]));
+    std::thread::sleep(Duration::from_millis(1500));
+    let stopped = Bench::succeed(bench.command(&["stop", "--wait"]));
+    assert!(stopped.contains("was stopped"), "{stopped}");
+    let (output, _) = ended(watcher);
+    assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+    assert!(messages(&output).contains("complete"), "{}", messages(&output));
+    let text = Bench::succeed(bench.command(&["status"]));
+    assert!(
+        text.contains("not running; its last search ended: somebody asked to stop"),
+        "{text}"
+    );
+    let log = std::fs::read_to_string(bench.path("study.db-faults.log")).unwrap();
+    assert!(
+        log.contains("a trial ended") && log.contains("the search ended"),
+        "{log}"
+    );
+    assert_eq!(
+        Bench::succeed(bench.command(&["stop"])),
+        "study faults is not running\n"
+    );
+    bench.sound(&Finished::new());
+}
+
+#[test]
+fn a_search_in_the_background_that_cannot_begin_says_so_with_its_own_code() {
+    let bench = Bench::new();
+    let first = Bench::start(bench.search("30", &["--trials", "2"]));
+    bench.wait_for("select count(*) as n from trial where state = 'running'");
+    let second = bench.search("0.1", &["--detach"]).output().unwrap();
+    assert_eq!(second.status.code(), Some(4), "{}", messages(&second));
+    assert!(
+        messages(&second).contains("is being run by process"),
+        "{}",
+        messages(&second)
+    );
+    assert!(Bench::succeed(bench.command(&["stop", "--now", "--wait"])).contains("was stopped"));
+    assert_eq!(ended(first).0.status.code(), Some(143));
+}
+
+#[test]
+fn a_search_that_was_lost_is_told_from_one_that_ended() {
+    let bench = Bench::new();
+    let mut search = Bench::start(bench.search("30", &["--trials", "2"]));
+    bench.wait_for("select count(*) as n from trial where state = 'running'");
+    search.kill().unwrap();
+    search.wait().unwrap();
+    let output = bench.command(&["attach"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", messages(&output));
+    assert!(
+        messages(&output).contains("was lost with its process"),
+        "{}",
+        messages(&output)
+    );
+}
+
+#[test]
+fn a_dry_run_tells_what_would_run_and_leaves_nothing() {
+    let bench = Bench::new();
+    let text = Bench::succeed(bench.search("0", &["--dry-run", "--workers", "2"]));
+    assert!(text.contains("nothing was run") && text.contains("worker 1"), "{text}");
+    assert!(!bench.path("study.db").exists());
+    let shown: Value = serde_json::from_str(&Bench::succeed(bench.search("0", &["--dry-run", "--json"]))).unwrap();
+    assert_eq!(shown["next"].as_array().unwrap().len(), 8);
+    Bench::succeed(bench.search("0", &[]));
+    let params = bench.rows("select trial, name, value from trial_param where name = 'rank' order by trial");
+    for (trial, planned) in params.iter().zip(shown["next"].as_array().unwrap()) {
+        assert_eq!(trial["value"], planned["rank"], "what was told is what runs");
+    }
+    let after = Bench::succeed(bench.search("0", &["--dry-run"]));
+    assert!(after.contains("the budget is spent"), "{after}");
+}
+
+#[test]
+fn a_log_has_an_object_a_line_for_every_start_and_end() {
+    let bench = Bench::new();
+    let arguments = [
+        "--trials",
+        "3",
+        "--log-format",
+        "json",
+        "--log-level",
+        "info",
+        "--log-file",
+        "log.json",
+    ];
+    Bench::succeed(bench.search("0", &arguments));
+    let log = std::fs::read_to_string(bench.path("log.json")).unwrap();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let count = |message: &str| lines.iter().filter(|line| line["message"] == message).count();
+    assert_eq!((count("the search begins"), count("the search ended")), (1, 1), "{log}");
+    assert_eq!((count("a trial begins"), count("a trial ended")), (3, 3), "{log}");
+    assert!(
+        count("a worker is ready") == 1 && lines.iter().all(|line| line["timestamp"].is_string()),
+        "{log}"
+    );
+    let output = bench.search("0", &["--log-level", "loud!"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
+}

@@ -1,0 +1,101 @@
+//! Files that change and clocks that jump.
+
+use std::process::Command;
+
+use super::bench::{Bench, Finished, messages};
+
+#[test]
+fn a_model_that_is_damaged_under_way_ends_the_search_and_spoils_no_trial() {
+    let bench = Bench::new();
+    let text = std::fs::read_to_string(bench.path("space.yaml")).unwrap();
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model: "))
+        .unwrap()
+        .to_owned();
+    std::fs::write(bench.path("space.yaml"), text.replace(&model, "./base")).unwrap();
+    std::fs::create_dir(bench.path("base")).unwrap();
+    for file in std::fs::read_dir(&model).unwrap().flatten() {
+        std::fs::copy(file.path(), bench.path("base").join(file.file_name())).unwrap();
+    }
+    let weights = bench.path("base/model.safetensors");
+    let whole = std::fs::read(&weights).unwrap();
+    // Real trials: each new process has to load what is damaged.
+    let mut search = bench.command(&["search", "space.yaml", "--trials", "100000"]);
+    search.env("PEFT_TUNE_FAULT", "exit:evaluate,attempts=1");
+    let search = Bench::start(search);
+    bench.wait_for("select count(*) as n from trial where state = 'complete'");
+    std::fs::write(&weights, &whole[..whole.len() / 2]).unwrap();
+    let output = search.wait_with_output().unwrap();
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(6), "{said}");
+    assert!(
+        said.contains("model.safetensors was changed or removed while the study ran"),
+        "{said}"
+    );
+    let finished = bench.sound(&Finished::new());
+    assert_eq!(
+        bench.count("select count(*) as n from trial where state not in ('complete', 'waiting')"),
+        0
+    );
+    std::fs::write(&weights, &whole).unwrap();
+    let trials = (finished.len() + 2).to_string();
+    Bench::succeed(bench.command(&["search", "space.yaml", "--trials", &trials]));
+    assert_eq!(bench.sound(&finished).len(), finished.len() + 2);
+}
+
+/// Lets the time of day jump by four hundred days to and fro at every look, and leaves the other clocks alone.
+const JUMPING_CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/time.h>
+#include <time.h>
+
+static long jump(void) {
+    static int looks;
+    return (__sync_fetch_and_add(&looks, 1) % 3 - 1) * 400L * 86400L;
+}
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int code = real(clock, now);
+    if (clock == CLOCK_REALTIME) now->tv_sec += jump();
+    return code;
+}
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    static int (*real)(struct timeval *, void *);
+    if (!real) real = dlsym(RTLD_NEXT, "gettimeofday");
+    int code = real(now, zone);
+    now->tv_sec += jump();
+    return code;
+}
+"#;
+
+#[test]
+fn a_clock_that_jumps_changes_no_duration_and_no_order() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("clock.c"), JUMPING_CLOCK).unwrap();
+    let compiler = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o", "clock.so", "clock.c", "-ldl"])
+        .current_dir(bench.path(""))
+        .status();
+    if !compiler.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: there is no C compiler here");
+    }
+    let mut search = bench.search(
+        "0.2",
+        &["--workers", "2", "--stuck-after", "20s", "--silent-after", "10s"],
+    );
+    search.env("LD_PRELOAD", bench.path("clock.so"));
+    Bench::succeed(search);
+    let rows = bench.rows("select number, started_at, ended_at, wall_s, attempt from trial order by number");
+    assert_eq!(rows.len(), 8);
+    for row in &rows {
+        let wall = row["wall_s"].as_f64().unwrap();
+        assert!((0.15..20.0).contains(&wall), "{row}");
+        assert_eq!(row["attempt"], 1, "nothing was taken for stuck or silent: {row}");
+    }
+    let jumped = "select count(*) as n from trial where abs(julianday(ended_at) - julianday(started_at)) > 100";
+    assert!(bench.count(jumped) > 0, "the clock did jump");
+    bench.sound(&Finished::new());
+}
