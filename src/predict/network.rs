@@ -35,6 +35,11 @@ impl Group {
         !self.ranks.is_empty() || self.projections.iter().any(|projection| projection.weight_trains)
     }
 
+    /// Rank of a projection's adapter, 0 without one.
+    pub fn rank_of(&self, projection: &Projection) -> usize {
+        projection.adapter.map_or(0, |index| self.ranks[index])
+    }
+
     /// Outputs of all projections together.
     pub fn outputs(&self) -> usize {
         self.projections.iter().map(|projection| projection.outputs).sum()

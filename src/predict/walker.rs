@@ -247,7 +247,7 @@ impl<'a> Walker<'a> {
         projection: &Projection,
         target: Target,
     ) {
-        let (width, rank) = (projection.outputs, rank_of(group, projection));
+        let (width, rank) = (projection.outputs, group.rank_of(projection));
         let (Target::New(outputs) | Target::Sum(outputs)) = target;
         let y = self.act(width);
         if rank > 0 && self.network.dora {
@@ -267,7 +267,7 @@ impl<'a> Walker<'a> {
 
     /// x W^T with the adapter's product in the same pass.
     fn adapted(&self, trace: &mut Trace, (group, module): (&Group, Module), projection: &Projection) {
-        let rank = rank_of(group, projection);
+        let rank = group.rank_of(projection);
         let all: usize = group.ranks.iter().sum();
         let sum = Sum {
             module,
@@ -293,7 +293,7 @@ impl<'a> Walker<'a> {
     fn turned(&self, trace: &mut Trace, (group, module): (&Group, Module), projection: &Projection) {
         let (width, rank, y) = (
             projection.outputs,
-            rank_of(group, projection),
+            group.rank_of(projection),
             self.act(projection.outputs),
         );
         self.dora_factors(trace, group, projection);
@@ -317,7 +317,7 @@ impl<'a> Walker<'a> {
 
     /// Row norms of W + s B A: products with r columns, whatever the tokens.
     fn dora_factors(&self, trace: &mut Trace, group: &Group, projection: &Projection) {
-        let rank = rank_of(group, projection);
+        let rank = group.rank_of(projection);
         trace.spike(Part::Scratch, (4 * 4 * rank * projection.outputs) as u64);
         let product = |right, form, rows, columns, depth| Sum {
             module: Module::Adapters,
@@ -374,7 +374,7 @@ impl<'a> Walker<'a> {
 
     /// Returns the bytes that it leaves in the scratch.
     fn projection_backward(&self, trace: &mut Trace, group: &Group, projection: &Projection, module: Module) -> u64 {
-        let (width, rank) = (projection.outputs, rank_of(group, projection));
+        let (width, rank) = (projection.outputs, group.rank_of(projection));
         let y = self.act(width);
         let widened = if self.c() == 4 { 0 } else { self.wide(width) };
         if projection.bias_trains {
@@ -497,9 +497,4 @@ impl<'a> Walker<'a> {
             self.pass(trace, Module::Adapters, Pass::Add, group.inputs);
         }
     }
-}
-
-/// Rank of a projection's adapter, 0 without one.
-fn rank_of(group: &Group, projection: &Projection) -> usize {
-    projection.adapter.map_or(0, |index| group.ranks[index])
 }
