@@ -15,6 +15,7 @@ work=$(mktemp -d)
 cluster=$work/cluster
 search=
 cleanup() {
+  [ $? = 0 ] || { cat "$work/search.log" "$cluster/slurmctld.log" 2> /dev/null | tail -n 60; } || true
   [ -z "$search" ] || kill -KILL "$search" 2> /dev/null || true
   "$root/scripts/slurm-cluster.sh" stop "$cluster" || true
   rm -rf "$work"
@@ -43,7 +44,8 @@ query() { "$binary" query "$1" --db "$work/results.db" --format csv | tail -n +2
 search=$!
 # In the middle of the second trial.
 for _ in $(seq 1200); do
-  [ "$(query "select count(*) from trial where state = 'complete'" 2> /dev/null || echo 0)" = 0 ] || break
+  done=$(query "select count(*) from trial where state = 'complete'" 2> /dev/null)
+  [ "${done:-0}" = 0 ] || break
   kill -0 "$search" 2> /dev/null || { cat "$work/search.log"; exit 1; }
   sleep 0.5
 done

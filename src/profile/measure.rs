@@ -11,7 +11,7 @@ use super::trace::Trace;
 use super::{DataFacts, DeviceMemory, EvaluationCost, HostMemory, Profile, Setting, StepFacts};
 use crate::recipe::Recipe;
 use crate::train::data::{BatchSource, DataError, Prefetch, PreparedData, RowOrder, evaluation_batches};
-use crate::train::span::{self, MemoryReading, Probe, Recording, SpanTree, StepPhase};
+use crate::train::span::{self, MemoryReading, Probe, Recording, SpanRecord, SpanTree, StepPhase};
 use crate::train::{BaseSource, TrainError, Trainer};
 
 /// Fewest measured steps: the interval of a median means little below.
@@ -179,10 +179,12 @@ impl Session {
             warmup.push(seconds, tokens);
             self.warmup_steps += 1;
         }
+        let mut spans = 0;
         for tree in self.recording.take() {
             if tree.thread == 0 {
-                self.watch.push(&tree);
+                self.watch.push(&tree, recorded(spans));
             }
+            spans += tree.spans.len();
         }
         self.kept.clear();
         Ok(())
@@ -198,7 +200,8 @@ impl Session {
             for tree in self.recording.take() {
                 if tree.thread == 0 {
                     self.totals.push(&tree);
-                    self.watch.push(&tree);
+                    let kept = self.kept.iter().map(|tree| tree.spans.len()).sum();
+                    self.watch.push(&tree, recorded(kept));
                 }
                 self.keep(tree);
             }
@@ -296,6 +299,11 @@ fn read(memory: &DeviceMemory) -> MemoryReading {
     };
     memory.reset_peak();
     reading
+}
+
+/// Bytes of the records while a step runs, by the number of its spans so far; `kept` are those of steps before.
+fn recorded(kept: usize) -> impl Fn(usize) -> u64 {
+    move |spans| ((kept + (spans + 1).next_power_of_two()) * size_of::<SpanRecord>()) as u64
 }
 
 fn flat_bytes(trainer: &Trainer) -> u64 {

@@ -80,7 +80,7 @@ impl Judge<'_> {
         Some(Order {
             stop: stop(trial, "constraint", broken),
             complete: false,
-            leaves: self.leaves(trial, (&[], &[])),
+            leaves: self.leaves(trial, &[], &[]),
         })
     }
 
@@ -116,7 +116,7 @@ impl Judge<'_> {
             } => Some(Order {
                 stop: stop(trial, pruner.name(), reason),
                 complete: false,
-                leaves: self.leaves(trial, (&at_least, &expected)),
+                leaves: self.leaves(trial, &at_least, &expected),
             }),
         }
     }
@@ -189,7 +189,7 @@ impl Judge<'_> {
             .collect()
     }
 
-    fn leaves(&self, trial: &UnderWay<'_>, (bounds, ends): (&[Option<f64>], &[Option<(f64, f64)>])) -> Metrics {
+    fn leaves(&self, trial: &UnderWay<'_>, bounds: &[Option<f64>], ends: &[Option<(f64, f64)>]) -> Metrics {
         let mut leaves = Metrics::default();
         for (objective, bound) in self.problem.objectives.iter().zip(bounds) {
             if let Some(bound) = bound {

@@ -27,19 +27,25 @@ pub(crate) struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// Looks at one step; keeps its course where it goes higher than those before.
-    pub(crate) fn push(&mut self, tree: &SpanTree) {
+    /// Looks at one step; keeps its course where it goes higher than those before. `recorded` tells how many bytes the
+    /// records themselves took when a span of this number was opened: they are no part of what is profiled.
+    pub(crate) fn push(&mut self, tree: &SpanTree, recorded: impl Fn(usize) -> u64) {
         let peaks = tree.spans.iter().enumerate();
         let Some((index, highest)) = peaks.max_by_key(|(_, span)| span.memory.own_peak_bytes) else {
             return;
         };
-        if highest.memory.own_peak_bytes <= self.peak_bytes {
+        let recorded = recorded(index);
+        let peak = highest.memory.own_peak_bytes.saturating_sub(recorded);
+        if peak <= self.peak_bytes {
             return;
         }
-        self.peak_bytes = highest.memory.own_peak_bytes;
+        self.peak_bytes = peak;
         self.kept_bytes = highest.memory.peak_kept_bytes;
         self.at = around(tree, index);
         self.timeline = thinned(course(tree));
+        for point in &mut self.timeline {
+            point.in_use_bytes = point.in_use_bytes.saturating_sub(recorded);
+        }
     }
 
     /// The highest peak in its parts.
@@ -130,7 +136,7 @@ mod tests {
     fn the_parts_sum_up_to_the_peak() {
         let mut watch = MemoryWatch::default();
         for peak in [500, 1000, 700] {
-            watch.push(&step(peak));
+            watch.push(&step(peak), |_| 0);
         }
         let held = Held {
             program: 100,
