@@ -71,6 +71,9 @@ fn a_terminal_that_is_closed_ends_the_search_after_the_trials_under_way() {
     // SAFETY: both numbers outlive the call; the rest is left to the system.
     let opened = unsafe { libc::openpty(&raw mut controller, &raw mut terminal, null, null.cast(), null.cast()) };
     assert_eq!(opened, 0);
+    // A terminal is closed when nobody has its other end any more, so no child may inherit that.
+    // SAFETY: setting a flag of an open descriptor has no precondition.
+    unsafe { libc::fcntl(controller, libc::F_SETFD, libc::FD_CLOEXEC) };
     // SAFETY: both were just opened and belong to nobody else.
     let (controller, terminal) = unsafe { (OwnedFd::from_raw_fd(controller), OwnedFd::from_raw_fd(terminal)) };
     let mut search = bench.search("1.2", &["--workers", "2"]);
