@@ -47,7 +47,14 @@ pub fn run(args: Args) -> Result<(), CliError> {
             .write(async |store| store.add_request(study.id, &StudyRequest::Stop).await)?;
     }
     let asked = Instant::now();
-    while args.wait {
+    if !args.wait {
+        let what = if args.now { "now" } else { "after the trials under way" };
+        return write_result(&format!(
+            "study {} ends {what} (process {})\n",
+            study.name, runner.process
+        ));
+    }
+    loop {
         let runner = args.database.read(async |store| Ok(store.live_runner(study.id)));
         // The database changes while it is looked at; the next look tells.
         if runner.is_ok_and(|runner| runner.is_none()) {
@@ -56,11 +63,6 @@ pub fn run(args: Args) -> Result<(), CliError> {
         }
         std::thread::sleep(LOOK);
     }
-    let what = if args.now { "now" } else { "after the trials under way" };
-    write_result(&format!(
-        "study {} ends {what} (process {})\n",
-        study.name, runner.process
-    ))
 }
 
 #[cfg(unix)]

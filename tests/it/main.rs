@@ -1,5 +1,10 @@
 //! Integration tests, all in one binary: each further binary would link the whole engine again.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a test reports")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test says what it left out, and why"
+)]
 
 /// Loading model directories: shards, damage, disagreement with the configuration.
 mod checkpoints;

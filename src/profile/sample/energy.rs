@@ -55,9 +55,10 @@ impl EnergyMeter {
 
     fn open_at(folder: &Path) -> Option<Self> {
         let packages = packages(folder);
-        (!packages.is_empty()).then(|| Self {
+        (!packages.is_empty()).then_some(Self {
             packages,
-            ..Self::default()
+            #[cfg(feature = "cuda")]
+            gpu: None,
         })
     }
 
