@@ -58,7 +58,7 @@ impl MemoryLimit {
     }
 }
 
-/// What [`MemoryLimit`] would use in this process.
+/// What `MemoryLimit` would use in this process.
 pub fn memory_limiter() -> MemoryLimiter {
     match (cgroup_parent(), cfg!(target_os = "linux")) {
         (Some(_), _) => MemoryLimiter::Cgroup,

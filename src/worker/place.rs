@@ -54,7 +54,10 @@ pub(super) struct Current {
     waits: Option<Instant>,
     waited: Duration,
     pub(super) out_of_memory: Option<FailReason>,
+    /// The most that computed beside its profile phase on the same hardware.
     pub(super) neighbours: usize,
+    /// Whether the profile phase is over: who computes from then on is nobody's neighbour.
+    pub(super) measured: bool,
 }
 
 impl Current {
@@ -69,6 +72,7 @@ impl Current {
             waited: Duration::ZERO,
             out_of_memory: None,
             neighbours: 0,
+            measured: false,
         }
     }
 

@@ -226,6 +226,9 @@ impl WorkerPool {
             }
             TrialEvent::Measured { metrics, .. } => {
                 self.mark(place, metrics);
+                if let Some(current) = &mut self.places[place].current {
+                    current.measured = true;
+                }
                 let orders = self.turns(place).has_measured(place);
                 self.follow(orders);
             }
@@ -272,7 +275,7 @@ impl WorkerPool {
             let profiles = self.places[place]
                 .current
                 .as_ref()
-                .is_some_and(|one| one.phase == Phase::Profile);
+                .is_some_and(|one| one.phase == Phase::Profile && !one.measured);
             if profiles {
                 let beside = self.computing_beside(place);
                 if let Some(current) = &mut self.places[place].current {

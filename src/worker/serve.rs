@@ -20,7 +20,7 @@ pub struct ServeSettings {
     pub device: Option<String>,
     /// Seconds that a trial takes which is only made up; real trials where it is absent. For tests of what is around them.
     pub mock_s: Option<f64>,
-    /// Faults to cause, as [`Fault`] reads them. For tests.
+    /// Faults to cause, as `Fault` reads them. For tests.
     pub fault: Option<String>,
 }
 

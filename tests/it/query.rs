@@ -211,7 +211,7 @@ fn an_error_in_a_query_points_at_its_place() {
     let told = results.refused(2, &["query", "select * from x"]);
     assert!(
         told.starts_with("error: no such table: x\ntables and views: best_by_objective, ")
-            && told.ends_with(", trial_summary\n"),
+            && told.contains(", trial_summary"),
         "{told}"
     );
     insta::assert_snapshot!(results.refused(2, &["query", "select abs(-9223372036854775808)"]), @"error: integer overflow");
