@@ -85,7 +85,7 @@ def resident_mib(process):
 
 
 SPAN = """
-select (max(unixepoch(ended_at, 'subsec')) - min(unixepoch(started_at, 'subsec'))), sum(wall_s), count(*)
+select 86400 * (max(julianday(ended_at)) - min(julianday(started_at))), sum(wall_s), count(*)
 from trial where number > 0
 """
 
@@ -98,10 +98,12 @@ def overhead(binary):
 
 
 def busy(binary, seconds):
-    search = Search(binary, seconds, ["--workers", "8"])
-    search.run(161)
-    span, work, trials = search.rows(SPAN)[0]
-    print(f"busy: {100 * work / (8 * span):.1f}% of 8 workers over {trials} trials of {seconds} s")
+    # Where profile phases have the machine to themselves, the others wait on purpose.
+    for how in ("shared", "alone"):
+        search = Search(binary, seconds, ["--workers", "8", "--measure", how])
+        search.run(161)
+        span, work, trials = search.rows(SPAN)[0]
+        print(f"busy: {100 * work / (8 * span):.1f}% of 8 workers over {trials} trials of {seconds} s, --measure {how}")
 
 
 def memory(binary, trials):
