@@ -75,15 +75,12 @@ fn posterior(means: &[f64], covariance: &Mat<f64>, precision: &[f64], shift: &[f
     let factor = inner.llt(Side::Lower).ok()?;
     let scaled = Mat::from_fn(count, count, |i, j| root[i] * covariance[(i, j)]);
     let solved = factor.solve(&scaled);
-    let posterior_covariance = |i: usize, j: usize| {
-        let explained: f64 = (0..count).map(|k| scaled[(k, i)] * solved[(k, j)]).sum();
-        covariance[(i, j)] - explained
-    };
-    // m + Sigma (nu - T m): the factors pull the prior mean.
-    let pull: Vec<f64> = (0..count).map(|j| shift[j] - precision[j] * means[j]).collect();
+    // m + Sigma (nu - T m): the factors pull the prior mean. Of Sigma only the diagonal and this product are needed.
+    let pull = Mat::from_fn(count, 1, |j, _| shift[j] - precision[j] * means[j]);
+    let moved = covariance * &pull - scaled.transpose() * (&solved * &pull);
     let marginal = |i: usize| {
-        let moved: f64 = (0..count).map(|j| posterior_covariance(i, j) * pull[j]).sum();
-        (means[i] + moved, posterior_covariance(i, i))
+        let explained: f64 = (0..count).map(|k| scaled[(k, i)] * solved[(k, i)]).sum();
+        (means[i] + moved[(i, 0)], covariance[(i, i)] - explained)
     };
     let marginals: Vec<(f64, f64)> = (0..count).map(marginal).collect();
     marginals
