@@ -17,7 +17,9 @@ use peft_tune::train::data::{BatchSource, MicroBatch, PreparedData, RowOrder};
 use peft_tune::train::hub::ModelFiles;
 use peft_tune::train::parallel::{Collective, Segment, SharedMemory};
 use peft_tune::train::{BaseModel, StepEvent, Trainer, device};
-use peft_tune::worker::{Evaluator, Launcher, Placement, PoolSettings, Task, TrialEvent, TrialRequest, WorkerPool};
+use peft_tune::worker::{Evaluator, Launcher, Placement, PoolSettings, TrialEvent, WorkerPool};
+
+use super::trial_run::{self, complete};
 
 const STEPS: u64 = 10;
 
@@ -168,38 +170,10 @@ fn plan(measured: u64, trained: u64) -> TrialPlan {
 fn run(
     evaluator: &mut WorkerPool,
     number: u64,
-    (recipe, plan): (Recipe, TrialPlan),
-    mut watch: impl FnMut(&mut WorkerPool, &TrialEvent),
+    trial: (Recipe, TrialPlan),
+    watch: impl FnMut(&mut WorkerPool, &TrialEvent),
 ) -> TrialState {
-    let request = TrialRequest {
-        number: TrialNumber(number),
-        attempt: 1,
-        task: Task::Recipe {
-            recipe: Box::new(recipe),
-            plan,
-        },
-        memory_limit_bytes: None,
-        time_limit_s: None,
-    };
-    evaluator.submit(request).unwrap();
-    loop {
-        match evaluator.next_event(Duration::from_secs(120)).unwrap() {
-            Some(TrialEvent::Ended { state, .. }) => return state,
-            Some(TrialEvent::Lost { reason, .. }) => {
-                let metrics = Metrics::default();
-                return TrialState::Failed { reason, metrics };
-            }
-            Some(event) => watch(evaluator, &event),
-            None => panic!("nothing for two minutes"),
-        }
-    }
-}
-
-fn complete(state: TrialState) -> Metrics {
-    match state {
-        TrialState::Complete { metrics } => metrics,
-        other => panic!("{other:?}"),
-    }
+    trial_run::run(evaluator, number, trial, Duration::from_secs(120), watch)
 }
 
 /// Processes with `name` in their environment and `word` among their arguments.

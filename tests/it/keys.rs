@@ -8,8 +8,10 @@ use peft_tune::objective::{LOSS, PEAK_MEMORY};
 use peft_tune::recipe::{
     AdapterInit, Checkpointing, DataSettings, HeldOut, OptimizerKind, Precision, Recipe, ScheduleKind,
 };
-use peft_tune::study::{MeasurePlan, Metrics, TrainPlan, TrialNumber, TrialPlan, TrialState};
-use peft_tune::worker::{Evaluator, Task, TrialEvent, TrialRequest, WorkerPool};
+use peft_tune::study::{MeasurePlan, Metrics, TrainPlan, TrialPlan};
+use peft_tune::worker::WorkerPool;
+
+use super::trial_run::{self, complete};
 
 type Change = fn(&mut Recipe);
 
@@ -40,27 +42,8 @@ fn changed(change: Change) -> Recipe {
 fn run(recipe: Recipe, plan: TrialPlan) -> Metrics {
     let program = env!("CARGO_BIN_EXE_peft-tune").into();
     let mut evaluator = WorkerPool::single(program, Some(1));
-    let request = TrialRequest {
-        number: TrialNumber(0),
-        attempt: 1,
-        task: Task::Recipe {
-            recipe: Box::new(recipe),
-            plan,
-        },
-        memory_limit_bytes: None,
-        time_limit_s: None,
-    };
-    evaluator.submit(request).unwrap();
-    loop {
-        match evaluator.next_event(Duration::from_secs(60)).unwrap() {
-            Some(TrialEvent::Ended { state, .. }) => match state {
-                TrialState::Complete { metrics } => return metrics,
-                other => panic!("{other:?}"),
-            },
-            Some(_) => {}
-            None => panic!("nothing for a minute"),
-        }
-    }
+    let patience = Duration::from_secs(60);
+    complete(trial_run::run(&mut evaluator, 0, (recipe, plan), patience, |_, _| ()))
 }
 
 fn loss(recipe: Recipe) -> f64 {

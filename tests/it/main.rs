@@ -54,6 +54,10 @@ mod keys;
 /// `query`, `show`, `pareto` and `studies` as people call them, on real database files.
 mod query;
 
+/// Programs under test that can be interrupted whoever runs the tests; no tests of its own.
+#[cfg(unix)]
+mod signals;
+
 /// What people do with results: comparing, deleting, importing, exporting studies, and files that are not sound.
 mod results;
 
@@ -71,6 +75,8 @@ mod generate;
 mod profile;
 /// Whole trainings through the command: outputs, checkpoints, endings, event files.
 mod train;
+/// One trial through a pool of workers; no tests of its own.
+mod trial_run;
 /// Searches that start from earlier studies in the same database.
 mod warm_start;
 

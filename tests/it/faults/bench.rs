@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::signals::heeds_signals;
+
 /// Trials that differ in cost and in loss.
 pub const SPACE: &str = r#"
 space:
@@ -59,6 +61,7 @@ impl Bench {
             .env("PEFT_TUNE_DB", self.path("study.db"))
             .env("PEFT_TUNE_CACHE", self.path("cache"))
             .env_remove("RUST_LOG");
+        heeds_signals(&mut command);
         command
     }
 

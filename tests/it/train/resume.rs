@@ -46,6 +46,7 @@ fn lively_settings() -> [(&'static str, &'static str); 4] {
 #[cfg(unix)]
 fn interrupted(place: &Workplace, steps: usize, arguments: &[&str]) -> (i32, String) {
     let mut command = place.command(arguments);
+    crate::signals::heeds_signals(&mut command);
     let mut child = command
         .arg("--json")
         .stdout(Stdio::piped())
