@@ -4,15 +4,17 @@ pub mod charts;
 pub mod html;
 
 mod basis;
+mod front_table;
 mod number;
 mod profile;
 mod summary;
 mod table;
 
 pub use basis::{basis, confirmation_text};
+pub use front_table::FrontRow;
 pub use number::{bytes, duration, metric_heading, metric_value, param_value, significant};
 pub use profile::{
     CurveLine, CurvePoint, ProfileText, comparison_text, curve_svg, curve_text, findings_text, profile_text,
 };
-pub use summary::{Counts, FrontNotes, FrontRow, Recommendation, Summary, SummaryInput, front_table};
+pub use summary::{Counts, Recommendation, Summary, SummaryInput};
 pub use table::{Align, TextTable, printable};

@@ -1,18 +1,16 @@
 //! The summary of a study: what was tried, the Pareto front, the recommendation.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::basis::{basis, confirmation_text};
-use super::number::{duration, metric_heading, metric_value, param_value};
-use super::table::{Align, TextTable, printable};
+use super::basis::confirmation_text;
+use super::front_table::{FrontNotes, FrontRow, front_table};
+use super::number::duration;
+use super::table::printable;
 use crate::objective::{Direction, Objective};
-use crate::study::{Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, TrialState};
-
-/// Metric: trials that computed on the same hardware while this one was measured, at most.
-const NEIGHBOURS: &str = "neighbours";
+use crate::study::{Confirmed, Trial, TrialNumber, TrialState};
 
 /// What a summary is made from.
 #[derive(Clone, Copy, Debug)]
@@ -52,14 +50,6 @@ pub struct Summary {
     pub predicted: BTreeMap<TrialNumber, BTreeMap<String, f64>>,
 }
 
-/// What a table of the front says beside what was measured.
-#[derive(Clone, Copy, Debug)]
-pub struct FrontNotes<'a> {
-    pub recommended: Option<TrialNumber>,
-    pub confirmed: &'a BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
-    pub predicted: &'a BTreeMap<TrialNumber, BTreeMap<String, f64>>,
-}
-
 /// Trials by how they ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Counts {
@@ -72,15 +62,6 @@ pub struct Counts {
     pub unfinished: usize,
     /// Failed trials by their reason.
     pub failures: BTreeMap<&'static str, usize>,
-}
-
-/// A trial of the front.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct FrontRow {
-    pub trial: TrialNumber,
-    pub params: Params,
-    /// Every metric, raw.
-    pub metrics: Metrics,
 }
 
 impl Counts {
@@ -250,75 +231,6 @@ impl Summary {
     }
 }
 
-/// The front as a table: the objectives, then the params that differ from row to row; those that are the same in all rows
-/// stand in a line below. A star marks the recommended trial. What was predicted of an objective stands beside it. Where some
-/// trials were repeated, a column says of which the values are `confirmed` and of which `measured` once.
-pub fn front_table(objectives: &[Objective], rows: &[FrontRow], notes: FrontNotes<'_>, width: Option<usize>) -> String {
-    let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.params.keys()).collect();
-    let differs = |name: &&&String| {
-        let first = rows.first().and_then(|row| row.params.get(**name));
-        rows.iter().any(|row| row.params.get(**name) != first)
-    };
-    let varying: Vec<&String> = names.iter().filter(differs).copied().collect();
-    let same: Vec<&String> = names.iter().filter(|name| !differs(name)).copied().collect();
-
-    let number = |name: &str| {
-        rows.iter()
-            .filter_map(|row| row.params.get(name))
-            .all(|value| value.as_f64().is_some())
-    };
-    let mut columns = vec![("trial".to_owned(), Align::Right)];
-    let prediction =
-        |row: &FrontRow, objective: &Objective| notes.predicted.get(&row.trial)?.get(&objective.metric).copied();
-    let is_predicted = |objective: &Objective| rows.iter().any(|row| prediction(row, objective).is_some());
-    for objective in objectives {
-        columns.push((metric_heading(&objective.metric), Align::Right));
-        columns.extend(is_predicted(objective).then(|| ("predicted".to_owned(), Align::Right)));
-    }
-    let says_basis = rows.iter().any(|row| notes.confirmed.contains_key(&row.trial));
-    columns.extend(says_basis.then(|| ("basis".to_owned(), Align::Left)));
-    columns.extend(varying.iter().map(|name| {
-        let align = if number(name) { Align::Right } else { Align::Left };
-        ((*name).clone(), align)
-    }));
-    let mut table = TextTable::new(columns);
-    for row in rows {
-        let star = if Some(row.trial) == notes.recommended { "* " } else { "" };
-        let mut cells = vec![format!("{star}{}", row.trial)];
-        for objective in objectives {
-            let text = |value: Option<f64>| {
-                value.map_or_else(|| "-".to_owned(), |value| metric_value(&objective.metric, value))
-            };
-            cells.push(text(row.metrics.value(&objective.metric)));
-            cells.extend(is_predicted(objective).then(|| text(prediction(row, objective))));
-        }
-        cells.extend(says_basis.then(|| basis(notes.confirmed.get(&row.trial))));
-        cells.extend(varying.iter().map(|name| param_text(row.params.get(*name))));
-        table.push(cells);
-    }
-    let mut text = table.to_text(width);
-    if let (Some(first), false) = (rows.first(), same.is_empty()) {
-        let same: Vec<String> = same
-            .iter()
-            .map(|name| format!("{} {}", printable(name), param_text(first.params.get(*name))))
-            .collect();
-        let whose = if rows.len() == 1 { "params" } else { "the same in all" };
-        let _ = write!(text, "\n\n{whose}: {}", same.join(", "));
-    }
-    let crowded = rows
-        .iter()
-        .filter(|row| row.metrics.value(NEIGHBOURS).is_some_and(|beside| beside > 0.0));
-    let crowded: Vec<String> = crowded.map(|row| row.trial.to_string()).collect();
-    if !crowded.is_empty() {
-        let _ = write!(
-            text,
-            "\n\nthroughput measured beside other trials: {}",
-            crowded.join(", ")
-        );
-    }
-    text
-}
-
 /// The objectives in words: `throughput (max), loss (min)`.
 fn objectives_text(objectives: &[Objective]) -> String {
     let parts: Vec<String> = objectives
@@ -334,16 +246,12 @@ fn objectives_text(objectives: &[Objective]) -> String {
     parts.join(", ")
 }
 
-/// A param's value; a dash where the trial does not have it.
-fn param_text(value: Option<&ParamValue>) -> String {
-    value.map_or_else(|| "-".to_owned(), param_value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
     use crate::study::FailReason;
+    use crate::study::{Metrics, ParamValue, Params};
 
     fn complete(number: u64, params: &[(&str, ParamValue)], metrics: [(&str, f64); 3]) -> Trial {
         Trial {
