@@ -16,7 +16,9 @@ mod observations;
 mod outlook;
 mod output;
 mod proposal;
+mod sampler;
 
 pub use effect::{Effect, Trend};
 pub use insight::{Dependence, Importance, Insight, Place, Share, importance};
-pub use proposal::{Bayes, Predicted, Proposal};
+pub use proposal::{Predicted, Proposal};
+pub use sampler::Bayes;
