@@ -64,30 +64,21 @@ impl BaseModel {
         precision: Precision,
         device: &Device,
     ) -> Result<Self, TrainError> {
-        let mut weights = BTreeMap::new();
-        for expected in architecture.tensors() {
+        Self::of(architecture, precision, device, |expected, _| {
             let Some(tensor) = tensors.remove(&expected.name) else {
-                return Err(missing(expected.name).into());
+                return Err(missing(expected.name.clone()).into());
             };
             if tensor.dims() != expected.shape {
                 let got = tensor.dims().to_vec();
                 return Err(WeightsError::Shape {
                     path: "memory".into(),
-                    tensor: expected.name,
-                    expected: expected.shape,
+                    tensor: expected.name.clone(),
+                    expected: expected.shape.clone(),
                     got,
                 }
                 .into());
             }
-            let linear = is_linear(&expected.name, &architecture);
-            let weight = Weight::store(tensor, &expected.name, linear, precision, device)?;
-            weights.insert(expected.name, weight);
-        }
-        Ok(Self {
-            architecture,
-            precision,
-            device: device.clone(),
-            weights,
+            Ok(tensor)
         })
     }
 
@@ -123,14 +114,26 @@ impl BaseModel {
         precision: Precision,
         device: &Device,
     ) -> Result<Self, TrainError> {
-        let mut weights = BTreeMap::new();
-        for tensor in architecture.tensors() {
+        Self::of(architecture, precision, device, |tensor, architecture| {
             let shape = tensor.shape.as_slice();
-            let value = match (tensor.name.ends_with(".bias"), shape) {
+            Ok(match (tensor.name.ends_with(".bias"), shape) {
                 (true, _) => Tensor::zeros(shape, DType::F32, device)?,
                 (false, [_]) => Tensor::full(1.0 - architecture.norm_offset, shape, device)?,
                 (false, _) => Tensor::randn(0f32, 0.02, shape, device)?,
-            };
+            })
+        })
+    }
+
+    /// A model with the value that `value_of` gives for each of [`Architecture::tensors`], stored one by one.
+    fn of(
+        architecture: Architecture,
+        precision: Precision,
+        device: &Device,
+        mut value_of: impl FnMut(&TensorShape, &Architecture) -> Result<Tensor, TrainError>,
+    ) -> Result<Self, TrainError> {
+        let mut weights = BTreeMap::new();
+        for tensor in architecture.tensors() {
+            let value = value_of(&tensor, &architecture)?;
             let linear = is_linear(&tensor.name, &architecture);
             let weight = Weight::store(value, &tensor.name, linear, precision, device)?;
             weights.insert(tensor.name, weight);

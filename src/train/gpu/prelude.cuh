@@ -84,29 +84,22 @@ __device__ inline float warp_max(float value) {
     return value;
 }
 
-// Sum over the blockDim.x threads (a multiple of 32, at most 1024) that share threadIdx.y. All threads of the block call
-// it; `scratch` holds 32 values for each row of threads.
-__device__ inline float row_sum(float value, float* scratch) {
-    value = warp_sum(value);
+// `WARP` over the blockDim.x threads (a multiple of 32, at most 1024) that share threadIdx.y; `neutral` changes no result of
+// it. All threads of the block call it; `scratch` holds 32 values for each row of threads.
+template <float (*WARP)(float)> __device__ inline float over_row(float value, float neutral, float* scratch) {
+    value = WARP(value);
     if (blockDim.x == 32) return value;
     float* own = scratch + threadIdx.y * 32;
     __syncthreads();
     if (threadIdx.x % 32 == 0) own[threadIdx.x / 32] = value;
     __syncthreads();
     u32 lane = threadIdx.x % 32;
-    return warp_sum(lane < blockDim.x / 32 ? own[lane] : 0.0f);
+    return WARP(lane < blockDim.x / 32 ? own[lane] : neutral);
 }
 
-__device__ inline float row_max(float value, float* scratch) {
-    value = warp_max(value);
-    if (blockDim.x == 32) return value;
-    float* own = scratch + threadIdx.y * 32;
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) own[threadIdx.x / 32] = value;
-    __syncthreads();
-    u32 lane = threadIdx.x % 32;
-    return warp_max(lane < blockDim.x / 32 ? own[lane] : -INFINITE);
-}
+__device__ inline float row_sum(float value, float* scratch) { return over_row<warp_sum>(value, 0.0f, scratch); }
+
+__device__ inline float row_max(float value, float* scratch) { return over_row<warp_max>(value, -INFINITE, scratch); }
 
 // ---- matrix instructions -------------------------------------------------------------------------------------------
 //
