@@ -214,9 +214,8 @@ impl Walker<'_> {
         self.attention_op_backward(trace, kind);
         trace.free(Scratch, q + if has_norm { q + k } else { 0 });
         trace.free(SavedActivations, q + k + self.wide(architecture.heads));
-        // The gradients before the inverse rotation live to the end of the block.
         for width in [query, key] {
-            trace.hold(Scratch, self.act(width));
+            trace.spike(Scratch, self.act(width));
             self.pass(trace, Module::Attention, Pass::Rope, width);
         }
         if has_norm {
@@ -234,7 +233,6 @@ impl Walker<'_> {
         } else {
             trace.free(Scratch, self.act(hidden) * (1 + u64::from(wants_d_normed)));
         }
-        trace.free(Scratch, q + k);
         let head_norms = if has_norm {
             self.wide(architecture.heads + architecture.kv_heads)
         } else {

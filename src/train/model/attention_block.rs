@@ -92,9 +92,9 @@ impl AttentionBlock {
         };
         let (d_q, d_k, d_v) = attention::backward(kept, &d_o, &stream.batch.offsets, &self.settings)?;
         drop((d_o, rotated_q, rotated_k, saved.v, saved.o, saved.lse));
-        let table = ropes.table(self.rope);
-        let d_q = rope::backward(&d_q, table, &stream.positions)?;
-        let d_k = rope::backward(&d_k, table, &stream.positions)?;
+        // By value: what was rotated is let go of as soon as it is turned back.
+        let turn_back = |d: Tensor| rope::backward(&d, ropes.table(self.rope), &stream.positions);
+        let (d_q, d_k) = (turn_back(d_q)?, turn_back(d_k)?);
         let d_q = backward_heads(self.query_norm.as_ref(), &saved.q, saved.query_rstd.as_ref(), d_q)?;
         let d_k = backward_heads(self.key_norm.as_ref(), &saved.k, saved.key_rstd.as_ref(), d_k)?;
         drop((saved.q, saved.k));
