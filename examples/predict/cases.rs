@@ -185,9 +185,9 @@ impl Case {
             .num_threads(threads)
             .build()
             .expect("threads");
-        // What the threads keep of another case would be missing in this one's count.
-        device::forget_scratch();
+        // What the threads keep of another case, or of the warming op, would be missing in this one's count.
         pool.install(ceilings::warm_threads).expect("a small op runs");
+        device::forget_scratch();
         let before = HostMemory::in_use_bytes() - base.bytes() as u64;
         HostMemory::reset_peak();
         pool.install(|| {

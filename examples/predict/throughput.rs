@@ -72,9 +72,9 @@ fn measure(study: &Study, params: &Params, files: &ModelFiles, data: &PreparedDa
     let order = RowOrder::Shuffled { seed: 1 };
     let source = BatchSource::new(data.train().clone(), &recipe.batch, order).expect("rows");
     let pool = rayon::ThreadPoolBuilder::new().build().expect("threads");
-    device::forget_scratch();
     pool.install(|| {
         ceilings::warm_threads().expect("a small op runs");
+        device::forget_scratch();
         let before = HostMemory::in_use_bytes();
         let base = BaseModel::load(&files.folder, recipe.precision, &Device::Cpu).expect("the model loads");
         HostMemory::reset_peak();

@@ -245,10 +245,11 @@ impl Session {
             None => device::open(&self.place.device).map_err(invalid)?,
         };
         let memory = DeviceMemory::of(&device).map_err(invalid)?;
-        device::forget_scratch();
         // What the process holds beside the engine is no part of the trial's memory, and neither is what libraries keep for
         // each thread: whether a thread has it already would be a matter of chance.
         crate::profile::ceilings::warm_threads().map_err(invalid)?;
+        // Behind it: what the warming op left in the engine's own buffers would be missing in the trial's count.
+        device::forget_scratch();
         let held = self.kept.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64);
         let beside_bytes = memory.in_use_bytes().saturating_sub(held);
         memory.set_limit(memory_limit_bytes.map(|limit| limit.saturating_add(beside_bytes)));
