@@ -1,6 +1,10 @@
 //! Every rule on a profile that triggers it; the sound profile triggers none.
 
+use std::path::Path;
+
 use super::*;
+use crate::architecture::Architecture;
+use crate::predict::{self, Machine, Predictor, RowLengths, Setting};
 use crate::profile::fixtures::sound_profile;
 use crate::profile::{DeviceSample, EvaluationCost, MemoryPart, OpTime, PhaseTime, Profile};
 use crate::recipe::{Checkpointing, DataSettings, OptimizerKind, Precision, Recipe};
@@ -338,4 +342,113 @@ fn gains_come_from_the_model_where_there_is_one() {
     assert_eq!(findings[0].rule, Rule::ShortRows, "the largest gain comes first");
     let gain = findings[0].gain.unwrap();
     assert_eq!((gain.value, gain.by), (0.5, PredictedBy::Model));
+}
+
+/// What `predict/` says of a small model on a device of the table.
+struct Predicted {
+    predictor: Predictor,
+    rows: [RowLengths; 2],
+}
+
+impl Predicted {
+    fn new() -> Self {
+        let config = r#"{"model_type": "llama", "vocab_size": 512, "hidden_size": 256, "intermediate_size": 704,
+            "num_hidden_layers": 8, "num_attention_heads": 4, "max_position_embeddings": 512}"#;
+        let rows = |tokens: usize, documents: usize| RowLengths::new(vec![vec![(tokens, tokens); documents]; 1000]);
+        Self {
+            predictor: Predictor {
+                architecture: Architecture::from_json(Path::new("config.json"), config).unwrap(),
+                machine: Machine::DataSheet(predict::device("A100 80GB").unwrap()),
+            },
+            rows: [rows(60, 1), rows(60, 4)],
+        }
+    }
+}
+
+impl Oracle for Predicted {
+    fn cost(&self, recipe: &Recipe) -> Option<Cost> {
+        let rows = &self.rows[usize::from(recipe.batch.packing)];
+        let prediction = self.predictor.predict(&Setting {
+            recipe,
+            workload: &rows.workload(recipe.batch.micro_batch),
+        });
+        let prediction = prediction.unwrap();
+        Some(Cost {
+            tokens_per_s: prediction.tokens_per_s(),
+            peak_bytes: prediction.peak_bytes() as f64,
+        })
+    }
+}
+
+/// A profile for each rule whose change is one of the recipe.
+fn cases_that_predict_can_price() -> Vec<(Rule, Case)> {
+    let of = |rule: Rule, change: &dyn Fn(&mut Case)| {
+        let mut case = Case::sound();
+        case.recipe.batch.micro_batch = 4;
+        case.recipe.batch.sequence_length = 256;
+        change(&mut case);
+        (rule, case)
+    };
+    let recomputes = |case: &mut Case| {
+        case.recipe.gradient_checkpointing = Checkpointing::Full;
+        case.profile.setting.memory_limit_bytes = Some(1 << 40);
+        let mut recomputing = case.phase("optimizer").clone();
+        recomputing.phase = "recompute".to_owned();
+        recomputing.share = 0.25;
+        case.profile.phases.push(recomputing);
+    };
+    let coded = |case: &mut Case| {
+        case.recipe.precision = Precision::Nf4;
+        let dense = case.profile.ops[0].clone();
+        for op in &mut case.profile.ops {
+            (op.storage, op.flops) = ("nf4".to_owned(), op.flops / 4.0);
+        }
+        case.profile.ops.push(dense);
+    };
+    vec![
+        of(Rule::ShortRows, &|case| case.profile.data.mean_tokens_per_row = 60.0),
+        of(Rule::SmallMicroBatch, &|case| case.phase("forward").op_seconds *= 0.5),
+        of(Rule::RecomputesWithRoomLeft, &recomputes),
+        of(Rule::RoomForALargerMicroBatch, &|case| {
+            case.profile.setting.memory_limit_bytes = Some(1 << 40);
+            case.profile.setting.gradient_accumulation = 2;
+            case.recipe.batch.gradient_accumulation = 2;
+        }),
+        of(Rule::OptimizerState, &|case| {
+            case.peak(&[("base", 5_000), ("optimizer", 4_000)])
+        }),
+        of(Rule::Needless8bit, &|case| {
+            case.recipe.optimizer.kind = OptimizerKind::AdamW8bit;
+            case.phase("optimizer").share = 0.06;
+            case.peak(&[("base", 1_000_000_000), ("optimizer", 2_000_000)]);
+        }),
+        of(Rule::SlowOp, &|case| case.profile.ops[1].roofline_share = Some(0.2)),
+        of(Rule::DequantisationBound, &coded),
+        of(Rule::RankTooHigh, &|case| case.profile.adapter.share = 0.3),
+        of(Rule::SlowNumberType, &|case| {
+            case.recipe.precision = Precision::Fp32;
+            case.profile.setting.compute_dtype = "f32".to_owned();
+            case.faster_type = Some(("bf16", 2.0));
+        }),
+    ]
+}
+
+#[test]
+fn the_gain_of_each_change_of_the_recipe_is_what_predict_says() {
+    let oracle = Predicted::new();
+    for (rule, case) in cases_that_predict_can_price() {
+        let findings = case.findings_with(&oracle);
+        let Some(finding) = findings.iter().find(|finding| finding.rule == rule) else {
+            panic!("{rule:?} is not among {findings:?}")
+        };
+        let gain = finding.gain.unwrap();
+        let changed = finding.change.apply(&case.recipe).unwrap();
+        let (before, after) = (oracle.cost(&case.recipe).unwrap(), oracle.cost(&changed).unwrap());
+        let expected = match gain.metric {
+            Metric::Throughput => after.tokens_per_s / before.tokens_per_s - 1.0,
+            Metric::PeakMemory => before.peak_bytes - after.peak_bytes,
+        };
+        assert_eq!((gain.by, gain.value), (PredictedBy::Model, expected), "{rule:?}");
+        assert_ne!(expected, 0.0, "{rule:?}: {finding:?}");
+    }
 }
