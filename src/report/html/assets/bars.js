@@ -16,11 +16,12 @@
         const width = 380, row = 26, left = 150, svg = PT.chart(width, shares.length * row + 6, `Importance for ${PT.label(one.metric)}`);
         const x = (share) => left + Math.min(1, Math.max(0, share)) * (width - left - 48);
         shares.forEach((share, index) => {
-          const y = index * row + 4, name = share.param.length > 20 ? `${share.param.slice(0, 19)}…` : share.param;
-          const total = s("rect", { x: left, y, width: x(share.total) - left, height: 16, rx: 3 }), alone = s("rect", { x: left, y, width: x(share.first) - left, height: 16, rx: 3 });
+          // Estimated by themselves, the two may cross by the estimates' error.
+          const whole = Math.max(share.total, share.first), y = index * row + 4, name = share.param.length > 20 ? `${share.param.slice(0, 19)}…` : share.param;
+          const total = s("rect", { x: left, y, width: x(whole) - left, height: 16, rx: 3 }), alone = s("rect", { x: left, y, width: x(share.first) - left, height: 16, rx: 3 });
           total.style.fill = "var(--low)";
           alone.style.fill = "var(--front)";
-          svg.append(s("text", { class: "strong", x: left - 9, y: y + 12.5, "text-anchor": "end" }, s("title", {}, share.param), name), total, alone, s("text", { x: x(share.total) + 6, y: y + 12.5 }, `${Math.round(share.total * 100)}%`));
+          svg.append(s("text", { class: "strong", x: left - 9, y: y + 12.5, "text-anchor": "end" }, s("title", {}, share.param), name), total, alone, s("text", { x: x(whole) + 6, y: y + 12.5 }, `${Math.round(whole * 100)}%`));
         });
         stage.append(svg);
         return card;

@@ -2,7 +2,9 @@
 // Every trial: sorted, filtered, and linked with the charts.
 (() => {
   const { h } = PT;
-  const FIRST = 50;
+  const FIRST = 50, MANY = 15;
+  // A name may go on in a second line behind each underscore.
+  const broken = (name) => name.split(/(?<=_)/).flatMap((part, index) => (index ? [h("wbr"), part] : [part]));
 
   // `rank=8 loss<2.1 failed`: every word must hold; words that compare nothing are looked for in the row.
   PT.parseFilter = (text, columns) => {
@@ -54,7 +56,7 @@
       const heads = columns.map((one) => {
         const on = one === column;
         const turn = () => { sort = { name: one.name, down: on ? !sort.down : one.number && one.name !== "trial" && view.objectives.some((objective) => objective.metric === one.name && objective.maximize) }; draw(); };
-        return h("th", { class: one.number ? "n" : null, scope: "col", "aria-sort": on ? (sort.down ? "descending" : "ascending") : null }, h("button", { type: "button", onclick: turn }, one.label, on ? (sort.down ? " ↓" : " ↑") : ""));
+        return h("th", { class: one.number ? "n" : null, scope: "col", "aria-sort": on ? (sort.down ? "descending" : "ascending") : null }, h("button", { type: "button", onclick: turn }, ...broken(one.label), on ? (sort.down ? " ↓" : " ↑") : ""));
       });
       rows = new Map();
       const body = some.map((trial) => {
@@ -63,7 +65,7 @@
         rows.set(trial.number, row);
         return row;
       });
-      const table = h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, body));
+      const table = h("table", { class: columns.length > MANY ? "dense" : null }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, body));
       const more = kept.length > some.length ? h("button", { type: "button", class: "more", onclick: () => { all = true; draw(); } }, `Show all ${kept.length}`) : null;
       const left = host.scrollLeft;
       host.replaceChildren(table, ...(more ? [more] : []));
