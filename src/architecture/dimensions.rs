@@ -144,9 +144,19 @@ impl Architecture {
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, an unknown family, a missing key, and sizes that cannot go together.
+    /// A file that cannot be read, an unknown family, a multimodal model, a missing key, and sizes that cannot go together.
     pub fn from_config(path: &Path) -> Result<Self, ArchitectureError> {
         super::family::read(&Config::read(path)?)
+    }
+
+    /// As [`Architecture::from_config`], but takes the language model of a multimodal checkpoint too (`text_config`):
+    /// enough to predict what it costs. Its weights have other names, so that it cannot be loaded.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Architecture::from_config`], a multimodal model aside.
+    pub fn language_model(path: &Path) -> Result<Self, ArchitectureError> {
+        super::multimodal::read(&Config::read(path)?)
     }
 
     /// As [`Architecture::from_config`], from the text of the file; `path` only names it in errors.

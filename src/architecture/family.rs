@@ -4,7 +4,7 @@
 
 use super::config::Config;
 use super::rope_config::{self, RopeContext};
-use super::{Activation, Architecture, ArchitectureError, Dtype, Family, LayerAttention, NormPlacement};
+use super::{Activation, Architecture, ArchitectureError, Dtype, Family, LayerAttention, NormPlacement, multimodal};
 
 /// More decoder layers than any model has; a larger number is a damaged file.
 const MOST_LAYERS: usize = 4096;
@@ -15,6 +15,9 @@ const DEFAULT_WINDOW: usize = 4096;
 /// Reads the architecture from the top object of a `config.json`.
 pub(super) fn read(config: &Config) -> Result<Architecture, ArchitectureError> {
     let model_type = config.text("model_type")?;
+    if model_type == multimodal::GEMMA3 {
+        return Err(config.multimodal(model_type));
+    }
     let Some(family) = Family::from_model_type(model_type) else {
         let supported = Family::ALL.iter().map(|(_, name)| *name).collect();
         return Err(config.unknown_family(model_type, supported));

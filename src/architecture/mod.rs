@@ -7,6 +7,7 @@ mod config;
 mod dimensions;
 mod error;
 mod family;
+mod multimodal;
 mod rope;
 mod rope_config;
 mod tensors;

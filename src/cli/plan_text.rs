@@ -33,9 +33,13 @@ pub fn to_text(study: &Study, outlook: &Outlook, machine: &str, top: usize, widt
         format!("{size}{looked_at}, {} of different cost", outlook.settings.len()),
     );
     let share = 100.0 * outlook.fitting as f64 / outlook.looked_at.max(1) as f64;
+    let perhaps = match outlook.perhaps_fitting {
+        0 => String::new(),
+        more => format!("; {more} more may, within the prediction's error"),
+    };
     line(
         "memory limit",
-        format!("{limit}: {} settings fit ({share:.0}%)", outlook.fitting),
+        format!("{limit}: {} settings fit ({share:.0}%){perhaps}", outlook.fitting),
     );
     if outlook.predicted < outlook.looked_at {
         let reason = outlook.first_reason.as_deref().unwrap_or_default();
@@ -119,6 +123,7 @@ pub fn to_json(
         "looked_at": outlook.looked_at,
         "predicted": outlook.predicted,
         "fitting": outlook.fitting,
+        "perhaps_fitting": outlook.perhaps_fitting,
         "different_in_cost": outlook.settings.len(),
         "limit_bytes": outlook.limit_bytes,
         "impossible_because": outlook.first_reason,

@@ -147,7 +147,12 @@ impl Forecast {
         hasher.finish()
     }
 
-    /// Why a predicted setting cannot fit, where it cannot.
+    /// Whether so many bytes, taken for exact, keep the limit.
+    pub fn keeps_limit(&self, bytes: f64) -> bool {
+        self.limit_bytes.is_none_or(|limit| bytes <= limit)
+    }
+
+    /// Why a predicted setting cannot fit, where that is certain: it is above the limit by more than the prediction's error.
     pub fn does_not_fit(&self, prediction: &Prediction) -> Option<String> {
         let (bytes, limit) = (prediction.peak_bytes() as f64, self.limit_bytes?);
         (bytes > limit * (1.0 + self.margin)).then(|| {

@@ -28,7 +28,7 @@ pub struct Expected {
     pub prediction: Prediction,
     pub tokens_per_s: Uncertain,
     pub peak_bytes: Uncertain,
-    /// Whether it keeps the memory limit.
+    /// Whether the predicted memory keeps the limit.
     pub fits: bool,
 }
 
@@ -41,8 +41,10 @@ pub struct Outlook {
     pub looked_at: u64,
     /// Of these, how many make a recipe that fits the model.
     pub predicted: u64,
-    /// Of these, how many keep the memory limit.
+    /// Of these, how many keep the memory limit as predicted.
     pub fitting: u64,
+    /// How many more are above the limit by no more than the prediction's error: a search tries them too.
+    pub perhaps_fitting: u64,
     /// Bytes above which a trial is worth nothing.
     pub limit_bytes: Option<f64>,
     /// Settings that differ in cost, highest throughput first.
@@ -63,6 +65,7 @@ struct Part {
     looked_at: u64,
     predicted: u64,
     fitting: u64,
+    perhaps_fitting: u64,
     settings: Vec<(u64, Params, Prediction)>,
     first_reason: Option<String>,
 }
@@ -77,12 +80,13 @@ impl Outlook {
             Some(settings) => settings.nth(index),
             None => Some(drawn(study, index)),
         };
+        let correction = forecast.correction();
         let blocks = count.div_ceil(BLOCK);
         let parts: Vec<Part> = (0..blocks)
             .into_par_iter()
             .map(|block| {
                 let indices = block * BLOCK..((block + 1) * BLOCK).min(count);
-                Part::of(forecast, indices.filter_map(params))
+                Part::of(forecast, &correction, indices.filter_map(params))
             })
             .collect();
         let mut outlook = Self {
@@ -90,6 +94,7 @@ impl Outlook {
             looked_at: parts.iter().map(|part| part.looked_at).sum(),
             predicted: parts.iter().map(|part| part.predicted).sum(),
             fitting: parts.iter().map(|part| part.fitting).sum(),
+            perhaps_fitting: parts.iter().map(|part| part.perhaps_fitting).sum(),
             limit_bytes: forecast.limit_bytes(),
             settings: Vec::new(),
             front: Vec::new(),
@@ -97,18 +102,17 @@ impl Outlook {
             search_s: None,
             first_reason: parts.iter().find_map(|part| part.first_reason.clone()),
         };
-        outlook.take(parts, forecast);
+        outlook.take(parts, forecast, &correction);
         outlook.estimate_time(study);
         outlook
     }
 
     /// Keeps one setting of each cost, best throughput first, and finds the front.
-    fn take(&mut self, parts: Vec<Part>, forecast: &Forecast) {
-        let correction = forecast.correction();
+    fn take(&mut self, parts: Vec<Part>, forecast: &Forecast, correction: &Correction) {
         let mut met = HashSet::new();
         for (key, params, prediction) in parts.into_iter().flat_map(|part| part.settings) {
             if met.insert(key) {
-                self.settings.push(expected(forecast, &correction, &params, prediction));
+                self.settings.push(expected(forecast, correction, &params, prediction));
             }
         }
         self.settings
@@ -153,14 +157,16 @@ impl Outlook {
 }
 
 impl Part {
-    fn of(forecast: &Forecast, settings: impl Iterator<Item = Params>) -> Self {
+    fn of(forecast: &Forecast, correction: &Correction, settings: impl Iterator<Item = Params>) -> Self {
         let (mut part, mut met) = (Self::default(), HashSet::new());
         for params in settings {
             part.looked_at += 1;
             match forecast.predict(&params) {
                 Ok(prediction) => {
                     part.predicted += 1;
-                    part.fitting += u64::from(forecast.does_not_fit(&prediction).is_none());
+                    let fits = forecast.keeps_limit(correction.peak_bytes(&prediction).value);
+                    part.fitting += u64::from(fits);
+                    part.perhaps_fitting += u64::from(!fits && forecast.does_not_fit(&prediction).is_none());
                     let key = forecast.key(&params);
                     if met.insert(key) {
                         part.settings.push((key, params, prediction));
@@ -183,11 +189,12 @@ fn drawn(study: &Study, index: u64) -> Params {
 }
 
 fn expected(forecast: &Forecast, correction: &Correction, params: &Params, prediction: Prediction) -> Expected {
+    let peak_bytes = correction.peak_bytes(&prediction);
     Expected {
         params: forecast.cost_params(params),
         tokens_per_s: correction.tokens_per_s(&prediction),
-        peak_bytes: correction.peak_bytes(&prediction),
-        fits: forecast.does_not_fit(&prediction).is_none(),
+        fits: forecast.keeps_limit(peak_bytes.value),
+        peak_bytes,
         prediction,
     }
 }

@@ -37,6 +37,8 @@ mod optimizer;
 mod parity;
 /// PEFT adapter directories: reading, writing, and refusing damaged ones.
 mod peft_directory;
+/// What `plan` says from dimensions alone.
+mod plan;
 mod predict;
 /// Quantised weights against bitsandbytes.
 mod quant;

@@ -1,0 +1,96 @@
+//! `peft-tune plan` from a `config.json` alone, for a device of the table.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Published dimensions: they need no weights to be planned.
+const GEMMA_2_9B: &str = r#"{"model_type": "gemma2", "hidden_size": 3584, "intermediate_size": 14336,
+    "num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
+    "vocab_size": 256000, "max_position_embeddings": 8192, "query_pre_attn_scalar": 256, "sliding_window": 4096}"#;
+const GEMMA_3_4B: &str = r#"{"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"],
+    "mm_tokens_per_image": 256, "torch_dtype": "bfloat16", "vision_config": {"model_type": "siglip_vision_model"},
+    "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+        "num_hidden_layers": 34, "sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}}"#;
+
+const SPACE: &str = "study: planned
+model: ./model
+data: {train: train.jsonl, held_out: 0.1}
+space:
+  micro_batch: [1, 2, 4, 8, 16]
+  rank: [8, 16]
+  gradient_checkpointing: [none, full]
+  precision: [bf16, nf4]
+trial: {sequence_length: 2048, training_tokens: 60k}
+budget: {trials: 10}
+";
+
+/// A folder with a study of the model that `config` describes.
+fn study_of(config: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("model")).unwrap();
+    std::fs::write(folder.path().join("model/config.json"), config).unwrap();
+    std::fs::write(
+        folder.path().join("train.jsonl"),
+        "{\"prompt\": \"a\", \"completion\": \"b\"}\n",
+    )
+    .unwrap();
+    std::fs::write(folder.path().join("space.yaml"), SPACE).unwrap();
+    folder
+}
+
+fn called(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
+    command.args(arguments).current_dir(folder);
+    command.env("PEFT_TUNE_DB", folder.join("study.db")).output().unwrap()
+}
+
+fn planned(folder: &Path, more: &[&str]) -> String {
+    let arguments = [&["plan", "space.yaml", "--device", "A100 80GB"], more].concat();
+    let output = called(folder, &arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn nothing_above_the_limit_is_said_to_fit() {
+    let folder = study_of(GEMMA_2_9B);
+    let plan: Value = serde_json::from_str(&planned(folder.path(), &["--json", "--top", "1000"])).unwrap();
+    let limit = plan["limit_bytes"].as_f64().unwrap();
+    let of = |list: &str| plan[list].as_array().unwrap().clone();
+    let bytes = |setting: &Value| setting["peak_memory"]["value"].as_f64().unwrap();
+    for list in ["front", "settings"] {
+        assert!(!of(list).is_empty());
+        assert!(
+            of(list).iter().all(|setting| bytes(setting) <= limit),
+            "{list}: {plan:#}"
+        );
+    }
+    assert_eq!(plan["fitting"].as_u64().unwrap() as usize, of("settings").len());
+    // Some are so near above it that a search would try them.
+    let perhaps = plan["perhaps_fitting"].as_u64().unwrap();
+    assert!(perhaps > 0 && plan["fitting"].as_u64().unwrap() + perhaps < plan["size"].as_u64().unwrap());
+    let text = planned(folder.path(), &[]);
+    assert!(
+        text.contains(&format!("; {perhaps} more may, within the prediction's error")),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_language_model_of_a_multimodal_checkpoint_is_planned_and_not_trained() {
+    let folder = study_of(GEMMA_3_4B);
+    let plan: Value = serde_json::from_str(&planned(folder.path(), &["--json", "--top", "1000"])).unwrap();
+    let plain = plan["settings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["params"]["precision"] == "bf16");
+    // 3.88 thousand million weights, two bytes each.
+    assert_eq!(plain.unwrap()["memory_by_part"]["base_weights"], 2 * 3_880_263_168_u64);
+    let search = called(folder.path(), &["search", "space.yaml", "--trials", "1"]);
+    let errors = String::from_utf8_lossy(&search.stderr);
+    assert_eq!(search.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("`gemma3`") && errors.contains("multimodal"), "{errors}");
+}
