@@ -135,10 +135,11 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         tuner = tuner.with_forecast(forecast);
     }
     let ending = tuner.run().await;
-    let (history, spent_s) = (tuner.history().to_vec(), tuner.progress().spent_s);
+    let spent_s = tuner.progress().spent_s;
     drop(tuner);
     progress.finish();
     let ending = ending?;
+    let history = store.trials(open.id).await?;
     let confirmed = store.confirmations(open.id).await?;
     let predicted = store.all_predictions(open.id).await?;
     drop(open);
