@@ -80,6 +80,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     if let Some(time) = args.time {
         study.budget.time_s = Some(time.0);
     }
+    args.workers.check(&study)?;
     if args.dry_run {
         let sampler = sampler_of(&study, &problem_of(&study), Knowledge::default())?;
         return dry_run::run(&args.database, &study, sampler, (&args.workers, args.json));
@@ -138,10 +139,11 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         tuner = tuner.with_forecast(forecast);
     }
     let ending = tuner.run().await;
-    let (history, spent_s) = (tuner.history().to_vec(), tuner.progress().spent_s);
+    let spent_s = tuner.progress().spent_s;
     drop(tuner);
     progress.finish();
     let ending = ending?;
+    let history = store.trials(open.id).await?;
     let confirmed = store.confirmations(open.id).await?;
     let predicted = store.all_predictions(open.id).await?;
     drop(open);

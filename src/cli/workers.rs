@@ -74,6 +74,28 @@ impl WorkerArgs {
         Ok(Placement::on_devices(&devices, cpus.len(), threads))
     }
 
+    /// Refuses to share devices out among workers whose trials take several each: a trial's further devices would be those of
+    /// other workers, and neither would measure what it has alone.
+    ///
+    /// # Errors
+    /// Bad input, with what to do instead.
+    pub fn check(&self, study: &Study) -> Result<(), CliError> {
+        let fixed = study.base.as_ref().is_some_and(|base| base.batch.devices > 1);
+        let sampled = study
+            .space
+            .parameters
+            .iter()
+            .any(|parameter| parameter.name == "devices");
+        if study.backend != Backend::Native || self.devices.len() < 2 || !(fixed || sampled) {
+            return Ok(());
+        }
+        Err(CliError::bad_input(anyhow::anyhow!(
+            "`--devices` gives each of {} devices a worker of its own, and by `devices` in the space file one trial takes \
+             several; leave `--devices` out, and one worker runs its trials on as many as they want",
+            self.devices.len()
+        )))
+    }
+
     /// Threads that a trial computes with; `None` for all.
     ///
     /// # Errors

@@ -247,6 +247,10 @@ impl Sampler for Bayes {
         self.propose(problem, history).map(|proposal| proposal.params)
     }
 
+    fn reads(&self) -> Vec<&str> {
+        self.cost.as_deref().into_iter().collect()
+    }
+
     fn weighs_gains(&self) -> bool {
         true
     }
