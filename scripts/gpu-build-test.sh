@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Builds the program with NVIDIA support in debug form, and checks what can be checked of it without a GPU: it links, it starts
+# Lints and builds the program with NVIDIA support in debug form, and checks what can be checked of it without a GPU: it links, it starts
 # on a driver that has no device and says so, it works on the CPU all the same, and CUPTI's records are those of the toolkit.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/cuda-toolkit.sh
 . scripts/cuda-toolkit.sh
+cargo clippy --locked --features cuda --lib --bins -- -D warnings
 cargo build --locked --features cuda --bin peft-tune
 program="${CARGO_TARGET_DIR:-target}/debug/peft-tune"
 scripts/check-cupti-layouts.sh

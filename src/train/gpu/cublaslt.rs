@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use candle_core::cuda_backend::{CudaDevice, WrapErr};
 use candle_core::{DType, Result, Tensor};
@@ -70,12 +71,9 @@ pub(super) fn multiply(device: &CudaDevice, gemm: &Gemm<'_>, c: &Tensor) -> Resu
     ];
     let key = Key::new(gemm, c, addresses)?;
     LIBRARIES.with_borrow_mut(|libraries| {
-        let ordinal = stream.context().ordinal();
-        if !libraries.contains_key(&ordinal) {
-            libraries.insert(ordinal, Library::new(device)?);
-        }
-        let Some(library) = libraries.get_mut(&ordinal) else {
-            return Ok(false);
+        let library = match libraries.entry(stream.context().ordinal()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(Library::new(device)?),
         };
         library.run(&key, gemm, addresses, device)
     })
