@@ -131,12 +131,16 @@ impl Control {
         state.coordinator_gone || state.cancelled == Some(number)
     }
 
-    /// Waits while the coordinator holds this worker; returns how long that was.
+    /// Waits while the coordinator holds this worker; returns how long that was. Each hold is answered: the next may come
+    /// before this thread woke from the last, and its coordinator waits for the answer.
     pub(super) fn wait_while_held(&self, number: TrialNumber) -> Duration {
-        let Some(turn) = self.state().held else {
-            return Duration::ZERO;
-        };
-        self.wait(number, ControlMessage::Held { turn }, |state| state.held.is_none())
+        let (mut waited, mut answered) = (Duration::ZERO, None);
+        let unanswered = |answered: Option<u64>| self.state().held.filter(|turn| answered != Some(*turn));
+        while let Some(turn) = unanswered(answered) {
+            answered = Some(turn);
+            waited += self.wait(number, ControlMessage::Held { turn }, |state| state.held != Some(turn));
+        }
+        waited
     }
 
     /// Waits until the profile phase of `number` may begin; returns how long that was.
@@ -188,6 +192,23 @@ mod tests {
         std::thread::sleep(Duration::from_millis(30));
         control.resume();
         assert!(waiting.join().unwrap() >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_hold_that_follows_on_another_is_answered_too() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let control = Control::new(Outbox::new(writer));
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(reader));
+        let mut next = || lines.next().unwrap().unwrap();
+        control.hold(1);
+        let other = control.clone();
+        let waiting = std::thread::spawn(move || other.wait_while_held(TrialNumber(1)));
+        assert!(next().contains("\"turn\":1"));
+        // What a resume and a hold look like to a thread that did not wake between them.
+        control.hold(2);
+        assert!(next().contains("\"turn\":2"));
+        control.resume();
+        waiting.join().unwrap();
     }
 
     #[test]
