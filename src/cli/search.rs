@@ -21,12 +21,15 @@ use super::warm_start;
 use super::workers::WorkerArgs;
 use crate::recipe::HeldOut;
 use crate::report::{Recommendation, Summary, SummaryInput};
-use crate::search::{Knowledge, Prior, Problem, Sampler, Wish, importance, pareto_front, recommend};
+use crate::search::{Knowledge, Prior, Problem, Sampler, Wish, importance, most_telling, pareto_front, recommend};
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
 use crate::store::{Confirmations, Store, StudyRecord};
 use crate::study::{Trial, TrialNumber, with_confirmed};
 use crate::train::hub::ModelFiles;
 use crate::tune::{Ending, Inputs, Tuner, TunerParts};
+
+/// Rows of the front that the closing screen shows, beside the recommended one.
+const FRONT_ROWS: usize = 15;
 
 /// How long a second signal leaves to hand the trials under way back.
 const IN_ORDER: Duration = Duration::from_secs(3);
@@ -198,7 +201,12 @@ fn print_summary(
         wall_s,
     })
     .with_confirmed(confirmed)
-    .with_predicted(predicted);
+    .with_predicted(predicted)
+    .showing(
+        most_telling(problem, history, FRONT_ROWS)
+            .iter()
+            .map(|trial| trial.number),
+    );
     let text = match args.json {
         true => summary.to_json().map_err(CliError::failed)? + "\n",
         false => {

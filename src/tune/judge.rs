@@ -101,7 +101,7 @@ impl Judge<'_> {
             .filter(|one| one.is_feasible())
             .map(|one| one.values)
             .collect();
-        let reference = reference_point(self.problem, &values);
+        let reference = reference_point(self.problem, self.history);
         let field = Field {
             others: &others,
             reference: &reference,

@@ -6,14 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::objective::{LOSS, THROUGHPUT};
+use crate::objective::{LOSS, LOSS_BEFORE, THROUGHPUT};
 use crate::recipe::{Recipe, RecipeKey};
 use crate::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState};
 use crate::worker::Task;
 
 /// Metrics of the training phase; all others are the profile phase's.
-const LOSS_METRICS: [&str; 8] = [
+const LOSS_METRICS: [&str; 9] = [
     LOSS,
+    LOSS_BEFORE,
     "accuracy",
     "loss_fp32",
     "loss_kept_percent",
