@@ -1,6 +1,7 @@
 //! Where a search's trials run: how many side by side, on which devices, and how they are watched.
 
 use super::CliError;
+use super::model::KernelArgs;
 use crate::space::{Backend, Seconds, Study};
 use crate::worker::{
     CommandEvaluator, Evaluator, LaunchWords, Launcher, Measuring, Placement, PoolSettings, WorkerPool, usable_cpus,
@@ -30,6 +31,8 @@ pub struct WorkerArgs {
     /// Time without a heartbeat after which a worker counts as dead.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub silent_after: Seconds,
+    #[command(flatten)]
+    pub kernels: KernelArgs,
 }
 
 /// How profile phases go together.
@@ -120,7 +123,7 @@ impl WorkerArgs {
             let evaluator = CommandEvaluator::new(command, folder, env).through(words.prefix);
             return Ok(Box::new(evaluator.with_places(places)));
         }
-        let launcher = Launcher::with_prefix(words.prefix, words.program.into());
+        let launcher = Launcher::with_prefix(words.prefix, words.program.into()).with_arguments(self.kernels.words());
         Ok(Box::new(WorkerPool::new(self.pool(launcher, places))))
     }
 
