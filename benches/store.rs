@@ -180,7 +180,7 @@ fn state(random: &mut SmallRng) -> TrialState {
         (LOSS, random.random_range(1.5..3.0)),
     ]);
     for name in OTHER_METRICS {
-        metrics.insert(name.to_owned(), random.random_range(0.0..1.0));
+        metrics.insert(name, random.random_range(0.0..1.0));
     }
     TrialState::Complete { metrics }
 }

@@ -76,6 +76,12 @@ class Trial:
         """The value of the first of `names` that was sampled or fixed."""
         return next((self.params[name] for name in names if name in self.params), default)
 
+    def check_processes(self):
+        """Refuses a trial on another number of processes than its `devices` say: it would measure something else."""
+        devices = self.param("devices", default=1)
+        if devices != self.processes:
+            raise Invalid(f"`devices` is {devices} and the launcher started {self.processes}; see integrations/launch")
+
     def report(self, step, metrics):
         """Tells what is known after `step` steps."""
         self._say({"step": step, "metrics": clean(metrics)})

@@ -7,4 +7,4 @@ cache=${PEFT_TUNE_NVRTC:-${XDG_CACHE_HOME:-$HOME/.cache}/peft-tune/nvrtc}
 if ! ls "$cache"/nvidia/*/lib/libnvrtc.so.* >/dev/null 2>&1; then
   python3 -m pip install --quiet --no-deps --target "$cache" nvidia-cuda-nvrtc==13.0.88
 fi
-exec python3 "$here/compile_kernels.py" --library "$(ls "$cache"/nvidia/*/lib/libnvrtc.so.* | head -1)" "$@"
+exec python3 "$here/compile_kernels.py" --library "$(find "$cache"/nvidia/*/lib -name 'libnvrtc.so.*' | head -1)" "$@"

@@ -2,7 +2,7 @@
 # Finds a CUDA 13 toolkit (nvcc on the PATH, or CUDA_HOME), or installs compiler, headers and libraries from Python wheels
 # into a cache folder (1.5 GB), so that `--features cuda` builds where there is neither a toolkit nor a GPU.
 #
-#   . scripts/cuda-toolkit.sh        # source it: sets CUDA_HOME, PATH and CUDARC_CUDA_VERSION
+#   . scripts/cuda-toolkit.sh        # source it: sets CUDA_HOME, PATH, NVCC and CUDARC_CUDA_VERSION
 #
 # The driver's library is in no wheel. For the link step alone a stand-in is made, all of whose functions answer "no device".
 set -u
@@ -15,7 +15,8 @@ if [ -z "${CUDA_HOME:-}" ]; then
   if [ ! -x "$CUDA_HOME/bin/nvcc" ]; then
     python3 -m pip install -q --no-deps --target "$_wheels" \
       nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 \
-      nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cublas==13.0.2.14 nvidia-curand==10.4.0.35
+      nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85 \
+      nvidia-cublas==13.0.2.14 nvidia-curand==10.4.0.35
   fi
   # Wheels have no names without a version, which the linker looks for.
   ln -sfn lib "$CUDA_HOME/lib64"
@@ -24,12 +25,21 @@ if [ -z "${CUDA_HOME:-}" ]; then
     ln -sf "$_name" "$CUDA_HOME/lib/${_name%%.so.*}.so"
   done
 fi
-if [ ! -e "$CUDA_HOME/lib64/stubs/libcuda.so" ] && [ ! -e "$CUDA_HOME/lib/stubs/libcuda.so" ]; then
+# The stand-in's source tells whether it is of this script.
+if [ ! -e "$CUDA_HOME/lib64/stubs/libcuda.so" ] || { [ -e "$CUDA_HOME/lib/stubs/libcuda.c" ] && ! grep -q 'no device: a stand-in' "$CUDA_HOME/lib/stubs/libcuda.c"; }; then
   mkdir -p "$CUDA_HOME/lib/stubs"
-  grep -ohE '\bcu[A-Z][A-Za-z0-9_]*' "$CUDA_HOME/include/cuda.h" | sort -u \
-    | awk '{print "int " $1 "(void) { return 100; }"}' > "$CUDA_HOME/lib/stubs/libcuda.c"
+  {
+    grep -ohE '\bcu[A-Z][A-Za-z0-9_]*' "$CUDA_HOME/include/cuda.h" | sort -u | grep -vxE 'cuGetError(Name|String)' |
+      awk '{print "int " $1 "(void) { return 100; }"}'
+    # A program that asks for an error's name reads what is written.
+    echo 'int cuGetErrorName(int error, const char **text) { *text = "CUDA_ERROR_NO_DEVICE"; return 0; }'
+    echo 'int cuGetErrorString(int error, const char **text) { *text = "no device: a stand-in for the driver"; return 0; }'
+  } > "$CUDA_HOME/lib/stubs/libcuda.c"
   gcc -shared -fPIC -w -Wl,-soname,libcuda.so.1 -o "$CUDA_HOME/lib/stubs/libcuda.so" "$CUDA_HOME/lib/stubs/libcuda.c"
 fi
 export CUDA_HOME CUDA_PATH="$CUDA_HOME"
+# NVCC=nvcc compiles candle's kernels for GGUF weights, which nothing launches, with full optimisation (20 CPU minutes).
+_scripts=$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")" && pwd)
+export NVCC=${NVCC:-$_scripts/nvcc-quick.sh}
 export CUDARC_CUDA_VERSION=${CUDARC_CUDA_VERSION:-13000} CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-80}
 case ":$PATH:" in *":$CUDA_HOME/bin:"*) ;; *) export PATH="$CUDA_HOME/bin:$PATH" ;; esac

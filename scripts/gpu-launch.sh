@@ -57,4 +57,9 @@ for library in libcuda.so.1 libcudart.so.13 libcublas.so.13 libcublasLt.so.13 li
   case "$folder:$path:" in system:* | *":$folder:"*) ;; *) path="$path${path:+:}$folder" ;; esac
 done
 
+# Profiles look for this one themselves, in fewer places.
+if folder=$(find_library libcupti.so.13); then
+  case "$folder:$path:" in system:* | *":$folder:"*) ;; *) path="$path${path:+:}$folder" ;; esac
+fi
+
 LD_LIBRARY_PATH="$path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" exec "$program" "$@"

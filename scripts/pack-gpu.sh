@@ -11,8 +11,7 @@ cd "$(dirname "$0")/.."
 output=$(realpath -m "${1:-target/peft-tune-gpu.tar.xz}")
 . scripts/cuda-toolkit.sh
 export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-80}
-RUSTFLAGS="-L native=$CUDA_HOME/lib -L native=$CUDA_HOME/lib/stubs ${RUSTFLAGS:-}" \
-  cargo build --release --locked --features cuda --bin peft-tune
+cargo build --release --locked --features cuda --bin peft-tune
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 package="$folder/peft-tune"
@@ -20,7 +19,7 @@ mkdir -p "$package/scripts"
 cp "${CARGO_TARGET_DIR:-target}/release/peft-tune" "$package/peft-tune.bin"
 strip "$package/peft-tune.bin"
 cp scripts/gpu-launch.sh "$package/peft-tune"
-cp scripts/gpu-check.sh scripts/gpu_peft_bench.py scripts/gpu_table.py scripts/gpu_make_model.py "$package/scripts/"
+cp scripts/gpu-check.sh scripts/gpu_peft_bench.py scripts/gpu_table.py scripts/gpu_results.py scripts/gpu_make_model.py "$package/scripts/"
 cp -r search_spaces LICENSE "$package/"
 tar -C "$folder" -c peft-tune | xz -T0 -6 > "$output"
 ls -l "$output"

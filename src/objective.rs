@@ -9,6 +9,8 @@ pub const THROUGHPUT: &str = "throughput";
 pub const PEAK_MEMORY: &str = "peak_memory";
 /// Name of the loss metric: mean cross-entropy in nats per target token on the held-out set.
 pub const LOSS: &str = "loss";
+/// Name of the metric that holds the loss before the training: what a setting that teaches nothing has.
+pub const LOSS_BEFORE: &str = "loss_before";
 
 /// Whether a smaller or a larger value is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]

@@ -114,7 +114,7 @@ fn points(problem: &Problem, history: &[Trial], spent: &[(TrialNumber, u64)], tr
             .into_iter()
             .map(|one| one.values)
             .collect();
-        let volume = hypervolume(&values, &reference_point(problem, &values));
+        let volume = hypervolume(&values, &reference_point(problem, &history[..=index]));
         run.failures += usize::from(trial.state.name() == "failed");
         run.points.push((steps, volume));
         if trace {

@@ -124,7 +124,7 @@ fn out_of_memory() -> TrialState {
 
 fn volume(problem: &Problem, history: &[Trial]) -> f64 {
     let values: Vec<Vec<f64>> = evaluated(problem, history).into_iter().map(|one| one.values).collect();
-    hypervolume(&values, &reference_point(problem, &values))
+    hypervolume(&values, &reference_point(problem, history))
 }
 
 fn print(black_box: &problems::BlackBox, kind: SamplerKind, runs: &[Run], json: bool) {

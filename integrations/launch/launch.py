@@ -30,6 +30,8 @@ TEMPLATES = {
     "accelerate": "accelerate launch --num_processes={devices} --num_machines=1 --mixed_precision=no --dynamo_backend=no",
     "deepspeed": "deepspeed --num_gpus={devices}",
 }
+#: How `accelerate launch` is told what kind of launch it is. Without any, and without GPUs in sight, it starts one process only.
+ACCELERATE_KINDS = ("--multi_gpu", "--use_fsdp", "--use_deepspeed", "--use_megatron_lm", "--tpu", "--config_file")
 
 
 def command_of(words, devices):
@@ -51,7 +53,16 @@ def command_of(words, devices):
         return [sys.executable, *program]
     if template is None:
         raise SystemExit(f"write one of {', '.join(TEMPLATES)}, or --template")
-    return shlex.split(template.format(devices=devices)) + shlex.split(extra) + program
+    extra = shlex.split(extra)
+    if template == TEMPLATES["accelerate"] and not any(word.startswith(ACCELERATE_KINDS) for word in extra):
+        extra = ["--multi_gpu", *extra]
+    return shlex.split(template.format(devices=devices)) + extra + program
+
+
+def environment(trial):
+    """The environment of a trial. Launchers are found beside this interpreter, whose virtual environment may not be active."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {**os.environ, "PATH": path, TRIAL_VARIABLE: trial}
 
 
 def main():
@@ -63,7 +74,7 @@ def main():
     command = command_of(sys.argv[1:], devices)
     if "--dry-run" in sys.argv:
         return print(shlex.join(command))
-    child = subprocess.Popen(command, env={**os.environ, TRIAL_VARIABLE: text.strip()}, stdin=subprocess.DEVNULL)
+    child = subprocess.Popen(command, env=environment(text.strip()), stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     sys.exit(child.wait() if child.returncode is None else child.returncode)
 

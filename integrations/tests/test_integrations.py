@@ -85,10 +85,25 @@ class Launching(unittest.TestCase):
         command = launch.command_of(["accelerate", "--launcher-args", "--use_fsdp --x 'a b'", "--", "t.py"], 4)
         self.assertEqual(command[:3], ["accelerate", "launch", "--num_processes=4"])
         self.assertEqual(command[-4:], ["--use_fsdp", "--x", "a b", "t.py"])
+        # Without a word on the kind of launch, accelerate starts one process where it sees no GPUs.
+        self.assertEqual(launch.command_of(["accelerate", "--", "t.py"], 2)[-2:], ["--multi_gpu", "t.py"])
         command = launch.command_of(["--template", "mpirun -n {devices} python", "--", "t.py"], 3)
         self.assertEqual(command, ["mpirun", "-n", "3", "python", "t.py"])
         with self.assertRaises(SystemExit):
             launch.command_of(["pytorchrun", "--", "t.py"], 2)
+
+
+    def test_launchers_are_found_beside_the_interpreter(self):
+        environment = launch.environment("{}")
+        self.assertEqual(environment["PATH"].split(os.pathsep)[0], str(Path(sys.executable).parent))
+        self.assertEqual(environment[callback.TRIAL_VARIABLE], "{}")
+
+    def test_a_trial_on_fewer_processes_than_it_wants_is_refused(self):
+        with self.assertRaises(callback.Invalid):
+            trial(devices=2).check_processes()
+        one = trial(devices=2)
+        one.processes = 2
+        one.check_processes()
 
 
 class Configurations(unittest.TestCase):

@@ -153,6 +153,7 @@ def train(trial, arguments):
     unknown = sorted(set(trial.params) - KNOWN)
     if unknown:
         raise Invalid(f"this trainer does not know {', '.join(unknown)}; remove them from `space`")
+    trial.check_processes()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     from transformers import AutoTokenizer

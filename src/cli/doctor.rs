@@ -1,7 +1,7 @@
 //! `peft-tune doctor`: what this machine has, what it reaches, and what is missing and why.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -11,6 +11,7 @@ use super::forecast;
 use super::machine::machine;
 use super::output::write_result;
 use crate::predict::{Ceilings, Headline, Vectors};
+use crate::profile::LibraryFolders;
 use crate::recipe::Precision;
 use crate::report::{bytes, printable, significant};
 use crate::store::Store;
@@ -75,26 +76,26 @@ struct Library {
     found: Option<PathBuf>,
 }
 
-/// Libraries by the start of their file names.
-const LIBRARIES: [(&str, &str); 4] = [
-    ("libcuda.so", "the driver's interface; comes with the driver"),
-    ("libcublas.so", "matrix products; comes with the CUDA toolkit"),
+/// Libraries by the start of their file names; the last two are not needed to train.
+const LIBRARIES: [(&str, &str); 8] = [
     (
-        "libnvrtc.so",
-        "compiles kernels at run time; comes with the CUDA toolkit",
+        "libcuda.so",
+        "the driver's interface: install the NVIDIA driver, 580 or later",
     ),
-    ("libnvidia-ml.so", "utilisation and power; comes with the driver"),
+    ("libcudart.so", "CUDA runtime: `pip install nvidia-cuda-runtime`"),
+    ("libcublas.so", "matrix products: `pip install nvidia-cublas`"),
+    ("libcublasLt.so", "matrix products: `pip install nvidia-cublas`"),
+    ("libcurand.so", "random numbers: `pip install nvidia-curand`"),
+    ("libnvrtc.so", "compiles kernels: `pip install nvidia-cuda-nvrtc`"),
+    (
+        "libnvidia-ml.so",
+        "utilisation and power in profiles: comes with the driver",
+    ),
+    ("libcupti.so", "kernels in profiles: `pip install nvidia-cuda-cupti`"),
 ];
 
-const FOLDERS: [&str; 7] = [
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/lib/wsl/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/cuda/lib64",
-];
+/// How many of [`LIBRARIES`] a training on a GPU needs.
+const NEEDED: usize = 6;
 
 /// Looks, measures, prints.
 pub fn run(args: Args) -> Result<(), CliError> {
@@ -179,67 +180,38 @@ fn cuda() -> Cuda {
     let built = cfg!(feature = "cuda");
     let driver = std::fs::read_to_string("/proc/driver/nvidia/version").ok();
     let driver = driver.and_then(|text| text.lines().next().map(|line| line.trim().to_owned()));
-    let looked_in = folders();
+    let folders = LibraryFolders::of_environment();
     let libraries: Vec<Library> = LIBRARIES
         .iter()
         .map(|(name, purpose)| Library {
             name,
             purpose,
-            found: looked_in.iter().find_map(|folder| library(folder, name)),
+            found: folders.find(name),
         })
         .collect();
     let is_used = device::default_name() != "cpu";
-    let absent = libraries.iter().take(3).find(|library| library.found.is_none());
-    let missing = match (is_used, &driver, absent) {
-        (true, ..) => None,
-        (false, None, _) => {
-            Some("no NVIDIA driver is loaded: there is no GPU, or its driver is not installed".to_owned())
-        }
-        (false, Some(_), Some(library)) => Some(format!(
-            "{} is in none of the folders below ({}): install it, or name its folder in LD_LIBRARY_PATH",
-            library.name, library.purpose
-        )),
-        (false, Some(_), None) if !built => {
-            Some("this program was built without GPU support: build it with `--features cuda`".to_owned())
-        }
-        (false, Some(_), None) => Some("the driver does not open a device: see `nvidia-smi`".to_owned()),
+    let absent = libraries.iter().take(NEEDED).find(|library| library.found.is_none());
+    let missing = if is_used {
+        None
+    } else if let (true, None) = (built, absent) {
+        device::open("cuda").err().map(|error| error.to_string())
+    } else if driver.is_none() && libraries[0].found.is_none() {
+        Some("no NVIDIA driver: there is no GPU, or its driver is not installed".to_owned())
+    } else if let Some(library) = absent {
+        let (name, purpose) = (library.name, library.purpose);
+        Some(format!(
+            "{name} is in none of the folders below ({purpose}), or name its folder in LD_LIBRARY_PATH"
+        ))
+    } else {
+        Some("this program was built without GPU support: build it with `--features cuda`".to_owned())
     };
     Cuda {
         built,
         driver,
         libraries,
-        looked_in,
+        looked_in: folders.folders().to_vec(),
         missing,
     }
-}
-
-/// Where the dynamic linker looks, as far as can be told: the environment's folders, then the usual ones.
-fn folders() -> Vec<PathBuf> {
-    let environment = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let mut folders: Vec<PathBuf> = std::env::split_paths(&environment)
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .collect();
-    for variable in ["CUDA_HOME", "CUDA_PATH"] {
-        folders.extend(std::env::var_os(variable).map(|home| PathBuf::from(home).join("lib64")));
-    }
-    folders.extend(FOLDERS.iter().map(PathBuf::from));
-    folders.retain(|folder| folder.is_dir());
-    folders
-}
-
-/// The first file of a folder whose name starts with the library's.
-fn library(folder: &Path, name: &str) -> Option<PathBuf> {
-    let files = std::fs::read_dir(folder).ok()?;
-    let mut found: Vec<PathBuf> = files
-        .flatten()
-        .map(|file| file.path())
-        .filter(|path| {
-            path.file_name()
-                .is_some_and(|file| file.to_string_lossy().starts_with(name))
-        })
-        .collect();
-    found.sort();
-    found.into_iter().next()
 }
 
 impl Diagnosis {
@@ -295,15 +267,6 @@ impl Cuda {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_library_is_found_by_the_start_of_its_name() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("libcublas.so.13"), "").unwrap();
-        assert!(library(folder.path(), "libcublas.so").is_some());
-        assert_eq!(library(folder.path(), "libnvrtc.so"), None);
-        assert_eq!(library(Path::new("/no/such/folder"), "libcuda.so"), None);
-    }
 
     #[test]
     fn without_a_gpu_it_says_what_is_missing() {

@@ -10,7 +10,7 @@ use super::output::write_result;
 use super::workers::WorkerArgs;
 use crate::report::duration;
 use crate::search::{Problem, Sampler};
-use crate::space::{Backend, Study};
+use crate::space::{Backend, Study, WarmStart};
 use crate::store::Store;
 use crate::study::{Params, Trial, TrialNumber, TrialState};
 use crate::worker::Placement;
@@ -186,6 +186,10 @@ fn to_text(
     for (index, params) in next.iter().enumerate() {
         let values: Vec<String> = params.iter().map(|(name, value)| format!("{name} {value}")).collect();
         add(if index == 0 { "next" } else { "" }, values.join(", "));
+    }
+    if !next.is_empty() && (study.base.is_some() || study.warm_start != WarmStart::Off) {
+        let unsaid = "the search also knows what is predicted for this machine and what it warm-starts from, and may choose others";
+        add("but", unsaid.to_owned());
     }
     if next.is_empty() {
         add("next", "nothing: the budget is spent, or all is tried".to_owned());

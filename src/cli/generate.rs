@@ -50,7 +50,7 @@ pub struct Args {
 
 /// Generates, and prints the text as it comes.
 pub fn run(args: Args) -> Result<(), CliError> {
-    args.compute.set_threads();
+    args.compute.set_up();
     let model = match (&args.model, &args.adapter) {
         (Some(model), _) => model.clone(),
         (None, Some(adapter)) => base_of(adapter)?,

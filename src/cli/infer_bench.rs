@@ -73,7 +73,7 @@ struct FormPoints {
 
 /// Measures all forms, and prints what was found.
 pub fn run(args: Args) -> Result<(), CliError> {
-    args.compute.set_threads();
+    args.compute.set_up();
     let model = match (&args.model, &args.adapter) {
         (Some(model), _) => model.clone(),
         (None, Some(adapter)) => base_of(adapter)?,

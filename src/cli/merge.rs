@@ -39,7 +39,7 @@ pub struct Args {
 
 /// Merges, and prints where the model is.
 pub fn run(args: Args) -> Result<(), CliError> {
-    args.compute.set_threads();
+    args.compute.set_up();
     let model = match &args.model {
         Some(model) => model.clone(),
         None => base_of(&args.adapter)?,

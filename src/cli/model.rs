@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::CliError;
 use crate::recipe::Precision;
 use crate::train::hub::ModelFiles;
+use crate::train::ops::{Kernels, set_kernels};
 use crate::train::{BaseModel, device};
 
 /// Where and with how many threads to compute.
@@ -16,11 +17,51 @@ pub struct ComputeArgs {
     /// Device: `cpu`, `cuda`, `cuda:1` or `auto` [default: the first GPU that this program can use, else the CPU].
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
+    #[command(flatten)]
+    pub kernels: KernelArgs,
+}
+
+/// Which form of the ops computes.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct KernelArgs {
+    /// Form of the ops: the engine's own kernels, or plain tensor ops. These are slower, compute the same, and tell
+    /// whether a fault lies in a kernel.
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    pub kernels: KernelForm,
+}
+
+/// [`Kernels`] on the command line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum KernelForm {
+    /// Own kernels and loops.
+    #[default]
+    Fused,
+    /// Plain tensor ops.
+    Reference,
+}
+
+impl KernelArgs {
+    /// The form that was asked for.
+    pub fn form(self) -> Kernels {
+        match self.kernels {
+            KernelForm::Fused => Kernels::Fused,
+            KernelForm::Reference => Kernels::Reference,
+        }
+    }
+
+    /// The words that ask for the same again; none for the default.
+    pub fn words(self) -> Vec<String> {
+        match self.form() {
+            Kernels::Fused => Vec::new(),
+            other => vec!["--kernels".to_owned(), other.name().to_owned()],
+        }
+    }
 }
 
 impl ComputeArgs {
-    /// Makes every product of this process use so many threads. Called first of all, while there is one thread.
-    pub fn set_threads(&self) {
+    /// Makes this process compute with these threads and kernels. Called first of all, while there is one thread.
+    pub fn set_up(&self) {
+        set_kernels(self.kernels.form());
         if let Some(threads) = self.threads {
             use_threads(usize::from(threads));
         }

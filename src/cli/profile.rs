@@ -75,7 +75,7 @@ pub struct Args {
 
 /// Profiles, and prints what was found.
 pub fn run(args: Args) -> Result<(), CliError> {
-    args.compute.set_threads();
+    args.compute.set_up();
     let source = ProfileSource::read(&args.source, &args.database)?;
     check_place(args.trace.as_deref())?;
     let earlier = args.against.map(|id| stored_profile(&args.database, id)).transpose()?;

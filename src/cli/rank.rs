@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::CliError;
+use super::model::KernelArgs;
+use crate::train::ops::set_kernels;
 use crate::worker::{RankSettings, serve_rank};
 
 /// Runs one device's share of trials that come on standard input, and reports on standard output.
@@ -20,10 +22,13 @@ pub struct Args {
     /// Seconds after which a rank that the others wait for counts as hanging.
     #[arg(long, env = "PEFT_TUNE_RANK_PATIENCE_S", default_value_t = 300.0)]
     patience_s: f64,
+    #[command(flatten)]
+    kernels: KernelArgs,
 }
 
 /// Serves until standard input ends.
 pub fn run(args: Args) -> Result<(), CliError> {
+    set_kernels(args.kernels.form());
     let patience = Duration::try_from_secs_f64(args.patience_s).map_err(CliError::bad_input)?;
     let settings = RankSettings {
         rank: args.rank,

@@ -21,12 +21,15 @@ use super::warm_start;
 use super::workers::WorkerArgs;
 use crate::recipe::HeldOut;
 use crate::report::{Recommendation, Summary, SummaryInput};
-use crate::search::{Knowledge, Prior, Problem, Sampler, Wish, importance, pareto_front, recommend};
+use crate::search::{Knowledge, Prior, Problem, Sampler, Wish, importance, most_telling, pareto_front, recommend};
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
 use crate::store::{Confirmations, Store, StudyRecord};
 use crate::study::{Trial, TrialNumber, with_confirmed};
 use crate::train::hub::ModelFiles;
 use crate::tune::{Ending, Inputs, Tuner, TunerParts};
+
+/// Rows of the front that the closing screen shows, beside the recommended one.
+const FRONT_ROWS: usize = 15;
 
 /// How long a second signal leaves to hand the trials under way back.
 const IN_ORDER: Duration = Duration::from_secs(3);
@@ -77,6 +80,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     if let Some(time) = args.time {
         study.budget.time_s = Some(time.0);
     }
+    args.workers.check(&study)?;
     if args.dry_run {
         let sampler = sampler_of(&study, &problem_of(&study), Knowledge::default())?;
         return dry_run::run(&args.database, &study, sampler, (&args.workers, args.json));
@@ -135,10 +139,11 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         tuner = tuner.with_forecast(forecast);
     }
     let ending = tuner.run().await;
-    let (history, spent_s) = (tuner.history().to_vec(), tuner.progress().spent_s);
+    let spent_s = tuner.progress().spent_s;
     drop(tuner);
     progress.finish();
     let ending = ending?;
+    let history = store.trials(open.id).await?;
     let confirmed = store.confirmations(open.id).await?;
     let predicted = store.all_predictions(open.id).await?;
     drop(open);
@@ -198,7 +203,12 @@ fn print_summary(
         wall_s,
     })
     .with_confirmed(confirmed)
-    .with_predicted(predicted);
+    .with_predicted(predicted)
+    .showing(
+        most_telling(problem, history, FRONT_ROWS)
+            .iter()
+            .map(|trial| trial.number),
+    );
     let text = match args.json {
         true => summary.to_json().map_err(CliError::failed)? + "\n",
         false => {

@@ -54,7 +54,7 @@ pub struct Args {
 
 /// Trains, and prints how it went.
 pub fn run(args: Args) -> Result<(), CliError> {
-    args.compute.set_threads();
+    args.compute.set_up();
     let recipe = RecipeFile::read(&args.recipe)?;
     let settings = settings_of(&args);
     settings.check(&recipe).map_err(CliError::bad_input)?;
@@ -274,5 +274,8 @@ fn resume_command(args: &Args, settings: &RunSettings) -> String {
     add("--patience", args.patience.map(|patience| patience.to_string()));
     add("--threads", args.compute.threads.map(|threads| threads.to_string()));
     add("--device", args.compute.device.clone());
+    for word in args.compute.kernels.words() {
+        command += &format!(" {word}");
+    }
     command
 }

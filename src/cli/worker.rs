@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::CliError;
-use super::model::use_threads;
+use super::model::{KernelArgs, use_threads};
 use crate::train::device;
+use crate::train::ops::set_kernels;
 use crate::worker::{About, CAPABILITIES, ServeSettings, memory_limiter, pin_to, serve, usable_cpus};
 
 /// How long a worker whose coordinator is gone may take to end its step before it ends in the middle of it.
@@ -22,6 +23,8 @@ pub struct Args {
     /// Device to compute on, such as `cpu` or `cuda:1` [default: the first GPU, else the CPU].
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    #[command(flatten)]
+    kernels: KernelArgs,
 }
 
 /// Serves until standard input ends.
@@ -31,12 +34,14 @@ pub fn run(args: Args) -> Result<(), CliError> {
     if let Some(threads) = args.threads {
         use_threads(threads);
     }
+    set_kernels(args.kernels.form());
     let about = About {
         process: std::process::id(),
         host: sysinfo::System::host_name().unwrap_or_default(),
         device: args.device.clone().unwrap_or_else(|| device::default_name().to_owned()),
         threads: args.threads.unwrap_or_else(|| usable_cpus().len()),
         cpus: if pinned { args.cpus } else { Vec::new() },
+        kernels: args.kernels.form(),
         memory_limiter: memory_limiter(),
         capabilities: CAPABILITIES.map(str::to_owned).to_vec(),
     };

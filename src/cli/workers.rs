@@ -1,6 +1,7 @@
 //! Where a search's trials run: how many side by side, on which devices, and how they are watched.
 
 use super::CliError;
+use super::model::KernelArgs;
 use crate::space::{Backend, Seconds, Study};
 use crate::worker::{
     CommandEvaluator, Evaluator, LaunchWords, Launcher, Measuring, Placement, PoolSettings, WorkerPool, usable_cpus,
@@ -30,6 +31,8 @@ pub struct WorkerArgs {
     /// Time without a heartbeat after which a worker counts as dead.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub silent_after: Seconds,
+    #[command(flatten)]
+    pub kernels: KernelArgs,
 }
 
 /// How profile phases go together.
@@ -74,6 +77,28 @@ impl WorkerArgs {
         Ok(Placement::on_devices(&devices, cpus.len(), threads))
     }
 
+    /// Refuses to share devices out among workers whose trials take several each: a trial's further devices would be those of
+    /// other workers, and neither would measure what it has alone.
+    ///
+    /// # Errors
+    /// Bad input, with what to do instead.
+    pub fn check(&self, study: &Study) -> Result<(), CliError> {
+        let fixed = study.base.as_ref().is_some_and(|base| base.batch.devices > 1);
+        let sampled = study
+            .space
+            .parameters
+            .iter()
+            .any(|parameter| parameter.name == "devices");
+        if study.backend != Backend::Native || self.devices.len() < 2 || !(fixed || sampled) {
+            return Ok(());
+        }
+        Err(CliError::bad_input(anyhow::anyhow!(
+            "`--devices` gives each of {} devices a worker of its own, and by `devices` in the space file one trial takes \
+             several; leave `--devices` out, and one worker runs its trials on as many as they want",
+            self.devices.len()
+        )))
+    }
+
     /// Threads that a trial computes with; `None` for all.
     ///
     /// # Errors
@@ -98,7 +123,7 @@ impl WorkerArgs {
             let evaluator = CommandEvaluator::new(command, folder, env).through(words.prefix);
             return Ok(Box::new(evaluator.with_places(places)));
         }
-        let launcher = Launcher::with_prefix(words.prefix, words.program.into());
+        let launcher = Launcher::with_prefix(words.prefix, words.program.into()).with_arguments(self.kernels.words());
         Ok(Box::new(WorkerPool::new(self.pool(launcher, places))))
     }
 

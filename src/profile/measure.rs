@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::aggregate::{Held, MemoryWatch, StepTotals};
 use super::ceiling::Ceiling;
+use super::kernels::{Activity, Collector, CuptiError, GpuTimeline};
 use super::sample::{DeviceSampler, EnergyMeter, EnergyUse, Sampling};
 use super::steady::{Throughput, WarmupDetector, median};
 use super::trace::Trace;
-use super::{DataFacts, DeviceMemory, EvaluationCost, HostMemory, Profile, Setting, StepFacts};
+use super::{DataFacts, DeviceMemory, EvaluationCost, HostMemory, LibraryFolders, Profile, Setting, StepFacts};
 use crate::recipe::Recipe;
 use crate::train::data::{BatchSource, DataError, Prefetch, PreparedData, RowOrder, evaluation_batches};
 use crate::train::span::{self, MemoryReading, Probe, Recording, SpanRecord, SpanTree, StepPhase};
@@ -118,6 +119,7 @@ pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<
     let sampling = sampling.transpose().map_err(ProfileError::Thread)?;
     let energy = session.measure(started, settings)?;
     let samples = sampling.map(Sampling::finish).unwrap_or_default();
+    let gpu = session.watch_gpu()?;
     let evaluation = session.evaluate(inputs.recipe, inputs.data, &source)?;
 
     let steps = session.facts(settings);
@@ -142,12 +144,14 @@ pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<
         steps,
         samples,
         energy,
+        gpu: gpu.as_ref().map(|watched| watched.timeline.clone()),
     };
     let trace = Trace {
         trees: session.kept,
         threads: session.recording.threads(),
         held,
         samples: profile.samples.clone(),
+        activities: gpu.map(|watched| watched.spanned).unwrap_or_default(),
     };
     Ok(Measured { profile, trace })
 }
@@ -218,6 +222,42 @@ impl Session {
         }))
     }
 
+    /// Some steps more, whose kernels CUPTI records: first with spans, which tell which op launched what, then running freely.
+    /// `None` where there is no GPU or no CUPTI.
+    fn watch_gpu(&mut self) -> Result<Option<Watched>, ProfileError> {
+        if !self.trainer.base().device().is_cuda() {
+            return Ok(None);
+        }
+        match GpuWatch::start(&self.recording) {
+            Ok(watch) => self.watch_with(&watch),
+            Err(error) => {
+                tracing::warn!(%error, "no kernels in the profile");
+                Ok(None)
+            }
+        }
+    }
+
+    fn watch_with(&mut self, watch: &GpuWatch) -> Result<Option<Watched>, ProfileError> {
+        let steps = self.kept_steps.max(1);
+        for _ in 0..steps {
+            self.step()?;
+            for tree in self.recording.take() {
+                self.keep(tree);
+            }
+        }
+        let spanned = watch.take();
+        let start_ns = self.recording.now_ns();
+        let pause = self.recording.pause();
+        (0..steps).try_for_each(|_| self.step().map(drop))?;
+        drop(pause);
+        let until = (start_ns, self.recording.now_ns());
+        let free = watch.take();
+        Ok(spanned.zip(free).map(|(spanned, free)| Watched {
+            timeline: GpuTimeline::new(&free, until, steps as u64, &spanned, &self.kept),
+            spanned,
+        }))
+    }
+
     /// One step with the wait for its data: (seconds, tokens).
     fn step(&mut self) -> Result<(f64, u64), ProfileError> {
         let begun = Instant::now();
@@ -281,6 +321,41 @@ impl Session {
             settled: self.each.len() >= FEWEST_STEPS && interval <= settings.interval,
             each: self.each.clone(),
         }
+    }
+}
+
+/// What a GPU ran.
+struct Watched {
+    timeline: GpuTimeline,
+    /// In the steps whose spans are kept.
+    spanned: Vec<Activity>,
+}
+
+/// CUPTI's records by the recording's clock.
+struct GpuWatch {
+    collector: Collector,
+    /// CUPTI's clock at the recording's beginning.
+    origin_ns: u64,
+}
+
+impl GpuWatch {
+    fn start(recording: &Recording) -> Result<Self, CuptiError> {
+        let collector = Collector::start(&LibraryFolders::of_environment())?;
+        // The middle of two readings around CUPTI's, which takes a microsecond.
+        let before = recording.now_ns();
+        let now = collector.now_ns()?;
+        let elapsed = before.midpoint(recording.now_ns());
+        Ok(Self {
+            origin_ns: now.saturating_sub(elapsed),
+            collector,
+        })
+    }
+
+    fn take(&self) -> Option<Vec<Activity>> {
+        let taken = self.collector.take(self.origin_ns);
+        taken
+            .inspect_err(|error| tracing::warn!(%error, "no kernels in the profile"))
+            .ok()
     }
 }
 

@@ -10,6 +10,8 @@ pub mod diagnosis;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod inference;
+mod kernels;
+mod libraries;
 mod measure;
 mod memory;
 #[expect(clippy::module_inception, reason = "the noun of the folder is its main value")]
@@ -26,6 +28,8 @@ pub use ceiling::Ceiling;
 pub use comparison::{Comparison, Difference};
 pub use device_memory::DeviceMemory;
 pub use inference::{InferenceLoad, InferencePoint, Latency, measure_inference};
+pub use kernels::{Activity, ActivityKind, Collector, CuptiError, GpuTimeline, KernelTime};
+pub use libraries::LibraryFolders;
 pub use measure::{Measured, ProfileError, ProfileInputs, ProfileSettings, profile};
 pub use memory::{CountingAllocator, HostMemory, OUT_OF_MEMORY_EXIT};
 pub use profile::{

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::kernels::GpuTimeline;
 use super::sample::{DeviceSample, EnergyUse};
 use crate::train::span::StepPhase;
 
@@ -23,6 +24,9 @@ pub struct Profile {
     pub evaluation: Option<EvaluationCost>,
     pub samples: Vec<DeviceSample>,
     pub energy: Option<EnergyUse>,
+    /// What an NVIDIA GPU ran, where CUPTI tells.
+    #[serde(default)]
+    pub gpu: Option<GpuTimeline>,
 }
 
 /// What was profiled: the facts that tables, comparison and diagnosis name.

@@ -3,11 +3,12 @@
 //! | `ph` | event | fields beside `pid`, `tid`, `name` |
 //! |---|---|---|
 //! | `M` | names of the process and its threads | `args.name` |
-//! | `X` | a span | `ts`, `dur` in microseconds; `cat`; `args` with FLOPs, bytes and rates of an op |
+//! | `X` | a span, or what a GPU ran | `ts`, `dur` in microseconds; `cat`; `args` with FLOPs, bytes and rates of an op |
 //! | `C` | counters: memory in its parts, and the device's samples | `ts`, `args` with one number a series |
 //!
 //! Spans of a thread nest: one that begins inside another ends inside it, to the nanosecond, or Perfetto drops one.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -15,6 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::DeviceSample;
 use super::aggregate::{Held, course};
+use super::kernels::{Activity, ActivityKind};
 use super::whole_file::{WriteError, write_whole};
 use crate::train::span::{Module, Range, SpanRecord, SpanTree};
 
@@ -29,6 +31,8 @@ pub struct Trace {
     pub(super) threads: Vec<String>,
     pub(super) held: Held,
     pub(super) samples: Vec<DeviceSample>,
+    /// What a GPU ran meanwhile.
+    pub(super) activities: Vec<Activity>,
 }
 
 impl Trace {
@@ -68,7 +72,21 @@ impl Trace {
                 self.memory_events(tree, write)?;
             }
         }
+        self.activity_events(write)?;
         self.sample_events(write)
+    }
+
+    /// What the GPU ran, each of its queues as a thread behind the host's.
+    fn activity_events(&self, write: &mut dyn FnMut(Value) -> io::Result<()>) -> io::Result<()> {
+        let streams: BTreeSet<u32> = self.activities.iter().map(|activity| activity.stream).collect();
+        let track = |stream: u32| self.threads.len() + streams.range(..stream).count();
+        for stream in &streams {
+            write(metadata("thread_name", track(*stream), &format!("GPU queue {stream}")))?;
+        }
+        for activity in &self.activities {
+            write(of_gpu(activity, track(activity.stream)))?;
+        }
+        Ok(())
     }
 
     /// The memory's parts at each moment of a step, drawn upon each other.
@@ -148,6 +166,24 @@ fn complete(span: &SpanRecord, thread: u16) -> Value {
     })
 }
 
+fn of_gpu(activity: &Activity, track: usize) -> Value {
+    let category = match activity.kind {
+        ActivityKind::Kernel => "kernel",
+        ActivityKind::Transfer => "transfer",
+        ActivityKind::Move => "move",
+    };
+    json!({
+        "ph": "X",
+        "name": activity.name,
+        "cat": category,
+        "pid": PROCESS,
+        "tid": track,
+        "ts": microseconds(activity.start_ns),
+        "dur": microseconds(activity.end_ns - activity.start_ns),
+        "args": {"bytes": activity.bytes},
+    })
+}
+
 fn arguments(span: &SpanRecord) -> Value {
     let mut arguments = Map::new();
     if let Range::Module(Module::Layer(index)) = span.range {
@@ -203,6 +239,16 @@ mod tests {
                 process_cores: Some(1.5),
                 ..DeviceSample::default()
             }],
+            activities: [(7, 3_000), (13, 4_000)]
+                .map(|(stream, start_ns)| Activity {
+                    kind: ActivityKind::Kernel,
+                    name: "rope_bf16_8".to_owned(),
+                    start_ns,
+                    end_ns: start_ns + 500,
+                    bytes: 0,
+                    stream,
+                })
+                .to_vec(),
         }
     }
 
@@ -213,7 +259,10 @@ mod tests {
         let trace: Value = serde_json::from_slice(&text).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
         let of = |ph: &str| events.iter().filter(|event| event["ph"] == ph).collect::<Vec<_>>();
-        assert_eq!((of("M").len(), of("X").len()), (2, 3));
+        assert_eq!((of("M").len(), of("X").len()), (4, 5));
+        // Each queue of the GPU is a track of its own.
+        assert_eq!((&of("X")[3]["tid"], &of("X")[4]["tid"]), (&json!(1), &json!(2)));
+        assert_eq!(of("X")[4]["cat"], "kernel");
         let nanoseconds = |value: &Value| (value.as_f64().unwrap() * 1e3) as u64;
         assert_eq!(nanoseconds(&of("X")[2]["ts"]), 2_000);
         assert_eq!(nanoseconds(&of("X")[2]["dur"]), 38_001);

@@ -21,19 +21,14 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::{AdapterInit, AdapterSettings, OptimizerKind, OptimizerSettings, Recipe};
 
-/// Two recipes with equal keys share what the key stands for. The text is canonical JSON.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RecipeKey(String);
-
-impl RecipeKey {
-    /// The canonical JSON behind the key.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
+/// Two recipes with equal keys share what the key stands for: SHA-256 of the settings' canonical JSON, since the JSON itself is
+/// over a kilobyte and thousands of keys are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RecipeKey([u8; 32]);
 
 impl Recipe {
     /// Key of the settings that can change the held-out loss.
@@ -95,7 +90,8 @@ impl Recipe {
 }
 
 fn key(value: impl Serialize) -> RecipeKey {
-    RecipeKey(serde_json::to_string(&value).expect("a recipe holds only values that JSON has"))
+    let text = serde_json::to_string(&value).expect("a recipe holds only values that JSON has");
+    RecipeKey(Sha256::digest(text).into())
 }
 
 fn adapter_for_cost(adapter: &AdapterSettings) -> AdapterSettings {

@@ -1,6 +1,6 @@
 //! The summary of a study: what was tried, the Pareto front, the recommendation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use serde::Serialize;
@@ -48,6 +48,9 @@ pub struct Summary {
     pub confirmed: BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
     /// What was predicted before a trial ran, by trial and metric.
     pub predicted: BTreeMap<TrialNumber, BTreeMap<String, f64>>,
+    /// The trials of the front that the text shows; all where absent.
+    #[serde(skip)]
+    pub shown: Option<BTreeSet<TrialNumber>>,
 }
 
 /// Trials by how they ended.
@@ -151,7 +154,16 @@ impl Summary {
             recommendation: input.recommendation.cloned(),
             confirmed: BTreeMap::new(),
             predicted: BTreeMap::new(),
+            shown: None,
         }
+    }
+
+    /// The summary whose text shows these trials of the front, and the recommended one.
+    #[must_use]
+    pub fn showing(mut self, trials: impl IntoIterator<Item = TrialNumber>) -> Self {
+        let recommended = self.recommendation.as_ref().map(|recommendation| recommendation.trial);
+        self.shown = Some(trials.into_iter().chain(recommended).collect());
+        self
     }
 
     /// The summary with what was predicted of the front's trials before they ran.
@@ -185,13 +197,22 @@ impl Summary {
             0 => text.push_str("\nno Pareto front: no trial is complete in every objective within the constraints\n"),
             count => {
                 let trials = if count == 1 { "trial" } else { "trials" };
+                let is_shown = |row: &&FrontRow| self.shown.as_ref().is_none_or(|shown| shown.contains(&row.trial));
+                let rows: Vec<FrontRow> = self.front.iter().filter(is_shown).cloned().collect();
+                let cut = match rows.len() {
+                    shown if shown < count => format!(", of which {shown} are shown"),
+                    _ => String::new(),
+                };
                 // Writing to a string cannot fail.
                 let _ = write!(
                     text,
-                    "\nPareto front of {}: {count} {trials}\n\n{}\n",
+                    "\nPareto front of {}: {count} {trials}{cut}\n\n{}\n",
                     objectives_text(&self.objectives),
-                    self.front_text(recommended, width)
+                    self.front_text(&rows, recommended, width)
                 );
+                if rows.len() < count {
+                    let _ = writeln!(text, "\nall of them: `peft-tune pareto {}`", printable(&self.study));
+                }
             }
         }
         if let Some(recommendation) = &self.recommendation {
@@ -204,7 +225,7 @@ impl Summary {
     }
 
     /// The table of the front, with what was predicted where that fits.
-    fn front_text(&self, recommended: Option<TrialNumber>, width: Option<usize>) -> String {
+    fn front_text(&self, rows: &[FrontRow], recommended: Option<TrialNumber>, width: Option<usize>) -> String {
         let nothing = BTreeMap::new();
         let with = |predicted, width| {
             let notes = FrontNotes {
@@ -212,7 +233,7 @@ impl Summary {
                 confirmed: &self.confirmed,
                 predicted,
             };
-            front_table(&self.objectives, &self.front, notes, width)
+            front_table(&self.objectives, rows, notes, width)
         };
         let columns = |text: &str| text.lines().next().map_or(0, |line| line.chars().count());
         let whole = with(&self.predicted, None);
@@ -333,6 +354,19 @@ mod tests {
 
         * recommended: trial 1 is the knee of the front
         ");
+    }
+
+    #[test]
+    fn a_long_front_is_shown_in_part() {
+        let mut summary = summary();
+        summary.recommendation = None;
+        let text = summary.showing([TrialNumber(0)]).to_text(None);
+        assert!(text.contains("loss (min): 2 trials, of which 1 are shown\n"), "{text}");
+        assert!(
+            text.ends_with("\nall of them: `peft-tune pareto quickstart`\n"),
+            "{text}"
+        );
+        assert!(!text.contains("12,800"), "{text}");
     }
 
     #[test]

@@ -27,6 +27,21 @@ pub fn contribution<P: AsRef<[f64]>>(point: &[f64], points: &[P], reference: &[f
     exclusive(point, &others, reference)
 }
 
+/// Indices of at most `count` of `values`, each the one that adds most to those before it.
+pub fn greedy_subset<P: AsRef<[f64]>>(values: &[P], reference: &[f64], count: usize) -> Vec<usize> {
+    let mut left: Vec<usize> = (0..values.len()).collect();
+    let mut taken = Vec::new();
+    let mut points: Vec<&[f64]> = Vec::new();
+    while taken.len() < count && !left.is_empty() {
+        let gain = |index: usize| contribution(values[index].as_ref(), &points, reference);
+        let best = (0..left.len()).max_by(|a, b| gain(left[*a]).total_cmp(&gain(left[*b])));
+        let index = left.remove(best.unwrap_or(0));
+        points.push(values[index].as_ref());
+        taken.push(index);
+    }
+    taken
+}
+
 /// Keeps the points that no other dominates, each once.
 fn front_only(points: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
     let mut kept: Vec<Vec<f64>> = pareto::front(&points)

@@ -4,16 +4,26 @@
 //! *knee* is the point farthest below the hyperplane through the corners of that cube where one objective is worst and the
 //! others are best, sum(u) = 1: where giving up a little of one objective no longer buys much of another (Das 1999). A
 //! front that bulges the other way has no such point; then it is the one nearest to the corner where all are best.
+//!
+//! The knee is looked for among the trials that learn nearly as much as the best one ([`LEARNED_SHARE`]), where their loss
+//! before the training is known: the ends of a front are fast settings that hardly learn, and nobody trains for that.
 
 use super::history::{Evaluated, evaluated};
+use super::learning::loss_after_learning;
+use super::reason::{bound_text, limits_text, numbers_text, value_text};
 use super::{Problem, pareto_front};
-use crate::objective::{Bound, Constraint, Direction, Objective};
+use crate::objective::{Bound, Constraint, Direction, LOSS, Objective};
 use crate::study::Trial;
+
+/// The part of the best trial's gain, its held-out loss before the training less the loss after it, that a trial must
+/// reach to be taken as the knee.
+const LEARNED_SHARE: f64 = 0.95;
 
 /// How to choose among the trials that keep every limit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Rule {
-    /// The knee of the front.
+    /// The knee of the front, among the trials that learn nearly as much as the best where `slack` does not speak of the
+    /// loss.
     #[default]
     Knee,
     /// The least weighted sum of the scaled objectives; an objective that is not named has weight 0.
@@ -76,13 +86,18 @@ pub fn recommend<'a>(
     let mut limited = problem.clone();
     limited.constraints.extend(wish.limits.iter().cloned());
     limited.constraints.extend(slack_limits(problem, &complete, wish));
+    let learned = learned_limit(&limited, &complete, wish);
+    limited.constraints.extend(learned.clone());
     let front = pareto_front(&limited, history);
     if front.is_empty() {
         return Err(what_must_give(&limited, &complete));
     }
     let scaled = Scaled::new(&front);
     let (chosen, why) = match &wish.rule {
-        Rule::Knee => (scaled.knee(), format!("is {}", knee_name(front.len()))),
+        Rule::Knee => (
+            scaled.knee(),
+            format!("is {}", knee_name(front.len(), learned.is_some())),
+        ),
         Rule::Weights(weights) => {
             let weights = weights_of(problem, weights);
             (
@@ -106,11 +121,11 @@ pub fn recommend<'a>(
             (scaled.least(key), format!("has the best {metric} {among}"))
         }
     };
-    let kept = matches!(wish.rule, Rule::Knee | Rule::Weights(_)) && !limited.constraints.is_empty();
-    let kept = if kept {
-        format!(" with {}", limits_text(&limited.constraints))
-    } else {
-        String::new()
+    // What the knee's name says already is not said again.
+    let said = limited.constraints.len() - usize::from(learned.is_some());
+    let kept = match wish.rule {
+        Rule::Knee | Rule::Weights(_) if said > 0 => format!(" with {}", limits_text(&limited.constraints[..said])),
+        _ => String::new(),
     };
     let numbers = numbers_text(problem, &complete, &front[chosen]);
     Ok(Recommendation {
@@ -119,11 +134,28 @@ pub fn recommend<'a>(
     })
 }
 
-fn knee_name(points: usize) -> String {
-    match points {
-        1 => "better than or equal to every other in every objective".to_owned(),
-        _ => format!("the knee of a front of {points}"),
+fn knee_name(points: usize, learned: bool) -> String {
+    let share = 100.0 * LEARNED_SHARE;
+    match (points, learned) {
+        (1, false) => "better than or equal to every other in every objective".to_owned(),
+        (_, false) => format!("the knee of a front of {points}"),
+        (1, true) => format!("the only one on the front that learns {share:.0}% of what the best one learns"),
+        (_, true) => {
+            format!("the knee of the {points} on the front that learn {share:.0}% of what the best one learns")
+        }
     }
+}
+
+/// Where the knee is asked for: the loss of a trial that learns [`LEARNED_SHARE`] of what the best one learns. `None` where
+/// the user's own slack speaks of the loss.
+fn learned_limit(limited: &Problem, complete: &[Evaluated<'_>], wish: &Wish) -> Option<Constraint> {
+    if wish.rule != Rule::Knee || wish.slack.iter().any(|(metric, _)| metric == LOSS) {
+        return None;
+    }
+    Some(Constraint {
+        metric: LOSS.to_owned(),
+        bound: Bound::AtMost(loss_after_learning(limited, complete, LEARNED_SHARE)?),
+    })
 }
 
 fn check_metrics(problem: &Problem, wish: &Wish) -> Result<(), RecommendError> {
@@ -248,85 +280,10 @@ fn what_must_give(limited: &Problem, complete: &[Evaluated<'_>]) -> RecommendErr
     }
 }
 
-fn bound_text(constraint: &Constraint) -> String {
-    match constraint.bound {
-        Bound::AtMost(limit) => format!("at most {}", value_text(&constraint.metric, limit)),
-        Bound::AtLeast(limit) => format!("at least {}", value_text(&constraint.metric, limit)),
-    }
-}
-
-fn limits_text(constraints: &[Constraint]) -> String {
-    let one = |constraint: &Constraint| format!("{} {}", constraint.metric, bound_text(constraint));
-    constraints.iter().map(one).collect::<Vec<_>>().join(" and ")
-}
-
-/// Each objective's value, and how far it is from the best that any complete feasible trial reached.
-fn numbers_text(problem: &Problem, complete: &[Evaluated<'_>], chosen: &Evaluated<'_>) -> String {
-    let feasible: Vec<&[f64]> = complete
-        .iter()
-        .filter(|one| one.is_feasible())
-        .map(|one| one.values.as_slice())
-        .collect();
-    let one = |(index, objective): (usize, &Objective)| {
-        let value = chosen.values[index];
-        let best = feasible.iter().map(|point| point[index]).fold(value, f64::min);
-        let text = format!(
-            "{} {}",
-            objective.metric,
-            value_text(&objective.metric, objective.minimised(value))
-        );
-        if value == best {
-            return format!("{text} (the best)");
-        }
-        let share = 100.0 * (value - best) / best.abs();
-        let side = match objective.direction {
-            Direction::Minimize => "above",
-            Direction::Maximize => "below",
-        };
-        if share.is_finite() {
-            format!("{text} ({share:.1}% {side} the best)")
-        } else {
-            text
-        }
-    };
-    problem
-        .objectives
-        .iter()
-        .enumerate()
-        .map(one)
-        .collect::<Vec<_>>()
-        .join(", ")
-}
-
-/// A metric's value with its unit, to four digits: `11.25 GiB`, `5240 tokens/s`, `1.930 nats`.
-fn value_text(metric: &str, value: f64) -> String {
-    let unit = Objective::new(metric).unit();
-    if unit == "bytes" {
-        let (scale, unit) = [(30, "GiB"), (20, "MiB"), (10, "KiB")]
-            .into_iter()
-            .map(|(shift, unit)| (f64::from(1u32 << shift), unit))
-            .find(|(scale, _)| value.abs() >= *scale)
-            .unwrap_or((1.0, "bytes"));
-        return format!("{} {unit}", four_digits(value / scale));
-    }
-    format!("{} {unit}", four_digits(value)).trim_end().to_owned()
-}
-
-fn four_digits(value: f64) -> String {
-    if value == 0.0 {
-        return "0".to_owned();
-    }
-    let magnitude = value.abs().log10().floor();
-    if !(-4.0..=9.0).contains(&magnitude) {
-        return format!("{value:.3e}");
-    }
-    format!("{value:.*}", (3.0 - magnitude).max(0.0) as usize)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+    use crate::objective::{LOSS_BEFORE, PEAK_MEMORY, THROUGHPUT};
     use crate::search::fixtures::{out_of_memory, trial};
     use crate::space::SearchSpace;
     use crate::study::{Params, TrialState};
@@ -463,6 +420,56 @@ mod tests {
         assert_eq!(
             recommend(&problem, &history, &Wish::default()),
             Err(RecommendError::NothingComplete)
+        );
+    }
+
+    #[test]
+    fn the_knee_is_one_that_learns_nearly_as_much_as_the_best() {
+        let (problem, mut history) = example();
+        for trial in &mut history {
+            if let TrialState::Complete { metrics } = &mut trial.state {
+                metrics.insert(LOSS_BEFORE, 3.0);
+            }
+        }
+        // The best one gains 1.1 nats: 0.055 less is allowed, and only its own loss is that low.
+        let alone = recommend(&problem, &history, &Wish::default()).unwrap();
+        assert_eq!(alone.trial.number.0, 3);
+        assert!(
+            alone.reason.starts_with(
+                "trial 3 is the only one on the front that learns 95% of what the best one learns: throughput 2000"
+            ),
+            "{}",
+            alone.reason
+        );
+        // Within a limit on memory the best that keeps it counts, and slack of one's own counts instead.
+        let mut wish = Wish::default();
+        wish.limits.push(Constraint {
+            metric: PEAK_MEMORY.to_owned(),
+            bound: Bound::AtMost(12.0 * GIB),
+        });
+        let within = recommend(&problem, &history, &wish).unwrap();
+        assert_eq!(within.trial.number.0, 1);
+        assert!(
+            within.reason.contains("learns with peak_memory at most 12.00 GiB:"),
+            "{}",
+            within.reason
+        );
+        wish.slack.push((LOSS.to_owned(), 0.5));
+        assert!(
+            recommend(&problem, &history, &wish)
+                .unwrap()
+                .reason
+                .contains("the knee of a front of 2 with")
+        );
+        // A training that taught nothing asks nothing.
+        for trial in &mut history {
+            if let TrialState::Complete { metrics } = &mut trial.state {
+                metrics.insert(LOSS_BEFORE, 1.0);
+            }
+        }
+        assert_eq!(
+            recommend(&problem, &history, &Wish::default()).unwrap().trial.number.0,
+            1
         );
     }
 

@@ -29,6 +29,11 @@ pub trait Sampler: Send {
         false
     }
 
+    /// Metrics of the history that are read beside those of objectives and constraints.
+    fn reads(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
     /// What [`Sampler::ask`] returns, and then `others`, each with what is expected of it; the setting alone where the sampler
     /// expects nothing: it has no model, or not enough trials for one. `None` when there is nothing left to try.
     fn choose(

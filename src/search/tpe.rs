@@ -13,7 +13,7 @@ use rand_distr::{Distribution as _, Normal};
 use rand_pcg::Pcg64;
 
 use super::history::{objective_values, violation};
-use super::hypervolume::contribution;
+use super::hypervolume::greedy_subset;
 use super::seeded::{Stream, Tried, first_untried, generator};
 use super::sobol::initial_design;
 use super::{Problem, Sampler, normal, pareto, reference_point};
@@ -102,7 +102,7 @@ fn split<'a>(problem: &Problem, history: &'a [Trial]) -> (Vec<&'a Params>, Vec<&
     let count = ((finished as f64 * GOOD_SHARE).ceil() as usize).min(GOOD_MOST);
     others.sort_by(|a, b| a.1.total_cmp(&b.1));
     let values: Vec<Vec<f64>> = feasible.iter().map(|(_, values)| values.clone()).collect();
-    let order = by_quality(problem, &values, count);
+    let order = by_quality(&values, &reference_point(problem, history), count);
     let mut ordered: Vec<&Params> = order.into_iter().map(|index| feasible[index].0).collect();
     ordered.extend(others.into_iter().map(|(params, _)| params));
     let rest = ordered.split_off(count.min(ordered.len()));
@@ -110,21 +110,17 @@ fn split<'a>(problem: &Problem, history: &'a [Trial]) -> (Vec<&'a Params>, Vec<&
 }
 
 /// Indices of `values`, best first; the layer that `count` cuts through is ordered greedily by hypervolume gained.
-fn by_quality(problem: &Problem, values: &[Vec<f64>], count: usize) -> Vec<usize> {
+fn by_quality(values: &[Vec<f64>], reference: &[f64], count: usize) -> Vec<usize> {
     let ranks = pareto::ranks(values);
-    let reference = reference_point(problem, values);
     let mut order: Vec<usize> = Vec::with_capacity(values.len());
     for rank in 0..=ranks.iter().copied().max().unwrap_or(0) {
-        let mut layer: Vec<usize> = (0..values.len()).filter(|index| ranks[*index] == rank).collect();
-        let mut chosen: Vec<&[f64]> = Vec::new();
-        while order.len() < count && layer.len() > 1 {
-            let gain = |index: usize| contribution(&values[index], &chosen, &reference);
-            let best = (0..layer.len()).max_by(|a, b| gain(layer[*a]).total_cmp(&gain(layer[*b])));
-            let taken = layer.remove(best.unwrap_or(0));
-            chosen.push(&values[taken]);
-            order.push(taken);
-        }
-        order.extend(layer);
+        let layer: Vec<usize> = (0..values.len()).filter(|index| ranks[*index] == rank).collect();
+        let of_layer: Vec<&[f64]> = layer.iter().map(|index| values[*index].as_slice()).collect();
+        let cut = count.saturating_sub(order.len());
+        let first = greedy_subset(&of_layer, reference, cut.min(layer.len().saturating_sub(1)));
+        order.extend(first.iter().map(|index| layer[*index]));
+        let rest = (0..layer.len()).filter(|index| !first.contains(index));
+        order.extend(rest.map(|index| layer[index]));
     }
     order
 }

@@ -1,6 +1,7 @@
 //! What is known of a trial before, beside and after its one full run: its curve, its early stop, its confirmation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -9,32 +10,61 @@ use crate::objective::PEAK_MEMORY;
 
 /// What a trial told on its way: metrics by the number of training steps before them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Curve(BTreeMap<u64, Metrics>);
+pub struct Curve {
+    last_step: u64,
+    /// The values of each metric by step, ascending.
+    courses: Vec<(Arc<str>, Course)>,
+}
+
+/// Values by step.
+type Course = Vec<(u64, f64)>;
 
 impl Curve {
     /// Adds what was reported after `step` steps; a value reported again replaces the old one.
     pub fn push(&mut self, step: u64, metrics: &Metrics) {
-        let known = self.0.entry(step).or_default();
+        self.last_step = self.last_step.max(step);
         for (name, value) in metrics.iter() {
-            known.insert(name, value);
+            let course = self.course_mut(name);
+            match course.binary_search_by_key(&step, |(at, _)| *at) {
+                Ok(at) => course[at].1 = value,
+                Err(at) => course.insert(at, (step, value)),
+            }
         }
     }
 
     /// The last step that was reported; 0 before the first.
     pub fn last_step(&self) -> u64 {
-        self.0.last_key_value().map_or(0, |(step, _)| *step)
+        self.last_step
     }
 
     /// The values of one metric by step, ascending.
     pub fn of(&self, metric: &str) -> Vec<(u64, f64)> {
-        let points = self.0.iter();
-        points
-            .filter_map(|(step, metrics)| Some((*step, metrics.value(metric)?)))
-            .collect()
+        let mut courses = self.courses.iter();
+        let course = courses.find(|(name, _)| name.as_ref() == metric);
+        course.map(|(_, values)| values.clone()).unwrap_or_default()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.last_step == 0 && self.courses.is_empty()
+    }
+
+    /// Forgets all metrics but these, takes their names' text from `names`, and gives spare room back.
+    pub fn retain(&mut self, names: &BTreeSet<Arc<str>>) {
+        self.courses.retain_mut(|(name, values)| {
+            values.shrink_to_fit();
+            let known = names.get(name).cloned();
+            known.map(|known| *name = known).is_some()
+        });
+        self.courses.shrink_to_fit();
+    }
+
+    fn course_mut(&mut self, name: &str) -> &mut Course {
+        let known = self.courses.iter().position(|(known, _)| known.as_ref() == name);
+        let at = known.unwrap_or_else(|| {
+            self.courses.push((name.into(), Vec::new()));
+            self.courses.len() - 1
+        });
+        &mut self.courses[at].1
     }
 }
 
@@ -139,6 +169,12 @@ mod tests {
         curve.push(4, &[("f1", 2.0)].into());
         assert_eq!(curve.of("loss"), [(2, 4.0), (4, 3.0)]);
         assert_eq!(curve.of("f1"), [(2, 1.0), (4, 2.0)]);
+        assert_eq!(curve.last_step(), 4);
+        curve.retain(&["f1".into()].into());
+        assert_eq!(
+            (curve.of("loss"), curve.of("f1")),
+            (Vec::new(), vec![(2, 1.0), (4, 2.0)])
+        );
         assert_eq!(curve.last_step(), 4);
     }
 }

@@ -53,9 +53,9 @@ fn gpu(ordinal: usize, name: &str) -> Result<Device, DeviceError> {
     if let Some(device) = all.get(&ordinal) {
         return Ok(device.clone());
     }
-    let device = Device::new_cuda_with_stream(ordinal).map_err(|source| DeviceError::Open {
+    let device = Device::new_cuda_with_stream(ordinal).map_err(|error| DeviceError::Open {
         name: name.to_owned(),
-        source,
+        reason: without_backtrace(error),
     })?;
     if let Device::Cuda(device) = &device {
         // SAFETY: events order the use of memory by several queues; here is one queue, and it orders everything. Without
@@ -64,6 +64,15 @@ fn gpu(ordinal: usize, name: &str) -> Result<Device, DeviceError> {
     }
     all.insert(ordinal, device.clone());
     Ok(device)
+}
+
+/// candle adds a backtrace to what the driver says where `RUST_BACKTRACE` is set.
+#[cfg(feature = "cuda")]
+fn without_backtrace(error: candle_core::Error) -> candle_core::Error {
+    match error {
+        candle_core::Error::WithBacktrace { inner, .. } => without_backtrace(*inner),
+        other => other,
+    }
 }
 
 #[cfg(test)]

@@ -106,9 +106,9 @@ pub enum DeviceError {
     NoCuda,
 
     #[error(
-        "cannot open device `{name}`: {source}; `nvidia-smi` shows which devices there are, and docs/gpu.md what else is needed"
+        "cannot open device `{name}`: {reason}; `nvidia-smi` shows which devices there are, and docs/gpu.md what else is needed"
     )]
-    Open { name: String, source: candle_core::Error },
+    Open { name: String, reason: candle_core::Error },
 }
 
 /// A training that cannot start or go on.

@@ -187,7 +187,7 @@ fn shift(problem: &Problem, trial: &mut Trial, better: bool, confirmed: Option<&
         let repeated = confirmed
             .and_then(|known| known.get(&objective.metric))
             .filter(|one| one.repeats > 1);
-        let own = metrics.value(&format!("{}_interval", objective.metric));
+        let own = metrics.value(&interval_of(&objective.metric));
         let noise = repeated.map(|one| one.interval).or(own).unwrap_or(USUAL_NOISE);
         let towards = if better { -1.0 } else { 1.0 };
         let minimised = objective.minimised(value);
@@ -196,6 +196,11 @@ fn shift(problem: &Problem, trial: &mut Trial, better: bool, confirmed: Option<&
             objective.minimised(minimised + towards * noise * minimised.abs()),
         );
     }
+}
+
+/// Name of the metric that says how uncertain a measured `metric` is: half the width of its interval, as a share.
+pub(super) fn interval_of(metric: &str) -> String {
+    format!("{metric}_interval")
 }
 
 /// Whether repeats differ in an objective: the native engine's only in throughput, a command's may in any.

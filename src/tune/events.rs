@@ -128,11 +128,12 @@ impl Tuner<'_> {
         store.finish_trial(id, number, &state, wall_s).await?;
         self.spent_s += wall_s;
         if !running.curve.is_empty() {
-            self.curves.insert(number, running.curve);
+            let mut curve = running.curve;
+            self.kept.reduce_curve(&mut curve);
+            self.curves.insert(number, curve);
         }
-        if let Some(trial) = self.trial_mut(number) {
+        if let Some(mut trial) = self.trial_mut(number).cloned() {
             trial.state = state;
-            let trial = trial.clone();
             self.standing.count(&self.problem, std::slice::from_ref(&trial));
             self.memory.learn(self.parts.study, &self.problem, &trial);
             let inherits_cost = running.inherited.iter().any(|one| one.part == Part::Cost);
@@ -141,6 +142,10 @@ impl Tuner<'_> {
             }
             let progress = self.progress();
             self.parts.observer.trial_ended(&trial, &progress);
+            self.kept.reduce(&mut trial);
+            if let Some(known) = self.trial_mut(number) {
+                *known = trial;
+            }
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::study::{Curve, Metrics, Stop, Trial, TrialNumber, TrialState};
 const SHARE_OF_MEAN: f64 = 0.25;
 
 /// Metric of a stopped trial: the steps of training that it would have had.
-const PLANNED_STEPS: &str = "planned_steps";
+pub(super) const PLANNED_STEPS: &str = "planned_steps";
 
 /// A trial under way as the rules see it.
 #[derive(Clone, Debug)]
@@ -101,7 +101,7 @@ impl Judge<'_> {
             .filter(|one| one.is_feasible())
             .map(|one| one.values)
             .collect();
-        let reference = reference_point(self.problem, &values);
+        let reference = reference_point(self.problem, self.history);
         let field = Field {
             others: &others,
             reference: &reference,

@@ -4,16 +4,18 @@
 //! [`Recipe::loss_key`]). A trial whose cost key has been measured skips the profile phase, one whose loss key has been
 //! trained skips the training phase, and takes the values over; where both are known it need not run at all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use crate::objective::{LOSS, THROUGHPUT};
+use crate::objective::{LOSS, LOSS_BEFORE, THROUGHPUT};
 use crate::recipe::{Recipe, RecipeKey};
 use crate::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState};
 use crate::worker::Task;
 
 /// Metrics of the training phase; all others are the profile phase's.
-const LOSS_METRICS: [&str; 8] = [
+const LOSS_METRICS: [&str; 9] = [
     LOSS,
+    LOSS_BEFORE,
     "accuracy",
     "loss_fp32",
     "loss_kept_percent",
@@ -66,6 +68,8 @@ pub(super) struct Known {
     loss_bounds: BTreeMap<RecipeKey, f64>,
     out_of_memory: BTreeMap<RecipeKey, (TrialNumber, FailReason)>,
     diverged: BTreeMap<RecipeKey, (TrialNumber, FailReason)>,
+    /// Names of metrics, each held once.
+    names: BTreeSet<Arc<str>>,
 }
 
 impl Known {
@@ -88,13 +92,13 @@ impl Known {
         if metrics.value(THROUGHPUT).is_some() {
             self.costs
                 .entry(recipe.cost_key())
-                .or_insert_with(|| (trial.number, part_of(metrics, false)));
+                .or_insert_with(|| (trial.number, part_of(metrics, false, &mut self.names)));
         }
         match &trial.state {
             TrialState::Complete { .. } if metrics.value(LOSS).is_some() => {
                 self.losses
                     .entry(recipe.loss_key())
-                    .or_insert_with(|| (trial.number, part_of(metrics, true)));
+                    .or_insert_with(|| (trial.number, part_of(metrics, true, &mut self.names)));
             }
             TrialState::Pruned { .. } => {
                 if let Some(bound) = metrics.value(&at_least(LOSS)) {
@@ -168,7 +172,7 @@ pub(super) fn expected_deviation(metric: &str) -> String {
 }
 
 /// The metrics of one phase.
-fn part_of(metrics: &Metrics, of_loss: bool) -> Metrics {
+fn part_of(metrics: &Metrics, of_loss: bool, names: &mut BTreeSet<Arc<str>>) -> Metrics {
     let mut part = Metrics::default();
     let of_the_stop = [at_least(LOSS), expected(LOSS), expected_deviation(LOSS)];
     for (name, value) in metrics
@@ -179,6 +183,7 @@ fn part_of(metrics: &Metrics, of_loss: bool) -> Metrics {
             part.insert(name, value);
         }
     }
+    part.share_names(names);
     part
 }
 

@@ -10,6 +10,7 @@ mod forecast;
 mod inputs;
 mod interrupt;
 mod judge;
+mod kept;
 mod known;
 mod lost;
 mod observer;

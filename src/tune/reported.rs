@@ -6,16 +6,21 @@
 
 use std::collections::BTreeMap;
 
+use sha2::{Digest, Sha256};
+
 use super::known::{Decision, Inherited, Part};
 use crate::search::Problem;
 use crate::study::{FailReason, Metrics, Params, Trial, TrialNumber, TrialState};
 use crate::worker::Task;
 
+/// Params that share a metric have the same key of it: a SHA-256.
+type Key = [u8; 32];
+
 /// Measurements of a command's metrics by the params that can change them.
 #[derive(Debug, Default)]
 pub(super) struct Reported {
-    values: BTreeMap<(String, String), (TrialNumber, f64)>,
-    out_of_memory: BTreeMap<String, (TrialNumber, FailReason)>,
+    values: BTreeMap<Key, (TrialNumber, f64)>,
+    out_of_memory: BTreeMap<Key, (TrialNumber, FailReason)>,
 }
 
 impl Reported {
@@ -37,7 +42,7 @@ impl Reported {
         for metric in needed(problem) {
             let is_final = steps == u64::MAX || known_after(problem, metric).is_some_and(|after| after <= steps);
             if let Some(value) = metrics.value(metric).filter(|_| is_final) {
-                let key = (metric.to_owned(), key(problem, metric, &trial.params));
+                let key = key(problem, metric, &trial.params);
                 self.values.entry(key).or_insert((trial.number, value));
             }
         }
@@ -55,7 +60,7 @@ impl Reported {
         let mut inherited = Vec::new();
         let mut unknown = 0;
         for metric in needed(problem) {
-            match self.values.get(&(metric.to_owned(), key(problem, metric, params))) {
+            match self.values.get(&key(problem, metric, params)) {
                 None => unknown += 1,
                 Some((source, value)) => inherited.push(Inherited {
                     part: Part::Metric(metric.to_owned()),
@@ -101,8 +106,8 @@ pub(super) fn final_after(problem: &Problem, metrics: &Metrics, step: u64) -> Me
     known
 }
 
-/// Canonical JSON of the params that can change a metric.
-fn key(problem: &Problem, metric: &str, params: &Params) -> String {
+/// Digest of a metric and the canonical JSON of the params that can change it.
+fn key(problem: &Problem, metric: &str, params: &Params) -> Key {
     let affects = |name: &str| {
         let parameter = problem.space.parameters.iter().find(|parameter| parameter.name == name);
         let affects = parameter.and_then(|parameter| parameter.affects.as_ref());
@@ -113,7 +118,8 @@ fn key(problem: &Problem, metric: &str, params: &Params) -> String {
         .filter(|(name, _)| affects(name))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
-    serde_json::to_string(&deciding).expect("params hold only values that JSON has")
+    let text = serde_json::to_string(&(metric, deciding)).expect("params hold only values that JSON has");
+    Sha256::digest(text).into()
 }
 
 /// The metric that says how much memory a trial takes, if one does: the one whose name says so.
@@ -123,7 +129,7 @@ fn memory_metric(problem: &Problem) -> Option<&str> {
         .find(|metric| metric.to_lowercase().contains("mem"))
 }
 
-fn memory_key(problem: &Problem, params: &Params) -> Option<String> {
+fn memory_key(problem: &Problem, params: &Params) -> Option<Key> {
     Some(key(problem, memory_metric(problem)?, params))
 }
 

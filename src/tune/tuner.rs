@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::decide::{Memory, problem_of, recipe_of, whole_task};
 use super::expect::Expectations;
+use super::kept::Kept;
 use super::known::{Decision, Inherited, Part};
 use super::lost::Patience;
 use super::propose::{Proposed, propose};
@@ -37,7 +38,9 @@ pub struct TunerParts<'a> {
 pub struct Tuner<'a> {
     pub(super) parts: TunerParts<'a>,
     pub(super) problem: Problem,
-    /// All trials by number, running ones included.
+    /// What of finished trials stays in memory.
+    pub(super) kept: Kept,
+    /// All trials by number, running ones included; of finished ones what is [`Kept`].
     pub(super) history: Vec<Trial>,
     /// What finished trials told on their way.
     pub(super) curves: BTreeMap<TrialNumber, Curve>,
@@ -65,22 +68,29 @@ pub struct Tuner<'a> {
 impl<'a> Tuner<'a> {
     /// A tuner that goes on where the stored study stands.
     pub async fn new(parts: TunerParts<'a>) -> Result<Self, TuneError> {
-        let history = parts.store.trials(parts.id).await?;
+        let mut history = parts.store.trials(parts.id).await?;
         let problem = problem_of(parts.study);
         let mut memory = Memory::new(parts.study);
         for trial in &history {
             memory.learn(parts.study, &problem, trial);
         }
         let waiting = history.iter().filter(|trial| !trial.state.is_finished());
+        let unfinished = waiting.map(|trial| trial.number).collect();
         let mut standing = Progress::default();
         standing.count(&problem, &history);
+        let pruner = build_pruner(&parts.study.pruner);
+        let mut kept = Kept::new(&problem, parts.sampler.as_ref(), pruner.is_some());
+        history.iter_mut().for_each(|trial| kept.reduce(trial));
+        let mut curves = parts.store.curves(parts.id).await?;
+        curves.values_mut().for_each(|curve| kept.reduce_curve(curve));
         Ok(Self {
             standing,
-            unfinished: waiting.map(|trial| trial.number).collect(),
-            curves: parts.store.curves(parts.id).await?,
+            unfinished,
+            curves,
             expectations: parts.store.expectations(parts.id).await?,
             spent_s: parts.store.spent_s(parts.id).await?,
-            pruner: build_pruner(&parts.study.pruner),
+            pruner,
+            kept,
             requests: Requests::begin(parts.store, parts.id).await?,
             running: BTreeMap::new(),
             expecting: None,
@@ -168,7 +178,7 @@ impl<'a> Tuner<'a> {
         self.requests.is_paused() && !self.parts.interrupt.is_requested()
     }
 
-    /// All trials of the study, by number.
+    /// All trials of the study, by number: their params and outcomes, and the metrics that decide. The database has the rest.
     pub fn history(&self) -> &[Trial] {
         &self.history
     }

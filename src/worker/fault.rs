@@ -5,7 +5,7 @@
 //! `start` (before the greeting), and `KIND` is one of [`Kind`]. `trial` limits it to one trial, `attempts` to a trial's
 //! first so many attempts.
 
-use super::TrialRequest;
+use super::{MemoryLimiter, TrialRequest, memory_limiter};
 use crate::profile::HostMemory;
 use crate::study::Phase;
 
@@ -140,10 +140,11 @@ impl Kind {
             Self::Kill => signal_self(Signal::Kill),
             Self::Exit => std::process::exit(0),
             Self::Panic => panic!("a fault that was asked for"),
-            Self::Oom => fill_memory(),
+            Self::Oom => fill_memory(false),
             Self::OomSystem => {
                 HostMemory::set_limit(None);
-                fill_memory();
+                // A control group counts what is touched, the limit on address space what is reserved.
+                fill_memory(memory_limiter() == MemoryLimiter::Cgroup);
             }
             Self::Nan => {}
             Self::Garble => {
@@ -176,12 +177,15 @@ fn signal_self(_: Signal) {
     std::process::abort();
 }
 
-/// Asks for memory until there is no more.
-fn fill_memory() {
+/// Asks for memory until there is no more. Where it need not be touched the machine has it still.
+fn fill_memory(touched: bool) {
     let mut blocks: Vec<Vec<u8>> = Vec::new();
     while blocks.len() * BLOCK < ENOUGH {
-        // Reserved and not touched: the limits count it, and the machine has it still.
-        blocks.push(std::hint::black_box(Vec::with_capacity(BLOCK)));
+        let mut block = Vec::with_capacity(BLOCK);
+        if touched {
+            block.resize(BLOCK, 1);
+        }
+        blocks.push(std::hint::black_box(block));
     }
     drop(blocks);
     std::process::abort();

@@ -19,6 +19,8 @@ pub struct Launcher {
     pub prefix: Vec<String>,
     /// The program as the machine that runs it knows it.
     pub program: PathBuf,
+    /// Arguments that every worker gets beside those of its place.
+    pub arguments: Vec<String>,
     /// Variables set beside the inherited ones, for the first process that is started.
     pub env: BTreeMap<String, String>,
 }
@@ -41,6 +43,12 @@ impl Launcher {
         }
     }
 
+    /// The same with arguments that every worker gets.
+    pub fn with_arguments(mut self, arguments: Vec<String>) -> Self {
+        self.arguments = arguments;
+        self
+    }
+
     /// Whether workers run on this machine, as far as is known.
     pub fn is_local(&self) -> bool {
         self.prefix.is_empty()
@@ -57,6 +65,7 @@ impl Launcher {
         let worker = [self.program.to_string_lossy().into_owned(), "worker".to_owned()];
         words.extend(worker);
         words.extend(place.arguments());
+        words.extend(self.arguments.iter().cloned());
         let program = words.remove(0);
         (program.into(), words)
     }
@@ -75,12 +84,13 @@ mod tests {
             ..Placement::default()
         };
         let prefix = ["srun", "--gpus=1", "-c{threads}", "--job-name=worker-{worker}"].map(str::to_owned);
-        let launcher = Launcher::with_prefix(prefix.to_vec(), "/opt/peft-tune".into());
+        let kernels = ["--kernels", "reference"].map(str::to_owned).to_vec();
+        let launcher = Launcher::with_prefix(prefix.to_vec(), "/opt/peft-tune".into()).with_arguments(kernels);
         let (program, arguments) = launcher.command_line(&place);
         assert_eq!(program, PathBuf::from("srun"));
         assert_eq!(
             arguments.join(" "),
-            "--gpus=1 -c4 --job-name=worker-2 /opt/peft-tune worker --threads 4 --device cuda:1"
+            "--gpus=1 -c4 --job-name=worker-2 /opt/peft-tune worker --threads 4 --device cuda:1 --kernels reference"
         );
         assert!(Launcher::local("a".into()).is_local() && !launcher.is_local());
     }

@@ -1,9 +1,9 @@
 //! A limit on the memory of the whole process, set by the operating system: what the allocator's count does not see, such
 //! as mapped files and foreign libraries, ends the trial's process instead of the machine's next program.
 //!
-//! A control group (version 2) is used where one can be made, as it counts pages that are really used and the kernel says
-//! whom it ended; else `RLIMIT_AS`, which counts address space and so needs a wide margin. Neither judges a setting: that
-//! is the allocator's exact count, whose limit lies below.
+//! A control group is used where one can be made, as it counts pages that are really used and the kernel says whom it ended;
+//! else `RLIMIT_AS`, which counts address space and so needs a wide margin. Neither judges a setting: that is the
+//! allocator's exact count, whose limit lies below.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ const ADDRESS_MARGIN_BYTES: u64 = 2 << 30;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryLimiter {
-    /// A control group of its own (`memory.max`).
+    /// A control group of its own.
     Cgroup,
     /// `RLIMIT_AS`.
     AddressSpace,
@@ -30,11 +30,48 @@ pub enum MemoryLimiter {
     None,
 }
 
-/// The limit of this process; it is lifted again when the value is dropped.
+/// The limit of this process.
 #[derive(Debug)]
 pub(super) struct MemoryLimit {
-    cgroup: Option<PathBuf>,
+    cgroup: Option<Cgroup>,
 }
+
+/// A control group: its folder, and the files of the version that the machine has.
+#[derive(Clone, Debug)]
+struct Cgroup {
+    folder: PathBuf,
+    version: &'static Version,
+}
+
+/// How a version of control groups calls what is needed here.
+#[derive(Debug)]
+struct Version {
+    /// Where the tree is mounted that has the memory controller.
+    root: &'static str,
+    limit: &'static str,
+    no_limit: &'static str,
+    /// The file with a line `oom_kill N`.
+    events: &'static str,
+    /// Whether a group can limit memory only where the one above passes the controller on, which one with processes of its own
+    /// cannot.
+    passed_on: bool,
+}
+
+const VERSION_1: Version = Version {
+    root: "/sys/fs/cgroup/memory",
+    limit: "memory.limit_in_bytes",
+    no_limit: "-1",
+    events: "memory.oom_control",
+    passed_on: false,
+};
+
+const VERSION_2: Version = Version {
+    root: "/sys/fs/cgroup",
+    limit: "memory.max",
+    no_limit: "max",
+    events: "memory.events",
+    passed_on: true,
+};
 
 impl MemoryLimit {
     /// Moves this process into a control group of its own, where that can be done.
@@ -45,11 +82,11 @@ impl MemoryLimit {
     /// Lets the process take `bytes` more than it has now, with a margin; `None` lifts the limit.
     pub(super) fn set(&self, bytes: Option<u64>) {
         match &self.cgroup {
-            Some(folder) => {
+            Some(Cgroup { folder, version }) => {
                 let now = resident_bytes().unwrap_or(0);
                 let most = bytes.map(|bytes| now.saturating_add(bytes).saturating_add(MARGIN_BYTES).to_string());
-                let text = most.unwrap_or_else(|| "max".to_owned());
-                if let Err(error) = std::fs::write(folder.join("memory.max"), text) {
+                let text = most.unwrap_or_else(|| version.no_limit.to_owned());
+                if let Err(error) = std::fs::write(folder.join(version.limit), text) {
                     tracing::warn!(%error, "cannot set the limit of the control group");
                 }
             }
@@ -67,18 +104,43 @@ pub fn memory_limiter() -> MemoryLimiter {
     }
 }
 
-/// The name of the control group that a worker with this process id makes.
-fn cgroup_name(process: u32) -> String {
-    format!("peft-tune-worker-{process}")
+/// What the names of workers' control groups begin with; their process id follows.
+const PREFIX: &str = "peft-tune-worker-";
+
+impl Cgroup {
+    /// The group of a worker with this process id, below this one.
+    fn of_worker(&self, process: u32) -> Self {
+        Self {
+            folder: self.folder.join(format!("{PREFIX}{process}")),
+            version: self.version,
+        }
+    }
+
+    /// Processes of the group that the kernel has ended for want of memory.
+    fn oom_kills(&self) -> u64 {
+        oom_kills_in(&std::fs::read_to_string(self.folder.join(self.version.events)).unwrap_or_default())
+    }
+
+    /// Removes groups of workers that are gone, whose search was killed with them.
+    fn sweep(&self) {
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        for entry in entries {
+            let name = entry.file_name();
+            let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+            if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+                let _ = std::fs::remove_dir(entry.path());
+            }
+        }
+    }
 }
 
 /// Removes the control group of a worker that is gone, and tells whether the kernel ended it for want of memory.
 pub(super) fn bury(process: u32) -> bool {
-    let Some(folder) = cgroup_parent().map(|parent| parent.join(cgroup_name(process))) else {
+    let Some(group) = cgroup_parent().map(|parent| parent.of_worker(process)) else {
         return false;
     };
-    let killed = oom_kills_in(&std::fs::read_to_string(folder.join("memory.events")).unwrap_or_default()) > 0;
-    let _ = std::fs::remove_dir(folder);
+    let killed = group.oom_kills() > 0;
+    let _ = std::fs::remove_dir(group.folder);
     killed
 }
 
@@ -95,32 +157,68 @@ fn oom_kills_in(text: &str) -> u64 {
 }
 
 /// Makes a control group and moves this process into it.
-fn own_cgroup() -> Option<PathBuf> {
+fn own_cgroup() -> Option<Cgroup> {
     let process = std::process::id();
-    let folder = cgroup_parent()?.join(cgroup_name(process));
-    std::fs::create_dir(&folder).ok()?;
-    let moved = std::fs::write(folder.join("memory.max"), "max")
-        .and_then(|()| std::fs::write(folder.join("cgroup.procs"), process.to_string()));
+    let parent = cgroup_parent()?;
+    parent.sweep();
+    let group = parent.of_worker(process);
+    std::fs::create_dir(&group.folder).ok()?;
+    let moved = std::fs::write(group.folder.join(group.version.limit), group.version.no_limit)
+        .and_then(|()| std::fs::write(group.folder.join("cgroup.procs"), process.to_string()));
     if moved.is_err() {
-        let _ = std::fs::remove_dir(&folder);
+        let _ = std::fs::remove_dir(&group.folder);
         return None;
     }
-    Some(folder)
+    Some(group)
 }
 
-/// The control group below which this process may make one that limits memory: its own, or the one above.
-fn cgroup_parent() -> Option<PathBuf> {
+/// The control group below which this process may make one that limits memory.
+fn cgroup_parent() -> Option<Cgroup> {
     let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let (version, path) = memory_group(&own)?;
+    let own = Path::new(version.root).join(path.trim_start_matches('/'));
     // A worker that has moved looks from its own group's parent, as one that has not.
-    let own = Path::new("/sys/fs/cgroup").join(path);
-    let levels = [Some(own.as_path()), own.parent()];
-    let found = levels.into_iter().flatten().find(|level| {
-        let passes_on = std::fs::read_to_string(level.join("cgroup.subtree_control"));
-        passes_on.is_ok_and(|controllers| controllers.split_whitespace().any(|one| one == "memory"))
-            && is_writable(level)
+    let moved = own
+        .file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(|name| name.starts_with(PREFIX));
+    let level = if moved { own.parent()? } else { own.as_path() };
+    let levels = [Some(level), level.parent().filter(|_| version.passed_on)];
+    let found = levels
+        .into_iter()
+        .flatten()
+        .find(|level| passes_memory_on(level, version) && is_writable(level));
+    found.map(|folder| Cgroup {
+        folder: folder.to_owned(),
+        version,
+    })
+}
+
+/// The version that has the memory controller, and this process's group in it, from `/proc/self/cgroup`. On a machine with both
+/// versions the first one has it.
+fn memory_group(text: &str) -> Option<(&'static Version, &str)> {
+    let first = text.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        controllers
+            .split(',')
+            .any(|one| one == "memory")
+            .then_some((&VERSION_1, path))
     });
-    found.map(Path::to_owned)
+    let second = || {
+        text.lines()
+            .find_map(|line| Some((&VERSION_2, line.strip_prefix("0::")?)))
+    };
+    first.or_else(second)
+}
+
+/// Whether groups below this one can limit memory.
+fn passes_memory_on(level: &Path, version: &'static Version) -> bool {
+    if !version.passed_on {
+        return level.join(version.limit).exists();
+    }
+    let passed_on = std::fs::read_to_string(level.join("cgroup.subtree_control"));
+    passed_on.is_ok_and(|controllers| controllers.split_whitespace().any(|one| one == "memory"))
 }
 
 #[cfg(unix)]
@@ -182,6 +280,16 @@ mod tests {
     fn the_kernel_s_count_of_killed_processes_is_read() {
         assert_eq!(oom_kills_in("low 0\nhigh 3\nmax 7\noom 2\noom_kill 2\n"), 2);
         assert_eq!(oom_kills_in("nr_free_pages 1\noom_kill 5\n"), 5);
+        assert_eq!(oom_kills_in("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"), 3);
         assert_eq!(oom_kills_in(""), 0);
+    }
+
+    #[test]
+    fn the_group_that_counts_memory_is_found_in_either_version() {
+        let group = |text| memory_group(text).map(|(version, path)| (version.limit, path));
+        assert_eq!(group("0::/user.slice/a\n"), Some(("memory.max", "/user.slice/a")));
+        let both = "5:devices:/\n4:cpu,memory:/jobs/7\n0::/\n";
+        assert_eq!(group(both), Some(("memory.limit_in_bytes", "/jobs/7")));
+        assert_eq!(group("3:cpuset:/\n"), None);
     }
 }

@@ -230,6 +230,7 @@ impl Place {
             host = about.host,
             device = about.device,
             threads = about.threads,
+            kernels = about.kernels.name(),
             memory_limiter = ?about.memory_limiter,
             "a worker is ready"
         );

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{TrialEvent, TrialRequest};
 use crate::study::TrialNumber;
+use crate::train::ops::Kernels;
 
 /// Version of the protocol; both sides must agree.
 pub const PROTOCOL_VERSION: u32 = 2;
@@ -99,6 +100,8 @@ pub struct About {
     pub threads: usize,
     /// Processors that it is pinned to; empty where it is not.
     pub cpus: Vec<usize>,
+    /// Form of the ops it computes with.
+    pub kernels: Kernels,
     /// What ends the process where a trial takes more memory than it may, beside the allocator's own count.
     pub memory_limiter: super::MemoryLimiter,
     /// What it understands: see [`CAPABILITIES`].

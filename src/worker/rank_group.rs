@@ -17,6 +17,7 @@ use super::trial::Interruption;
 use super::{TrialEvent, TrialRequest};
 use crate::profile::OUT_OF_MEMORY_EXIT;
 use crate::study::{FailReason, Metrics, Phase, TrialState};
+use crate::train::ops::kernels;
 use crate::train::parallel::{CollectiveError, Segment};
 
 /// How often a request to stop is looked for while the ranks are silent.
@@ -271,6 +272,7 @@ impl Rank {
             .arg("rank")
             .args(["--rank", &rank.to_string(), "--ranks", &ranks.to_string()])
             .args(["--segment", &segment.to_string()])
+            .args(["--kernels", kernels().name()])
             .env("RAYON_NUM_THREADS", threads.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -4,8 +4,8 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::control::Control;
@@ -39,6 +39,20 @@ pub(super) struct Session {
 struct Kept {
     base: Option<(BaseKey, Arc<BaseModel>)>,
     data: Option<(DataKey, Arc<PreparedData>)>,
+    /// Losses of models that were not trained yet: a few numbers, so all of them.
+    loss_before: Vec<(StartKey, Arc<OnceLock<f64>>)>,
+}
+
+impl Kept {
+    /// Where the loss of that start is, or will be.
+    fn loss_before(&mut self, key: StartKey) -> Arc<OnceLock<f64>> {
+        if let Some((_, loss)) = self.loss_before.iter().find(|(known, _)| *known == key) {
+            return loss.clone();
+        }
+        let loss = Arc::default();
+        self.loss_before.push((key, Arc::clone(&loss)));
+        loss
+    }
 }
 
 /// A device, and the others that work on the same trials.
@@ -72,12 +86,23 @@ struct DataKey {
     seed: u64,
 }
 
+/// What decides a model's loss before its training: base weights, the adapter that it goes on from, held-out rows.
+#[derive(PartialEq)]
+struct StartKey {
+    base: BaseKey,
+    data: DataKey,
+    adapter_init: Option<PathBuf>,
+    evaluation_rows: Option<usize>,
+}
+
 /// What a trial needs before its first step.
 pub(super) struct Loaded {
     pub(super) base: BaseSource,
     /// Where the model lies.
-    pub(super) folder: std::path::PathBuf,
+    pub(super) folder: PathBuf,
     pub(super) data: Arc<PreparedData>,
+    /// The held-out loss before the training, once a trial that starts as this one does has measured it.
+    pub(super) loss_before: Arc<OnceLock<f64>>,
     pub(super) memory: DeviceMemory,
     /// Bytes of the device that others than the engine held before it.
     pub(super) beside_bytes: u64,
@@ -179,7 +204,8 @@ impl Session {
             return self.on_ranks(recipe.batch.devices, request, &stopped, emit, metrics);
         }
         self.group = None;
-        let loaded = self.load(recipe, request.memory_limit_bytes)?;
+        let evaluation_rows = plan.train.as_ref().and_then(|train| train.evaluation_rows);
+        let loaded = self.load(recipe, evaluation_rows, request.memory_limit_bytes)?;
         TrialRun {
             request,
             recipe,
@@ -216,7 +242,12 @@ impl Session {
     }
 
     /// Loads what the recipe needs and is not loaded yet, and lets go of what it does not need.
-    fn load(&mut self, recipe: &Recipe, memory_limit_bytes: Option<u64>) -> Result<Loaded, Interruption> {
+    fn load(
+        &mut self,
+        recipe: &Recipe,
+        evaluation_rows: Option<usize>,
+        memory_limit_bytes: Option<u64>,
+    ) -> Result<Loaded, Interruption> {
         let started = Instant::now();
         let base_key = BaseKey {
             model: recipe.model.clone(),
@@ -228,6 +259,12 @@ impl Session {
             sequence_length: recipe.batch.sequence_length,
             seed: recipe.training.seed,
         };
+        let loss_before = self.kept.loss_before(StartKey {
+            base: base_key.clone(),
+            data: data_key.clone(),
+            adapter_init: recipe.adapter.as_ref().and_then(|adapter| adapter.adapter_init.clone()),
+            evaluation_rows,
+        });
         let all_train = recipe.adapter.is_none();
         self.kept.base.take_if(|(key, _)| all_train || *key != base_key);
         self.kept.data.take_if(|(key, _)| *key != data_key);
@@ -278,6 +315,7 @@ impl Session {
             base,
             folder: files.folder,
             data,
+            loss_before,
             memory,
             beside_bytes,
             seconds: started.elapsed().as_secs_f64(),

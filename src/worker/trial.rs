@@ -9,6 +9,7 @@
 //! | `step_s`, `data_s`, `forward_s`, `backward_s`, `optimizer_s` | s | medians over the measured steps |
 //! | `warmup_steps`, `measured_steps` | 1 | steps of the profile phase |
 //! | `loss`, `accuracy` | nats, 1 | on the held-out set after the training phase |
+//! | `loss_before` | nats | on the held-out set before the first step: what a training that teaches nothing has |
 //! | `train_steps`, `train_tokens`, `train_s` | 1, 1, s | what the training phase did |
 //! | `loss_fp32`, `loss_kept_percent`, `top1_agreement_percent` | nats, %, % | of an accuracy check: the loss on F32 base weights, that over `loss`, and how often both find the same token most likely |
 //! | `load_s` | s | until the first step could start |
@@ -21,7 +22,7 @@ use super::control::Control;
 use super::fault::Fault;
 use super::session::{Loaded, invalid};
 use super::{TrialEvent, TrialRequest};
-use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use crate::objective::{LOSS, LOSS_BEFORE, PEAK_MEMORY, THROUGHPUT};
 use crate::profile::{Throughput, WarmupDetector, median};
 use crate::recipe::{Precision, Recipe};
 use crate::study::{FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialPlan};
@@ -148,6 +149,7 @@ impl TrialRun<'_> {
             steps,
         });
         let mut run = self.start(&source, steps)?;
+        self.measure_start(&mut run, &held_out, metrics)?;
         let mut tokens = 0;
         for step in 1..=steps {
             tokens += self.step(&mut run, Phase::Train, emit)?.tokens;
@@ -163,6 +165,19 @@ impl TrialRun<'_> {
         metrics.insert("train_tokens", tokens as f64);
         let train = started.elapsed().saturating_sub(self.waited.get() - waited);
         metrics.insert("train_s", train.as_secs_f64());
+        Ok(())
+    }
+
+    /// The loss before the training, which is the same for all settings that start from one model.
+    fn measure_start(&self, run: &mut Run, held_out: &[MicroBatch], metrics: &mut Metrics) -> Result<(), Interruption> {
+        let loss = match self.loaded.loss_before.get() {
+            Some(loss) => *loss,
+            None => {
+                let evaluation = run.trainer.evaluate(held_out);
+                evaluation.map_err(|error| failure(error, Phase::Evaluate))?.loss
+            }
+        };
+        metrics.insert(LOSS_BEFORE, *self.loaded.loss_before.get_or_init(|| loss));
         Ok(())
     }
 

@@ -27,6 +27,9 @@ mod floors;
 mod full_fine_tuning;
 /// Reading the references in `tests/golden/ref_*`; no tests of its own.
 mod golden;
+/// The launcher of the package with NVIDIA support.
+#[cfg(unix)]
+mod gpu_launch;
 /// Adapters for other trainers, with a stand-in for one.
 mod integrations;
 /// Trial processes that something else starts: Slurm, ssh, Kubernetes.

@@ -8,8 +8,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::CliError;
+use super::model::KernelArgs;
 use crate::train::check::{self, Check};
 use crate::train::device;
+use crate::train::ops::set_kernels;
 
 /// Compares a device with the CPU (every op, small models of every family, trainings of 20 steps), runs out of memory on
 /// purpose, and times models of real sizes with random weights. Fails where a comparison does.
@@ -36,9 +38,8 @@ pub struct Args {
     /// Measured steps of each timing, behind two others.
     #[arg(long, default_value_t = 5, value_name = "N")]
     steps: usize,
-    /// Use plain tensor ops instead of own kernels.
-    #[arg(long)]
-    reference: bool,
+    #[command(flatten)]
+    kernels: KernelArgs,
     /// File for all results, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -76,9 +77,7 @@ struct Results {
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), CliError> {
-    if args.reference {
-        crate::train::ops::set_kernels(crate::train::ops::Kernels::Reference);
-    }
+    set_kernels(args.kernels.form());
     let device = device::open(&args.device).map_err(CliError::bad_input)?;
     let mut results = Results {
         device: format!("{:?}", device.location()),

@@ -3,6 +3,7 @@
 mod comparison;
 mod curve;
 mod findings;
+mod gpu;
 mod tables;
 
 pub use comparison::comparison_text;

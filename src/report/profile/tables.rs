@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 
+use super::gpu::{gpu_line, kernels};
 use super::{percent, time};
 use crate::profile::{ModuleTime, Profile, Reference};
 use crate::report::{Align, TextTable, bytes, metric_value};
 
 /// Rows of the table of ops, unless all are asked for.
-const MOST_OPS: usize = 20;
+pub(super) const MOST_OPS: usize = 20;
 
 /// What of a profile is shown.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +29,8 @@ pub fn profile_text(profile: &Profile, shown: &ProfileText<'_>) -> String {
         ops(profile, shown.all),
         memory(profile),
     ];
-    for table in tables {
+    let gpu = profile.gpu.as_ref().map(|gpu| kernels(gpu, shown.all));
+    for table in tables.into_iter().chain(gpu) {
         text.push('\n');
         text.push_str(&table.to_text(shown.width));
         text.push('\n');
@@ -103,6 +105,9 @@ fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
             ),
         ),
     ];
+    if let Some(gpu) = &profile.gpu {
+        lines.push(("gpu", gpu_line(gpu)));
+    }
     if let Some(reference) = reference {
         lines.push(("reference", reference_line(reference)));
     }
@@ -192,7 +197,7 @@ fn millions(count: u64) -> String {
     }
 }
 
-fn table(columns: &[(&str, Align)]) -> TextTable {
+pub(super) fn table(columns: &[(&str, Align)]) -> TextTable {
     TextTable::new(columns.iter().map(|(name, align)| ((*name).to_owned(), *align)))
 }
 

@@ -157,7 +157,7 @@ mod tests {
 
     fn volume(problem: &Problem, history: &[Trial]) -> f64 {
         let values: Vec<Vec<f64>> = evaluated(problem, history).into_iter().map(|one| one.values).collect();
-        hypervolume(&values, &reference_point(problem, &values))
+        hypervolume(&values, &reference_point(problem, history))
     }
 
     #[test]

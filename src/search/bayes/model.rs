@@ -10,7 +10,7 @@ use super::output::{Output, some};
 use crate::objective::{Bound, Constraint};
 use crate::search::encode::{Encoding, Point};
 use crate::search::gp::{self, Data, Effort, Gp};
-use crate::search::{Prior, Problem, reference_point};
+use crate::search::{Prior, Problem};
 
 /// Settings out of memory that are enough to tell which metric explains them.
 const LEAST_TO_EXPLAIN: usize = 2;
@@ -92,7 +92,6 @@ impl Model<'_> {
     fn take_pending(&self, landscape: &mut Landscape<'_>) {
         let seen = self.observations.seen.iter().filter(|seen| seen.feasible);
         let mut values: Vec<Vec<f64>> = seen.map(|seen: &Seen| seen.values.clone()).collect();
-        let reference = reference_point(self.problem, &values);
         for (point, params) in &self.observations.pending {
             let shift = |index: usize| {
                 let modelled = &self.observations.modelled[index];
@@ -107,7 +106,7 @@ impl Model<'_> {
                 output.take_expected(point);
             }
         }
-        landscape.ehvi = (!values.is_empty()).then(|| Ehvi::new(&values, &reference));
+        landscape.ehvi = (!values.is_empty()).then(|| Ehvi::new(&values, &self.observations.reference));
     }
 
     /// The study's constraints, and the memory above which trials fail.

@@ -2,7 +2,7 @@
 
 use crate::objective::{Bound, Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use crate::search::encode::{Encoding, Point};
-use crate::search::history::{objective_values, violation};
+use crate::search::history::{objective_values, reference_point, violation};
 use crate::search::{Prior, Problem};
 use crate::study::{FailReason, Metrics, Params, Trial, TrialState};
 
@@ -95,6 +95,8 @@ pub(super) struct Observations<'a> {
     pub(super) memory: Option<usize>,
     /// Least memory limit that a failed trial reported, in bytes.
     reported_limit: Option<u64>,
+    /// What the front's hypervolume is measured from, to be minimised as the objectives are.
+    pub(super) reference: Vec<f64>,
 }
 
 impl<'a> Observations<'a> {
@@ -109,6 +111,7 @@ impl<'a> Observations<'a> {
             pending: Vec::new(),
             memory: modelled.iter().position(is_memory),
             reported_limit: None,
+            reference: reference_point(problem, history),
             modelled,
         };
         for trial in history {

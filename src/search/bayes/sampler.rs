@@ -247,6 +247,10 @@ impl Sampler for Bayes {
         self.propose(problem, history).map(|proposal| proposal.params)
     }
 
+    fn reads(&self) -> Vec<&str> {
+        self.cost.as_deref().into_iter().collect()
+    }
+
     fn weighs_gains(&self) -> bool {
         true
     }
@@ -306,7 +310,7 @@ mod tests {
 
     fn volume(problem: &Problem, history: &[Trial]) -> f64 {
         let values: Vec<Vec<f64>> = evaluated(problem, history).into_iter().map(|one| one.values).collect();
-        hypervolume(&values, &reference_point(problem, &values))
+        hypervolume(&values, &reference_point(problem, history))
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Products through cuBLAS.
+//! Products through cuBLAS: F32, and what cuBLASLt has no algorithm for.
 
 use candle_core::cuda_backend::{CudaDevice, WrapErr};
 use candle_core::{DType, Result, Tensor};
@@ -9,6 +9,9 @@ use super::runtime::address;
 
 /// See [`Gemm::run`]; sizes and dtypes have been checked.
 pub(super) fn multiply(device: &CudaDevice, gemm: &Gemm<'_>, c: &Tensor) -> Result<()> {
+    if super::cublaslt::multiply(device, gemm, c)? {
+        return Ok(());
+    }
     let ((rows, depth), (_, columns)) = (gemm.a.size(), gemm.b.size());
     let handle = device.cublas_handle();
     device.cuda_stream().context().bind_to_thread().w()?;

@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{LazyLock, Mutex};
 
-use candle_core::{CpuStorage, Result, Storage, Tensor};
+use candle_core::{Result, Tensor};
 use sha2::{Digest, Sha256};
 
 use super::Source;
 use super::launch::{Argument, Launch};
+use super::side_queue::host_address;
 use super::source::PRELUDE;
 
 const EMULATION: &str = include_str!("emulation.h");
@@ -101,21 +102,7 @@ fn value(argument: &Argument<'_>) -> Result<u64> {
 
 /// Address of the first element of a tensor on the CPU.
 pub(super) fn address(tensor: &Tensor) -> Result<usize> {
-    let (storage, layout) = tensor.storage_and_layout();
-    let Storage::Cpu(storage) = &*storage else {
-        candle_core::bail!("the emulator takes tensors on the CPU");
-    };
-    let start = match storage {
-        CpuStorage::F32(values) => values.as_ptr() as usize,
-        CpuStorage::F64(values) => values.as_ptr() as usize,
-        CpuStorage::BF16(values) => values.as_ptr() as usize,
-        CpuStorage::F16(values) => values.as_ptr() as usize,
-        CpuStorage::U32(values) => values.as_ptr() as usize,
-        CpuStorage::U8(values) => values.as_ptr() as usize,
-        CpuStorage::I64(values) => values.as_ptr() as usize,
-        _ => candle_core::bail!("the emulator does not know {:?}", tensor.dtype()),
-    };
-    Ok(start + layout.start_offset() * tensor.dtype().size_in_bytes())
+    Ok(host_address(tensor)? as usize)
 }
 
 /// Compiles a source once for each state of its text, and returns the library.

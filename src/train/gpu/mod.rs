@@ -9,20 +9,26 @@
 mod compiler;
 #[cfg(feature = "cuda")]
 mod cublas;
+#[cfg(feature = "cuda")]
+mod cublaslt;
 #[cfg(test)]
 mod emulator;
 mod gemm;
+mod host_room;
 mod launch;
 mod pack;
 #[cfg(feature = "cuda")]
 mod runtime;
 mod scratch;
+mod side_queue;
 mod source;
 
 pub(in crate::train) use gemm::{Gemm, Matrix};
+pub(in crate::train) use host_room::HostRoom;
 pub(in crate::train) use launch::{Argument, Launch, empty};
 pub(in crate::train) use pack::{element_name, pack_size};
-pub(in crate::train) use scratch::{constant, forget_scratch, scratch};
+pub(in crate::train) use scratch::{constant, scratch};
+pub(in crate::train) use side_queue::{Copied, Pinned, SideQueue};
 pub(in crate::train) use source::Source;
 
 use super::ops::{Kernels, kernels};
@@ -36,6 +42,18 @@ pub(in crate::train) fn takes(tensor: &Tensor) -> bool {
 /// As [`takes`], for tensors of `dtype` on `device`.
 pub(in crate::train) fn is_for(device: &Device, dtype: DType) -> bool {
     kernels() == Kernels::Fused && (device.is_cuda() || is_emulated()) && element_name(dtype).is_some()
+}
+
+/// Whether copies between the host and `device` go beside its computing: it is a GPU (or the tests emulate one) and the
+/// process wants fused forms.
+pub(in crate::train) fn has_side_queue(device: &Device) -> bool {
+    kernels() == Kernels::Fused && (device.is_cuda() || is_emulated())
+}
+
+/// Lets go of all memory that is kept from one launch to the next, so that it counts in what needs it next.
+pub(in crate::train) fn forget_scratch() {
+    scratch::forget_scratch();
+    host_room::forget();
 }
 
 /// Whether kernels run on the emulator, on this thread.

@@ -47,7 +47,7 @@ pub(in crate::train) fn constant(
     })
 }
 
-/// Lets go of all scratch, so that it counts in the memory of whoever needs it next.
-pub(in crate::train) fn forget_scratch() {
+/// Lets go of all scratch.
+pub(super) fn forget_scratch() {
     SCRATCH.take();
 }

@@ -5,6 +5,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use super::counted::{embedding, loss_head, matmul};
 use super::layer::Layer;
 use super::norm::Norm;
+use super::offload::{AtHome, Coming, Offload};
 use super::parameter::BaseParameter;
 use super::saved::{LayerSaved, bytes};
 use super::{RopeTables, Stream};
@@ -54,7 +55,9 @@ enum LayerTape {
     /// The layer's input; backward runs the layer forward again.
     Input(Tensor),
     /// As `Input`, in host memory.
-    HostInput(Tensor),
+    HostInput(AtHome),
+    /// On its way back from there.
+    Coming(Coming),
 }
 
 impl Tape {
@@ -67,7 +70,8 @@ impl Tape {
                 LayerTape::Nothing => {}
                 LayerTape::Saved(saved) => device += saved.bytes(),
                 LayerTape::Input(input) => device += bytes(input),
-                LayerTape::HostInput(input) => host += bytes(input),
+                LayerTape::HostInput(input) => host += input.bytes(),
+                LayerTape::Coming(input) => host += input.bytes(),
             }
         }
         (device, host)
@@ -85,7 +89,9 @@ impl LayerTape {
         match self {
             Self::Nothing => 0,
             Self::Saved(saved) => saved.bytes(),
-            Self::Input(input) | Self::HostInput(input) => bytes(input),
+            Self::Input(input) => bytes(input),
+            Self::HostInput(input) => input.bytes(),
+            Self::Coming(input) => input.bytes(),
         }
     }
 }
@@ -96,11 +102,14 @@ impl Decoder {
         let mut x = self.embed(&stream.ids)?;
         let first = self.first_on_tape();
         let mut layers = Vec::with_capacity(self.layers.len());
+        let mut offload = Offload::new(x.device())?;
         for (index, layer) in self.layers.iter().enumerate() {
             let _span = span::module(Module::Layer(index as u16));
             let (y, saved) = layer.forward(&x, stream, ropes)?;
             let tape = match keep {
-                Keep::ForBackward(checkpointing) if index >= first => keep_layer(checkpointing, index, x, saved)?,
+                Keep::ForBackward(checkpointing) if index >= first => {
+                    keep_layer(checkpointing, index, x, saved, &mut offload)?
+                }
                 _ => LayerTape::Nothing,
             };
             span::keep(|| tape.bytes());
@@ -153,15 +162,12 @@ impl Decoder {
         let mut dx = self.final_norm.backward(&tape.last, &tape.last_rstd, &d_normed)?;
         span::release(|| tape.last_bytes());
         drop((tape.last, tape.last_rstd, d_normed));
-        let mut kept = tape.layers;
         let first = self.first_on_tape();
-        while let Some(layer_tape) = kept.pop() {
-            let index = kept.len();
+        let mut kept = Kept::new(tape.layers, dx.device());
+        while let Some((index, layer_tape, on_tape)) = kept.pop()? {
             let layer = &self.layers[index];
             let _span = span::module(Module::Layer(index as u16));
-            let device = dx.device().clone();
-            let on_tape = layer_tape.bytes();
-            let Some(saved) = recall(layer, layer_tape, stream, ropes, &device)? else {
+            let Some(saved) = recall(layer, layer_tape, stream, ropes)? else {
                 return Ok(());
             };
             let wants_dx = index > first || self.embedding.is_trained();
@@ -221,28 +227,71 @@ impl Decoder {
 }
 
 /// What is kept of layer `index` under `checkpointing`.
-fn keep_layer(checkpointing: Checkpointing, index: usize, input: Tensor, saved: LayerSaved) -> Result<LayerTape> {
+fn keep_layer(
+    checkpointing: Checkpointing,
+    index: usize,
+    input: Tensor,
+    saved: LayerSaved,
+    offload: &mut Offload,
+) -> Result<LayerTape> {
     Ok(match checkpointing {
         Checkpointing::None => LayerTape::Saved(Box::new(saved)),
         Checkpointing::Every(nth) if !index.is_multiple_of(nth.get() as usize) => LayerTape::Saved(Box::new(saved)),
         Checkpointing::Every(_) | Checkpointing::Full => LayerTape::Input(input),
-        Checkpointing::Offload => LayerTape::HostInput(input.to_device(&Device::Cpu)?),
+        Checkpointing::Offload => LayerTape::HostInput(offload.put(&input)?),
     })
 }
 
+/// What was kept of the layers, from the last to the first. While one is worked on, the input of the next is on its way
+/// back from the host.
+struct Kept {
+    device: Device,
+    layers: Vec<LayerTape>,
+}
+
+/// What was kept of one layer, on the device.
+enum Recalled {
+    Nothing,
+    Saved(Box<LayerSaved>),
+    Input(Tensor),
+}
+
+impl Kept {
+    fn new(layers: Vec<LayerTape>, device: &Device) -> Self {
+        Self {
+            device: device.clone(),
+            layers,
+        }
+    }
+
+    /// The next layer's index, what was kept of it, and how many bytes that were.
+    fn pop(&mut self) -> Result<Option<(usize, Recalled, usize)>> {
+        let Some(layer) = self.layers.pop() else {
+            return Ok(None);
+        };
+        let bytes = layer.bytes();
+        let recalled = match layer {
+            LayerTape::Nothing => Recalled::Nothing,
+            LayerTape::Saved(saved) => Recalled::Saved(saved),
+            LayerTape::Input(input) => Recalled::Input(input),
+            LayerTape::HostInput(input) => Recalled::Input(input.fetch(&self.device)?.arrive()?),
+            LayerTape::Coming(input) => Recalled::Input(input.arrive()?),
+        };
+        if let Some(LayerTape::HostInput(_)) = self.layers.last()
+            && let Some(LayerTape::HostInput(next)) = self.layers.pop()
+        {
+            self.layers.push(LayerTape::Coming(next.fetch(&self.device)?));
+        }
+        Ok(Some((self.layers.len(), recalled, bytes)))
+    }
+}
+
 /// What backward needs of a layer, run forward again where only its input was kept.
-fn recall(
-    layer: &Layer,
-    tape: LayerTape,
-    stream: &Stream<'_>,
-    ropes: &RopeTables,
-    device: &Device,
-) -> Result<Option<LayerSaved>> {
+fn recall(layer: &Layer, tape: Recalled, stream: &Stream<'_>, ropes: &RopeTables) -> Result<Option<LayerSaved>> {
     let input = match tape {
-        LayerTape::Nothing => return Ok(None),
-        LayerTape::Saved(saved) => return Ok(Some(*saved)),
-        LayerTape::Input(input) => input,
-        LayerTape::HostInput(input) => input.to_device(device)?,
+        Recalled::Nothing => return Ok(None),
+        Recalled::Saved(saved) => return Ok(Some(*saved)),
+        Recalled::Input(input) => input,
     };
     let _span = span::phase(StepPhase::Recompute);
     layer.recall(&input, stream, ropes).map(Some)

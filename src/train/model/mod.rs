@@ -16,6 +16,7 @@ mod linear;
 mod matrix;
 mod mlp_block;
 mod norm;
+mod offload;
 mod parameter;
 mod projection;
 mod rope_tables;

@@ -1,16 +1,29 @@
 //! Which form of the ops runs: fused or plain candle.
 
 use candle_core::{DType, Tensor};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The form of the ops.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Kernels {
     /// Own loops and kernels where they exist for the device and dtype, plain candle ops elsewhere.
     #[default]
     Fused,
     /// Plain candle ops only: slower, and the way to tell whether a fault lies in a fused form.
     Reference,
+}
+
+impl Kernels {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fused => "fused",
+            Self::Reference => "reference",
+        }
+    }
 }
 
 // Design note: a process-wide switch, set once from the command line. It changes no result beyond rounding, and passing

@@ -195,6 +195,8 @@ mod tests {
         let kinds = [
             OptimizerKind::AdamW,
             OptimizerKind::AdamW8bit,
+            OptimizerKind::PagedAdamW,
+            OptimizerKind::PagedAdamW8bit,
             OptimizerKind::Lion,
             OptimizerKind::Lion8bit,
             OptimizerKind::Sgd,

@@ -8,6 +8,7 @@ mod group;
 mod lion;
 mod muon;
 mod norm;
+mod pages;
 mod rule;
 mod schedule;
 mod sgd;

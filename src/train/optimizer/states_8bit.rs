@@ -16,12 +16,13 @@ use candle_core::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
 use crate::train::Parameters;
-use crate::train::gpu::Argument;
+use crate::train::gpu::{Argument, Pinned};
 use crate::train::quant::DynamicMap;
 
 use super::cuda::{self, Places};
 use super::flat::{with_f32, with_f32_mut, with_u8_mut};
 use super::group::Group;
+use super::pages::{self, Home, Page};
 use super::rule::{ElementRule, Step, UpdateRule};
 use super::states_f32::{StatesF32, to_array};
 
@@ -29,6 +30,8 @@ use super::states_f32::{StatesF32, to_array};
 const BLOCK: usize = 256;
 /// Parameters below this size keep F32 states.
 const SMALLEST: usize = 4096;
+/// Blocks of a page of paged states: 8 MiB of codes for each state. In tests small parameters have several.
+const PAGE_BLOCKS: usize = if cfg!(test) { 4 } else { 1 << 15 };
 /// Blocks that one thread takes at a time.
 const BLOCKS_AT_ONCE: usize = 32;
 
@@ -40,6 +43,21 @@ pub(super) struct States8bit<R, const N: usize> {
     codes: Tensor,
     absmax: Tensor,
     small: StatesF32<R, N>,
+    places: Places,
+    paged: Option<Paged>,
+}
+
+/// States that lie in the host's memory.
+struct Paged {
+    codes: Home,
+    absmax: Home,
+    pages: Vec<Page<PageUpdate>>,
+}
+
+/// A page of one parameter.
+struct PageUpdate {
+    /// Its index among the large ones.
+    parameter: usize,
     places: Places,
 }
 
@@ -67,6 +85,56 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
             codes: Tensor::from_vec(codes, length, home)?,
             absmax: Tensor::zeros(blocks.max(1) * N, DType::F32, home)?,
             small: StatesF32::new(rule, small, home)?,
+            paged: None,
+        })
+    }
+
+    /// States of zero for `groups`, one a parameter: those in 8 bits lie in the host's memory, for parameters on `device`.
+    pub fn paged(rule: R, groups: Vec<Group>, device: &Device) -> Result<Self> {
+        let mut all = Self::new(rule, groups, &Device::Cpu)?;
+        let small = std::mem::take(&mut all.small.groups);
+        all.small = StatesF32::paged(rule, small, device)?;
+        let home = |tensor: &Tensor, per_unit| {
+            let pinned = Pinned::new(tensor.clone(), device)?;
+            candle_core::Result::Ok(Home { pinned, per_unit })
+        };
+        let pages_of = |(parameter, (group, first)): (usize, &(Group, usize))| {
+            let (first, range) = (*first, group.range.clone());
+            let blocks = first..first + range.len().div_ceil(BLOCK);
+            pages::cut(blocks, PAGE_BLOCKS)
+                .map(move |units| {
+                    let start = range.start + (units.start - first) * BLOCK;
+                    let length = (units.len() * BLOCK).min(range.end - start);
+                    Page {
+                        update: PageUpdate {
+                            parameter,
+                            places: Places::of_8bit(std::iter::once((start, length, 0))),
+                        },
+                        units,
+                    }
+                })
+                .collect::<Vec<_>>()
+        };
+        all.paged = Some(Paged {
+            codes: home(&all.codes, BLOCK * N)?,
+            absmax: home(&all.absmax, N)?,
+            pages: all.large.iter().enumerate().flat_map(pages_of).collect(),
+        });
+        Ok(all)
+    }
+
+    /// One page after the other, each with a launch of its own.
+    fn update_pages(&self, paged: &Paged, parameters: &Parameters, step: Step) -> Result<()> {
+        let device = parameters.values.device();
+        let (maps, kernel) = (cuda::maps(&maps::<R, N>(), device)?, format!("{}_8bit", R::KERNEL));
+        pages::for_each(&[&paged.codes, &paged.absmax], &paged.pages, device, |page, states| {
+            let factors = self.rule.factors(&self.large[page.parameter].0, step);
+            let mut tensors = [&parameters.values, &parameters.gradients]
+                .map(Argument::Tensor)
+                .to_vec();
+            tensors.extend(states.iter().chain([&maps]).map(Argument::Tensor));
+            page.places
+                .run(&kernel, BLOCK, &tensors, &[R::for_kernel(&factors)], device)
         })
     }
 
@@ -144,10 +212,10 @@ impl<R: ElementRule<N> + Copy, const N: usize> UpdateRule for States8bit<R, N> {
 
     fn update_gpu(&self, parameters: &Parameters, step: Step) -> Result<()> {
         let device = parameters.values.device();
-        if !self.codes.device().same_device(device) {
-            return self.update_plain(parameters, step);
-        }
         self.small.update_gpu(parameters, step)?;
+        if let Some(paged) = &self.paged {
+            return self.update_pages(paged, parameters, step);
+        }
         let factors = self
             .large
             .iter()

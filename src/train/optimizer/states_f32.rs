@@ -1,30 +1,45 @@
 //! Element rules whose states are F32, one of each for each element.
 //!
-//! Paged states (`paged_adamw`) lie in host memory, whatever the device: the plain form brings them to the device page
-//! by page, so that it never holds more than a few pages of them. On the CPU nothing differs.
+//! Paged states (`paged_adamw`) lie in host memory, whatever the device, and come there page by page ([`super::pages`]), so
+//! that it never holds more than two pages of them. On the CPU nothing differs.
 
 use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::train::Parameters;
-use crate::train::gpu::Argument;
+use crate::train::gpu::{Argument, Pinned};
 use crate::train::ops::team;
 
 use super::cuda::Places;
 use super::flat::{CHUNK, with_f32, with_f32_mut, with_f32_muts};
 use super::group::Group;
+use super::pages::{self, Home, Page};
 use super::rule::{ElementRule, Step, UpdateRule};
 
-/// Elements of a state that are on the device at once: 16 MiB.
-const PAGE: usize = 4 << 20;
+/// Elements of a page of one state: 16 MiB. In tests small parameters have several.
+const PAGE: usize = if cfg!(test) { 1024 } else { 4 << 20 };
 
 /// A rule with its states.
 pub(super) struct StatesF32<R, const N: usize> {
     rule: R,
-    groups: Vec<Group>,
+    pub(super) groups: Vec<Group>,
     /// (elements of all groups,) each; the groups lie one behind the other.
     states: [Tensor; N],
+    places: Places,
+    paged: Option<Paged>,
+}
+
+/// States that lie in the host's memory.
+struct Paged {
+    homes: Vec<Home>,
+    pages: Vec<Page<PageUpdate>>,
+}
+
+/// A page of one group.
+struct PageUpdate {
+    /// Its index among the groups.
+    group: usize,
     places: Places,
 }
 
@@ -48,6 +63,49 @@ impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
             places: Places::of_f32(groups.iter().map(place)),
             groups,
             states: to_array(states),
+            paged: None,
+        })
+    }
+
+    /// States of zero for `groups`, in the host's memory, for parameters on `device`.
+    pub fn paged(rule: R, groups: Vec<Group>, device: &Device) -> Result<Self> {
+        let mut all = Self::new(rule, groups, &Device::Cpu)?;
+        let home = |state: &Tensor| {
+            let pinned = Pinned::new(state.clone(), device)?;
+            Ok(Home { pinned, per_unit: 1 })
+        };
+        let homes = all.states.iter().map(home).collect::<Result<_>>()?;
+        let pages_of = |(group, (range, start)): (usize, (&Group, usize))| {
+            let first = range.range.start;
+            pages::cut(start..start + range.range.len(), PAGE)
+                .map(move |units| Page {
+                    update: PageUpdate {
+                        group,
+                        places: Places::of_f32(std::iter::once((first + units.start - start, units.len(), 0))),
+                    },
+                    units,
+                })
+                .collect::<Vec<_>>()
+        };
+        let pages = all.placed().enumerate().flat_map(pages_of).collect();
+        all.paged = Some(Paged { homes, pages });
+        Ok(all)
+    }
+
+    /// One page after the other, each with a launch of its own.
+    fn update_pages(&self, paged: &Paged, parameters: &Parameters, step: Step) -> Result<()> {
+        let device = parameters.values.device();
+        let homes: Vec<&Home> = paged.homes.iter().collect();
+        pages::for_each(&homes, &paged.pages, device, |page, states| {
+            let factors = self.rule.factors(&self.groups[page.group], step);
+            let tensors = [
+                Argument::Tensor(&parameters.values),
+                Argument::Tensor(&parameters.gradients),
+                Argument::Maybe(states.first()),
+                Argument::Maybe(states.get(1)),
+            ];
+            page.places
+                .run(R::KERNEL, 256, &tensors, &[R::for_kernel(&factors)], device)
         })
     }
 
@@ -109,8 +167,8 @@ impl<R: ElementRule<N>, const N: usize> UpdateRule for StatesF32<R, N> {
 
     fn update_gpu(&self, parameters: &Parameters, step: Step) -> Result<()> {
         let device = parameters.values.device();
-        if !self.states.iter().all(|state| state.device().same_device(device)) {
-            return self.update_plain(parameters, step);
+        if let Some(paged) = &self.paged {
+            return self.update_pages(paged, parameters, step);
         }
         let factors = self
             .groups

@@ -54,9 +54,9 @@ impl Optimizer {
         let of_slots = || group::of_slots(layout, settings);
         let rule: Box<dyn UpdateRule> = match settings.kind {
             OptimizerKind::AdamW => Box::new(StatesF32::new(AdamW::new(settings), merged(), device)?),
-            OptimizerKind::PagedAdamW => Box::new(StatesF32::new(AdamW::new(settings), merged(), &Device::Cpu)?),
+            OptimizerKind::PagedAdamW => Box::new(StatesF32::paged(AdamW::new(settings), merged(), device)?),
             OptimizerKind::AdamW8bit => Box::new(States8bit::new(AdamW::new(settings), of_slots(), device)?),
-            OptimizerKind::PagedAdamW8bit => Box::new(States8bit::new(AdamW::new(settings), of_slots(), &Device::Cpu)?),
+            OptimizerKind::PagedAdamW8bit => Box::new(States8bit::paged(AdamW::new(settings), of_slots(), device)?),
             OptimizerKind::Lion => Box::new(StatesF32::new(Lion::new(settings), merged(), device)?),
             OptimizerKind::Lion8bit => Box::new(States8bit::new(Lion::new(settings), of_slots(), device)?),
             OptimizerKind::Sgd if settings.momentum == 0.0 => Box::new(StatesF32::new(Sgd, merged(), device)?),
@@ -96,7 +96,7 @@ impl Optimizer {
         self.rule.state().iter().map(|(_, tensor)| bytes(tensor)).sum()
     }
 
-    /// A copy of the whole state on the CPU, for a checkpoint: [`load_state`](Self::load_state) continues from it
+    /// A copy of the whole state on the CPU, for a checkpoint, to be called when the device has finished its steps: [`load_state`](Self::load_state) continues from it
     /// exactly.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ mod work;
 
 pub use log::{SpanMemory, SpanRecord, SpanTree};
 pub use range::{Module, Range, StepPhase};
-pub use recording::{MemoryReading, Probe, Recording};
+pub use recording::{MemoryReading, Pause, Probe, Recording};
 pub use work::{Shape, Work};
 
 pub(crate) use recording::{Span, handle, keep, module, op, phase, release};

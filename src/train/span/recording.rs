@@ -102,6 +102,14 @@ impl Recording {
         std::mem::take(&mut self.shared.collected().trees)
     }
 
+    /// Records nothing of this thread, whose spans then wait for nothing, until the result is dropped.
+    pub fn pause(&self) -> Pause {
+        Pause {
+            joined: JOINED.with_borrow_mut(Option::take),
+            thread: PhantomData,
+        }
+    }
+
     /// Names of the threads that took part, by their number.
     pub fn threads(&self) -> Vec<String> {
         self.shared.collected().threads.clone()
@@ -115,6 +123,20 @@ impl Recording {
     /// When the recording began.
     pub fn started(&self) -> Instant {
         self.shared.started
+    }
+}
+
+/// A recording that does not listen; dropping this makes it go on.
+#[must_use = "a pause that is dropped at once is none"]
+pub struct Pause {
+    joined: Option<Joined>,
+    thread: PhantomData<*const ()>,
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        let joined = self.joined.take();
+        JOINED.with_borrow_mut(|slot| *slot = joined);
     }
 }
 
@@ -352,6 +374,17 @@ mod tests {
         let total: f64 = trees[0].own_seconds().iter().sum();
         assert!((total - trees[0].root().seconds()).abs() < 1e-12);
         assert!(recording.take().is_empty());
+    }
+
+    #[test]
+    fn what_runs_in_a_pause_leaves_no_span() {
+        let recording = Recording::start(without_memory());
+        let pause = recording.pause();
+        drop(phase(StepPhase::Forward));
+        drop(pause);
+        assert!(recording.take().is_empty());
+        drop(phase(StepPhase::Backward));
+        assert_eq!(recording.take().len(), 1);
     }
 
     #[test]

@@ -173,6 +173,21 @@ fn a_search_that_was_lost_is_told_from_one_that_ended() {
 }
 
 #[test]
+fn devices_that_trials_take_several_of_are_not_shared_out() {
+    for (space, code) in [
+        ("space: {rank: [2, 4], devices: [1, 2]}\nconfirm: none\n", 2),
+        ("space: {rank: [2, 4], devices: 2}\nconfirm: none\n", 2),
+        ("space: {rank: [2, 4]}\nconfirm: none\n", 0),
+    ] {
+        let bench = Bench::of(space);
+        let output = bench.search("0", &["--dry-run", "--devices", "0,1"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{space}: {}", messages(&output));
+        let refused = messages(&output).contains("leave `--devices` out");
+        assert_eq!(refused, code == 2, "{space}: {}", messages(&output));
+    }
+}
+
+#[test]
 fn a_dry_run_tells_what_would_run_and_leaves_nothing() {
     let bench = Bench::new();
     let text = Bench::succeed(bench.search("0", &["--dry-run", "--workers", "2"]));

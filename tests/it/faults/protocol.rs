@@ -55,11 +55,21 @@ fn trial(number: u64) -> Value {
 
 #[test]
 fn both_sides_greet_and_a_worker_tells_what_it_is() {
-    let mut worker = Worker::start(&["--threads", "1", "--cpus", "0", "--device", "cpu"]);
+    let mut worker = Worker::start(&[
+        "--threads",
+        "1",
+        "--cpus",
+        "0",
+        "--device",
+        "cpu",
+        "--kernels",
+        "reference",
+    ]);
     let greeting = worker.hear().unwrap();
     assert_eq!(greeting["event"], "hello");
     assert_eq!(greeting["process"], u64::from(worker.child.id()));
     assert_eq!((&greeting["threads"], &greeting["cpus"]), (&json!(1), &json!([0])));
+    assert_eq!(greeting["kernels"], "reference");
     assert!(
         ["cgroup", "address_space"].contains(&greeting["memory_limiter"].as_str().unwrap()),
         "{greeting}"

@@ -156,18 +156,33 @@ fn more_memory_than_the_trial_or_the_process_may_have_is_out_of_memory_at_once()
     for fault in ["oom:profile", "oom_system:profile"] {
         let bench = Bench::of(&space);
         // Real trials: what limits them is what is tested.
-        let mut search = bench.command(&["search", "space.yaml", "--trials", "2"]);
+        let mut search = bench.command(&["search", "space.yaml", "--trials", "2", "--log-level", "info"]);
         search.env("PEFT_TUNE_FAULT", format!("{fault},trial=0"));
-        Bench::succeed(search);
+        let killed_before = killed_by_kernel();
+        let output = search.output().unwrap();
+        let log = messages(&output);
+        assert_eq!(output.status.code(), Some(0), "{log}");
         assert_eq!(
             outcome(&bench, 0),
             ("failed".to_owned(), "out_of_memory".into(), 1),
             "{fault}"
         );
+        assert_eq!(log.matches("started a worker").count(), 2, "{log}");
+        // Where the process can have a control group, it is the kernel that ends it.
+        if fault.starts_with("oom_system") && log.contains("memory_limiter=Cgroup") {
+            assert!(killed_by_kernel() > killed_before, "{log}");
+        }
         assert_eq!(outcome(&bench, 1).0, "complete", "{fault}");
         assert_eq!(bench.count("select count(*) as n from lost_attempt"), 0);
         bench.sound(&Finished::new());
     }
+}
+
+/// Processes that the kernel of this machine has ended for want of memory.
+fn killed_by_kernel() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    line.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 #[test]

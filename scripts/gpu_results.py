@@ -1,0 +1,36 @@
+"""Puts what `gpu-check.sh` left in a folder into one file, results.json there.
+
+    python3 gpu_results.py FOLDER
+"""
+
+import json
+import os
+import sys
+
+
+def main():
+    folder = sys.argv[1]
+    results = {"parts": [], "device": None}
+    with open(os.path.join(folder, "parts.tsv")) as file:
+        for line in file:
+            name, status, seconds = line.rstrip("\n").split("\t")
+            results["parts"].append({"part": name, "status": int(status), "seconds": int(seconds)})
+    device = os.path.join(folder, "device.csv")
+    if os.path.exists(device):
+        lines = open(device).read().splitlines()
+        results["device"] = lines[1] if len(lines) > 1 else None
+    ran = {part["part"] for part in results["parts"]}
+    for name in ["parity", "reference", "memory", "search", "profile", "bench", "peft"]:
+        path = os.path.join(folder, f"{name}.json")
+        # A file of an earlier call is not this one's result.
+        if name in ran and os.path.exists(path):
+            content = json.load(open(path))
+            # Each part of the check writes the whole form, of which it fills its own place.
+            results[name] = content.get(name, content) if isinstance(content, dict) else content
+    with open(os.path.join(folder, "results.json"), "w") as file:
+        json.dump(results, file, indent=1)
+    failed = [part["part"] for part in results["parts"] if part["status"]]
+    print(f"{os.path.join(folder, 'results.json')}: {len(ran)} parts, failed: {', '.join(failed) or 'none'}")
+
+
+main()

@@ -1,0 +1,377 @@
+//! CUPTI, loaded when it is needed.
+//!
+//! It fills buffers with records on a thread of its own and hands them back; what they hold is copied out at once. Functions
+//! and their types are those of `cupti_activity.h`, `cupti_result.h` and `cupti_version.h` of CUDA 13.
+
+use std::alloc::Layout;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::Activity;
+use super::record::{self, COPY, FILL, KERNEL};
+use crate::profile::LibraryFolders;
+
+const LIBRARY: &str = "libcupti.so";
+/// `CUPTI_API_VERSION` counts from here for CUDA 13, whose records these are.
+const VERSIONS: std::ops::Range<u32> = 130_000..140_000;
+const SUCCESS: c_int = 0;
+/// `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED`: buffers that are not full as well.
+const FLUSH_FORCED: u32 = 1;
+/// Memory of one buffer of records; a step of a large model fills some.
+const BUFFER: Layout = match Layout::from_size_align(4 << 20, 8) {
+    Ok(layout) => layout,
+    Err(_) => Layout::new::<u64>(),
+};
+
+/// Why there are no kernels in a profile.
+#[derive(Debug, thiserror::Error)]
+pub enum CuptiError {
+    #[error("{LIBRARY} is in none of {}: `pip install nvidia-cuda-cupti`, or name its folder in LD_LIBRARY_PATH", list(.looked_in))]
+    Missing { looked_in: Vec<PathBuf> },
+    #[error("{} cannot be loaded: {message}", path.display())]
+    Load { path: PathBuf, message: String },
+    #[error("{} has no function {name}: it is not the CUPTI of CUDA 13", path.display())]
+    Function { path: PathBuf, name: &'static str },
+    #[error(
+        "{} is CUPTI {version}, whose records are not known; take that of CUDA 13: `pip install nvidia-cuda-cupti`",
+        path.display()
+    )]
+    Version { path: PathBuf, version: u32 },
+    #[error("CUPTI: {call} failed: {message}")]
+    Call { call: &'static str, message: String },
+}
+
+fn list(folders: &[PathBuf]) -> String {
+    let names: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    names.join(", ")
+}
+
+type GetVersion = unsafe extern "C" fn(*mut u32) -> c_int;
+type GetTimestamp = unsafe extern "C" fn(*mut u64) -> c_int;
+type GetResultString = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
+type Switch = unsafe extern "C" fn(u32) -> c_int;
+type GetNextRecord = unsafe extern "C" fn(*mut u8, usize, *mut *mut u8) -> c_int;
+type BufferRequested = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
+type BufferCompleted = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
+type RegisterCallbacks = unsafe extern "C" fn(BufferRequested, BufferCompleted) -> c_int;
+
+/// The library's functions. It stays loaded.
+#[derive(Debug)]
+struct Library {
+    result_string: GetResultString,
+    timestamp: GetTimestamp,
+    enable: Switch,
+    disable: Switch,
+    flush_all: Switch,
+    next_record: GetNextRecord,
+    register_callbacks: RegisterCallbacks,
+}
+
+// Design note: the library calls back without a word of whose buffers they are, so that both are the process's.
+static LIBRARY_IN_USE: OnceLock<Library> = OnceLock::new();
+static COLLECTED: Mutex<Vec<Activity>> = Mutex::new(Vec::new());
+
+/// Records what the GPU runs until it is dropped.
+#[derive(Debug)]
+pub struct Collector {
+    library: &'static Library,
+}
+
+impl Collector {
+    /// Begins to record, in a process that has a GPU open.
+    ///
+    /// # Errors
+    /// A library that is missing or of another version, or that a driver does not let in.
+    pub fn start(folders: &LibraryFolders) -> Result<Self, CuptiError> {
+        let library = match LIBRARY_IN_USE.get() {
+            Some(library) => library,
+            None => {
+                let library = Library::open(folders)?;
+                // SAFETY: the callbacks have the types that the library expects, and live as long as the program.
+                library.check("cuptiActivityRegisterCallbacks", unsafe {
+                    (library.register_callbacks)(requested, completed)
+                })?;
+                LIBRARY_IN_USE.get_or_init(|| library)
+            }
+        };
+        let collector = Self { library };
+        for kind in [KERNEL, COPY, FILL] {
+            // SAFETY: a kind that the library knows. Dropping the collector switches off what has been switched on.
+            library.check("cuptiActivityEnable", unsafe { (library.enable)(kind) })?;
+        }
+        collected().clear();
+        Ok(collector)
+    }
+
+    /// Nanoseconds of the clock that records count by.
+    ///
+    /// # Errors
+    /// Those of the library.
+    pub fn now_ns(&self) -> Result<u64, CuptiError> {
+        let mut now = 0;
+        // SAFETY: it is written.
+        let call = unsafe { (self.library.timestamp)(&mut now) };
+        self.library.check("cuptiGetTimestamp", call)?;
+        Ok(now)
+    }
+
+    /// What the GPU has run since the last call, in the order of its beginning; times count from `origin_ns` of
+    /// [`Collector::now_ns`]. The device has finished what it was given.
+    ///
+    /// # Errors
+    /// Those of the library.
+    pub fn take(&self, origin_ns: u64) -> Result<Vec<Activity>, CuptiError> {
+        // SAFETY: no callback is under way on this thread.
+        let call = unsafe { (self.library.flush_all)(FLUSH_FORCED) };
+        self.library.check("cuptiActivityFlushAll", call)?;
+        let mut all: Vec<Activity> = std::mem::take(&mut *collected());
+        all.retain(|activity| activity.start_ns >= origin_ns);
+        for activity in &mut all {
+            activity.start_ns -= origin_ns;
+            activity.end_ns -= origin_ns;
+        }
+        all.sort_by_key(|activity| activity.start_ns);
+        Ok(all)
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        for kind in [KERNEL, COPY, FILL] {
+            // SAFETY: as for switching it on; one that is off already is no harm.
+            let _ = unsafe { (self.library.disable)(kind) };
+        }
+        collected().clear();
+    }
+}
+
+fn collected() -> std::sync::MutexGuard<'static, Vec<Activity>> {
+    COLLECTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Hands out a buffer; any number of records may go into it.
+unsafe extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most_records: *mut usize) {
+    // SAFETY: the layout has a size; the library's pointers are valid. Where there is no memory it drops records.
+    unsafe {
+        *buffer = std::alloc::alloc(BUFFER);
+        *size = if (*buffer).is_null() { 0 } else { BUFFER.size() };
+        *most_records = 0;
+    }
+}
+
+/// Reads a buffer and frees it.
+unsafe extern "C" fn completed(_: *mut c_void, _: u32, buffer: *mut u8, _: usize, valid: usize) {
+    if buffer.is_null() {
+        return;
+    }
+    if let Some(library) = LIBRARY_IN_USE.get() {
+        let mut record = std::ptr::null_mut();
+        let mut all = collected();
+        // SAFETY: the buffer is one of `requested`, of which so many bytes are valid; its records are whole.
+        unsafe {
+            while (library.next_record)(buffer, valid, &mut record) == SUCCESS {
+                all.extend(record::read(record));
+            }
+        }
+    }
+    // SAFETY: allocated by `requested` with this layout, and the library is done with it.
+    unsafe { std::alloc::dealloc(buffer, BUFFER) };
+}
+
+impl Library {
+    fn open(folders: &LibraryFolders) -> Result<Self, CuptiError> {
+        let path = folders.find(LIBRARY).ok_or_else(|| CuptiError::Missing {
+            looked_in: folders.folders().to_vec(),
+        })?;
+        let failed = |message: String| CuptiError::Load {
+            path: path.clone(),
+            message,
+        };
+        let name = CString::new(path.to_string_lossy().into_owned()).map_err(|error| failed(error.to_string()))?;
+        // SAFETY: NVIDIA's library; it stays loaded.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            return Err(failed(last_error()));
+        }
+        // SAFETY: each name has the type that its header declares.
+        unsafe {
+            check_version(handle, &path)?;
+            Ok(Self {
+                result_string: function(handle, c"cuptiGetResultString", &path)?,
+                timestamp: function(handle, c"cuptiGetTimestamp", &path)?,
+                enable: function(handle, c"cuptiActivityEnable", &path)?,
+                disable: function(handle, c"cuptiActivityDisable", &path)?,
+                flush_all: function(handle, c"cuptiActivityFlushAll", &path)?,
+                next_record: function(handle, c"cuptiActivityGetNextRecord", &path)?,
+                register_callbacks: function(handle, c"cuptiActivityRegisterCallbacks", &path)?,
+            })
+        }
+    }
+
+    fn check(&self, call: &'static str, result: c_int) -> Result<(), CuptiError> {
+        if result == SUCCESS {
+            return Ok(());
+        }
+        let mut text = std::ptr::null();
+        // SAFETY: a text of the library's own is written, or nothing.
+        let message = unsafe {
+            match (self.result_string)(result, &mut text) == SUCCESS && !text.is_null() {
+                true => CStr::from_ptr(text).to_string_lossy().into_owned(),
+                false => format!("error {result}"),
+            }
+        };
+        Err(CuptiError::Call { call, message })
+    }
+}
+
+/// # Safety
+/// `handle` is that of CUPTI.
+unsafe fn check_version(handle: *mut c_void, path: &Path) -> Result<(), CuptiError> {
+    let mut version = 0;
+    // SAFETY: the header's type; the version is written.
+    unsafe {
+        let read: GetVersion = function(handle, c"cuptiGetVersion", path)?;
+        read(&mut version);
+    }
+    match VERSIONS.contains(&version) {
+        true => Ok(()),
+        false => Err(CuptiError::Version {
+            path: path.to_owned(),
+            version,
+        }),
+    }
+}
+
+/// # Safety
+/// `F` is the type of a function pointer, and that of the function of this name.
+unsafe fn function<F: Copy>(handle: *mut c_void, name: &'static CStr, path: &Path) -> Result<F, CuptiError> {
+    // SAFETY: the handle is that of a loaded library; the caller knows the type.
+    unsafe {
+        let symbol = libc::dlsym(handle, name.as_ptr());
+        if symbol.is_null() {
+            return Err(CuptiError::Function {
+                path: path.to_owned(),
+                name: name.to_str().unwrap_or_default(),
+            });
+        }
+        Ok(std::mem::transmute_copy::<*mut c_void, F>(&symbol))
+    }
+}
+
+fn last_error() -> String {
+    // SAFETY: the text is the loader's, valid until its next call on this thread.
+    unsafe {
+        let text = libc::dlerror();
+        match text.is_null() {
+            true => "no reason is given".to_owned(),
+            false => CStr::from_ptr(text).to_string_lossy().into_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A library that answers as CUPTI of `version` would, or `None` without a C compiler.
+    fn library(folder: &Path, code: &str) -> Option<LibraryFolders> {
+        let source = folder.join("cupti.c");
+        std::fs::write(&source, code).unwrap();
+        let made = std::process::Command::new("cc")
+            .args(["-shared", "-fPIC", "-w", "-o"])
+            .args([&folder.join("libcupti.so.13"), &source])
+            .status();
+        made.is_ok_and(|status| status.success())
+            .then(|| LibraryFolders::from_folders(vec![folder.to_owned()]))
+    }
+
+    #[test]
+    fn a_missing_library_is_named_with_the_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = LibraryFolders::from_folders(vec![folder.path().to_owned()]);
+        let message = Library::open(&folders).unwrap_err().to_string();
+        assert!(message.contains(&folder.path().display().to_string()), "{message}");
+        assert!(message.contains("pip install nvidia-cuda-cupti"), "{message}");
+    }
+
+    #[test]
+    fn another_library_or_version_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("libcupti.so.13");
+        std::fs::write(&path, "no library").unwrap();
+        let folders = LibraryFolders::from_folders(vec![folder.path().to_owned()]);
+        assert!(matches!(Library::open(&folders), Err(CuptiError::Load { .. })));
+        for (code, expected) in [
+            ("int cuptiGetVersion(unsigned* v) { *v = 18; return 0; }", "CUPTI 18"),
+            (
+                "int cuptiGetVersion(unsigned* v) { *v = 130001; return 0; }",
+                "cuptiGetResultString",
+            ),
+            ("int other(void) { return 0; }", "cuptiGetVersion"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let Some(folders) = library(folder.path(), code) else {
+                return;
+            };
+            let message = Library::open(&folders).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    /// A library of two records, a kernel and a copy, that are handed over when they are flushed.
+    const STAND_IN: &str = r#"
+        #include <string.h>
+        typedef unsigned char u8; typedef unsigned long long u64; typedef unsigned long size;
+        static void (*ask)(u8**, size*, size*); static void (*give)(void*, unsigned, u8*, size, size);
+        static int on[64], failing = 5; static u64 clock_ns = 1000;
+        int cuptiGetVersion(unsigned* v) { *v = 130001; return 0; }
+        int cuptiGetResultString(int r, const char** s) { *s = "CUPTI_ERROR_STAND_IN"; return 0; }
+        int cuptiGetTimestamp(u64* t) { *t = clock_ns += 10; return 0; }
+        int cuptiActivityEnable(unsigned kind) { on[kind] = 1; return 0; }
+        int cuptiActivityDisable(unsigned kind) { on[kind] = 0; return 0; }
+        int cuptiActivityRegisterCallbacks(void* a, void* g) { ask = a; give = g; return 0; }
+        static u64 kernel[24], copy[16];
+        int cuptiActivityFlushAll(unsigned flag) {
+            u8* buffer; size bytes, most; ask(&buffer, &bytes, &most);
+            if (flag != 1 || !on[1] || !on[2] || !on[10] || bytes < 4096 || most) return 1;
+            memset(kernel, 0, sizeof kernel); memset(copy, 0, sizeof copy);
+            kernel[0] = 10; kernel[2] = 2000; kernel[3] = 2500; kernel[13] = (u64)"rms_norm_f32_4";
+            copy[0] = 1 | 1ull << 32; copy[1] = 64; copy[2] = 1200; copy[3] = 1300;
+            memcpy(buffer, kernel, sizeof kernel); memcpy(buffer + sizeof kernel, copy, sizeof copy);
+            give(0, 0, buffer, bytes, sizeof kernel + sizeof copy);
+            return 0;
+        }
+        int cuptiActivityGetNextRecord(u8* buffer, size valid, u8** record) {
+            if (!*record) *record = buffer;
+            else if (*record == buffer) *record = buffer + sizeof kernel;
+            else return 12;
+            return 0;
+        }
+    "#;
+
+    #[test]
+    fn records_come_through_the_callbacks_in_their_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(folders) = library(folder.path(), STAND_IN) else {
+            return;
+        };
+        let collector = Collector::start(&folders).unwrap();
+        assert!(collector.now_ns().unwrap() > 1_000);
+        let all = collector.take(1_000).unwrap();
+        let seen: Vec<_> = all
+            .iter()
+            .map(|one| (one.name.as_str(), one.start_ns, one.end_ns))
+            .collect();
+        assert_eq!(
+            seen,
+            [("copy to the device", 200, 300), ("rms_norm_f32_4", 1_000, 1_500)]
+        );
+        // What began before the origin is left out.
+        assert_eq!(collector.take(1_500).unwrap().len(), 1);
+        let library = collector.library;
+        drop(collector);
+        let message = library.check("cuptiActivityEnable", 7).unwrap_err().to_string();
+        assert!(message.contains("CUPTI_ERROR_STAND_IN"), "{message}");
+    }
+}

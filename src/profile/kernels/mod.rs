@@ -1,0 +1,13 @@
+//! What an NVIDIA GPU ran and when: kernels and copies by its own clock, from CUPTI.
+//!
+//! CUPTI comes with CUDA and with the wheel `nvidia-cuda-cupti`. It is loaded when a profile asks for it; where it is missing,
+//! the profile has no kernels and says why.
+
+mod activity;
+mod cupti;
+mod record;
+mod timeline;
+
+pub use activity::{Activity, ActivityKind};
+pub use cupti::{Collector, CuptiError};
+pub use timeline::{GpuTimeline, KernelTime};

@@ -1,0 +1,94 @@
+//! What a search keeps in memory of trials that ended: what samplers, rules and the front look at. The database has all of
+//! it; a study of ten thousand trials would otherwise be held twice.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::confirm::interval_of;
+use super::judge::PLANNED_STEPS;
+use super::known::{at_least, expected, expected_deviation};
+use super::reported::needed;
+use crate::objective::LOSS_BEFORE;
+use crate::search::{Problem, Sampler};
+use crate::study::{Curve, Trial};
+
+/// Which metrics are kept.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    /// Of trials.
+    metrics: BTreeSet<Arc<str>>,
+    /// Of their curves.
+    courses: BTreeSet<Arc<str>>,
+}
+
+impl Kept {
+    /// What a study needs whose trials are pruned or not.
+    pub(super) fn new(problem: &Problem, sampler: &dyn Sampler, prunes: bool) -> Self {
+        let mut metrics: BTreeSet<Arc<str>> = sampler.reads().into_iter().map(Arc::from).collect();
+        metrics.extend([PLANNED_STEPS, LOSS_BEFORE].map(Arc::from));
+        for metric in needed(problem) {
+            metrics.insert(metric.into());
+            let told = [
+                at_least(metric),
+                expected(metric),
+                expected_deviation(metric),
+                interval_of(metric),
+            ];
+            metrics.extend(told.map(Arc::from));
+        }
+        let objectives = problem.objectives.iter().filter(|_| prunes);
+        Self {
+            metrics,
+            courses: objectives.map(|objective| objective.metric.as_str().into()).collect(),
+        }
+    }
+
+    /// Forgets what a finished trial is not asked for any more.
+    pub(super) fn reduce(&mut self, trial: &mut Trial) {
+        if let Some(metrics) = trial.state.metrics_mut() {
+            metrics.retain(&self.metrics);
+            metrics.share_names(&mut self.metrics);
+        }
+    }
+
+    /// The same of its curve.
+    pub(super) fn reduce_curve(&self, curve: &mut Curve) {
+        curve.retain(&self.courses);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objective::Objective;
+    use crate::search::Random;
+    use crate::space::SearchSpace;
+    use crate::study::{TrialNumber, TrialState};
+
+    #[test]
+    fn what_decides_is_kept_and_what_people_read_is_in_the_database() {
+        let problem = Problem {
+            space: SearchSpace { parameters: Vec::new() },
+            objectives: vec![Objective::new("loss")],
+            constraints: Vec::new(),
+        };
+        let mut kept = Kept::new(&problem, &Random::new(0), false);
+        let mut trial = Trial {
+            number: TrialNumber(0),
+            params: Default::default(),
+            state: TrialState::Complete {
+                metrics: [("loss", 2.0), ("loss_at_least", 1.0), ("load_s", 3.0)].into(),
+            },
+        };
+        kept.reduce(&mut trial);
+        let metrics = trial.state.metrics().unwrap();
+        assert_eq!(*metrics, [("loss", 2.0), ("loss_at_least", 1.0)].into());
+        let mut curve = Curve::default();
+        curve.push(4, &[("loss", 2.0)].into());
+        let mut pruned = curve.clone();
+        kept.reduce_curve(&mut curve);
+        assert_eq!((curve.of("loss").len(), curve.last_step()), (0, 4));
+        Kept::new(&problem, &Random::new(0), true).reduce_curve(&mut pruned);
+        assert_eq!(pruned.of("loss"), [(4, 2.0)]);
+    }
+}

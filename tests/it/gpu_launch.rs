@@ -1,0 +1,78 @@
+//! The launcher of the package with NVIDIA support: a shell script that finds the libraries, or says which one is missing.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// What the program is linked to.
+const LIBRARIES: [&str; 6] = [
+    "libcuda.so.1",
+    "libcudart.so.13",
+    "libcublas.so.13",
+    "libcublasLt.so.13",
+    "libcurand.so.10",
+    "libnvrtc.so.13",
+];
+
+/// A package whose program shows where it would look, and its libraries but `without`.
+fn package(without: Option<&str>) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/gpu-launch.sh");
+    std::fs::copy(script, folder.path().join("peft-tune")).unwrap();
+    let program = folder.path().join("peft-tune.bin");
+    std::fs::write(&program, "#!/bin/sh\necho \"$LD_LIBRARY_PATH\"; echo \"$@\"\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, mode).unwrap();
+    std::fs::create_dir(folder.path().join("lib")).unwrap();
+    for library in LIBRARIES.into_iter().filter(|library| Some(*library) != without) {
+        std::fs::write(folder.path().join("lib").join(library), "").unwrap();
+    }
+    folder
+}
+
+/// Starts it with nothing else that would name a library.
+fn launch(package: &Path) -> Output {
+    let mut command = Command::new("sh");
+    command.arg(package.join("peft-tune")).args(["doctor", "--json"]);
+    for variable in [
+        "LD_LIBRARY_PATH",
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+    ] {
+        command.env_remove(variable);
+    }
+    command.env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").output().unwrap()
+}
+
+#[test]
+fn with_all_libraries_the_program_starts_and_finds_them() {
+    let package = package(None);
+    let output = launch(package.path());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let folder = package.path().canonicalize().unwrap().join("lib");
+    assert!(lines[0].split(':').any(|one| Path::new(one) == folder), "{text}");
+    assert_eq!(lines[1], "doctor --json");
+}
+
+#[test]
+fn each_library_that_is_missing_is_named_with_what_brings_it_and_where_it_was_looked_for() {
+    for library in LIBRARIES {
+        let package = package(Some(library));
+        let output = launch(package.path());
+        if output.status.success() {
+            // This machine has it.
+            continue;
+        }
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.starts_with(&format!("error: {library} is missing.")), "{text}");
+        let brings = match library {
+            "libcuda.so.1" => "install the driver",
+            _ => "pip install nvidia-cuda-runtime",
+        };
+        assert!(text.contains(brings), "{text}");
+        let folder = package.path().canonicalize().unwrap().join("lib");
+        assert!(text.contains(&format!("  {}\n", folder.display())), "{text}");
+    }
+}
