@@ -66,7 +66,7 @@ pub fn most_telling<'a>(problem: &Problem, history: &'a [Trial], count: usize) -
 }
 
 /// The reference point of the hypervolume, minimised: the objective's own where it has one; for the loss that of a trial
-/// which learns [`USEFUL_SHARE`] of what the best one learns, where that is known; else the worst value of the Pareto front
+/// which learns three quarters of what the best one learns, where that is known; else the worst value of the Pareto front
 /// plus a tenth of the front's span (of all values' span where the front is flat). Points beyond a reference that is given
 /// or known do not decide the others.
 ///
