@@ -144,7 +144,8 @@ impl Store {
             // milliseconds where trials cost minutes.
             .pragma("synchronous", "full")
             .pragma("temp_store", "memory")
-            .pragma("cache_size", "-32000");
+            // What a search writes it seldom reads again, and it should not grow with its study.
+            .pragma("cache_size", "-4000");
         let store = Self::connect(options, path).await?;
         store.claim().await?;
         if version < newest_schema() {
