@@ -110,11 +110,10 @@ fn points(problem: &Problem, history: &[Trial], spent: &[(TrialNumber, u64)], tr
     for (index, trial) in history.iter().enumerate() {
         let own = spent.iter().find(|(number, _)| *number == trial.number);
         steps += own.map_or(0, |(_, steps)| *steps);
-        let values: Vec<Vec<f64>> = evaluated(problem, &history[..=index])
-            .into_iter()
-            .map(|one| one.values)
-            .collect();
-        let volume = hypervolume(&values, &reference_point(problem, &history[..=index]));
+        let complete = evaluated(problem, &history[..=index]);
+        let reference = reference_point(problem, &complete);
+        let values: Vec<Vec<f64>> = complete.into_iter().map(|one| one.values).collect();
+        let volume = hypervolume(&values, &reference);
         run.failures += usize::from(trial.state.name() == "failed");
         run.points.push((steps, volume));
         if trace {

@@ -123,8 +123,10 @@ fn out_of_memory() -> TrialState {
 }
 
 fn volume(problem: &Problem, history: &[Trial]) -> f64 {
-    let values: Vec<Vec<f64>> = evaluated(problem, history).into_iter().map(|one| one.values).collect();
-    hypervolume(&values, &reference_point(problem, history))
+    let complete = evaluated(problem, history);
+    let reference = reference_point(problem, &complete);
+    let values: Vec<Vec<f64>> = complete.into_iter().map(|one| one.values).collect();
+    hypervolume(&values, &reference)
 }
 
 fn print(black_box: &problems::BlackBox, kind: SamplerKind, runs: &[Run], json: bool) {

@@ -1,6 +1,6 @@
 //! Small spaces, problems and histories that the tests of this folder share.
 
-use super::{Problem, Random, Sampler, evaluated, hypervolume};
+use super::{Problem, Random, Sampler, evaluated, hypervolume, reference_point};
 use crate::objective::{Direction, Objective};
 use crate::space::{Condition, Distribution, Parameter, Scale, SearchSpace};
 use crate::study::{FailReason, Metrics, ParamValue, Params, Phase, Trial, TrialNumber, TrialState};
@@ -147,6 +147,14 @@ pub(crate) fn mixed_states(number: usize, params: &Params) -> TrialState {
             }
         }
     }
+}
+
+/// Hypervolume of all complete trials, from the reference point of the history itself.
+pub(crate) fn volume(problem: &Problem, history: &[Trial]) -> f64 {
+    let complete = evaluated(problem, history);
+    let reference = reference_point(problem, &complete);
+    let values: Vec<Vec<f64>> = complete.into_iter().map(|one| one.values).collect();
+    hypervolume(&values, &reference)
 }
 
 /// How much more hypervolume a sampler reaches than random search, mean of four seeds, on a convex front of two

@@ -61,7 +61,7 @@ pub fn pareto_front<'a>(problem: &Problem, history: &'a [Trial]) -> Vec<Evaluate
 pub fn most_telling<'a>(problem: &Problem, history: &'a [Trial], count: usize) -> Vec<&'a Trial> {
     let front = pareto_front(problem, history);
     let values: Vec<&[f64]> = front.iter().map(|one| one.values.as_slice()).collect();
-    let chosen = greedy_subset(&values, &reference_point(problem, history), count);
+    let chosen = greedy_subset(&values, &reference_point(problem, &evaluated(problem, history)), count);
     chosen.into_iter().map(|index| front[index].trial).collect()
 }
 
@@ -73,9 +73,8 @@ pub fn most_telling<'a>(problem: &Problem, history: &'a [Trial], count: usize) -
 /// Design note: the last is the rule of BoTorch's `infer_reference_point`; a reference taken from the worst trial of all
 /// would let one diverged loss decide how much the ends of the front count. For a loss even the front's worst is too lax:
 /// whatever trains fast is on the front, however little it learns, and a search that is paid for such settings finds them.
-pub fn reference_point(problem: &Problem, history: &[Trial]) -> Vec<f64> {
-    let complete = evaluated(problem, history);
-    let useful_loss = loss_after_learning(problem, &complete, USEFUL_SHARE);
+pub fn reference_point(problem: &Problem, complete: &[Evaluated<'_>]) -> Vec<f64> {
+    let useful_loss = loss_after_learning(problem, complete, USEFUL_SHARE);
     let objectives = problem.objectives.iter();
     let known: Vec<Option<f64>> = objectives
         .map(|objective| match objective.reference {
@@ -212,11 +211,11 @@ mod tests {
             rows.map(|(number, row)| complete(number, Params::new(), row)).collect()
         };
         let history = trials(&[[5.0, 1.0], [6.0, 2.0], [4.0, 50.0]]);
-        assert_eq!(reference_point(&problem, &history), [-2.0, 2.1]);
+        assert_eq!(reference_point(&problem, &evaluated(&problem, &history)), [-2.0, 2.1]);
         assert_eq!(reference_point(&problem, &[]), [-2.0, 0.0]);
         // What lies beyond the first objective's reference has no say in the second's.
         let history = trials(&[[5.0, 1.0], [6.0, 2.0], [1.0, 0.5]]);
-        assert_eq!(reference_point(&problem, &history), [-2.0, 2.1]);
+        assert_eq!(reference_point(&problem, &evaluated(&problem, &history)), [-2.0, 2.1]);
     }
 
     #[test]
@@ -235,7 +234,7 @@ mod tests {
             .enumerate()
             .map(|(number, (seconds, loss))| row(number, seconds, loss, Some(6.0)))
             .collect();
-        let [seconds, loss] = reference_point(&problem, &history)[..] else {
+        let [seconds, loss] = reference_point(&problem, &evaluated(&problem, &history))[..] else {
             panic!("two objectives have two references");
         };
         assert!(
@@ -244,6 +243,6 @@ mod tests {
         );
         // Trials that do not say where they began, as a command's, are taken as they are.
         let unknown = [row(0, 9.0, 2.0, None), row(1, 1.0, 5.9, None)];
-        assert!(reference_point(&problem, &unknown)[1] > 5.9);
+        assert!(reference_point(&problem, &evaluated(&problem, &unknown))[1] > 5.9);
     }
 }

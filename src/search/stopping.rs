@@ -9,7 +9,7 @@ use crate::study::Trial;
 /// objectives' own, or inferred from the whole history.
 pub fn hypervolume_history(problem: &Problem, history: &[Trial]) -> Vec<f64> {
     let all = evaluated(problem, history);
-    let reference = reference_point(problem, history);
+    let reference = reference_point(problem, &all);
     let mut met = all.iter().peekable();
     let mut points: Vec<&[f64]> = Vec::new();
     let mut volume = 0.0;

@@ -12,7 +12,7 @@ use rand::RngExt;
 use rand_distr::{Distribution as _, Normal};
 use rand_pcg::Pcg64;
 
-use super::history::{objective_values, violation};
+use super::history::{evaluated, objective_values, violation};
 use super::hypervolume::greedy_subset;
 use super::seeded::{Stream, Tried, first_untried, generator};
 use super::sobol::initial_design;
@@ -102,7 +102,7 @@ fn split<'a>(problem: &Problem, history: &'a [Trial]) -> (Vec<&'a Params>, Vec<&
     let count = ((finished as f64 * GOOD_SHARE).ceil() as usize).min(GOOD_MOST);
     others.sort_by(|a, b| a.1.total_cmp(&b.1));
     let values: Vec<Vec<f64>> = feasible.iter().map(|(_, values)| values.clone()).collect();
-    let order = by_quality(&values, &reference_point(problem, history), count);
+    let order = by_quality(&values, &reference_point(problem, &evaluated(problem, history)), count);
     let mut ordered: Vec<&Params> = order.into_iter().map(|index| feasible[index].0).collect();
     ordered.extend(others.into_iter().map(|(params, _)| params));
     let rest = ordered.split_off(count.min(ordered.len()));

@@ -96,12 +96,13 @@ impl Judge<'_> {
             .filter(|other| other.number != trial.number)
             .map(|other| self.progress_of(other))
             .collect();
-        let values: Vec<Vec<f64>> = evaluated(self.problem, self.history)
+        let complete = evaluated(self.problem, self.history);
+        let reference = reference_point(self.problem, &complete);
+        let values: Vec<Vec<f64>> = complete
             .into_iter()
             .filter(|one| one.is_feasible())
             .map(|one| one.values)
             .collect();
-        let reference = reference_point(self.problem, self.history);
         let field = Field {
             others: &others,
             reference: &reference,

@@ -32,7 +32,7 @@ pub fn growth(
     let complete = evaluated(&problem, trials);
     let feasible: Vec<_> = complete.iter().filter(|one| one.is_feasible()).collect();
     let values: Vec<Vec<f64>> = feasible.iter().map(|one| one.values.clone()).collect();
-    let reference = reference_point(&problem, trials);
+    let reference = reference_point(&problem, &complete);
     let box_volume = box_volume(&values, &reference);
     if feasible.is_empty() || box_volume <= 0.0 || !box_volume.is_finite() {
         return None;

@@ -130,8 +130,8 @@ fn shape_of<'v>(values: impl Iterator<Item = &'v f64> + Clone) -> Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::fixtures::{complete, continuous_space, drive, problem};
-    use crate::search::{Bayes, Sampler, evaluated, hypervolume, reference_point};
+    use crate::search::fixtures::{complete, continuous_space, drive, problem, volume};
+    use crate::search::{Bayes, Sampler};
     use crate::study::{ParamValue, TrialState};
 
     /// Two bowls with their bottoms at `at` and 1 - `at`, above a floor that is stretched by `scale`.
@@ -153,11 +153,6 @@ mod tests {
                 metrics: [("f0", f0), ("f1", f1)].into(),
             }
         })
-    }
-
-    fn volume(problem: &Problem, history: &[Trial]) -> f64 {
-        let values: Vec<Vec<f64>> = evaluated(problem, history).into_iter().map(|one| one.values).collect();
-        hypervolume(&values, &reference_point(problem, history))
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::objective::{Bound, Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use crate::search::encode::{Encoding, Point};
-use crate::search::history::{objective_values, reference_point, violation};
+use crate::search::history::{evaluated, objective_values, reference_point, violation};
 use crate::search::{Prior, Problem};
 use crate::study::{FailReason, Metrics, Params, Trial, TrialState};
 
@@ -111,7 +111,7 @@ impl<'a> Observations<'a> {
             pending: Vec::new(),
             memory: modelled.iter().position(is_memory),
             reported_limit: None,
-            reference: reference_point(problem, history),
+            reference: reference_point(problem, &evaluated(problem, history)),
             modelled,
         };
         for trial in history {

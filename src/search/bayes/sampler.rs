@@ -286,10 +286,10 @@ fn good_points(seen: &[Seen]) -> Vec<Point> {
 mod tests {
     use super::*;
     use crate::objective::{Bound, Constraint};
+    use crate::search::Random;
     use crate::search::fixtures::{
-        complete, continuous_space, drive, mixed_space, mixed_states, out_of_memory, problem,
+        complete, continuous_space, drive, mixed_space, mixed_states, out_of_memory, problem, volume,
     };
-    use crate::search::{Random, evaluated, hypervolume, reference_point};
     use crate::study::{ParamValue, TrialState};
 
     fn number(params: &Params, name: &str) -> f64 {
@@ -306,11 +306,6 @@ mod tests {
     fn bowls(params: &Params) -> [f64; 2] {
         let bowl = |bottom: f64| params.keys().map(|name| (number(params, name) - bottom).powi(2)).sum();
         [bowl(0.2), bowl(0.8)]
-    }
-
-    fn volume(problem: &Problem, history: &[Trial]) -> f64 {
-        let values: Vec<Vec<f64>> = evaluated(problem, history).into_iter().map(|one| one.values).collect();
-        hypervolume(&values, &reference_point(problem, history))
     }
 
     #[test]
