@@ -2,7 +2,7 @@
 """A training step of peft-tune beside PEFT's: tokens/s and resident memory, on the same model, tokens and machine.
 
     python scripts/compare_with_peft.py --binary target/release/peft-tune [--shapes 135m,5m] [--precisions fp32,bf16]
-        [--checkpointing none,full] [--threads 2] [--rounds 2] [--work DIR] [--json FILE]
+        [--checkpointing none,full] [--values fp32] [--threads 2] [--rounds 2] [--work DIR] [--json FILE]
 
 Needs torch, transformers and peft. LoRA of rank 16 on all seven linear layers, AdamW without weight decay and clipping,
 batch 4 x 256 tokens. The models are random, made once in the work folder. For each setting PEFT runs in eager mode and
@@ -33,8 +33,8 @@ SHAPES = {
 STEPS = {"135m": (2, 5), "5m": (4, 12)}
 
 
-def make_model(shape, folder):
-    """Writes a random model and the rows to train on, unless they are there."""
+def make_model(shape, folder, values):
+    """Writes a random model and the rows to train on, unless they are there; F32 weights, or BF16 values in F32."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, set_seed
 
@@ -43,7 +43,10 @@ def make_model(shape, folder):
     set_seed(0)
     config = LlamaConfig(max_position_embeddings=2048, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2,
                          pad_token_id=2, dtype="float32", **SHAPES[shape])
-    LlamaForCausalLM(config).save_pretrained(folder)
+    model = LlamaForCausalLM(config)
+    if values == "bf16":
+        model = model.to(torch.bfloat16).to(torch.float32)
+    model.save_pretrained(folder)
     generator = torch.Generator().manual_seed(1)
     rows = torch.randint(3, config.vocab_size, (ROWS, LENGTH), generator=generator).tolist()
     lines = (json.dumps({"input_ids": row, "labels": row}) for row in rows)
@@ -173,6 +176,8 @@ def main():
     parser.add_argument("--shapes", default="5m,135m")
     parser.add_argument("--precisions", default="fp32,bf16")
     parser.add_argument("--checkpointing", default="none,full")
+    parser.add_argument("--values", choices=["fp32", "bf16"], default="fp32",
+                        help="what the weights hold: any F32 value, or BF16 values as a BF16 checkpoint loaded in fp32")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "compare_with_peft")
@@ -181,14 +186,15 @@ def main():
     parser.add_argument("--settings", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side == "model":
-        return make_model(arguments.settings["shape"], Path(arguments.settings["model"]))
+        settings = arguments.settings
+        return make_model(settings["shape"], Path(settings["model"]), settings["values"])
     if arguments.side == "peft":
         return run_peft(arguments.settings)
     lines = []
     for shape in arguments.shapes.split(","):
-        model = arguments.work / shape
+        model = arguments.work / (shape if arguments.values == "fp32" else f"{shape}-{arguments.values}")
         # torch stays out of this process: a child's resident set begins with that of its parent.
-        in_process("model", dict(shape=shape, model=str(model), threads=arguments.threads))
+        in_process("model", dict(shape=shape, model=str(model), threads=arguments.threads, values=arguments.values))
         for precision in arguments.precisions.split(","):
             for checkpointing in arguments.checkpointing.split(","):
                 lines.append(compare(arguments, shape, precision, checkpointing, model))

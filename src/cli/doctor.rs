@@ -169,6 +169,7 @@ fn features() -> Vec<&'static str> {
             ("avx512bw", is_x86_feature_detected!("avx512bw")),
             ("avx512vl", is_x86_feature_detected!("avx512vl")),
             ("avx512bf16", is_x86_feature_detected!("avx512bf16")),
+            ("amx-bf16", crate::train::ops::multiplies_tiles()),
         ];
         all.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect()
     }

@@ -78,6 +78,7 @@ impl Walker<'_> {
             window: kind.window,
             backward: false,
             pairs: self.multiplies_pairs(),
+            vectors: self.host.vectors,
         };
         self.heads().keep(&mut trace.scratch, call);
         trace.run(Work::Attention {
@@ -263,6 +264,7 @@ impl Walker<'_> {
             window: kind.window,
             backward: true,
             pairs,
+            vectors: self.host.vectors,
         };
         heads.keep(&mut trace.scratch, call);
         trace.spike(AttentionWorkspace, totals.max(packing));

@@ -9,6 +9,8 @@ use super::op::Form;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Vectors {
+    /// AVX-512 with products of BF16 pairs, and AMX tiles of them.
+    Amx,
     /// AVX-512 with products of BF16 pairs.
     Avx512Bf16,
     Avx512,
@@ -16,6 +18,13 @@ pub enum Vectors {
     Other,
     /// Not a CPU.
     None,
+}
+
+impl Vectors {
+    /// Whether products of BF16 run on pairs.
+    pub fn multiplies_pairs(self) -> bool {
+        matches!(self, Self::Amx | Self::Avx512Bf16)
+    }
 }
 
 /// Columns of a packed panel.
@@ -43,6 +52,20 @@ const BLOCK: usize = 256;
 /// Depth that the `gemm` crate packs at once.
 const GEMM_DEPTH: usize = 512;
 
+/// Values of a step of AMX, its steps of a pass, the bytes of a step of 32 rows or columns.
+const STEP: usize = 32;
+const PASS_STEPS: usize = 48;
+const STEP_BYTES: usize = 2048;
+/// Rows of a strip and columns of a panel of AMX, and the rows that are laid out at once.
+const STRIP: usize = 32;
+const ROW_BLOCK: usize = 2048;
+/// Bytes of the panels of AMX that are packed at once.
+const RIGHT_BYTES: usize = 16 << 20;
+/// Smallest product of pairs, of F32 values, and of attention on AMX.
+const AMX_ROWS: usize = 16;
+const AMX_PARTS: usize = 64;
+const SMALL_AMX_ROWS: usize = 8;
+
 /// Keys of a block of attention scores, rows of a block of queries, most queries of a task forward and backward.
 const KEYS: usize = 128;
 const QUERY_ROWS: usize = 192;
@@ -68,9 +91,15 @@ enum Buffer {
     BackwardKeys,
     BackwardValues,
     BackwardBlocks,
+    /// Operands and sums of AMX, which the calling thread keeps for all.
+    AmxLeft,
+    AmxRight,
+    AmxSums,
 }
 
-const BUFFERS: usize = 13;
+const BUFFERS: usize = 16;
+/// Buffers from here on are there once and not for each thread.
+const FIRST_SHARED: usize = Buffer::AmxLeft as usize;
 /// Growing sizes of one buffer that are told apart.
 const SIZES: usize = 6;
 
@@ -123,9 +152,10 @@ impl ThreadScratch {
         }
     }
 
-    /// Bytes of one thread.
-    pub fn bytes(&self) -> u64 {
-        self.0.iter().map(Sizes::capacity).sum()
+    /// Bytes of `threads` threads.
+    pub fn bytes(&self, threads: u64) -> u64 {
+        let (each, shared) = self.0.split_at(FIRST_SHARED);
+        threads * each.iter().map(Sizes::capacity).sum::<u64>() + shared.iter().map(Sizes::capacity).sum::<u64>()
     }
 }
 
@@ -137,6 +167,8 @@ pub(super) struct Call {
     pub columns: usize,
     /// Summed length of the terms.
     pub depth: usize,
+    /// That of the adapters' terms among them.
+    pub adapter_depth: usize,
     /// Length of the longest term.
     pub longest_term: usize,
     /// Values between two rows of the left operands, of all terms.
@@ -154,9 +186,12 @@ pub(super) struct Call {
 impl Call {
     /// Adds what a thread keeps after the call.
     pub fn keep(&self, kept: &mut ThreadScratch, vectors: Vectors, threads: usize) {
-        let pairs = self.pairs && vectors == Vectors::Avx512Bf16;
-        if !matches!(vectors, Vectors::Avx512Bf16 | Vectors::Avx512) {
+        let pairs = self.pairs && vectors.multiplies_pairs();
+        if matches!(vectors, Vectors::Other | Vectors::None) {
             return;
+        }
+        if vectors == Vectors::Amx && self.runs_on_tiles(pairs) {
+            return self.keep_tiles(kept, pairs);
         }
         let in_units = |depth: usize| depth.div_ceil(if pairs { 2 } else { 1 });
         let units = in_units(self.depth);
@@ -181,9 +216,54 @@ impl Call {
         }
     }
 
+    fn runs_on_tiles(&self, pairs: bool) -> bool {
+        match pairs {
+            true => self.rows >= AMX_ROWS,
+            false => self.rows.min(self.columns).min(self.depth) >= AMX_PARTS,
+        }
+    }
+
+    /// What a call on AMX keeps.
+    fn keep_tiles(&self, kept: &mut ThreadScratch, pairs: bool) {
+        let parts = if pairs { 1 } else { 3 };
+        let base = (self.depth - self.adapter_depth).div_ceil(STEP);
+        let adapter = self.adapter_depth.div_ceil(STEP);
+        let longest = (base + adapter).clamp(1, PASS_STEPS);
+        let blocks = [
+            self.rows.min(ROW_BLOCK),
+            self.rows.saturating_sub(ROW_BLOCK) % ROW_BLOCK,
+        ];
+        let laid_out = blocks.map(|rows| {
+            // Whole steps of whole strips of BF16 rows stay where they are.
+            let stays = |depth: usize| {
+                pairs && self.form != Form::Tn && rows.is_multiple_of(STRIP) && depth.is_multiple_of(STEP)
+            };
+            let steps = match (stays(self.depth - self.adapter_depth), stays(self.adapter_depth)) {
+                (true, true) => 0,
+                (true, false) => adapter.min(PASS_STEPS),
+                (false, _) => longest,
+            };
+            rows.div_ceil(STRIP) * steps * parts * STEP_BYTES
+        });
+        kept.ask(Buffer::AmxLeft, laid_out[0].max(laid_out[1]));
+        let width = (RIGHT_BYTES / (longest * parts * STEP_BYTES)).max(1) * STRIP;
+        let panels = self.columns.min(width).div_ceil(STRIP);
+        kept.ask(Buffer::AmxRight, panels * longest * parts * STEP_BYTES);
+        if base + adapter > PASS_STEPS {
+            kept.ask(Buffer::AmxSums, blocks[0].div_ceil(STRIP) * panels * 4 * STRIP * STRIP);
+        }
+        if self.coded {
+            let values = self.columns.min(STRIP) * self.longest_term.min(PASS_STEPS * STEP);
+            match pairs {
+                true => kept.ask(Buffer::CodedPair, 2 * values),
+                false => kept.ask(Buffer::CodedSingle, 4 * values),
+            }
+        }
+    }
+
     /// Memory that the call takes and frees.
     pub fn spike(&self, vectors: Vectors) -> u64 {
-        let pairs = self.pairs && vectors == Vectors::Avx512Bf16;
+        let pairs = self.pairs && vectors.multiplies_pairs();
         let narrow = self.left_bytes < 4;
         let lines = if self.form == Form::Tn { self.depth } else { self.rows };
         let widened = if narrow && !pairs {
@@ -192,7 +272,7 @@ impl Call {
             0
         };
         match vectors {
-            Vectors::Avx512Bf16 | Vectors::Avx512 => return widened as u64,
+            Vectors::Amx | Vectors::Avx512Bf16 | Vectors::Avx512 => return widened as u64,
             Vectors::Other => {}
             Vectors::None => return 0,
         }
@@ -239,6 +319,7 @@ pub(super) struct AttentionCall {
     pub backward: bool,
     /// Whether its products run on pairs of BF16.
     pub pairs: bool,
+    pub vectors: Vectors,
 }
 
 /// Heads of an attention layer.
@@ -289,15 +370,22 @@ impl Heads {
         kept.ask(buffers[1], 4 * keys * width);
         kept.ask(buffers[2], 4 * block);
         if pairs {
-            self.keep_small(kept, longest.min(KEYS), rows, attention.backward);
+            let tiles = attention.vectors == Vectors::Amx && rows >= SMALL_AMX_ROWS;
+            self.keep_small(kept, longest.min(KEYS), rows, attention.backward, tiles);
         }
     }
 
     /// What the products of one block keep where they run on pairs: (depth, columns of the result) of each.
-    fn keep_small(&self, kept: &mut ThreadScratch, keys: usize, rows: usize, backward: bool) {
+    fn keep_small(&self, kept: &mut ThreadScratch, keys: usize, rows: usize, backward: bool, tiles: bool) {
         let scores = [(self.width, keys), (keys, self.width)];
         let gradients = [(rows, self.width); 1];
         for (depth, columns) in scores.iter().chain(gradients.iter().filter(|_| backward)) {
+            if tiles {
+                let steps = depth.div_ceil(STEP);
+                kept.ask(Buffer::SmallPanels, columns.div_ceil(STRIP) * steps * STEP_BYTES);
+                kept.ask(Buffer::SmallStrips, steps * STEP_BYTES);
+                continue;
+            }
             let units = depth.div_ceil(2);
             kept.ask(Buffer::SmallPanels, columns.div_ceil(LANES) * units * LINE_BYTES);
             let tile = tile_rows(usize::MAX, *columns);

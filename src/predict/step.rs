@@ -46,7 +46,7 @@ impl<'a> StepWalk<'a> {
         level.replay(&update);
         let mut bytes = level.at_peak();
         let threads = self.host.threads as u64;
-        bytes.add(Part::Framework, threads * level.scratch.bytes());
+        bytes.add(Part::Framework, level.scratch.bytes(threads));
         bytes
     }
 
@@ -289,7 +289,7 @@ impl<'a> StepWalk<'a> {
         trace.stage = Stage::Backward;
         // Gradients of logits are F32, or pairs of BF16 in the same place.
         let is_pairs = walker.c() == 2 && walker.precision != Precision::Fp16 && vocabulary.is_multiple_of(2);
-        let left = if is_pairs && self.host.vectors == super::Vectors::Avx512Bf16 {
+        let left = if is_pairs && self.host.vectors.multiplies_pairs() {
             2
         } else {
             4

@@ -83,7 +83,7 @@ impl<'a> Walker<'a> {
 
     /// Whether attention's products run on pairs of BF16.
     pub fn multiplies_pairs(&self) -> bool {
-        self.is_bf16() && self.host.vectors == super::Vectors::Avx512Bf16
+        self.is_bf16() && self.host.vectors.multiplies_pairs()
     }
 
     /// Bytes of an activation of `width` for every token.
@@ -119,6 +119,7 @@ impl<'a> Walker<'a> {
             rows: sum.rows,
             columns: sum.columns,
             depth: sum.depth + sum.adapter_depth,
+            adapter_depth: sum.adapter_depth,
             longest_term: sum.longest_term,
             left_width: match sum.form {
                 Form::Tn => sum.rows,

@@ -75,27 +75,97 @@ fn end_out_of_memory(in_use: u64, requested: u64, limit: u64) -> ! {
     }
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; only counters are touched beside it.
+/// Bytes from which a block begins at a whole cache line. Vector instructions of 64 bytes touch two lines at any other
+/// place, and the rows of a tile of AMX take twice as long to load.
+const LARGE: usize = 4096;
+/// Bytes of a cache line.
+const CACHE_LINE: usize = 64;
+
+/// The layout of a large block with room to begin at a cache line; `None` for blocks that stay as they are.
+// Design note: the system's own aligned blocks are not used, since glibc reuses freed ones badly: a training step's
+// resident set was a sixth larger with them.
+fn roomy(layout: Layout) -> Option<Layout> {
+    if layout.size() < LARGE || layout.align() > align_of::<usize>() {
+        return None;
+    }
+    Layout::from_size_align(layout.size() + CACHE_LINE, align_of::<[usize; 2]>()).ok()
+}
+
+/// Moves the start of a roomy block to the next cache line and keeps the way back in front of it.
+///
+/// # Safety
+/// `block` is null or has [`CACHE_LINE`] bytes more than its user asked for.
+unsafe fn to_line(block: *mut u8) -> *mut u8 {
+    if block.is_null() {
+        return block;
+    }
+    let moved = CACHE_LINE - block.addr() % CACHE_LINE;
+    // SAFETY: blocks begin at whole words, so that at least a word lies in front of the next line.
+    unsafe {
+        let place = block.add(moved);
+        place.cast::<usize>().sub(1).write(moved);
+        place
+    }
+}
+
+/// The start of the block that [`to_line`] moved.
+///
+/// # Safety
+/// `place` came from [`to_line`] and is not null.
+unsafe fn from_line(place: *mut u8) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    unsafe { place.sub(place.cast::<usize>().sub(1).read()) }
+}
+
+// SAFETY: every block comes from the system's allocator; whether it was moved to a cache line depends on its layout alone.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         take(layout.size() as u64);
         // SAFETY: the caller keeps GlobalAlloc's contract.
-        given(unsafe { System.alloc(layout) }, layout.size())
+        let block = unsafe {
+            match roomy(layout) {
+                Some(roomy) => to_line(System.alloc(roomy)),
+                None => System.alloc(layout),
+            }
+        };
+        given(block, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         take(layout.size() as u64);
         // SAFETY: as above.
-        given(unsafe { System.alloc_zeroed(layout) }, layout.size())
+        let block = unsafe {
+            match roomy(layout) {
+                Some(roomy) => to_line(System.alloc_zeroed(roomy)),
+                None => System.alloc_zeroed(layout),
+            }
+        };
+        given(block, layout.size())
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         give_back(layout.size() as u64);
         // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
+        unsafe {
+            match roomy(layout) {
+                Some(roomy) => System.dealloc(from_line(pointer), roomy),
+                None => System.dealloc(pointer, layout),
+            }
+        }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        if layout.size() >= LARGE || new_size >= LARGE {
+            // SAFETY: as above; the new layout has the alignment of the old one, and the copy fits both blocks.
+            return unsafe {
+                let moved = self.alloc(Layout::from_size_align_unchecked(new_size, layout.align()));
+                if !moved.is_null() {
+                    moved.copy_from_nonoverlapping(pointer, layout.size().min(new_size));
+                    self.dealloc(pointer, layout);
+                }
+                moved
+            };
+        }
         // Growing may copy, and then both blocks exist; counting the new one first keeps the peak an upper bound.
         take(new_size as u64);
         // SAFETY: as above.
@@ -152,6 +222,21 @@ impl HostMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_blocks_begin_at_cache_lines_and_keep_their_values_as_they_grow() {
+        let mut values: Vec<u16> = Vec::new();
+        for value in 0..20_000 {
+            values.push(value);
+            assert!(values.capacity() * 2 < LARGE || values.as_ptr().addr().is_multiple_of(CACHE_LINE));
+        }
+        values.truncate(100);
+        values.shrink_to_fit();
+        assert!(values.iter().copied().eq(0..100));
+        let zeros = vec![0u8; LARGE];
+        assert!(zeros.as_ptr().addr().is_multiple_of(CACHE_LINE));
+        assert!(zeros.iter().all(|value| *value == 0));
+    }
 
     #[test]
     fn a_large_block_shows_in_the_peak() {

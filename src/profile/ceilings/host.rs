@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::clock::Effort;
 use super::operand;
 use crate::predict::{Host, Vectors};
-use crate::train::ops::{attention, on_every_thread};
+use crate::train::ops::{attention, multiplies_tiles, on_every_thread};
 
 /// Elements of the buffers whose copying is timed: 64 MiB each, beyond the caches.
 const ELEMENTS: usize = 16 << 20;
@@ -30,6 +30,9 @@ fn vectors() -> Vectors {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl");
+        if avx512 && multiplies_tiles() {
+            return Vectors::Amx;
+        }
         if avx512 && is_x86_feature_detected!("avx512bf16") {
             return Vectors::Avx512Bf16;
         }

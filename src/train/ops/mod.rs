@@ -27,6 +27,7 @@ mod storage;
 pub(in crate::train) mod team;
 
 pub use kernels::{Kernels, kernels, set_kernels};
+pub(crate) use matmul::multiplies_tiles;
 pub(crate) use team::on_every_thread;
 
 /// Lets go of the memory that all threads keep from one op to the next.

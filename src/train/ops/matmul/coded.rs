@@ -17,7 +17,7 @@ use super::operand::Order;
 use super::{
     operand::Source,
     pack,
-    tile::{LANES, Line, Unit, VECTORS},
+    tile::{LANES, Line, Unit},
 };
 use crate::train::ops::kernels::{Kernels, kernels};
 use crate::train::ops::shape;
@@ -185,33 +185,60 @@ pub fn forget() {
 /// # Safety
 /// As [`pack::panel`].
 #[cfg(target_arch = "x86_64")]
-pub unsafe fn panel(source: &CodedSource<'_>, unit: Unit, column: usize, units: Range<usize>, panel: &mut [Line]) {
-    let columns = column..(column + VECTORS * LANES).min(source.columns);
+pub unsafe fn panel(
+    source: &CodedSource<'_>,
+    unit: Unit,
+    (column, vectors): (usize, usize),
+    units: Range<usize>,
+    panel: &mut [Line],
+) {
+    let columns = column..(column + vectors * LANES).min(source.columns);
     let depth = units.start * unit.values()..(units.end * unit.values()).min(source.depth);
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        match unit {
+            Unit::Single => with_f32(source, columns, depth, |block| {
+                pack::panel(block, unit, (0, vectors), 0..units.len(), panel);
+            }),
+            Unit::Pair => with_bf16(source, columns, depth, |block| {
+                pack::panel(block, unit, (0, vectors), 0..units.len(), panel);
+            }),
+        }
+    }
+}
+
+/// Calls `pack` with a block of `source`, widened into memory of this thread.
+#[cfg(target_arch = "x86_64")]
+pub fn with_f32<R>(
+    source: &CodedSource<'_>,
+    columns: Range<usize>,
+    depth: Range<usize>,
+    pack: impl FnOnce(&Source<'_, f32>) -> R,
+) -> R {
     let (width, length) = (columns.len(), depth.len());
     let (rows, columns) = source.block(columns, depth);
-    SCRATCH.with_borrow_mut(|scratch| match unit {
-        Unit::Single => {
-            scratch.single.resize(width * length, 0.0);
-            source
-                .values
-                .fill_f32(rows, columns, &mut scratch.single)
-                .expect(CHECKED);
-            let block = part(source, &scratch.single, width, length);
-            // SAFETY: the caller's promise is the same.
-            unsafe { pack::panel(&block, unit, 0, 0..units.len(), panel) }
-        }
-        Unit::Pair => {
-            scratch.pair.resize(width * length, bf16::ZERO);
-            source
-                .values
-                .fill_bf16(rows, columns, &mut scratch.pair)
-                .expect(CHECKED);
-            let block = part(source, &scratch.pair, width, length);
-            // SAFETY: the caller's promise is the same.
-            unsafe { pack::panel(&block, unit, 0, 0..units.len(), panel) }
-        }
-    });
+    SCRATCH.with_borrow_mut(|Scratch { single, .. }| {
+        single.resize(width * length, 0.0);
+        source.values.fill_f32(rows, columns, single).expect(CHECKED);
+        pack(&part(source, single, width, length))
+    })
+}
+
+/// As [`with_f32`], rounded.
+#[cfg(target_arch = "x86_64")]
+pub fn with_bf16<R>(
+    source: &CodedSource<'_>,
+    columns: Range<usize>,
+    depth: Range<usize>,
+    pack: impl FnOnce(&Source<'_, bf16>) -> R,
+) -> R {
+    let (width, length) = (columns.len(), depth.len());
+    let (rows, columns) = source.block(columns, depth);
+    SCRATCH.with_borrow_mut(|Scratch { pair, .. }| {
+        pair.resize(width * length, bf16::ZERO);
+        source.values.fill_bf16(rows, columns, pair).expect(CHECKED);
+        pack(&part(source, pair, width, length))
+    })
 }
 
 /// A widened block as an operand of its own.

@@ -1,11 +1,11 @@
 //! Which engine computes a sum of products, given the dtypes and the processor.
 
 #[cfg(target_arch = "x86_64")]
-use super::blocked;
-#[cfg(target_arch = "x86_64")]
 use super::operand::Side;
 use super::operand::{Left, Product, Result, Term, Values};
 use super::widened;
+#[cfg(target_arch = "x86_64")]
+use super::{amx, blocked};
 use crate::train::ops::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::train::ops::simd::{Level, level};
@@ -15,12 +15,31 @@ use std::borrow::Cow;
 /// Products that one call can sum.
 pub const MAX_TERMS: usize = 4;
 
+/// Fewest rows of a product of BF16 on AMX, whose tiles have 32.
+#[cfg(target_arch = "x86_64")]
+const AMX_ROWS: usize = 16;
+/// Smallest product of F32 on AMX.
+#[cfg(target_arch = "x86_64")]
+const PARTS_ROWS: usize = 64;
+#[cfg(target_arch = "x86_64")]
+const PARTS_COLUMNS: usize = 64;
+#[cfg(target_arch = "x86_64")]
+const PARTS_DEPTH: usize = 64;
+
 /// Computes the sum of `products`, (rows, columns), into `result`.
 ///
 /// # Safety
 /// `result` is valid for (rows, columns).
 pub unsafe fn multiply<O: Element>(products: &[Product<'_>], (rows, columns): (usize, usize), result: Result<O>) {
     assert!(products.len() <= MAX_TERMS, "callers split longer sums");
+    #[cfg(target_arch = "x86_64")]
+    if rows >= AMX_ROWS
+        && amx::is_available()
+        && let Some(terms) = pairs(products)
+    {
+        // SAFETY: the unit is there; the result is the caller's promise.
+        return unsafe { amx::multiply(&terms, rows, columns, result) };
+    }
     #[cfg(target_arch = "x86_64")]
     if let Some(terms) = pairs(products) {
         // SAFETY: `pairs` checked the processor; the result is the caller's promise.
@@ -36,12 +55,24 @@ pub unsafe fn multiply<O: Element>(products: &[Product<'_>], (rows, columns): (u
         })
         .collect();
     #[cfg(target_arch = "x86_64")]
+    if pays_in_parts(&terms, rows, columns) && amx::is_available() {
+        // SAFETY: the unit is there; the result is the caller's promise.
+        return unsafe { amx::multiply(&terms, rows, columns, result) };
+    }
+    #[cfg(target_arch = "x86_64")]
     if level() == Level::Avx512 {
         // SAFETY: the level was checked; the result is the caller's promise.
         return unsafe { blocked::multiply(&terms, rows, columns, result) };
     }
     // SAFETY: the caller's promise.
     unsafe { widened::multiply(&terms, rows, columns, result) }
+}
+
+/// Whether a product of F32 values is worth splitting them: its time is above that of laying out both operands.
+#[cfg(target_arch = "x86_64")]
+fn pays_in_parts(terms: &[Term<'_, f32>], rows: usize, columns: usize) -> bool {
+    let depth: usize = terms.iter().map(|term| term.right.depth()).sum();
+    rows >= PARTS_ROWS && columns >= PARTS_COLUMNS && depth >= PARTS_DEPTH
 }
 
 /// Whether products of BF16 run on pairs.

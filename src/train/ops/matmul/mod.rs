@@ -18,10 +18,14 @@
 //!
 //! | compute dtype | processor | engine |
 //! |---|---|---|
+//! | BF16 | AMX, from 16 rows on | tiles of pairs |
+//! | F32; F16 widened | AMX, large products | tiles of pairs, each value in three parts: as exact as F32 |
 //! | BF16 | AVX-512 BF16 | blocked, pairs through `_mm512_dpbf16_ps` |
 //! | F32; BF16 and F16 widened | AVX-512 | blocked, F32 |
 //! | F32; BF16 and F16 widened | others | the `gemm` crate on widened blocks |
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod blocked;
 mod coded;
@@ -47,10 +51,19 @@ pub use engine::MAX_TERMS;
 pub(in crate::train::ops) use linear::Guard;
 pub use linear::{Term, nn, nn_beside, nn_sum, nt, nt_onto, nt_sum, tn_add};
 
+/// Whether large products run on AMX here.
+pub(crate) fn multiplies_tiles() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return amx::is_available();
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
+}
+
 /// Lets go of what this thread keeps from one product to the next.
 pub(in crate::train::ops) fn forget() {
     #[cfg(target_arch = "x86_64")]
     {
+        amx::forget();
         blocked::forget();
         coded::forget();
         pairs::forget();

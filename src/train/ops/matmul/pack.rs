@@ -4,8 +4,9 @@
 //! lines with that unit of each column. Places beyond the matrix are zero. Packing converts to the kind of unit and
 //! multiplies by a scale on the way, so that a weight of another dtype needs no copy of its own.
 
+use super::coded;
 use super::finish;
-use super::operand::{Order, Source};
+use super::operand::{Order, Right, Source};
 use super::tile::{LANES, Line, Unit, VECTORS};
 use crate::train::ops::element::Element;
 use candle_core::DType;
@@ -27,14 +28,37 @@ pub fn vectors(columns: usize, column: usize) -> usize {
     (columns - column).div_ceil(LANES).min(VECTORS)
 }
 
-/// Packs the panel of `source` that starts at `column`, for the units `units`, into `panel` (V lines for each unit).
+/// As [`panel`], of any right operand.
+///
+/// # Safety
+/// As [`panel`].
+pub unsafe fn any_panel(
+    right: &Right<'_>,
+    unit: Unit,
+    place: (usize, usize),
+    units: Range<usize>,
+    packed: &mut [Line],
+) {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        match right {
+            Right::F32(source) => panel(source, unit, place, units, packed),
+            Right::Bf16(source) => panel(source, unit, place, units, packed),
+            Right::F16(source) => panel(source, unit, place, units, packed),
+            Right::Coded(source) => coded::panel(source, unit, place, units, packed),
+        }
+    }
+}
+
+/// Packs the panel of `source` that starts at `column` and has `vectors` vectors, for the units `units`, into `panel` (V
+/// lines for each unit).
 ///
 /// # Safety
 /// The processor has AVX-512F, BW, DQ and VL.
 pub unsafe fn panel<T: Element>(
     source: &Source<'_, T>,
     unit: Unit,
-    column: usize,
+    (column, vectors): (usize, usize),
     units: Range<usize>,
     panel: &mut [Line],
 ) {
@@ -46,12 +70,20 @@ pub unsafe fn panel<T: Element>(
     // SAFETY: the caller's promise is the same; RAW is set only where the values have the unit's own dtype.
     unsafe {
         match (source.order, unit, raw) {
-            (Order::Transposed, Unit::Single, false) => transposed::<T, false, false>(source, column, units, panel),
-            (Order::Transposed, Unit::Single, true) => transposed::<T, false, true>(source, column, units, panel),
-            (Order::Transposed, Unit::Pair, false) => transposed::<T, true, false>(source, column, units, panel),
-            (Order::Transposed, Unit::Pair, true) => transposed::<T, true, true>(source, column, units, panel),
-            (Order::Straight, Unit::Single, _) => straight::<T, false>(source, column, units, panel),
-            (Order::Straight, Unit::Pair, _) => straight::<T, true>(source, column, units, panel),
+            (Order::Transposed, Unit::Single, false) => {
+                transposed::<T, false, false>(source, (column, vectors), units, panel)
+            }
+            (Order::Transposed, Unit::Single, true) => {
+                transposed::<T, false, true>(source, (column, vectors), units, panel)
+            }
+            (Order::Transposed, Unit::Pair, false) => {
+                transposed::<T, true, false>(source, (column, vectors), units, panel)
+            }
+            (Order::Transposed, Unit::Pair, true) => {
+                transposed::<T, true, true>(source, (column, vectors), units, panel)
+            }
+            (Order::Straight, Unit::Single, _) => straight::<T, false>(source, (column, vectors), units, panel),
+            (Order::Straight, Unit::Pair, _) => straight::<T, true>(source, (column, vectors), units, panel),
         }
     }
 }
@@ -60,11 +92,11 @@ pub unsafe fn panel<T: Element>(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn transposed<T: Element, const PAIR: bool, const RAW: bool>(
     source: &Source<'_, T>,
-    column: usize,
+    (column, vectors): (usize, usize),
     units: Range<usize>,
     panel: &mut [Line],
 ) {
-    let (vectors, values) = (vectors(source.columns, column), 1 + usize::from(PAIR));
+    let values = 1 + usize::from(PAIR);
     for vector in 0..vectors {
         let first = column + vector * LANES;
         let rows = (source.columns - first).min(LANES);
@@ -101,11 +133,11 @@ unsafe fn transposed<T: Element, const PAIR: bool, const RAW: bool>(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn straight<T: Element, const PAIR: bool>(
     source: &Source<'_, T>,
-    column: usize,
+    (column, vectors): (usize, usize),
     units: Range<usize>,
     panel: &mut [Line],
 ) {
-    let (vectors, values) = (vectors(source.columns, column), 1 + usize::from(PAIR));
+    let values = 1 + usize::from(PAIR);
     let scale = _mm512_set1_ps(source.scale);
     for (unit, lines) in units.zip(panel.chunks_exact_mut(vectors)) {
         for (vector, line) in lines.iter_mut().enumerate() {
@@ -124,8 +156,7 @@ unsafe fn straight<T: Element, const PAIR: bool>(
                     finish::rounded_to_bf16(row(unit * values)),
                     finish::rounded_to_bf16(row(unit * values + 1)),
                 );
-                let upper = _mm512_set1_epi32(0xFFFF_0000_u32 as i32);
-                _mm512_or_si512(_mm512_srli_epi32::<16>(low), _mm512_and_si512(high, upper))
+                combine(low, high)
             } else {
                 _mm512_castps_si512(row(unit))
             };
@@ -181,10 +212,18 @@ fn pad<T: Element, const N: usize>(values: &[T]) -> [T; N] {
     padded
 }
 
+/// The upper halves of two lanes as a pair.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub fn combine(low: __m512i, high: __m512i) -> __m512i {
+    let upper = _mm512_set1_epi32(0xFFFF_0000_u32 as i32);
+    _mm512_or_si512(_mm512_srli_epi32::<16>(low), _mm512_and_si512(high, upper))
+}
+
 /// Turns sixteen rows of sixteen units.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn transpose(rows: [__m512i; LANES]) -> [__m512i; LANES] {
+pub fn transpose(rows: [__m512i; LANES]) -> [__m512i; LANES] {
     let mut pairs = rows;
     for i in (0..LANES).step_by(2) {
         pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
@@ -287,8 +326,8 @@ mod tests {
                         let mut from_brain = lines.clone();
                         // SAFETY: the level was checked.
                         unsafe {
-                            panel(&source, unit, column, 0..units, &mut lines);
-                            panel(&brain, unit, column, 0..units, &mut from_brain);
+                            panel(&source, unit, (column, width), 0..units, &mut lines);
+                            panel(&brain, unit, (column, width), 0..units, &mut from_brain);
                         }
                         for (index, (line, other)) in lines.iter().zip(&from_brain).enumerate() {
                             let (unit_index, vector) = (index / width, index % width);

@@ -83,9 +83,11 @@ unsafe fn pack_right(right: &View<'_>, units: usize, panels: &mut Vec<Line>) {
     }
     let mut start = 0;
     for column in (0..right.columns).step_by(PANEL) {
-        let lines = pack::vectors(right.columns, column) * units;
+        let vectors = pack::vectors(right.columns, column);
+        let lines = vectors * units;
+        let panel = &mut panels[start..start + lines];
         // SAFETY: the caller's promise is the same.
-        unsafe { pack::panel(&source, Unit::Pair, column, 0..units, &mut panels[start..start + lines]) };
+        unsafe { pack::panel(&source, Unit::Pair, (column, vectors), 0..units, panel) };
         start += lines;
     }
 }
@@ -175,8 +177,7 @@ unsafe fn pack_turned(left: &View<'_>, units: usize, rows: Range<usize>, packed:
             rounded_to_bf16(unsafe { _mm512_maskz_loadu_ps(mask, left.values[start..].as_ptr()) })
         };
         let (low, high) = (line(2 * unit), line(2 * unit + 1));
-        let upper = _mm512_set1_epi32(0xFFFF_0000_u32 as i32);
-        let pairs = _mm512_or_si512(_mm512_srli_epi32::<16>(low), _mm512_and_si512(high, upper));
+        let pairs = pack::combine(low, high);
         let place = &mut packed[unit * rows.len()..][..LANES];
         // SAFETY: a place has sixteen units; those beyond the rows are overwritten by the next unit.
         unsafe { _mm512_storeu_si512(place.as_mut_ptr().cast(), pairs) };

@@ -2,8 +2,12 @@
 
 use super::engine::multiplies_pairs;
 #[cfg(target_arch = "x86_64")]
-use super::pairs;
+use super::{amx, pairs};
 use candle_core::DType;
+
+/// Fewest rows of a product on AMX, whose tiles have 32.
+#[cfg(target_arch = "x86_64")]
+const SMALL_AMX_ROWS: usize = 8;
 
 /// A matrix in F32, with strides.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +76,11 @@ pub fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old: Old, e
     assert_eq!(left.columns, right.rows, "the inner dimensions agree");
     assert!(left.rows * right.columns <= result.len(), "the result has room");
     // In F32 the tiles are no faster than the gemm crate at these sizes: 125 GFLOP/s of attention with both.
+    #[cfg(target_arch = "x86_64")]
+    if exactness == Exactness::Bf16 && left.rows >= SMALL_AMX_ROWS && amx::is_available() {
+        // SAFETY: the unit is there; views lie within their values, and the result has room.
+        return unsafe { amx::multiply_small(left, right, result, old) };
+    }
     #[cfg(target_arch = "x86_64")]
     if exactness == Exactness::Bf16 && multiplies_pairs() {
         // SAFETY: the processor was checked; views lie within their values, and the result has room.

@@ -5,7 +5,7 @@ use super::*;
 use candle_core::{DType, Device, Tensor};
 
 /// (tokens, inner, outer): skinny ones, ones that are no multiple of any block, and one with two passes and many tasks.
-const SIZES: [(usize, usize, usize); 9] = [
+const SIZES: [(usize, usize, usize); 11] = [
     (1, 1, 1),
     (3, 5, 7),
     (13, 24, 9),
@@ -15,6 +15,8 @@ const SIZES: [(usize, usize, usize); 9] = [
     (129, 96, 4),
     (100, 33, 200),
     (9, 4300, 50),
+    (97, 130, 101),
+    (70, 4300, 83),
 ];
 
 #[test]
@@ -169,7 +171,118 @@ fn engines_agree() {
                 unsafe { blocked::multiply(&terms, rows, columns, Result::store(blocked.as_mut_ptr(), columns)) };
                 assert_eq!(blocked, plain);
             }
+            #[cfg(target_arch = "x86_64")]
+            if amx::is_available() {
+                let mut tiles = vec![0f32; rows * columns];
+                // SAFETY: the unit is there; the result has rows times columns elements.
+                unsafe { amx::multiply(&terms, rows, columns, Result::store(tiles.as_mut_ptr(), columns)) };
+                assert_eq!(tiles, plain);
+            }
         }
+    }
+}
+
+/// Rows that the tiles read where they lie and rows that are laid out first, in one pass and in several.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn tiles_read_in_place_what_they_would_lay_out() {
+    use super::operand::{Left, Order, Result, Right, Side, Source, Term};
+    use half::bf16;
+    if !amx::is_available() {
+        return;
+    }
+    for depth in [64, 1600] {
+        let (rows, columns) = (64, 50);
+        let value = |i: usize| bf16::from_f32((i * 7919 % 251) as f32 / 251.0 - 0.5);
+        // A whole cache line more, to begin at one or beside it.
+        let memory: Vec<bf16> = (0..rows * depth + 33).map(value).collect();
+        let line = memory.as_ptr().align_offset(64);
+        let weight: Vec<bf16> = (0..columns * depth).map(|i| value(i + 5)).collect();
+        let product = |start: usize| {
+            let right = Right::Bf16(Source {
+                values: &weight,
+                order: Order::Transposed,
+                columns,
+                depth,
+                stride: depth,
+                scale: 1.0,
+            });
+            let shifted: Vec<bf16> = memory[line..].to_vec();
+            let mut values = vec![bf16::ZERO; rows * depth + 64];
+            let place = values.as_ptr().align_offset(64) + start;
+            values[place..place + rows * depth].copy_from_slice(&shifted[..rows * depth]);
+            let left = Left {
+                values: &values[place..],
+                side: Side::Straight,
+                stride: depth,
+            };
+            let mut result = vec![0f32; rows * columns];
+            // SAFETY: the unit is there; the result has rows times columns elements.
+            unsafe {
+                amx::multiply(
+                    &[Term { left, right }],
+                    rows,
+                    columns,
+                    Result::store(result.as_mut_ptr(), columns),
+                );
+            }
+            result
+        };
+        assert_eq!(product(0), product(1), "depth {depth}");
+    }
+}
+
+/// F32 values in three parts: no further from F64 than multiply-adds in F32 are, whether the right operand needs all
+/// three or, as BF16 values in F32 do, one.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn tiles_of_f32_are_as_exact_as_f32() {
+    use super::super::oracle::error;
+    use super::operand::{Left, Order, Result, Right, Side, Source, Term};
+    if !amx::is_available() {
+        return;
+    }
+    let (rows, columns, depth) = (70, 90, 1700);
+    let values = |tensor: &Tensor| -> Vec<f32> { tensor.flatten_all().unwrap().to_vec1().unwrap() };
+    for (order, storage) in [Order::Straight, Order::Transposed]
+        .into_iter()
+        .flat_map(|order| [DType::F32, DType::BF16].map(|storage| (order, storage)))
+    {
+        let (x, x64) = rounded(&random(&[rows, depth], 1), DType::F32);
+        let (w, w64) = rounded(&random(&[columns, depth], 2), storage);
+        let (w, stride) = match order {
+            Order::Transposed => (w, depth),
+            Order::Straight => (w.t().unwrap().contiguous().unwrap(), columns),
+        };
+        let (x, w) = (values(&x), values(&w.to_dtype(DType::F32).unwrap()));
+        let terms = [Term {
+            left: Left {
+                values: &x[..],
+                side: Side::Straight,
+                stride: depth,
+            },
+            right: Right::F32(Source {
+                values: &w,
+                order,
+                columns,
+                depth,
+                stride,
+                scale: 1.0,
+            }),
+        }];
+        let (mut tiles, mut plain) = (vec![0f32; rows * columns], vec![0f32; rows * columns]);
+        // SAFETY: the unit and with it AVX-512 are there; the results have rows times columns elements.
+        unsafe {
+            amx::multiply(&terms, rows, columns, Result::store(tiles.as_mut_ptr(), columns));
+            blocked::multiply(&terms, rows, columns, Result::store(plain.as_mut_ptr(), columns));
+        }
+        let expected = x64.matmul(&w64.t().unwrap()).unwrap();
+        let tensor = |values| Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap();
+        let (tiles, plain) = (error(&tensor(tiles), &expected), error(&tensor(plain), &expected));
+        assert!(
+            tiles <= plain,
+            "{order:?} {storage:?}: {tiles:.2e} with tiles, {plain:.2e} with multiply-adds"
+        );
     }
 }
 
