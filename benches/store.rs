@@ -1,16 +1,21 @@
 //! Questions to a results database of 10,000 trials and 1.2 million steps, and the rate at which steps are written:
 //! `cargo bench --bench store`. Filling the database takes half a minute first.
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::LazyLock;
+use std::task::Poll;
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
+use futures_util::StreamExt;
 use peft_tune::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
 use peft_tune::store::{EvaluationRecord, NamedQuery, RowSink, SqlValue, StepRecord, Store, StudyId, StudyRecord};
 use peft_tune::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialState};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
+use sqlx::{AssertSqlSafe, ConnectOptions, Row, TypeInfo, ValueRef};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -56,7 +61,7 @@ fn main() {
 struct Filled {
     runtime: Runtime,
     store: Store,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 static FILLED: LazyLock<Filled> = LazyLock::new(|| {
@@ -69,11 +74,7 @@ static FILLED: LazyLock<Filled> = LazyLock::new(|| {
         store.close().await.expect("nothing else writes");
         Store::open_read_only(&path).await.expect("the database")
     });
-    Filled {
-        runtime,
-        store,
-        _folder: folder,
-    }
+    Filled { runtime, store, folder }
 });
 
 async fn fill(store: &Store) {
@@ -194,7 +195,7 @@ impl RowSink for Rows {
         Ok(())
     }
 
-    fn row(&mut self, _: Vec<SqlValue>) -> io::Result<()> {
+    fn row(&mut self, _: &[SqlValue<'_>]) -> io::Result<()> {
         self.0 += 1;
         Ok(())
     }
@@ -220,6 +221,59 @@ fn view(bencher: Bencher, view: &str) {
     LazyLock::force(&FILLED);
     let sql = format!("select * from {view}");
     bencher.bench_local(|| ask(&sql));
+}
+
+/// The same through the driver's own stream, from its thread to this one, every value copied: how queries were read once.
+#[divan::bench(args = VIEWS, sample_count = 9, sample_size = 1)]
+fn view_through_the_driver(bencher: Bencher, view: &str) {
+    let filled = &*FILLED;
+    let options = SqliteConnectOptions::new()
+        .filename(filled.folder.path().join("many.db"))
+        .read_only(true)
+        .immutable(true)
+        .row_buffer_size(1024)
+        .pragma("temp_store", "memory")
+        .pragma("cache_size", "-32000");
+    let opened = filled.runtime.block_on(options.connect());
+    let mut connection = opened.expect("the database");
+    let sql = format!("select * from {view}");
+    bencher.bench_local(|| filled.runtime.block_on(drain(&mut connection, &sql)));
+}
+
+async fn drain(connection: &mut SqliteConnection, sql: &str) -> u64 {
+    let mut stream = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch(connection);
+    let mut rows = 0;
+    loop {
+        // Asked a few times before it waits: to sleep and be woken takes longer than a row.
+        let row = poll_fn(|context| {
+            for _ in 0..200 {
+                if let Poll::Ready(row) = stream.poll_next_unpin(context) {
+                    return Poll::Ready(row);
+                }
+                std::hint::spin_loop();
+            }
+            Poll::Pending
+        });
+        let Some(row) = row.await else { return rows };
+        std::hint::black_box(values(&row.expect("a sound query")));
+        rows += 1;
+    }
+}
+
+fn values(row: &SqliteRow) -> Vec<SqlValue<'static>> {
+    let value = |index: usize| {
+        let raw = row.try_get_raw(index).expect("a column of the row");
+        match (raw.is_null(), raw.type_info().name()) {
+            (true, _) => SqlValue::Null,
+            (_, "INTEGER") => SqlValue::Integer(row.get_unchecked(index)),
+            (_, "REAL") => SqlValue::Real(row.get_unchecked(index)),
+            _ => {
+                let bytes: Vec<u8> = row.get_unchecked(index);
+                SqlValue::Text(String::from_utf8_lossy(&bytes).into_owned().into())
+            }
+        }
+    };
+    (0..row.len()).map(value).collect()
 }
 
 /// Steps a second that a running trial can hand over one by one.

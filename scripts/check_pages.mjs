@@ -59,7 +59,15 @@ class Browser {
     await page.until("document.readyState === 'complete' && typeof PT === 'object' && PT.charts.length > 0", "the page draws");
     return page;
   }
-  close() { this.process.kill(); setTimeout(() => rmSync(this.profile, { recursive: true, force: true, maxRetries: 5 }), 300); }
+  // Asked first: some systems start the browser from a shell, which dies alone.
+  close() {
+    this.send("Browser.close").catch(() => {});
+    setTimeout(() => {
+      this.process.kill();
+      for (const pipe of this.process.stdio) pipe?.destroy();
+      rmSync(this.profile, { recursive: true, force: true, maxRetries: 5 });
+    }, 500);
+  }
 }
 
 class Page {
@@ -166,6 +174,13 @@ const checkReport = async (browser) => {
   const dark = await browser.open(url, { media: [{ name: "prefers-color-scheme", value: "dark" }] });
   check(await dark.run("getComputedStyle(document.body).backgroundColor") === "rgb(16, 19, 23)", "a dark system has a dark page");
   if (pictures) await dark.picture(join(pictures, "dark.png"));
+  await dark.send("Emulation.setEmulatedMedia", { media: "print" });
+  for (const width of [640, 420]) {
+    await dark.size(width, 900);
+    const broken = await dark.run("[...document.querySelectorAll('.command .flag')].map((flag) => flag.getClientRects().length).filter((lines) => lines !== 1).length");
+    const flags = await dark.run("document.querySelectorAll('.command .flag').length");
+    check(flags > 0 && broken === 0, `no flag of a command is broken in print, ${width} wide (${broken} of ${flags})`);
+  }
   const { data } = await dark.send("Page.printToPDF", { printBackground: true, preferCSSPageSize: true });
   check(Buffer.from(data, "base64").length > 10_000, "the report prints");
   if (pictures) writeFileSync(join(pictures, "print.pdf"), Buffer.from(data, "base64"));

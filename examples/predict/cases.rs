@@ -185,12 +185,13 @@ impl Case {
             .num_threads(threads)
             .build()
             .expect("threads");
-        // What the threads keep of another case, or of the warming op, would be missing in this one's count.
-        pool.install(ceilings::warm_threads).expect("a small op runs");
-        device::forget_scratch();
-        let before = HostMemory::in_use_bytes() - base.bytes() as u64;
-        HostMemory::reset_peak();
         pool.install(|| {
+            // What the threads keep of another case, or of the warming op, would be missing in this one's count: all of it
+            // goes, that of the thread that trains too, which is this one.
+            ceilings::warm_threads().expect("a small op runs");
+            device::forget_scratch();
+            let before = HostMemory::in_use_bytes() - base.bytes() as u64;
+            HostMemory::reset_peak();
             let mut trainer = Trainer::new(base, &self.recipe, 10).expect("the recipe fits");
             for _ in 0..2 {
                 trainer.step(&batch).expect("a step of valid tokens");

@@ -1,8 +1,8 @@
 //! How good predictions are.
 //!
-//! `cargo run --release --example predict -- memory [CASES] [SEED]` prints predicted against counted peak memory of random
-//! recipes on small random models of four families, as a Markdown table; `throughput FILE [SETTINGS] [SEED]` predicts,
-//! measures and compares settings of a study file.
+//! `cargo run --release --example predict -- memory [CASES] [SEED] [FIRST]` prints predicted against counted peak memory of
+//! random recipes on small random models of four families, as a Markdown table, from the FIRST on; `throughput FILE
+//! [SETTINGS] [SEED]` predicts, measures and compares settings of a study file.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints a table")]
 
@@ -21,21 +21,21 @@ fn main() {
         given.unwrap_or(default)
     };
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["memory", ..] => memory(number(1, 64) as usize, number(2, 1)),
+        ["memory", ..] => memory(number(1, 64) as usize, number(2, 1), number(3, 0) as usize),
         ["throughput", file, ..] => throughput::run(Path::new(file), number(2, 30) as usize, number(3, 1)),
-        _ => eprintln!("usage: memory [CASES] [SEED] | throughput FILE [SETTINGS] [SEED]"),
+        _ => eprintln!("usage: memory [CASES] [SEED] [FIRST] | throughput FILE [SETTINGS] [SEED]"),
     }
 }
 
 /// One line for each case, the median and the largest error at the end.
-fn memory(count: usize, seed: u64) {
+fn memory(count: usize, seed: u64, first: usize) {
     let host = ceilings::host();
     println!(
         "| family | precision | checkpointing | optimizer | adapter | batch | counted MB | predicted MB | error |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     let (mut errors, mut equal) = (Vec::new(), 0);
-    for case in cases::draw(count, seed) {
+    for case in cases::draw(count, seed).into_iter().skip(first) {
         let outcome = case.run(host);
         let error = outcome.error();
         println!(
@@ -59,7 +59,8 @@ fn memory(count: usize, seed: u64) {
     }
     errors.sort_by(f64::total_cmp);
     println!(
-        "\n{count} cases: median error {:.2}%, largest {:.2}%; saved activations equal to the byte in {equal}",
+        "\n{} cases: median error {:.2}%, largest {:.2}%; saved activations equal to the byte in {equal}",
+        errors.len(),
         100.0 * errors[errors.len() / 2],
         100.0 * errors[errors.len() - 1]
     );

@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+use crate::report::printable;
 use crate::space::SpaceError;
 use crate::store::StoreError;
 use crate::tune::TuneError;
@@ -40,6 +41,16 @@ pub enum CliError {
 }
 
 impl CliError {
+    /// The message as a terminal may have it: names in it, such as a study's, cannot steer it.
+    pub fn shown(&self) -> String {
+        let text = self.to_string();
+        match self {
+            // Drawn with colours for terminals; the file's lines in it are the user's own.
+            Self::BadFile(_) => text,
+            _ => text.split('\n').map(printable).collect::<Vec<_>>().join("\n"),
+        }
+    }
+
     /// Bad input, from any error.
     pub fn bad_input(error: impl Into<anyhow::Error>) -> Self {
         Self::BadInput(error.into())
@@ -109,6 +120,12 @@ mod tests {
             text.starts_with("space.yaml:1:7: key `seed`:") && text.contains("1 │ seed: x"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_name_in_a_message_cannot_steer_the_terminal() {
+        let error = CliError::failed(anyhow::anyhow!("no study `\u{1b}[31m`:\n  it has `é`"));
+        assert_eq!(error.shown(), "no study `\\u{1b}[31m`:\n  it has `é`");
     }
 
     /// Every ending has the code that the document gives it.

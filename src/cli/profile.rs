@@ -13,10 +13,12 @@ use super::profile_machine::MachineCeilings;
 use super::profile_record::record_of;
 use super::profile_source::{ProfileSource, SourceArgs};
 use super::profile_stored::stored_profile;
+use super::train_watch::TrainWatch;
 use crate::profile::diagnosis::{self, Evidence, Finding, Oracle};
 use crate::profile::sample::sampler_of;
 use crate::profile::{
-    Comparison, DeviceMemory, Measured, Profile, ProfileError, ProfileInputs, ProfileSettings, Reference, TensorBoard,
+    Comparison, DeviceMemory, Measured, Profile, ProfileError, ProfileInputs, ProfileSettings, Reference, StepLog,
+    TensorBoard,
 };
 use crate::recipe::{Precision, Recipe};
 use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
@@ -46,6 +48,9 @@ pub struct Args {
     /// Writes an event file for TensorBoard into this folder.
     #[arg(long, value_name = "DIR")]
     tensorboard: Option<PathBuf>,
+    /// Writes one measured step in N down, as `train --log-every` does.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    log_every: u64,
     /// Runs what the diagnosis proposes, and shows what it gave beside what was predicted.
     #[arg(long)]
     verify: bool,
@@ -80,7 +85,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     check_place(args.trace.as_deref())?;
     let earlier = args.against.map(|id| stored_profile(&args.database, id)).transpose()?;
     let mut bench = Bench::load(&args, &source.recipe)?;
-    let measured = bench.measure(&source.recipe)?;
+    let measured = bench.measure(&source.recipe, args.log_every)?;
     let mut findings = diagnosis::diagnose(&Evidence {
         profile: &measured.profile,
         recipe: &source.recipe,
@@ -143,9 +148,10 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Profiles `recipe`.
-    fn measure(&mut self, recipe: &Recipe) -> Result<Measured, CliError> {
+    /// Profiles `recipe`, with one step in `log_every` written down.
+    fn measure(&mut self, recipe: &Recipe, log_every: u64) -> Result<Measured, CliError> {
         let (base, program_bytes) = self.base_for(recipe)?;
+        let log = step_log(&base, log_every)?;
         let sampler = sampler_of(base.device());
         let inputs = ProfileInputs {
             recipe,
@@ -155,6 +161,7 @@ impl<'a> Bench<'a> {
             memory_limit_bytes: self.memory_limit_bytes,
             ceiling: self.ceilings.as_ref().and_then(|known| known.ceiling(recipe.precision)),
             sampler,
+            log,
         };
         let settings = ProfileSettings {
             budget_s: self.args.budget.0,
@@ -215,11 +222,28 @@ fn error_of(error: ProfileError) -> CliError {
 fn verify(bench: &mut Bench<'_>, findings: &mut [Finding], profile: &Profile, recipe: &Recipe) {
     diagnosis::verify(findings, profile, recipe, &mut |changed| {
         eprintln!("running a change that the diagnosis proposes");
-        let measured = bench.measure(changed);
+        let log_every = changed.log_every.unwrap_or(bench.args.log_every);
+        let measured = bench.measure(&changed.recipe, log_every);
         measured
             .map(|measured| measured.profile)
             .map_err(|error| error.to_string())
     });
+}
+
+/// Writes steps down where a training would do it: in the working directory. `None` where no file can be made there; the
+/// profile then does not tell what that costs.
+fn step_log(base: &BaseSource, every: u64) -> Result<Option<StepLog>, CliError> {
+    let memory = DeviceMemory::of(base.device()).map_err(CliError::failed)?;
+    match TrainWatch::unseen(Path::new("."), memory) {
+        Ok(watch) => Ok(Some(StepLog {
+            observer: Box::new(watch),
+            every,
+        })),
+        Err(error) => {
+            eprintln!("warning: no steps are written down, as a training would do here: {error}");
+            Ok(None)
+        }
+    }
 }
 
 /// Finds a place that cannot be written before minutes are spent on measuring.

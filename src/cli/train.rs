@@ -9,14 +9,14 @@ use super::download::DownloadProgress;
 use super::interrupt::listen;
 use super::model::ComputeArgs;
 use super::output::write_result;
-use super::train_watch::{Display, TrainWatch};
+use super::train_watch::{Display, LogEvery, TrainWatch};
 use crate::profile::{DeviceMemory, TensorBoard};
 use crate::recipe::Recipe;
 use crate::report::duration;
 use crate::space::RecipeFile;
 use crate::train::data::PreparedData;
 use crate::train::hub::ModelFiles;
-use crate::train::run::{Ending, Opened, Outcome, RunError, RunInputs, RunSettings, Start, TrainingRun};
+use crate::train::run::{Ending, Opened, Outcome, RunError, RunInputs, RunProgress, RunSettings, Start, TrainingRun};
 
 /// Trains what a recipe file describes, and writes a PEFT adapter (or, with `adapter: null`, a whole model).
 ///
@@ -42,6 +42,9 @@ pub struct Args {
     /// Keeps the last K checkpoints.
     #[arg(long, value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     keep_checkpoints: u16,
+    /// Writes one step in N into the event file and to the screen, beside the first and the last.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    log_every: u64,
     /// Stops after N evaluations in a row without a lower held-out loss.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     patience: Option<u64>,
@@ -84,7 +87,13 @@ pub fn run(args: Args) -> Result<(), CliError> {
         (false, true) => Display::bar(first, total),
         (false, false) => Display::lines(first, total),
     };
-    let mut watch = TrainWatch::new(display, event_file(&settings, &run)?, signals.interrupt.clone());
+    let due = LogEvery {
+        every: args.log_every,
+        first,
+        total,
+    };
+    let events = event_file(&settings, &run)?;
+    let mut watch = TrainWatch::new(display, events, signals.interrupt.clone(), due);
     let outcome = run.run(&mut watch);
     watch.finish();
     report(
@@ -223,6 +232,10 @@ fn end_line(outcome: &Outcome, output: &str) -> String {
         line.insert("best_step".into(), progress.best.map(|best| best.step).into());
         line.insert("best_held_out_loss".into(), progress.best.map(|best| best.loss).into());
         line.insert("seconds".into(), progress.seconds.into());
+        let beside = progress.beside;
+        line.insert("evaluation_s".into(), beside.evaluation_s.into());
+        line.insert("checkpoint_s".into(), beside.checkpoint_s.into());
+        line.insert("logging_s".into(), beside.logging_s.into());
         line.insert("output".into(), output.into());
     }
     format!("{line}\n")
@@ -244,6 +257,7 @@ fn summary(outcome: &Outcome, output: &str) -> String {
     if let (Some(loss), Some(evaluation)) = (progress.last_loss, &progress.last_evaluation) {
         text += &format!("training loss {loss:.4}, held-out loss {:.4}\n", evaluation.loss);
     }
+    text += &beside_the_steps(progress);
     text += &format!("written to {output}\n");
     if let (Some(folder), Some(best)) = (&outcome.best_folder, progress.best) {
         let folder = folder.display();
@@ -253,6 +267,19 @@ fn summary(outcome: &Outcome, output: &str) -> String {
         );
     }
     text
+}
+
+/// What the training did beside its steps, as parts of all of its time.
+fn beside_the_steps(progress: &RunProgress) -> String {
+    let beside = progress.beside;
+    let all = (progress.seconds + beside.checkpoint_s + beside.logging_s).max(f64::MIN_POSITIVE);
+    let percent = |seconds: f64| 100.0 * seconds / all;
+    format!(
+        "of its time {:.1}% were evaluations, {:.1}% checkpoints, {:.1}% logging\n",
+        percent(beside.evaluation_s),
+        percent(beside.checkpoint_s),
+        percent(beside.logging_s)
+    )
 }
 
 /// The command that goes on from here.
@@ -271,6 +298,7 @@ fn resume_command(args: &Args, settings: &RunSettings) -> String {
         "--checkpoint-every",
         args.checkpoint_every.map(|every| every.to_string()),
     );
+    add("--log-every", (args.log_every > 1).then(|| args.log_every.to_string()));
     add("--patience", args.patience.map(|patience| patience.to_string()));
     add("--threads", args.compute.threads.map(|threads| threads.to_string()));
     add("--device", args.compute.device.clone());

@@ -1,12 +1,13 @@
 //! What a person or a script sees of a training while it runs: a progress bar, lines, or JSON.
 
+use std::path::Path;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::output::write_result;
-use crate::profile::TensorBoard;
+use crate::profile::{DeviceMemory, TensorBoard};
 use crate::report::duration;
 use crate::train::{Control, Evaluation, StepEvent, StepObserver};
 use crate::tune::Interrupt;
@@ -19,6 +20,23 @@ pub struct TrainWatch {
     display: Display,
     tensorboard: Option<TensorBoard>,
     interrupt: Interrupt,
+    due: LogEvery,
+}
+
+/// Which steps of a training are written down.
+#[derive(Clone, Copy, Debug)]
+pub struct LogEvery {
+    /// One in so many, beside the first and the last.
+    pub every: u64,
+    /// Steps taken before.
+    pub first: u64,
+    pub total: u64,
+}
+
+impl LogEvery {
+    fn is_due(&self, step: u64) -> bool {
+        step == self.first + 1 || step == self.total || step.is_multiple_of(self.every.max(1))
+    }
 }
 
 /// How a training is shown.
@@ -29,6 +47,8 @@ pub enum Display {
     Bar(ProgressBar, Pace),
     /// A line on standard error now and then.
     Lines(Pace),
+    /// The text of a bar, put together and shown to nobody: for a profile, which measures what that takes.
+    Unseen(Pace),
 }
 
 /// How fast the steps come.
@@ -40,12 +60,30 @@ pub struct Pace {
 }
 
 impl TrainWatch {
-    pub fn new(display: Display, tensorboard: TensorBoard, interrupt: Interrupt) -> Self {
+    pub fn new(display: Display, tensorboard: TensorBoard, interrupt: Interrupt, due: LogEvery) -> Self {
         Self {
             display,
             tensorboard: Some(tensorboard),
             interrupt,
+            due,
         }
+    }
+
+    /// Writes every step as a training does, into a file of no name in `folder` that is gone with this value.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn unseen(folder: &Path, memory: DeviceMemory) -> std::io::Result<Self> {
+        /// Only a number in a text that nobody reads.
+        const TOTAL: u64 = 1000;
+        let tensorboard = TensorBoard::nameless(folder, memory)?;
+        let due = LogEvery {
+            every: 1,
+            first: 0,
+            total: TOTAL,
+        };
+        let display = Display::Unseen(Pace::new(0, TOTAL));
+        Ok(Self::new(display, tensorboard, Interrupt::default(), due))
     }
 
     /// Takes the bar off the screen.
@@ -77,6 +115,9 @@ impl TrainWatch {
 
 impl StepObserver for TrainWatch {
     fn step(&mut self, event: &StepEvent) -> Control {
+        if !self.due.is_due(event.step) {
+            return self.control();
+        }
         self.record(|tensorboard| tensorboard.step(event));
         match &self.display {
             Display::Json => print_line(&step_line(event)),
@@ -88,6 +129,7 @@ impl StepObserver for TrainWatch {
                 eprintln!("step {}/{}, {}", event.step, pace.total, describe(event, pace));
             }
             Display::Lines(_) => {}
+            Display::Unseen(pace) => drop(std::hint::black_box(describe(event, pace))),
         }
         self.control()
     }
@@ -104,6 +146,7 @@ impl StepObserver for TrainWatch {
             Display::Json => print_line(&evaluation_line(evaluation)),
             Display::Bar(bar, _) => bar.println(text),
             Display::Lines(_) => eprintln!("{text}"),
+            Display::Unseen(_) => {}
         }
         self.control()
     }

@@ -331,6 +331,36 @@ mod tests {
         assert_eq!(predict(&predictor, &whole), Err(PredictError::QuantisedWhole));
     }
 
+    #[test]
+    fn offloaded_inputs_leave_a_gpu_but_for_those_under_way() {
+        let predictor = predictor(LLAMA_3_1_8B, a100());
+        let bytes = |form: Checkpointing| {
+            let mut recipe = recipe();
+            // Long rows, so that layers take more than the chunk of logits.
+            recipe.batch.sequence_length = 32_768;
+            recipe.gradient_checkpointing = form;
+            predict(&predictor, &recipe).unwrap().bytes
+        };
+        let input = 2 * 32_768 * 4096u64;
+        let (full, offload) = (bytes(Checkpointing::Full), bytes(Checkpointing::Offload));
+        // The peak is in the backward pass of the last layer: of 32 inputs it has its own and the one below it.
+        assert_eq!(full.total() - offload.total(), 30 * input);
+        assert!(offload.of(Part::SavedActivations) < full.of(Part::SavedActivations));
+    }
+
+    #[test]
+    fn the_chunk_of_logits_on_a_gpu_is_the_gpus() {
+        let predictor = predictor(LLAMA_3_1_8B, a100());
+        let mut recipe = recipe();
+        recipe.gradient_checkpointing = Checkpointing::Offload;
+        let logits = |recipe: &Recipe| predict(&predictor, recipe).unwrap().bytes.of(Part::Logits);
+        // 523 rows of 128,256 logits fit into 256 MiB, which is more than any layer takes for so few tokens.
+        recipe.batch.sequence_length = 512;
+        assert_eq!(logits(&recipe), 4 * (512 * 128_256 + 4 * 512));
+        recipe.batch.sequence_length = 600;
+        assert_eq!(logits(&recipe), 4 * (523 * 128_256 + 4 * 600));
+    }
+
     proptest! {
         #[test]
         fn more_rows_and_more_saved_layers_never_take_less(rows in 1usize..16, length in 16usize..600, rank in 1usize..64) {

@@ -1,7 +1,7 @@
 //! A whole step: from the base weights to the update, with the memory by part and the list of ops.
 
 use super::host::Host;
-use super::logits::{LOGIT_BYTES, even_chunks, most_chunk_tokens};
+use super::logits::{LOGIT_BYTES, LOGIT_BYTES_GPU, even_chunks, most_chunk_tokens};
 use super::network::{Network, Slots};
 use super::op::{Form, Module, Op, Pass, Right, Stage, Work};
 use super::optimizer_state::{SMALLEST_CODED, is_paged, state_bytes, update_bytes};
@@ -18,6 +18,9 @@ const ADAPTER_OBJECT_BYTES: u64 = 3_400;
 const LAYER_OBJECT_BYTES: u64 = 9_000;
 /// Bytes of objects whatever the model.
 const OBJECT_BYTES: u64 = 24_000;
+
+/// Layer inputs that a GPU holds while they are on their way to the host.
+const UNDER_WAY: usize = 2;
 
 /// A step of one recipe on one device.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +53,7 @@ impl<'a> StepWalk<'a> {
         bytes
     }
 
-    /// Bytes that the forward pass keeps for the backward pass.
+    /// Bytes that the forward pass keeps for the backward pass, in the host's memory or the device's.
     pub fn saved_bytes(&self, stream: &StreamShape) -> u64 {
         let walker = Walker::new(self.network, self.host, self.recipe.precision, stream);
         let x = walker.act(self.network.architecture.hidden_size);
@@ -62,7 +65,7 @@ impl<'a> StepWalk<'a> {
             .skip(self.network.first_on_tape());
         let of_layer = |(index, kind): (usize, &usize)| match self.keep(index) {
             Keep::Saved => x + walker.saved_bytes(&self.network.kinds[*kind]),
-            Keep::Input | Keep::Nothing => x,
+            Keep::Input | Keep::Home | Keep::Nothing => x,
         };
         layers.map(of_layer).sum::<u64>() + x + walker.wide(1)
     }
@@ -155,11 +158,26 @@ impl<'a> StepWalk<'a> {
         for (index, kind) in network.layers.iter().enumerate() {
             let keep = if index < first { Keep::Nothing } else { self.keep(index) };
             take(Piece::Forward(*kind, keep), forward.of(*kind, keep));
+            if keep == Keep::Home && index >= first + UNDER_WAY {
+                take(Piece::Once, &self.gone_home(walker, 1));
+            }
+        }
+        let at_home = self.sends_home() && first < network.layers.len();
+        if at_home {
+            take(
+                Piece::Once,
+                &self.gone_home(walker, UNDER_WAY.min(network.layers.len() - first)),
+            );
         }
         take(Piece::Once, &self.head(walker));
         let backward = Pieces::new(network, |kind, kept| self.backward(walker, kind, kept, true));
         for index in (first..network.layers.len()).rev() {
             let (kind, keep) = (network.layers[index], self.keep(index));
+            if at_home {
+                // While a layer runs backward, the input of the one below it is on its way.
+                let top = usize::from(index + 1 == network.layers.len());
+                take(Piece::Once, &self.come_back(walker, top + usize::from(index > first)));
+            }
             if index > first || network.embedding_trains {
                 take(Piece::Backward(kind, keep), backward.of(kind, keep));
             } else {
@@ -172,8 +190,30 @@ impl<'a> StepWalk<'a> {
         match self.recipe.gradient_checkpointing {
             Checkpointing::None => Keep::Saved,
             Checkpointing::Every(nth) if !index.is_multiple_of(nth.get() as usize) => Keep::Saved,
+            Checkpointing::Offload if self.sends_home() => Keep::Home,
             Checkpointing::Every(_) | Checkpointing::Full | Checkpointing::Offload => Keep::Input,
         }
+    }
+
+    /// Whether layer inputs leave the device: where its memory is not the host's.
+    fn sends_home(&self) -> bool {
+        self.recipe.gradient_checkpointing == Checkpointing::Offload && self.host.vectors == super::Vectors::None
+    }
+
+    /// Layer inputs that have arrived in the host's memory.
+    fn gone_home(&self, walker: &Walker<'_>, inputs: usize) -> Trace {
+        let mut trace = Trace::new(Stage::Forward);
+        let x = walker.act(self.network.architecture.hidden_size);
+        trace.free(Part::SavedActivations, inputs as u64 * x);
+        trace
+    }
+
+    /// Layer inputs on their way back.
+    fn come_back(&self, walker: &Walker<'_>, inputs: usize) -> Trace {
+        let mut trace = Trace::new(Stage::Backward);
+        let x = walker.act(self.network.architecture.hidden_size);
+        trace.hold(Part::SavedActivations, inputs as u64 * x);
+        trace
     }
 
     fn embed(&self, walker: &Walker<'_>) -> Trace {
@@ -207,8 +247,8 @@ impl<'a> StepWalk<'a> {
                 trace.rename(Part::Scratch, Part::SavedActivations, x);
                 walker.layer_forward(&mut trace, kind, Part::SavedActivations);
             }
-            Keep::Input | Keep::Nothing => {
-                if keep == Keep::Input {
+            Keep::Input | Keep::Home | Keep::Nothing => {
+                if keep != Keep::Nothing {
                     trace.rename(Part::Scratch, Part::SavedActivations, x);
                 }
                 walker.layer_forward(&mut trace, kind, Part::Scratch);
@@ -222,7 +262,7 @@ impl<'a> StepWalk<'a> {
     fn backward(&self, walker: &Walker<'_>, kind: usize, keep: Keep, wants_dx: bool) -> Trace {
         let kind = &self.network.kinds[kind];
         let mut trace = Trace::new(Stage::Backward);
-        if keep == Keep::Input {
+        if matches!(keep, Keep::Input | Keep::Home) {
             trace.stage = Stage::Recompute;
             walker.layer_recall(&mut trace, kind);
             trace.stage = Stage::Backward;
@@ -234,7 +274,7 @@ impl<'a> StepWalk<'a> {
     /// The last norm, the loss head and the last norm's backward: x in the scratch becomes dx.
     fn head(&self, walker: &Walker<'_>) -> Trace {
         let architecture = self.network.architecture;
-        let (hidden, vocabulary) = (architecture.hidden_size, architecture.vocabulary);
+        let hidden = architecture.hidden_size;
         let x = walker.act(hidden);
         let mut trace = Trace::new(Stage::Forward);
         trace.hold(Part::Scratch, x);
@@ -242,14 +282,13 @@ impl<'a> StepWalk<'a> {
         trace.rename(Part::Scratch, Part::SavedActivations, x);
         walker.pass(&mut trace, Module::Norms, Pass::NormForward, hidden);
         let targets = (walker.stream.targets.round() as usize).max(1);
-        let chunk = even_chunks(targets, most_chunk_tokens(vocabulary, LOGIT_BYTES));
-        let row = hidden as u64 * walker.c();
-        let inputs = chunk.next_power_of_two() as u64 * row;
-        let buffers = 4 * (targets.next_power_of_two() + chunk * vocabulary) as u64 + chunk as u64 * row + inputs;
+        let (chunk, buffers, growing) = match self.host.vectors {
+            super::Vectors::None => self.logits_on_gpu(walker, targets),
+            _ => self.logits_on_host(walker, targets),
+        };
         trace.hold(Part::Logits, buffers);
         trace.hold(Part::Scratch, x);
-        // The inputs' buffer doubles as the first chunk is gathered: for a moment its last two sizes exist.
-        trace.spike(Part::Logits, inputs / 2);
+        trace.spike(Part::Logits, growing);
         self.head_products(walker, &mut trace, [targets, chunk]);
         trace.free(Part::Logits, buffers);
         trace.free(Part::Scratch, x);
@@ -260,6 +299,30 @@ impl<'a> StepWalk<'a> {
         trace.free(Part::Scratch, x);
         trace.free(Part::SavedActivations, x + walker.wide(1));
         trace
+    }
+
+    /// (positions of a chunk, bytes of its buffers, bytes that are there for a moment).
+    fn logits_on_host(&self, walker: &Walker<'_>, targets: usize) -> (usize, u64, u64) {
+        let architecture = self.network.architecture;
+        let (vocabulary, row) = (architecture.vocabulary, architecture.hidden_size as u64 * walker.c());
+        let chunk = even_chunks(targets, most_chunk_tokens(vocabulary, LOGIT_BYTES));
+        let inputs = chunk.next_power_of_two() as u64 * row;
+        let buffers = 4 * (targets.next_power_of_two() + chunk * vocabulary) as u64 + chunk as u64 * row + inputs;
+        // The inputs' buffer doubles as the first chunk is gathered: for a moment its last two sizes exist.
+        (chunk, buffers, inputs / 2)
+    }
+
+    /// Likewise on a GPU: four numbers a target, and the rows of a chunk twice where not every position is a target.
+    fn logits_on_gpu(&self, walker: &Walker<'_>, targets: usize) -> (usize, u64, u64) {
+        let architecture = self.network.architecture;
+        let (vocabulary, row) = (architecture.vocabulary, architecture.hidden_size as u64 * walker.c());
+        let chunk = most_chunk_tokens(vocabulary, LOGIT_BYTES_GPU).min(targets);
+        let gathered = if targets < walker.tokens {
+            2 * chunk as u64 * row
+        } else {
+            0
+        };
+        (chunk, 4 * (4 * targets + chunk * vocabulary) as u64, gathered)
     }
 
     fn head_products(&self, walker: &Walker<'_>, trace: &mut Trace, [targets, chunk]: [usize; 2]) {
@@ -360,6 +423,8 @@ fn coded(slots: &[Slots], large: Pass, small: Pass) -> Vec<Op> {
 enum Keep {
     Nothing,
     Input,
+    /// The input, in the host's memory.
+    Home,
     Saved,
 }
 
@@ -375,7 +440,7 @@ enum Piece {
 
 /// The traces of each kind of layer under each way to keep it, made when they are first asked for.
 struct Pieces<F> {
-    made: Vec<[std::cell::OnceCell<Trace>; 3]>,
+    made: Vec<[std::cell::OnceCell<Trace>; 4]>,
     make: F,
 }
 

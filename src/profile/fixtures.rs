@@ -72,6 +72,7 @@ pub(crate) fn sound_profile() -> Profile {
             micro_batch: 4,
             gradient_accumulation: 1,
             sequence_length: 256,
+            log_every: 1,
             ..Setting::default()
         },
         data: DataFacts {
@@ -100,7 +101,8 @@ pub(crate) fn sound_profile() -> Profile {
             phase("forward", 0.4),
             phase("backward", 0.58),
             phase("optimizer", 0.015),
-            phase("idle", 0.003),
+            phase("logging", 0.0005),
+            phase("idle", 0.0025),
         ],
         ops: vec![
             op("matmul_nt", "forward", 0.35, 3.5e9),

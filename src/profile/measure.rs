@@ -13,7 +13,7 @@ use super::{DataFacts, DeviceMemory, EvaluationCost, HostMemory, LibraryFolders,
 use crate::recipe::Recipe;
 use crate::train::data::{BatchSource, DataError, Prefetch, PreparedData, RowOrder, evaluation_batches};
 use crate::train::span::{self, MemoryReading, Probe, Recording, SpanRecord, SpanTree, StepPhase};
-use crate::train::{BaseSource, TrainError, Trainer};
+use crate::train::{BaseSource, StepEvent, StepObserver, TrainError, Trainer};
 
 /// Fewest measured steps: the interval of a median means little below.
 const FEWEST_STEPS: usize = 6;
@@ -58,6 +58,15 @@ pub struct ProfileInputs<'a> {
     /// Where they are known.
     pub ceiling: Option<Ceiling>,
     pub sampler: Option<Box<dyn DeviceSampler>>,
+    /// Writes measured steps down as a training does, so that what this costs is measured too.
+    pub log: Option<StepLog>,
+}
+
+/// What a training writes of its steps.
+pub struct StepLog {
+    pub observer: Box<dyn StepObserver>,
+    /// A step in so many is written down.
+    pub every: u64,
 }
 
 /// A profile with the spans of its last steps.
@@ -107,6 +116,7 @@ pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<
         totals: StepTotals::default(),
         watch: MemoryWatch::default(),
         each: Vec::new(),
+        log: inputs.log,
         kept: Vec::new(),
         kept_steps: settings.trace_steps,
         warmup_steps: 0,
@@ -132,7 +142,10 @@ pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<
     };
     let totals = &session.totals;
     let profile = Profile {
-        setting: setting_of(inputs.recipe, &session.trainer, inputs.memory_limit_bytes),
+        setting: Setting {
+            log_every: session.log.as_ref().map_or(0, |log| log.every),
+            ..setting_of(inputs.recipe, &session.trainer, inputs.memory_limit_bytes)
+        },
         data: facts_of(inputs.recipe, &source),
         phases: totals.phases(),
         modules: totals.modules(),
@@ -165,6 +178,7 @@ struct Session {
     totals: StepTotals,
     watch: MemoryWatch,
     each: Vec<(f64, u64)>,
+    log: Option<StepLog>,
     /// Trees of the last steps, of all threads.
     kept: Vec<SpanTree>,
     kept_steps: usize,
@@ -258,7 +272,7 @@ impl Session {
         }))
     }
 
-    /// One step with the wait for its data: (seconds, tokens).
+    /// One step with the wait for its data, and written down: (seconds, tokens).
     fn step(&mut self) -> Result<(f64, u64), ProfileError> {
         let begun = Instant::now();
         let _step = span::phase(StepPhase::Step);
@@ -267,7 +281,16 @@ impl Session {
         drop(waiting);
         let steps = self.trainer.steps();
         let event = self.trainer.step(&batch.ok_or(ProfileError::NoData { steps })?)?;
+        self.write_down(&event);
         Ok((begun.elapsed().as_secs_f64(), event.tokens))
+    }
+
+    fn write_down(&mut self, event: &StepEvent) {
+        let Some(log) = &mut self.log else { return };
+        if event.step.is_multiple_of(log.every.max(1)) {
+            let _logging = span::phase(StepPhase::Logging);
+            log.observer.step(event);
+        }
     }
 
     fn keep(&mut self, tree: SpanTree) {
@@ -448,6 +471,7 @@ fn setting_of(recipe: &Recipe, trainer: &Trainer, memory_limit_bytes: Option<u64
         gradient_accumulation: recipe.batch.gradient_accumulation,
         sequence_length: recipe.batch.sequence_length,
         packing: recipe.batch.packing,
+        log_every: 0,
         memory_limit_bytes,
     }
 }

@@ -30,7 +30,7 @@ pub use device_memory::DeviceMemory;
 pub use inference::{InferenceLoad, InferencePoint, Latency, measure_inference};
 pub use kernels::{Activity, ActivityKind, Collector, CuptiError, GpuTimeline, KernelTime};
 pub use libraries::LibraryFolders;
-pub use measure::{Measured, ProfileError, ProfileInputs, ProfileSettings, profile};
+pub use measure::{Measured, ProfileError, ProfileInputs, ProfileSettings, StepLog, profile};
 pub use memory::{CountingAllocator, HostMemory, OUT_OF_MEMORY_EXIT};
 pub use profile::{
     AdapterCost, Arithmetic, DataFacts, EvaluationCost, MemoryFacts, MemoryPart, MemoryPoint, ModuleTime, OpTime,

@@ -2,10 +2,9 @@
 //!
 //! Plain characters and no colour, so that a table looks the same in a terminal, a pipe and a log file.
 
-use tabled::builder::Builder;
-use tabled::grid::util::string::get_line_width;
-use tabled::settings::object::Columns;
-use tabled::settings::{Alignment, Style};
+use std::borrow::Cow;
+
+use unicode_width::UnicodeWidthStr;
 
 /// Side that a column's values stand on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +41,11 @@ impl TextTable {
 
     /// Adds a row. Cells beyond the columns are left out, and missing ones stay empty.
     pub fn push(&mut self, cells: impl IntoIterator<Item = String>) {
-        let mut row: Vec<String> = cells.into_iter().map(|cell| printable(&cell)).collect();
+        let printed = |cell: String| match cell.chars().any(char::is_control) {
+            true => printable(&cell),
+            false => cell,
+        };
+        let mut row: Vec<String> = cells.into_iter().map(printed).collect();
         row.resize(self.headings.len(), String::new());
         self.rows.push(row);
     }
@@ -68,7 +71,7 @@ impl TextTable {
 
     fn column_width(&self, column: usize) -> usize {
         let cells = self.rows.iter().map(|row| &row[column]).chain([&self.headings[column]]);
-        cells.map(|cell| get_line_width(cell)).max().unwrap_or(0)
+        cells.map(|cell| columns_of(cell)).max().unwrap_or(0)
     }
 
     /// Widths that fit into `width`, taken from the widest columns of text; `None` where they cannot give enough.
@@ -84,29 +87,37 @@ impl TextTable {
     }
 
     fn to_grid(&self, widths: &[usize]) -> String {
-        let mut builder = Builder::default();
-        for row in [&self.headings].into_iter().chain(&self.rows) {
-            builder.push_record(row.iter().zip(widths).map(|(cell, width)| cut(cell, *width)));
+        let mut text = String::with_capacity((self.rows.len() + 2) * (line_width(widths) + 1));
+        self.push_line(&mut text, &self.headings, widths);
+        let rule: Vec<String> = widths.iter().map(|width| "-".repeat(width + 2)).collect();
+        text += "\n";
+        text += &rule.join("+");
+        for row in &self.rows {
+            text += "\n";
+            self.push_line(&mut text, row, widths);
         }
-        let mut table = builder.build();
-        table.with(Style::psql());
-        for (column, _) in self
-            .aligns
-            .iter()
-            .enumerate()
-            .filter(|(_, align)| **align == Align::Right)
-        {
-            table.modify(Columns::one(column), Alignment::right());
+        text
+    }
+
+    /// A line of the grid, without blanks at its end.
+    fn push_line(&self, text: &mut String, cells: &[String], widths: &[usize]) {
+        for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
+            text.push_str(if column == 0 { " " } else { " | " });
+            let cell = cut(cell, *width);
+            let blanks = width - columns_of(&cell).min(*width);
+            let before = if self.aligns[column] == Align::Right { blanks } else { 0 };
+            text.extend(std::iter::repeat_n(' ', before));
+            text.push_str(&cell);
+            text.extend(std::iter::repeat_n(' ', blanks - before));
         }
-        let text = table.to_string();
-        text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+        text.truncate(text.trim_end_matches(' ').len());
     }
 
     fn to_blocks(&self, width: usize) -> String {
         let label = self
             .headings
             .iter()
-            .map(|heading| get_line_width(heading))
+            .map(|heading| columns_of(heading))
             .max()
             .unwrap_or(0);
         let blocks: Vec<String> = self
@@ -115,7 +126,7 @@ impl TextTable {
             .map(|row| {
                 let lines = self.headings.iter().zip(row).map(|(heading, cell)| {
                     let room = width.saturating_sub(label + 2).max(NARROWEST);
-                    let padding = " ".repeat(label - get_line_width(heading));
+                    let padding = " ".repeat(label - columns_of(heading));
                     format!("{heading}{padding}  {}", cut(cell, room)).trim_end().to_owned()
                 });
                 lines.collect::<Vec<_>>().join("\n")
@@ -148,19 +159,25 @@ fn line_width(widths: &[usize]) -> usize {
 }
 
 /// The text in at most `width` columns of characters, with an ellipsis where it was cut.
-fn cut(text: &str, width: usize) -> String {
-    if get_line_width(text) <= width {
-        return text.to_owned();
+fn cut(text: &str, width: usize) -> Cow<'_, str> {
+    if columns_of(text) <= width {
+        return Cow::Borrowed(text);
     }
     let mut kept = String::new();
     for c in text.chars() {
         kept.push(c);
-        if get_line_width(&kept) >= width {
+        if columns_of(&kept) >= width {
             kept.pop();
             break;
         }
     }
-    kept + "…"
+    Cow::Owned(kept + "…")
+}
+
+/// Columns of characters that a text takes.
+fn columns_of(text: &str) -> usize {
+    // Most text is ASCII, whose bytes are its columns once nothing in it is a control character.
+    if text.is_ascii() { text.len() } else { text.width() }
 }
 
 #[cfg(test)]
@@ -193,7 +210,7 @@ mod tests {
              3 | q_proj,k_pr…
             12 | 日本語
         ");
-        assert!(text.lines().all(|line| get_line_width(line) <= 22));
+        assert!(text.lines().all(|line| columns_of(line) <= 22));
     }
 
     #[test]

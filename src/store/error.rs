@@ -93,6 +93,8 @@ pub enum StoreError {
     Io { path: PathBuf, source: std::io::Error },
     #[error("{path}: {source}")]
     Database { path: PathBuf, source: sqlx::Error },
+    #[error("{path}: {message}")]
+    Sqlite { path: PathBuf, message: String },
     #[error("cannot bring {path} up to date: {source}")]
     Migrate {
         path: PathBuf,
@@ -165,6 +167,7 @@ impl StoreError {
                 | Self::DiskFull { .. }
                 | Self::Io { .. }
                 | Self::Database { .. }
+                | Self::Sqlite { .. }
                 | Self::Migrate { .. }
                 | Self::ChangedWhileRead { .. }
         )
@@ -173,11 +176,24 @@ impl StoreError {
     /// Turns a driver's error into one that says what to do, by SQLite's result code
     /// (<https://www.sqlite.org/rescode.html>).
     pub(super) fn from_sqlx(path: &Path, source: sqlx::Error) -> Self {
+        let known = sqlite_code(&source).and_then(|code| Self::known(path, code));
+        known.unwrap_or_else(|| Self::Database {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    /// Likewise for what SQLite says itself.
+    pub(super) fn from_code(path: &Path, code: i32, message: String) -> Self {
+        Self::known(path, code).unwrap_or_else(|| Self::Sqlite {
+            path: path.to_owned(),
+            message,
+        })
+    }
+
+    fn known(path: &Path, code: i32) -> Option<Self> {
         let path = path.to_owned();
-        let Some(code) = sqlite_code(&source) else {
-            return Self::Database { path, source };
-        };
-        match code & 0xff {
+        Some(match code & 0xff {
             5 | 6 => Self::Locked { path },
             8 | 23 => Self::NotWritable { path },
             11 => Self::Corrupt {
@@ -187,8 +203,8 @@ impl StoreError {
             13 => Self::DiskFull { path },
             14 => Self::NotWritable { path },
             26 => Self::NotADatabase { path },
-            _ => Self::Database { path, source },
-        }
+            _ => return None,
+        })
     }
 }
 

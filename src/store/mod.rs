@@ -29,6 +29,7 @@ mod query;
 mod record;
 mod request;
 mod row;
+mod rows;
 mod run;
 mod state;
 mod statement;

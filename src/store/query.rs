@@ -1,27 +1,35 @@
 //! Queries of the user's own SQL, on a connection that cannot write.
 
-use std::future::poll_fn;
+use std::borrow::Cow;
 use std::io;
-use std::task::Poll;
 
-use futures_util::{Stream, StreamExt};
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{AssertSqlSafe, Column, Executor, Row, SqlSafeStr, Statement, TypeInfo, ValueRef};
+use sqlx::sqlite::{LockedSqliteHandle, SqliteConnection};
 
+use super::rows::{Refusal, Statement};
 use super::statement::{check_reading, writing_word};
 use super::{QueryError, Store, StoreError};
 
-/// How often a stream of rows is asked before its reader waits.
-const LOOKS: u32 = 200;
-
-/// One value of a result, of whichever type it has.
+/// One value of a result, of whichever type it has; text and blobs may be borrowed from the row.
 #[derive(Clone, Debug, PartialEq)]
-pub enum SqlValue {
+pub enum SqlValue<'a> {
     Null,
     Integer(i64),
     Real(f64),
-    Text(String),
-    Blob(Vec<u8>),
+    Text(Cow<'a, str>),
+    Blob(Cow<'a, [u8]>),
+}
+
+impl SqlValue<'_> {
+    /// The value with text and blobs of its own.
+    pub fn into_owned(self) -> SqlValue<'static> {
+        match self {
+            Self::Null => SqlValue::Null,
+            Self::Integer(value) => SqlValue::Integer(value),
+            Self::Real(value) => SqlValue::Real(value),
+            Self::Text(text) => SqlValue::Text(Cow::Owned(text.into_owned())),
+            Self::Blob(bytes) => SqlValue::Blob(Cow::Owned(bytes.into_owned())),
+        }
+    }
 }
 
 /// Takes a result row by row, so that a million rows need no memory.
@@ -36,11 +44,12 @@ pub trait RowSink {
     ///
     /// # Errors
     /// Where the row cannot be written; the query then ends.
-    fn row(&mut self, values: Vec<SqlValue>) -> io::Result<()>;
+    fn row(&mut self, values: &[SqlValue<'_>]) -> io::Result<()>;
 }
 
 impl Store {
-    /// Runs one statement that reads and hands its rows to `sink`. Meant for a store from [`Store::open_read_only`].
+    /// Runs one statement that reads and hands its rows to `sink`, on the calling thread, which does nothing else until the
+    /// last row. Meant for a store from [`Store::open_read_only`].
     ///
     /// # Errors
     /// [`StoreError::Query`] where the statement writes, attaches another file, is not exactly one or is refused by
@@ -54,50 +63,32 @@ impl Store {
     /// # Errors
     /// As [`Store::query`].
     pub async fn query_about(&self, sql: &str, study: Option<&str>, sink: &mut dyn RowSink) -> Result<(), StoreError> {
-        // Trimmed as the driver does, so that offsets mean the same text.
         let sql = sql.trim();
         check_reading(sql)?;
         let mut connection = self.pool.acquire().await.map_err(|error| self.error(error))?;
-        let text = AssertSqlSafe(sql.to_owned()).into_sql_str();
-        let statement = match (&mut *connection).prepare(text).await {
-            Ok(statement) => statement,
-            Err(error) => return Err(self.refusal(&mut connection, sql, error).await),
+        let outcome = {
+            let mut handle = connection.lock_handle().await.map_err(|error| self.error(error))?;
+            hand_over(&mut handle, sql, study, sink)
         };
-        let count = statement
-            .parameters()
-            .map_or(0, |parameters| parameters.map_left(<[_]>::len).into_inner());
-        if count > usize::from(study.is_some()) {
-            return Err(QueryError::Parameters { count }.into());
-        }
-        let names: Vec<String> = statement
-            .columns()
-            .iter()
-            .map(|column| column.name().to_owned())
-            .collect();
-        sink.columns(&names).map_err(QueryError::Output)?;
-        let outcome = hand_over(&mut connection, statement, study.filter(|_| count > 0), sink).await;
         match outcome {
-            Ok(written) => Ok(written.map_err(QueryError::Output)?),
-            Err(error) => Err(self.refusal(&mut connection, sql, error).await),
+            Ok(()) => Ok(()),
+            Err(Stop::Query(error)) => Err(error.into()),
+            Err(Stop::Refused(refusal)) => Err(self.refusal(&mut connection, sql, refusal).await),
         }
     }
 
     /// The error for a statement that SQLite refused.
-    async fn refusal(&self, connection: &mut SqliteConnection, sql: &str, error: sqlx::Error) -> StoreError {
-        // Read before any other statement, which would overwrite it.
-        let offset = error_offset(connection).await;
-        let code = super::error::sqlite_code(&error).map_or(0, |code| code & 0xff);
-        let message = match error.as_database_error() {
+    async fn refusal(&self, connection: &mut SqliteConnection, sql: &str, refusal: Refusal) -> StoreError {
+        let Refusal { code, message, offset } = refusal;
+        match code & 0xff {
             // A logic error, a type mismatch or a number out of range is about the query; others are about the file.
-            Some(database) if matches!(code, 1 | 18 | 20 | 25) => database.message().to_owned(),
-            Some(_) if code == 8 => {
-                return QueryError::NotReading {
-                    keyword: writing_word(sql),
-                }
-                .into();
+            1 | 18 | 20 | 25 => {}
+            8 => {
+                let keyword = writing_word(sql);
+                return QueryError::NotReading { keyword }.into();
             }
-            _ => return self.error(error),
-        };
+            _ => return StoreError::from_code(&self.path, code, message),
+        }
         let hint = self.hint(connection, &message).await;
         QueryError::Sql {
             message,
@@ -131,71 +122,42 @@ impl Store {
     }
 }
 
-/// Runs a prepared statement. The outer error is SQLite's, the inner the sink's.
-async fn hand_over(
-    connection: &mut SqliteConnection,
-    statement: sqlx::sqlite::SqliteStatement,
+/// Why a query ended before its last row.
+enum Stop {
+    /// SQLite refused it.
+    Refused(Refusal),
+    /// Its parameters, or the sink.
+    Query(QueryError),
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Query(QueryError::Output(error))
+    }
+}
+
+/// Runs a statement, with `study` as its parameter where it has one, and hands its rows over.
+fn hand_over(
+    connection: &mut LockedSqliteHandle<'_>,
+    sql: &str,
     study: Option<&str>,
     sink: &mut dyn RowSink,
-) -> Result<io::Result<()>, sqlx::Error> {
-    let query = statement.query();
-    let query = match study {
-        Some(study) => query.bind(study),
-        None => query,
-    };
-    let mut rows = query.fetch(connection);
-    while let Some(row) = next_row(&mut rows).await? {
-        if let Err(error) = sink.row(values(&row)?) {
-            return Ok(Err(error));
-        }
+) -> Result<(), Stop> {
+    let mut statement = Statement::prepare(connection, sql)?;
+    match (statement.parameters(), study) {
+        (0, _) => {}
+        (1, Some(study)) => statement.bind(study)?,
+        (count, _) => return Err(Stop::Query(QueryError::Parameters { count })),
     }
-    Ok(Ok(()))
-}
-
-/// The next row, from the thread on which SQLite runs. A row comes within a microsecond of the one before it, and to sleep
-/// and be woken takes several: so the stream is asked a few times before this task waits.
-async fn next_row(
-    rows: &mut (impl Stream<Item = Result<SqliteRow, sqlx::Error>> + Unpin),
-) -> Result<Option<SqliteRow>, sqlx::Error> {
-    let row = poll_fn(|context| {
-        for _ in 0..LOOKS {
-            if let Poll::Ready(row) = rows.poll_next_unpin(context) {
-                return Poll::Ready(row);
-            }
-            std::hint::spin_loop();
-        }
-        Poll::Pending
-    });
-    row.await.transpose()
-}
-
-/// The values of a row, by the type that each really has: SQLite's columns promise none.
-fn values(row: &SqliteRow) -> Result<Vec<SqlValue>, sqlx::Error> {
-    (0..row.len())
-        .map(|index| {
-            let value = row.try_get_raw(index)?;
-            if value.is_null() {
-                return Ok(SqlValue::Null);
-            }
-            let kind = value.type_info();
-            Ok(match kind.name() {
-                "INTEGER" => SqlValue::Integer(row.try_get_unchecked(index)?),
-                "REAL" => SqlValue::Real(row.try_get_unchecked(index)?),
-                "BLOB" => SqlValue::Blob(row.try_get_unchecked(index)?),
-                // Text need not be UTF-8 in SQLite.
-                _ => {
-                    let bytes: Vec<u8> = row.try_get_unchecked(index)?;
-                    SqlValue::Text(String::from_utf8_lossy(&bytes).into_owned())
-                }
-            })
-        })
-        .collect()
-}
-
-/// Byte of the SQL text that the last error is about, which the driver does not pass on.
-async fn error_offset(connection: &mut SqliteConnection) -> Option<usize> {
-    let mut handle = connection.lock_handle().await.ok()?;
-    // SAFETY: the handle is of an open connection, and the guard keeps its thread from using it meanwhile.
-    let offset = unsafe { libsqlite3_sys::sqlite3_error_offset(handle.as_raw_handle().as_ptr()) };
-    usize::try_from(offset).ok()
+    sink.columns(&statement.names())?;
+    while let Some(row) = statement.next()? {
+        sink.row(&row.read())?;
+    }
+    Ok(())
 }

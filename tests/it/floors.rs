@@ -71,7 +71,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("cudarc", &["train", "profile"]),
     ("sqlx", &["store"]),
     ("libsqlite3_sys", &["store"]),
-    ("tabled", &["report"]),
+    ("unicode_width", &["report"]),
     ("resvg", &["report"]),
     ("axum", &["dashboard"]),
     ("clap", &["cli"]),

@@ -76,13 +76,13 @@ fn write_trials(sink: &mut dyn FinishRows, study: &StudyOverview, runs: &[TrialR
     sink.columns(&names)?;
     for run in runs {
         let mut row = vec![
-            SqlValue::Text(study.name.clone()),
+            SqlValue::Text(study.name.as_str().into()),
             SqlValue::Integer(run.trial.number.0.cast_signed()),
-            SqlValue::Text(run.trial.state.name().to_owned()),
-            optional(run.reason.clone()),
+            SqlValue::Text(run.trial.state.name().into()),
+            optional(run.reason.as_deref()),
             SqlValue::Integer(run.attempt.cast_signed()),
-            SqlValue::Text(run.started_at.clone()),
-            optional(run.ended_at.clone()),
+            SqlValue::Text(run.started_at.as_str().into()),
+            optional(run.ended_at.as_deref()),
             run.wall_s.map_or(SqlValue::Null, SqlValue::Real),
         ];
         row.extend(
@@ -95,22 +95,23 @@ fn write_trials(sink: &mut dyn FinishRows, study: &StudyOverview, runs: &[TrialR
             let value = measured.and_then(|metrics| metrics.value(name));
             value.map_or(SqlValue::Null, SqlValue::Real)
         }));
-        row.push(optional(run.recipe.as_ref().map(ToString::to_string)));
-        sink.row(row)?;
+        let recipe = run.recipe.as_ref().map(ToString::to_string);
+        row.push(optional(recipe.as_deref()));
+        sink.row(&row)?;
     }
     Ok(())
 }
 
-fn optional(text: Option<String>) -> SqlValue {
-    text.map_or(SqlValue::Null, SqlValue::Text)
+fn optional(text: Option<&str>) -> SqlValue<'_> {
+    text.map_or(SqlValue::Null, |text| SqlValue::Text(text.into()))
 }
 
-fn param(value: &ParamValue) -> SqlValue {
+fn param(value: &ParamValue) -> SqlValue<'_> {
     match value {
         ParamValue::Bool(value) => SqlValue::Integer(i64::from(*value)),
         ParamValue::Int(value) => SqlValue::Integer(*value),
         ParamValue::Float(value) => SqlValue::Real(*value),
-        ParamValue::Text(value) => SqlValue::Text(value.clone()),
-        ParamValue::List(_) => SqlValue::Text(value.to_string()),
+        ParamValue::Text(value) => SqlValue::Text(value.as_str().into()),
+        ParamValue::List(_) => SqlValue::Text(value.to_string().into()),
     }
 }

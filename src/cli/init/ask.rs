@@ -29,6 +29,13 @@ impl Asker {
         if !self.asks {
             return choices.first().cloned().ok_or_else(missing);
         }
+        // Where one thing is there, there is nothing to ask; a flag names another.
+        if let [only] = choices
+            && check(only).is_ok()
+        {
+            eprintln!("{question}: {only}, the only one found; {flag} names another");
+            return Ok(only.clone());
+        }
         eprintln!("{question}:");
         for (number, choice) in choices.iter().take(SHOWN).enumerate() {
             eprintln!("  {}  {choice}", number + 1);
@@ -87,4 +94,15 @@ fn line(question: &str) -> Result<String, CliError> {
         )));
     }
     Ok(answer.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_choice_is_taken_without_a_question() {
+        let chosen = Asker::new(true).choose(("Base model", "--model"), &["base".to_owned()], |_| Ok(()));
+        assert_eq!(chosen.unwrap(), "base");
+    }
 }

@@ -23,8 +23,12 @@ impl RowSink for CsvRows {
         self.writer.write_record(names).map_err(to_io)
     }
 
-    fn row(&mut self, values: Vec<SqlValue>) -> io::Result<()> {
-        self.writer.write_record(values.iter().map(text)).map_err(to_io)
+    fn row(&mut self, values: &[SqlValue<'_>]) -> io::Result<()> {
+        for value in values {
+            self.writer.write_field(text(value).as_bytes()).map_err(to_io)?;
+        }
+        // Nothing more: the end of the line.
+        self.writer.write_record(None::<&[u8]>).map_err(to_io)
     }
 }
 

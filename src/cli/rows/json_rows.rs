@@ -2,6 +2,8 @@
 
 use std::io::{self, BufWriter, Write};
 
+use serde::{Serialize, Serializer};
+
 use super::{FinishRows, distinct, hexadecimal};
 use crate::store::{RowSink, SqlValue};
 
@@ -28,11 +30,14 @@ impl RowSink for JsonRows {
         self.writer.write_all(b"[")
     }
 
-    fn row(&mut self, values: Vec<SqlValue>) -> io::Result<()> {
-        let object: serde_json::Map<_, _> = self.names.iter().cloned().zip(values.iter().map(json)).collect();
+    fn row(&mut self, values: &[SqlValue<'_>]) -> io::Result<()> {
         let separator: &[u8] = if self.rows == 0 { b"\n  " } else { b",\n  " };
         self.writer.write_all(separator)?;
         self.rows += 1;
+        let object = Object {
+            names: &self.names,
+            values,
+        };
         serde_json::to_writer(&mut self.writer, &object).map_err(io::Error::from)
     }
 }
@@ -45,13 +50,55 @@ impl FinishRows for JsonRows {
     }
 }
 
-fn json(value: &SqlValue) -> serde_json::Value {
-    match value {
-        SqlValue::Null => serde_json::Value::Null,
-        SqlValue::Integer(value) => (*value).into(),
-        // JSON has no infinity, which a query can make: null then.
-        SqlValue::Real(value) => (*value).into(),
-        SqlValue::Text(value) => value.as_str().into(),
-        SqlValue::Blob(bytes) => hexadecimal(bytes).into(),
+/// A row as an object.
+struct Object<'a> {
+    names: &'a [String],
+    values: &'a [SqlValue<'a>],
+}
+
+impl Serialize for Object<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.names.iter().zip(self.values.iter().map(Json)))
+    }
+}
+
+/// A value as JSON has it.
+struct Json<'a>(&'a SqlValue<'a>);
+
+impl Serialize for Json<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            SqlValue::Null => serializer.serialize_unit(),
+            SqlValue::Integer(value) => serializer.serialize_i64(*value),
+            // JSON has no infinity, which a query can make: serde_json writes null then.
+            SqlValue::Real(value) => serializer.serialize_f64(*value),
+            SqlValue::Text(value) => serializer.serialize_str(value),
+            SqlValue::Blob(bytes) => serializer.serialize_str(&hexadecimal(bytes)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_an_object_in_the_order_of_its_columns() {
+        let names = ["z", "a", "infinite", "nothing", "bytes"].map(str::to_owned);
+        let values = [
+            SqlValue::Text("\"é\"".into()),
+            SqlValue::Integer(-3),
+            SqlValue::Real(f64::INFINITY),
+            SqlValue::Null,
+            SqlValue::Blob(vec![0, 255].into()),
+        ];
+        let object = Object {
+            names: &names,
+            values: &values,
+        };
+        assert_eq!(
+            serde_json::to_string(&object).unwrap(),
+            r#"{"z":"\"é\"","a":-3,"infinite":null,"nothing":null,"bytes":"00ff"}"#
+        );
     }
 }

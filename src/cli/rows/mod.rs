@@ -5,6 +5,7 @@ mod json_rows;
 mod parquet_rows;
 mod table_rows;
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -104,13 +105,13 @@ fn distinct(names: &[String]) -> Vec<String> {
 }
 
 /// The value as text: numbers so that they read back as the same, blobs in hexadecimal, null as nothing.
-fn text(value: &SqlValue) -> String {
+fn text<'a>(value: &'a SqlValue<'_>) -> Cow<'a, str> {
     match value {
-        SqlValue::Null => String::new(),
-        SqlValue::Integer(value) => value.to_string(),
-        SqlValue::Real(value) => format!("{value:?}"),
-        SqlValue::Text(value) => value.clone(),
-        SqlValue::Blob(bytes) => hexadecimal(bytes),
+        SqlValue::Null => Cow::Borrowed(""),
+        SqlValue::Integer(value) => Cow::Owned(value.to_string()),
+        SqlValue::Real(value) => Cow::Owned(format!("{value:?}")),
+        SqlValue::Text(value) => Cow::Borrowed(value),
+        SqlValue::Blob(bytes) => Cow::Owned(hexadecimal(bytes)),
     }
 }
 

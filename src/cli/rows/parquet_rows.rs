@@ -38,30 +38,30 @@ enum Column {
 }
 
 impl Column {
-    fn push(&mut self, value: SqlValue) {
+    fn push(&mut self, value: &SqlValue<'_>) {
         match (&mut *self, value) {
             (Self::Nulls(count), SqlValue::Null) => *count += 1,
             (Self::Integers(values), SqlValue::Null) => values.push(None),
-            (Self::Integers(values), SqlValue::Integer(value)) => values.push(Some(value)),
+            (Self::Integers(values), SqlValue::Integer(value)) => values.push(Some(*value)),
             (Self::Reals(values), SqlValue::Null) => values.push(None),
-            (Self::Reals(values), SqlValue::Real(value)) => values.push(Some(value)),
+            (Self::Reals(values), SqlValue::Real(value)) => values.push(Some(*value)),
             // Whole numbers among reals stay reals while they are exact.
             (Self::Reals(values), SqlValue::Integer(value)) if value.unsigned_abs() < 1 << 53 => {
-                values.push(Some(value as f64));
+                values.push(Some(*value as f64));
             }
             (Self::Texts(values), SqlValue::Null) => values.push(None),
-            (Self::Texts(values), value) => values.push(Some(text(&value))),
+            (Self::Texts(values), value) => values.push(Some(text(value).into_owned())),
             (Self::Blobs(values), SqlValue::Null) => values.push(None),
-            (Self::Blobs(values), SqlValue::Blob(value)) => values.push(Some(value)),
+            (Self::Blobs(values), SqlValue::Blob(value)) => values.push(Some(value.to_vec())),
             (_, value) => {
-                self.widen(&value);
+                self.widen(value);
                 self.push(value);
             }
         }
     }
 
     /// Takes a type that holds the values so far and `value`.
-    fn widen(&mut self, value: &SqlValue) {
+    fn widen(&mut self, value: &SqlValue<'_>) {
         let old = std::mem::replace(self, Self::Nulls(0));
         *self = match (old, value) {
             (Self::Nulls(count), SqlValue::Integer(_)) => Self::Integers(vec![None; count]),
@@ -80,7 +80,7 @@ impl Column {
             }
             (Self::Integers(values), _) => Self::Texts(texts(values, SqlValue::Integer)),
             (Self::Reals(values), _) => Self::Texts(texts(values, SqlValue::Real)),
-            (Self::Blobs(values), _) => Self::Texts(texts(values, SqlValue::Blob)),
+            (Self::Blobs(values), _) => Self::Texts(texts(values, |bytes| SqlValue::Blob(bytes.into()))),
             (texts @ Self::Texts(_), _) => texts,
         };
     }
@@ -147,10 +147,10 @@ impl Column {
     }
 }
 
-fn texts<T>(values: Vec<Option<T>>, wrap: impl Fn(T) -> SqlValue) -> Vec<Option<String>> {
+fn texts<T>(values: Vec<Option<T>>, wrap: impl Fn(T) -> SqlValue<'static>) -> Vec<Option<String>> {
     values
         .into_iter()
-        .map(|value| value.map(|value| text(&wrap(value))))
+        .map(|value| value.map(|value| text(&wrap(value)).into_owned()))
         .collect()
 }
 
@@ -196,7 +196,7 @@ impl RowSink for ParquetRows {
         Ok(())
     }
 
-    fn row(&mut self, values: Vec<SqlValue>) -> io::Result<()> {
+    fn row(&mut self, values: &[SqlValue<'_>]) -> io::Result<()> {
         for (column, value) in self.columns.iter_mut().zip(values) {
             column.push(value);
         }
@@ -221,7 +221,7 @@ mod tests {
     fn a_column_takes_the_narrowest_type_of_all_its_values() {
         let of = |values: Vec<SqlValue>| {
             let mut column = Column::Nulls(0);
-            values.into_iter().for_each(|value| column.push(value));
+            values.iter().for_each(|value| column.push(value));
             column
         };
         use SqlValue::{Integer, Null, Real, Text};

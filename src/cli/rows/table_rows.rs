@@ -10,8 +10,14 @@ use crate::store::{RowSink, SqlValue};
 pub struct TableRows {
     output: Box<dyn Write + Send>,
     width: Option<usize>,
-    names: Vec<String>,
-    rows: Vec<Vec<SqlValue>>,
+    columns: Vec<Column>,
+    rows: Vec<Vec<String>>,
+}
+
+struct Column {
+    name: String,
+    /// Whether it has held nothing but numbers and nulls.
+    numbers: bool,
 }
 
 impl TableRows {
@@ -19,50 +25,55 @@ impl TableRows {
         Self {
             output,
             width,
-            names: Vec::new(),
+            columns: Vec::new(),
             rows: Vec::new(),
         }
     }
 
-    fn to_text(&self) -> String {
-        let columns = self.names.iter().enumerate().map(|(column, name)| {
-            let numbers = self
-                .rows
-                .iter()
-                .all(|row| !matches!(row[column], SqlValue::Text(_) | SqlValue::Blob(_)));
-            (name.clone(), if numbers { Align::Right } else { Align::Left })
+    fn into_text(self) -> (String, Box<dyn Write + Send>) {
+        let columns = self.columns.into_iter().map(|column| {
+            let align = if column.numbers { Align::Right } else { Align::Left };
+            (column.name, align)
         });
         let mut table = TextTable::new(columns);
-        for row in &self.rows {
-            table.push(row.iter().map(|value| match value {
-                SqlValue::Null => "NULL".to_owned(),
-                value => text(value),
-            }));
-        }
         let count = match self.rows.len() {
             1 => "1 row".to_owned(),
             count => format!("{count} rows"),
         };
-        format!("{}\n({count})\n", table.to_text(self.width))
+        self.rows.into_iter().for_each(|row| table.push(row));
+        (format!("{}\n({count})\n", table.to_text(self.width)), self.output)
     }
 }
 
 impl RowSink for TableRows {
     fn columns(&mut self, names: &[String]) -> io::Result<()> {
-        self.names = names.to_vec();
+        self.columns = names
+            .iter()
+            .map(|name| Column {
+                name: name.clone(),
+                numbers: true,
+            })
+            .collect();
         Ok(())
     }
 
-    fn row(&mut self, values: Vec<SqlValue>) -> io::Result<()> {
-        self.rows.push(values);
+    fn row(&mut self, values: &[SqlValue<'_>]) -> io::Result<()> {
+        for (column, value) in self.columns.iter_mut().zip(values) {
+            column.numbers &= !matches!(value, SqlValue::Text(_) | SqlValue::Blob(_));
+        }
+        let cells = values.iter().map(|value| match value {
+            SqlValue::Null => "NULL".to_owned(),
+            value => text(value).into_owned(),
+        });
+        self.rows.push(cells.collect());
         Ok(())
     }
 }
 
 impl FinishRows for TableRows {
-    fn finish(mut self: Box<Self>) -> io::Result<()> {
-        let text = self.to_text();
-        self.output.write_all(text.as_bytes())?;
-        self.output.flush()
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        let (text, mut output) = self.into_text();
+        output.write_all(text.as_bytes())?;
+        output.flush()
     }
 }

@@ -5,13 +5,14 @@ use crate::profile::steady::Median;
 use crate::train::span::{Range, SpanTree, StepPhase};
 
 /// The phases in the order of a step; `Recompute` lies within `Backward`.
-const ORDER: [StepPhase; 6] = [
+const ORDER: [StepPhase; 7] = [
     StepPhase::Data,
     StepPhase::HostToDevice,
     StepPhase::Forward,
     StepPhase::Backward,
     StepPhase::Recompute,
     StepPhase::Optimizer,
+    StepPhase::Logging,
 ];
 
 /// Seconds of one step.

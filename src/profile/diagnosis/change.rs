@@ -22,6 +22,8 @@ pub enum Change {
     Rank(usize),
     /// Evaluate after every so many steps.
     EvaluateEvery(u64),
+    /// Write down a step in so many.
+    LogEvery(u64),
     /// Compute with so many threads.
     Threads(usize),
     /// Something outside the recipe.
@@ -50,7 +52,7 @@ impl Change {
                 adapter.alpha *= *rank as f64 / adapter.rank.max(1) as f64;
                 adapter.rank = *rank;
             }
-            Self::EvaluateEvery(_) | Self::Threads(_) | Self::Advice(_) => return None,
+            Self::EvaluateEvery(_) | Self::LogEvery(_) | Self::Threads(_) | Self::Advice(_) => return None,
         }
         Some(changed)
     }
@@ -75,6 +77,7 @@ impl std::fmt::Display for Change {
             Self::Precision(precision) => write!(formatter, "precision: {}", named(precision)),
             Self::Rank(rank) => write!(formatter, "rank: {rank}"),
             Self::EvaluateEvery(steps) => write!(formatter, "evaluate_every: {steps}"),
+            Self::LogEvery(steps) => write!(formatter, "--log-every {steps}"),
             Self::Threads(threads) => write!(formatter, "--threads {threads}"),
             Self::Advice(advice) => formatter.write_str(advice),
         }

@@ -32,6 +32,8 @@ pub enum Rule {
     /// Another number type is multiplied faster here.
     SlowNumberType,
     EvaluatesTooOften,
+    /// Writing steps down takes time that they could run in.
+    LogsTooOften,
     /// The device lowered its clock.
     Throttled,
     /// Other processes keep the device busy.
@@ -54,6 +56,7 @@ impl Rule {
             Self::RankTooHigh => "rank_too_high",
             Self::SlowNumberType => "slow_number_type",
             Self::EvaluatesTooOften => "evaluates_too_often",
+            Self::LogsTooOften => "logs_too_often",
             Self::Throttled => "throttled",
             Self::NoisyNeighbour => "noisy_neighbour",
         }

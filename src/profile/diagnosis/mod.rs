@@ -20,10 +20,10 @@ pub use change::Change;
 pub use evidence::{Cost, Evidence, Oracle};
 pub use finding::{Finding, Gain, Metric, PredictedBy, Rule, Verified};
 pub use model::ModelOracle;
-pub use verify::verify;
+pub use verify::{Rerun, verify};
 
 /// All rules: a rule finds at most one thing.
-const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 14] = [
+const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 15] = [
     batching::data_bound,
     batching::short_rows,
     batching::small_micro_batch,
@@ -36,6 +36,7 @@ const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 14] = [
     arithmetic::rank_too_high,
     arithmetic::slow_number_type,
     schedule::evaluates_too_often,
+    schedule::logs_too_often,
     machine::throttled,
     machine::noisy_neighbour,
 ];

@@ -2,9 +2,12 @@
 
 use super::evidence::percent;
 use super::{Change, Evidence, Finding, Gain, Rule};
+use crate::train::span::StepPhase;
 
 /// Part of the training that may pass evaluating.
 const MOST_EVALUATING: f64 = 0.1;
+/// Part of the step that may pass writing it down.
+const MOST_LOGGING: f64 = 0.02;
 
 pub(super) fn evaluates_too_often(evidence: &Evidence<'_>) -> Option<Finding> {
     let profile = evidence.profile;
@@ -31,6 +34,34 @@ pub(super) fn evaluates_too_often(evidence: &Evidence<'_>) -> Option<Finding> {
         ),
         change: Change::EvaluateEvery(rarer),
         gain: Some(Gain::without(evaluation.share * (1.0 - left).max(0.0))),
+        verified: None,
+    })
+}
+
+pub(super) fn logs_too_often(evidence: &Evidence<'_>) -> Option<Finding> {
+    let profile = evidence.profile;
+    let (logging, every) = (profile.phase_share(StepPhase::Logging), profile.setting.log_every);
+    if logging <= MOST_LOGGING || every == 0 {
+        return None;
+    }
+    // As rarely as it takes to come down to half of what is allowed.
+    let times = (logging / (1.0 - logging) / (MOST_LOGGING / 2.0)).ceil();
+    let seconds = logging * profile.steps.step_s;
+    Some(Finding {
+        rule: Rule::LogsTooOften,
+        evidence: format!(
+            "{} of a step's time passes writing it down ({:.2} ms of {:.2} ms{})",
+            percent(logging),
+            1e3 * seconds,
+            1e3 * profile.steps.step_s,
+            if every > 1 {
+                format!(", though one in {every} is written")
+            } else {
+                String::new()
+            }
+        ),
+        change: Change::LogEvery(every * times as u64),
+        gain: Some(Gain::without(logging * (1.0 - 1.0 / times))),
         verified: None,
     })
 }

@@ -275,12 +275,51 @@ fn evaluating_too_often_is_told_with_a_better_distance() {
         panic!("{finding:?}")
     };
     assert!((90..=110).contains(&every), "{every}");
+    // 50 evaluations of 0.5 s are half of the training; 3 of them are left.
+    let left = 250u64.div_ceil(every) as f64 / 50.0;
+    let share = 0.5 * (1.0 - left);
+    assert_eq!(finding.gain, Some(Gain::without(share)));
+    assert!(
+        (finding.gain.unwrap().value - (50.0 / (25.0 + 25.0 * left) - 1.0)).abs() < 1e-9,
+        "the same tokens in less time: {finding:?}"
+    );
     case.profile.evaluation = Some(EvaluationCost {
         rows: 100,
         seconds: 0.01,
         share: 0.02,
     });
     case.misses(Rule::EvaluatesTooOften);
+}
+
+#[test]
+fn writing_steps_down_too_often_is_told_with_a_better_distance() {
+    let mut case = Case::sound();
+    case.phase("logging").share = 0.2;
+    let finding = case.finds(Rule::LogsTooOften);
+    assert!(
+        finding.evidence.contains("20% of a step's time") && finding.evidence.contains("(20.00 ms of 100.00 ms)"),
+        "{}",
+        finding.evidence
+    );
+    // 20 ms of 80 ms: one step in 25 brings that to 0.8 ms.
+    assert_eq!(finding.change, Change::LogEvery(25));
+    let gain = finding.gain.unwrap();
+    assert!(
+        (gain.value - (100.0 / (80.0 + 20.0 / 25.0) - 1.0)).abs() < 1e-9,
+        "{gain:?}"
+    );
+    assert_eq!((gain.metric, gain.by), (Metric::Throughput, PredictedBy::Shares));
+    // What is written down rarely already becomes as much rarer.
+    case.profile.setting.log_every = 3;
+    let finding = case.finds(Rule::LogsTooOften);
+    assert_eq!(finding.change, Change::LogEvery(75));
+    assert!(finding.evidence.contains("one in 3 is written"), "{}", finding.evidence);
+    case.phase("logging").share = 0.015;
+    case.misses(Rule::LogsTooOften);
+    // A profile from before steps were written down in it says nothing about that.
+    case.phase("logging").share = 0.2;
+    case.profile.setting.log_every = 0;
+    case.misses(Rule::LogsTooOften);
 }
 
 #[test]

@@ -4,15 +4,34 @@ use super::{Change, Finding, Metric, Verified};
 use crate::profile::Profile;
 use crate::recipe::Recipe;
 
+/// What is run to verify a change.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rerun {
+    pub recipe: Recipe,
+    /// Where the change is another distance between steps that are written down.
+    pub log_every: Option<u64>,
+}
+
+impl Rerun {
+    /// `None` where a profile of single steps cannot tell what the change brings.
+    fn of(change: &Change, recipe: &Recipe) -> Option<Self> {
+        let (recipe, log_every) = match change {
+            Change::LogEvery(steps) => (recipe.clone(), Some(*steps)),
+            change => (change.apply(recipe)?, None),
+        };
+        Some(Self { recipe, log_every })
+    }
+}
+
 /// Runs the change of every finding that can be run, through `run`, and notes what it gave.
 pub fn verify(
     findings: &mut [Finding],
     profile: &Profile,
     recipe: &Recipe,
-    run: &mut dyn FnMut(&Recipe) -> Result<Profile, String>,
+    run: &mut dyn FnMut(&Rerun) -> Result<Profile, String>,
 ) {
     for finding in findings {
-        finding.verified = Some(match finding.change.apply(recipe) {
+        finding.verified = Some(match Rerun::of(&finding.change, recipe) {
             None => Verified::NotRun {
                 reason: why_not(&finding.change).to_owned(),
             },
@@ -70,6 +89,7 @@ mod tests {
             finding(Change::Threads(1)),
             finding(Change::Advice("cool it".to_owned())),
             finding(Change::Rank(1)),
+            finding(Change::LogEvery(8)),
         ];
         let profile = sound_profile();
         let recipe = Recipe::new("model", DataSettings::default());
@@ -77,9 +97,10 @@ mod tests {
         verify(&mut findings, &profile, &recipe, &mut |changed| {
             runs.push(changed.clone());
             let mut measured = sound_profile();
-            match changed.batch.packing {
-                true => measured.steps.tokens_per_s = 12_000.0,
-                false => return Err("out of memory".to_owned()),
+            match (changed.recipe.batch.packing, changed.log_every) {
+                (true, None) => measured.steps.tokens_per_s = 12_000.0,
+                (false, Some(8)) => measured.steps.tokens_per_s = 10_500.0,
+                _ => return Err("out of memory".to_owned()),
             }
             Ok(measured)
         });
@@ -88,8 +109,10 @@ mod tests {
             _ => f64::NAN,
         };
         assert!((gain(&findings[0]) - 0.2).abs() < 1e-12);
-        assert_eq!(runs.len(), 2);
-        for (finding, word) in findings[1..]
+        assert!((gain(&findings[4]) - 0.05).abs() < 1e-12);
+        assert_eq!(runs[2].recipe, recipe);
+        assert_eq!(runs.len(), 3);
+        for (finding, word) in findings[1..4]
             .iter()
             .zip(["run it again", "no setting", "out of memory"])
         {

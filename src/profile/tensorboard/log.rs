@@ -51,6 +51,17 @@ impl TensorBoard {
         Ok(log)
     }
 
+    /// A file in `folder` that has lost its name: it takes what any takes, and is gone once it is closed.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file system.
+    pub fn nameless(folder: &Path, memory: DeviceMemory) -> io::Result<Self> {
+        let log = Self::create(folder, 0, memory)?;
+        std::fs::remove_file(&log.path)?;
+        Ok(log)
+    }
+
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -106,4 +117,28 @@ fn wall_time_s() -> f64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0.0, |since| since.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::StepSeconds;
+
+    #[test]
+    fn a_nameless_file_takes_steps_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = TensorBoard::nameless(folder.path(), DeviceMemory::Host).unwrap();
+        let step = StepEvent {
+            step: 1,
+            loss: 2.0,
+            learning_rate: 1e-4,
+            grad_norm: 1.0,
+            tokens: 10,
+            target_tokens: 10,
+            seconds: StepSeconds::default(),
+        };
+        log.step(&step).unwrap();
+        assert!(log.file.metadata().unwrap().len() > 100);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
 }

@@ -40,9 +40,23 @@ struct Shown<'a> {
     params: &'a [AxisView],
     recommendation: &'a Option<RecommendationView>,
     settings: Vec<(String, String)>,
+    commands: Vec<ShownCommand<'a>>,
     front: Vec<FrontRow>,
     /// Other studies: name, and name as a query has it.
     others: Vec<(String, String)>,
+}
+
+/// A command whose flags stay in one piece where its line is broken.
+#[derive(Serialize)]
+struct ShownCommand<'a> {
+    purpose: &'a str,
+    parts: Vec<CommandPart<'a>>,
+}
+
+#[derive(Serialize)]
+struct CommandPart<'a> {
+    text: &'a str,
+    is_flag: bool,
 }
 
 /// A row of the front as text.
@@ -88,6 +102,7 @@ fn render(view: &StudyView, page: Page, studies: &[String]) -> Result<String, Do
         params: &view.params,
         recommendation: &view.recommendation,
         settings: settings(view),
+        commands: commands(view),
         front: front_rows(view),
         others: studies
             .iter()
@@ -161,6 +176,35 @@ fn settings(view: &StudyView) -> Vec<(String, String)> {
         .collect()
 }
 
+/// The commands that use the recommendation.
+fn commands(view: &StudyView) -> Vec<ShownCommand<'_>> {
+    let commands = view.recommendation.iter().flat_map(|one| &one.commands);
+    let shown = commands.map(|command| ShownCommand {
+        purpose: &command.purpose,
+        parts: parts(&command.line),
+    });
+    shown.collect()
+}
+
+/// The words of a command: flags, and what is between them.
+fn parts(line: &str) -> Vec<CommandPart<'_>> {
+    let word = line.split_inclusive(' ').flat_map(|word| {
+        let text = word.trim_end_matches(' ');
+        let (text, blank) = word.split_at(text.len());
+        [
+            CommandPart {
+                text,
+                is_flag: text.starts_with("--"),
+            },
+            CommandPart {
+                text: blank,
+                is_flag: false,
+            },
+        ]
+    });
+    word.filter(|part| !part.text.is_empty()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +219,15 @@ mod tests {
         let page = document(&view).unwrap();
         assert!(page.contains("<title>new &lt;b&gt; · peft-tune</title>"), "{page}");
         assert!(page.contains("no trials"));
+    }
+
+    #[test]
+    fn the_parts_of_a_command_are_the_command() {
+        let line = "peft-tune export --study 'a  b' --trial 3 --";
+        let parts = parts(line);
+        assert_eq!(parts.iter().map(|part| part.text).collect::<String>(), line);
+        let flags: Vec<&str> = parts.iter().filter(|part| part.is_flag).map(|part| part.text).collect();
+        assert_eq!(flags, ["--study", "--trial", "--"]);
     }
 
     #[test]

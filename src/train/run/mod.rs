@@ -22,6 +22,6 @@ mod settings;
 mod training;
 
 pub use error::RunError;
-pub use outcome::{BestEvaluation, Ending, Outcome, RunProgress};
+pub use outcome::{Beside, BestEvaluation, Ending, Outcome, RunProgress};
 pub use settings::{RunInputs, RunSettings, Start};
 pub use training::{Opened, TrainingRun};

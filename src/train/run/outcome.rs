@@ -19,6 +19,19 @@ pub struct RunProgress {
     pub evaluations_since_best: u64,
     /// Seconds spent in steps and evaluations, over all times that the training was resumed.
     pub seconds: f64,
+    /// Absent in checkpoints of versions that did not tell.
+    #[serde(default)]
+    pub beside: Beside,
+}
+
+/// Seconds that a training spent beside its steps, over all times that it was resumed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Beside {
+    /// A part of [`RunProgress::seconds`], which the others are not.
+    pub evaluation_s: f64,
+    pub checkpoint_s: f64,
+    /// Telling the observer: event file, progress.
+    pub logging_s: f64,
 }
 
 impl RunProgress {
@@ -31,12 +44,14 @@ impl RunProgress {
             best: None,
             evaluations_since_best: 0,
             seconds: 0.0,
+            beside: Beside::default(),
         }
     }
 
     /// Takes note of an evaluation; whether it is the best so far.
     pub(super) fn take_evaluation(&mut self, evaluation: &Evaluation) -> bool {
         self.seconds += evaluation.seconds;
+        self.beside.evaluation_s += evaluation.seconds;
         self.last_evaluation = Some(evaluation.clone());
         let is_best = self.best.is_none_or(|best| evaluation.loss < best.loss);
         if is_best {
@@ -117,6 +132,6 @@ mod tests {
         assert_eq!(take(3, 3.5), (false, 2));
         assert_eq!(take(4, 2.0), (true, 0));
         assert_eq!(progress.best, Some(BestEvaluation { step: 4, loss: 2.0 }));
-        assert_eq!(progress.seconds, 4.0);
+        assert_eq!((progress.seconds, progress.beside.evaluation_s), (4.0, 4.0));
     }
 }

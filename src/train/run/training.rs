@@ -133,13 +133,14 @@ impl TrainingRun {
                 return self.diverged(format!("the norm of the gradients became {}", event.grad_norm));
             }
             self.progress.last_loss = Some(event.loss);
-            let mut control = observer.step(&event);
+            let mut control = self.telling(|| observer.step(&event));
             if self.is_due(self.inputs.recipe.training.evaluate_every) {
                 let evaluation = self.evaluate()?;
                 if !evaluation.loss.is_finite() {
                     return self.diverged(format!("the held-out loss became {}", evaluation.loss));
                 }
-                if observer.evaluation(&evaluation) == Control::Stop {
+                let told = self.telling(|| observer.evaluation(&evaluation));
+                if told == Control::Stop {
                     control = Control::Stop;
                 }
                 if self.is_out_of_patience() {
@@ -149,7 +150,10 @@ impl TrainingRun {
             }
             let stops = control == Control::Stop && event.step < self.total_steps;
             if stops || self.is_due(Some(self.checkpoint_every())) {
-                let Some(checkpoint) = self.checkpoint()? else {
+                let started = Instant::now();
+                let written = self.checkpoint()?;
+                self.progress.beside.checkpoint_s += started.elapsed().as_secs_f64();
+                let Some(checkpoint) = written else {
                     return self.diverged("a trained value became infinite or NaN".to_owned());
                 };
                 if stops {
@@ -158,6 +162,14 @@ impl TrainingRun {
             }
         }
         Ok(Ending::Finished)
+    }
+
+    /// What the observer answers, its time counted.
+    fn telling(&mut self, tell: impl FnOnce() -> Control) -> Control {
+        let started = Instant::now();
+        let control = tell();
+        self.progress.beside.logging_s += started.elapsed().as_secs_f64();
+        control
     }
 
     fn step(&mut self, batches: &mut Prefetch) -> Result<StepEvent, RunError> {

@@ -27,6 +27,8 @@ pub enum StepPhase {
     Recompute,
     /// Clipping and parameter update.
     Optimizer,
+    /// Writing the step down: event file, progress.
+    Logging,
     /// Loss on the held-out set.
     Evaluation,
     /// Preparing the next batches, on a thread of its own.
@@ -44,6 +46,7 @@ impl StepPhase {
             Self::Backward => "backward",
             Self::Recompute => "recompute",
             Self::Optimizer => "optimizer",
+            Self::Logging => "logging",
             Self::Evaluation => "evaluation",
             Self::Prepare => "prepare",
         }

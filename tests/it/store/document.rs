@@ -89,15 +89,15 @@ fn alias(line: &str) -> String {
 }
 
 #[derive(Default)]
-struct Rows(Vec<Vec<SqlValue>>);
+struct Rows(Vec<Vec<SqlValue<'static>>>);
 
 impl RowSink for Rows {
     fn columns(&mut self, _: &[String]) -> std::io::Result<()> {
         Ok(())
     }
 
-    fn row(&mut self, values: Vec<SqlValue>) -> std::io::Result<()> {
-        self.0.push(values);
+    fn row(&mut self, values: &[SqlValue<'_>]) -> std::io::Result<()> {
+        self.0.push(values.iter().cloned().map(SqlValue::into_owned).collect());
         Ok(())
     }
 }
@@ -112,7 +112,7 @@ async fn columns(store: &Store, table: &str) -> Vec<(String, String)> {
     rows.0
         .into_iter()
         .map(|row| match (&row[1], &row[2]) {
-            (SqlValue::Text(name), SqlValue::Text(kind)) => (name.clone(), kind.to_lowercase()),
+            (SqlValue::Text(name), SqlValue::Text(kind)) => (name.to_string(), kind.to_lowercase()),
             other => panic!("{other:?}"),
         })
         .collect()
@@ -198,7 +198,7 @@ async fn every_table_and_view_of_the_database_comes_from_a_commented_migration()
         .0
         .into_iter()
         .map(|row| match &row[0] {
-            SqlValue::Text(name) => name.clone(),
+            SqlValue::Text(name) => name.to_string(),
             other => panic!("{other:?}"),
         })
         .collect();

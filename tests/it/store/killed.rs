@@ -125,15 +125,15 @@ fn check(path: &Path, stored: &BTreeSet<u64>) -> BTreeSet<u64> {
     })
 }
 
-struct Verdict(Vec<SqlValue>);
+struct Verdict(Vec<SqlValue<'static>>);
 
 impl RowSink for Verdict {
     fn columns(&mut self, _: &[String]) -> std::io::Result<()> {
         Ok(())
     }
 
-    fn row(&mut self, values: Vec<SqlValue>) -> std::io::Result<()> {
-        self.0.extend(values);
+    fn row(&mut self, values: &[SqlValue<'_>]) -> std::io::Result<()> {
+        self.0.extend(values.iter().cloned().map(SqlValue::into_owned));
         Ok(())
     }
 }

@@ -30,15 +30,15 @@ pub fn step(number: u64) -> StepRecord {
 }
 
 /// The first value of the first row.
-async fn scalar(store: &Store, sql: &str) -> SqlValue {
+async fn scalar(store: &Store, sql: &str) -> SqlValue<'static> {
     #[derive(Default)]
-    struct First(Option<SqlValue>);
+    struct First(Option<SqlValue<'static>>);
     impl RowSink for First {
         fn columns(&mut self, _: &[String]) -> std::io::Result<()> {
             Ok(())
         }
-        fn row(&mut self, values: Vec<SqlValue>) -> std::io::Result<()> {
-            self.0 = self.0.take().or(values.into_iter().next());
+        fn row(&mut self, values: &[SqlValue<'_>]) -> std::io::Result<()> {
+            self.0 = self.0.take().or(values.first().cloned().map(SqlValue::into_owned));
             Ok(())
         }
     }

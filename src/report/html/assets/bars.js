@@ -93,7 +93,7 @@
       const all = PT.view.findings;
       PT.at("diagnosis").hidden = all.length === 0;
       const heads = ["trial", "found", "evidence", "what would help", "predicted", "measured"].map((name, index) => h("th", { class: index === 0 || index > 3 ? "n" : "" }, name));
-      const row = (one) => h("tr", {}, h("td", { class: "n" }, String(one.trial)), h("td", {}, h("b", {}, one.rule)), h("td", { class: "wide" }, one.evidence), h("td", { class: "wide" }, one.change), h("td", { class: "n" }, gain(one, one.predicted_gain)), h("td", { class: "n" }, gain(one, one.measured_gain)));
+      const row = (one) => h("tr", {}, h("td", { class: "n" }, String(one.trial)), h("td", {}, h("b", {}, one.rule)), h("td", { class: "wide" }, one.evidence), h("td", { class: "wide" }, PT.flags(one.change)), h("td", { class: "n" }, gain(one, one.predicted_gain)), h("td", { class: "n" }, gain(one, one.measured_gain)));
       host.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, all.map(row))));
     };
     return { host, draw };

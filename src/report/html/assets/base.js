@@ -17,6 +17,8 @@ const PT = { view: null, charts: [], brushes: new Map(), filter: () => true, hot
   };
   PT.h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
   PT.s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+  // A command or a change: its flags stay in one piece where the line is broken.
+  PT.flags = (text) => text.split(/(?<=^| )(--\S+)/).map((part, index) => (index % 2 ? PT.h("span", { class: "flag" }, part) : part));
   PT.at = (id) => document.getElementById(id);
   PT.chart = (width, height, label) =>
     PT.s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });

@@ -42,7 +42,7 @@
     if (!one || section.dataset.trial === `${one.trial} ${one.reason}`) return;
     section.dataset.trial = `${one.trial} ${one.reason}`;
     const chips = Object.entries(one.settings).map(([key, value]) => h("li", {}, h("span", {}, `${key} `), h("b", {}, PT.param(value))));
-    const commands = one.commands.map((command) => h("div", { class: "command" }, h("p", {}, command.purpose), h("pre", { tabindex: "0" }, h("code", {}, command.line))));
+    const commands = one.commands.map((command) => h("div", { class: "command" }, h("p", {}, command.purpose), h("pre", { tabindex: "0" }, h("code", {}, PT.flags(command.line)))));
     section.replaceChildren(h("h2", {}, "Recommended so far"), h("div", { class: "card hero" }, h("p", { class: "reason" }, h("span", { class: "star", "aria-hidden": "true" }, "★ "), `${one.reason}.`), h("ul", { class: "chips" }, chips), commands.length ? h("h3", {}, "Use it") : null, commands));
     PT.copyButtons();
   };

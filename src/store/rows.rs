@@ -1,0 +1,185 @@
+//! One statement of SQLite, read on the calling thread.
+//!
+//! Design note: the driver steps through a statement on a thread of its own and hands each row over with all its values
+//! copied, which takes more than a microsecond a row and most of the time of a long result. Here SQLite is called
+//! directly, on a connection that the driver lends, and a row's values are read from where SQLite has them.
+
+use std::borrow::Cow;
+use std::ffi::{CStr, c_char, c_int};
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+use libsqlite3_sys as ffi;
+use sqlx::sqlite::LockedSqliteHandle;
+
+use super::SqlValue;
+
+/// What SQLite says of a statement that it refused or could not finish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// Extended result code.
+    pub code: i32,
+    pub message: String,
+    /// Byte of the SQL text that it is about.
+    pub offset: Option<usize>,
+}
+
+/// A prepared statement, and the row that it stands on. It borrows what is bound to it.
+pub(super) struct Statement<'a> {
+    statement: NonNull<ffi::sqlite3_stmt>,
+    connection: NonNull<ffi::sqlite3>,
+    columns: c_int,
+    bound: PhantomData<&'a str>,
+}
+
+impl<'a> Statement<'a> {
+    /// Prepares the first statement of `sql` on a connection that nothing else uses as long as the statement is there.
+    pub fn prepare(connection: &'a mut LockedSqliteHandle<'_>, sql: &str) -> Result<Self, Refusal> {
+        let connection = connection.as_raw_handle();
+        let Ok(bytes) = c_int::try_from(sql.len()) else {
+            return Err(Refusal {
+                code: ffi::SQLITE_TOOBIG,
+                message: "the statement is too long".to_owned(),
+                offset: None,
+            });
+        };
+        let mut statement = ptr::null_mut();
+        // SAFETY: the connection is open, and the text has as many bytes as are said.
+        let code = unsafe {
+            let text = sql.as_ptr().cast::<c_char>();
+            ffi::sqlite3_prepare_v2(connection.as_ptr(), text, bytes, &raw mut statement, ptr::null_mut())
+        };
+        match NonNull::new(statement).filter(|_| code == ffi::SQLITE_OK) {
+            Some(statement) => Ok(Self {
+                // SAFETY: the statement has just been prepared.
+                columns: unsafe { ffi::sqlite3_column_count(statement.as_ptr()) },
+                statement,
+                connection,
+                bound: PhantomData,
+            }),
+            None => Err(refusal(connection)),
+        }
+    }
+
+    /// Number of its parameters.
+    pub fn parameters(&self) -> usize {
+        // SAFETY: the statement is there until it is dropped.
+        let count = unsafe { ffi::sqlite3_bind_parameter_count(self.statement.as_ptr()) };
+        usize::try_from(count).unwrap_or(0)
+    }
+
+    /// Gives the first parameter its value.
+    pub fn bind(&mut self, text: &'a str) -> Result<(), Refusal> {
+        let bytes = c_int::try_from(text.len()).unwrap_or(c_int::MAX);
+        // SAFETY: the text has as many bytes as are said and outlives the statement, so that SQLite needs no copy and no
+        // function to free it.
+        let code =
+            unsafe { ffi::sqlite3_bind_text(self.statement.as_ptr(), 1, text.as_ptr().cast::<c_char>(), bytes, None) };
+        match code {
+            ffi::SQLITE_OK => Ok(()),
+            _ => Err(refusal(self.connection)),
+        }
+    }
+
+    /// Names of the columns.
+    pub fn names(&self) -> Vec<String> {
+        let name = |column| {
+            // SAFETY: the name stays until the statement is gone or prepared anew; null means that there is no memory.
+            let name = unsafe { ffi::sqlite3_column_name(self.statement.as_ptr(), column) };
+            match name.is_null() {
+                true => String::new(),
+                // SAFETY: not null, so it ends in a zero.
+                false => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
+            }
+        };
+        (0..self.columns).map(name).collect()
+    }
+
+    /// The next row; `None` behind the last.
+    pub fn next(&mut self) -> Result<Option<RowValues<'_>>, Refusal> {
+        // SAFETY: the statement is there until it is dropped.
+        match unsafe { ffi::sqlite3_step(self.statement.as_ptr()) } {
+            ffi::SQLITE_ROW => Ok(Some(RowValues {
+                statement: self.statement,
+                columns: self.columns,
+                row: PhantomData,
+            })),
+            ffi::SQLITE_DONE => Ok(None),
+            _ => Err(refusal(self.connection)),
+        }
+    }
+}
+
+impl Drop for Statement<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the statement is there and nothing reads its values any more. What the call returns is the error of
+        // the last step, which is known.
+        unsafe { ffi::sqlite3_finalize(self.statement.as_ptr()) };
+    }
+}
+
+/// The row that a statement stands on: its values lie in SQLite's memory until the next step.
+pub(super) struct RowValues<'row> {
+    statement: NonNull<ffi::sqlite3_stmt>,
+    columns: c_int,
+    row: PhantomData<&'row ()>,
+}
+
+impl<'row> RowValues<'row> {
+    /// The values by the type that each really has: SQLite's columns promise none.
+    pub fn read(&self) -> Vec<SqlValue<'row>> {
+        (0..self.columns).map(|column| self.value(column)).collect()
+    }
+
+    fn value(&self, column: c_int) -> SqlValue<'row> {
+        let statement = self.statement.as_ptr();
+        // SAFETY: the statement stands on a row and the column is one of its own. A value is read as what it is, so that
+        // SQLite converts nothing and its bytes stay where they are until the next step.
+        unsafe {
+            match ffi::sqlite3_column_type(statement, column) {
+                ffi::SQLITE_INTEGER => SqlValue::Integer(ffi::sqlite3_column_int64(statement, column)),
+                ffi::SQLITE_FLOAT => SqlValue::Real(ffi::sqlite3_column_double(statement, column)),
+                ffi::SQLITE_TEXT => {
+                    let start = ffi::sqlite3_column_text(statement, column);
+                    // Text need not be UTF-8 in SQLite.
+                    SqlValue::Text(String::from_utf8_lossy(self.bytes(start, column)))
+                }
+                ffi::SQLITE_BLOB => {
+                    let start = ffi::sqlite3_column_blob(statement, column);
+                    SqlValue::Blob(Cow::Borrowed(self.bytes(start.cast(), column)))
+                }
+                _ => SqlValue::Null,
+            }
+        }
+    }
+
+    /// # Safety
+    /// `start` is what SQLite gave for the text or blob of `column`.
+    unsafe fn bytes(&self, start: *const u8, column: c_int) -> &'row [u8] {
+        // SAFETY: the column is one of the row's, and its pointer was asked for first, as SQLite wants it.
+        let length = unsafe { ffi::sqlite3_column_bytes(self.statement.as_ptr(), column) };
+        match usize::try_from(length) {
+            // A blob of no bytes is a null pointer.
+            Ok(length) if length > 0 && !start.is_null() => {
+                // SAFETY: SQLite keeps so many bytes there until the next step, and the row does not outlive it.
+                unsafe { std::slice::from_raw_parts(start, length) }
+            }
+            _ => &[],
+        }
+    }
+}
+
+/// The connection's last error.
+fn refusal(connection: NonNull<ffi::sqlite3>) -> Refusal {
+    // SAFETY: the connection is open, and its message is a text that ends in a zero and is copied at once.
+    unsafe {
+        let connection = connection.as_ptr();
+        Refusal {
+            code: ffi::sqlite3_extended_errcode(connection),
+            message: CStr::from_ptr(ffi::sqlite3_errmsg(connection))
+                .to_string_lossy()
+                .into_owned(),
+            offset: usize::try_from(ffi::sqlite3_error_offset(connection)).ok(),
+        }
+    }
+}
