@@ -87,11 +87,14 @@ class Launching(unittest.TestCase):
         self.assertEqual(command[-4:], ["--use_fsdp", "--x", "a b", "t.py"])
         # Without a word on the kind of launch, accelerate starts one process where it sees no GPUs.
         self.assertEqual(launch.command_of(["accelerate", "--", "t.py"], 2)[-2:], ["--multi_gpu", "t.py"])
+        # Its launcher gives the program an argument of its own, and all trials one port, unless it is told not to.
+        command = launch.command_of(["deepspeed", "--", "t.py"], 2)
+        self.assertEqual(command[:2] + command[3:], ["deepspeed", "--no_local_rank", "--num_gpus=2", "t.py"])
+        self.assertRegex(command[2], "^--master_port=[0-9]+$")
         command = launch.command_of(["--template", "mpirun -n {devices} python", "--", "t.py"], 3)
         self.assertEqual(command, ["mpirun", "-n", "3", "python", "t.py"])
         with self.assertRaises(SystemExit):
             launch.command_of(["pytorchrun", "--", "t.py"], 2)
-
 
     def test_launchers_are_found_beside_the_interpreter(self):
         environment = launch.environment("{}")
