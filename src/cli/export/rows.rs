@@ -110,7 +110,7 @@ fn param(value: &ParamValue) -> SqlValue {
         ParamValue::Bool(value) => SqlValue::Integer(i64::from(*value)),
         ParamValue::Int(value) => SqlValue::Integer(*value),
         ParamValue::Float(value) => SqlValue::Real(*value),
-        ParamValue::Text(value) => SqlValue::Text(value.clone()),
+        ParamValue::Text(value) => SqlValue::Text(value.to_string()),
         ParamValue::List(_) => SqlValue::Text(value.to_string()),
     }
 }
