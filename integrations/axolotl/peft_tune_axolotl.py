@@ -7,10 +7,13 @@ sampled parameters are put into a copy of it, under axolotl's names, and `axolot
 Parameters that are axolotl keys themselves (`flash_attention`, `lora_mlp_kernel`, `sample_packing`, ...) go in as they are.
 """
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -23,6 +26,8 @@ try:
 except ImportError:
     BasePlugin = object
 
+#: The line behind the last report.
+END = b"end\n"
 #: peft-tune's parameters under axolotl's names. `precision`, `devices` and `global_batch` are not one key each.
 NAMES = {
     "rank": "lora_r",
@@ -115,24 +120,44 @@ def main():
         path = Path(folder) / "trial.yaml"
         config["output_dir"] = str(Path(folder) / "output")
         path.write_text(yaml.safe_dump(config), encoding="utf-8")
-        settings = {"params": trial.params, "trial": trial.number, "seed": trial.seed, "steps": trial.steps}
-        import json
+        code, tail = train(path, trial, Path(folder) / "reports")
+        if code != 0:
+            trial.fail(*outcome_of(RuntimeError(tail)))
 
-        environment = {**os.environ, TRIAL_VARIABLE: json.dumps(settings), "PEFT_TUNE_REPORTS": "/dev/fd/3",
-                       "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])}
-        # The plugin reports through a descriptor of its own; what axolotl prints goes to standard error.
-        os.dup2(1, 3, inheritable=True)
-        child = subprocess.Popen(["axolotl", "train", str(path)], env=environment, stdin=subprocess.DEVNULL,
-                                 stdout=sys.stderr, stderr=subprocess.PIPE, text=True, pass_fds=(3,))
-        import signal
 
-        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-        tail = []
-        for line in child.stderr:
-            sys.stderr.write(line)
-            tail = [*tail[-30:], line]
-        if child.wait() != 0:
-            trial.fail(*outcome_of(RuntimeError("".join(tail)[-1500:])))
+def train(path, trial, reports):
+    """Runs axolotl on a configuration; returns its exit code and the end of what it said. What the plugin reports comes through a
+    pipe with a name, since axolotl trains in processes of processes that it starts, and these inherit no descriptor."""
+    settings = {"params": trial.params, "trial": trial.number, "seed": trial.seed, "steps": trial.steps}
+    os.mkfifo(reports)
+    # Open for both, so that opening waits for nobody and the end of one writer is not the end.
+    pipe = os.open(reports, os.O_RDWR)
+    passing_on = threading.Thread(target=pass_on, args=(pipe,))
+    passing_on.start()
+    # A process that waits for axolotl's telemetry would be measured, and may wait for minutes where there is no network.
+    environment = {"AXOLOTL_DO_NOT_TRACK": "1", **os.environ, TRIAL_VARIABLE: json.dumps(settings),
+                   "PEFT_TUNE_REPORTS": str(reports),
+                   "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])}
+    # What axolotl prints goes to standard error.
+    child = subprocess.Popen(["axolotl", "train", str(path)], env=environment, stdin=subprocess.DEVNULL,
+                             stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    tail = []
+    for line in child.stderr:
+        sys.stderr.write(line)
+        tail = [*tail[-30:], line]
+    code = child.wait()
+    os.write(pipe, END)
+    passing_on.join()
+    return code, "".join(tail)[-1500:]
+
+
+def pass_on(pipe):
+    """Prints the lines that come through a pipe, up to the end mark."""
+    with os.fdopen(pipe, "rb") as lines:
+        for line in iter(lines.readline, END):
+            sys.stdout.write(line.decode(errors="replace"))
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

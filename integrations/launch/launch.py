@@ -4,6 +4,8 @@
     python launch.py torchrun|accelerate|deepspeed [--dry-run] [--launcher-args "..."] -- train.py ARGS...
     python launch.py --template "mpirun -n {devices} python" -- train.py ARGS...
 
+In a template `{devices}` stands for the number of processes and `{port}` for a port that is free.
+
 The trial comes on standard input, which a launcher gives to one of its processes at most, so all get it in the environment
 variable PEFT_TUNE_TRIAL. The first of them reports. SIGTERM is passed on to all; a trial in one process is started without a
 launcher. In the space file, `devices` is then a parameter as any other:
@@ -16,6 +18,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -24,11 +27,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from peft_tune_callback import TRIAL_VARIABLE
 
-#: How each launcher is told the number of processes on this machine.
+#: How each launcher is told the number of processes on this machine, and where they meet: trials may run side by side.
 TEMPLATES = {
     "torchrun": "torchrun --standalone --nproc_per_node={devices}",
-    "accelerate": "accelerate launch --num_processes={devices} --num_machines=1 --mixed_precision=no --dynamo_backend=no",
-    "deepspeed": "deepspeed --num_gpus={devices}",
+    "accelerate": "accelerate launch --num_processes={devices} --num_machines=1 --main_process_port={port} --mixed_precision=no --dynamo_backend=no",
+    "deepspeed": "deepspeed --no_local_rank --master_port={port} --num_gpus={devices}",
 }
 #: How `accelerate launch` is told what kind of launch it is. Without any, and without GPUs in sight, it starts one process only.
 ACCELERATE_KINDS = ("--multi_gpu", "--use_fsdp", "--use_deepspeed", "--use_megatron_lm", "--tpu", "--config_file")
@@ -56,7 +59,14 @@ def command_of(words, devices):
     extra = shlex.split(extra)
     if template == TEMPLATES["accelerate"] and not any(word.startswith(ACCELERATE_KINDS) for word in extra):
         extra = ["--multi_gpu", *extra]
-    return shlex.split(template.format(devices=devices)) + extra + program
+    return shlex.split(template.format(devices=devices, port=free_port())) + extra + program
+
+
+def free_port():
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        return asked.getsockname()[1]
 
 
 def environment(trial):

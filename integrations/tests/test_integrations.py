@@ -3,7 +3,9 @@
 import io
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -87,11 +89,14 @@ class Launching(unittest.TestCase):
         self.assertEqual(command[-4:], ["--use_fsdp", "--x", "a b", "t.py"])
         # Without a word on the kind of launch, accelerate starts one process where it sees no GPUs.
         self.assertEqual(launch.command_of(["accelerate", "--", "t.py"], 2)[-2:], ["--multi_gpu", "t.py"])
+        # Its launcher gives the program an argument of its own, and all trials one port, unless it is told not to.
+        command = launch.command_of(["deepspeed", "--", "t.py"], 2)
+        self.assertEqual(command[:2] + command[3:], ["deepspeed", "--no_local_rank", "--num_gpus=2", "t.py"])
+        self.assertRegex(command[2], "^--master_port=[0-9]+$")
         command = launch.command_of(["--template", "mpirun -n {devices} python", "--", "t.py"], 3)
         self.assertEqual(command, ["mpirun", "-n", "3", "python", "t.py"])
         with self.assertRaises(SystemExit):
             launch.command_of(["pytorchrun", "--", "t.py"], 2)
-
 
     def test_launchers_are_found_beside_the_interpreter(self):
         environment = launch.environment("{}")
@@ -123,6 +128,28 @@ class Configurations(unittest.TestCase):
         self.assertEqual(base["plugins"], ["other.Plugin"])
         with self.assertRaises(ValueError):
             peft_tune_axolotl.configuration({}, trial(micro_batch=3, global_batch=16))
+
+    def test_what_a_process_of_a_process_reports_is_passed_on(self):
+        plugin = ("import os; reports = open(os.environ['PEFT_TUNE_REPORTS'], 'w'); "
+                  "reports.write('{\"metrics\": {\"loss\": 1.5}}\\n')")
+        program = (f"#!{sys.executable}\nimport subprocess, sys\nprint('noise')\n"
+                   f"subprocess.run([sys.executable, '-c', {plugin!r}], check=True)\n"
+                   "sys.exit('broken' if 'bad' in open(sys.argv[2]).read() else 0)\n")
+        with tempfile.TemporaryDirectory() as folder:
+            axolotl, base = Path(folder, "axolotl"), Path(folder, "trial.yaml")
+            axolotl.write_text(program)
+            axolotl.chmod(0o755)
+            adapter = f"""import sys; sys.path.insert(0, {str(HERE.parent / 'axolotl')!r})
+from pathlib import Path
+import peft_tune_axolotl as adapter
+trial = adapter.Trial.read()
+print(adapter.train(Path({str(base)!r}), trial, Path({folder!r}, "reports" + sys.argv[1])))"""
+            for content, ending in [("good", "(0, '')"), ("bad", "(1, 'broken\\n')")]:
+                base.write_text(content)
+                done = subprocess.run([sys.executable, "-c", adapter, content], capture_output=True, text=True,
+                                      input='{"params": {}, "trial": 1, "seed": 0}\n', timeout=60,
+                                      env={**os.environ, "PATH": folder + os.pathsep + os.environ["PATH"]})
+                self.assertEqual(done.stdout.splitlines(), ['{"metrics": {"loss": 1.5}}', ending], done.stderr)
 
     def test_llamafactory_gets_its_own_names(self):
         one = trial(30, rank=8, alpha_ratio=2, target_modules=["q_proj", "v_proj"], micro_batch=2, global_batch=16,

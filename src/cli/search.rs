@@ -44,7 +44,8 @@ pub struct Args {
     file: PathBuf,
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Trials the study may have in all, instead of the file's `budget: trials`.
+    /// Trials the study may have in all, instead of the file's `budget: trials`. Confirming the recommendation then takes at most as
+    /// many repeats as there are complete trials, unless the file says how many.
     #[arg(long, value_name = "N")]
     trials: Option<u64>,
     /// Time the study's trials may take in all, such as `30m`, instead of the file's `budget: time`.

@@ -83,8 +83,8 @@ fn fixed_of(settings: &serde_json::Value) -> Params {
 /// space does not have them, or asks for more.
 fn in_space(space: &SearchSpace, fixed: &Params, mut trial: Trial) -> Option<Trial> {
     let mut params = fixed.clone();
-    params.append(&mut trial.params);
-    params.retain(|name, _| space.parameters.iter().any(|parameter| parameter.name == *name));
+    params.extend(std::mem::take(&mut trial.params));
+    params.retain(|name, _| space.parameters.iter().any(|parameter| parameter.name == name));
     trial.params = params;
     (trial.state.is_finished() && space.point_of(&trial.params).is_some()).then_some(trial)
 }

@@ -25,10 +25,10 @@ use sha2::{Digest, Sha256};
 
 use super::{AdapterInit, AdapterSettings, OptimizerKind, OptimizerSettings, Recipe};
 
-/// Two recipes with equal keys share what the key stands for: SHA-256 of the settings' canonical JSON, since the JSON itself is
-/// over a kilobyte and thousands of keys are kept.
+/// Two recipes with equal keys share what the key stands for: the first half of the SHA-256 of the settings' canonical JSON,
+/// since the JSON itself is over a kilobyte and thousands of keys are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RecipeKey([u8; 32]);
+pub struct RecipeKey([u8; 16]);
 
 impl Recipe {
     /// Key of the settings that can change the held-out loss.
@@ -91,7 +91,9 @@ impl Recipe {
 
 fn key(value: impl Serialize) -> RecipeKey {
     let text = serde_json::to_string(&value).expect("a recipe holds only values that JSON has");
-    RecipeKey(Sha256::digest(text).into())
+    let mut half = [0; 16];
+    half.copy_from_slice(&Sha256::digest(text)[..16]);
+    RecipeKey(half)
 }
 
 fn adapter_for_cost(adapter: &AdapterSettings) -> AdapterSettings {

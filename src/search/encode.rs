@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn lists_are_near_where_they_share_names() {
-        let list = |names: &[&str]| ParamValue::List(names.iter().map(|name| (*name).to_owned()).collect());
+        let list = |names: &[&str]| ParamValue::list(names.iter().copied());
         let axis = choice_axis(&[list(&["q", "v"]), list(&["q", "k", "v", "o"]), list(&["up"])]);
         assert_eq!((axis.square(0.0, 1.0), axis.square(0.0, 2.0)), (0.5, 1.0));
     }

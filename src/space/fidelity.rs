@@ -105,10 +105,32 @@ pub struct ConfirmPlan {
     pub trials: u64,
     /// Repeats that each may take.
     pub repeats: u64,
+    /// Repeats that all may take together.
+    pub in_all: RepeatsInAll,
     /// Measured steps of each repeat.
     pub steps: u64,
     /// Half width of the 95% interval, as a share of the value, at which a value is confirmed.
     pub interval: f64,
+}
+
+/// How often trials may be repeated in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepeatsInAll {
+    /// As often as there are complete trials: who looks at two settings does not wait for six repeats.
+    CompleteTrials,
+    /// As often as each may be, since the file says so.
+    Unlimited,
+}
+
+impl RepeatsInAll {
+    /// The limit in a study with so many complete trials. One repeat says nothing about its own spread, so it is not made.
+    pub fn limit(self, complete: u64) -> u64 {
+        match self {
+            Self::CompleteTrials if complete < 2 => 0,
+            Self::CompleteTrials => complete,
+            Self::Unlimited => u64::MAX,
+        }
+    }
 }
 
 impl Default for ConfirmPlan {
@@ -116,6 +138,7 @@ impl Default for ConfirmPlan {
         Self {
             trials: 3,
             repeats: 6,
+            in_all: RepeatsInAll::CompleteTrials,
             steps: 20,
             interval: 0.02,
         }
@@ -125,6 +148,13 @@ impl Default for ConfirmPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_small_study_is_repeated_no_more_often_than_it_has_trials() {
+        let limit = |complete| RepeatsInAll::CompleteTrials.limit(complete);
+        assert_eq!([0, 1, 2, 40].map(limit), [0, 0, 2, 40]);
+        assert_eq!(RepeatsInAll::Unlimited.limit(1), u64::MAX);
+    }
 
     #[test]
     fn names_are_those_of_the_files() {

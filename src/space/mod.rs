@@ -19,7 +19,7 @@ pub use binding::{
 pub use check::{ReadOptions, RecipeFile, RecipeFileError};
 pub use distribution::{Distribution, Scale};
 pub use error::SpaceError;
-pub use fidelity::{ConfirmPlan, PrunerChoice, PrunerKind, StopRule};
+pub use fidelity::{ConfirmPlan, PrunerChoice, PrunerKind, RepeatsInAll, StopRule};
 pub use file::{Bytes, Count, QuantityError, Seconds, StudyFile};
 pub use membership::SettingError;
 pub use schema::{recipe_schema, study_schema};

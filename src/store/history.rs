@@ -30,6 +30,24 @@ impl Store {
             .map_err(|error| self.error(error))
     }
 
+    /// What one trial measured; nothing where it has not finished.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`], or where reading fails.
+    pub async fn metrics(&self, study: StudyId, number: TrialNumber) -> Result<Metrics, StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        let rows: Vec<(String, f64)> = sqlx::query_as("select name, value from metric where trial_id = ?")
+            .bind(trial.0)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(|error| self.error(error))?;
+        let mut metrics = Metrics::default();
+        for (name, value) in rows {
+            metrics.insert(name, value);
+        }
+        Ok(metrics)
+    }
+
     /// Every trial of a study in order of number.
     ///
     /// # Errors

@@ -29,6 +29,28 @@ impl Store {
         Ok(())
     }
 
+    /// The trials that took their cost over from one which then lost its attempt, and has not finished yet.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn costs_from_unfinished(&self, study: StudyId) -> Result<Vec<TrialNumber>, StoreError> {
+        let numbers: Vec<i64> = sqlx::query_scalar(
+            "select trial.number
+             from inheritance
+             join trial on trial.id = inheritance.trial_id
+             join trial as source on source.id = inheritance.source_id
+             where trial.study_id = ? and part = 'cost' and source.state in ('waiting', 'running')",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(numbers
+            .into_iter()
+            .map(|number| TrialNumber(number.unsigned_abs()))
+            .collect())
+    }
+
     /// What a trial took over: part (`cost` or `loss`) or metric of a command, and source.
     ///
     /// # Errors

@@ -241,7 +241,7 @@ impl Store {
                         name: name.clone(),
                     });
                 }
-                ParamValue::Text(value) => insert.bind(value),
+                ParamValue::Text(value) => insert.bind(value.as_str()),
                 ParamValue::List(_) => insert.bind(value.to_string()),
             };
             insert

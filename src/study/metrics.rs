@@ -1,10 +1,9 @@
 //! What a trial measured: finite numbers by name.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::{ByName, SharedText};
 
 /// Measured values by metric name, always finite.
 ///
@@ -12,62 +11,41 @@ use serde::{Deserialize, Serialize};
 /// the engine reports the names listed in `docs/database.md`; a command backend may report any.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct Metrics(
-    // In name order. A tree would take four times the memory, and thousands of trials are kept.
-    #[serde(with = "by_name")]
-    #[schemars(with = "std::collections::BTreeMap<String, f64>")]
-    Vec<(Arc<str>, f64)>,
-);
+pub struct Metrics(ByName<f64>);
 
 impl Metrics {
     /// Records a value; NaN and infinities are left out, as SQLite and JSON cannot hold them. Returns whether it was
     /// kept.
     pub fn insert(&mut self, name: impl AsRef<str>, value: f64) -> bool {
-        let (name, finite) = (name.as_ref(), value.is_finite());
+        let finite = value.is_finite();
         if finite {
-            match self.position(name) {
-                Ok(at) => self.0[at].1 = value,
-                Err(at) => self.0.insert(at, (name.into(), value)),
-            }
+            self.0.insert(name.as_ref(), value);
         }
         finite
     }
 
     /// The value of one metric.
     pub fn value(&self, name: &str) -> Option<f64> {
-        self.position(name).ok().map(|at| self.0[at].1)
+        self.0.get(name).copied()
     }
 
     /// All values in name order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
-        self.0.iter().map(|(name, value)| (name.as_ref(), *value))
+        self.0.iter().map(|(name, value)| (name.as_str(), *value))
     }
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Forgets all but these metrics.
-    pub fn retain(&mut self, names: &BTreeSet<Arc<str>>) {
-        self.0.retain(|(name, _)| names.contains(name));
+    /// Forgets all but the metrics of which `keep` says so.
+    pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.0.retain(|name, _| keep(name));
     }
 
-    /// Takes the names' text from `names`, which learns those it lacks, and gives spare room back: many metrics then hold
-    /// each name once.
-    pub fn share_names(&mut self, names: &mut BTreeSet<Arc<str>>) {
-        for (name, _) in &mut self.0 {
-            match names.get(name) {
-                Some(known) => *name = Arc::clone(known),
-                None => {
-                    names.insert(Arc::clone(name));
-                }
-            }
-        }
-        self.0.shrink_to_fit();
-    }
-
-    fn position(&self, name: &str) -> Result<usize, usize> {
-        self.0.binary_search_by(|(known, _)| known.as_ref().cmp(name))
+    /// Takes the names from `held`, which learns them where they are new.
+    pub fn share(&mut self, held: &mut SharedText) {
+        self.0.share(held);
     }
 }
 
@@ -78,23 +56,6 @@ impl<const N: usize> From<[(&str, f64); N]> for Metrics {
             metrics.insert(name, value);
         }
         metrics
-    }
-}
-
-/// Metrics are written as an object.
-mod by_name {
-    use std::collections::BTreeMap;
-    use std::sync::Arc;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(values: &[(Arc<str>, f64)], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(values.iter().map(|(name, value)| (name.as_ref(), value)))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(Arc<str>, f64)>, D::Error> {
-        let values = BTreeMap::<String, f64>::deserialize(deserializer)?;
-        Ok(values.into_iter().map(|(name, value)| (name.into(), value)).collect())
     }
 }
 
@@ -116,20 +77,7 @@ mod tests {
         let text = serde_json::to_string(&metrics).unwrap();
         assert_eq!(text, r#"{"accuracy":0.5,"loss":2.0,"throughput":4.0}"#);
         assert_eq!(serde_json::from_str::<Metrics>(&text).unwrap(), metrics);
-        metrics.retain(&["loss".into(), "f1".into()].into());
+        metrics.retain(|name| ["loss", "f1"].contains(&name));
         assert_eq!(metrics, [("loss", 2.0)].into());
-    }
-
-    #[test]
-    fn names_are_held_once() {
-        let mut names = BTreeSet::new();
-        let mut trials = [
-            Metrics::from([("loss", 1.0)]),
-            Metrics::from([("f1", 3.0), ("loss", 2.0)]),
-        ];
-        trials.iter_mut().for_each(|one| one.share_names(&mut names));
-        assert_eq!(names.len(), 2);
-        assert!(Arc::ptr_eq(&trials[0].0[0].0, &trials[1].0[1].0));
-        assert_eq!(trials[1], [("f1", 3.0), ("loss", 2.0)].into());
     }
 }

@@ -1,23 +1,47 @@
 //! The sampled values of one trial.
 
-use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One sampled value.
+use super::{ByName, SharedText};
+
+/// One sampled value: two words, since thousands of trials are kept with theirs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ParamValue {
     Bool(bool),
     Int(i64),
     Float(f64),
-    Text(String),
-    List(Vec<String>),
+    Text(
+        #[serde(with = "counted")]
+        #[schemars(with = "String")]
+        Arc<String>,
+    ),
+    List(
+        #[serde(with = "counted")]
+        #[schemars(with = "Vec<String>")]
+        Arc<Vec<String>>,
+    ),
 }
 
 impl ParamValue {
+    /// A list of names.
+    pub fn list(names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self::List(Arc::new(names.into_iter().map(Into::into).collect()))
+    }
+
+    /// Takes its text from `held`, which learns it where it is new.
+    pub fn share(&mut self, held: &mut SharedText) {
+        match self {
+            Self::Text(text) => held.share_text(text),
+            Self::List(list) => held.share_list(list),
+            Self::Bool(_) | Self::Int(_) | Self::Float(_) => {}
+        }
+    }
+
     /// The value as a number, where it is one.
     pub fn as_f64(&self) -> Option<f64> {
         match self {
@@ -64,12 +88,35 @@ impl From<bool> for ParamValue {
 
 impl From<&str> for ParamValue {
     fn from(value: &str) -> Self {
-        Self::Text(value.to_owned())
+        value.to_owned().into()
+    }
+}
+
+impl From<String> for ParamValue {
+    fn from(value: String) -> Self {
+        Self::Text(Arc::new(value))
     }
 }
 
 /// Values by parameter name, in name order; a parameter whose condition does not hold is absent.
-pub type Params = BTreeMap<String, ParamValue>;
+pub type Params = ByName<ParamValue>;
+
+/// What is counted is written as what it is.
+mod counted {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<T: Serialize, S: Serializer>(value: &Arc<T>, serializer: S) -> Result<S::Ok, S::Error> {
+        value.as_ref().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Arc<T>, D::Error> {
+        T::deserialize(deserializer).map(Arc::new)
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -82,7 +129,7 @@ mod tests {
             ParamValue::Float(3.0),
             true.into(),
             "sgd".into(),
-            ParamValue::List(vec!["q_proj".into()]),
+            ParamValue::list(["q_proj"]),
         ] {
             let text = serde_json::to_string(&value).unwrap();
             assert_eq!(serde_json::from_str::<ParamValue>(&text).unwrap(), value, "{text}");

@@ -28,7 +28,10 @@ impl Tuner<'_> {
         let mut repeats = self.parts.store.repeats(self.parts.id).await?;
         let mut confirmations = self.parts.store.confirmations(self.parts.id).await?;
         let mut given_up: Vec<TrialNumber> = Vec::new();
-        while !self.parts.interrupt.is_requested() {
+        let complete = self.history.iter().filter(|trial| trial.state.name() == "complete");
+        let limit = plan.in_all.limit(complete.count() as u64);
+        let mut done: u64 = repeats.values().map(|of_trial| of_trial.len() as u64).sum();
+        while done < limit && !self.parts.interrupt.is_requested() {
             let Some(number) = next_trial(&self.problem, &self.history, (&confirmations, &given_up), &plan) else {
                 break;
             };
@@ -39,6 +42,7 @@ impl Tuner<'_> {
                 continue;
             };
             of_trial.push(metrics);
+            done += 1;
             let confirmed = summarised(&self.problem, of_trial);
             let (store, id, repeat) = (self.parts.store, self.parts.id, of_trial.len() as u64);
             let last = of_trial.last().cloned().unwrap_or_default();
@@ -211,11 +215,12 @@ fn is_noisy(problem: &Problem, objective: &Objective) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::space::SearchSpace;
+    use crate::space::{RepeatsInAll, SearchSpace};
 
     const PLAN: ConfirmPlan = ConfirmPlan {
         trials: 1,
         repeats: 2,
+        in_all: RepeatsInAll::Unlimited,
         steps: 3,
         interval: 0.02,
     };

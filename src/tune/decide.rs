@@ -1,12 +1,13 @@
 //! What a trial has to run: the profile phase, the training phase, both or neither; a command whole, in part or not at all.
 
-use super::known::{Decision, Inherited, Known};
-use super::reported::{Reported, known_after, needed};
+use super::claim::Claim;
+use super::known::{Decision, Known, Part, Taken};
+use super::reported::{Reported, key, known_after, needed};
 use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 use crate::recipe::Recipe;
 use crate::search::Problem;
 use crate::space::{Backend, RecipeError, Study, recipe_for};
-use crate::study::{Params, Trial};
+use crate::study::{Params, Trial, TrialNumber};
 use crate::worker::Task;
 
 /// Share of a whole trial that a profile phase costs, roughly: enough to compare it with a training.
@@ -41,6 +42,39 @@ impl Memory {
         }
     }
 
+    /// Keeps that a trial under way has measured its cost.
+    pub(super) fn learn_cost(&mut self, study: &Study, number: TrialNumber, params: &Params) {
+        if let (Self::Recipes(known), Ok(recipe)) = (self, recipe_for(study, params)) {
+            known.learn_cost(number, &recipe);
+        }
+    }
+
+    /// Forgets the cost that a trial is the source of.
+    pub(super) fn forget(&mut self, number: TrialNumber) {
+        if let Self::Recipes(known) = self {
+            known.forget(number);
+        }
+    }
+
+    /// What a trial of `params` would measure, as far as it is worth waiting for where another is measuring it. What a command
+    /// reports on its way costs nothing beside what it has to run for anyway.
+    pub(super) fn claims(&self, study: &Study, problem: &Problem, params: &Params) -> Vec<Claim> {
+        let Self::Recipes(_) = self else {
+            let late = needed(problem)
+                .into_iter()
+                .filter(|metric| known_after(problem, metric).is_none());
+            return late
+                .map(|metric| Claim::Metric(metric.to_owned(), key(problem, metric, params)))
+                .collect();
+        };
+        let Ok(recipe) = recipe_for(study, params) else {
+            return Vec::new();
+        };
+        let cost = study.plan.measure.as_ref().map(|_| Claim::Cost(recipe.cost_key()));
+        let loss = study.plan.train.as_ref().map(|_| Claim::Loss(recipe.loss_key()));
+        cost.into_iter().chain(loss).collect()
+    }
+
     /// What a trial of `params` has to run.
     ///
     /// # Errors
@@ -71,10 +105,10 @@ impl Memory {
         match self.decide(study, problem, params) {
             Err(_) | Ok(Decision::Fails { .. }) => f64::INFINITY,
             Ok(Decision::Known { .. }) => NOTHING_SHARE,
-            Ok(Decision::Run { task, inherited }) => match task {
+            Ok(Decision::Run { task, taken }) => match task {
                 Task::Recipe { plan, .. } if plan.train.is_none() => PROFILE_SHARE,
                 Task::Recipe { .. } => 1.0,
-                Task::Params { .. } => command_share(problem, &inherited, whole_steps),
+                Task::Params { .. } => command_share(problem, &taken, whole_steps),
             },
         }
     }
@@ -131,10 +165,10 @@ fn command_task(study: &Study, params: &Params) -> Task {
 }
 
 /// The share of its steps that a command has to run for what is not inherited.
-fn command_share(problem: &Problem, inherited: &[Inherited], whole_steps: Option<u64>) -> f64 {
+fn command_share(problem: &Problem, taken: &[Taken], whole_steps: Option<u64>) -> f64 {
     let unknown = needed(problem)
         .into_iter()
-        .filter(|metric| !inherited.iter().any(|one| one.metrics.value(metric).is_some()));
+        .filter(|metric| !taken.iter().any(|one| one.part == Part::Metric((*metric).to_owned())));
     let after: Option<Vec<u64>> = unknown.map(|metric| known_after(problem, metric)).collect();
     match (after, whole_steps) {
         (Some(steps), Some(whole)) => {

@@ -6,6 +6,7 @@ use super::judge::{Judge, Order};
 use super::known::Part;
 use super::record::{evaluation_metrics, evaluation_record, step_record};
 use super::{TuneError, Tuner};
+use crate::objective::THROUGHPUT;
 use crate::study::{FailReason, TrialNumber, TrialState};
 use crate::worker::TrialEvent;
 
@@ -31,6 +32,7 @@ impl Tuner<'_> {
             return Ok(());
         };
         let stopped = running.order.is_some();
+        let was_measured = matches!(event, TrialEvent::Measured { .. });
         match event {
             TrialEvent::Step { phase, step, .. } => {
                 running.steps.push(step_record(phase, &step));
@@ -64,6 +66,9 @@ impl Tuner<'_> {
                 }
             }
             _ => return Ok(()),
+        }
+        if was_measured {
+            self.note_measured(number);
         }
         if let Some(order) = self.verdict(number) {
             self.note_order(number, order).await?;
@@ -113,10 +118,12 @@ impl Tuner<'_> {
             self.check_inputs()?;
         }
         self.record_waiting(number).await?;
-        let Some(running) = self.running.remove(&number) else {
+        let Some(mut running) = self.running.remove(&number) else {
             return Ok(());
         };
         let state = running.outcome(state);
+        let measured = state.metrics().and_then(|metrics| metrics.value(THROUGHPUT));
+        let lost_cost = running.has_measured() && measured.is_none();
         tracing::info!(
             trial = number.0,
             state = state.name(),
@@ -128,9 +135,14 @@ impl Tuner<'_> {
         store.finish_trial(id, number, &state, wall_s).await?;
         self.spent_s += wall_s;
         if !running.curve.is_empty() {
-            let mut curve = running.curve;
-            self.kept.reduce_curve(&mut curve);
-            self.curves.insert(number, curve);
+            let mut curve = std::mem::take(&mut running.curve);
+            if matches!(state, TrialState::Complete { .. }) {
+                self.longest = self.longest.max(Some(curve.last_step()));
+            }
+            if self.pruner.is_some() {
+                self.kept.reduce_curve(&mut curve);
+                self.curves.insert(number, curve);
+            }
         }
         if let Some(mut trial) = self.trial_mut(number).cloned() {
             trial.state = state;
@@ -145,6 +157,9 @@ impl Tuner<'_> {
             self.kept.reduce(&mut trial);
             if let Some(known) = self.trial_mut(number) {
                 *known = trial;
+            }
+            if lost_cost || self.took_from_open(&running.inherited) {
+                self.memory.forget(number);
             }
         }
         Ok(())

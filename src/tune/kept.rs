@@ -10,44 +10,61 @@ use super::known::{at_least, expected, expected_deviation};
 use super::reported::needed;
 use crate::objective::LOSS_BEFORE;
 use crate::search::{Problem, Sampler};
-use crate::study::{Curve, Trial};
+use crate::study::{Curve, FailReason, SharedText, Trial, TrialState};
 
 /// Which metrics are kept.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
     /// Of trials.
-    metrics: BTreeSet<Arc<str>>,
+    metrics: BTreeSet<String>,
     /// Of their curves.
     courses: BTreeSet<Arc<str>>,
+    /// Names and texts of params and metrics, each held once.
+    shared: SharedText,
 }
 
 impl Kept {
     /// What a study needs whose trials are pruned or not.
     pub(super) fn new(problem: &Problem, sampler: &dyn Sampler, prunes: bool) -> Self {
-        let mut metrics: BTreeSet<Arc<str>> = sampler.reads().into_iter().map(Arc::from).collect();
-        metrics.extend([PLANNED_STEPS, LOSS_BEFORE].map(Arc::from));
+        let mut metrics: BTreeSet<String> = sampler.reads().into_iter().map(str::to_owned).collect();
+        metrics.extend([PLANNED_STEPS, LOSS_BEFORE].map(str::to_owned));
         for metric in needed(problem) {
-            metrics.insert(metric.into());
-            let told = [
+            metrics.insert(metric.to_owned());
+            metrics.extend([
                 at_least(metric),
                 expected(metric),
                 expected_deviation(metric),
                 interval_of(metric),
-            ];
-            metrics.extend(told.map(Arc::from));
+            ]);
         }
         let objectives = problem.objectives.iter().filter(|_| prunes);
         Self {
             metrics,
             courses: objectives.map(|objective| objective.metric.as_str().into()).collect(),
+            shared: SharedText::default(),
         }
     }
 
-    /// Forgets what a finished trial is not asked for any more.
+    /// Forgets what a finished trial is not asked for any more, and holds once what it has in common with others.
     pub(super) fn reduce(&mut self, trial: &mut Trial) {
+        trial.params.share(&mut self.shared);
+        trial
+            .params
+            .values_mut()
+            .for_each(|value| value.share(&mut self.shared));
         if let Some(metrics) = trial.state.metrics_mut() {
-            metrics.retain(&self.metrics);
-            metrics.share_names(&mut self.metrics);
+            metrics.retain(|name| self.metrics.contains(name));
+            metrics.share(&mut self.shared);
+        }
+        // What is said of an outcome is for people.
+        match &mut trial.state {
+            TrialState::Pruned { rule: said, .. }
+            | TrialState::Skipped { reason: said }
+            | TrialState::Failed {
+                reason: FailReason::Crashed { message: said, .. } | FailReason::Invalid { message: said },
+                ..
+            } => *said = String::new(),
+            _ => {}
         }
     }
 

@@ -3,9 +3,10 @@
 //! Throughput and memory follow from a recipe's cost key, the loss from its loss key ([`Recipe::cost_key`],
 //! [`Recipe::loss_key`]). A trial whose cost key has been measured skips the profile phase, one whose loss key has been
 //! trained skips the training phase, and takes the values over; where both are known it need not run at all.
+//!
+//! Kept here is which trial measured what. The values lie in the database, with the trial.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use crate::objective::{LOSS, LOSS_BEFORE, THROUGHPUT};
 use crate::recipe::{Recipe, RecipeKey};
@@ -26,6 +27,13 @@ const LOSS_METRICS: [&str; 9] = [
 ];
 
 /// A part of a trial that another trial measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) part: Part,
+    pub(super) source: TrialNumber,
+}
+
+/// The same with what was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Inherited {
     pub(super) part: Part,
@@ -44,13 +52,28 @@ pub(super) enum Part {
     Metric(String),
 }
 
+impl Part {
+    /// Of all that a trial measured, the metrics of this part.
+    pub(super) fn of(&self, metrics: &Metrics) -> Metrics {
+        let of_the_stop = [at_least(LOSS), expected(LOSS), expected_deviation(LOSS)];
+        let is_of_it = |name: &str| match self {
+            Self::Cost => !LOSS_METRICS.contains(&name) && !of_the_stop.iter().any(|one| one == name),
+            Self::Loss => LOSS_METRICS.contains(&name),
+            Self::Metric(metric) => name == metric,
+        };
+        let mut part = metrics.clone();
+        part.retain(is_of_it);
+        part
+    }
+}
+
 /// What to do with a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decision {
-    /// Run this; the rest is inherited.
-    Run { task: Task, inherited: Vec<Inherited> },
+    /// Run this; the rest is taken over.
+    Run { task: Task, taken: Vec<Taken> },
     /// Everything is known.
-    Known { inherited: Vec<Inherited> },
+    Known { taken: Vec<Taken> },
     /// The settings that decide this failed in another trial, and would again.
     Fails {
         part: Part,
@@ -62,14 +85,12 @@ pub(super) enum Decision {
 /// Measurements of recipes by key.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    costs: BTreeMap<RecipeKey, (TrialNumber, Metrics)>,
-    losses: BTreeMap<RecipeKey, (TrialNumber, Metrics)>,
+    costs: BTreeMap<RecipeKey, TrialNumber>,
+    losses: BTreeMap<RecipeKey, TrialNumber>,
     /// What the loss cannot have fallen below, where its training was stopped.
     loss_bounds: BTreeMap<RecipeKey, f64>,
     out_of_memory: BTreeMap<RecipeKey, (TrialNumber, FailReason)>,
     diverged: BTreeMap<RecipeKey, (TrialNumber, FailReason)>,
-    /// Names of metrics, each held once.
-    names: BTreeSet<Arc<str>>,
 }
 
 impl Known {
@@ -90,15 +111,11 @@ impl Known {
         }
         let Some(metrics) = trial.state.metrics() else { return };
         if metrics.value(THROUGHPUT).is_some() {
-            self.costs
-                .entry(recipe.cost_key())
-                .or_insert_with(|| (trial.number, part_of(metrics, false, &mut self.names)));
+            self.costs.entry(recipe.cost_key()).or_insert(trial.number);
         }
         match &trial.state {
             TrialState::Complete { .. } if metrics.value(LOSS).is_some() => {
-                self.losses
-                    .entry(recipe.loss_key())
-                    .or_insert_with(|| (trial.number, part_of(metrics, true, &mut self.names)));
+                self.losses.entry(recipe.loss_key()).or_insert(trial.number);
             }
             TrialState::Pruned { .. } => {
                 if let Some(bound) = metrics.value(&at_least(LOSS)) {
@@ -108,6 +125,16 @@ impl Known {
             }
             _ => {}
         }
+    }
+
+    /// Keeps that a trial under way has measured its cost.
+    pub(super) fn learn_cost(&mut self, number: TrialNumber, recipe: &Recipe) {
+        self.costs.entry(recipe.cost_key()).or_insert(number);
+    }
+
+    /// Forgets what a trial under way has measured: nothing of that was kept.
+    pub(super) fn forget(&mut self, number: TrialNumber) {
+        self.costs.retain(|_, source| *source != number);
     }
 
     /// What the loss of `recipe` cannot fall below, from a training of the same loss key that was stopped.
@@ -130,29 +157,23 @@ impl Known {
                 return Decision::Fails { part, source, reason };
             }
         }
-        let (mut plan, mut inherited) = (plan.clone(), Vec::new());
-        if let Some((source, metrics)) = self.costs.get(&recipe.cost_key()).filter(|_| plan.measure.is_some()) {
+        let (mut plan, mut taken) = (plan.clone(), Vec::new());
+        if let Some(source) = self.costs.get(&recipe.cost_key()).filter(|_| plan.measure.is_some()) {
             plan.measure = None;
-            inherited.push(Inherited {
-                part: Part::Cost,
-                source: *source,
-                metrics: metrics.clone(),
-            });
+            let (part, source) = (Part::Cost, *source);
+            taken.push(Taken { part, source });
         }
-        if let Some((source, metrics)) = self.losses.get(&recipe.loss_key()).filter(|_| plan.train.is_some()) {
+        if let Some(source) = self.losses.get(&recipe.loss_key()).filter(|_| plan.train.is_some()) {
             plan.train = None;
-            inherited.push(Inherited {
-                part: Part::Loss,
-                source: *source,
-                metrics: metrics.clone(),
-            });
+            let (part, source) = (Part::Loss, *source);
+            taken.push(Taken { part, source });
         }
-        if plan.measure.is_none() && plan.train.is_none() && !inherited.is_empty() {
-            return Decision::Known { inherited };
+        if plan.measure.is_none() && plan.train.is_none() && !taken.is_empty() {
+            return Decision::Known { taken };
         }
         let recipe = Box::new(recipe.clone());
         let task = Task::Recipe { recipe, plan };
-        Decision::Run { task, inherited }
+        Decision::Run { task, taken }
     }
 }
 
@@ -169,22 +190,6 @@ pub(super) fn expected(metric: &str) -> String {
 /// Name of the metric that says how uncertain that is: its standard deviation.
 pub(super) fn expected_deviation(metric: &str) -> String {
     format!("{metric}_expected_deviation")
-}
-
-/// The metrics of one phase.
-fn part_of(metrics: &Metrics, of_loss: bool, names: &mut BTreeSet<Arc<str>>) -> Metrics {
-    let mut part = Metrics::default();
-    let of_the_stop = [at_least(LOSS), expected(LOSS), expected_deviation(LOSS)];
-    for (name, value) in metrics
-        .iter()
-        .filter(|(name, _)| !of_the_stop.iter().any(|one| one == name))
-    {
-        if LOSS_METRICS.contains(&name) == of_loss {
-            part.insert(name, value);
-        }
-    }
-    part.share_names(names);
-    part
 }
 
 /// The metrics of a trial with what it inherited; what it measured itself goes before.
@@ -236,6 +241,11 @@ mod tests {
         }
     }
 
+    fn of(part: Part, source: u64) -> Taken {
+        let source = TrialNumber(source);
+        Taken { part, source }
+    }
+
     fn known() -> Known {
         let mut known = Known::default();
         let measured = [("throughput", 100.0), ("peak_memory", 7.0), ("loss", 2.0)].into();
@@ -248,17 +258,13 @@ mod tests {
         let decision = known().decide(&recipe(|recipe| recipe.optimizer.learning_rate = 1.0), &plan());
         let Decision::Run {
             task: Task::Recipe { plan: rest, .. },
-            inherited,
+            taken,
         } = decision
         else {
             panic!("{decision:?}")
         };
         assert_eq!((rest.measure, rest.train), (None, plan().train));
-        assert_eq!(
-            inherited[0].metrics,
-            [("throughput", 100.0), ("peak_memory", 7.0)].into()
-        );
-        assert_eq!((&inherited[0].part, inherited[0].source), (&Part::Cost, TrialNumber(4)));
+        assert_eq!(taken, [of(Part::Cost, 4)]);
     }
 
     #[test]
@@ -269,16 +275,13 @@ mod tests {
         );
         let Decision::Run {
             task: Task::Recipe { plan: rest, .. },
-            inherited,
+            taken,
         } = decision
         else {
             panic!("{decision:?}")
         };
         assert_eq!((rest.measure, rest.train), (plan().measure, None));
-        assert_eq!(
-            with_inherited(&[("throughput", 60.0)].into(), &inherited).value("loss"),
-            Some(2.0)
-        );
+        assert_eq!(taken, [of(Part::Loss, 4)]);
     }
 
     #[test]
@@ -298,14 +301,48 @@ mod tests {
             recipe.gradient_checkpointing = Checkpointing::Full;
             recipe.optimizer.learning_rate = 1.0;
         });
-        let Decision::Known { inherited } = known.decide(&both, &plan()) else {
-            panic!("it would run")
-        };
-        let metrics = with_inherited(&Metrics::default(), &inherited);
+        let taken = vec![of(Part::Cost, 5), of(Part::Loss, 6)];
+        assert_eq!(known.decide(&both, &plan()), Decision::Known { taken });
+    }
+
+    #[test]
+    fn what_is_taken_over_is_a_part_s_and_what_was_measured_goes_before() {
+        let metrics: Metrics = [
+            ("loss", 2.0),
+            ("loss_at_least", 1.0),
+            ("throughput", 60.0),
+            ("train_s", 3.0),
+        ]
+        .into();
+        assert_eq!(Part::Cost.of(&metrics), [("throughput", 60.0)].into());
+        assert_eq!(Part::Loss.of(&metrics), [("loss", 2.0), ("train_s", 3.0)].into());
         assert_eq!(
-            metrics,
-            [("throughput", 60.0), ("peak_memory", 3.0), ("loss", 1.5)].into()
+            Part::Metric("train_s".to_owned()).of(&metrics),
+            [("train_s", 3.0)].into()
         );
+        let inherited = Inherited {
+            part: Part::Loss,
+            source: TrialNumber(4),
+            metrics: Part::Loss.of(&metrics),
+        };
+        assert_eq!(
+            with_inherited(&[("throughput", 7.0), ("train_s", 1.0)].into(), &[inherited]),
+            [("throughput", 7.0), ("loss", 2.0), ("train_s", 1.0)].into()
+        );
+    }
+
+    #[test]
+    fn a_cost_is_known_once_it_is_measured_and_forgotten_with_its_attempt() {
+        let mut known = Known::default();
+        known.learn_cost(TrialNumber(3), &recipe(|_| ()));
+        let other_rate = recipe(|recipe| recipe.optimizer.learning_rate = 1.0);
+        let taken = |known: &Known| match known.decide(&other_rate, &plan()) {
+            Decision::Run { taken, .. } => taken,
+            decision => panic!("{decision:?}"),
+        };
+        assert_eq!(taken(&known), [of(Part::Cost, 3)]);
+        known.forget(TrialNumber(3));
+        assert_eq!(taken(&known), []);
     }
 
     #[test]
@@ -357,10 +394,10 @@ mod tests {
         let checkpointed = recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full);
         assert_eq!(known.loss_bound(&checkpointed), Some(2.5));
         let faster = recipe(|recipe| recipe.optimizer.learning_rate = 1.0);
-        let Decision::Run { inherited, .. } = known.decide(&faster, &plan()) else {
+        let Decision::Run { taken, .. } = known.decide(&faster, &plan()) else {
             panic!("its loss is not known")
         };
-        assert_eq!(inherited[0].metrics, [("throughput", 100.0)].into());
+        assert_eq!(taken, [of(Part::Cost, 2)]);
     }
 
     #[test]

@@ -76,7 +76,13 @@ impl Tuner<'_> {
 
     /// Hands a running trial back: it waits to be run again, without what it left.
     pub(super) async fn hand_back(&mut self, number: TrialNumber) -> Result<(), TuneError> {
-        self.running.remove(&number);
+        if self
+            .running
+            .remove(&number)
+            .is_some_and(|running| running.has_measured())
+        {
+            self.memory.forget(number);
+        }
         self.parts.store.release_trial(self.parts.id, number).await?;
         if let Some(trial) = self.trial_mut(number) {
             trial.state = TrialState::Waiting;

@@ -1,5 +1,6 @@
 //! The study loop: ask, decide, run, tell, record.
 
+mod claim;
 mod confirm;
 mod decide;
 mod ending;

@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-use super::known::{Decision, Inherited, Part};
+use super::known::{Decision, Part, Taken};
 use crate::search::Problem;
 use crate::study::{FailReason, Metrics, Params, Trial, TrialNumber, TrialState};
 use crate::worker::Task;
 
-/// Params that share a metric have the same key of it: a SHA-256.
-type Key = [u8; 32];
+/// Params that share a metric have the same key of it: half of a SHA-256.
+pub(super) type Key = [u8; 16];
 
 /// Measurements of a command's metrics by the params that can change them.
 #[derive(Debug, Default)]
 pub(super) struct Reported {
-    values: BTreeMap<Key, (TrialNumber, f64)>,
+    values: BTreeMap<Key, TrialNumber>,
     out_of_memory: BTreeMap<Key, (TrialNumber, FailReason)>,
 }
 
@@ -41,9 +41,9 @@ impl Reported {
         };
         for metric in needed(problem) {
             let is_final = steps == u64::MAX || known_after(problem, metric).is_some_and(|after| after <= steps);
-            if let Some(value) = metrics.value(metric).filter(|_| is_final) {
+            if metrics.value(metric).is_some() && is_final {
                 let key = key(problem, metric, &trial.params);
-                self.values.entry(key).or_insert((trial.number, value));
+                self.values.entry(key).or_insert(trial.number);
             }
         }
     }
@@ -57,22 +57,21 @@ impl Reported {
                 reason: reason.clone(),
             };
         }
-        let mut inherited = Vec::new();
+        let mut taken = Vec::new();
         let mut unknown = 0;
         for metric in needed(problem) {
             match self.values.get(&key(problem, metric, params)) {
                 None => unknown += 1,
-                Some((source, value)) => inherited.push(Inherited {
+                Some(source) => taken.push(Taken {
                     part: Part::Metric(metric.to_owned()),
                     source: *source,
-                    metrics: [(metric, *value)].into(),
                 }),
             }
         }
         if unknown == 0 {
-            return Decision::Known { inherited };
+            return Decision::Known { taken };
         }
-        Decision::Run { task, inherited }
+        Decision::Run { task, taken }
     }
 }
 
@@ -107,19 +106,18 @@ pub(super) fn final_after(problem: &Problem, metrics: &Metrics, step: u64) -> Me
 }
 
 /// Digest of a metric and the canonical JSON of the params that can change it.
-fn key(problem: &Problem, metric: &str, params: &Params) -> Key {
+pub(super) fn key(problem: &Problem, metric: &str, params: &Params) -> Key {
     let affects = |name: &str| {
         let parameter = problem.space.parameters.iter().find(|parameter| parameter.name == name);
         let affects = parameter.and_then(|parameter| parameter.affects.as_ref());
         affects.is_none_or(|metrics| metrics.iter().any(|affected| affected == metric))
     };
-    let deciding: Params = params
-        .iter()
-        .filter(|(name, _)| affects(name))
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
+    let mut deciding = params.clone();
+    deciding.retain(|name, _| affects(name));
     let text = serde_json::to_string(&(metric, deciding)).expect("params hold only values that JSON has");
-    Sha256::digest(text).into()
+    let mut half = Key::default();
+    half.copy_from_slice(&Sha256::digest(text)[..16]);
+    half
 }
 
 /// The metric that says how much memory a trial takes, if one does: the one whose name says so.
@@ -186,14 +184,14 @@ mod tests {
     }
 
     fn inherited(decision: &Decision) -> Vec<String> {
-        let (Decision::Run { inherited, .. } | Decision::Known { inherited }) = decision else {
+        let (Decision::Run { taken, .. } | Decision::Known { taken }) = decision else {
             panic!("{decision:?}")
         };
-        let name = |one: &Inherited| match &one.part {
+        let name = |one: &Taken| match &one.part {
             Part::Metric(metric) => format!("{metric} from {}", one.source),
             part => panic!("{part:?}"),
         };
-        inherited.iter().map(name).collect()
+        taken.iter().map(name).collect()
     }
 
     #[test]

@@ -80,6 +80,11 @@ impl Requests {
         self.paused
     }
 
+    /// The setting that [`Requests::next_setting`] would return.
+    pub(super) fn first_setting(&self) -> Option<&Params> {
+        self.settings.front().map(|(_, params)| params)
+    }
+
     /// The setting to run next, where people asked for one.
     pub(super) fn next_setting(&mut self) -> Option<Params> {
         let (id, params) = self.settings.pop_front()?;

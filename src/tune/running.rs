@@ -2,9 +2,11 @@
 
 use std::time::Instant;
 
+use super::claim::Claim;
 use super::judge::{Order, UnderWay};
 use super::known::{Inherited, with_inherited};
 use super::reported::final_after;
+use crate::objective::THROUGHPUT;
 use crate::search::Problem;
 use crate::store::StepRecord;
 use crate::study::{Curve, Metrics, TrialNumber, TrialState};
@@ -20,6 +22,8 @@ pub(super) struct Running {
     /// When steps were last recorded.
     pub(super) recorded: Instant,
     pub(super) inherited: Vec<Inherited>,
+    /// What it measures that others could take over.
+    pub(super) claims: Vec<Claim>,
     /// What the profile phase measured or a command reported last.
     pub(super) metrics: Metrics,
     /// What was reported and evaluated on the way.
@@ -53,6 +57,7 @@ impl Running {
             reports: Vec::new(),
             recorded: Instant::now(),
             inherited: Vec::new(),
+            claims: Vec::new(),
             metrics: Metrics::default(),
             curve: Curve::default(),
             total_steps,
@@ -75,6 +80,11 @@ impl Running {
         for (name, value) in metrics.iter() {
             self.metrics.insert(name, value);
         }
+    }
+
+    /// Whether its profile phase is over, with what others may take over.
+    pub(super) fn has_measured(&self) -> bool {
+        self.metrics.value(THROUGHPUT).is_some()
     }
 
     /// What is final by now, inherited values included.

@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use super::claim::PutOff;
 use super::decide::{Memory, problem_of, recipe_of, whole_task};
 use super::expect::Expectations;
 use super::kept::Kept;
-use super::known::{Decision, Inherited, Part};
+use super::known::{Decision, Inherited, Part, Taken};
 use super::lost::Patience;
 use super::propose::{Proposed, propose};
 use super::requests::Requests;
@@ -42,12 +43,16 @@ pub struct Tuner<'a> {
     pub(super) kept: Kept,
     /// All trials by number, running ones included; of finished ones what is [`Kept`].
     pub(super) history: Vec<Trial>,
-    /// What finished trials told on their way.
+    /// What finished trials told on their way, for a pruner.
     pub(super) curves: BTreeMap<TrialNumber, Curve>,
+    /// The last step of the longest trial that was not stopped.
+    pub(super) longest: Option<u64>,
     /// Hypervolume that each trial was expected to add when it was proposed.
     expectations: BTreeMap<TrialNumber, f64>,
     /// Trials that were begun and not finished, by an earlier process or one that was lost.
     pub(super) unfinished: VecDeque<TrialNumber>,
+    /// Proposals that wait for what a trial under way measures.
+    pub(super) put_off: VecDeque<PutOff>,
     pub(super) running: BTreeMap<TrialNumber, Running>,
     pub(super) memory: Memory,
     pub(super) pruner: Option<Box<dyn Pruner>>,
@@ -74,6 +79,9 @@ impl<'a> Tuner<'a> {
         for trial in &history {
             memory.learn(parts.study, &problem, trial);
         }
+        for number in parts.store.costs_from_unfinished(parts.id).await? {
+            memory.forget(number);
+        }
         let waiting = history.iter().filter(|trial| !trial.state.is_finished());
         let unfinished = waiting.map(|trial| trial.number).collect();
         let mut standing = Progress::default();
@@ -82,11 +90,18 @@ impl<'a> Tuner<'a> {
         let mut kept = Kept::new(&problem, parts.sampler.as_ref(), pruner.is_some());
         history.iter_mut().for_each(|trial| kept.reduce(trial));
         let mut curves = parts.store.curves(parts.id).await?;
+        let complete = history.iter().filter(|trial| trial.state.name() == "complete");
+        let longest = complete
+            .filter_map(|trial| Some(curves.get(&trial.number)?.last_step()))
+            .max();
+        curves.retain(|_, _| pruner.is_some());
         curves.values_mut().for_each(|curve| kept.reduce_curve(curve));
         Ok(Self {
             standing,
             unfinished,
+            put_off: VecDeque::new(),
             curves,
+            longest,
             expectations: parts.store.expectations(parts.id).await?,
             spent_s: parts.store.spent_s(parts.id).await?,
             pruner,
@@ -203,32 +218,53 @@ impl<'a> Tuner<'a> {
             self.ending = Some(Ending::Interrupted);
             return None;
         }
-        if let Some(number) = self.unfinished.pop_front() {
-            let trial = self.trial_mut(number);
-            return trial.cloned().map(|trial| (trial, None));
+        if let Some(trial) = self.next_unfinished() {
+            return Some((trial, None));
         }
         self.ending = self.budget_ending();
-        if self.ending.is_none()
-            && let Some(params) = self.requests.next_setting()
-        {
-            let proposed = Proposed { params, prospect: None };
-            return Some((self.new_trial(&proposed), Some(proposed)));
-        }
-        self.ending = self.ending.take().or_else(|| self.rule_ending());
-        if self.ending.is_some() {
-            return None;
-        }
-        let (study, memory, problem) = (self.parts.study, &self.memory, &self.problem);
-        let whole_steps = self.whole_steps();
-        let share = |params: &_| memory.share(study, problem, params, whole_steps);
-        let Some(proposed) = propose(self.parts.sampler.as_mut(), problem, &self.history, &share) else {
-            self.ending = Some(Ending::Exhausted);
-            return None;
-        };
+        let proposed = self.next_proposed()?;
         Some((self.new_trial(&proposed), Some(proposed)))
     }
 
-    fn new_trial(&self, proposed: &Proposed) -> Trial {
+    /// The setting of the next new trial: one that was put off, one that people asked for, or what the sampler proposes.
+    fn next_proposed(&mut self) -> Option<Proposed> {
+        if self.ending != Some(Ending::TimeSpent)
+            && let Some(proposed) = self.next_put_off()
+        {
+            self.ending = None;
+            return Some(proposed);
+        }
+        let asked_for = self.requests.first_setting().filter(|_| self.ending.is_none());
+        if asked_for.is_some_and(|params| !self.has_to_wait(params))
+            && let Some(params) = self.requests.next_setting()
+        {
+            return Some(Proposed { params, prospect: None });
+        }
+        // With one more put off for every place, what is handed out next would be known too late to be of use.
+        while self.ending.is_none() && self.put_off.len() < self.parts.evaluator.capacity() {
+            self.ending = self.rule_ending();
+            if self.ending.is_none() {
+                let Some(proposed) = self.with_put_off(Self::ask) else {
+                    self.ending = Some(Ending::Exhausted);
+                    break;
+                };
+                if let Some(proposed) = self.put_off(proposed) {
+                    return Some(proposed);
+                }
+                self.ending = self.budget_ending();
+            }
+        }
+        None
+    }
+
+    fn ask(&mut self) -> Option<Proposed> {
+        let (study, memory, problem) = (self.parts.study, &self.memory, &self.problem);
+        let whole_steps = self.whole_steps();
+        let share = |params: &_| memory.share(study, problem, params, whole_steps);
+        propose(self.parts.sampler.as_mut(), problem, &self.history, &share)
+    }
+
+    pub(super) fn new_trial(&self, proposed: &Proposed) -> Trial {
         Trial {
             number: TrialNumber(self.history.last().map_or(0, |trial| trial.number.0 + 1)),
             params: proposed.params.clone(),
@@ -238,7 +274,8 @@ impl<'a> Tuner<'a> {
 
     fn budget_ending(&self) -> Option<Ending> {
         let progress = self.progress();
-        let begun = progress.finished + self.running.len() as u64;
+        let begun = self.running.len() + self.unfinished.len() + self.put_off.len();
+        let begun = progress.finished + begun as u64;
         if progress.budget_trials.is_some_and(|budget| begun >= budget) {
             return Some(Ending::TrialsDone);
         }
@@ -265,24 +302,25 @@ impl<'a> Tuner<'a> {
         Some(Ending::Stopped { reason })
     }
 
-    /// Steps of a whole trial of a command: what the file says, or the last step of the latest trial that was not stopped.
+    /// Steps of a whole trial of a command: what the file says, or those of the longest trial that was not stopped.
     fn whole_steps(&self) -> Option<u64> {
         let Backend::Command(command) = &self.parts.study.backend else {
             return None;
         };
-        let complete = self
-            .history
-            .iter()
-            .rev()
-            .filter(|trial| trial.state.name() == "complete");
-        let last = |trial: &Trial| self.curves.get(&trial.number).map(Curve::last_step);
-        command.steps.or_else(|| complete.filter_map(last).max())
+        command.steps.or(self.longest)
+    }
+
+    pub(super) fn trial(&self, number: TrialNumber) -> Option<&Trial> {
+        self.position(number).map(|at| &self.history[at])
     }
 
     pub(super) fn trial_mut(&mut self, number: TrialNumber) -> Option<&mut Trial> {
+        self.position(number).map(|at| &mut self.history[at])
+    }
+
+    fn position(&self, number: TrialNumber) -> Option<usize> {
         // Numbers ascend, so a search need not look at thousands of trials.
-        let at = self.history.binary_search_by_key(&number, |trial| trial.number).ok()?;
-        self.history.get_mut(at)
+        self.history.binary_search_by_key(&number, |trial| trial.number).ok()
     }
 
     pub(super) fn check_inputs(&self) -> Result<(), TuneError> {
@@ -334,8 +372,8 @@ impl<'a> Tuner<'a> {
     /// Runs what is not known yet of a trial, unless what is known is enough to drop it.
     async fn follow(&mut self, number: TrialNumber, decision: Decision) -> Result<(), TuneError> {
         match decision {
-            Decision::Run { task, inherited } => {
-                self.inherit(number, inherited).await?;
+            Decision::Run { task, taken } => {
+                self.inherit(number, taken).await?;
                 match self.verdict(number) {
                     Some(order) => {
                         self.note_order(number, order).await?;
@@ -344,8 +382,8 @@ impl<'a> Tuner<'a> {
                     None => self.submit(number, task),
                 }
             }
-            Decision::Known { inherited } => {
-                self.inherit(number, inherited).await?;
+            Decision::Known { taken } => {
+                self.inherit(number, taken).await?;
                 self.end_without_running(number).await
             }
             Decision::Fails { part, source, reason } => {
@@ -374,6 +412,7 @@ impl<'a> Tuner<'a> {
                 running.ends_itself = plan.train.is_none();
             }
         }
+        self.claim(number);
         tracing::info!(trial = number.0, attempt, "a trial begins");
         let (memory_limit_bytes, time_limit_s) = (study.memory_limit_bytes, study.trial_timeout_s);
         Ok(self.parts.evaluator.submit(TrialRequest {
@@ -385,9 +424,15 @@ impl<'a> Tuner<'a> {
         })?)
     }
 
-    async fn inherit(&mut self, number: TrialNumber, inherited: Vec<Inherited>) -> Result<(), TuneError> {
-        for one in &inherited {
-            self.record_source(number, &one.part, one.source).await?;
+    async fn inherit(&mut self, number: TrialNumber, taken: Vec<Taken>) -> Result<(), TuneError> {
+        let mut inherited = Vec::with_capacity(taken.len());
+        for Taken { part, source } in taken {
+            self.record_source(number, &part, source).await?;
+            let metrics = match self.running.get(&source) {
+                Some(running) => part.of(&running.metrics),
+                None => part.of(&self.parts.store.metrics(self.parts.id, source).await?),
+            };
+            inherited.push(Inherited { part, source, metrics });
         }
         if let Some(running) = self.running.get_mut(&number) {
             running.inherited = inherited;

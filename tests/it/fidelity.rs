@@ -233,6 +233,27 @@ fn the_engine_s_recommendation_is_confirmed_by_longer_profiles() {
 }
 
 #[test]
+fn a_small_study_is_confirmed_by_no_more_repeats_than_it_has_trials() {
+    let study = Study::of_engine(
+        "space: {rank: [2, 4], precision: fp32}\nobjectives: [throughput, peak_memory]\n\
+         trial: {sequence_length: 96, profile_steps: 1, profile_warmup: 0}\n\
+         confirm: {steps: 2, interval: 0}\nbudget: {trials: 2}\nsampler: grid\n",
+    );
+    let repeats = || {
+        let rows = study.rows("select count(*) as n from (select distinct trial_id, repeat from confirmation_run)");
+        rows[0]["n"].clone()
+    };
+    // One repeat would say nothing about its own spread.
+    study.stdout(&["search", "space.yaml", "--trials", "1"]);
+    assert_eq!(repeats(), 0);
+    study.stdout(&["search", "space.yaml"]);
+    assert_eq!(repeats(), 2);
+    // What was repeated before counts.
+    study.stdout(&["search", "space.yaml"]);
+    assert_eq!(repeats(), 2);
+}
+
+#[test]
 fn a_training_that_evaluates_on_its_way_is_judged_there() {
     let study = Study::of_engine(
         "space: {learning_rate: [1e-6, 1e-2], precision: fp32}\nobjectives: [loss]\npruner: {kind: asha, eta: 2}\n\

@@ -43,10 +43,14 @@ mod peft_directory;
 /// What `plan` says from dimensions alone.
 mod plan;
 mod predict;
+/// What samplers propose, as it was written down once.
+mod proposals;
 /// Quantised weights against bitsandbytes.
 mod quant;
 /// The assets of the quickstart, and the generator that made them.
 mod quickstart;
+/// Trials side by side that need the same measurement.
+mod sharing;
 /// Study and recipe files: what they mean, and what each mistake says.
 mod space;
 /// The study loop with a stand-in for the trial process.

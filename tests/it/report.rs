@@ -41,10 +41,7 @@ pub async fn synthetic(path: &Path, name: &str, trials: u64, steps: u64) {
                 "gradient_checkpointing".to_owned(),
                 if whole { "full" } else { "none" }.into(),
             ),
-            (
-                name.to_owned(),
-                ParamValue::Text(if whole { HOSTILE } else { "plain" }.to_owned()),
-            ),
+            (name.to_owned(), ParamValue::from(if whole { HOSTILE } else { "plain" })),
         ]);
         store
             .start_trial(study.id, number, &params, Some(&recipe()))

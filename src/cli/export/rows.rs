@@ -111,7 +111,7 @@ fn param(value: &ParamValue) -> SqlValue<'_> {
         ParamValue::Bool(value) => SqlValue::Integer(i64::from(*value)),
         ParamValue::Int(value) => SqlValue::Integer(*value),
         ParamValue::Float(value) => SqlValue::Real(*value),
-        ParamValue::Text(value) => SqlValue::Text(value.as_str().into()),
+        ParamValue::Text(value) => SqlValue::Text(value.to_string().into()),
         ParamValue::List(_) => SqlValue::Text(value.to_string().into()),
     }
 }

@@ -1,12 +1,10 @@
 //! What a page shows, as the scripts read it.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
 use super::input::{Command, Confirmation, Finding};
 use crate::report::Counts;
-use crate::study::ParamValue;
+use crate::study::{ParamValue, Params};
 
 /// A study as a page shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -170,7 +168,7 @@ pub struct RecommendationView {
     pub trial: u64,
     pub reason: String,
     /// Its params.
-    pub settings: BTreeMap<String, ParamValue>,
+    pub settings: Params,
     /// Complete recipe, as YAML.
     pub recipe: Option<String>,
     pub commands: Vec<Command>,

@@ -26,7 +26,7 @@ pub(super) const BINDINGS: &[Binding] = &[
         get: |recipe| Some(if recipe.adapter.is_some() { "lora" } else { "full" }.into()),
         set: |recipe, value| {
             match value {
-                ParamValue::Text(name) if name == "full" => recipe.adapter = None,
+                ParamValue::Text(name) if name.as_str() == "full" => recipe.adapter = None,
                 _ => drop(recipe.adapter.get_or_insert_default()),
             }
             Ok(())
@@ -127,11 +127,11 @@ pub(super) const BINDINGS: &[Binding] = &[
         ),
         get: |recipe| match &adapter_of(recipe)?.target_modules {
             TargetModules::Preset(preset) => name_of(preset),
-            TargetModules::Named(names) => Some(ParamValue::List(names.clone())),
+            TargetModules::Named(names) => Some(ParamValue::list(names.iter().cloned())),
         },
         set: |recipe, value| {
             let targets = match value {
-                ParamValue::List(names) => Some(TargetModules::Named(names.clone())),
+                ParamValue::List(names) => Some(TargetModules::Named(names.as_ref().clone())),
                 preset => named(preset).map(TargetModules::Preset),
             };
             put(&mut adapter(recipe)?.target_modules, targets)

@@ -121,7 +121,7 @@ mod tests {
                 .boxed(),
             Legal::Targets => prop_oneof![
                 Just(ParamValue::from("attention")),
-                Just(ParamValue::List(vec!["q_proj".into(), "v_proj".into()]))
+                Just(ParamValue::list(["q_proj", "v_proj"]))
             ]
             .boxed(),
         }

@@ -171,7 +171,7 @@ fn or_none(value: Option<f64>) -> ParamValue {
 /// A number, or `none`; the outer `None` where it is neither.
 fn maybe(value: &ParamValue) -> Option<Option<f64>> {
     match value {
-        ParamValue::Text(name) if name == "none" => Some(None),
+        ParamValue::Text(name) if name.as_str() == "none" => Some(None),
         value => value.as_f64().map(Some),
     }
 }

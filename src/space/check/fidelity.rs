@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::objective::{Constraint, Objective, THROUGHPUT};
-use crate::space::fidelity::{ConfirmPlan, PrunerChoice, PrunerKind, StopRule};
+use crate::space::fidelity::{ConfirmPlan, PrunerChoice, PrunerKind, RepeatsInAll, StopRule};
 use crate::space::file::{ConfirmEntry, PrunerDetails, PrunerEntry, StopEntry};
 use crate::space::{SpaceError, StudyFile};
 use crate::study::TrialPlan;
@@ -113,6 +113,10 @@ impl Context<'_> {
         Ok(Some(ConfirmPlan {
             trials: details.trials.map_or(default.trials, u64::from),
             repeats: details.repeats.map_or(default.repeats, u64::from),
+            in_all: match details.repeats {
+                Some(_) => RepeatsInAll::Unlimited,
+                None => RepeatsInAll::CompleteTrials,
+            },
             steps: details.steps.map_or(default.steps, u64::from),
             interval: interval.unwrap_or(default.interval),
         }))

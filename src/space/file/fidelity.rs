@@ -83,7 +83,7 @@ pub enum ConfirmEntry {
 pub struct ConfirmDetails {
     /// Trials that may be confirmed; default 3.
     pub trials: Option<NonZeroU64>,
-    /// Repeats that each may take; default 6.
+    /// Repeats that each may take; default 6, and in all no more than there are complete trials.
     pub repeats: Option<NonZeroU64>,
     /// Measured steps of each repeat; default 20.
     pub steps: Option<NonZeroU64>,

@@ -86,11 +86,11 @@ impl FileValue {
             Self::List(values) => values
                 .iter()
                 .map(|value| match value {
-                    Self::One(ParamValue::Text(name)) => Some(name.clone()),
+                    Self::One(ParamValue::Text(name)) => Some(name.to_string()),
                     _ => None,
                 })
                 .collect::<Option<Vec<_>>>()
-                .map(ParamValue::List),
+                .map(ParamValue::list),
         }
     }
 }

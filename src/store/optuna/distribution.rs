@@ -95,7 +95,7 @@ fn choice(value: &ParamValue) -> Value {
         ParamValue::Bool(value) => json!(value),
         ParamValue::Int(value) => json!(value),
         ParamValue::Float(value) => json!(value),
-        ParamValue::Text(value) => json!(value),
+        ParamValue::Text(value) => json!(value.as_str()),
         ParamValue::List(_) => json!(value.to_string()),
     }
 }

@@ -122,10 +122,7 @@ fn sampled_values_make_a_recipe() {
         ("rank".into(), ParamValue::Int(32)),
         ("learning_rate".into(), ParamValue::Float(1e-3)),
         ("micro_batch".into(), ParamValue::Int(2)),
-        (
-            "target_modules".into(),
-            ParamValue::List(vec!["q_proj".into(), "v_proj".into()]),
-        ),
+        ("target_modules".into(), ParamValue::list(["q_proj", "v_proj"])),
         ("momentum".into(), ParamValue::Float(0.95)),
         ("nesterov".into(), ParamValue::Bool(true)),
     ]);

@@ -101,10 +101,10 @@ fn params() -> impl Strategy<Value = Params> {
         any::<bool>().prop_map(ParamValue::Bool),
         any::<i64>().prop_map(ParamValue::Int),
         (prop::num::f64::NORMAL | prop::num::f64::ZERO).prop_map(ParamValue::Float),
-        ".*".prop_map(ParamValue::Text),
-        prop::collection::vec(".*", 0..4).prop_map(ParamValue::List),
+        ".*".prop_map(ParamValue::from),
+        prop::collection::vec(".*", 0..4).prop_map(ParamValue::list),
     ];
-    prop::collection::btree_map(".{0,12}", value, 0..6)
+    prop::collection::btree_map(".{0,12}", value, 0..6).prop_map(Params::from)
 }
 
 #[test]

@@ -1,0 +1,130 @@
+//! What trials under way are measuring, so that no other begins to measure the same beside them.
+//!
+//! A trial that needs what another is about to know is put off, and ones that do not are handed out meanwhile. It starts
+//! when that is known, and takes it over; where the other failed or was lost, it measures itself. Only trials that run are
+//! waited for and they always end, so nobody waits for ever.
+
+use super::known::{Inherited, Part};
+use super::propose::Proposed;
+use super::reported::Key;
+use super::tuner::Tuner;
+use crate::recipe::RecipeKey;
+use crate::study::{Params, Trial, TrialNumber};
+
+/// Something that one trial measures for all that share its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Claim {
+    Cost(RecipeKey),
+    Loss(RecipeKey),
+    /// A metric of a command that is known at the end only.
+    Metric(String, Key),
+}
+
+impl Claim {
+    /// Whether it is about this part of a trial.
+    pub(super) fn is_on(&self, part: &Part) -> bool {
+        match (self, part) {
+            (Self::Cost(_), Part::Cost) | (Self::Loss(_), Part::Loss) => true,
+            (Self::Metric(name, _), Part::Metric(other)) => name == other,
+            _ => false,
+        }
+    }
+}
+
+/// A proposal that waits until a trial under way knows what both need. It is no trial yet: a search that ends meanwhile
+/// leaves no trace of it.
+pub(super) struct PutOff {
+    proposed: Proposed,
+    claims: Vec<Claim>,
+}
+
+impl Tuner<'_> {
+    /// Puts a proposal off if it has to wait; else returns it.
+    pub(super) fn put_off(&mut self, proposed: Proposed) -> Option<Proposed> {
+        let claims = self.claims_of(&proposed.params);
+        if !self.are_taken(&claims) {
+            return Some(proposed);
+        }
+        self.put_off.push_back(PutOff { proposed, claims });
+        None
+    }
+
+    /// The first proposal that was put off and has to wait no longer.
+    pub(super) fn next_put_off(&mut self) -> Option<Proposed> {
+        let at = (0..self.put_off.len()).find(|at| !self.are_taken(&self.put_off[*at].claims))?;
+        self.put_off.remove(at).map(|one| one.proposed)
+    }
+
+    /// The first trial to be repeated that has to wait for no other.
+    pub(super) fn next_unfinished(&mut self) -> Option<Trial> {
+        let free = |number: &TrialNumber| {
+            let params = self.trial(*number).map(|trial| &trial.params);
+            params.is_none_or(|params| !self.has_to_wait(params))
+        };
+        let at = self.unfinished.iter().position(free)?;
+        let number = self.unfinished.remove(at)?;
+        self.trial(number).cloned()
+    }
+
+    /// Whether a trial under way is measuring what these params need.
+    pub(super) fn has_to_wait(&self, params: &Params) -> bool {
+        self.are_taken(&self.claims_of(params))
+    }
+
+    /// The trials as the sampler sees them: those that are put off too, so that it does not propose them again.
+    pub(super) fn with_put_off<R>(&mut self, ask: impl FnOnce(&mut Self) -> R) -> R {
+        let known = self.history.len();
+        for at in 0..self.put_off.len() {
+            let trial = self.new_trial(&self.put_off[at].proposed);
+            self.history.push(trial);
+        }
+        let answer = ask(self);
+        self.history.truncate(known);
+        answer
+    }
+
+    /// A trial under way measures what it did not take over.
+    pub(super) fn claim(&mut self, number: TrialNumber) {
+        let Some(trial) = self.trial(number) else { return };
+        let mut claims = self.memory.claims(self.parts.study, &self.problem, &trial.params);
+        if let Some(running) = self.running.get_mut(&number) {
+            claims.retain(|claim| !running.inherited.iter().any(|one| claim.is_on(&one.part)));
+            running.claims = claims;
+        }
+    }
+
+    /// The profile phase of a trial under way is over: others may take over what it measured.
+    pub(super) fn note_measured(&mut self, number: TrialNumber) {
+        let Some(params) = self.trial(number).map(|trial| trial.params.clone()) else {
+            return;
+        };
+        let Some(running) = self.running.get_mut(&number) else {
+            return;
+        };
+        if running.has_measured() {
+            running.claims.retain(|claim| !claim.is_on(&Part::Cost));
+            self.memory.learn_cost(self.parts.study, number, &params);
+        }
+    }
+
+    /// Whether a trial took its cost over from one that has not finished. Should that be repeated, it measures anew rather than
+    /// take over what was taken from it.
+    pub(super) fn took_from_open(&self, inherited: &[Inherited]) -> bool {
+        let is_open = |source| self.trial(source).is_some_and(|trial| !trial.state.is_finished());
+        inherited
+            .iter()
+            .any(|one| one.part == Part::Cost && is_open(one.source))
+    }
+
+    fn claims_of(&self, params: &Params) -> Vec<Claim> {
+        match self.running.is_empty() {
+            true => Vec::new(),
+            false => self.memory.claims(self.parts.study, &self.problem, params),
+        }
+    }
+
+    fn are_taken(&self, claims: &[Claim]) -> bool {
+        let mut running = self.running.values().flat_map(|running| &running.claims);
+        running.any(|claim| claims.contains(claim))
+    }
+}
