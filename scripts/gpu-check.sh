@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Checks peft-tune on this machine's NVIDIA GPU and times it against PEFT. Needs no Rust: it runs beside a packed program.
 #
-#   scripts/gpu-check.sh [PART ...]        parity reference memory sanitize search profile bench peft table
+#   scripts/gpu-check.sh [PART ...]        parity reference memory sanitize search profile bench literature peft table
 #                                          (parity if none is named, `all` for all)
 #
 # Results go to $OUT (default: gpu-results): a file for each part, all of them in results.json, and table.md. PEFT_TUNE names
-# another program, DEVICE another device, SHAPES and BATCHES what is timed, BIG_SEARCH=60 adds a search of so many trials on a
-# random model of 3B parameters. Each part goes on where another failed; the exit status is that of the worst.
+# another program, DEVICE another device, SHAPES and BATCHES what is timed, LITERATURE_SHAPE and LITERATURE_BATCH the model and
+# micro-batch of the table of the literature, BIG_SEARCH the trials of a search on a random model of 3B parameters (60 with `all` on a
+# GPU, else none). Each part goes on where another failed; the exit status is that of the worst.
 # shellcheck disable=SC2329 # A part is called by its name.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -19,6 +20,8 @@ device=${DEVICE:-cuda}
 python=${PYTHON:-python3}
 shapes=${SHAPES:-qwen2.5-0.5b,llama-3.2-3b,llama-3.1-8b}
 batches=${BATCHES:-2x4096,8x512}
+literature_shape=${LITERATURE_SHAPE:-llama-2-7b}
+literature_batch=${LITERATURE_BATCH:-8x512}
 worst=0
 
 # Runs a part; notes its status and its seconds.
@@ -75,8 +78,7 @@ search() {
   [ -n "${BIG_SEARCH:-}" ] || return 0
   local model=${BIG_MODEL:-/tmp/random-3b}
   [ -e "$model/model.safetensors" ] || "$python" scripts/gpu_make_model.py "$model" search_spaces/quickstart/base || return 1
-  sed -e "s#^model:.*#model: $model#" -e "s#quickstart/\(train\|held_out\)#$PWD/search_spaces/quickstart/\1#" \
-    -e 's/precision: .*/precision: [bf16, nf4]/' -e 's/^study:.*/study: random-3b/' search_spaces/quickstart.yaml > "$out/random-3b.yaml"
+  random_space "$model" > "$out/random-3b.yaml"
   rm -f "$out/random-3b.db"
   local began=$SECONDS
   "$PEFT_TUNE" search "$out/random-3b.yaml" --db "$out/random-3b.db" --trials "$BIG_SEARCH" --devices "$device_of_search" | tail -20 ||
@@ -95,21 +97,43 @@ profile() {
   fi
 }
 
+# The space for a 24 GB card on a model and data that are here, with NF4 beside bf16 and no limit but the device's.
+random_space() {
+  local data=$PWD/search_spaces/quickstart
+  sed -e "s#^model:.*#model: $1#" -e "s#train: train.jsonl.*#train: $data/train.jsonl#" -e "s#held_out: 0.1.*#held_out: $data/held_out.jsonl#" \
+    -e '/^ *loss_on:/d' -e '/^constraints:/d' -e '/^ *peak_memory:/d' -e '/^ *memory_limit:/d' \
+    -e 's/precision: bf16/precision: [bf16, nf4]/' -e 's/training_tokens: .*/training_tokens: 60k/' \
+    -e 's/^study:.*/study: random-3b/' -e '/^sampler:/q' search_spaces/lora-24gb.yaml
+}
+
 bench() { check --parts bench --shapes "$shapes" --batches "$batches" --json "$out/bench.json"; }
 
+# Full FP32, LoRA on fp32, 16-bit and NF4 weights of a model of 7B parameters.
+literature() {
+  check --parts literature --literature-shape "$literature_shape" --literature-batch "$literature_batch" --json "$out/literature.json"
+}
+
+# PEFT on the timed settings, then on those of the literature.
 # shellcheck disable=SC2086 # PEFT_OPTIONS holds several words.
-peft() { "$python" scripts/gpu_peft_bench.py "$out/peft.json" --shapes "$shapes" --batches "$batches" ${PEFT_OPTIONS:-}; }
+peft() {
+  "$python" scripts/gpu_peft_bench.py "$out/peft.json" --shapes "$shapes" --batches "$batches" ${PEFT_OPTIONS:-} &&
+    "$python" scripts/gpu_peft_bench.py "$out/peft.json" --append --shapes "$literature_shape" --batches "$literature_batch" \
+      --precisions fp32,bf16,nf4 --no-compile ${PEFT_OPTIONS:-}
+}
 
-table() { "$python" scripts/gpu_table.py "$out/bench.json" "$out/peft.json" | tee "$out/table.md"; }
+table() { "$python" scripts/gpu_table.py "$out" | tee "$out/table.md"; }
 
+for name in "$@"; do
+  if [ "$name" = all ] && [ "$device" != cpu ]; then BIG_SEARCH=${BIG_SEARCH-60}; fi
+done
 case "$device" in cuda) device_of_search=cuda:0 ;; *) device_of_search=$device ;; esac
 "$PEFT_TUNE" --version || exit 1
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv 2>/dev/null | tee "$out/device.csv"
 : > "$out/parts.tsv"
 for name in "${@:-parity}"; do
   case "$name" in
-    parity | reference | memory | sanitize | search | profile | bench | peft | table) part "$name" ;;
-    all) for each in parity memory search profile bench peft table reference sanitize; do part "$each"; done ;;
+    parity | reference | memory | sanitize | search | profile | bench | literature | peft | table) part "$name" ;;
+    all) for each in parity memory search profile bench literature peft table reference sanitize; do part "$each"; done ;;
     *)
       echo "no part \`$name\`"
       exit 2

@@ -1,15 +1,58 @@
 """Writes a model directory with random weights, BF16: shapes of Llama-3.2-3B or smaller, and the tokenizer of another one.
 
     python3 gpu_make_model.py FOLDER TOKENIZER_FOLDER [hidden layers heads kv_heads inner]
+
+Needs nothing but Python: where there is PyTorch or NumPy the values are normal ones, else they are uniform, of the same deviation.
 """
 
 import json
 import os
+import random
 import shutil
+import struct
 import sys
 
-import torch
-from safetensors.torch import save_file
+DEVIATION = 0.02
+
+
+def drawing():
+    """What draws so many BF16 values, as bytes."""
+    try:
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+
+        def draw(count):
+            values = (torch.randn(count, device=device) * DEVIATION).bfloat16().cpu()
+            return values.view(torch.int16).numpy().tobytes()
+
+        draw(1)
+        return draw
+    except (ImportError, RuntimeError):
+        pass
+    try:
+        import numpy
+
+        generator = numpy.random.default_rng(1)
+
+        def draw(count):
+            values = generator.standard_normal(count, dtype=numpy.float32) * numpy.float32(DEVIATION)
+            return (values.view(numpy.uint32) >> 16).astype(numpy.uint16).tobytes()
+
+        return draw
+    except ImportError:
+        pass
+    # A million values, over and over from another place: drawing each by itself would take an hour.
+    random.seed(1)
+    values = [random.uniform(-1, 1) * DEVIATION * 3 ** 0.5 for _ in range(1 << 20)]
+    block = b"".join(struct.pack("<f", value)[2:] for value in values)
+
+    def draw(count):
+        start = 2 * random.randrange(1 << 20)
+        whole = block[start:] + block * (2 * count // len(block) + 1)
+        return whole[:2 * count]
+
+    return draw
 
 
 def main():
@@ -28,20 +71,41 @@ def main():
     other = json.load(open(os.path.join(tokenizer, "config.json")))
     config.update({key: other[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in other})
     json.dump(config, open(os.path.join(folder, "config.json"), "w"), indent=1)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    matrix = lambda *shape: (torch.randn(*shape, device=device) * 0.02).bfloat16().cpu()
-    ones = lambda: torch.ones(hidden, dtype=torch.bfloat16)
-    tensors = {"model.embed_tokens.weight": matrix(vocabulary, hidden), "model.norm.weight": ones()}
+    shapes = {"model.embed_tokens.weight": [vocabulary, hidden], "model.norm.weight": [hidden]}
     for layer in range(layers):
         name = f"model.layers.{layer}."
         for part, rows, columns in [("self_attn.q_proj", heads * head, hidden), ("self_attn.k_proj", kv_heads * head, hidden),
                                     ("self_attn.v_proj", kv_heads * head, hidden), ("self_attn.o_proj", hidden, heads * head),
                                     ("mlp.gate_proj", inner, hidden), ("mlp.up_proj", inner, hidden),
                                     ("mlp.down_proj", hidden, inner)]:
-            tensors[f"{name}{part}.weight"] = matrix(rows, columns)
-        tensors[name + "input_layernorm.weight"] = ones()
-        tensors[name + "post_attention_layernorm.weight"] = ones()
-    save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+            shapes[f"{name}{part}.weight"] = [rows, columns]
+        shapes[name + "input_layernorm.weight"] = [hidden]
+        shapes[name + "post_attention_layernorm.weight"] = [hidden]
+    write(os.path.join(folder, "model.safetensors"), shapes)
+
+
+def write(path, shapes):
+    """One tensor after the other: norms are ones, all else is drawn. The file has its name only when it is whole."""
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    for name, shape in shapes.items():
+        size = 2
+        for dimension in shape:
+            size *= dimension
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    draw = drawing()
+    with open(path + ".part", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for shape in shapes.values():
+            if len(shape) == 1:
+                file.write(struct.pack("<f", 1.0)[2:] * shape[0])
+                continue
+            rows, columns = shape
+            for first in range(0, rows, 4096):
+                file.write(draw((min(rows, first + 4096) - first) * columns))
+    os.replace(path + ".part", path)
 
 
 main()

@@ -7,6 +7,8 @@ import json
 import os
 import sys
 
+from gpu_targets import read, targets
+
 
 def main():
     folder = sys.argv[1]
@@ -20,13 +22,12 @@ def main():
         lines = open(device).read().splitlines()
         results["device"] = lines[1] if len(lines) > 1 else None
     ran = {part["part"] for part in results["parts"]}
-    for name in ["parity", "reference", "memory", "search", "profile", "bench", "peft"]:
-        path = os.path.join(folder, f"{name}.json")
+    for name in ["parity", "reference", "memory", "search", "profile", "bench", "literature", "peft"]:
         # A file of an earlier call is not this one's result.
-        if name in ran and os.path.exists(path):
-            content = json.load(open(path))
-            # Each part of the check writes the whole form, of which it fills its own place.
-            results[name] = content.get(name, content) if isinstance(content, dict) else content
+        content = read(folder, name) if name in ran else None
+        if content is not None:
+            results[name] = content
+    results["targets"] = targets(results)
     with open(os.path.join(folder, "results.json"), "w") as file:
         json.dump(results, file, indent=1)
     failed = [part["part"] for part in results["parts"] if part["status"]]

@@ -1,38 +1,71 @@
-"""One table of peft-tune's and PEFT's timings.
+"""The tables of a folder of `gpu-check.sh`: timings beside PEFT's, the table of the literature, and what was aimed at.
 
-    python3 gpu_table.py OURS.json PEFT.json [PEAK_TFLOPS]
+    python3 gpu_table.py FOLDER
 """
 
-import json
 import sys
+
+from gpu_targets import PUBLISHED, beside, read_all, targets
+
+
+def print_timings(bench, theirs):
+    print("| shape | precision | checkpointing | batch | tokens/s | PEFT, best | ratio | MFU % | peak GB | predicted GB | PEFT GB | ratio |"
+          " switch s |")
+    print("|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for row in bench:
+        measured = row["measured"]
+        names = f"| {row['shape']} | {row['precision']} | {row['checkpointing']} | {row['rows']}x{row['length']} |"
+        if not measured:
+            print(names, row["message"], "| | | | | | | | |")
+            continue
+        mfu = measured.get("mfu")
+        mfu = "" if mfu is None else f"{100 * mfu:.1f}"
+        predicted = measured.get("predicted_bytes")
+        predicted = "" if predicted is None else f"{predicted / 1e9:.2f}"
+        speed = other_speed = other_memory = memory = ""
+        other = beside(theirs, row)
+        if other:
+            best, least = other
+            other_speed = f"{best['tokens_per_s']:.0f} ({best['mode']})"
+            speed = f"{measured['tokens_per_s'] / best['tokens_per_s']:.2f}"
+            other_memory, memory = f"{least / 1e9:.2f}", f"{measured['peak_bytes'] / least:.2f}"
+        print(names, f"{measured['tokens_per_s']:.0f} | {other_speed} | {speed} | {mfu} | {measured['peak_bytes'] / 1e9:.2f} |"
+              f" {predicted} | {other_memory} | {memory} | {measured['switch_s']:.2f} |")
+
+
+def print_literature(rows):
+    print("\n| 7B | optimizer | checkpointing | batch | tokens/s | published | peak GB | published | did not fit |")
+    print("|---|---|---|---|---:|---:|---:|---:|---|")
+    for row in rows:
+        speed, memory = PUBLISHED.get(row["name"], ("", ""))
+        over = ", ".join(
+            f"{one['optimizer']} {one['checkpointing']}"
+            + (f" ({one['predicted_bytes'] / 1e9:.0f} GB)" if one["predicted_bytes"] else "")
+            for one in row["passed_over"])
+        batch = f"{row['rows']}x{row['length']}"
+        measured = row["measured"]
+        if not measured:
+            print(f"| {row['name']} | nothing fits | | {batch} | | {speed} | | {memory} | {over} |")
+            continue
+        print(f"| {row['name']} | {row['optimizer']} | {row['checkpointing']} | {batch} | {measured['tokens_per_s']:.0f} | {speed} |"
+              f" {measured['peak_bytes'] / 1e9:.1f} | {memory} | {over} |")
+
+
+def print_targets(lines):
+    print("\n| measure | aim | worst | of | setting | met |")
+    print("|---|---|---:|---:|---|---|")
+    for line in lines:
+        value = "not measured" if line["value"] is None else line["value"]
+        met = {None: "", True: "yes", False: "no"}[line["met"]]
+        print(f"| {line['measure']} | {line['aim']} | {value} | {line['of']} | {line['setting'] or ''} | {met} |")
 
 
 def main():
-    ours = json.load(open(sys.argv[1]))["bench"]
-    theirs = json.load(open(sys.argv[2]))
-    # Dense BF16 of an H200 through cuBLAS on random data is about 790; the data sheet says 989.
-    peak = float(sys.argv[3]) if len(sys.argv) > 3 else 989.0
-    print("| shape | precision | checkpointing | batch | tokens/s | PEFT, best | ratio | MFU % | peak GB | PEFT GB | ratio |")
-    print("|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|")
-    for row in ours:
-        measured = row["measured"]
-        key = (row["shape"], row["rows"], row["length"], row["checkpointing"])
-        names = f"| {row['shape']} | {row['precision']} | {row['checkpointing']} | {row['rows']}x{row['length']} |"
-        if not measured:
-            print(names, row["message"], "| | | | | | |")
-            continue
-        same = [other for other in theirs if "tokens_per_s" in other
-                and (other["shape"], other["rows"], other["length"], other["checkpointing"]) == key]
-        own = f"{measured['tokens_per_s']:.0f}"
-        mfu, peak_gb = 100 * measured["model_tflops"] / peak, measured["peak_bytes"] / 1e9
-        if not same:
-            print(names, f"{own} | | | {mfu:.1f} | {peak_gb:.2f} | | |")
-            continue
-        best = max(same, key=lambda other: other["tokens_per_s"])
-        leanest = min(other["peak_bytes"] for other in same)
-        print(names, f"{own} | {best['tokens_per_s']:.0f} ({best['mode']}) |"
-              f" {measured['tokens_per_s'] / best['tokens_per_s']:.2f} | {mfu:.1f} | {peak_gb:.2f} |"
-              f" {leanest / 1e9:.2f} | {measured['peak_bytes'] / leanest:.2f} |")
+    parts = read_all(sys.argv[1])
+    print_timings(parts["bench"] or [], parts["peft"])
+    if parts["literature"]:
+        print_literature(parts["literature"])
+    print_targets(targets(parts))
 
 
 main()

@@ -102,7 +102,7 @@ fn common(failed: &[&Params], others: &[&Params]) -> Vec<String> {
     }
     let names = failed[0]
         .keys()
-        .filter(|name| failed.iter().all(|params| params.contains_key(*name)));
+        .filter(|name| failed.iter().all(|params| params.contains_key(name)));
     let mut found: Vec<(f64, String)> = names.filter_map(|name| condition(name, failed, others)).collect();
     found.sort_by(|a, b| a.0.total_cmp(&b.0));
     found.into_iter().take(2).map(|(_, text)| text).collect()

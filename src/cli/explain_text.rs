@@ -270,7 +270,7 @@ fn next(one: &Explanation, width: Option<usize>) -> String {
         cells.extend(
             names
                 .iter()
-                .map(|name| proposal.params.get(*name).map_or_else(|| "-".to_owned(), param_value)),
+                .map(|name| proposal.params.get(name).map_or_else(|| "-".to_owned(), param_value)),
         );
         table.push(cells);
     }

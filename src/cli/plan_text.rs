@@ -78,7 +78,7 @@ fn table(settings: &[&Expected]) -> TextTable {
             bytes(one.peak_bytes.value),
             percent(one.peak_bytes.deviation),
         ];
-        let value = |name: &&String| one.params.get(*name).map_or_else(|| "-".to_owned(), param_value);
+        let value = |name: &&String| one.params.get(name).map_or_else(|| "-".to_owned(), param_value);
         cells.extend(names.iter().map(value));
         table.push(cells);
     }

@@ -23,9 +23,10 @@ use crate::recipe::HeldOut;
 use crate::report::{Recommendation, Summary, SummaryInput};
 use crate::search::{Knowledge, Prior, Problem, Sampler, Wish, importance, most_telling, pareto_front, recommend};
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
-use crate::store::{Confirmations, Store, StudyRecord};
+use crate::store::{Confirmations, Store, StudyId, StudyRecord};
 use crate::study::{Trial, TrialNumber, with_confirmed};
 use crate::train::hub::ModelFiles;
+use crate::train::ops::Kernels;
 use crate::tune::{Ending, Inputs, Tuner, TunerParts};
 
 /// Rows of the front that the closing screen shows, beside the recommended one.
@@ -114,7 +115,8 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     let prior = forecast.clone().map(|forecast| forecast as Arc<dyn Prior>);
     warm_start::check(study, &store).await?;
     let open = store.begin_study(&record_of(study, preflight)).await?;
-    let earlier = warm_start::earlier_trials(study, &store, open.id).await?;
+    let kernels = args.workers.kernels.form();
+    let earlier = warm_start::earlier_trials(study, &store, open.id, kernels).await?;
     let sampler = sampler_of(study, &problem, Knowledge { prior, earlier })?;
     let signals = interrupt::listen("finishing the trials under way; Ctrl-C again stops at once", IN_ORDER)
         .map_err(CliError::failed)?;
@@ -134,7 +136,8 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         observer: &mut progress,
         interrupt: signals.interrupt.clone(),
     };
-    let tuner = Tuner::new(parts).await?;
+    warn_of_other_kernels(&store, open.id, kernels).await?;
+    let tuner = Tuner::new(parts).await?.with_kernels(kernels);
     let mut tuner = tuner.with_attempts(args.workers.attempts).with_inputs(inputs_of(study));
     if let Some(forecast) = forecast {
         tuner = tuner.with_forecast(forecast);
@@ -163,6 +166,20 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         }),
         Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted | Ending::Stopped { .. } => printed,
     }
+}
+
+/// Says that a study has trials whose costs do not compare with those to come.
+async fn warn_of_other_kernels(store: &Store, id: StudyId, kernels: Kernels) -> Result<(), CliError> {
+    let known = store.kernels(id).await?;
+    let others = known.values().filter(|form| *form != kernels.name()).count();
+    if others > 0 {
+        tell(&format!(
+            "{others} trials of this study were measured with other kernels than `{}`: their throughput and memory do not compare \
+             with those of trials to come; another study name keeps them apart",
+            kernels.name()
+        ));
+    }
+    Ok(())
 }
 
 fn problem_of(study: &Study) -> Problem {

@@ -190,7 +190,7 @@ fn trial_table(study: &StudyOverview, trials: &[Trial]) -> TextTable {
             value.map_or_else(|| "-".to_owned(), |value| metric_value(&objective.metric, value))
         }));
         cells.extend(names.iter().map(|name| {
-            let value = trial.params.get(*name);
+            let value = trial.params.get(name);
             value.map_or_else(|| "-".to_owned(), param_value)
         }));
         table.push(cells);

@@ -42,6 +42,9 @@ pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, wi
             .collect();
         add(format!("  took over {}", printable(&parts.join(", "))));
     }
+    if detail.kernels.as_deref() == Some("reference") {
+        add("  computed with plain tensor ops (`--kernels reference`): slower than with own kernels".to_owned());
+    }
     for lost in &detail.lost {
         let phase = lost
             .phase
@@ -226,6 +229,7 @@ pub fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_json::V
         "predictions": detail.predictions,
         "stop": detail.stop,
         "inherited": inherited,
+        "kernels": detail.kernels,
         "lost_attempts": detail.lost,
         "confirmed": detail.confirmed,
         "recipe": detail.recipe,

@@ -1,9 +1,10 @@
 //! Trials of earlier studies that a search starts from.
 
 use super::CliError;
-use crate::space::{SearchSpace, Study, WarmStart};
+use crate::space::{Backend, SearchSpace, Study, WarmStart};
 use crate::store::{Store, StoreError, StudyId};
 use crate::study::{Params, Trial};
+use crate::train::ops::Kernels;
 
 /// Refuses names of studies that the database does not have, before a new study begins. One that goes on has taken their
 /// trials, and they may be gone since.
@@ -31,11 +32,16 @@ pub async fn check(study: &Study, store: &Store) -> Result<(), CliError> {
 }
 
 /// The trials that `study` starts from, in params of its own space; records which studies they are from. A study that goes on
-/// takes the same as when it began.
+/// takes the same as when it began. Trials that were computed with other kernels are left out: what they cost does not compare.
 ///
 /// # Errors
 /// Where the file names a study that the database does not have, or reading fails.
-pub async fn earlier_trials(study: &Study, store: &Store, id: StudyId) -> Result<Vec<Trial>, CliError> {
+pub async fn earlier_trials(
+    study: &Study,
+    store: &Store,
+    id: StudyId,
+    kernels: Kernels,
+) -> Result<Vec<Trial>, CliError> {
     let recorded = store.warm_start(id).await?;
     let sources: Vec<(String, Option<u64>)> = match &study.warm_start {
         WarmStart::Off => return Ok(Vec::new()),
@@ -64,8 +70,15 @@ pub async fn earlier_trials(study: &Study, store: &Store, id: StudyId) -> Result
         let mut trials = store.trials(found.id).await?;
         trials.truncate(most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX)));
         store.record_warm_start(id, &name, trials.len() as u64).await?;
+        let forms = store.kernels(found.id).await?;
+        let is_of_this_form = |trial: &Trial| match forms.get(&trial.number) {
+            Some(form) => form == kernels.name(),
+            // A command computes as it likes, and trials of older versions have no word of it.
+            None => study.backend != Backend::Native || kernels == Kernels::default(),
+        };
         let known = trials
             .into_iter()
+            .filter(is_of_this_form)
             .filter_map(|trial| in_space(&study.space, &fixed, trial));
         let known: Vec<Trial> = known.collect();
         eprintln!("starts from {} trials of study `{name}`", known.len());

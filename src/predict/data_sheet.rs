@@ -157,6 +157,26 @@ pub fn device(name: &str) -> Result<&'static DataSheet, PredictError> {
     })
 }
 
+/// What drivers call devices that the table has under another name, both plain.
+const DRIVER_NAMES: [(&str, &str); 8] = [
+    ("a100sxm480gb", "A100 80GB"),
+    ("a100sxm440gb", "A100 40GB"),
+    ("a100pcie40gb", "A100 40GB"),
+    ("h10080gbhbm3", "H100 SXM"),
+    ("rtx6000adageneration", "RTX 6000 Ada"),
+    ("v100sxm216gb", "V100 16GB"),
+    ("v100sxm232gb", "V100 32GB"),
+    ("v100pcie32gb", "V100 32GB"),
+];
+
+/// The device that a driver calls `name`, where the table has it: `NVIDIA H100 80GB HBM3` is the H100 SXM.
+pub fn device_of_driver(name: &str) -> Option<&'static DataSheet> {
+    let wanted = plain(name);
+    let known = DRIVER_NAMES.iter().find(|(driver, _)| *driver == wanted);
+    let own = known.map_or(wanted.as_str(), |(_, own)| own);
+    DEVICES.iter().find(|device| plain(device.name) == plain(own))
+}
+
 fn plain(name: &str) -> String {
     let lower = name
         .to_lowercase()
@@ -182,6 +202,28 @@ mod tests {
         ] {
             assert_eq!(device(written).unwrap().name, name, "{written}");
         }
+    }
+
+    #[test]
+    fn drivers_names_are_those_of_one_device_or_none() {
+        for (driver, name) in [
+            ("NVIDIA H100 80GB HBM3", Some("H100 SXM")),
+            ("NVIDIA H100 PCIe", Some("H100 PCIe")),
+            ("NVIDIA H200", Some("H200")),
+            ("NVIDIA A100-SXM4-80GB", Some("A100 80GB")),
+            ("NVIDIA A100 80GB PCIe", Some("A100 80GB PCIe")),
+            ("NVIDIA GeForce RTX 4090", Some("RTX 4090")),
+            ("Tesla T4", Some("T4")),
+            ("NVIDIA H20", None),
+            ("NVIDIA H200 NVL", None),
+        ] {
+            assert_eq!(device_of_driver(driver).map(|sheet| sheet.name), name, "{driver}");
+        }
+        assert!(
+            DRIVER_NAMES
+                .iter()
+                .all(|(_, own)| DEVICES.iter().any(|device| device.name == *own))
+        );
     }
 
     #[test]

@@ -29,7 +29,7 @@ mod walker;
 
 pub use ceilings::{Ceilings, Headline, OpTimes, WeightProducts, precision_name};
 pub use correction::{Correction, Uncertain};
-pub use data_sheet::{DEVICES, DataSheet, device};
+pub use data_sheet::{DEVICES, DataSheet, device, device_of_driver};
 pub use error::PredictError;
 pub use flops::Flops;
 pub use grid::Grid;

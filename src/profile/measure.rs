@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::aggregate::{Held, MemoryWatch, StepTotals};
 use super::ceiling::Ceiling;
-use super::kernels::{Activity, Collector, CuptiError, GpuTimeline};
+use super::kernels::{Activity, Collector, CuptiError, DriverCalls, GpuTimeline};
 use super::sample::{DeviceSampler, EnergyMeter, EnergyUse, Sampling};
 use super::steady::{Throughput, WarmupDetector, median};
 use super::trace::Trace;
@@ -266,10 +266,27 @@ impl Session {
         drop(pause);
         let until = (start_ns, self.recording.now_ns());
         let free = watch.take();
+        let calls = self.count_calls(watch, steps)?;
         Ok(spanned.zip(free).map(|(spanned, free)| Watched {
-            timeline: GpuTimeline::new(&free, until, steps as u64, &spanned, &self.kept),
+            timeline: GpuTimeline {
+                calls,
+                ..GpuTimeline::new(&free, until, steps as u64, &spanned, &self.kept)
+            },
             spanned,
         }))
+    }
+
+    /// What the host asks of the driver in a step, from some steps more: counting takes time.
+    fn count_calls(&mut self, watch: &GpuWatch, steps: usize) -> Result<Option<DriverCalls>, ProfileError> {
+        let told = |error: &CuptiError| tracing::warn!(%error, "the driver's calls are not counted");
+        let _pause = self.recording.pause();
+        if watch.collector.count_calls().inspect_err(told).is_err() {
+            return Ok(None);
+        }
+        let taken = (0..steps).try_for_each(|_| self.step().map(drop));
+        let calls = watch.collector.take_calls().inspect_err(told).ok();
+        taken?;
+        Ok(calls.map(|calls| DriverCalls::new(&calls, steps as u64)))
     }
 
     /// One step with the wait for its data, and written down: (seconds, tokens).

@@ -42,8 +42,8 @@ pub(super) fn front_table(
 ) -> String {
     let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.params.keys()).collect();
     let differs = |name: &&&String| {
-        let first = rows.first().and_then(|row| row.params.get(**name));
-        rows.iter().any(|row| row.params.get(**name) != first)
+        let first = rows.first().and_then(|row| row.params.get(name));
+        rows.iter().any(|row| row.params.get(name) != first)
     };
     let varying: Vec<&String> = names.iter().filter(differs).copied().collect();
     let same: Vec<&String> = names.iter().filter(|name| !differs(name)).copied().collect();
@@ -79,14 +79,14 @@ pub(super) fn front_table(
             cells.extend(is_predicted(objective).then(|| text(prediction(row, objective))));
         }
         cells.extend(says_basis.then(|| basis(notes.confirmed.get(&row.trial))));
-        cells.extend(varying.iter().map(|name| param_text(row.params.get(*name))));
+        cells.extend(varying.iter().map(|name| param_text(row.params.get(name))));
         table.push(cells);
     }
     let mut text = table.to_text(width);
     if let (Some(first), false) = (rows.first(), same.is_empty()) {
         let same: Vec<String> = same
             .iter()
-            .map(|name| format!("{} {}", printable(name), param_text(first.params.get(*name))))
+            .map(|name| format!("{} {}", printable(name), param_text(first.params.get(name))))
             .collect();
         let whose = if rows.len() == 1 { "params" } else { "the same in all" };
         let _ = write!(text, "\n\n{whose}: {}", same.join(", "));

@@ -32,6 +32,8 @@ pub struct TrialDetail {
     pub stop: Option<Stop>,
     /// What it took over, by part (`cost`, `loss`) or metric, and from which trial.
     pub inherited: Vec<(String, TrialNumber)>,
+    /// Form of the ops that it was computed with: `fused` or `reference`; absent where it is not known.
+    pub kernels: Option<String>,
     /// Earlier attempts that were lost with their process.
     pub lost: Vec<super::LostAttempt>,
     /// What its repeats say, by metric.
@@ -106,6 +108,7 @@ impl Store {
             predictions: self.predictions(study, number).await?,
             stop: self.stop(study, number).await?,
             inherited: self.inherited(study, number).await?,
+            kernels: self.kernels_of(row.id).await?,
             lost: self.lost_attempts(study, number).await?,
             confirmed: self.confirmations(study).await?.remove(&number).unwrap_or_default(),
         })

@@ -17,6 +17,7 @@ mod history;
 mod import;
 mod infer_bench;
 mod inheritance;
+mod kernels;
 mod lock;
 mod loss;
 mod named;

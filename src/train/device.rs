@@ -24,6 +24,30 @@ pub fn open(name: &str) -> Result<Device, DeviceError> {
     gpu(ordinal, name)
 }
 
+/// What the driver tells of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// Its product's name.
+    pub name: String,
+    pub memory_bytes: u64,
+}
+
+/// What the driver tells of `device`; `None` of the CPU, and where it does not answer.
+pub fn facts(device: &Device) -> Option<DeviceFacts> {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => {
+            let stream = device.cuda_stream();
+            let context = stream.context();
+            Some(DeviceFacts {
+                name: context.name().ok()?,
+                memory_bytes: context.total_mem().ok()? as u64,
+            })
+        }
+        _ => None,
+    }
+}
+
 /// Name of the device to use where none is asked for: the first GPU where the program was built for one and finds it,
 /// else the CPU.
 pub fn default_name() -> &'static str {

@@ -1,40 +1,128 @@
-//! Wall-clock laps that wait for the device, so that a lap holds the work it began.
+//! Laps of work that a device does: by the clock on the CPU, by marks in its queue on a GPU, where nobody waits between them.
 
 use std::time::Instant;
 
+#[cfg(feature = "cuda")]
+use candle_core::cuda_backend::WrapErr;
 use candle_core::{Device, Result};
+#[cfg(feature = "cuda")]
+use cudarc::driver::{CudaEvent, sys::CUevent_flags};
 
-/// Measures consecutive laps in seconds.
+/// Measures consecutive laps, each under a label; several may have the same.
 #[derive(Debug)]
-pub(crate) struct Stopwatch {
+pub(crate) struct Stopwatch<L> {
     device: Device,
     start: Instant,
-    lap: Instant,
+    first: Mark,
+    laps: Vec<(L, Mark)>,
 }
 
-impl Stopwatch {
+/// Laps that are over.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Laps<L> {
+    each: Vec<(L, f64)>,
+    /// Seconds from the start until all was done, the host's time included.
+    pub(crate) total_s: f64,
+}
+
+/// A moment.
+#[derive(Debug)]
+enum Mark {
+    Host(Instant),
+    /// When the device comes to it.
+    #[cfg(feature = "cuda")]
+    Device(CudaEvent),
+}
+
+impl<L: Copy + PartialEq> Stopwatch<L> {
     /// Starts once `device` has finished what it was given before.
+    ///
+    /// # Errors
+    /// Those of the device.
     pub(crate) fn start(device: &Device) -> Result<Self> {
         device.synchronize()?;
-        let now = Instant::now();
         Ok(Self {
             device: device.clone(),
-            start: now,
-            lap: now,
+            start: Instant::now(),
+            first: Mark::new(device)?,
+            laps: Vec::new(),
         })
     }
 
-    /// Seconds since the last lap, the device's work included.
-    pub(crate) fn lap_s(&mut self) -> Result<f64> {
-        self.device.synchronize()?;
-        let now = Instant::now();
-        let seconds = (now - self.lap).as_secs_f64();
-        self.lap = now;
-        Ok(seconds)
+    /// Ends a lap: what the device was given since the last one belongs to it.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn lap(&mut self, label: L) -> Result<()> {
+        self.laps.push((label, Mark::new(&self.device)?));
+        Ok(())
     }
 
-    /// Seconds from the start to the last lap.
-    pub(crate) fn total_s(&self) -> f64 {
-        (self.lap - self.start).as_secs_f64()
+    /// Waits for the device, and reads the laps.
+    ///
+    /// # Errors
+    /// Those of the device, of which some only tell now what failed before.
+    pub(crate) fn finish(self) -> Result<Laps<L>> {
+        self.device.synchronize()?;
+        let total_s = self.start.elapsed().as_secs_f64();
+        let mut each = Vec::with_capacity(self.laps.len());
+        let mut before = self.first;
+        for (label, mark) in self.laps {
+            each.push((label, before.seconds_to(&mark)?));
+            before = mark;
+        }
+        Ok(Laps { each, total_s })
+    }
+}
+
+impl<L: PartialEq> Laps<L> {
+    /// Seconds of all laps under a label.
+    pub(crate) fn seconds(&self, label: L) -> f64 {
+        let of_label = self.each.iter().filter(|(one, _)| *one == label);
+        of_label.map(|(_, seconds)| seconds).sum()
+    }
+}
+
+impl Mark {
+    fn new(device: &Device) -> Result<Self> {
+        match device {
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => {
+                let event = device.cuda_stream().record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+                Ok(Self::Device(event.w()?))
+            }
+            _ => Ok(Self::Host(Instant::now())),
+        }
+    }
+
+    fn seconds_to(&self, later: &Self) -> Result<f64> {
+        match (self, later) {
+            #[cfg(feature = "cuda")]
+            (Self::Device(first), Self::Device(last)) => Ok(f64::from(first.elapsed_ms(last).w()?) / 1e3),
+            #[cfg(feature = "cuda")]
+            (Self::Device(_), Self::Host(_)) | (Self::Host(_), Self::Device(_)) => {
+                candle_core::bail!("laps of two devices")
+            }
+            (Self::Host(first), Self::Host(last)) => Ok((*last - *first).as_secs_f64()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn laps_of_a_label_are_added_up_and_lie_within_the_whole() {
+        let mut clock = Stopwatch::start(&Device::Cpu).unwrap();
+        for label in ["forward", "backward", "forward"] {
+            std::thread::sleep(Duration::from_millis(2));
+            clock.lap(label).unwrap();
+        }
+        let laps = clock.finish().unwrap();
+        assert!(laps.seconds("forward") >= 4e-3 && laps.seconds("backward") >= 2e-3);
+        assert_eq!(laps.seconds("optimizer"), 0.0);
+        assert!(laps.seconds("forward") + laps.seconds("backward") <= laps.total_s);
     }
 }

@@ -10,13 +10,22 @@ use super::base::BaseModel;
 use super::data::MicroBatch;
 use super::loss_scale::LossScale;
 use super::model::{Decoder, DropoutKey, Keep, RopeTables, Stream};
-use super::optimizer::{self, Optimizer, OptimizerError};
+use super::ops::loss_head::Sums;
+use super::optimizer::{self, Norm, Optimizer, OptimizerError};
 use super::parallel::{Alone, Collective};
 use super::span::{self, Shape, StepPhase, Work};
 use super::stopwatch::Stopwatch;
 use super::trained_set::TrainedSet;
 use super::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
 use crate::recipe::{Precision, Recipe};
+
+/// Parts of a step that are timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lap {
+    Forward,
+    Backward,
+    Optimizer,
+}
 
 /// Positions whose logits exist at a time where only the most likely token is asked for.
 const ROWS_OF_LOGITS: usize = 64;
@@ -95,7 +104,6 @@ impl Trainer {
     pub fn step(&mut self, micro_batches: &[MicroBatch]) -> Result<StepEvent, TrainError> {
         let targets = self.check(micro_batches)?;
         let mut clock = Stopwatch::start(self.base.device())?;
-        let mut seconds = StepSeconds::default();
         let mut event = StepEvent {
             step: self.step + 1,
             loss: 0.0,
@@ -103,7 +111,7 @@ impl Trainer {
             grad_norm: 0.0,
             tokens: 0,
             target_tokens: targets,
-            seconds,
+            seconds: StepSeconds::default(),
         };
         let gradients = &self.trained.parameters.gradients;
         let span = span::op("zero_gradients", || buffer_work(gradients, 1));
@@ -111,6 +119,7 @@ impl Trainer {
         drop(span);
         let loss_scale = self.loss_scale.as_ref().map_or(1.0, LossScale::factor);
         let gradient_scale = loss_scale / targets as f32;
+        let mut sums = Vec::with_capacity(micro_batches.len());
         for (index, batch) in micro_batches.iter().enumerate() {
             let first_token = event.tokens;
             event.tokens += batch.tokens() as u64;
@@ -126,24 +135,33 @@ impl Trainer {
             let (normed, tape) = self.decoder.forward(&stream, &self.ropes, keep)?;
             let output = self.decoder.loss(&stream, &normed, Some(gradient_scale))?;
             drop(normed);
-            seconds.forward += clock.lap_s()?;
+            clock.lap(Lap::Forward)?;
             drop(span);
             let span = span::phase(StepPhase::Backward);
             if let Some(d_normed) = output.d_hidden {
                 self.decoder.backward(&stream, &self.ropes, tape, d_normed)?;
             }
-            seconds.backward += clock.lap_s()?;
+            clock.lap(Lap::Backward)?;
             drop(span);
-            event.loss += output.loss_sum;
+            sums.push(output.sums);
         }
-        event.loss = self.add_up(event.loss)? / targets as f64;
-        seconds.backward += clock.lap_s()?;
+        self.add_up_gradients()?;
+        clock.lap(Lap::Backward)?;
         let span = span::phase(StepPhase::Optimizer);
-        event.grad_norm = self.update(event.learning_rate, loss_scale)?;
-        seconds.optimizer = clock.lap_s()?;
+        let norm = self.update(event.learning_rate, loss_scale)?;
+        clock.lap(Lap::Optimizer)?;
         drop(span);
-        seconds.total = clock.total_s();
-        event.seconds = seconds;
+        // Until here a GPU has been given work without a pause; now it is waited for, once, and what it found is read.
+        let laps = clock.finish()?;
+        event.seconds = StepSeconds {
+            data: 0.0,
+            forward: laps.seconds(Lap::Forward),
+            backward: laps.seconds(Lap::Backward),
+            optimizer: laps.seconds(Lap::Optimizer),
+            total: laps.total_s,
+        };
+        event.grad_norm = norm.read()?;
+        event.loss = self.add_up_losses(&sums)? / targets as f64;
         self.step = event.step;
         self.tokens += event.tokens;
         Ok(event)
@@ -156,7 +174,7 @@ impl Trainer {
     /// As for [`Trainer::step`].
     pub fn evaluate(&mut self, micro_batches: &[MicroBatch]) -> Result<Evaluation, TrainError> {
         let targets = self.check(micro_batches)?;
-        let mut clock = Stopwatch::start(self.base.device())?;
+        let clock = Stopwatch::<Lap>::start(self.base.device())?;
         let _span = span::phase(StepPhase::Evaluation);
         let (mut loss, mut correct) = (0.0, 0);
         for (index, batch) in micro_batches.iter().enumerate() {
@@ -167,8 +185,9 @@ impl Trainer {
             let stream = Stream::new(batch, None, self.base.device())?;
             let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
             let output = self.decoder.loss(&stream, &normed, None)?;
-            loss += output.loss_sum;
-            correct += output.correct;
+            let (of_batch, hits) = output.sums.read()?;
+            loss += of_batch;
+            correct += hits;
         }
         let mut sums = [loss, correct as f64];
         self.collective.sum_numbers(&mut sums)?;
@@ -178,7 +197,7 @@ impl Trainer {
             loss: sums[0] / targets as f64,
             accuracy: sums[1] / targets as f64,
             target_tokens: targets,
-            seconds: clock.lap_s()?,
+            seconds: clock.finish()?.total_s,
         })
     }
 
@@ -305,21 +324,32 @@ impl Trainer {
         })
     }
 
-    /// Adds up gradients and losses over all ranks; returns the loss of all.
-    fn add_up(&self, loss: f64) -> Result<f64, TrainError> {
+    /// Adds up the gradients of all ranks.
+    fn add_up_gradients(&self) -> Result<(), TrainError> {
+        if self.collective.ranks() > 1 {
+            let gradients = &self.trained.parameters.gradients;
+            let _span = span::op("add_up_ranks", || buffer_work(gradients, 2));
+            self.collective.all_reduce_sum(gradients)?;
+        }
+        Ok(())
+    }
+
+    /// The loss of all micro-batches, those of other ranks included.
+    fn add_up_losses(&self, own: &[Sums]) -> Result<f64, TrainError> {
+        let mut loss = 0.0;
+        for sums in own {
+            loss += sums.read()?.0;
+        }
         if self.collective.ranks() == 1 {
             return Ok(loss);
         }
-        let gradients = &self.trained.parameters.gradients;
-        let _span = span::op("add_up_ranks", || buffer_work(gradients, 2));
-        self.collective.all_reduce_sum(gradients)?;
         let mut sum = [loss];
         self.collective.sum_numbers(&mut sum)?;
         Ok(sum[0])
     }
 
     /// Unscales, clips and updates; returns the gradients' norm before clipping.
-    fn update(&mut self, learning_rate: f64, loss_scale: f32) -> Result<f64, TrainError> {
+    fn update(&mut self, learning_rate: f64, loss_scale: f32) -> Result<Norm, TrainError> {
         let parameters = &self.trained.parameters;
         let gradients = &parameters.gradients;
         if self.loss_scale.is_some() {
@@ -327,16 +357,13 @@ impl Trainer {
             gradients.slice_set(&(gradients / f64::from(loss_scale))?, 0, 0)?;
         }
         let span = span::op("clip", || buffer_work(gradients, 1));
-        let norm = match self.recipe.optimizer.max_grad_norm {
-            Some(max_norm) => optimizer::clip(gradients, max_norm)?,
-            None => optimizer::global_norm(gradients)?,
-        };
+        let norm = optimizer::norm_and_clip(gradients, self.recipe.optimizer.max_grad_norm)?;
         drop(span);
-        // A step in fp16 whose gradients overflowed is skipped, and the next one takes a smaller factor.
-        let skip = self
-            .loss_scale
-            .as_mut()
-            .is_some_and(|scale| !scale.keep(norm.is_finite()));
+        // A step in fp16 whose gradients overflowed is skipped, and the next one takes a smaller factor: the host has to know.
+        let skip = match &mut self.loss_scale {
+            Some(scale) => !scale.keep(norm.read()?.is_finite()),
+            None => false,
+        };
         if !skip {
             let _span = span::op("optimizer_step", || {
                 let passes = buffer_work(gradients, 3);

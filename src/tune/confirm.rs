@@ -55,7 +55,9 @@ impl Tuner<'_> {
     /// Runs a trial's params once more; `None` where that did not complete.
     fn repeat(&mut self, number: TrialNumber, repeat: u64, plan: &ConfirmPlan) -> Result<Option<Metrics>, TuneError> {
         let study = self.parts.study;
+        // Repeats in another form of the ops would be no repeats.
         let trial = self.history.iter().find(|trial| trial.number == number);
+        let trial = trial.filter(|trial| self.is_of_this_form(trial.number));
         let Some(task) = trial.and_then(|trial| task_of_repeat(study, trial, repeat, plan)) else {
             return Ok(None);
         };

@@ -8,6 +8,7 @@ use crate::recipe::Recipe;
 use crate::search::Problem;
 use crate::space::{Backend, RecipeError, Study, recipe_for};
 use crate::study::{Params, Trial, TrialNumber};
+use crate::train::ops::Kernels;
 use crate::worker::Task;
 
 /// Share of a whole trial that a profile phase costs, roughly: enough to compare it with a training.
@@ -30,13 +31,21 @@ impl Memory {
         }
     }
 
-    /// Keeps what a finished trial measured.
-    pub(super) fn learn(&mut self, study: &Study, problem: &Problem, trial: &Trial) {
+    /// Trials run in this form of the ops from now on. A command computes as it likes.
+    pub(super) fn set_kernels(&mut self, kernels: Kernels) {
+        match self {
+            Self::Command(_) => {}
+            Self::Recipes(known) => known.set_kernels(kernels),
+        }
+    }
+
+    /// Keeps what a finished trial measured in a form of the ops.
+    pub(super) fn learn(&mut self, study: &Study, problem: &Problem, trial: &Trial, kernels: Kernels) {
         match self {
             Self::Command(reported) => reported.learn(problem, trial),
             Self::Recipes(known) => {
                 if let Ok(recipe) = recipe_for(study, &trial.params) {
-                    known.learn(trial, &recipe);
+                    known.learn(trial, &recipe, kernels);
                 }
             }
         }

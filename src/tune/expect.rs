@@ -26,12 +26,14 @@ impl Expectations {
 }
 
 impl Tuner<'_> {
-    /// Predicts every trial, stores what is expected of it, and passes over those that are certain not to fit.
+    /// Predicts every trial, stores what is expected of it, and passes over those that are certain not to fit. Comes behind
+    /// [`Tuner::with_kernels`]: trials of another form of the ops do not correct what is expected of this one.
     #[must_use]
     pub fn with_forecast(mut self, forecast: Arc<Forecast>) -> Self {
         let correction = forecast.correction();
         let mut expecting = Expectations { forecast, correction };
-        self.history.iter().for_each(|trial| expecting.learn(trial));
+        let of_this_form = self.history.iter().filter(|trial| self.is_of_this_form(trial.number));
+        of_this_form.for_each(|trial| expecting.learn(trial));
         self.expecting = Some(expecting);
         self
     }

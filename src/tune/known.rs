@@ -2,7 +2,8 @@
 //!
 //! Throughput and memory follow from a recipe's cost key, the loss from its loss key ([`Recipe::cost_key`],
 //! [`Recipe::loss_key`]). A trial whose cost key has been measured skips the profile phase, one whose loss key has been
-//! trained skips the training phase, and takes the values over; where both are known it need not run at all.
+//! trained skips the training phase, and takes the values over; where both are known it need not run at all. What plain
+//! tensor ops cost says nothing about own kernels, so that costs are kept for each form of the ops; the loss is the same.
 //!
 //! Kept here is which trial measured what. The values lie in the database, with the trial.
 
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 use crate::objective::{LOSS, LOSS_BEFORE, THROUGHPUT};
 use crate::recipe::{Recipe, RecipeKey};
 use crate::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState};
+use crate::train::ops::Kernels;
 use crate::worker::Task;
 
 /// Metrics of the training phase; all others are the profile phase's.
@@ -82,36 +84,47 @@ pub(super) enum Decision {
     },
 }
 
+/// What decides a cost.
+type CostKey = (RecipeKey, Kernels);
+
 /// Measurements of recipes by key.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    costs: BTreeMap<RecipeKey, TrialNumber>,
+    /// The form of the ops that trials run in now.
+    kernels: Kernels,
+    costs: BTreeMap<CostKey, TrialNumber>,
     losses: BTreeMap<RecipeKey, TrialNumber>,
     /// What the loss cannot have fallen below, where its training was stopped.
     loss_bounds: BTreeMap<RecipeKey, f64>,
-    out_of_memory: BTreeMap<RecipeKey, (TrialNumber, FailReason)>,
+    out_of_memory: BTreeMap<CostKey, (TrialNumber, FailReason)>,
     diverged: BTreeMap<RecipeKey, (TrialNumber, FailReason)>,
 }
 
 impl Known {
-    /// Keeps what a finished trial measured. The first measurement of a key stays, so that what is inherited does not
-    /// depend on the order in which later trials end.
-    pub(super) fn learn(&mut self, trial: &Trial, recipe: &Recipe) {
+    /// Trials run in this form of the ops from now on.
+    pub(super) fn set_kernels(&mut self, kernels: Kernels) {
+        self.kernels = kernels;
+    }
+
+    /// Keeps what a finished trial measured in a form of the ops. The first measurement of a key stays, so that what is
+    /// inherited does not depend on the order in which later trials end.
+    pub(super) fn learn(&mut self, trial: &Trial, recipe: &Recipe, kernels: Kernels) {
         if let TrialState::Failed { reason, .. } = &trial.state {
-            let failed = match reason {
+            let failure = || (trial.number, reason.clone());
+            match reason {
                 FailReason::OutOfMemory { phase, .. } if *phase != Phase::Evaluate => {
-                    Some((&mut self.out_of_memory, recipe.cost_key()))
+                    let key = (recipe.cost_key(), kernels);
+                    self.out_of_memory.entry(key).or_insert_with(failure);
                 }
-                FailReason::Diverged { .. } => Some((&mut self.diverged, recipe.loss_key())),
-                _ => None,
-            };
-            if let Some((failures, key)) = failed {
-                failures.entry(key).or_insert_with(|| (trial.number, reason.clone()));
+                FailReason::Diverged { .. } => {
+                    self.diverged.entry(recipe.loss_key()).or_insert_with(failure);
+                }
+                _ => {}
             }
         }
         let Some(metrics) = trial.state.metrics() else { return };
         if metrics.value(THROUGHPUT).is_some() {
-            self.costs.entry(recipe.cost_key()).or_insert(trial.number);
+            self.costs.entry((recipe.cost_key(), kernels)).or_insert(trial.number);
         }
         match &trial.state {
             TrialState::Complete { .. } if metrics.value(LOSS).is_some() => {
@@ -129,7 +142,7 @@ impl Known {
 
     /// Keeps that a trial under way has measured its cost.
     pub(super) fn learn_cost(&mut self, number: TrialNumber, recipe: &Recipe) {
-        self.costs.entry(recipe.cost_key()).or_insert(number);
+        self.costs.entry((recipe.cost_key(), self.kernels)).or_insert(number);
     }
 
     /// Forgets what a trial under way has measured: nothing of that was kept.
@@ -144,8 +157,9 @@ impl Known {
 
     /// What a trial of `recipe` has to run of `plan`.
     pub(super) fn decide(&self, recipe: &Recipe, plan: &TrialPlan) -> Decision {
+        let cost_key = (recipe.cost_key(), self.kernels);
         let failures = [
-            (Part::Cost, self.out_of_memory.get(&recipe.cost_key())),
+            (Part::Cost, self.out_of_memory.get(&cost_key)),
             (
                 Part::Loss,
                 self.diverged.get(&recipe.loss_key()).filter(|_| plan.train.is_some()),
@@ -158,7 +172,7 @@ impl Known {
             }
         }
         let (mut plan, mut taken) = (plan.clone(), Vec::new());
-        if let Some(source) = self.costs.get(&recipe.cost_key()).filter(|_| plan.measure.is_some()) {
+        if let Some(source) = self.costs.get(&cost_key).filter(|_| plan.measure.is_some()) {
             plan.measure = None;
             let (part, source) = (Part::Cost, *source);
             taken.push(Taken { part, source });
@@ -208,6 +222,8 @@ mod tests {
     use crate::recipe::{Checkpointing, DataSettings, TrainingLength};
     use crate::study::{MeasurePlan, TrainPlan};
 
+    const FUSED: Kernels = Kernels::Fused;
+
     fn recipe(change: impl FnOnce(&mut Recipe)) -> Recipe {
         let data = DataSettings {
             train: vec!["train.jsonl".into()],
@@ -249,7 +265,7 @@ mod tests {
     fn known() -> Known {
         let mut known = Known::default();
         let measured = [("throughput", 100.0), ("peak_memory", 7.0), ("loss", 2.0)].into();
-        known.learn(&complete(4, measured), &recipe(|_| ()));
+        known.learn(&complete(4, measured), &recipe(|_| ()), FUSED);
         known
     }
 
@@ -265,6 +281,30 @@ mod tests {
         };
         assert_eq!((rest.measure, rest.train), (None, plan().train));
         assert_eq!(taken, [of(Part::Cost, 4)]);
+    }
+
+    #[test]
+    fn what_plain_ops_cost_is_not_taken_for_what_own_kernels_cost() {
+        let mut known = known();
+        known.set_kernels(Kernels::Reference);
+        let Decision::Run {
+            task: Task::Recipe { plan: rest, .. },
+            taken,
+        } = known.decide(&recipe(|_| ()), &plan())
+        else {
+            panic!("its cost is not known")
+        };
+        assert_eq!((rest.measure, rest.train), (plan().measure, None));
+        assert_eq!(taken, [of(Part::Loss, 4)]);
+        let slower = [("throughput", 10.0), ("peak_memory", 9.0), ("loss", 2.0)].into();
+        known.learn(&complete(5, slower), &recipe(|_| ()), Kernels::Reference);
+        let source = |known: &Known| match known.decide(&recipe(|_| ()), &plan()) {
+            Decision::Known { taken } => taken[0].source,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(source(&known), TrialNumber(5));
+        known.set_kernels(FUSED);
+        assert_eq!(source(&known), TrialNumber(4));
     }
 
     #[test]
@@ -291,11 +331,13 @@ mod tests {
         known.learn(
             &complete(5, [("throughput", 60.0), ("peak_memory", 3.0), ("loss", 2.0)].into()),
             &checkpointed,
+            FUSED,
         );
         let faster = recipe(|recipe| recipe.optimizer.learning_rate = 1.0);
         known.learn(
             &complete(6, [("throughput", 100.0), ("peak_memory", 7.0), ("loss", 1.5)].into()),
             &faster,
+            FUSED,
         );
         let both = recipe(|recipe| {
             recipe.gradient_checkpointing = Checkpointing::Full;
@@ -365,6 +407,7 @@ mod tests {
                 state,
             },
             &recipe(|_| ()),
+            FUSED,
         );
         let decision = known.decide(&recipe(|recipe| recipe.optimizer.learning_rate = 1.0), &plan());
         assert_eq!(
@@ -390,7 +433,7 @@ mod tests {
         };
         let params = Default::default();
         let number = TrialNumber(2);
-        known.learn(&Trial { number, params, state }, &recipe(|_| ()));
+        known.learn(&Trial { number, params, state }, &recipe(|_| ()), FUSED);
         let checkpointed = recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full);
         assert_eq!(known.loss_bound(&checkpointed), Some(2.5));
         let faster = recipe(|recipe| recipe.optimizer.learning_rate = 1.0);
@@ -410,7 +453,7 @@ mod tests {
         let mut known = Known::default();
         let params = Default::default();
         let number = TrialNumber(1);
-        known.learn(&Trial { number, params, state }, &recipe(|_| ()));
+        known.learn(&Trial { number, params, state }, &recipe(|_| ()), FUSED);
         let checkpointed = recipe(|recipe| recipe.gradient_checkpointing = Checkpointing::Full);
         assert_eq!(
             known.decide(&checkpointed, &plan()),

@@ -20,6 +20,7 @@ use crate::search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history,
 use crate::space::{Backend, Study};
 use crate::store::{Store, StudyId};
 use crate::study::{Curve, FailReason, Metrics, Trial, TrialNumber, TrialState};
+use crate::train::ops::Kernels;
 use crate::worker::{Evaluator, Task, TrialRequest};
 
 /// How long to wait for an event before looking at the clock and the keyboard again.
@@ -68,6 +69,9 @@ pub struct Tuner<'a> {
     pub(super) patience: Patience,
     /// Files that must stay as they are.
     inputs: Inputs,
+    /// The form of the ops that trials run in, and that of earlier ones, where it is known.
+    pub(super) kernels: Kernels,
+    forms: BTreeMap<TrialNumber, Kernels>,
 }
 
 impl<'a> Tuner<'a> {
@@ -76,8 +80,10 @@ impl<'a> Tuner<'a> {
         let mut history = parts.store.trials(parts.id).await?;
         let problem = problem_of(parts.study);
         let mut memory = Memory::new(parts.study);
+        let forms = forms_of(parts.store, parts.id).await?;
         for trial in &history {
-            memory.learn(parts.study, &problem, trial);
+            let form = forms.get(&trial.number).copied().unwrap_or_default();
+            memory.learn(parts.study, &problem, trial, form);
         }
         for number in parts.store.costs_from_unfinished(parts.id).await? {
             memory.forget(number);
@@ -112,11 +118,26 @@ impl<'a> Tuner<'a> {
             ending: None,
             patience: Patience::default(),
             inputs: Inputs::default(),
+            kernels: Kernels::default(),
+            forms,
             memory,
             problem,
             history,
             parts,
         })
+    }
+
+    /// Runs trials in this form of the ops: what earlier ones measured in another form is measured again.
+    #[must_use]
+    pub fn with_kernels(mut self, kernels: Kernels) -> Self {
+        self.kernels = kernels;
+        self.memory.set_kernels(kernels);
+        self
+    }
+
+    /// Whether a trial was measured in the form of the ops that trials run in now.
+    pub(super) fn is_of_this_form(&self, number: TrialNumber) -> bool {
+        self.forms.get(&number).copied().unwrap_or_default() == self.kernels
     }
 
     /// Ends the search where one of these files changes under way.
@@ -337,6 +358,10 @@ impl<'a> Tuner<'a> {
         let task = whole_task(study, &trial.params);
         let attempt = store.start_trial(id, number, &trial.params, recipe_of(&task)).await?;
         self.requests.started(store, number).await?;
+        if study.backend == Backend::Native {
+            store.record_kernels(id, number, self.kernels.name()).await?;
+            self.forms.insert(number, self.kernels);
+        }
         let prospect = proposed.as_ref().and_then(|proposed| proposed.prospect.as_ref());
         if let Some(gain) = prospect.map(|prospect| prospect.expected_improvement) {
             store.record_expectation(id, number, gain).await?;
@@ -449,4 +474,11 @@ impl<'a> Tuner<'a> {
         }
         Ok(())
     }
+}
+
+/// The form of the ops of the stored trials of which it is known.
+async fn forms_of(store: &Store, id: StudyId) -> Result<BTreeMap<TrialNumber, Kernels>, TuneError> {
+    let stored = store.kernels(id).await?;
+    let form = |(number, name): (TrialNumber, String)| Some((number, Kernels::from_name(&name)?));
+    Ok(stored.into_iter().filter_map(form).collect())
 }

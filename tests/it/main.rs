@@ -30,6 +30,9 @@ mod golden;
 /// The launcher of the package with NVIDIA support.
 #[cfg(unix)]
 mod gpu_launch;
+/// The scripts that check and time a GPU, without one.
+#[cfg(unix)]
+mod gpu_scripts;
 /// Adapters for other trainers, with a stand-in for one.
 mod integrations;
 /// Trial processes that something else starts: Slurm, ssh, Kubernetes.

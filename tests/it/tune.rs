@@ -5,9 +5,10 @@ use std::path::Path;
 use std::rc::Rc;
 
 use peft_tune::search::{Problem, Sampler};
-use peft_tune::space::{ReadOptions, Study, StudyFile};
+use peft_tune::space::{ReadOptions, SamplerKind, Study, StudyFile};
 use peft_tune::store::{OpenStudy, Store, StudyRecord};
 use peft_tune::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
+use peft_tune::train::ops::Kernels;
 use peft_tune::tune::{Ending, Interrupt, Tuner, TunerParts};
 use peft_tune::worker::{MockEvaluator, Task, TrialRequest};
 
@@ -126,6 +127,61 @@ async fn nothing_is_measured_or_trained_twice() {
     assert_eq!(store.trials(open.id).await.unwrap(), history);
     let last = store.inherited(open.id, history.last().unwrap().number).await.unwrap();
     assert!(!last.is_empty());
+}
+
+#[tokio::test]
+async fn what_other_kernels_cost_is_measured_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("study.db")).await.unwrap();
+    let mut study = study(
+        &SPACE
+            .replace("[4, 8, 16]", "4")
+            .replace("[none, full]", "none")
+            .replace("[1e-4, 1e-3]", "{low: 1e-5, high: 1e-2, scale: log}"),
+    );
+    study.sampler.kind = SamplerKind::Random;
+    let open = store.begin_study(&record(&study)).await.unwrap();
+    let mut profiled = Vec::new();
+    for (kernels, trials) in [(Kernels::Fused, 3), (Kernels::Reference, 6), (Kernels::Fused, 9)] {
+        study.budget.trials = Some(trials);
+        let seen = Seen::default();
+        let parts = TunerParts {
+            study: &study,
+            store: &store,
+            id: open.id,
+            sampler: sampler(&study),
+            evaluator: Box::new(MockEvaluator::new(1, watched(&seen))),
+            observer: &mut (),
+            interrupt: Interrupt::default(),
+        };
+        let mut tuner = Tuner::new(parts).await.unwrap().with_kernels(kernels);
+        tuner.run().await.unwrap();
+        let is_profiled =
+            |request: &&TrialRequest| matches!(&request.task, Task::Recipe { plan, .. } if plan.measure.is_some());
+        profiled.push(seen.borrow().iter().filter(is_profiled).count());
+    }
+    // One setting of the cost: each form measures it once, whatever was measured in the other one.
+    assert_eq!(profiled, [1, 1, 0]);
+    let forms = store.kernels(open.id).await.unwrap();
+    let reference: Vec<u64> = forms
+        .iter()
+        .filter(|(_, form)| *form == "reference")
+        .map(|(number, _)| number.0)
+        .collect();
+    assert_eq!((forms.len(), reference), (9, vec![3, 4, 5]));
+    // No trial took its cost over from one of the other form.
+    for number in forms.keys() {
+        for (part, source) in store.inherited(open.id, *number).await.unwrap() {
+            assert!(
+                part != "cost" || forms[number] == forms[&source],
+                "{number} from {source}"
+            );
+        }
+    }
+    assert_eq!(
+        store.trial(open.id, TrialNumber(4)).await.unwrap().kernels.as_deref(),
+        Some("reference")
+    );
 }
 
 #[tokio::test]

@@ -88,7 +88,7 @@ fn write_trials(sink: &mut dyn FinishRows, study: &StudyOverview, runs: &[TrialR
         row.extend(
             params
                 .iter()
-                .map(|name| run.trial.params.get(*name).map_or(SqlValue::Null, param)),
+                .map(|name| run.trial.params.get(name).map_or(SqlValue::Null, param)),
         );
         let measured = run.trial.state.metrics();
         row.extend(metrics.iter().map(|name| {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::bench::{self, Setting};
+use super::setting::Setting;
 use crate::profile::DeviceMemory;
 use crate::train::TrainError;
 use crate::train::device::Device;
@@ -64,7 +64,7 @@ fn try_all(device: &Device, outcome: &mut Outcome) -> Result<(), TrainError> {
     outcome.loss_before = Some(small()?);
     outcome.in_use_before = memory.in_use_bytes();
     if !device.is_cpu() {
-        let error = bench::huge().loss(device);
+        let error = Setting::huge().loss(device);
         outcome.recognised = Some(matches!(&error, Err(error) if error.out_of_memory()));
         outcome.message = error.err().map(|error| error.to_string());
     }

@@ -1,7 +1,10 @@
 //! `gpu-check`: is a device right, and how fast is it? For a machine with a GPU and no compiler.
 
 mod bench;
+mod literature;
 mod memory;
+mod setting;
+mod shapes;
 
 use std::path::PathBuf;
 
@@ -24,17 +27,23 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_values_t = [Part::Parity, Part::Memory], value_name = "PART")]
     parts: Vec<Part>,
     /// Models to time: names of shapes.
-    #[arg(long, value_delimiter = ',', default_values_t = bench::names(), value_name = "SHAPE")]
+    #[arg(long, value_delimiter = ',', default_values_t = shapes::names(), value_name = "SHAPE")]
     shapes: Vec<String>,
     /// Micro-batches to time, rows x tokens.
     #[arg(long, value_delimiter = ',', default_values = ["2x4096", "8x512"], value_name = "ROWSxTOKENS")]
-    batches: Vec<bench::Rows>,
+    batches: Vec<setting::Rows>,
     /// Precisions to time.
     #[arg(long, value_delimiter = ',', default_values = ["bf16", "nf4"], value_name = "PRECISION")]
     precisions: Vec<String>,
     /// Kinds of activation checkpointing to time.
     #[arg(long, value_delimiter = ',', default_values = ["none", "full"], value_name = "KIND")]
     checkpointing: Vec<String>,
+    /// Model of the table of the literature.
+    #[arg(long, default_value = "llama-2-7b", value_name = "SHAPE")]
+    literature_shape: String,
+    /// Its micro-batch, rows x tokens.
+    #[arg(long, default_value = "8x512", value_name = "ROWSxTOKENS")]
+    literature_batch: setting::Rows,
     /// Measured steps of each timing, behind two others.
     #[arg(long, default_value_t = 5, value_name = "N")]
     steps: usize,
@@ -54,6 +63,8 @@ enum Part {
     Memory,
     /// Steps of models of real sizes.
     Bench,
+    /// The table of the literature: all parameters in fp32, adapters on fp32, 16-bit and NF4 weights.
+    Literature,
 }
 
 impl std::fmt::Display for Part {
@@ -62,6 +73,7 @@ impl std::fmt::Display for Part {
             Self::Parity => "parity",
             Self::Memory => "memory",
             Self::Bench => "bench",
+            Self::Literature => "literature",
         })
     }
 }
@@ -70,9 +82,12 @@ impl std::fmt::Display for Part {
 #[derive(Debug, Default, Serialize)]
 struct Results {
     device: String,
+    /// What the driver calls it.
+    name: Option<String>,
     parity: Vec<Check>,
     memory: Option<memory::Outcome>,
     bench: Vec<bench::Timing>,
+    literature: Vec<literature::Row>,
 }
 
 /// Runs the subcommand.
@@ -81,6 +96,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let device = device::open(&args.device).map_err(CliError::bad_input)?;
     let mut results = Results {
         device: format!("{:?}", device.location()),
+        name: device::facts(&device).map(|facts| facts.name),
         ..Results::default()
     };
     for part in &args.parts {
@@ -88,6 +104,8 @@ pub fn run(args: Args) -> Result<(), CliError> {
             Part::Parity => results.parity = check::all(&device, &mut |check| println!("{check}")),
             Part::Memory => results.memory = Some(memory::run(&device)),
             Part::Bench => bench::run(&args, &device, &mut results.bench),
+            Part::Literature => literature::run(&args, &device, &mut results.literature)
+                .map_err(|message| CliError::bad_input(anyhow::anyhow!(message)))?,
         }
         // What is known so far is kept, whatever comes.
         write(&args, &results)?;

@@ -1,14 +1,15 @@
 //! Rules on products: far below the machine's ceiling, widening quantised weights, costly adapters, slow number types.
 
 use super::evidence::percent;
-use super::{Change, Evidence, Finding, Gain, Rule};
+use super::{Change, Evidence, Finding, Gain, Rule, gpu};
+use crate::profile::Profile;
 use crate::recipe::Precision;
 
 /// Part of the step from which an op counts.
-const LEAST_SHARE: f64 = 0.1;
+pub(super) const LEAST_SHARE: f64 = 0.1;
 /// Part of the roofline below which an op is slow, and what it might reach.
-const SLOW: f64 = 0.4;
-const REACHABLE: f64 = 0.7;
+pub(super) const SLOW: f64 = 0.4;
+pub(super) const REACHABLE: f64 = 0.7;
 /// Part of the step that adapters may take.
 const MOST_ADAPTER: f64 = 0.15;
 /// Loss that half the rank may cost, relative.
@@ -16,20 +17,16 @@ const SAME_LOSS: f64 = 0.005;
 
 pub(super) fn slow_op(evidence: &Evidence<'_>) -> Option<Finding> {
     let profile = evidence.profile;
-    let slow = evidence.products().filter(|op| !is_coded(&op.storage)).find_map(|op| {
+    // An op whose kernels the GPU's own clock timed is judged by these.
+    let mut dense = evidence
+        .products()
+        .filter(|op| !is_coded(&op.storage) && !gpu::judges(evidence, &op.name));
+    let slow = dense.find_map(|op| {
         let share = op.roofline_share.filter(|share| *share < SLOW)?;
         (op.share >= LEAST_SHARE).then_some((op, share))
     });
     let (op, reached) = slow?;
-    let accumulation = profile.setting.gradient_accumulation;
-    let change = match accumulation {
-        accumulation if accumulation > 1 && accumulation.is_multiple_of(2) => Change::Batch {
-            micro_batch: 2 * profile.setting.micro_batch,
-            gradient_accumulation: accumulation / 2,
-        },
-        _ if !profile.setting.packing && profile.data.mean_documents_per_row <= 1.0 => Change::Packing,
-        _ => Change::Advice("give each product more tokens: a larger micro_batch or sequence_length".to_owned()),
-    };
+    let change = more_tokens(profile);
     let gain = evidence
         .predicted_throughput(&change)
         .unwrap_or_else(|| Gain::without(op.share * (1.0 - reached / REACHABLE)));
@@ -52,6 +49,19 @@ pub(super) fn slow_op(evidence: &Evidence<'_>) -> Option<Finding> {
         gain: Some(gain),
         verified: None,
     })
+}
+
+/// What gives each product more tokens.
+pub(super) fn more_tokens(profile: &Profile) -> Change {
+    let accumulation = profile.setting.gradient_accumulation;
+    match accumulation {
+        accumulation if accumulation > 1 && accumulation.is_multiple_of(2) => Change::Batch {
+            micro_batch: 2 * profile.setting.micro_batch,
+            gradient_accumulation: accumulation / 2,
+        },
+        _ if !profile.setting.packing && profile.data.mean_documents_per_row <= 1.0 => Change::Packing,
+        _ => Change::Advice("give each product more tokens: a larger micro_batch or sequence_length".to_owned()),
+    }
 }
 
 pub(super) fn dequantisation_bound(evidence: &Evidence<'_>) -> Option<Finding> {
@@ -166,7 +176,7 @@ pub(super) fn slow_number_type(evidence: &Evidence<'_>) -> Option<Finding> {
 }
 
 /// Whether a storage is codes that are widened before they are multiplied.
-fn is_coded(storage: &str) -> bool {
+pub(super) fn is_coded(storage: &str) -> bool {
     matches!(storage, "nf4" | "int8")
 }
 

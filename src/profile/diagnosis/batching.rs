@@ -2,6 +2,7 @@
 
 use super::evidence::percent;
 use super::{Change, Evidence, Finding, Gain, Rule};
+use crate::profile::Setting;
 use crate::train::span::StepPhase;
 
 /// Part of the step that may pass waiting for data.
@@ -70,36 +71,22 @@ pub(super) fn short_rows(evidence: &Evidence<'_>) -> Option<Finding> {
 }
 
 pub(super) fn small_micro_batch(evidence: &Evidence<'_>) -> Option<Finding> {
-    let (profile, setting) = (evidence.profile, &evidence.profile.setting);
+    let profile = evidence.profile;
     let between = evidence.between_ops();
-    if between <= MOST_BETWEEN_OPS {
+    // Where the GPU's own timeline is known it tells more: here spans wait for the device between ops.
+    if between <= MOST_BETWEEN_OPS || profile.gpu.is_some() {
         return None;
     }
     let calls: f64 = profile.ops.iter().map(|op| op.calls).sum();
     let seconds: f64 = profile.ops.iter().map(|op| op.seconds).sum();
-    let even = setting.gradient_accumulation.is_multiple_of(2);
-    let change = match setting.gradient_accumulation {
-        // The global batch stays what it is.
-        accumulation if accumulation > 1 && even => Change::Batch {
-            micro_batch: 2 * setting.micro_batch,
-            gradient_accumulation: accumulation / 2,
-        },
-        _ => Change::Batch {
-            micro_batch: 2 * setting.micro_batch,
-            gradient_accumulation: setting.gradient_accumulation,
-        },
-    };
+    let (change, what_else) = twice_the_micro_batch(&profile.setting);
     let gain = evidence
         .predicted_throughput(&change)
         .unwrap_or_else(|| Gain::without(between / 2.0));
-    let other_batch = match setting.gradient_accumulation {
-        accumulation if accumulation > 1 && even => "",
-        _ => "; a larger micro-batch makes the global batch larger too, which changes the training",
-    };
     Some(Finding {
         rule: Rule::SmallMicroBatch,
         evidence: format!(
-            "{} of the step passes between ops, which take {:.0} us on average{other_batch}",
+            "{} of the step passes between ops, which take {:.0} us on average{what_else}",
             percent(between),
             1e6 * seconds / calls.max(1.0)
         ),
@@ -107,6 +94,26 @@ pub(super) fn small_micro_batch(evidence: &Evidence<'_>) -> Option<Finding> {
         gain: Some(gain),
         verified: None,
     })
+}
+
+/// Twice the micro-batch at the same global batch where that is possible, and what to say where it is not.
+pub(super) fn twice_the_micro_batch(setting: &Setting) -> (Change, &'static str) {
+    let (micro_batch, accumulation) = (2 * setting.micro_batch, setting.gradient_accumulation);
+    if accumulation > 1 && accumulation.is_multiple_of(2) {
+        let change = Change::Batch {
+            micro_batch,
+            gradient_accumulation: accumulation / 2,
+        };
+        return (change, "");
+    }
+    let change = Change::Batch {
+        micro_batch,
+        gradient_accumulation: accumulation,
+    };
+    (
+        change,
+        "; a larger micro-batch makes the global batch larger too, which changes the training",
+    )
 }
 
 fn milliseconds(seconds: f64) -> String {

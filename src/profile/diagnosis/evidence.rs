@@ -78,6 +78,13 @@ impl Evidence<'_> {
         (seconds / step).clamp(0.0, 1.0)
     }
 
+    /// Seconds of a step in the kernels of an op, by the GPU's own clock in steps that nobody held up.
+    pub(super) fn kernel_seconds(&self, op: &str) -> Option<f64> {
+        let gpu = self.profile.gpu.as_ref()?;
+        let seconds: f64 = gpu.kernels_of(op).map(|kernel| kernel.seconds).sum();
+        (seconds > 0.0).then_some(seconds)
+    }
+
     /// Matrix products, loss head and attention included.
     pub(super) fn products(&self) -> impl Iterator<Item = &OpTime> {
         self.profile.ops.iter().filter(|op| op.flops > 0.0)

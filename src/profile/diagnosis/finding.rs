@@ -15,6 +15,14 @@ pub enum Rule {
     ShortRows,
     /// The host takes long between ops: they are too small.
     SmallMicroBatch,
+    /// The GPU waits for launches: its kernels are too small.
+    LaunchBound,
+    /// The GPU waits for something that the host does beside launching.
+    HostBound,
+    /// Copies to and from the host go while the GPU computes nothing.
+    CopiesNotOverlapped,
+    /// The kernels of a product stay far below what the GPU reaches.
+    LowTensorCoreUse,
     /// Layers are run forward twice although the memory would hold what that saves.
     RecomputesWithRoomLeft,
     /// The memory would hold a larger micro-batch.
@@ -47,6 +55,10 @@ impl Rule {
             Self::DataBound => "data_bound",
             Self::ShortRows => "short_rows",
             Self::SmallMicroBatch => "small_micro_batch",
+            Self::LaunchBound => "launch_bound",
+            Self::HostBound => "host_bound",
+            Self::CopiesNotOverlapped => "copies_not_overlapped",
+            Self::LowTensorCoreUse => "low_tensor_core_use",
             Self::RecomputesWithRoomLeft => "recomputes_with_room_left",
             Self::RoomForALargerMicroBatch => "room_for_a_larger_micro_batch",
             Self::OptimizerState => "optimizer_state",

@@ -1,15 +1,18 @@
 //! Rules on the machine: clocks that fall, and others who use it.
 
-use super::evidence::percent;
+use super::evidence::{mebibytes, percent};
 use super::{Change, Evidence, Finding, Gain, Rule};
-use crate::profile::{Profile, median};
+use crate::profile::sample::HeldBy;
+use crate::profile::{DeviceSample, Profile, median};
 
 /// Part of its first clock below which a device is held down.
 const LEAST_CLOCK: f64 = 0.9;
 /// Part of the samples in which the device must say so itself.
 const LEAST_THROTTLED: f64 = 0.1;
-/// Part of the cores that others may keep busy.
+/// Part of the cores, or of the GPU, that others may keep busy.
 const MOST_OTHERS: f64 = 0.1;
+/// Part of a GPU's memory that others may hold: the driver's own part of it is under this.
+const MOST_HELD: f64 = 0.05;
 /// Samples, and steps, below which nothing is said.
 const FEWEST_SAMPLES: usize = 8;
 /// Part of a step below which quick steps are chance.
@@ -21,34 +24,75 @@ pub(super) fn throttled(evidence: &Evidence<'_>) -> Option<Finding> {
         return None;
     }
     let quarter = samples.len() / 4;
-    let clock = |part: &[crate::profile::DeviceSample]| median(part.iter().filter_map(|sample| sample.clock_mhz));
+    let clock = |part: &[DeviceSample]| median(part.iter().filter_map(|sample| sample.clock_mhz));
     let fallen = match (clock(&samples[..quarter]), clock(&samples[samples.len() - quarter..])) {
         (Some(first), Some(last)) if first > 0.0 => Some((first, last, last / first)),
         _ => None,
     };
-    let flagged = samples.iter().filter(|sample| sample.throttled == Some(true)).count();
-    let flagged = flagged as f64 / samples.len() as f64;
-    let (evidence, share) = match fallen {
+    let held: Vec<DeviceSample> = samples
+        .iter()
+        .copied()
+        .filter(|sample| sample.throttled == Some(true))
+        .collect();
+    let flagged = held.len() as f64 / samples.len() as f64;
+    let (text, share) = match fallen {
         Some((first, last, ratio)) if ratio < LEAST_CLOCK => (
             format!("the clock fell from {first:.0} to {last:.0} MHz while measuring"),
             1.0 - ratio,
         ),
-        _ if flagged >= LEAST_THROTTLED => (
-            format!("the device held its clock down in {} of the samples", percent(flagged)),
-            0.0,
-        ),
+        _ if flagged >= LEAST_THROTTLED => held_down(samples, &held),
         _ => return None,
     };
+    let (why, advice) = match mostly_held_by(&held) {
+        Some(HeldBy::Power) => (
+            ": its power limit",
+            "raise the device's power limit (`nvidia-smi --power-limit`) if its cooling allows",
+        ),
+        Some(HeldBy::Heat) => (": heat", "cool the machine better"),
+        Some(HeldBy::Hardware) | None => ("", "cool the machine better, or raise its power limit"),
+    };
+    // A GPU that has nothing to do loses nothing by a lower clock.
+    let busy = evidence.profile.gpu.as_ref().map_or(1.0, |gpu| 1.0 - gpu.idle_share);
     Some(Finding {
         rule: Rule::Throttled,
-        evidence,
-        change: Change::Advice("cool the machine better, or raise its power limit".to_owned()),
-        gain: (share > 0.0).then(|| Gain::without(share)),
+        evidence: text + why,
+        change: Change::Advice(advice.to_owned()),
+        gain: (share > 0.0).then(|| Gain::without(share * busy)),
         verified: None,
     })
 }
 
+/// That a device says it is held down, and the part of its highest clock that it thereby loses.
+fn held_down(samples: &[DeviceSample], held: &[DeviceSample]) -> (String, f64) {
+    let highest = samples
+        .iter()
+        .filter_map(|sample| sample.clock_mhz)
+        .max_by(f64::total_cmp);
+    let then = median(held.iter().filter_map(|sample| sample.clock_mhz));
+    let part = percent(held.len() as f64 / samples.len() as f64);
+    let text = format!("the device held its clock down in {part} of the samples");
+    match highest.zip(then) {
+        Some((highest, then)) if then < highest => (
+            format!("{text}, to {then:.0} of {highest:.0} MHz"),
+            1.0 - then / highest,
+        ),
+        _ => (text, 0.0),
+    }
+}
+
+/// What held the device down most often.
+fn mostly_held_by(held: &[DeviceSample]) -> Option<HeldBy> {
+    let count = |by: HeldBy| held.iter().filter(|sample| sample.held_by == Some(by)).count();
+    let all = [HeldBy::Hardware, HeldBy::Heat, HeldBy::Power];
+    all.into_iter().filter(|by| count(*by) > 0).max_by_key(|by| count(*by))
+}
+
+/// Others on the processor, or on the GPU.
 pub(super) fn noisy_neighbour(evidence: &Evidence<'_>) -> Option<Finding> {
+    of_the_cores(evidence).or_else(|| of_the_gpu(evidence.profile))
+}
+
+fn of_the_cores(evidence: &Evidence<'_>) -> Option<Finding> {
     let profile = evidence.profile;
     let others = profile.samples.iter().filter_map(|sample| sample.other_cores);
     let others: Vec<f64> = others.collect();
@@ -73,6 +117,40 @@ pub(super) fn noisy_neighbour(evidence: &Evidence<'_>) -> Option<Finding> {
         ),
         change: Change::Advice("run alone on the machine, or with fewer threads than are free".to_owned()),
         gain: undisturbed(profile).map(|share| Gain::without(share.min(lost))),
+        verified: None,
+    })
+}
+
+/// Others that compute on the GPU, or hold so much of its memory that a trial might not fit.
+fn of_the_gpu(profile: &Profile) -> Option<Finding> {
+    let samples = &profile.samples;
+    let middle = |value: fn(&DeviceSample) -> Option<f64>| {
+        let values: Vec<f64> = samples.iter().filter_map(value).collect();
+        (values.len() >= FEWEST_SAMPLES).then(|| median(values)).flatten()
+    };
+    let busy = middle(|sample| sample.other_utilisation).unwrap_or(0.0);
+    let held = middle(|sample| Some(sample.memory_bytes?.saturating_sub(sample.resident_bytes?) as f64)).unwrap_or(0.0);
+    let total = middle(|sample| sample.total_bytes.map(|bytes| bytes as f64)).unwrap_or(f64::INFINITY);
+    let (computes, holds) = (busy > MOST_OTHERS, held > MOST_HELD * total);
+    if !computes && !holds {
+        return None;
+    }
+    let memory = format!("hold {} of the GPU's {}", mebibytes(held), mebibytes(total));
+    let computing = format!("keep the GPU busy for {} of the time", percent(busy));
+    Some(Finding {
+        rule: Rule::NoisyNeighbour,
+        evidence: match (computes, holds) {
+            (true, true) => format!("other processes {computing}, and {memory}"),
+            (true, false) => format!(
+                "other processes {computing}, and steps spread by {}",
+                percent(profile.steps.spread)
+            ),
+            (false, _) => format!("other processes {memory}"),
+        },
+        change: Change::Advice("run alone on the GPU (`nvidia-smi` lists its processes)".to_owned()),
+        gain: undisturbed(profile)
+            .filter(|_| computes)
+            .map(|share| Gain::without(share.min(busy))),
         verified: None,
     })
 }

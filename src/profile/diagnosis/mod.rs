@@ -8,6 +8,9 @@ mod batching;
 mod change;
 mod evidence;
 mod finding;
+mod gpu;
+#[cfg(test)]
+mod gpu_tests;
 mod machine;
 mod memory;
 mod model;
@@ -23,10 +26,14 @@ pub use model::ModelOracle;
 pub use verify::{Rerun, verify};
 
 /// All rules: a rule finds at most one thing.
-const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 15] = [
+const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 19] = [
     batching::data_bound,
     batching::short_rows,
     batching::small_micro_batch,
+    gpu::launch_bound,
+    gpu::host_bound,
+    gpu::copies_not_overlapped,
+    gpu::low_tensor_core_use,
     memory::recomputes_with_room_left,
     memory::room_for_a_larger_micro_batch,
     memory::optimizer_state,

@@ -10,15 +10,15 @@ use crate::profile::{DeviceSample, EvaluationCost, MemoryPart, OpTime, PhaseTime
 use crate::recipe::{Checkpointing, DataSettings, OptimizerKind, Precision, Recipe};
 
 /// A profile with its recipe and what else is known.
-struct Case {
-    profile: Profile,
-    recipe: Recipe,
+pub(super) struct Case {
+    pub(super) profile: Profile,
+    pub(super) recipe: Recipe,
     faster_type: Option<(&'static str, f64)>,
     losses: Vec<(usize, f64)>,
 }
 
 impl Case {
-    fn sound() -> Self {
+    pub(super) fn sound() -> Self {
         Self {
             profile: sound_profile(),
             recipe: Recipe::new("model", DataSettings::default()),
@@ -27,11 +27,11 @@ impl Case {
         }
     }
 
-    fn findings(&self) -> Vec<Finding> {
+    pub(super) fn findings(&self) -> Vec<Finding> {
         self.findings_with(&())
     }
 
-    fn findings_with(&self, oracle: &dyn Oracle) -> Vec<Finding> {
+    pub(super) fn findings_with(&self, oracle: &dyn Oracle) -> Vec<Finding> {
         diagnose(&Evidence {
             profile: &self.profile,
             recipe: &self.recipe,
@@ -41,7 +41,7 @@ impl Case {
         })
     }
 
-    fn finds(&self, rule: Rule) -> Finding {
+    pub(super) fn finds(&self, rule: Rule) -> Finding {
         let findings = self.findings();
         let found = findings.iter().find(|finding| finding.rule == rule);
         found
@@ -49,12 +49,12 @@ impl Case {
             .clone()
     }
 
-    fn misses(&self, rule: Rule) {
+    pub(super) fn misses(&self, rule: Rule) {
         let findings = self.findings();
         assert!(findings.iter().all(|finding| finding.rule != rule), "{findings:?}");
     }
 
-    fn phase(&mut self, name: &str) -> &mut PhaseTime {
+    pub(super) fn phase(&mut self, name: &str) -> &mut PhaseTime {
         self.profile
             .phases
             .iter_mut()
@@ -71,7 +71,7 @@ impl Case {
         self.profile.memory.parts = parts.iter().map(part).collect();
     }
 
-    fn samples(&mut self, sample: impl Fn(usize) -> DeviceSample) {
+    pub(super) fn samples(&mut self, sample: impl Fn(usize) -> DeviceSample) {
         self.profile.samples = (0..20).map(sample).collect();
     }
 }

@@ -4,12 +4,13 @@
 //! and their types are those of `cupti_activity.h`, `cupti_result.h` and `cupti_version.h` of CUDA 13.
 
 use std::alloc::Layout;
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::Activity;
-use super::record::{self, COPY, FILL, KERNEL};
+use super::record::{self, CALL, COPY, DRIVER_DOMAIN, FILL, KERNEL};
 use crate::profile::LibraryFolders;
 
 const LIBRARY: &str = "libcupti.so";
@@ -50,6 +51,7 @@ fn list(folders: &[PathBuf]) -> String {
 type GetVersion = unsafe extern "C" fn(*mut u32) -> c_int;
 type GetTimestamp = unsafe extern "C" fn(*mut u64) -> c_int;
 type GetResultString = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
+type GetCallbackName = unsafe extern "C" fn(u32, u32, *mut *const c_char) -> c_int;
 type Switch = unsafe extern "C" fn(u32) -> c_int;
 type GetNextRecord = unsafe extern "C" fn(*mut u8, usize, *mut *mut u8) -> c_int;
 type BufferRequested = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
@@ -60,6 +62,7 @@ type RegisterCallbacks = unsafe extern "C" fn(BufferRequested, BufferCompleted) 
 #[derive(Debug)]
 struct Library {
     result_string: GetResultString,
+    callback_name: GetCallbackName,
     timestamp: GetTimestamp,
     enable: Switch,
     disable: Switch,
@@ -71,6 +74,8 @@ struct Library {
 // Design note: the library calls back without a word of whose buffers they are, so that both are the process's.
 static LIBRARY_IN_USE: OnceLock<Library> = OnceLock::new();
 static COLLECTED: Mutex<Vec<Activity>> = Mutex::new(Vec::new());
+/// Calls of the driver by function: how often, and nanoseconds.
+static CALLS: Mutex<Option<HashMap<u32, (u64, u64)>>> = Mutex::new(None);
 
 /// Records what the GPU runs until it is dropped.
 #[derive(Debug)]
@@ -116,6 +121,38 @@ impl Collector {
         Ok(now)
     }
 
+    /// Counts the driver's calls as well, until [`Collector::take_calls`]. It costs each of them some time: what the GPU does
+    /// meanwhile is no measure.
+    ///
+    /// # Errors
+    /// Those of the library.
+    pub fn count_calls(&self) -> Result<(), CuptiError> {
+        *calls() = Some(HashMap::new());
+        // SAFETY: a kind that the library knows.
+        self.library
+            .check("cuptiActivityEnable", unsafe { (self.library.enable)(CALL) })
+    }
+
+    /// The driver's calls since [`Collector::count_calls`]: function, how often, seconds.
+    ///
+    /// # Errors
+    /// Those of the library.
+    pub fn take_calls(&self) -> Result<Vec<(String, u64, f64)>, CuptiError> {
+        // SAFETY: as for `take`.
+        let flushed = unsafe { (self.library.flush_all)(FLUSH_FORCED) };
+        // SAFETY: as for `count_calls`.
+        let stopped = unsafe { (self.library.disable)(CALL) };
+        let counted = calls().take().unwrap_or_default();
+        self.library.check("cuptiActivityFlushAll", flushed)?;
+        self.library.check("cuptiActivityDisable", stopped)?;
+        let named = |(function, (count, nanoseconds)): (u32, (u64, u64))| {
+            (self.library.name_of_call(function), count, nanoseconds as f64 / 1e9)
+        };
+        let mut named: Vec<_> = counted.into_iter().map(named).collect();
+        named.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(named)
+    }
+
     /// What the GPU has run since the last call, in the order of its beginning; times count from `origin_ns` of
     /// [`Collector::now_ns`]. The device has finished what it was given.
     ///
@@ -146,6 +183,10 @@ impl Drop for Collector {
     }
 }
 
+fn calls() -> std::sync::MutexGuard<'static, Option<HashMap<u32, (u64, u64)>>> {
+    CALLS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn collected() -> std::sync::MutexGuard<'static, Vec<Activity>> {
     COLLECTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -167,11 +208,15 @@ unsafe extern "C" fn completed(_: *mut c_void, _: u32, buffer: *mut u8, _: usize
     }
     if let Some(library) = LIBRARY_IN_USE.get() {
         let mut record = std::ptr::null_mut();
-        let mut all = collected();
+        let (mut all, mut calls) = (collected(), calls());
         // SAFETY: the buffer is one of `requested`, of which so many bytes are valid; its records are whole.
         unsafe {
             while (library.next_record)(buffer, valid, &mut record) == SUCCESS {
                 all.extend(record::read(record));
+                if let (Some(calls), Some((function, nanoseconds))) = (calls.as_mut(), record::read_call(record)) {
+                    let sum = calls.entry(function).or_default();
+                    *sum = (sum.0 + 1, sum.1 + nanoseconds);
+                }
             }
         }
     }
@@ -199,6 +244,7 @@ impl Library {
             check_version(handle, &path)?;
             Ok(Self {
                 result_string: function(handle, c"cuptiGetResultString", &path)?,
+                callback_name: function(handle, c"cuptiGetCallbackName", &path)?,
                 timestamp: function(handle, c"cuptiGetTimestamp", &path)?,
                 enable: function(handle, c"cuptiActivityEnable", &path)?,
                 disable: function(handle, c"cuptiActivityDisable", &path)?,
@@ -206,6 +252,18 @@ impl Library {
                 next_record: function(handle, c"cuptiActivityGetNextRecord", &path)?,
                 register_callbacks: function(handle, c"cuptiActivityRegisterCallbacks", &path)?,
             })
+        }
+    }
+
+    /// A function of the driver by its number.
+    fn name_of_call(&self, function: u32) -> String {
+        let mut text = std::ptr::null();
+        // SAFETY: a text of the library's own is written, or nothing.
+        unsafe {
+            match (self.callback_name)(DRIVER_DOMAIN, function, &mut text) == SUCCESS && !text.is_null() {
+                true => CStr::from_ptr(text).to_string_lossy().into_owned(),
+                false => format!("function {function}"),
+            }
         }
     }
 
@@ -327,11 +385,14 @@ mod tests {
         static int on[64], failing = 5; static u64 clock_ns = 1000;
         int cuptiGetVersion(unsigned* v) { *v = 130001; return 0; }
         int cuptiGetResultString(int r, const char** s) { *s = "CUPTI_ERROR_STAND_IN"; return 0; }
+        int cuptiGetCallbackName(unsigned d, unsigned id, const char** s) {
+            *s = id == 307 ? "cuLaunchKernel" : 0; return d != 1;
+        }
         int cuptiGetTimestamp(u64* t) { *t = clock_ns += 10; return 0; }
         int cuptiActivityEnable(unsigned kind) { on[kind] = 1; return 0; }
         int cuptiActivityDisable(unsigned kind) { on[kind] = 0; return 0; }
         int cuptiActivityRegisterCallbacks(void* a, void* g) { ask = a; give = g; return 0; }
-        static u64 kernel[24], copy[16];
+        static u64 kernel[24], copy[16], call[5];
         int cuptiActivityFlushAll(unsigned flag) {
             u8* buffer; size bytes, most; ask(&buffer, &bytes, &most);
             if (flag != 1 || !on[1] || !on[2] || !on[10] || bytes < 4096 || most) return 1;
@@ -339,12 +400,17 @@ mod tests {
             kernel[0] = 10; kernel[2] = 2000; kernel[3] = 2500; kernel[13] = (u64)"rms_norm_f32_4";
             copy[0] = 1 | 1ull << 32; copy[1] = 64; copy[2] = 1200; copy[3] = 1300;
             memcpy(buffer, kernel, sizeof kernel); memcpy(buffer + sizeof kernel, copy, sizeof copy);
-            give(0, 0, buffer, bytes, sizeof kernel + sizeof copy);
+            memset(call, 0, sizeof call);
+            call[0] = 4 | 307ull << 32; call[1] = 100; call[2] = 600;
+            if (on[4]) memcpy(buffer + sizeof kernel + sizeof copy, call, sizeof call);
+            give(0, 0, buffer, bytes, sizeof kernel + sizeof copy + (on[4] ? sizeof call : 0));
             return 0;
         }
         int cuptiActivityGetNextRecord(u8* buffer, size valid, u8** record) {
             if (!*record) *record = buffer;
             else if (*record == buffer) *record = buffer + sizeof kernel;
+            else if (*record == buffer + sizeof kernel && valid > sizeof kernel + sizeof copy)
+                *record = buffer + sizeof kernel + sizeof copy;
             else return 12;
             return 0;
         }
@@ -369,6 +435,12 @@ mod tests {
         );
         // What began before the origin is left out.
         assert_eq!(collector.take(1_500).unwrap().len(), 1);
+        // Calls are counted only while they are asked for.
+        assert_eq!(collector.take_calls().unwrap(), []);
+        collector.count_calls().unwrap();
+        let counted = collector.take_calls().unwrap();
+        assert_eq!(counted, [("cuLaunchKernel".to_owned(), 1, 500e-9)]);
+        assert_eq!(collector.take_calls().unwrap(), []);
         let library = collector.library;
         drop(collector);
         let message = library.check("cuptiActivityEnable", 7).unwrap_err().to_string();

@@ -10,4 +10,4 @@ mod timeline;
 
 pub use activity::{Activity, ActivityKind};
 pub use cupti::{Collector, CuptiError};
-pub use timeline::{GpuTimeline, KernelTime};
+pub use timeline::{DriverCalls, GpuTimeline, KernelTime};

@@ -11,8 +11,12 @@ use super::{Activity, ActivityKind};
 pub(super) const COPY: u32 = 1;
 /// `CUPTI_ACTIVITY_KIND_MEMSET`
 pub(super) const FILL: u32 = 2;
+/// `CUPTI_ACTIVITY_KIND_DRIVER`
+pub(super) const CALL: u32 = 4;
 /// `CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL`
 pub(super) const KERNEL: u32 = 10;
+/// `CUPTI_CB_DOMAIN_DRIVER_API`
+pub(super) const DRIVER_DOMAIN: u32 = 1;
 
 /// The beginning of `CUpti_ActivityKernel10`.
 #[repr(C)]
@@ -70,6 +74,32 @@ struct FillRecord {
     device_id: u32,
     context_id: u32,
     stream_id: u32,
+}
+
+/// The beginning of `CUpti_ActivityAPI`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CallRecord {
+    kind: u32,
+    /// Which function it was: `CUpti_driver_api_trace_cbid`.
+    cbid: u32,
+    start: u64,
+    end: u64,
+}
+
+/// Reads one record of a call of the driver: which function, and the nanoseconds that it took; `None` for other records.
+///
+/// # Safety
+/// As for [`read`].
+pub(super) unsafe fn read_call(record: *const u8) -> Option<(u32, u64)> {
+    // SAFETY: every record begins with its kind; the caller's promise covers the rest.
+    unsafe {
+        if record.cast::<u32>().read_unaligned() != CALL {
+            return None;
+        }
+        let call = record.cast::<CallRecord>().read_unaligned();
+        Some((call.cbid, call.end.saturating_sub(call.start)))
+    }
 }
 
 /// Reads one record, with times by CUPTI's clock; `None` for kinds that nobody asked for, and where no time was taken.
@@ -165,11 +195,16 @@ mod tests {
             ("CUpti_ActivityMemset4.start", offset_of!(FillRecord, start)),
             ("CUpti_ActivityMemset4.end", offset_of!(FillRecord, end)),
             ("CUpti_ActivityMemset4.streamId", offset_of!(FillRecord, stream_id)),
+            ("CUpti_ActivityAPI.cbid", offset_of!(CallRecord, cbid)),
+            ("CUpti_ActivityAPI.start", offset_of!(CallRecord, start)),
+            ("CUpti_ActivityAPI.end", offset_of!(CallRecord, end)),
         ];
         let kinds = [
             ("CUPTI_ACTIVITY_KIND_MEMCPY", COPY as usize),
             ("CUPTI_ACTIVITY_KIND_MEMSET", FILL as usize),
+            ("CUPTI_ACTIVITY_KIND_DRIVER", CALL as usize),
             ("CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL", KERNEL as usize),
+            ("CUPTI_CB_DOMAIN_DRIVER_API", DRIVER_DOMAIN as usize),
         ];
         let lines = fields.into_iter().chain(kinds);
         lines.map(|(name, value)| format!("{name} {value}\n")).collect()
@@ -225,5 +260,12 @@ mod tests {
         assert_eq!((copy.name.as_str(), copy.seconds()), ("copy to the host", 20e-9));
         // SAFETY: as above.
         assert_eq!(unsafe { read([99u64; 8].as_ptr().cast()) }, None);
+        let call = [u64::from(CALL) | 307 << 32, 100, 350, 0, 0];
+        // SAFETY: as above.
+        assert_eq!(unsafe { read_call(call.as_ptr().cast()) }, Some((307, 250)));
+        // SAFETY: as above.
+        assert_eq!(unsafe { read(call.as_ptr().cast()) }, None);
+        // SAFETY: as above.
+        assert_eq!(unsafe { read_call(kernel.as_ptr().cast()) }, None);
     }
 }

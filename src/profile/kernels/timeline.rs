@@ -9,6 +9,9 @@ use crate::train::span::SpanTree;
 
 /// Gaps shorter than this are the GPU's own way from one kernel to the next.
 const SHORTEST_GAP_NS: u64 = 2_000;
+/// Gaps up to this are the time that the host takes to launch the next kernel; longer ones have another reason, such as
+/// waiting for data or reading a result.
+const LONGEST_LAUNCH_NS: u64 = 100_000;
 
 /// What a GPU did in some steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -22,12 +25,60 @@ pub struct GpuTimeline {
     /// Gaps between two things that it did, in a step.
     pub gaps: f64,
     pub longest_gap_s: f64,
+    /// Seconds of a step in gaps of at most 0.1 ms: kernels that came too late.
+    #[serde(default)]
+    pub launch_gap_s: f64,
+    /// Seconds of a step in longer gaps: the host did something else.
+    #[serde(default)]
+    pub host_gap_s: f64,
     /// Seconds of a step in which data moved between the host's memory and the GPU's.
     pub transfer_s: f64,
     /// Part of them in which a kernel ran as well, in [0, 1]; absent where nothing moved.
     pub transfer_overlap: Option<f64>,
     /// Kernels, copies and fills, the longest first. Means of a step.
     pub kernels: Vec<KernelTime>,
+    /// What the host asked of the driver, where that was counted.
+    #[serde(default)]
+    pub calls: Option<DriverCalls>,
+}
+
+/// The driver's calls in a step. Steps that are to be replayed as a whole may make launches and nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DriverCalls {
+    pub launches: f64,
+    /// Of memory; giving it back is not counted.
+    pub allocations: f64,
+    /// Times that the host waited for the GPU.
+    pub waits: f64,
+    /// Copies and fills.
+    pub copies: f64,
+    /// Seconds in all calls but those that wait.
+    pub seconds: f64,
+}
+
+impl DriverCalls {
+    /// The means of `steps` steps, from each function's name, calls and seconds.
+    pub(in crate::profile) fn new(calls: &[(String, u64, f64)], steps: u64) -> Self {
+        let mut sums = Self::default();
+        let steps = steps.max(1) as f64;
+        for (name, count, seconds) in calls {
+            let count = *count as f64 / steps;
+            // `cuMemAllocAsync`, `cuMemAllocFromPoolAsync`, `cuMemcpyHtoDAsync_v2`, `cuStreamSynchronize` ...
+            if name.contains("Synchronize") {
+                sums.waits += count;
+                continue;
+            }
+            sums.seconds += seconds / steps;
+            if name.contains("Launch") {
+                sums.launches += count;
+            } else if name.contains("MemAlloc") {
+                sums.allocations += count;
+            } else if name.contains("Memcpy") || name.contains("Memset") {
+                sums.copies += count;
+            }
+        }
+        sums
+    }
 }
 
 /// All calls of one kernel.
@@ -61,6 +112,7 @@ impl GpuTimeline {
         let kernels = of(&|kind| kind != ActivityKind::Transfer);
         let whole = end_ns.saturating_sub(start_ns).max(1);
         let gaps: Vec<u64> = gaps(&busy).filter(|gap| *gap >= SHORTEST_GAP_NS).collect();
+        let is_launch = |gap: &&u64| **gap <= LONGEST_LAUNCH_NS;
         let per_step = |amount: f64| amount / steps.max(1) as f64;
         let moved = length(&transfers);
         let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
@@ -69,11 +121,31 @@ impl GpuTimeline {
             seconds: seconds(whole),
             idle_share: 1.0 - length(&busy) as f64 / whole as f64,
             gaps: per_step(gaps.len() as f64),
-            longest_gap_s: seconds(gaps.into_iter().max().unwrap_or(0)),
+            longest_gap_s: seconds(gaps.iter().copied().max().unwrap_or(0)),
+            launch_gap_s: per_step(seconds(gaps.iter().filter(|gap| is_launch(gap)).sum())),
+            host_gap_s: per_step(seconds(gaps.iter().filter(|gap| !is_launch(gap)).sum())),
             transfer_s: per_step(seconds(moved)),
             transfer_overlap: (moved > 0).then(|| overlap(&transfers, &kernels) as f64 / moved as f64),
             kernels: kernel_times(free, steps, &ops_of(spanned, trees)),
+            calls: None,
         }
+    }
+
+    /// Seconds of one step.
+    pub fn step_s(&self) -> f64 {
+        self.seconds / self.steps.max(1) as f64
+    }
+
+    /// Seconds of a step in which data moved between the host and the GPU while no kernel ran.
+    pub fn exposed_transfer_s(&self) -> f64 {
+        self.transfer_s * (1.0 - self.transfer_overlap.unwrap_or(0.0))
+    }
+
+    /// Kernels that an op launched, the longest first.
+    pub fn kernels_of<'a>(&'a self, op: &'a str) -> impl Iterator<Item = &'a KernelTime> {
+        self.kernels
+            .iter()
+            .filter(move |kernel| kernel.op.as_deref() == Some(op))
     }
 }
 
@@ -180,6 +252,11 @@ mod tests {
         let timeline = GpuTimeline::new(&free, (0, 60_000), 2, &spanned, &[step]);
         assert!((timeline.idle_share - 36.0 / 60.0).abs() < 1e-12, "{timeline:?}");
         assert_eq!((timeline.gaps, timeline.longest_gap_s), (0.5, 15e-6));
+        assert_eq!((timeline.launch_gap_s, timeline.host_gap_s), (7.5e-6, 0.0));
+        assert!((timeline.step_s() - 30e-6).abs() < 1e-15);
+        assert!((timeline.exposed_transfer_s() - 2.5e-6).abs() < 1e-15);
+        let of_rope: Vec<_> = timeline.kernels_of("rope").map(|kernel| kernel.name.as_str()).collect();
+        assert_eq!(of_rope, ["a"]);
         assert_eq!((timeline.transfer_s, timeline.transfer_overlap), (5e-6, Some(0.5)));
         let names: Vec<_> = timeline.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
         assert_eq!(names, ["a", "copy to the device", "b"]);
@@ -187,6 +264,36 @@ mod tests {
         assert_eq!((first.op.as_deref(), first.calls), (Some("rope"), 1.0));
         assert!((first.seconds - 7e-6).abs() < 1e-15 && (first.share - 14.0 / 29.0).abs() < 1e-12);
         assert_eq!(timeline.kernels[2].op, None);
+    }
+
+    #[test]
+    fn long_gaps_are_the_hosts() {
+        let at = |start_ns| activity(ActivityKind::Kernel, "a", start_ns, start_ns + 10_000);
+        let free = [at(0), at(15_000), at(300_000)];
+        let timeline = GpuTimeline::new(&free, (0, 310_000), 1, &[], &[]);
+        assert_eq!((timeline.launch_gap_s, timeline.host_gap_s), (5e-6, 275e-6));
+    }
+
+    #[test]
+    fn the_drivers_calls_are_told_apart_by_their_names() {
+        let calls = [
+            ("cuLaunchKernel", 600, 3e-3),
+            ("cuLaunchKernelEx", 200, 1e-3),
+            ("cuMemAllocAsync", 500, 1e-3),
+            ("cuMemFreeAsync", 500, 5e-4),
+            ("cuMemcpyHtoDAsync_v2", 10, 1e-4),
+            ("cuMemsetD8Async", 30, 1e-4),
+            ("cuStreamSynchronize", 4, 0.5),
+            ("cuCtxSetCurrent", 900, 1e-4),
+        ];
+        let calls: Vec<_> = calls
+            .iter()
+            .map(|(name, count, s)| ((*name).to_owned(), *count, *s))
+            .collect();
+        let step = DriverCalls::new(&calls, 2);
+        assert_eq!((step.launches, step.allocations), (400.0, 250.0));
+        assert_eq!((step.waits, step.copies), (2.0, 20.0));
+        assert!((step.seconds - 2.9e-3).abs() < 1e-12, "{step:?}");
     }
 
     #[test]

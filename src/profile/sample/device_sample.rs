@@ -17,12 +17,29 @@ pub struct DeviceSample {
     pub resident_bytes: Option<u64>,
     /// Memory of the device that is taken, by whomever.
     pub memory_bytes: Option<u64>,
+    /// All memory of the device.
+    pub total_bytes: Option<u64>,
+    /// Part of the device that other processes kept busy, in [0, 1]; GPUs only.
+    pub other_utilisation: Option<f64>,
     pub power_w: Option<f64>,
     pub temperature_c: Option<f64>,
     /// Clock of the device; on the CPU the mean of its cores.
     pub clock_mhz: Option<f64>,
     /// Whether the device says that it holds its clock down.
     pub throttled: Option<bool>,
+    /// What holds it down, where it says that too.
+    pub held_by: Option<HeldBy>,
+}
+
+/// What can hold a clock down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeldBy {
+    /// The power limit, or what the power supply gives.
+    Power,
+    Heat,
+    /// One of the two: the hardware does not say which.
+    Hardware,
 }
 
 /// Looks at one device. What stands behind it: the host's own counters, or a GPU's driver.

@@ -3,6 +3,7 @@
 //! The library comes with the driver and is loaded when it is first needed. What a GPU does not tell is absent: virtual
 //! ones often hide power and clocks.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use candle_core::Device;
@@ -11,9 +12,10 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use sys::CUdevice_attribute as Attribute;
 
-use super::{DeviceSample, DeviceSampler};
+use super::{DeviceSample, DeviceSampler, HeldBy};
 
 /// The library, once for the process; `None` where it is missing or finds no driver.
 fn nvml() -> Option<&'static Nvml> {
@@ -32,6 +34,8 @@ fn nvml() -> Option<&'static Nvml> {
 pub struct GpuSampler {
     device: nvml_wrapper::Device<'static>,
     name: String,
+    /// When NVML last told of processes' utilisation, by its clock.
+    told_us: u64,
 }
 
 impl GpuSampler {
@@ -43,18 +47,34 @@ impl GpuSampler {
                 candle_core::DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
                 _ => return None,
             },
+            told_us: 0,
         })
     }
 
     /// Bytes of the GPU's memory that the driver counts for this process.
     fn process_bytes(&self) -> Option<u64> {
-        let own = std::process::id();
-        let processes = self.device.running_compute_processes().ok()?;
-        let process = processes.into_iter().find(|process| process.pid == own)?;
-        match process.used_gpu_memory {
+        match self.own_process()?.used_gpu_memory {
             UsedGpuMemory::Used(bytes) => Some(bytes),
             UsedGpuMemory::Unavailable => None,
         }
+    }
+
+    /// This process, as the driver knows it: `None` in a container that numbers processes by itself.
+    fn own_process(&self) -> Option<ProcessInfo> {
+        let own = std::process::id();
+        let processes = self.device.running_compute_processes().ok()?;
+        processes.into_iter().find(|process| process.pid == own)
+    }
+
+    /// Part of the GPU that other processes kept busy since the last look; `None` where they cannot be told from this one.
+    fn other_utilisation(&mut self) -> Option<f64> {
+        self.own_process()?;
+        let told = self.device.process_utilization_stats(self.told_us).ok()?;
+        self.told_us = told.iter().map(|one| one.timestamp).max().unwrap_or(self.told_us);
+        Some(others(
+            told.iter().map(|one| (one.pid, one.sm_util)),
+            std::process::id(),
+        ))
     }
 }
 
@@ -64,16 +84,21 @@ impl DeviceSampler for GpuSampler {
     }
 
     fn sample(&mut self) -> DeviceSample {
+        let other_utilisation = self.other_utilisation();
         let device = &self.device;
-        let utilisation = device.utilization_rates().ok();
+        let (utilisation, memory) = (device.utilization_rates().ok(), device.memory_info().ok());
+        let reasons = device.current_throttle_reasons().ok();
         DeviceSample {
             utilisation: utilisation.map(|rates| f64::from(rates.gpu) / 100.0),
+            other_utilisation,
             resident_bytes: self.process_bytes(),
-            memory_bytes: device.memory_info().ok().map(|memory| memory.used),
+            memory_bytes: memory.as_ref().map(|memory| memory.used),
+            total_bytes: memory.map(|memory| memory.total),
             power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
             temperature_c: device.temperature(TemperatureSensor::Gpu).ok().map(f64::from),
             clock_mhz: device.clock_info(Clock::SM).ok().map(f64::from),
-            throttled: device.current_throttle_reasons().ok().map(is_held_down),
+            throttled: reasons.map(|reasons| held_by(reasons).is_some()),
+            held_by: reasons.and_then(held_by),
             ..DeviceSample::default()
         }
     }
@@ -113,15 +138,27 @@ fn managed(device: &Device) -> Option<nvml_wrapper::Device<'static>> {
         .ok()
 }
 
-/// Whether power or heat holds the clocks down. Being idle or having been set to a clock does not count.
-fn is_held_down(reasons: ThrottleReasons) -> bool {
-    reasons.intersects(
-        ThrottleReasons::SW_POWER_CAP
-            | ThrottleReasons::HW_SLOWDOWN
-            | ThrottleReasons::SW_THERMAL_SLOWDOWN
-            | ThrottleReasons::HW_THERMAL_SLOWDOWN
-            | ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN,
-    )
+/// What holds the clocks down, if anything does. Being idle or having been set to a clock does not count.
+fn held_by(reasons: ThrottleReasons) -> Option<HeldBy> {
+    let of = |kinds: ThrottleReasons| reasons.intersects(kinds);
+    if of(ThrottleReasons::SW_THERMAL_SLOWDOWN | ThrottleReasons::HW_THERMAL_SLOWDOWN) {
+        return Some(HeldBy::Heat);
+    }
+    if of(ThrottleReasons::SW_POWER_CAP | ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN) {
+        return Some(HeldBy::Power);
+    }
+    of(ThrottleReasons::HW_SLOWDOWN).then_some(HeldBy::Hardware)
+}
+
+/// Part of a GPU that processes other than `own` kept busy, from (process, percent) of several moments.
+fn others(told: impl Iterator<Item = (u32, u32)>, own: u32) -> f64 {
+    let mut of_each: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
+    for (process, percent) in told.filter(|(process, _)| *process != own) {
+        let sum = of_each.entry(process).or_default();
+        *sum = (sum.0 + f64::from(percent), sum.1 + 1.0);
+    }
+    let means = of_each.values().map(|(sum, count)| sum / count / 100.0);
+    means.sum::<f64>().min(1.0)
 }
 
 #[cfg(test)]
@@ -130,10 +167,19 @@ mod tests {
 
     #[test]
     fn idle_clocks_are_not_held_down() {
-        assert!(!is_held_down(
-            ThrottleReasons::GPU_IDLE | ThrottleReasons::APPLICATIONS_CLOCKS_SETTING
-        ));
-        assert!(is_held_down(ThrottleReasons::GPU_IDLE | ThrottleReasons::SW_POWER_CAP));
+        let idle = ThrottleReasons::GPU_IDLE | ThrottleReasons::APPLICATIONS_CLOCKS_SETTING;
+        assert_eq!(held_by(idle), None);
+        assert_eq!(held_by(idle | ThrottleReasons::SW_POWER_CAP), Some(HeldBy::Power));
+        let hot = ThrottleReasons::HW_SLOWDOWN | ThrottleReasons::HW_THERMAL_SLOWDOWN;
+        assert_eq!(held_by(hot), Some(HeldBy::Heat));
+        assert_eq!(held_by(ThrottleReasons::HW_SLOWDOWN), Some(HeldBy::Hardware));
+    }
+
+    #[test]
+    fn others_are_added_up_by_their_means() {
+        let told = [(7, 90), (8, 20), (8, 40), (9, 10)];
+        assert!((others(told.into_iter(), 7) - 0.4).abs() < 1e-12);
+        assert_eq!(others([(7, 90)].into_iter(), 7), 0.0);
     }
 
     #[test]

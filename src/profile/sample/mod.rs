@@ -9,7 +9,7 @@ mod gpu;
 mod host;
 mod sampling;
 
-pub use device_sample::{DeviceSample, DeviceSampler};
+pub use device_sample::{DeviceSample, DeviceSampler, HeldBy};
 pub use energy::{EnergyMeter, EnergyUse};
 #[cfg(feature = "cuda")]
 pub use gpu::GpuSampler;

@@ -144,7 +144,7 @@ fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> V
             state: trial.state.name(),
             outcome,
             detail,
-            params: names.iter().map(|name| trial.params.get(*name).map(shown)).collect(),
+            params: names.iter().map(|name| trial.params.get(name).map(shown)).collect(),
             metrics: metrics.iter().map(|name| measured.value(name).map(rounded)).collect(),
             front: front.contains(&trial.number),
             feasible: matches!(trial.state, TrialState::Complete { .. }) && input.constraints.iter().all(holds),

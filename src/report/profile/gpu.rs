@@ -15,8 +15,18 @@ pub(super) fn gpu_line(gpu: &GpuTimeline) -> String {
         ),
         None => "no copies to or from the host".to_owned(),
     };
+    let calls = gpu.calls.map_or_else(String::new, |calls| {
+        format!(
+            "; {:.0} launches, {:.0} allocations, {:.0} copies and {:.0} waits, {} of the host in the driver",
+            calls.launches,
+            calls.allocations,
+            calls.copies,
+            calls.waits,
+            time(calls.seconds)
+        )
+    });
     format!(
-        "idle {} of the step in {:.0} gaps, the longest {}; {moved}",
+        "idle {} of the step in {:.0} gaps, the longest {}; {moved}{calls}",
         percent(gpu.idle_share),
         gpu.gaps,
         time(gpu.longest_gap_s)
@@ -49,7 +59,7 @@ pub(super) fn kernels(gpu: &GpuTimeline, all: bool) -> TextTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::KernelTime;
+    use crate::profile::{DriverCalls, KernelTime};
 
     fn timeline() -> GpuTimeline {
         GpuTimeline {
@@ -81,6 +91,19 @@ mod tests {
             "{line}"
         );
         assert!(line.contains("90.0% of it beside kernels"), "{line}");
+        let counted = GpuTimeline {
+            calls: Some(DriverCalls {
+                launches: 800.0,
+                waits: 1.0,
+                ..DriverCalls::default()
+            }),
+            ..timeline()
+        };
+        let line = gpu_line(&counted);
+        assert!(
+            line.contains("; 800 launches, 0 allocations, 0 copies and 1 waits"),
+            "{line}"
+        );
         let without = GpuTimeline {
             transfer_overlap: None,
             ..timeline()

@@ -171,10 +171,18 @@ fn device_line(profile: &Profile) -> Option<String> {
     let middle = |value: fn(&crate::profile::DeviceSample) -> Option<f64>| {
         crate::profile::median(profile.samples.iter().filter_map(value))
     };
-    let own = middle(|sample| sample.process_cores)?;
-    let others = middle(|sample| sample.other_cores).unwrap_or(0.0);
     let resident = profile.samples.iter().filter_map(|sample| sample.resident_bytes).max();
-    let mut line = format!("{own:.1} cores busy with this, {others:.1} with others");
+    let mut line = match middle(|sample| sample.process_cores) {
+        Some(own) => {
+            let others = middle(|sample| sample.other_cores).unwrap_or(0.0);
+            format!("{own:.1} cores busy with this, {others:.1} with others")
+        }
+        // A GPU tells of itself as a whole.
+        None => format!(
+            "the GPU busy {} of the time",
+            percent(middle(|sample| sample.utilisation)?)
+        ),
+    };
     if let Some(resident) = resident {
         let _ = write!(line, ", {} resident", bytes(resident as f64));
     }

@@ -97,6 +97,7 @@ fn value(argument: &Argument<'_>) -> Result<u64> {
         Argument::U32(value) => u64::from(*value),
         Argument::U64(value) => *value,
         Argument::F32(value) => u64::from(value.to_bits()),
+        Argument::F64(value) => value.to_bits(),
     })
 }
 

@@ -34,6 +34,7 @@ pub(in crate::train) enum Argument<'a> {
     U32(u32),
     U64(u64),
     F32(f32),
+    F64(f64),
 }
 
 impl Launch<'_> {

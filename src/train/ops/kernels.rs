@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The form of the ops.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kernels {
     /// Own loops and kernels where they exist for the device and dtype, plain candle ops elsewhere.
@@ -23,6 +23,12 @@ impl Kernels {
             Self::Fused => "fused",
             Self::Reference => "reference",
         }
+    }
+
+    /// The form with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let forms = [Self::Fused, Self::Reference];
+        forms.into_iter().find(|form| form.name() == name)
     }
 }
 

@@ -113,10 +113,11 @@ pub(super) fn maps(maps: &[&DynamicMap], device: &Device) -> Result<Tensor> {
     }
 }
 
-/// Euclidean norm of a flat F32 tensor; squares are added up in F64.
-pub(super) fn global_norm(values: &Tensor) -> Result<f64> {
+/// Euclidean norm of a flat F32 tensor, whose squares are added up in F64, and the factor that brings it down to `most`, (2,) F64
+/// on the device; 1 where it is below that or not finite.
+pub(super) fn norm_and_factor(values: &Tensor, most: f64) -> Result<Tensor> {
     let device = values.device();
-    let partial = empty(SUM_BLOCKS, DType::F64, device)?;
+    let (partial, result) = (empty(SUM_BLOCKS, DType::F64, device)?, empty(2, DType::F64, device)?);
     let launch = Launch {
         source: &SOURCE,
         kernel: "sum_of_squares",
@@ -126,23 +127,35 @@ pub(super) fn global_norm(values: &Tensor) -> Result<f64> {
     };
     let count = Argument::U64(values.elem_count() as u64);
     launch.run(device, &[Argument::Tensor(values), Argument::Tensor(&partial), count])?;
-    let sums: Vec<f64> = partial.to_vec1()?;
-    Ok(sums.into_iter().sum::<f64>().sqrt())
+    let arguments = [
+        Argument::Tensor(&partial),
+        Argument::Tensor(&result),
+        Argument::F64(most),
+        Argument::U32(SUM_BLOCKS as u32),
+    ];
+    let launch = Launch {
+        kernel: "norm_of_sums",
+        blocks: [1, 1, 1],
+        threads: [32, 1, 1],
+        ..launch
+    };
+    launch.run(device, &arguments)?;
+    Ok(result)
 }
 
-/// Multiplies a flat F32 tensor by `factor`, in place.
-pub(super) fn scale(values: &Tensor, factor: f64) -> Result<()> {
+/// Multiplies a flat F32 tensor by the factor of [`norm_and_factor`], in place.
+pub(super) fn scale_to_norm(values: &Tensor, norm_and_factor: &Tensor) -> Result<()> {
     let count = values.elem_count();
     let launch = Launch {
         source: &SOURCE,
-        kernel: "scale",
+        kernel: "scale_to_norm",
         blocks: [count.div_ceil(256), 1, 1],
         threads: [256, 1, 1],
         shared_bytes: 0,
     };
     let arguments = [
         Argument::Tensor(values),
-        Argument::F32(factor as f32),
+        Argument::Tensor(norm_and_factor),
         Argument::U64(count as u64),
     ];
     launch.run(values.device(), &arguments)
@@ -238,5 +251,25 @@ mod tests {
         let ours = emulated(|| crate::train::optimizer::clip(&got, 0.5)).unwrap();
         assert!((norm - ours).abs() < 1e-9 * norm);
         assert_eq!(got.to_vec1::<f32>().unwrap(), expected.to_vec1::<f32>().unwrap());
+        // Below the limit, and without one, nothing is touched.
+        let before = got.to_vec1::<f32>().unwrap();
+        for most in [Some(0.6), None] {
+            let norm = emulated(|| crate::train::optimizer::norm_and_clip(&got, most)).unwrap();
+            assert!((norm.read().unwrap() - 0.5).abs() < 1e-6);
+            assert_eq!(got.to_vec1::<f32>().unwrap(), before);
+        }
+    }
+
+    #[test]
+    fn a_norm_that_is_not_finite_leaves_the_gradients_to_the_host() {
+        if !has_compiler() {
+            return;
+        }
+        for bad in [f32::INFINITY, f32::NAN] {
+            let gradients = Tensor::new(&[1.0f32, bad, 3.0], &Device::Cpu).unwrap();
+            let norm = emulated(|| crate::train::optimizer::norm_and_clip(&gradients, Some(0.1))).unwrap();
+            assert!(!norm.read().unwrap().is_finite());
+            assert_eq!(gradients.to_vec1::<f32>().unwrap()[2], 3.0);
+        }
     }
 }

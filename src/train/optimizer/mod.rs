@@ -17,6 +17,6 @@ mod states_f32;
 mod update;
 
 pub(super) use flat::with_f32_mut;
-pub use norm::{clip, global_norm};
+pub use norm::{Norm, clip, global_norm, norm_and_clip};
 pub use schedule::learning_rate;
 pub use update::{Optimizer, OptimizerError};

@@ -18,7 +18,7 @@ const ROW: usize = 1024;
 /// Those of candle.
 pub fn global_norm(gradients: &Tensor) -> Result<f64> {
     if gpu::takes(gradients) {
-        return cuda::global_norm(gradients);
+        return norm_and_clip(gradients, None)?.read();
     }
     if gradients.device().is_cpu() {
         return with_f32(gradients, |gradients| {
@@ -43,20 +43,54 @@ pub fn global_norm(gradients: &Tensor) -> Result<f64> {
     Ok(sum.sqrt())
 }
 
+/// A norm that may still be on its way from the device.
+#[derive(Clone, Debug)]
+pub enum Norm {
+    Known(f64),
+    /// (2,) F64 on the device: the norm, and the factor that the values were scaled by.
+    OnDevice(Tensor),
+}
+
+impl Norm {
+    /// The norm; waits for the device.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn read(&self) -> Result<f64> {
+        match self {
+            Self::Known(norm) => Ok(*norm),
+            Self::OnDevice(tensor) => Ok(tensor.to_vec1::<f64>()?[0]),
+        }
+    }
+}
+
 /// Scales `gradients` in place so that their norm is at most `max_norm`, and returns the norm before it: the factor is
 /// min(1, max_norm / (norm + 1e-6)). A norm that is not finite changes nothing: the caller decides what it means.
 ///
 /// # Errors
 /// Those of candle.
 pub fn clip(gradients: &Tensor, max_norm: f64) -> Result<f64> {
-    let norm = global_norm(gradients)?;
-    let factor = max_norm / (norm + 1e-6);
-    if !norm.is_finite() || factor >= 1.0 {
-        return Ok(norm);
-    }
+    norm_and_clip(gradients, Some(max_norm))?.read()
+}
+
+/// As [`clip`], or the norm alone; on a GPU nobody waits for it: the device finds the factor by itself.
+///
+/// # Errors
+/// Those of candle.
+pub fn norm_and_clip(gradients: &Tensor, max_norm: Option<f64>) -> Result<Norm> {
     if gpu::takes(gradients) {
-        cuda::scale(gradients, factor)?;
-    } else if gradients.device().is_cpu() {
+        let norm = cuda::norm_and_factor(gradients, max_norm.unwrap_or(f64::INFINITY))?;
+        if max_norm.is_some() {
+            cuda::scale_to_norm(gradients, &norm)?;
+        }
+        return Ok(Norm::OnDevice(norm));
+    }
+    let norm = global_norm(gradients)?;
+    let factor = max_norm.map_or(1.0, |max_norm| max_norm / (norm + 1e-6));
+    if !norm.is_finite() || factor >= 1.0 {
+        return Ok(Norm::Known(norm));
+    }
+    if gradients.device().is_cpu() {
         with_f32_mut(gradients, |gradients| {
             let scale = |_, chunk: &mut [f32]| chunk.iter_mut().for_each(|value| *value *= factor as f32);
             team::for_chunks(gradients, CHUNK, scale);
@@ -65,7 +99,7 @@ pub fn clip(gradients: &Tensor, max_norm: f64) -> Result<f64> {
     } else {
         gradients.slice_set(&(gradients * factor)?, 0, 0)?;
     }
-    Ok(norm)
+    Ok(Norm::Known(norm))
 }
 
 /// Eight running sums keep the additions independent of each other.

@@ -147,8 +147,23 @@ KERNEL sum_of_squares(const float* values, double* partial, u64 count) {
 }
 EMULATE(sum_of_squares)
 
-KERNEL scale(float* values, float factor, u64 count) {
-    u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
-    if (index < count) values[index] *= factor;
+// result (2,): the norm whose squares were added up in `partial`, in their order, and the factor that brings it down to `most`:
+// 1 where it is below that, or not finite, which is for the host to judge.
+KERNEL norm_of_sums(const double* partial, double* result, double most, u32 count) {
+    if (threadIdx.x > 0) return;
+    double sum = 0;
+    for (u32 index = 0; index < count; index++) sum += partial[index];
+    double value = sqrt(sum), factor = most / (value + 1e-6);
+    bool finite = value - value == 0;
+    result[0] = value;
+    result[1] = finite && factor < 1 ? factor : 1;
 }
-EMULATE(scale)
+EMULATE(norm_of_sums)
+
+// Multiplies by the factor behind a norm; one of 1 touches nothing.
+KERNEL scale_to_norm(float* values, const double* result, u64 count) {
+    if (result[1] == 1) return;
+    u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (index < count) values[index] *= (float)result[1];
+}
+EMULATE(scale_to_norm)

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::train::gpu::{Argument, Gemm, Launch, Matrix, Source, element_name, empty};
-use crate::train::ops::loss_head::{Output, Settings, target_positions};
+use crate::train::ops::loss_head::{Output, Settings, Sums, target_positions};
 
 static SOURCE: Source = Source {
     name: "loss_head",
@@ -40,8 +40,7 @@ pub fn forward(
     let d_hidden = settings.gradient_scale.map(|_| hidden.zeros_like()).transpose()?;
     if positions.is_empty() {
         return Ok(Output {
-            loss_sum: 0.0,
-            correct: 0,
+            sums: Sums::NONE,
             target_tokens: 0,
             d_hidden,
         });
@@ -67,11 +66,11 @@ pub fn forward(
     for first in (0..count).step_by(chunk) {
         head.chunk(first, chunk.min(count - first), &logits, weight_gradient)?;
     }
-    let losses: Vec<f32> = head.losses.to_vec1()?;
-    let correct: Vec<u32> = head.correct.to_vec1()?;
     Ok(Output {
-        loss_sum: losses.into_iter().map(f64::from).sum(),
-        correct: correct.into_iter().map(u64::from).sum(),
+        sums: Sums::OnDevice {
+            losses: head.losses,
+            correct: head.correct,
+        },
         target_tokens: count as u64,
         d_hidden: head.d_hidden,
     })

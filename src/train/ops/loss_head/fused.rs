@@ -79,8 +79,10 @@ pub fn forward<T: Element>(
         }
     }
     Ok(Output {
-        loss_sum: sums.loss,
-        correct: sums.correct,
+        sums: super::Sums::Known {
+            loss: sums.loss,
+            correct: sums.correct,
+        },
         target_tokens: positions.len() as u64,
         d_hidden: d_hidden
             .map(|values| Tensor::from_vec(values, hidden.shape(), &Device::Cpu))

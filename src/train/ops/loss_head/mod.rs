@@ -20,7 +20,7 @@ mod softmax;
 mod tests;
 
 pub(in crate::train::ops) use settings::target_positions;
-pub use settings::{Output, Settings};
+pub use settings::{Output, Settings, Sums};
 
 use super::cuda;
 use super::element::with_element;

@@ -2,7 +2,7 @@
 
 use super::super::kernels::widen;
 use super::settings::target_positions;
-use super::{Output, Settings};
+use super::{Output, Settings, Sums};
 use candle_core::{D, DType, Result, Tensor};
 
 /// See [`super::forward`] and [`super::forward_with_weight_gradient`].
@@ -15,20 +15,15 @@ pub fn forward(
 ) -> Result<Output> {
     let wide_weight = widen(weight)?.to_dtype(widen(&hidden.narrow(0, 0, 0)?)?.dtype())?;
     let positions = target_positions(targets);
-    let mut output = Output {
-        loss_sum: 0.0,
-        correct: 0,
-        target_tokens: positions.len() as u64,
-        d_hidden: None,
-    };
+    let (mut loss, mut correct) = (0.0, 0);
     let mut d_hidden = hidden.zeros_like()?;
     for chunk in positions.chunks(settings.chunk_tokens.max(1)) {
         let ids: Vec<i64> = chunk.iter().map(|position| targets[*position as usize]).collect();
         let rows = Tensor::from_slice(chunk, chunk.len(), hidden.device())?;
         let inputs = widen(&hidden.index_select(&rows, 0)?)?;
         let chunk = Chunk::new(&inputs, &wide_weight, &ids, settings.soft_cap)?;
-        output.loss_sum += chunk.loss_sum()?;
-        output.correct += chunk.correct()?;
+        loss += chunk.loss_sum()?;
+        correct += chunk.correct()?;
         let Some(scale) = settings.gradient_scale else { continue };
         let d_logits = (chunk.gradient(settings.soft_cap)? * f64::from(scale))?;
         let d_inputs = d_logits.matmul(&wide_weight)?.to_dtype(hidden.dtype())?;
@@ -38,8 +33,11 @@ pub fn forward(
             into.slice_set(&sum, 0, 0)?;
         }
     }
-    output.d_hidden = settings.gradient_scale.map(|_| d_hidden);
-    Ok(output)
+    Ok(Output {
+        sums: Sums::Known { loss, correct },
+        target_tokens: positions.len() as u64,
+        d_hidden: settings.gradient_scale.map(|_| d_hidden),
+    })
 }
 
 /// Logits of some target positions.

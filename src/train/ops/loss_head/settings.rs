@@ -18,14 +18,44 @@ pub struct Settings {
 /// Loss of one micro-batch.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// Sum of the cross-entropy over the targets, in nats.
-    pub loss_sum: f64,
-    /// Targets that are the most likely token.
-    pub correct: u64,
+    pub sums: Sums,
     /// Positions with a target.
     pub target_tokens: u64,
     /// (T, H) in the dtype of the hidden states, zero where there is no target; `None` without a gradient scale.
     pub d_hidden: Option<Tensor>,
+}
+
+/// Loss and hits of a micro-batch. On a GPU they stay there until somebody reads them, so that the host goes on giving it work.
+#[derive(Clone, Debug)]
+pub enum Sums {
+    Known {
+        /// Sum of the cross-entropy over the targets, in nats.
+        loss: f64,
+        /// Targets that are the most likely token.
+        correct: u64,
+    },
+    /// The same of each target: (targets,) F32 and U32.
+    OnDevice { losses: Tensor, correct: Tensor },
+}
+
+impl Sums {
+    /// No targets.
+    pub const NONE: Self = Self::Known { loss: 0.0, correct: 0 };
+
+    /// (Sum of the cross-entropy over the targets in nats, targets that are the most likely token); waits for the device.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn read(&self) -> Result<(f64, u64)> {
+        match self {
+            Self::Known { loss, correct } => Ok((*loss, *correct)),
+            Self::OnDevice { losses, correct } => {
+                let (losses, correct): (Vec<f32>, Vec<u32>) = (losses.to_vec1()?, correct.to_vec1()?);
+                let loss = losses.into_iter().map(f64::from).sum();
+                Ok((loss, correct.into_iter().map(u64::from).sum()))
+            }
+        }
+    }
 }
 
 /// Fails unless the shapes agree and every target is a token of the vocabulary or ignored.

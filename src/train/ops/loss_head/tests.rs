@@ -43,7 +43,7 @@ fn loss_and_gradients_match_autograd() {
             .unwrap()
             .to_scalar::<f64>()
             .unwrap();
-        assert!((output.loss_sum - loss).abs() < 1e-12 * loss);
+        assert!((output.sums.read().unwrap().0 - loss).abs() < 1e-12 * loss);
         assert_eq!(output.target_tokens, 5);
         assert_close(&output.d_hidden.unwrap(), &expected[0], "d_hidden");
         assert_close(&(into - 1.0).unwrap(), &expected[1], "d_weight");
@@ -54,7 +54,7 @@ fn loss_and_gradients_match_autograd() {
 fn a_stream_without_targets_costs_nothing_and_has_no_gradient() {
     let (hidden, weight) = (random(&[3, 6], 1), random(&[11, 6], 2));
     let output = forward(&hidden, &weight, &[IGNORE; 3], &settings()).unwrap();
-    assert_eq!((output.loss_sum, output.correct, output.target_tokens), (0.0, 0, 0));
+    assert_eq!((output.sums.read().unwrap(), output.target_tokens), ((0.0, 0), 0));
     let d_hidden = output.d_hidden.unwrap().flatten_all().unwrap();
     assert_eq!(d_hidden.to_vec1::<f64>().unwrap(), [0.0; 18]);
 }
@@ -67,7 +67,7 @@ fn evaluation_makes_no_gradient_and_counts_right_predictions() {
         ..settings()
     };
     let output = forward(&hidden, &hidden, &[0, 1, 5, 3, IGNORE, 5], &settings).unwrap();
-    assert_eq!((output.correct, output.target_tokens), (4, 5));
+    assert_eq!((output.sums.read().unwrap().1, output.target_tokens), (4, 5));
     assert!(output.d_hidden.is_none());
 }
 
@@ -96,10 +96,13 @@ fn fused_form_matches_f64() {
             let into64 = into.to_dtype(DType::F64).unwrap();
             let output = forward_with_weight_gradient(&hidden, &weight, &targets, &settings, &into).unwrap();
             let expected = reference::forward(&hidden64, &weight64, &targets, &settings, Some(&into64)).unwrap();
-            assert!((output.loss_sum / expected.loss_sum - 1.0).abs() < 1e-6, "{dtype:?}");
+            assert!(
+                (output.sums.read().unwrap().0 / expected.sums.read().unwrap().0 - 1.0).abs() < 1e-6,
+                "{dtype:?}"
+            );
             assert_eq!(
-                (output.correct, output.target_tokens),
-                (expected.correct, expected.target_tokens)
+                (output.sums.read().unwrap().1, output.target_tokens),
+                (expected.sums.read().unwrap().1, expected.target_tokens)
             );
             assert_close(&output.d_hidden.unwrap(), &expected.d_hidden.unwrap(), "d_hidden");
             let rounding = if dtype == DType::BF16 { 4e-3 } else { 2e-6 };
@@ -116,7 +119,7 @@ fn a_model_of_another_dtype_than_its_head_is_served() {
         let ((hidden, hidden64), (weight, weight64)) = (rounded(&hidden, compute), rounded(&weight, storage));
         let output = forward(&hidden, &weight, &TARGETS, &settings()).unwrap();
         let expected = reference::forward(&hidden64, &weight64, &TARGETS, &settings(), None).unwrap();
-        assert!((output.loss_sum / expected.loss_sum - 1.0).abs() < 4e-3);
+        assert!((output.sums.read().unwrap().0 / expected.sums.read().unwrap().0 - 1.0).abs() < 4e-3);
         assert_close(&output.d_hidden.unwrap(), &expected.d_hidden.unwrap(), "d_hidden");
     }
 }

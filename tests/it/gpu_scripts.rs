@@ -1,0 +1,257 @@
+//! The scripts around a check of a GPU, on results made by hand and on a program that stands in: arguments, the merged JSON, the tables.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+fn script(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(name)
+}
+
+fn has_python() -> bool {
+    Command::new("python3").arg("--version").output().is_ok()
+}
+
+/// Runs a script on a folder; without Python there is nothing to try.
+fn python(name: &str, folder: &Path) -> String {
+    let output = Command::new("python3")
+        .args(["-B".as_ref(), script(name).as_os_str(), folder.as_os_str()])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A timing of peft-tune.
+fn timing(shape: &str, precision: &str, batch: (u64, u64), tokens_per_s: f64, peak_gb: f64) -> Value {
+    json!({
+        "shape": shape, "precision": precision, "checkpointing": "none", "rows": batch.0, "length": batch.1, "message": null,
+        "measured": {
+            "tokens_per_s": tokens_per_s, "peak_bytes": peak_gb * 1e9, "predicted_bytes": peak_gb * 1.01e9, "mfu": 0.5,
+            "switch_s": 0.25, "reserved_growth_bytes": 0,
+        },
+    })
+}
+
+/// One of PEFT.
+fn other(precision: &str, batch: (u64, u64), mode: &str, tokens_per_s: f64, peak_gb: f64) -> Value {
+    json!({
+        "shape": "llama-3.1-8b", "precision": precision, "checkpointing": "none", "rows": batch.0, "length": batch.1, "mode": mode,
+        "tokens_per_s": tokens_per_s, "peak_bytes": peak_gb * 1e9,
+    })
+}
+
+/// A folder as all parts of a check leave it.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, value: Value| std::fs::write(folder.path().join(name), value.to_string()).unwrap();
+    let shape = "llama-3.1-8b";
+    let failed = json!({"shape": shape, "precision": "bf16", "checkpointing": "full", "rows": 8, "length": 512,
+                        "measured": null, "message": "out of memory"});
+    write(
+        "bench.json",
+        json!({"parity": [], "bench": [
+            timing(shape, "bf16", (2, 4096), 16_000.0, 20.0), timing(shape, "bf16", (8, 512), 15_000.0, 18.0),
+            timing(shape, "nf4", (2, 4096), 12_000.0, 9.0), failed,
+        ]}),
+    );
+    write(
+        "peft.json",
+        json!([
+            other("bf16", (2, 4096), "eager", 7_000.0, 40.0), other("bf16", (2, 4096), "compile", 8_000.0, 44.0),
+            other("bf16", (8, 512), "eager", 12_000.0, 20.0), {"shape": shape, "precision": "bf16", "message": "failed"},
+        ]),
+    );
+    write(
+        "literature.json",
+        json!({"literature": [
+            {"name": "all parameters, fp32", "method": "full", "precision": "fp32", "rows": 8, "length": 512, "optimizer": "adamw_8bit",
+             "checkpointing": "full", "measured": {"tokens_per_s": 1500.0, "peak_bytes": 80e9},
+             "passed_over": [{"optimizer": "adamw", "checkpointing": "full", "predicted_bytes": 110_000_000_000_u64, "message": null}]},
+            {"name": "LoRA on NF4", "method": "lora", "precision": "nf4", "rows": 8, "length": 512, "optimizer": null,
+             "checkpointing": null, "measured": null, "passed_over": []},
+        ]}),
+    );
+    write("search.json", json!({"trials": 60, "seconds": 840}));
+    std::fs::write(
+        folder.path().join("parts.tsv"),
+        "bench\t0\t100\npeft\t0\t200\nliterature\t0\t90\nsearch\t1\t840\n",
+    )
+    .unwrap();
+    std::fs::write(folder.path().join("device.csv"), "name, driver\nNVIDIA H100, 580\n").unwrap();
+    folder
+}
+
+#[test]
+fn every_measure_that_is_aimed_at_has_a_line_in_the_json() {
+    if !has_python() {
+        return;
+    }
+    let folder = folder();
+    python("gpu_results.py", folder.path());
+    let text = std::fs::read_to_string(folder.path().join("results.json")).unwrap();
+    let results: Value = serde_json::from_str(&text).unwrap();
+    for part in ["bench", "peft", "literature", "search", "targets"] {
+        assert!(
+            results[part].is_array() || results[part].is_object(),
+            "{part} in {text}"
+        );
+    }
+    assert_eq!(results["device"], "NVIDIA H100, 580");
+    let found: Vec<(String, Value, Value)> = results["targets"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|line| {
+            let measure = line["measure"].as_str().unwrap().to_owned();
+            (measure, line["value"].clone(), line["met"].clone())
+        })
+        .collect();
+    let expect = |measure: &str, value: Value, met: bool| {
+        let line = found.iter().find(|line| line.0.starts_with(measure));
+        let line = line.unwrap_or_else(|| panic!("{measure} is not among {found:?}"));
+        assert_eq!((&line.1, &line.2), (&value, &json!(met)), "{measure}");
+    };
+    // The worst decides: 15,000 over 12,000 tokens/s, 18 over 20 GB. NF4 has nothing of PEFT's beside it.
+    expect("tokens/s over PEFT's best", json!(1.25), false);
+    expect("peak memory over PEFT's least", json!(0.9), false);
+    expect("MFU of llama-3.1-8b", json!(0.5), true);
+    // The first setting of each base model does not count.
+    expect("seconds from trial to trial", json!(0.25), true);
+    expect("predicted memory off by", json!(0.01), true);
+    expect("bytes that steady steps ask", json!(0), true);
+    expect("seconds of a search of 60 trials", json!(840), true);
+    assert_eq!(found.len(), 7);
+}
+
+#[test]
+fn the_tables_hold_timings_the_literature_and_the_aims() {
+    if !has_python() {
+        return;
+    }
+    let folder = folder();
+    let table = python("gpu_table.py", folder.path());
+    for row in [
+        "| llama-3.1-8b | bf16 | none | 2x4096 | 16000 | 8000 (compile) | 2.00 | 50.0 | 20.00 | 20.20 | 40.00 | 0.50 | 0.25 |",
+        "| llama-3.1-8b | nf4 | none | 2x4096 | 12000 |  |  | 50.0 | 9.00 | 9.09 |  |  | 0.25 |",
+        "| llama-3.1-8b | bf16 | full | 8x512 | out of memory | | | | | | | | |",
+        "| all parameters, fp32 | adamw_8bit | full | 8x512 | 1500 | 1200 | 80.0 | 48.2 | adamw full (110 GB) |",
+        "| LoRA on NF4 | nothing fits | | 8x512 | | 30000 | | 9.8 |  |",
+        "| tokens/s over PEFT's best | at least 1.5 | 1.25 | 2 | llama-3.1-8b bf16 8x512 none | no |",
+        "| seconds of a search of 60 trials, 3B parameters | at most 900 | 840 | 1 | 60 trials | yes |",
+    ] {
+        assert!(table.lines().any(|line| line == row), "{row}\nis not in\n{table}");
+    }
+    // Every row of a table has as many cells as its heading.
+    for block in table.split("\n\n") {
+        let cells: Vec<usize> = block.lines().map(|line| line.matches('|').count()).collect();
+        assert!(cells.iter().all(|count| *count == cells[0]), "{block}");
+    }
+}
+
+#[test]
+fn what_was_not_measured_is_said() {
+    if !has_python() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let table = python("gpu_table.py", folder.path());
+    assert_eq!(table.matches("| not measured |").count(), 7, "{table}");
+}
+
+/// Runs the check with a program that writes down its arguments and fails where they hold `fail`.
+fn check(folder: &Path, fail: &str, parts: &[&str]) -> (Output, String) {
+    let program = folder.join("stand-in");
+    let log = folder.join("calls");
+    let text = format!(
+        "#!/bin/sh\necho \"$@\" >> {}\ncase \"$*\" in *{fail}*) exit 1 ;; esac\n",
+        log.display()
+    );
+    std::fs::write(&program, text).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, mode).unwrap();
+    let output = Command::new("bash")
+        .arg(script("gpu-check.sh"))
+        .args(parts)
+        .env("PEFT_TUNE", &program)
+        .env("OUT", folder.join("out"))
+        .env("DEVICE", "cpu")
+        .env("PYTHON", "true")
+        .output()
+        .unwrap();
+    let calls = std::fs::read_to_string(&log).unwrap_or_default();
+    (output, calls)
+}
+
+#[test]
+fn parts_run_one_by_one_and_a_failure_stops_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let (output, calls) = check(folder.path(), "parity", &["parity", "bench", "literature"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("FAILED (1): parity"), "{text}");
+    let lines: Vec<&str> = calls.lines().collect();
+    assert!(lines[2].starts_with(
+        "gpu-check --device cpu --parts bench --shapes qwen2.5-0.5b,llama-3.2-3b,llama-3.1-8b --batches 2x4096,8x512 "
+    ));
+    assert!(
+        lines[3].starts_with(
+            "gpu-check --device cpu --parts literature --literature-shape llama-2-7b --literature-batch 8x512 "
+        ),
+        "{calls}"
+    );
+    let parts = std::fs::read_to_string(folder.path().join("out/parts.tsv")).unwrap();
+    let statuses: Vec<(&str, &str)> = parts
+        .lines()
+        .map(|line| {
+            let mut cells = line.split('\t');
+            (cells.next().unwrap(), cells.next().unwrap())
+        })
+        .collect();
+    assert_eq!(statuses, [("parity", "1"), ("bench", "0"), ("literature", "0")]);
+}
+
+#[test]
+fn an_unknown_part_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (output, _) = check(folder.path(), "nothing", &["speed"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+/// The search on a random model is of the space for a 24 GB card: it must stay one that is read.
+#[test]
+fn the_space_of_the_large_search_is_a_space() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let model = root.join("search_spaces/quickstart/base");
+    let function = "source <(sed -n '/^random_space/,/^}/p' \"$0\"); random_space \"$1\"";
+    let output = Command::new("bash")
+        .args(["-c", function])
+        .args([script("gpu-check.sh"), model])
+        .current_dir(root)
+        .output()
+        .unwrap();
+    let file = folder.path().join("space.yaml");
+    std::fs::write(&file, &output.stdout).unwrap();
+    let study = peft_tune::space::StudyFile::read(&file).unwrap();
+    assert_eq!(
+        (study.name.as_str(), study.constraints.len(), study.memory_limit_bytes),
+        ("random-3b", 0, None)
+    );
+    let names: Vec<&str> = study
+        .space
+        .parameters
+        .iter()
+        .map(|parameter| parameter.name.as_str())
+        .collect();
+    for name in [
+        "rank",
+        "micro_batch",
+        "precision",
+        "gradient_checkpointing",
+        "learning_rate",
+    ] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+}
