@@ -155,7 +155,7 @@ impl ThreadScratch {
     /// Bytes of `threads` threads.
     pub fn bytes(&self, threads: u64) -> u64 {
         let (each, shared) = self.0.split_at(FIRST_SHARED);
-        threads * each.iter().map(Sizes::capacity).sum::<u64>() + shared.iter().map(Sizes::capacity).sum::<u64>()
+        threads * each.iter().map(Sizes::capacity).sum::<u64>() + shared.iter().map(Sizes::largest).sum::<u64>()
     }
 }
 

@@ -13,11 +13,9 @@ use super::walker::{Sum, Walker};
 use crate::recipe::{Checkpointing, OptimizerKind, Precision, Recipe};
 
 /// Bytes of the objects of one adapted linear layer: names, views, map entries.
-const ADAPTER_OBJECT_BYTES: u64 = 3_400;
+const ADAPTER_OBJECT_BYTES: u64 = 2_000;
 /// Bytes of the objects of one decoder layer.
-const LAYER_OBJECT_BYTES: u64 = 9_000;
-/// Bytes of objects whatever the model.
-const OBJECT_BYTES: u64 = 24_000;
+const LAYER_OBJECT_BYTES: u64 = 5_000;
 
 /// Layer inputs that a GPU holds while they are on their way to the host.
 const UNDER_WAY: usize = 2;
@@ -142,9 +140,8 @@ impl<'a> StepWalk<'a> {
         let tables: usize = ropes
             .map(|rope| 2 * 4 * (rows * rope.rotary_dims / 2).next_power_of_two())
             .sum();
-        let objects = OBJECT_BYTES
-            + ADAPTER_OBJECT_BYTES * network.adapted as u64
-            + LAYER_OBJECT_BYTES * architecture.layers.len() as u64;
+        let objects =
+            ADAPTER_OBJECT_BYTES * network.adapted as u64 + LAYER_OBJECT_BYTES * architecture.layers.len() as u64;
         let ids = 8 * stream.tokens() as u64;
         level.hold(Part::Framework, tables as u64 + objects + ids);
     }

@@ -300,9 +300,12 @@ impl<T: Operand> Block<'_, T> {
     }
 }
 
+/// Makes room for `lines` lines, whatever they hold, and for no more: a vector that grows by itself would take twice the
+/// memory, and the old beside the new for a moment.
 fn grow(memory: &mut Vec<Line>, lines: usize) {
     if memory.len() < lines {
-        memory.resize(lines, Line::ZERO);
+        *memory = Vec::new();
+        *memory = vec![Line::ZERO; lines];
     }
 }
 
