@@ -63,7 +63,10 @@ fn rope_queries(bencher: divan::Bencher, case: &Case) {
 #[divan::bench(args = cases())]
 fn dropout_hidden(bencher: divan::Bencher, case: &Case) {
     let x = case.random(&[TOKENS, case.model.hidden]);
-    case.time(bencher, case.bytes(2 * x.elem_count()), || dropout::apply(&x, 7, 0.1));
+    let key = dropout::MaskKey::new(7, 0);
+    case.time(bencher, case.bytes(2 * x.elem_count()), || {
+        dropout::apply(&x, &key, 0, 0.1)
+    });
 }
 
 #[divan::bench(args = cases())]

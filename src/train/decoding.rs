@@ -86,7 +86,7 @@ impl Generator {
         let last: Vec<u32> = batch.offsets[1..].iter().map(|end| end - 1).collect();
         self.ropes.prepare(decoding.longest)?;
         let device = self.base().device().clone();
-        let stream = Stream::new(&batch, None, &device)?;
+        let stream = Stream::new(&batch, None, None, &device)?;
         let normed = self.decoder.infer(&stream, &self.ropes, &mut decoding.cache)?;
         let last = Tensor::from_slice(&last, last.len(), &device)?;
         let logits = self.decoder.logits(&normed.index_select(&last, 0)?)?;

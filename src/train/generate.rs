@@ -144,7 +144,7 @@ impl Generator {
         let mut batch = MicroBatch::new();
         batch.push(tokens, std::iter::repeat_n(IGNORE, tokens.len()));
         self.ropes.prepare(tokens.len())?;
-        let stream = Stream::new(&batch, None, self.base.device())?;
+        let stream = Stream::new(&batch, None, None, self.base.device())?;
         let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
         let last = normed.narrow(0, tokens.len() - 1, 1)?;
         Ok(self.decoder.logits(&last)?.flatten_all()?.to_vec1()?)

@@ -128,12 +128,17 @@ impl Trainer {
             }
             let span = span::phase(StepPhase::HostToDevice);
             self.ropes.prepare(batch.longest())?;
-            let stream = Stream::new(batch, self.dropout(first_token), self.base.device())?;
+            let stream = Stream::new(
+                batch,
+                self.dropout(first_token),
+                Some(gradient_scale),
+                self.base.device(),
+            )?;
             drop(span);
             let span = span::phase(StepPhase::Forward);
             let keep = Keep::ForBackward(self.recipe.gradient_checkpointing);
             let (normed, tape) = self.decoder.forward(&stream, &self.ropes, keep)?;
-            let output = self.decoder.loss(&stream, &normed, Some(gradient_scale))?;
+            let output = self.decoder.loss(&stream, &normed)?;
             drop(normed);
             clock.lap(Lap::Forward)?;
             drop(span);
@@ -182,9 +187,9 @@ impl Trainer {
                 continue;
             }
             self.ropes.prepare(batch.longest())?;
-            let stream = Stream::new(batch, None, self.base.device())?;
+            let stream = Stream::new(batch, None, None, self.base.device())?;
             let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
-            let output = self.decoder.loss(&stream, &normed, None)?;
+            let output = self.decoder.loss(&stream, &normed)?;
             let (of_batch, hits) = output.sums.read()?;
             loss += of_batch;
             correct += hits;
@@ -209,7 +214,7 @@ impl Trainer {
     pub fn logits(&mut self, batch: &MicroBatch) -> Result<Tensor, TrainError> {
         self.check_tokens(batch)?;
         self.ropes.prepare(batch.longest())?;
-        let stream = Stream::new(batch, None, self.base.device())?;
+        let stream = Stream::new(batch, None, None, self.base.device())?;
         let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
         Ok(self.decoder.logits(&normed)?)
     }
@@ -223,7 +228,7 @@ impl Trainer {
     pub fn most_likely(&mut self, batch: &MicroBatch) -> Result<Vec<u32>, TrainError> {
         self.check_tokens(batch)?;
         self.ropes.prepare(batch.longest())?;
-        let stream = Stream::new(batch, None, self.base.device())?;
+        let stream = Stream::new(batch, None, None, self.base.device())?;
         let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
         let mut tokens = Vec::with_capacity(batch.tokens());
         for first in (0..batch.tokens()).step_by(ROWS_OF_LOGITS) {
@@ -242,7 +247,7 @@ impl Trainer {
     pub fn saved_bytes(&mut self, batch: &MicroBatch) -> Result<SavedBytes, TrainError> {
         self.check_tokens(batch)?;
         self.ropes.prepare(batch.longest())?;
-        let stream = Stream::new(batch, self.dropout(0), self.base.device())?;
+        let stream = Stream::new(batch, self.dropout(0), None, self.base.device())?;
         let keep = Keep::ForBackward(self.recipe.gradient_checkpointing);
         let (_, tape) = self.decoder.forward(&stream, &self.ropes, keep)?;
         let (device, host) = tape.bytes();
@@ -316,12 +321,7 @@ impl Trainer {
     /// The masks of the micro-batch that begins at `first_token` of the global batch.
     fn dropout(&self, first_token: u64) -> Option<DropoutKey> {
         let probability = self.recipe.adapter.as_ref().map_or(0.0, |adapter| adapter.dropout);
-        (probability > 0.0).then_some(DropoutKey {
-            probability,
-            seed: self.recipe.training.seed,
-            step: self.step,
-            first_token,
-        })
+        (probability > 0.0).then(|| DropoutKey::new(probability, self.recipe.training.seed, self.step, first_token))
     }
 
     /// Adds up the gradients of all ranks.

@@ -125,7 +125,9 @@ fn add_bias(elements: usize, dtype: DType, effort: Effort) -> Result<f64> {
 
 fn drop_out(elements: usize, dtype: DType, effort: Effort) -> Result<f64> {
     let x = rows(elements, dtype)?;
-    seconds(effort, || dropout::apply(&x, 1, 0.1).map(drop))
+    seconds(effort, || {
+        dropout::apply(&x, &dropout::MaskKey::new(1, 0), 0, 0.1).map(drop)
+    })
 }
 
 /// The loss head on hidden states of two elements, so that its products cost next to nothing.

@@ -16,6 +16,7 @@ mod emulator;
 mod gemm;
 mod host_room;
 mod launch;
+mod overwrite;
 mod pack;
 #[cfg(feature = "cuda")]
 mod runtime;
@@ -26,6 +27,7 @@ mod source;
 pub(in crate::train) use gemm::{Gemm, Matrix};
 pub(in crate::train) use host_room::HostRoom;
 pub(in crate::train) use launch::{Argument, Launch, empty};
+pub(in crate::train) use overwrite::overwrite;
 pub(in crate::train) use pack::{element_name, pack_size};
 pub(in crate::train) use scratch::{constant, scratch};
 pub(in crate::train) use side_queue::{Copied, Pinned, SideQueue};

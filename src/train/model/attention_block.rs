@@ -41,8 +41,7 @@ impl AttentionBlock {
         let [q, k, v] = self.heads(projected)?;
         let (rotated_q, query_rstd) = self.rotate(&q, self.query_norm.as_ref(), stream, ropes)?;
         let (rotated_k, key_rstd) = self.rotate(&k, self.key_norm.as_ref(), stream, ropes)?;
-        let offsets = &stream.batch.offsets;
-        let (o, lse) = attention::forward(&rotated_q, &rotated_k, &v, offsets, &self.settings)?;
+        let (o, lse) = attention::forward(&rotated_q, &rotated_k, &v, stream.documents(), &self.settings)?;
         let (y, output_xa, behind) = forward_out(&self.output, self.norm_behind.as_ref(), x, &flat(&o)?, dropout)?;
         let saved = AttentionSaved {
             x: x.clone(),
@@ -90,7 +89,7 @@ impl AttentionBlock {
             o: &saved.o,
             lse: &saved.lse,
         };
-        let (d_q, d_k, d_v) = attention::backward(kept, &d_o, &stream.batch.offsets, &self.settings)?;
+        let (d_q, d_k, d_v) = attention::backward(kept, &d_o, stream.documents(), &self.settings)?;
         drop((d_o, rotated_q, rotated_k, saved.v, saved.o, saved.lse));
         // By value: what was rotated is let go of as soon as it is turned back.
         let turn_back = |d: Tensor| rope::backward(&d, ropes.table(self.rope), &stream.positions);

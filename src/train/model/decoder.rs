@@ -128,14 +128,9 @@ impl Decoder {
         Ok((normed, tape))
     }
 
-    /// Loss of the stream and, with a gradient scale, the gradient with respect to the normed hidden states. Adds the
-    /// head's gradient where it trains.
-    pub(crate) fn loss(
-        &self,
-        stream: &Stream<'_>,
-        normed: &Tensor,
-        gradient_scale: Option<f32>,
-    ) -> Result<loss_head::Output> {
+    /// Loss of the stream and, where it has a gradient scale, the gradient with respect to the normed hidden states. Adds
+    /// the head's gradient where it trains.
+    pub(crate) fn loss(&self, stream: &Stream<'_>, normed: &Tensor) -> Result<loss_head::Output> {
         let _span = span::module(Module::Head);
         let vocabulary = self.head.value().dims2()?.0;
         let logit_bytes = if normed.device().is_cuda() {
@@ -146,11 +141,11 @@ impl Decoder {
         let settings = loss_head::Settings {
             soft_cap: self.logit_soft_cap,
             chunk_tokens: most_chunk_tokens(vocabulary, logit_bytes),
-            gradient_scale,
+            gradient_scale: stream.gradient_scale,
         };
-        let targets = &stream.batch.targets;
+        let targets = stream.targets();
         match self.head.trained() {
-            Some(head) if gradient_scale.is_some() => {
+            Some(head) if stream.gradient_scale.is_some() => {
                 loss_head::forward_with_weight_gradient(normed, &head.value, targets, &settings, &head.gradient)
             }
             _ => loss_head::forward(normed, self.head.value(), targets, &settings),

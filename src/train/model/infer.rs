@@ -54,7 +54,7 @@ impl AttentionBlock {
         let is_first = slot.is_first();
         let (keys, values) = slot.keep(&k, &v)?;
         let o = match is_first {
-            true => attention::forward(&q, &k, &v, &stream.batch.offsets, &self.settings)?.0,
+            true => attention::forward(&q, &k, &v, stream.documents(), &self.settings)?.0,
             false => cached_attention::forward(&q, keys, values, &slot.places(self.settings.window), &self.settings)?,
         };
         let (y, ..) = forward_out(&self.output, self.norm_behind.as_ref(), x, &flat(&o)?, None)?;

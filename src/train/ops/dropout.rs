@@ -1,6 +1,8 @@
 //! Dropout whose mask is a function of (seed, element index) only.
 //!
-//! Element i of a tensor is dropped with probability p and multiplied by 1 / (1 - p) otherwise. With i = 64 g + 16 w + l
+//! Element i of a tensor is dropped with probability p and multiplied by 1 / (1 - p) otherwise. Its index counts from the first
+//! element of a larger tensor, of which x holds some rows: [`MaskKey`] says which. Kernels read the key from the device's memory, so
+//! that the same launch draws the masks of another step. With i = 64 g + 16 w + l
 //! (w < 4, l < 16), its random number is word w of Philox 4x32-7 (Salmon et al. 2011,
 //! <https://doi.org/10.1145/2063384.2063405>) at counter 16 g + l with the seed as key: sixteen neighbours take the same
 //! word of sixteen counters, so that a vector register computes them at once. Nothing is stored: recomputation, the
@@ -21,30 +23,73 @@ const ROUNDS: usize = 7;
 /// Elements that share sixteen counters.
 const GROUP: u64 = 64;
 
-/// Drops elements of `x` (any shape) with probability `p` in [0, 1); element i of `x` has index i.
-///
-/// The gradient is the same op with the same seed on the gradient.
-pub fn apply(x: &Tensor, seed: u64, p: f64) -> Result<Tensor> {
-    apply_from(x, seed, 0, p)
+/// What decides the masks of some rows.
+#[derive(Clone, Debug)]
+pub struct MaskKey {
+    pub seed: u64,
+    /// Row of the larger tensor that the rows begin with.
+    pub first_row: u64,
+    /// [`MaskKey::words`] (4,) U32 in the device's memory, where somebody has put them there.
+    pub on_device: Option<Tensor>,
 }
 
-/// As [`apply`] where `x` is part of a larger tensor, in which its first element has index `first_element`.
-pub fn apply_from(x: &Tensor, seed: u64, first_element: u64, p: f64) -> Result<Tensor> {
+impl MaskKey {
+    /// A key that lies nowhere yet.
+    pub fn new(seed: u64, first_row: u64) -> Self {
+        Self {
+            seed,
+            first_row,
+            on_device: None,
+        }
+    }
+
+    /// The key as kernels read it: both numbers, their lower half first.
+    pub fn words(&self) -> [u32; 4] {
+        [
+            self.seed as u32,
+            (self.seed >> 32) as u32,
+            self.first_row as u32,
+            (self.first_row >> 32) as u32,
+        ]
+    }
+
+    /// Seed of mask `number`.
+    fn seed_of(&self, number: u64) -> u64 {
+        mix(self.seed ^ number)
+    }
+
+    /// Index of the first element of `x`; a one-dimensional tensor has rows of one element.
+    fn first_element(&self, x: &Tensor) -> u64 {
+        self.first_row * (x.elem_count() / x.dims().first().copied().unwrap_or(1).max(1)) as u64
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele et al. 2014): neighbouring inputs give unrelated outputs.
+pub(in crate::train) fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// Drops elements of `x` (any shape) with probability `p` in [0, 1), by mask `number` of those under `key`.
+///
+/// The gradient is the same op with the same key and number on the gradient.
+pub fn apply(x: &Tensor, key: &MaskKey, number: u64, p: f64) -> Result<Tensor> {
     if !(0.0..1.0).contains(&p) {
         candle_core::bail!("dropout: probability {p} is not in [0, 1)");
     }
     if p == 0.0 {
         return Ok(x.clone());
     }
+    let mask = Mask::new(key.seed_of(number), p);
     if gpu::takes(x) && x.elem_count() > 0 {
-        let mask = Mask::new(seed, p);
-        return cuda::elementwise::dropout(x, first_element, seed, mask.threshold, mask.scale);
+        return cuda::elementwise::dropout(x, key, number, mask.threshold, mask.scale);
     }
     if !is_fused(x) {
-        return reference::apply_from(x, seed, first_element, p);
+        return reference::apply(x, key, number, p);
     }
-    let x = x.contiguous()?;
-    let mask = Mask::new(seed, p);
+    let (x, first_element) = (x.contiguous()?, key.first_element(x));
     with_element!(x.dtype(), T => {
         let values = Elements::<T>::new(&x)?;
         let (task, mut y) = (rows_per_task(1), Unwritten::<T>::new(values.len()));
@@ -133,12 +178,12 @@ multiversion! {
 
 /// The op in plain candle ops; the mask is made on the host.
 pub mod reference {
-    use super::{GROUP, Mask};
+    use super::{GROUP, Mask, MaskKey};
     use candle_core::{Result, Tensor};
 
-    /// See [`super::apply_from`].
-    pub fn apply_from(x: &Tensor, seed: u64, first_element: u64, p: f64) -> Result<Tensor> {
-        let mask = Mask::new(seed, p);
+    /// See [`super::apply`].
+    pub fn apply(x: &Tensor, key: &MaskKey, number: u64, p: f64) -> Result<Tensor> {
+        let (mask, first_element) = (Mask::new(key.seed_of(number), p), key.first_element(x));
         let end = first_element + x.elem_count() as u64;
         let groups = first_element / GROUP..end.div_ceil(GROUP);
         let factors: Vec<f32> = groups.flat_map(|group| mask.factors(group)).flatten().collect();
@@ -168,8 +213,9 @@ mod tests {
     fn fused_and_reference_forms_draw_the_same_mask() {
         for dtype in [DType::F32, DType::BF16, DType::F16] {
             let x = ones(40_000).to_dtype(dtype).unwrap();
-            let fused = apply_from(&x, 9, 77, 0.5).unwrap().to_dtype(DType::F32).unwrap();
-            let plain = reference::apply_from(&x, 9, 77, 0.5)
+            let key = MaskKey::new(9, 77);
+            let fused = apply(&x, &key, 3, 0.5).unwrap().to_dtype(DType::F32).unwrap();
+            let plain = reference::apply(&x, &key, 3, 0.5)
                 .unwrap()
                 .to_dtype(DType::F32)
                 .unwrap();
@@ -179,28 +225,40 @@ mod tests {
 
     #[test]
     fn the_mask_does_not_depend_on_the_split() {
-        let whole = apply(&ones(1000), 7, 0.3).unwrap().to_vec1::<f32>().unwrap();
-        for split in [1, 37, 999] {
-            let first = apply(&ones(split), 7, 0.3).unwrap().to_vec1::<f32>().unwrap();
-            let rest = apply_from(&ones(1000 - split), 7, split as u64, 0.3).unwrap();
-            assert_eq!(whole, [first, rest.to_vec1::<f32>().unwrap()].concat());
+        let drop = |rows: usize, width: usize, first: u64| {
+            let x = ones(rows * width).reshape((rows, width)).unwrap();
+            let y = apply(&x, &MaskKey::new(7, first), 1, 0.3).unwrap();
+            y.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+        };
+        for width in [1, 10] {
+            let whole = drop(100, width, 0);
+            for split in [1, 37, 99] {
+                let parts = [drop(split, width, 0), drop(100 - split, width, split as u64)];
+                assert_eq!(whole, parts.concat());
+            }
         }
     }
 
     #[test]
     fn the_mean_is_kept_and_other_seeds_give_other_masks() {
         let p = 0.25;
-        let first = apply(&ones(100_000), 1, p).unwrap();
+        let drop = |seed, number| apply(&ones(100_000), &MaskKey::new(seed, 0), number, p).unwrap();
+        let first = drop(1, 0);
         let mean = first.mean_all().unwrap().to_scalar::<f32>().unwrap();
         // Standard error of the mean: sqrt(p / (1 - p) / n) = 0.0018.
         assert!((mean - 1.0).abs() < 0.009, "{mean}");
-        let second = apply(&ones(100_000), 2, p).unwrap();
-        assert_ne!(first.to_vec1::<f32>().unwrap(), second.to_vec1::<f32>().unwrap());
+        for other in [drop(2, 0), drop(1, 1)] {
+            assert_ne!(first.to_vec1::<f32>().unwrap(), other.to_vec1::<f32>().unwrap());
+        }
     }
 
     #[test]
     fn zero_keeps_everything_and_one_is_refused() {
-        assert_eq!(apply(&ones(3), 1, 0.0).unwrap().to_vec1::<f32>().unwrap(), [1.0; 3]);
-        assert!(apply(&ones(3), 1, 1.0).is_err());
+        let key = MaskKey::new(1, 0);
+        assert_eq!(
+            apply(&ones(3), &key, 0, 0.0).unwrap().to_vec1::<f32>().unwrap(),
+            [1.0; 3]
+        );
+        assert!(apply(&ones(3), &key, 0, 1.0).is_err());
     }
 }

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::{bytes, storage};
 use crate::train::ops::attention;
-pub(in crate::train::model) use crate::train::ops::attention::{Saved, Settings};
+pub(in crate::train::model) use crate::train::ops::attention::{Documents, Saved, Settings};
 use crate::train::span::{Shape, Work, op};
 
 /// Returns (o, lse); see [`attention::forward`].
@@ -12,27 +12,27 @@ pub(in crate::train::model) fn forward(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
-    offsets: &[u32],
+    documents: Documents<'_>,
     settings: &Settings,
 ) -> Result<(Tensor, Tensor)> {
     let _span = op("attention", || Work {
         // q·k and p·v.
-        flops: 4 * products(q, offsets, settings),
+        flops: 4 * products(q, documents.offsets, settings),
         bytes: 2 * bytes(q) + bytes(k) + bytes(v) + lse_bytes(q),
         ..described(q)
     });
-    attention::forward(q, k, v, offsets, settings)
+    attention::forward(q, k, v, documents, settings)
 }
 
 /// Gradients with respect to (q, k, v); see [`attention::backward`].
 pub(in crate::train::model) fn backward(
     saved: Saved<'_>,
     d_o: &Tensor,
-    offsets: &[u32],
+    documents: Documents<'_>,
     settings: &Settings,
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let _span = op("attention_backward", || {
-        let products = products(saved.q, offsets, settings);
+        let products = products(saved.q, documents.offsets, settings);
         Work {
             // q·k once more, do·v, and the sums for dv, dq and dk.
             flops: 10 * products,
@@ -41,7 +41,7 @@ pub(in crate::train::model) fn backward(
             ..described(saved.q)
         }
     });
-    attention::backward(saved, d_o, offsets, settings)
+    attention::backward(saved, d_o, documents, settings)
 }
 
 /// Pairs of a query and a key that it sees, times heads and width.

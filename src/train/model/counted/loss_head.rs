@@ -5,18 +5,18 @@ use candle_core::{Result, Tensor};
 use super::{bytes, storage};
 use crate::train::data::IGNORE;
 use crate::train::ops::loss_head;
-pub(in crate::train::model) use crate::train::ops::loss_head::{Output, Settings};
+pub(in crate::train::model) use crate::train::ops::loss_head::{Output, Settings, Targets};
 use crate::train::span::{Shape, Work, op};
 
 /// Loss and, with a gradient scale, the gradient of `hidden`; see [`loss_head::forward`].
 pub(in crate::train::model) fn forward(
     hidden: &Tensor,
     weight: &Tensor,
-    targets: &[i64],
+    targets: Targets<'_>,
     settings: &Settings,
 ) -> Result<Output> {
     let products = if settings.gradient_scale.is_some() { 2 } else { 1 };
-    let _span = op("loss_head", || work(hidden, weight, targets, settings, products));
+    let _span = op("loss_head", || work(hidden, weight, targets.values, settings, products));
     loss_head::forward(hidden, weight, targets, settings)
 }
 
@@ -24,11 +24,11 @@ pub(in crate::train::model) fn forward(
 pub(in crate::train::model) fn forward_with_weight_gradient(
     hidden: &Tensor,
     weight: &Tensor,
-    targets: &[i64],
+    targets: Targets<'_>,
     settings: &Settings,
     weight_gradient: &Tensor,
 ) -> Result<Output> {
-    let _span = op("loss_head", || work(hidden, weight, targets, settings, 3));
+    let _span = op("loss_head", || work(hidden, weight, targets.values, settings, 3));
     loss_head::forward_with_weight_gradient(hidden, weight, targets, settings, weight_gradient)
 }
 

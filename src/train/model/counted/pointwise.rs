@@ -34,11 +34,12 @@ pub(in crate::train::model) mod dropout {
 
     use crate::train::model::counted::pass;
     use crate::train::ops::dropout;
+    use crate::train::ops::dropout::MaskKey;
     use crate::train::span::op;
 
-    pub(in crate::train::model) fn apply_from(x: &Tensor, seed: u64, first: u64, p: f64) -> Result<Tensor> {
+    pub(in crate::train::model) fn apply(x: &Tensor, key: &MaskKey, number: u64, p: f64) -> Result<Tensor> {
         let _span = op("dropout", || pass(x, 2));
-        dropout::apply_from(x, seed, first, p)
+        dropout::apply(x, key, number, p)
     }
 }
 

@@ -19,6 +19,7 @@
 
 mod backward;
 mod block;
+mod documents;
 mod forward;
 pub mod reference;
 mod settings;
@@ -27,6 +28,7 @@ mod softmax;
 #[cfg(test)]
 mod tests;
 
+pub use documents::Documents;
 pub use settings::Settings;
 
 use super::cuda;
@@ -42,10 +44,18 @@ pub(in crate::train::ops) fn forget() {
 }
 
 /// Returns (o, lse).
-pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[u32], settings: &Settings) -> Result<(Tensor, Tensor)> {
+pub fn forward<'a>(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    documents: impl Into<Documents<'a>>,
+    settings: &Settings,
+) -> Result<(Tensor, Tensor)> {
+    let documents @ Documents { offsets, .. } = documents.into();
     settings::check(q, k, v, offsets)?;
     if gpu::takes(q) && q.elem_count() > 0 && cuda::attention::takes(q.dim(2)?) {
-        return cuda::attention::forward(&q.contiguous()?, &k.contiguous()?, &v.contiguous()?, offsets, settings);
+        let (q, k, v) = (q.contiguous()?, k.contiguous()?, v.contiguous()?);
+        return cuda::attention::forward(&q, &k, &v, documents, settings);
     }
     if !is_fused(q) || q.elem_count() == 0 {
         return reference::forward(q, k, v, offsets, settings);
@@ -65,12 +75,13 @@ pub struct Saved<'a> {
 }
 
 /// Gradients with respect to (q, k, v), from the gradient `d_o` (T, Hq, d) of the result.
-pub fn backward(
+pub fn backward<'a>(
     saved: Saved<'_>,
     d_o: &Tensor,
-    offsets: &[u32],
+    documents: impl Into<Documents<'a>>,
     settings: &Settings,
 ) -> Result<(Tensor, Tensor, Tensor)> {
+    let documents @ Documents { offsets, .. } = documents.into();
     settings::check(saved.q, saved.k, saved.v, offsets)?;
     super::shape::expect(saved.o, saved.q.dims(), "attention: o")?;
     super::shape::expect(d_o, saved.q.dims(), "attention: d_o")?;
@@ -95,7 +106,7 @@ pub fn backward(
         lse: &lse,
     };
     if on_gpu {
-        return cuda::attention::backward(saved, &d_o, offsets, settings);
+        return cuda::attention::backward(saved, &d_o, documents, settings);
     }
     with_element!(q.dtype(), T => backward::backward::<T>(saved, &d_o, offsets, settings))
 }

@@ -1,11 +1,9 @@
 //! Attention: which form of the kernels, and the bounds of the documents that they read.
 
-use std::cell::RefCell;
-
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::train::gpu::{Argument, Launch, Source, element_name, empty, pack_size};
-use crate::train::ops::attention::{Saved, Settings};
+use crate::train::ops::attention::{Documents, Saved, Settings};
 
 static SOURCE: Source = Source {
     name: "attention",
@@ -131,10 +129,16 @@ impl<'a> Call<'a> {
 }
 
 /// (o, lse); the tensors are contiguous and not empty.
-pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[u32], settings: &Settings) -> Result<(Tensor, Tensor)> {
+pub fn forward(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    documents: Documents<'_>,
+    settings: &Settings,
+) -> Result<(Tensor, Tensor)> {
     let call = Call::new(q, k, &[v], settings)?;
     let device = q.device();
-    let bounds = bounds(offsets, device)?;
+    let bounds = bounds(documents, device)?;
     let o = empty(q.shape(), q.dtype(), device)?;
     let lse = empty((call.tokens, call.query_heads), DType::F32, device)?;
     let mut arguments: Vec<Argument<'_>> = [q, k, v, &o, &lse, &bounds].map(Argument::Tensor).to_vec();
@@ -153,13 +157,13 @@ pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[u32], settings: &S
 pub fn backward(
     saved: Saved<'_>,
     d_o: &Tensor,
-    offsets: &[u32],
+    documents: Documents<'_>,
     settings: &Settings,
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let Saved { q, k, v, o, lse } = saved;
     let call = Call::new(q, k, &[v, d_o], settings)?;
     let device = q.device();
-    let bounds = bounds(offsets, device)?;
+    let bounds = bounds(documents, device)?;
     let dot = dot(&call, o, d_o)?;
     let like = |tensor: &Tensor| empty(tensor.shape(), tensor.dtype(), device);
     let (dq, dk, dv) = (like(q)?, like(k)?, like(v)?);
@@ -210,27 +214,12 @@ fn dot(call: &Call<'_>, o: &Tensor, d_o: &Tensor) -> Result<Tensor> {
     Ok(dot)
 }
 
-thread_local! {
-    /// The documents of the last call: all layers of a pass ask for the same.
-    static LAST: RefCell<Option<(Vec<u32>, Tensor)>> = const { RefCell::new(None) };
-}
-
 /// For each token the first token of its document, then for each the one behind its last: (2, T) U32.
-fn bounds(offsets: &[u32], device: &Device) -> Result<Tensor> {
-    LAST.with_borrow_mut(|last| {
-        if let Some((known, bounds)) = last
-            && known == offsets
-            && bounds.device().same_device(device)
-        {
-            return Ok(bounds.clone());
-        }
-        let documents = || offsets.windows(2).map(|pair| (pair[0], pair[1]));
-        let starts = documents().flat_map(|(start, end)| (start..end).map(move |_| start));
-        let ends = documents().flat_map(|(start, end)| (start..end).map(move |_| end));
-        let values: Vec<u32> = starts.chain(ends).collect();
-        let tokens = values.len() / 2;
-        let bounds = Tensor::from_vec(values, (2, tokens), device)?;
-        *last = Some((offsets.to_vec(), bounds.clone()));
-        Ok(bounds)
-    })
+fn bounds(documents: Documents<'_>, device: &Device) -> Result<Tensor> {
+    if let Some(bounds) = documents.bounds {
+        return Ok(bounds.clone());
+    }
+    let values: Vec<u32> = Documents::token_bounds(documents.offsets).collect();
+    let tokens = values.len() / 2;
+    Tensor::from_vec(values, (2, tokens), device)
 }

@@ -71,9 +71,20 @@ __device__ void glu_backward(const T* gate, const T* up, const T* dy, T* d_gate,
     store(d_up, index, to_up);
 }
 
+// The finaliser of SplitMix64.
+__device__ inline u64 mix(u64 value) {
+    u64 z = value + 0x9E3779B97F4A7C15ull;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+}
+
 // Word w of Philox 4x32-7 at counter 16 g + l decides element 64 g + 16 w + l: a thread takes one l of one group and all
-// four w. `first` is the index of x's first element in the tensor that the mask is for.
-template <class T> __device__ void drop(const T* x, T* y, u64 count, u64 first, u64 key, u32 threshold, float scale) {
+// four w. `masks` holds a seed and the row of x's first element in the tensor that the mask is for, the lower half of each first;
+// `number` tells the masks of one seed apart.
+template <class T>
+__device__ void drop(const T* x, T* y, u64 count, const u32* masks, u64 number, u64 width, u32 threshold, float scale) {
+    u64 key = mix(((u64)masks[1] << 32 | masks[0]) ^ number), first = ((u64)masks[3] << 32 | masks[2]) * width;
     u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     u64 group = first / 64 + thread / 16;
     u32 lane = thread % 16;
@@ -123,8 +134,9 @@ template <class T> __device__ void drop(const T* x, T* y, u64 count, u64 first, 
 #define BOTH_PACKS(T, E, N)                                                                                            \
     PACKED(T, E, N)                                                                                                    \
     PACKED(T, E, 1)                                                                                                    \
-    KERNEL dropout_##E(const T* x, T* y, u64 count, u64 first, u64 key, u32 threshold, float scale) {                  \
-        drop<T>(x, y, count, first, key, threshold, scale);                                                            \
+    KERNEL dropout_##E(const T* x, T* y, u64 count, const u32* masks, u64 number, u64 width, u32 threshold,            \
+                       float scale) {                                                                                  \
+        drop<T>(x, y, count, masks, number, width, threshold, scale);                                                  \
     }                                                                                                                  \
     EMULATE(dropout_##E)
 

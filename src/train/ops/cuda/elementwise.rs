@@ -3,6 +3,7 @@
 use candle_core::{DType, Result, Tensor};
 
 use crate::train::gpu::{Argument, Launch, Source, element_name, empty, pack_size};
+use crate::train::ops::dropout::MaskKey;
 use crate::train::ops::glu::Activation;
 
 static SOURCE: Source = Source {
@@ -99,26 +100,32 @@ pub fn glu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, activation: Activat
     Ok((d_gate, d_up))
 }
 
-/// The mask of dropout on x, whose first element has index `first_element`; words below `threshold` are dropped.
-pub fn dropout(x: &Tensor, first_element: u64, seed: u64, threshold: u32, scale: f32) -> Result<Tensor> {
+/// Mask `number` of dropout on x under `key`; words below `threshold` are dropped.
+pub fn dropout(x: &Tensor, key: &MaskKey, number: u64, threshold: u32, scale: f32) -> Result<Tensor> {
     let x = x.contiguous()?;
     let y = empty(x.shape(), x.dtype(), x.device())?;
-    let count = x.elem_count() as u64;
-    let groups = (first_element + count).div_ceil(64) - first_element / 64;
+    let key = match &key.on_device {
+        Some(words) => words.clone(),
+        None => Tensor::new(&key.words(), x.device())?,
+    };
+    let (count, rows) = (x.elem_count(), x.dims().first().copied().unwrap_or(1));
+    // As many as there may be, wherever the first element lies.
+    let groups = count.div_ceil(64) + 1;
     let name = format!("dropout_{}", element_name(x.dtype()).unwrap_or_default());
     let launch = Launch {
         source: &SOURCE,
         kernel: &name,
-        blocks: [(groups as usize * 16).div_ceil(THREADS), 1, 1],
+        blocks: [(groups * 16).div_ceil(THREADS), 1, 1],
         threads: [THREADS, 1, 1],
         shared_bytes: 0,
     };
     let arguments = [
         Argument::Tensor(&x),
         Argument::Tensor(&y),
-        Argument::U64(count),
-        Argument::U64(first_element),
-        Argument::U64(seed),
+        Argument::U64(count as u64),
+        Argument::Tensor(&key),
+        Argument::U64(number),
+        Argument::U64((count / rows) as u64),
         Argument::U32(threshold),
         Argument::F32(scale),
     ];

@@ -16,11 +16,11 @@ __device__ inline void take(Online* online, float value) {
 
 __device__ inline float cap_logit(float logit, float cap) { return cap > 0 ? cap * tanhf(logit / cap) : logit; }
 
-// logits (rows, vocabulary) before the soft-cap. losses and correct (rows,) are written. With a scale other than zero the
-// row becomes the gradient of scale times its loss, as elements T from the start of the row's memory on.
+// logits (rows, vocabulary) before the soft-cap. losses and correct (rows,) are written. Where there is a scale, the row
+// becomes the gradient of scale times its loss, as elements T from the start of the row's memory on.
 template <class T>
 __device__ void losses_of(float* logits, const u32* targets, float* losses, u32* correct, u32 vocabulary, float cap,
-                          float scale) {
+                          const float* scale) {
     __shared__ float scratch[32];
     float* row = logits + (u64)blockIdx.x * vocabulary;
     Online online = {-INFINITE, 0.0f};
@@ -34,9 +34,10 @@ __device__ void losses_of(float* logits, const u32* targets, float* losses, u32*
         losses[blockIdx.x] = logf(total) + (largest - at_target);
         correct[blockIdx.x] = at_target >= largest;
     }
-    if (scale == 0) return;
+    if (!scale) return;
     // What is written lies at or before what has been read: a narrower element takes the place of earlier ones.
     T* gradient = reinterpret_cast<T*>(row);
+    float factor = *scale;
     __syncthreads();
     for (u32 first = 0; first < vocabulary; first += blockDim.x) {
         u32 column = first + threadIdx.x;
@@ -46,7 +47,7 @@ __device__ void losses_of(float* logits, const u32* targets, float* losses, u32*
         logit = cap_logit(logit, cap);
         float part = expf(logit - lse) - (column == target ? 1.0f : 0.0f);
         if (cap > 0) part *= 1.0f - (logit / cap) * (logit / cap);
-        gradient[column] = narrow<T>(scale * part);
+        gradient[column] = narrow<T>(factor * part);
     }
 }
 
@@ -64,7 +65,7 @@ template <class T> __device__ void scatter(const T* from, const u32* rows, T* to
 
 #define HEAD(T, E, N)                                                                                                  \
     KERNEL loss_##E(float* logits, const u32* targets, float* losses, u32* correct, u32 vocabulary, float cap,         \
-                    float scale) {                                                                                     \
+                    const float* scale) {                                                                              \
         losses_of<T>(logits, targets, losses, correct, vocabulary, cap, scale);                                        \
     }                                                                                                                  \
     EMULATE(loss_##E)                                                                                                  \

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::train::gpu::{Argument, Gemm, Launch, Matrix, Source, element_name, empty};
-use crate::train::ops::loss_head::{Output, Settings, Sums, target_positions};
+use crate::train::ops::loss_head::{Output, PlacedTargets, Settings, Sums, Targets, target_positions};
 
 static SOURCE: Source = Source {
     name: "loss_head",
@@ -16,12 +16,7 @@ struct Head<'a> {
     /// In the dtype of the hidden states.
     weight: Tensor,
     settings: &'a Settings,
-    /// (positions,) U32.
-    rows: Tensor,
-    targets: Tensor,
-    /// (positions,) F32 and U32.
-    losses: Tensor,
-    correct: Tensor,
+    targets: &'a PlacedTargets,
     /// Whether every position has a target, so that nothing needs to be gathered.
     all: bool,
     d_hidden: Option<Tensor>,
@@ -32,33 +27,30 @@ struct Head<'a> {
 pub fn forward(
     hidden: &Tensor,
     weight: &Tensor,
-    targets: &[i64],
+    targets: Targets<'_>,
     settings: &Settings,
     weight_gradient: Option<&Tensor>,
 ) -> Result<Output> {
-    let positions = target_positions(targets);
     let d_hidden = settings.gradient_scale.map(|_| hidden.zeros_like()).transpose()?;
-    if positions.is_empty() {
+    let device = hidden.device();
+    let placed = match targets.placed {
+        Some(placed) => Some(placed.clone()),
+        None => place(targets.values, settings, device)?,
+    };
+    let Some(placed) = placed else {
         return Ok(Output {
             sums: Sums::NONE,
             target_tokens: 0,
             d_hidden,
         });
-    }
-    let (device, count) = (hidden.device(), positions.len());
-    let ids: Vec<u32> = positions
-        .iter()
-        .map(|position| targets[*position as usize] as u32)
-        .collect();
+    };
+    let count = placed.rows.dim(0)?;
     let head = Head {
         hidden,
         weight: weight.to_dtype(hidden.dtype())?.contiguous()?,
         settings,
-        rows: Tensor::from_slice(&positions, count, device)?,
-        targets: Tensor::from_slice(&ids, count, device)?,
-        losses: Tensor::zeros(count, DType::F32, device)?,
-        correct: Tensor::zeros(count, DType::U32, device)?,
-        all: count == targets.len(),
+        targets: &placed,
+        all: count == targets.values.len(),
         d_hidden,
     };
     let chunk = settings.chunk_tokens.clamp(1, count);
@@ -67,19 +59,35 @@ pub fn forward(
         head.chunk(first, chunk.min(count - first), &logits, weight_gradient)?;
     }
     Ok(Output {
+        d_hidden: head.d_hidden,
         sums: Sums::OnDevice {
-            losses: head.losses,
-            correct: head.correct,
+            losses: placed.losses,
+            correct: placed.correct,
         },
         target_tokens: count as u64,
-        d_hidden: head.d_hidden,
     })
+}
+
+/// Puts targets on `device`; `None` where there are none.
+fn place(targets: &[i64], settings: &Settings, device: &Device) -> Result<Option<PlacedTargets>> {
+    let rows = target_positions(targets);
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    let ids: Vec<u32> = rows.iter().map(|row| targets[*row as usize] as u32).collect();
+    Ok(Some(PlacedTargets {
+        rows: Tensor::from_slice(&rows, rows.len(), device)?,
+        ids: Tensor::from_slice(&ids, ids.len(), device)?,
+        scale: Tensor::new(&[settings.gradient_scale.unwrap_or(0.0).to_bits()], device)?,
+        losses: Tensor::zeros(rows.len(), DType::F32, device)?,
+        correct: Tensor::zeros(rows.len(), DType::U32, device)?,
+    }))
 }
 
 impl Head<'_> {
     fn chunk(&self, first: usize, count: usize, logits: &Tensor, weight_gradient: Option<&Tensor>) -> Result<()> {
         let (vocabulary, width) = self.weight.dims2()?;
-        let (logits, rows) = (logits.narrow(0, 0, count)?, self.rows.narrow(0, first, count)?);
+        let (logits, rows) = (logits.narrow(0, 0, count)?, self.targets.rows.narrow(0, first, count)?);
         let inputs = match self.all {
             true => self.hidden.narrow(0, first, count)?,
             false => self.move_rows(
@@ -119,7 +127,8 @@ impl Head<'_> {
     fn losses(&self, first: usize, logits: &Tensor) -> Result<()> {
         let (count, vocabulary) = logits.dims2()?;
         let part = |tensor: &Tensor| tensor.narrow(0, first, count);
-        let (targets, losses, correct) = (part(&self.targets)?, part(&self.losses)?, part(&self.correct)?);
+        let placed = self.targets;
+        let (targets, losses, correct) = (part(&placed.ids)?, part(&placed.losses)?, part(&placed.correct)?);
         let arguments = [
             Argument::Tensor(logits),
             Argument::Tensor(&targets),
@@ -127,7 +136,7 @@ impl Head<'_> {
             Argument::Tensor(&correct),
             Argument::U32(vocabulary as u32),
             Argument::F32(self.settings.soft_cap.unwrap_or(0.0) as f32),
-            Argument::F32(self.settings.gradient_scale.unwrap_or(0.0)),
+            Argument::Maybe(self.settings.gradient_scale.map(|_| &placed.scale)),
         ];
         self.launch("loss", count, 512, &arguments)
     }

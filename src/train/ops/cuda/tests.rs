@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::train::data::IGNORE;
 use crate::train::gpu::{emulated, has_compiler};
+use crate::train::ops::dropout::MaskKey;
 use crate::train::ops::matmul::{Coded, Factor, Term};
 use crate::train::ops::oracle::{assert_close, error, random, rounded, tolerance};
 use crate::train::ops::rope::RopeTable;
@@ -71,12 +72,29 @@ fn dropout_draws_the_mask_of_the_cpu() {
             .to_dtype(dtype)
             .unwrap();
         for first in [0, 64, 77, 1 << 40] {
-            let got = emulated(|| dropout::apply_from(&x, 9 << 33 | 5, first, 0.3)).unwrap();
-            let expected = dropout::apply_from(&x, 9 << 33 | 5, first, 0.3).unwrap();
+            let key = MaskKey::new(9 << 33 | 5, first);
+            let got = emulated(|| dropout::apply(&x, &key, 2, 0.3)).unwrap();
+            let expected = dropout::apply(&x, &key, 2, 0.3).unwrap();
             let wide = |tensor: Tensor| tensor.to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap();
             assert_eq!(wide(got), wide(expected));
         }
     }
+}
+
+#[test]
+fn the_kernel_of_dropout_reads_its_key_from_the_devices_memory() {
+    if !has_compiler() {
+        return;
+    }
+    let x = Tensor::ones((50, 7), DType::F32, &Device::Cpu).unwrap();
+    let (old, new) = (MaskKey::new(1, 2), MaskKey::new(3 << 40, 9));
+    let written = MaskKey {
+        on_device: Some(Tensor::new(&new.words(), &Device::Cpu).unwrap()),
+        ..old
+    };
+    let got = emulated(|| dropout::apply(&x, &written, 5, 0.3)).unwrap();
+    let expected = dropout::apply(&x, &new, 5, 0.3).unwrap();
+    assert_eq!(got.to_vec2::<f32>().unwrap(), expected.to_vec2::<f32>().unwrap());
 }
 
 #[test]

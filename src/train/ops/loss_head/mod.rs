@@ -19,8 +19,8 @@ mod softmax;
 #[cfg(test)]
 mod tests;
 
-pub(in crate::train::ops) use settings::target_positions;
-pub use settings::{Output, Settings, Sums};
+pub(in crate::train) use settings::target_positions;
+pub use settings::{Output, PlacedTargets, Settings, Sums, Targets};
 
 use super::cuda;
 use super::element::with_element;
@@ -29,21 +29,28 @@ use crate::train::gpu;
 use candle_core::{DType, Result, Tensor};
 
 /// Loss of the stream and, with a gradient scale, the gradient with respect to `hidden`.
-pub fn forward(hidden: &Tensor, weight: &Tensor, targets: &[i64], settings: &Settings) -> Result<Output> {
-    settings::check(hidden, weight, targets)?;
+pub fn forward<'a>(
+    hidden: &Tensor,
+    weight: &Tensor,
+    targets: impl Into<Targets<'a>>,
+    settings: &Settings,
+) -> Result<Output> {
+    let targets = targets.into();
+    settings::check(hidden, weight, targets.values)?;
     run(hidden, weight, targets, settings, None)
 }
 
 /// As [`forward`], and adds the gradient with respect to the head to `weight_gradient`, (V, H) F32, in place (`+=`).
 /// Without a gradient scale it adds nothing.
-pub fn forward_with_weight_gradient(
+pub fn forward_with_weight_gradient<'a>(
     hidden: &Tensor,
     weight: &Tensor,
-    targets: &[i64],
+    targets: impl Into<Targets<'a>>,
     settings: &Settings,
     weight_gradient: &Tensor,
 ) -> Result<Output> {
-    settings::check(hidden, weight, targets)?;
+    let targets = targets.into();
+    settings::check(hidden, weight, targets.values)?;
     super::shape::expect(weight_gradient, weight.dims(), "loss_head: weight gradient")?;
     run(hidden, weight, targets, settings, Some(weight_gradient))
 }
@@ -51,7 +58,7 @@ pub fn forward_with_weight_gradient(
 fn run(
     hidden: &Tensor,
     weight: &Tensor,
-    targets: &[i64],
+    targets: Targets<'_>,
     settings: &Settings,
     weight_gradient: Option<&Tensor>,
 ) -> Result<Output> {
@@ -61,8 +68,8 @@ fn run(
         return cuda::loss_head::forward(&hidden, &weight, targets, settings, weight_gradient);
     }
     if !is_fused(hidden) || !is_fused(weight) || is_plain {
-        return reference::forward(hidden, weight, targets, settings, weight_gradient);
+        return reference::forward(hidden, weight, targets.values, settings, weight_gradient);
     }
     let (hidden, weight) = (hidden.contiguous()?, weight.contiguous()?);
-    with_element!(hidden.dtype(), T => fused::forward::<T>(&hidden, &weight, targets, settings, weight_gradient))
+    with_element!(hidden.dtype(), T => fused::forward::<T>(&hidden, &weight, targets.values, settings, weight_gradient))
 }

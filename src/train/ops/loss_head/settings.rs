@@ -15,6 +15,39 @@ pub struct Settings {
     pub gradient_scale: Option<f32>,
 }
 
+/// What every position must predict.
+#[derive(Clone, Copy, Debug)]
+pub struct Targets<'a> {
+    /// (T,): a token, or [`IGNORE`].
+    pub values: &'a [i64],
+    /// The same in a GPU's memory, where somebody has put it there.
+    pub placed: Option<&'a PlacedTargets>,
+}
+
+impl<'a, V: AsRef<[i64]> + ?Sized> From<&'a V> for Targets<'a> {
+    fn from(values: &'a V) -> Self {
+        Self {
+            values: values.as_ref(),
+            placed: None,
+        }
+    }
+}
+
+/// Targets in the memory of a GPU, and room for what is found of them. Kernels read all of it from there, so that the same
+/// launches serve any other targets of the same number.
+#[derive(Clone, Debug)]
+pub struct PlacedTargets {
+    /// (n,) U32: positions that have a target, ascending.
+    pub rows: Tensor,
+    /// (n,) U32: their targets.
+    pub ids: Tensor,
+    /// (1,): the bits of [`Settings::gradient_scale`] as F32; not read where there is none.
+    pub scale: Tensor,
+    /// (n,) F32 and U32, which the loss head writes.
+    pub losses: Tensor,
+    pub correct: Tensor,
+}
+
 /// Loss of one micro-batch.
 #[derive(Clone, Debug)]
 pub struct Output {
@@ -75,7 +108,7 @@ pub(super) fn check(hidden: &Tensor, weight: &Tensor, targets: &[i64]) -> Result
 }
 
 /// Positions that have a target.
-pub(in crate::train::ops) fn target_positions(targets: &[i64]) -> Vec<u32> {
+pub(in crate::train) fn target_positions(targets: &[i64]) -> Vec<u32> {
     let positions = targets.iter().enumerate().filter(|(_, target)| **target != IGNORE);
     positions.map(|(position, _)| position as u32).collect()
 }
