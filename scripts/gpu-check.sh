@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks peft-tune on this machine's NVIDIA GPU and times it against PEFT. Needs no Rust: it runs beside a packed program.
 #
-#   scripts/gpu-check.sh [PART ...]        parity reference memory sanitize search profile bench literature peft table
+#   scripts/gpu-check.sh [PART ...]        parity reference memory sanitize search profile bench graphs literature peft table
 #                                          (parity if none is named, `all` for all)
 #
 # Results go to $OUT (default: gpu-results): a file for each part, all of them in results.json, and table.md. PEFT_TUNE names
@@ -108,6 +108,9 @@ random_space() {
 
 bench() { check --parts bench --shapes "$shapes" --batches "$batches" --json "$out/bench.json"; }
 
+# Steps replayed from CUDA graphs against launched ones: losses and tokens/s, on a tiny model and on the smallest shape.
+graphs() { check --parts graphs --shapes "${shapes%%,*}" --batches "$batches" --json "$out/graphs.json"; }
+
 # Full FP32, LoRA on fp32, 16-bit and NF4 weights of a model of 7B parameters.
 literature() {
   check --parts literature --literature-shape "$literature_shape" --literature-batch "$literature_batch" --json "$out/literature.json"
@@ -132,8 +135,8 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv 2>/dev/null
 : > "$out/parts.tsv"
 for name in "${@:-parity}"; do
   case "$name" in
-    parity | reference | memory | sanitize | search | profile | bench | literature | peft | table) part "$name" ;;
-    all) for each in parity memory search profile bench literature peft table reference sanitize; do part "$each"; done ;;
+    parity | reference | memory | sanitize | search | profile | bench | graphs | literature | peft | table) part "$name" ;;
+    all) for each in parity memory search profile bench graphs literature peft table reference sanitize; do part "$each"; done ;;
     *)
       echo "no part \`$name\`"
       exit 2

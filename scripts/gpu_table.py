@@ -51,6 +51,19 @@ def print_literature(rows):
               f" {measured['peak_bytes'] / 1e9:.1f} | {memory} | {over} |")
 
 
+def print_graphs(rows):
+    print("\n| CUDA graphs | precision | batch | launched tokens/s | replayed | ratio | launched GB | replayed GB | losses differ by | passes replayed |")
+    print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|")
+    for row in rows:
+        launched, replayed = row["launched"], row["replayed"]
+        names = f"| {row['shape']} | {row['precision']} | {row['rows']}x{row['length']} |"
+        if not launched or not replayed:
+            print(names, row["message"], "| | | | | | |")
+            continue
+        print(names, f"{launched['tokens_per_s']:.0f} | {replayed['tokens_per_s']:.0f} | {replayed['tokens_per_s'] / launched['tokens_per_s']:.2f} |"
+              f" {launched['peak_bytes'] / 1e9:.2f} | {replayed['peak_bytes'] / 1e9:.2f} | {row['difference']:.1e} | {replayed['replayed_passes']} |")
+
+
 def print_targets(lines):
     print("\n| measure | aim | worst | of | setting | met |")
     print("|---|---|---:|---:|---|---|")
@@ -65,6 +78,8 @@ def main():
     print_timings(parts["bench"] or [], parts["peft"])
     if parts["literature"]:
         print_literature(parts["literature"])
+    if parts["graphs"]:
+        print_graphs(parts["graphs"])
     print_targets(targets(parts))
 
 

@@ -25,7 +25,7 @@ def read(folder, name):
 
 
 def read_all(folder):
-    return {name: read(folder, name) for name in ["bench", "literature", "peft", "search"]}
+    return {name: read(folder, name) for name in ["bench", "graphs", "literature", "peft", "search"]}
 
 
 def key(row):
@@ -75,6 +75,8 @@ def targets(parts):
             later.append((own["switch_s"], name))
         seen.add(base)
     search = parts.get("search")
+    graphs = [(row, f"{row['shape']} {row['precision']} {row['rows']}x{row['length']}")
+              for row in parts.get("graphs") or [] if row["launched"] and row["replayed"]]
     lines += [
         line("seconds from trial to trial on a base model that is loaded", "under 1", later,
              max, lambda value: value < 1, plain(3)),
@@ -88,5 +90,11 @@ def targets(parts):
         line("seconds of a search of 60 trials, 3B parameters", "at most 900",
              [(search["seconds"], f"{search['trials']} trials")] if search and search["trials"] >= 60 else [],
              max, lambda value: value <= 900, plain(0)),
+        line("losses of replayed steps off those of launched ones, fp32", "0",
+             [(row["difference"], name) for row, name in graphs if row["precision"] == "fp32" and row["replayed"]["replayed_passes"]],
+             max, lambda value: value == 0, lambda value: value),
+        line("tokens/s of replayed steps over launched ones", "at least 1",
+             [(row["replayed"]["tokens_per_s"] / row["launched"]["tokens_per_s"], name) for row, name in graphs],
+             min, lambda value: value >= 1, plain(2)),
     ]
     return lines

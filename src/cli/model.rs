@@ -24,8 +24,8 @@ pub struct ComputeArgs {
 /// Which form of the ops computes.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct KernelArgs {
-    /// Form of the ops: the engine's own kernels, or plain tensor ops. These are slower, compute the same, and tell
-    /// whether a fault lies in a kernel.
+    /// Form of the ops: the engine's own kernels, these replayed from CUDA graphs, or plain tensor ops. The latter are slower,
+    /// compute the same, and tell whether a fault lies in a kernel.
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     pub kernels: KernelForm,
 }
@@ -38,6 +38,8 @@ pub enum KernelForm {
     Fused,
     /// Plain tensor ops.
     Reference,
+    /// Own kernels; on an NVIDIA GPU, passes whose shapes were met before are replayed from CUDA graphs. Not yet run on a GPU.
+    Graphs,
 }
 
 impl KernelArgs {
@@ -46,6 +48,7 @@ impl KernelArgs {
         match self.kernels {
             KernelForm::Fused => Kernels::Fused,
             KernelForm::Reference => Kernels::Reference,
+            KernelForm::Graphs => Kernels::Graphs,
         }
     }
 

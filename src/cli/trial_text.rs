@@ -42,8 +42,12 @@ pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, wi
             .collect();
         add(format!("  took over {}", printable(&parts.join(", "))));
     }
-    if detail.kernels.as_deref() == Some("reference") {
-        add("  computed with plain tensor ops (`--kernels reference`): slower than with own kernels".to_owned());
+    match detail.kernels.as_deref() {
+        Some("reference") => {
+            add("  computed with plain tensor ops (`--kernels reference`): slower than with own kernels".to_owned());
+        }
+        Some("graphs") => add("  computed with CUDA graphs where shapes came again (`--kernels graphs`)".to_owned()),
+        _ => {}
     }
     for lost in &detail.lost {
         let phase = lost

@@ -10,7 +10,7 @@ impl Store {
     /// Records the form of the ops that a trial is computed with, by its name on the command line.
     ///
     /// # Errors
-    /// [`StoreError::NoTrial`], or where writing fails: the form is `fused` or `reference`.
+    /// [`StoreError::NoTrial`], or where writing fails: the form is `fused`, `reference` or `graphs`.
     pub async fn record_kernels(&self, study: StudyId, number: TrialNumber, form: &str) -> Result<(), StoreError> {
         let trial = self.trial_id(study, number).await?;
         // A trial that is repeated may be computed in another form.

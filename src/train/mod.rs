@@ -23,6 +23,7 @@ pub mod ops;
 pub mod optimizer;
 pub mod parallel;
 mod parameters;
+mod passes;
 pub mod quant;
 pub mod run;
 pub mod span;

@@ -10,22 +10,16 @@ use super::base::BaseModel;
 use super::data::MicroBatch;
 use super::loss_scale::LossScale;
 use super::model::{Decoder, DropoutKey, Keep, RopeTables, Stream};
+use super::ops::kernels;
 use super::ops::loss_head::Sums;
 use super::optimizer::{self, Norm, Optimizer, OptimizerError};
 use super::parallel::{Alone, Collective};
+use super::passes::{Lap, PassInput, PassModel, Passes};
 use super::span::{self, Shape, StepPhase, Work};
 use super::stopwatch::Stopwatch;
 use super::trained_set::TrainedSet;
 use super::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
 use crate::recipe::{Precision, Recipe};
-
-/// Parts of a step that are timed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lap {
-    Forward,
-    Backward,
-    Optimizer,
-}
 
 /// Positions whose logits exist at a time where only the most likely token is asked for.
 const ROWS_OF_LOGITS: usize = 64;
@@ -41,6 +35,7 @@ pub struct Trainer {
     trained: TrainedSet,
     decoder: Decoder,
     ropes: RopeTables,
+    pub(super) passes: Passes,
     optimizer: Optimizer,
     loss_scale: Option<LossScale>,
     collective: Arc<dyn Collective>,
@@ -66,6 +61,7 @@ impl Trainer {
         let device = base.device();
         Ok(Self {
             ropes: RopeTables::new(&base.architecture().ropes, device),
+            passes: Passes::new(device, recipe.gradient_checkpointing, kernels()),
             optimizer: Optimizer::new(&recipe.optimizer, &trained.parameters.layout, device)?,
             loss_scale: (base.precision() == Precision::Fp16).then(LossScale::default),
             recipe: recipe.clone(),
@@ -95,7 +91,8 @@ impl Trainer {
     /// global batch, however it is cut into micro-batches and whichever rank computes them.
     ///
     /// The time of the loss head, which computes its gradient in the same pass, counts as forward;
-    /// [`StepSeconds::data`] is left to the caller. Adding up the gradients of several ranks counts as backward.
+    /// [`StepSeconds::data`] is left to the caller. A pass that is replayed from a CUDA graph is timed as a whole, and counted as
+    /// forward and backward in the proportion that they had when they were last launched op by op. Adding up the gradients of several ranks counts as backward.
     ///
     /// # Errors
     ///
@@ -128,27 +125,18 @@ impl Trainer {
             }
             let span = span::phase(StepPhase::HostToDevice);
             self.ropes.prepare(batch.longest())?;
-            let stream = Stream::new(
+            drop(span);
+            let input = PassInput {
                 batch,
-                self.dropout(first_token),
-                Some(gradient_scale),
-                self.base.device(),
-            )?;
-            drop(span);
-            let span = span::phase(StepPhase::Forward);
-            let keep = Keep::ForBackward(self.recipe.gradient_checkpointing);
-            let (normed, tape) = self.decoder.forward(&stream, &self.ropes, keep)?;
-            let output = self.decoder.loss(&stream, &normed)?;
-            drop(normed);
-            clock.lap(Lap::Forward)?;
-            drop(span);
-            let span = span::phase(StepPhase::Backward);
-            if let Some(d_normed) = output.d_hidden {
-                self.decoder.backward(&stream, &self.ropes, tape, d_normed)?;
-            }
-            clock.lap(Lap::Backward)?;
-            drop(span);
-            sums.push(output.sums);
+                dropout: self.dropout(first_token),
+                gradient_scale,
+            };
+            let model = PassModel {
+                decoder: &self.decoder,
+                ropes: &self.ropes,
+                checkpointing: self.recipe.gradient_checkpointing,
+            };
+            sums.push(self.passes.run(&model, &input, &mut clock)?);
         }
         self.add_up_gradients()?;
         clock.lap(Lap::Backward)?;
@@ -158,10 +146,11 @@ impl Trainer {
         drop(span);
         // Until here a GPU has been given work without a pause; now it is waited for, once, and what it found is read.
         let laps = clock.finish()?;
+        let (forward, backward) = self.passes.seconds(&laps);
         event.seconds = StepSeconds {
             data: 0.0,
-            forward: laps.seconds(Lap::Forward),
-            backward: laps.seconds(Lap::Backward),
+            forward,
+            backward,
             optimizer: laps.seconds(Lap::Optimizer),
             total: laps.total_s,
         };
@@ -301,6 +290,11 @@ impl Trainer {
     /// Optimizer steps taken.
     pub fn steps(&self) -> u64 {
         self.step
+    }
+
+    /// Micro-batches whose forward and backward passes were replayed from a CUDA graph.
+    pub fn replayed_passes(&self) -> u64 {
+        self.passes.replayed()
     }
 
     /// Tokens trained on, padding not counted.

@@ -73,10 +73,21 @@ fn folder() -> tempfile::TempDir {
              "checkpointing": null, "measured": null, "passed_over": []},
         ]}),
     );
+    let run = |tokens_per_s: f64, passes: u64| json!({"losses": [2.0], "tokens_per_s": tokens_per_s, "peak_bytes": 3e9, "reserved_bytes": 4e9, "replayed_passes": passes});
+    let pair = |precision: &str, replayed: f64, difference: f64| {
+        json!({"shape": "tiny", "precision": precision, "rows": 2, "length": 128, "launched": run(1000.0, 0),
+               "replayed": run(replayed, 38), "difference": difference, "message": null})
+    };
+    let none = json!({"shape": "tiny", "precision": "nf4", "rows": 2, "length": 128, "launched": null, "replayed": null,
+                      "difference": null, "message": "out of memory"});
+    write(
+        "graphs.json",
+        json!({"graphs": [pair("fp32", 1500.0, 0.0), pair("bf16", 900.0, 1e-3), none]}),
+    );
     write("search.json", json!({"trials": 60, "seconds": 840}));
     std::fs::write(
         folder.path().join("parts.tsv"),
-        "bench\t0\t100\npeft\t0\t200\nliterature\t0\t90\nsearch\t1\t840\n",
+        "bench\t0\t100\ngraphs\t0\t50\npeft\t0\t200\nliterature\t0\t90\nsearch\t1\t840\n",
     )
     .unwrap();
     std::fs::write(folder.path().join("device.csv"), "name, driver\nNVIDIA H100, 580\n").unwrap();
@@ -92,7 +103,7 @@ fn every_measure_that_is_aimed_at_has_a_line_in_the_json() {
     python("gpu_results.py", folder.path());
     let text = std::fs::read_to_string(folder.path().join("results.json")).unwrap();
     let results: Value = serde_json::from_str(&text).unwrap();
-    for part in ["bench", "peft", "literature", "search", "targets"] {
+    for part in ["bench", "graphs", "peft", "literature", "search", "targets"] {
         assert!(
             results[part].is_array() || results[part].is_object(),
             "{part} in {text}"
@@ -122,7 +133,9 @@ fn every_measure_that_is_aimed_at_has_a_line_in_the_json() {
     expect("predicted memory off by", json!(0.01), true);
     expect("bytes that steady steps ask", json!(0), true);
     expect("seconds of a search of 60 trials", json!(840), true);
-    assert_eq!(found.len(), 7);
+    expect("losses of replayed steps off those of launched ones", json!(0.0), true);
+    expect("tokens/s of replayed steps over launched ones", json!(0.9), false);
+    assert_eq!(found.len(), 9);
 }
 
 #[test]
@@ -138,6 +151,8 @@ fn the_tables_hold_timings_the_literature_and_the_aims() {
         "| llama-3.1-8b | bf16 | full | 8x512 | out of memory | | | | | | | | |",
         "| all parameters, fp32 | adamw_8bit | full | 8x512 | 1500 | 1200 | 80.0 | 48.2 | adamw full (110 GB) |",
         "| LoRA on NF4 | nothing fits | | 8x512 | | 30000 | | 9.8 |  |",
+        "| tiny | fp32 | 2x128 | 1000 | 1500 | 1.50 | 3.00 | 3.00 | 0.0e+00 | 38 |",
+        "| tiny | nf4 | 2x128 | out of memory | | | | | | |",
         "| tokens/s over PEFT's best | at least 1.5 | 1.25 | 2 | llama-3.1-8b bf16 8x512 none | no |",
         "| seconds of a search of 60 trials, 3B parameters | at most 900 | 840 | 1 | 60 trials | yes |",
     ] {
@@ -157,7 +172,7 @@ fn what_was_not_measured_is_said() {
     }
     let folder = tempfile::tempdir().unwrap();
     let table = python("gpu_table.py", folder.path());
-    assert_eq!(table.matches("| not measured |").count(), 7, "{table}");
+    assert_eq!(table.matches("| not measured |").count(), 9, "{table}");
 }
 
 /// Runs the check with a program that writes down its arguments and fails where they hold `fail`.

@@ -142,7 +142,12 @@ async fn what_other_kernels_cost_is_measured_again() {
     study.sampler.kind = SamplerKind::Random;
     let open = store.begin_study(&record(&study)).await.unwrap();
     let mut profiled = Vec::new();
-    for (kernels, trials) in [(Kernels::Fused, 3), (Kernels::Reference, 6), (Kernels::Fused, 9)] {
+    for (kernels, trials) in [
+        (Kernels::Fused, 3),
+        (Kernels::Reference, 6),
+        (Kernels::Fused, 9),
+        (Kernels::Graphs, 12),
+    ] {
         study.budget.trials = Some(trials);
         let seen = Seen::default();
         let parts = TunerParts {
@@ -161,14 +166,15 @@ async fn what_other_kernels_cost_is_measured_again() {
         profiled.push(seen.borrow().iter().filter(is_profiled).count());
     }
     // One setting of the cost: each form measures it once, whatever was measured in the other one.
-    assert_eq!(profiled, [1, 1, 0]);
+    assert_eq!(profiled, [1, 1, 0, 1]);
     let forms = store.kernels(open.id).await.unwrap();
     let reference: Vec<u64> = forms
         .iter()
         .filter(|(_, form)| *form == "reference")
         .map(|(number, _)| number.0)
         .collect();
-    assert_eq!((forms.len(), reference), (9, vec![3, 4, 5]));
+    assert_eq!((forms.len(), reference), (12, vec![3, 4, 5]));
+    assert_eq!(forms[&TrialNumber(11)], "graphs");
     // No trial took its cost over from one of the other form.
     for number in forms.keys() {
         for (part, source) in store.inherited(open.id, *number).await.unwrap() {

@@ -1,6 +1,7 @@
 //! `gpu-check`: is a device right, and how fast is it? For a machine with a GPU and no compiler.
 
 mod bench;
+mod graphs;
 mod literature;
 mod memory;
 mod setting;
@@ -63,6 +64,8 @@ enum Part {
     Memory,
     /// Steps of models of real sizes.
     Bench,
+    /// Steps replayed from CUDA graphs against the same steps launched op by op.
+    Graphs,
     /// The table of the literature: all parameters in fp32, adapters on fp32, 16-bit and NF4 weights.
     Literature,
 }
@@ -73,6 +76,7 @@ impl std::fmt::Display for Part {
             Self::Parity => "parity",
             Self::Memory => "memory",
             Self::Bench => "bench",
+            Self::Graphs => "graphs",
             Self::Literature => "literature",
         })
     }
@@ -87,6 +91,7 @@ struct Results {
     parity: Vec<Check>,
     memory: Option<memory::Outcome>,
     bench: Vec<bench::Timing>,
+    graphs: Vec<graphs::Comparison>,
     literature: Vec<literature::Row>,
 }
 
@@ -104,6 +109,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
             Part::Parity => results.parity = check::all(&device, &mut |check| println!("{check}")),
             Part::Memory => results.memory = Some(memory::run(&device)),
             Part::Bench => bench::run(&args, &device, &mut results.bench),
+            Part::Graphs => graphs::run(&args, &device, &mut results.graphs),
             Part::Literature => literature::run(&args, &device, &mut results.literature)
                 .map_err(|message| CliError::bad_input(anyhow::anyhow!(message)))?,
         }
@@ -132,7 +138,8 @@ fn report(results: &Results) -> Result<(), CliError> {
     if let Some(outcome) = &results.memory {
         println!("memory: {outcome}");
     }
-    match failed > 0 || memory_failed {
+    let graphs_failed = results.graphs.iter().any(|one| !one.passed());
+    match failed > 0 || memory_failed || graphs_failed {
         true => Err(CliError::failed(anyhow::anyhow!(
             "{} on {} does not compute what the CPU does",
             failed,

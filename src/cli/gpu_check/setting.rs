@@ -114,7 +114,7 @@ impl Setting {
     pub(super) fn loss(&self, device: &Device) -> Result<f64, TrainError> {
         let base = Arc::new(self.base(device)?);
         let mut trainer = Trainer::new(Arc::clone(&base), &self.recipe(), 1000)?;
-        Ok(trainer.step(&[self.batch(base.architecture())])?.loss)
+        Ok(trainer.step(&[self.batch(base.architecture(), 1)])?.loss)
     }
 
     pub(super) fn base(&self, device: &Device) -> Result<BaseModel, TrainError> {
@@ -125,7 +125,7 @@ impl Setting {
         Ok(Architecture::from_json(Path::new("gpu-check"), self.config)?)
     }
 
-    fn recipe(&self) -> Recipe {
+    pub(super) fn recipe(&self) -> Recipe {
         let mut recipe = Recipe::new("random", DataSettings::default());
         recipe.precision = self.precision;
         recipe.gradient_checkpointing = self.checkpointing;
@@ -138,9 +138,10 @@ impl Setting {
         recipe
     }
 
-    fn batch(&self, architecture: &Architecture) -> MicroBatch {
+    /// Rows of random tokens: others for each seed.
+    pub(super) fn batch(&self, architecture: &Architecture, seed: u32) -> MicroBatch {
         let vocabulary = architecture.vocabulary as u32;
-        let mut state = 1u32;
+        let mut state = seed;
         let mut token = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 8) % vocabulary
@@ -182,7 +183,7 @@ impl Setting {
         let memory = DeviceMemory::of(&device)?;
         let beside = memory.in_use_bytes().saturating_sub(base_bytes as u64);
         memory.reset_peak();
-        let batch = [self.batch(&architecture)];
+        let batch = [self.batch(&architecture, 1)];
         let started = Instant::now();
         let mut trainer = Trainer::new(base, &self.recipe(), 1000)?;
         trainer.step(&batch)?;

@@ -46,6 +46,9 @@ pub struct GpuTimeline {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DriverCalls {
     pub launches: f64,
+    /// Launches of whole graphs, which are among the launches.
+    #[serde(default)]
+    pub graph_launches: f64,
     /// Of memory; giving it back is not counted.
     pub allocations: f64,
     /// Times that the host waited for the GPU.
@@ -71,6 +74,9 @@ impl DriverCalls {
             sums.seconds += seconds / steps;
             if name.contains("Launch") {
                 sums.launches += count;
+                if name.contains("GraphLaunch") {
+                    sums.graph_launches += count;
+                }
             } else if name.contains("MemAlloc") {
                 sums.allocations += count;
             } else if name.contains("Memcpy") || name.contains("Memset") {
@@ -278,7 +284,8 @@ mod tests {
     fn the_drivers_calls_are_told_apart_by_their_names() {
         let calls = [
             ("cuLaunchKernel", 600, 3e-3),
-            ("cuLaunchKernelEx", 200, 1e-3),
+            ("cuLaunchKernelEx", 198, 1e-3),
+            ("cuGraphLaunch", 2, 0.0),
             ("cuMemAllocAsync", 500, 1e-3),
             ("cuMemFreeAsync", 500, 5e-4),
             ("cuMemcpyHtoDAsync_v2", 10, 1e-4),
@@ -292,7 +299,7 @@ mod tests {
             .collect();
         let step = DriverCalls::new(&calls, 2);
         assert_eq!((step.launches, step.allocations), (400.0, 250.0));
-        assert_eq!((step.waits, step.copies), (2.0, 20.0));
+        assert_eq!((step.waits, step.copies, step.graph_launches), (2.0, 20.0, 1.0));
         assert!((step.seconds - 2.9e-3).abs() < 1e-12, "{step:?}");
     }
 

@@ -16,8 +16,12 @@ pub(super) fn gpu_line(gpu: &GpuTimeline) -> String {
         None => "no copies to or from the host".to_owned(),
     };
     let calls = gpu.calls.map_or_else(String::new, |calls| {
+        let graphs = match calls.graph_launches > 0.0 {
+            true => format!(" ({:.0} of graphs)", calls.graph_launches),
+            false => String::new(),
+        };
         format!(
-            "; {:.0} launches, {:.0} allocations, {:.0} copies and {:.0} waits, {} of the host in the driver",
+            "; {:.0} launches{graphs}, {:.0} allocations, {:.0} copies and {:.0} waits, {} of the host in the driver",
             calls.launches,
             calls.allocations,
             calls.copies,
@@ -104,6 +108,16 @@ mod tests {
             line.contains("; 800 launches, 0 allocations, 0 copies and 1 waits"),
             "{line}"
         );
+        let replayed = GpuTimeline {
+            calls: Some(DriverCalls {
+                launches: 12.0,
+                graph_launches: 2.0,
+                ..DriverCalls::default()
+            }),
+            ..timeline()
+        };
+        let line = gpu_line(&replayed);
+        assert!(line.contains("; 12 launches (2 of graphs), "), "{line}");
         let without = GpuTimeline {
             transfer_overlap: None,
             ..timeline()

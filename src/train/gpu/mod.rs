@@ -14,6 +14,7 @@ mod cublaslt;
 #[cfg(test)]
 mod emulator;
 mod gemm;
+mod graph;
 mod host_room;
 mod launch;
 mod overwrite;
@@ -25,6 +26,7 @@ mod side_queue;
 mod source;
 
 pub(in crate::train) use gemm::{Gemm, Matrix};
+pub(in crate::train) use graph::{Graph, has_graphs, refuse_capture, rehearsal};
 pub(in crate::train) use host_room::HostRoom;
 pub(in crate::train) use launch::{Argument, Launch, empty};
 pub(in crate::train) use overwrite::overwrite;
@@ -33,7 +35,7 @@ pub(in crate::train) use scratch::{constant, scratch};
 pub(in crate::train) use side_queue::{Copied, Pinned, SideQueue};
 pub(in crate::train) use source::Source;
 
-use super::ops::{Kernels, kernels};
+use super::ops::kernels;
 use candle_core::{DType, Device, Tensor};
 
 /// Whether own kernels take `tensor`: it lies on a GPU (or the tests emulate one) and the process wants fused forms.
@@ -43,13 +45,13 @@ pub(in crate::train) fn takes(tensor: &Tensor) -> bool {
 
 /// As [`takes`], for tensors of `dtype` on `device`.
 pub(in crate::train) fn is_for(device: &Device, dtype: DType) -> bool {
-    kernels() == Kernels::Fused && (device.is_cuda() || is_emulated()) && element_name(dtype).is_some()
+    kernels().are_own() && (device.is_cuda() || is_emulated()) && element_name(dtype).is_some()
 }
 
 /// Whether copies between the host and `device` go beside its computing: it is a GPU (or the tests emulate one) and the
 /// process wants fused forms.
 pub(in crate::train) fn has_side_queue(device: &Device) -> bool {
-    kernels() == Kernels::Fused && (device.is_cuda() || is_emulated())
+    kernels().are_own() && (device.is_cuda() || is_emulated())
 }
 
 /// Lets go of all memory that is kept from one launch to the next, so that it counts in what needs it next.

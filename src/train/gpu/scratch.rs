@@ -5,6 +5,8 @@ use std::collections::HashMap;
 
 use candle_core::{DType, Device, DeviceLocation, Result, Tensor};
 
+use super::graph::{reads, refuse_capture};
+
 thread_local! {
     // Design note: kept by the thread that launches, since each op would otherwise carry it in its arguments. One queue
     // orders all that is done with it.
@@ -18,8 +20,10 @@ pub(in crate::train) fn scratch(elements: usize, dtype: DType, device: &Device) 
         let key = (dtype, device.location());
         let fits = |tensor: &&Tensor| tensor.elem_count() >= elements && tensor.device().same_device(device);
         if let Some(tensor) = all.get(&key).filter(fits) {
+            reads(tensor);
             return tensor.narrow(0, 0, elements);
         }
+        refuse_capture("larger scratch")?;
         // The old one goes first, so that both never exist at once.
         all.remove(&key);
         let tensor = super::empty(elements, dtype, device)?;
@@ -37,8 +41,10 @@ pub(in crate::train) fn constant(
     CONSTANTS.with_borrow_mut(|all| {
         let key = (name, device.location());
         if let Some(tensor) = all.get(&key).filter(|tensor| tensor.device().same_device(device)) {
+            reads(tensor);
             return Ok(tensor.clone());
         }
+        refuse_capture(name)?;
         let values = make();
         let elements = values.len();
         let tensor = Tensor::from_vec(values, elements, device)?;

@@ -29,4 +29,4 @@ pub(crate) use decoder::{Decoder, Keep};
 pub(crate) use dora::update_norm;
 pub(crate) use dropout::DropoutKey;
 pub(crate) use rope_tables::RopeTables;
-pub(crate) use stream::Stream;
+pub(crate) use stream::{Stream, StreamPlace};

@@ -12,6 +12,7 @@ pub(crate) struct RopeTables {
     tables: Vec<RopeTable>,
     /// Document length that the tables' frequencies are for.
     longest: usize,
+    version: u64,
     device: Device,
 }
 
@@ -21,6 +22,7 @@ impl RopeTables {
             ropes: ropes.to_vec(),
             tables: Vec::new(),
             longest: 0,
+            version: 0,
             device: device.clone(),
         }
     }
@@ -48,7 +50,13 @@ impl RopeTables {
         };
         self.tables = self.ropes.iter().map(table).collect::<Result<_>>()?;
         self.longest = longest;
+        self.version += 1;
         Ok(())
+    }
+
+    /// Another number for each time that the tables were made.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
     }
 
     /// The table of rope `index`; [`RopeTables::prepare`] has been called.
@@ -79,9 +87,9 @@ mod tests {
         tables.prepare(5).unwrap();
         assert_eq!(tables.rows(), 8);
         tables.prepare(3).unwrap();
-        assert_eq!(tables.rows(), 8);
+        assert_eq!((tables.rows(), tables.version()), (8, 1));
         tables.prepare(9).unwrap();
-        assert_eq!(tables.rows(), 16);
+        assert_eq!((tables.rows(), tables.version()), (16, 2));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::counted::attention::Documents;
 use super::counted::loss_head::Targets;
 use crate::train::data::MicroBatch;
 use crate::train::gpu;
-use crate::train::ops::loss_head::{PlacedTargets, target_positions};
+use crate::train::ops::loss_head::{PlacedTargets, Sums, target_positions};
 
 /// What all layers need beside the activations.
 #[derive(Debug)]
@@ -148,6 +148,17 @@ impl StreamPlace {
             bounds,
             targets: placed,
         })
+    }
+
+    /// A copy of what the loss head found: the next micro-batch takes its place.
+    pub(crate) fn found(&self) -> Result<Sums> {
+        match &self.targets {
+            None => Ok(Sums::NONE),
+            Some(targets) => Ok(Sums::OnDevice {
+                losses: targets.losses.copy()?,
+                correct: targets.correct.copy()?,
+            }),
+        }
     }
 
     fn write(&self, batch: &MicroBatch, dropout: Option<&DropoutKey>, gradient_scale: Option<f32>) -> Result<()> {

@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// The form of the ops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -14,6 +14,8 @@ pub enum Kernels {
     Fused,
     /// Plain candle ops only: slower, and the way to tell whether a fault lies in a fused form.
     Reference,
+    /// As `Fused`; on an NVIDIA GPU, forward and backward passes whose shapes were met before are replayed from CUDA graphs.
+    Graphs,
 }
 
 impl Kernels {
@@ -22,31 +24,37 @@ impl Kernels {
         match self {
             Self::Fused => "fused",
             Self::Reference => "reference",
+            Self::Graphs => "graphs",
         }
+    }
+
+    /// Whether own loops and kernels run.
+    pub fn are_own(self) -> bool {
+        self != Self::Reference
     }
 
     /// The form with this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        let forms = [Self::Fused, Self::Reference];
+        let forms = [Self::Fused, Self::Reference, Self::Graphs];
         forms.into_iter().find(|form| form.name() == name)
     }
 }
 
 // Design note: a process-wide switch, set once from the command line. It changes no result beyond rounding, and passing
 // it through every layer would put an argument for bisecting faults into every signature.
-static REFERENCE: AtomicBool = AtomicBool::new(false);
+static FORM: AtomicU8 = AtomicU8::new(Kernels::Fused as u8);
 
 /// Selects the form of the ops for the whole process.
 pub fn set_kernels(kernels: Kernels) {
-    REFERENCE.store(kernels == Kernels::Reference, Relaxed);
+    FORM.store(kernels as u8, Relaxed);
 }
 
 /// The form that [`set_kernels`] selected.
 pub fn kernels() -> Kernels {
-    if REFERENCE.load(Relaxed) {
-        Kernels::Reference
-    } else {
-        Kernels::Fused
+    match FORM.load(Relaxed) {
+        form if form == Kernels::Reference as u8 => Kernels::Reference,
+        form if form == Kernels::Graphs as u8 => Kernels::Graphs,
+        _ => Kernels::Fused,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Direct access to the elements of tensors on the CPU: read, write in place, and build.
 
 use super::element::{Element, is_element};
-use super::kernels::{Kernels, kernels};
+use super::kernels::kernels;
 use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Storage, StorageRef, Tensor, WithDType};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -9,7 +9,7 @@ use std::ops::{Deref, Range};
 
 /// Whether the fused form is to run for `tensor`.
 pub(super) fn is_fused(tensor: &Tensor) -> bool {
-    kernels() == Kernels::Fused && tensor.device().is_cpu() && is_element(tensor.dtype())
+    kernels().are_own() && tensor.device().is_cpu() && is_element(tensor.dtype())
 }
 
 /// Read access to the elements of a contiguous tensor, in row-major order.

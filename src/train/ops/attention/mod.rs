@@ -58,6 +58,8 @@ pub fn forward<'a>(
         return cuda::attention::forward(&q, &k, &v, documents, settings);
     }
     if !is_fused(q) || q.elem_count() == 0 {
+        // It uploads masks that follow from the documents.
+        gpu::refuse_capture("attention in plain tensor ops")?;
         return reference::forward(q, k, v, offsets, settings);
     }
     let (q, k, v) = (q.contiguous()?, k.contiguous()?, v.contiguous()?);

@@ -19,7 +19,7 @@ use super::{
     pack,
     tile::{LANES, Line, Unit},
 };
-use crate::train::ops::kernels::{Kernels, kernels};
+use crate::train::ops::kernels::kernels;
 use crate::train::ops::shape;
 use crate::train::ops::storage::is_fused;
 
@@ -80,7 +80,7 @@ impl Factor<'_> {
     pub(super) fn is_fused(&self) -> bool {
         match self {
             Self::Dense(tensor) => is_fused(tensor),
-            Self::Coded(coded) => coded.is_on_cpu() && kernels() == Kernels::Fused,
+            Self::Coded(coded) => coded.is_on_cpu() && kernels().are_own(),
         }
     }
 
