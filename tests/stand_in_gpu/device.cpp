@@ -24,7 +24,16 @@ constexpr size_t MOST_PARAMETER_BYTES = 4096;
 // How describe_<kernel> (kernel_entry.h) marks a pointer.
 constexpr size_t POINTER = size_t{1} << 32;
 
-static int context_object, retained;
+// STAND_IN_GPU_DEVICES (default 1): a process uses one of them, and all have the memory of one.
+static int devices() {
+    static const int count = [] {
+        const char* text = std::getenv("STAND_IN_GPU_DEVICES");
+        return text && *text ? std::atoi(text) : 1;
+    }();
+    return count;
+}
+
+static int context_object, retained, opened = -1;
 static thread_local bool current;
 static CUcontext the_context() { return reinterpret_cast<CUcontext>(&context_object); }
 
@@ -116,13 +125,13 @@ CUresult cuDriverGetVersion(int* version) {
 }
 
 CUresult cuDeviceGetCount(int* count) {
-    *count = 1;
+    *count = devices();
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
-    *device = 0;
-    return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    *device = ordinal;
+    return ordinal >= 0 && ordinal < devices() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult cuDeviceGetName(char* name, int length, CUdevice) {
@@ -146,7 +155,7 @@ CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) {
 }
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
-    if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+    if (device < 0 || device >= devices()) return CUDA_ERROR_INVALID_DEVICE;
     static const std::map<int, int> known = {
         {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
         {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 48 << 10},
@@ -168,7 +177,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
     LOCKED;
-    if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+    if (device < 0 || device >= devices()) return CUDA_ERROR_INVALID_DEVICE;
+    if (opened >= 0 && opened != device) fail("a process opens two devices");
+    opened = device;
     retained++;
     *context = the_context();
     return CUDA_SUCCESS;
@@ -201,7 +212,7 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
 
 CUresult cuCtxGetDevice(CUdevice* device) {
     NEED_CONTEXT;
-    *device = 0;
+    *device = opened;
     return CUDA_SUCCESS;
 }
 

@@ -313,8 +313,7 @@ CUresult cuMemGetInfo(size_t* free, size_t* total) {
 
 // ---- the pool's counters -------------------------------------------------------------------------------------------
 
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice device) {
-    if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice) {
     *out = reinterpret_cast<CUmemoryPool>(&pool);
     return CUDA_SUCCESS;
 }

@@ -75,11 +75,34 @@ void put(CUstream stream, const char* name, std::function<void()> work) {
     put(queue_of(stream), Operation{name, std::move(work), nullptr, nullptr});
 }
 
+// Where the time goes, with STAND_IN_GPU_TIMES: printed at the end.
+struct Times {
+    struct Total {
+        size_t calls = 0;
+        double seconds = 0;
+    };
+    std::map<std::string, Total> by_name;
+    bool wanted = std::getenv("STAND_IN_GPU_TIMES") != nullptr;
+    ~Times() {
+        for (auto& [name, total] : by_name) std::fprintf(stderr, "%8.3f s %7zu x %s\n", total.seconds, total.calls, name.c_str());
+    }
+};
+static Times times;
+
+static void work(const Operation& operation) {
+    if (!times.wanted) return operation.work();
+    double start = now();
+    operation.work();
+    auto& total = times.by_name[operation.name];
+    total.calls++;
+    total.seconds += now() - start;
+}
+
 static void do_next(Queue* queue) {
     Operation operation = std::move(queue->pending.front());
     queue->pending.pop_front();
     if (operation.waits_for) finish(operation.waits_for);
-    if (operation.work) operation.work();
+    if (operation.work) work(operation);
     if (operation.reaches) {
         operation.reaches->done = true;
         operation.reaches->seconds = now();
@@ -313,6 +336,16 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
               : graph->failed != CUDA_SUCCESS ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                               : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode**,
+                                const CUgraphEdgeData**, size_t* dependencies) {
+    CUresult done = cuStreamIsCapturing(stream, status);
+    Graph* captured = queue_of(stream)->capture;
+    if (id) *id = reinterpret_cast<cuuint64_t>(captured);
+    if (graph) *graph = reinterpret_cast<CUgraph>(captured);
+    if (dependencies) *dependencies = 0;
+    return done;
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
