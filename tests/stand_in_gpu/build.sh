@@ -53,6 +53,8 @@ run named libnvrtc.so.13 nvrtc.cpp -O1 "-DSOURCES=\"$repository\""
 run named libcublas.so.13 cublas.cpp -O3 -march=native
 run named libcublasLt.so.13 cublaslt.cpp -O3 -march=native
 run named libcurand.so.10 curand.cpp -O2
+run named libcupti.so.13 cupti.cpp -O1
+run $library -O1 -Wl,-soname,libnvidia-ml.so.1 -o "$folder/libnvidia-ml.so.1" "$own/nvml.cpp"
 
 # candle's kernels: each file behind the emulation, and an entry for each that the program's module has.
 for header in cuda_fp16.h cuda_bf16.h cuda_fp8.h cuda.h cuda/std/limits; do : > "$made/headers/$header"; done

@@ -168,6 +168,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
         {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
         {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1410000},
         {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
+        {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, 0},
+        {CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 0x65},
+        {CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, 0},
     };
     auto found = known.find(attribute);
     if (found == known.end()) fail("attribute %d of the device is not known", int(attribute));
@@ -315,6 +318,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
                         unsigned block_z, unsigned shared_bytes, CUstream stream, void** arguments, void**) {
     LOCKED;
     NEED_CONTEXT;
+    double start = now();
     Function* kernel = reinterpret_cast<Function*>(function);
     size_t threads = size_t{block_x} * block_y * block_z;
     if (!threads || threads > 1024 || block_z > 64) return CUDA_ERROR_INVALID_VALUE;
@@ -342,7 +346,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
             start += ((parameter & (POINTER - 1)) + 7) / 8;
         }
         kernel->run(grid, block, shared_bytes, pointers.data());
-    }});
+    }, nullptr, nullptr, nullptr, 0, Operation::KERNEL});
+    if (observe_launch) observe_launch(start * 1e9, now() * 1e9);
     return CUDA_SUCCESS;
 }
 

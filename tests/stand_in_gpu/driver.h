@@ -36,7 +36,14 @@ struct Operation {
     // Memory of the host that the work reads or writes when it runs.
     const void* host = nullptr;
     size_t host_bytes = 0;
+    // What a profile tells of it.
+    enum Kind { OTHER, KERNEL, TO_DEVICE, TO_HOST, ON_DEVICE, FILL } kind = OTHER;
+    size_t bytes = 0;
 };
+
+// Where set, sees what a queue did, with its number and nanoseconds, and each launch of a kernel, with those it took.
+extern void (*observe)(const Operation&, unsigned queue, uint64_t start, uint64_t end);
+extern void (*observe_launch)(uint64_t start, uint64_t end);
 
 struct Graph {
     std::vector<Operation> operations;
@@ -56,7 +63,7 @@ struct Queue {
     std::deque<Operation> pending;
     Graph* capture = nullptr;
     bool blocking = true;
-    bool running = false;
+    unsigned number = 0;
 };
 
 // One lock for all: every entry point takes it.

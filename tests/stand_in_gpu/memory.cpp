@@ -437,12 +437,14 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstr
     if (!bytes) return CUDA_SUCCESS;
     check(to, bytes, "a copy to the device");
     if (is_pinned(from, bytes) || queue->capture) {
-        put(queue, Operation{"copy to the device", [=] { std::memcpy(at(to), from, bytes); }, nullptr, nullptr, from, bytes});
+        put(queue, Operation{"copy to the device", [=] { std::memcpy(at(to), from, bytes); }, nullptr, nullptr, from, bytes,
+                             Operation::TO_DEVICE, bytes});
         return CUDA_SUCCESS;
     }
     // The driver has taken pageable memory before it returns.
     auto taken = std::make_shared<std::vector<char>>(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
-    put(queue, Operation{"copy to the device", [=] { std::memcpy(at(to), taken->data(), bytes); }});
+    put(queue, Operation{"copy to the device", [=] { std::memcpy(at(to), taken->data(), bytes); }, nullptr, nullptr, nullptr, 0,
+                         Operation::TO_DEVICE, bytes});
     return CUDA_SUCCESS;
 }
 
@@ -453,7 +455,8 @@ CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream st
     if (!bytes) return CUDA_SUCCESS;
     check(from, bytes, "a copy from the device");
     bool late = is_pinned(to, bytes) || queue->capture;
-    put(queue, Operation{"copy from the device", [=] { std::memcpy(to, at(from), bytes); }, nullptr, nullptr, to, bytes});
+    put(queue, Operation{"copy from the device", [=] { std::memcpy(to, at(from), bytes); }, nullptr, nullptr, to, bytes,
+                         Operation::TO_HOST, bytes});
     if (!late) finish(queue);
     return CUDA_SUCCESS;
 }
@@ -466,7 +469,7 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstr
     check(from, bytes, "the source of a copy");
     check(to, bytes, "the target of a copy");
     if (from < to + bytes && to < from + bytes) fail("a copy of %zu bytes whose ends overlap", bytes);
-    put(queue, Operation{"copy", [=] { std::memcpy(at(to), at(from), bytes); }});
+    put(queue, Operation{"copy", [=] { std::memcpy(at(to), at(from), bytes); }, nullptr, nullptr, nullptr, 0, Operation::ON_DEVICE, bytes});
     return CUDA_SUCCESS;
 }
 
@@ -491,7 +494,8 @@ template <class V> static CUresult fill(CUdeviceptr start, V value, size_t count
     NEED_CONTEXT;
     Queue* queue = queue_of(stream);
     check(start, count * sizeof(V), "a memset");
-    put(queue, Operation{"memset", [=] { std::fill_n(static_cast<V*>(at(start)), count, value); }});
+    put(queue, Operation{"memset", [=] { std::fill_n(static_cast<V*>(at(start)), count, value); }, nullptr, nullptr, nullptr, 0,
+                         Operation::FILL, count * sizeof(V)});
     return CUDA_SUCCESS;
 }
 

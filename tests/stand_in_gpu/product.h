@@ -144,12 +144,14 @@ inline void put_product(CUstream stream, const Product& product, const char* nam
         long long last = (product.batches - 1) * one->stride + (one->columns - 1) * one->leading + one->rows;
         check(one->start, last * size, name);
     }
-    put(stream, name, [product] {
+    auto work = [product] {
         for (int batch = 0; batch < product.batches; batch++) {
             if (product.c.type == CUDA_R_64F) multiply<double>(product, batch);
             else multiply<float>(product, batch);
         }
-    });
+    };
+    LOCKED;
+    put(queue_of(stream), Operation{name, work, nullptr, nullptr, nullptr, 0, Operation::KERNEL});
 }
 
 } // namespace stand_in

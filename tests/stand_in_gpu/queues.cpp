@@ -89,20 +89,26 @@ struct Times {
 };
 static Times times;
 
-static void work(const Operation& operation) {
-    if (!times.wanted) return operation.work();
+void (*observe)(const Operation&, unsigned, uint64_t, uint64_t);
+void (*observe_launch)(uint64_t, uint64_t);
+
+static void work(const Operation& operation, unsigned queue) {
     double start = now();
     operation.work();
-    auto& total = times.by_name[operation.name];
-    total.calls++;
-    total.seconds += now() - start;
+    double end = now();
+    if (times.wanted) {
+        auto& total = times.by_name[operation.name];
+        total.calls++;
+        total.seconds += end - start;
+    }
+    if (observe && operation.kind != Operation::OTHER) observe(operation, queue, start * 1e9, end * 1e9);
 }
 
 static void do_next(Queue* queue) {
     Operation operation = std::move(queue->pending.front());
     queue->pending.pop_front();
     if (operation.waits_for) finish(operation.waits_for);
-    if (operation.work) work(operation);
+    if (operation.work) work(operation, queue->number);
     if (operation.reaches) {
         operation.reaches->done = true;
         operation.reaches->seconds = now();
@@ -161,7 +167,9 @@ using namespace stand_in;
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
     LOCKED;
     NEED_CONTEXT;
+    static unsigned made = 6;
     Queue* queue = new Queue;
+    queue->number = ++made;
     queue->blocking = !(flags & CU_STREAM_NON_BLOCKING);
     queues.insert(queue);
     *stream = reinterpret_cast<CUstream>(queue);
