@@ -179,6 +179,7 @@ impl<'a> Bench<'a> {
             .take_if(|base| recipe.adapter.is_none() || base.precision() != recipe.precision);
         let device = device::open(compute.device_name()).map_err(CliError::bad_input)?;
         let memory = DeviceMemory::of(&device).map_err(CliError::failed)?;
+        device::prepare(&device).map_err(CliError::failed)?;
         let held = self.base.as_ref().map_or(0, |base| base.bytes() as u64);
         let program_bytes = memory.in_use_bytes().saturating_sub(held);
         if recipe.adapter.is_none() {

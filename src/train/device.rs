@@ -54,6 +54,15 @@ pub fn default_name() -> &'static str {
     if gpu(0, "cuda").is_ok() { "cuda" } else { "cpu" }
 }
 
+/// Allocates what libraries keep on `device` for good, for the calls of this thread: whoever counts what a trial needs calls it
+/// before, or the first trial would be charged with it and no other.
+///
+/// # Errors
+/// Memory.
+pub fn prepare(device: &Device) -> candle_core::Result<()> {
+    super::gpu::prepare(device)
+}
+
 /// Lets go of the memory that ops keep from one call to the next: what a trial needs of it then counts as its own.
 pub fn forget_scratch() {
     super::gpu::forget_scratch();

@@ -1,0 +1,171 @@
+#!/usr/bin/env bash
+# Runs the program with NVIDIA support on a GPU in software (tests/stand_in_gpu): the whole way from the driver's calls to a search, slowly, on
+# a machine without a GPU. Expects the debug program that scripts/gpu-build-test.sh builds.
+#
+#   scripts/gpu-stand-in-test.sh [PART ...]      # all parts where none is named
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/cuda-toolkit.sh
+. scripts/cuda-toolkit.sh
+repository=$PWD
+target=$(realpath "${CARGO_TARGET_DIR:-target}")
+program="$target/debug/peft-tune"
+libraries="$target/stand-in-gpu"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+# The stand-in, built where its sources have changed.
+modules=$(find "$target/debug/build" -path '*candle-kernels-*/out/affine.ptx' -printf '%T@ %h\n' | sort -n | tail -1 | cut -d' ' -f2)
+kernels=$(cargo metadata --locked --format-version 1 | grep -oE '[^"]*/candle-kernels-[0-9.]*/Cargo.toml' | head -1)
+state=$(cat tests/stand_in_gpu/* src/train/gpu/emulation*.h "$modules"/*.ptx | sha256sum)
+if [ "$(cat "$libraries/state" 2>/dev/null)" != "$state" ]; then
+  rm -rf "$libraries"
+  tests/stand_in_gpu/build.sh "$libraries" "$modules" "$(dirname "$kernels")/src"
+  echo "$state" > "$libraries/state"
+fi
+c++ -std=c++17 -I"$CUDA_HOME/include" -o "$folder/self_test" tests/stand_in_gpu/self_test.cpp "$libraries/libcuda.so.1" "$libraries/libnvrtc.so.13"
+export LD_LIBRARY_PATH="$libraries:$CUDA_HOME/lib64:$CUDA_HOME/lib"
+export PEFT_TUNE_KERNELS="$libraries/kernels" PEFT_TUNE_CACHE="$folder/cache" PEFT_TUNE_DB="$folder/tune.db"
+
+die() {
+  echo "FAIL: $*" >&2
+  exit 1
+}
+# A command whose output is shown where it fails.
+quietly() {
+  local log="$folder/log"
+  "$@" > "$log" 2>&1 || {
+    tail -n 60 "$log" >&2
+    die "$*"
+  }
+}
+
+part_self() { quietly "$folder/self_test"; }
+
+part_doctor() {
+  quietly "$program" doctor
+  grep -q 'trains on *cuda' "$folder/log" || die "doctor does not train on the stand-in"
+}
+
+part_parity() { quietly "$program" gpu-check --device cuda --parts parity; }
+
+part_memory() { STAND_IN_GPU_BYTES=500000000 quietly "$program" gpu-check --device cuda --parts memory; }
+
+# recipe NAME PRECISION CHECKPOINTING OPTIMIZER STEPS
+recipe() {
+  cat > "$folder/$1.yaml" <<RECIPE
+model: $repository/search_spaces/quickstart/base
+data: {train: $repository/search_spaces/quickstart/train.jsonl, held_out: $repository/search_spaces/quickstart/held_out.jsonl}
+adapter: {rank: 8, alpha: 16, target_modules: all-linear}
+precision: $2
+gradient_checkpointing: $3
+batch: {micro_batch: 2, gradient_accumulation: 2, sequence_length: 32}
+optimizer: {kind: $4, learning_rate: 2e-3, max_grad_norm: 1.0}
+schedule: {kind: constant}
+training: {length: {steps: $5}, shuffle: false, evaluation_rows: 4}
+RECIPE
+}
+
+# Losses and gradient norms of a training on the stand-in and on the CPU: train NAME TOLERANCE [FLAG ...]
+train() {
+  local name=$1 tolerance=$2
+  shift 2
+  for device in cpu cuda; do
+    local flags=()
+    if [ $device = cuda ]; then flags=("$@"); fi
+    "$program" train "$folder/$name.yaml" --output "$folder/$name-$device" --force --json --device $device ${flags[@]+"${flags[@]}"} \
+      > "$folder/$name-$device.json" 2> "$folder/log" || {
+      tail -n 40 "$folder/log" >&2
+      die "training $name on $device"
+    }
+  done
+  python3 - "$folder/$name-cpu.json" "$folder/$name-cuda.json" "$tolerance" "$name" <<'PYTHON' || die "training $name"
+import json, sys
+
+def events(path):
+    return [json.loads(line) for line in open(path)]
+
+expected, actual, allowed, name = events(sys.argv[1]), events(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+assert len(expected) == len(actual) and len(actual) > 3, "another number of steps"
+worst = 0.0
+for one, other in zip(expected, actual):
+    for key in ("loss", "held_out_loss"):
+        if key in one:
+            far = abs(one[key] - other[key]) / one[key]
+            assert far == far, f"{name}: {one} and {other}"
+            worst = max(worst, far)
+losses = [event["loss"] for event in actual if "loss" in event]
+assert losses[-1] < 0.9 * losses[0], f"{name}: nothing is learnt: {losses}"
+print(f"   {name}: losses within {worst:.1e} of {allowed:.0e}")
+assert worst <= allowed, f"{name}: {worst} is more than {allowed}"
+PYTHON
+}
+
+# fp32 with AdamW is compared closely. In 16 bits two devices round differently, and AdamW makes steps of the same length of whatever is left.
+part_train() {
+  recipe fp32 fp32 none adamw 20
+  train fp32 1e-4
+  recipe bf16 bf16 full adamw_8bit 20
+  train bf16 2e-2
+  recipe nf4 nf4 offload paged_adamw 20
+  train nf4 2e-2
+  recipe offload fp32 offload paged_adamw_8bit 20
+  train offload 1e-3
+  recipe fp16 fp16 none lion_8bit 20
+  train fp16 2e-2
+  recipe muon fp32 full muon 8
+  train muon 2e-2
+}
+
+part_reference() {
+  recipe reference fp32 full adamw 10
+  train reference 1e-4 --kernels reference
+  recipe reference_nf4 nf4_double none adamw 10
+  train reference_nf4 2e-2 --kernels reference
+}
+
+# What was trained is merged, and both forms write the same text on both devices.
+part_generate() {
+  [ -e "$folder/fp32-cuda" ] || { recipe fp32 fp32 none adamw 20 && train fp32 1e-4; }
+  local prompt='The river' texts
+  quietly "$program" merge --adapter "$folder/fp32-cuda" --output "$folder/merged"
+  for device in cpu cuda; do
+    for form in "--adapter $folder/fp32-cuda" "--model $folder/merged"; do
+      # shellcheck disable=SC2086
+      "$program" generate $form --precision fp32 --prompt "$prompt" --max-tokens 12 --temperature 0 --device $device 2> "$folder/log" ||
+        { cat "$folder/log" >&2 && die "generate on $device"; }
+      echo
+    done
+  done > "$folder/texts"
+  texts=$(grep -v '^$' "$folder/texts" | sort -u | wc -l)
+  [ "$texts" = 1 ] || { cat "$folder/texts" >&2 && die "another text on another device or of the merged model"; }
+}
+
+# A small space on a device that is too small for some of it.
+part_search() {
+  cat > "$folder/space.yaml" <<SPACE
+study: stand_in
+model: $repository/search_spaces/quickstart/base
+data: {train: $repository/search_spaces/quickstart/train.jsonl, held_out: $repository/search_spaces/quickstart/held_out.jsonl}
+objectives: [throughput, peak_memory, loss]
+space:
+  rank: [4, 8]
+  learning_rate: {low: 1e-3, high: 1e-2, scale: log}
+  micro_batch: [1, 4]
+  global_batch: 4
+  precision: [bf16, nf4]
+  gradient_checkpointing: [none, full]
+sampler: {kind: random}
+trial: {sequence_length: 32, profile_steps: 2, profile_warmup: 1, training_tokens: 400, evaluation: {times: 1, rows: 4}, memory_limit: $1}
+budget: {trials: 6}
+seed: 3
+SPACE
+}
+
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(self doctor memory train reference generate search profile parity)
+for part in "${parts[@]}"; do
+  echo "== $part (${SECONDS}s)"
+  "part_$part"
+done
+echo "the program runs on the stand-in for a GPU (${SECONDS}s)"
