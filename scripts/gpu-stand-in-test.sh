@@ -117,6 +117,30 @@ part_train() {
   train muon 2e-2
 }
 
+# A step that comes from a graph gives what a launched one does, to the last bit: models of gpu-check in one micro-batch after the other, and
+# a training whose rows are cut to one length, launched and replayed.
+part_graphs() {
+  quietly "$program" gpu-check --device cuda --parts graphs --shapes tiny --precisions nf4,fp16 --batches 1x16 --json "$folder/graphs.json"
+  python3 - "$folder/graphs.json" <<'PYTHON' || die "replayed steps in gpu-check"
+import json, sys
+
+for one in json.load(open(sys.argv[1]))["graphs"]:
+    name = f"{one['precision']} {one['rows']}x{one['length']}"
+    assert one["difference"] == 0, f"{name}: losses differ by {one['difference']}"
+    launched, replayed = one["launched"], one["replayed"]
+    # The same activations, in the graph's memory instead of the pool's, and the inputs that stay.
+    far = replayed["peak_bytes"] / launched["peak_bytes"] - 1
+    assert abs(far) < 0.02, f"{name}: {replayed['peak_bytes']} bytes at most instead of {launched['peak_bytes']}"
+    print(f"   {name}: {replayed['replayed_passes']} passes replayed, peak {100 * far:+.2f}%")
+PYTHON
+  recipe graphs bf16 full adamw 12
+  for form in fused graphs; do
+    quietly "$program" train "$folder/graphs.yaml" --output "$folder/graphs-$form" --force --device cuda --kernels $form --json
+    grep '"loss"' "$folder/log" | python3 -c 'import json, sys; [print(json.loads(line)["loss"]) for line in sys.stdin]' > "$folder/losses-$form"
+  done
+  [ -s "$folder/losses-graphs" ] && cmp "$folder/losses-fused" "$folder/losses-graphs" || die "a training from graphs has other losses"
+}
+
 part_reference() {
   recipe reference fp32 full adamw 10
   train reference 1e-4 --kernels reference
@@ -163,7 +187,7 @@ SPACE
 }
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(self doctor memory train reference generate search profile parity)
+[ ${#parts[@]} -gt 0 ] || parts=(self doctor memory train graphs reference generate search profile parity)
 for part in "${parts[@]}"; do
   echo "== $part (${SECONDS}s)"
   "part_$part"

@@ -199,6 +199,7 @@ impl Passes {
         };
         if !matches!(known.state, State::Captured(_)) {
             known.state = State::Captured(Box::new(Captured::new(model, input, &self.device)?));
+            tracing::info!(shape = ?known.shape, "captured a CUDA graph");
         }
         match &known.state {
             State::Captured(captured) => captured.replay(model, input),

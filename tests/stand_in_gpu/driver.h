@@ -45,18 +45,15 @@ struct Operation {
 extern void (*observe)(const Operation&, unsigned queue, uint64_t start, uint64_t end);
 extern void (*observe_launch)(uint64_t start, uint64_t end);
 
+struct GraphMemory;
+
 struct Graph {
     std::vector<Operation> operations;
     Queue* origin = nullptr;
     CUresult failed = CUDA_SUCCESS;
     std::vector<Queue*> members;
-    // Allocations that belong to it: address and whether the graph frees it.
-    struct Allocation {
-        CUdeviceptr address;
-        size_t bytes;
-        bool freed_within, live;
-    };
-    std::vector<Allocation> allocations;
+    // Its memory, which stays as long as it or what was instantiated from it.
+    std::shared_ptr<GraphMemory> memory;
 };
 
 struct Queue {
@@ -103,8 +100,8 @@ bool is_live(CUdeviceptr address);
 bool is_pinned(const void* start, size_t bytes);
 size_t total_bytes();
 size_t free_bytes();
-// Memory of a graph.
-CUdeviceptr graph_memory(size_t bytes);
-void free_graph_memory(CUdeviceptr address);
+// Memory for a graph that is about to be captured. Each launch takes what it needs of the device, where that is there.
+std::shared_ptr<GraphMemory> graph_memory();
+CUresult begin_launch(GraphMemory* memory, bool frees_on_launch);
 
 } // namespace stand_in

@@ -35,10 +35,11 @@ struct Pool {
     int reuse[3] = {1, 1, 1};
 };
 static Pool pool;
-// Direct allocations and those of graphs: address to (requested, size).
+// Direct allocations: address to (requested, size).
 static std::map<size_t, std::pair<size_t, size_t>> direct;
 static size_t direct_bytes = 0;
-static uint64_t graph_used = 0, graph_high = 0;
+// Graphs of one queue never run at once: all share as much memory of the device as the largest needs, until that is trimmed.
+static uint64_t graphs_used_high = 0, graphs_reserved = 0, graphs_reserved_high = 0;
 static std::map<const char*, size_t> pinned;
 
 static size_t round_up(size_t value, size_t to) { return (value + to - 1) / to * to; }
@@ -52,7 +53,7 @@ size_t total_bytes() {
 }
 
 size_t free_bytes() {
-    size_t taken = CONTEXT_BYTES + pool.reserved + direct_bytes;
+    size_t taken = CONTEXT_BYTES + pool.reserved + direct_bytes + graphs_reserved;
     return taken < total_bytes() ? total_bytes() - taken : 0;
 }
 
@@ -156,6 +157,124 @@ static void release(std::map<size_t, Block>::iterator one, Queue* queue) {
     if (one != pool.blocks.begin()) join(std::prev(one), one);
 }
 
+// ---- memory of graphs ----------------------------------------------------------------------------------------------
+
+// What one capture allocates. Addresses are given and taken back while it is captured: what is freed is given again, as the graph runs in
+// its order. Nothing of it is there before a launch has come to the allocation, or behind one that has come to the end.
+struct GraphMemory {
+    struct Allocation {
+        size_t size, requested;
+        // In what is captured so far, and behind a launch.
+        bool freed_within, live;
+    };
+    std::map<size_t, size_t> segments;
+    // Parts of segments that nobody has: address to size.
+    std::map<size_t, size_t> free;
+    std::map<size_t, Allocation> allocations;
+    uint64_t used = 0, high = 0, reserved = 0;
+
+    CUdeviceptr allocate(size_t bytes) {
+        size_t size = round_up(bytes, GRAIN) + STRIP;
+        auto fits = [&] {
+            return std::find_if(free.begin(), free.end(), [&](const auto& part) { return part.second >= size; });
+        };
+        auto part = fits();
+        if (part == free.end()) {
+            size_t segment = round_up(size, LARGE_PAGE);
+            size_t start = map_memory(segment);
+            segments[start] = free[start] = segment;
+            reserved += segment;
+            part = fits();
+        }
+        auto [start, length] = *part;
+        free.erase(part);
+        if (length > size) free[start + size] = length - size;
+        allocations[start] = Allocation{size, bytes, false, false};
+        high = std::max(high, used += size - STRIP);
+        return start;
+    }
+
+    void take_back(size_t start, size_t size) {
+        used -= size - STRIP;
+        auto part = free.insert({start, size}).first;
+        auto next = std::next(part);
+        if (next != free.end() && part->first + part->second == next->first && !segments.count(next->first)) {
+            part->second += next->second;
+            free.erase(next);
+        }
+        if (part != free.begin() && !segments.count(part->first)) {
+            auto before = std::prev(part);
+            if (before->first + before->second == part->first) {
+                before->second += part->second;
+                free.erase(part);
+            }
+        }
+    }
+
+    ~GraphMemory();
+};
+static std::set<GraphMemory*> of_graphs;
+
+GraphMemory::~GraphMemory() {
+    for (auto [start, size] : segments) munmap(reinterpret_cast<void*>(start), size);
+    of_graphs.erase(this);
+}
+
+std::shared_ptr<GraphMemory> graph_memory() {
+    auto memory = std::make_shared<GraphMemory>();
+    of_graphs.insert(memory.get());
+    return memory;
+}
+
+CUresult begin_launch(GraphMemory* memory, bool frees_on_launch) {
+    for (auto& [start, one] : memory->allocations)
+        // What the last launch left must have been freed.
+        if (one.live && !frees_on_launch) return CUDA_ERROR_INVALID_VALUE;
+    if (memory->reserved > graphs_reserved) {
+        size_t more = memory->reserved - graphs_reserved;
+        if (more > free_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
+        graphs_reserved = memory->reserved;
+        graphs_reserved_high = std::max(graphs_reserved_high, graphs_reserved);
+    }
+    graphs_used_high = std::max(graphs_used_high, memory->high);
+    for (auto& [start, one] : memory->allocations) one.live = !one.freed_within;
+    return CUDA_SUCCESS;
+}
+
+static Operation free_operation(size_t start, size_t requested, size_t size) {
+    return Operation{"free", [=] {
+                         check_strip(start, requested, size);
+                         std::memset(reinterpret_cast<void*>(start), POISON, size);
+                     }};
+}
+
+// A free within a capture: of the graph's own memory only.
+static CUresult free_within(Graph* graph, Queue* queue, size_t address) {
+    GraphMemory& memory = *graph->memory;
+    auto one = memory.allocations.find(address);
+    if (one == memory.allocations.end() || one->second.freed_within) {
+        graph->failed = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    put(queue, free_operation(address, one->second.requested, one->second.size));
+    memory.take_back(address, one->second.size);
+    // The address may be given again: it is no allocation of its own any more.
+    memory.allocations.erase(one);
+    return CUDA_SUCCESS;
+}
+
+// A free, outside of a capture, of what a launch of a graph left.
+static CUresult free_of_graph(Queue* queue, size_t address) {
+    for (GraphMemory* memory : of_graphs) {
+        auto one = memory->allocations.find(address);
+        if (one == memory->allocations.end() || !one->second.live) continue;
+        one->second.live = false;
+        put(queue, free_operation(address, one->second.requested, one->second.size));
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
 // ---- what others ask -----------------------------------------------------------------------------------------------
 
 // The allocation that holds an address: its start and how much was asked for.
@@ -169,6 +288,12 @@ static std::pair<size_t, size_t> allocation_of(size_t address) {
     if (other != direct.begin()) {
         auto& [start, sizes] = *--other;
         if (address <= start + sizes.first) return {start, sizes.first};
+    }
+    for (GraphMemory* memory : of_graphs) {
+        auto of_graph = memory->allocations.upper_bound(address);
+        if (of_graph == memory->allocations.begin()) continue;
+        auto& [start, one] = *--of_graph;
+        if (address <= start + one.requested) return {start, one.requested};
     }
     return {0, 0};
 }
@@ -217,18 +342,6 @@ static void free_directly(std::map<size_t, std::pair<size_t, size_t>>::iterator 
     direct.erase(one);
 }
 
-CUdeviceptr graph_memory(size_t bytes) {
-    size_t start = allocate_directly(bytes);
-    if (start) graph_high = std::max(graph_high, graph_used += bytes);
-    return start;
-}
-
-void free_graph_memory(CUdeviceptr address) {
-    auto one = direct.find(address);
-    if (one == direct.end()) return;
-    free_directly(one);
-}
-
 } // namespace stand_in
 
 using namespace stand_in;
@@ -242,9 +355,8 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
     *address = 0;
     if (!bytes) return CUDA_SUCCESS;
     if (!queue->capture) return allocate(address, bytes, queue);
-    *address = graph_memory(bytes);
-    if (!*address) return CUDA_ERROR_OUT_OF_MEMORY;
-    queue->capture->allocations.push_back({*address, bytes, false, false});
+    if (queue->capture->failed != CUDA_SUCCESS) return queue->capture->failed;
+    *address = queue->capture->memory->allocate(bytes);
     return CUDA_SUCCESS;
 }
 
@@ -259,26 +371,13 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
     if (!address) return CUDA_SUCCESS;
     auto of_pool = pool.blocks.find(address);
     bool from_pool = of_pool != pool.blocks.end() && of_pool->second.requested;
-    auto other = direct.find(address);
-    if (!from_pool && other == direct.end()) fail("memory at %#llx was freed twice or never allocated", address);
-    if (queue->capture) {
-        for (auto& one : queue->capture->allocations)
-            if (one.address == address && !one.freed_within) {
-                size_t start = address, requested = one.bytes, size = other->second.second;
-                put(queue, Operation{"free", [=] {
-                                         check_strip(start, requested, size);
-                                         std::memset(reinterpret_cast<void*>(start), POISON, size);
-                                     }});
-                one.freed_within = true;
-                graph_used -= requested;
-                return CUDA_SUCCESS;
-            }
-        // Only memory of the graph itself.
-        queue->capture->failed = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        return CUDA_ERROR_INVALID_VALUE;
+    if (queue->capture) return free_within(queue->capture, queue, address);
+    if (from_pool) {
+        release(of_pool, queue);
+        return CUDA_SUCCESS;
     }
-    if (from_pool) release(of_pool, queue);
-    return CUDA_SUCCESS;
+    if (!of_graphs.empty()) return free_of_graph(queue, address);
+    fail("memory at %#llx was freed twice or never allocated", address);
 }
 
 CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
@@ -367,19 +466,34 @@ void trim_pool_at_synchronisation() {
 
 CUresult cuDeviceGetGraphMemAttribute(CUdevice, CUgraphMem_attribute attribute, void* value) {
     LOCKED;
-    bool high = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
-    *static_cast<uint64_t*>(value) = high ? graph_high : graph_used;
+    uint64_t* counter = static_cast<uint64_t*>(value);
+    switch (attribute) {
+    // What graphs that are not running use: nothing that they free themselves.
+    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: *counter = 0; break;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: *counter = graphs_used_high; break;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: *counter = graphs_reserved; break;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: *counter = graphs_reserved_high; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceSetGraphMemAttribute(CUdevice, CUgraphMem_attribute, void* value) {
+CUresult cuDeviceSetGraphMemAttribute(CUdevice, CUgraphMem_attribute attribute, void* value) {
     LOCKED;
     if (*static_cast<uint64_t*>(value)) return CUDA_ERROR_INVALID_VALUE;
-    graph_high = graph_used;
-    return CUDA_SUCCESS;
+    switch (attribute) {
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: graphs_used_high = 0; return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: graphs_reserved_high = graphs_reserved; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
 }
 
-CUresult cuDeviceGraphMemTrim(CUdevice) { return CUDA_SUCCESS; }
+CUresult cuDeviceGraphMemTrim(CUdevice) {
+    LOCKED;
+    finish_all();
+    graphs_reserved = 0;
+    return CUDA_SUCCESS;
+}
 
 // ---- pinned memory of the host -------------------------------------------------------------------------------------
 
@@ -436,7 +550,13 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstr
     Queue* queue = queue_of(stream);
     if (!bytes) return CUDA_SUCCESS;
     check(to, bytes, "a copy to the device");
-    if (is_pinned(from, bytes) || queue->capture) {
+    bool is_late = is_pinned(from, bytes);
+    if (queue->capture && !is_late) {
+        // The driver would have to take it now, and again at each launch.
+        queue->capture->failed = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    if (is_late) {
         put(queue, Operation{"copy to the device", [=] { std::memcpy(at(to), from, bytes); }, nullptr, nullptr, from, bytes,
                              Operation::TO_DEVICE, bytes});
         return CUDA_SUCCESS;
@@ -454,7 +574,11 @@ CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream st
     Queue* queue = queue_of(stream);
     if (!bytes) return CUDA_SUCCESS;
     check(from, bytes, "a copy from the device");
-    bool late = is_pinned(to, bytes) || queue->capture;
+    bool late = is_pinned(to, bytes);
+    if (queue->capture && !late) {
+        queue->capture->failed = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     put(queue, Operation{"copy from the device", [=] { std::memcpy(to, at(from), bytes); }, nullptr, nullptr, to, bytes,
                          Operation::TO_HOST, bytes});
     if (!late) finish(queue);

@@ -312,6 +312,7 @@ CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
     queue->capture = new Graph;
     queue->capture->origin = queue;
     queue->capture->members = {queue};
+    queue->capture->memory = graph_memory();
     captures_under_way++;
     return CUDA_SUCCESS;
 }
@@ -396,11 +397,8 @@ CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
     Executable* one = executable_of(graph);
     Queue* queue = queue_of(stream);
     if (queue->capture) return spoil(queue->capture, CUDA_ERROR_NOT_SUPPORTED);
-    for (auto& allocation : one->graph.allocations) {
-        // What the last launch left must have been freed.
-        if (allocation.live && !allocation.freed_within && !one->frees_on_launch) return CUDA_ERROR_INVALID_VALUE;
-        allocation.live = !allocation.freed_within;
-    }
+    CUresult begun = begin_launch(one->graph.memory.get(), one->frees_on_launch);
+    if (begun != CUDA_SUCCESS) return begun;
     for (Operation operation : one->graph.operations) {
         // Events of a capture order it, and are none behind it.
         operation.reaches = nullptr;
@@ -427,7 +425,6 @@ CUresult cuGraphExecDestroy(CUgraphExec graph) {
     LOCKED;
     Executable* one = executable_of(graph);
     finish_all();
-    for (auto& allocation : one->graph.allocations) free_graph_memory(allocation.address);
     executables.erase(one);
     delete one;
     return CUDA_SUCCESS;

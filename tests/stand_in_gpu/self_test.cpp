@@ -114,6 +114,88 @@ static void a_graph_runs_again() {
     NEED(read(out) == 2);
 }
 
+static uint64_t of_graphs(CUgraphMem_attribute attribute) {
+    uint64_t bytes;
+    CALL(cuDeviceGetGraphMemAttribute(0, attribute, &bytes));
+    return bytes;
+}
+
+static CUgraphExec captured(void (*body)()) {
+    CUgraph graph;
+    CUgraphExec executable;
+    CALL(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    body();
+    CALL(cuStreamEndCapture(first, &graph));
+    CALL(cuGraphInstantiate(&executable, graph, 0));
+    CALL(cuGraphDestroy(graph));
+    return executable;
+}
+
+static void a_graph_has_memory_of_its_own() {
+    CUgraphExec executable = captured([] {
+        CUdeviceptr one = memory(1 << 20);
+        CALL(cuMemsetD8Async(one, 1, 1 << 20, first));
+        CALL(cuMemFreeAsync(one, first));
+        // The same memory again, beside some more.
+        CUdeviceptr two = memory(1 << 20), three = memory(1 << 20);
+        CALL(cuMemcpyDtoDAsync(three, two, 1 << 20, first));
+        CALL(cuMemFreeAsync(two, first));
+        CALL(cuMemFreeAsync(three, first));
+    });
+    NEED(of_graphs(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) == 0);
+    CALL(cuGraphLaunch(executable, first));
+    CALL(cuGraphLaunch(executable, first));
+    CALL(cuStreamSynchronize(first));
+    NEED(of_graphs(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) == 2 << 20);
+    NEED(of_graphs(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 0);
+    NEED(of_graphs(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) >= 2 << 20);
+    CALL(cuGraphExecDestroy(executable));
+    NEED(of_graphs(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) >= 2 << 20);
+    CALL(cuDeviceGraphMemTrim(0));
+    NEED(of_graphs(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0);
+}
+
+static CUdeviceptr left_over;
+
+static void what_a_graph_leaves_is_freed_before_it_runs_again() {
+    CUgraphExec executable = captured([] { left_over = memory(64); });
+    CALL(cuGraphLaunch(executable, first));
+    NEED(cuGraphLaunch(executable, first) == CUDA_ERROR_INVALID_VALUE);
+    CALL(cuMemFreeAsync(left_over, first));
+    CALL(cuGraphLaunch(executable, first));
+    CALL(cuMemFreeAsync(left_over, first));
+    NEED(cuMemFreeAsync(left_over, first) == CUDA_ERROR_INVALID_VALUE);
+}
+
+static void a_graph_that_does_not_fit_is_not_launched() {
+    CUgraphExec executable = captured([] { CALL(cuMemFreeAsync(memory(size_t{3} << 30), first)); });
+    CUdeviceptr beside = memory(size_t{2} << 30);
+    NEED(cuGraphLaunch(executable, first) == CUDA_ERROR_OUT_OF_MEMORY);
+    CALL(cuMemFreeAsync(beside, first));
+    CUmemoryPool pool;
+    CALL(cuDeviceGetDefaultMemPool(&pool, 0));
+    CALL(cuMemPoolTrimTo(pool, 0));
+    CALL(cuGraphLaunch(executable, first));
+}
+
+static void a_capture_frees_only_its_own_memory() {
+    CUdeviceptr outside = memory(64);
+    CUgraph graph;
+    CALL(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    NEED(cuMemFreeAsync(outside, first) == CUDA_ERROR_INVALID_VALUE);
+    NEED(cuStreamEndCapture(first, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    CALL(cuMemFreeAsync(outside, first));
+}
+
+static void a_capture_takes_nothing_from_memory_that_is_not_pinned() {
+    CUdeviceptr there = memory(4);
+    int value = 1;
+    CUgraph graph;
+    CALL(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    NEED(cuMemcpyHtoDAsync(there, &value, 4, first) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    NEED(cuStreamEndCapture(first, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
 static void a_capture_does_not_wait() {
     CUgraph graph;
     CALL(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
@@ -211,6 +293,11 @@ static const Case CASES[] = {
     RIGHT(more_than_there_is_is_out_of_memory),
     RIGHT(what_is_waited_for_is_there),
     RIGHT(a_graph_runs_again),
+    RIGHT(a_graph_has_memory_of_its_own),
+    RIGHT(what_a_graph_leaves_is_freed_before_it_runs_again),
+    RIGHT(a_graph_that_does_not_fit_is_not_launched),
+    RIGHT(a_capture_frees_only_its_own_memory),
+    RIGHT(a_capture_takes_nothing_from_memory_that_is_not_pinned),
     RIGHT(a_capture_does_not_wait),
     RIGHT(a_thread_without_a_context_is_told),
     RIGHT(a_block_of_too_many_threads_is_refused),
