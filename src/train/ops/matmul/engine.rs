@@ -33,15 +33,11 @@ const PARTS_DEPTH: usize = 64;
 pub unsafe fn multiply<O: Element>(products: &[Product<'_>], (rows, columns): (usize, usize), result: Result<O>) {
     assert!(products.len() <= MAX_TERMS, "callers split longer sums");
     #[cfg(target_arch = "x86_64")]
-    if rows >= AMX_ROWS
-        && amx::is_available()
-        && let Some(terms) = pairs(products)
-    {
-        // SAFETY: the unit is there; the result is the caller's promise.
-        return unsafe { amx::multiply(&terms, rows, columns, result) };
-    }
-    #[cfg(target_arch = "x86_64")]
     if let Some(terms) = pairs(products) {
+        if rows >= AMX_ROWS && amx::is_available() {
+            // SAFETY: the unit is there; the result is the caller's promise.
+            return unsafe { amx::multiply(&terms, rows, columns, result) };
+        }
         // SAFETY: `pairs` checked the processor; the result is the caller's promise.
         return unsafe { blocked::multiply(&terms, rows, columns, result) };
     }

@@ -2,6 +2,8 @@
 
 use super::engine::multiplies_pairs;
 #[cfg(target_arch = "x86_64")]
+use super::operand::{self, Order, Source};
+#[cfg(target_arch = "x86_64")]
 use super::{amx, pairs};
 use candle_core::DType;
 
@@ -42,6 +44,23 @@ impl<'a> View<'a> {
             ..self
         }
     }
+
+    /// The matrix as a right operand.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn source(&self) -> Source<'a, f32> {
+        let (order, stride) = match self.column_stride {
+            1 => (Order::Straight, self.row_stride),
+            stride => (Order::Transposed, stride),
+        };
+        Source {
+            values: self.values,
+            order,
+            columns: self.columns,
+            depth: self.rows,
+            stride,
+            scale: 1.0,
+        }
+    }
 }
 
 /// What happens to the values that a result has already.
@@ -49,6 +68,21 @@ impl<'a> View<'a> {
 pub enum Old {
     Overwrite,
     Add,
+}
+
+impl Old {
+    /// A row-major result of `columns` columns.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn target(self, result: &mut [f32], columns: usize) -> operand::Result<f32> {
+        operand::Result {
+            start: result.as_mut_ptr(),
+            stride: columns,
+            old: match self {
+                Self::Overwrite => operand::Old::Nothing,
+                Self::Add => operand::Old::Itself(1.0),
+            },
+        }
+    }
 }
 
 /// How exact the products of two values are; sums are in F32.

@@ -1,6 +1,6 @@
 //! Passes, tasks and the memory that they take.
 
-use super::kernel::{self, Parts, Piece, Strip};
+use super::kernel::{self, Parts, Piece, Strip, Sums};
 use super::layout::{
     PANEL, PART_LEFT_BYTES, PART_LEFT_LINES, STEP, STRIP_ROWS, TILE_BYTES, VECTORS, part_right_bytes, part_right_lines,
 };
@@ -15,7 +15,6 @@ use crate::train::ops::matmul::operand::{Result, Side, Term};
 use crate::train::ops::matmul::tile::{LANES, Line};
 use crate::train::ops::team;
 use std::cell::RefCell;
-use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
@@ -167,22 +166,27 @@ impl<T: Operand> Block<'_, T> {
             let right = self.pack(pass, places, strips, memory);
             let (group, height) = task_shape(self.strips(), self.panels(), pass_steps(pass) * T::PARTS);
             let (groups, heights) = (self.panels().div_ceil(group), self.strips().div_ceil(height));
-            let (places, first_parts) = (&*places, &memory.first_parts[..]);
+            let task = Task {
+                block: self,
+                number,
+                places,
+                right,
+                stride: self.stride(pass),
+                first_parts: &memory.first_parts,
+                sums,
+            };
             team::for_each(groups * heights, |index| {
                 let (panel, strip) = (index / heights * group, index % heights * height);
-                let task = Task {
-                    block: self,
-                    number,
-                    places,
-                    right,
-                    first_parts,
-                    sums,
-                };
                 let strips = strip..(strip + height).min(self.strips());
                 // SAFETY: the caller's promise; tasks cover disjoint parts of the result.
                 unsafe { task.run(strips, panel..(panel + group).min(self.panels()), result) };
             });
         }
+    }
+
+    /// Lines from one packed panel to the next.
+    fn stride(&self, pass: &[Part]) -> usize {
+        pass_steps(pass) * T::PARTS * part_right_lines(VECTORS)
     }
 
     /// Where the strips of each part of the pass lie: as they are, or in `memory`. Returns the strips to lay out.
@@ -213,7 +217,7 @@ impl<T: Operand> Block<'_, T> {
 
     /// Lays out the first `strips` strips of the left operand and packs the panels, all in one loop; returns the panels.
     fn pack(&self, pass: &[Part], places: &Places, strips: usize, memory: &mut Memory) -> Lines {
-        let stride = pass_steps(pass) * T::PARTS * part_right_lines(VECTORS);
+        let stride = self.stride(pass);
         grow(&mut memory.right, self.panels() * stride);
         let right = Lines(memory.right.as_mut_ptr());
         let tasks = self.panels().div_ceil(PACK_PANELS);
@@ -364,15 +368,12 @@ struct Task<'a, T> {
     /// The pass.
     number: usize,
     places: &'a Places,
-    /// The packed panels.
+    /// The packed panels, and the lines from one to the next.
     right: Lines,
+    stride: usize,
     first_parts: &'a [AtomicU8],
     sums: Lines,
 }
-
-/// The sums of one tile.
-#[repr(C, align(64))]
-struct Sums(MaybeUninit<[f32; TILE_SUMS]>);
 
 impl<T: Operand> Task<'_, T> {
     /// Streams the strips past the panels.
@@ -399,18 +400,17 @@ impl<T: Operand> Task<'_, T> {
         let pass = &passes[self.number];
         let column = columns.start + panel * PANEL;
         let vectors = (columns.end - column).div_ceil(LANES).min(VECTORS);
-        let mut tile = Sums(MaybeUninit::uninit());
+        let mut tile = Sums::new();
         let first_parts = self.first_parts[panel / PACK_PANELS].load(Relaxed);
         let kept = (strip * self.block.panels() + panel) * TILE_SUMS / LANES;
         // SAFETY: the panels were packed for this pass, the strips lie where the places say, there are sums for each tile
         // where there are several passes, and the tile of the result belongs to this task alone.
         unsafe {
             let sums = match passes.len() {
-                1 => tile.0.as_mut_ptr().cast::<f32>(),
+                1 => tile.start(),
                 _ => self.sums.0.add(kept).cast::<f32>(),
             };
-            let stride = pass_steps(pass) * T::PARTS * part_right_lines(VECTORS);
-            let mut right = self.right.0.add(panel * stride).cast_const();
+            let mut right = self.right.0.add(panel * self.stride).cast_const();
             kernel::begin(vectors, (self.number > 0).then_some(sums.cast_const()));
             for (index, (part, place)) in pass.iter().zip(&self.places.0).enumerate() {
                 let upper = place.start.add(strip * place.strip);

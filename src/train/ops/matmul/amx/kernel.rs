@@ -5,10 +5,11 @@
 //! own forms of these instructions are not stable yet. It never uses tile registers by itself, so that the sums stay in them from
 //! [`begin`] to [`end`].
 
-use super::layout::{PART_LEFT_BYTES, TILE_BYTES, part_right_bytes};
+use super::layout::{PANEL, PART_LEFT_BYTES, STRIP_ROWS, TILE_BYTES, part_right_bytes};
 use super::unit::{ROW_BYTES, TILE_ROWS};
 use crate::train::ops::matmul::tile::Line;
 use std::arch::asm;
+use std::mem::MaybeUninit;
 
 /// Where the tiles of a strip of the left operand lie.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +30,20 @@ pub struct Piece {
     pub steps: usize,
     pub left: Strip,
     pub right: *const Line,
+}
+
+/// Room for the sums of one tile of the result.
+#[repr(C, align(64))]
+pub struct Sums(MaybeUninit<[f32; STRIP_ROWS * PANEL]>);
+
+impl Sums {
+    pub const fn new() -> Self {
+        Self(MaybeUninit::uninit())
+    }
+
+    pub const fn start(&mut self) -> *mut f32 {
+        self.0.as_mut_ptr().cast()
+    }
 }
 
 /// Sets the sums to zero, or to what `sums` has: 32 rows of `vectors` vectors.
@@ -147,8 +162,76 @@ pub unsafe fn add(piece: &Piece, parts: Parts, vectors: usize) {
     }
 }
 
+// Parts lie one after the other, high, middle, low: those of the left operand 2 KiB apart, those of a panel of two
+// vectors too, those of a narrow one 1 KiB.
+const _: () = assert!(PART_LEFT_BYTES == 2048 && part_right_bytes(2) == 2048 && part_right_bytes(1) == 1024);
+const _: () = assert!(TILE_BYTES == 1024);
+
+/// Both tiles of the left operand, from an offset in bytes.
+macro_rules! left {
+    ($offset:literal) => {
+        concat!(
+            "tileloadd tmm4, [{upper} + {row}*1 + ",
+            $offset,
+            "]\n",
+            "tileloadd tmm5, [{lower} + {row}*1 + ",
+            $offset,
+            "]"
+        )
+    };
+}
+
+/// The tile of the panel's first vector.
+macro_rules! right_first {
+    ($offset:literal) => {
+        concat!("tileloadd tmm6, [{right} + {stride}*1 + ", $offset, "]")
+    };
+}
+
+/// Both tiles of a panel of two vectors.
+macro_rules! right {
+    ($offset:literal) => {
+        concat!(
+            right_first!($offset),
+            "\ntileloadd tmm7, [{right} + {stride}*1 + 64 + ",
+            $offset,
+            "]"
+        )
+    };
+}
+
+/// The sums of the panel's first vector.
+macro_rules! multiply_first {
+    () => {
+        "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm2, tmm5, tmm6"
+    };
+}
+
+/// The sums of both vectors.
+macro_rules! multiply {
+    () => {
+        concat!(
+            multiply_first!(),
+            "\ntdpbf16ps tmm1, tmm4, tmm7\ntdpbf16ps tmm3, tmm5, tmm7"
+        )
+    };
+}
+
+/// Asks for 1 KiB of the panel's next step of three parts.
+macro_rules! fetch {
+    ($offset:literal) => {
+        concat!(
+            ".irp line, 0, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960\n",
+            "prefetcht0 [{right} + 6144 + ",
+            $offset,
+            " + \\line]\n",
+            ".endr"
+        )
+    };
+}
+
 macro_rules! steps {
-    ($piece:expr, $vectors:literal, $parts:literal, [$($line:literal),+ $(,)?]) => {{
+    ($piece:expr, $vectors:literal, $parts:literal, [$($line:expr),+ $(,)?]) => {{
         let Piece { steps, left, right } = $piece;
         asm!(
             "2:",
@@ -173,48 +256,16 @@ macro_rules! steps {
 
 unsafe fn add_whole(piece: &Piece) {
     // SAFETY: the caller's promise.
-    unsafe {
-        steps!(
-            piece,
-            2,
-            1,
-            [
-                "tileloadd tmm6, [{right} + {stride}*1]",
-                "tileloadd tmm4, [{upper} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tileloadd tmm7, [{right} + {stride}*1 + 64]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-            ]
-        );
-    }
+    unsafe { steps!(piece, 2, 1, [right!(0), left!(0), multiply!()]) }
 }
 
 unsafe fn add_narrow(piece: &Piece) {
     // SAFETY: the caller's promise.
-    unsafe {
-        steps!(
-            piece,
-            1,
-            1,
-            [
-                "tileloadd tmm6, [{right} + {stride}*1]",
-                "tileloadd tmm4, [{upper} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-            ]
-        );
-    }
+    unsafe { steps!(piece, 1, 1, [right_first!(0), left!(0), multiply_first!()]) }
 }
 
-// Parts lie one after the other, high, middle, low: those of the left operand 2 KiB apart, those of a panel of two
-// vectors too, those of a narrow one 1 KiB. Each change of operands loads no more than one side anew.
-const _: () = assert!(PART_LEFT_BYTES == 2048 && part_right_bytes(2) == 2048 && part_right_bytes(1) == 1024);
-const _: () = assert!(TILE_BYTES == 1024);
-
+// Each change of operands loads one side anew. Rows and columns are low, middle or high: low x high, middle x high, middle
+// x middle, high x middle, high x low, high x high.
 unsafe fn add_parts(piece: &Piece) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -223,146 +274,25 @@ unsafe fn add_parts(piece: &Piece) {
             2,
             3,
             [
-                // Low rows, high columns.
-                "tileloadd tmm4, [{upper} + {row}*1 + 4096]",
-                "tileloadd tmm6, [{right} + {stride}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "prefetcht0 [{right} + 6144]",
-                "prefetcht0 [{right} + 6208]",
-                "prefetcht0 [{right} + 6272]",
-                "prefetcht0 [{right} + 6336]",
-                "tileloadd tmm5, [{lower} + {row}*1 + 4096]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "prefetcht0 [{right} + 6400]",
-                "prefetcht0 [{right} + 6464]",
-                "prefetcht0 [{right} + 6528]",
-                "prefetcht0 [{right} + 6592]",
-                "tileloadd tmm7, [{right} + {stride}*1 + 64]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "prefetcht0 [{right} + 6656]",
-                "prefetcht0 [{right} + 6720]",
-                "prefetcht0 [{right} + 6784]",
-                "prefetcht0 [{right} + 6848]",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "prefetcht0 [{right} + 6912]",
-                "prefetcht0 [{right} + 6976]",
-                "prefetcht0 [{right} + 7040]",
-                "prefetcht0 [{right} + 7104]",
-                // Middle rows, high columns.
-                "tileloadd tmm4, [{upper} + {row}*1 + 2048]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "prefetcht0 [{right} + 7168]",
-                "prefetcht0 [{right} + 7232]",
-                "prefetcht0 [{right} + 7296]",
-                "prefetcht0 [{right} + 7360]",
-                "tileloadd tmm5, [{lower} + {row}*1 + 2048]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "prefetcht0 [{right} + 7424]",
-                "prefetcht0 [{right} + 7488]",
-                "prefetcht0 [{right} + 7552]",
-                "prefetcht0 [{right} + 7616]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "prefetcht0 [{right} + 7680]",
-                "prefetcht0 [{right} + 7744]",
-                "prefetcht0 [{right} + 7808]",
-                "prefetcht0 [{right} + 7872]",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "prefetcht0 [{right} + 7936]",
-                "prefetcht0 [{right} + 8000]",
-                "prefetcht0 [{right} + 8064]",
-                "prefetcht0 [{right} + 8128]",
-                // Middle rows, middle columns.
-                "tileloadd tmm6, [{right} + {stride}*1 + 2048]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "prefetcht0 [{right} + 8192]",
-                "prefetcht0 [{right} + 8256]",
-                "prefetcht0 [{right} + 8320]",
-                "prefetcht0 [{right} + 8384]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "prefetcht0 [{right} + 8448]",
-                "prefetcht0 [{right} + 8512]",
-                "prefetcht0 [{right} + 8576]",
-                "prefetcht0 [{right} + 8640]",
-                "tileloadd tmm7, [{right} + {stride}*1 + 2112]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "prefetcht0 [{right} + 8704]",
-                "prefetcht0 [{right} + 8768]",
-                "prefetcht0 [{right} + 8832]",
-                "prefetcht0 [{right} + 8896]",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "prefetcht0 [{right} + 8960]",
-                "prefetcht0 [{right} + 9024]",
-                "prefetcht0 [{right} + 9088]",
-                "prefetcht0 [{right} + 9152]",
-                // High rows, middle columns.
-                "tileloadd tmm4, [{upper} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "prefetcht0 [{right} + 9216]",
-                "prefetcht0 [{right} + 9280]",
-                "prefetcht0 [{right} + 9344]",
-                "prefetcht0 [{right} + 9408]",
-                "tileloadd tmm5, [{lower} + {row}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "prefetcht0 [{right} + 9472]",
-                "prefetcht0 [{right} + 9536]",
-                "prefetcht0 [{right} + 9600]",
-                "prefetcht0 [{right} + 9664]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "prefetcht0 [{right} + 9728]",
-                "prefetcht0 [{right} + 9792]",
-                "prefetcht0 [{right} + 9856]",
-                "prefetcht0 [{right} + 9920]",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "prefetcht0 [{right} + 9984]",
-                "prefetcht0 [{right} + 10048]",
-                "prefetcht0 [{right} + 10112]",
-                "prefetcht0 [{right} + 10176]",
-                // High rows, low columns.
-                "tileloadd tmm6, [{right} + {stride}*1 + 4096]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "prefetcht0 [{right} + 10240]",
-                "prefetcht0 [{right} + 10304]",
-                "prefetcht0 [{right} + 10368]",
-                "prefetcht0 [{right} + 10432]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "prefetcht0 [{right} + 10496]",
-                "prefetcht0 [{right} + 10560]",
-                "prefetcht0 [{right} + 10624]",
-                "prefetcht0 [{right} + 10688]",
-                "tileloadd tmm7, [{right} + {stride}*1 + 4160]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "prefetcht0 [{right} + 10752]",
-                "prefetcht0 [{right} + 10816]",
-                "prefetcht0 [{right} + 10880]",
-                "prefetcht0 [{right} + 10944]",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "prefetcht0 [{right} + 11008]",
-                "prefetcht0 [{right} + 11072]",
-                "prefetcht0 [{right} + 11136]",
-                "prefetcht0 [{right} + 11200]",
-                // High rows, high columns.
-                "tileloadd tmm6, [{right} + {stride}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "prefetcht0 [{right} + 11264]",
-                "prefetcht0 [{right} + 11328]",
-                "prefetcht0 [{right} + 11392]",
-                "prefetcht0 [{right} + 11456]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "prefetcht0 [{right} + 11520]",
-                "prefetcht0 [{right} + 11584]",
-                "prefetcht0 [{right} + 11648]",
-                "prefetcht0 [{right} + 11712]",
-                "tileloadd tmm7, [{right} + {stride}*1 + 64]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "prefetcht0 [{right} + 11776]",
-                "prefetcht0 [{right} + 11840]",
-                "prefetcht0 [{right} + 11904]",
-                "prefetcht0 [{right} + 11968]",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "prefetcht0 [{right} + 12032]",
-                "prefetcht0 [{right} + 12096]",
-                "prefetcht0 [{right} + 12160]",
-                "prefetcht0 [{right} + 12224]",
+                left!(4096),
+                right!(0),
+                multiply!(),
+                fetch!(0),
+                left!(2048),
+                multiply!(),
+                fetch!(1024),
+                right!(2048),
+                multiply!(),
+                fetch!(2048),
+                left!(0),
+                multiply!(),
+                fetch!(3072),
+                right!(4096),
+                multiply!(),
+                fetch!(4096),
+                right!(0),
+                multiply!(),
+                fetch!(5120),
             ]
         );
     }
@@ -376,32 +306,25 @@ unsafe fn add_narrow_parts(piece: &Piece) {
             1,
             3,
             [
-                "tileloadd tmm4, [{upper} + {row}*1 + 4096]",
-                "tileloadd tmm6, [{right} + {stride}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1 + 4096]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tileloadd tmm4, [{upper} + {row}*1 + 2048]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1 + 2048]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tileloadd tmm7, [{right} + {stride}*1 + 1024]",
-                "tdpbf16ps tmm0, tmm4, tmm7",
-                "tdpbf16ps tmm2, tmm5, tmm7",
-                "tileloadd tmm4, [{upper} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm7",
-                "tileloadd tmm5, [{lower} + {row}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm7",
-                "tileloadd tmm7, [{right} + {stride}*1 + 2048]",
-                "tdpbf16ps tmm0, tmm4, tmm7",
-                "tdpbf16ps tmm2, tmm5, tmm7",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm2, tmm5, tmm6",
+                left!(4096),
+                right_first!(0),
+                multiply_first!(),
+                left!(2048),
+                multiply_first!(),
+                right_first!(1024),
+                multiply_first!(),
+                left!(0),
+                multiply_first!(),
+                right_first!(2048),
+                multiply_first!(),
+                right_first!(0),
+                multiply_first!(),
             ]
         );
     }
 }
 
+// Low, middle and high rows times the columns' only part.
 unsafe fn add_left_parts(piece: &Piece) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -410,26 +333,13 @@ unsafe fn add_left_parts(piece: &Piece) {
             2,
             3,
             [
-                "tileloadd tmm4, [{upper} + {row}*1 + 4096]",
-                "tileloadd tmm6, [{right} + {stride}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1 + 4096]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tileloadd tmm7, [{right} + {stride}*1 + 64]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "tileloadd tmm4, [{upper} + {row}*1 + 2048]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1 + 2048]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "tileloadd tmm4, [{upper} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm3, tmm5, tmm7",
+                right!(0),
+                left!(4096),
+                multiply!(),
+                left!(2048),
+                multiply!(),
+                left!(0),
+                multiply!()
             ]
         );
     }
@@ -443,19 +353,13 @@ unsafe fn add_narrow_left_parts(piece: &Piece) {
             1,
             3,
             [
-                "tileloadd tmm4, [{upper} + {row}*1 + 4096]",
-                "tileloadd tmm6, [{right} + {stride}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1 + 4096]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tileloadd tmm4, [{upper} + {row}*1 + 2048]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1 + 2048]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tileloadd tmm4, [{upper} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
+                right_first!(0),
+                left!(4096),
+                multiply_first!(),
+                left!(2048),
+                multiply_first!(),
+                left!(0),
+                multiply_first!()
             ]
         );
     }

@@ -1,16 +1,15 @@
 //! Small products on one thread, for ops that are parallel already; both operands are F32 and rounded to BF16 on the way.
 
-use super::kernel::{self, Parts, Piece, Strip};
+use super::kernel::{self, Parts, Piece, Strip, Sums};
 use super::layout::{PANEL, PART_LEFT_BYTES, PART_LEFT_LINES, STEP, STRIP_ROWS, TILE_BYTES, VECTORS, part_right_lines};
 use super::left;
 use super::right::{self, Panels};
 use super::unit::{ROW_BYTES, Tiles};
 use crate::train::ops::matmul::finish;
-use crate::train::ops::matmul::operand::{self, Left, Order, Right, Side, Source};
+use crate::train::ops::matmul::operand::{Left, Right, Side};
 use crate::train::ops::matmul::serial::{Old, View};
 use crate::train::ops::matmul::tile::{LANES, Line};
 use std::cell::RefCell;
-use std::mem::MaybeUninit;
 
 /// Memory that a thread keeps from one product to the next.
 #[derive(Default)]
@@ -34,14 +33,7 @@ pub fn forget() {
 /// The unit is available; the views lie within their values, and the result has room for them.
 pub unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old: Old) {
     let steps = left.columns.div_ceil(STEP);
-    let target = operand::Result {
-        start: result.as_mut_ptr(),
-        stride: right.columns,
-        old: match old {
-            Old::Overwrite => operand::Old::Nothing,
-            Old::Add => operand::Old::Itself(1.0),
-        },
-    };
+    let target = old.target(result, right.columns);
     let (side, stride) = match left.column_stride {
         1 => (Side::Straight, left.row_stride),
         stride => (Side::Transposed, stride),
@@ -63,8 +55,8 @@ pub unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old:
                     let panel = &panels[column / PANEL * steps * part_right_lines(VECTORS)..];
                     let columns = column..(column + PANEL).min(right.columns);
                     let vectors = columns.len().div_ceil(LANES);
-                    let mut sums = Sums(MaybeUninit::uninit());
-                    let sums = sums.0.as_mut_ptr().cast::<f32>();
+                    let mut sums = Sums::new();
+                    let sums = sums.start();
                     let upper = strip.as_ptr().cast::<u8>();
                     kernel::begin(vectors, None);
                     let left = Strip {
@@ -84,24 +76,8 @@ pub unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old:
     });
 }
 
-/// The sums of one tile.
-#[repr(C, align(64))]
-struct Sums(MaybeUninit<[f32; STRIP_ROWS * PANEL]>);
-
 /// Packs all panels of the right operand.
 unsafe fn pack(right: &View<'_>, steps: usize, lines: &mut [Line]) {
-    let (order, stride) = match right.column_stride {
-        1 => (Order::Straight, right.row_stride),
-        stride => (Order::Transposed, stride),
-    };
-    let source = Right::F32(Source {
-        values: right.values,
-        order,
-        columns: right.columns,
-        depth: right.rows,
-        stride,
-        scale: 1.0,
-    });
     let mut panels = Panels {
         lines,
         columns: 0..right.columns,
@@ -109,5 +85,5 @@ unsafe fn pack(right: &View<'_>, steps: usize, lines: &mut [Line]) {
         before: 0,
     };
     // SAFETY: the caller's promise is the same.
-    unsafe { right::pack::<1>(&source, 0..steps, &mut panels) };
+    unsafe { right::pack::<1>(&Right::F32(right.source()), 0..steps, &mut panels) };
 }
