@@ -10,6 +10,9 @@ use candle_core::DType;
 /// Fewest rows of a product on AMX, whose tiles have 32.
 #[cfg(target_arch = "x86_64")]
 const SMALL_AMX_ROWS: usize = 8;
+/// Smallest depth and columns of a product of F32 on AMX.
+#[cfg(target_arch = "x86_64")]
+const SMALL_DIGITS: usize = 64;
 
 /// A matrix in F32, with strides.
 #[derive(Clone, Copy, Debug)]
@@ -109,11 +112,17 @@ impl Exactness {
 pub fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old: Old, exactness: Exactness) {
     assert_eq!(left.columns, right.rows, "the inner dimensions agree");
     assert!(left.rows * right.columns <= result.len(), "the result has room");
-    // In F32 the tiles are no faster than the gemm crate at these sizes: 125 GFLOP/s of attention with both.
     #[cfg(target_arch = "x86_64")]
-    if exactness == Exactness::Bf16 && left.rows >= SMALL_AMX_ROWS && amx::is_available() {
+    let form = match exactness {
+        Exactness::Bf16 => Some(amx::Form::Pairs),
+        // Smaller ones fill no step, or pay more for laying out than they save.
+        Exactness::Full if left.columns.min(right.columns) >= SMALL_DIGITS => Some(amx::Form::Digits),
+        Exactness::Full => None,
+    };
+    #[cfg(target_arch = "x86_64")]
+    if let Some(form) = form.filter(|_| left.rows >= SMALL_AMX_ROWS && amx::is_available()) {
         // SAFETY: the unit is there; views lie within their values, and the result has room.
-        return unsafe { amx::multiply_small(left, right, result, old) };
+        return unsafe { amx::multiply_small(form, left, right, result, old) };
     }
     #[cfg(target_arch = "x86_64")]
     if exactness == Exactness::Bf16 && multiplies_pairs() {

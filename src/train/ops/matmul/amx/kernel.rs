@@ -5,7 +5,7 @@
 //! own forms of these instructions are not stable yet. It never uses tile registers by itself, so that the sums stay in them from
 //! [`begin`] to [`end`].
 
-use super::layout::{PANEL, PART_LEFT_BYTES, STRIP_ROWS, TILE_BYTES, part_right_bytes};
+use super::layout::{PANEL, STRIP_ROWS, right_bytes};
 use super::unit::{ROW_BYTES, TILE_ROWS};
 use crate::train::ops::matmul::tile::Line;
 use std::arch::asm;
@@ -32,7 +32,7 @@ pub struct Piece {
     pub right: *const Line,
 }
 
-/// Room for the sums of one tile of the result.
+/// Room for the sums of one tile of the result, F32 or integers.
 #[repr(C, align(64))]
 pub struct Sums(MaybeUninit<[f32; STRIP_ROWS * PANEL]>);
 
@@ -113,125 +113,50 @@ pub unsafe fn end(vectors: usize, sums: *mut f32) {
     }
 }
 
-/// Parts of the operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parts {
-    One,
-    /// Three of both.
-    Three,
-    /// Three of both, but of the right operand's all but the first are zero.
-    ThreeAndFirst,
-}
-
-impl Parts {
-    /// That many of both.
-    pub const fn of(parts: usize) -> Self {
-        match parts {
-            1 => Self::One,
-            _ => Self::Three,
-        }
-    }
-
-    /// The same where the right operand's second and third parts are zero.
-    pub const fn with_first_right(self) -> Self {
-        match self {
-            Self::One => Self::One,
-            _ => Self::ThreeAndFirst,
-        }
-    }
-}
-
-/// Adds a piece to the sums of `vectors` vectors (1 or 2).
-///
-/// # Safety
-/// As [`begin`]; the operands are packed for these steps, parts and vectors.
-pub unsafe fn add(piece: &Piece, parts: Parts, vectors: usize) {
-    if piece.steps == 0 {
-        return;
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        match (parts, vectors) {
-            (Parts::One, 1) => add_narrow(piece),
-            (Parts::One, _) => add_whole(piece),
-            (Parts::Three, 1) => add_narrow_parts(piece),
-            (Parts::Three, _) => add_parts(piece),
-            (Parts::ThreeAndFirst, 1) => add_narrow_left_parts(piece),
-            (Parts::ThreeAndFirst, _) => add_left_parts(piece),
-        }
-    }
-}
-
-// Parts lie one after the other, high, middle, low: those of the left operand 2 KiB apart, those of a panel of two
-// vectors too, those of a narrow one 1 KiB.
-const _: () = assert!(PART_LEFT_BYTES == 2048 && part_right_bytes(2) == 2048 && part_right_bytes(1) == 1024);
-const _: () = assert!(TILE_BYTES == 1024);
-
-/// Both tiles of the left operand, from an offset in bytes.
+/// Both tiles of the left operand.
 macro_rules! left {
-    ($offset:literal) => {
-        concat!(
-            "tileloadd tmm4, [{upper} + {row}*1 + ",
-            $offset,
-            "]\n",
-            "tileloadd tmm5, [{lower} + {row}*1 + ",
-            $offset,
-            "]"
-        )
+    () => {
+        "tileloadd tmm4, [{upper} + {row}*1]\ntileloadd tmm5, [{lower} + {row}*1]"
     };
 }
 
 /// The tile of the panel's first vector.
 macro_rules! right_first {
-    ($offset:literal) => {
-        concat!("tileloadd tmm6, [{right} + {stride}*1 + ", $offset, "]")
+    () => {
+        "tileloadd tmm6, [{right} + {stride}*1]"
     };
 }
 
 /// Both tiles of a panel of two vectors.
 macro_rules! right {
-    ($offset:literal) => {
-        concat!(
-            right_first!($offset),
-            "\ntileloadd tmm7, [{right} + {stride}*1 + 64 + ",
-            $offset,
-            "]"
-        )
+    () => {
+        "tileloadd tmm6, [{right} + {stride}*1]\ntileloadd tmm7, [{right} + {stride}*1 + 64]"
     };
 }
 
 /// The sums of the panel's first vector.
 macro_rules! multiply_first {
-    () => {
-        "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm2, tmm5, tmm6"
+    ($product:literal) => {
+        concat!($product, " tmm0, tmm4, tmm6\n", $product, " tmm2, tmm5, tmm6")
     };
 }
 
 /// The sums of both vectors.
 macro_rules! multiply {
-    () => {
+    ($product:literal) => {
         concat!(
-            multiply_first!(),
-            "\ntdpbf16ps tmm1, tmm4, tmm7\ntdpbf16ps tmm3, tmm5, tmm7"
-        )
-    };
-}
-
-/// Asks for 1 KiB of the panel's next step of three parts.
-macro_rules! fetch {
-    ($offset:literal) => {
-        concat!(
-            ".irp line, 0, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960\n",
-            "prefetcht0 [{right} + 6144 + ",
-            $offset,
-            " + \\line]\n",
-            ".endr"
+            multiply_first!($product),
+            "\n",
+            $product,
+            " tmm1, tmm4, tmm7\n",
+            $product,
+            " tmm3, tmm5, tmm7"
         )
     };
 }
 
 macro_rules! steps {
-    ($piece:expr, $vectors:literal, $parts:literal, [$($line:expr),+ $(,)?]) => {{
+    ($piece:expr, $vectors:literal, [$($line:expr),+ $(,)?]) => {{
         let Piece { steps, left, right } = $piece;
         asm!(
             "2:",
@@ -248,119 +173,36 @@ macro_rules! steps {
             row = in(reg) left.row,
             step = in(reg) left.step,
             stride = in(reg) $vectors * ROW_BYTES,
-            right_step = const $parts * part_right_bytes($vectors),
+            right_step = const right_bytes($vectors),
             options(nostack, readonly),
         )
     }};
 }
 
-unsafe fn add_whole(piece: &Piece) {
-    // SAFETY: the caller's promise.
-    unsafe { steps!(piece, 2, 1, [right!(0), left!(0), multiply!()]) }
+/// What the operands hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Pairs of BF16; sums are F32.
+    Pairs,
+    /// Fours of digits; sums are integers of 32 bits.
+    Digits,
 }
 
-unsafe fn add_narrow(piece: &Piece) {
-    // SAFETY: the caller's promise.
-    unsafe { steps!(piece, 1, 1, [right_first!(0), left!(0), multiply_first!()]) }
-}
-
-// Each change of operands loads one side anew. Rows and columns are low, middle or high: low x high, middle x high, middle
-// x middle, high x middle, high x low, high x high.
-unsafe fn add_parts(piece: &Piece) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        steps!(
-            piece,
-            2,
-            3,
-            [
-                left!(4096),
-                right!(0),
-                multiply!(),
-                fetch!(0),
-                left!(2048),
-                multiply!(),
-                fetch!(1024),
-                right!(2048),
-                multiply!(),
-                fetch!(2048),
-                left!(0),
-                multiply!(),
-                fetch!(3072),
-                right!(4096),
-                multiply!(),
-                fetch!(4096),
-                right!(0),
-                multiply!(),
-                fetch!(5120),
-            ]
-        );
+/// Adds a piece to the sums of `vectors` vectors (1 or 2).
+///
+/// # Safety
+/// As [`begin`]; the operands are packed for these steps and vectors.
+pub unsafe fn add(piece: &Piece, kind: Kind, vectors: usize) {
+    if piece.steps == 0 {
+        return;
     }
-}
-
-unsafe fn add_narrow_parts(piece: &Piece) {
     // SAFETY: the caller's promise.
     unsafe {
-        steps!(
-            piece,
-            1,
-            3,
-            [
-                left!(4096),
-                right_first!(0),
-                multiply_first!(),
-                left!(2048),
-                multiply_first!(),
-                right_first!(1024),
-                multiply_first!(),
-                left!(0),
-                multiply_first!(),
-                right_first!(2048),
-                multiply_first!(),
-                right_first!(0),
-                multiply_first!(),
-            ]
-        );
-    }
-}
-
-// Low, middle and high rows times the columns' only part.
-unsafe fn add_left_parts(piece: &Piece) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        steps!(
-            piece,
-            2,
-            3,
-            [
-                right!(0),
-                left!(4096),
-                multiply!(),
-                left!(2048),
-                multiply!(),
-                left!(0),
-                multiply!()
-            ]
-        );
-    }
-}
-
-unsafe fn add_narrow_left_parts(piece: &Piece) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        steps!(
-            piece,
-            1,
-            3,
-            [
-                right_first!(0),
-                left!(4096),
-                multiply_first!(),
-                left!(2048),
-                multiply_first!(),
-                left!(0),
-                multiply_first!()
-            ]
-        );
+        match (kind, vectors) {
+            (Kind::Pairs, 1) => steps!(piece, 1, [right_first!(), left!(), multiply_first!("tdpbf16ps")]),
+            (Kind::Pairs, _) => steps!(piece, 2, [right!(), left!(), multiply!("tdpbf16ps")]),
+            (Kind::Digits, 1) => steps!(piece, 1, [right_first!(), left!(), multiply_first!("tdpbssd")]),
+            (Kind::Digits, _) => steps!(piece, 2, [right!(), left!(), multiply!("tdpbssd")]),
+        }
     }
 }
