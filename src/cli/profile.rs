@@ -132,7 +132,7 @@ impl<'a> Bench<'a> {
         let on_host = device::open(args.compute.device_name())
             .map_err(CliError::bad_input)?
             .is_cpu();
-        let all = machine().device_memory_bytes;
+        let all = machine().memory_bytes;
         let database = (!args.no_store).then_some(&args.database);
         let ceilings = on_host.then(|| MachineCeilings::of(recipe, &files, &data, database));
         Ok(Self {
@@ -179,6 +179,7 @@ impl<'a> Bench<'a> {
             .take_if(|base| recipe.adapter.is_none() || base.precision() != recipe.precision);
         let device = device::open(compute.device_name()).map_err(CliError::bad_input)?;
         let memory = DeviceMemory::of(&device).map_err(CliError::failed)?;
+        device::prepare(&device).map_err(CliError::failed)?;
         let held = self.base.as_ref().map_or(0, |base| base.bytes() as u64);
         let program_bytes = memory.in_use_bytes().saturating_sub(held);
         if recipe.adapter.is_none() {

@@ -103,8 +103,8 @@ impl BaseModel {
         Self::from_tensors(architecture, tensors, precision, device)
     }
 
-    /// As [`BaseModel::random`], with values that the device draws: for sizes that take the CPU minutes. They are not the
-    /// same on another device.
+    /// As [`BaseModel::random`], with values that a GPU draws itself: for sizes that take the CPU minutes. They are the same
+    /// each time, and not the same on another device.
     ///
     /// # Errors
     ///
@@ -114,6 +114,12 @@ impl BaseModel {
         precision: Precision,
         device: &Device,
     ) -> Result<Self, TrainError> {
+        const SEED: u64 = 1;
+        if device.is_cpu() {
+            return Self::random(architecture, SEED, precision, device);
+        }
+        // A device's generator goes on where it was: without it the next model would be another one.
+        device.set_seed(SEED)?;
         Self::of(architecture, precision, device, |tensor, architecture| {
             let shape = tensor.shape.as_slice();
             Ok(match (tensor.name.ends_with(".bias"), shape) {

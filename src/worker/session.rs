@@ -285,6 +285,7 @@ impl Session {
         // What the process holds beside the engine is no part of the trial's memory, and neither is what libraries keep for
         // each thread: whether a thread has it already would be a matter of chance.
         crate::profile::ceilings::warm_threads().map_err(invalid)?;
+        device::prepare(&device).map_err(|error| failure(error.into(), Phase::Load))?;
         // Behind it: what the warming op left in the engine's own buffers would be missing in the trial's count.
         device::forget_scratch();
         let held = self.kept.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64);

@@ -72,3 +72,14 @@ fn try_all(device: &Device, outcome: &mut Outcome) -> Result<(), TrainError> {
     outcome.loss_behind = Some(small()?);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_step_has_the_same_loss_each_time() {
+        let outcome = run(&Device::Cpu);
+        assert!(outcome.passed(), "{outcome}");
+    }
+}

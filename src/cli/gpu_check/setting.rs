@@ -180,6 +180,7 @@ impl Setting {
         let (device, base_bytes) = (base.device().clone(), base.bytes());
         let architecture = base.architecture().clone();
         let memory = DeviceMemory::of(&device)?;
+        device::prepare(&device)?;
         let beside = memory.in_use_bytes().saturating_sub(base_bytes as u64);
         memory.reset_peak();
         let batch = [self.batch(&architecture)];

@@ -70,12 +70,19 @@ pub(super) fn multiply(device: &CudaDevice, gemm: &Gemm<'_>, c: &Tensor) -> Resu
         address(device, c)?,
     ];
     let key = Key::new(gemm, c, addresses)?;
-    LIBRARIES.with_borrow_mut(|libraries| {
-        let library = match libraries.entry(stream.context().ordinal()) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(Library::new(device)?),
-        };
-        library.run(&key, gemm, addresses, device)
+    LIBRARIES.with_borrow_mut(|libraries| library(libraries, device)?.run(&key, gemm, addresses, device))
+}
+
+/// Allocates the workspace of this thread's products, if it is not there yet.
+pub(super) fn prepare(device: &CudaDevice) -> Result<()> {
+    device.cuda_stream().context().bind_to_thread().w()?;
+    LIBRARIES.with_borrow_mut(|libraries| library(libraries, device).map(drop))
+}
+
+fn library<'a>(libraries: &'a mut HashMap<usize, Library>, device: &CudaDevice) -> Result<&'a mut Library> {
+    Ok(match libraries.entry(device.cuda_stream().context().ordinal()) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(place) => place.insert(Library::new(device)?),
     })
 }
 

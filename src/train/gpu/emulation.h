@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <ucontext.h>
 #include <utility>
 #include <vector>
@@ -93,11 +94,19 @@ struct Fiber {
     std::vector<Copy> open;
 };
 
-struct Warp {
-    Meeting meeting;
+// What the lanes of a warp show each other, twice: who is behind a meeting may still read what was shown for it while others
+// already show something for the next.
+struct Shown {
     uint64_t slots[32];
     unsigned a[32][4], b[32][2];
     const void* rows[32];
+};
+
+struct Warp {
+    Meeting meeting;
+    Shown shown[2];
+
+    Shown& next() { return shown[meeting.generation % 2]; }
 };
 
 inline Context scheduler;
@@ -106,7 +115,9 @@ inline std::vector<Warp> warps;
 inline Meeting block_meeting;
 inline Fiber* current;
 inline dim3 grid, block, block_index;
-inline std::vector<unsigned char> dynamic_shared, stacks;
+inline std::vector<unsigned char> dynamic_shared;
+// Never touched but where a fiber has been.
+inline std::unique_ptr<unsigned char[]> stacks;
 inline void (*body)(void**);
 inline void** arguments;
 inline unsigned random_state = 1;
@@ -157,7 +168,7 @@ inline void run_block() {
         fiber.meeting = nullptr;
         fiber.groups.clear();
         fiber.open.clear();
-        prepare(fiber.context, stacks.data() + number * STACK, STACK, enter);
+        prepare(fiber.context, stacks.get() + number * STACK, STACK, enter);
     }
     // What a block finds in its shared memory is whatever was there.
     std::memset(dynamic_shared.data(), 0xff, dynamic_shared.size());
@@ -182,8 +193,10 @@ inline void run_block() {
 inline void run(dim3 blocks, dim3 threads, size_t shared_bytes, void (*kernel)(void**), void** values) {
     grid = blocks, block = threads, body = kernel, arguments = values;
     size_t count = threads.x * threads.y * threads.z;
-    if (fibers.size() < count) fibers.resize(count);
-    stacks.resize(fibers.size() * STACK);
+    if (fibers.size() < count) {
+        fibers.resize(count);
+        stacks.reset(new unsigned char[count * STACK]);
+    }
     dynamic_shared.assign(shared_bytes + 16, 0);
     for (block_index.z = 0; block_index.z < grid.z; block_index.z++)
         for (block_index.y = 0; block_index.y < grid.y; block_index.y++)
@@ -201,10 +214,10 @@ template <class... A> void call(void (*kernel)(A...), void** values) {
 template <class V> V exchange(V value, unsigned from) {
     static_assert(sizeof(V) <= 8);
     Warp& own = warp();
-    std::memcpy(&own.slots[lane()], &value, sizeof(V));
+    Shown& shown = own.next();
+    std::memcpy(&shown.slots[lane()], &value, sizeof(V));
     meet(own.meeting);
-    std::memcpy(&value, &own.slots[from], sizeof(V));
-    meet(own.meeting);
+    std::memcpy(&value, &shown.slots[from], sizeof(V));
     return value;
 }
 

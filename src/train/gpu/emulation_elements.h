@@ -27,19 +27,19 @@ template <> inline f16 narrow<f16>(float value) {
 
 template <class T> void emulate_multiply(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     emulation::Warp& warp = emulation::warp();
+    emulation::Shown& shown = warp.next();
     u32 lane = emulation::lane(), g = lane / 4, t = lane % 4;
-    std::memcpy(warp.a[lane], a, sizeof(a));
-    std::memcpy(warp.b[lane], b, sizeof(b));
+    std::memcpy(shown.a[lane], a, sizeof(a));
+    std::memcpy(shown.b[lane], b, sizeof(b));
     emulation::meet(warp.meeting);
     auto half = [](u32 both, u32 k) { return widen(T{(u16)(k % 2 ? both >> 16 : both)}); };
     for (u32 index = 0; index < 4; index++) {
         u32 row = g + index / 2 * 8, column = 2 * t + index % 2;
         for (u32 k = 0; k < 16; k++) {
             u32 from_a = row % 8 * 4 + k % 8 / 2, from_b = column * 4 + k % 8 / 2;
-            d[index] += half(warp.a[from_a][row / 8 + k / 8 * 2], k) * half(warp.b[from_b][k / 8], k);
+            d[index] += half(shown.a[from_a][row / 8 + k / 8 * 2], k) * half(shown.b[from_b][k / 8], k);
         }
     }
-    emulation::meet(warp.meeting);
 }
 
 inline void multiply_tile(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], bf16) { emulate_multiply<bf16>(d, a, b); }
@@ -47,14 +47,16 @@ inline void multiply_tile(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], f
 
 inline void emulate_load(u32 (&tiles)[4], const void* row, bool transposed) {
     emulation::Warp& warp = emulation::warp();
+    emulation::Shown& shown = warp.next();
     u32 lane = emulation::lane(), g = lane / 4, t = lane % 4;
     if (reinterpret_cast<uintptr_t>(row) % 16) emulation::fail("a row of a tile is not aligned");
-    warp.rows[lane] = row;
+    shown.rows[lane] = row;
     emulation::meet(warp.meeting);
     for (u32 tile = 0; tile < 4; tile++) {
-        auto at = [&](u32 r, u32 c) { return (u32) static_cast<const u16*>(warp.rows[tile * 8 + r])[c]; };
+        auto at = [&](u32 r, u32 c) { return (u32) static_cast<const u16*>(shown.rows[tile * 8 + r])[c]; };
         tiles[tile] = transposed ? at(2 * t, g) | at(2 * t + 1, g) << 16 : at(g, 2 * t) | at(g, 2 * t + 1) << 16;
     }
+    // The instruction reads for all lanes at once: none goes on and writes before the others have read.
     emulation::meet(warp.meeting);
 }
 

@@ -56,6 +56,15 @@ pub(in crate::train) fn forget_scratch() {
     host_room::forget();
 }
 
+/// Allocates what libraries keep on `device` for the calls of this thread.
+pub(in crate::train) fn prepare(device: &Device) -> candle_core::Result<()> {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => cublaslt::prepare(device),
+        _ => Ok(()),
+    }
+}
+
 /// Whether kernels run on the emulator, on this thread.
 #[cfg(not(test))]
 fn is_emulated() -> bool {
