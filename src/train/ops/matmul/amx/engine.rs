@@ -365,7 +365,12 @@ fn task_shape(strips: usize, panels: usize, bytes: usize) -> (usize, usize) {
     let cached = GROUP_BYTES / bytes.max(1);
     let groups = panels.div_ceil(cached.max(1));
     let group = panels.div_ceil(groups);
-    let blocks = (TASKS_PER_THREAD * threads).div_ceil(panels.div_ceil(group));
+    // As many tasks for each thread: with nine for two the one would wait while the other has its fifth.
+    let groups = panels.div_ceil(group);
+    let blocks = (TASKS_PER_THREAD * threads).div_ceil(groups);
+    let blocks = (blocks..blocks + threads)
+        .find(|blocks| (groups * blocks).is_multiple_of(threads))
+        .unwrap_or(blocks);
     (group, strips.div_ceil(blocks).max(TASK_STRIPS))
 }
 
