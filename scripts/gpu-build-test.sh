@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Lints and builds the program with NVIDIA support in debug form, and checks what can be checked of it without a GPU: it links, it starts
-# on a driver that has no device and says so, it works on the CPU all the same, and CUPTI's records are those of the toolkit.
+# on a driver that has no device and says so, it works on the CPU all the same, CUPTI's records are those of the toolkit, and it runs on a
+# GPU in software.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/cuda-toolkit.sh
@@ -38,3 +39,4 @@ cp scripts/gpu-launch.sh "$folder/peft-tune"
 ln -s "$(realpath "$program")" "$folder/peft-tune.bin"
 LD_LIBRARY_PATH="$libraries" "$folder/peft-tune" --version
 echo "the program with NVIDIA support links and starts"
+scripts/gpu-stand-in-test.sh

@@ -12,11 +12,11 @@ target=$(realpath "${CARGO_TARGET_DIR:-target}")
 program="$target/debug/peft-tune"
 libraries="$target/stand-in-gpu"
 folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$folder"' EXIT
 
 # The stand-in, built where its sources have changed.
 modules=$(find "$target/debug/build" -path '*candle-kernels-*/out/affine.ptx' -printf '%T@ %h\n' | sort -n | tail -1 | cut -d' ' -f2)
-kernels=$(cargo metadata --locked --format-version 1 | grep -oE '[^"]*/candle-kernels-[0-9.]*/Cargo.toml' | head -1)
+kernels=$(cargo metadata --locked --features cuda --format-version 1 | grep -oE '[^"]*/candle-kernels-[0-9.]*/Cargo.toml' | head -1)
 state=$(cat tests/stand_in_gpu/* src/train/gpu/emulation*.h "$modules"/*.ptx | sha256sum)
 if [ "$(cat "$libraries/state" 2>/dev/null)" != "$state" ]; then
   rm -rf "$libraries"
@@ -95,7 +95,7 @@ for one, other in zip(expected, actual):
             assert far == far, f"{name}: {one} and {other}"
             worst = max(worst, far)
 losses = [event["loss"] for event in actual if "loss" in event]
-assert losses[-1] < 0.9 * losses[0], f"{name}: nothing is learnt: {losses}"
+assert len(losses) < 20 or losses[-1] < 0.9 * losses[0], f"{name}: nothing is learnt: {losses}"
 print(f"   {name}: losses within {worst:.1e} of {allowed:.0e}")
 assert worst <= allowed, f"{name}: {worst} is more than {allowed}"
 PYTHON
@@ -144,6 +144,8 @@ PYTHON
 part_reference() {
   recipe reference fp32 full adamw 10
   train reference 1e-4 --kernels reference
+  recipe reference_bf16 bf16 none adamw 10
+  train reference_bf16 2e-2 --kernels reference
   recipe reference_nf4 nf4_double none adamw 10
   train reference_nf4 2e-2 --kernels reference
 }
@@ -165,31 +167,76 @@ part_generate() {
   [ "$texts" = 1 ] || { cat "$folder/texts" >&2 && die "another text on another device or of the merged model"; }
 }
 
-# A small space on a device that is too small for some of it.
-part_search() {
-  cat > "$folder/space.yaml" <<SPACE
-study: stand_in
+# space NAME MICRO_BATCHES PRECISIONS TRIALS [MORE_OF_THE_TRIAL] [MORE_OF_THE_SPACE]
+space() {
+  cat > "$folder/$1.yaml" <<SPACE
+study: $1
 model: $repository/search_spaces/quickstart/base
 data: {train: $repository/search_spaces/quickstart/train.jsonl, held_out: $repository/search_spaces/quickstart/held_out.jsonl}
 objectives: [throughput, peak_memory, loss]
-space:
-  rank: [4, 8]
-  learning_rate: {low: 1e-3, high: 1e-2, scale: log}
-  micro_batch: [1, 4]
-  global_batch: 4
-  precision: [bf16, nf4]
-  gradient_checkpointing: [none, full]
-sampler: {kind: random}
-trial: {sequence_length: 32, profile_steps: 2, profile_warmup: 1, training_tokens: 400, evaluation: {times: 1, rows: 4}, memory_limit: $1}
-budget: {trials: 6}
+space: {rank: 8, alpha_ratio: 2, learning_rate: 5e-3, global_batch: 4, micro_batch: $2, precision: $3${6:-}}
+sampler: grid
+trial: {sequence_length: 32, profile_steps: 2, profile_warmup: 1, training_tokens: 200, evaluation: {times: 1, rows: 4}${5:-}}
+budget: {trials: $4}
+confirm: none
 seed: 3
 SPACE
 }
 
+# Trials of a study that ended as a condition says: ended STUDY CONDITION NUMBER
+ended() {
+  local found
+  found=$("$program" query --format csv "select count(*) from trial join study on study.id = trial.study_id where study.name = '$1' and $2" | tail -1)
+  [ "$found" = "$3" ] || { "$program" show --study "$1" >&2 && die "$found trials of $1, not $3, with $2"; }
+}
+
+# Trials above the study's limit, and trials for which the device itself has no memory, end as such; the others of the same process do not.
+part_search() {
+  space limited '[1, 4]' '[bf16, nf4]' 4 ', memory_limit: 2500000'
+  quietly "$program" search "$folder/limited.yaml" --devices 0
+  ended limited "reason = 'out_of_memory'" 3
+  ended limited "state = 'complete' and micro_batch = 1 and precision = 'nf4'" 1
+  # A context, the workspace of products, and 4 MiB.
+  space small '[1, 4]' '[bf16, nf4]' 4
+  STAND_IN_GPU_BYTES=$(((64 + 34 + 2) << 20)) quietly "$program" search "$folder/small.yaml" --devices 0
+  ended small "reason = 'out_of_memory' and micro_batch = 4 and precision = 'bf16'" 1
+  ended small "state = 'complete'" 3
+  # What a trial needs does not depend on what its process did before.
+  "$program" query --format csv "select count(distinct value) from trial_metric where name = 'peak_memory' and study in ('limited', 'small') \
+    and trial = (select number from trial where micro_batch = 1 and precision = 'nf4' limit 1)" | tail -1 | grep -qx 1 || die "another peak of the same setting"
+}
+
+# Each rank has a device of its own.
+part_ranks() {
+  space ranks 1 fp32 2 '' ', devices: [1, 2]'
+  STAND_IN_GPU_DEVICES=2 quietly "$program" search "$folder/ranks.yaml"
+  ended ranks "state = 'complete'" 2
+}
+
+part_profile() {
+  recipe profile bf16 full adamw 20
+  quietly "$program" profile "$folder/profile.yaml" --device cuda --budget 4s --trace "$folder/trace.json"
+  # Kernels through CUPTI, the diagnosis of what NVML tells.
+  grep -q 'attention_[a-z0-9_]* *| attention ' "$folder/log" || die "no kernels in the profile"
+  grep -q 'throttled: ' "$folder/log" || die "no samples of the device in the profile"
+  grep -q 'rms_norm_bf16' "$folder/trace.json" || die "no kernels in the trace"
+}
+
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(self doctor memory train graphs reference generate search profile parity)
+parity=
+if [ ${#parts[@]} -eq 0 ]; then
+  parts=(self doctor memory train graphs reference generate search ranks profile)
+  # It takes as long as all others together, and one processor.
+  quietly "$folder/self_test"
+  "$program" gpu-check --device cuda --parts parity > "$folder/parity" 2>&1 &
+  parity=$!
+fi
 for part in "${parts[@]}"; do
   echo "== $part (${SECONDS}s)"
   "part_$part"
 done
+if [ -n "$parity" ]; then
+  echo "== parity (${SECONDS}s)"
+  wait "$parity" || { grep -v '^ok' "$folder/parity" >&2 && die "parity"; }
+fi
 echo "the program runs on the stand-in for a GPU (${SECONDS}s)"

@@ -190,11 +190,8 @@ fn cuda() -> Cuda {
             found: folders.find(name),
         })
         .collect();
-    let is_used = device::default_name() != "cpu";
     let absent = libraries.iter().take(NEEDED).find(|library| library.found.is_none());
-    let missing = if is_used {
-        None
-    } else if let (true, None) = (built, absent) {
+    let missing = if built && (absent.is_none() || device::first_gpu().is_some()) {
         device::open("cuda").err().map(|error| error.to_string())
     } else if driver.is_none() && libraries[0].found.is_none() {
         Some("no NVIDIA driver: there is no GPU, or its driver is not installed".to_owned())

@@ -1,6 +1,7 @@
 //! The machine that this program runs on, as the database keeps it.
 
 use crate::store::MachineRecord;
+use crate::train::device::first_gpu;
 
 /// Facts about this machine; empty where the system does not tell.
 pub fn machine() -> MachineRecord {
@@ -10,6 +11,10 @@ pub fn machine() -> MachineRecord {
         .with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram());
     let Ok(system) = System::new_with_specifics(wanted) else {
         return MachineRecord::default();
+    };
+    let (device, device_memory_bytes) = match first_gpu() {
+        Some(gpu) => (gpu.name, gpu.memory_bytes),
+        None => ("cpu".to_owned(), system.total_memory()),
     };
     MachineRecord {
         host: System::host_name().unwrap_or_default(),
@@ -21,8 +26,8 @@ pub fn machine() -> MachineRecord {
             .unwrap_or_default(),
         cpu_cores: system.cpus().len() as u64,
         memory_bytes: system.total_memory(),
-        device: "cpu".to_owned(),
-        device_memory_bytes: system.total_memory(),
+        device,
+        device_memory_bytes,
         driver: String::new(),
     }
 }

@@ -132,7 +132,7 @@ impl<'a> Bench<'a> {
         let on_host = device::open(args.compute.device_name())
             .map_err(CliError::bad_input)?
             .is_cpu();
-        let all = machine().device_memory_bytes;
+        let all = machine().memory_bytes;
         let database = (!args.no_store).then_some(&args.database);
         let ceilings = on_host.then(|| MachineCeilings::of(recipe, &files, &data, database));
         Ok(Self {

@@ -258,7 +258,7 @@ impl Walker<'_> {
         let (longest, pairs) = (self.stream.longest(), self.multiplies_pairs());
         let totals = (4 * self.host.threads * longest * heads.width) as u64;
         trace.hold(AttentionWorkspace, shares as u64);
-        let packing = self.host.threads as u64 * heads.packing(longest, pairs);
+        let packing = self.host.threads as u64 * heads.packing(longest, pairs, self.host.vectors);
         let call = AttentionCall {
             longest,
             window: kind.window,

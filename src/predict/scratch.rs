@@ -52,19 +52,32 @@ const BLOCK: usize = 256;
 /// Depth that the `gemm` crate packs at once.
 const GEMM_DEPTH: usize = 512;
 
-/// Values of a step of AMX, its steps of a pass, the bytes of a step of 32 rows or columns.
+/// Values of a step of BF16 on AMX, values of a pass, the bytes of a step of 32 rows or columns.
 const STEP: usize = 32;
-const PASS_STEPS: usize = 48;
+const PASS: usize = 1664;
 const STEP_BYTES: usize = 2048;
+/// Values of a step of F32, the digits that each is made of, the bytes of the factors of 32 rows or columns.
+const DIGIT_STEP: usize = 64;
+const DIGITS: usize = 3;
+const FACTOR_BYTES: usize = 128;
+/// Most values of an adapter's term that is multiplied without digits.
+const SHORT: usize = 24;
 /// Rows of a strip and columns of a panel of AMX, and the rows that are laid out at once.
 const STRIP: usize = 32;
 const ROW_BLOCK: usize = 2048;
 /// Bytes of the panels of AMX that are packed at once.
 const RIGHT_BYTES: usize = 16 << 20;
-/// Smallest product of pairs, of F32 values, and of attention on AMX.
+/// Smallest product of pairs, of F32 values (each way), and of attention on AMX.
 const AMX_ROWS: usize = 16;
-const AMX_PARTS: usize = 64;
+const AMX_DIGITS: usize = 64;
 const SMALL_AMX_ROWS: usize = 8;
+const SMALL_DIGITS: usize = 64;
+
+/// Gradients of adapters in F32: most columns of the narrow matrix, fewest tokens (of a task), most tasks, values of a tile.
+const THIN: usize = 32;
+const THIN_TOKENS: usize = 128;
+const THIN_TASKS: usize = 8;
+const THIN_TILE: [usize; 2] = [8, 48];
 
 /// Keys of a block of attention scores, rows of a block of queries, most queries of a task forward and backward.
 const KEYS: usize = 128;
@@ -95,9 +108,11 @@ enum Buffer {
     AmxLeft,
     AmxRight,
     AmxSums,
+    /// Sums of the tasks of an adapter's gradient.
+    ThinSums,
 }
 
-const BUFFERS: usize = 16;
+const BUFFERS: usize = 17;
 /// Buffers from here on are there once and not for each thread.
 const FIRST_SHARED: usize = Buffer::AmxLeft as usize;
 /// Growing sizes of one buffer that are told apart.
@@ -190,6 +205,12 @@ impl Call {
         if matches!(vectors, Vectors::Other | Vectors::None) {
             return;
         }
+        if self.is_thin() {
+            let tasks = (self.depth / THIN_TOKENS).clamp(1, THIN_TASKS);
+            let (few, many) = (self.rows.min(self.columns), self.rows.max(self.columns));
+            let tiles = few.div_ceil(THIN_TILE[0]) * many.div_ceil(THIN_TILE[1]);
+            return kept.ask(Buffer::ThinSums, 4 * tasks * tiles * THIN_TILE[0] * THIN_TILE[1]);
+        }
         if vectors == Vectors::Amx && self.runs_on_tiles(pairs) {
             return self.keep_tiles(kept, pairs);
         }
@@ -216,19 +237,43 @@ impl Call {
         }
     }
 
+    /// Whether it is the gradient of an adapter in F32.
+    fn is_thin(&self) -> bool {
+        let few = self.rows.min(self.columns);
+        self.form == Form::Tn
+            && self.left_bytes == 4
+            && few <= THIN
+            && self.rows.max(self.columns) > THIN
+            && self.depth >= THIN_TOKENS
+    }
+
     fn runs_on_tiles(&self, pairs: bool) -> bool {
         match pairs {
             true => self.rows >= AMX_ROWS,
-            false => self.rows.min(self.columns).min(self.depth) >= AMX_PARTS,
+            false => self.rows.min(self.columns).min(self.depth) >= AMX_DIGITS,
         }
     }
 
     /// What a call on AMX keeps.
     fn keep_tiles(&self, kept: &mut ThreadScratch, pairs: bool) {
-        let parts = if pairs { 1 } else { 3 };
-        let base = (self.depth - self.adapter_depth).div_ceil(STEP);
-        let adapter = self.adapter_depth.div_ceil(STEP);
-        let longest = (base + adapter).clamp(1, PASS_STEPS);
+        let (step, digits, factors) = match pairs {
+            true => (STEP, 1, 0),
+            false => (DIGIT_STEP, DIGITS, FACTOR_BYTES),
+        };
+        let most = PASS / step;
+        let base = (self.depth - self.adapter_depth).div_ceil(step);
+        // An adapter's few values are multiplied without digits, from a panel of F32 values.
+        let is_short = !pairs && base > 0 && self.adapter_depth <= SHORT;
+        let (adapter, short) = match is_short {
+            true => (0, self.adapter_depth * LINE_BYTES * STRIP / LANES),
+            false => (self.adapter_depth.div_ceil(step), 0),
+        };
+        let term = self.longest_term.div_ceil(step).max(1);
+        // Terms that fit into a pass are not split.
+        let whole = if term > most { most } else { most / term * term };
+        let longest = (base.min(whole) + adapter).clamp(1, most);
+        let terms = 1 + usize::from(adapter > 0 && base < most);
+        let bytes = |steps: usize, terms: usize| steps * digits * STEP_BYTES + terms * factors;
         let blocks = [
             self.rows.min(ROW_BLOCK),
             self.rows.saturating_sub(ROW_BLOCK) % ROW_BLOCK,
@@ -238,22 +283,22 @@ impl Call {
             let stays = |depth: usize| {
                 pairs && self.form != Form::Tn && rows.is_multiple_of(STRIP) && depth.is_multiple_of(STEP)
             };
-            let steps = match (stays(self.depth - self.adapter_depth), stays(self.adapter_depth)) {
+            let strip = match (stays(self.depth - self.adapter_depth), stays(self.adapter_depth)) {
                 (true, true) => 0,
-                (true, false) => adapter.min(PASS_STEPS),
-                (false, _) => longest,
+                (true, false) => bytes(adapter.min(most), 1),
+                (false, _) => bytes(longest, terms),
             };
-            rows.div_ceil(STRIP) * steps * parts * STEP_BYTES
+            rows.div_ceil(STRIP) * strip
         });
         kept.ask(Buffer::AmxLeft, laid_out[0].max(laid_out[1]));
-        let width = (RIGHT_BYTES / (longest * parts * STEP_BYTES)).max(1) * STRIP;
-        let panels = self.columns.min(width).div_ceil(STRIP);
-        kept.ask(Buffer::AmxRight, panels * longest * parts * STEP_BYTES);
-        if base + adapter > PASS_STEPS {
+        let panel = bytes(longest, terms) + short;
+        let panels = self.columns.min((RIGHT_BYTES / panel).max(1) * STRIP).div_ceil(STRIP);
+        kept.ask(Buffer::AmxRight, panels * panel);
+        if base + adapter > most {
             kept.ask(Buffer::AmxSums, blocks[0].div_ceil(STRIP) * panels * 4 * STRIP * STRIP);
         }
         if self.coded {
-            let values = self.columns.min(STRIP) * self.longest_term.min(PASS_STEPS * STEP);
+            let values = self.columns.min(STRIP) * self.longest_term.min(PASS);
             match pairs {
                 true => kept.ask(Buffer::CodedPair, 2 * values),
                 false => kept.ask(Buffer::CodedSingle, 4 * values),
@@ -369,17 +414,32 @@ impl Heads {
         kept.ask(buffers[0], 4 * keys * width);
         kept.ask(buffers[1], 4 * keys * width);
         kept.ask(buffers[2], 4 * block);
-        if pairs {
-            let tiles = attention.vectors == Vectors::Amx && rows >= SMALL_AMX_ROWS;
-            self.keep_small(kept, longest.min(KEYS), rows, attention.backward, tiles);
+        let tiles = attention.vectors == Vectors::Amx && rows >= SMALL_AMX_ROWS;
+        if pairs || tiles {
+            self.keep_small(kept, longest.min(KEYS), rows, attention.backward, (pairs, tiles));
         }
     }
 
-    /// What the products of one block keep where they run on pairs: (depth, columns of the result) of each.
-    fn keep_small(&self, kept: &mut ThreadScratch, keys: usize, rows: usize, backward: bool, tiles: bool) {
+    /// What the products of one block keep where they run on pairs or on digits: (depth, columns of the result) of each.
+    fn keep_small(
+        &self,
+        kept: &mut ThreadScratch,
+        keys: usize,
+        rows: usize,
+        backward: bool,
+        (pairs, tiles): (bool, bool),
+    ) {
         let scores = [(self.width, keys), (keys, self.width)];
         let gradients = [(rows, self.width); 1];
         for (depth, columns) in scores.iter().chain(gradients.iter().filter(|_| backward)) {
+            if !pairs {
+                if *depth.min(columns) >= SMALL_DIGITS {
+                    let bytes = FACTOR_BYTES + depth.div_ceil(DIGIT_STEP) * DIGITS * STEP_BYTES;
+                    kept.ask(Buffer::SmallPanels, columns.div_ceil(STRIP) * bytes);
+                    kept.ask(Buffer::SmallStrips, bytes);
+                }
+                continue;
+            }
             if tiles {
                 let steps = depth.div_ceil(STEP);
                 kept.ask(Buffer::SmallPanels, columns.div_ceil(STRIP) * steps * STEP_BYTES);
@@ -394,8 +454,9 @@ impl Heads {
     }
 
     /// Bytes that one thread's small products pack and free again, where they run through the `gemm` crate.
-    pub fn packing(&self, longest: usize, pairs: bool) -> u64 {
-        if pairs {
+    pub fn packing(&self, longest: usize, pairs: bool, vectors: Vectors) -> u64 {
+        let digits = vectors == Vectors::Amx && self.width.min(longest) >= SMALL_DIGITS;
+        if pairs || digits {
             return 0;
         }
         4 * (self.block_rows(longest) * (KEYS + 16 + self.width.max(KEYS))) as u64

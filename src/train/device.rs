@@ -48,10 +48,30 @@ pub fn facts(device: &Device) -> Option<DeviceFacts> {
     }
 }
 
+/// What the driver tells of the first GPU; `None` where the program was not built for one, and where the driver finds none.
+///
+/// Nothing is opened: a context takes hundreds of megabytes of the GPU, in each process that has one.
+pub fn first_gpu() -> Option<DeviceFacts> {
+    #[cfg(feature = "cuda")]
+    {
+        use cudarc::driver::result;
+
+        result::init().ok()?;
+        let handle = result::device::get(0).ok()?;
+        Some(DeviceFacts {
+            name: result::device::get_name(handle).ok()?,
+            // SAFETY: the handle is that of a device which is there.
+            memory_bytes: unsafe { result::device::total_mem(handle) }.ok()? as u64,
+        })
+    }
+    #[cfg(not(feature = "cuda"))]
+    None
+}
+
 /// Name of the device to use where none is asked for: the first GPU where the program was built for one and finds it,
 /// else the CPU.
 pub fn default_name() -> &'static str {
-    if gpu(0, "cuda").is_ok() { "cuda" } else { "cpu" }
+    if first_gpu().is_some() { "cuda" } else { "cpu" }
 }
 
 /// Allocates what libraries keep on `device` for good, for the calls of this thread: whoever counts what a trial needs calls it

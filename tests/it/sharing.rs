@@ -2,17 +2,17 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
-use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use peft_tune::recipe::{Checkpointing, Recipe, RecipeKey};
 use peft_tune::search::Problem;
-use peft_tune::space::{ReadOptions, Study, StudyFile};
-use peft_tune::store::{Store, StudyRecord};
+use peft_tune::store::Store;
 use peft_tune::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
 use peft_tune::tune::{Interrupt, Tuner, TunerParts};
 use peft_tune::worker::{Evaluator, EvaluatorError, Task, TrialEvent, TrialRequest};
+
+use crate::tune::{record, study};
 
 /// Six costs and twelve losses in twenty-four settings.
 const SPACE: &str = r#"
@@ -145,26 +145,6 @@ fn costs(recipe: &Recipe) -> Metrics {
 fn loss(recipe: &Recipe) -> f64 {
     let rank = recipe.adapter.as_ref().unwrap().rank as f64;
     3.0 - recipe.optimizer.learning_rate - rank / 100.0
-}
-
-fn study(text: &str) -> Study {
-    StudyFile::parse(Path::new("space.yaml"), text, ReadOptions { check_files: false }).unwrap()
-}
-
-fn record(study: &Study) -> StudyRecord {
-    StudyRecord {
-        name: study.name.clone(),
-        space_path: "space.yaml".into(),
-        space_text: study.source.text().to_owned(),
-        definition: serde_json::Value::Null,
-        objectives: study.objectives.clone(),
-        constraints: study.constraints.clone(),
-        seed: study.seed,
-        sampler: study.sampler.kind.name().to_owned(),
-        model: None,
-        data_set: None,
-        machine: None,
-    }
 }
 
 /// Runs a study on so many places; returns what they did, and the stored trials.

@@ -29,11 +29,11 @@ confirm: none
 /// Requests that the evaluator saw.
 type Seen = Rc<RefCell<Vec<TrialRequest>>>;
 
-fn study(text: &str) -> Study {
+pub fn study(text: &str) -> Study {
     StudyFile::parse(Path::new("space.yaml"), text, ReadOptions { check_files: false }).unwrap()
 }
 
-fn record(study: &Study) -> StudyRecord {
+pub fn record(study: &Study) -> StudyRecord {
     StudyRecord {
         name: study.name.clone(),
         space_path: "space.yaml".into(),

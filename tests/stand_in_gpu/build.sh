@@ -65,7 +65,7 @@ candle() {
     sed -E 's/extern __shared__ ([a-z]+) ([a-z_]+)\[\];/DYNAMIC_SHARED(dynamic); \1 *\2 = reinterpret_cast<\1 *>(dynamic);/' "$sources/$1.cu"
     grep -oE '\.entry [A-Za-z0-9_]+' "$ptx/$1.ptx" | awk '{print "EMULATE(" $2 ")"}'
   } > "$made/$1.cpp"
-  c++ -std=c++17 -O2 -fPIC -shared -fno-gnu-unique -w -I"$made/headers" -I"$sources" -o "$folder/candle/$1.so" "$made/$1.cpp"
+  c++ -std=c++17 -O2 -fno-strict-aliasing -fPIC -shared -fno-gnu-unique -w -I"$made/headers" -I"$sources" -o "$folder/candle/$1.so" "$made/$1.cpp"
 }
 for kernels in affine binary cast fill indexing reduce sort ternary unary; do run candle "$kernels"; done
 finish

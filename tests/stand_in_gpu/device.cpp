@@ -321,9 +321,14 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
     double start = now();
     Function* kernel = reinterpret_cast<Function*>(function);
     size_t threads = size_t{block_x} * block_y * block_z;
-    if (!threads || threads > 1024 || block_z > 64) return CUDA_ERROR_INVALID_VALUE;
-    if (!grid_x || !grid_y || !grid_z || grid_x > 0x7fffffff || grid_y > 65535 || grid_z > 65535) return CUDA_ERROR_INVALID_VALUE;
-    if (int(shared_bytes) > kernel->largest_shared) return CUDA_ERROR_INVALID_VALUE;
+    bool fits = threads && threads <= 1024 && block_z <= 64 && grid_x && grid_y && grid_z && grid_x <= 0x7fffffff &&
+                grid_y <= 65535 && grid_z <= 65535 && int(shared_bytes) <= kernel->largest_shared;
+    if (!fits) {
+        // The driver's error does not say which launch it was.
+        std::fprintf(stderr, "stand-in GPU: no launch of %s: %u x %u x %u blocks of %u x %u x %u threads with %u bytes\n",
+                     kernel->name.c_str(), grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     // Arguments are taken at once, the kernel runs later.
     auto values = std::make_shared<std::vector<uint64_t>>();
     size_t bytes = 0;

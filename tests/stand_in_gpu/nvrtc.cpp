@@ -59,7 +59,7 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* con
     if (!mkdtemp(folder)) return NVRTC_ERROR_OUT_OF_MEMORY;
     const std::string base = std::string(folder) + "/kernel";
     std::ofstream(base + ".cpp") << text;
-    const std::string command = "c++ -std=c++17 -O2 -fPIC -shared -fno-gnu-unique -w -o " + base + ".so " + base + ".cpp > " + base +
+    const std::string command = "c++ -std=c++17 -O2 -fno-strict-aliasing -fPIC -shared -fno-gnu-unique -w -o " + base + ".so " + base + ".cpp > " + base +
                                 ".log 2>&1";
     bool compiled = std::system(command.c_str()) == 0;
     program->log = read(base + ".log");

@@ -62,6 +62,7 @@ inline uint16_t to_half(float value) {
     float size = std::fabs(value);
     if (size != size) return sign | 0x7e00;
     if (size >= 65520.0f) return sign | 0x7c00;
+    if (size == 0) return sign;
     int exponent;
     std::frexp(size, &exponent);
     // The last place of the result; below 2^-14 all numbers have the same.

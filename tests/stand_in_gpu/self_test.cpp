@@ -1,6 +1,7 @@
 // Whether the stand-in GPU finds what it is there for: each case does something wrong that a real device might let pass, in a process of
 // its own, which must end with the message that belongs to it; and some that are right, which must end well.
-#include <cuda.h>
+#include "product.h"
+
 #include <nvrtc.h>
 
 #include <cmath>
@@ -214,6 +215,16 @@ static void a_block_of_too_many_threads_is_refused() {
     NEED(launch(kernel("out[0] = 1;"), out, 1, 1025) == CUDA_ERROR_INVALID_VALUE);
 }
 
+static void every_f16_is_read_and_written() {
+    stand_in::Operand half{CUDA_R_16F, false, 0, 1, 1, 1, 0};
+    for (unsigned bits = 0; bits < 1 << 16; bits++) {
+        uint16_t element = bits, again;
+        double value = stand_in::read(half, reinterpret_cast<char*>(&element), 0);
+        stand_in::write(half, reinterpret_cast<char*>(&again), 0, value);
+        NEED(again == element || (value != value && (again & 0x7fff) > 0x7c00));
+    }
+}
+
 // ---- wrong, to be seen as NaN --------------------------------------------------------------------------------------
 
 static void what_nobody_waits_for_is_not_there() {
@@ -301,6 +312,7 @@ static const Case CASES[] = {
     RIGHT(a_capture_does_not_wait),
     RIGHT(a_thread_without_a_context_is_told),
     RIGHT(a_block_of_too_many_threads_is_refused),
+    RIGHT(every_f16_is_read_and_written),
     RIGHT(what_nobody_waits_for_is_not_there),
     RIGHT(pinned_memory_is_read_late),
     RIGHT(freed_memory_holds_nothing),

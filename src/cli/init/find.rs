@@ -2,7 +2,6 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::train::hub::HubSettings;
 
@@ -18,13 +17,11 @@ pub struct Machine {
 impl Machine {
     /// Looks for a GPU that this program can use; else it is the processor.
     pub fn look() -> Self {
-        if crate::train::device::default_name() != "cpu"
-            && let Some((device, total)) = first_gpu()
-        {
+        if let Some(gpu) = crate::train::device::first_gpu() {
             return Self {
-                device,
+                device: gpu.name,
                 is_gpu: true,
-                usable_bytes: total / 100 * 94,
+                usable_bytes: gpu.memory_bytes / 100 * 94,
             };
         }
         let wanted = sysinfo::MemoryRefreshKind::nothing().with_ram();
@@ -36,17 +33,6 @@ impl Machine {
             usable_bytes: total / 100 * 70,
         }
     }
-}
-
-/// Name and memory of the first GPU, as the driver's own tool says.
-fn first_gpu() -> Option<(String, u64)> {
-    let output = Command::new("nvidia-smi")
-        .args(["--query-gpu=name,memory.total", "--format=csv,noheader,nounits"])
-        .output()
-        .ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    let (name, mebibytes) = text.lines().next()?.rsplit_once(',')?;
-    Some((name.trim().to_owned(), mebibytes.trim().parse::<u64>().ok()? << 20))
 }
 
 /// Models that need no download: folders here with a `config.json`, then the Hugging Face cache.

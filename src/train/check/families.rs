@@ -112,11 +112,12 @@ struct Comparison {
 
 impl Comparison {
     fn run(&self, name: &str, device: &Device, push: &mut dyn FnMut(Check)) {
-        // What is rounded to 8 bits of mantissa on both sides differs by a few of its last places.
+        // What is rounded to 8 bits of mantissa on both sides differs by a few of its last places, and trainings drift apart: by up to
+        // 1.1e-2 after 20 steps where only the order of sums differs.
         let (gradients, losses) = match self.precision {
             Precision::Fp32 => (1e-3, 1e-4),
             Precision::Fp16 => (2e-2, 2e-3),
-            _ => (1e-1, 1e-2),
+            _ => (1e-1, 2e-2),
         };
         let both = || {
             let ours = Training::new(self, device)?;

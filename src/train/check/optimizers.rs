@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::compare::{Check, error, on_cpu, random};
+use super::compare::{Check, error, on_cpu};
 use crate::recipe::{OptimizerKind, OptimizerSettings};
 use crate::train::optimizer::{self, Optimizer};
 use crate::train::{ParameterKind, ParameterLayout, Parameters};
@@ -64,12 +64,14 @@ fn parameters(device: &Device) -> Result<Parameters> {
     layout.push("bias", &[5], ParameterKind::Bias);
     let parameters = Parameters::zeros(layout, device)?;
     let elements = parameters.layout.elements();
-    let values: Vec<f32> = (0..elements).map(|index| (index as f64 * 0.37).sin() as f32).collect();
-    let values = Tensor::from_vec(values, elements, device)?;
-    parameters.values.slice_set(&values, 0, 0)?;
-    // A wave is a matrix of rank two: all that Muon makes of its other directions is the noise of its roundings.
-    let gradients = random(&[elements], 5)?.to_dtype(DType::F32)?.to_device(device)?;
-    parameters.gradients.slice_set(&gradients, 0, 0)?;
+    let wave = |factor: f64| {
+        let values: Vec<f32> = (0..elements)
+            .map(|index| (index as f64 * factor).sin() as f32)
+            .collect();
+        Tensor::from_vec(values, elements, device)
+    };
+    parameters.values.slice_set(&wave(0.37)?, 0, 0)?;
+    parameters.gradients.slice_set(&wave(1.7)?, 0, 0)?;
     Ok(parameters)
 }
 

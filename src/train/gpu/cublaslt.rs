@@ -70,9 +70,7 @@ pub(super) fn multiply(device: &CudaDevice, gemm: &Gemm<'_>, c: &Tensor) -> Resu
         address(device, c)?,
     ];
     let key = Key::new(gemm, c, addresses)?;
-    LIBRARIES.with_borrow_mut(|libraries| {
-        library(libraries, device)?.run(&key, gemm, addresses, device)
-    })
+    LIBRARIES.with_borrow_mut(|libraries| library(libraries, device)?.run(&key, gemm, addresses, device))
 }
 
 /// Allocates the workspace of this thread's products, if it is not there yet.

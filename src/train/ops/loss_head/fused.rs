@@ -67,15 +67,21 @@ pub fn forward<T: Element>(
         let logits = head.logits::<T>(&inputs, &mut logits.slots()[..chunk.len() * vocabulary]);
         head.losses(chunk, targets, logits, &mut sums);
         let Some(d_hidden) = &mut d_hidden else { continue };
-        head.d_inputs(logits, &mut d_inputs[..chunk.len() * width]);
-        for (row, position) in d_inputs.chunks_exact(width.max(1)).zip(chunk) {
-            d_hidden[place(position)].copy_from_slice(row);
-        }
         if let Some(into) = weight_gradient {
             update(into, "loss_head", |into| {
                 head.add_d_weight::<T>(logits, &inputs, into);
                 Ok(())
             })?;
+        }
+        // Rounding twice to F16 would lose more than this gains.
+        let at_targets = match T::DTYPE {
+            DType::F32 => head.take_targets(chunk, targets, logits),
+            _ => Vec::new(),
+        };
+        head.d_inputs(logits, &mut d_inputs[..chunk.len() * width]);
+        head.add_targets(&at_targets, &mut d_inputs);
+        for (row, position) in d_inputs.chunks_exact(width.max(1)).zip(chunk) {
+            d_hidden[place(position)].copy_from_slice(row);
         }
     }
     Ok(Output {
@@ -143,6 +149,34 @@ impl Head<'_> {
         // SAFETY: two BF16 values take the place of one F32 value, and any bits are valid for them.
         let narrow = unsafe { std::slice::from_raw_parts(d_logits.as_ptr().cast::<bf16>(), 2 * d_logits.len()) };
         (Values::Bf16(narrow), 2 * self.vocabulary)
+    }
+
+    /// Takes each row's gradient at its target out of d_logits: (target, gradient). It is larger than all others, often a thousand
+    /// times, and a product of F32 on AMX is as exact as the largest value of a row allows.
+    fn take_targets(&self, positions: &[u32], targets: &[i64], d_logits: &mut [f32]) -> Vec<(usize, f32)> {
+        let rows = positions.iter().zip(d_logits.chunks_exact_mut(self.vocabulary));
+        rows.map(|(position, row)| {
+            let target = targets[*position as usize] as usize;
+            (target, std::mem::take(&mut row[target]))
+        })
+        .collect()
+    }
+
+    /// Adds what was taken out, times the targets' rows of the weight.
+    fn add_targets<T: Element>(&self, at_targets: &[(usize, f32)], d_inputs: &mut [T]) {
+        fn add<T: Element, W: Element>(row: &mut [T], weight: &[W], factor: f32) {
+            for (value, weight) in row.iter_mut().zip(weight) {
+                *value = T::narrow(value.widen() + factor * weight.widen());
+            }
+        }
+        for ((target, factor), row) in at_targets.iter().zip(d_inputs.chunks_exact_mut(self.width.max(1))) {
+            let place = target * self.width..(target + 1) * self.width;
+            match self.weight {
+                Values::F32(weight) => add(row, &weight[place], *factor),
+                Values::Bf16(weight) => add(row, &weight[place], *factor),
+                Values::F16(weight) => add(row, &weight[place], *factor),
+            }
+        }
     }
 
     /// d_logits (n, V) times the weight.

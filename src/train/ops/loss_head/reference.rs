@@ -1,6 +1,6 @@
 //! The loss head in plain candle ops.
 
-use super::super::kernels::widen;
+use super::super::kernels::{wide, widen};
 use super::settings::target_positions;
 use super::{Output, Settings, Sums};
 use candle_core::{D, DType, Result, Tensor};
@@ -13,7 +13,7 @@ pub fn forward(
     settings: &Settings,
     weight_gradient: Option<&Tensor>,
 ) -> Result<Output> {
-    let wide_weight = widen(weight)?.to_dtype(widen(&hidden.narrow(0, 0, 0)?)?.dtype())?;
+    let wide_weight = widen(weight)?.to_dtype(wide(hidden.dtype()))?;
     let positions = target_positions(targets);
     let (mut loss, mut correct) = (0.0, 0);
     let mut d_hidden = hidden.zeros_like()?;

@@ -8,9 +8,10 @@
 //! The left operand is read in place where its rows lie along the summed dimension; where they lie across it (the
 //! gradient of a weight), strips of it are packed too.
 
+use super::coded;
 use super::engine::MAX_TERMS;
 use super::finish;
-use super::operand::{Left, Result, Side, Term};
+use super::operand::{Left, Result, Right, Side, Term};
 use super::pack;
 use super::tile::{self, Begin, LANES, Line, Piece, ROWS, Strip, TILE, Unit, VECTORS};
 use crate::train::ops::element::Element;
@@ -175,10 +176,7 @@ impl<T: Operand> Task<'_, T> {
                 let lines = part.units.len() * vectors;
                 let place = &mut panels[start..start + lines];
                 // SAFETY: the caller's promise is the same.
-                unsafe {
-                    let right = &self.terms[part.term].right;
-                    pack::any_panel(right, T::UNIT, (column, vectors), part.units.clone(), place);
-                };
+                unsafe { pack_panel(&self.terms[part.term].right, T::UNIT, column, part.units.clone(), place) };
                 start += lines;
             }
         }
@@ -311,6 +309,20 @@ impl<T: Operand> Task<'_, T> {
             };
         }
         strips
+    }
+}
+
+/// # Safety
+/// As [`pack::panel`].
+unsafe fn pack_panel(right: &Right<'_>, unit: Unit, column: usize, units: Range<usize>, panel: &mut [Line]) {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        match right {
+            Right::F32(source) => pack::panel(source, unit, column, units, panel),
+            Right::Bf16(source) => pack::panel(source, unit, column, units, panel),
+            Right::F16(source) => pack::panel(source, unit, column, units, panel),
+            Right::Coded(source) => coded::panel(source, unit, column, units, panel),
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use super::operand::Order;
 use super::{
     operand::Source,
     pack,
-    tile::{LANES, Line, Unit},
+    tile::{LANES, Line, Unit, VECTORS},
 };
 use crate::train::ops::kernels::kernels;
 use crate::train::ops::shape;
@@ -185,23 +185,17 @@ pub fn forget() {
 /// # Safety
 /// As [`pack::panel`].
 #[cfg(target_arch = "x86_64")]
-pub unsafe fn panel(
-    source: &CodedSource<'_>,
-    unit: Unit,
-    (column, vectors): (usize, usize),
-    units: Range<usize>,
-    panel: &mut [Line],
-) {
-    let columns = column..(column + vectors * LANES).min(source.columns);
+pub unsafe fn panel(source: &CodedSource<'_>, unit: Unit, column: usize, units: Range<usize>, panel: &mut [Line]) {
+    let columns = column..(column + VECTORS * LANES).min(source.columns);
     let depth = units.start * unit.values()..(units.end * unit.values()).min(source.depth);
     // SAFETY: the caller's promise is the same.
     unsafe {
         match unit {
             Unit::Single => with_f32(source, columns, depth, |block| {
-                pack::panel(block, unit, (0, vectors), 0..units.len(), panel);
+                pack::panel(block, unit, 0, 0..units.len(), panel);
             }),
             Unit::Pair => with_bf16(source, columns, depth, |block| {
-                pack::panel(block, unit, (0, vectors), 0..units.len(), panel);
+                pack::panel(block, unit, 0, 0..units.len(), panel);
             }),
         }
     }

@@ -5,7 +5,7 @@ use super::operand::Side;
 use super::operand::{Left, Product, Result, Term, Values};
 use super::widened;
 #[cfg(target_arch = "x86_64")]
-use super::{amx, blocked};
+use super::{amx, blocked, thin};
 use crate::train::ops::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::train::ops::simd::{Level, level};
@@ -20,11 +20,11 @@ pub const MAX_TERMS: usize = 4;
 const AMX_ROWS: usize = 16;
 /// Smallest product of F32 on AMX.
 #[cfg(target_arch = "x86_64")]
-const PARTS_ROWS: usize = 64;
+const DIGITS_ROWS: usize = 64;
 #[cfg(target_arch = "x86_64")]
-const PARTS_COLUMNS: usize = 64;
+const DIGITS_COLUMNS: usize = 64;
 #[cfg(target_arch = "x86_64")]
-const PARTS_DEPTH: usize = 64;
+const DIGITS_DEPTH: usize = 64;
 
 /// Computes the sum of `products`, (rows, columns), into `result`.
 ///
@@ -33,15 +33,11 @@ const PARTS_DEPTH: usize = 64;
 pub unsafe fn multiply<O: Element>(products: &[Product<'_>], (rows, columns): (usize, usize), result: Result<O>) {
     assert!(products.len() <= MAX_TERMS, "callers split longer sums");
     #[cfg(target_arch = "x86_64")]
-    if rows >= AMX_ROWS
-        && amx::is_available()
-        && let Some(terms) = pairs(products)
-    {
-        // SAFETY: the unit is there; the result is the caller's promise.
-        return unsafe { amx::multiply(&terms, rows, columns, result) };
-    }
-    #[cfg(target_arch = "x86_64")]
     if let Some(terms) = pairs(products) {
+        if rows >= AMX_ROWS && amx::is_available() {
+            // SAFETY: the unit is there; the result is the caller's promise.
+            return unsafe { amx::multiply(&terms, rows, columns, result) };
+        }
         // SAFETY: `pairs` checked the processor; the result is the caller's promise.
         return unsafe { blocked::multiply(&terms, rows, columns, result) };
     }
@@ -55,7 +51,7 @@ pub unsafe fn multiply<O: Element>(products: &[Product<'_>], (rows, columns): (u
         })
         .collect();
     #[cfg(target_arch = "x86_64")]
-    if pays_in_parts(&terms, rows, columns) && amx::is_available() {
+    if pays_in_digits(&terms, rows, columns) && amx::is_available() {
         // SAFETY: the unit is there; the result is the caller's promise.
         return unsafe { amx::multiply(&terms, rows, columns, result) };
     }
@@ -70,9 +66,45 @@ pub unsafe fn multiply<O: Element>(products: &[Product<'_>], (rows, columns): (u
 
 /// Whether a product of F32 values is worth splitting them: its time is above that of laying out both operands.
 #[cfg(target_arch = "x86_64")]
-fn pays_in_parts(terms: &[Term<'_, f32>], rows: usize, columns: usize) -> bool {
+fn pays_in_digits(terms: &[Term<'_, f32>], rows: usize, columns: usize) -> bool {
     let depth: usize = terms.iter().map(|term| term.right.depth()).sum();
-    rows >= PARTS_ROWS && columns >= PARTS_COLUMNS && depth >= PARTS_DEPTH
+    rows >= DIGITS_ROWS && columns >= DIGITS_COLUMNS && depth >= DIGITS_DEPTH
+}
+
+/// Adds alpha a^T b, a (tokens, rows) and b (tokens, columns) in F32 with so many values from one token to the next, to the row-major
+/// `result`, where one of them has few columns. Otherwise returns false and does nothing.
+pub fn multiply_thin(
+    (a, a_stride): (Values<'_>, usize),
+    (b, b_stride): (Values<'_>, usize),
+    [tokens, rows, columns]: [usize; 3],
+    alpha: f32,
+    result: &mut [f32],
+) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if let (Values::F32(a), Values::F32(b)) = (a, b) {
+        let is_thin = rows.min(columns) <= thin::MOST && rows.max(columns) > thin::MOST && tokens >= thin::FEWEST;
+        if is_thin && level() == Level::Avx512 {
+            assert!(rows * columns <= result.len(), "the result has room");
+            let matrix = |values, columns, stride| thin::Tokens {
+                values,
+                columns,
+                stride,
+            };
+            let (a, b) = (matrix(a, rows, a_stride), matrix(b, columns, b_stride));
+            let is_transposed = columns < rows;
+            let (few, many) = if is_transposed { (b, a) } else { (a, b) };
+            let target = thin::Target {
+                start: result.as_mut_ptr(),
+                is_transposed,
+                stride: columns,
+                alpha,
+            };
+            // SAFETY: the level was checked, and the result has room.
+            unsafe { thin::add(few, many, tokens, target) };
+            return true;
+        }
+    }
+    false
 }
 
 /// Whether products of BF16 run on pairs.

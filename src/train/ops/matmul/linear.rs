@@ -120,6 +120,10 @@ pub fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Tensor) -> Result<()> {
             .right(Order::Straight, (columns, tokens), right_stride, 1.0),
     };
     update(into, "matmul tn_add", |into| {
+        let (a, b) = ((left.values(), left_stride), (right.values(), right_stride));
+        if engine::multiply_thin(a, b, [tokens, rows, columns], alpha as f32, into) {
+            return Ok(());
+        }
         let target = Target {
             start: into.as_mut_ptr(),
             stride: columns,

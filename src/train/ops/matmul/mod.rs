@@ -19,7 +19,7 @@
 //! | compute dtype | processor | engine |
 //! |---|---|---|
 //! | BF16 | AMX, from 16 rows on | tiles of pairs |
-//! | F32; F16 widened | AMX, large products | tiles of pairs, each value in three parts: as exact as F32 |
+//! | F32; F16 widened | AMX, large products | tiles of digits, three for each value: as exact as F32 |
 //! | BF16 | AVX-512 BF16 | blocked, pairs through `_mm512_dpbf16_ps` |
 //! | F32; BF16 and F16 widened | AVX-512 | blocked, F32 |
 //! | F32; BF16 and F16 widened | others | the `gemm` crate on widened blocks |
@@ -42,6 +42,8 @@ pub mod reference;
 pub(in crate::train::ops) mod serial;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod thin;
 #[cfg(target_arch = "x86_64")]
 mod tile;
 mod widened;
@@ -67,5 +69,6 @@ pub(in crate::train::ops) fn forget() {
         blocked::forget();
         coded::forget();
         pairs::forget();
+        thin::forget();
     }
 }

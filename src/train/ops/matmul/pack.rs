@@ -4,9 +4,8 @@
 //! lines with that unit of each column. Places beyond the matrix are zero. Packing converts to the kind of unit and
 //! multiplies by a scale on the way, so that a weight of another dtype needs no copy of its own.
 
-use super::coded;
 use super::finish;
-use super::operand::{Order, Right, Source};
+use super::operand::{Order, Source};
 use super::tile::{LANES, Line, Unit, VECTORS};
 use crate::train::ops::element::Element;
 use candle_core::DType;
@@ -28,37 +27,14 @@ pub fn vectors(columns: usize, column: usize) -> usize {
     (columns - column).div_ceil(LANES).min(VECTORS)
 }
 
-/// As [`panel`], of any right operand.
-///
-/// # Safety
-/// As [`panel`].
-pub unsafe fn any_panel(
-    right: &Right<'_>,
-    unit: Unit,
-    place: (usize, usize),
-    units: Range<usize>,
-    packed: &mut [Line],
-) {
-    // SAFETY: the caller's promise is the same.
-    unsafe {
-        match right {
-            Right::F32(source) => panel(source, unit, place, units, packed),
-            Right::Bf16(source) => panel(source, unit, place, units, packed),
-            Right::F16(source) => panel(source, unit, place, units, packed),
-            Right::Coded(source) => coded::panel(source, unit, place, units, packed),
-        }
-    }
-}
-
-/// Packs the panel of `source` that starts at `column` and has `vectors` vectors, for the units `units`, into `panel` (V
-/// lines for each unit).
+/// Packs the panel of `source` that starts at `column`, for the units `units`, into `panel` (V lines for each unit).
 ///
 /// # Safety
 /// The processor has AVX-512F, BW, DQ and VL.
 pub unsafe fn panel<T: Element>(
     source: &Source<'_, T>,
     unit: Unit,
-    (column, vectors): (usize, usize),
+    column: usize,
     units: Range<usize>,
     panel: &mut [Line],
 ) {
@@ -70,20 +46,12 @@ pub unsafe fn panel<T: Element>(
     // SAFETY: the caller's promise is the same; RAW is set only where the values have the unit's own dtype.
     unsafe {
         match (source.order, unit, raw) {
-            (Order::Transposed, Unit::Single, false) => {
-                transposed::<T, false, false>(source, (column, vectors), units, panel)
-            }
-            (Order::Transposed, Unit::Single, true) => {
-                transposed::<T, false, true>(source, (column, vectors), units, panel)
-            }
-            (Order::Transposed, Unit::Pair, false) => {
-                transposed::<T, true, false>(source, (column, vectors), units, panel)
-            }
-            (Order::Transposed, Unit::Pair, true) => {
-                transposed::<T, true, true>(source, (column, vectors), units, panel)
-            }
-            (Order::Straight, Unit::Single, _) => straight::<T, false>(source, (column, vectors), units, panel),
-            (Order::Straight, Unit::Pair, _) => straight::<T, true>(source, (column, vectors), units, panel),
+            (Order::Transposed, Unit::Single, false) => transposed::<T, false, false>(source, column, units, panel),
+            (Order::Transposed, Unit::Single, true) => transposed::<T, false, true>(source, column, units, panel),
+            (Order::Transposed, Unit::Pair, false) => transposed::<T, true, false>(source, column, units, panel),
+            (Order::Transposed, Unit::Pair, true) => transposed::<T, true, true>(source, column, units, panel),
+            (Order::Straight, Unit::Single, _) => straight::<T, false>(source, column, units, panel),
+            (Order::Straight, Unit::Pair, _) => straight::<T, true>(source, column, units, panel),
         }
     }
 }
@@ -92,11 +60,11 @@ pub unsafe fn panel<T: Element>(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn transposed<T: Element, const PAIR: bool, const RAW: bool>(
     source: &Source<'_, T>,
-    (column, vectors): (usize, usize),
+    column: usize,
     units: Range<usize>,
     panel: &mut [Line],
 ) {
-    let values = 1 + usize::from(PAIR);
+    let (vectors, values) = (vectors(source.columns, column), 1 + usize::from(PAIR));
     for vector in 0..vectors {
         let first = column + vector * LANES;
         let rows = (source.columns - first).min(LANES);
@@ -133,11 +101,11 @@ unsafe fn transposed<T: Element, const PAIR: bool, const RAW: bool>(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn straight<T: Element, const PAIR: bool>(
     source: &Source<'_, T>,
-    (column, vectors): (usize, usize),
+    column: usize,
     units: Range<usize>,
     panel: &mut [Line],
 ) {
-    let values = 1 + usize::from(PAIR);
+    let (vectors, values) = (vectors(source.columns, column), 1 + usize::from(PAIR));
     let scale = _mm512_set1_ps(source.scale);
     for (unit, lines) in units.zip(panel.chunks_exact_mut(vectors)) {
         for (vector, line) in lines.iter_mut().enumerate() {
@@ -326,8 +294,8 @@ mod tests {
                         let mut from_brain = lines.clone();
                         // SAFETY: the level was checked.
                         unsafe {
-                            panel(&source, unit, (column, width), 0..units, &mut lines);
-                            panel(&brain, unit, (column, width), 0..units, &mut from_brain);
+                            panel(&source, unit, column, 0..units, &mut lines);
+                            panel(&brain, unit, column, 0..units, &mut from_brain);
                         }
                         for (index, (line, other)) in lines.iter().zip(&from_brain).enumerate() {
                             let (unit_index, vector) = (index / width, index % width);

@@ -2,7 +2,7 @@
 //! left one as the rows of a tile; both are rounded to BF16 on the way.
 
 use super::finish::{self, rounded_to_bf16};
-use super::operand::{self, Order, Source};
+use super::operand;
 use super::pack;
 use super::serial::{Old, View};
 use super::tile::{self, Begin, LANES, Line, Piece, Strip, TILE, Unit, VECTORS};
@@ -39,14 +39,7 @@ struct Sums([f32; TILE]);
 /// The processor has AVX-512F, BW, DQ, VL and BF16; the views lie within their values, and the result has room for them.
 pub unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old: Old) {
     let units = left.columns.div_ceil(Unit::Pair.values());
-    let target = operand::Result {
-        start: result.as_mut_ptr(),
-        stride: right.columns,
-        old: match old {
-            Old::Overwrite => operand::Old::Nothing,
-            Old::Add => operand::Old::Itself(1.0),
-        },
-    };
+    let target = old.target(result, right.columns);
     SCRATCH.with_borrow_mut(|scratch| {
         // SAFETY: the caller's promise is the same.
         unsafe {
@@ -65,29 +58,16 @@ pub unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old:
 
 /// Packs all panels of the right operand, one after the other.
 unsafe fn pack_right(right: &View<'_>, units: usize, panels: &mut Vec<Line>) {
-    let (order, stride) = match right.column_stride {
-        1 => (Order::Straight, right.row_stride),
-        stride => (Order::Transposed, stride),
-    };
-    let source = Source {
-        values: right.values,
-        order,
-        columns: right.columns,
-        depth: right.rows,
-        stride,
-        scale: 1.0,
-    };
+    let source = right.source();
     let lines = right.columns.div_ceil(LANES) * units;
     if panels.len() < lines {
         panels.resize(lines, Line::ZERO);
     }
     let mut start = 0;
     for column in (0..right.columns).step_by(PANEL) {
-        let vectors = pack::vectors(right.columns, column);
-        let lines = vectors * units;
-        let panel = &mut panels[start..start + lines];
+        let lines = pack::vectors(right.columns, column) * units;
         // SAFETY: the caller's promise is the same.
-        unsafe { pack::panel(&source, Unit::Pair, (column, vectors), 0..units, panel) };
+        unsafe { pack::panel(&source, Unit::Pair, column, 0..units, &mut panels[start..start + lines]) };
         start += lines;
     }
 }

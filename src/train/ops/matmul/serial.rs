@@ -2,12 +2,17 @@
 
 use super::engine::multiplies_pairs;
 #[cfg(target_arch = "x86_64")]
+use super::operand::{self, Order, Source};
+#[cfg(target_arch = "x86_64")]
 use super::{amx, pairs};
 use candle_core::DType;
 
 /// Fewest rows of a product on AMX, whose tiles have 32.
 #[cfg(target_arch = "x86_64")]
 const SMALL_AMX_ROWS: usize = 8;
+/// Smallest depth and columns of a product of F32 on AMX.
+#[cfg(target_arch = "x86_64")]
+const SMALL_DIGITS: usize = 64;
 
 /// A matrix in F32, with strides.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +47,23 @@ impl<'a> View<'a> {
             ..self
         }
     }
+
+    /// The matrix as a right operand.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn source(&self) -> Source<'a, f32> {
+        let (order, stride) = match self.column_stride {
+            1 => (Order::Straight, self.row_stride),
+            stride => (Order::Transposed, stride),
+        };
+        Source {
+            values: self.values,
+            order,
+            columns: self.columns,
+            depth: self.rows,
+            stride,
+            scale: 1.0,
+        }
+    }
 }
 
 /// What happens to the values that a result has already.
@@ -49,6 +71,21 @@ impl<'a> View<'a> {
 pub enum Old {
     Overwrite,
     Add,
+}
+
+impl Old {
+    /// A row-major result of `columns` columns.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn target(self, result: &mut [f32], columns: usize) -> operand::Result<f32> {
+        operand::Result {
+            start: result.as_mut_ptr(),
+            stride: columns,
+            old: match self {
+                Self::Overwrite => operand::Old::Nothing,
+                Self::Add => operand::Old::Itself(1.0),
+            },
+        }
+    }
 }
 
 /// How exact the products of two values are; sums are in F32.
@@ -75,11 +112,17 @@ impl Exactness {
 pub fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old: Old, exactness: Exactness) {
     assert_eq!(left.columns, right.rows, "the inner dimensions agree");
     assert!(left.rows * right.columns <= result.len(), "the result has room");
-    // In F32 the tiles are no faster than the gemm crate at these sizes: 125 GFLOP/s of attention with both.
     #[cfg(target_arch = "x86_64")]
-    if exactness == Exactness::Bf16 && left.rows >= SMALL_AMX_ROWS && amx::is_available() {
+    let form = match exactness {
+        Exactness::Bf16 => Some(amx::Form::Pairs),
+        // Smaller ones fill no step, or pay more for laying out than they save.
+        Exactness::Full if left.columns.min(right.columns) >= SMALL_DIGITS => Some(amx::Form::Digits),
+        Exactness::Full => None,
+    };
+    #[cfg(target_arch = "x86_64")]
+    if let Some(form) = form.filter(|_| left.rows >= SMALL_AMX_ROWS && amx::is_available()) {
         // SAFETY: the unit is there; views lie within their values, and the result has room.
-        return unsafe { amx::multiply_small(left, right, result, old) };
+        return unsafe { amx::multiply_small(form, left, right, result, old) };
     }
     #[cfg(target_arch = "x86_64")]
     if exactness == Exactness::Bf16 && multiplies_pairs() {

@@ -176,7 +176,14 @@ fn engines_agree() {
                 let mut tiles = vec![0f32; rows * columns];
                 // SAFETY: the unit is there; the result has rows times columns elements.
                 unsafe { amx::multiply(&terms, rows, columns, Result::store(tiles.as_mut_ptr(), columns)) };
-                assert_eq!(tiles, plain);
+                // Digits share a factor in each row and column, which is not exact.
+                let largest = plain.iter().fold(0f32, |most, value| most.max(value.abs()));
+                assert!(
+                    tiles
+                        .iter()
+                        .zip(&plain)
+                        .all(|(tile, value)| (tile - value).abs() <= 1e-6 * largest)
+                );
             }
         }
     }
@@ -232,8 +239,8 @@ fn tiles_read_in_place_what_they_would_lay_out() {
     }
 }
 
-/// F32 values in three parts: no further from F64 than multiply-adds in F32 are, whether the right operand needs all
-/// three or, as BF16 values in F32 do, one.
+/// F32 values in digits: no further from F64 than multiply-adds in F32 are, and not twice as far where single values of a
+/// row are a thousand times the others.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn tiles_of_f32_are_as_exact_as_f32() {
@@ -242,13 +249,22 @@ fn tiles_of_f32_are_as_exact_as_f32() {
     if !amx::is_available() {
         return;
     }
-    let (rows, columns, depth) = (70, 90, 1700);
+    let (rows, columns) = (70, 90);
     let values = |tensor: &Tensor| -> Vec<f32> { tensor.flatten_all().unwrap().to_vec1().unwrap() };
-    for (order, storage) in [Order::Straight, Order::Transposed]
-        .into_iter()
-        .flat_map(|order| [DType::F32, DType::BF16].map(|storage| (order, storage)))
-    {
-        let (x, x64) = rounded(&random(&[rows, depth], 1), DType::F32);
+    for (order, storage, depth, outliers) in [
+        (Order::Straight, DType::F32, 1700, false),
+        (Order::Transposed, DType::F32, 1700, false),
+        (Order::Straight, DType::BF16, 576, false),
+        (Order::Transposed, DType::F32, 1700, true),
+        (Order::Straight, DType::F32, 576, true),
+    ] {
+        let (mut x, _) = rounded(&random(&[rows, depth], 1), DType::F32);
+        if outliers {
+            let gain = (0..depth).map(|i| if i % 300 == 7 { 1000f32 } else { 1.0 });
+            let gain = Tensor::from_iter(gain, &Device::Cpu).unwrap();
+            x = x.broadcast_mul(&gain).unwrap();
+        }
+        let x64 = x.to_dtype(DType::F64).unwrap();
         let (w, w64) = rounded(&random(&[columns, depth], 2), storage);
         let (w, stride) = match order {
             Order::Transposed => (w, depth),
@@ -280,9 +296,80 @@ fn tiles_of_f32_are_as_exact_as_f32() {
         let tensor = |values| Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap();
         let (tiles, plain) = (error(&tensor(tiles), &expected), error(&tensor(plain), &expected));
         assert!(
-            tiles <= plain,
-            "{order:?} {storage:?}: {tiles:.2e} with tiles, {plain:.2e} with multiply-adds"
+            tiles <= plain * if outliers { 2.0 } else { 1.0 },
+            "{order:?} {storage:?} {depth}: {tiles:.2e} with tiles, {plain:.2e} with multiply-adds"
         );
+    }
+}
+
+/// Gradients of adapters: few columns on either side, in wider tensors, more tokens than a task has.
+#[test]
+fn thin_products_match_f64() {
+    for (tokens, few, many) in [
+        (128, 8, 33),
+        (300, 16, 100),
+        (1100, 21, 50),
+        (129, 32, 49),
+        (200, 1, 64),
+    ] {
+        let (u, u64) = rounded(&random(&[tokens, few + 3], 1), DType::F32);
+        let (x, x64) = rounded(&random(&[tokens, many], 2), DType::F32);
+        let (u, u64) = (u.narrow(1, 2, few).unwrap(), u64.narrow(1, 2, few).unwrap());
+        let turned = |tensor: &Tensor| tensor.t().unwrap().contiguous().unwrap();
+        let product = (turned(&u64).matmul(&x64).unwrap() * 0.5).unwrap();
+        for (a, b, product) in [(&u, &x, product.clone()), (&x, &u, turned(&product))] {
+            let into = Tensor::ones(product.dims(), DType::F32, &Device::Cpu).unwrap();
+            tn_add(a, b, 0.5, &into).unwrap();
+            assert_close(&into, &(product + 1.0).unwrap(), "thin");
+        }
+    }
+}
+
+/// A layer whose adapter's term is short, in one pass and in two, with strips and panels that are not full.
+#[test]
+fn a_large_layer_with_its_adapter_is_one_sum() {
+    for (tokens, inner, outer, rank) in [
+        (100, 200, 83, 16),
+        (70, 1800, 65, 5),
+        (64, 64, 64, 24),
+        (96, 130, 90, 40),
+    ] {
+        let tensor = |shape: [usize; 2], seed| rounded(&random(&shape, seed), DType::F32);
+        let ((x, x64), (w, w64)) = (tensor([tokens, inner], 1), tensor([outer, inner], 2));
+        let ((u, u64), (b, b64)) = (tensor([tokens, rank], 3), tensor([outer, rank], 4));
+        let (a, a64) = tensor([rank, inner], 5);
+        let (dy, dy64) = tensor([tokens, outer], 6);
+        let y = nt_sum(&[Term::new(&x, &w, 1.0), Term::new(&u, &b, 2.0)]).unwrap();
+        let update = (u64.matmul(&b64.t().unwrap()).unwrap() * 2.0).unwrap();
+        assert_close(
+            &y,
+            &(x64.matmul(&w64.t().unwrap()).unwrap() + update).unwrap(),
+            "nt_sum",
+        );
+        let dx = nn_sum(&[Term::new(&dy, &w, 1.0), Term::new(&u, &a, 0.5)]).unwrap();
+        let update = (u64.matmul(&a64).unwrap() * 0.5).unwrap();
+        assert_close(&dx, &(dy64.matmul(&w64).unwrap() + update).unwrap(), "nn_sum");
+    }
+}
+
+/// A value that is not finite spoils the results of its row and no others.
+#[test]
+fn what_is_not_finite_stays_in_its_row() {
+    let (rows, columns, depth) = (70, 66, 130);
+    let (x, _) = rounded(&random(&[rows, depth], 1), DType::F32);
+    let mut values: Vec<f32> = x.flatten_all().unwrap().to_vec1().unwrap();
+    (values[depth + 5], values[3 * depth + 64]) = (f32::INFINITY, f32::NAN);
+    let bad = Tensor::from_vec(values, (rows, depth), &Device::Cpu).unwrap();
+    let (w, _) = rounded(&random(&[columns, depth], 2), DType::F32);
+    let (good, bad): (Vec<Vec<f32>>, Vec<Vec<f32>>) = (
+        nt(&x, &w).unwrap().to_vec2().unwrap(),
+        nt(&bad, &w).unwrap().to_vec2().unwrap(),
+    );
+    for (row, (good, bad)) in good.iter().zip(&bad).enumerate() {
+        match row {
+            1 | 3 => assert!(bad.iter().all(|value| !value.is_finite())),
+            _ => assert_eq!(good, bad),
+        }
     }
 }
 

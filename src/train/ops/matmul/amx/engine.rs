@@ -1,13 +1,11 @@
 //! Passes, tasks and the memory that they take.
 
-use super::kernel::{self, Parts, Piece, Strip};
-use super::layout::{
-    PANEL, PART_LEFT_BYTES, PART_LEFT_LINES, STEP, STRIP_ROWS, TILE_BYTES, VECTORS, part_right_bytes, part_right_lines,
-};
-use super::parts::Operand;
-use super::right::Panels;
+use super::form::{Form, Operand};
+use super::kernel::{Piece, Strip, Sums};
+use super::layout::{LEFT_BYTES, PANEL, STRIP_ROWS, TILE_BYTES, VECTORS};
+use super::right::{self, Panels, TASK_PANELS};
+use super::short;
 use super::unit::{ROW_BYTES, TILE_ROWS, Tiles};
-use super::{left, right};
 use crate::train::ops::element::Element;
 use crate::train::ops::matmul::engine::MAX_TERMS;
 use crate::train::ops::matmul::finish;
@@ -15,19 +13,14 @@ use crate::train::ops::matmul::operand::{Result, Side, Term};
 use crate::train::ops::matmul::tile::{LANES, Line};
 use crate::train::ops::team;
 use std::cell::RefCell;
-use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::atomic::AtomicU8;
-use std::sync::atomic::Ordering::Relaxed;
 
-/// Steps of a pass: 1,536 values.
-const PASS_STEPS: usize = 48;
+/// Values of the summed dimension in a pass.
+const PASS: usize = 1664;
 /// Rows that the left operand is laid out for at once.
 const ROW_BLOCK: usize = 2048;
 /// Bytes of the panels that are packed at once.
 const RIGHT_BYTES: usize = 16 << 20;
-/// Panels that are packed by one task, so that memory is read in long pieces.
-const PACK_PANELS: usize = 4;
 /// Bytes of the panels that a task multiplies, within the second-level cache.
 const GROUP_BYTES: usize = 1 << 20;
 /// Tasks for each thread, where the result is large enough.
@@ -42,8 +35,6 @@ const TILE_SUMS: usize = STRIP_ROWS * PANEL;
 struct Memory {
     left: Vec<Line>,
     right: Vec<Line>,
-    /// For each packing task which operands of the pass are their first part, a bit each.
-    first_parts: Vec<AtomicU8>,
     /// Tiles of sums, where there are several passes.
     sums: Vec<Line>,
 }
@@ -69,8 +60,12 @@ struct Part {
 /// # Safety
 /// The unit is available; `result` is valid for (rows, columns).
 pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usize, columns: usize, result: Result<O>) {
-    let passes = passes(terms);
-    let panel_bytes = longest(&passes).max(1) * T::PARTS * part_right_bytes(VECTORS);
+    // Where all terms are short, none is.
+    let has_short = T::FORM == Form::Digits && terms.iter().any(|term| !short::is_short(term));
+    let short: Vec<&Term<'_, T>> = terms.iter().filter(|term| has_short && short::is_short(term)).collect();
+    let passes = passes(terms, has_short);
+    let longest = passes.iter().map(|pass| panel_lines::<T>(pass)).max().unwrap_or(0);
+    let panel_bytes = (longest + short_lines(&short)).max(1) * size_of::<Line>();
     let width = (RIGHT_BYTES / panel_bytes).max(1) * PANEL;
     let mut memory = MEMORY.take();
     for row in (0..rows).step_by(ROW_BLOCK) {
@@ -78,6 +73,7 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
         for column in (0..columns).step_by(width) {
             let block = Block {
                 terms,
+                short: &short,
                 passes: &passes,
                 rows: row..(row + ROW_BLOCK).min(rows),
                 columns: column..(column + width).min(columns),
@@ -89,28 +85,27 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
     MEMORY.set(memory);
 }
 
-fn longest(passes: &[Vec<Part>]) -> usize {
-    passes.iter().map(|pass| pass_steps(pass)).max().unwrap_or(0)
-}
-
-/// Splits the summed dimensions of all terms into passes of bounded length.
-fn passes<T>(terms: &[Term<'_, T>]) -> Vec<Vec<Part>> {
-    let (mut passes, mut pass, mut room) = (Vec::new(), Vec::new(), PASS_STEPS);
+/// Splits the summed dimensions of all terms into passes of bounded length. A term that fits into a pass is not split.
+fn passes<T: Operand>(terms: &[Term<'_, T>], has_short: bool) -> Vec<Vec<Part>> {
+    let most = PASS / T::FORM.step();
+    let (mut passes, mut room) = (vec![Vec::new()], most);
     for (term, operands) in terms.iter().enumerate() {
-        let (mut start, end) = (0, operands.right.depth().div_ceil(STEP));
+        if has_short && short::is_short(operands) {
+            continue;
+        }
+        let (mut start, end) = (0, operands.right.depth().div_ceil(T::FORM.step()));
         while start < end {
-            let steps = start..end.min(start + room);
-            start = steps.end;
-            room -= steps.len();
-            pass.push(Part { term, steps });
-            if room == 0 {
-                passes.push(std::mem::take(&mut pass));
-                room = PASS_STEPS;
+            let left = end - start;
+            if room == 0 || (left > room && left <= most) {
+                passes.push(Vec::new());
+                room = most;
+            }
+            let steps = start..start + left.min(room);
+            (start, room) = (steps.end, room - steps.len());
+            if let Some(pass) = passes.last_mut() {
+                pass.push(Part { term, steps });
             }
         }
-    }
-    if !pass.is_empty() || passes.is_empty() {
-        passes.push(pass);
     }
     passes
 }
@@ -118,6 +113,8 @@ fn passes<T>(terms: &[Term<'_, T>]) -> Vec<Vec<Part>> {
 /// A part of the result whose left operand is laid out at once.
 struct Block<'a, T> {
     terms: &'a [Term<'a, T>],
+    /// Those that are added by multiply-adds, in no pass.
+    short: &'a [&'a Term<'a, T>],
     passes: &'a [Vec<Part>],
     rows: Range<usize>,
     columns: Range<usize>,
@@ -164,20 +161,20 @@ impl<T: Operand> Block<'_, T> {
             } else {
                 0
             };
-            let right = self.pack(pass, places, strips, memory);
-            let (group, height) = task_shape(self.strips(), self.panels(), pass_steps(pass) * T::PARTS);
+            let right = self.pack(number, places, strips, memory);
+            let stride = self.stride(number);
+            let (group, height) = task_shape(self.strips(), self.panels(), stride * size_of::<Line>());
             let (groups, heights) = (self.panels().div_ceil(group), self.strips().div_ceil(height));
-            let (places, first_parts) = (&*places, &memory.first_parts[..]);
+            let task = Task {
+                block: self,
+                number,
+                places,
+                right,
+                stride,
+                sums,
+            };
             team::for_each(groups * heights, |index| {
                 let (panel, strip) = (index / heights * group, index % heights * height);
-                let task = Task {
-                    block: self,
-                    number,
-                    places,
-                    right,
-                    first_parts,
-                    sums,
-                };
                 let strips = strip..(strip + height).min(self.strips());
                 // SAFETY: the caller's promise; tasks cover disjoint parts of the result.
                 unsafe { task.run(strips, panel..(panel + group).min(self.panels()), result) };
@@ -190,11 +187,11 @@ impl<T: Operand> Block<'_, T> {
         let (strips, mut lines) = (self.strips(), 0);
         *places = Places::default();
         for (place, part) in places.0.iter_mut().zip(pass) {
-            let strip_lines = part.steps.len() * T::PARTS * PART_LEFT_LINES;
+            let strip_lines = T::FORM.strip_lines(part.steps.len());
             *place = self.in_place(part).unwrap_or(Place {
                 strip: strip_lines * size_of::<Line>(),
                 row: ROW_BYTES,
-                step: T::PARTS * PART_LEFT_BYTES,
+                step: LEFT_BYTES,
                 lower: TILE_BYTES,
                 laid_out: Some(lines),
                 start: std::ptr::null(),
@@ -212,24 +209,20 @@ impl<T: Operand> Block<'_, T> {
     }
 
     /// Lays out the first `strips` strips of the left operand and packs the panels, all in one loop; returns the panels.
-    fn pack(&self, pass: &[Part], places: &Places, strips: usize, memory: &mut Memory) -> Lines {
-        let stride = pass_steps(pass) * T::PARTS * part_right_lines(VECTORS);
+    fn pack(&self, number: usize, places: &Places, strips: usize, memory: &mut Memory) -> Lines {
+        let (pass, stride) = (&self.passes[number], self.stride(number));
         grow(&mut memory.right, self.panels() * stride);
         let right = Lines(memory.right.as_mut_ptr());
-        let tasks = self.panels().div_ceil(PACK_PANELS);
-        if memory.first_parts.len() < tasks {
-            memory.first_parts.resize_with(tasks, AtomicU8::default);
-        }
-        let first_parts = &memory.first_parts;
+        let tasks = self.panels().div_ceil(TASK_PANELS);
         team::for_each(strips + tasks, |task| {
-            // SAFETY: whoever has the unit has AVX-512 with BF16; strips and panels do not overlap.
+            // SAFETY: whoever has the unit has the rest; strips and panels do not overlap.
             unsafe {
                 if task < strips {
                     self.lay_out(pass, places, task);
                     return;
                 }
-                let first = (task - strips) * PACK_PANELS;
-                let last = (first + PACK_PANELS).min(self.panels());
+                let first = (task - strips) * TASK_PANELS;
+                let last = (first + TASK_PANELS).min(self.panels());
                 let start = self.columns.start;
                 let panels = Panels {
                     lines: right.part(first * stride, (last - first) * stride),
@@ -237,7 +230,7 @@ impl<T: Operand> Block<'_, T> {
                     stride,
                     before: 0,
                 };
-                first_parts[task - strips].store(self.pack_panels(pass, panels), Relaxed);
+                self.pack_panels(pass, panels, number + 1 == self.passes.len());
             }
         });
         right
@@ -252,27 +245,37 @@ impl<T: Operand> Block<'_, T> {
             // SAFETY: the strip lies within the memory of the left operand, and belongs to this task alone.
             unsafe {
                 let strip = Lines(place.start.cast_mut().cast()).part(strip * lines, lines);
-                left::pack(&term.left, term.right.depth(), rows.clone(), part.steps.clone(), strip);
+                T::FORM.pack_left(&term.left, term.right.depth(), rows.clone(), part.steps.clone(), strip);
             }
         }
     }
 
-    /// Packs some panels; returns the operands that are their first part, a bit each.
-    unsafe fn pack_panels(&self, pass: &[Part], mut panels: Panels<'_>) -> u8 {
-        let mut first_parts = 0;
-        for (index, part) in pass.iter().enumerate() {
-            let (right, steps) = (&self.terms[part.term].right, part.steps.clone());
+    /// Packs some panels.
+    unsafe fn pack_panels(&self, pass: &[Part], mut panels: Panels<'_>, is_last: bool) {
+        for part in pass {
             // SAFETY: the caller's promise is the same.
-            let is_first_part = unsafe {
-                match T::PARTS {
-                    1 => right::pack::<1>(right, steps, &mut panels),
-                    _ => right::pack::<3>(right, steps, &mut panels),
-                }
-            };
-            first_parts |= u8::from(is_first_part) << index;
-            panels.before += part.steps.len();
+            unsafe { right::pack(T::FORM, &self.terms[part.term].right, part.steps.clone(), &mut panels) };
+            panels.before += T::FORM.panel_rows(part.steps.len());
         }
-        first_parts
+        for term in self.short.iter().filter(|_| is_last) {
+            for (panel, column) in panels.columns.clone().step_by(PANEL).enumerate() {
+                let columns = PANEL.min(panels.columns.end - column);
+                let start = panel * panels.stride + panels.before * columns.div_ceil(LANES);
+                // SAFETY: the caller's promise is the same.
+                unsafe { short::pack(&term.right, column, columns, &mut panels.lines[start..]) };
+            }
+            panels.before += term.right.depth();
+        }
+    }
+
+    /// Lines from one packed panel of a pass to the next.
+    fn stride(&self, number: usize) -> usize {
+        let short = if number + 1 == self.passes.len() {
+            self.short
+        } else {
+            &[]
+        };
+        panel_lines::<T>(&self.passes[number]) + short_lines(short)
     }
 
     /// The part where it lies: BF16 rows of whole steps that begin at whole cache lines, in whole strips.
@@ -281,12 +284,12 @@ impl<T: Operand> Block<'_, T> {
         let start = left
             .values
             .as_ptr()
-            .wrapping_add(self.rows.start * left.stride + part.steps.start * STEP);
+            .wrapping_add(self.rows.start * left.stride + part.steps.start * T::FORM.step());
         let row = left.stride * size_of::<T>();
-        let fits = T::PARTS == 1
+        let fits = T::FORM == Form::Pairs
             && left.side == Side::Straight
             && self.rows.len().is_multiple_of(STRIP_ROWS)
-            && right.depth().is_multiple_of(STEP)
+            && right.depth().is_multiple_of(T::FORM.step())
             && row.is_multiple_of(ROW_BYTES)
             && start.addr().is_multiple_of(ROW_BYTES);
         fits.then(|| Place {
@@ -309,8 +312,16 @@ fn grow(memory: &mut Vec<Line>, lines: usize) {
     }
 }
 
-fn pass_steps(pass: &[Part]) -> usize {
-    pass.iter().map(|part| part.steps.len()).sum()
+/// Lines of a packed panel.
+fn panel_lines<T: Operand>(pass: &[Part]) -> usize {
+    pass.iter()
+        .map(|part| T::FORM.panel_rows(part.steps.len()) * VECTORS)
+        .sum()
+}
+
+/// Lines of a packed panel's short terms.
+fn short_lines<T>(terms: &[&Term<'_, T>]) -> usize {
+    terms.iter().map(|term| term.right.depth() * VECTORS).sum()
 }
 
 /// Where the strips of one part lie, in bytes.
@@ -348,13 +359,18 @@ struct Places([Place; MAX_TERMS]);
 // SAFETY: the strips are only read.
 unsafe impl Sync for Places {}
 
-/// (panels of a task, strips of a task), from the parts of all steps of a pass.
-fn task_shape(strips: usize, panels: usize, parts: usize) -> (usize, usize) {
+/// (panels of a task, strips of a task), from the bytes of a panel.
+fn task_shape(strips: usize, panels: usize, bytes: usize) -> (usize, usize) {
     let threads = team::threads();
-    let cached = GROUP_BYTES / (parts.max(1) * part_right_bytes(VECTORS));
+    let cached = GROUP_BYTES / bytes.max(1);
     let groups = panels.div_ceil(cached.max(1));
     let group = panels.div_ceil(groups);
-    let blocks = (TASKS_PER_THREAD * threads).div_ceil(panels.div_ceil(group));
+    // As many tasks for each thread: with nine for two the one would wait while the other has its fifth.
+    let groups = panels.div_ceil(group);
+    let blocks = (TASKS_PER_THREAD * threads).div_ceil(groups);
+    let blocks = (blocks..blocks + threads)
+        .find(|blocks| (groups * blocks).is_multiple_of(threads))
+        .unwrap_or(blocks);
     (group, strips.div_ceil(blocks).max(TASK_STRIPS))
 }
 
@@ -364,15 +380,11 @@ struct Task<'a, T> {
     /// The pass.
     number: usize,
     places: &'a Places,
-    /// The packed panels.
+    /// The packed panels, and the lines from one to the next.
     right: Lines,
-    first_parts: &'a [AtomicU8],
+    stride: usize,
     sums: Lines,
 }
-
-/// The sums of one tile.
-#[repr(C, align(64))]
-struct Sums(MaybeUninit<[f32; TILE_SUMS]>);
 
 impl<T: Operand> Task<'_, T> {
     /// Streams the strips past the panels.
@@ -399,20 +411,17 @@ impl<T: Operand> Task<'_, T> {
         let pass = &passes[self.number];
         let column = columns.start + panel * PANEL;
         let vectors = (columns.end - column).div_ceil(LANES).min(VECTORS);
-        let mut tile = Sums(MaybeUninit::uninit());
-        let first_parts = self.first_parts[panel / PACK_PANELS].load(Relaxed);
+        let mut tile = Sums::new();
         let kept = (strip * self.block.panels() + panel) * TILE_SUMS / LANES;
         // SAFETY: the panels were packed for this pass, the strips lie where the places say, there are sums for each tile
         // where there are several passes, and the tile of the result belongs to this task alone.
         unsafe {
             let sums = match passes.len() {
-                1 => tile.0.as_mut_ptr().cast::<f32>(),
+                1 => tile.start(),
                 _ => self.sums.0.add(kept).cast::<f32>(),
             };
-            let stride = pass_steps(pass) * T::PARTS * part_right_lines(VECTORS);
-            let mut right = self.right.0.add(panel * stride).cast_const();
-            kernel::begin(vectors, (self.number > 0).then_some(sums.cast_const()));
-            for (index, (part, place)) in pass.iter().zip(&self.places.0).enumerate() {
+            let mut right = self.right.0.add(panel * self.stride).cast_const();
+            let pieces = pass.iter().zip(&self.places.0).map(|(part, place)| {
                 let upper = place.start.add(strip * place.strip);
                 let left = Strip {
                     upper,
@@ -421,17 +430,31 @@ impl<T: Operand> Task<'_, T> {
                     step: place.step,
                 };
                 let steps = part.steps.len();
-                let parts = match first_parts >> index & 1 {
-                    0 => Parts::of(T::PARTS),
-                    _ => Parts::of(T::PARTS).with_first_right(),
-                };
-                kernel::add(&Piece { steps, left, right }, parts, vectors);
-                right = right.add(steps * T::PARTS * part_right_lines(vectors));
-            }
-            kernel::end(vectors, sums);
+                let piece = Piece { steps, left, right };
+                right = right.add(T::FORM.panel_rows(steps) * vectors);
+                piece
+            });
+            T::FORM.multiply(pieces, vectors, sums, self.number == 0);
             if self.number + 1 == passes.len() {
                 let row = rows.start + strip * STRIP_ROWS;
-                let sums = std::slice::from_raw_parts(sums, (rows.end - row).min(STRIP_ROWS) * vectors * LANES);
+                let count = (rows.end - row).min(STRIP_ROWS);
+                for Term { left, right: operand } in self.block.short {
+                    let (stride, depth) = (left.stride, operand.depth());
+                    let start = left.values.as_ptr().add(row * stride).cast();
+                    short::add(
+                        short::Rows {
+                            start,
+                            stride,
+                            count,
+                            depth,
+                        },
+                        right,
+                        vectors,
+                        sums,
+                    );
+                    right = right.add(depth * vectors);
+                }
+                let sums = std::slice::from_raw_parts(sums, count * vectors * LANES);
                 finish::write(result, sums, row, column..(column + PANEL).min(columns.end));
             }
         }

@@ -5,10 +5,11 @@
 //! own forms of these instructions are not stable yet. It never uses tile registers by itself, so that the sums stay in them from
 //! [`begin`] to [`end`].
 
-use super::layout::{PART_LEFT_BYTES, TILE_BYTES, part_right_bytes};
+use super::layout::{PANEL, STRIP_ROWS, right_bytes};
 use super::unit::{ROW_BYTES, TILE_ROWS};
 use crate::train::ops::matmul::tile::Line;
 use std::arch::asm;
+use std::mem::MaybeUninit;
 
 /// Where the tiles of a strip of the left operand lie.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +30,20 @@ pub struct Piece {
     pub steps: usize,
     pub left: Strip,
     pub right: *const Line,
+}
+
+/// Room for the sums of one tile of the result, F32 or integers.
+#[repr(C, align(64))]
+pub struct Sums(MaybeUninit<[f32; STRIP_ROWS * PANEL]>);
+
+impl Sums {
+    pub const fn new() -> Self {
+        Self(MaybeUninit::uninit())
+    }
+
+    pub const fn start(&mut self) -> *mut f32 {
+        self.0.as_mut_ptr().cast()
+    }
 }
 
 /// Sets the sums to zero, or to what `sums` has: 32 rows of `vectors` vectors.
@@ -98,57 +113,50 @@ pub unsafe fn end(vectors: usize, sums: *mut f32) {
     }
 }
 
-/// Parts of the operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parts {
-    One,
-    /// Three of both.
-    Three,
-    /// Three of both, but of the right operand's all but the first are zero.
-    ThreeAndFirst,
+/// Both tiles of the left operand.
+macro_rules! left {
+    () => {
+        "tileloadd tmm4, [{upper} + {row}*1]\ntileloadd tmm5, [{lower} + {row}*1]"
+    };
 }
 
-impl Parts {
-    /// That many of both.
-    pub const fn of(parts: usize) -> Self {
-        match parts {
-            1 => Self::One,
-            _ => Self::Three,
-        }
-    }
-
-    /// The same where the right operand's second and third parts are zero.
-    pub const fn with_first_right(self) -> Self {
-        match self {
-            Self::One => Self::One,
-            _ => Self::ThreeAndFirst,
-        }
-    }
+/// The tile of the panel's first vector.
+macro_rules! right_first {
+    () => {
+        "tileloadd tmm6, [{right} + {stride}*1]"
+    };
 }
 
-/// Adds a piece to the sums of `vectors` vectors (1 or 2).
-///
-/// # Safety
-/// As [`begin`]; the operands are packed for these steps, parts and vectors.
-pub unsafe fn add(piece: &Piece, parts: Parts, vectors: usize) {
-    if piece.steps == 0 {
-        return;
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        match (parts, vectors) {
-            (Parts::One, 1) => add_narrow(piece),
-            (Parts::One, _) => add_whole(piece),
-            (Parts::Three, 1) => add_narrow_parts(piece),
-            (Parts::Three, _) => add_parts(piece),
-            (Parts::ThreeAndFirst, 1) => add_narrow_left_parts(piece),
-            (Parts::ThreeAndFirst, _) => add_left_parts(piece),
-        }
-    }
+/// Both tiles of a panel of two vectors.
+macro_rules! right {
+    () => {
+        "tileloadd tmm6, [{right} + {stride}*1]\ntileloadd tmm7, [{right} + {stride}*1 + 64]"
+    };
+}
+
+/// The sums of the panel's first vector.
+macro_rules! multiply_first {
+    ($product:literal) => {
+        concat!($product, " tmm0, tmm4, tmm6\n", $product, " tmm2, tmm5, tmm6")
+    };
+}
+
+/// The sums of both vectors.
+macro_rules! multiply {
+    ($product:literal) => {
+        concat!(
+            multiply_first!($product),
+            "\n",
+            $product,
+            " tmm1, tmm4, tmm7\n",
+            $product,
+            " tmm3, tmm5, tmm7"
+        )
+    };
 }
 
 macro_rules! steps {
-    ($piece:expr, $vectors:literal, $parts:literal, [$($line:literal),+ $(,)?]) => {{
+    ($piece:expr, $vectors:literal, [$($line:expr),+ $(,)?]) => {{
         let Piece { steps, left, right } = $piece;
         asm!(
             "2:",
@@ -165,298 +173,36 @@ macro_rules! steps {
             row = in(reg) left.row,
             step = in(reg) left.step,
             stride = in(reg) $vectors * ROW_BYTES,
-            right_step = const $parts * part_right_bytes($vectors),
+            right_step = const right_bytes($vectors),
             options(nostack, readonly),
         )
     }};
 }
 
-unsafe fn add_whole(piece: &Piece) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        steps!(
-            piece,
-            2,
-            1,
-            [
-                "tileloadd tmm6, [{right} + {stride}*1]",
-                "tileloadd tmm4, [{upper} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tileloadd tmm7, [{right} + {stride}*1 + 64]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-            ]
-        );
-    }
+/// What the operands hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Pairs of BF16; sums are F32.
+    Pairs,
+    /// Fours of digits; sums are integers of 32 bits.
+    Digits,
 }
 
-unsafe fn add_narrow(piece: &Piece) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        steps!(
-            piece,
-            1,
-            1,
-            [
-                "tileloadd tmm6, [{right} + {stride}*1]",
-                "tileloadd tmm4, [{upper} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-            ]
-        );
+/// Adds a piece to the sums of `vectors` vectors (1 or 2).
+///
+/// # Safety
+/// As [`begin`]; the operands are packed for these steps and vectors.
+pub unsafe fn add(piece: &Piece, kind: Kind, vectors: usize) {
+    if piece.steps == 0 {
+        return;
     }
-}
-
-// Parts lie one after the other, high, middle, low: those of the left operand 2 KiB apart, those of a panel of two
-// vectors too, those of a narrow one 1 KiB. Each change of operands loads no more than one side anew.
-const _: () = assert!(PART_LEFT_BYTES == 2048 && part_right_bytes(2) == 2048 && part_right_bytes(1) == 1024);
-const _: () = assert!(TILE_BYTES == 1024);
-
-unsafe fn add_parts(piece: &Piece) {
     // SAFETY: the caller's promise.
     unsafe {
-        steps!(
-            piece,
-            2,
-            3,
-            [
-                // Low rows, high columns.
-                "tileloadd tmm4, [{upper} + {row}*1 + 4096]",
-                "tileloadd tmm6, [{right} + {stride}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "prefetcht0 [{right} + 6144]",
-                "prefetcht0 [{right} + 6208]",
-                "prefetcht0 [{right} + 6272]",
-                "prefetcht0 [{right} + 6336]",
-                "tileloadd tmm5, [{lower} + {row}*1 + 4096]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "prefetcht0 [{right} + 6400]",
-                "prefetcht0 [{right} + 6464]",
-                "prefetcht0 [{right} + 6528]",
-                "prefetcht0 [{right} + 6592]",
-                "tileloadd tmm7, [{right} + {stride}*1 + 64]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "prefetcht0 [{right} + 6656]",
-                "prefetcht0 [{right} + 6720]",
-                "prefetcht0 [{right} + 6784]",
-                "prefetcht0 [{right} + 6848]",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "prefetcht0 [{right} + 6912]",
-                "prefetcht0 [{right} + 6976]",
-                "prefetcht0 [{right} + 7040]",
-                "prefetcht0 [{right} + 7104]",
-                // Middle rows, high columns.
-                "tileloadd tmm4, [{upper} + {row}*1 + 2048]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "prefetcht0 [{right} + 7168]",
-                "prefetcht0 [{right} + 7232]",
-                "prefetcht0 [{right} + 7296]",
-                "prefetcht0 [{right} + 7360]",
-                "tileloadd tmm5, [{lower} + {row}*1 + 2048]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "prefetcht0 [{right} + 7424]",
-                "prefetcht0 [{right} + 7488]",
-                "prefetcht0 [{right} + 7552]",
-                "prefetcht0 [{right} + 7616]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "prefetcht0 [{right} + 7680]",
-                "prefetcht0 [{right} + 7744]",
-                "prefetcht0 [{right} + 7808]",
-                "prefetcht0 [{right} + 7872]",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "prefetcht0 [{right} + 7936]",
-                "prefetcht0 [{right} + 8000]",
-                "prefetcht0 [{right} + 8064]",
-                "prefetcht0 [{right} + 8128]",
-                // Middle rows, middle columns.
-                "tileloadd tmm6, [{right} + {stride}*1 + 2048]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "prefetcht0 [{right} + 8192]",
-                "prefetcht0 [{right} + 8256]",
-                "prefetcht0 [{right} + 8320]",
-                "prefetcht0 [{right} + 8384]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "prefetcht0 [{right} + 8448]",
-                "prefetcht0 [{right} + 8512]",
-                "prefetcht0 [{right} + 8576]",
-                "prefetcht0 [{right} + 8640]",
-                "tileloadd tmm7, [{right} + {stride}*1 + 2112]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "prefetcht0 [{right} + 8704]",
-                "prefetcht0 [{right} + 8768]",
-                "prefetcht0 [{right} + 8832]",
-                "prefetcht0 [{right} + 8896]",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "prefetcht0 [{right} + 8960]",
-                "prefetcht0 [{right} + 9024]",
-                "prefetcht0 [{right} + 9088]",
-                "prefetcht0 [{right} + 9152]",
-                // High rows, middle columns.
-                "tileloadd tmm4, [{upper} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "prefetcht0 [{right} + 9216]",
-                "prefetcht0 [{right} + 9280]",
-                "prefetcht0 [{right} + 9344]",
-                "prefetcht0 [{right} + 9408]",
-                "tileloadd tmm5, [{lower} + {row}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "prefetcht0 [{right} + 9472]",
-                "prefetcht0 [{right} + 9536]",
-                "prefetcht0 [{right} + 9600]",
-                "prefetcht0 [{right} + 9664]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "prefetcht0 [{right} + 9728]",
-                "prefetcht0 [{right} + 9792]",
-                "prefetcht0 [{right} + 9856]",
-                "prefetcht0 [{right} + 9920]",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "prefetcht0 [{right} + 9984]",
-                "prefetcht0 [{right} + 10048]",
-                "prefetcht0 [{right} + 10112]",
-                "prefetcht0 [{right} + 10176]",
-                // High rows, low columns.
-                "tileloadd tmm6, [{right} + {stride}*1 + 4096]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "prefetcht0 [{right} + 10240]",
-                "prefetcht0 [{right} + 10304]",
-                "prefetcht0 [{right} + 10368]",
-                "prefetcht0 [{right} + 10432]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "prefetcht0 [{right} + 10496]",
-                "prefetcht0 [{right} + 10560]",
-                "prefetcht0 [{right} + 10624]",
-                "prefetcht0 [{right} + 10688]",
-                "tileloadd tmm7, [{right} + {stride}*1 + 4160]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "prefetcht0 [{right} + 10752]",
-                "prefetcht0 [{right} + 10816]",
-                "prefetcht0 [{right} + 10880]",
-                "prefetcht0 [{right} + 10944]",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "prefetcht0 [{right} + 11008]",
-                "prefetcht0 [{right} + 11072]",
-                "prefetcht0 [{right} + 11136]",
-                "prefetcht0 [{right} + 11200]",
-                // High rows, high columns.
-                "tileloadd tmm6, [{right} + {stride}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "prefetcht0 [{right} + 11264]",
-                "prefetcht0 [{right} + 11328]",
-                "prefetcht0 [{right} + 11392]",
-                "prefetcht0 [{right} + 11456]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "prefetcht0 [{right} + 11520]",
-                "prefetcht0 [{right} + 11584]",
-                "prefetcht0 [{right} + 11648]",
-                "prefetcht0 [{right} + 11712]",
-                "tileloadd tmm7, [{right} + {stride}*1 + 64]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "prefetcht0 [{right} + 11776]",
-                "prefetcht0 [{right} + 11840]",
-                "prefetcht0 [{right} + 11904]",
-                "prefetcht0 [{right} + 11968]",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "prefetcht0 [{right} + 12032]",
-                "prefetcht0 [{right} + 12096]",
-                "prefetcht0 [{right} + 12160]",
-                "prefetcht0 [{right} + 12224]",
-            ]
-        );
-    }
-}
-
-unsafe fn add_narrow_parts(piece: &Piece) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        steps!(
-            piece,
-            1,
-            3,
-            [
-                "tileloadd tmm4, [{upper} + {row}*1 + 4096]",
-                "tileloadd tmm6, [{right} + {stride}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1 + 4096]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tileloadd tmm4, [{upper} + {row}*1 + 2048]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1 + 2048]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tileloadd tmm7, [{right} + {stride}*1 + 1024]",
-                "tdpbf16ps tmm0, tmm4, tmm7",
-                "tdpbf16ps tmm2, tmm5, tmm7",
-                "tileloadd tmm4, [{upper} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm7",
-                "tileloadd tmm5, [{lower} + {row}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm7",
-                "tileloadd tmm7, [{right} + {stride}*1 + 2048]",
-                "tdpbf16ps tmm0, tmm4, tmm7",
-                "tdpbf16ps tmm2, tmm5, tmm7",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-            ]
-        );
-    }
-}
-
-unsafe fn add_left_parts(piece: &Piece) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        steps!(
-            piece,
-            2,
-            3,
-            [
-                "tileloadd tmm4, [{upper} + {row}*1 + 4096]",
-                "tileloadd tmm6, [{right} + {stride}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1 + 4096]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tileloadd tmm7, [{right} + {stride}*1 + 64]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "tileloadd tmm4, [{upper} + {row}*1 + 2048]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1 + 2048]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "tileloadd tmm4, [{upper} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-            ]
-        );
-    }
-}
-
-unsafe fn add_narrow_left_parts(piece: &Piece) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        steps!(
-            piece,
-            1,
-            3,
-            [
-                "tileloadd tmm4, [{upper} + {row}*1 + 4096]",
-                "tileloadd tmm6, [{right} + {stride}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1 + 4096]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tileloadd tmm4, [{upper} + {row}*1 + 2048]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1 + 2048]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tileloadd tmm4, [{upper} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{lower} + {row}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-            ]
-        );
+        match (kind, vectors) {
+            (Kind::Pairs, 1) => steps!(piece, 1, [right_first!(), left!(), multiply_first!("tdpbf16ps")]),
+            (Kind::Pairs, _) => steps!(piece, 2, [right!(), left!(), multiply!("tdpbf16ps")]),
+            (Kind::Digits, 1) => steps!(piece, 1, [right_first!(), left!(), multiply_first!("tdpbssd")]),
+            (Kind::Digits, _) => steps!(piece, 2, [right!(), left!(), multiply!("tdpbssd")]),
+        }
     }
 }

@@ -1,16 +1,15 @@
-//! Small products on one thread, for ops that are parallel already; both operands are F32 and rounded to BF16 on the way.
+//! Small products of F32 matrices on one thread, for ops that are parallel already.
 
-use super::kernel::{self, Parts, Piece, Strip};
-use super::layout::{PANEL, PART_LEFT_BYTES, PART_LEFT_LINES, STEP, STRIP_ROWS, TILE_BYTES, VECTORS, part_right_lines};
-use super::left;
-use super::right::{self, Panels};
+use super::form::Form;
+use super::kernel::{Piece, Strip, Sums};
+use super::layout::{LEFT_BYTES, PANEL, STRIP_ROWS, TILE_BYTES, VECTORS};
+use super::right::{self, Panels, TASK_PANELS};
 use super::unit::{ROW_BYTES, Tiles};
 use crate::train::ops::matmul::finish;
-use crate::train::ops::matmul::operand::{self, Left, Order, Right, Side, Source};
+use crate::train::ops::matmul::operand::{Left, Right, Side};
 use crate::train::ops::matmul::serial::{Old, View};
 use crate::train::ops::matmul::tile::{LANES, Line};
 use std::cell::RefCell;
-use std::mem::MaybeUninit;
 
 /// Memory that a thread keeps from one product to the next.
 #[derive(Default)]
@@ -28,20 +27,13 @@ pub fn forget() {
     SCRATCH.take();
 }
 
-/// left times right, both rounded to BF16, into `result` (row-major).
+/// left times right into `result` (row-major); as pairs both are rounded to BF16.
 ///
 /// # Safety
 /// The unit is available; the views lie within their values, and the result has room for them.
-pub unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old: Old) {
-    let steps = left.columns.div_ceil(STEP);
-    let target = operand::Result {
-        start: result.as_mut_ptr(),
-        stride: right.columns,
-        old: match old {
-            Old::Overwrite => operand::Old::Nothing,
-            Old::Add => operand::Old::Itself(1.0),
-        },
-    };
+pub unsafe fn multiply(form: Form, left: View<'_>, right: View<'_>, result: &mut [f32], old: Old) {
+    let steps = left.columns.div_ceil(form.step());
+    let target = old.target(result, right.columns);
     let (side, stride) = match left.column_stride {
         1 => (Side::Straight, left.row_stride),
         stride => (Side::Transposed, stride),
@@ -49,33 +41,30 @@ pub unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old:
     let values = left.values;
     let (rows, depth, left) = (left.rows, left.columns, Left { values, side, stride });
     SCRATCH.with_borrow_mut(|Scratch { strip, panels }| {
-        strip.resize(strip.len().max(steps * PART_LEFT_LINES), Line::ZERO);
-        let lines = right.columns.div_ceil(PANEL) * steps * part_right_lines(VECTORS);
-        panels.resize(panels.len().max(lines), Line::ZERO);
+        strip.resize(strip.len().max(form.strip_lines(steps)), Line::ZERO);
+        let stride = form.panel_rows(steps) * VECTORS;
+        panels.resize(panels.len().max(right.columns.div_ceil(PANEL) * stride), Line::ZERO);
         // SAFETY: the caller's promise; nothing that runs below configures tiles.
         unsafe {
-            pack(&right, steps, panels);
+            pack(form, &right, steps, panels);
             let _tiles = Tiles::configure();
             for row in (0..rows).step_by(STRIP_ROWS) {
                 let rows = row..(row + STRIP_ROWS).min(rows);
-                left::pack_parts::<_, 1>(&left, depth, rows.clone(), 0..steps, strip);
+                form.pack_left(&left, depth, rows.clone(), 0..steps, strip);
                 for column in (0..right.columns).step_by(PANEL) {
-                    let panel = &panels[column / PANEL * steps * part_right_lines(VECTORS)..];
                     let columns = column..(column + PANEL).min(right.columns);
                     let vectors = columns.len().div_ceil(LANES);
-                    let mut sums = Sums(MaybeUninit::uninit());
-                    let sums = sums.0.as_mut_ptr().cast::<f32>();
+                    let mut sums = Sums::new();
+                    let sums = sums.start();
                     let upper = strip.as_ptr().cast::<u8>();
-                    kernel::begin(vectors, None);
                     let left = Strip {
                         upper,
                         lower: upper.add(TILE_BYTES),
                         row: ROW_BYTES,
-                        step: PART_LEFT_BYTES,
+                        step: LEFT_BYTES,
                     };
-                    let right = panel.as_ptr();
-                    kernel::add(&Piece { steps, left, right }, Parts::One, vectors);
-                    kernel::end(vectors, sums);
+                    let right = panels[column / PANEL * stride..].as_ptr();
+                    form.multiply(std::iter::once(Piece { steps, left, right }), vectors, sums, true);
                     let sums = std::slice::from_raw_parts(sums, rows.len() * vectors * LANES);
                     finish::write(&target, sums, rows.start, columns);
                 }
@@ -84,30 +73,18 @@ pub unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old:
     });
 }
 
-/// The sums of one tile.
-#[repr(C, align(64))]
-struct Sums(MaybeUninit<[f32; STRIP_ROWS * PANEL]>);
-
 /// Packs all panels of the right operand.
-unsafe fn pack(right: &View<'_>, steps: usize, lines: &mut [Line]) {
-    let (order, stride) = match right.column_stride {
-        1 => (Order::Straight, right.row_stride),
-        stride => (Order::Transposed, stride),
-    };
-    let source = Right::F32(Source {
-        values: right.values,
-        order,
-        columns: right.columns,
-        depth: right.rows,
-        stride,
-        scale: 1.0,
-    });
-    let mut panels = Panels {
-        lines,
-        columns: 0..right.columns,
-        stride: steps * part_right_lines(VECTORS),
-        before: 0,
-    };
-    // SAFETY: the caller's promise is the same.
-    unsafe { right::pack::<1>(&source, 0..steps, &mut panels) };
+unsafe fn pack(form: Form, right: &View<'_>, steps: usize, lines: &mut [Line]) {
+    let stride = form.panel_rows(steps) * VECTORS;
+    let tasks = lines.chunks_mut(TASK_PANELS * stride.max(1));
+    for (lines, column) in tasks.zip((0..right.columns).step_by(TASK_PANELS * PANEL)) {
+        let mut panels = Panels {
+            lines,
+            columns: column..(column + TASK_PANELS * PANEL).min(right.columns),
+            stride,
+            before: 0,
+        };
+        // SAFETY: the caller's promise is the same.
+        unsafe { right::pack(form, &Right::F32(right.source()), 0..steps, &mut panels) };
+    }
 }

@@ -9,20 +9,24 @@ use std::sync::OnceLock;
 const TILES: usize = 8;
 /// Rows of a tile.
 pub const TILE_ROWS: usize = 16;
-/// Bytes of a row of a tile: 16 F32 results, or 16 pairs of BF16.
+/// Bytes of a row of a tile: 16 results, 16 pairs of BF16, or 16 fours of bytes.
 pub const ROW_BYTES: usize = 64;
 
 /// Whether products run on AMX here: asked once, on Linux, where a process must ask for the registers.
 pub fn is_available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| {
-        is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw") && has_unit() && is_permitted()
+        is_x86_feature_detected!("avx512bf16")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vbmi")
+            && has_unit()
+            && is_permitted()
     })
 }
 
-/// Bits 22 (AMX-BF16) and 24 (AMX-TILE) of CPUID's leaf 7.
+/// Bits 22 (AMX-BF16), 24 (AMX-TILE) and 25 (AMX-INT8) of CPUID's leaf 7.
 fn has_unit() -> bool {
-    const BITS: u32 = 1 << 22 | 1 << 24;
+    const BITS: u32 = 1 << 22 | 1 << 24 | 1 << 25;
     __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & BITS == BITS
 }
 
