@@ -6,8 +6,6 @@ use serde::Serialize;
 
 use super::Args;
 use super::setting::{Measured, Setting};
-use super::shapes;
-use crate::recipe::Precision;
 use crate::train::device::Device;
 
 /// One timing, or why there is none.
@@ -28,37 +26,17 @@ pub(super) fn run(args: &Args, device: &Device, timings: &mut Vec<Timing>) {
         "| shape | precision | checkpointing | batch | tokens/s | TFLOP/s | MFU % | step s | peak GB | predicted GB | base GB | switch s | new GB |"
     );
     println!("|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
-    for shape in &args.shapes {
-        let config = match shapes::config(shape) {
-            Ok(config) => config,
-            Err(message) => {
-                eprintln!("{message}");
-                continue;
-            }
-        };
-        for precision in &args.precisions {
-            time_base(args, (shape, config), precision, device, timings);
-        }
+    for model in args.models() {
+        time_base(args, model, device, timings);
     }
 }
 
 fn time_base(
     args: &Args,
-    (shape, config): (&str, &'static str),
-    precision_name: &str,
+    (shape, precision_name, mut setting): (&str, &str, Setting),
     device: &Device,
     timings: &mut Vec<Timing>,
 ) {
-    let named = |text: &str| serde_json::Value::String(text.to_owned());
-    let Ok(precision) = serde_json::from_value::<Precision>(named(precision_name)) else {
-        eprintln!("no precision `{precision_name}`");
-        return;
-    };
-    let mut setting = Setting {
-        config,
-        precision,
-        ..Setting::tiny()
-    };
     let base = match setting.base(device) {
         Ok(base) => Arc::new(base),
         Err(error) => {
@@ -68,7 +46,7 @@ fn time_base(
     };
     for rows in &args.batches {
         for kind in &args.checkpointing {
-            let Ok(checkpointing) = serde_json::from_value(named(kind)) else {
+            let Ok(checkpointing) = serde_json::from_value(serde_json::Value::String(kind.clone())) else {
                 eprintln!("no kind of checkpointing `{kind}`");
                 continue;
             };

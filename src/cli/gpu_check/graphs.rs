@@ -6,7 +6,6 @@ use serde::Serialize;
 
 use super::Args;
 use super::setting::{Rows, Setting};
-use super::shapes;
 use crate::profile::{DeviceMemory, median};
 use crate::recipe::Precision;
 use crate::train::device::Device;
@@ -88,28 +87,9 @@ pub(super) fn run(args: &Args, device: &Device, comparisons: &mut Vec<Comparison
         };
         compare("tiny", setting);
     }
-    for shape in &args.shapes {
-        let config = match shapes::config(shape) {
-            Ok(config) => config,
-            Err(message) => {
-                eprintln!("{message}");
-                continue;
-            }
-        };
-        for precision in &args.precisions {
-            let Ok(precision) = serde_json::from_value(serde_json::Value::String(precision.clone())) else {
-                eprintln!("no precision `{precision}`");
-                continue;
-            };
-            for rows in &args.batches {
-                let setting = Setting {
-                    config,
-                    precision,
-                    rows: *rows,
-                    ..Setting::tiny()
-                };
-                compare(shape, setting);
-            }
+    for (shape, _, setting) in args.models() {
+        for rows in &args.batches {
+            compare(shape, Setting { rows: *rows, ..setting });
         }
     }
 }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use self::setting::Setting;
 use super::CliError;
 use super::model::KernelArgs;
 use crate::train::check::{self, Check};
@@ -117,6 +118,33 @@ pub fn run(args: Args) -> Result<(), CliError> {
         write(&args, &results)?;
     }
     report(&results)
+}
+
+impl Args {
+    /// Each shape in each precision, with the names that they were asked for by. What nobody knows is told and left out.
+    fn models(&self) -> impl Iterator<Item = (&str, &str, Setting)> {
+        let shapes = self.shapes.iter().filter_map(|shape| match shapes::config(shape) {
+            Ok(config) => Some((shape, config)),
+            Err(message) => {
+                eprintln!("{message}");
+                None
+            }
+        });
+        shapes.flat_map(|(shape, config)| {
+            self.precisions.iter().filter_map(move |name| {
+                let Ok(precision) = serde_json::from_value(serde_json::Value::String(name.clone())) else {
+                    eprintln!("no precision `{name}`");
+                    return None;
+                };
+                let setting = Setting {
+                    config,
+                    precision,
+                    ..Setting::tiny()
+                };
+                Some((shape.as_str(), name.as_str(), setting))
+            })
+        })
+    }
 }
 
 fn write(args: &Args, results: &Results) -> Result<(), CliError> {

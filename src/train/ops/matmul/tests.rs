@@ -53,27 +53,28 @@ fn a_weight_of_another_dtype_is_converted_on_the_way() {
     }
 }
 
+/// The output and the input gradient of a layer with its adapter, against F64.
+fn assert_layer_matches_f64([tokens, inner, outer, rank]: [usize; 4], dtype: DType) {
+    let tensor = |shape: [usize; 2], seed| rounded(&random(&shape, seed), dtype);
+    let ((x, x64), (w, w64)) = (tensor([tokens, inner], 1), tensor([outer, inner], 2));
+    let ((u, u64), (b, b64)) = (tensor([tokens, rank], 3), tensor([outer, rank], 4));
+    let ((a, a64), (dy, dy64)) = (tensor([rank, inner], 5), tensor([tokens, outer], 6));
+    let y = nt_sum(&[Term::new(&x, &w, 1.0), Term::new(&u, &b, 2.0)]).unwrap();
+    let adapter = (u64.matmul(&b64.t().unwrap()).unwrap() * 2.0).unwrap();
+    assert_close(
+        &y,
+        &(x64.matmul(&w64.t().unwrap()).unwrap() + adapter).unwrap(),
+        "nt_sum",
+    );
+    let dx = nn_sum(&[Term::new(&dy, &w, 1.0), Term::new(&u, &a, 0.5)]).unwrap();
+    let adapter = (u64.matmul(&a64).unwrap() * 0.5).unwrap();
+    assert_close(&dx, &(dy64.matmul(&w64).unwrap() + adapter).unwrap(), "nn_sum");
+}
+
 #[test]
 fn a_layer_with_its_adapter_is_one_sum() {
-    let (x, w) = (random(&[21, 40], 1), random(&[50, 40], 2));
-    let (u, b, a) = (random(&[21, 6], 3), random(&[50, 6], 4), random(&[6, 40], 5));
     for dtype in [DType::F32, DType::BF16, DType::F16] {
-        let ((x, x64), (w, w64), (u, u64)) = (rounded(&x, dtype), rounded(&w, dtype), rounded(&u, dtype));
-        let ((b, b64), (a, a64), (dy, dy64)) = (
-            rounded(&b, dtype),
-            rounded(&a, dtype),
-            rounded(&random(&[21, 50], 6), dtype),
-        );
-        let y = nt_sum(&[Term::new(&x, &w, 1.0), Term::new(&u, &b, 2.0)]).unwrap();
-        let adapter = (u64.matmul(&b64.t().unwrap()).unwrap() * 2.0).unwrap();
-        assert_close(
-            &y,
-            &(x64.matmul(&w64.t().unwrap()).unwrap() + adapter).unwrap(),
-            "nt_sum",
-        );
-        let dx = nn_sum(&[Term::new(&dy, &w, 1.0), Term::new(&u, &a, 0.5)]).unwrap();
-        let adapter = (u64.matmul(&a64).unwrap() * 0.5).unwrap();
-        assert_close(&dx, &(dy64.matmul(&w64).unwrap() + adapter).unwrap(), "nn_sum");
+        assert_layer_matches_f64([21, 40, 50, 6], dtype);
     }
 }
 
@@ -328,27 +329,13 @@ fn thin_products_match_f64() {
 /// A layer whose adapter's term is short, in one pass and in two, with strips and panels that are not full.
 #[test]
 fn a_large_layer_with_its_adapter_is_one_sum() {
-    for (tokens, inner, outer, rank) in [
-        (100, 200, 83, 16),
-        (70, 1800, 65, 5),
-        (64, 64, 64, 24),
-        (96, 130, 90, 40),
+    for sizes in [
+        [100, 200, 83, 16],
+        [70, 1800, 65, 5],
+        [64, 64, 64, 24],
+        [96, 130, 90, 40],
     ] {
-        let tensor = |shape: [usize; 2], seed| rounded(&random(&shape, seed), DType::F32);
-        let ((x, x64), (w, w64)) = (tensor([tokens, inner], 1), tensor([outer, inner], 2));
-        let ((u, u64), (b, b64)) = (tensor([tokens, rank], 3), tensor([outer, rank], 4));
-        let (a, a64) = tensor([rank, inner], 5);
-        let (dy, dy64) = tensor([tokens, outer], 6);
-        let y = nt_sum(&[Term::new(&x, &w, 1.0), Term::new(&u, &b, 2.0)]).unwrap();
-        let update = (u64.matmul(&b64.t().unwrap()).unwrap() * 2.0).unwrap();
-        assert_close(
-            &y,
-            &(x64.matmul(&w64.t().unwrap()).unwrap() + update).unwrap(),
-            "nt_sum",
-        );
-        let dx = nn_sum(&[Term::new(&dy, &w, 1.0), Term::new(&u, &a, 0.5)]).unwrap();
-        let update = (u64.matmul(&a64).unwrap() * 0.5).unwrap();
-        assert_close(&dx, &(dy64.matmul(&w64).unwrap() + update).unwrap(), "nn_sum");
+        assert_layer_matches_f64(sizes, DType::F32);
     }
 }
 

@@ -61,9 +61,9 @@ struct Part {
 /// The unit is available; `result` is valid for (rows, columns).
 pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usize, columns: usize, result: Result<O>) {
     // Where all terms are short, none is.
-    let has_short = T::FORM == Form::Digits && terms.iter().any(|term| !short::is_short(term));
-    let short: Vec<&Term<'_, T>> = terms.iter().filter(|term| has_short && short::is_short(term)).collect();
-    let passes = passes(terms, has_short);
+    let has_short = T::FORM == Form::Digits && !terms.iter().all(short::is_short);
+    let (short, terms): (Vec<_>, Vec<_>) = terms.iter().partition(|term| has_short && short::is_short(term));
+    let passes = passes(&terms);
     let longest = passes.iter().map(|pass| panel_lines::<T>(pass)).max().unwrap_or(0);
     let panel_bytes = (longest + short_lines(&short)).max(1) * size_of::<Line>();
     let width = (RIGHT_BYTES / panel_bytes).max(1) * PANEL;
@@ -72,7 +72,7 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
         let mut places = Places::default();
         for column in (0..columns).step_by(width) {
             let block = Block {
-                terms,
+                terms: &terms,
                 short: &short,
                 passes: &passes,
                 rows: row..(row + ROW_BLOCK).min(rows),
@@ -86,13 +86,10 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
 }
 
 /// Splits the summed dimensions of all terms into passes of bounded length. A term that fits into a pass is not split.
-fn passes<T: Operand>(terms: &[Term<'_, T>], has_short: bool) -> Vec<Vec<Part>> {
+fn passes<T: Operand>(terms: &[&Term<'_, T>]) -> Vec<Vec<Part>> {
     let most = PASS / T::FORM.step();
     let (mut passes, mut room) = (vec![Vec::new()], most);
     for (term, operands) in terms.iter().enumerate() {
-        if has_short && short::is_short(operands) {
-            continue;
-        }
         let (mut start, end) = (0, operands.right.depth().div_ceil(T::FORM.step()));
         while start < end {
             let left = end - start;
@@ -112,8 +109,8 @@ fn passes<T: Operand>(terms: &[Term<'_, T>], has_short: bool) -> Vec<Vec<Part>> 
 
 /// A part of the result whose left operand is laid out at once.
 struct Block<'a, T> {
-    terms: &'a [Term<'a, T>],
-    /// Those that are added by multiply-adds, in no pass.
+    terms: &'a [&'a Term<'a, T>],
+    /// More of them, which are added by multiply-adds, in no pass.
     short: &'a [&'a Term<'a, T>],
     passes: &'a [Vec<Part>],
     rows: Range<usize>,

@@ -2,6 +2,7 @@
 //! have factors, and so levels, of their own.
 
 use super::layout::{STRIP_ROWS, VECTORS};
+use crate::train::ops::element::Element;
 use crate::train::ops::matmul::operand::{Right, Side, Source, Term};
 use crate::train::ops::matmul::pack;
 use crate::train::ops::matmul::tile::{LANES, Line, Unit};
@@ -23,13 +24,8 @@ pub fn is_short<T>(term: &Term<'_, T>) -> bool {
 /// The processor has AVX-512F, BW, DQ and VL.
 pub unsafe fn pack(right: &Right<'_>, column: usize, columns: usize, lines: &mut [Line]) {
     /// The source up to the panel's last column.
-    fn cut<'a, T>(source: &Source<'a, T>, end: usize) -> Source<'a, T>
-    where
-        Source<'a, T>: Copy,
-    {
-        let mut source = *source;
-        source.columns = end;
-        source
+    fn cut<'a, T: Element>(source: &Source<'a, T>, columns: usize) -> Source<'a, T> {
+        Source { columns, ..*source }
     }
     let (end, units) = (column + columns, 0..right.depth());
     // SAFETY: the caller's promise is the same.
