@@ -54,7 +54,7 @@ const GEMM_DEPTH: usize = 512;
 
 /// Values of a step of BF16 on AMX, values of a pass, the bytes of a step of 32 rows or columns.
 const STEP: usize = 32;
-const PASS: usize = 1664;
+const PASS: usize = 768;
 const STEP_BYTES: usize = 2048;
 /// Values of a step of F32, the digits that each is made of, the bytes of the factors of 32 rows or columns.
 const DIGIT_STEP: usize = 64;
@@ -65,8 +65,10 @@ const SHORT: usize = 24;
 /// Rows of a strip and columns of a panel of AMX, and the rows that are laid out at once.
 const STRIP: usize = 32;
 const ROW_BLOCK: usize = 2048;
-/// Bytes of the panels of AMX that are packed at once.
-const RIGHT_BYTES: usize = 16 << 20;
+/// Bytes of the sums of several passes, and of the panels that a task of AMX packs; fewest panels and strips of a task.
+const SUMS_BYTES: usize = 16 << 20;
+const TILES_GROUP_BYTES: usize = 1 << 20;
+const LEAST_PANELS: usize = 2;
 /// Smallest product of pairs, of F32 values (each way), and of attention on AMX.
 const AMX_ROWS: usize = 16;
 const AMX_DIGITS: usize = 64;
@@ -104,15 +106,18 @@ enum Buffer {
     BackwardKeys,
     BackwardValues,
     BackwardBlocks,
-    /// Operands and sums of AMX, which the calling thread keeps for all.
-    AmxLeft,
+    /// Panels of a task of AMX.
     AmxRight,
+    /// Left operand and sums of AMX, which the calling thread keeps for all.
+    AmxLeft,
     AmxSums,
     /// Sums of the tasks of an adapter's gradient.
     ThinSums,
 }
 
 const BUFFERS: usize = 17;
+/// Buffers from here on grow to what is asked for and no more.
+const FIRST_EXACT: usize = Buffer::AmxRight as usize;
 /// Buffers from here on are there once and not for each thread.
 const FIRST_SHARED: usize = Buffer::AmxLeft as usize;
 /// Growing sizes of one buffer that are told apart.
@@ -170,7 +175,9 @@ impl ThreadScratch {
     /// Bytes of `threads` threads.
     pub fn bytes(&self, threads: u64) -> u64 {
         let (each, shared) = self.0.split_at(FIRST_SHARED);
-        threads * each.iter().map(Sizes::capacity).sum::<u64>() + shared.iter().map(Sizes::largest).sum::<u64>()
+        let (doubling, exact) = each.split_at(FIRST_EXACT);
+        let largest = |sizes: &[Sizes]| sizes.iter().map(Sizes::largest).sum::<u64>();
+        threads * (doubling.iter().map(Sizes::capacity).sum::<u64>() + largest(exact)) + largest(shared)
     }
 }
 
@@ -212,7 +219,7 @@ impl Call {
             return kept.ask(Buffer::ThinSums, 4 * tasks * tiles * THIN_TILE[0] * THIN_TILE[1]);
         }
         if vectors == Vectors::Amx && self.runs_on_tiles(pairs) {
-            return self.keep_tiles(kept, pairs);
+            return self.keep_tiles(kept, pairs, threads);
         }
         let in_units = |depth: usize| depth.div_ceil(if pairs { 2 } else { 1 });
         let units = in_units(self.depth);
@@ -255,7 +262,7 @@ impl Call {
     }
 
     /// What a call on AMX keeps.
-    fn keep_tiles(&self, kept: &mut ThreadScratch, pairs: bool) {
+    fn keep_tiles(&self, kept: &mut ThreadScratch, pairs: bool, threads: usize) {
         let (step, digits, factors) = match pairs {
             true => (STEP, 1, 0),
             false => (DIGIT_STEP, DIGITS, FACTOR_BYTES),
@@ -292,11 +299,13 @@ impl Call {
         });
         kept.ask(Buffer::AmxLeft, laid_out[0].max(laid_out[1]));
         let panel = bytes(longest, terms) + short;
-        let panels = self.columns.min((RIGHT_BYTES / panel).max(1) * STRIP).div_ceil(STRIP);
-        kept.ask(Buffer::AmxRight, panels * panel);
+        let tile = 4 * STRIP * STRIP;
+        let (strips, mut panels) = (blocks[0].div_ceil(STRIP).max(1), self.columns.div_ceil(STRIP));
         if base + adapter > most {
-            kept.ask(Buffer::AmxSums, blocks[0].div_ceil(STRIP) * panels * 4 * STRIP * STRIP);
+            panels = panels.min(SUMS_BYTES / (strips * tile));
+            kept.ask(Buffer::AmxSums, strips * panels * tile);
         }
+        kept.ask(Buffer::AmxRight, tiles_group(panels, panel, threads) * panel);
         if self.coded {
             let values = self.columns.min(STRIP) * self.longest_term.min(PASS);
             match pairs {
@@ -353,6 +362,13 @@ fn task_shape(rows: usize, columns: usize, [longest, all]: [usize; 2], threads: 
     let blocks = (tasks * threads).div_ceil(panels.div_ceil(group));
     let height = rows.div_ceil(blocks).max(TASK_ROWS).next_multiple_of(2 * TILE_ROWS);
     (group, height)
+}
+
+/// Panels that a task of AMX packs, from the bytes of one.
+fn tiles_group(panels: usize, bytes: usize, threads: usize) -> usize {
+    let cached = (TILES_GROUP_BYTES / bytes.max(1)).max(1);
+    let groups = panels.div_ceil(cached).max(threads.min(panels.div_ceil(LEAST_PANELS)));
+    panels.div_ceil(groups.next_multiple_of(threads.max(1)).max(1))
 }
 
 /// A pass of attention, as far as its scratch depends on it.

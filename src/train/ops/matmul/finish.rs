@@ -20,19 +20,29 @@ pub unsafe fn write<O: Element>(result: &Result<O>, sums: &[f32], row: usize, co
             let mask = mask(columns.end - column);
             let start = (row + index) * result.stride + column;
             // SAFETY: the mask keeps to the columns; the rest is the caller's promise.
-            unsafe {
-                let sum = _mm512_loadu_ps(sums.as_ptr());
-                let value = match result.old {
-                    Old::Nothing => sum,
-                    Old::Other(other) => _mm512_add_ps(load(other.add(start), mask), sum),
-                    Old::Itself(alpha) => {
-                        let product = _mm512_mul_ps(_mm512_set1_ps(alpha), sum);
-                        _mm512_add_ps(load(result.start.add(start), mask), product)
-                    }
-                };
-                store(result.start.add(start), mask, value);
-            }
+            unsafe { put(result, start, mask, _mm512_loadu_ps(sums.as_ptr())) };
         }
+    }
+}
+
+/// Writes the sums of the lanes in `mask` to the values of the result from `start` on.
+///
+/// # Safety
+/// As [`write`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub unsafe fn put<O: Element>(result: &Result<O>, start: usize, mask: __mmask16, sum: __m512) {
+    // SAFETY: the caller's promise; masked lanes are neither read nor written.
+    unsafe {
+        let value = match result.old {
+            Old::Nothing => sum,
+            Old::Other(other) => _mm512_add_ps(load(other.add(start), mask), sum),
+            Old::Itself(alpha) => {
+                let product = _mm512_mul_ps(_mm512_set1_ps(alpha), sum);
+                _mm512_add_ps(load(result.start.add(start), mask), product)
+            }
+        };
+        store(result.start.add(start), mask, value);
     }
 }
 

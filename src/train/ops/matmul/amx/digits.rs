@@ -13,7 +13,7 @@
 
 use super::kernel::{self, Kind, Piece, Sums};
 use super::layout::{LEFT_BYTES, STRIP_ROWS, right_bytes};
-use super::unit::{ROW_BYTES, TILE_ROWS};
+use super::unit::ROW_BYTES;
 use crate::train::ops::element::Element;
 use crate::train::ops::matmul::finish::{self, mask};
 use crate::train::ops::matmul::tile::LANES;
@@ -44,24 +44,24 @@ pub const fn slice(steps: usize, digit: usize, step: usize) -> usize {
     first * DIGITS + digit * block + step - first
 }
 
-/// See [`Form::multiply`](super::form::Form::multiply).
-pub unsafe fn multiply(pieces: impl Iterator<Item = Piece>, vectors: usize, sums: *mut f32, is_first: bool) {
-    for (index, piece) in pieces.enumerate() {
-        let mut levels = [const { Sums::new() }; DIGITS];
-        // SAFETY: the caller's promise; factors lie before the digits.
-        unsafe {
-            for first in (0..piece.steps).step_by(BLOCK) {
-                for (products, sums) in LEVELS.iter().zip(&mut levels) {
-                    let sums = sums.start();
-                    kernel::begin(vectors, (first > 0).then_some(sums.cast_const()));
-                    for digits in *products {
-                        kernel::add(&digits_of(&piece, first, vectors, *digits), Kind::Digits, vectors);
-                    }
-                    kernel::end(vectors, sums);
+/// Multiplies a piece of `vectors` vectors; the levels get the integer sums of the products of each.
+///
+/// # Safety
+/// The tiles are configured, and the piece is packed in digits.
+#[inline]
+pub unsafe fn multiply(piece: &Piece, levels: &mut [Sums; DIGITS], vectors: usize, mut between: impl FnMut()) {
+    for first in (0..piece.steps).step_by(BLOCK) {
+        for (products, sums) in LEVELS.iter().zip(levels.iter_mut()) {
+            // SAFETY: the caller's promise; factors lie before the digits.
+            unsafe {
+                let sums = sums.start();
+                kernel::begin(vectors, (first > 0).then_some(sums.cast_const()));
+                for digits in *products {
+                    let slices = digits_of(piece, first, vectors, *digits);
+                    kernel::add(&slices, Kind::Digits, vectors, &mut between);
                 }
+                kernel::end(vectors, sums);
             }
-            let factors = [piece.left.upper.cast(), piece.right.cast()];
-            add_levels(&mut levels, factors, vectors, sums, is_first && index == 0);
         }
     }
 }
@@ -82,34 +82,20 @@ unsafe fn digits_of(piece: &Piece, first: usize, vectors: usize, digits: [usize;
     block
 }
 
-/// The sum of the levels times the factors of its row and column, for 32 rows.
+/// The sum of the levels of sixteen neighbours in a row, times the factors of the row and of the columns.
+///
+/// # Safety
+/// Levels and columns are aligned vectors.
+#[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn add_levels(
-    levels: &mut [Sums; DIGITS],
-    [rows, columns]: [*const f32; 2],
-    vectors: usize,
-    sums: *mut f32,
-    overwrites: bool,
-) {
-    let levels = levels.each_mut().map(|level| level.start().cast_const().cast::<i32>());
-    for row in 0..2 * TILE_ROWS {
-        for vector in 0..vectors {
-            let start = (row * vectors + vector) * LANES;
-            // SAFETY: the levels and the sums have a vector for each row and vector; factors are there for each row and column.
-            unsafe {
-                let level = |index: usize| _mm512_cvtepi32_ps(_mm512_load_si512(levels[index].add(start).cast()));
-                let sum = _mm512_fmadd_ps(level(1), _mm512_set1_ps(1.0 / 256.0), level(2));
-                let sum = _mm512_fmadd_ps(level(0), _mm512_set1_ps(1.0 / 65536.0), sum);
-                let sum = _mm512_mul_ps(sum, _mm512_set1_ps(*rows.add(row)));
-                let factor = _mm512_load_ps(columns.add(vector * LANES));
-                let sum = match overwrites {
-                    true => _mm512_mul_ps(sum, factor),
-                    false => _mm512_fmadd_ps(sum, factor, _mm512_load_ps(sums.add(start))),
-                };
-                _mm512_store_ps(sums.add(start), sum);
-            }
-        }
-    }
+pub unsafe fn sum(levels: [*const f32; DIGITS], row: f32, columns: *const f32) -> __m512 {
+    // SAFETY: the caller's promise.
+    let level = |index: usize| _mm512_cvtepi32_ps(unsafe { _mm512_load_si512(levels[index].cast()) });
+    let sum = _mm512_fmadd_ps(level(1), _mm512_set1_ps(1.0 / 256.0), level(2));
+    let sum = _mm512_fmadd_ps(level(0), _mm512_set1_ps(1.0 / 65536.0), sum);
+    let sum = _mm512_mul_ps(sum, _mm512_set1_ps(row));
+    // SAFETY: as above.
+    _mm512_mul_ps(sum, unsafe { _mm512_load_ps(columns) })
 }
 
 /// The factors that make integers of values, and values of the products of highest digits.

@@ -1,14 +1,14 @@
 //! Passes, tasks and the memory that they take.
 
 use super::form::{Form, Operand};
-use super::kernel::{Piece, Strip, Sums};
+use super::kernel::{Piece, Strip};
 use super::layout::{LEFT_BYTES, PANEL, STRIP_ROWS, TILE_BYTES, VECTORS};
 use super::right::{self, Panels, TASK_PANELS};
 use super::short;
+use super::stream::{Pass, Stream, Tile};
 use super::unit::{ROW_BYTES, TILE_ROWS, Tiles};
 use crate::train::ops::element::Element;
 use crate::train::ops::matmul::engine::MAX_TERMS;
-use crate::train::ops::matmul::finish;
 use crate::train::ops::matmul::operand::{Result, Side, Term};
 use crate::train::ops::matmul::tile::{LANES, Line};
 use crate::train::ops::team;
@@ -16,16 +16,15 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 /// Values of the summed dimension in a pass.
-const PASS: usize = 1664;
+const PASS: usize = 768;
 /// Rows that the left operand is laid out for at once.
 const ROW_BLOCK: usize = 2048;
-/// Bytes of the panels that are packed at once.
-const RIGHT_BYTES: usize = 16 << 20;
-/// Bytes of the panels that a task multiplies, within the second-level cache.
+/// Bytes of the sums of several passes.
+const SUMS_BYTES: usize = 16 << 20;
+/// Bytes of the panels of a task, within the second-level cache.
 const GROUP_BYTES: usize = 1 << 20;
-/// Tasks for each thread, where the result is large enough.
-const TASKS_PER_THREAD: usize = 4;
-/// Fewest strips of a task, which brings its panels into the cache.
+/// Fewest panels of a task where threads could have some each, and fewest strips.
+const LEAST_PANELS: usize = 2;
 const TASK_STRIPS: usize = 4;
 /// F32 sums of a tile of the result.
 const TILE_SUMS: usize = STRIP_ROWS * PANEL;
@@ -34,18 +33,20 @@ const TILE_SUMS: usize = STRIP_ROWS * PANEL;
 #[derive(Default)]
 struct Memory {
     left: Vec<Line>,
-    right: Vec<Line>,
     /// Tiles of sums, where there are several passes.
     sums: Vec<Line>,
 }
 
 thread_local! {
     static MEMORY: RefCell<Memory> = RefCell::default();
+    /// Packed panels of a task.
+    static RIGHT: RefCell<Vec<Line>> = RefCell::default();
 }
 
 /// Lets go of what this thread keeps.
 pub fn forget() {
     MEMORY.take();
+    RIGHT.take();
 }
 
 /// Steps of one term within a pass.
@@ -64,13 +65,14 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
     let has_short = T::FORM == Form::Digits && !terms.iter().all(short::is_short);
     let (short, terms): (Vec<_>, Vec<_>) = terms.iter().partition(|term| has_short && short::is_short(term));
     let passes = passes(&terms);
-    let longest = passes.iter().map(|pass| panel_lines::<T>(pass)).max().unwrap_or(0);
-    let panel_bytes = (longest + short_lines(&short)).max(1) * size_of::<Line>();
-    let width = (RIGHT_BYTES / panel_bytes).max(1) * PANEL;
+    let height = rows.min(ROW_BLOCK).next_multiple_of(STRIP_ROWS);
+    let width = match passes.len() {
+        1 => columns,
+        _ => SUMS_BYTES / (height * PANEL * size_of::<f32>()).max(1) * PANEL,
+    };
     let mut memory = MEMORY.take();
     for row in (0..rows).step_by(ROW_BLOCK) {
-        let mut places = Places::default();
-        for column in (0..columns).step_by(width) {
+        for column in (0..columns).step_by(width.max(1)) {
             let block = Block {
                 terms: &terms,
                 short: &short,
@@ -78,8 +80,8 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
                 rows: row..(row + ROW_BLOCK).min(rows),
                 columns: column..(column + width).min(columns),
             };
-            // SAFETY: the caller's promise is the same. With one pass all columns share the left operand.
-            unsafe { block.run(&result, &mut memory, &mut places, column == 0 || passes.len() > 1) };
+            // SAFETY: the caller's promise is the same.
+            unsafe { block.run(&result, &mut memory) };
         }
     }
     MEMORY.set(memory);
@@ -143,8 +145,8 @@ impl<T: Operand> Block<'_, T> {
     }
 
     /// # Safety
-    /// As [`multiply`]; without `lay_out` the places are those of the block before, which has the same rows.
-    unsafe fn run<O: Element>(&self, result: &Result<O>, memory: &mut Memory, places: &mut Places, lay_out: bool) {
+    /// As [`multiply`].
+    unsafe fn run<O: Element>(&self, result: &Result<O>, memory: &mut Memory) {
         let tiles = if self.passes.len() > 1 {
             self.strips() * self.panels()
         } else {
@@ -153,20 +155,16 @@ impl<T: Operand> Block<'_, T> {
         grow(&mut memory.sums, tiles * TILE_SUMS / LANES);
         let sums = Lines(memory.sums.as_mut_ptr());
         for (number, pass) in self.passes.iter().enumerate() {
-            let strips = if lay_out {
-                self.place(pass, &mut memory.left, places)
-            } else {
-                0
-            };
-            let right = self.pack(number, places, strips, memory);
+            let (places, strips) = self.place(pass, &mut memory.left);
+            // SAFETY: whoever has the unit has the rest.
+            team::for_each(strips, |strip| unsafe { self.lay_out(pass, &places, strip) });
             let stride = self.stride(number);
             let (group, height) = task_shape(self.strips(), self.panels(), stride * size_of::<Line>());
             let (groups, heights) = (self.panels().div_ceil(group), self.strips().div_ceil(height));
             let task = Task {
                 block: self,
                 number,
-                places,
-                right,
+                places: &places,
                 stride,
                 sums,
             };
@@ -179,10 +177,10 @@ impl<T: Operand> Block<'_, T> {
         }
     }
 
-    /// Where the strips of each part of the pass lie: as they are, or in `memory`. Returns the strips to lay out.
-    fn place(&self, pass: &[Part], memory: &mut Vec<Line>, places: &mut Places) -> usize {
+    /// Where the strips of each part of the pass lie, as they are or in `memory`, and how many there are to lay out.
+    fn place(&self, pass: &[Part], memory: &mut Vec<Line>) -> (Places, usize) {
         let (strips, mut lines) = (self.strips(), 0);
-        *places = Places::default();
+        let mut places = Places::default();
         for (place, part) in places.0.iter_mut().zip(pass) {
             let strip_lines = T::FORM.strip_lines(part.steps.len());
             *place = self.in_place(part).unwrap_or(Place {
@@ -202,35 +200,7 @@ impl<T: Operand> Block<'_, T> {
                 place.start = unsafe { memory.as_ptr().add(first).cast() };
             }
         }
-        if lines > 0 { strips } else { 0 }
-    }
-
-    /// Lays out the first `strips` strips of the left operand and packs the panels, all in one loop; returns the panels.
-    fn pack(&self, number: usize, places: &Places, strips: usize, memory: &mut Memory) -> Lines {
-        let (pass, stride) = (&self.passes[number], self.stride(number));
-        grow(&mut memory.right, self.panels() * stride);
-        let right = Lines(memory.right.as_mut_ptr());
-        let tasks = self.panels().div_ceil(TASK_PANELS);
-        team::for_each(strips + tasks, |task| {
-            // SAFETY: whoever has the unit has the rest; strips and panels do not overlap.
-            unsafe {
-                if task < strips {
-                    self.lay_out(pass, places, task);
-                    return;
-                }
-                let first = (task - strips) * TASK_PANELS;
-                let last = (first + TASK_PANELS).min(self.panels());
-                let start = self.columns.start;
-                let panels = Panels {
-                    lines: right.part(first * stride, (last - first) * stride),
-                    columns: start + first * PANEL..(start + last * PANEL).min(self.columns.end),
-                    stride,
-                    before: 0,
-                };
-                self.pack_panels(pass, panels, number + 1 == self.passes.len());
-            }
-        });
-        right
+        (places, if lines > 0 { strips } else { 0 })
     }
 
     /// Lays out one strip of the parts that are not taken where they lie.
@@ -356,19 +326,15 @@ struct Places([Place; MAX_TERMS]);
 // SAFETY: the strips are only read.
 unsafe impl Sync for Places {}
 
-/// (panels of a task, strips of a task), from the bytes of a panel.
+/// (panels of a task, strips of a task), from the bytes of a panel: as many groups of panels for each thread; where there are
+/// fewer panels, as many parts of the strips.
 fn task_shape(strips: usize, panels: usize, bytes: usize) -> (usize, usize) {
     let threads = team::threads();
-    let cached = GROUP_BYTES / bytes.max(1);
-    let groups = panels.div_ceil(cached.max(1));
-    let group = panels.div_ceil(groups);
-    // As many tasks for each thread: with nine for two the one would wait while the other has its fifth.
-    let groups = panels.div_ceil(group);
-    let blocks = (TASKS_PER_THREAD * threads).div_ceil(groups);
-    let blocks = (blocks..blocks + threads)
-        .find(|blocks| (groups * blocks).is_multiple_of(threads))
-        .unwrap_or(blocks);
-    (group, strips.div_ceil(blocks).max(TASK_STRIPS))
+    let cached = (GROUP_BYTES / bytes.max(1)).max(1);
+    let groups = panels.div_ceil(cached).max(threads.min(panels.div_ceil(LEAST_PANELS)));
+    let group = panels.div_ceil(groups.next_multiple_of(threads));
+    let heights = threads.div_ceil(panels.div_ceil(group));
+    (group, strips.div_ceil(heights).max(TASK_STRIPS))
 }
 
 /// What all tasks of a pass share.
@@ -377,83 +343,96 @@ struct Task<'a, T> {
     /// The pass.
     number: usize,
     places: &'a Places,
-    /// The packed panels, and the lines from one to the next.
-    right: Lines,
+    /// Lines from one packed panel to the next.
     stride: usize,
     sums: Lines,
 }
 
 impl<T: Operand> Task<'_, T> {
-    /// Streams the strips past the panels.
+    /// Packs the panels and streams the strips past them. Tasks begin at different strips: two that wrote to neighbouring
+    /// columns of the same rows would take lines of the result from each other.
     ///
     /// # Safety
     /// As [`multiply`]; these strips of these panels belong to this call alone.
     unsafe fn run<O: Element>(&self, strips: Range<usize>, panels: Range<usize>, result: &Result<O>) {
-        // SAFETY: the caller's promise; nothing that runs below configures tiles.
-        unsafe {
-            let _tiles = Tiles::configure();
-            for strip in strips {
-                for panel in panels.clone() {
-                    self.tile(strip, panel, result);
+        RIGHT.with_borrow_mut(|right| {
+            grow(right, panels.len() * self.stride);
+            // SAFETY: the caller's promise; nothing that runs below configures tiles.
+            unsafe {
+                self.pack(panels.clone(), right);
+                let _tiles = Tiles::configure();
+                let mut stream = Stream::new(result, self.block.short);
+                let turn = panels.start * strips.len() / self.block.panels();
+                for strip in (strips.start + turn..strips.end).chain(strips.start..strips.start + turn) {
+                    for (index, panel) in panels.clone().enumerate() {
+                        self.tile(strip, panel, right.as_ptr().add(index * self.stride), &mut stream);
+                    }
                 }
+                stream.end();
             }
+        });
+    }
+
+    /// Packs the panels one after the other.
+    unsafe fn pack(&self, panels: Range<usize>, lines: &mut [Line]) {
+        let Block { passes, columns, .. } = self.block;
+        for (first, lines) in panels
+            .clone()
+            .step_by(TASK_PANELS)
+            .zip(lines.chunks_mut(TASK_PANELS * self.stride))
+        {
+            let last = (first + TASK_PANELS).min(panels.end);
+            let group = Panels {
+                lines,
+                columns: columns.start + first * PANEL..(columns.start + last * PANEL).min(columns.end),
+                stride: self.stride,
+                before: 0,
+            };
+            // SAFETY: the caller's promise is the same.
+            unsafe {
+                self.block
+                    .pack_panels(&passes[self.number], group, self.number + 1 == passes.len())
+            };
         }
     }
 
-    /// Multiplies one strip with one panel.
-    unsafe fn tile<O: Element>(&self, strip: usize, panel: usize, result: &Result<O>) {
+    /// Multiplies one strip with one packed panel.
+    unsafe fn tile<O: Element>(
+        &self,
+        strip: usize,
+        panel: usize,
+        mut right: *const Line,
+        stream: &mut Stream<'_, T, O>,
+    ) {
         let Block {
             passes, rows, columns, ..
         } = self.block;
-        let pass = &passes[self.number];
-        let column = columns.start + panel * PANEL;
-        let vectors = (columns.end - column).div_ceil(LANES).min(VECTORS);
-        let mut tile = Sums::new();
+        let (row, column) = (rows.start + strip * STRIP_ROWS, columns.start + panel * PANEL);
+        let columns = column..(column + PANEL).min(columns.end);
+        let vectors = columns.len().div_ceil(LANES);
         let kept = (strip * self.block.panels() + panel) * TILE_SUMS / LANES;
-        // SAFETY: the panels were packed for this pass, the strips lie where the places say, there are sums for each tile
-        // where there are several passes, and the tile of the result belongs to this task alone.
-        unsafe {
-            let sums = match passes.len() {
-                1 => tile.start(),
-                _ => self.sums.0.add(kept).cast::<f32>(),
+        let pass = Pass {
+            // SAFETY: there are sums for each tile where there are several passes.
+            kept: (passes.len() > 1).then(|| unsafe { self.sums.0.add(kept).cast() }),
+            is_first: self.number == 0,
+            is_last: self.number + 1 == passes.len(),
+        };
+        let pieces = passes[self.number].iter().zip(&self.places.0).map(|(part, place)| {
+            let upper = place.start.wrapping_add(strip * place.strip);
+            let left = Strip {
+                upper,
+                lower: upper.wrapping_add(place.lower),
+                row: place.row,
+                step: place.step,
             };
-            let mut right = self.right.0.add(panel * self.stride).cast_const();
-            let pieces = pass.iter().zip(&self.places.0).map(|(part, place)| {
-                let upper = place.start.add(strip * place.strip);
-                let left = Strip {
-                    upper,
-                    lower: upper.add(place.lower),
-                    row: place.row,
-                    step: place.step,
-                };
-                let steps = part.steps.len();
-                let piece = Piece { steps, left, right };
-                right = right.add(T::FORM.panel_rows(steps) * vectors);
-                piece
-            });
-            T::FORM.multiply(pieces, vectors, sums, self.number == 0);
-            if self.number + 1 == passes.len() {
-                let row = rows.start + strip * STRIP_ROWS;
-                let count = (rows.end - row).min(STRIP_ROWS);
-                for Term { left, right: operand } in self.block.short {
-                    let (stride, depth) = (left.stride, operand.depth());
-                    let start = left.values.as_ptr().add(row * stride).cast();
-                    short::add(
-                        short::Rows {
-                            start,
-                            stride,
-                            count,
-                            depth,
-                        },
-                        right,
-                        vectors,
-                        sums,
-                    );
-                    right = right.add(depth * vectors);
-                }
-                let sums = std::slice::from_raw_parts(sums, count * vectors * LANES);
-                finish::write(result, sums, row, column..(column + PANEL).min(columns.end));
-            }
-        }
+            let steps = part.steps.len();
+            let piece = Piece { steps, left, right };
+            right = right.wrapping_add(T::FORM.panel_rows(steps) * vectors);
+            piece
+        });
+        let rows = (rows.end - row).min(STRIP_ROWS);
+        // SAFETY: the panels were packed for this pass, the strips lie where the places say, and the tile of the result belongs
+        // to this task alone.
+        unsafe { stream.multiply(&Tile { row, rows, columns }, pass, pieces) };
     }
 }

@@ -1,7 +1,6 @@
 //! The two forms in which the tiles take values.
 
 use super::digits::{self, DIGITS, LEFT_FACTORS, RIGHT_FACTORS};
-use super::kernel::Piece;
 use super::layout::{LEFT_LINES, SLICE_ROWS};
 use super::{left, pairs};
 use crate::train::ops::element::Element;
@@ -75,21 +74,6 @@ impl Form {
             match self {
                 Self::Pairs => left::pack_pairs(left, depth, rows, steps, strip),
                 Self::Digits => left::pack_digits(left, depth, rows, steps, strip),
-            }
-        }
-    }
-
-    /// Multiplies a strip with a panel of `vectors` vectors, piece by piece, and writes the sum to `sums`, or adds it to what they
-    /// have where this is not the first pass.
-    ///
-    /// # Safety
-    /// The tiles are configured, and the pieces packed in this form; `sums` has 32 rows of so many vectors.
-    pub unsafe fn multiply(self, pieces: impl Iterator<Item = Piece>, vectors: usize, sums: *mut f32, is_first: bool) {
-        // SAFETY: the caller's promise is the same.
-        unsafe {
-            match self {
-                Self::Pairs => pairs::multiply(pieces, vectors, sums, is_first),
-                Self::Digits => digits::multiply(pieces, vectors, sums, is_first),
             }
         }
     }

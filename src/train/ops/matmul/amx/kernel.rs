@@ -155,25 +155,15 @@ macro_rules! multiply {
     };
 }
 
-macro_rules! steps {
-    ($piece:expr, $vectors:literal, [$($line:expr),+ $(,)?]) => {{
-        let Piece { steps, left, right } = $piece;
+macro_rules! step {
+    ($left:expr, $right:expr, $vectors:literal, [$($line:expr),+ $(,)?]) => {{
         asm!(
-            "2:",
             $($line,)+
-            "add {upper}, {step}",
-            "add {lower}, {step}",
-            "add {right}, {right_step}",
-            "dec {steps}",
-            "jnz 2b",
-            upper = inout(reg) left.upper => _,
-            lower = inout(reg) left.lower => _,
-            right = inout(reg) *right => _,
-            steps = inout(reg) *steps => _,
-            row = in(reg) left.row,
-            step = in(reg) left.step,
+            upper = in(reg) $left.upper,
+            lower = in(reg) $left.lower,
+            right = in(reg) $right,
+            row = in(reg) $left.row,
             stride = in(reg) $vectors * ROW_BYTES,
-            right_step = const right_bytes($vectors),
             options(nostack, readonly),
         )
     }};
@@ -188,21 +178,30 @@ pub enum Kind {
     Digits,
 }
 
-/// Adds a piece to the sums of `vectors` vectors (1 or 2).
+/// Adds a piece to the sums of `vectors` vectors (1 or 2), and calls `between` after each step: the tiles go on meanwhile.
 ///
 /// # Safety
 /// As [`begin`]; the operands are packed for these steps and vectors.
-pub unsafe fn add(piece: &Piece, kind: Kind, vectors: usize) {
-    if piece.steps == 0 {
-        return;
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        match (kind, vectors) {
-            (Kind::Pairs, 1) => steps!(piece, 1, [right_first!(), left!(), multiply_first!("tdpbf16ps")]),
-            (Kind::Pairs, _) => steps!(piece, 2, [right!(), left!(), multiply!("tdpbf16ps")]),
-            (Kind::Digits, 1) => steps!(piece, 1, [right_first!(), left!(), multiply_first!("tdpbssd")]),
-            (Kind::Digits, _) => steps!(piece, 2, [right!(), left!(), multiply!("tdpbssd")]),
+#[inline]
+pub unsafe fn add(piece: &Piece, kind: Kind, vectors: usize, mut between: impl FnMut()) {
+    let Piece {
+        steps,
+        mut left,
+        mut right,
+    } = *piece;
+    for _ in 0..steps {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (kind, vectors) {
+                (Kind::Pairs, 1) => step!(left, right, 1, [right_first!(), left!(), multiply_first!("tdpbf16ps")]),
+                (Kind::Pairs, _) => step!(left, right, 2, [right!(), left!(), multiply!("tdpbf16ps")]),
+                (Kind::Digits, 1) => step!(left, right, 1, [right_first!(), left!(), multiply_first!("tdpbssd")]),
+                (Kind::Digits, _) => step!(left, right, 2, [right!(), left!(), multiply!("tdpbssd")]),
+            }
         }
+        between();
+        left.upper = left.upper.wrapping_add(left.step);
+        left.lower = left.lower.wrapping_add(left.step);
+        right = right.wrapping_byte_add(right_bytes(vectors));
     }
 }

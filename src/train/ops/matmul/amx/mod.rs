@@ -2,10 +2,11 @@
 //! pairs of BF16.
 //!
 //! result (R, C) = sum over the terms of left_i (R, Q_i) right_i (Q_i, C). The summed dimension runs in *steps* of 64 bytes, in
-//! *passes* of bounded length. In each pass all threads first lay out both operands as the tiles read them: the left one in
-//! strips of 32 rows (where it does not lie that way), the right one in panels of 32 columns. Then each task takes a group of
-//! panels, which stays in the second-level cache, and streams strips past it. A tile of the result is 32 x 32: four of the
-//! eight tile registers hold it, the other four the operands.
+//! *passes* of bounded length. In each pass all threads first lay out the left operand as the tiles read it, in strips of 32 rows
+//! (where it does not lie that way). Then each task packs a group of panels, 32 columns of the right operand each, which stay in its
+//! second-level cache, and streams the strips past them. A tile of the result is 32 x 32: four of the eight tile registers
+//! hold it, the other four the operands. What is left to do of it then, from integers to the result in memory, is done between
+//! the steps of the next one ([`stream`]).
 //!
 //! | operands | as the tiles have them | values of a step | tile products of a step |
 //! |---|---|---|---|
@@ -28,6 +29,7 @@ mod pairs;
 mod right;
 mod short;
 mod small;
+mod stream;
 mod unit;
 
 pub use engine::multiply;

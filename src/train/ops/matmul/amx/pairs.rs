@@ -1,6 +1,5 @@
 //! Sixteen pairs of BF16 values as the unit multiplies them.
 
-use super::kernel::{self, Kind, Piece};
 use crate::train::ops::element::Element;
 use crate::train::ops::matmul::finish::{self, mask};
 use crate::train::ops::matmul::pack::combine;
@@ -10,18 +9,6 @@ use core::arch::x86_64::*;
 
 /// Values of a step.
 pub const STEP: usize = 2 * LANES;
-
-/// See [`Form::multiply`](super::form::Form::multiply).
-pub unsafe fn multiply(pieces: impl Iterator<Item = Piece>, vectors: usize, sums: *mut f32, is_first: bool) {
-    // SAFETY: the caller's promise is the same.
-    unsafe {
-        kernel::begin(vectors, (!is_first).then_some(sums.cast_const()));
-        for piece in pieces {
-            kernel::add(&piece, Kind::Pairs, vectors);
-        }
-        kernel::end(vectors, sums);
-    }
-}
 
 /// `scale` times 32 consecutive values, of which `count` are there and the rest is zero, in pairs of neighbours.
 ///

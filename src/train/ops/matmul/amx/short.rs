@@ -1,17 +1,14 @@
 //! Terms of few values, as an adapter has: multiply-adds in F32 onto the sums of the others. As digits they would fill no step, and
 //! have factors, and so levels, of their own.
 
-use super::layout::{STRIP_ROWS, VECTORS};
 use crate::train::ops::element::Element;
 use crate::train::ops::matmul::operand::{Right, Side, Source, Term};
 use crate::train::ops::matmul::pack;
-use crate::train::ops::matmul::tile::{LANES, Line, Unit};
+use crate::train::ops::matmul::tile::{Line, Unit};
 use core::arch::x86_64::*;
 
 /// Most values of a term: 16 take half the time of a step of digits.
 const MOST: usize = 24;
-/// Rows whose sums are in registers.
-const ROWS: usize = 8;
 
 /// Whether the term is one of these.
 pub fn is_short<T>(term: &Term<'_, T>) -> bool {
@@ -39,7 +36,7 @@ pub unsafe fn pack(right: &Right<'_>, column: usize, columns: usize, lines: &mut
     }
 }
 
-/// The left operand of a strip.
+/// Some rows of the left operand.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows {
     pub start: *const f32,
@@ -50,48 +47,23 @@ pub struct Rows {
     pub depth: usize,
 }
 
-/// Adds the rows times a packed panel to the sums.
+/// Adds the rows times a packed panel, which has `V` lines for each value of a row, to the sums of `R` rows.
 ///
 /// # Safety
-/// The processor has AVX-512F; the panel has lines of `vectors` vectors for each value of a row, and `sums` 32 rows of them.
-pub unsafe fn add(rows: Rows, panel: *const Line, vectors: usize, sums: *mut f32) {
-    // SAFETY: the caller's promise is the same.
-    unsafe {
-        match vectors {
-            1 => add_vectors::<1>(rows, panel, sums),
-            _ => add_vectors::<VECTORS>(rows, panel, sums),
-        }
-    }
-}
-
+/// The processor has AVX-512F; the rows and the panel can be read.
+#[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn add_vectors<const V: usize>(rows: Rows, panel: *const Line, sums: *mut f32) {
-    for first in (0..STRIP_ROWS.min(rows.count)).step_by(ROWS) {
-        let mut registers = [[_mm512_setzero_ps(); V]; ROWS];
-        let mut starts = [rows.start; ROWS];
-        // SAFETY: the caller's promise; rows behind the last one are multiplied as the last one, into sums that nobody reads.
+pub unsafe fn add<const R: usize, const V: usize>(rows: Rows, panel: *const Line, sums: &mut [[__m512; V]; R]) {
+    // Rows behind the last one are multiplied as the last one, into sums that nobody reads.
+    let starts: [_; R] = std::array::from_fn(|index| rows.start.wrapping_add(index.min(rows.count - 1) * rows.stride));
+    for place in 0..rows.depth {
+        // SAFETY: the caller's promise.
         unsafe {
-            for (index, (registers, start)) in registers.iter_mut().zip(&mut starts).enumerate() {
-                *start = rows.start.add((first + index).min(rows.count - 1) * rows.stride);
-                for (vector, register) in registers.iter_mut().enumerate() {
-                    *register = _mm512_load_ps(sums.add(((first + index) * V + vector) * LANES));
-                }
-            }
-            for place in 0..rows.depth {
-                let mut line = [_mm512_setzero_ps(); V];
-                for (vector, line) in line.iter_mut().enumerate() {
-                    *line = _mm512_load_ps(panel.add(place * V + vector).cast());
-                }
-                for (registers, start) in registers.iter_mut().zip(starts) {
-                    let value = _mm512_set1_ps(*start.add(place));
-                    for (register, line) in registers.iter_mut().zip(line) {
-                        *register = _mm512_fmadd_ps(value, line, *register);
-                    }
-                }
-            }
-            for (index, registers) in registers.into_iter().enumerate() {
-                for (vector, register) in registers.into_iter().enumerate() {
-                    _mm512_store_ps(sums.add(((first + index) * V + vector) * LANES), register);
+            let line: [_; V] = std::array::from_fn(|vector| _mm512_load_ps(panel.add(place * V + vector).cast()));
+            for (sums, start) in sums.iter_mut().zip(starts) {
+                let value = _mm512_set1_ps(*start.add(place));
+                for (sum, line) in sums.iter_mut().zip(line) {
+                    *sum = _mm512_fmadd_ps(value, line, *sum);
                 }
             }
         }

@@ -1,14 +1,15 @@
 //! Small products of F32 matrices on one thread, for ops that are parallel already.
 
-use super::form::Form;
-use super::kernel::{Piece, Strip, Sums};
+use super::form::{Form, Operand};
+use super::kernel::{Piece, Strip};
 use super::layout::{LEFT_BYTES, PANEL, STRIP_ROWS, TILE_BYTES, VECTORS};
 use super::right::{self, Panels, TASK_PANELS};
+use super::stream::{Pass, Stream, Tile};
 use super::unit::{ROW_BYTES, Tiles};
-use crate::train::ops::matmul::finish;
 use crate::train::ops::matmul::operand::{Left, Right, Side};
 use crate::train::ops::matmul::serial::{Old, View};
-use crate::train::ops::matmul::tile::{LANES, Line};
+use crate::train::ops::matmul::tile::Line;
+use half::bf16;
 use std::cell::RefCell;
 
 /// Memory that a thread keeps from one product to the next.
@@ -32,6 +33,18 @@ pub fn forget() {
 /// # Safety
 /// The unit is available; the views lie within their values, and the result has room for them.
 pub unsafe fn multiply(form: Form, left: View<'_>, right: View<'_>, result: &mut [f32], old: Old) {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        match form {
+            Form::Pairs => multiply_as::<bf16>(left, right, result, old),
+            Form::Digits => multiply_as::<f32>(left, right, result, old),
+        }
+    }
+}
+
+/// As [`multiply`], in the form of `T`.
+unsafe fn multiply_as<T: Operand>(left: View<'_>, right: View<'_>, result: &mut [f32], old: Old) {
+    let form = T::FORM;
     let steps = left.columns.div_ceil(form.step());
     let target = old.target(result, right.columns);
     let (side, stride) = match left.column_stride {
@@ -44,30 +57,32 @@ pub unsafe fn multiply(form: Form, left: View<'_>, right: View<'_>, result: &mut
         strip.resize(strip.len().max(form.strip_lines(steps)), Line::ZERO);
         let stride = form.panel_rows(steps) * VECTORS;
         panels.resize(panels.len().max(right.columns.div_ceil(PANEL) * stride), Line::ZERO);
+        let mut stream = Stream::<T, f32>::new(&target, &[]);
         // SAFETY: the caller's promise; nothing that runs below configures tiles.
         unsafe {
             pack(form, &right, steps, panels);
             let _tiles = Tiles::configure();
             for row in (0..rows).step_by(STRIP_ROWS) {
-                let rows = row..(row + STRIP_ROWS).min(rows);
-                form.pack_left(&left, depth, rows.clone(), 0..steps, strip);
+                let end = (row + STRIP_ROWS).min(rows);
+                form.pack_left(&left, depth, row..end, 0..steps, strip);
+                let upper = strip.as_ptr().cast::<u8>();
+                let left = Strip {
+                    upper,
+                    lower: upper.add(TILE_BYTES),
+                    row: ROW_BYTES,
+                    step: LEFT_BYTES,
+                };
                 for column in (0..right.columns).step_by(PANEL) {
-                    let columns = column..(column + PANEL).min(right.columns);
-                    let vectors = columns.len().div_ceil(LANES);
-                    let mut sums = Sums::new();
-                    let sums = sums.start();
-                    let upper = strip.as_ptr().cast::<u8>();
-                    let left = Strip {
-                        upper,
-                        lower: upper.add(TILE_BYTES),
-                        row: ROW_BYTES,
-                        step: LEFT_BYTES,
+                    let tile = Tile {
+                        row,
+                        rows: end - row,
+                        columns: column..(column + PANEL).min(right.columns),
                     };
                     let right = panels[column / PANEL * stride..].as_ptr();
-                    form.multiply(std::iter::once(Piece { steps, left, right }), vectors, sums, true);
-                    let sums = std::slice::from_raw_parts(sums, rows.len() * vectors * LANES);
-                    finish::write(&target, sums, rows.start, columns);
+                    stream.multiply(&tile, Pass::ONLY, std::iter::once(Piece { steps, left, right }));
                 }
+                // The next strip takes the place of this one.
+                stream.end();
             }
         }
     });
