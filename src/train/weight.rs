@@ -48,6 +48,12 @@ impl Codes {
 
     /// The weight `name` as bitsandbytes left it in `checkpoint`; `None` where it is dense there.
     fn read(checkpoint: &Checkpoint, name: &str) -> Result<Option<Self>, QuantError> {
+        let codes = Self::read_codes(checkpoint, name)?;
+        checkpoint.let_go(name);
+        Ok(codes)
+    }
+
+    fn read_codes(checkpoint: &Checkpoint, name: &str) -> Result<Option<Self>, QuantError> {
         let find = |name: &str| checkpoint.raw(name);
         if checkpoint.contains(&format!("{name}.quant_state.bitsandbytes__nf4")) {
             return Nf4::from_bitsandbytes(name, find).map(|codes| Some(Self::Nf4(codes)));

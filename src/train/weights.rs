@@ -1,7 +1,7 @@
 //! Checkpoints: one or several memory-mapped safetensors files, read tensor by tensor into the wanted dtype.
 //!
-//! The files are mapped, not read: a tensor's pages come in while it is converted and belong to the page cache, so that
-//! loading needs no memory beyond the result. Every size and offset in a file is checked before it is used.
+//! The files are mapped, not read: a tensor's pages come in while it is converted, belong to the page cache and are let go of
+//! afterwards, so that loading needs no memory beyond the result. Every size and offset in a file is checked before it is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -172,6 +172,7 @@ impl Checkpoint {
             DType::F32 => Tensor::from_vec(converted::<f32>(stored, bytes).map_err(not_finite)?, shape, cpu),
             other => Err(candle_core::Error::UnsupportedDTypeForOp(other, "weights").bt()),
         };
+        shard.let_go(bytes);
         Ok(tensor?.to_device(device)?)
     }
 
@@ -193,6 +194,13 @@ impl Checkpoint {
             shape: &info.shape,
             bytes: shard.bytes(info),
         })
+    }
+
+    /// Takes the pages of the tensor `name` out of this process's memory, once it has been read.
+    pub(super) fn let_go(&self, name: &str) {
+        if let Some(raw) = self.raw(name) {
+            self.shard(name).let_go(raw.bytes);
+        }
     }
 
     /// The file, or the index of the files.
@@ -262,6 +270,19 @@ impl Shard {
     fn bytes(&self, info: &TensorInfo) -> &[u8] {
         &self.map[self.data + info.data_offsets.0..self.data + info.data_offsets.1]
     }
+
+    /// Takes pages that have been read out of this process's memory; they stay in the page cache.
+    #[cfg(unix)]
+    fn let_go(&self, bytes: &[u8]) {
+        let start = bytes.as_ptr().addr() - self.map.as_ptr().addr();
+        let advice = memmap2::UncheckedAdvice::DontNeed;
+        // Where the system refuses, the pages stay a while longer.
+        // SAFETY: nobody writes to the map, so that its pages come back as they were.
+        let _ = unsafe { self.map.unchecked_advise_range(advice, start, bytes.len()) };
+    }
+
+    #[cfg(not(unix))]
+    fn let_go(&self, _: &[u8]) {}
 }
 
 /// Float types that weights are published in.
