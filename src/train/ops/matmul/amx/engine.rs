@@ -364,6 +364,7 @@ impl<T: Operand> Task<'_, T> {
                 let mut stream = Stream::new(result, self.block.short);
                 let turn = panels.start * strips.len() / self.block.panels();
                 for strip in (strips.start + turn..strips.end).chain(strips.start..strips.start + turn) {
+                    stream.want(self.strip_after(strip, &strips));
                     for (index, panel) in panels.clone().enumerate() {
                         self.tile(strip, panel, right.as_ptr().add(index * self.stride), &mut stream);
                     }
@@ -371,6 +372,19 @@ impl<T: Operand> Task<'_, T> {
                 stream.end();
             }
         });
+    }
+
+    /// The lines of the strip that follows, where the strips of the pass are one piece that was laid out.
+    fn strip_after(&self, strip: usize, strips: &Range<usize>) -> Range<*const Line> {
+        let next = if strip + 1 == strips.end {
+            strips.start
+        } else {
+            strip + 1
+        };
+        let Place { start, strip, .. } = self.places.0[0];
+        let start = start.wrapping_add(next * strip).cast::<Line>();
+        let is_one = self.block.passes[self.number].len() == 1 && self.places.0[0].laid_out.is_some();
+        start..start.wrapping_add(if is_one { strip / size_of::<Line>() } else { 0 })
     }
 
     /// Packs the panels one after the other.

@@ -18,6 +18,8 @@ use std::ops::Range;
 const ROWS: usize = 2;
 /// Rows of the result that are asked for ahead.
 const AHEAD: usize = 4 * ROWS;
+/// Lines that are fetched at a time.
+const FETCHED: usize = 2;
 
 /// A tile of the result.
 #[derive(Clone, Debug)]
@@ -56,6 +58,8 @@ pub struct Stream<'a, T, O> {
     /// Sums of the terms before the last.
     sums: Sums,
     ending: Ending,
+    /// Lines that are not fetched yet.
+    wanted: Range<*const Line>,
 }
 
 /// What is left to do of a tile.
@@ -101,7 +105,13 @@ impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
                 is_last: false,
                 short: std::ptr::null(),
             },
+            wanted: std::ptr::null()..std::ptr::null(),
         }
+    }
+
+    /// Fetches the lines, which the tiles behind the next ones begin with, into the second-level cache meanwhile.
+    pub const fn want(&mut self, lines: Range<*const Line>) {
+        self.wanted = lines;
     }
 
     /// Multiplies the pieces of one tile, and ends the one before. Where it is the last pass, the packed panel of the short terms
@@ -133,7 +143,16 @@ impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
             while let Some(piece) = pieces.next() {
                 let levels = &mut self.levels[self.next];
                 let (is_last, before) = (pieces.peek().is_none(), &mut self.ending);
-                let between = || before.go_on(self.result, self.short);
+                let wanted = &mut self.wanted;
+                let between = || {
+                    for _ in 0..FETCHED {
+                        if wanted.start < wanted.end {
+                            _mm_prefetch::<_MM_HINT_T1>(wanted.start.cast());
+                            wanted.start = wanted.start.wrapping_add(1);
+                        }
+                    }
+                    before.go_on(self.result, self.short);
+                };
                 match T::FORM {
                     Form::Pairs => kernel::add(&piece, Kind::Pairs, vectors, between),
                     Form::Digits => digits::multiply(&piece, levels, vectors, between),
