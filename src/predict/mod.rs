@@ -34,7 +34,9 @@ pub use error::PredictError;
 pub use flops::Flops;
 pub use grid::Grid;
 pub use host::Host;
-pub use logits::{LOGIT_BYTES, LOGIT_BYTES_GPU, even_chunks, most_chunk_tokens};
+pub use logits::{
+    LOGIT_BYTES, LOGIT_BYTES_GPU, LOGIT_BYTES_STREAMED, STREAMED_ROWS, even_chunks, most_chunk_tokens, streamed_columns,
+};
 pub use op::{Form, MODULES, Module, Op, PASSES, Pass, Product, Right, Stage, Work};
 pub use part::{Bytes, PARTS, Part};
 pub use prediction::{Machine, Prediction, Predictor, Setting};

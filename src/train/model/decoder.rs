@@ -9,7 +9,7 @@ use super::offload::{AtHome, Coming, Offload};
 use super::parameter::BaseParameter;
 use super::saved::{LayerSaved, bytes};
 use super::{RopeTables, Stream};
-use crate::predict::{LOGIT_BYTES, LOGIT_BYTES_GPU, most_chunk_tokens};
+use crate::predict::{LOGIT_BYTES, LOGIT_BYTES_GPU, LOGIT_BYTES_STREAMED, most_chunk_tokens};
 use crate::recipe::Checkpointing;
 use crate::train::span::{self, Module, StepPhase};
 
@@ -133,10 +133,11 @@ impl Decoder {
     pub(crate) fn loss(&self, stream: &Stream<'_>, normed: &Tensor) -> Result<loss_head::Output> {
         let _span = span::module(Module::Head);
         let vocabulary = self.head.value().dims2()?.0;
-        let logit_bytes = if normed.device().is_cuda() {
-            LOGIT_BYTES_GPU
-        } else {
-            LOGIT_BYTES
+        let trained = self.head.trained().filter(|_| stream.gradient_scale.is_some());
+        let logit_bytes = match trained {
+            _ if normed.device().is_cuda() => LOGIT_BYTES_GPU,
+            Some(_) => LOGIT_BYTES,
+            None => LOGIT_BYTES_STREAMED,
         };
         let settings = loss_head::Settings {
             soft_cap: self.logit_soft_cap,
@@ -144,11 +145,11 @@ impl Decoder {
             gradient_scale: stream.gradient_scale,
         };
         let targets = stream.targets();
-        match self.head.trained() {
-            Some(head) if stream.gradient_scale.is_some() => {
+        match trained {
+            Some(head) => {
                 loss_head::forward_with_weight_gradient(normed, &head.value, targets, &settings, &head.gradient)
             }
-            _ => loss_head::forward(normed, self.head.value(), targets, &settings),
+            None => loss_head::forward(normed, self.head.value(), targets, &settings),
         }
     }
 

@@ -1,8 +1,9 @@
-//! The loss head: products with the head, chunk by chunk.
+//! The loss head: products with the head, chunk by chunk or group by group.
 
 use candle_core::{Result, Tensor};
 
 use super::{bytes, storage};
+use crate::predict::STREAMED_ROWS;
 use crate::train::data::IGNORE;
 use crate::train::ops::loss_head;
 pub(in crate::train::model) use crate::train::ops::loss_head::{Output, Settings, Targets};
@@ -32,13 +33,17 @@ pub(in crate::train::model) fn forward_with_weight_gradient(
     loss_head::forward_with_weight_gradient(hidden, weight, targets, settings, weight_gradient)
 }
 
-/// Each product reads the head once for every chunk of logits; the chunk itself is written and read by each.
+/// Each product reads the head once for every chunk of logits; the logits themselves are written and read by each.
 fn work(hidden: &Tensor, weight: &Tensor, targets: &[i64], settings: &Settings, products: u64) -> Work {
     let Ok((vocabulary, width)) = weight.dims2() else {
         return Work::default();
     };
     let rows = targets.iter().filter(|target| **target != IGNORE).count();
-    let chunks = rows.div_ceil(settings.chunk_tokens.max(1)) as u64;
+    let chunk = match products {
+        1 | 2 if !weight.device().is_cuda() => STREAMED_ROWS,
+        _ => settings.chunk_tokens.max(1),
+    };
+    let chunks = rows.div_ceil(chunk) as u64;
     Work {
         flops: products * 2 * (rows * vocabulary * width) as u64,
         bytes: 2 * bytes(hidden) + products * (chunks * bytes(weight) + 4 * (rows * vocabulary) as u64),

@@ -1,10 +1,11 @@
-//! The fused form: for each chunk of target positions one product into logits, one pass over them, one product back.
+//! The form with a gradient of the head: for each chunk of target positions one product into logits, one pass over them, one product
+//! back, one for the head.
 //!
 //! The logits and their gradient share one buffer, which all chunks reuse. Where the compute dtype is BF16 and the
 //! processor multiplies pairs of it, the gradient is rounded to BF16 within that buffer (PyTorch rounds it too).
 
-use super::softmax;
 use super::{Output, Settings};
+use super::{softmax, streamed};
 use crate::predict::even_chunks;
 use crate::train::ops::element::Element;
 use crate::train::ops::matmul::Guard;
@@ -15,15 +16,17 @@ use crate::train::ops::team;
 use candle_core::{DType, Device, Result, Tensor};
 use half::bf16;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// What every chunk reads.
-struct Head<'a> {
+pub struct Head<'a> {
+    /// (V, H).
     weight: Values<'a>,
-    vocabulary: usize,
-    width: usize,
-    settings: &'a Settings,
+    pub vocabulary: usize,
+    pub width: usize,
+    pub settings: &'a Settings,
     /// Whether gradients of logits are multiplied as BF16.
-    pairs: bool,
+    pub pairs: bool,
 }
 
 /// Loss of one chunk.
@@ -52,10 +55,13 @@ pub fn forward<T: Element>(
         settings,
         pairs,
     };
+    let Some(into) = weight_gradient.filter(|_| settings.gradient_scale.is_some()) else {
+        return streamed::forward::<T>(&head, hidden, &values, targets);
+    };
     let positions = super::settings::target_positions(targets);
     let chunk_tokens = even_chunks(positions.len(), settings.chunk_tokens);
     let mut logits = Unwritten::<f32>::new(chunk_tokens * vocabulary);
-    let mut d_hidden = settings.gradient_scale.map(|_| vec![T::narrow(0.0); values.len()]);
+    let mut d_hidden = vec![T::narrow(0.0); values.len()];
     let (mut inputs, mut d_inputs) = (Vec::new(), vec![T::narrow(0.0); chunk_tokens * width]);
     let mut sums = Sums::default();
     for chunk in positions.chunks(chunk_tokens) {
@@ -66,13 +72,10 @@ pub fn forward<T: Element>(
             .for_each(|position| inputs.extend_from_slice(&values[place(position)]));
         let logits = head.logits::<T>(&inputs, &mut logits.slots()[..chunk.len() * vocabulary]);
         head.losses(chunk, targets, logits, &mut sums);
-        let Some(d_hidden) = &mut d_hidden else { continue };
-        if let Some(into) = weight_gradient {
-            update(into, "loss_head", |into| {
-                head.add_d_weight::<T>(logits, &inputs, into);
-                Ok(())
-            })?;
-        }
+        update(into, "loss_head", |into| {
+            head.add_d_weight::<T>(logits, &inputs, into);
+            Ok(())
+        })?;
         // Rounding twice to F16 would lose more than this gains.
         let at_targets = match T::DTYPE {
             DType::F32 => head.take_targets(chunk, targets, logits),
@@ -90,13 +93,21 @@ pub fn forward<T: Element>(
             correct: sums.correct,
         },
         target_tokens: positions.len() as u64,
-        d_hidden: d_hidden
-            .map(|values| Tensor::from_vec(values, hidden.shape(), &Device::Cpu))
-            .transpose()?,
+        d_hidden: Some(Tensor::from_vec(d_hidden, hidden.shape(), &Device::Cpu)?),
     })
 }
 
 impl Head<'_> {
+    /// Some rows of the weight.
+    pub fn rows(&self, rows: Range<usize>) -> Values<'_> {
+        let place = rows.start * self.width..rows.end * self.width;
+        match self.weight {
+            Values::F32(weight) => Values::F32(&weight[place]),
+            Values::Bf16(weight) => Values::Bf16(&weight[place]),
+            Values::F16(weight) => Values::F16(&weight[place]),
+        }
+    }
+
     /// inputs (n, H) times the transpose of the weight.
     fn logits<'a, T: Element>(&self, inputs: &[T], logits: &'a mut [MaybeUninit<f32>]) -> &'a mut [f32] {
         let product = Product {
@@ -141,14 +152,14 @@ impl Head<'_> {
         }
     }
 
-    /// The gradient of the logits as a left operand.
-    fn d_logits<'a>(&self, d_logits: &'a [f32]) -> (Values<'a>, usize) {
+    /// The gradient of rows of `columns` logits as a left operand, and the values from one row to the next.
+    pub fn d_logits<'a>(&self, d_logits: &'a [f32], columns: usize) -> (Values<'a>, usize) {
         if !self.pairs {
-            return (Values::F32(d_logits), self.vocabulary);
+            return (Values::F32(d_logits), columns);
         }
         // SAFETY: two BF16 values take the place of one F32 value, and any bits are valid for them.
         let narrow = unsafe { std::slice::from_raw_parts(d_logits.as_ptr().cast::<bf16>(), 2 * d_logits.len()) };
-        (Values::Bf16(narrow), 2 * self.vocabulary)
+        (Values::Bf16(narrow), 2 * columns)
     }
 
     /// Takes each row's gradient at its target out of d_logits: (target, gradient). It is larger than all others, often a thousand
@@ -181,7 +192,7 @@ impl Head<'_> {
 
     /// d_logits (n, V) times the weight.
     fn d_inputs<T: Element>(&self, d_logits: &[f32], d_inputs: &mut [T]) {
-        let (left, stride) = self.d_logits(d_logits);
+        let (left, stride) = self.d_logits(d_logits, self.vocabulary);
         let product = Product {
             left,
             side: Side::Straight,
@@ -197,7 +208,7 @@ impl Head<'_> {
 
     /// Adds the transpose of d_logits (n, V) times inputs (n, H) to `into` (V, H).
     fn add_d_weight<T: Element>(&self, d_logits: &[f32], inputs: &[T], into: &mut [f32]) {
-        let (left, stride) = self.d_logits(d_logits);
+        let (left, stride) = self.d_logits(d_logits, self.vocabulary);
         let tokens = d_logits.len() / self.vocabulary.max(1);
         let right = element_values(inputs).right(Order::Straight, (self.width, tokens), self.width, 1.0);
         let product = Product {
@@ -217,7 +228,7 @@ impl Head<'_> {
 }
 
 /// A slice of elements as the values of an operand.
-fn element_values<T: Element>(values: &[T]) -> Values<'_> {
+pub fn element_values<T: Element>(values: &[T]) -> Values<'_> {
     let (start, len) = (values.as_ptr(), values.len());
     // SAFETY: each dtype stands for exactly one element type.
     unsafe {

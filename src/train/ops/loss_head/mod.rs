@@ -1,11 +1,12 @@
-//! Language-model head and cross-entropy in one pass over chunks of tokens: full logits never exist.
+//! Language-model head and cross-entropy in one pass over chunks of tokens, or, where the head is not trained, over groups of the
+//! vocabulary: full logits never exist.
 //!
 //! | name | shape | meaning |
 //! |---|---|---|
 //! | `hidden` | (T, H) | last hidden states, already normalised; compute dtype |
 //! | `weight` | (V, H) | the head (the embedding table where they are tied), any float dtype |
 //! | `targets` | (T,) | token to predict, or [`IGNORE`](crate::train::data::IGNORE) |
-//! | `z` | (chunk, V) F32 | logits of one chunk of target positions |
+//! | `z` | (chunk, V) or (n, group) F32 | logits of one chunk of the n target positions, or of one group |
 //!
 //! z = cap(hidden weight^T), cap(z) = c tanh(z / c) with soft-cap c (gemma2), else z. loss = sum over the targets of
 //! log(sum(exp(z))) - z_target. With scale s: dz = s (softmax(z) - onehot(target)) (1 - (z / c)^2 with a soft-cap), made
@@ -15,6 +16,7 @@ mod fused;
 pub mod reference;
 mod settings;
 mod softmax;
+mod streamed;
 
 #[cfg(test)]
 mod tests;

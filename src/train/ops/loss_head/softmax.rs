@@ -80,6 +80,91 @@ multiversion! {
     }
 }
 
+/// What the groups of logits of one row that have passed give.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The largest logit.
+    max: f32,
+    /// The sum of exp(logit - max).
+    sum: f64,
+    at_target: f32,
+    /// What sums over the groups before the last one are multiplied by, since the largest logit changed.
+    pub factor: f32,
+}
+
+impl Row {
+    /// No logits.
+    pub const EMPTY: Self = Self {
+        max: f32::NEG_INFINITY,
+        sum: 0.0,
+        at_target: f32::NEG_INFINITY,
+        factor: 1.0,
+    };
+
+    pub fn loss(&self) -> f64 {
+        f64::from(self.max) + self.sum.ln() - f64::from(self.at_target)
+    }
+
+    /// Whether no logit is larger than the target's.
+    pub fn is_correct(&self) -> bool {
+        self.at_target >= self.max
+    }
+
+    /// Factors of the sum over exp(logit - max) times weights, and of the target's weight, in the gradient.
+    pub fn factors(&self, cap: f32) -> [f32; 2] {
+        let at_target = f64::from(self.at_target - self.max).exp() / self.sum;
+        let slope = 1.0 - (self.at_target / cap) * (self.at_target / cap);
+        [self.sum.recip() as f32, (at_target - 1.0) as f32 * slope]
+    }
+}
+
+multiversion! {
+    /// Soft-caps a group of logits of one row in place (`cap` infinite for none) and takes them into its state. They become the
+    /// exponentials of their distance from the largest one so far times the slope of the soft-cap, and zero at the target.
+    pub fn pass(logits: &mut [f32], target: Option<usize>, cap: f32, row: &mut Row) {
+        if cap < f32::INFINITY {
+            for logit in logits.iter_mut() {
+                *logit = cap * tanh::<FMA>(*logit / cap);
+            }
+        }
+        let largest = largest(logits);
+        let max = if largest > row.max { largest } else { row.max };
+        row.factor = (row.max - max).exp();
+        (row.max, row.sum) = (max, row.sum * f64::from(row.factor));
+        if let Some(target) = target {
+            row.at_target = logits[target];
+        }
+        for block in logits.chunks_mut(BLOCK) {
+            row.sum += f64::from(exponentials::<FMA>(block, max, cap));
+        }
+        if let Some(target) = target {
+            logits[target] = 0.0;
+        }
+    }
+}
+
+/// Turns logits into exp(logit - max) times the slope of the soft-cap, and returns the sum without it.
+#[inline(always)]
+fn exponentials<const FMA: bool>(logits: &mut [f32], max: f32, cap: f32) -> f32 {
+    let mut lanes = [0f32; LANES];
+    let one = |logit: &mut f32, lane: &mut f32| {
+        let power = exp::<FMA>(*logit - max);
+        *lane += power;
+        // With an infinite cap the slope is one.
+        *logit = power * (1.0 - (*logit / cap) * (*logit / cap));
+    };
+    let (chunks, rest) = logits.as_chunks_mut::<LANES>();
+    for chunk in chunks {
+        for (lane, logit) in lanes.iter_mut().zip(chunk) {
+            one(logit, lane);
+        }
+    }
+    for (lane, logit) in lanes.iter_mut().zip(rest) {
+        one(logit, lane);
+    }
+    lanes.iter().sum()
+}
+
 /// Sum of exp(logit - max).
 #[inline(always)]
 fn sum_of_exp<const FMA: bool>(logits: &[f32], max: f32) -> f32 {

@@ -1,0 +1,171 @@
+//! The form without a gradient of the head: the vocabulary passes by in groups, as keys do in attention. Of the logits only those of
+//! a group exist, and each product reads the head once.
+//!
+//! For each row m is the largest logit so far, s = sum of exp(z - m), and a = sum of exp(z - m) (1 - (z / c)^2) weight_v over all v but
+//! the target; a group with a larger logit scales s and a down. In the end loss = m + log(s) - z_target, and d_hidden = scale (a / s +
+//! (exp(z_target - m) / s - 1) (1 - (z_target / c)^2) weight_target). The target is apart because its term is often a thousand times the
+//! others, and a product of F32 on AMX is as exact as the largest value of a row allows.
+
+use super::fused::{Head, element_values};
+use super::settings::target_positions;
+use super::softmax::{self, Row};
+use super::{Output, Settings, Sums};
+use crate::predict::{STREAMED_ROWS, even_chunks, streamed_columns};
+use crate::train::ops::element::Element;
+use crate::train::ops::matmul::engine;
+use crate::train::ops::matmul::operand::{Old, Order, Product, Result as Target, Side, Values};
+use crate::train::ops::storage::Unwritten;
+use crate::train::ops::team;
+use candle_core::{Device, Result, Tensor};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// Target positions that are computed at once.
+struct Block<'a, T> {
+    head: &'a Head<'a>,
+    /// (rows, width).
+    inputs: &'a [T],
+    targets: Vec<usize>,
+    states: Vec<Row>,
+    /// (rows, width): a of each row.
+    sums: Vec<f32>,
+}
+
+/// Loss of `hidden` and, with a gradient scale, the gradient with respect to it.
+pub fn forward<T: Element>(head: &Head<'_>, hidden: &Tensor, values: &[T], targets: &[i64]) -> Result<Output> {
+    let positions = target_positions(targets);
+    let Settings {
+        gradient_scale,
+        chunk_tokens,
+        ..
+    } = *head.settings;
+    let rows = even_chunks(positions.len(), STREAMED_ROWS);
+    let columns = streamed_columns(rows, chunk_tokens, head.vocabulary);
+    let mut logits = Unwritten::<f32>::new(rows * columns);
+    let mut d_hidden = gradient_scale.map(|_| vec![T::narrow(0.0); values.len()]);
+    let mut inputs = Vec::with_capacity(rows * head.width);
+    let (mut loss, mut correct) = (0.0, 0);
+    for positions in positions.chunks(rows) {
+        let place = |position: &u32| *position as usize * head.width..(*position as usize + 1) * head.width;
+        inputs.clear();
+        positions
+            .iter()
+            .for_each(|position| inputs.extend_from_slice(&values[place(position)]));
+        let mut block = Block {
+            head,
+            inputs: &inputs,
+            targets: positions
+                .iter()
+                .map(|position| targets[*position as usize] as usize)
+                .collect(),
+            states: vec![Row::EMPTY; positions.len()],
+            sums: vec![0.0; gradient_scale.map_or(0, |_| inputs.len())],
+        };
+        for first in (0..head.vocabulary).step_by(columns) {
+            let group = first..(first + columns).min(head.vocabulary);
+            block.pass(group, logits.slots());
+        }
+        for state in &block.states {
+            loss += state.loss();
+            correct += u64::from(state.is_correct());
+        }
+        if let (Some(d_hidden), Some(scale)) = (&mut d_hidden, gradient_scale) {
+            block.end(scale);
+            for (sums, position) in block.sums.chunks_exact(head.width.max(1)).zip(positions) {
+                for (d_hidden, sum) in d_hidden[place(position)].iter_mut().zip(sums) {
+                    *d_hidden = T::narrow(*sum);
+                }
+            }
+        }
+    }
+    Ok(Output {
+        sums: Sums::Known { loss, correct },
+        target_tokens: positions.len() as u64,
+        d_hidden: d_hidden
+            .map(|values| Tensor::from_vec(values, hidden.shape(), &Device::Cpu))
+            .transpose()?,
+    })
+}
+
+impl<T: Element> Block<'_, T> {
+    /// Takes a group of the vocabulary into the states and sums.
+    fn pass(&mut self, group: Range<usize>, logits: &mut [MaybeUninit<f32>]) {
+        let (rows, width) = (self.states.len(), self.head.width);
+        let logits = &mut logits[..rows * group.len()];
+        let product = |left, order, size, stride, right: Range<usize>| Product {
+            left,
+            side: Side::Straight,
+            stride,
+            right: self.head.rows(right).right(order, size, width, 1.0),
+        };
+        let forward = product(
+            element_values(self.inputs),
+            Order::Transposed,
+            (group.len(), width),
+            width,
+            group.clone(),
+        );
+        let result = Target::store(logits.as_mut_ptr().cast::<f32>(), group.len());
+        // SAFETY: the logits have a row for each input.
+        unsafe { engine::multiply(&[forward], (rows, group.len()), result) };
+        // SAFETY: the product has written all of them.
+        let logits = unsafe { logits.assume_init_mut() };
+        let wants_gradient = !self.sums.is_empty();
+        let cap = self.head.settings.soft_cap.map_or(f32::INFINITY, |cap| cap as f32);
+        let (targets, pairs) = (&self.targets, self.head.pairs);
+        team::for_chunks2((logits, group.len()), (&mut self.states, 1), |row, logits, states| {
+            let target = targets[row].checked_sub(group.start);
+            let target = target.filter(|target| *target < logits.len());
+            for state in states {
+                softmax::pass(logits, target, cap, state);
+            }
+            if wants_gradient && pairs {
+                softmax::narrow_in_place(logits);
+            }
+        });
+        if !wants_gradient {
+            return;
+        }
+        if self.states.iter().any(|state| state.factor < 1.0) {
+            team::for_chunks2((&mut self.sums, width), (&mut self.states, 1), |_, sums, states| {
+                for state in states {
+                    sums.iter_mut().for_each(|sum| *sum *= state.factor);
+                }
+            });
+        }
+        let (left, stride) = self.head.d_logits(logits, group.len());
+        let backward = product(left, Order::Straight, (width, group.len()), stride, group);
+        let result = Target {
+            start: self.sums.as_mut_ptr(),
+            stride: width,
+            old: Old::Itself(1.0),
+        };
+        // SAFETY: there is a row of sums for each row of logits.
+        unsafe { engine::multiply(&[backward], (rows, width), result) };
+    }
+
+    /// Makes the gradient of the sums.
+    fn end(&mut self, scale: f32) {
+        fn add<W: Element>(sums: &mut [f32], factors: [f32; 2], weight: &[W]) {
+            for (sum, weight) in sums.iter_mut().zip(weight) {
+                *sum = factors[0] * *sum + factors[1] * weight.widen();
+            }
+        }
+        let (head, targets) = (self.head, &self.targets);
+        let cap = head.settings.soft_cap.map_or(f32::INFINITY, |cap| cap as f32);
+        team::for_chunks2(
+            (&mut self.sums, head.width),
+            (&mut self.states, 1),
+            |row, sums, state| {
+                for state in state {
+                    let factors = state.factors(cap).map(|factor| scale * factor);
+                    match head.rows(targets[row]..targets[row] + 1) {
+                        Values::F32(weight) => add(sums, factors, weight),
+                        Values::Bf16(weight) => add(sums, factors, weight),
+                        Values::F16(weight) => add(sums, factors, weight),
+                    }
+                }
+            },
+        );
+    }
+}
