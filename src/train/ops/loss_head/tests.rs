@@ -94,17 +94,17 @@ fn fused_form_matches_f64() {
             let ((hidden, hidden64), (weight, weight64)) = (rounded(&hidden, dtype), rounded(&weight, dtype));
             let into = Tensor::ones((130, 24), DType::F32, &Device::Cpu).unwrap();
             let into64 = into.to_dtype(DType::F64).unwrap();
-            let output = forward_with_weight_gradient(&hidden, &weight, &targets, &settings, &into).unwrap();
+            let chunks = forward_with_weight_gradient(&hidden, &weight, &targets, &settings, &into).unwrap();
+            let groups = forward(&hidden, &weight, &targets, &settings).unwrap();
             let expected = reference::forward(&hidden64, &weight64, &targets, &settings, Some(&into64)).unwrap();
-            assert!(
-                (output.sums.read().unwrap().0 / expected.sums.read().unwrap().0 - 1.0).abs() < 1e-6,
-                "{dtype:?}"
-            );
-            assert_eq!(
-                (output.sums.read().unwrap().1, output.target_tokens),
-                (expected.sums.read().unwrap().1, expected.target_tokens)
-            );
-            assert_close(&output.d_hidden.unwrap(), &expected.d_hidden.unwrap(), "d_hidden");
+            let (loss, correct) = expected.sums.read().unwrap();
+            for output in [chunks, groups] {
+                let sums = output.sums.read().unwrap();
+                assert!((sums.0 / loss - 1.0).abs() < 1e-6, "{dtype:?}");
+                assert_eq!((sums.1, output.target_tokens), (correct, expected.target_tokens));
+                let expected = expected.d_hidden.as_ref().unwrap();
+                assert_close(&output.d_hidden.unwrap(), expected, "d_hidden");
+            }
             let rounding = if dtype == DType::BF16 { 4e-3 } else { 2e-6 };
             let error = crate::train::ops::oracle::error(&into, &into64);
             assert!(error < rounding, "d_weight in {dtype:?}: {error:.2e}");
