@@ -1,5 +1,7 @@
 //! How many logits exist at a time: a rule that the engine follows and the prediction counts.
 
+use super::scratch::PASS;
+
 /// Bytes of F32 logits that exist at a time in the loss head.
 ///
 /// Each chunk of tokens packs the whole head twice: with half of this the head of the 135M model took a tenth longer.
@@ -11,9 +13,6 @@ pub const LOGIT_BYTES_STREAMED: usize = 8 << 20;
 /// Most positions that groups of the vocabulary pass by at once.
 pub const STREAMED_ROWS: usize = 2048;
 
-/// Columns of a group of the vocabulary are a multiple of this where they can be: what a product sums in one pass.
-const PASS: usize = 768;
-
 /// As [`LOGIT_BYTES`] on a GPU, whose products need some hundred rows to be fast.
 pub const LOGIT_BYTES_GPU: usize = 256 << 20;
 
@@ -22,7 +21,8 @@ pub fn most_chunk_tokens(vocabulary: usize, logit_bytes: usize) -> usize {
     (logit_bytes / (4 * vocabulary)).max(16)
 }
 
-/// Tokens of a group of the vocabulary, where as many logits exist at a time as `chunk_tokens` whole rows have.
+/// Tokens of a group of the vocabulary, where as many logits exist at a time as `chunk_tokens` whole rows have: whole passes of a
+/// product where that is possible.
 pub fn streamed_columns(rows: usize, chunk_tokens: usize, vocabulary: usize) -> usize {
     let most = (chunk_tokens * vocabulary / rows.max(1)).max(2);
     let whole = if most < PASS { most / 2 * 2 } else { most / PASS * PASS };

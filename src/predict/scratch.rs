@@ -54,7 +54,7 @@ const GEMM_DEPTH: usize = 512;
 
 /// Values of a step of BF16 on AMX, values of a pass, the bytes of a step of 32 rows or columns.
 const STEP: usize = 32;
-const PASS: usize = 768;
+pub(super) const PASS: usize = 768;
 const STEP_BYTES: usize = 2048;
 /// Values of a step of F32, the digits that each is made of, the bytes of the factors of 32 rows or columns.
 const DIGIT_STEP: usize = 64;

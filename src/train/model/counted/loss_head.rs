@@ -17,7 +17,11 @@ pub(in crate::train::model) fn forward(
     settings: &Settings,
 ) -> Result<Output> {
     let products = if settings.gradient_scale.is_some() { 2 } else { 1 };
-    let _span = op("loss_head", || work(hidden, weight, targets.values, settings, products));
+    let chunk = match weight.device().is_cuda() {
+        true => settings.chunk_tokens,
+        false => STREAMED_ROWS,
+    };
+    let _span = op("loss_head", || work(hidden, weight, targets.values, chunk, products));
     loss_head::forward(hidden, weight, targets, settings)
 }
 
@@ -29,21 +33,19 @@ pub(in crate::train::model) fn forward_with_weight_gradient(
     settings: &Settings,
     weight_gradient: &Tensor,
 ) -> Result<Output> {
-    let _span = op("loss_head", || work(hidden, weight, targets.values, settings, 3));
+    let _span = op("loss_head", || {
+        work(hidden, weight, targets.values, settings.chunk_tokens, 3)
+    });
     loss_head::forward_with_weight_gradient(hidden, weight, targets, settings, weight_gradient)
 }
 
-/// Each product reads the head once for every chunk of logits; the logits themselves are written and read by each.
-fn work(hidden: &Tensor, weight: &Tensor, targets: &[i64], settings: &Settings, products: u64) -> Work {
+/// Each product reads the head once for every `chunk` of targets; the logits themselves are written and read by each.
+fn work(hidden: &Tensor, weight: &Tensor, targets: &[i64], chunk: usize, products: u64) -> Work {
     let Ok((vocabulary, width)) = weight.dims2() else {
         return Work::default();
     };
     let rows = targets.iter().filter(|target| **target != IGNORE).count();
-    let chunk = match products {
-        1 | 2 if !weight.device().is_cuda() => STREAMED_ROWS,
-        _ => settings.chunk_tokens.max(1),
-    };
-    let chunks = rows.div_ceil(chunk) as u64;
+    let chunks = rows.div_ceil(chunk.max(1)) as u64;
     Work {
         flops: products * 2 * (rows * vocabulary * width) as u64,
         bytes: 2 * bytes(hidden) + products * (chunks * bytes(weight) + 4 * (rows * vocabulary) as u64),

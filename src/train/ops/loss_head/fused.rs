@@ -55,7 +55,7 @@ pub fn forward<T: Element>(
         settings,
         pairs,
     };
-    let Some(into) = weight_gradient.filter(|_| settings.gradient_scale.is_some()) else {
+    let (Some(into), Some(scale)) = (weight_gradient, settings.gradient_scale) else {
         return streamed::forward::<T>(&head, hidden, &values, targets);
     };
     let positions = super::settings::target_positions(targets);
@@ -65,13 +65,9 @@ pub fn forward<T: Element>(
     let (mut inputs, mut d_inputs) = (Vec::new(), vec![T::narrow(0.0); chunk_tokens * width]);
     let mut sums = Sums::default();
     for chunk in positions.chunks(chunk_tokens) {
-        let place = |position: &u32| *position as usize * width..(*position as usize + 1) * width;
-        inputs.clear();
-        chunk
-            .iter()
-            .for_each(|position| inputs.extend_from_slice(&values[place(position)]));
-        let logits = head.logits::<T>(&inputs, &mut logits.slots()[..chunk.len() * vocabulary]);
-        head.losses(chunk, targets, logits, &mut sums);
+        head.gather(&values, chunk, &mut inputs);
+        let logits = head.logits::<T>(&inputs, 0..vocabulary, logits.slots());
+        head.losses(chunk, targets, logits, scale, &mut sums);
         update(into, "loss_head", |into| {
             head.add_d_weight::<T>(logits, &inputs, into);
             Ok(())
@@ -81,10 +77,12 @@ pub fn forward<T: Element>(
             DType::F32 => head.take_targets(chunk, targets, logits),
             _ => Vec::new(),
         };
-        head.d_inputs(logits, &mut d_inputs[..chunk.len() * width]);
-        head.add_targets(&at_targets, &mut d_inputs);
+        head.d_inputs(logits, 0..vocabulary, &mut d_inputs, Old::Nothing);
+        for ((target, factor), row) in at_targets.into_iter().zip(d_inputs.chunks_exact_mut(width.max(1))) {
+            head.add_weight(row, [1.0, factor], target);
+        }
         for (row, position) in d_inputs.chunks_exact(width.max(1)).zip(chunk) {
-            d_hidden[place(position)].copy_from_slice(row);
+            d_hidden[head.place(*position)].copy_from_slice(row);
         }
     }
     Ok(Output {
@@ -98,8 +96,27 @@ pub fn forward<T: Element>(
 }
 
 impl Head<'_> {
+    /// Bound of the logits; infinite for none.
+    pub fn cap(&self) -> f32 {
+        self.settings.soft_cap.map_or(f32::INFINITY, |cap| cap as f32)
+    }
+
+    /// Where the row of a position lies.
+    pub fn place(&self, position: u32) -> Range<usize> {
+        let position = position as usize;
+        position * self.width..(position + 1) * self.width
+    }
+
+    /// Copies the rows of `positions` to `inputs`, which have nothing else then.
+    pub fn gather<T: Element>(&self, values: &[T], positions: &[u32], inputs: &mut Vec<T>) {
+        inputs.clear();
+        for position in positions {
+            inputs.extend_from_slice(&values[self.place(*position)]);
+        }
+    }
+
     /// Some rows of the weight.
-    pub fn rows(&self, rows: Range<usize>) -> Values<'_> {
+    fn rows(&self, rows: Range<usize>) -> Values<'_> {
         let place = rows.start * self.width..rows.end * self.width;
         match self.weight {
             Values::F32(weight) => Values::F32(&weight[place]),
@@ -108,17 +125,23 @@ impl Head<'_> {
         }
     }
 
-    /// inputs (n, H) times the transpose of the weight.
-    fn logits<'a, T: Element>(&self, inputs: &[T], logits: &'a mut [MaybeUninit<f32>]) -> &'a mut [f32] {
+    /// inputs (n, H) times the transpose of the rows `group` of the weight, into the first of the places.
+    pub fn logits<'a, T: Element>(
+        &self,
+        inputs: &[T],
+        group: Range<usize>,
+        logits: &'a mut [MaybeUninit<f32>],
+    ) -> &'a mut [f32] {
+        let size = (inputs.len() / self.width.max(1), group.len());
+        let logits = &mut logits[..size.0 * size.1];
         let product = Product {
             left: element_values(inputs),
             side: Side::Straight,
             stride: self.width,
             right: self
-                .weight
-                .right(Order::Transposed, (self.vocabulary, self.width), self.width, 1.0),
+                .rows(group)
+                .right(Order::Transposed, (size.1, self.width), self.width, 1.0),
         };
-        let size = (inputs.len() / self.width.max(1), self.vocabulary);
         // SAFETY: the logits have a row for each input.
         unsafe {
             engine::multiply(
@@ -131,18 +154,16 @@ impl Head<'_> {
         unsafe { logits.assume_init_mut() }
     }
 
-    /// Adds up the losses of a chunk, and turns its logits into their gradient where one is wanted.
-    fn losses(&self, positions: &[u32], targets: &[i64], logits: &mut [f32], sums: &mut Sums) {
-        let cap = self.settings.soft_cap.map_or(f32::INFINITY, |cap| cap as f32);
+    /// Adds up the losses of a chunk, and turns its logits into the gradient of `scale` times their sum.
+    fn losses(&self, positions: &[u32], targets: &[i64], logits: &mut [f32], scale: f32, sums: &mut Sums) {
+        let cap = self.cap();
         let mut rows = vec![softmax::RowLoss::default(); positions.len()];
         team::for_chunks2((logits, self.vocabulary), (&mut rows, 1), |index, logits, row| {
             let target = targets[positions[index] as usize] as usize;
             let loss = softmax::loss(logits, target, cap);
-            if let Some(scale) = self.settings.gradient_scale {
-                softmax::gradient(logits, target, loss.lse, cap, scale);
-                if self.pairs {
-                    softmax::narrow_in_place(logits);
-                }
+            softmax::gradient(logits, target, loss.lse, cap, scale);
+            if self.pairs {
+                softmax::narrow_in_place(logits);
             }
             row.fill(loss);
         });
@@ -153,7 +174,7 @@ impl Head<'_> {
     }
 
     /// The gradient of rows of `columns` logits as a left operand, and the values from one row to the next.
-    pub fn d_logits<'a>(&self, d_logits: &'a [f32], columns: usize) -> (Values<'a>, usize) {
+    fn d_logits<'a>(&self, d_logits: &'a [f32], columns: usize) -> (Values<'a>, usize) {
         if !self.pairs {
             return (Values::F32(d_logits), columns);
         }
@@ -173,37 +194,39 @@ impl Head<'_> {
         .collect()
     }
 
-    /// Adds what was taken out, times the targets' rows of the weight.
-    fn add_targets<T: Element>(&self, at_targets: &[(usize, f32)], d_inputs: &mut [T]) {
-        fn add<T: Element, W: Element>(row: &mut [T], weight: &[W], factor: f32) {
+    /// row = factors[0] row + factors[1] times the row `token` of the weight.
+    pub fn add_weight<T: Element>(&self, row: &mut [T], factors: [f32; 2], token: usize) {
+        fn add<T: Element, W: Element>(row: &mut [T], factors: [f32; 2], weight: &[W]) {
             for (value, weight) in row.iter_mut().zip(weight) {
-                *value = T::narrow(value.widen() + factor * weight.widen());
+                *value = T::narrow(factors[0] * value.widen() + factors[1] * weight.widen());
             }
         }
-        for ((target, factor), row) in at_targets.iter().zip(d_inputs.chunks_exact_mut(self.width.max(1))) {
-            let place = target * self.width..(target + 1) * self.width;
-            match self.weight {
-                Values::F32(weight) => add(row, &weight[place], *factor),
-                Values::Bf16(weight) => add(row, &weight[place], *factor),
-                Values::F16(weight) => add(row, &weight[place], *factor),
-            }
+        match self.rows(token..token + 1) {
+            Values::F32(weight) => add(row, factors, weight),
+            Values::Bf16(weight) => add(row, factors, weight),
+            Values::F16(weight) => add(row, factors, weight),
         }
     }
 
-    /// d_logits (n, V) times the weight.
-    fn d_inputs<T: Element>(&self, d_logits: &[f32], d_inputs: &mut [T]) {
-        let (left, stride) = self.d_logits(d_logits, self.vocabulary);
+    /// d_logits (n, group) times the rows `group` of the weight, for the first rows of `d_inputs`.
+    pub fn d_inputs<O: Element>(&self, d_logits: &[f32], group: Range<usize>, d_inputs: &mut [O], old: Old<O>) {
+        let (left, stride) = self.d_logits(d_logits, group.len());
+        let size = (d_logits.len() / group.len().max(1), self.width);
         let product = Product {
             left,
             side: Side::Straight,
             stride,
             right: self
-                .weight
-                .right(Order::Straight, (self.width, self.vocabulary), self.width, 1.0),
+                .rows(group.clone())
+                .right(Order::Straight, (self.width, group.len()), self.width, 1.0),
         };
-        let size = (d_logits.len() / self.vocabulary.max(1), self.width);
+        let target = Target {
+            start: d_inputs[..size.0 * size.1].as_mut_ptr(),
+            stride: self.width,
+            old,
+        };
         // SAFETY: there is a row of d_inputs for each row of logits.
-        unsafe { engine::multiply(&[product], size, Target::store(d_inputs.as_mut_ptr(), size.1)) };
+        unsafe { engine::multiply(&[product], size, target) };
     }
 
     /// Adds the transpose of d_logits (n, V) times inputs (n, H) to `into` (V, H).
@@ -228,7 +251,7 @@ impl Head<'_> {
 }
 
 /// A slice of elements as the values of an operand.
-pub fn element_values<T: Element>(values: &[T]) -> Values<'_> {
+fn element_values<T: Element>(values: &[T]) -> Values<'_> {
     let (start, len) = (values.as_ptr(), values.len());
     // SAFETY: each dtype stands for exactly one element type.
     unsafe {

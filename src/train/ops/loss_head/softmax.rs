@@ -20,11 +20,7 @@ pub struct RowLoss {
 multiversion! {
     /// Soft-caps the logits of one row in place (`cap` infinite for none) and returns its loss.
     pub fn loss(logits: &mut [f32], target: usize, cap: f32) -> RowLoss {
-        if cap < f32::INFINITY {
-            for logit in logits.iter_mut() {
-                *logit = cap * tanh::<FMA>(*logit / cap);
-            }
-        }
+        soft_cap::<FMA>(logits, cap);
         let max = largest(logits);
         let mut total = 0.0;
         for block in logits.chunks(BLOCK) {
@@ -122,11 +118,7 @@ multiversion! {
     /// Soft-caps a group of logits of one row in place (`cap` infinite for none) and takes them into its state. They become the
     /// exponentials of their distance from the largest one so far times the slope of the soft-cap, and zero at the target.
     pub fn pass(logits: &mut [f32], target: Option<usize>, cap: f32, row: &mut Row) {
-        if cap < f32::INFINITY {
-            for logit in logits.iter_mut() {
-                *logit = cap * tanh::<FMA>(*logit / cap);
-            }
-        }
+        soft_cap::<FMA>(logits, cap);
         let largest = largest(logits);
         let max = if largest > row.max { largest } else { row.max };
         row.factor = (row.max - max).exp();
@@ -139,6 +131,15 @@ multiversion! {
         }
         if let Some(target) = target {
             logits[target] = 0.0;
+        }
+    }
+}
+
+#[inline(always)]
+fn soft_cap<const FMA: bool>(logits: &mut [f32], cap: f32) {
+    if cap < f32::INFINITY {
+        for logit in logits {
+            *logit = cap * tanh::<FMA>(*logit / cap);
         }
     }
 }

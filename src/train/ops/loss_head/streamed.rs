@@ -6,14 +6,13 @@
 //! (exp(z_target - m) / s - 1) (1 - (z_target / c)^2) weight_target). The target is apart because its term is often a thousand times the
 //! others, and a product of F32 on AMX is as exact as the largest value of a row allows.
 
-use super::fused::{Head, element_values};
+use super::fused::Head;
 use super::settings::target_positions;
 use super::softmax::{self, Row};
 use super::{Output, Settings, Sums};
 use crate::predict::{STREAMED_ROWS, even_chunks, streamed_columns};
 use crate::train::ops::element::Element;
-use crate::train::ops::matmul::engine;
-use crate::train::ops::matmul::operand::{Old, Order, Product, Result as Target, Side, Values};
+use crate::train::ops::matmul::operand::Old;
 use crate::train::ops::storage::Unwritten;
 use crate::train::ops::team;
 use candle_core::{Device, Result, Tensor};
@@ -46,11 +45,7 @@ pub fn forward<T: Element>(head: &Head<'_>, hidden: &Tensor, values: &[T], targe
     let mut inputs = Vec::with_capacity(rows * head.width);
     let (mut loss, mut correct) = (0.0, 0);
     for positions in positions.chunks(rows) {
-        let place = |position: &u32| *position as usize * head.width..(*position as usize + 1) * head.width;
-        inputs.clear();
-        positions
-            .iter()
-            .for_each(|position| inputs.extend_from_slice(&values[place(position)]));
+        head.gather(values, positions, &mut inputs);
         let mut block = Block {
             head,
             inputs: &inputs,
@@ -72,7 +67,7 @@ pub fn forward<T: Element>(head: &Head<'_>, hidden: &Tensor, values: &[T], targe
         if let (Some(d_hidden), Some(scale)) = (&mut d_hidden, gradient_scale) {
             block.end(scale);
             for (sums, position) in block.sums.chunks_exact(head.width.max(1)).zip(positions) {
-                for (d_hidden, sum) in d_hidden[place(position)].iter_mut().zip(sums) {
+                for (d_hidden, sum) in d_hidden[head.place(*position)].iter_mut().zip(sums) {
                     *d_hidden = T::narrow(*sum);
                 }
             }
@@ -90,28 +85,9 @@ pub fn forward<T: Element>(head: &Head<'_>, hidden: &Tensor, values: &[T], targe
 impl<T: Element> Block<'_, T> {
     /// Takes a group of the vocabulary into the states and sums.
     fn pass(&mut self, group: Range<usize>, logits: &mut [MaybeUninit<f32>]) {
-        let (rows, width) = (self.states.len(), self.head.width);
-        let logits = &mut logits[..rows * group.len()];
-        let product = |left, order, size, stride, right: Range<usize>| Product {
-            left,
-            side: Side::Straight,
-            stride,
-            right: self.head.rows(right).right(order, size, width, 1.0),
-        };
-        let forward = product(
-            element_values(self.inputs),
-            Order::Transposed,
-            (group.len(), width),
-            width,
-            group.clone(),
-        );
-        let result = Target::store(logits.as_mut_ptr().cast::<f32>(), group.len());
-        // SAFETY: the logits have a row for each input.
-        unsafe { engine::multiply(&[forward], (rows, group.len()), result) };
-        // SAFETY: the product has written all of them.
-        let logits = unsafe { logits.assume_init_mut() };
+        let logits = self.head.logits(self.inputs, group.clone(), logits);
         let wants_gradient = !self.sums.is_empty();
-        let cap = self.head.settings.soft_cap.map_or(f32::INFINITY, |cap| cap as f32);
+        let (cap, width) = (self.head.cap(), self.head.width);
         let (targets, pairs) = (&self.targets, self.head.pairs);
         team::for_chunks2((logits, group.len()), (&mut self.states, 1), |row, logits, states| {
             let target = targets[row].checked_sub(group.start);
@@ -133,37 +109,18 @@ impl<T: Element> Block<'_, T> {
                 }
             });
         }
-        let (left, stride) = self.head.d_logits(logits, group.len());
-        let backward = product(left, Order::Straight, (width, group.len()), stride, group);
-        let result = Target {
-            start: self.sums.as_mut_ptr(),
-            stride: width,
-            old: Old::Itself(1.0),
-        };
-        // SAFETY: there is a row of sums for each row of logits.
-        unsafe { engine::multiply(&[backward], (rows, width), result) };
+        self.head.d_inputs(logits, group, &mut self.sums, Old::Itself(1.0));
     }
 
     /// Makes the gradient of the sums.
     fn end(&mut self, scale: f32) {
-        fn add<W: Element>(sums: &mut [f32], factors: [f32; 2], weight: &[W]) {
-            for (sum, weight) in sums.iter_mut().zip(weight) {
-                *sum = factors[0] * *sum + factors[1] * weight.widen();
-            }
-        }
-        let (head, targets) = (self.head, &self.targets);
-        let cap = head.settings.soft_cap.map_or(f32::INFINITY, |cap| cap as f32);
+        let (head, targets, cap) = (self.head, &self.targets, self.head.cap());
         team::for_chunks2(
             (&mut self.sums, head.width),
             (&mut self.states, 1),
-            |row, sums, state| {
-                for state in state {
-                    let factors = state.factors(cap).map(|factor| scale * factor);
-                    match head.rows(targets[row]..targets[row] + 1) {
-                        Values::F32(weight) => add(sums, factors, weight),
-                        Values::Bf16(weight) => add(sums, factors, weight),
-                        Values::F16(weight) => add(sums, factors, weight),
-                    }
+            |row, sums, states| {
+                for state in states {
+                    head.add_weight(sums, state.factors(cap).map(|factor| scale * factor), targets[row]);
                 }
             },
         );

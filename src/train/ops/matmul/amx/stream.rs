@@ -90,21 +90,7 @@ impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
             levels: [const { [const { Sums::new() }; DIGITS] }; 2],
             next: 0,
             sums: Sums::new(),
-            ending: Ending {
-                tile: Tile {
-                    row: 0,
-                    rows: 0,
-                    columns: 0..0,
-                },
-                rows: 0..0,
-                vectors: 0,
-                levels: [std::ptr::null(); DIGITS],
-                factors: [std::ptr::null(); 2],
-                sums: std::ptr::null_mut(),
-                adds: false,
-                is_last: false,
-                short: std::ptr::null(),
-            },
+            ending: Ending::NONE,
             wanted: std::ptr::null()..std::ptr::null(),
         }
     }
@@ -127,12 +113,9 @@ impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
             tile: tile.clone(),
             rows: 0..tile.rows,
             vectors,
-            levels: [std::ptr::null(); DIGITS],
-            factors: [std::ptr::null(); 2],
             sums: pass.kept.unwrap_or(self.sums.start()),
             adds: !pass.is_first,
-            is_last: false,
-            short: std::ptr::null(),
+            ..Ending::NONE
         };
         let mut pieces = pieces.peekable();
         // SAFETY: the caller's promise.
@@ -189,6 +172,23 @@ impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
 }
 
 impl Ending {
+    /// Nothing.
+    const NONE: Self = Self {
+        tile: Tile {
+            row: 0,
+            rows: 0,
+            columns: 0..0,
+        },
+        rows: 0..0,
+        vectors: 0,
+        levels: [std::ptr::null(); DIGITS],
+        factors: [std::ptr::null(); 2],
+        sums: std::ptr::null_mut(),
+        adds: false,
+        is_last: false,
+        short: std::ptr::null(),
+    };
+
     /// Does the next rows.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
