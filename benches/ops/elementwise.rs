@@ -42,7 +42,7 @@ fn glu_backward(bencher: divan::Bencher, case: &Case) {
     let input = || case.random(&[TOKENS, case.model.intermediate]);
     let (gate, up, dy) = (input(), input(), input());
     case.time(bencher, case.bytes(5 * gate.elem_count()), || {
-        glu::backward(&gate, &up, &dy, glu::Activation::Silu)
+        glu::backward(gate.clone(), &up, dy.clone(), glu::Activation::Silu)
     });
 }
 

@@ -1,7 +1,8 @@
 //! One decoder layer: what its passes hold, free and compute, in the engine's order.
 
+use super::Vectors;
 use super::network::{Group, LayerKind};
-use super::op::{Module, Pass, Work};
+use super::op::{Module, Pass, Stage, Work};
 use super::part::Part;
 use super::scratch::AttentionCall;
 use super::trace::Trace;
@@ -38,6 +39,15 @@ impl Walker<'_> {
         let mlp = self.act(hidden) + self.wide(1) + self.act(2 * inner);
         let adapters = self.act(ranks(&[&kind.qkv, &kind.output, &kind.gate_up, &kind.down]));
         attention + mlp + adapters + behind
+    }
+
+    /// Bytes of the stream between the layer's blocks: what it saves besides, but does not hold until its backward pass where
+    /// its memory is the host's.
+    pub fn between_bytes(&self) -> u64 {
+        match self.host.vectors {
+            Vectors::None => 0,
+            _ => self.act(self.network.architecture.hidden_size),
+        }
     }
 
     /// The layer's output into the scratch, what it saves into `kept`. Its input is the caller's.
@@ -140,9 +150,9 @@ impl Walker<'_> {
     }
 
     /// Backward through the layer. dy is in the scratch and is replaced by dx, which is left there where it is wanted;
-    /// all that was saved, the layer's input included, is freed.
-    pub fn layer_backward(&self, trace: &mut Trace, kind: &LayerKind, wants_dx: bool) {
-        self.mlp_backward(trace, kind);
+    /// all that was saved, the layer's input included, is freed. `between` are the bytes that were not held and are made again.
+    pub fn layer_backward(&self, trace: &mut Trace, kind: &LayerKind, wants_dx: bool, between: u64) {
+        self.mlp_backward(trace, kind, between);
         self.attention_backward(trace, kind, wants_dx);
     }
 
@@ -168,7 +178,21 @@ impl Walker<'_> {
         self.act(hidden)
     }
 
-    fn mlp_backward(&self, trace: &mut Trace, kind: &LayerKind) {
+    /// The stream behind attention into the scratch, made again.
+    fn attention_output_again(&self, trace: &mut Trace, kind: &LayerKind) {
+        trace.stage = Stage::Recompute;
+        if self.has_norm_behind() {
+            let normed = self.normed(trace);
+            trace.hold(Scratch, normed);
+            self.pass(trace, Module::Output, Pass::Add, self.network.architecture.hidden_size);
+            trace.free(Scratch, normed);
+        } else {
+            self.group_output_again(trace, (&kind.output, Module::Output));
+        }
+        trace.stage = Stage::Backward;
+    }
+
+    fn mlp_backward(&self, trace: &mut Trace, kind: &LayerKind, between: u64) {
         let [hidden, inner, ..] = self.widths();
         let d_down = self.backward_behind(trace);
         let activation = |trace: &mut Trace| {
@@ -178,15 +202,26 @@ impl Walker<'_> {
         };
         self.group_backward(trace, (&kind.down, Module::Down), activation, d_down, true);
         trace.free(SavedActivations, self.act(kind.down.ranks.iter().sum()));
-        trace.hold(Scratch, self.act(2 * inner));
+        if self.host.vectors == Vectors::None {
+            // Both gradients lie in the places of the gate and of d_inner.
+            trace.rename(SavedActivations, Scratch, self.act(inner));
+        } else {
+            trace.hold(Scratch, self.act(2 * inner));
+            trace.free(Scratch, self.act(inner));
+            trace.free(SavedActivations, self.act(inner));
+        }
         self.pass(trace, Module::GateUp, Pass::GluBackward, inner);
-        trace.free(Scratch, self.act(inner));
-        trace.free(SavedActivations, self.act(2 * inner));
+        trace.free(SavedActivations, self.act(inner));
+        if between > 0 {
+            self.attention_output_again(trace, kind);
+        }
         let group = (&kind.gate_up, Module::GateUp);
         self.group_backward(trace, group, |trace| self.normed(trace), self.act(2 * inner), true);
         self.norm_onto(trace);
         let ranks = kind.gate_up.ranks.iter().sum();
-        trace.free(SavedActivations, self.act(hidden) + self.wide(1) + self.act(ranks));
+        trace.free(Scratch, between);
+        let x = self.act(hidden) - between;
+        trace.free(SavedActivations, x + self.wide(1) + self.act(ranks));
     }
 
     /// From d_normed and dy, both in the scratch, to the sum of dy and what the norm makes of d_normed.

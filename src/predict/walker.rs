@@ -206,6 +206,13 @@ impl<'a> Walker<'a> {
         }
     }
 
+    /// The sum of the residual stream and a group's output, made again from xa of its adapters, into the scratch.
+    pub fn group_output_again(&self, trace: &mut Trace, (group, module): (&Group, Module)) {
+        for projection in &group.projections {
+            self.projection_forward(trace, (group, module), projection, Target::Sum(Part::Scratch));
+        }
+    }
+
     /// xa of the group's adapters into `kept`.
     pub fn adapter_products(&self, trace: &mut Trace, group: &Group, kept: Part) {
         let all: usize = group.ranks.iter().sum();
@@ -357,7 +364,7 @@ impl<'a> Walker<'a> {
             trace.free(Part::Scratch, dys);
             return;
         }
-        let mut held = dys + input(trace);
+        let (mut held, input) = (dys, input(trace));
         for projection in &group.projections {
             held += self.projection_backward(trace, group, projection, module);
             // DoRA passes on a gradient of its own; that of the output goes, where nothing else holds it.
@@ -367,6 +374,7 @@ impl<'a> Walker<'a> {
             }
         }
         held += self.adapter_gradients(trace, group);
+        trace.free(Part::Scratch, input);
         if wants_dx {
             self.input_gradient(trace, group, module);
         }

@@ -169,7 +169,7 @@ fn checkpointing_changes_no_bit() {
 /// The list at the head of `src/train/model/saved.rs`, for one layer in float32.
 fn layer_bytes(architecture: &Architecture, tokens: usize, rank: usize) -> usize {
     let heads = architecture.heads + 2 * architecture.kv_heads;
-    let norms = 2 * architecture.hidden_size + 2;
+    let norms = architecture.hidden_size + 2;
     let head_norms = if architecture.query_key_norm {
         architecture.heads + architecture.kv_heads
     } else {

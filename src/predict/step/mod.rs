@@ -63,7 +63,7 @@ impl<'a> StepWalk<'a> {
             .enumerate()
             .skip(self.network.first_on_tape());
         let of_layer = |(index, kind): (usize, &usize)| match self.keep(index) {
-            Keep::Saved => x + walker.saved_bytes(&self.network.kinds[*kind]),
+            Keep::Saved => x + walker.saved_bytes(&self.network.kinds[*kind]) - walker.between_bytes(),
             Keep::Input | Keep::Home | Keep::Nothing => x,
         };
         layers.map(of_layer).sum::<u64>() + x + walker.wide(1)
@@ -244,6 +244,7 @@ impl<'a> StepWalk<'a> {
             Keep::Saved => {
                 trace.rename(Part::Scratch, Part::SavedActivations, x);
                 walker.layer_forward(&mut trace, kind, Part::SavedActivations);
+                trace.free(Part::SavedActivations, walker.between_bytes());
             }
             Keep::Input | Keep::Home | Keep::Nothing => {
                 if keep != Keep::Nothing {
@@ -265,7 +266,8 @@ impl<'a> StepWalk<'a> {
             walker.layer_recall(&mut trace, kind);
             trace.stage = Stage::Backward;
         }
-        walker.layer_backward(&mut trace, kind, wants_dx);
+        let between = if keep == Keep::Saved { walker.between_bytes() } else { 0 };
+        walker.layer_backward(&mut trace, kind, wants_dx, between);
         trace
     }
 

@@ -110,7 +110,9 @@ fn glu_forward(elements: usize, dtype: DType, effort: Effort) -> Result<f64> {
 
 fn glu_backward(elements: usize, dtype: DType, effort: Effort) -> Result<f64> {
     let x = rows(elements, dtype)?;
-    seconds(effort, || glu::backward(&x, &x, &x, glu::Activation::Silu).map(drop))
+    seconds(effort, || {
+        glu::backward(x.clone(), &x, x.clone(), glu::Activation::Silu).map(drop)
+    })
 }
 
 fn add(elements: usize, dtype: DType, effort: Effort) -> Result<f64> {

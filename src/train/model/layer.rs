@@ -40,7 +40,8 @@ impl Layer {
         ropes: &RopeTables,
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
-        let dy = self.mlp.backward(saved.mlp, dy, stream)?;
+        let between = || self.attention.output_again(&saved.attention, stream);
+        let dy = self.mlp.backward(saved.mlp, between, dy, stream)?;
         self.attention.backward(saved.attention, dy, stream, ropes, wants_dx)
     }
 }

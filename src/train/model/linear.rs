@@ -89,11 +89,21 @@ impl LinearGroup {
         x: &Tensor,
         dropout: Option<&DropoutKey>,
     ) -> Result<(Tensor, Vec<Tensor>)> {
+        let xa = self.recall(x, dropout)?;
+        Ok((self.output_again(y, x, &xa, dropout)?, xa))
+    }
+
+    /// The output of [`LinearGroup::forward_onto`] from the xa that it kept.
+    pub(super) fn output_again(
+        &self,
+        y: &Tensor,
+        x: &Tensor,
+        xa: &[Tensor],
+        dropout: Option<&DropoutKey>,
+    ) -> Result<Tensor> {
         let _span = span::module(self.module);
-        let input = self.input(x, dropout);
-        let xa = self.adapter_products(&input)?;
         match self.projections.as_slice() {
-            [projection] => Ok((projection.forward(&input, &xa, Some(y))?, xa)),
+            [projection] => projection.forward(&self.input(x, dropout), xa, Some(y)),
             other => candle_core::bail!("a sum with the residual takes one projection, not {}", other.len()),
         }
     }
@@ -132,10 +142,9 @@ impl LinearGroup {
         let dys: Vec<OutputGradients> = dys.collect::<Result<_>>()?;
         let d_xa = self.adapter_gradients(&input, &dys)?;
         self.add_adapter_gradients(&input, &d_xa)?;
-        match wants_dx {
-            true => self.input_gradient(&input, &dys, &d_xa).map(Some),
-            false => Ok(None),
-        }
+        // dx may take its place.
+        drop(x);
+        wants_dx.then(|| self.input_gradient(&dys, &d_xa, dropout)).transpose()
     }
 
     fn backward_frozen(&self, dys: Vec<Tensor>, wants_dx: bool) -> Result<Option<Tensor>> {
@@ -163,7 +172,7 @@ impl LinearGroup {
             terms.collect::<Vec<_>>()
         };
         let mut each = (0..self.adapters.len()).map(terms);
-        match self.stacked(input) {
+        match self.stacked(input.dropout) {
             Some(_) => Ok(vec![matmul::nn_beside(&each.collect::<Vec<_>>())?]),
             None => each.by_ref().map(|terms| matmul::nn_sum(&terms, 0)).collect(),
         }
@@ -172,7 +181,7 @@ impl LinearGroup {
     /// dA += d_xa^T x of every adapter.
     fn add_adapter_gradients(&self, input: &GroupInput<'_>, d_xa: &[Tensor]) -> Result<()> {
         let _span = span::module(Module::Adapter);
-        if let (Some(stacked), [all]) = (self.stacked(input), d_xa) {
+        if let (Some(stacked), [all]) = (self.stacked(input.dropout), d_xa) {
             return matmul::tn_add(all, input.x, 1.0, &stacked.gradient);
         }
         for (index, (adapter, d_xa)) in self.adapters.iter().zip(d_xa).enumerate() {
@@ -182,13 +191,13 @@ impl LinearGroup {
     }
 
     /// dx, the sum over all projections and adapters: one pass where there is no dropout.
-    fn input_gradient(&self, input: &GroupInput<'_>, dys: &[OutputGradients], d_xa: &[Tensor]) -> Result<Tensor> {
+    fn input_gradient(&self, dys: &[OutputGradients], d_xa: &[Tensor], dropout: Option<&DropoutKey>) -> Result<Tensor> {
         let both = || self.projections.iter().zip(dys);
         let base = both().map(|(projection, dy)| Term::new(&dy.base, projection.weight.factor(), 1.0));
         let mut terms: Vec<Term<'_>> = base.collect();
         let base = terms.len();
-        if input.dropout.is_none() {
-            let inputs: Vec<&Trained> = match self.stacked(input) {
+        if dropout.is_none() {
+            let inputs: Vec<&Trained> = match self.stacked(dropout) {
                 Some(stacked) => vec![stacked],
                 None => self.adapters.iter().map(|adapter| &adapter.a).collect(),
             };
@@ -199,13 +208,13 @@ impl LinearGroup {
         for (projection, dy) in both() {
             if let (Some(dropped), Some(adapter)) = (&dy.dropped_base, &projection.adapter) {
                 let product = matmul::nn_sum(&[Term::new(dropped, projection.weight.factor(), 1.0)], 0)?;
-                dx = residual::add(&dx, &self.adapters[adapter.input].drop(&product, input.dropout)?)?;
+                dx = residual::add(&dx, &self.adapters[adapter.input].drop(&product, dropout)?)?;
             }
         }
         let _span = span::module(Module::Adapter);
         for (adapter, d_xa) in self.adapters.iter().zip(d_xa) {
             let product = matmul::nn(d_xa, &adapter.a.value)?;
-            dx = residual::add(&dx, &adapter.drop(&product, input.dropout)?)?;
+            dx = residual::add(&dx, &adapter.drop(&product, dropout)?)?;
         }
         Ok(dx)
     }
@@ -213,7 +222,7 @@ impl LinearGroup {
     /// x A^T of every adapter, (T, r) each; columns of one tensor where the A are stacked.
     fn adapter_products(&self, input: &GroupInput<'_>) -> Result<Vec<Tensor>> {
         let _span = (!self.adapters.is_empty()).then(|| span::module(Module::Adapter));
-        let Some(stacked) = self.stacked(input) else {
+        let Some(stacked) = self.stacked(input.dropout) else {
             let product =
                 |(index, adapter): (usize, &AdapterInput)| matmul::nt(&input.dropped(index)?, &adapter.a.value);
             return self.adapters.iter().enumerate().map(product).collect();
@@ -229,8 +238,8 @@ impl LinearGroup {
     }
 
     /// All A as one, where they are neighbours and read the same input.
-    fn stacked(&self, input: &GroupInput<'_>) -> Option<&Trained> {
-        self.stacked.as_ref().filter(|_| input.dropout.is_none())
+    fn stacked(&self, dropout: Option<&DropoutKey>) -> Option<&Trained> {
+        self.stacked.as_ref().filter(|_| dropout.is_none())
     }
 
     fn input<'a>(&'a self, x: &'a Tensor, dropout: Option<&'a DropoutKey>) -> GroupInput<'a> {

@@ -58,7 +58,7 @@ impl MlpBlock {
             .map_err(|other| candle_core::Error::Msg(format!("mlp: {} projections instead of two", other.len())))?;
         let inner = glu::forward(&gate, &up, self.activation)?;
         let saved = MlpSaved {
-            x: x.clone(),
+            x: Some(x.clone()),
             rstd,
             gate,
             up,
@@ -69,8 +69,15 @@ impl MlpBlock {
         Ok((saved, inner))
     }
 
-    /// The gradient with respect to the block's input; adds all gradients of the block.
-    pub(super) fn backward(&self, saved: MlpSaved, dy: Tensor, stream: &Stream<'_>) -> Result<Tensor> {
+    /// The gradient with respect to the block's input; adds all gradients of the block. `input` makes that input again
+    /// where it was not saved.
+    pub(super) fn backward(
+        &self,
+        saved: MlpSaved,
+        input: impl FnOnce() -> Result<Tensor>,
+        dy: Tensor,
+        stream: &Stream<'_>,
+    ) -> Result<Tensor> {
         let _span = span::module(Module::Mlp);
         let dropout = stream.dropout.as_ref();
         let d_down = backward_behind(self.norm_behind.as_ref(), saved.behind, &dy)?;
@@ -78,14 +85,15 @@ impl MlpBlock {
         let d_inner = self.down.backward(inner, &saved.down_xa, vec![d_down], dropout, true)?;
         drop(saved.down_xa);
         let d_inner = expect_gradient(d_inner)?;
-        let (d_gate, d_up) = glu::backward(&saved.gate, &saved.up, &d_inner, self.activation)?;
-        drop((d_inner, saved.gate, saved.up));
-        let normed = || Ok(self.norm.forward(&saved.x)?.0);
+        let (d_gate, d_up) = glu::backward(saved.gate, &saved.up, d_inner, self.activation)?;
+        drop(saved.up);
+        let x = saved.x.map_or_else(input, Ok)?;
+        let normed = || Ok(self.norm.forward(&x)?.0);
         let d_normed = self
             .projections
             .backward(normed, &saved.input_xa, vec![d_gate, d_up], dropout, true)?;
         self.norm
-            .backward_onto(&dy, &saved.x, &saved.rstd, &expect_gradient(d_normed)?)
+            .backward_onto(&dy, &x, &saved.rstd, &expect_gradient(d_normed)?)
     }
 }
 

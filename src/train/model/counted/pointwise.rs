@@ -125,12 +125,12 @@ pub(in crate::train::model) mod glu {
     }
 
     pub(in crate::train::model) fn backward(
-        gate: &Tensor,
+        gate: Tensor,
         up: &Tensor,
-        dy: &Tensor,
+        dy: Tensor,
         activation: Activation,
     ) -> Result<(Tensor, Tensor)> {
-        let _span = op("glu_backward", || pass(gate, 5));
+        let _span = op("glu_backward", || pass(&gate, 5));
         glu::backward(gate, up, dy, activation)
     }
 }

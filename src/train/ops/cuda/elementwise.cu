@@ -55,9 +55,8 @@ template <class T, int N, bool GELU> __device__ void glu(const T* gate, const T*
     store(y, index, result);
 }
 
-// d_gate = dy up act'(gate), d_up = dy act(gate)
-template <class T, int N, bool GELU>
-__device__ void glu_backward(const T* gate, const T* up, const T* dy, T* d_gate, T* d_up, u64 packs) {
+// d_gate = dy up act'(gate) in place of gate, d_up = dy act(gate) in place of dy
+template <class T, int N, bool GELU> __device__ void glu_backward(T* gate, const T* up, T* dy, u64 packs) {
     u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= packs) return;
     Pack<T, N> g = load<T, N>(gate, index), u = load<T, N>(up, index), d = load<T, N>(dy, index), to_gate, to_up;
@@ -67,8 +66,8 @@ __device__ void glu_backward(const T* gate, const T* up, const T* dy, T* d_gate,
         to_gate.at[i] = narrow<T>(gradient * widen(u.at[i]) * a.slope);
         to_up.at[i] = narrow<T>(gradient * a.value);
     }
-    store(d_gate, index, to_gate);
-    store(d_up, index, to_up);
+    store(gate, index, to_gate);
+    store(dy, index, to_up);
 }
 
 // The finaliser of SplitMix64.
@@ -122,12 +121,12 @@ __device__ void drop(const T* x, T* y, u64 count, const u32* masks, u64 number, 
     EMULATE(silu_glu_##E##_##N)                                                                                        \
     KERNEL gelu_glu_##E##_##N(const T* gate, const T* up, T* y, u64 packs) { glu<T, N, true>(gate, up, y, packs); }    \
     EMULATE(gelu_glu_##E##_##N)                                                                                        \
-    KERNEL silu_glu_backward_##E##_##N(const T* gate, const T* up, const T* dy, T* d_gate, T* d_up, u64 packs) {       \
-        glu_backward<T, N, false>(gate, up, dy, d_gate, d_up, packs);                                                  \
+    KERNEL silu_glu_backward_##E##_##N(T* gate, const T* up, T* dy, u64 packs) {                                       \
+        glu_backward<T, N, false>(gate, up, dy, packs);                                                                \
     }                                                                                                                  \
     EMULATE(silu_glu_backward_##E##_##N)                                                                               \
-    KERNEL gelu_glu_backward_##E##_##N(const T* gate, const T* up, const T* dy, T* d_gate, T* d_up, u64 packs) {       \
-        glu_backward<T, N, true>(gate, up, dy, d_gate, d_up, packs);                                                   \
+    KERNEL gelu_glu_backward_##E##_##N(T* gate, const T* up, T* dy, u64 packs) {                                       \
+        glu_backward<T, N, true>(gate, up, dy, packs);                                                                 \
     }                                                                                                                  \
     EMULATE(gelu_glu_backward_##E##_##N)
 

@@ -86,18 +86,14 @@ pub fn glu_forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Result
     Ok(y)
 }
 
-/// Gradients with respect to (gate, up).
-pub fn glu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, activation: Activation) -> Result<(Tensor, Tensor)> {
-    let (gate, up, dy) = (gate.contiguous()?, up.contiguous()?, dy.contiguous()?);
-    let like = || empty(gate.shape(), gate.dtype(), gate.device());
-    let (d_gate, d_up) = (like()?, like()?);
+/// Gradients with respect to gate and up, in the places of `gate` and `dy`; all are contiguous.
+pub fn glu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, activation: Activation) -> Result<()> {
     let kernel = match activation {
         Activation::Silu => "silu_glu_backward",
         Activation::GeluTanh => "gelu_glu_backward",
     };
-    let pack = pack_size(gate.elem_count(), &[&gate, &up, &dy]);
-    run(kernel, &[&gate, &up, &dy, &d_gate, &d_up], &[], &[], pack)?;
-    Ok((d_gate, d_up))
+    let pack = pack_size(gate.elem_count(), &[gate, up, dy]);
+    run(kernel, &[gate, up, dy], &[], &[], pack)
 }
 
 /// Mask `number` of dropout on x under `key`; words below `threshold` are dropped.
