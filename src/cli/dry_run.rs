@@ -37,7 +37,7 @@ pub fn run(
     (workers, as_json): (&WorkerArgs, bool),
 ) -> Result<(), CliError> {
     let found = found(database, study)?;
-    let places = workers.places()?;
+    let places = workers.places(study)?;
     let (repeated, next) = next_settings(study, sampler.as_mut(), &found);
     let finished = found.trials.iter().filter(|trial| trial.state.is_finished()).count();
     let text = if as_json {

@@ -1,5 +1,5 @@
-//! What `plan` and `search` need to predict a study: the model's dimensions, the lengths of the data's rows, and this
-//! machine's ceilings, measured once and kept in the results database.
+//! What `plan` and `search` need to predict a study: the model's dimensions, the lengths of the data's rows, and what is known
+//! of this machine: a GPU's data sheet, or the CPU's ceilings, measured once and kept in the results database.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,16 +7,17 @@ use std::sync::Arc;
 use super::CliError;
 use super::machine::machine;
 use crate::architecture::Architecture;
-use crate::predict::{Ceilings, Machine, Predictor, RowLengths};
+use crate::predict::{self, Ceilings, Host, Machine, Predictor, RowLengths};
 use crate::profile::ceilings::{self, Effort};
 use crate::recipe::{BatchSettings, Precision, Recipe};
 use crate::space::{Backend, Study};
 use crate::store::{CeilingRecord, Store};
 use crate::study::ParamValue;
 use crate::train::data::{BatchSource, PreparedData, RowOrder};
-use crate::train::device;
+use crate::train::device::{self, DeviceFacts};
 use crate::train::hub::ModelFiles;
 use crate::tune::Forecast;
+use crate::worker::Placement;
 
 /// Rows by sequence length and packing.
 pub type Rows = BTreeMap<(usize, bool), RowLengths>;
@@ -24,29 +25,67 @@ pub type Rows = BTreeMap<(usize, bool), RowLengths>;
 /// Values of one parameter that are looked at.
 const MOST_VALUES: u64 = 64;
 
-/// The forecast of a search on this machine; `None` where its trials cannot be predicted: a command backend, or a device
-/// whose ceilings are not measured.
-pub async fn of_search(
-    study: &Study,
-    store: &Store,
-    threads: Option<usize>,
-) -> Result<Option<Arc<Forecast>>, CliError> {
+/// The forecast of a search on this machine; `None` where its trials cannot be predicted: a command backend, or another machine.
+pub async fn of_search(study: &Study, store: &Store, place: &Placement) -> Result<Option<Arc<Forecast>>, CliError> {
     let (Some(base), Backend::Native) = (&study.base, &study.backend) else {
         return Ok(None);
     };
-    // This machine's ceilings say nothing of another's.
-    if device::default_name() != "cpu" || study.launcher.is_elsewhere() {
+    // This machine says nothing of another.
+    if study.launcher.is_elsewhere() {
         return Ok(None);
     }
     let files = ModelFiles::resolve_weights(&base.model, &mut ()).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
     let rows = rows_of(study, base, &files)?;
-    let ceilings = stored_or_measured(Some(store), threads, &precisions(study, base)).await?;
-    let predictor = Predictor {
-        architecture,
-        machine: Machine::Measured(Box::new(ceilings)),
-    };
-    Ok(Some(Arc::new(Forecast::new(study, predictor, rows))))
+    let here = Here::find(place.device.as_deref(), store, place.threads, &precisions(study, base)).await?;
+    Ok(Some(Arc::new(here.forecast(study, architecture, rows))))
+}
+
+/// What is known of the device that trials of this machine run on.
+pub struct Here {
+    machine: Machine,
+    /// Memory of a GPU.
+    device_bytes: Option<u64>,
+}
+
+impl Here {
+    /// The first GPU, or where there is none, or `device` says so, the CPU with its ceilings.
+    pub async fn find(
+        device: Option<&str>,
+        store: &Store,
+        threads: Option<usize>,
+        precisions: &[Precision],
+    ) -> Result<Self, CliError> {
+        match device::first_gpu().filter(|_| device != Some("cpu")) {
+            Some(gpu) => Ok(Self::gpu(&gpu)),
+            None => Ok(Self {
+                machine: Machine::Measured(Box::new(stored_or_measured(Some(store), threads, precisions).await?)),
+                device_bytes: None,
+            }),
+        }
+    }
+
+    /// A GPU: its speed from the data sheet, where the table has it, its memory from the driver.
+    fn gpu(gpu: &DeviceFacts) -> Self {
+        let sheet = predict::device_of_driver(&gpu.name);
+        Self {
+            machine: sheet.map_or(Machine::Unmeasured(Host::GPU), Machine::DataSheet),
+            device_bytes: Some(gpu.memory_bytes),
+        }
+    }
+
+    /// The forecast of `study` here.
+    pub fn forecast(self, study: &Study, architecture: Architecture, rows: Rows) -> Forecast {
+        let predictor = Predictor {
+            architecture,
+            machine: self.machine,
+        };
+        let forecast = Forecast::new(study, predictor, rows);
+        match self.device_bytes {
+            Some(bytes) => forecast.within(bytes as f64),
+            None => forecast,
+        }
+    }
 }
 
 /// The lengths of the training rows at every sequence length of the study.
@@ -163,4 +202,24 @@ pub async fn keep(store: &Store, threads: usize, ceilings: &Ceilings) -> Result<
 pub fn build() -> String {
     let kind = if cfg!(debug_assertions) { "debug" } else { "release" };
     format!("{} {kind}", env!("CARGO_PKG_VERSION"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_is_known_by_its_data_sheet_or_by_its_memory_alone() {
+        let gpu = |name: &str| {
+            Here::gpu(&DeviceFacts {
+                name: name.to_owned(),
+                memory_bytes: 80 << 30,
+            })
+        };
+        let known = gpu("NVIDIA H100 80GB HBM3");
+        assert!(matches!(known.machine, Machine::DataSheet(sheet) if sheet.name == "H100 SXM"));
+        let unknown = gpu("NVIDIA H20");
+        assert!(matches!(unknown.machine, Machine::Unmeasured(Host::GPU)));
+        assert_eq!(unknown.device_bytes, Some(80 << 30));
+    }
 }

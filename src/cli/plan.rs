@@ -78,22 +78,17 @@ fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) ->
             forecast::Rows::new()
         }
     };
-    let machine = match sheet {
-        Some(sheet) => Machine::DataSheet(sheet),
-        None => {
-            let precisions = forecast::precisions(study, base);
-            let ceilings = block_on(async {
-                let store = Store::open(&args.database.path()).await?;
-                let ceilings = forecast::stored_or_measured(Some(&store), args.threads, &precisions).await;
-                store.close().await?;
-                ceilings
-            })?;
-            Machine::Measured(Box::new(ceilings))
-        }
-    };
-    let forecast = Forecast::new(study, Predictor { architecture, machine }, rows);
-    Ok(match sheet {
-        Some(sheet) => forecast.within(sheet.memory_bytes as f64),
-        None => forecast,
-    })
+    if let Some(sheet) = sheet {
+        let machine = Machine::DataSheet(sheet);
+        let forecast = Forecast::new(study, Predictor { architecture, machine }, rows);
+        return Ok(forecast.within(sheet.memory_bytes as f64));
+    }
+    let precisions = forecast::precisions(study, base);
+    let here = block_on(async {
+        let store = Store::open(&args.database.path()).await?;
+        let here = forecast::Here::find(None, &store, args.threads, &precisions).await;
+        store.close().await?;
+        here
+    })?;
+    Ok(here.forecast(study, architecture, rows))
 }

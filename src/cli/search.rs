@@ -111,7 +111,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     sampler_of(study, &problem, Knowledge::default())?;
     let preflight = study.base.as_ref().map(preflight::check).transpose()?;
     let store = Store::open(&args.database.path()).await?;
-    let forecast = forecast::of_search(study, &store, args.workers.threads_of_a_trial()?).await?;
+    let forecast = forecast::of_search(study, &store, &args.workers.first_place(study)?).await?;
     let prior = forecast.clone().map(|forecast| forecast as Arc<dyn Prior>);
     warm_start::check(study, &store).await?;
     let open = store.begin_study(&record_of(study, preflight)).await?;

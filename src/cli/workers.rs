@@ -3,6 +3,7 @@
 use super::CliError;
 use super::model::KernelArgs;
 use crate::space::{Backend, Seconds, Study};
+use crate::train::device;
 use crate::worker::{
     CommandEvaluator, Evaluator, LaunchWords, Launcher, Measuring, Placement, PoolSettings, WorkerPool, usable_cpus,
 };
@@ -10,7 +11,7 @@ use crate::worker::{
 /// Where trials run.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WorkerArgs {
-    /// Trials to run side by side, each in a process of its own with its share of the cores.
+    /// Trials to run side by side, each in a process of its own: on a GPU each, or with its share of the cores.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: u16,
     /// Devices to run trials on, one worker each: numbers of GPUs, or names such as `cuda:0` and `cpu`.
@@ -48,12 +49,21 @@ impl WorkerArgs {
     /// One place for each worker.
     ///
     /// # Errors
-    /// Bad input: a device that is named twice.
-    pub fn places(&self) -> Result<Vec<Placement>, CliError> {
+    /// Bad input: a device that is named twice, more workers than GPUs.
+    pub fn places(&self, study: &Study) -> Result<Vec<Placement>, CliError> {
         let cpus = usable_cpus();
         let threads = self.threads.map(usize::from);
         if self.devices.is_empty() {
-            return Ok(Placement::side_by_side(usize::from(self.workers), &cpus, threads));
+            let gpus = match study.backend {
+                Backend::Native if self.workers > 1 => device::gpu_count(),
+                // A program knows what it runs on.
+                _ => 0,
+            };
+            let on_gpus = self.devices_of_workers(gpus)?;
+            return Ok(match on_gpus.is_empty() {
+                true => Placement::side_by_side(usize::from(self.workers), &cpus, threads),
+                false => Placement::on_devices(&on_gpus, cpus.len(), threads),
+            });
         }
         let named = |device: &String| match device.parse::<u16>() {
             Ok(number) => format!("cuda:{number}"),
@@ -75,6 +85,24 @@ impl WorkerArgs {
             return Err(CliError::bad_input(anyhow::anyhow!(message)));
         }
         Ok(Placement::on_devices(&devices, cpus.len(), threads))
+    }
+
+    /// A GPU for each worker; none where there are no GPUs.
+    fn devices_of_workers(&self, gpus: usize) -> Result<Vec<String>, CliError> {
+        if gpus > 0 && usize::from(self.workers) > gpus {
+            return Err(CliError::bad_input(anyhow::anyhow!(
+                "`--workers {}`: there {} here, and measured trials never share one; write at most as many workers, or \
+                 hide the GPUs to run on the processor (`CUDA_VISIBLE_DEVICES= peft-tune ...`)",
+                self.workers,
+                if gpus == 1 {
+                    "is one GPU".to_owned()
+                } else {
+                    format!("are {gpus} GPUs")
+                }
+            )));
+        }
+        let workers = if gpus == 0 { 0 } else { self.workers };
+        Ok((0..workers).map(|number| format!("cuda:{number}")).collect())
     }
 
     /// Refuses to share devices out among workers whose trials take several each: a trial's further devices would be those of
@@ -99,12 +127,13 @@ impl WorkerArgs {
         )))
     }
 
-    /// Threads that a trial computes with; `None` for all.
+    /// Where the first worker runs, whose device and threads stand for all.
     ///
     /// # Errors
     /// As [`WorkerArgs::places`].
-    pub fn threads_of_a_trial(&self) -> Result<Option<usize>, CliError> {
-        Ok(self.places()?.first().and_then(|place| place.threads))
+    pub fn first_place(&self, study: &Study) -> Result<Placement, CliError> {
+        let mut places = self.places(study)?;
+        Ok(places.swap_remove(0))
     }
 
     /// Runs a study's trials in these places.
@@ -116,7 +145,7 @@ impl WorkerArgs {
         let words = LaunchWords::new(&study.launcher, &program, std::process::id());
         let places = match study.launcher.is_elsewhere() {
             true => Placement::elsewhere(usize::from(self.workers), &words.hosts, self.threads.map(usize::from)),
-            false => self.places()?,
+            false => self.places(study)?,
         };
         if let Backend::Command(backend) = &study.backend {
             let (command, folder, env) = (backend.command.clone(), backend.folder.clone(), backend.env.clone());
@@ -138,5 +167,31 @@ impl WorkerArgs {
         settings.silent_after = duration(self.silent_after);
         settings.heartbeat = settings.heartbeat.min(settings.silent_after / 4);
         settings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        workers: WorkerArgs,
+    }
+
+    fn devices(workers: &str, gpus: usize) -> Result<Vec<String>, String> {
+        let command = <Command as clap::Parser>::parse_from(["search", "--workers", workers]);
+        let devices = command.workers.devices_of_workers(gpus);
+        devices.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn workers_have_a_gpu_each_where_there_are_gpus() {
+        assert_eq!(devices("4", 0).unwrap(), [""; 0]);
+        assert_eq!(devices("2", 4).unwrap(), ["cuda:0", "cuda:1"]);
+        let error = devices("2", 1).unwrap_err();
+        assert!(error.contains("there is one GPU here"), "{error}");
+        assert!(devices("3", 2).unwrap_err().contains("there are 2 GPUs"), "{error}");
     }
 }

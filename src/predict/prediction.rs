@@ -40,9 +40,17 @@ impl Machine {
     /// What is believed of predictions before any trial.
     pub fn correction(&self) -> Correction {
         match self {
-            Self::Measured(_) | Self::Unmeasured(_) => Correction::new(0.12, 0.01),
             // The ops of a GPU take scratch of their own, and data sheets say little of what is reached.
-            Self::DataSheet(_) => Correction::new(0.4, 0.1),
+            Self::DataSheet(_) | Self::Unmeasured(Host::GPU) => Correction::new(0.4, 0.1),
+            Self::Measured(_) | Self::Unmeasured(_) => Correction::new(0.12, 0.01),
+        }
+    }
+
+    /// Share by which predicted memory may miss the truth: beyond it a setting is certain not to fit.
+    pub fn memory_margin(&self) -> f64 {
+        match self.host() {
+            Host::GPU => 0.25,
+            _ => 0.05,
         }
     }
 }

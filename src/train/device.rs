@@ -68,6 +68,19 @@ pub fn first_gpu() -> Option<DeviceFacts> {
     None
 }
 
+/// GPUs that this process may use; 0 where the program was not built for any.
+pub fn gpu_count() -> usize {
+    #[cfg(feature = "cuda")]
+    {
+        use cudarc::driver::result;
+
+        let count = result::init().and_then(|()| result::device::get_count());
+        count.map_or(0, |count| usize::try_from(count).unwrap_or(0))
+    }
+    #[cfg(not(feature = "cuda"))]
+    0
+}
+
 /// Name of the device to use where none is asked for: the first GPU where the program was built for one and finds it,
 /// else the CPU.
 pub fn default_name() -> &'static str {

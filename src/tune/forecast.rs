@@ -12,9 +12,6 @@ use crate::search::Prior;
 use crate::space::{Study, recipe_for};
 use crate::study::{ParamValue, Params};
 
-/// Share by which a prediction may miss the truth: beyond it a setting is certain not to fit.
-const MARGIN: f64 = 0.05;
-
 /// Predicts the trials of one study. Settings that cannot differ in cost are predicted once.
 #[derive(Debug)]
 pub struct Forecast {
@@ -57,17 +54,13 @@ impl Forecast {
             Bound::AtLeast(_) => None,
         });
         let limits = bounds.chain(study.memory_limit_bytes.map(|bytes| bytes as f64));
-        let margin = match predictor.machine {
-            crate::predict::Machine::DataSheet(_) => 0.25,
-            _ => MARGIN,
-        };
         Self {
             limit_bytes: limits.min_by(f64::total_cmp),
+            margin: predictor.machine.memory_margin(),
             study: study.clone(),
             predictor,
             rows,
             counted,
-            margin,
             known: RwLock::default(),
         }
     }

@@ -27,6 +27,7 @@ use crate::profile::{Throughput, WarmupDetector, median};
 use crate::recipe::{Precision, Recipe};
 use crate::study::{FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialPlan};
 use crate::train::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
+use crate::train::device;
 use crate::train::parallel::Collective;
 use crate::train::{BaseModel, LossKept, StepEvent, TrainError, Trainer};
 
@@ -69,6 +70,16 @@ impl TrialRun<'_> {
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
+        self.phases(plan, emit, metrics)
+            .map_err(|interruption| self.with_memory(interruption))
+    }
+
+    fn phases(
+        &self,
+        plan: &TrialPlan,
+        emit: &mut dyn FnMut(TrialEvent),
+        metrics: &mut Metrics,
+    ) -> Result<(), Interruption> {
         metrics.insert("load_s", self.loaded.seconds);
         if let Some(measure) = &plan.measure {
             self.wait(self.control.wait_for_turn(self.request.number));
@@ -90,6 +101,22 @@ impl TrialRun<'_> {
             self.train(train, emit, metrics)?;
         }
         Ok(())
+    }
+
+    /// Says how much was in use where a device only said that it has no more.
+    fn with_memory(&self, mut interruption: Interruption) -> Interruption {
+        if let Interruption::Failed(FailReason::OutOfMemory {
+            in_use_bytes: in_use @ None,
+            limit_bytes,
+            ..
+        }) = &mut interruption
+        {
+            let loaded = &self.loaded;
+            *in_use = Some(loaded.memory.peak_bytes().saturating_sub(loaded.beside_bytes));
+            let whole = || device::facts(loaded.base.device()).map(|facts| facts.memory_bytes);
+            *limit_bytes = limit_bytes.or(self.request.memory_limit_bytes).or_else(whole);
+        }
+        interruption
     }
 
     fn measure(

@@ -257,6 +257,7 @@ inline unsigned __float_as_uint(float value) {
 }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned long long)a * b >> 32; }
 inline float __expf(float value) { return std::exp(value); }
+inline float power_of_2(float value) { return std::exp2(value); }
 inline float atomicAdd(float* place, float value) {
     float old = *place;
     *place += value;

@@ -58,6 +58,27 @@ template <class T> __device__ inline u32 pair(float first, float second) {
     return (u32)narrow<T>(first).bits | (u32)narrow<T>(second).bits << 16;
 }
 
+#ifndef EMULATED
+template <> __device__ inline u32 pair<bf16>(float first, float second) {
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    return both;
+}
+
+template <> __device__ inline u32 pair<f16>(float first, float second) {
+    u32 both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    return both;
+}
+
+// 2^x in one instruction; 0 where the result is too small for a normal number.
+__device__ inline float power_of_2(float x) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
+}
+#endif
+
 // N neighbours that are read and written as one.
 template <class T, int N> struct alignas(sizeof(T) * N) Pack {
     T at[N];

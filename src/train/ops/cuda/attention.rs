@@ -13,36 +13,109 @@ static SOURCE: Source = Source {
 /// Largest head that the kernels take.
 const MAX_HEAD: usize = 256;
 
-/// Rows of a tile and of the tiles it meets, for heads of up to `head_dim`: as the instances in the kernel file have them.
+/// How the kernels for heads of up to `head_dim` divide their work, as the instances in the kernel file have it.
 #[derive(Clone, Copy, Debug)]
 struct Tiles {
     head_dim: usize,
-    forward: (usize, usize),
-    backward: (usize, usize),
+    forward: Tile,
+    query: Tile,
+    key: Tile,
+}
+
+/// A kernel's block.
+#[derive(Clone, Copy, Debug)]
+struct Tile {
+    warps: usize,
+    /// Rows of a warp, 16 in each.
+    row_tiles: usize,
+    /// Rows of the other side that it meets at a time.
+    met: usize,
+    /// Tiles of them in shared memory.
+    stages: usize,
+}
+
+const fn tile(warps: usize, row_tiles: usize, met: usize, stages: usize) -> Tile {
+    Tile {
+        warps,
+        row_tiles,
+        met,
+        stages,
+    }
 }
 
 const TILES: [Tiles; 4] = [
     Tiles {
         head_dim: 64,
-        forward: (64, 64),
-        backward: (64, 64),
+        forward: tile(4, 2, 64, 1),
+        query: tile(4, 2, 32, 2),
+        key: tile(4, 2, 64, 2),
     },
     Tiles {
         head_dim: 96,
-        forward: (64, 64),
-        backward: (64, 32),
+        forward: tile(4, 2, 64, 1),
+        query: tile(4, 1, 32, 2),
+        key: tile(4, 2, 32, 2),
     },
     Tiles {
         head_dim: 128,
-        forward: (64, 64),
-        backward: (64, 32),
+        forward: tile(4, 2, 64, 1),
+        query: tile(4, 1, 32, 2),
+        key: tile(4, 2, 32, 2),
     },
     Tiles {
         head_dim: 256,
-        forward: (64, 32),
-        backward: (32, 32),
+        forward: tile(4, 1, 32, 1),
+        query: tile(2, 1, 32, 1),
+        key: tile(4, 1, 32, 1),
     },
 ];
+
+/// The kernels of attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kernel {
+    Forward,
+    QueryGradient,
+    KeyGradient,
+}
+
+impl Kernel {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "attention",
+            Self::QueryGradient => "attention_query",
+            Self::KeyGradient => "attention_key",
+        }
+    }
+
+    fn tile(self, tiles: &Tiles) -> Tile {
+        match self {
+            Self::Forward => tiles.forward,
+            Self::QueryGradient => tiles.query,
+            Self::KeyGradient => tiles.key,
+        }
+    }
+
+    /// Rows of a block. Two warps share theirs in the gradient of keys.
+    fn rows(self, tile: Tile) -> usize {
+        let groups = match self {
+            Self::Forward | Self::QueryGradient => tile.warps,
+            Self::KeyGradient => tile.warps / 2,
+        };
+        groups * tile.row_tiles * 16
+    }
+
+    /// Shared memory of a block: tensors of its own rows and of those that it meets, and for the gradient of keys the weights
+    /// twice and three numbers for each row that it meets.
+    fn shared_bytes(self, tile: Tile, head_dim: usize) -> usize {
+        let (row, met) = (2 * (head_dim + 8), tile.stages * tile.met);
+        let rows = self.rows(tile);
+        match self {
+            Self::Forward => (rows + 2 * met) * row,
+            Self::QueryGradient => (2 * rows + 2 * met) * row,
+            Self::KeyGradient => (2 * rows + 2 * met) * row + 2 * rows * 2 * (tile.met + 8) + 12 * met,
+        }
+    }
+}
 
 /// Whether the kernels take heads of `head_dim`.
 pub fn takes(head_dim: usize) -> bool {
@@ -78,31 +151,20 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Runs `kernel` for `heads` heads; `tiles` picks the sizes, `tensors` those that lie in shared memory: (of the block's
-    /// own rows, of the rows it meets).
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "what differs between the four kernels, which nothing else groups"
-    )]
-    fn run(
-        &self,
-        kernel: &str,
-        heads: usize,
-        tiles: fn(&Tiles) -> (usize, usize),
-        tensors: (usize, usize),
-        arguments: &mut Vec<Argument<'_>>,
-        device: &Device,
-    ) -> Result<()> {
+    /// Runs `kernel` for `heads` heads.
+    fn run(&self, kernel: Kernel, heads: usize, arguments: &mut Vec<Argument<'_>>, device: &Device) -> Result<()> {
         let element = element_name(self.dtype).unwrap_or_default();
         let (name, rows, threads, shared_bytes) = match &self.tiles {
-            Some(sizes) => {
-                let (own, met) = tiles(sizes);
-                let elements = (own * tensors.0 + met * tensors.1) * (sizes.head_dim + 8);
-                // Statistics of the rows that are met: three values each.
-                let bytes = elements * 2 + met * 12;
-                (format!("{kernel}_{element}_{}", sizes.head_dim), own, own * 2, bytes)
+            Some(tiles) => {
+                let (tile, head_dim) = (kernel.tile(tiles), tiles.head_dim);
+                (
+                    format!("{}_{element}_{head_dim}", kernel.name()),
+                    kernel.rows(tile),
+                    32 * tile.warps,
+                    kernel.shared_bytes(tile, head_dim),
+                )
             }
-            None => (format!("{kernel}_plain_{element}"), 4, 128, 0),
+            None => (format!("{}_plain_{element}", kernel.name()), 4, 128, 0),
         };
         let launch = Launch {
             source: &SOURCE,
@@ -142,14 +204,7 @@ pub fn forward(
     let o = empty(q.shape(), q.dtype(), device)?;
     let lse = empty((call.tokens, call.query_heads), DType::F32, device)?;
     let mut arguments: Vec<Argument<'_>> = [q, k, v, &o, &lse, &bounds].map(Argument::Tensor).to_vec();
-    call.run(
-        "attention",
-        call.query_heads,
-        |tiles| tiles.forward,
-        (1, 2),
-        &mut arguments,
-        device,
-    )?;
+    call.run(Kernel::Forward, call.query_heads, &mut arguments, device)?;
     Ok((o, lse))
 }
 
@@ -167,27 +222,12 @@ pub fn backward(
     let dot = dot(&call, o, d_o)?;
     let like = |tensor: &Tensor| empty(tensor.shape(), tensor.dtype(), device);
     let (dq, dk, dv) = (like(q)?, like(k)?, like(v)?);
-    let backward = |tiles: &Tiles| tiles.backward;
     let mut arguments: Vec<Argument<'_>> = [q, k, v, d_o, lse, &dot, &dq, &bounds].map(Argument::Tensor).to_vec();
-    call.run(
-        "attention_query",
-        call.query_heads,
-        backward,
-        (2, 2),
-        &mut arguments,
-        device,
-    )?;
+    call.run(Kernel::QueryGradient, call.query_heads, &mut arguments, device)?;
     let mut arguments: Vec<Argument<'_>> = [q, k, v, d_o, lse, &dot, &dk, &dv, &bounds]
         .map(Argument::Tensor)
         .to_vec();
-    call.run(
-        "attention_key",
-        call.key_heads,
-        backward,
-        (2, 2),
-        &mut arguments,
-        device,
-    )?;
+    call.run(Kernel::KeyGradient, call.key_heads, &mut arguments, device)?;
     Ok((dq, dk, dv))
 }
 
@@ -222,4 +262,20 @@ fn bounds(documents: Documents<'_>, device: &Device) -> Result<Tensor> {
     let values: Vec<u32> = Documents::token_bounds(documents.offsets).collect();
     let tokens = values.len() / 2;
     Tensor::from_vec(values, (2, tokens), device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_fits_the_shared_memory_of_the_smallest_gpu() {
+        for tiles in TILES {
+            for kernel in [Kernel::Forward, Kernel::QueryGradient, Kernel::KeyGradient] {
+                let bytes = kernel.shared_bytes(kernel.tile(&tiles), tiles.head_dim);
+                // Compute capability 8.6 and 8.9: 99 KiB a block (CUDA programming guide, technical specifications).
+                assert!(bytes <= 99 << 10, "{kernel:?} {}: {bytes}", tiles.head_dim);
+            }
+        }
+    }
 }
