@@ -43,6 +43,8 @@ pub async fn of_search(study: &Study, store: &Store, place: &Placement) -> Resul
 
 /// What is known of the device that trials of this machine run on.
 pub struct Here {
+    /// For people.
+    pub name: String,
     machine: Machine,
     /// Memory of a GPU.
     device_bytes: Option<u64>,
@@ -59,6 +61,7 @@ impl Here {
         match device::first_gpu().filter(|_| device != Some("cpu")) {
             Some(gpu) => Ok(Self::gpu(&gpu)),
             None => Ok(Self {
+                name: "this machine".to_owned(),
                 machine: Machine::Measured(Box::new(stored_or_measured(Some(store), threads, precisions).await?)),
                 device_bytes: None,
             }),
@@ -68,7 +71,13 @@ impl Here {
     /// A GPU: its speed from the data sheet, where the table has it, its memory from the driver.
     fn gpu(gpu: &DeviceFacts) -> Self {
         let sheet = predict::device_of_driver(&gpu.name);
+        let speed = if sheet.is_some() {
+            "from its data sheet"
+        } else {
+            "its speed is not known"
+        };
         Self {
+            name: format!("{} ({speed})", gpu.name),
             machine: sheet.map_or(Machine::Unmeasured(Host::GPU), Machine::DataSheet),
             device_bytes: Some(gpu.memory_bytes),
         }
@@ -218,6 +227,7 @@ mod tests {
         };
         let known = gpu("NVIDIA H100 80GB HBM3");
         assert!(matches!(known.machine, Machine::DataSheet(sheet) if sheet.name == "H100 SXM"));
+        assert_eq!(known.name, "NVIDIA H100 80GB HBM3 (from its data sheet)");
         let unknown = gpu("NVIDIA H20");
         assert!(matches!(unknown.machine, Machine::Unmeasured(Host::GPU)));
         assert_eq!(unknown.device_bytes, Some(80 << 30));

@@ -41,21 +41,21 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let study = StudyFile::read(&args.file)?;
     let sheet = args.device.as_deref().map(predict::device).transpose();
     let sheet = sheet.map_err(CliError::bad_input)?;
-    let forecast = forecast_of(&args, &study, sheet)?;
+    let (forecast, machine) = forecast_of(&args, &study, sheet)?;
     let outlook = Outlook::new(&study, &forecast);
     if let (0, Some(reason)) = (outlook.predicted, &outlook.first_reason) {
         let message = format!("no setting of {} can be predicted: {reason}", args.file.display());
         return Err(CliError::bad_input(anyhow::anyhow!(message)));
     }
-    let machine = sheet.map_or("this machine", |sheet| sheet.name);
     let text = match args.json {
-        true => to_json(&study, &outlook, machine, sheet, args.top).map_err(CliError::failed)? + "\n",
-        false => to_text(&study, &outlook, machine, args.top, terminal_width()),
+        true => to_json(&study, &outlook, &machine, sheet, args.top).map_err(CliError::failed)? + "\n",
+        false => to_text(&study, &outlook, &machine, args.top, terminal_width()),
     };
     write_result(&text)
 }
 
-fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) -> Result<Forecast, CliError> {
+/// The forecast, and the name of the machine that it is for.
+fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) -> Result<(Forecast, String), CliError> {
     let Some(base) = &study.base else {
         let message = "a study with a command backend cannot be planned: only the program knows what a trial costs";
         return Err(CliError::bad_input(anyhow::anyhow!(message)));
@@ -81,7 +81,7 @@ fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) ->
     if let Some(sheet) = sheet {
         let machine = Machine::DataSheet(sheet);
         let forecast = Forecast::new(study, Predictor { architecture, machine }, rows);
-        return Ok(forecast.within(sheet.memory_bytes as f64));
+        return Ok((forecast.within(sheet.memory_bytes as f64), sheet.name.to_owned()));
     }
     let precisions = forecast::precisions(study, base);
     let here = block_on(async {
@@ -90,5 +90,6 @@ fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) ->
         store.close().await?;
         here
     })?;
-    Ok(here.forecast(study, architecture, rows))
+    let name = here.name.clone();
+    Ok((here.forecast(study, architecture, rows), name))
 }

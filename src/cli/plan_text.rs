@@ -72,9 +72,12 @@ fn table(settings: &[&Expected]) -> TextTable {
     let mut table = TextTable::new(measured.into_iter().chain(params));
     for one in settings {
         let percent = |deviation: f64| format!("{:.0}%", 100.0 * deviation);
+        // A device without ceilings and data sheet.
+        let knows_speed = one.tokens_per_s.value > 0.0;
+        let of_speed = |text: String| if knows_speed { text } else { "-".to_owned() };
         let mut cells = vec![
-            metric_value("throughput", one.tokens_per_s.value),
-            percent(one.tokens_per_s.deviation),
+            of_speed(metric_value("throughput", one.tokens_per_s.value)),
+            of_speed(percent(one.tokens_per_s.deviation)),
             bytes(one.peak_bytes.value),
             percent(one.peak_bytes.deviation),
         ];
@@ -96,7 +99,7 @@ pub fn to_json(
     let one = |one: &Expected| {
         json!({
             "params": one.params,
-            "throughput": one.tokens_per_s,
+            "throughput": (one.tokens_per_s.value > 0.0).then_some(one.tokens_per_s),
             "peak_memory": one.peak_bytes,
             "memory_by_part": one.prediction.bytes,
             "seconds_by_part": one.prediction.seconds,

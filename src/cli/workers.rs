@@ -55,8 +55,8 @@ impl WorkerArgs {
         let threads = self.threads.map(usize::from);
         if self.devices.is_empty() {
             let gpus = match study.backend {
-                Backend::Native if self.workers > 1 => device::gpu_count(),
-                // A program knows what it runs on.
+                Backend::Native if self.workers > 1 && !study.launcher.is_elsewhere() => device::gpu_count(),
+                // A program knows what it runs on, and other machines have GPUs of their own.
                 _ => 0,
             };
             let on_gpus = self.devices_of_workers(gpus)?;

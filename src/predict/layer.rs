@@ -285,7 +285,15 @@ impl Walker<'_> {
     fn attention_op_backward(&self, trace: &mut Trace, kind: &LayerKind) {
         let [_, _, query, key] = self.widths();
         trace.hold(Scratch, self.act(query) + self.act(2 * key));
+        trace.run(Work::Attention {
+            window: kind.window,
+            backward: true,
+        });
         let heads = self.heads();
+        if self.host.vectors == Vectors::None {
+            // The sum of o d_o over each head.
+            return trace.spike(AttentionWorkspace, self.wide(heads.query));
+        }
         let documents = self.stream.documents.iter();
         let shares: f64 = documents
             .map(|documents| documents.count * heads.shares(documents.tokens, kind.window) as f64)
@@ -304,9 +312,5 @@ impl Walker<'_> {
         heads.keep(&mut trace.scratch, call);
         trace.spike(AttentionWorkspace, totals.max(packing));
         trace.free(AttentionWorkspace, shares as u64);
-        trace.run(Work::Attention {
-            window: kind.window,
-            backward: true,
-        });
     }
 }

@@ -351,9 +351,10 @@ mod tests {
         };
         let input = 2 * 32_768 * 4096u64;
         let (full, offload) = (bytes(Checkpointing::Full), bytes(Checkpointing::Offload));
-        // The peak is in the backward pass of the last layer: of 32 inputs it has its own and the one below it.
-        assert_eq!(full.total() - offload.total(), 30 * input);
-        assert!(offload.of(Part::SavedActivations) < full.of(Part::SavedActivations));
+        // With all inputs the peak is in the backward pass of the last layer, else in a layer's forward pass: it has its own, and two that
+        // are on their way.
+        assert!(full.total() - offload.total() >= 29 * input);
+        assert_eq!(offload.of(Part::SavedActivations), 3 * input);
     }
 
     #[test]
@@ -362,13 +363,13 @@ mod tests {
         let mut recipe = recipe();
         recipe.gradient_checkpointing = Checkpointing::Offload;
         let logits = |recipe: &Recipe| predict(&predictor, recipe).unwrap().bytes.of(Part::Logits);
-        // Logits of a chunk, four numbers for each target, and a chunk's rows twice, since a row's last token has no target.
-        let bytes = |chunk: u64, targets: u64| 4 * (chunk * 128_256 + 4 * targets) + 2 * chunk * 2 * 4096;
+        // Logits of a chunk, and a chunk's rows twice, since a row's last token has no target.
+        let bytes = |chunk: u64| 4 * chunk * 128_256 + 2 * chunk * 2 * 4096;
         recipe.batch.sequence_length = 512;
-        assert_eq!(logits(&recipe), bytes(511, 511));
+        assert_eq!(logits(&recipe), bytes(511));
         // 523 rows of 128,256 logits fit into 256 MiB, which is more than any layer takes for so few tokens.
         recipe.batch.sequence_length = 600;
-        assert_eq!(logits(&recipe), bytes(523, 599));
+        assert_eq!(logits(&recipe), bytes(523));
     }
 
     proptest! {

@@ -113,9 +113,11 @@ enum Buffer {
     AmxSums,
     /// Sums of the tasks of an adapter's gradient.
     ThinSums,
+    /// A quantised weight, widened as a whole: on a GPU.
+    Widened,
 }
 
-const BUFFERS: usize = 17;
+const BUFFERS: usize = 18;
 /// Buffers from here on grow to what is asked for and no more.
 const FIRST_EXACT: usize = Buffer::AmxRight as usize;
 /// Buffers from here on are there once and not for each thread.
@@ -161,6 +163,11 @@ pub(super) struct ThreadScratch([Sizes; BUFFERS]);
 impl ThreadScratch {
     fn ask(&mut self, buffer: Buffer, bytes: usize) {
         self.0[buffer as usize].ask(bytes as u64);
+    }
+
+    /// Asks for room for a whole widened weight.
+    pub fn widen(&mut self, bytes: u64) {
+        self.0[Buffer::Widened as usize].ask(bytes);
     }
 
     /// Asks for what another piece of the step asks for.
@@ -400,6 +407,9 @@ impl Heads {
 
     /// Adds what a thread keeps after the forward or the backward pass over documents of at most `longest` tokens.
     pub fn keep(&self, kept: &mut ThreadScratch, attention: AttentionCall) {
+        if attention.vectors == Vectors::None {
+            return;
+        }
         let AttentionCall {
             longest, window, pairs, ..
         } = attention;

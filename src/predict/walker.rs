@@ -133,12 +133,8 @@ impl<'a> Walker<'a> {
         call.keep(&mut trace.scratch, self.host.vectors, self.host.threads);
         trace.spike(Part::Scratch, call.spike(self.host.vectors));
         if self.host.vectors == super::Vectors::None && call.coded {
-            // Off the CPU a quantised weight is widened as a whole for each product.
-            let whole = match sum.form {
-                Form::Nt | Form::Tn => sum.columns * sum.depth,
-                Form::Nn => sum.depth * sum.columns,
-            };
-            trace.spike(Part::Scratch, whole as u64 * self.c());
+            // Off the CPU a quantised weight is widened as a whole for each product, into memory that stays.
+            trace.scratch.widen((sum.columns * sum.longest_term) as u64 * self.c());
         }
         trace.run(Work::Product(Product {
             module: sum.module,

@@ -43,6 +43,7 @@ pub use decoding::Decoding;
 pub use error::{DeviceError, TrainError, WeightsError};
 pub use generate::{Generated, GenerationSettings, Generator, TextEnd};
 pub use loss_kept::LossKept;
+pub use loss_scale::OverflowWatch;
 pub use merge::{MergedModel, write_checkpoint};
 pub use model_directory::{ModelDirectory, WrittenDtype};
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot, Parameters};

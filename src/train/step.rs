@@ -1,7 +1,7 @@
 //! What the trainer tells while it runs: the seam between the engine and whoever watches it.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// One finished optimizer step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -11,13 +11,19 @@ pub struct StepEvent {
     /// Training loss before the step: mean over the target tokens of the global batch, in nats.
     pub loss: f64,
     pub learning_rate: f64,
-    /// Global norm of the adapter gradients before clipping.
+    /// Global norm of the gradients before clipping; infinite where they overflowed, which JSON has no number for: `null`.
+    #[serde(deserialize_with = "infinite_where_null")]
+    #[schemars(with = "Option<f64>")]
     pub grad_norm: f64,
     /// Tokens that went through the model; padding is never counted.
     pub tokens: u64,
     /// Tokens that counted in the loss.
     pub target_tokens: u64,
     pub seconds: StepSeconds,
+}
+
+fn infinite_where_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::INFINITY))
 }
 
 impl StepEvent {

@@ -29,7 +29,7 @@ use crate::study::{FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialPlan
 use crate::train::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
 use crate::train::device;
 use crate::train::parallel::Collective;
-use crate::train::{BaseModel, LossKept, StepEvent, TrainError, Trainer};
+use crate::train::{BaseModel, LossKept, OverflowWatch, StepEvent, TrainError, Trainer};
 
 /// Nats above the first loss at which a training counts as diverged. A uniform guess over a vocabulary of a million is
 /// at 14 nats, so a healthy training never climbs this far.
@@ -359,6 +359,7 @@ impl TrialRun<'_> {
         Ok(Run {
             trainer,
             batches,
+            overflows: OverflowWatch::new(self.recipe.precision),
             first_loss: None,
             last_loss: None,
         })
@@ -376,6 +377,7 @@ struct Seen {
 struct Run {
     trainer: Trainer,
     batches: Prefetch,
+    overflows: OverflowWatch,
     first_loss: Option<f64>,
     last_loss: Option<f64>,
 }
@@ -383,8 +385,8 @@ struct Run {
 impl Run {
     fn check_divergence(&mut self, event: &StepEvent) -> Result<(), Interruption> {
         let first = *self.first_loss.get_or_insert(event.loss);
-        let sound = event.loss.is_finite() && event.grad_norm.is_finite() && event.loss < first + DIVERGED_NATS;
-        if !sound {
+        let sound = event.loss.is_finite() && event.loss < first + DIVERGED_NATS;
+        if !sound || self.overflows.has_diverged(event.grad_norm) {
             return Err(Interruption::Failed(FailReason::Diverged {
                 at_step: event.step,
                 loss: self.last_loss,

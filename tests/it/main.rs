@@ -23,6 +23,8 @@ mod faults;
 mod fidelity;
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
 mod floors;
+/// Gradients that overflow in fp16.
+mod fp16_trials;
 /// Training every parameter of the base model, and writing the trained model.
 mod full_fine_tuning;
 /// Reading the references in `tests/golden/ref_*`; no tests of its own.

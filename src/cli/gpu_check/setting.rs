@@ -182,6 +182,8 @@ impl Setting {
         let architecture = base.architecture().clone();
         let memory = DeviceMemory::of(&device)?;
         device::prepare(&device)?;
+        // What an earlier setting left there would be missing in this one's count.
+        device::forget_scratch();
         let beside = memory.in_use_bytes().saturating_sub(base_bytes as u64);
         memory.reset_peak();
         let batch = [self.batch(&architecture, 1)];

@@ -66,7 +66,7 @@ impl StepWalk<'_> {
         ([rows, columns], 4 * (rows * columns) as u64 + of_rows + positions, 0)
     }
 
-    /// Likewise on a GPU: four numbers a target, and the rows of a chunk twice where not every position is a target.
+    /// Likewise on a GPU, with the rows of a chunk twice where not every position is a target.
     fn logits_on_gpu(&self, walker: &Walker<'_>, targets: usize) -> ([usize; 2], u64, u64) {
         let architecture = self.network.architecture;
         let (vocabulary, row) = (architecture.vocabulary, architecture.hidden_size as u64 * walker.c());
@@ -76,11 +76,7 @@ impl StepWalk<'_> {
         } else {
             0
         };
-        (
-            [chunk, vocabulary],
-            4 * (4 * targets + chunk * vocabulary) as u64,
-            gathered,
-        )
+        ([chunk, vocabulary], 4 * (chunk * vocabulary) as u64, gathered)
     }
 
     /// The products of all targets, in blocks of `most` and the rest, with `columns` of the vocabulary at a time.

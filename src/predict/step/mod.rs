@@ -2,6 +2,7 @@
 
 mod head;
 
+use super::Vectors;
 use super::host::Host;
 use super::network::{Network, Slots};
 use super::op::{Form, Module, Op, Pass, Right, Stage, Work};
@@ -121,7 +122,7 @@ impl<'a> StepWalk<'a> {
             }
             level.free(Part::BaseWeights, base.values);
         }
-        let on_device = self.host.vectors != super::Vectors::None || !is_paged(recipe.optimizer.kind);
+        let on_device = self.host.vectors != Vectors::None || !is_paged(recipe.optimizer.kind);
         if on_device {
             level.hold(Part::OptimizerState, state_bytes(&recipe.optimizer, &network.slots));
         }
@@ -143,8 +144,13 @@ impl<'a> StepWalk<'a> {
             .sum();
         let objects =
             ADAPTER_OBJECT_BYTES * network.adapted as u64 + LAYER_OBJECT_BYTES * architecture.layers.len() as u64;
-        let ids = 8 * stream.tokens() as u64;
-        level.hold(Part::Framework, tables as u64 + objects + ids);
+        let (tokens, targets) = (stream.tokens() as u64, stream.targets as u64);
+        let rest = match self.host.vectors {
+            // Ids, positions and bounds of documents, and four numbers for each target.
+            Vectors::None => 4 * (4 * tokens + 4 * targets),
+            _ => objects + 8 * tokens,
+        };
+        level.hold(Part::Framework, tables as u64 + rest);
     }
 
     /// Walks one micro-batch forward and backward and hands every piece to `take`.
@@ -195,7 +201,7 @@ impl<'a> StepWalk<'a> {
 
     /// Whether layer inputs leave the device: where its memory is not the host's.
     fn sends_home(&self) -> bool {
-        self.recipe.gradient_checkpointing == Checkpointing::Offload && self.host.vectors == super::Vectors::None
+        self.recipe.gradient_checkpointing == Checkpointing::Offload && self.host.vectors == Vectors::None
     }
 
     /// Layer inputs that have arrived in the host's memory.

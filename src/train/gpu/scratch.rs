@@ -32,7 +32,7 @@ pub(in crate::train) fn scratch(elements: usize, dtype: DType, device: &Device) 
     })
 }
 
-/// A small table on `device`, made once.
+/// A small table on `device`, made once between two calls of [`forget_scratch`].
 pub(in crate::train) fn constant(
     name: &'static str,
     device: &Device,
@@ -53,7 +53,8 @@ pub(in crate::train) fn constant(
     })
 }
 
-/// Lets go of all scratch.
+/// Lets go of all scratch, and of the tables: else the first trial of a process alone would be charged with them.
 pub(super) fn forget_scratch() {
     SCRATCH.take();
+    CONSTANTS.take();
 }

@@ -9,13 +9,9 @@ use super::folder::{Found, OutputFolder};
 use super::identity::Identity;
 use super::outcome::{Ending, Outcome, RunProgress};
 use super::{RunError, RunInputs, RunSettings};
-use crate::recipe::{Precision, Recipe};
+use crate::recipe::Recipe;
 use crate::train::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
-use crate::train::{Control, Evaluation, StepEvent, StepObserver, Trainer};
-
-/// Steps in a row whose gradients may overflow in fp16 before that counts as divergence: by then the loss scale has
-/// fallen from 2^16 to below 2^-16.
-const MOST_OVERFLOWS: u32 = 33;
+use crate::train::{Control, Evaluation, OverflowWatch, StepEvent, StepObserver, Trainer};
 
 /// One fine-tuning from its first step, or from a checkpoint, to its end.
 pub struct TrainingRun {
@@ -30,7 +26,7 @@ pub struct TrainingRun {
     /// Where the training goes on from.
     resumed_from: Option<PathBuf>,
     damaged: Vec<PathBuf>,
-    overflows: u32,
+    overflows: OverflowWatch,
 }
 
 /// What an output folder is opened to.
@@ -65,6 +61,7 @@ impl TrainingRun {
             Some((path, progress)) => (Some(path), progress),
             None => (None, RunProgress::new(trainer.position())),
         };
+        let overflows = OverflowWatch::new(inputs.recipe.precision);
         Ok(Opened::Run(Box::new(Self {
             held_out: evaluation_batches(inputs.data.held_out(), rows, limit).collect(),
             inputs,
@@ -76,7 +73,7 @@ impl TrainingRun {
             progress,
             resumed_from,
             damaged: found.damaged,
-            overflows: 0,
+            overflows,
         })))
     }
 
@@ -129,7 +126,7 @@ impl TrainingRun {
                 self.folder.remove_checkpoint(event.step - 1)?;
                 return self.diverged(format!("the training loss became {}", event.loss));
             }
-            if self.gradients_overflow(&event) {
+            if self.overflows.has_diverged(event.grad_norm) {
                 return self.diverged(format!("the norm of the gradients became {}", event.grad_norm));
             }
             self.progress.last_loss = Some(event.loss);
@@ -182,20 +179,6 @@ impl TrainingRun {
         self.progress.trainer = self.trainer.position();
         self.progress.seconds += event.seconds.total;
         Ok(event)
-    }
-
-    /// Whether a step's gradients are not finite; in fp16 single ones are a part of training.
-    fn gradients_overflow(&mut self, event: &StepEvent) -> bool {
-        self.overflows = if event.grad_norm.is_finite() {
-            0
-        } else {
-            self.overflows + 1
-        };
-        let most = match self.inputs.recipe.precision {
-            Precision::Fp16 => MOST_OVERFLOWS,
-            _ => 1,
-        };
-        self.overflows >= most
     }
 
     /// Writes a checkpoint, unless there are values in it that are not finite.
