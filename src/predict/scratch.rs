@@ -113,11 +113,12 @@ enum Buffer {
     AmxSums,
     /// Sums of the tasks of an adapter's gradient.
     ThinSums,
-    /// A quantised weight, widened as a whole: on a GPU.
+    /// A quantised weight, widened as a whole to 16 bits or to F32: on a GPU.
     Widened,
+    WidenedF32,
 }
 
-const BUFFERS: usize = 18;
+const BUFFERS: usize = 19;
 /// Buffers from here on grow to what is asked for and no more.
 const FIRST_EXACT: usize = Buffer::AmxRight as usize;
 /// Buffers from here on are there once and not for each thread.
@@ -165,9 +166,14 @@ impl ThreadScratch {
         self.0[buffer as usize].ask(bytes as u64);
     }
 
-    /// Asks for room for a whole widened weight.
-    pub fn widen(&mut self, bytes: u64) {
-        self.0[Buffer::Widened as usize].ask(bytes);
+    /// Asks for room for a whole widened weight, in elements of `width` bytes.
+    pub fn widen(&mut self, elements: usize, width: u64) {
+        let buffer = if width == 4 {
+            Buffer::WidenedF32
+        } else {
+            Buffer::Widened
+        };
+        self.0[buffer as usize].ask(elements as u64 * width);
     }
 
     /// Asks for what another piece of the step asks for.

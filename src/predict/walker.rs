@@ -134,7 +134,7 @@ impl<'a> Walker<'a> {
         trace.spike(Part::Scratch, call.spike(self.host.vectors));
         if self.host.vectors == super::Vectors::None && call.coded {
             // Off the CPU a quantised weight is widened as a whole for each product, into memory that stays.
-            trace.scratch.widen((sum.columns * sum.longest_term) as u64 * self.c());
+            trace.scratch.widen(sum.columns * sum.longest_term, sum.left_bytes);
         }
         trace.run(Work::Product(Product {
             module: sum.module,
