@@ -39,5 +39,5 @@ cp scripts/gpu-launch.sh "$folder/peft-tune"
 ln -s "$(realpath "$program")" "$folder/peft-tune.bin"
 LD_LIBRARY_PATH="$libraries" "$folder/peft-tune" --version
 echo "the program with NVIDIA support links and starts"
-# The parts that take minutes each (parity, search, ranks, profile, reference, generate) are for a person to run.
+# The other parts (parity, ranks, profile, reference, generate) are for a person to run.
 scripts/gpu-stand-in-test.sh self doctor memory train graphs search

@@ -39,10 +39,10 @@ impl Machine {
 
     /// What is believed of predictions before any trial.
     pub fn correction(&self) -> Correction {
-        match self {
+        match self.host() {
             // The ops of a GPU take scratch of their own, and data sheets say little of what is reached.
-            Self::DataSheet(_) | Self::Unmeasured(Host::GPU) => Correction::new(0.4, 0.1),
-            Self::Measured(_) | Self::Unmeasured(_) => Correction::new(0.12, 0.01),
+            Host::GPU => Correction::new(0.4, 0.1),
+            _ => Correction::new(0.12, 0.01),
         }
     }
 
@@ -353,7 +353,7 @@ mod tests {
         let (full, offload) = (bytes(Checkpointing::Full), bytes(Checkpointing::Offload));
         // With all inputs the peak is in the backward pass of the last layer, else in a layer's forward pass: it has its own, and two that
         // are on their way.
-        assert!(full.total() - offload.total() >= 29 * input);
+        assert!((29 * input..30 * input).contains(&(full.total() - offload.total())));
         assert_eq!(offload.of(Part::SavedActivations), 3 * input);
     }
 

@@ -51,6 +51,25 @@ pub(super) struct Sum {
     pub f32_result: bool,
 }
 
+impl Sum {
+    /// A single product of F32 values, without an adapter's term.
+    pub fn single(module: Module, right: Right, form: Form, [rows, columns, depth]: [usize; 3]) -> Self {
+        Self {
+            module,
+            right,
+            form,
+            rows,
+            columns,
+            depth,
+            longest_term: depth,
+            adapter_depth: 0,
+            beside: 0,
+            left_bytes: 4,
+            f32_result: true,
+        }
+    }
+}
+
 /// Where the output of a projection goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
@@ -157,17 +176,10 @@ impl<'a> Walker<'a> {
         [columns, depth, adapter]: [usize; 3],
     ) {
         let sum = Sum {
-            module,
-            right,
-            form,
-            rows: self.tokens,
-            columns,
-            depth,
-            longest_term: depth,
             adapter_depth: adapter,
-            beside: 0,
             left_bytes: self.c(),
             f32_result: self.c() == 4,
+            ..Sum::single(module, right, form, [self.tokens, columns, depth])
         };
         self.product(trace, sum);
     }
@@ -175,17 +187,8 @@ impl<'a> Walker<'a> {
     /// += a^T b for a gradient of (rows, columns).
     pub fn gradient(&self, trace: &mut Trace, module: Module, rows: usize, columns: usize) {
         let sum = Sum {
-            module,
-            right: Right::Dense,
-            form: Form::Tn,
-            rows,
-            columns,
-            depth: self.tokens,
-            longest_term: self.tokens,
-            adapter_depth: 0,
-            beside: 0,
             left_bytes: self.c(),
-            f32_result: true,
+            ..Sum::single(module, Right::Dense, Form::Tn, [rows, columns, self.tokens])
         };
         self.product(trace, sum);
     }
@@ -323,23 +326,11 @@ impl<'a> Walker<'a> {
     fn dora_factors(&self, trace: &mut Trace, group: &Group, projection: &Projection) {
         let rank = group.rank_of(projection);
         trace.spike(Part::Scratch, (4 * 4 * rank * projection.outputs) as u64);
-        let product = |right, form, rows, columns, depth| Sum {
-            module: Module::Adapters,
-            right,
-            form,
-            rows,
-            columns,
-            depth,
-            longest_term: depth,
-            adapter_depth: 0,
-            beside: 0,
-            left_bytes: 4,
-            f32_result: true,
-        };
         let (outputs, inputs) = (projection.outputs, group.inputs);
-        self.product(trace, product(Right::Weight, Form::Nt, rank, outputs, inputs));
-        self.product(trace, product(Right::Adapter, Form::Nt, rank, rank, inputs));
-        self.product(trace, product(Right::Adapter, Form::Nn, outputs, rank, rank));
+        let mut product = |right, form, shape| self.product(trace, Sum::single(Module::Adapters, right, form, shape));
+        product(Right::Weight, Form::Nt, [rank, outputs, inputs]);
+        product(Right::Adapter, Form::Nt, [rank, rank, inputs]);
+        product(Right::Adapter, Form::Nn, [outputs, rank, rank]);
     }
 
     /// Gradients of all that trains in a group, and dx into the scratch where it is wanted. `input` holds the group's

@@ -23,7 +23,6 @@ pub struct Forecast {
     counted: Vec<String>,
     /// Bytes above which a trial is worth nothing.
     limit_bytes: Option<f64>,
-    margin: f64,
     known: RwLock<HashMap<u64, Result<Prediction, Arc<str>>>>,
 }
 
@@ -56,7 +55,6 @@ impl Forecast {
         let limits = bounds.chain(study.memory_limit_bytes.map(|bytes| bytes as f64));
         Self {
             limit_bytes: limits.min_by(f64::total_cmp),
-            margin: predictor.machine.memory_margin(),
             study: study.clone(),
             predictor,
             rows,
@@ -148,7 +146,7 @@ impl Forecast {
     /// Why a predicted setting cannot fit, where that is certain: it is above the limit by more than the prediction's error.
     pub fn does_not_fit(&self, prediction: &Prediction) -> Option<String> {
         let (bytes, limit) = (prediction.peak_bytes() as f64, self.limit_bytes?);
-        (bytes > limit * (1.0 + self.margin)).then(|| {
+        (bytes > limit * (1.0 + self.predictor.machine.memory_margin())).then(|| {
             let mib = |bytes: f64| bytes / f64::from(1 << 20);
             format!(
                 "predicted to need {:.0} MiB, and {:.0} MiB are allowed; lower `micro_batch` or `sequence_length`",

@@ -96,20 +96,12 @@ impl StepWalk<'_> {
     fn block_products(&self, walker: &Walker<'_>, trace: &mut Trace, rows: usize, columns: usize) {
         let hidden = self.network.architecture.hidden_size;
         trace.stage = Stage::Forward;
-        let product = |form, rows, columns, depth, left_bytes, f32_result| Sum {
-            module: Module::Head,
-            right: Right::Dense,
-            form,
-            rows,
-            columns,
-            depth,
-            longest_term: depth,
-            adapter_depth: 0,
-            beside: 0,
+        let product = |form, shape, left_bytes, f32_result| Sum {
             left_bytes,
             f32_result,
+            ..Sum::single(Module::Head, Right::Dense, form, shape)
         };
-        walker.product(trace, product(Form::Nt, rows, columns, hidden, walker.c(), true));
+        walker.product(trace, product(Form::Nt, [rows, columns, hidden], walker.c(), true));
         trace.run(Work::Pass {
             module: Module::Head,
             pass: Pass::CrossEntropy,
@@ -125,9 +117,9 @@ impl StepWalk<'_> {
         };
         let is_streamed = self.host.vectors != Vectors::None && !self.network.head_trains;
         let is_f32 = walker.c() == 4 || is_streamed;
-        walker.product(trace, product(Form::Nn, rows, hidden, columns, left, is_f32));
+        walker.product(trace, product(Form::Nn, [rows, hidden, columns], left, is_f32));
         if self.network.head_trains {
-            walker.product(trace, product(Form::Tn, columns, hidden, rows, left, true));
+            walker.product(trace, product(Form::Tn, [columns, hidden, rows], left, true));
         }
     }
 }

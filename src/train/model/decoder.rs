@@ -231,11 +231,9 @@ fn keep_layer(
     offload: &mut Offload,
 ) -> Result<LayerTape> {
     Ok(match checkpointing {
-        Checkpointing::None => LayerTape::Saved(Box::new(saved.held())),
-        Checkpointing::Every(nth) if !index.is_multiple_of(nth.get() as usize) => {
-            LayerTape::Saved(Box::new(saved.held()))
-        }
-        Checkpointing::Every(_) | Checkpointing::Full => LayerTape::Input(input),
+        Checkpointing::Every(nth) if index.is_multiple_of(nth.get() as usize) => LayerTape::Input(input),
+        Checkpointing::Full => LayerTape::Input(input),
+        Checkpointing::None | Checkpointing::Every(_) => LayerTape::Saved(Box::new(saved.held())),
         Checkpointing::Offload => LayerTape::HostInput(offload.put(&input)?),
     })
 }

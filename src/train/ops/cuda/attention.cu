@@ -87,6 +87,18 @@ __device__ inline void scores_of(Part<R, N>& result, const T* left, u32 row, con
     }
 }
 
+// result += the left operands `a` times 16 rows of `right`, of its columns those from `column` on.
+template <class T, int R, int C, int D>
+__device__ inline void add_step(Part<R, C>& result, const u32 (&a)[R][4], const T* right, u32 step, u32 column) {
+    #pragma unroll
+    for (int columns = 0; columns < C / 16; columns++) {
+        u32 b[4];
+        right_straight<T, D>(b, right, step, column + columns * 16);
+        #pragma unroll
+        for (int r = 0; r < R; r++) multiply_pair<T>(result.at[r][2 * columns], result.at[r][2 * columns + 1], a[r], b);
+    }
+}
+
 // result += weights times `right` (N rows). The weights lie as the scores do, which is how a left operand lies, too.
 template <class T, int R, int N, int D>
 __device__ inline void add_weighted(Part<R, D>& result, const Part<R, N>& weights, const T* right) {
@@ -100,13 +112,7 @@ __device__ inline void add_weighted(Part<R, D>& result, const Part<R, N>& weight
             a[r][0] = pair<T>(low[0], low[1]), a[r][1] = pair<T>(low[2], low[3]);
             a[r][2] = pair<T>(high[0], high[1]), a[r][3] = pair<T>(high[2], high[3]);
         }
-        #pragma unroll
-        for (int columns = 0; columns < D / 16; columns++) {
-            u32 b[4];
-            right_straight<T, D>(b, right, step, columns * 16);
-            #pragma unroll
-            for (int r = 0; r < R; r++) multiply_pair<T>(result.at[r][2 * columns], result.at[r][2 * columns + 1], a[r], b);
-        }
+        add_step<T, R, D, D>(result, a, right, step, 0);
     }
 }
 
@@ -118,13 +124,7 @@ __device__ inline void add_product(Part<R, C>& result, const T* weights, u32 row
         u32 a[R][4];
         #pragma unroll
         for (int r = 0; r < R; r++) left_operand<T, N>(a[r], weights, row + 16 * r, step);
-        #pragma unroll
-        for (int columns = 0; columns < C / 16; columns++) {
-            u32 b[4];
-            right_straight<T, D>(b, right, step, column + columns * 16);
-            #pragma unroll
-            for (int r = 0; r < R; r++) multiply_pair<T>(result.at[r][2 * columns], result.at[r][2 * columns + 1], a[r], b);
-        }
+        add_step<T, R, C, D>(result, a, right, step, column);
     }
 }
 
