@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles every kernel with NVRTC for the architectures that are named (sm_80, sm_89 and sm_90 otherwise). NVRTC comes
+# Compiles every kernel with NVRTC for the architectures that are named (sm_80, sm_89 and sm_90a otherwise). NVRTC comes
 # from a Python wheel of 100 MB, which is installed into a cache folder at the first call. No GPU is needed.
 set -euo pipefail
 here=$(dirname "$0")

@@ -1,8 +1,8 @@
 """Compiles every kernel of the program with NVRTC, as the program does it, for several architectures. Needs no GPU.
 
-    python3 scripts/compile_kernels.py [--library libnvrtc.so.13] [--resources] [sm_80 sm_89 sm_90 ...]
+    python3 scripts/compile_kernels.py [--library libnvrtc.so.13] [--resources] [sm_80 sm_89 sm_90a ...]
 
-A kernel that keeps registers in memory (spills) is a failure. --resources prints the registers of each. Without --library it takes the NVRTC of a
+A kernel that keeps registers in memory (spills) is a failure, and one whose products by warpgroups wait for each other (C75xx). --resources prints the registers of each. Without --library it takes the NVRTC of a
 Python wheel (nvidia-cuda-nvrtc), or the one the loader finds.
 """
 
@@ -44,13 +44,15 @@ def resources(log):
     return found
 
 
-def compile_one(nvrtc, name, text, architecture):
+def compile_one(nvrtc, name, folder, text, architecture):
     """What is wrong, or None, and the resources of each kernel."""
     program = ctypes.c_void_p()
     created = nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
     if created:
         return f"nvrtcCreateProgram: {created}", []
-    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", b"--ptxas-options=-v"]
+    options = [f"--gpu-architecture={architecture}", "--std=c++17", "--ptxas-options=-v"]
+    options += [f"--include-path={path}" for path in (folder, f"{ROOT}/src/train/gpu")]
+    options = [option.encode() for option in options]
     failed = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     size = ctypes.c_size_t()
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
@@ -65,8 +67,9 @@ def compile_one(nvrtc, name, text, architecture):
     kernels = resources(log.value.decode())
     if not kernels:
         return "the assembler named no kernel", []
+    waiting = re.findall(r"\(C75\d+\) .*", log.value.decode())
     spilling = [f"{kernel}: {spilled} bytes of registers are kept in memory" for kernel, _, spilled in kernels if spilled]
-    return "\n".join(spilling) or None, kernels
+    return "\n".join(spilling + waiting) or None, kernels
 
 
 def main():
@@ -84,8 +87,11 @@ def main():
     for path in sorted(glob.glob(f"{ROOT}/src/train/**/*.cu", recursive=True)):
         name = os.path.basename(path)
         text = f'{prelude}\n#line 1 "{name}"\n{open(path).read()}'
-        for architecture in arguments or ["sm_80", "sm_89", "sm_90"]:
-            message, kernels = compile_one(nvrtc, name, text, architecture)
+        for architecture in arguments or ["sm_80", "sm_89", "sm_90a"]:
+            # Instructions that only Hopper has.
+            if name.endswith("_hopper.cu") and architecture != "sm_90a":
+                continue
+            message, kernels = compile_one(nvrtc, name, os.path.dirname(path), text, architecture)
             print(f"{'FAIL' if message else 'ok  '} {name} {architecture}", flush=True)
             if message:
                 print(message)

@@ -40,4 +40,4 @@ ln -s "$(realpath "$program")" "$folder/peft-tune.bin"
 LD_LIBRARY_PATH="$libraries" "$folder/peft-tune" --version
 echo "the program with NVIDIA support links and starts"
 # The other parts (parity, ranks, profile, reference, generate) are for a person to run.
-scripts/gpu-stand-in-test.sh self doctor memory train graphs search
+scripts/gpu-stand-in-test.sh self doctor memory train hopper graphs search

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks peft-tune on this machine's NVIDIA GPU and times it against PEFT. Needs no Rust: it runs beside a packed program.
 #
-#   scripts/gpu-check.sh [PART ...]        parity reference memory sanitize search profile bench graphs literature peft table
+#   scripts/gpu-check.sh [PART ...]        parity reference memory sanitize search profile attention bench graphs literature peft table
 #                                          (parity if none is named, `all` for all)
 #
 # Results go to $OUT (default: gpu-results): a file for each part, all of them in results.json, and table.md. PEFT_TUNE names
@@ -106,6 +106,12 @@ random_space() {
     -e 's/^study:.*/study: random-3b/' -e '/^sampler:/q' search_spaces/lora-24gb.yaml
 }
 
+# Attention by itself, beside PyTorch's. Where there is no PyTorch, alone.
+attention() {
+  check --parts attention --shapes "$shapes" --batches "$batches" --json "$out/attention.json" || return 1
+  [ "$device" = cpu ] || "$python" scripts/gpu_attention_bench.py "$out/attention.json" || true
+}
+
 bench() { check --parts bench --shapes "$shapes" --batches "$batches" --json "$out/bench.json"; }
 
 # Steps replayed from CUDA graphs against launched ones: losses and tokens/s, on a tiny model and on the smallest shape.
@@ -135,8 +141,8 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv 2>/dev/null
 : > "$out/parts.tsv"
 for name in "${@:-parity}"; do
   case "$name" in
-    parity | reference | memory | sanitize | search | profile | bench | graphs | literature | peft | table) part "$name" ;;
-    all) for each in parity memory search profile bench graphs literature peft table reference sanitize; do part "$each"; done ;;
+    parity | reference | memory | sanitize | search | profile | attention | bench | graphs | literature | peft | table) part "$name" ;;
+    all) for each in parity memory search profile attention bench graphs literature peft table reference sanitize; do part "$each"; done ;;
     *)
       echo "no part \`$name\`"
       exit 2

@@ -141,6 +141,21 @@ PYTHON
   [ -s "$folder/losses-graphs" ] && cmp "$folder/losses-fused" "$folder/losses-graphs" || die "a training from graphs has other losses"
 }
 
+# A GPU that multiplies by warpgroups: attention takes them, having found them right, and trains as on the CPU.
+part_hopper() {
+  export STAND_IN_GPU_HOPPER=1
+  rm -f "$PEFT_TUNE_KERNELS"/attention_hopper-*
+  recipe hopper bf16 full adamw 8
+  train hopper 2e-2
+  ! grep -q 'kernels for Hopper' "$folder/log" || { cat "$folder/log" >&2 && die "attention for Hopper is refused"; }
+  ls "$PEFT_TUNE_KERNELS"/attention_hopper-sm_90a-*.cubin > /dev/null || die "attention for Hopper is not taken"
+  recipe hopper_fp16 fp16 none adamw 8
+  train hopper_fp16 2e-2
+  quietly "$program" gpu-check --device cuda --parts attention --shapes tiny --batches 2x96 --precisions bf16
+  [ "$(grep -cE '^\| tiny .* (tiled|hopper) ' "$folder/log")" = 2 ] || { cat "$folder/log" >&2 && die "attention is not timed in both forms"; }
+  unset STAND_IN_GPU_HOPPER
+}
+
 part_reference() {
   recipe reference fp32 full adamw 10
   train reference 1e-4 --kernels reference
@@ -229,7 +244,7 @@ part_profile() {
 parts=("$@")
 parity=
 if [ ${#parts[@]} -eq 0 ]; then
-  parts=(self doctor memory train graphs reference generate search ranks profile)
+  parts=(self doctor memory train hopper graphs reference generate search ranks profile)
   # It takes as long as all others together, and one processor.
   quietly "$folder/self_test"
   "$program" gpu-check --device cuda --parts parity > "$folder/parity" 2>&1 &

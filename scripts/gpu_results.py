@@ -22,7 +22,7 @@ def main():
         lines = open(device).read().splitlines()
         results["device"] = lines[1] if len(lines) > 1 else None
     ran = {part["part"] for part in results["parts"]}
-    for name in ["parity", "reference", "memory", "search", "profile", "bench", "graphs", "literature", "peft"]:
+    for name in ["parity", "reference", "memory", "search", "profile", "attention", "bench", "graphs", "literature", "peft"]:
         # A file of an earlier call is not this one's result.
         content = read(folder, name) if name in ran else None
         if content is not None:

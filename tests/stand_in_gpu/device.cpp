@@ -18,8 +18,19 @@ void trim_pool_at_synchronisation();
 
 namespace stand_in {
 
-// An A100's, of which the program knows the data sheet by no name.
-constexpr int COMPUTE_MAJOR = 8, COMPUTE_MINOR = 0, PROCESSORS = 108, LARGEST_SHARED = 163 << 10;
+// An A100's, of which the program knows the data sheet by no name; with STAND_IN_GPU_HOPPER=1 an H100's.
+struct Chip {
+    int compute_major, compute_minor, processors, largest_shared;
+};
+
+static const Chip& chip() {
+    static const Chip chip = [] {
+        const char* hopper = std::getenv("STAND_IN_GPU_HOPPER");
+        return hopper && *hopper == '1' ? Chip{9, 0, 132, 227 << 10} : Chip{8, 0, 108, 163 << 10};
+    }();
+    return chip;
+}
+
 constexpr size_t MOST_PARAMETER_BYTES = 4096;
 // How describe_<kernel> (kernel_entry.h) marks a pointer.
 constexpr size_t POINTER = size_t{1} << 32;
@@ -159,12 +170,12 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     static const std::map<int, int> known = {
         {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
         {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 48 << 10},
-        {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, LARGEST_SHARED},
-        {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, LARGEST_SHARED + 1024},
+        {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, chip().largest_shared},
+        {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, chip().largest_shared + 1024},
         {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
-        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, PROCESSORS},
-        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, COMPUTE_MAJOR},
-        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, COMPUTE_MINOR},
+        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, chip().processors},
+        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, chip().compute_major},
+        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, chip().compute_minor},
         {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
         {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1410000},
         {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
@@ -309,7 +320,7 @@ CUresult cuModuleGetFunction(CUfunction* out, CUmodule module, const char* name)
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
     LOCKED;
     if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) fail("attribute %d of a kernel is set", int(attribute));
-    if (value < 0 || value > LARGEST_SHARED) return CUDA_ERROR_INVALID_VALUE;
+    if (value < 0 || value > chip().largest_shared) return CUDA_ERROR_INVALID_VALUE;
     reinterpret_cast<Function*>(function)->largest_shared = value;
     return CUDA_SUCCESS;
 }

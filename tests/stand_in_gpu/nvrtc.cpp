@@ -6,11 +6,14 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
 #include <vector>
 
 struct _nvrtcProgram {
     std::string source, name, log, binary;
+    // By the name that the source includes.
+    std::map<std::string, std::string> headers;
 };
 
 static std::string read(const std::string& path) {
@@ -25,10 +28,10 @@ nvrtcResult nvrtcVersion(int* major, int* minor) {
     return NVRTC_SUCCESS;
 }
 
-nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char* name, int headers, const char* const*,
-                               const char* const*) {
-    if (headers != 0) return NVRTC_ERROR_INVALID_INPUT;
-    *program = new _nvrtcProgram{source, name ? name : "", {}, {}};
+nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char* name, int headers, const char* const* texts,
+                               const char* const* names) {
+    *program = new _nvrtcProgram{source, name ? name : "", {}, {}, {}};
+    for (int index = 0; index < headers; index++) (*program)->headers[names[index]] = texts[index];
     return NVRTC_SUCCESS;
 }
 
@@ -41,7 +44,7 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram* program) {
 nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* const* options) {
     for (int index = 0; index < count; index++) {
         std::string option = options[index];
-        if (option != "--gpu-architecture=sm_80" && option != "--std=c++17") {
+        if (option != "--gpu-architecture=sm_80" && option != "--gpu-architecture=sm_90a" && option != "--std=c++17") {
             program->log = "unknown option " + option;
             return NVRTC_ERROR_INVALID_OPTION;
         }
@@ -54,17 +57,20 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* con
     }
     const std::string gpu = SOURCES "/src/train/gpu/", own = SOURCES "/tests/stand_in_gpu/";
     std::string text = read(gpu + "emulation.h") + read(own + "kernel_entry.h") + program->source.substr(0, kernels + 1) +
-                       read(gpu + "emulation_elements.h") + program->source.substr(kernels);
+                       read(gpu + "emulation_elements.h") + read(gpu + "emulation_warpgroup.h") +
+                       program->source.substr(kernels);
     char folder[] = "/tmp/stand-in-nvrtc-XXXXXX";
     if (!mkdtemp(folder)) return NVRTC_ERROR_OUT_OF_MEMORY;
     const std::string base = std::string(folder) + "/kernel";
     std::ofstream(base + ".cpp") << text;
+    for (const auto& [name, header] : program->headers) std::ofstream(std::string(folder) + "/" + name) << header;
     const std::string command = "c++ -std=c++17 -O2 -fno-strict-aliasing -fPIC -shared -fno-gnu-unique -w -o " + base + ".so " + base + ".cpp > " + base +
                                 ".log 2>&1";
     bool compiled = std::system(command.c_str()) == 0;
     program->log = read(base + ".log");
     program->binary = read(base + ".so");
     for (const char* end : {".cpp", ".so", ".log"}) std::remove((base + end).c_str());
+    for (const auto& [name, header] : program->headers) std::remove((std::string(folder) + "/" + name).c_str());
     std::remove(folder);
     return compiled ? NVRTC_SUCCESS : NVRTC_ERROR_COMPILATION;
 }

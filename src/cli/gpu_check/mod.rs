@@ -1,5 +1,6 @@
 //! `gpu-check`: is a device right, and how fast is it? For a machine with a GPU and no compiler.
 
+mod attention;
 mod bench;
 mod graphs;
 mod literature;
@@ -63,6 +64,8 @@ enum Part {
     Parity,
     /// Out of memory, and a good training behind it.
     Memory,
+    /// Attention of models of real sizes by itself, in each form of its kernels.
+    Attention,
     /// Steps of models of real sizes.
     Bench,
     /// Steps replayed from CUDA graphs against the same steps launched op by op.
@@ -76,6 +79,7 @@ impl std::fmt::Display for Part {
         f.write_str(match self {
             Self::Parity => "parity",
             Self::Memory => "memory",
+            Self::Attention => "attention",
             Self::Bench => "bench",
             Self::Graphs => "graphs",
             Self::Literature => "literature",
@@ -91,6 +95,7 @@ struct Results {
     name: Option<String>,
     parity: Vec<Check>,
     memory: Option<memory::Outcome>,
+    attention: Vec<attention::Timing>,
     bench: Vec<bench::Timing>,
     graphs: Vec<graphs::Comparison>,
     literature: Vec<literature::Row>,
@@ -109,6 +114,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         match part {
             Part::Parity => results.parity = check::all(&device, &mut |check| println!("{check}")),
             Part::Memory => results.memory = Some(memory::run(&device)),
+            Part::Attention => attention::run(&args, &device, &mut results.attention),
             Part::Bench => bench::run(&args, &device, &mut results.bench),
             Part::Graphs => graphs::run(&args, &device, &mut results.graphs),
             Part::Literature => literature::run(&args, &device, &mut results.literature)

@@ -121,7 +121,7 @@ impl Setting {
         BaseModel::random_on_device(self.architecture()?, self.precision, device)
     }
 
-    fn architecture(&self) -> Result<Architecture, TrainError> {
+    pub(super) fn architecture(&self) -> Result<Architecture, TrainError> {
         Ok(Architecture::from_json(Path::new("gpu-check"), self.config)?)
     }
 

@@ -1,12 +1,14 @@
 //! Checks of a device against the CPU: every op, whole models of every family, and a training, in one command. They are
 //! for a machine with a GPU and no compiler; the tests run the same checks on the CPU.
 
+mod attention;
 mod compare;
 mod families;
 mod ops;
 mod optimizers;
 mod weights;
 
+pub use attention::{FormTimes, Layer, attention_times};
 pub use compare::Check;
 
 use candle_core::Device;

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use super::compare::{Check, error, pair, tolerance};
 use crate::train::data::IGNORE;
-use crate::train::ops::attention::{self, Saved, Settings};
+use crate::train::ops::attention::{self, Form, Saved, Settings, backward_by, forward_by};
 use crate::train::ops::dropout::MaskKey;
 use crate::train::ops::matmul::{self, Term};
 use crate::train::ops::rope::RopeTable;
@@ -28,11 +28,21 @@ pub(super) fn run(device: &Device, push: Push<'_>) {
             } else {
                 3.0 * tolerance(dtype)
             };
-            push(Check::new(
-                format!("attention {} {dtype:?}", case.name),
-                allowed,
-                case.check(&on),
-            ));
+            // The form that training takes; where there are several, each.
+            let forms = match Form::all(case.head_dim, device) {
+                forms if forms.len() > 1 && dtype != DType::F32 && case.is_tiled() => {
+                    forms.into_iter().map(Some).collect()
+                }
+                _ => vec![None],
+            };
+            for form in forms {
+                let name = form.map_or_else(String::new, |form| format!(" {}", form.name()));
+                push(Check::new(
+                    format!("attention {}{name} {dtype:?}", case.name),
+                    allowed,
+                    case.check(&on, form),
+                ));
+            }
         }
     }
 }
@@ -224,8 +234,9 @@ const fn case(name: &'static str, offsets: &'static [u32], heads: (usize, usize)
     }
 }
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 8] = [
     case("64, one document", &[0, 150], (2, 1), 64),
+    case("128, long documents", &[0, 300, 700], (4, 2), 128),
     case("32, packed", &[0, 3, 70, 70, 71, 140], (3, 3), 32),
     case("96", &[0, 20, 70], (2, 1), 96),
     case("128", &[0, 20, 70], (2, 1), 128),
@@ -239,7 +250,13 @@ const CASES: [Case; 7] = [
 ];
 
 impl Case {
-    fn check(&self, on: &On<'_>) -> Result<f64> {
+    /// Whether tensor cores take it.
+    fn is_tiled(&self) -> bool {
+        self.head_dim.is_multiple_of(8)
+    }
+
+    /// In `form`, or in the one that training takes.
+    fn check(&self, on: &On<'_>, form: Option<Form>) -> Result<f64> {
         let tokens = self.offsets.last().map_or(0, |last| *last as usize);
         let settings = Settings {
             scale: 1.5 / (self.head_dim as f64).sqrt(),
@@ -252,7 +269,10 @@ impl Case {
         );
         let ((q, q64), (d_o, d_o64)) = (on.pair(&queries, 1)?, on.pair(&queries, 4)?);
         let ((k, k64), (v, v64)) = (on.pair(&keys, 2)?, on.pair(&keys, 3)?);
-        let (o, lse) = attention::forward(&q, &k, &v, self.offsets, &settings)?;
+        let (o, lse) = match form {
+            Some(form) => forward_by(form, [&q, &k, &v], self.offsets.into(), &settings)?,
+            None => attention::forward(&q, &k, &v, self.offsets, &settings)?,
+        };
         let (o64, lse64) = attention::reference::forward(&q64, &k64, &v64, self.offsets, &settings)?;
         let saved = Saved {
             q: &q,
@@ -261,7 +281,10 @@ impl Case {
             o: &o,
             lse: &lse,
         };
-        let (dq, dk, dv) = attention::backward(saved, &d_o, self.offsets, &settings)?;
+        let (dq, dk, dv) = match form {
+            Some(form) => backward_by(form, saved, &d_o, self.offsets.into(), &settings)?,
+            None => attention::backward(saved, &d_o, self.offsets, &settings)?,
+        };
         let exact = Saved {
             q: &q64,
             k: &k64,

@@ -11,6 +11,7 @@ use cudarc::nvrtc::sys;
 use sha2::{Digest, Sha256};
 
 use super::Source;
+use super::source::Header;
 
 /// Kernels that cannot be compiled.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +30,7 @@ pub enum CompileError {
     },
 }
 
-/// The machine code of `source` for `architecture` (`sm_90`).
+/// The machine code of `source` for `architecture` (`sm_80`).
 ///
 /// # Errors
 /// A program that does not compile.
@@ -66,7 +67,8 @@ fn cached(source: &Source, text: &str, architecture: &str, version: &str) -> Opt
         .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("peft-tune/kernels")))
         .or_else(|| variable("HOME").map(|home| home.join(".cache/peft-tune/kernels")))?;
     let mut digest = Sha256::new();
-    for part in [text, architecture, version] {
+    let headers = source.headers.iter().map(|header| header.text);
+    for part in [text, architecture, version].into_iter().chain(headers) {
         digest.update(part.as_bytes());
         digest.update([0]);
     }
@@ -91,7 +93,7 @@ fn keep(file: &Path, binary: &[u8]) -> std::io::Result<()> {
 
 fn compile(source: &Source, text: &str, architecture: &str, version: &str) -> Result<Vec<u8>, CompileError> {
     load_builtins();
-    let program = Program::new(text, source.name)?;
+    let program = Program::new(source, text)?;
     // No fast math: divisions, roots and exponentials are those of the CPU to the last places.
     let options = [format!("--gpu-architecture={architecture}"), "--std=c++17".to_owned()];
     let options: Vec<CString> = options
@@ -138,24 +140,30 @@ fn load_builtins() {
 struct Program(sys::nvrtcProgram);
 
 impl Program {
-    fn new(text: &str, name: &str) -> Result<Self, CompileError> {
+    fn new(source: &Source, text: &str) -> Result<Self, CompileError> {
         let failed = |error| CompileError::Call {
             call: "nvrtcCreateProgram",
             error,
         };
         let invalid = |_| failed(sys::nvrtcResult::NVRTC_ERROR_INVALID_INPUT);
         let text = CString::new(text).map_err(invalid)?;
-        let name = CString::new(format!("{name}.cu")).map_err(invalid)?;
+        let name = CString::new(format!("{}.cu", source.name)).map_err(invalid)?;
+        let of_headers = |part: fn(&Header) -> &str| -> Result<Vec<CString>, _> {
+            source.headers.iter().map(|header| CString::new(part(header))).collect()
+        };
+        let headers = of_headers(|header| header.text).map_err(invalid)?;
+        let names = of_headers(|header| header.name).map_err(invalid)?;
+        let pointers = |texts: &[CString]| -> Vec<_> { texts.iter().map(|text| text.as_ptr()).collect() };
         let mut program = std::ptr::null_mut();
-        // SAFETY: the texts outlive the call, which copies them; there are no headers.
+        // SAFETY: the texts outlive the call, which copies them.
         let created = unsafe {
             sys::nvrtcCreateProgram(
                 &mut program,
                 text.as_ptr(),
                 name.as_ptr(),
-                0,
-                std::ptr::null(),
-                std::ptr::null(),
+                headers.len() as i32,
+                pointers(&headers).as_ptr(),
+                pointers(&names).as_ptr(),
             )
         };
         check("nvrtcCreateProgram", created)?;

@@ -1,13 +1,17 @@
 // Runs kernels on the CPU, for tests: each thread of a block is a fiber, and one block runs at a time.
 //
 // Fibers run until they wait for others (barriers, warp instructions), and in another order each time, so that a missing
-// barrier shows. Background copies happen as late as the kernel allows: when it waits for them.
+// barrier shows. Background copies happen as late as the kernel allows, when it waits for them; what they overwrite is gone as
+// early as it may be, when they are started.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <memory>
 #include <ucontext.h>
 #include <utility>
@@ -83,6 +87,32 @@ struct Copy {
     bool valid;
 };
 
+// What a thread needs of one product of a warpgroup: its two rows of the left operand, and its columns of the right one, 16 long
+// each.
+struct Operands {
+    std::vector<float> left, right;
+};
+
+// One that is under way.
+struct Product {
+    float* sums;
+    std::function<Operands()> read;
+    Operands started;
+};
+
+// A thread's products (emulation_warpgroup.h).
+struct Products {
+    std::vector<Product> open;
+    std::vector<std::vector<Product>> groups;
+    // Sums that are under way, by where they are, and how many products still add to them.
+    struct Sums {
+        std::vector<float> values;
+        unsigned products;
+    };
+    std::map<float*, Sums> sums;
+    bool begun = false;
+};
+
 struct Fiber {
     Context context;
     dim3 thread;
@@ -92,6 +122,9 @@ struct Fiber {
     unsigned long generation;
     std::vector<std::vector<Copy>> groups;
     std::vector<Copy> open;
+    Products products;
+    // It has copied to shared memory what products may not see yet.
+    bool hidden;
 };
 
 // What the lanes of a warp show each other, twice: who is behind a meeting may still read what was shown for it while others
@@ -149,6 +182,7 @@ inline void enter() {
     body(arguments);
     current->done = true;
     if (!current->open.empty() || !current->groups.empty()) fail("ends with copies that it has not waited for");
+    if (!current->products.sums.empty()) fail("ends with products that it has not waited for");
     go(current->context, scheduler);
 }
 
@@ -168,6 +202,8 @@ inline void run_block() {
         fiber.meeting = nullptr;
         fiber.groups.clear();
         fiber.open.clear();
+        fiber.products = Products{};
+        fiber.hidden = false;
         prepare(fiber.context, stacks.get() + number * STACK, STACK, enter);
     }
     // What a block finds in its shared memory is whatever was there.

@@ -66,6 +66,7 @@ inline void load_tiles_transposed(u32 (&tiles)[4], const void* row) { emulate_lo
 inline void copy_in_background(void* to, const void* from, bool valid) {
     if (reinterpret_cast<uintptr_t>(to) % 16 || reinterpret_cast<uintptr_t>(from) % 16)
         emulation::fail("a background copy is not aligned");
+    std::memset(to, 0xff, 16);
     emulation::current->open.push_back({to, from, valid});
 }
 
@@ -80,6 +81,7 @@ template <int N> void wait_for_copies() {
         for (auto& copy : groups.front()) {
             if (copy.valid) std::memcpy(copy.to, copy.from, 16);
             else std::memset(copy.to, 0, 16);
+            emulation::current->hidden = true;
         }
         groups.erase(groups.begin());
     }

@@ -17,6 +17,7 @@ use super::source::PRELUDE;
 
 const EMULATION: &str = include_str!("emulation.h");
 const ELEMENTS: &str = include_str!("emulation_elements.h");
+const PRODUCTS: &str = include_str!("emulation_warpgroup.h");
 
 thread_local! {
     static EMULATED: Cell<bool> = const { Cell::new(false) };
@@ -109,10 +110,15 @@ pub(super) fn address(tensor: &Tensor) -> Result<usize> {
 /// Compiles a source once for each state of its text, and returns the library.
 fn compile(source: &Source) -> PathBuf {
     let text = format!(
-        "{EMULATION}\n{PRELUDE}\n{ELEMENTS}\n#line 1 \"{}.cu\"\n{}",
+        "{EMULATION}\n{PRELUDE}\n{ELEMENTS}\n{PRODUCTS}\n#line 1 \"{}.cu\"\n{}",
         source.name, source.text
     );
-    let hash: String = Sha256::digest(text.as_bytes())
+    let mut digest = Sha256::new_with_prefix(&text);
+    for header in source.headers {
+        digest.update(header.text);
+    }
+    let hash: String = digest
+        .finalize()
         .iter()
         .take(8)
         .map(|byte| format!("{byte:02x}"))
@@ -128,9 +134,16 @@ fn compile(source: &Source) -> PathBuf {
         folder.join(format!("{}-{hash}-{}.so", source.name, std::process::id())),
     );
     std::fs::write(&file, text).unwrap();
+    let headers = part.with_extension("headers");
+    std::fs::create_dir_all(&headers).unwrap();
+    for header in source.headers {
+        std::fs::write(headers.join(header.name), header.text).unwrap();
+    }
     let output = Command::new("c++")
         .args(["-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-w", "-o"])
         .args([&part, &file])
+        .arg("-I")
+        .arg(&headers)
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -33,7 +33,7 @@ pub(in crate::train) use overwrite::overwrite;
 pub(in crate::train) use pack::{element_name, pack_size};
 pub(in crate::train) use scratch::{constant, scratch};
 pub(in crate::train) use side_queue::{Copied, Pinned, SideQueue};
-pub(in crate::train) use source::Source;
+pub(in crate::train) use source::{Header, Source, WARPGROUP};
 
 use super::ops::kernels;
 use candle_core::{DType, Device, Tensor};
@@ -46,6 +46,15 @@ pub(in crate::train) fn takes(tensor: &Tensor) -> bool {
 /// As [`takes`], for tensors of `dtype` on `device`.
 pub(in crate::train) fn is_for(device: &Device, dtype: DType) -> bool {
     kernels().are_own() && (device.is_cuda() || is_emulated()) && element_name(dtype).is_some()
+}
+
+/// Whether `device` multiplies by warpgroups: it is a GPU of the Hopper generation.
+pub(in crate::train) fn has_warpgroups(device: &Device) -> bool {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => runtime::has_warpgroups(device),
+        _ => false,
+    }
 }
 
 /// Whether copies between the host and `device` go beside its computing: it is a GPU (or the tests emulate one) and the

@@ -19,7 +19,16 @@ struct Loaded {
     functions: HashMap<(usize, String), CudaFunction>,
 }
 
+/// Compute capability of the GPUs that multiply by warpgroups.
+const HOPPER: (i32, i32) = (9, 0);
+
 static LOADED: LazyLock<Mutex<Loaded>> = LazyLock::new(Mutex::default);
+
+/// Whether `device` has the instructions of `warpgroup.cuh`.
+pub(super) fn has_warpgroups(device: &CudaDevice) -> bool {
+    let capability = device.cuda_stream().context().compute_capability();
+    capability.is_ok_and(|capability| capability == HOPPER)
+}
 
 pub(super) fn launch(device: &CudaDevice, launch: &Launch<'_>, arguments: &[Argument<'_>]) -> Result<()> {
     let function = function(device, launch)?;
@@ -73,7 +82,9 @@ fn function(device: &CudaDevice, launch: &Launch<'_>) -> Result<CudaFunction> {
 fn load(device: &CudaDevice, source: &'static Source) -> Result<Arc<CudaModule>> {
     let context = device.cuda_stream().context().clone();
     let (major, minor) = context.compute_capability().w()?;
-    let binary = compiler::binary(source, &format!("sm_{major}{minor}")).map_err(candle_core::Error::wrap)?;
+    // With the instructions that no later GPU has, either.
+    let own = if (major, minor) == HOPPER { "a" } else { "" };
+    let binary = compiler::binary(source, &format!("sm_{major}{minor}{own}")).map_err(candle_core::Error::wrap)?;
     context.load_module(Ptx::from_binary(binary)).w()
 }
 

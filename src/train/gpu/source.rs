@@ -7,11 +7,28 @@ pub struct Source {
     pub name: &'static str,
     /// The text of the file.
     pub text: &'static str,
+    /// The headers that it includes.
+    pub headers: &'static [Header],
+}
+
+/// A `.cuh` file.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// As files include it.
+    pub name: &'static str,
+    /// The text of the file.
+    pub text: &'static str,
 }
 
 /// What every file begins with.
 #[cfg(any(feature = "cuda", test))]
 pub(super) const PRELUDE: &str = include_str!("prelude.cuh");
+
+/// Products of four warps, which only Hopper has.
+pub const WARPGROUP: Header = Header {
+    name: "warpgroup.cuh",
+    text: include_str!("warpgroup.cuh"),
+};
 
 impl Source {
     /// The text that NVRTC compiles.

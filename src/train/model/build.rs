@@ -61,6 +61,7 @@ impl Decoder {
     pub(crate) fn new(base: &BaseModel, trainables: &Trainables<'_>) -> Result<Self, TrainError> {
         let builder = Builder { base, trainables };
         let architecture = base.architecture();
+        attention::prepare(architecture.head_dim, base.compute_dtype(), base.device());
         let embedding = builder.parameter(EMBEDDING)?;
         let head = match architecture.tied_embeddings {
             true => embedding.clone(),

@@ -11,6 +11,7 @@ use crate::train::quant::DynamicMap;
 static SOURCE: Source = Source {
     name: "optimizer",
     text: include_str!("optimizer.cu"),
+    headers: &[],
 };
 
 /// Elements of a block of threads that updates F32 states.

@@ -11,6 +11,7 @@ use crate::train::gpu::{Argument, Launch, Source, constant, element_name};
 static SOURCE: Source = Source {
     name: "quant",
     text: include_str!("quant.cu"),
+    headers: &[],
 };
 
 const THREADS: usize = 256;

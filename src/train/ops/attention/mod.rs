@@ -31,16 +31,27 @@ mod tests;
 pub use documents::Documents;
 pub use settings::Settings;
 
+pub(in crate::train) use super::cuda::attention::{backward_by, forward_by};
+pub(in crate::train) use super::cuda::attention_forms::Form;
+
 use super::cuda;
 use super::element::with_element;
 use super::storage::is_fused;
 use crate::train::gpu;
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 /// Lets go of what this thread keeps from one call to the next.
 pub(in crate::train::ops) fn forget() {
     forward::forget();
     backward::forget();
+}
+
+/// Chooses the kernels for heads of `head_dim` elements of `dtype` on `device`, which otherwise the first call does, in memory that
+/// would count as its own.
+pub fn prepare(head_dim: usize, dtype: DType, device: &Device) {
+    if gpu::is_for(device, dtype) {
+        cuda::attention::prepare(head_dim, dtype, device);
+    }
 }
 
 /// Returns (o, lse).

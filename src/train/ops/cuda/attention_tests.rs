@@ -1,7 +1,10 @@
 //! The attention kernels, run on the emulator, against the F64 form.
 
-use candle_core::DType;
+use candle_core::{DType, Device};
 
+use super::attention::{backward_by, forward_by};
+use super::attention_first_use::difference;
+use super::attention_forms::Form;
 use super::tests::DTYPES;
 use crate::train::gpu::{emulated, has_compiler};
 use crate::train::ops::attention::{self, Saved, Settings, reference};
@@ -18,7 +21,16 @@ struct Case {
 }
 
 impl Case {
+    /// In the form that is chosen for the tensors, on a GPU that is none of Hopper's.
     fn check(&self, dtype: DType) {
+        self.check_by(None, dtype);
+    }
+
+    fn check_hopper(&self, dtype: DType) {
+        self.check_by(Form::hopper(self.head_dim), dtype);
+    }
+
+    fn check_by(&self, form: Option<Form>, dtype: DType) {
         let tokens = *self.offsets.last().unwrap() as usize;
         let settings = Settings {
             scale: 1.5 / (self.head_dim as f64).sqrt(),
@@ -28,7 +40,11 @@ impl Case {
         let tensor = |heads, seed| rounded(&(random(&[tokens, heads, self.head_dim], seed) * 2.0).unwrap(), dtype);
         let ((q, q64), (d_o, d_o64)) = (tensor(self.query_heads, 1), tensor(self.query_heads, 4));
         let ((k, k64), (v, v64)) = (tensor(self.key_heads, 2), tensor(self.key_heads, 3));
-        let (o, lse) = emulated(|| attention::forward(&q, &k, &v, &self.offsets, &settings)).unwrap();
+        let forward = || match form {
+            Some(form) => forward_by(form, [&q, &k, &v], (&self.offsets).into(), &settings),
+            None => attention::forward(&q, &k, &v, &self.offsets, &settings),
+        };
+        let (o, lse) = emulated(forward).unwrap();
         let (o64, lse64) = reference::forward(&q64, &k64, &v64, &self.offsets, &settings).unwrap();
         // Weights and their gradients are rounded once more, as operands of the second products.
         let allowed = if dtype == DType::F32 {
@@ -53,7 +69,11 @@ impl Case {
             o: &o,
             lse: &lse,
         };
-        let gradients = emulated(|| attention::backward(saved, &d_o, &self.offsets, &settings)).unwrap();
+        let backward = || match form {
+            Some(form) => backward_by(form, saved, &d_o, (&self.offsets).into(), &settings),
+            None => attention::backward(saved, &d_o, &self.offsets, &settings),
+        };
+        let gradients = emulated(backward).unwrap();
         let exact = Saved {
             q: &q64,
             k: &k64,
@@ -144,4 +164,48 @@ fn every_size_of_head_matches_f64() {
         case(&[0, 20, 70], (4, 2), head_dim).check(DType::F16);
     }
     case(&[0, 20, 70], (2, 2), 256).check(DType::F32);
+}
+
+#[test]
+fn warpgroups_match_f64() {
+    if !has_compiler() {
+        return;
+    }
+    for (head_dim, dtype) in [
+        (64, DType::BF16),
+        (48, DType::F16),
+        (128, DType::BF16),
+        (80, DType::F16),
+    ] {
+        case(&[0, 1, 100, 100, 290], (3, 1), head_dim).check_hopper(dtype);
+    }
+}
+
+#[test]
+fn warpgroups_take_windows_and_soft_caps() {
+    if !has_compiler() {
+        return;
+    }
+    for (head_dim, window, soft_cap) in [(64, Some(40), None), (128, Some(150), Some(2.0)), (64, None, Some(2.0))] {
+        let case = Case {
+            window,
+            soft_cap,
+            ..case(&[0, 270, 300], (4, 2), head_dim)
+        };
+        case.check_hopper(DType::F16);
+    }
+}
+
+#[test]
+fn a_form_is_tried_against_the_tiled_one() {
+    if !has_compiler() {
+        return;
+    }
+    for head_dim in [64, 128] {
+        for dtype in [DType::BF16, DType::F16] {
+            let form = Form::hopper(head_dim).unwrap();
+            let difference = emulated(|| difference(form, head_dim, dtype, &Device::Cpu)).unwrap();
+            assert!(difference < 0.015, "{difference}");
+        }
+    }
 }

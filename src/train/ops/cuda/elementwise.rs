@@ -9,6 +9,7 @@ use crate::train::ops::glu::Activation;
 static SOURCE: Source = Source {
     name: "elementwise",
     text: include_str!("elementwise.cu"),
+    headers: &[],
 };
 
 const THREADS: usize = 256;

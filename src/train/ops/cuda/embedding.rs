@@ -7,6 +7,7 @@ use crate::train::gpu::{Argument, Launch, Source, element_name};
 static SOURCE: Source = Source {
     name: "embedding",
     text: include_str!("embedding.cu"),
+    headers: &[],
 };
 
 /// Adds dy (T, H) to the rows `ids` (U32) of `into` (V, H) F32. Where a token occurs more than once its sum is made in no

@@ -8,6 +8,7 @@ use crate::train::ops::loss_head::{Output, PlacedTargets, Settings, Sums, Target
 static SOURCE: Source = Source {
     name: "loss_head",
     text: include_str!("loss_head.cu"),
+    headers: &[],
 };
 
 /// What every chunk reads and writes.

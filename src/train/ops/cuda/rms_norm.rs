@@ -7,6 +7,7 @@ use crate::train::gpu::{Argument, Launch, Source, element_name, empty, pack_size
 static SOURCE: Source = Source {
     name: "rms_norm",
     text: include_str!("rms_norm.cu"),
+    headers: &[],
 };
 
 /// Rows up to this many packs have a warp; longer ones a block.

@@ -8,6 +8,7 @@ use crate::train::ops::rope::RopeTable;
 static SOURCE: Source = Source {
     name: "rope",
     text: include_str!("rope.cu"),
+    headers: &[],
 };
 
 /// Rotates x (T, heads, d) by `sign` times the angles of its positions, which are rows of the table.
