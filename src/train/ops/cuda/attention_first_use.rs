@@ -12,8 +12,8 @@ use super::attention::{backward_by, forward_by};
 use super::attention_forms::Form;
 use crate::train::ops::attention::{Saved, Settings};
 
-/// Largest difference, in parts of the largest value. Rounding to BF16 in both makes 1%.
-const ALLOWED: f64 = 0.03;
+/// Largest difference, in parts of the largest value. Rounding to BF16 in both makes up to 1%; a wrong operand makes all of it.
+const ALLOWED: f64 = 0.1;
 
 /// Two documents; more rows than a block has.
 const OFFSETS: [u32; 3] = [0, 60, 150];
@@ -48,14 +48,20 @@ pub(super) fn difference(form: Form, head_dim: usize, dtype: DType, device: &Dev
     let Some(tiled) = Form::tiled(head_dim) else {
         candle_core::bail!("no tiled form for heads of {head_dim}");
     };
-    let wave = |heads: usize, pace: f32| {
+    // Every value from -1 to 1 as often; the device's own generator stays as it is.
+    let random = |heads: usize, seed: u32| {
         let count = OFFSETS[2] as usize * heads * head_dim;
-        let values: Vec<f32> = (0..count).map(|index| (index as f32 * pace).sin() * 2.0).collect();
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let values: Vec<f32> = (0..count).map(|_| next()).collect();
         Tensor::from_vec(values, (OFFSETS[2] as usize, heads, head_dim), device)?.to_dtype(dtype)
     };
-    let (q, k, v, d_o) = (wave(2, 0.91)?, wave(1, 1.37)?, wave(1, 2.11)?, wave(2, 2.93)?);
+    let (q, k, v, d_o) = (random(2, 1)?, random(1, 2)?, random(1, 3)?, random(2, 4)?);
     let settings = Settings {
-        scale: 1.0 / (head_dim as f64).sqrt(),
+        scale: 4.0 / (head_dim as f64).sqrt(),
         window: None,
         soft_cap: None,
     };
