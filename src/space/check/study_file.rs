@@ -8,7 +8,7 @@ use super::parameter::Parameters;
 use super::{Context, ReadOptions};
 use crate::recipe::{DataSettings, Recipe};
 use crate::space::SpaceError;
-use crate::space::binding::{apply, binding};
+use crate::space::binding::{apply, bindings};
 use crate::space::file::{BackendEntry, BudgetEntry, SamplerEntry, StudyFile};
 use crate::space::study::{Backend, Budget, CommandBackend, SamplerChoice, Source, Study};
 use crate::space::yaml::Document;
@@ -207,8 +207,12 @@ impl Context<'_> {
             }
             recipe.batch.sequence_length = length.get();
         }
-        for (name, value) in &parameters.fixed {
-            let Some(binding) = binding(name) else { continue };
+        // In their own order: some read what others have set, as `global_batch` does `micro_batch`.
+        for binding in bindings() {
+            let name = binding.name;
+            let Some(value) = parameters.fixed.get(name) else {
+                continue;
+            };
             let source_is_searched = binding
                 .derived_from
                 .is_some_and(|source| parameters.space.parameters.iter().any(|other| other.name == source));

@@ -170,6 +170,14 @@ fn the_global_batch_is_held_while_the_micro_batch_changes() {
 }
 
 #[test]
+fn a_global_batch_is_one_of_the_micro_batch_that_is_fixed_beside_it() {
+    // The micro-batch that a recipe has by default does not divide it.
+    let study = study("  rank: [4, 8]\n  global_batch: 6\n  micro_batch: 1", "").unwrap();
+    let batch = study.base.unwrap().batch;
+    assert_eq!((batch.micro_batch, batch.gradient_accumulation), (1, 6));
+}
+
+#[test]
 fn only_the_phases_that_are_asked_for_are_planned() {
     let phases = |rest: &str| {
         let plan = study("  rank: [4, 8]", rest).unwrap().plan;
