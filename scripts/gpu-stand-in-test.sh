@@ -225,11 +225,14 @@ part_search() {
     and trial = (select number from trial where micro_batch = 1 and precision = 'nf4' limit 1)" | tail -1 | grep -qx 1 || die "another peak of the same setting"
 }
 
-# Each rank has a device of its own.
+# Each rank has a device of its own: of all that there are, or of those that workers have.
 part_ranks() {
   space ranks 1 fp32 2 '' ', devices: [1, 2]'
   STAND_IN_GPU_DEVICES=2 quietly "$program" search "$folder/ranks.yaml"
   ended ranks "state = 'complete'" 2
+  space seats '[1, 2]' fp32 4 '' ', devices: [1, 2]'
+  STAND_IN_GPU_DEVICES=3 quietly "$program" search "$folder/seats.yaml" --devices 1,2
+  ended seats "state = 'complete'" 4
 }
 
 part_profile() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::CliError;
 use super::model::KernelArgs;
 use crate::train::ops::set_kernels;
-use crate::worker::{RankSettings, serve_rank};
+use crate::worker::{RankSettings, pin_to, serve_rank};
 
 /// Runs one device's share of trials that come on standard input, and reports on standard output.
 #[derive(Debug, clap::Args)]
@@ -22,12 +22,22 @@ pub struct Args {
     /// Seconds after which a rank that the others wait for counts as hanging.
     #[arg(long, env = "PEFT_TUNE_RANK_PATIENCE_S", default_value_t = 300.0)]
     patience_s: f64,
+    /// Device to compute on [default: the GPU of its number, else the CPU].
+    #[arg(long)]
+    device: Option<String>,
+    /// Processors to stay on.
+    #[arg(long, value_delimiter = ',')]
+    cpus: Vec<usize>,
     #[command(flatten)]
     kernels: KernelArgs,
 }
 
 /// Serves until standard input ends.
 pub fn run(args: Args) -> Result<(), CliError> {
+    // Before any thread is started, so that all of them stay there.
+    if !args.cpus.is_empty() && !pin_to(&args.cpus) {
+        tracing::warn!(rank = args.rank, "cannot stay on its processors");
+    }
     set_kernels(args.kernels.form());
     let patience = Duration::try_from_secs_f64(args.patience_s).map_err(CliError::bad_input)?;
     let settings = RankSettings {
@@ -35,6 +45,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         ranks: args.ranks,
         segment: args.segment,
         patience,
+        device: args.device,
     };
     let input = std::io::BufReader::new(std::io::stdin());
     serve_rank(&settings, input, std::io::stdout()).map_err(CliError::failed)

@@ -82,7 +82,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     if let Some(time) = args.time {
         study.budget.time_s = Some(time.0);
     }
-    args.workers.check(&study)?;
+    args.workers.places(&study)?;
     if args.dry_run {
         let sampler = sampler_of(&study, &problem_of(&study), Knowledge::default())?;
         return dry_run::run(&args.database, &study, sampler, (&args.workers, args.json));

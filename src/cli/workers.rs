@@ -49,7 +49,7 @@ impl WorkerArgs {
     /// One place for each worker.
     ///
     /// # Errors
-    /// Bad input: a device that is named twice, more workers than GPUs.
+    /// Bad input: a device that is named twice, more workers than GPUs, trials that take more GPUs than the workers have.
     pub fn places(&self, study: &Study) -> Result<Vec<Placement>, CliError> {
         let cpus = usable_cpus();
         let threads = self.threads.map(usize::from);
@@ -60,10 +60,10 @@ impl WorkerArgs {
                 _ => 0,
             };
             let on_gpus = self.devices_of_workers(gpus)?;
-            return Ok(match on_gpus.is_empty() {
-                true => Placement::side_by_side(usize::from(self.workers), &cpus, threads),
-                false => Placement::on_devices(&on_gpus, cpus.len(), threads),
-            });
+            return match on_gpus.is_empty() {
+                true => Ok(Placement::side_by_side(usize::from(self.workers), &cpus, threads)),
+                false => on_devices(study, &on_gpus, cpus.len(), threads),
+            };
         }
         let named = |device: &String| match device.parse::<u16>() {
             Ok(number) => format!("cuda:{number}"),
@@ -84,7 +84,7 @@ impl WorkerArgs {
             };
             return Err(CliError::bad_input(anyhow::anyhow!(message)));
         }
-        Ok(Placement::on_devices(&devices, cpus.len(), threads))
+        on_devices(study, &devices, cpus.len(), threads)
     }
 
     /// A GPU for each worker; none where there are no GPUs.
@@ -103,28 +103,6 @@ impl WorkerArgs {
         }
         let workers = if gpus == 0 { 0 } else { self.workers };
         Ok((0..workers).map(|number| format!("cuda:{number}")).collect())
-    }
-
-    /// Refuses to share devices out among workers whose trials take several each: a trial's further devices would be those of
-    /// other workers, and neither would measure what it has alone.
-    ///
-    /// # Errors
-    /// Bad input, with what to do instead.
-    pub fn check(&self, study: &Study) -> Result<(), CliError> {
-        let fixed = study.base.as_ref().is_some_and(|base| base.batch.devices > 1);
-        let sampled = study
-            .space
-            .parameters
-            .iter()
-            .any(|parameter| parameter.name == "devices");
-        if study.backend != Backend::Native || self.devices.len() < 2 || !(fixed || sampled) {
-            return Ok(());
-        }
-        Err(CliError::bad_input(anyhow::anyhow!(
-            "`--devices` gives each of {} devices a worker of its own, and by `devices` in the space file one trial takes \
-             several; leave `--devices` out, and one worker runs its trials on as many as they want",
-            self.devices.len()
-        )))
     }
 
     /// Where the first worker runs, whose device and threads stand for all.
@@ -168,6 +146,46 @@ impl WorkerArgs {
         settings.heartbeat = settings.heartbeat.min(settings.silent_after / 4);
         settings
     }
+}
+
+/// One place on each device; refused where trials take several devices, and not all are GPUs or they are too few.
+fn on_devices(
+    study: &Study,
+    devices: &[String],
+    cpus: usize,
+    threads: Option<usize>,
+) -> Result<Vec<Placement>, CliError> {
+    let gpus = devices.iter().filter(|device| *device != "cpu").count();
+    let most = most_devices(study);
+    if study.backend == Backend::Native && most > 1 && gpus > 0 && gpus < devices.len() {
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "`--devices` names `cpu` beside GPUs, and by `devices` in the space file a trial takes several of them: name GPUs only"
+        )));
+    }
+    if study.backend == Backend::Native && gpus > 0 && most > gpus {
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "`devices` in the space file goes up to {most}, and workers have {gpus} of the GPUs: give them as many by `--devices`, or \
+             leave `--devices` and `--workers` out, and one worker runs its trials on as many as they want"
+        )));
+    }
+    Ok(Placement::on_devices(devices, cpus, threads))
+}
+
+/// The most devices that a trial of the study takes.
+fn most_devices(study: &Study) -> usize {
+    let fixed = study.base.as_ref().map_or(1, |base| base.batch.devices);
+    let sampled = study
+        .space
+        .parameters
+        .iter()
+        .find(|parameter| parameter.name == "devices");
+    let sampled = sampled.map(|parameter| {
+        // It has 64 values at most.
+        let count = parameter.distribution.cardinality().unwrap_or(0);
+        let values = (0..count).filter_map(|index| parameter.distribution.nth(index)?.as_f64());
+        values.fold(1.0, f64::max) as usize
+    });
+    fixed.max(sampled.unwrap_or(1))
 }
 
 #[cfg(test)]

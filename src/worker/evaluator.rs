@@ -21,6 +21,21 @@ pub struct TrialRequest {
     pub memory_limit_bytes: Option<u64>,
     /// Wall time after which the trial is stopped, in seconds.
     pub time_limit_s: Option<f64>,
+    /// Where the trial's devices are, one each, where it has several and they are not its worker's own to choose.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seats: Vec<Seat>,
+}
+
+/// Where one of a trial's devices is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Seat {
+    /// What it computes on.
+    pub device: Option<String>,
+    /// Threads it computes with.
+    pub threads: Option<usize>,
+    /// Processors that it is pinned to; empty for none.
+    #[serde(default)]
+    pub cpus: Vec<usize>,
 }
 
 /// What a trial runs.

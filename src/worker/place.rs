@@ -22,6 +22,8 @@ pub(super) struct Place {
     pub(super) placement: Placement,
     worker: Option<Worker>,
     pub(super) current: Option<Current>,
+    /// The place whose trial takes this one's device too.
+    lent_to: Option<usize>,
     /// Base model of the last trial, which its process may still hold.
     warm: Option<(String, Precision)>,
     /// Processes in a row that ended before they greeted.
@@ -122,9 +124,26 @@ impl Place {
             placement,
             worker: None,
             current: None,
+            lent_to: None,
             warm: None,
             failed_starts: 0,
         }
+    }
+
+    /// Whether it can take a trial.
+    pub(super) fn is_free(&self) -> bool {
+        self.current.is_none() && self.lent_to.is_none()
+    }
+
+    /// Leaves its device to the trial of another place. Its own process ends, since what that holds would be missing there.
+    pub(super) fn lend_to(&mut self, place: usize) {
+        self.close();
+        (self.warm, self.lent_to) = (None, Some(place));
+    }
+
+    /// Takes its device back, if that place has it.
+    pub(super) fn take_back_from(&mut self, place: usize) {
+        self.lent_to.take_if(|other| *other == place);
     }
 
     /// Whether lines under this number are its worker's.

@@ -1,5 +1,7 @@
 //! Where workers run: one place each, with its device, threads and processors.
 
+use super::Seat;
+
 /// Where one worker runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
@@ -69,6 +71,20 @@ impl Placement {
             ..Self::default()
         };
         (0..count).map(place).collect()
+    }
+
+    /// Where each of `devices` processes is that share one trial, in these places. Where there are more than places, those of
+    /// one place share its threads.
+    pub(super) fn seats(places: &[&Self], devices: usize) -> Vec<Seat> {
+        let in_one = devices.div_ceil(places.len().max(1)).max(1);
+        let seats = places.iter().cycle().take(devices);
+        seats
+            .map(|place| Seat {
+                device: place.device.clone(),
+                threads: place.threads.map(|threads| (threads / in_one).max(1)),
+                cpus: place.cpus.clone(),
+            })
+            .collect()
     }
 
     /// The worker's arguments.
@@ -146,6 +162,18 @@ mod tests {
         let cpus: Vec<&[usize]> = places.iter().map(|place| place.cpus.as_slice()).collect();
         assert_eq!(cpus, [&[0, 1], &[4, 5], &[6, 7]]);
         assert!(places.iter().all(|place| place.threads == Some(2)));
+    }
+
+    #[test]
+    fn a_trial_of_several_devices_has_a_seat_in_each_of_its_places() {
+        let places = Placement::side_by_side(2, &[0, 1, 2, 3], None);
+        let places: Vec<&Placement> = places.iter().collect();
+        let seats = |devices| -> Vec<(usize, Vec<usize>)> {
+            let seats = Placement::seats(&places, devices).into_iter();
+            seats.map(|seat| (seat.threads.unwrap(), seat.cpus)).collect()
+        };
+        assert_eq!(seats(2), [(2, vec![0, 1]), (2, vec![2, 3])]);
+        assert_eq!(seats(4)[1..3], [(1, vec![2, 3]), (1, vec![0, 1])]);
     }
 
     #[test]

@@ -12,8 +12,8 @@ use super::child::{Line, Lines};
 use super::place::{Loss, NEIGHBOURS, Place};
 use super::protocol::{ControlMessage, Message, PROTOCOL_VERSION, Request};
 use super::turns::{TurnOrder, Turns};
-use super::{Evaluator, EvaluatorError, Launcher, Placement, TrialEvent, TrialRequest};
-use crate::study::{FailReason, Metrics, Phase, TrialNumber};
+use super::{Evaluator, EvaluatorError, Launcher, Placement, Task, TrialEvent, TrialRequest};
+use crate::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
 
 /// How often the clock is looked at while the workers are silent.
 const TICK: Duration = Duration::from_millis(50);
@@ -81,6 +81,8 @@ pub struct WorkerPool {
     /// Number of the last process that was started.
     serial: u64,
     events: VecDeque<TrialEvent>,
+    /// Trials that wait until as many places are free as they take.
+    queue: VecDeque<TrialRequest>,
     looked: Instant,
 }
 
@@ -96,6 +98,7 @@ impl WorkerPool {
             sender,
             serial: 0,
             events: VecDeque::new(),
+            queue: VecDeque::new(),
             looked: Instant::now(),
         }
     }
@@ -246,8 +249,46 @@ impl WorkerPool {
     /// The trial of a place is over.
     fn free(&mut self, place: usize) {
         self.places[place].current = None;
+        self.places.iter_mut().for_each(|other| other.take_back_from(place));
         let orders = self.turns(place).ended(place);
         self.follow(orders);
+        self.seat_waiting();
+    }
+
+    /// Gives trials that wait their places, in the order in which they came: one of several devices would otherwise wait for as
+    /// long as others come.
+    fn seat_waiting(&mut self) {
+        while let Some(request) = self.queue.front() {
+            let wanted = self.places_of(request);
+            // The first of those that suit best, so that a study that needs one worker starts one.
+            let mut free: Vec<usize> = (0..self.places.len())
+                .filter(|place| self.places[*place].is_free())
+                .collect();
+            free.sort_by_key(|place| std::cmp::Reverse(self.places[*place].suits(request)));
+            if free.len() < wanted {
+                return;
+            }
+            let Some(mut request) = self.queue.pop_front() else {
+                return;
+            };
+            // The others are those whose processes are missed least.
+            let (leader, others) = (free[0], &free[free.len() + 1 - wanted..]);
+            if wanted > 1 {
+                let taken = [leader].into_iter().chain(others.iter().copied());
+                let placements: Vec<&Placement> = taken.map(|place| &self.places[place].placement).collect();
+                request.seats = Placement::seats(&placements, devices_of(&request));
+                others.iter().for_each(|place| self.places[*place].lend_to(leader));
+            }
+            self.places[leader].take(request);
+        }
+    }
+
+    /// How many places a trial takes. Where something else starts the workers, that has given each what it may need.
+    fn places_of(&self, request: &TrialRequest) -> usize {
+        match self.settings.launcher.is_local() {
+            true => devices_of(request).clamp(1, self.places.len()),
+            false => 1,
+        }
     }
 
     fn worker_died(&mut self, place: usize, tail: &str) -> Result<(), EvaluatorError> {
@@ -323,19 +364,27 @@ impl WorkerPool {
     }
 }
 
+/// Devices that a trial computes on.
+fn devices_of(request: &TrialRequest) -> usize {
+    match &request.task {
+        Task::Recipe { recipe, .. } => recipe.batch.devices,
+        Task::Params { .. } => 1,
+    }
+}
+
 impl Evaluator for WorkerPool {
     fn capacity(&self) -> usize {
         self.places.len()
     }
 
     fn submit(&mut self, request: TrialRequest) -> Result<(), EvaluatorError> {
-        let free = (0..self.places.len()).filter(|place| self.places[*place].current.is_none());
-        // The first of those that suit best, so that a study that needs one worker starts one.
-        let Some(place) = free.rev().max_by_key(|place| self.places[*place].suits(&request)) else {
-            let capacity = self.places.len();
+        let under_way = self.places.iter().filter(|place| place.current.is_some());
+        let capacity = self.places.len();
+        if under_way.count() + self.queue.len() >= capacity {
             return Err(EvaluatorError::Full { capacity });
-        };
-        self.places[place].take(request);
+        }
+        self.queue.push_back(request);
+        self.seat_waiting();
         self.begin_waiting()
     }
 
@@ -373,6 +422,17 @@ impl Evaluator for WorkerPool {
     fn cancel(&mut self, number: TrialNumber) -> Result<(), EvaluatorError> {
         if let Some(place) = self.places.iter_mut().find(|place| place.runs(number)) {
             place.say(&Request::Cancel { number });
+        }
+        if let Some(at) = self.queue.iter().position(|request| request.number == number) {
+            self.queue.remove(at);
+            let state = TrialState::Pruned {
+                at_step: 0,
+                rule: "stopped".to_owned(),
+                metrics: Metrics::default(),
+            };
+            let wall_s = 0.0;
+            self.events.push_back(TrialEvent::Ended { number, state, wall_s });
+            self.seat_waiting();
         }
         Ok(())
     }

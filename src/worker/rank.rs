@@ -32,6 +32,8 @@ pub struct RankSettings {
     pub segment: RawFd,
     /// How long the others may take to arrive at a meeting.
     pub patience: Duration,
+    /// What it computes on; where it is not told, the GPU of its number, if there are any.
+    pub device: Option<String>,
 }
 
 /// What a rank is told.
@@ -83,9 +85,10 @@ pub fn serve_rank(
 fn place_of(settings: &RankSettings) -> Result<Place, RankError> {
     let segment = Arc::new(Segment::inherited(settings.segment, settings.ranks)?);
     let shared = SharedMemory::new(segment, settings.rank, settings.patience)?;
-    let device = match device::default_name() {
-        "cuda" => format!("cuda:{}", settings.rank),
-        host => host.to_owned(),
+    let device = match (&settings.device, device::default_name()) {
+        (Some(named), _) => named.clone(),
+        (None, "cuda") => format!("cuda:{}", settings.rank),
+        (None, host) => host.to_owned(),
     };
     let collective = linked(shared, &device)?;
     Ok(Place { device, collective })

@@ -14,7 +14,7 @@ use super::child::describe_end;
 use super::protocol::{ControlMessage, Message};
 use super::rank::{Order, write_line};
 use super::trial::Interruption;
-use super::{TrialEvent, TrialRequest};
+use super::{Seat, TrialEvent, TrialRequest};
 use crate::profile::OUT_OF_MEMORY_EXIT;
 use crate::study::{FailReason, Metrics, Phase, TrialState};
 use crate::train::ops::kernels;
@@ -28,6 +28,8 @@ const TAIL_BYTES: usize = 4096;
 /// Ranks that wait for a trial.
 pub(super) struct RankGroup {
     ranks: Vec<Rank>,
+    /// Where they are, if that was told.
+    seats: Vec<Seat>,
     segment: Segment,
     news: Receiver<(usize, News)>,
 }
@@ -59,12 +61,14 @@ pub(super) enum GroupError {
 }
 
 impl RankGroup {
-    /// Starts as many processes. On the CPU they share this process's threads out among them.
-    pub(super) fn start(ranks: usize) -> Result<Self, GroupError> {
+    /// Starts as many processes, each in its seat. Without seats they share this process's threads out among them on the CPU, and
+    /// have the first GPUs where there are any.
+    pub(super) fn start(ranks: usize, seats: &[Seat]) -> Result<Self, GroupError> {
         let segment = Segment::create(ranks)?;
         let (sender, news) = channel();
         let start = |rank| {
-            Rank::start(rank, ranks, segment.descriptor(), &sender).map_err(|source| GroupError::Start {
+            let seat = seats.get(rank).cloned().unwrap_or_default();
+            Rank::start((rank, ranks), &seat, segment.descriptor(), &sender).map_err(|source| GroupError::Start {
                 rank,
                 ranks,
                 source,
@@ -72,6 +76,7 @@ impl RankGroup {
         };
         Ok(Self {
             ranks: (0..ranks).map(start).collect::<Result<_, _>>()?,
+            seats: seats.to_vec(),
             segment,
             news,
         })
@@ -80,6 +85,11 @@ impl RankGroup {
     /// How many there are.
     pub(super) fn ranks(&self) -> usize {
         self.ranks.len()
+    }
+
+    /// Where they are, if that was told.
+    pub(super) fn seats(&self) -> &[Seat] {
+        &self.seats
     }
 
     /// Whether all of them live.
@@ -265,8 +275,14 @@ fn named(rank: usize, ranks: usize, message: &str) -> String {
 }
 
 impl Rank {
-    fn start(rank: usize, ranks: usize, segment: RawFd, news: &Sender<(usize, News)>) -> std::io::Result<Self> {
-        let threads = (rayon::current_num_threads() / ranks).max(1);
+    fn start(
+        (rank, ranks): (usize, usize),
+        seat: &Seat,
+        segment: RawFd,
+        news: &Sender<(usize, News)>,
+    ) -> std::io::Result<Self> {
+        let share = (rayon::current_num_threads() / ranks).max(1);
+        let threads = seat.threads.unwrap_or(share);
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("rank")
@@ -277,6 +293,13 @@ impl Rank {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        if let Some(device) = &seat.device {
+            command.args(["--device", device]);
+        }
+        if !seat.cpus.is_empty() {
+            let cpus: Vec<String> = seat.cpus.iter().map(usize::to_string).collect();
+            command.args(["--cpus", &cpus.join(",")]);
+        }
         keep_open(&mut command, segment);
         let mut child = command.spawn()?;
         let missing = || std::io::Error::other("standard streams are missing");

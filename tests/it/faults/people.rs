@@ -173,16 +173,17 @@ fn a_search_that_was_lost_is_told_from_one_that_ended() {
 }
 
 #[test]
-fn devices_that_trials_take_several_of_are_not_shared_out() {
+fn trials_that_take_more_gpus_than_are_named_are_refused() {
     for (space, code) in [
-        ("space: {rank: [2, 4], devices: [1, 2]}\nconfirm: none\n", 2),
-        ("space: {rank: [2, 4], devices: 2}\nconfirm: none\n", 2),
+        ("space: {rank: [2, 4], devices: [1, 2]}\nconfirm: none\n", 0),
+        ("space: {rank: [2, 4], devices: [1, 4]}\nconfirm: none\n", 2),
+        ("space: {rank: [2, 4], devices: 3}\nconfirm: none\n", 2),
         ("space: {rank: [2, 4]}\nconfirm: none\n", 0),
     ] {
         let bench = Bench::of(space);
         let output = bench.search("0", &["--dry-run", "--devices", "0,1"]).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{space}: {}", messages(&output));
-        let refused = messages(&output).contains("leave `--devices` out");
+        let refused = messages(&output).contains("in the space file goes up to");
         assert_eq!(refused, code == 2, "{space}: {}", messages(&output));
     }
 }

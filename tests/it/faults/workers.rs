@@ -178,6 +178,49 @@ fn more_memory_than_the_trial_or_the_process_may_have_is_out_of_memory_at_once()
     }
 }
 
+/// Trials on one device and on two, by what the database says of them.
+fn on_devices(bench: &Bench, what: &str) -> Vec<(u64, Value)> {
+    let rows = bench.rows(&format!(
+        "select params.value as devices, {what} as found from trial_param as params where params.name = 'devices' order by trial"
+    ));
+    let of = |row: &Value| (row["devices"].as_f64().unwrap() as u64, row["found"].clone());
+    rows.iter().map(of).collect()
+}
+
+#[test]
+fn a_trial_on_two_devices_has_the_places_of_two_workers() {
+    let space = super::bench::SPACE.replace("  precision", "  devices: [1, 2]\n  global_batch: 8\n  precision");
+    let bench = Bench::of(&space);
+    let arguments = ["--trials", "24", "--workers", "2", "--measure", "shared"];
+    Bench::succeed(bench.search("0.2", &arguments));
+    assert_eq!(bench.sound(&Finished::new()).len(), 24);
+    let neighbours = "(select value from trial_metric where trial = params.trial and name = 'neighbours')";
+    let inherits = "(select count(*) from trial_inherited where trial = params.trial and part = 'cost')";
+    let found = on_devices(&bench, &format!("iif({inherits} = 0, {neighbours}, null)"));
+    let most = |devices| {
+        let values = found.iter().filter(|(of, _)| *of == devices);
+        values.filter_map(|(_, value)| value.as_f64()).fold(-1.0, f64::max)
+    };
+    // Nothing runs beside a trial that has both places.
+    assert_eq!((most(1), most(2)), (1.0, 0.0), "{found:?}");
+}
+
+#[test]
+fn a_trial_trains_on_the_processors_of_two_workers() {
+    let space = super::bench::SPACE
+        .replace("[2, 4, 8, 16]", "[2, 4]")
+        .replace("[1, 2, 4]", "1")
+        .replace("  precision", "  devices: [1, 2, 3]\n  global_batch: 6\n  precision")
+        .replace("{low: 1e-4, high: 1e-2, scale: log}", "1e-3");
+    let bench = Bench::of(&space.replace("random", "grid"));
+    Bench::succeed(bench.command(&["search", "space.yaml", "--trials", "6", "--workers", "2"]));
+    assert_eq!(bench.sound(&Finished::new()).len(), 6);
+    let found = on_devices(&bench, "(select state from trial where number = params.trial)");
+    assert!(found.iter().all(|(_, state)| state == "complete"), "{found:?}");
+    let devices: Vec<u64> = found.iter().map(|(devices, _)| *devices).collect();
+    assert!([1, 2, 3].iter().all(|one| devices.contains(one)), "{devices:?}");
+}
+
 /// Processes that the kernel of this machine has ended for want of memory.
 fn killed_by_kernel() -> u64 {
     let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
