@@ -31,8 +31,7 @@ mod tests;
 pub use documents::Documents;
 pub use settings::Settings;
 
-pub(in crate::train) use super::cuda::attention::{backward_by, forward_by};
-pub(in crate::train) use super::cuda::attention_forms::Form;
+pub(in crate::train) use super::cuda::attention::{Form, backward_by, forward_by};
 
 use super::cuda;
 use super::element::with_element;

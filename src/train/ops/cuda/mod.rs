@@ -1,10 +1,6 @@
 //! The ops on an NVIDIA GPU: own kernels, and how each is launched. Formulas and shapes are those of the ops themselves.
 
 pub(in crate::train::ops) mod attention;
-mod attention_first_use;
-pub(in crate::train::ops) mod attention_forms;
-#[cfg(test)]
-mod attention_tests;
 pub(in crate::train::ops) mod elementwise;
 pub(in crate::train::ops) mod embedding;
 pub(in crate::train::ops) mod loss_head;

@@ -86,12 +86,12 @@ __device__ void attend(const T* q, const T* k, const T* v, T* o, float* lse, con
         T* own_values = values + stage * N * D;
         T* own_keys = keys + stage * N * D;
         stage = 1 - stage;
-        copy_panels<T, N, D>(values + stage * N * D, v, key + N, key_head, shape.key_heads, shape);
-        if (key + 2 * N <= last) copy_panels<T, N, D>(own_keys, k, key + 2 * N, key_head, shape.key_heads, shape);
-        end_copies();
         begin_products();
         start_scores<T, N, D>(scores, queries, keys + stage * N * D);
         start_sum<T, N, D>(result, weights, own_values);
+        copy_panels<T, N, D>(values + stage * N * D, v, key + N, key_head, shape.key_heads, shape);
+        if (key + 2 * N <= last) copy_panels<T, N, D>(own_keys, k, key + 2 * N, key_head, shape.key_heads, shape);
+        end_copies();
         wait_for_products<1>();
         arrived(scores.at[0]);
         softmax.template weigh<N>(shape, rows, scores, key + N, shrink);
@@ -140,12 +140,12 @@ __device__ void query_gradient(const T* q, const T* k, const T* v, const T* d_o,
         share_copies();
         const T* own = tiles + stage * 2 * N * D;
         stage = 1 - stage;
-        if (key + N <= last) fill(tiles + stage * 2 * N * D, key + N);
         Part<1, N> scores, products;
         Left<N> slopes;
         begin_products();
         start_scores<T, N, D>(scores, queries, own);
         start_scores<T, N, D>(products, gradients, own + N * D);
+        if (key + N <= last) fill(tiles + stage * 2 * N * D, key + N);
         wait_for_products<0>();
         arrived(scores.at[0]);
         arrived(products.at[0]);
@@ -177,19 +177,23 @@ __device__ void key_gradient(const T* q, const T* k, const T* v, const T* d_o, c
     copy_panels<T, M, D>(values, v, first, key_head, shape.key_heads, shape);
     Part<1, D> key_result = {}, value_result = {};
     QueryWalk at = QueryWalk::over<N>(shape, bounds, first, last, key_head);
-    staged(0).fill(q, d_o, lse, dot, bounds, at.query, at.head, shape);
+    staged(0).fill(q, d_o, at.query, at.head, shape);
+    staged(0).keep(QueryNumbers::read(lse, dot, bounds, at.query, at.head, shape));
     while (!at.is_over()) {
         QueryWalk next = at.template next<N>();
         // Behind it nobody reads the other tile any more.
         share_copies();
         Tile tile = staged(stage);
         stage = 1 - stage;
-        if (!next.is_over()) staged(stage).fill(q, d_o, lse, dot, bounds, next.query, next.head, shape);
         Part<1, N> scores, products;
         Left<N> weights, slopes;
         begin_products();
         start_scores<T, N, D>(scores, keys, tile.queries);
         start_scores<T, N, D>(products, values, tile.gradients);
+        if (!next.is_over()) {
+            staged(stage).fill(q, d_o, next.query, next.head, shape);
+            staged(stage).keep(QueryNumbers::read(lse, dot, bounds, next.query, next.head, shape));
+        }
         wait_for_products<0>();
         arrived(scores.at[0]);
         arrived(products.at[0]);

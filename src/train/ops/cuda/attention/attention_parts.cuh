@@ -245,13 +245,28 @@ __device__ inline void slopes_of_queries(const Shape& shape, const Queries<R>& r
             for (int i = 0; i < 4; i++) products.at[r][tile][i] *= scores.at[r][tile][i];
 }
 
+// What the gradient of keys needs of a query beside its tensors; one for each thread.
+struct QueryNumbers {
+    float lse, dot;
+    // The first key that it sees.
+    u32 first;
+
+    // Of query `from` plus the thread's number, and one head.
+    static __device__ inline QueryNumbers read(const float* lse, const float* dot, const u32* bounds, u32 from, u32 head,
+                                               const Shape& shape) {
+        u32 query = from + threadIdx.x, token = min(query, shape.tokens - 1);
+        u64 place = (u64)token * shape.query_heads + head;
+        // A query that is not there sees nothing.
+        return {lse[place], dot[place], query < shape.tokens ? first_seen(shape.window, token, bounds[token]) : 0xffffffffu};
+    }
+};
+
 // N queries of one head as the gradient of keys reads them. `queries` and `gradients` lie as PLACE has them.
 template <class T, class PLACE, int N, int D> struct QueryTile {
     T* queries;
     T* gradients;
     float* lse;
     float* dot;
-    // The first keys that they see.
     u32* first;
 
     // Bytes of the numbers beside the tiles.
@@ -266,17 +281,18 @@ template <class T, class PLACE, int N, int D> struct QueryTile {
     }
 
     // Starts copying.
-    __device__ inline void fill(const T* q, const T* d_o, const float* all_lse, const float* all_dot, const u32* bounds, u32 query,
-                                u32 head, const Shape& shape) {
+    __device__ inline void fill(const T* q, const T* d_o, u32 query, u32 head, const Shape& shape) {
         copy_tile<T, PLACE, N, D>(queries, q, query, head, shape.query_heads, shape.tokens, shape.d);
         copy_tile<T, PLACE, N, D>(gradients, d_o, query, head, shape.query_heads, shape.tokens, shape.d);
         end_copies();
-        for (u32 index = threadIdx.x; index < N; index += blockDim.x) {
-            u32 token = min(query + index, shape.tokens - 1);
-            lse[index] = all_lse[(u64)token * shape.query_heads + head] * LOG2E;
-            dot[index] = all_dot[(u64)token * shape.query_heads + head];
-            // A query that is not there sees nothing.
-            first[index] = query + index < shape.tokens ? first_seen(shape.window, token, bounds[token]) : 0xffffffffu;
+    }
+
+    // Writes the thread's numbers, which were read before so that nobody waits for them here.
+    __device__ inline void keep(const QueryNumbers& numbers) {
+        if (threadIdx.x < N) {
+            lse[threadIdx.x] = numbers.lse * LOG2E;
+            dot[threadIdx.x] = numbers.dot;
+            first[threadIdx.x] = numbers.first;
         }
     }
 };

@@ -2,12 +2,11 @@
 
 use candle_core::{DType, Device};
 
-use super::attention::{backward_by, forward_by};
-use super::attention_first_use::difference;
-use super::attention_forms::Form;
-use super::tests::DTYPES;
+use super::first_use::difference;
+use super::{Form, backward_by, forward_by};
 use crate::train::gpu::{emulated, has_compiler};
 use crate::train::ops::attention::{self, Saved, Settings, reference};
+use crate::train::ops::cuda::tests::DTYPES;
 use crate::train::ops::oracle::{error, random, rounded, tolerance};
 
 /// One case: documents, heads and the layer's constants.

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::attention_first_use::is_right;
+use super::first_use::is_right;
 use crate::train::gpu::{Header, Source, WARPGROUP, has_warpgroups, pack_size};
 
 const PARTS: Header = Header {

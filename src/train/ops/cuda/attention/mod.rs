@@ -1,8 +1,15 @@
 //! Attention: the launches of its kernels, and the bounds of the documents that they read.
 
+mod first_use;
+mod forms;
+#[cfg(test)]
+mod tests;
+
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::attention_forms::{Form, Kernel, MAX_HEAD, PLAIN};
+pub(in crate::train) use self::forms::Form;
+
+use self::forms::{Kernel, MAX_HEAD, PLAIN};
 use crate::train::gpu::{Argument, Launch, element_name, empty};
 use crate::train::ops::attention::{Documents, Saved, Settings};
 

@@ -8,8 +8,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use candle_core::{DType, Device, DeviceLocation, Result, Tensor};
 
-use super::attention::{backward_by, forward_by};
-use super::attention_forms::Form;
+use super::{Form, backward_by, forward_by};
 use crate::train::ops::attention::{Saved, Settings};
 
 /// Largest difference, in parts of the largest value. Rounding to BF16 in both makes up to 1%; a wrong operand makes all of it.

@@ -248,7 +248,8 @@ __device__ void key_gradient(const T* q, const T* k, const T* v, const T* d_o, c
     copy_rows<T, M, D>(values, v, first, key_head, shape.key_heads, shape);
     Part<R, C> key_result = {}, value_result = {};
     QueryWalk at = QueryWalk::over<N>(shape, bounds, first, last, key_head);
-    staged(0).fill(q, d_o, lse, dot, bounds, at.query, at.head, shape);
+    staged(0).fill(q, d_o, at.query, at.head, shape);
+    staged(0).keep(QueryNumbers::read(lse, dot, bounds, at.query, at.head, shape));
     while (!at.is_over()) {
         QueryWalk next = at.template next<N>();
         wait_for_copies<0>();
@@ -256,7 +257,11 @@ __device__ void key_gradient(const T* q, const T* k, const T* v, const T* d_o, c
         __syncthreads();
         Tile tile = staged(stage);
         stage = S - 1 - stage;
-        if (S == 2 && !next.is_over()) staged(stage).fill(q, d_o, lse, dot, bounds, next.query, next.head, shape);
+        QueryNumbers numbers = {};
+        if (S == 2 && !next.is_over()) {
+            staged(stage).fill(q, d_o, next.query, next.head, shape);
+            numbers = QueryNumbers::read(lse, dot, bounds, next.query, next.head, shape);
+        }
         bool seen = at.query + N > lowest;
         if (seen) {
             Part<R, H> scores, products;
@@ -266,6 +271,7 @@ __device__ void key_gradient(const T* q, const T* k, const T* v, const T* d_o, c
             keep_part<T, R, H, N>(weights, scores, warp_row, side * H);
             keep_part<T, R, H, N>(slopes, products, warp_row, side * H);
         }
+        if (S == 2) staged(stage).keep(numbers);
         __syncthreads();
         if (seen) {
             add_product<T, R, N, C, D>(value_result, weights, warp_row, tile.gradients, side * C);
@@ -274,7 +280,8 @@ __device__ void key_gradient(const T* q, const T* k, const T* v, const T* d_o, c
         at = next;
         if (S == 1 && !at.is_over()) {
             __syncthreads();
-            tile.fill(q, d_o, lse, dot, bounds, at.query, at.head, shape);
+            tile.fill(q, d_o, at.query, at.head, shape);
+            tile.keep(QueryNumbers::read(lse, dot, bounds, at.query, at.head, shape));
         }
     }
     #pragma unroll
