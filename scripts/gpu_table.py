@@ -64,6 +64,22 @@ def print_graphs(rows):
               f" {launched['peak_bytes'] / 1e9:.2f} | {replayed['peak_bytes'] / 1e9:.2f} | {row['difference']:.1e} | {replayed['replayed_passes']} |")
 
 
+def print_attention(layers):
+    """Each form, then PyTorch's where they were timed, with the speed of both passes over that of PyTorch's fastest."""
+    print("\n| attention | heads | batch | form | forward ms | TFLOP/s | backward ms | TFLOP/s | together, over PyTorch's best |")
+    print("|---|---|---|---|---:|---:|---:|---:|---:|")
+    for layer in layers:
+        names = f"| {layer['shape']} | {layer['query_heads']}/{layer['key_heads']} of {layer['head_dim']} | {layer['rows']}x{layer['length']} |"
+        if layer["message"]:
+            print(names, layer["message"], "| | | | | |")
+            continue
+        theirs = [one["forward_s"] + one["backward_s"] for one in layer.get("sdpa", [])]
+        for form in [*layer["forms"], *layer.get("sdpa", [])]:
+            ratio = f"{min(theirs) / (form['forward_s'] + form['backward_s']):.2f}" if theirs else ""
+            print(names, f"{form['form']} | {1e3 * form['forward_s']:.3f} | {form['forward_flops_per_s'] / 1e12:.0f} |"
+                  f" {1e3 * form['backward_s']:.3f} | {form['backward_flops_per_s'] / 1e12:.0f} | {ratio} |")
+
+
 def print_targets(lines):
     print("\n| measure | aim | worst | of | setting | met |")
     print("|---|---|---:|---:|---|---|")
@@ -76,6 +92,8 @@ def print_targets(lines):
 def main():
     parts = read_all(sys.argv[1])
     print_timings(parts["bench"] or [], parts["peft"])
+    if parts["attention"]:
+        print_attention(parts["attention"])
     if parts["literature"]:
         print_literature(parts["literature"])
     if parts["graphs"]:

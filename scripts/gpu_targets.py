@@ -25,7 +25,7 @@ def read(folder, name):
 
 
 def read_all(folder):
-    return {name: read(folder, name) for name in ["bench", "graphs", "literature", "peft", "search"]}
+    return {name: read(folder, name) for name in ["attention", "bench", "graphs", "literature", "peft", "search"]}
 
 
 def key(row):

@@ -84,6 +84,21 @@ fn folder() -> tempfile::TempDir {
         "graphs.json",
         json!({"graphs": [pair("fp32", 1500.0, 0.0), pair("bf16", 900.0, 1e-3), none]}),
     );
+    let times = |form: &str, forward: f64, backward: f64| {
+        json!({"form": form, "forward_s": forward, "backward_s": backward, "forward_flops_per_s": 1e12 / forward,
+               "backward_flops_per_s": 2e12 / backward})
+    };
+    let layer = |message: Value, forms: Value, sdpa: Value| {
+        json!({"shape": "tiny", "query_heads": 4, "key_heads": 2, "head_dim": 64, "rows": 2, "length": 128, "forms": forms,
+               "message": message, "sdpa": sdpa})
+    };
+    write(
+        "attention.json",
+        json!({"attention": [
+            layer(Value::Null, json!([times("hopper", 0.002, 0.006)]), json!([times("sdpa flash", 0.004, 0.008)])),
+            layer(json!("out of memory"), json!([]), json!([])),
+        ]}),
+    );
     write("search.json", json!({"trials": 60, "seconds": 840}));
     std::fs::write(
         folder.path().join("parts.tsv"),
@@ -151,6 +166,9 @@ fn the_tables_hold_timings_the_literature_and_the_aims() {
         "| llama-3.1-8b | bf16 | full | 8x512 | out of memory | | | | | | | | |",
         "| all parameters, fp32 | adamw_8bit | full | 8x512 | 1500 | 1200 | 80.0 | 48.2 | adamw full (110 GB) |",
         "| LoRA on NF4 | nothing fits | | 8x512 | | 30000 | | 9.8 |  |",
+        "| tiny | 4/2 of 64 | 2x128 | hopper | 2.000 | 500 | 6.000 | 333 | 1.50 |",
+        "| tiny | 4/2 of 64 | 2x128 | sdpa flash | 4.000 | 250 | 8.000 | 250 | 1.00 |",
+        "| tiny | 4/2 of 64 | 2x128 | out of memory | | | | | |",
         "| tiny | fp32 | 2x128 | 1000 | 1500 | 1.50 | 3.00 | 3.00 | 0.0e+00 | 38 |",
         "| tiny | nf4 | 2x128 | out of memory | | | | | | |",
         "| tokens/s over PEFT's best | at least 1.5 | 1.25 | 2 | llama-3.1-8b bf16 8x512 none | no |",
