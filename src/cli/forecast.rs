@@ -129,7 +129,7 @@ pub fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<Rows,
 }
 
 /// The values that a study gives to a parameter: fixed, or sampled.
-fn values(study: &Study, name: &str) -> Vec<ParamValue> {
+pub fn values(study: &Study, name: &str) -> Vec<ParamValue> {
     if let Some(value) = study.fixed.get(name) {
         return vec![value.clone()];
     }

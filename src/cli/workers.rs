@@ -1,6 +1,7 @@
 //! Where a search's trials run: how many side by side, on which devices, and how they are watched.
 
 use super::CliError;
+use super::forecast::values;
 use super::model::KernelArgs;
 use crate::space::{Backend, Seconds, Study};
 use crate::train::device;
@@ -156,7 +157,8 @@ fn on_devices(
     threads: Option<usize>,
 ) -> Result<Vec<Placement>, CliError> {
     let gpus = devices.iter().filter(|device| *device != "cpu").count();
-    let most = most_devices(study);
+    let numbers = values(study, "devices").into_iter().filter_map(|value| value.as_f64());
+    let most = numbers.fold(1.0, f64::max) as usize;
     if study.backend == Backend::Native && most > 1 && gpus > 0 && gpus < devices.len() {
         return Err(CliError::bad_input(anyhow::anyhow!(
             "`--devices` names `cpu` beside GPUs, and by `devices` in the space file a trial takes several of them: name GPUs only"
@@ -169,23 +171,6 @@ fn on_devices(
         )));
     }
     Ok(Placement::on_devices(devices, cpus, threads))
-}
-
-/// The most devices that a trial of the study takes.
-fn most_devices(study: &Study) -> usize {
-    let fixed = study.base.as_ref().map_or(1, |base| base.batch.devices);
-    let sampled = study
-        .space
-        .parameters
-        .iter()
-        .find(|parameter| parameter.name == "devices");
-    let sampled = sampled.map(|parameter| {
-        // It has 64 values at most.
-        let count = parameter.distribution.cardinality().unwrap_or(0);
-        let values = (0..count).filter_map(|index| parameter.distribution.nth(index)?.as_f64());
-        values.fold(1.0, f64::max) as usize
-    });
-    fixed.max(sampled.unwrap_or(1))
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use serde::Serialize;
 
 use super::Args;
 use super::setting::{Rows, Setting};
-use crate::train::TrainError;
 use crate::train::check::{FormTimes, Layer, attention_times};
 use crate::train::device::Device;
 
@@ -12,11 +11,8 @@ use crate::train::device::Device;
 #[derive(Debug, Serialize)]
 pub(super) struct Timing {
     shape: String,
-    rows: usize,
-    length: usize,
-    query_heads: usize,
-    key_heads: usize,
-    head_dim: usize,
+    #[serde(flatten)]
+    layer: Layer,
     forms: Vec<FormTimes>,
     /// Why there are none.
     message: Option<String>,
@@ -34,49 +30,46 @@ pub(super) fn run(args: &Args, device: &Device, timings: &mut Vec<Timing>) {
     // One for each precision.
     models.dedup_by_key(|(shape, _)| *shape);
     for (shape, setting) in models {
-        for rows in &args.batches {
-            let timing = time(shape, &setting, *rows, device);
+        let architecture = match setting.architecture() {
+            Ok(architecture) => architecture,
+            Err(error) => {
+                eprintln!("{shape}: {error}");
+                continue;
+            }
+        };
+        for Rows { rows, length } in args.batches.iter().copied() {
+            let layer = Layer {
+                rows,
+                length,
+                query_heads: architecture.heads,
+                key_heads: architecture.kv_heads,
+                head_dim: architecture.head_dim,
+            };
+            let (forms, message) = match attention_times(&layer, device) {
+                Ok(forms) => (forms, None),
+                Err(error) => (Vec::new(), Some(error.to_string())),
+            };
+            let timing = Timing {
+                shape: shape.to_owned(),
+                layer,
+                forms,
+                message,
+            };
             print(&timing);
             timings.push(timing);
         }
     }
 }
 
-fn time(shape: &str, setting: &Setting, Rows { rows, length }: Rows, device: &Device) -> Timing {
-    let mut timing = Timing {
-        shape: shape.to_owned(),
-        rows,
-        length,
-        query_heads: 0,
-        key_heads: 0,
-        head_dim: 0,
-        forms: Vec::new(),
-        message: None,
-    };
-    let mut time = || -> Result<(), TrainError> {
-        let dimensions = setting.architecture()?;
-        (timing.query_heads, timing.key_heads) = (dimensions.heads, dimensions.kv_heads);
-        timing.head_dim = dimensions.head_dim;
-        let layer = Layer {
-            rows,
-            length,
-            query_heads: timing.query_heads,
-            key_heads: timing.key_heads,
-            head_dim: timing.head_dim,
-        };
-        timing.forms = attention_times(&layer, device)?;
-        Ok(())
-    };
-    if let Err(error) = time() {
-        timing.message = Some(error.to_string());
-    }
-    timing
-}
-
 fn print(timing: &Timing) {
     let names = format!(
         "| {} | {}/{} of {} | {}x{} |",
-        timing.shape, timing.query_heads, timing.key_heads, timing.head_dim, timing.rows, timing.length
+        timing.shape,
+        timing.layer.query_heads,
+        timing.layer.key_heads,
+        timing.layer.head_dim,
+        timing.layer.rows,
+        timing.layer.length
     );
     for times in &timing.forms {
         println!(

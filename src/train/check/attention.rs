@@ -10,7 +10,7 @@ use crate::train::ops::attention::{Form, Saved, Settings, backward_by, forward_b
 const CALLS: (usize, usize) = (3, 10);
 
 /// Rows of one length, and the layer's heads.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Layer {
     pub rows: usize,
     /// Tokens of a row.

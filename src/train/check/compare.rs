@@ -63,13 +63,19 @@ pub(super) fn random(shape: &[usize], seed: u64) -> Result<Tensor> {
 }
 
 /// Random values rounded to `dtype` on `device`, and the same values in F64 on the CPU.
-pub(super) fn pair(shape: &[usize], seed: u64, scale: f64, dtype: DType, device: &Device) -> Result<(Tensor, Tensor)> {
+pub(in crate::train) fn pair(
+    shape: &[usize],
+    seed: u64,
+    scale: f64,
+    dtype: DType,
+    device: &Device,
+) -> Result<(Tensor, Tensor)> {
     let narrow = (random(shape, seed)? * scale)?.to_dtype(dtype)?;
     Ok((narrow.to_device(device)?, narrow.to_dtype(DType::F64)?))
 }
 
 /// Largest difference to `expected`, relative to its largest value.
-pub(super) fn error(actual: &Tensor, expected: &Tensor) -> Result<f64> {
+pub(in crate::train) fn error(actual: &Tensor, expected: &Tensor) -> Result<f64> {
     if actual.dims() != expected.dims() {
         candle_core::bail!("shape {:?} instead of {:?}", actual.dims(), expected.dims());
     }
@@ -92,6 +98,14 @@ pub(super) fn error(actual: &Tensor, expected: &Tensor) -> Result<f64> {
         error = error.max(difference);
     }
     Ok(error / largest.max(1e-12))
+}
+
+/// The largest of some errors; not a number where one is none.
+pub(in crate::train) fn worst(errors: &[f64]) -> f64 {
+    match errors.iter().any(|error| error.is_nan()) {
+        true => f64::NAN,
+        false => errors.iter().copied().fold(0.0, f64::max),
+    }
 }
 
 /// Length of the difference to `expected`, relative to its length.
@@ -117,4 +131,17 @@ pub(super) fn on_cpu<R>(body: impl FnOnce() -> R) -> R {
     return crate::train::gpu::not_emulated(body);
     #[cfg(not(test))]
     body()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_is_no_number_is_the_worst_wherever_it_stands() {
+        assert_eq!(worst(&[0.5, 0.25]), 0.5);
+        for errors in [[f64::NAN, 0.5], [0.5, f64::NAN]] {
+            assert!(worst(&errors).is_nan());
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //! for a machine with a GPU and no compiler; the tests run the same checks on the CPU.
 
 mod attention;
-mod compare;
+pub(in crate::train) mod compare;
 mod families;
 mod ops;
 mod optimizers;

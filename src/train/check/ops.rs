@@ -2,9 +2,9 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::compare::{Check, error, pair, tolerance};
+use super::compare::{Check, error, pair, tolerance, worst};
 use crate::train::data::IGNORE;
-use crate::train::ops::attention::{self, Form, Saved, Settings, backward_by, forward_by};
+use crate::train::ops::attention::{Form, Settings, both_passes, reference};
 use crate::train::ops::dropout::MaskKey;
 use crate::train::ops::matmul::{self, Term};
 use crate::train::ops::rope::RopeTable;
@@ -73,13 +73,6 @@ const CHECKS: [(&str, f64, OpCheck); 9] = [
     ("matmul", 2.0, check_matmul),
     ("loss_head", 2.0, check_loss_head),
 ];
-
-fn worst(errors: &[f64]) -> f64 {
-    errors.iter().fold(
-        0.0,
-        |worst, error| if error.is_nan() { f64::NAN } else { error.max(worst) },
-    )
-}
 
 fn check_residual(on: &On<'_>) -> Result<f64> {
     let ((x, x64), (y, y64)) = (on.pair(&[70, 136], 1)?, on.pair(&[70, 136], 2)?);
@@ -269,36 +262,13 @@ impl Case {
         );
         let ((q, q64), (d_o, d_o64)) = (on.pair(&queries, 1)?, on.pair(&queries, 4)?);
         let ((k, k64), (v, v64)) = (on.pair(&keys, 2)?, on.pair(&keys, 3)?);
-        let (o, lse) = match form {
-            Some(form) => forward_by(form, [&q, &k, &v], self.offsets.into(), &settings)?,
-            None => attention::forward(&q, &k, &v, self.offsets, &settings)?,
-        };
-        let (o64, lse64) = attention::reference::forward(&q64, &k64, &v64, self.offsets, &settings)?;
-        let saved = Saved {
-            q: &q,
-            k: &k,
-            v: &v,
-            o: &o,
-            lse: &lse,
-        };
-        let (dq, dk, dv) = match form {
-            Some(form) => backward_by(form, saved, &d_o, self.offsets.into(), &settings)?,
-            None => attention::backward(saved, &d_o, self.offsets, &settings)?,
-        };
-        let exact = Saved {
-            q: &q64,
-            k: &k64,
-            v: &v64,
-            o: &o64,
-            lse: &lse64,
-        };
-        let expected = attention::reference::backward(exact, &d_o64, self.offsets, &settings)?;
-        Ok(worst(&[
-            error(&o, &o64)?,
-            error(&lse, &lse64)?,
-            error(&dq, &expected.0)?,
-            error(&dk, &expected.1)?,
-            error(&dv, &expected.2)?,
-        ]))
+        let actual = both_passes(form, [&q, &k, &v, &d_o], self.offsets, &settings)?;
+        let expected = reference::both_passes([&q64, &k64, &v64, &d_o64], self.offsets, &settings)?;
+        let errors: Result<Vec<f64>> = actual
+            .iter()
+            .zip(&expected)
+            .map(|(one, other)| error(one, other))
+            .collect();
+        Ok(worst(&errors?))
     }
 }

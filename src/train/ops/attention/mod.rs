@@ -122,3 +122,28 @@ pub fn backward<'a>(
     }
     with_element!(q.dtype(), T => backward::backward::<T>(saved, &d_o, offsets, settings))
 }
+
+/// Results and gradients of a layer, for checks: (o, lse, dq, dk, dv) of (q, k, v, d_o), in `form` or in the one that training takes.
+pub(in crate::train) fn both_passes(
+    form: Option<Form>,
+    [q, k, v, d_o]: [&Tensor; 4],
+    offsets: &[u32],
+    settings: &Settings,
+) -> Result<[Tensor; 5]> {
+    let (o, lse) = match form {
+        Some(form) => forward_by(form, [q, k, v], offsets.into(), settings)?,
+        None => forward(q, k, v, offsets, settings)?,
+    };
+    let saved = Saved {
+        q,
+        k,
+        v,
+        o: &o,
+        lse: &lse,
+    };
+    let (dq, dk, dv) = match form {
+        Some(form) => backward_by(form, saved, d_o, offsets.into(), settings)?,
+        None => backward(saved, d_o, offsets, settings)?,
+    };
+    Ok([o, lse, dq, dk, dv])
+}

@@ -63,6 +63,24 @@ pub fn backward(
     Ok((join(&dq)?, join(&dk)?, join(&dv)?))
 }
 
+/// See [`super::both_passes`].
+pub(in crate::train) fn both_passes(
+    [q, k, v, d_o]: [&Tensor; 4],
+    offsets: &[u32],
+    settings: &Settings,
+) -> Result<[Tensor; 5]> {
+    let (o, lse) = forward(q, k, v, offsets, settings)?;
+    let saved = Saved {
+        q,
+        k,
+        v,
+        o: &o,
+        lse: &lse,
+    };
+    let (dq, dk, dv) = backward(saved, d_o, offsets, settings)?;
+    Ok([o, lse, dq, dk, dv])
+}
+
 /// Scores of one document, (Hq, n, n).
 struct Scores {
     /// With the soft-cap applied.

@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use candle_core::{DType, Device, DeviceLocation, Result, Tensor};
+use candle_core::{DType, Device, DeviceLocation, Result};
 
-use super::{Form, backward_by, forward_by};
-use crate::train::ops::attention::{Saved, Settings};
+use super::Form;
+use crate::train::check::compare::{error, pair, worst};
+use crate::train::ops::attention::{Settings, both_passes};
 
 /// Largest difference, in parts of the largest value. Rounding to BF16 in both makes up to 1%; a wrong operand makes all of it.
 const ALLOWED: f64 = 0.1;
@@ -47,48 +48,18 @@ pub(super) fn difference(form: Form, head_dim: usize, dtype: DType, device: &Dev
     let Some(tiled) = Form::tiled(head_dim) else {
         candle_core::bail!("no tiled form for heads of {head_dim}");
     };
-    // Every value from -1 to 1 as often; the device's own generator stays as it is.
-    let random = |heads: usize, seed: u32| {
-        let count = OFFSETS[2] as usize * heads * head_dim;
-        let mut state = seed;
-        let mut next = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-        };
-        let values: Vec<f32> = (0..count).map(|_| next()).collect();
-        Tensor::from_vec(values, (OFFSETS[2] as usize, heads, head_dim), device)?.to_dtype(dtype)
+    let tensor = |heads: usize, seed| {
+        let shape = [OFFSETS[2] as usize, heads, head_dim];
+        pair(&shape, seed, 1.0, dtype, device).map(|(tensor, _)| tensor)
     };
-    let (q, k, v, d_o) = (random(2, 1)?, random(1, 2)?, random(1, 3)?, random(2, 4)?);
+    let (q, k, v, d_o) = (tensor(2, 1)?, tensor(1, 2)?, tensor(1, 3)?, tensor(2, 4)?);
     let settings = Settings {
         scale: 4.0 / (head_dim as f64).sqrt(),
         window: None,
         soft_cap: None,
     };
-    let run = |form: Form| -> Result<[Tensor; 5]> {
-        let documents = || (&OFFSETS).into();
-        let (o, lse) = forward_by(form, [&q, &k, &v], documents(), &settings)?;
-        let saved = Saved {
-            q: &q,
-            k: &k,
-            v: &v,
-            o: &o,
-            lse: &lse,
-        };
-        let (dq, dk, dv) = backward_by(form, saved, &d_o, documents(), &settings)?;
-        Ok([o, lse, dq, dk, dv])
-    };
-    let mut largest = 0f64;
-    for (own, other) in run(form)?.iter().zip(&run(tiled)?) {
-        let values = |tensor: &Tensor| tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
-        let (own, other) = (values(own)?, values(other)?);
-        let scale = other
-            .iter()
-            .fold(f32::MIN_POSITIVE, |most, value| most.max(value.abs()));
-        for (own, other) in own.iter().zip(&other) {
-            let difference = f64::from((own - other).abs() / scale);
-            // Not a number is as wrong as can be.
-            largest = largest.max(if difference.is_nan() { f64::INFINITY } else { difference });
-        }
-    }
-    Ok(largest)
+    let run = |form| both_passes(Some(form), [&q, &k, &v, &d_o], &OFFSETS, &settings);
+    let (own, other) = (run(form)?, run(tiled)?);
+    let errors: Result<Vec<f64>> = own.iter().zip(&other).map(|(one, other)| error(one, other)).collect();
+    Ok(worst(&errors?))
 }

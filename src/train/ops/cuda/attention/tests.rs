@@ -2,10 +2,10 @@
 
 use candle_core::{DType, Device};
 
+use super::Form;
 use super::first_use::difference;
-use super::{Form, backward_by, forward_by};
 use crate::train::gpu::{emulated, has_compiler};
-use crate::train::ops::attention::{self, Saved, Settings, reference};
+use crate::train::ops::attention::{Settings, both_passes, reference};
 use crate::train::ops::cuda::tests::DTYPES;
 use crate::train::ops::oracle::{error, random, rounded, tolerance};
 
@@ -39,51 +39,22 @@ impl Case {
         let tensor = |heads, seed| rounded(&(random(&[tokens, heads, self.head_dim], seed) * 2.0).unwrap(), dtype);
         let ((q, q64), (d_o, d_o64)) = (tensor(self.query_heads, 1), tensor(self.query_heads, 4));
         let ((k, k64), (v, v64)) = (tensor(self.key_heads, 2), tensor(self.key_heads, 3));
-        let forward = || match form {
-            Some(form) => forward_by(form, [&q, &k, &v], (&self.offsets).into(), &settings),
-            None => attention::forward(&q, &k, &v, &self.offsets, &settings),
-        };
-        let (o, lse) = emulated(forward).unwrap();
-        let (o64, lse64) = reference::forward(&q64, &k64, &v64, &self.offsets, &settings).unwrap();
+        let actual = emulated(|| both_passes(form, [&q, &k, &v, &d_o], &self.offsets, &settings)).unwrap();
+        let expected = reference::both_passes([&q64, &k64, &v64, &d_o64], &self.offsets, &settings).unwrap();
         // Weights and their gradients are rounded once more, as operands of the second products.
         let allowed = if dtype == DType::F32 {
             2e-5
         } else {
             3.0 * tolerance(dtype)
         };
-        let close = |name: &str, actual, expected| {
+        for (name, (actual, expected)) in ["o", "lse", "dq", "dk", "dv"].iter().zip(actual.iter().zip(&expected)) {
             let error = error(actual, expected);
             assert!(
                 error <= allowed,
                 "{name} of head {} in {dtype:?}: {error:.2e}",
                 self.head_dim
             );
-        };
-        close("o", &o, &o64);
-        close("lse", &lse, &lse64);
-        let saved = Saved {
-            q: &q,
-            k: &k,
-            v: &v,
-            o: &o,
-            lse: &lse,
-        };
-        let backward = || match form {
-            Some(form) => backward_by(form, saved, &d_o, (&self.offsets).into(), &settings),
-            None => attention::backward(saved, &d_o, &self.offsets, &settings),
-        };
-        let gradients = emulated(backward).unwrap();
-        let exact = Saved {
-            q: &q64,
-            k: &k64,
-            v: &v64,
-            o: &o64,
-            lse: &lse64,
-        };
-        let expected = reference::backward(exact, &d_o64, &self.offsets, &settings).unwrap();
-        close("dq", &gradients.0, &expected.0);
-        close("dk", &gradients.1, &expected.1);
-        close("dv", &gradients.2, &expected.2);
+        }
     }
 }
 
