@@ -89,16 +89,11 @@ impl Placement {
 
     /// The worker's arguments.
     pub(super) fn arguments(&self) -> Vec<String> {
-        let cpus: Vec<String> = self.cpus.iter().map(usize::to_string).collect();
-        let values = [
-            ("--threads", self.threads.map(|threads| threads.to_string())),
-            ("--cpus", (!cpus.is_empty()).then(|| cpus.join(","))),
-            ("--device", self.device.clone()),
-        ];
-        let given = values
-            .into_iter()
-            .filter_map(|(name, value)| Some([name.to_owned(), value?]));
-        given.flatten().collect()
+        let threads = self
+            .threads
+            .map(|threads| ["--threads".to_owned(), threads.to_string()]);
+        let place = place_arguments(self.device.as_deref(), &self.cpus);
+        threads.into_iter().flatten().chain(place).collect()
     }
 
     /// A word of a launcher's prefix with what stands for the place's own values.
@@ -113,6 +108,19 @@ impl Placement {
             )
             .replace("{cpus}", &cpus.join(","))
     }
+}
+
+/// What tells a process its processors and its device, where they are given.
+pub(super) fn place_arguments(device: Option<&str>, cpus: &[usize]) -> Vec<String> {
+    let cpus: Vec<String> = cpus.iter().map(usize::to_string).collect();
+    let values = [
+        ("--cpus", (!cpus.is_empty()).then(|| cpus.join(","))),
+        ("--device", device.map(str::to_owned)),
+    ];
+    let given = values
+        .into_iter()
+        .filter_map(|(name, value)| Some([name.to_owned(), value?]));
+    given.flatten().collect()
 }
 
 /// Processors that this process may use.

@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use super::child::describe_end;
+use super::placement::place_arguments;
 use super::protocol::{ControlMessage, Message};
 use super::rank::{Order, write_line};
 use super::trial::Interruption;
@@ -289,17 +290,11 @@ impl Rank {
             .args(["--rank", &rank.to_string(), "--ranks", &ranks.to_string()])
             .args(["--segment", &segment.to_string()])
             .args(["--kernels", kernels().name()])
+            .args(place_arguments(seat.device.as_deref(), &seat.cpus))
             .env("RAYON_NUM_THREADS", threads.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        if let Some(device) = &seat.device {
-            command.args(["--device", device]);
-        }
-        if !seat.cpus.is_empty() {
-            let cpus: Vec<String> = seat.cpus.iter().map(usize::to_string).collect();
-            command.args(["--cpus", &cpus.join(",")]);
-        }
         keep_open(&mut command, segment);
         let mut child = command.spawn()?;
         let missing = || std::io::Error::other("standard streams are missing");
