@@ -2,33 +2,17 @@
 
     python3 scripts/compile_kernels.py [--library libnvrtc.so.13] [--resources] [sm_80 sm_89 sm_90a ...]
 
-A kernel that keeps registers in memory (spills) is a failure, and one whose products by warpgroups wait for each other (C75xx). --resources prints the registers of each. Without --library it takes the NVRTC of a
-Python wheel (nvidia-cuda-nvrtc), or the one the loader finds.
+A kernel that keeps registers in memory (spills) is a failure, and one whose products by warpgroups wait for each other
+(C75xx). --resources prints the registers of each.
 """
 
-import ctypes
+import argparse
 import glob
 import os
 import re
-import site
 import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
-
-def library(named):
-    found = [named] if named else []
-    for folder in [*site.getsitepackages(), site.getusersitepackages(), *sys.path]:
-        found += sorted(glob.glob(f"{folder}/nvidia/*/lib/libnvrtc.so.*"))
-    for path in [*found, "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]:
-        try:
-            # It loads its builtins by name only: they are found where they are loaded already.
-            for builtins in glob.glob(f"{os.path.dirname(path)}/libnvrtc-builtins.so.*"):
-                ctypes.CDLL(builtins, mode=ctypes.RTLD_GLOBAL)
-            return ctypes.CDLL(path)
-        except OSError:
-            continue
-    sys.exit("no libnvrtc: `pip install nvidia-cuda-nvrtc`, or name one with --library")
+import nvrtc
 
 
 def resources(log):
@@ -44,59 +28,40 @@ def resources(log):
     return found
 
 
-def compile_one(nvrtc, name, folder, text, architecture):
+def check(compiled):
     """What is wrong, or None, and the resources of each kernel."""
-    program = ctypes.c_void_p()
-    created = nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
-    if created:
-        return f"nvrtcCreateProgram: {created}", []
-    options = [f"--gpu-architecture={architecture}", "--std=c++17", "--ptxas-options=-v"]
-    options += [f"--include-path={path}" for path in (folder, f"{ROOT}/src/train/gpu")]
-    options = [option.encode() for option in options]
-    failed = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
-    size = ctypes.c_size_t()
-    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    nvrtc.nvrtcGetProgramLog(program, log)
-    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
-    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    if failed:
-        return log.value.decode(), []
-    if not size.value:
+    if compiled.failed:
+        return compiled.log, []
+    if not compiled.machine_code:
         return "no machine code", []
-    kernels = resources(log.value.decode())
+    kernels = resources(compiled.log)
     if not kernels:
         return "the assembler named no kernel", []
-    waiting = re.findall(r"\(C75\d+\) .*", log.value.decode())
+    waiting = re.findall(r"\(C75\d+\) .*", compiled.log)
     spilling = [f"{kernel}: {spilled} bytes of registers are kept in memory" for kernel, _, spilled in kernels if spilled]
     return "\n".join(spilling + waiting) or None, kernels
 
 
 def main():
-    arguments, named = sys.argv[1:], None
-    if "--library" in arguments:
-        at = arguments.index("--library")
-        named = arguments[at + 1]
-        del arguments[at : at + 2]
-    tells_resources = "--resources" in arguments
-    if tells_resources:
-        arguments.remove("--resources")
-    nvrtc = library(named)
-    prelude = open(f"{ROOT}/src/train/gpu/prelude.cuh").read()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", help="the file of NVRTC")
+    parser.add_argument("--resources", action="store_true")
+    parser.add_argument("architectures", nargs="*", default=["sm_80", "sm_89", "sm_90a"])
+    arguments = parser.parse_args()
+    library = nvrtc.library(arguments.library)
     wrong = 0
-    for path in sorted(glob.glob(f"{ROOT}/src/train/**/*.cu", recursive=True)):
+    for path in sorted(glob.glob(f"{nvrtc.ROOT}/src/train/**/*.cu", recursive=True)):
         name = os.path.basename(path)
-        text = f'{prelude}\n#line 1 "{name}"\n{open(path).read()}'
-        for architecture in arguments or ["sm_80", "sm_89", "sm_90a"]:
+        for architecture in arguments.architectures:
             # Instructions that only Hopper has.
             if name.endswith("_hopper.cu") and architecture != "sm_90a":
                 continue
-            message, kernels = compile_one(nvrtc, name, os.path.dirname(path), text, architecture)
+            message, kernels = check(nvrtc.compiled(library, path, architecture))
             print(f"{'FAIL' if message else 'ok  '} {name} {architecture}", flush=True)
             if message:
                 print(message)
                 wrong += 1
-            for kernel, registers, spilled in kernels if tells_resources else []:
+            for kernel, registers, spilled in kernels if arguments.resources else []:
                 print(f"     {kernel}: {registers} registers, {spilled} bytes spilled")
     sys.exit(1 if wrong else 0)
 
