@@ -207,7 +207,7 @@ ended() {
 
 # Trials above the study's limit, and trials for which the device itself has no memory, end as such; the others of the same process do not.
 part_search() {
-  space limited '[1, 4]' '[bf16, nf4]' 4 ', memory_limit: 2800000'
+  space limited '[1, 4]' '[bf16, nf4]' 4 ', memory_limit: 2900000'
   quietly "$program" search "$folder/limited.yaml" --devices 0
   ended limited "reason = 'out_of_memory' and micro_batch = 1 and precision = 'bf16'" 1
   # What is predicted to need a quarter more than that is not tried.

@@ -79,9 +79,7 @@ impl Walker<'_> {
         self.pass(trace, Module::Norms, Pass::NormForward, hidden);
         self.group_forward(trace, (&kind.qkv, Module::QueryKeyValue), kept, Target::New(kept));
         trace.free(Scratch, self.act(hidden));
-        for (width, heads) in [(query, architecture.heads), (key, architecture.kv_heads)] {
-            self.rotate(trace, width, Some((heads, kept)));
-        }
+        self.rotate(trace, kept);
         trace.hold(kept, self.act(query) + self.wide(architecture.heads));
         let call = AttentionCall {
             longest: self.stream.longest(),
@@ -96,21 +94,32 @@ impl Walker<'_> {
             backward: false,
         });
         self.out(trace, (&kind.output, Module::Output), kept, kept);
-        trace.free(Scratch, self.act(query) + self.act(key));
+        if architecture.query_key_norm {
+            trace.free(Scratch, self.act(query) + self.act(key));
+        }
     }
 
-    /// Rotated heads into the scratch; `norm` says how many heads a norm before it has, and where its rstd goes.
-    fn rotate(&self, trace: &mut Trace, width: usize, norm: Option<(usize, Part)>) {
-        let has_norm = self.network.architecture.query_key_norm;
-        if let Some((heads, part)) = norm.filter(|_| has_norm) {
-            trace.hold(Scratch, self.act(width));
-            trace.hold(part, self.wide(heads));
-            self.pass(trace, Module::Norms, Pass::NormForward, width);
+    /// Rotates heads. With head norms they go into the scratch, and what the norms keep into `kept`.
+    fn rotate(&self, trace: &mut Trace, kept: Part) {
+        let ([_, _, query, key], architecture) = (self.widths(), self.network.architecture);
+        if architecture.query_key_norm {
+            for (width, heads) in [(query, architecture.heads), (key, architecture.kv_heads)] {
+                trace.hold(Scratch, self.act(width));
+                trace.hold(kept, self.wide(heads));
+                self.pass(trace, Module::Norms, Pass::NormForward, width);
+            }
         }
-        trace.hold(Scratch, self.act(width));
-        self.pass(trace, Module::Attention, Pass::Rope, width);
-        if has_norm && norm.is_some() {
-            trace.free(Scratch, self.act(width));
+        self.turn(trace);
+    }
+
+    /// The rotation itself: on a GPU in place.
+    fn turn(&self, trace: &mut Trace) {
+        let [_, _, query, key] = self.widths();
+        for width in [query, key] {
+            if self.host.vectors != Vectors::None {
+                trace.spike(Scratch, self.act(width));
+            }
+            self.pass(trace, Module::Attention, Pass::Rope, width);
         }
     }
 
@@ -242,18 +251,13 @@ impl Walker<'_> {
         trace.free(SavedActivations, self.act(kind.output.ranks.iter().sum()));
         let has_norm = architecture.query_key_norm;
         if has_norm {
-            for (width, heads) in [(query, architecture.heads), (key, architecture.kv_heads)] {
-                self.rotate(trace, width, Some((heads, Scratch)));
-                trace.free(Scratch, self.wide(heads));
-            }
+            self.rotate(trace, Scratch);
+            trace.free(Scratch, self.wide(architecture.heads + architecture.kv_heads));
         }
         self.attention_op_backward(trace, kind);
         trace.free(Scratch, q + if has_norm { q + k } else { 0 });
         trace.free(SavedActivations, q + k + self.wide(architecture.heads));
-        for width in [query, key] {
-            trace.spike(Scratch, self.act(width));
-            self.pass(trace, Module::Attention, Pass::Rope, width);
-        }
+        self.turn(trace);
         if has_norm {
             for (width, heads) in [(query, architecture.heads), (key, architecture.kv_heads)] {
                 trace.spike(Scratch, self.act(width) + self.wide(heads));

@@ -8,6 +8,7 @@
 mod ceilings;
 mod correction;
 mod data_sheet;
+mod dora;
 mod error;
 mod flops;
 mod grid;

@@ -89,6 +89,8 @@ pub(super) struct Network<'a> {
     pub replaced: Vec<(u64, usize)>,
     /// Linear layers with an adapter.
     pub adapted: usize,
+    /// Elements of A and B of all adapters.
+    pub factor_elements: u64,
     pub dora: bool,
     pub lora_bias: bool,
     pub dropout: bool,
@@ -128,6 +130,7 @@ impl<'a> Network<'a> {
             slots: Vec::new(),
             replaced: Vec::new(),
             adapted: 0,
+            factor_elements: 0,
             dora: rules.adapter.is_some_and(|adapter| adapter.dora),
             lora_bias: rules.adapter.is_some_and(|adapter| adapter.lora_bias),
             dropout: rules.adapter.is_some_and(|adapter| adapter.dropout > 0.0),
@@ -262,6 +265,7 @@ impl<'a> Network<'a> {
                     push(module.out_features, None);
                 }
                 self.adapted += count;
+                self.factor_elements += (count * rank * (module.in_features + module.out_features)) as u64;
                 if settings.init == AdapterInit::Pissa {
                     self.replaced
                         .push(((module.in_features * module.out_features) as u64, count));

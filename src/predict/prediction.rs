@@ -358,6 +358,19 @@ mod tests {
     }
 
     #[test]
+    fn adapters_have_a_rounded_copy_where_a_gpu_multiplies_16_bits() {
+        let adapters = |precision: Precision| {
+            let mut recipe = recipe();
+            recipe.precision = precision;
+            let predicted = predict(&predictor(LLAMA_3_1_8B, a100()), &recipe).unwrap();
+            predicted.bytes.of(Part::Adapters)
+        };
+        for precision in [Precision::Bf16, Precision::Fp16, Precision::Nf4] {
+            assert_eq!(2 * adapters(precision), 3 * adapters(Precision::Fp32));
+        }
+    }
+
+    #[test]
     fn the_chunk_of_logits_on_a_gpu_is_the_gpus() {
         let predictor = predictor(LLAMA_3_1_8B, a100());
         let mut recipe = recipe();

@@ -167,7 +167,7 @@ impl<'a> Walker<'a> {
     }
 
     /// A product of activations (T, depth) with a result in the compute dtype.
-    fn linear(
+    pub fn linear(
         &self,
         trace: &mut Trace,
         module: Module,
@@ -237,7 +237,7 @@ impl<'a> Walker<'a> {
     }
 
     /// A dropped copy of an input, where there is dropout; returns the bytes that it holds.
-    fn dropped(&self, trace: &mut Trace, width: usize) -> u64 {
+    pub fn dropped(&self, trace: &mut Trace, width: usize) -> u64 {
         if !self.network.dropout {
             return 0;
         }
@@ -273,7 +273,7 @@ impl<'a> Walker<'a> {
     }
 
     /// x W^T with the adapter's product in the same pass.
-    fn adapted(&self, trace: &mut Trace, (group, module): (&Group, Module), projection: &Projection) {
+    pub fn adapted(&self, trace: &mut Trace, (group, module): (&Group, Module), projection: &Projection) {
         let rank = group.rank_of(projection);
         let all: usize = group.ranks.iter().sum();
         let sum = Sum {
@@ -294,43 +294,6 @@ impl<'a> Walker<'a> {
             f32_result: self.c() == 4,
         };
         self.product(trace, sum);
-    }
-
-    /// DoRA's output, in the scratch: before its gain, and what it becomes there or as part of a sum.
-    fn turned(&self, trace: &mut Trace, (group, module): (&Group, Module), projection: &Projection) {
-        let (width, rank, y) = (
-            projection.outputs,
-            group.rank_of(projection),
-            self.act(projection.outputs),
-        );
-        self.dora_factors(trace, group, projection);
-        if !self.network.dropout {
-            trace.hold(Part::Scratch, y);
-            self.adapted(trace, (group, module), projection);
-            trace.spike(Part::Scratch, y);
-            self.pass(trace, Module::Adapters, Pass::Copy, width);
-            return;
-        }
-        let dropped = self.dropped(trace, group.inputs);
-        trace.hold(Part::Scratch, 3 * y);
-        let columns = [width, group.inputs, 0];
-        self.linear(trace, Module::Adapters, Right::Weight, Form::Nt, columns);
-        self.linear(trace, Module::Adapters, Right::Adapter, Form::Nt, [width, rank, 0]);
-        self.linear(trace, module, Right::Weight, Form::Nt, columns);
-        trace.spike(Part::Scratch, 3 * y);
-        trace.free(Part::Scratch, 2 * y + dropped);
-        (0..4).for_each(|_| self.pass(trace, Module::Adapters, Pass::Copy, width));
-    }
-
-    /// Row norms of W + s B A: products with r columns, whatever the tokens.
-    fn dora_factors(&self, trace: &mut Trace, group: &Group, projection: &Projection) {
-        let rank = group.rank_of(projection);
-        trace.spike(Part::Scratch, (4 * 4 * rank * projection.outputs) as u64);
-        let (outputs, inputs) = (projection.outputs, group.inputs);
-        let mut product = |right, form, shape| self.product(trace, Sum::single(Module::Adapters, right, form, shape));
-        product(Right::Weight, Form::Nt, [rank, outputs, inputs]);
-        product(Right::Adapter, Form::Nt, [rank, rank, inputs]);
-        product(Right::Adapter, Form::Nn, [outputs, rank, rank]);
     }
 
     /// Gradients of all that trains in a group, and dx into the scratch where it is wanted. `input` holds the group's
@@ -379,7 +342,6 @@ impl<'a> Walker<'a> {
         }
         let mut held = 0;
         if rank > 0 && self.network.dora {
-            self.dora_factors(trace, group, projection);
             let dropped = self.dropped(trace, group.inputs);
             trace.hold(Part::Scratch, y);
             self.linear(

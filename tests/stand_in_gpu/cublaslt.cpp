@@ -175,7 +175,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
                               size_t workspace_bytes, cudaStream_t stream) {
     if (!has_context()) return CUBLAS_STATUS_EXECUTION_FAILED;
     const Description& asked = description(product);
-    if (c != d || std::memcmp(&layout(of_c), &layout(of_d), sizeof(Layout))) fail("a product whose result is not in place");
+    if (std::memcmp(&layout(of_c), &layout(of_d), sizeof(Layout))) fail("a product whose result lies otherwise than what is added");
     if (algorithm->data[0] != digest(choice_of(asked, layout(of_a), layout(of_b), layout(of_c))))
         fail("a product with the algorithm of another shape");
     if (workspace_bytes < algorithm->data[1]) return CUBLAS_STATUS_INVALID_VALUE;
@@ -193,6 +193,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     whole.c.start = reinterpret_cast<CUdeviceptr>(d);
     whole.alpha = *static_cast<const float*>(alpha);
     whole.beta = *static_cast<const float*>(beta);
+    if (c != d) whole.added = reinterpret_cast<CUdeviceptr>(c);
     put_product(reinterpret_cast<CUstream>(stream), whole, "cublasLtMatmul");
     // The workspace holds anything behind a product.
     put(reinterpret_cast<CUstream>(stream), "workspace", [=] { std::memset(workspace, 0xff, std::min<size_t>(workspace_bytes, 4096)); });

@@ -362,7 +362,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
             start += ((parameter & (POINTER - 1)) + 7) / 8;
         }
         kernel->run(grid, block, shared_bytes, pointers.data());
-    }, nullptr, nullptr, nullptr, 0, Operation::KERNEL});
+    }, nullptr, nullptr, nullptr, 0, Operation::KERNEL, 0, detail("%u x %u x %u blocks of %zu threads, first value %lu", grid_x, grid_y, grid_z, threads, values->empty() ? 0 : (*values)[0])});
     if (observe_launch) observe_launch(start * 1e9, now() * 1e9);
     return CUDA_SUCCESS;
 }

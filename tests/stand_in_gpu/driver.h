@@ -39,6 +39,8 @@ struct Operation {
     // What a profile tells of it.
     enum Kind { OTHER, KERNEL, TO_DEVICE, TO_HOST, ON_DEVICE, FILL } kind = OTHER;
     size_t bytes = 0;
+    // What STAND_IN_GPU_LOG says behind its name.
+    std::string detail = {};
 };
 
 // Where set, sees what a queue did, with its number and nanoseconds, and each launch of a kernel, with those it took.
@@ -73,6 +75,8 @@ extern std::recursive_mutex lock;
 // The queue of a handle; fails for one that does not live.
 Queue* queue_of(CUstream stream);
 void put(Queue* queue, Operation operation);
+// A detail of an operation, as printf has it; empty where nobody wants to read it.
+std::string detail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void put(CUstream stream, const char* name, std::function<void()> work);
 MarkPointer mark(Queue* queue);
 void wait_for(Queue* queue, MarkPointer mark);

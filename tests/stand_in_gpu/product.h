@@ -21,6 +21,8 @@ struct Product {
     Operand a, b, c;
     double alpha, beta;
     int batches;
+    // Where the matrix lies that is added, of c's layout; 0: in c itself.
+    CUdeviceptr added = 0;
 };
 
 inline size_t size_of(cudaDataType type) {
@@ -105,6 +107,7 @@ template <class V> void multiply(const Product& product, int batch) {
     long long depth = product.a.transposed ? product.a.rows : product.a.columns;
     std::vector<V> sums(rows);
     char* c = start(product.c);
+    const char* added = product.added ? reinterpret_cast<char*>(product.added) : c;
     for (long long column = 0; column < columns; column++) {
         std::fill(sums.begin(), sums.end(), V(0));
         const V* factors = &b[column * depth];
@@ -119,7 +122,7 @@ template <class V> void multiply(const Product& product, int batch) {
         for (long long row = 0; row < rows; row++) {
             size_t index = column * product.c.leading + row;
             // With beta 0 the result's old elements are not read: they may be NaN.
-            double old = product.beta == 0 ? 0 : product.beta * read(product.c, c, index);
+            double old = product.beta == 0 ? 0 : product.beta * read(product.c, added, index);
             write(product.c, c, index, product.alpha * sums[row] + old);
         }
     }
@@ -144,6 +147,7 @@ inline void put_product(CUstream stream, const Product& product, const char* nam
         if (one->start % size) fail("%s: an operand is not aligned to its elements", name);
         long long last = (product.batches - 1) * one->stride + (one->columns - 1) * one->leading + one->rows;
         check(one->start, last * size, name);
+        if (one == &product.c && product.added) check(product.added, last * size, name);
     }
     auto work = [product] {
         for (int batch = 0; batch < product.batches; batch++) {
@@ -152,7 +156,9 @@ inline void put_product(CUstream stream, const Product& product, const char* nam
         }
     };
     LOCKED;
-    put(queue_of(stream), Operation{name, work, nullptr, nullptr, nullptr, 0, Operation::KERNEL});
+    put(queue_of(stream), Operation{name, work, nullptr, nullptr, nullptr, 0, Operation::KERNEL, 0,
+                                           detail("%lld x %lld of %lld, beta %g", product.c.rows, product.c.columns,
+                                                  product.a.transposed ? product.a.rows : product.a.columns, product.beta)});
 }
 
 } // namespace stand_in

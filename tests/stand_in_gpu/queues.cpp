@@ -4,6 +4,8 @@
 // only where it was told to wait for them. A missing wait then shows as data that are not there yet.
 #include "driver.h"
 
+#include <cstdarg>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -89,6 +91,19 @@ struct Times {
 };
 static Times times;
 
+// Each operation as it is done, with STAND_IN_GPU_LOG.
+static const bool logs = std::getenv("STAND_IN_GPU_LOG") != nullptr;
+
+std::string detail(const char* format, ...) {
+    if (!logs) return {};
+    char text[200];
+    va_list values;
+    va_start(values, format);
+    std::vsnprintf(text, sizeof text, format, values);
+    va_end(values);
+    return text;
+}
+
 void (*observe)(const Operation&, unsigned, uint64_t, uint64_t);
 void (*observe_launch)(uint64_t, uint64_t);
 
@@ -96,6 +111,7 @@ static void work(const Operation& operation, unsigned queue) {
     double start = now();
     operation.work();
     double end = now();
+    if (logs) std::fprintf(stderr, "queue %u: %s %s %zu\n", queue, operation.name.c_str(), operation.detail.c_str(), operation.bytes);
     if (times.wanted) {
         auto& total = times.by_name[operation.name];
         total.calls++;

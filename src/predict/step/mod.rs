@@ -8,7 +8,7 @@ use super::network::{Network, Slots};
 use super::op::{Form, Module, Op, Pass, Right, Stage, Work};
 use super::optimizer_state::{SMALLEST_CODED, is_paged, state_bytes, update_bytes};
 use super::part::{Bytes, Part};
-use super::storage::base_bytes;
+use super::storage::{base_bytes, compute_bytes};
 use super::stream::StreamShape;
 use super::trace::{Level, Trace};
 use super::walker::Walker;
@@ -107,6 +107,10 @@ impl<'a> StepWalk<'a> {
         level.hold(Part::QuantisationConstants, base.constants);
         let elements = network.trained_elements();
         level.hold(Part::Adapters, 4 * elements);
+        if self.host.vectors == Vectors::None && compute_bytes(recipe.precision) == 2 {
+            // What products read.
+            level.hold(Part::Adapters, 2 * network.factor_elements);
+        }
         level.hold(Part::Gradients, 4 * elements);
         if recipe.adapter.is_none() {
             // The values are copied tensor by tensor; the weights that they came from are then let go of.
@@ -133,7 +137,8 @@ impl<'a> StepWalk<'a> {
         }
         if network.dora {
             let vectors = network.slots.iter().filter(|slots| slots.columns.is_none());
-            let norms: u64 = vectors.map(|slots| 4 * slots.elements() * slots.count as u64).sum();
+            // Row norms of the weights, and norms and gains of the pass.
+            let norms: u64 = vectors.map(|slots| 3 * 4 * slots.elements() * slots.count as u64).sum();
             level.hold(Part::Adapters, norms);
         }
         let architecture = network.architecture;
@@ -224,6 +229,9 @@ impl<'a> StepWalk<'a> {
         let hidden = self.network.architecture.hidden_size;
         let mut trace = Trace::new(Stage::Forward);
         walker.pass(&mut trace, Module::Optimizer, Pass::Step, 1);
+        if self.network.dora {
+            walker.dora_factors(&mut trace);
+        }
         if self.network.embedding_trains && walker.c() < 4 {
             trace.hold(Part::Scratch, walker.wide(hidden));
             trace.hold(Part::Scratch, walker.act(hidden));

@@ -8,7 +8,7 @@ use crate::train::ops::attention::{Form, Settings, both_passes, reference};
 use crate::train::ops::dropout::MaskKey;
 use crate::train::ops::matmul::{self, Term};
 use crate::train::ops::rope::RopeTable;
-use crate::train::ops::{bias, dropout, embedding, glu, loss_head, residual, rms_norm, rope};
+use crate::train::ops::{bias, dropout, embedding, glu, loss_head, residual, rms_norm, rope, rounding};
 
 type Push<'a> = &'a mut dyn FnMut(Check);
 
@@ -62,7 +62,8 @@ impl On<'_> {
 type OpCheck = fn(&On<'_>) -> Result<f64>;
 
 /// Name, factor on the tolerance (sums are rounded once for each term), check.
-const CHECKS: [(&str, f64, OpCheck); 9] = [
+const CHECKS: [(&str, f64, OpCheck); 10] = [
+    ("rounding", 0.0, check_rounding),
     ("residual", 1.0, check_residual),
     ("bias", 1.0, check_bias),
     ("glu", 1.0, check_glu),
@@ -73,6 +74,14 @@ const CHECKS: [(&str, f64, OpCheck); 9] = [
     ("matmul", 2.0, check_matmul),
     ("loss_head", 2.0, check_loss_head),
 ];
+
+/// Exactly the CPU's.
+fn check_rounding(on: &On<'_>) -> Result<f64> {
+    let (values, _) = pair(&[1001], 1, 2.0, DType::F32, on.device)?;
+    let copy = Tensor::zeros(1001, on.dtype, on.device)?;
+    rounding::round(&values, &copy)?;
+    error(&copy, &values.to_device(&Device::Cpu)?.to_dtype(on.dtype)?)
+}
 
 fn check_residual(on: &On<'_>) -> Result<f64> {
     let ((x, x64), (y, y64)) = (on.pair(&[70, 136], 1)?, on.pair(&[70, 136], 2)?);
@@ -134,6 +143,13 @@ fn check_rope(on: &On<'_>) -> Result<f64> {
             &dx,
             &rope::reference::backward(&x64, &table(&Device::Cpu)?, &positions)?,
         )?);
+        let (k, k64) = on.pair(&[40, 1, head_dim], 2)?;
+        let both = [x.copy()?, k.copy()?];
+        let turned = rope::forward_both(both, &table(on.device)?, &positions.to_device(on.device)?)?;
+        for (turned, before) in turned.iter().zip([&x64, &k64]) {
+            let expected = rope::reference::forward(before, &table(&Device::Cpu)?, &positions)?;
+            errors.push(error(turned, &expected)?);
+        }
     }
     Ok(worst(&errors))
 }
@@ -161,18 +177,29 @@ fn check_embedding(on: &On<'_>) -> Result<f64> {
 
 fn check_matmul(on: &On<'_>) -> Result<f64> {
     let ((x, x64), (w, w64)) = (on.pair(&[37, 64], 1)?, on.pair(&[24, 64], 2)?);
-    let ((u, u64), (b, b64)) = (on.pair(&[37, 8], 3)?, on.pair(&[24, 8], 4)?);
-    let y = matmul::nt_sum(&[Term::new(&x, &w, 1.0), Term::new(&u, &b, 0.5)])?;
+    let ((wide, wide64), (b, b64)) = (on.pair(&[37, 24], 3)?, on.pair(&[24, 8], 4)?);
+    // Columns of a wider tensor, as adapters side by side are.
+    let (u, u64) = (wide.narrow(1, 8, 8)?, wide64.narrow(1, 8, 8)?);
+    let terms = [Term::new(&x, &w, 1.0), Term::new(&u, &b, 0.5)];
+    let y = matmul::nt_sum(&terms)?;
     let expected = (x64.matmul(&w64.t()?)? + (u64.matmul(&b64.t()?)? * 0.5)?)?;
+    let onto = matmul::nt_onto(&wide, &terms)?;
     let (dy, dy64) = on.pair(&[37, 24], 5)?;
     let dx = matmul::nn_sum(&[Term::new(&dy, &w, 2.0)])?;
     let into = Tensor::ones((24, 64), DType::F32, on.device)?;
     matmul::tn_add(&dy, &x, 0.25, &into)?;
     let sum = ((dy64.t()?.matmul(&x64)? * 0.25)? + 1.0)?;
+    let beside = matmul::nn_beside(&[vec![Term::new(&u, &b.t()?, 1.0)], vec![Term::new(&dy, &b, 2.0)]])?;
+    let beside64 = [u64.matmul(&b64.t()?)?, (dy64.matmul(&b64)? * 2.0)?];
+    let thin = Tensor::zeros((8, 24), DType::F32, on.device)?;
+    matmul::tn_add(&u, &dy, 1.0, &thin)?;
     Ok(worst(&[
         error(&y, &expected)?,
+        error(&onto, &(&wide64 + &expected)?)?,
         error(&dx, &(dy64.matmul(&w64)? * 2.0)?)?,
         error(&into, &sum)?,
+        error(&beside, &Tensor::cat(&beside64, 1)?)?,
+        error(&thin, &u64.t()?.contiguous()?.matmul(&dy64)?)?,
     ]))
 }
 

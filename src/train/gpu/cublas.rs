@@ -16,7 +16,10 @@ pub(super) fn multiply(device: &CudaDevice, gemm: &Gemm<'_>, c: &Tensor) -> Resu
     let handle = device.cublas_handle();
     device.cuda_stream().context().bind_to_thread().w()?;
     let (a, b) = (address(device, gemm.a.tensor)?, address(device, gemm.b.tensor)?);
-    let c_address = address(device, c)?;
+    if let Some(onto) = gemm.onto {
+        c.slice_set(onto, 0, 0)?;
+    }
+    let (place, c_address) = (Matrix::new(c)?, address(device, c)?);
     // cuBLAS thinks in columns: a row-major matrix is its transpose there, so that c^T = b^T a^T is asked for.
     // SAFETY: the addresses hold matrices of these sizes; the result belongs to the caller.
     let product = unsafe {
@@ -37,7 +40,7 @@ pub(super) fn multiply(device: &CudaDevice, gemm: &Gemm<'_>, c: &Tensor) -> Resu
             (&raw const gemm.beta).cast(),
             c_address as *mut _,
             data_type(c.dtype())?,
-            columns as i32,
+            place.stride as i32,
             compute_type(gemm.a.dtype),
             sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
         )

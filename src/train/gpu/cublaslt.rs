@@ -13,7 +13,7 @@ use candle_core::{DType, Result, Tensor};
 use cudarc::cublaslt::{result, sys};
 use cudarc::driver::{CudaSlice, DevicePtr};
 
-use super::gemm::Gemm;
+use super::gemm::{Gemm, Matrix};
 use super::runtime::address;
 
 /// Workspace of all products: what the library's guide advises for Hopper, and enough for those before it.
@@ -37,8 +37,8 @@ struct Key {
     transposed: [bool; 2],
     dtype: DType,
     result: DType,
-    /// Bytes of which each address is a multiple, up to 256.
-    alignments: [u32; 3],
+    /// Bytes of which each address is a multiple, up to 256: of b, a, what is added, and c.
+    alignments: [u32; 4],
 }
 
 /// The library's state on one device.
@@ -67,6 +67,7 @@ pub(super) fn multiply(device: &CudaDevice, gemm: &Gemm<'_>, c: &Tensor) -> Resu
     let addresses = [
         address(device, gemm.b.tensor)?,
         address(device, gemm.a.tensor)?,
+        address(device, gemm.onto.unwrap_or(c))?,
         address(device, c)?,
     ];
     let key = Key::new(gemm, c, addresses)?;
@@ -87,11 +88,10 @@ fn library<'a>(libraries: &'a mut HashMap<usize, Library>, device: &CudaDevice) 
 }
 
 impl Key {
-    fn new(gemm: &Gemm<'_>, c: &Tensor, addresses: [u64; 3]) -> Result<Self> {
-        let (rows, columns) = c.dims2()?;
-        let size = |matrix: &super::Matrix<'_>| (matrix.columns, matrix.rows, matrix.stride);
+    fn new(gemm: &Gemm<'_>, c: &Tensor, addresses: [u64; 4]) -> Result<Self> {
+        let size = |matrix: &Matrix<'_>| (matrix.columns, matrix.rows, matrix.stride);
         Ok(Self {
-            sizes: [size(&gemm.b), size(&gemm.a), (columns, rows, columns)],
+            sizes: [size(&gemm.b), size(&gemm.a), size(&Matrix::new(c)?)],
             transposed: [gemm.b.transposed, gemm.a.transposed],
             dtype: gemm.a.dtype,
             result: c.dtype(),
@@ -110,7 +110,7 @@ impl Library {
         })
     }
 
-    fn run(&mut self, key: &Key, gemm: &Gemm<'_>, [b, a, c]: [u64; 3], device: &CudaDevice) -> Result<bool> {
+    fn run(&mut self, key: &Key, gemm: &Gemm<'_>, [b, a, added, c]: [u64; 4], device: &CudaDevice) -> Result<bool> {
         if self.plans.len() >= MOST_PLANS {
             self.plans.clear();
         }
@@ -142,7 +142,7 @@ impl Library {
                 layouts[0],
                 a as *const _,
                 layouts[1],
-                c as *const _,
+                added as *const _,
                 layouts[2],
                 c as *mut _,
                 layouts[2],
@@ -204,11 +204,11 @@ impl Plan {
         let workspace = Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
         // SAFETY: the preference is alive; the attribute is a u64.
         unsafe { result::set_matmul_pref_attribute(preference.0, workspace, (&raw const bytes).cast(), 8)? };
-        let [b, a, c] = key.alignments;
+        let [b, a, added, c] = key.alignments;
         let alignments = [
             (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b),
             (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a),
-            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, added),
             (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c),
         ];
         for (attribute, bytes) in alignments {

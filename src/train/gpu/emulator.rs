@@ -164,7 +164,10 @@ fn open(library: &std::path::Path) -> usize {
 pub(super) fn multiply(gemm: &super::Gemm<'_>, c: &Tensor) -> Result<()> {
     let (rows, depth) = gemm.a.size();
     let columns = gemm.b.size().1;
-    let (a, b, place) = (address(gemm.a.tensor)?, address(gemm.b.tensor)?, address(c)?);
+    // Of a matrix whose rows are not neighbours, the first one has the address.
+    let start = |matrix: &Tensor| address(&matrix.narrow(0, 0, matrix.dim(0)?.min(1))?);
+    let (a, b, place) = (start(gemm.a.tensor)?, start(gemm.b.tensor)?, start(c)?);
+    let result = super::Matrix::new(c)?;
     let wide = |matrix: &super::Matrix<'_>, start: usize| -> Vec<f32> {
         let (rows, columns) = matrix.size();
         let at = |index: usize| {
@@ -184,11 +187,11 @@ pub(super) fn multiply(gemm: &super::Gemm<'_>, c: &Tensor) -> Result<()> {
             let of_row = &a[row * depth..][..depth];
             let of_column = b.iter().skip(column).step_by(columns);
             let sum: f32 = of_row.iter().zip(of_column).map(|(a, b)| a * b).sum();
-            let index = row * columns + column;
-            let old = if gemm.beta == 0.0 {
-                0.0
-            } else {
-                gemm.beta * read(place, c.dtype(), index)
+            let index = row * result.stride + column;
+            let old = match gemm.onto {
+                _ if gemm.beta == 0.0 => 0.0,
+                Some(onto) => gemm.beta * read(address(onto)?, onto.dtype(), row * columns + column),
+                None => gemm.beta * read(place, c.dtype(), index),
             };
             write(place, c.dtype(), index, gemm.alpha * sum + old);
         }

@@ -39,16 +39,17 @@ impl AttentionBlock {
         let (projected, input_xa) = self.projections.forward(&normed, dropout)?;
         drop(normed);
         let [q, k, v] = self.heads(projected)?;
-        let (rotated_q, query_rstd) = self.rotate(&q, self.query_norm.as_ref(), stream, ropes)?;
-        let (rotated_k, key_rstd) = self.rotate(&k, self.key_norm.as_ref(), stream, ropes)?;
-        let (o, lse) = attention::forward(&rotated_q, &rotated_k, &v, stream.documents(), &self.settings)?;
+        // A head norm's backward needs its input; the rotation is made again from it.
+        let before = self.query_norm.as_ref().map(|_| [q.clone(), k.clone()]);
+        let ([q, k], [query_rstd, key_rstd]) = self.rotate([q, k], stream, ropes)?;
+        let (o, lse) = attention::forward(&q, &k, &v, stream.documents(), &self.settings)?;
         let (y, output_xa, behind) = forward_out(&self.output, self.norm_behind.as_ref(), x, &flat(&o)?, dropout)?;
+        let [q, k] = before.unwrap_or([q, k]);
         let saved = AttentionSaved {
             x: x.clone(),
             rstd,
-            // A head norm's backward needs its input; the rotation is made again from it.
-            q: if query_rstd.is_some() { q } else { rotated_q },
-            k: if key_rstd.is_some() { k } else { rotated_k },
+            q,
+            k,
             v,
             query_rstd,
             key_rstd,
@@ -90,20 +91,22 @@ impl AttentionBlock {
         drop(saved.output_xa);
         let Some(d_o) = d_o else { return Ok(None) };
         let d_o = d_o.reshape(saved.o.shape())?;
-        let (rotated_q, _) = self.rotate_saved(&saved.q, self.query_norm.as_ref(), stream, ropes)?;
-        let (rotated_k, _) = self.rotate_saved(&saved.k, self.key_norm.as_ref(), stream, ropes)?;
+        let both = [saved.q.clone(), saved.k.clone()];
+        // What is saved with a head norm was not rotated yet.
+        let [q, k] = match self.query_norm {
+            Some(_) => self.rotate(both, stream, ropes)?.0,
+            None => both,
+        };
         let kept = attention::Saved {
-            q: &rotated_q,
-            k: &rotated_k,
+            q: &q,
+            k: &k,
             v: &saved.v,
             o: &saved.o,
             lse: &saved.lse,
         };
         let (d_q, d_k, d_v) = attention::backward(kept, &d_o, stream.documents(), &self.settings)?;
-        drop((d_o, rotated_q, rotated_k, saved.v, saved.o, saved.lse));
-        // By value: what was rotated is let go of as soon as it is turned back.
-        let turn_back = |d: Tensor| rope::backward(&d, ropes.table(self.rope), &stream.positions);
-        let (d_q, d_k) = (turn_back(d_q)?, turn_back(d_k)?);
+        drop((d_o, q, k, saved.v, saved.o, saved.lse));
+        let [d_q, d_k] = rope::backward_both([d_q, d_k], ropes.table(self.rope), &stream.positions)?;
         let d_q = backward_heads(self.query_norm.as_ref(), &saved.q, saved.query_rstd.as_ref(), d_q)?;
         let d_k = backward_heads(self.key_norm.as_ref(), &saved.k, saved.key_rstd.as_ref(), d_k)?;
         drop((saved.q, saved.k));
@@ -135,33 +138,18 @@ impl AttentionBlock {
         }
     }
 
+    /// q and k as attention reads them, behind their norms and rotated, and what the norms keep. Without norms nobody else may
+    /// hold them.
     pub(super) fn rotate(
         &self,
-        x: &Tensor,
-        norm: Option<&Norm>,
+        [q, k]: [Tensor; 2],
         stream: &Stream<'_>,
         ropes: &RopeTables,
-    ) -> Result<(Tensor, Option<Tensor>)> {
-        let table = ropes.table(self.rope);
-        let Some(norm) = norm else {
-            return Ok((rope::forward(x, table, &stream.positions)?, None));
-        };
-        let (normed, rstd) = norm.forward_heads(x)?;
-        Ok((rope::forward(&normed, table, &stream.positions)?, Some(rstd)))
-    }
-
-    /// The rotated heads from what is saved of them: made again where there is a norm before the rotation.
-    fn rotate_saved(
-        &self,
-        saved: &Tensor,
-        norm: Option<&Norm>,
-        stream: &Stream<'_>,
-        ropes: &RopeTables,
-    ) -> Result<(Tensor, Option<Tensor>)> {
-        match norm {
-            None => Ok((saved.clone(), None)),
-            Some(_) => self.rotate(saved, norm, stream, ropes),
-        }
+    ) -> Result<([Tensor; 2], [Option<Tensor>; 2])> {
+        let (q, query_rstd) = forward_heads(self.query_norm.as_ref(), q)?;
+        let (k, key_rstd) = forward_heads(self.key_norm.as_ref(), k)?;
+        let rotated = rope::forward_both([q, k], ropes.table(self.rope), &stream.positions)?;
+        Ok((rotated, [query_rstd, key_rstd]))
     }
 }
 
@@ -196,6 +184,13 @@ pub(super) fn backward_behind(norm: Option<&Norm>, saved: Option<NormSaved>, dy:
         (Some(norm), Some(saved)) => norm.backward(&saved.x, &saved.rstd, dy),
         _ => Ok(dy.clone()),
     }
+}
+
+/// The norm of heads, where there is one, and what it keeps.
+fn forward_heads(norm: Option<&Norm>, x: Tensor) -> Result<(Tensor, Option<Tensor>)> {
+    let Some(norm) = norm else { return Ok((x, None)) };
+    let (normed, rstd) = norm.forward_heads(&x)?;
+    Ok((normed, Some(rstd)))
 }
 
 fn backward_heads(norm: Option<&Norm>, x: &Tensor, rstd: Option<&Tensor>, dy: Tensor) -> Result<Tensor> {

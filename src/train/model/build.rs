@@ -14,6 +14,7 @@ use super::mlp_block::MlpBlock;
 use super::norm::Norm;
 use super::parameter::{BaseParameter, Trained};
 use super::projection::{AdapterOutput, Projection};
+use super::rounded::Rounded;
 use crate::architecture::{
     Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, LinearModule, LinearRole, NormPlacement,
 };
@@ -36,15 +37,6 @@ pub(crate) struct Trainables<'a> {
     pub replaced: &'a HashMap<String, Weight>,
 }
 
-impl Trainables<'_> {
-    fn slot(&self, index: usize) -> candle_core::Result<Trained> {
-        Ok(Trained {
-            value: self.parameters.value(index)?,
-            gradient: self.parameters.gradient(index)?,
-        })
-    }
-}
-
 /// A linear layer of the checkpoint as a part of a group: the rows that one projection takes from it.
 struct Part<'a> {
     module: &'a LinearModule,
@@ -59,7 +51,12 @@ impl Decoder {
     ///
     /// Those of candle; a name that the base model does not have.
     pub(crate) fn new(base: &BaseModel, trainables: &Trainables<'_>) -> Result<Self, TrainError> {
-        let builder = Builder { base, trainables };
+        let rounded = Rounded::new(trainables.parameters, base.compute_dtype())?;
+        let builder = Builder {
+            base,
+            trainables,
+            rounded: rounded.as_ref(),
+        };
         let architecture = base.architecture();
         attention::prepare(architecture.head_dim, base.compute_dtype(), base.device());
         let embedding = builder.parameter(EMBEDDING)?;
@@ -76,6 +73,7 @@ impl Decoder {
             head,
             logit_soft_cap: architecture.logit_soft_cap,
             compute_dtype: base.compute_dtype(),
+            rounded,
         })
     }
 }
@@ -83,16 +81,35 @@ impl Decoder {
 struct Builder<'a> {
     base: &'a BaseModel,
     trainables: &'a Trainables<'a>,
+    rounded: Option<&'a Rounded>,
 }
 
 impl Builder<'_> {
+    fn slot(&self, index: usize) -> candle_core::Result<Trained> {
+        let slot = &self.trainables.parameters.layout.slots()[index];
+        self.trained(slot.offset, &slot.shape)
+    }
+
+    /// What trains from `offset` in the flat buffers on.
+    fn trained(&self, offset: usize, shape: &[usize]) -> candle_core::Result<Trained> {
+        let parameters = self.trainables.parameters;
+        let view = |buffer: &Tensor| buffer.narrow(0, offset, shape.iter().product())?.reshape(shape);
+        let value = view(&parameters.values)?;
+        let rounded = self.rounded.map(|rounded| rounded.view(offset, shape)).transpose()?;
+        Ok(Trained {
+            factor: rounded.flatten().unwrap_or_else(|| value.clone()),
+            value,
+            gradient: view(&parameters.gradients)?,
+        })
+    }
+
     fn architecture(&self) -> &Architecture {
         self.base.architecture()
     }
 
     fn parameter(&self, name: &str) -> Result<BaseParameter, TrainError> {
         Ok(match self.trainables.whole.get(name) {
-            Some(slot) => BaseParameter::Trained(self.trainables.slot(*slot)?),
+            Some(slot) => BaseParameter::Trained(self.slot(*slot)?),
             None => BaseParameter::Frozen(self.base.weight(name)?.dense()?),
         })
     }
@@ -188,7 +205,7 @@ impl Builder<'_> {
                     inputs.insert(module.clone(), group.adapters.len());
                     slots.push(adapter.lora_a);
                     group.adapters.push(AdapterInput {
-                        a: self.trainables.slot(adapter.lora_a)?,
+                        a: self.slot(adapter.lora_a)?,
                         number: adapter.lora_a as u64,
                     });
                     Some(group.adapters.len() - 1)
@@ -229,7 +246,7 @@ impl Builder<'_> {
     fn projection(&self, module: &str, part: &Part<'_>, input: Option<usize>) -> Result<Projection, TrainError> {
         let name = format!("{module}.weight");
         let matrix = match self.trainables.whole.get(name.as_str()) {
-            Some(slot) => Matrix::Trained(self.trainables.slot(*slot)?),
+            Some(slot) => Matrix::Trained(self.slot(*slot)?),
             None => Matrix::Frozen(match self.trainables.replaced.get(&name) {
                 Some(weight) => weight.clone(),
                 None => self.base.weight(&name)?.clone(),
@@ -255,12 +272,9 @@ impl Builder<'_> {
         slots: &LinearSlots,
         scaling: f64,
     ) -> Result<AdapterOutput, TrainError> {
-        let rows = |slot: usize| self.trainables.slot(slot)?.rows(part.start, part.rows);
+        let rows = |slot: usize| self.slot(slot)?.rows(part.start, part.rows);
         let dora = match slots.magnitude {
-            Some(slot) => Some(Dora {
-                magnitude: rows(slot)?,
-                weight_norm_squared: squared_row_norms(&weight.dense()?)?,
-            }),
+            Some(slot) => Some(Dora::new(rows(slot)?, squared_row_norms(&weight.dense()?)?)?),
             None => None,
         };
         Ok(AdapterOutput {
@@ -285,15 +299,8 @@ impl Builder<'_> {
         if !neighbours {
             return Ok(None);
         }
-        let columns = layout[*first].shape[1];
-        let rows: usize = slots.iter().map(|slot| layout[*slot].shape[0]).sum();
-        let view = |buffer: &Tensor| {
-            let flat = buffer.narrow(0, layout[*first].offset, rows * columns)?;
-            flat.reshape((rows, columns))
-        };
-        Ok(Some(Trained {
-            value: view(&parameters.values)?,
-            gradient: view(&parameters.gradients)?,
-        }))
+        let rows = slots.iter().map(|slot| layout[*slot].shape[0]).sum();
+        let shape = [rows, layout[*first].shape[1]];
+        Ok(Some(self.trained(layout[*first].offset, &shape)?))
     }
 }

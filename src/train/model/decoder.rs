@@ -4,9 +4,11 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use super::counted::{embedding, loss_head, matmul};
 use super::layer::Layer;
+use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::offload::{AtHome, Coming, Offload};
 use super::parameter::BaseParameter;
+use super::rounded::Rounded;
 use super::saved::{LayerSaved, bytes};
 use super::{RopeTables, Stream};
 use crate::predict::{LOGIT_BYTES, LOGIT_BYTES_GPU, LOGIT_BYTES_STREAMED, most_chunk_tokens};
@@ -25,6 +27,7 @@ pub(crate) struct Decoder {
     pub(super) head: BaseParameter,
     pub(super) logit_soft_cap: Option<f64>,
     pub(super) compute_dtype: DType,
+    pub(super) rounded: Option<Rounded>,
 }
 
 /// What a forward pass keeps.
@@ -99,7 +102,7 @@ impl LayerTape {
 impl Decoder {
     /// The normed hidden states (T, H) that the LM head reads, and the tape.
     pub(crate) fn forward(&self, stream: &Stream<'_>, ropes: &RopeTables, keep: Keep) -> Result<(Tensor, Tape)> {
-        let mut x = self.embed(&stream.ids)?;
+        let mut x = self.begin(&stream.ids)?;
         let first = self.first_on_tape();
         let mut layers = Vec::with_capacity(self.layers.len());
         let mut offload = Offload::new(x.device())?;
@@ -190,7 +193,17 @@ impl Decoder {
         }
     }
 
-    pub(super) fn embed(&self, ids: &Tensor) -> Result<Tensor> {
+    /// Begins a pass with the parameters as they are now: the embedded tokens (T, H).
+    pub(super) fn begin(&self, ids: &Tensor) -> Result<Tensor> {
+        if let Some(rounded) = &self.rounded {
+            rounded.refresh()?;
+        }
+        let mut groups = self.layers.iter().flat_map(Layer::groups);
+        groups.try_for_each(LinearGroup::refresh)?;
+        self.embed(ids)
+    }
+
+    fn embed(&self, ids: &Tensor) -> Result<Tensor> {
         let _span = span::module(Module::Embedding);
         let x = embedding::forward(self.embedding.value(), ids)?.to_dtype(self.compute_dtype)?;
         match self.embedding_scale {

@@ -7,7 +7,7 @@
 //! | n | (out,) | n_j = norm of row j of W + s·B·A, a constant in the backward pass, as in PEFT |
 //! | g | (out,) | m / n |
 //!
-//! y = g ⊙ (x W^T + s·(x A^T) B^T). The row norms come without the (out, in) sum:
+//! y = g ⊙ (x W^T + s·(x A^T) B^T). n and g depend on parameters alone and are computed once for each pass. The row norms come without the (out, in) sum:
 //! n_j^2 = |W_j|^2 + 2 s B_j·(W A^T)_j + s^2 B_j (A A^T) B_j^T, which costs two products with r columns.
 
 use candle_core::{DType, Result, Tensor};
@@ -20,12 +20,7 @@ use super::parameter::Trained;
 pub(super) struct Dora {
     pub magnitude: Trained,
     /// (out,) F32, |W_j|^2.
-    pub weight_norm_squared: Tensor,
-}
-
-/// n and g of the current adapter.
-#[derive(Debug)]
-pub(super) struct DoraFactors {
+    weight_norm_squared: Tensor,
     /// (out,) F32
     pub norm: Tensor,
     /// (out,) F32
@@ -33,10 +28,21 @@ pub(super) struct DoraFactors {
 }
 
 impl Dora {
-    pub(super) fn factors(&self, weight: Factor<'_>, a: &Tensor, b: &Tensor, scaling: f64) -> Result<DoraFactors> {
+    /// Norm and gain hold nothing before [`Dora::refresh`].
+    pub(super) fn new(magnitude: Trained, weight_norm_squared: Tensor) -> Result<Self> {
+        Ok(Self {
+            norm: magnitude.value.zeros_like()?,
+            gain: magnitude.value.zeros_like()?,
+            magnitude,
+            weight_norm_squared,
+        })
+    }
+
+    /// Computes norm and gain from the parameters as they are now.
+    pub(super) fn refresh(&self, weight: Factor<'_>, a: &Tensor, b: &Tensor, scaling: f64) -> Result<()> {
         let norm = norm_from(&self.weight_norm_squared, weight, a, b, scaling)?;
-        let gain = (&self.magnitude.value / &norm)?;
-        Ok(DoraFactors { norm, gain })
+        self.gain.slice_set(&(&self.magnitude.value / &norm)?, 0, 0)?;
+        self.norm.slice_set(&norm, 0, 0)
     }
 }
 

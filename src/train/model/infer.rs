@@ -31,7 +31,7 @@ impl Decoder {
                 cache.capacity()
             );
         }
-        let mut x = self.embed(&stream.ids)?;
+        let mut x = self.begin(&stream.ids)?;
         for (index, layer) in self.layers.iter().enumerate() {
             let _span = span::module(Module::Layer(index as u16));
             x = layer.attention.infer(&x, stream, ropes, &cache.slot(index, &counts))?;
@@ -49,8 +49,7 @@ impl AttentionBlock {
         let (normed, _) = self.norm.forward(x)?;
         let (projected, _) = self.projections.forward(&normed, None)?;
         let [q, k, v] = self.heads(projected)?;
-        let (q, _) = self.rotate(&q, self.query_norm.as_ref(), stream, ropes)?;
-        let (k, _) = self.rotate(&k, self.key_norm.as_ref(), stream, ropes)?;
+        let ([q, k], _) = self.rotate([q, k], stream, ropes)?;
         let is_first = slot.is_first();
         let (keys, values) = slot.keep(&k, &v)?;
         let o = match is_first {

@@ -3,6 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::attention_block::AttentionBlock;
+use super::linear::LinearGroup;
 use super::mlp_block::MlpBlock;
 use super::saved::LayerSaved;
 use super::{RopeTables, Stream};
@@ -17,6 +18,12 @@ pub(super) struct Layer {
 }
 
 impl Layer {
+    /// Its groups of linear layers.
+    pub(super) fn groups(&self) -> [&LinearGroup; 4] {
+        let (attention, mlp) = (&self.attention, &self.mlp);
+        [&attention.projections, &attention.output, &mlp.projections, &mlp.down]
+    }
+
     /// The stream behind the layer, (T, H), and what backward needs.
     pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables) -> Result<(Tensor, LayerSaved)> {
         let (x, attention) = self.attention.forward(x, stream, ropes)?;

@@ -70,6 +70,12 @@ impl AdapterInput {
 }
 
 impl LinearGroup {
+    /// Computes what adapters need of the parameters as they are now; before each pass.
+    pub(super) fn refresh(&self) -> Result<()> {
+        let mut projections = self.projections.iter();
+        projections.try_for_each(|projection| projection.refresh(&self.adapters))
+    }
+
     /// The outputs (T, out) of all projections, and xa of all adapters.
     pub(super) fn forward(&self, x: &Tensor, dropout: Option<&DropoutKey>) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
         let _span = span::module(self.module);
@@ -201,7 +207,7 @@ impl LinearGroup {
                 Some(stacked) => vec![stacked],
                 None => self.adapters.iter().map(|adapter| &adapter.a).collect(),
             };
-            terms.extend(inputs.iter().zip(d_xa).map(|(a, d_xa)| Term::new(d_xa, &a.value, 1.0)));
+            terms.extend(inputs.iter().zip(d_xa).map(|(a, d_xa)| Term::new(d_xa, &a.factor, 1.0)));
             return sum_of(&terms, base);
         }
         let mut dx = sum_of(&terms, base)?;
@@ -213,7 +219,7 @@ impl LinearGroup {
         }
         let _span = span::module(Module::Adapter);
         for (adapter, d_xa) in self.adapters.iter().zip(d_xa) {
-            let product = matmul::nn(d_xa, &adapter.a.value)?;
+            let product = matmul::nn(d_xa, &adapter.a.factor)?;
             dx = residual::add(&dx, &adapter.drop(&product, dropout)?)?;
         }
         Ok(dx)
@@ -224,10 +230,10 @@ impl LinearGroup {
         let _span = (!self.adapters.is_empty()).then(|| span::module(Module::Adapter));
         let Some(stacked) = self.stacked(input.dropout) else {
             let product =
-                |(index, adapter): (usize, &AdapterInput)| matmul::nt(&input.dropped(index)?, &adapter.a.value);
+                |(index, adapter): (usize, &AdapterInput)| matmul::nt(&input.dropped(index)?, &adapter.a.factor);
             return self.adapters.iter().enumerate().map(product).collect();
         };
-        let all = matmul::nt(input.x, &stacked.value)?;
+        let all = matmul::nt(input.x, &stacked.factor)?;
         let mut column = 0;
         let split = |adapter: &AdapterInput| {
             let rank = adapter.a.value.dims2()?.0;

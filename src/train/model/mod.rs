@@ -20,6 +20,7 @@ mod offload;
 mod parameter;
 mod projection;
 mod rope_tables;
+mod rounded;
 mod saved;
 mod stream;
 

@@ -7,15 +7,18 @@ use candle_core::{DType, Result, Tensor};
 pub(super) struct Trained {
     /// F32; the optimizer updates it in place.
     pub value: Tensor,
+    /// What products read: the value, or a rounded copy of it ([`super::rounded`]).
+    pub factor: Tensor,
     /// F32; backward adds to it.
     pub gradient: Tensor,
 }
 
 impl Trained {
-    /// Rows `start..start + rows` of both.
+    /// Rows `start..start + rows` of each.
     pub(super) fn rows(&self, start: usize, rows: usize) -> Result<Self> {
         Ok(Self {
             value: self.value.narrow(0, start, rows)?,
+            factor: self.factor.narrow(0, start, rows)?,
             gradient: self.gradient.narrow(0, start, rows)?,
         })
     }

@@ -6,8 +6,8 @@ use candle_core::{Result, Tensor};
 
 use super::counted::matmul::{self, Term};
 use super::counted::{bias, residual};
-use super::dora::{Dora, DoraFactors};
-use super::linear::GroupInput;
+use super::dora::Dora;
+use super::linear::{AdapterInput, GroupInput};
 use super::matrix::Matrix;
 use super::parameter::{BaseParameter, Trained, column_sum};
 use crate::train::span::{self, Module};
@@ -56,16 +56,25 @@ impl OutputGradients {
 impl AdapterOutput {
     /// s·xa B^T
     fn update<'a>(&'a self, xa: &'a Tensor) -> Term<'a> {
-        Term::new(xa, &self.b.value, self.scaling)
+        Term::new(xa, &self.b.factor, self.scaling)
     }
 
     /// s·dy B, what dy says of xa.
     pub(super) fn update_gradient<'a>(&'a self, dy: &'a Tensor) -> Term<'a> {
-        Term::new(dy, &self.b.value, self.scaling)
+        Term::new(dy, &self.b.factor, self.scaling)
     }
 }
 
 impl Projection {
+    /// Computes what DoRA needs of the parameters as they are now.
+    pub(super) fn refresh(&self, adapters: &[AdapterInput]) -> Result<()> {
+        let Some(adapter) = &self.adapter else { return Ok(()) };
+        let Some(dora) = &adapter.dora else { return Ok(()) };
+        let a = &adapters[adapter.input].a.value;
+        let _span = span::module(Module::Adapter);
+        dora.refresh(self.weight.factor(), a, &adapter.b.value, adapter.scaling)
+    }
+
     /// y (T, out), from the group's input and its xa; added to `onto` where there is one.
     pub(super) fn forward(&self, input: &GroupInput<'_>, xa: &[Tensor], onto: Option<&Tensor>) -> Result<Tensor> {
         let base = Term::new(input.x, self.weight.factor(), 1.0);
@@ -144,7 +153,7 @@ impl Projection {
         dora: &Dora,
         input: &GroupInput<'_>,
     ) -> Result<Tensor> {
-        let gain = self.factors(adapter, dora, input)?.gain.to_dtype(input.x.dtype())?;
+        let gain = dora.gain.to_dtype(input.x.dtype())?;
         if input.dropout.is_none() {
             return matmul::nt_sum(&[base, adapter.update(xa)], 1)?.broadcast_mul(&gain);
         }
@@ -164,13 +173,13 @@ impl Projection {
         adapter: &AdapterOutput,
         dora: &Dora,
     ) -> Result<OutputGradients> {
-        let DoraFactors { norm, gain } = self.factors(adapter, dora, input)?;
         // The output before the gain is made again: keeping it would double what the layer saves.
         let dropped = input.dropped(adapter.input)?;
         let base = Term::new(&dropped, self.weight.factor(), 1.0);
         let before = matmul::nt_sum(&[base, adapter.update(xa)], 0)?;
-        dora.magnitude.add_gradient(&(column_sum(&(&dy * before)?)? / norm)?)?;
-        let gain = gain.to_dtype(dy.dtype())?;
+        dora.magnitude
+            .add_gradient(&(column_sum(&(&dy * before)?)? / &dora.norm)?)?;
+        let gain = dora.gain.to_dtype(dy.dtype())?;
         let update = dy.broadcast_mul(&gain)?;
         if input.dropout.is_none() {
             return Ok(OutputGradients::plain(update));
@@ -180,11 +189,5 @@ impl Projection {
             base: dy,
             update,
         })
-    }
-
-    fn factors(&self, adapter: &AdapterOutput, dora: &Dora, input: &GroupInput<'_>) -> Result<DoraFactors> {
-        let a = &input.adapters[adapter.input].a.value;
-        let _span = span::module(Module::Adapter);
-        dora.factors(self.weight.factor(), a, &adapter.b.value, adapter.scaling)
     }
 }

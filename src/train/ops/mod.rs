@@ -21,6 +21,7 @@ mod oracle;
 pub mod residual;
 pub mod rms_norm;
 pub mod rope;
+pub mod rounding;
 mod shape;
 mod simd;
 mod storage;

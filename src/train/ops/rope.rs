@@ -62,6 +62,16 @@ enum Direction {
     Inverse,
 }
 
+impl Direction {
+    /// Factor on the angles.
+    fn sign(self) -> f32 {
+        match self {
+            Self::Forward => 1.0,
+            Self::Inverse => -1.0,
+        }
+    }
+}
+
 /// Rotates `x` by the angles of its positions.
 pub fn forward(x: &Tensor, table: &RopeTable, positions: &Tensor) -> Result<Tensor> {
     rotate(x, table, positions, Direction::Forward)
@@ -72,7 +82,48 @@ pub fn backward(dy: &Tensor, table: &RopeTable, positions: &Tensor) -> Result<Te
     rotate(dy, table, positions, Direction::Inverse)
 }
 
+/// Rotates queries and keys of the same tokens. On a GPU they are rotated where they lie, in one launch: nobody else may hold them.
+pub fn forward_both(both: [Tensor; 2], table: &RopeTable, positions: &Tensor) -> Result<[Tensor; 2]> {
+    rotate_both(both, table, positions, Direction::Forward)
+}
+
+/// Gradients with respect to queries and keys, as [`forward_both`].
+pub fn backward_both(both: [Tensor; 2], table: &RopeTable, positions: &Tensor) -> Result<[Tensor; 2]> {
+    rotate_both(both, table, positions, Direction::Inverse)
+}
+
 fn rotate(x: &Tensor, table: &RopeTable, positions: &Tensor, direction: Direction) -> Result<Tensor> {
+    check(x, table, positions)?;
+    if runs_on_gpu(x, table, positions) {
+        let x = x.copy()?.contiguous()?;
+        cuda::rope::rotate(&x, None, table, positions, direction.sign())?;
+        return Ok(x);
+    }
+    if !is_fused(x) || positions.dtype() != DType::U32 || table.cos.dtype() != DType::F32 {
+        return reference::rotate(x, table, positions, direction);
+    }
+    rotate_fused(&x.contiguous()?, table, positions, direction)
+}
+
+fn rotate_both(
+    [q, k]: [Tensor; 2],
+    table: &RopeTable,
+    positions: &Tensor,
+    direction: Direction,
+) -> Result<[Tensor; 2]> {
+    check(&q, table, positions)?;
+    check(&k, table, positions)?;
+    if [&q, &k].iter().all(|x| runs_on_gpu(x, table, positions)) && (q.dtype(), q.dim(2)?) == (k.dtype(), k.dim(2)?) {
+        let both = [q.contiguous()?, k.contiguous()?];
+        cuda::rope::rotate(&both[0], Some(&both[1]), table, positions, direction.sign())?;
+        return Ok(both);
+    }
+    // By value: what was rotated is let go of before the next is.
+    let rotated = |x: Tensor| rotate(&x, table, positions, direction);
+    Ok([rotated(q)?, rotated(k)?])
+}
+
+fn check(x: &Tensor, table: &RopeTable, positions: &Tensor) -> Result<()> {
     let (tokens, _, head_dim) = x.dims3()?;
     let (rows, half) = table.cos.dims2()?;
     shape::expect(&table.sin, &[rows, half], "rope: sin")?;
@@ -83,14 +134,11 @@ fn rotate(x: &Tensor, table: &RopeTable, positions: &Tensor, direction: Directio
             2 * half
         );
     }
-    if gpu::takes(x) && positions.dtype() == DType::U32 && table.cos.dtype() == DType::F32 {
-        let sign = if direction == Direction::Forward { 1.0 } else { -1.0 };
-        return cuda::rope::rotate(x, table, positions, sign);
-    }
-    if !is_fused(x) || positions.dtype() != DType::U32 || table.cos.dtype() != DType::F32 {
-        return reference::rotate(x, table, positions, direction);
-    }
-    rotate_fused(&x.contiguous()?, table, positions, direction)
+    Ok(())
+}
+
+fn runs_on_gpu(x: &Tensor, table: &RopeTable, positions: &Tensor) -> bool {
+    gpu::takes(x) && positions.dtype() == DType::U32 && table.cos.dtype() == DType::F32
 }
 
 fn rotate_fused(x: &Tensor, table: &RopeTable, positions: &Tensor, direction: Direction) -> Result<Tensor> {
@@ -101,10 +149,7 @@ fn rotate_fused(x: &Tensor, table: &RopeTable, positions: &Tensor, direction: Di
     if let Some(position) = positions.iter().find(|position| **position as usize >= rows) {
         candle_core::bail!("rope: position {position} is beyond the table of {rows} positions");
     }
-    let sign = match direction {
-        Direction::Forward => 1.0,
-        Direction::Inverse => -1.0,
-    };
+    let sign = direction.sign();
     with_element!(x.dtype(), T => {
         let values = Elements::<T>::new(x)?;
         let (width, mut y) = (heads * head_dim, Unwritten::<T>::new(values.len()));

@@ -14,6 +14,23 @@ pub(in crate::train::model) mod residual {
     }
 }
 
+/// See [`crate::train::ops::rounding`].
+pub(in crate::train::model) mod rounding {
+    use candle_core::{Result, Tensor};
+
+    use crate::train::model::counted::{bytes, pass};
+    use crate::train::ops::rounding;
+    use crate::train::span::{Work, op};
+
+    pub(in crate::train::model) fn round(values: &Tensor, copy: &Tensor) -> Result<()> {
+        let _span = op("round", || Work {
+            bytes: bytes(values) + bytes(copy),
+            ..pass(copy, 1)
+        });
+        rounding::round(values, copy)
+    }
+}
+
 /// See [`crate::train::ops::bias`].
 pub(in crate::train::model) mod bias {
     use candle_core::{Result, Tensor};
@@ -47,19 +64,34 @@ pub(in crate::train::model) mod dropout {
 pub(in crate::train::model) mod rope {
     use candle_core::{Result, Tensor};
 
-    use crate::train::model::counted::pass;
+    use crate::train::model::counted::{bytes, pass};
     use crate::train::ops::rope;
     use crate::train::ops::rope::RopeTable;
-    use crate::train::span::op;
+    use crate::train::span::{Work, op};
 
-    pub(in crate::train::model) fn forward(x: &Tensor, table: &RopeTable, positions: &Tensor) -> Result<Tensor> {
-        let _span = op("rope", || pass(x, 2));
-        rope::forward(x, table, positions)
+    pub(in crate::train::model) fn forward_both(
+        both: [Tensor; 2],
+        table: &RopeTable,
+        positions: &Tensor,
+    ) -> Result<[Tensor; 2]> {
+        let _span = op("rope", || work(&both));
+        rope::forward_both(both, table, positions)
     }
 
-    pub(in crate::train::model) fn backward(dy: &Tensor, table: &RopeTable, positions: &Tensor) -> Result<Tensor> {
-        let _span = op("rope_backward", || pass(dy, 2));
-        rope::backward(dy, table, positions)
+    pub(in crate::train::model) fn backward_both(
+        both: [Tensor; 2],
+        table: &RopeTable,
+        positions: &Tensor,
+    ) -> Result<[Tensor; 2]> {
+        let _span = op("rope_backward", || work(&both));
+        rope::backward_both(both, table, positions)
+    }
+
+    fn work([q, k]: &[Tensor; 2]) -> Work {
+        Work {
+            bytes: 2 * (bytes(q) + bytes(k)),
+            ..pass(q, 2)
+        }
     }
 }
 

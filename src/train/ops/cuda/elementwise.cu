@@ -1,4 +1,4 @@
-// Sums, bias, gated linear unit and dropout: one pass over memory each, 16 bytes a thread where rows allow it.
+// Sums, bias, gated linear unit, dropout and rounding: one pass over memory each, 16 bytes a thread where rows allow it.
 
 // sum = x + y
 template <class T, int N> __device__ void add(const T* x, const T* y, T* sum, u64 packs) {
@@ -7,6 +7,16 @@ template <class T, int N> __device__ void add(const T* x, const T* y, T* sum, u6
     Pack<T, N> a = load<T, N>(x, index), b = load<T, N>(y, index), result;
     for (int i = 0; i < N; i++) result.at[i] = narrow<T>(widen(a.at[i]) + widen(b.at[i]));
     store(sum, index, result);
+}
+
+// copy = values in its own type
+template <class T, int N> __device__ void round(T* copy, const float* values, u64 packs) {
+    u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= packs) return;
+    Pack<float, N> wide = load<float, N>(values, index);
+    Pack<T, N> result;
+    for (int i = 0; i < N; i++) result.at[i] = narrow<T>(wide.at[i]);
+    store(copy, index, result);
 }
 
 // y (rows, width) += scale bias (width,)
@@ -109,6 +119,8 @@ __device__ void drop(const T* x, T* y, u64 count, const u32* masks, u64 number, 
 #define PACKED(T, E, N)                                                                                                \
     KERNEL add_##E##_##N(const T* x, const T* y, T* sum, u64 packs) { add<T, N>(x, y, sum, packs); }                  \
     EMULATE(add_##E##_##N)                                                                                             \
+    KERNEL round_##E##_##N(T* copy, const float* values, u64 packs) { round<T, N>(copy, values, packs); }              \
+    EMULATE(round_##E##_##N)                                                                                           \
     KERNEL bias_##E##_##N(T* y, const T* bias, float scale, u64 packs, u32 row_packs) {                                \
         add_bias<T, T, N>(y, bias, scale, packs, row_packs);                                                           \
     }                                                                                                                  \

@@ -1,4 +1,4 @@
-//! Sums, bias, gated linear unit and dropout.
+//! Sums, bias, gated linear unit, dropout and rounding.
 
 use candle_core::{DType, Result, Tensor};
 
@@ -47,6 +47,12 @@ pub fn add(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     let pack = pack_size(x.elem_count(), &[&x, &y]);
     run("add", &[&x, &y, &sum], &[], &[], pack)?;
     Ok(sum)
+}
+
+/// Rounds `values` (F32) into `copy`; both are contiguous.
+pub fn round(values: &Tensor, copy: &Tensor) -> Result<()> {
+    let pack = pack_size(copy.elem_count(), &[copy, values]);
+    run("round", &[copy, values], &[], &[], pack)
 }
 
 /// y (T, N) += scale times bias (N,), which is F32 or of y's dtype.

@@ -62,23 +62,24 @@ pub fn nn_beside(sums: &[Vec<Term<'_>>]) -> Result<Tensor> {
     let Some(first) = sums.first().and_then(|terms| terms.first()) else {
         candle_core::bail!("matmul: a sum needs at least one product");
     };
-    let (order, dtype, mut width) = (Order::Straight, first.x.dtype(), 0);
+    let (order, dtype, tokens) = (Order::Straight, first.x.dtype(), first.x.dims2()?.0);
+    let mut widths = Vec::with_capacity(sums.len());
     for terms in sums {
         check(terms, order)?;
-        let (tokens, columns) = size(&terms[0], order)?;
-        shape::expect(terms[0].x, &[first.x.dims2()?.0, terms[0].x.dims2()?.1], "matmul: x")?;
-        if terms[0].x.dtype() != dtype || tokens == 0 {
-            let each = sums.iter().map(|terms| nn_sum(terms)).collect::<Result<Vec<_>>>()?;
-            return Tensor::cat(&each, 1);
-        }
-        width += columns;
+        shape::expect(terms[0].x, &[tokens, terms[0].x.dims2()?.1], "matmul: x")?;
+        widths.push(size(&terms[0], order)?.1);
     }
-    if sums.iter().flatten().any(|term| !term.is_fused()) {
+    let mut all = sums.iter().flatten();
+    let is_one_dtype = tokens > 0 && all.clone().all(|term| term.x.dtype() == dtype);
+    if is_one_dtype && all.clone().all(|term| gpu::takes(term.x)) {
+        return cuda::matmul::beside(sums, (tokens, &widths));
+    }
+    if !is_one_dtype || all.any(|term| !term.is_fused()) {
         let each = sums.iter().map(|terms| nn_sum(terms)).collect::<Result<Vec<_>>>()?;
         return Tensor::cat(&each, 1);
     }
+    let width: usize = widths.iter().sum();
     with_element!(dtype, T => {
-        let tokens = first.x.dims2()?.0;
         let (mut result, mut column) = (Unwritten::<T>::new(tokens * width), 0);
         for terms in sums {
             // SAFETY: the column lies within the rows of the result.

@@ -1,0 +1,56 @@
+//! Walks what DoRA adds to a step, as `train::model::dora` and its projections do it.
+
+use super::network::{Group, Projection};
+use super::op::{Form, Module, Pass, Right};
+use super::part::Part;
+use super::trace::Trace;
+use super::walker::{Sum, Walker};
+
+impl Walker<'_> {
+    /// DoRA's output, in the scratch: before its gain, and what it becomes there or as part of a sum.
+    pub fn turned(&self, trace: &mut Trace, (group, module): (&Group, Module), projection: &Projection) {
+        let (width, rank, y) = (
+            projection.outputs,
+            group.rank_of(projection),
+            self.act(projection.outputs),
+        );
+        if !self.network.dropout {
+            trace.hold(Part::Scratch, y);
+            self.adapted(trace, (group, module), projection);
+            trace.spike(Part::Scratch, y);
+            self.pass(trace, Module::Adapters, Pass::Copy, width);
+            return;
+        }
+        let dropped = self.dropped(trace, group.inputs);
+        trace.hold(Part::Scratch, 3 * y);
+        let columns = [width, group.inputs, 0];
+        self.linear(trace, Module::Adapters, Right::Weight, Form::Nt, columns);
+        self.linear(trace, Module::Adapters, Right::Adapter, Form::Nt, [width, rank, 0]);
+        self.linear(trace, module, Right::Weight, Form::Nt, columns);
+        trace.spike(Part::Scratch, 3 * y);
+        trace.free(Part::Scratch, 2 * y + dropped);
+        (0..4).for_each(|_| self.pass(trace, Module::Adapters, Pass::Copy, width));
+    }
+
+    /// What DoRA needs of the parameters, before each pass: row norms of W + s B A.
+    pub fn dora_factors(&self, trace: &mut Trace) {
+        let kinds = self.network.layers.iter().map(|kind| &self.network.kinds[*kind]);
+        for group in kinds.flat_map(|kind| [&kind.qkv, &kind.output, &kind.gate_up, &kind.down]) {
+            let projections = group.projections.iter();
+            for projection in projections.filter(|projection| projection.adapter.is_some()) {
+                self.dora_factors_of(trace, group, projection);
+            }
+        }
+    }
+
+    /// Products with r columns, whatever the tokens.
+    fn dora_factors_of(&self, trace: &mut Trace, group: &Group, projection: &Projection) {
+        let rank = group.rank_of(projection);
+        trace.spike(Part::Scratch, (4 * 4 * rank * projection.outputs) as u64);
+        let (outputs, inputs) = (projection.outputs, group.inputs);
+        let mut product = |right, form, shape| self.product(trace, Sum::single(Module::Adapters, right, form, shape));
+        product(Right::Weight, Form::Nt, [rank, outputs, inputs]);
+        product(Right::Adapter, Form::Nt, [rank, rank, inputs]);
+        product(Right::Adapter, Form::Nn, [outputs, rank, rank]);
+    }
+}
