@@ -106,7 +106,10 @@ impl Walker<'_> {
             for (width, heads) in [(query, architecture.heads), (key, architecture.kv_heads)] {
                 trace.hold(Scratch, self.act(width));
                 trace.hold(kept, self.wide(heads));
-                self.pass(trace, Module::Norms, Pass::NormForward, width);
+                // On a GPU the rotation is of one pass with it.
+                if self.host.vectors != Vectors::None {
+                    self.pass(trace, Module::Norms, Pass::NormForward, width);
+                }
             }
         }
         self.turn(trace);

@@ -150,6 +150,19 @@ fn check_rope(on: &On<'_>) -> Result<f64> {
             let expected = rope::reference::forward(before, &table(&Device::Cpu)?, &positions)?;
             errors.push(error(turned, &expected)?);
         }
+        let ((w, w64), (v, v64)) = (on.pair(&[head_dim], 3)?, on.pair(&[head_dim], 4)?);
+        let norms = |weights| rope::HeadNorms {
+            weights,
+            epsilon: 1e-5,
+            offset: 1.0,
+        };
+        let here = (table(on.device)?, positions.to_device(on.device)?);
+        let normed = rope::forward_normed([&x, &k], &norms([&w, &v]), &here.0, &here.1)?;
+        let expected = rope::forward_normed([&x64, &k64], &norms([&w64, &v64]), &table(&Device::Cpu)?, &positions)?;
+        for ((y, rstd), (y64, rstd64)) in normed.iter().zip(&expected) {
+            // Rounded twice.
+            errors.extend([error(y, y64)? / 2.0, error(rstd, rstd64)?]);
+        }
     }
     Ok(worst(&errors))
 }

@@ -2,11 +2,13 @@
 
 use candle_core::{Result, Tensor};
 
+use super::counted::rope::HeadNorms;
 use super::counted::{attention, residual, rope};
 use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::saved::{AttentionSaved, NormSaved};
 use super::{DropoutKey, RopeTables, Stream};
+use crate::train::gpu;
 use crate::train::span::{self, Module, StepPhase};
 
 /// x + norm_behind(o_proj(attention(rope(norm_qk(qkv_proj(norm(x)))))))
@@ -146,9 +148,23 @@ impl AttentionBlock {
         stream: &Stream<'_>,
         ropes: &RopeTables,
     ) -> Result<([Tensor; 2], [Option<Tensor>; 2])> {
+        let table = ropes.table(self.rope);
+        if let (Some(query_norm), Some(key_norm)) = (&self.query_norm, &self.key_norm)
+            && gpu::takes(&q)
+        {
+            let weights = [query_norm, key_norm].map(|norm| norm.weight.to_dtype(q.dtype()));
+            let [of_query, of_key] = weights;
+            let norms = HeadNorms {
+                weights: [&of_query?, &of_key?],
+                epsilon: query_norm.epsilon,
+                offset: query_norm.offset,
+            };
+            let [(q, query_rstd), (k, key_rstd)] = rope::forward_normed([q, k], &norms, table, &stream.positions)?;
+            return Ok(([q, k], [Some(query_rstd), Some(key_rstd)]));
+        }
         let (q, query_rstd) = forward_heads(self.query_norm.as_ref(), q)?;
         let (k, key_rstd) = forward_heads(self.key_norm.as_ref(), k)?;
-        let rotated = rope::forward_both([q, k], ropes.table(self.rope), &stream.positions)?;
+        let rotated = rope::forward_both([q, k], table, &stream.positions)?;
         Ok((rotated, [query_rstd, key_rstd]))
     }
 }

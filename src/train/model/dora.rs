@@ -7,7 +7,8 @@
 //! | n | (out,) | n_j = norm of row j of W + s·B·A, a constant in the backward pass, as in PEFT |
 //! | g | (out,) | m / n |
 //!
-//! y = g ⊙ (x W^T + s·(x A^T) B^T). n and g depend on parameters alone and are computed once for each pass. The row norms come without the (out, in) sum:
+//! y = g ⊙ (x W^T + s·(x A^T) B^T). n and g depend on parameters alone: they are computed once, before each pass. The row
+//! norms come without the (out, in) sum:
 //! n_j^2 = |W_j|^2 + 2 s B_j·(W A^T)_j + s^2 B_j (A A^T) B_j^T, which costs two products with r columns.
 
 use candle_core::{DType, Result, Tensor};

@@ -12,6 +12,7 @@
 
 use super::cuda;
 use super::element::{Element, with_element};
+use super::rms_norm;
 use super::shape;
 use super::simd::multiversion;
 use super::storage::{Elements, Unwritten, is_fused, rows_per_task};
@@ -87,6 +88,42 @@ pub fn forward_both(both: [Tensor; 2], table: &RopeTable, positions: &Tensor) ->
     rotate_both(both, table, positions, Direction::Forward)
 }
 
+/// RMS norms of the heads of queries and keys.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadNorms<'a> {
+    /// (d,) each, of queries and of keys.
+    pub weights: [&'a Tensor; 2],
+    pub epsilon: f64,
+    /// Added to the weights.
+    pub offset: f32,
+}
+
+/// As [`forward_both`], of the norms of queries and keys, which stay as they are; with each comes rstd (T heads,) F32. On a GPU it is
+/// one launch, with the bits of the norms and the rotation one behind the other.
+pub fn forward_normed(
+    [q, k]: [&Tensor; 2],
+    norms: &HeadNorms<'_>,
+    table: &RopeTable,
+    positions: &Tensor,
+) -> Result<[(Tensor, Tensor); 2]> {
+    for (x, weight) in [q, k].into_iter().zip(norms.weights) {
+        check(x, table, positions)?;
+        shape::expect(weight, &[x.dim(2)?], "rope: weight of a head norm")?;
+    }
+    if are_on_gpu([q, k], table, positions)? {
+        return cuda::rope::rotate_normed([q, k], norms, table, positions);
+    }
+    let normed = |x: &Tensor, weight: &Tensor| -> Result<(Tensor, Tensor)> {
+        let (tokens, heads, head_dim) = x.dims3()?;
+        let rows = x.reshape((tokens * heads, head_dim))?;
+        let (y, rstd) = rms_norm::forward(&rows, weight, norms.epsilon, norms.offset)?;
+        Ok((y.reshape((tokens, heads, head_dim))?, rstd))
+    };
+    let [(q, query_rstd), (k, key_rstd)] = [normed(q, norms.weights[0])?, normed(k, norms.weights[1])?];
+    let [q, k] = forward_both([q, k], table, positions)?;
+    Ok([(q, query_rstd), (k, key_rstd)])
+}
+
 /// Gradients with respect to queries and keys, as [`forward_both`].
 pub fn backward_both(both: [Tensor; 2], table: &RopeTable, positions: &Tensor) -> Result<[Tensor; 2]> {
     rotate_both(both, table, positions, Direction::Inverse)
@@ -113,7 +150,7 @@ fn rotate_both(
 ) -> Result<[Tensor; 2]> {
     check(&q, table, positions)?;
     check(&k, table, positions)?;
-    if [&q, &k].iter().all(|x| runs_on_gpu(x, table, positions)) && (q.dtype(), q.dim(2)?) == (k.dtype(), k.dim(2)?) {
+    if are_on_gpu([&q, &k], table, positions)? {
         let both = [q.contiguous()?, k.contiguous()?];
         cuda::rope::rotate(&both[0], Some(&both[1]), table, positions, direction.sign())?;
         return Ok(both);
@@ -135,6 +172,12 @@ fn check(x: &Tensor, table: &RopeTable, positions: &Tensor) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Whether one launch takes both.
+fn are_on_gpu([q, k]: [&Tensor; 2], table: &RopeTable, positions: &Tensor) -> Result<bool> {
+    let alike = (q.dtype(), q.dim(2)?) == (k.dtype(), k.dim(2)?);
+    Ok(alike && runs_on_gpu(q, table, positions) && runs_on_gpu(k, table, positions))
 }
 
 fn runs_on_gpu(x: &Tensor, table: &RopeTable, positions: &Tensor) -> bool {

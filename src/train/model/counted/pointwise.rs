@@ -69,6 +69,8 @@ pub(in crate::train::model) mod rope {
     use crate::train::ops::rope::RopeTable;
     use crate::train::span::{Work, op};
 
+    pub(in crate::train::model) use crate::train::ops::rope::HeadNorms;
+
     pub(in crate::train::model) fn forward_both(
         both: [Tensor; 2],
         table: &RopeTable,
@@ -85,6 +87,16 @@ pub(in crate::train::model) mod rope {
     ) -> Result<[Tensor; 2]> {
         let _span = op("rope_backward", || work(&both));
         rope::backward_both(both, table, positions)
+    }
+
+    pub(in crate::train::model) fn forward_normed(
+        both: [Tensor; 2],
+        norms: &HeadNorms<'_>,
+        table: &RopeTable,
+        positions: &Tensor,
+    ) -> Result<[(Tensor, Tensor); 2]> {
+        let _span = op("rope_normed", || work(&both));
+        rope::forward_normed([&both[0], &both[1]], norms, table, positions)
     }
 
     fn work([q, k]: &[Tensor; 2]) -> Work {

@@ -1,9 +1,9 @@
 //! Rotary position embedding.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
-use crate::train::gpu::{Argument, Launch, Source, element_name, pack_size};
-use crate::train::ops::rope::RopeTable;
+use crate::train::gpu::{Argument, Launch, Source, element_name, empty, pack_size};
+use crate::train::ops::rope::{HeadNorms, RopeTable};
 
 static SOURCE: Source = Source {
     name: "rope",
@@ -43,4 +43,47 @@ pub fn rotate(q: &Tensor, k: Option<&Tensor>, table: &RopeTable, positions: &Ten
         Argument::F32(sign),
     ];
     launch.run(q.device(), &arguments)
+}
+
+/// Heads of a block, a warp each.
+const WARPS: usize = 8;
+
+/// The rotated norms of q (T, query heads, d) and k (T, key heads, d), and rstd of each head.
+pub fn rotate_normed(
+    [q, k]: [&Tensor; 2],
+    norms: &HeadNorms<'_>,
+    table: &RopeTable,
+    positions: &Tensor,
+) -> Result<[(Tensor, Tensor); 2]> {
+    let (tokens, query_heads, head_dim) = q.dims3()?;
+    let (key_heads, half) = (k.dim(1)?, table.cos.dim(1)?);
+    let (q, k) = (q.contiguous()?, k.contiguous()?);
+    let weight = |weight: &Tensor| weight.to_dtype(q.dtype())?.contiguous();
+    let [of_query, of_key] = [weight(norms.weights[0])?, weight(norms.weights[1])?];
+    let room = |heads: usize| -> Result<(Tensor, Tensor)> {
+        let rotated = empty((tokens, heads, head_dim), q.dtype(), q.device())?;
+        Ok((rotated, empty(tokens * heads, DType::F32, q.device())?))
+    };
+    let results = [room(query_heads)?, room(key_heads)?];
+    let pack = match half % 8 {
+        0 => pack_size(head_dim, &[&q, &k, &of_query, &of_key]),
+        _ => 1,
+    };
+    let name = format!("rope_normed_{}_{pack}", element_name(q.dtype()).unwrap_or_default());
+    let launch = Launch {
+        source: &SOURCE,
+        kernel: &name,
+        blocks: [(tokens * (query_heads + key_heads)).div_ceil(WARPS), 1, 1],
+        threads: [32, WARPS, 1],
+        shared_bytes: 0,
+    };
+    let [(rotated_q, query_rstd), (rotated_k, key_rstd)] = &results;
+    let tensors = [
+        &q, &k, &of_query, &of_key, rotated_q, rotated_k, query_rstd, key_rstd, &table.cos, &table.sin, positions,
+    ];
+    let mut arguments = tensors.map(Argument::Tensor).to_vec();
+    arguments.extend([tokens, query_heads, key_heads, head_dim, half].map(|size| Argument::U32(size as u32)));
+    arguments.extend([Argument::F32(norms.epsilon as f32), Argument::F32(norms.offset)]);
+    launch.run(q.device(), &arguments)?;
+    Ok(results)
 }

@@ -146,6 +146,40 @@ fn rotations_match_f64_also_of_a_part_of_the_head() {
 }
 
 #[test]
+fn rotated_norms_are_the_norms_and_the_rotation_to_the_last_bit() {
+    if !has_compiler() {
+        return;
+    }
+    let positions = Tensor::new(&[3u32, 0, 9, 4], &Device::Cpu).unwrap();
+    for dtype in DTYPES {
+        for (head_dim, half) in [(128, 64), (64, 16), (256, 128), (6, 2)] {
+            let frequencies: Vec<f32> = (0..half).map(|i| 10_000f32.powf(-(i as f32) / half as f32)).collect();
+            let table = RopeTable::new(&frequencies, 1.0, 10, &Device::Cpu).unwrap();
+            let tensor = |shape: &[usize], seed| rounded(&random(shape, seed), dtype).0;
+            let (q, k) = (tensor(&[4, 5, head_dim], 1), tensor(&[4, 2, head_dim], 2));
+            let weights = [tensor(&[head_dim], 3), tensor(&[head_dim], 4)];
+            let norms = rope::HeadNorms {
+                weights: [&weights[0], &weights[1]],
+                epsilon: 1e-5,
+                offset: 1.0,
+            };
+            let got = emulated(|| rope::forward_normed([&q, &k], &norms, &table, &positions)).unwrap();
+            for ((x, weight), (got, got_rstd)) in [&q, &k].into_iter().zip(&weights).zip(got) {
+                let rows = x.reshape(((), head_dim)).unwrap();
+                let (y, rstd) = emulated(|| rms_norm::forward(&rows, weight, 1e-5, 1.0)).unwrap();
+                let y = y.reshape(x.shape()).unwrap();
+                let y = emulated(|| rope::forward(&y, &table, &positions)).unwrap();
+                let flat = |tensor: &Tensor| -> Vec<f32> {
+                    let wide = tensor.flatten_all().unwrap().to_dtype(DType::F32).unwrap();
+                    wide.to_vec1().unwrap()
+                };
+                assert_eq!((flat(&got), flat(&got_rstd)), (flat(&y), flat(&rstd)));
+            }
+        }
+    }
+}
+
+#[test]
 fn gradients_of_an_embedding_add_up() {
     if !has_compiler() {
         return;
