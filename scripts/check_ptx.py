@@ -126,8 +126,8 @@ def triton_kernels():
     """(name, error, tolerance) of products of each form that attention has, as Triton compiles them."""
     try:
         import triton_products
-    except ImportError as error:
-        print(f"no Triton beside them: {error}")
+    except ImportError as missing:
+        print(f"no Triton beside them: {missing}")
         return
     for architecture, kind in itertools.product((80, 90), TOLERANCE):
         for product in triton_products.PRODUCTS:

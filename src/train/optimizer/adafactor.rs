@@ -16,8 +16,10 @@ use candle_core::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
 use crate::recipe::OptimizerSettings;
+use crate::train::gpu::Argument;
 use crate::train::{ParameterLayout, Parameters};
 
+use super::cuda::{GroupFactors, Places};
 use super::flat::{with_f32, with_f32_mut};
 use super::group::{Group, of_slots};
 use super::rule::{Step, UpdateRule};
@@ -29,9 +31,17 @@ const DECAY: f64 = -0.8;
 /// Rows of a matrix that one thread takes at a time.
 const BAND: usize = 64;
 
+/// Elements up to which one block of threads updates a parameter on a GPU: each of an adapter's, and the vectors of a model. Larger
+/// ones take tensor ops, each of which has the whole device.
+const BLOCK_ELEMENTS: usize = 1 << 22;
+/// Threads of the kernel's block.
+const THREADS: usize = 512;
+
 /// Running means of all parameters.
 pub(super) struct Adafactor {
     parts: Vec<Part>,
+    /// Where those lie that the kernel updates.
+    places: Places,
     /// The parts' r and c, or v, one behind the other.
     means: Tensor,
 }
@@ -50,6 +60,28 @@ impl Part {
     fn means(&self) -> usize {
         self.rows + self.columns.unwrap_or(0)
     }
+
+    /// Whether one block of threads updates it.
+    fn is_small(&self) -> bool {
+        (1..=BLOCK_ELEMENTS).contains(&self.group.range.len())
+    }
+
+    /// beta, 1 - beta, rate, keep, columns or 0.
+    fn for_kernel(&self, step: Step) -> GroupFactors {
+        let (beta, rate) = (decay(step), step.rate(&self.group));
+        let keep = 1.0 - rate * self.group.weight_decay;
+        let columns = self.columns.unwrap_or(0);
+        [
+            beta as f32,
+            (1.0 - beta) as f32,
+            rate as f32,
+            keep as f32,
+            columns as f32,
+            0.0,
+            0.0,
+            0.0,
+        ]
+    }
 }
 
 impl Adafactor {
@@ -67,7 +99,9 @@ impl Adafactor {
             start += part.means();
             parts.push(part);
         }
+        let small = parts.iter().filter(|part| part.is_small());
         Ok(Self {
+            places: Places::whole(small.map(|part| (part.group.range.start, part.group.range.len(), part.start))),
             parts,
             means: Tensor::zeros(start.max(1), DType::F32, device)?,
         })
@@ -132,6 +166,16 @@ impl UpdateRule for Adafactor {
         self.parts
             .iter()
             .try_for_each(|part| self.update_part(parameters, step, part))
+    }
+
+    fn update_gpu(&self, parameters: &Parameters, step: Step) -> Result<()> {
+        let (small, large): (Vec<&Part>, Vec<&Part>) = self.parts.iter().partition(|part| part.is_small());
+        let factors: Vec<GroupFactors> = small.iter().map(|part| part.for_kernel(step)).collect();
+        let tensors = [&parameters.values, &parameters.gradients, &self.means].map(Argument::Tensor);
+        self.places
+            .run("adafactor", THREADS, &tensors, &factors, parameters.values.device())?;
+        let mut large = large.into_iter().filter(|part| !part.group.range.is_empty());
+        large.try_for_each(|part| self.update_part(parameters, step, part))
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {

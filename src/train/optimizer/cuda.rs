@@ -51,6 +51,11 @@ impl Places {
         Self::new(groups, 256)
     }
 
+    /// For a rule that gives each group one block of threads.
+    pub fn whole(groups: impl Iterator<Item = (usize, usize, usize)>) -> Self {
+        Self::new(groups, usize::MAX)
+    }
+
     fn blocks(&self) -> usize {
         self.groups.iter().map(|group| group[0]).sum()
     }
@@ -175,6 +180,7 @@ mod tests {
         layout.push("a", &[40, 130], ParameterKind::LoraA);
         layout.push("b", &[17, 3], ParameterKind::LoraB);
         layout.push("c", &[64, 80], ParameterKind::LoraB);
+        layout.push("d", &[3, 1100], ParameterKind::LoraA);
         layout.push("bias", &[5], ParameterKind::Bias);
         let parameters = Parameters::zeros(layout, &Device::Cpu).unwrap();
         let wave = |factor: f64| {

@@ -132,6 +132,126 @@ RULE(Lion, lion)
 RULE(Sgd, sgd)
 RULE(Momentum, momentum)
 
+// ---- Adafactor -----------------------------------------------------------------------------------------------------
+
+// The sum over all threads, in a fixed order, for each of them. `scratch` has a number for each warp.
+__device__ inline double block_sum(double value, double* scratch) {
+    for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+    __syncthreads();
+    double sum = 0;
+    for (u32 warp = 0; warp < blockDim.x / 32; warp++) sum += scratch[warp];
+    return sum;
+}
+
+// beta, 1 - beta, rate, keep = 1 - rate d, columns (0: a vector)
+struct Adafactor {
+    const float* f;
+
+    __device__ inline float blend(float mean, double sample) const { return (float)((double)f[0] * mean + (double)f[1] * sample); }
+
+    // Learning rate over the clipped root mean square.
+    __device__ inline float scale(double mean_square) const { return (float)(f[2] / fmax(sqrt(mean_square), 1.0)); }
+};
+
+#define ADAFACTOR_THREADS 512
+
+// Rows of a matrix by as many neighbouring lanes as it has columns, up to 32: calls `of_row(row, lane, lanes)` in all of them.
+template <class F> __device__ inline void each_row(u32 rows, u32 columns, F of_row) {
+    u32 lanes = 32;
+    while (lanes / 2 >= columns) lanes /= 2;
+    u32 at_once = blockDim.x / lanes;
+    // All lanes of a warp stay to the end: they add up together.
+    for (u32 first = 0; first < rows; first += at_once) of_row(first + threadIdx.x / lanes, threadIdx.x % lanes, lanes);
+}
+
+// r and c of a matrix: running means of g^2 over its columns and its rows.
+__device__ inline void matrix_means(Adafactor rule, const float* gradients, float* row_means, float* column_means, u32 rows, u32 columns,
+                                    double* partial) {
+    each_row(rows, columns, [&](u32 row, u32 lane, u32 lanes) {
+        double sum = 0;
+        for (u32 column = lane; row < rows && column < columns; column += lanes) {
+            double g = gradients[(u64)row * columns + column];
+            sum += g * g + 1e-30;
+        }
+        for (u32 distance = lanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
+        if (row < rows && lane == 0) row_means[row] = rule.blend(row_means[row], sum / columns);
+    });
+    // A thread has one column of every so many rows: neighbours read neighbours.
+    for (u32 first = 0; first < columns; first += blockDim.x) {
+        u32 width = min(columns - first, blockDim.x), shares = blockDim.x / width;
+        u32 column = first + threadIdx.x % width, share = threadIdx.x / width;
+        double sum = 0;
+        for (u32 row = share; share < shares && row < rows; row += shares) {
+            double g = gradients[(u64)row * columns + column];
+            sum += g * g + 1e-30;
+        }
+        partial[threadIdx.x] = sum;
+        __syncthreads();
+        if (share == 0) {
+            for (u32 other = 1; other < shares; other++) sum += partial[other * width + threadIdx.x];
+            column_means[column] = rule.blend(column_means[column], sum / rows);
+        }
+        __syncthreads();
+    }
+}
+
+// One block for a matrix: u = g / sqrt(r / mean(r)) / sqrt(c), over max(1, its root mean square).
+__device__ inline void update_matrix(Adafactor rule, float* values, const float* gradients, float* row_means, float* column_means, u32 rows,
+                              u32 columns, double* partial) {
+    matrix_means(rule, gradients, row_means, column_means, rows, columns, partial);
+    double sum = 0;
+    for (u32 row = threadIdx.x; row < rows; row += blockDim.x) sum += row_means[row];
+    double mean_of_rows = block_sum(sum, partial) / rows, squares = 0;
+    auto row_factor = [&](u32 row) { return (float)(1.0 / sqrt((double)row_means[row] / mean_of_rows)); };
+    each_row(rows, columns, [&](u32 row, u32 lane, u32 lanes) {
+        if (row >= rows) return;
+        float factor = row_factor(row);
+        for (u32 column = lane; column < columns; column += lanes) {
+            float u = gradients[(u64)row * columns + column] * factor * (1.0f / sqrtf(column_means[column]));
+            squares += (double)u * u;
+        }
+    });
+    float scale = rule.scale(block_sum(squares, partial) / ((double)rows * columns));
+    each_row(rows, columns, [&](u32 row, u32 lane, u32 lanes) {
+        if (row >= rows) return;
+        float factor = row_factor(row) * scale;
+        for (u32 column = lane; column < columns; column += lanes) {
+            u64 index = (u64)row * columns + column;
+            values[index] = values[index] * rule.f[3] - gradients[index] * factor * (1.0f / sqrtf(column_means[column]));
+        }
+    });
+}
+
+// One block for a vector: u = g / sqrt(v), clipped as that of a matrix.
+__device__ inline void update_vector(Adafactor rule, float* values, const float* gradients, float* means, u64 elements, double* partial) {
+    double squares = 0;
+    for (u64 index = threadIdx.x; index < elements; index += blockDim.x) {
+        double g = gradients[index];
+        float mean = means[index] = rule.blend(means[index], g * g + 1e-30);
+        float u = gradients[index] / sqrtf(mean);
+        squares += (double)u * u;
+    }
+    float scale = rule.scale(block_sum(squares, partial) / elements);
+    for (u64 index = threadIdx.x; index < elements; index += blockDim.x)
+        values[index] = values[index] * rule.f[3] - gradients[index] / sqrtf(means[index]) * scale;
+}
+
+// A block for each parameter; `means` holds r and c of a matrix one behind the other, or v of a vector.
+KERNEL adafactor(float* values, const float* gradients, float* means, const u64* table, const float* factors, u32 groups) {
+    __shared__ double partial[ADAFACTOR_THREADS];
+    Place place = place_of(table, groups, 0);
+    Adafactor rule = {factors + 8 * place.group};
+    u64 elements = place.row[2];
+    u32 columns = (u32)rule.f[4];
+    values += place.row[1], gradients += place.row[1], means += place.row[3];
+    if (columns == 0) return update_vector(rule, values, gradients, means, elements, partial);
+    u32 rows = elements / columns;
+    update_matrix(rule, values, gradients, means, means + rows, rows, columns, partial);
+}
+EMULATE(adafactor)
+
 // partial (blocks,): sums of squares in F64, in a fixed order.
 KERNEL sum_of_squares(const float* values, double* partial, u64 count) {
     __shared__ double scratch[32];
