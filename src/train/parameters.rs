@@ -103,8 +103,11 @@ impl Parameters {
 
     fn view(&self, buffer: &Tensor, index: usize) -> Result<Tensor> {
         let slot = &self.layout.slots[index];
-        buffer
-            .narrow(0, slot.offset, slot.elements())?
-            .reshape(slot.shape.as_slice())
+        flat_view(buffer, slot.offset, &slot.shape)
     }
+}
+
+/// The elements of a flat buffer from `offset` on, in a shape.
+pub(super) fn flat_view(buffer: &Tensor, offset: usize, shape: &[usize]) -> Result<Tensor> {
+    buffer.narrow(0, offset, shape.iter().product())?.reshape(shape)
 }

@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 
-use candle_core::Tensor;
-
 use super::attention_block::AttentionBlock;
 use super::decoder::Decoder;
 use super::dora::{Dora, squared_row_norms};
@@ -21,6 +19,7 @@ use crate::architecture::{
 use crate::train::adapter::LinearSlots;
 use crate::train::base::BaseModel;
 use crate::train::ops::{attention, glu};
+use crate::train::parameters::flat_view;
 use crate::train::span::Module;
 use crate::train::weight::Weight;
 use crate::train::{Parameters, TrainError};
@@ -93,13 +92,12 @@ impl Builder<'_> {
     /// What trains from `offset` in the flat buffers on.
     fn trained(&self, offset: usize, shape: &[usize]) -> candle_core::Result<Trained> {
         let parameters = self.trainables.parameters;
-        let view = |buffer: &Tensor| buffer.narrow(0, offset, shape.iter().product())?.reshape(shape);
-        let value = view(&parameters.values)?;
+        let value = flat_view(&parameters.values, offset, shape)?;
         let rounded = self.rounded.map(|rounded| rounded.view(offset, shape)).transpose()?;
         Ok(Trained {
             factor: rounded.flatten().unwrap_or_else(|| value.clone()),
             value,
-            gradient: view(&parameters.gradients)?,
+            gradient: flat_view(&parameters.gradients, offset, shape)?,
         })
     }
 

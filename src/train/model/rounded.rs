@@ -6,6 +6,7 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::counted::rounding;
+use crate::train::parameters::flat_view;
 use crate::train::{ParameterKind, Parameters, gpu};
 
 /// A rounded copy of all A and B, which lie first in the flat buffer.
@@ -38,11 +39,9 @@ impl Rounded {
 
     /// The copy of the elements from `offset` on, if it has them.
     pub(super) fn view(&self, offset: usize, shape: &[usize]) -> Result<Option<Tensor>> {
-        let elements = shape.iter().product();
-        match offset + elements <= self.copy.elem_count() {
-            true => Ok(Some(self.copy.narrow(0, offset, elements)?.reshape(shape)?)),
-            false => Ok(None),
-        }
+        let end = offset + shape.iter().product::<usize>();
+        let is_there = end <= self.copy.elem_count();
+        is_there.then(|| flat_view(&self.copy, offset, shape)).transpose()
     }
 }
 
