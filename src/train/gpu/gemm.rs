@@ -71,7 +71,7 @@ impl<'a> Matrix<'a> {
 }
 
 /// Elements from one row of a matrix to the next, if each of its rows is contiguous.
-pub(in crate::train) fn row_stride(tensor: &Tensor) -> Result<Option<usize>> {
+fn row_stride(tensor: &Tensor) -> Result<Option<usize>> {
     let (_, columns) = tensor.dims2()?;
     Ok(match tensor.stride() {
         _ if tensor.is_contiguous() => Some(columns),

@@ -25,7 +25,7 @@ mod scratch;
 mod side_queue;
 mod source;
 
-pub(in crate::train) use gemm::{Gemm, Matrix, row_stride};
+pub(in crate::train) use gemm::{Gemm, Matrix};
 pub(in crate::train) use graph::{Graph, has_graphs, refuse_capture, rehearsal};
 pub(in crate::train) use host_room::HostRoom;
 pub(in crate::train) use launch::{Argument, Launch, empty};

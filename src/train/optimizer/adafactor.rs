@@ -66,16 +66,24 @@ impl Part {
         (1..=BLOCK_ELEMENTS).contains(&self.group.range.len())
     }
 
+    fn update(&self, step: Step) -> Update {
+        Update {
+            beta: decay(step),
+            rate: step.rate(&self.group),
+            weight_decay: self.group.weight_decay,
+        }
+    }
+
     /// beta, 1 - beta, rate, keep, columns or 0.
     fn for_kernel(&self, step: Step) -> GroupFactors {
-        let (beta, rate) = (decay(step), step.rate(&self.group));
-        let keep = 1.0 - rate * self.group.weight_decay;
-        let columns = self.columns.unwrap_or(0);
+        let (update, columns) = (self.update(step), self.columns.unwrap_or(0));
+        let (beta, rate) = (update.beta, update.rate as f32);
+        let keep = update.keep();
         [
             beta as f32,
             (1.0 - beta) as f32,
-            rate as f32,
-            keep as f32,
+            rate,
+            keep,
             columns as f32,
             0.0,
             0.0,
@@ -145,11 +153,7 @@ impl UpdateRule for Adafactor {
                     for part in &self.parts {
                         let range = part.group.range.clone();
                         let means = &mut means[part.start..part.start + part.means()];
-                        let update = Update {
-                            beta: decay(step),
-                            rate: step.rate(&part.group),
-                            weight_decay: part.group.weight_decay,
-                        };
+                        let update = part.update(step);
                         let (values, gradients) = (&mut values[range.clone()], &gradients[range]);
                         match part.columns {
                             Some(_) => update.matrix(values, gradients, means.split_at_mut(part.rows)),

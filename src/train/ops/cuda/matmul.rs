@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use crate::train::gpu::{Gemm, Matrix, empty, row_stride, scratch};
-use crate::train::ops::matmul::{Factor, Term};
+use crate::train::gpu::{Gemm, Matrix, empty, scratch};
+use crate::train::ops::matmul::{Factor, Term, rows_of};
 
 /// The sum of scale x w over the terms, with the transpose of w where `transposed`, plus `onto` where it is there; shapes have
 /// been checked.
@@ -41,7 +41,7 @@ fn sum_into(terms: &[Term<'_>], transposed: bool, onto: Option<&Tensor>, result:
     let mut order: Vec<&Term<'_>> = terms.iter().collect();
     order.sort_by_key(|term| term.x.elem_count());
     for (index, term) in order.into_iter().enumerate() {
-        let (x, w) = (with_rows(term.x)?, widened(&term.w, result)?);
+        let (x, w) = (rows_of(term.x)?, widened(&term.w, result)?);
         let w = Matrix::new(&w)?;
         let onto = onto.filter(|_| index == 0);
         let product = Gemm {
@@ -55,19 +55,11 @@ fn sum_into(terms: &[Term<'_>], transposed: bool, onto: Option<&Tensor>, result:
     Ok(())
 }
 
-/// `tensor` itself where each of its rows is contiguous, else a copy.
-fn with_rows(tensor: &Tensor) -> Result<Tensor> {
-    match row_stride(tensor)? {
-        Some(_) => Ok(tensor.clone()),
-        None => tensor.contiguous(),
-    }
-}
-
 /// into (M, N) F32 += alpha a^T b.
 pub fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Tensor) -> Result<()> {
     // One dtype for both; a gradient in F32 against activations in BF16 does not occur in training.
     let dtype = if a.dtype() == b.dtype() { a.dtype() } else { DType::F32 };
-    let (a, b) = (with_rows(&a.to_dtype(dtype)?)?, with_rows(&b.to_dtype(dtype)?)?);
+    let (a, b) = (rows_of(&a.to_dtype(dtype)?)?, rows_of(&b.to_dtype(dtype)?)?);
     let product = Gemm {
         alpha: alpha as f32,
         beta: 1.0,
@@ -80,7 +72,7 @@ pub fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Tensor) -> Result<()> {
 fn widened(w: &Factor<'_>, like: &Tensor) -> Result<Tensor> {
     let dtype = like.dtype();
     match w {
-        Factor::Dense(tensor) => with_rows(&tensor.to_dtype(dtype)?),
+        Factor::Dense(tensor) => rows_of(&tensor.to_dtype(dtype)?),
         Factor::Coded(coded) => {
             let (rows, columns) = coded.dims2();
             let place = scratch(rows * columns, dtype, like.device())?.reshape((rows, columns))?;

@@ -253,7 +253,7 @@ unsafe fn sum_into<O: Element>(terms: &[Term<'_>], order: Order, target: Target<
 }
 
 /// `tensor` itself where each of its rows is contiguous, else a copy.
-fn rows_of(tensor: &Tensor) -> Result<Tensor> {
+pub fn rows_of(tensor: &Tensor) -> Result<Tensor> {
     let (_, columns) = tensor.dims2()?;
     match tensor.stride() {
         [stride, 1] if *stride >= columns => Ok(tensor.clone()),

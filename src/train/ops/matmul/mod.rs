@@ -50,7 +50,7 @@ mod widened;
 
 pub use coded::{Coded, Factor};
 pub use engine::MAX_TERMS;
-pub(in crate::train::ops) use linear::Guard;
+pub(in crate::train::ops) use linear::{Guard, rows_of};
 pub use linear::{Term, nn, nn_beside, nn_sum, nt, nt_onto, nt_sum, tn_add};
 
 /// Whether large products run on AMX here.
