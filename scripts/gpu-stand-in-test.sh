@@ -131,14 +131,17 @@ for one in json.load(open(sys.argv[1]))["graphs"]:
     # The same activations, in the graph's memory instead of the pool's, and the inputs that stay.
     far = replayed["peak_bytes"] / launched["peak_bytes"] - 1
     assert abs(far) < 0.02, f"{name}: {replayed['peak_bytes']} bytes at most instead of {launched['peak_bytes']}"
-    print(f"   {name}: {replayed['replayed_passes']} passes replayed, peak {100 * far:+.2f}%")
+    print(f"   {name}: {replayed['replayed_passes']} passes and {replayed['replayed_updates']} updates replayed, peak {100 * far:+.2f}%")
 PYTHON
-  recipe graphs bf16 full adamw 12
-  for form in fused graphs; do
-    quietly "$program" train "$folder/graphs.yaml" --output "$folder/graphs-$form" --force --device cuda --kernels $form --json
-    grep '"loss"' "$folder/log" | python3 -c 'import json, sys; [print(json.loads(line)["loss"]) for line in sys.stdin]' > "$folder/losses-$form"
+  for optimizer in adamw lion_8bit adafactor muon; do
+    recipe graphs bf16 full $optimizer 8
+    for form in fused graphs; do
+      RUST_LOG=info quietly "$program" train "$folder/graphs.yaml" --output "$folder/graphs-$form" --force --device cuda --kernels $form --json
+      grep '"loss"' "$folder/log" | python3 -c 'import json, sys; [print(json.loads(line)["loss"]) for line in sys.stdin]' > "$folder/losses-$form"
+    done
+    grep -q 'captured a CUDA graph of the update' "$folder/log" || die "$optimizer: the update was launched"
+    [ -s "$folder/losses-graphs" ] && cmp "$folder/losses-fused" "$folder/losses-graphs" || die "$optimizer: a training from graphs has other losses"
   done
-  [ -s "$folder/losses-graphs" ] && cmp "$folder/losses-fused" "$folder/losses-graphs" || die "a training from graphs has other losses"
 }
 
 # A GPU that multiplies by warpgroups: attention takes them, having found them right, and trains as on the CPU.

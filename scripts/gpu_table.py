@@ -52,16 +52,17 @@ def print_literature(rows):
 
 
 def print_graphs(rows):
-    print("\n| CUDA graphs | precision | batch | launched tokens/s | replayed | ratio | launched GB | replayed GB | losses differ by | passes replayed |")
-    print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|")
+    print("\n| CUDA graphs | precision | batch | launched tokens/s | replayed | ratio | launched GB | replayed GB | losses differ by | passes replayed | updates |")
+    print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     for row in rows:
         launched, replayed = row["launched"], row["replayed"]
         names = f"| {row['shape']} | {row['precision']} | {row['rows']}x{row['length']} |"
         if not launched or not replayed:
-            print(names, row["message"], "| | | | | | |")
+            print(names, row["message"], "| | | | | | | |")
             continue
         print(names, f"{launched['tokens_per_s']:.0f} | {replayed['tokens_per_s']:.0f} | {replayed['tokens_per_s'] / launched['tokens_per_s']:.2f} |"
-              f" {launched['peak_bytes'] / 1e9:.2f} | {replayed['peak_bytes'] / 1e9:.2f} | {row['difference']:.1e} | {replayed['replayed_passes']} |")
+              f" {launched['peak_bytes'] / 1e9:.2f} | {replayed['peak_bytes'] / 1e9:.2f} | {row['difference']:.1e} | {replayed['replayed_passes']} |"
+              f" {replayed['replayed_updates']} |")
 
 
 def print_attention(layers):

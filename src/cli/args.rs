@@ -7,8 +7,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use super::{
     CliError, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate, gpu_check,
-    import, infer_bench, init, merge, pareto, plan, profile, query, rank, report, schema, search, show, status, stop,
-    studies, train, vacuum, worker,
+    import, infer_bench, init, logging, merge, pareto, plan, profile, query, rank, report, schema, search, show,
+    status, stop, studies, train, vacuum, worker,
 };
 use crate::profile::HostMemory;
 
@@ -71,6 +71,9 @@ pub fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Result<(), CliError> {
+    if !matches!(command, Command::Search(_)) {
+        logging::begin_plainly();
+    }
     match command {
         Command::Init(args) => init::run(args),
         Command::Search(args) => search::run(args),

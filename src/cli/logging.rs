@@ -62,6 +62,14 @@ impl LogArgs {
     }
 }
 
+/// Begins to log this program's warnings on standard error, as commands do that have no [`LogArgs`]; `RUST_LOG` asks for something else.
+pub fn begin_plainly() {
+    let environment = std::env::var("RUST_LOG").ok().filter(|level| !level.is_empty());
+    let filter = environment.as_deref().and_then(filter_of);
+    let filter = filter.unwrap_or_else(|| EnvFilter::new("peft_tune=warn"));
+    start(LogFormat::Text, filter, std::io::stderr, true);
+}
+
 /// The filter that a text means. The library takes any word for the name of a module; here each part has to say a level.
 fn filter_of(text: &str) -> Option<EnvFilter> {
     let says_level = |part: &str| {

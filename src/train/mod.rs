@@ -33,6 +33,7 @@ mod tensor_file;
 pub mod tokenizer;
 mod trained_set;
 mod trainer;
+mod update_pass;
 mod weight;
 mod weights;
 mod whole_file;

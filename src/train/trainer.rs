@@ -12,12 +12,13 @@ use super::loss_scale::LossScale;
 use super::model::{Decoder, DropoutKey, Keep, RopeTables, Stream};
 use super::ops::kernels;
 use super::ops::loss_head::Sums;
-use super::optimizer::{self, Norm, Optimizer, OptimizerError};
+use super::optimizer::{self, Optimizer, OptimizerError};
 use super::parallel::{Alone, Collective};
 use super::passes::{Lap, PassInput, PassModel, Passes};
-use super::span::{self, Shape, StepPhase, Work};
+use super::span::{self, StepPhase, Work};
 use super::stopwatch::Stopwatch;
 use super::trained_set::TrainedSet;
+use super::update_pass::{UpdateInput, UpdatePass};
 use super::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
 use crate::recipe::{Precision, Recipe};
 
@@ -36,7 +37,7 @@ pub struct Trainer {
     decoder: Decoder,
     ropes: RopeTables,
     pub(super) passes: Passes,
-    optimizer: Optimizer,
+    pub(super) updates: UpdatePass,
     loss_scale: Option<LossScale>,
     collective: Arc<dyn Collective>,
     step: u64,
@@ -59,10 +60,11 @@ impl Trainer {
             None => Arc::new(base.without_weights()),
         };
         let device = base.device();
+        let optimizer = Optimizer::new(&recipe.optimizer, &trained.parameters.layout, device)?;
         Ok(Self {
             ropes: RopeTables::new(&base.architecture().ropes, device),
             passes: Passes::new(device, recipe.gradient_checkpointing, kernels()),
-            optimizer: Optimizer::new(&recipe.optimizer, &trained.parameters.layout, device)?,
+            updates: UpdatePass::new(optimizer, &recipe.optimizer, device, kernels()),
             loss_scale: (base.precision() == Precision::Fp16).then(LossScale::default),
             recipe: recipe.clone(),
             total_steps,
@@ -111,7 +113,7 @@ impl Trainer {
             seconds: StepSeconds::default(),
         };
         let gradients = &self.trained.parameters.gradients;
-        let span = span::op("zero_gradients", || buffer_work(gradients, 1));
+        let span = span::op("zero_gradients", || Work::on_buffer(gradients, 1));
         gradients.zero_set()?;
         drop(span);
         let loss_scale = self.loss_scale.as_ref().map_or(1.0, LossScale::factor);
@@ -141,7 +143,11 @@ impl Trainer {
         self.add_up_gradients()?;
         clock.lap(Lap::Backward)?;
         let span = span::phase(StepPhase::Optimizer);
-        let norm = self.update(event.learning_rate, loss_scale)?;
+        let input = UpdateInput {
+            learning_rate: event.learning_rate,
+            loss_scale: self.loss_scale.as_ref().map(LossScale::factor),
+        };
+        let norm = self.updates.run(&self.trained.parameters, input)?;
         clock.lap(Lap::Optimizer)?;
         drop(span);
         // Until here a GPU has been given work without a pause; now it is waited for, once, and what it found is read.
@@ -156,6 +162,11 @@ impl Trainer {
         };
         event.grad_norm = norm.read()?;
         event.loss = self.add_up_losses(&sums)? / targets as f64;
+        // A step in fp16 whose gradients overflowed was left out, and the next one takes a smaller factor.
+        let scale = self.loss_scale.as_mut();
+        if scale.is_none_or(|scale| scale.keep(event.grad_norm.is_finite())) {
+            self.updates.optimizer_mut().count_step();
+        }
         self.step = event.step;
         self.tokens += event.tokens;
         Ok(event)
@@ -260,7 +271,7 @@ impl Trainer {
 
     /// The optimizer, whose state a checkpoint keeps.
     pub fn optimizer(&self) -> &Optimizer {
-        &self.optimizer
+        self.updates.optimizer()
     }
 
     /// Where the training stands. Together with the values of [`Trainer::parameters`] and the state of
@@ -280,7 +291,7 @@ impl Trainer {
     ///
     /// A state of another optimizer or another adapter; nothing has changed then.
     pub fn restore(&mut self, position: TrainerPosition, state: &[(String, Tensor)]) -> Result<(), OptimizerError> {
-        self.optimizer.load_state(state)?;
+        self.updates.optimizer_mut().load_state(state)?;
         self.step = position.step;
         self.tokens = position.tokens;
         self.loss_scale = position.loss_scale;
@@ -295,6 +306,11 @@ impl Trainer {
     /// Micro-batches whose forward and backward passes were replayed from a CUDA graph.
     pub fn replayed_passes(&self) -> u64 {
         self.passes.replayed()
+    }
+
+    /// Updates that were replayed from a CUDA graph.
+    pub fn replayed_updates(&self) -> u64 {
+        self.updates.replayed()
     }
 
     /// Tokens trained on, padding not counted.
@@ -322,7 +338,7 @@ impl Trainer {
     fn add_up_gradients(&self) -> Result<(), TrainError> {
         if self.collective.ranks() > 1 {
             let gradients = &self.trained.parameters.gradients;
-            let _span = span::op("add_up_ranks", || buffer_work(gradients, 2));
+            let _span = span::op("add_up_ranks", || Work::on_buffer(gradients, 2));
             self.collective.all_reduce_sum(gradients)?;
         }
         Ok(())
@@ -340,36 +356,6 @@ impl Trainer {
         let mut sum = [loss];
         self.collective.sum_numbers(&mut sum)?;
         Ok(sum[0])
-    }
-
-    /// Unscales, clips and updates; returns the gradients' norm before clipping.
-    fn update(&mut self, learning_rate: f64, loss_scale: f32) -> Result<Norm, TrainError> {
-        let parameters = &self.trained.parameters;
-        let gradients = &parameters.gradients;
-        if self.loss_scale.is_some() {
-            let _span = span::op("unscale", || buffer_work(gradients, 2));
-            gradients.slice_set(&(gradients / f64::from(loss_scale))?, 0, 0)?;
-        }
-        let span = span::op("clip", || buffer_work(gradients, 1));
-        let norm = optimizer::norm_and_clip(gradients, self.recipe.optimizer.max_grad_norm)?;
-        drop(span);
-        // A step in fp16 whose gradients overflowed is skipped, and the next one takes a smaller factor: the host has to know.
-        let skip = match &mut self.loss_scale {
-            Some(scale) => !scale.keep(norm.read()?.is_finite()),
-            None => false,
-        };
-        if !skip {
-            let _span = span::op("optimizer_step", || {
-                let passes = buffer_work(gradients, 3);
-                // The state is read and written, as the values are.
-                Work {
-                    bytes: passes.bytes + 2 * self.optimizer.state_bytes(),
-                    ..passes
-                }
-            });
-            self.optimizer.step(parameters, learning_rate)?;
-        }
-        Ok(norm)
     }
 
     /// Checks every micro-batch and counts the targets, of which there must be one.
@@ -411,16 +397,6 @@ impl Trainer {
             });
         }
         Ok(())
-    }
-}
-
-/// `passes` readings or writings of a flat buffer.
-fn buffer_work(buffer: &Tensor, passes: usize) -> Work {
-    Work {
-        bytes: (passes * buffer.elem_count() * buffer.dtype().size_in_bytes()) as u64,
-        storage: "f32",
-        shape: Shape::new(buffer.dims()),
-        ..Work::default()
     }
 }
 

@@ -73,7 +73,7 @@ fn folder() -> tempfile::TempDir {
              "checkpointing": null, "measured": null, "passed_over": []},
         ]}),
     );
-    let run = |tokens_per_s: f64, passes: u64| json!({"losses": [2.0], "tokens_per_s": tokens_per_s, "peak_bytes": 3e9, "reserved_bytes": 4e9, "replayed_passes": passes});
+    let run = |tokens_per_s: f64, passes: u64| json!({"losses": [2.0], "tokens_per_s": tokens_per_s, "peak_bytes": 3e9, "reserved_bytes": 4e9, "replayed_passes": passes, "replayed_updates": passes / 2});
     let pair = |precision: &str, replayed: f64, difference: f64| {
         json!({"shape": "tiny", "precision": precision, "rows": 2, "length": 128, "launched": run(1000.0, 0),
                "replayed": run(replayed, 38), "difference": difference, "message": null})

@@ -18,6 +18,8 @@ const STEPS: usize = 20;
 const MICRO_BATCHES: u32 = 2;
 /// Passes that are launched before a shape has a graph.
 const LAUNCHED: u64 = 2;
+/// Updates that are launched before they have one.
+const LAUNCHED_UPDATES: u64 = 1;
 /// Micro-batches of the tiny model, which does little else than launch.
 const TINY_ROWS: Rows = Rows { rows: 2, length: 16 };
 /// Largest relative difference of losses in 16 bits and less: as between a device and the CPU.
@@ -49,6 +51,8 @@ struct Run {
     reserved_bytes: Option<u64>,
     /// Micro-batches that came from a graph.
     replayed_passes: u64,
+    /// Updates that did.
+    replayed_updates: u64,
 }
 
 impl Comparison {
@@ -58,9 +62,10 @@ impl Comparison {
         } else {
             TOLERANCE
         };
-        let all = STEPS as u64 * u64::from(MICRO_BATCHES) - LAUNCHED;
-        let were_replayed = self.replayed.as_ref().is_some_and(|run| run.replayed_passes == all);
-        were_replayed && self.difference.is_some_and(|difference| difference <= allowed)
+        let passes = STEPS as u64 * u64::from(MICRO_BATCHES) - LAUNCHED;
+        let updates = STEPS as u64 - LAUNCHED_UPDATES;
+        let all = |run: &Run| (run.replayed_passes, run.replayed_updates) == (passes, updates);
+        self.replayed.as_ref().is_some_and(all) && self.difference.is_some_and(|difference| difference <= allowed)
     }
 }
 
@@ -148,6 +153,7 @@ fn take_steps(setting: &Setting, base: &Arc<BaseModel>) -> Result<Run, TrainErro
         peak_bytes: memory.peak_bytes(),
         reserved_bytes: memory.peak_reserved_bytes(),
         replayed_passes: trainer.replayed_passes(),
+        replayed_updates: trainer.replayed_updates(),
     })
 }
 
@@ -168,13 +174,14 @@ fn print(comparison: &Comparison) {
     let state = if comparison.passed() { "ok" } else { "FAIL" };
     match (&comparison.launched, &comparison.replayed) {
         (Some(launched), Some(replayed)) => println!(
-            "{:.0} | {:.0} | {:.2} | {:.2} | {:.1e} | {state}, {} replayed |",
+            "{:.0} | {:.0} | {:.2} | {:.2} | {:.1e} | {state}, {} passes and {} updates replayed |",
             launched.tokens_per_s,
             replayed.tokens_per_s,
             launched.peak_bytes as f64 / 1e9,
             replayed.peak_bytes as f64 / 1e9,
             comparison.difference.unwrap_or(f64::NAN),
-            replayed.replayed_passes
+            replayed.replayed_passes,
+            replayed.replayed_updates
         ),
         _ => println!(
             "{} | | | | | {state} |",
@@ -187,20 +194,21 @@ fn print(comparison: &Comparison) {
 mod tests {
     use super::*;
 
-    fn run(losses: Vec<f64>, replayed_passes: u64) -> Run {
+    fn run(losses: Vec<f64>, replayed_passes: u64, replayed_updates: u64) -> Run {
         Run {
             losses,
             tokens_per_s: 1.0,
             peak_bytes: 1,
             reserved_bytes: None,
             replayed_passes,
+            replayed_updates,
         }
     }
 
     #[test]
     fn losses_in_fp32_may_not_differ_and_graphs_must_have_run() {
-        let comparison = |precision, other: f64, replayed| {
-            let (launched, replayed) = (run(vec![2.0, 1.0], 0), run(vec![2.0, other], replayed));
+        let comparison = |precision, other: f64, passes, updates| {
+            let (launched, replayed) = (run(vec![2.0, 1.0], 0, 0), run(vec![2.0, other], passes, updates));
             Comparison {
                 shape: "tiny".to_owned(),
                 precision,
@@ -212,12 +220,16 @@ mod tests {
                 message: None,
             }
         };
-        let passed = |precision, other, replayed| comparison(precision, other, replayed).passed();
+        let passed = |precision, other, passes| comparison(precision, other, passes, 19).passed();
         assert!(passed(Precision::Fp32, 1.0, 38));
         assert!(!passed(Precision::Fp32, 1.0 + 1e-9, 38));
         assert!(passed(Precision::Bf16, 1.001, 38));
         assert!(!passed(Precision::Bf16, 1.1, 38));
         assert!(!passed(Precision::Bf16, f64::NAN, 38));
         assert!(!passed(Precision::Fp32, 1.0, 0), "nothing was replayed");
+        assert!(
+            !comparison(Precision::Fp32, 1.0, 38, 0).passed(),
+            "no update was replayed"
+        );
     }
 }

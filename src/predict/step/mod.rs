@@ -6,7 +6,7 @@ use super::Vectors;
 use super::host::Host;
 use super::network::{Network, Slots};
 use super::op::{Form, Module, Op, Pass, Right, Stage, Work};
-use super::optimizer_state::{SMALLEST_CODED, is_paged, state_bytes, update_bytes};
+use super::optimizer_state::{SMALLEST_CODED, gpu_update_bytes, is_paged, state_bytes, update_bytes};
 use super::part::{Bytes, Part};
 use super::storage::{base_bytes, compute_bytes};
 use super::stream::StreamShape;
@@ -38,14 +38,13 @@ impl<'a> StepWalk<'a> {
         let walker = Walker::new(self.network, self.host, self.recipe.precision, stream);
         self.walk(&walker, |_, trace| level.replay(trace));
         let mut update = Trace::new(Stage::Optimizer);
-        let elements = self.network.trained_elements();
-        if self.recipe.precision == Precision::Fp16 {
-            update.spike(Part::Scratch, 4 * elements);
+        let (kind, slots) = (self.recipe.optimizer.kind, &self.network.slots);
+        let on_gpu = self.host.vectors == Vectors::None;
+        if self.recipe.precision == Precision::Fp16 && !on_gpu {
+            update.spike(Part::Scratch, 4 * self.network.trained_elements());
         }
-        update.spike(
-            Part::Scratch,
-            update_bytes(self.recipe.optimizer.kind, &self.network.slots),
-        );
+        let bytes = if on_gpu { gpu_update_bytes } else { update_bytes };
+        update.spike(Part::Scratch, bytes(kind, slots));
         level.replay(&update);
         let mut bytes = level.at_peak();
         let threads = self.host.threads as u64;

@@ -33,7 +33,7 @@ pub(in crate::train) use overwrite::overwrite;
 pub(in crate::train) use pack::{element_name, pack_size};
 pub(in crate::train) use scratch::{constant, scratch};
 pub(in crate::train) use side_queue::{Copied, Pinned, SideQueue};
-pub(in crate::train) use source::{Header, Source, WARPGROUP};
+pub(in crate::train) use source::{Header, OPERANDS, Source, WARPGROUP};
 
 use super::ops::kernels;
 use candle_core::{DType, Device, Tensor};

@@ -24,6 +24,12 @@ pub struct Header {
 #[cfg(any(feature = "cuda", test))]
 pub(super) const PRELUDE: &str = include_str!("prelude.cuh");
 
+/// Operands of the products of one warp.
+pub const OPERANDS: Header = Header {
+    name: "operands.cuh",
+    text: include_str!("operands.cuh"),
+};
+
 /// Products of four warps, which only Hopper has.
 pub const WARPGROUP: Header = Header {
     name: "warpgroup.cuh",

@@ -16,13 +16,13 @@ use candle_core::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
 use crate::recipe::OptimizerSettings;
-use crate::train::gpu::Argument;
+use crate::train::gpu::{Argument, empty};
 use crate::train::{ParameterLayout, Parameters};
 
-use super::cuda::{GroupFactors, Places};
+use super::cuda::{GroupFactors, Kernel, Place, Places};
 use super::flat::{with_f32, with_f32_mut};
 use super::group::{Group, of_slots};
-use super::rule::{Step, UpdateRule};
+use super::rule::{RepeatedUpdate, Step, UpdateRule};
 
 /// Added to squares.
 const TINY: f64 = 1e-30;
@@ -31,17 +31,19 @@ const DECAY: f64 = -0.8;
 /// Rows of a matrix that one thread takes at a time.
 const BAND: usize = 64;
 
-/// Elements up to which one block of threads updates a parameter on a GPU: each of an adapter's, and the vectors of a model. Larger
-/// ones take tensor ops, each of which has the whole device.
-const BLOCK_ELEMENTS: usize = 1 << 22;
-/// Threads of the kernel's block.
+/// Elements of a matrix that one block of threads updates on a GPU: those of an adapter are smaller. In tests small ones are cut.
+const BLOCK_ELEMENTS: usize = if cfg!(test) { 3000 } else { 1 << 22 };
+/// Threads of the kernels' blocks.
 const THREADS: usize = 512;
 
 /// Running means of all parameters.
 pub(super) struct Adafactor {
     parts: Vec<Part>,
-    /// Where those lie that the kernel updates.
-    places: Places,
+    /// Where those lie that have one block of threads on a GPU.
+    small: Places,
+    large: Places,
+    /// Elements of the room that the large ones' update takes, F64.
+    room: usize,
     /// The parts' r and c, or v, one behind the other.
     means: Tensor,
 }
@@ -61,9 +63,29 @@ impl Part {
         self.rows + self.columns.unwrap_or(0)
     }
 
-    /// Whether one block of threads updates it.
-    fn is_small(&self) -> bool {
-        (1..=BLOCK_ELEMENTS).contains(&self.group.range.len())
+    /// Rows of a band that has a block of threads of its own, and the number of bands, where there is more than one.
+    fn bands(&self) -> Option<(usize, usize)> {
+        let height = (BLOCK_ELEMENTS / self.columns?.max(1)).max(1);
+        let bands = self.rows.div_ceil(height);
+        (bands > 1).then_some((height, bands))
+    }
+
+    /// With one block of threads.
+    fn small_place(&self) -> Option<Place> {
+        let (start, elements) = (self.group.range.start, self.group.range.len());
+        let is_small = elements > 0 && self.bands().is_none();
+        is_small.then(|| Place::new(start, elements, self.start, 1))
+    }
+
+    /// With one for each band; its room lies at the end of `room`, which grows by it.
+    fn large_place(&self, room: &mut usize) -> Option<Place> {
+        let ((_, bands), columns) = (self.bands()?, self.columns?);
+        let place = Place::new(self.group.range.start, self.group.range.len(), self.start, bands);
+        *room += bands * (columns + 1);
+        Some(Place {
+            room: *room - bands * (columns + 1),
+            ..place
+        })
     }
 
     fn update(&self, step: Step) -> Update {
@@ -74,19 +96,20 @@ impl Part {
         }
     }
 
-    /// beta, 1 - beta, rate, keep, columns or 0.
+    /// beta, 1 - beta, rate, keep, columns or 0, rows of a band and bands.
     fn for_kernel(&self, step: Step) -> GroupFactors {
         let (update, columns) = (self.update(step), self.columns.unwrap_or(0));
         let (beta, rate) = (update.beta, update.rate as f32);
         let keep = update.keep();
+        let (height, bands) = self.bands().unwrap_or_default();
         [
             beta as f32,
             (1.0 - beta) as f32,
             rate,
             keep,
             columns as f32,
-            0.0,
-            0.0,
+            height as f32,
+            bands as f32,
             0.0,
         ]
     }
@@ -107,9 +130,12 @@ impl Adafactor {
             start += part.means();
             parts.push(part);
         }
-        let small = parts.iter().filter(|part| part.is_small());
+        let mut room = 0;
+        let large = parts.iter().filter_map(|part| part.large_place(&mut room));
         Ok(Self {
-            places: Places::whole(small.map(|part| (part.group.range.start, part.group.range.len(), part.start))),
+            small: Places::new(parts.iter().filter_map(Part::small_place)),
+            large: Places::new(large),
+            room,
             parts,
             means: Tensor::zeros(start.max(1), DType::F32, device)?,
         })
@@ -172,18 +198,44 @@ impl UpdateRule for Adafactor {
             .try_for_each(|part| self.update_part(parameters, step, part))
     }
 
-    fn update_gpu(&self, parameters: &Parameters, step: Step) -> Result<()> {
-        let (small, large): (Vec<&Part>, Vec<&Part>) = self.parts.iter().partition(|part| part.is_small());
-        let factors: Vec<GroupFactors> = small.iter().map(|part| part.for_kernel(step)).collect();
-        let tensors = [&parameters.values, &parameters.gradients, &self.means].map(Argument::Tensor);
-        self.places
-            .run("adafactor", THREADS, &tensors, &factors, parameters.values.device())?;
-        let mut large = large.into_iter().filter(|part| !part.group.range.is_empty());
-        large.try_for_each(|part| self.update_part(parameters, step, part))
+    fn repeated(&self) -> Option<&dyn RepeatedUpdate> {
+        Some(self)
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {
         vec![("means".to_owned(), self.means.clone())]
+    }
+}
+
+impl RepeatedUpdate for Adafactor {
+    fn prepare(&self, step: Step, device: &Device) -> Result<()> {
+        let factors = |part: &Part| part.for_kernel(step);
+        let small = self.parts.iter().filter(|part| part.small_place().is_some());
+        self.small.prepare(small.map(factors), device)?;
+        let large = self.parts.iter().filter(|part| part.bands().is_some());
+        self.large.prepare(large.map(factors), device)
+    }
+
+    fn launch(&self, parameters: &Parameters, norm: Option<&Tensor>) -> Result<()> {
+        let device = parameters.values.device();
+        let tensors = [&parameters.values, &parameters.gradients, &self.means].map(Argument::Tensor);
+        self.small
+            .run(Kernel::new("adafactor", THREADS), &tensors, norm, device)?;
+        if self.large.is_empty() {
+            return Ok(());
+        }
+        let room = empty(self.room, DType::F64, device)?;
+        let [values, gradients, means] = tensors;
+        let tensors = [values, gradients, means, Argument::Tensor(&room)];
+        let mut parts = ["sums", "columns", "squares", "apply"].iter();
+        parts.try_for_each(|part| {
+            self.large.run(
+                Kernel::new(&format!("adafactor_{part}"), THREADS),
+                &tensors,
+                norm,
+                device,
+            )
+        })
     }
 }
 

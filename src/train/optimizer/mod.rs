@@ -16,6 +16,7 @@ mod states_8bit;
 mod states_f32;
 mod update;
 
+pub(super) use cuda::Clipping;
 pub(super) use flat::with_f32_mut;
 pub use norm::{Norm, clip, global_norm, norm_and_clip};
 pub use schedule::learning_rate;

@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor};
 
 use crate::train::gpu;
 
-use super::cuda;
+use super::cuda::Clipping;
 use super::flat::{CHUNK, with_f32, with_f32_mut};
 use crate::train::ops::team;
 
@@ -47,7 +47,7 @@ pub fn global_norm(gradients: &Tensor) -> Result<f64> {
 #[derive(Clone, Debug)]
 pub enum Norm {
     Known(f64),
-    /// (2,) F64 on the device: the norm, and the factor that the values were scaled by.
+    /// (2,) F64 on the device: the norm, and the factor that the values were scaled by. The next step overwrites it.
     OnDevice(Tensor),
 }
 
@@ -79,11 +79,9 @@ pub fn clip(gradients: &Tensor, max_norm: f64) -> Result<f64> {
 /// Those of candle.
 pub fn norm_and_clip(gradients: &Tensor, max_norm: Option<f64>) -> Result<Norm> {
     if gpu::takes(gradients) {
-        let norm = cuda::norm_and_factor(gradients, max_norm.unwrap_or(f64::INFINITY))?;
-        if max_norm.is_some() {
-            cuda::scale_to_norm(gradients, &norm)?;
-        }
-        return Ok(Norm::OnDevice(norm));
+        let clipping = Clipping::new(max_norm, gradients.device())?;
+        clipping.launch(gradients)?;
+        return Ok(Norm::OnDevice(clipping.result));
     }
     let norm = global_norm(gradients)?;
     let factor = max_norm.map_or(1.0, |max_norm| max_norm / (norm + 1e-6));

@@ -1,25 +1,6 @@
 // Optimizers on the flat buffers: all groups in one launch.
-//
-// `table` holds four numbers for each group: its first block of threads, its first element in the flat buffers, its number
-// of elements, and its first element (F32 states) or block (8-bit states) among the states; one more group follows, whose
-// first block is behind the last. `factors` holds eight numbers for each group; the rules name them.
 
-struct Place {
-    u32 group;
-    u64 offset; // of the block's first element in its group
-    const u64* row;
-};
-
-__device__ inline Place place_of(const u64* table, u32 groups, u32 elements) {
-    u32 low = 0, high = groups;
-    while (high - low > 1) {
-        u32 middle = (low + high) / 2;
-        if (table[4 * middle] <= blockIdx.x) low = middle;
-        else high = middle;
-    }
-    const u64* row = table + 4 * low;
-    return {low, (blockIdx.x - row[0]) * elements, row};
-}
+#include "places.cuh"
 
 // keep = 1 - lr d, take1 = 1 - b1, beta2, take2 = 1 - b2, rate = lr / (1 - b1^t), correction = sqrt(1 - b2^t), epsilon
 struct AdamW {
@@ -117,12 +98,14 @@ __device__ void update_8bit(float* values, const float* gradients, u8* codes, fl
 
 #define RULE(Rule, name)                                                                                               \
     KERNEL name(float* values, const float* gradients, float* first, float* second, const u64* table,                  \
-                const float* factors, u32 groups) {                                                                    \
+                const float* factors, u32 groups, const double* norm) {                                                \
+        if (is_overflow(norm)) return;                                                                                 \
         update<Rule>(values, gradients, first, second, table, factors, groups);                                        \
     }                                                                                                                  \
     EMULATE(name)                                                                                                      \
     KERNEL name##_8bit(float* values, const float* gradients, u8* codes, float* absmax, const float* maps,             \
-                       const u64* table, const float* factors, u32 groups) {                                           \
+                       const u64* table, const float* factors, u32 groups, const double* norm) {                       \
+        if (is_overflow(norm)) return;                                                                                 \
         update_8bit<Rule>(values, gradients, codes, absmax, maps, table, factors, groups);                             \
     }                                                                                                                  \
     EMULATE(name##_8bit)
@@ -145,7 +128,7 @@ __device__ inline double block_sum(double value, double* scratch) {
     return sum;
 }
 
-// beta, 1 - beta, rate, keep = 1 - rate d, columns (0: a vector)
+// beta, 1 - beta, rate, keep = 1 - rate d, columns (0: a vector); of a matrix in bands: rows of a band, bands
 struct Adafactor {
     const float* f;
 
@@ -157,71 +140,94 @@ struct Adafactor {
 
 #define ADAFACTOR_THREADS 512
 
-// Rows of a matrix by as many neighbouring lanes as it has columns, up to 32: calls `of_row(row, lane, lanes)` in all of them.
-template <class F> __device__ inline void each_row(u32 rows, u32 columns, F of_row) {
+// Some rows of a matrix, and their means.
+struct Rows {
+    const float* gradients;
+    float* means;
+    u32 rows, columns;
+};
+
+// Rows by as many neighbouring lanes as there are columns, up to 32: calls `of_row(row, lane, lanes)` in all of them.
+template <class F> __device__ inline void each_row(Rows matrix, F of_row) {
     u32 lanes = 32;
-    while (lanes / 2 >= columns) lanes /= 2;
+    while (lanes / 2 >= matrix.columns) lanes /= 2;
     u32 at_once = blockDim.x / lanes;
     // All lanes of a warp stay to the end: they add up together.
-    for (u32 first = 0; first < rows; first += at_once) of_row(first + threadIdx.x / lanes, threadIdx.x % lanes, lanes);
+    for (u32 first = 0; first < matrix.rows; first += at_once) of_row(first + threadIdx.x / lanes, threadIdx.x % lanes, lanes);
 }
 
-// r and c of a matrix: running means of g^2 over its columns and its rows.
-__device__ inline void matrix_means(Adafactor rule, const float* gradients, float* row_means, float* column_means, u32 rows, u32 columns,
-                                    double* partial) {
-    each_row(rows, columns, [&](u32 row, u32 lane, u32 lanes) {
+// r, the running means of g^2 over the columns; and the sum over the rows for each column, in one thread: `of_column(column, sum)`.
+template <class F> __device__ inline void sum_squares(Adafactor rule, Rows matrix, double* partial, F of_column) {
+    auto square = [&](u32 row, u32 column) {
+        double g = matrix.gradients[(u64)row * matrix.columns + column];
+        return g * g + 1e-30;
+    };
+    u32 rows = matrix.rows, columns = matrix.columns;
+    each_row(matrix, [&](u32 row, u32 lane, u32 lanes) {
         double sum = 0;
-        for (u32 column = lane; row < rows && column < columns; column += lanes) {
-            double g = gradients[(u64)row * columns + column];
-            sum += g * g + 1e-30;
-        }
+        for (u32 column = lane; row < rows && column < columns; column += lanes) sum += square(row, column);
         for (u32 distance = lanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
-        if (row < rows && lane == 0) row_means[row] = rule.blend(row_means[row], sum / columns);
+        if (row < rows && lane == 0) matrix.means[row] = rule.blend(matrix.means[row], sum / columns);
     });
     // A thread has one column of every so many rows: neighbours read neighbours.
     for (u32 first = 0; first < columns; first += blockDim.x) {
         u32 width = min(columns - first, blockDim.x), shares = blockDim.x / width;
         u32 column = first + threadIdx.x % width, share = threadIdx.x / width;
         double sum = 0;
-        for (u32 row = share; share < shares && row < rows; row += shares) {
-            double g = gradients[(u64)row * columns + column];
-            sum += g * g + 1e-30;
-        }
+        for (u32 row = share; share < shares && row < rows; row += shares) sum += square(row, column);
         partial[threadIdx.x] = sum;
         __syncthreads();
         if (share == 0) {
             for (u32 other = 1; other < shares; other++) sum += partial[other * width + threadIdx.x];
-            column_means[column] = rule.blend(column_means[column], sum / rows);
+            of_column(column, sum);
         }
         __syncthreads();
     }
 }
 
-// One block for a matrix: u = g / sqrt(r / mean(r)) / sqrt(c), over max(1, its root mean square).
-__device__ inline void update_matrix(Adafactor rule, float* values, const float* gradients, float* row_means, float* column_means, u32 rows,
-                              u32 columns, double* partial) {
-    matrix_means(rule, gradients, row_means, column_means, rows, columns, partial);
+// u = g / sqrt(r / mean(r)) / sqrt(c) of a matrix.
+struct Direction {
+    Rows matrix;
+    double mean_of_rows;
+    const float* column_means;
+
+    __device__ inline float of_row(u32 row) const { return (float)(1.0 / sqrt((double)matrix.means[row] / mean_of_rows)); }
+
+    __device__ inline float at(u64 index, float of_row, u32 column) const {
+        return matrix.gradients[index] * of_row * (1.0f / sqrtf(column_means[column]));
+    }
+
+    // This thread's part of the sum of u^2.
+    __device__ inline double squares() const {
+        double sum = 0;
+        each_row(matrix, [&](u32 row, u32 lane, u32 lanes) {
+            if (row >= matrix.rows) return;
+            float factor = of_row(row);
+            for (u32 column = lane; column < matrix.columns; column += lanes) {
+                float u = at((u64)row * matrix.columns + column, factor, column);
+                sum += (double)u * u;
+            }
+        });
+        return sum;
+    }
+
+    // values = values * keep - scale u
+    __device__ inline void apply(float* values, float keep, float scale) const {
+        each_row(matrix, [&](u32 row, u32 lane, u32 lanes) {
+            if (row >= matrix.rows) return;
+            float factor = of_row(row) * scale;
+            for (u32 column = lane; column < matrix.columns; column += lanes) {
+                u64 index = (u64)row * matrix.columns + column;
+                values[index] = values[index] * keep - at(index, factor, column);
+            }
+        });
+    }
+};
+
+__device__ inline double mean_of(const float* values, u32 count, double* partial) {
     double sum = 0;
-    for (u32 row = threadIdx.x; row < rows; row += blockDim.x) sum += row_means[row];
-    double mean_of_rows = block_sum(sum, partial) / rows, squares = 0;
-    auto row_factor = [&](u32 row) { return (float)(1.0 / sqrt((double)row_means[row] / mean_of_rows)); };
-    each_row(rows, columns, [&](u32 row, u32 lane, u32 lanes) {
-        if (row >= rows) return;
-        float factor = row_factor(row);
-        for (u32 column = lane; column < columns; column += lanes) {
-            float u = gradients[(u64)row * columns + column] * factor * (1.0f / sqrtf(column_means[column]));
-            squares += (double)u * u;
-        }
-    });
-    float scale = rule.scale(block_sum(squares, partial) / ((double)rows * columns));
-    each_row(rows, columns, [&](u32 row, u32 lane, u32 lanes) {
-        if (row >= rows) return;
-        float factor = row_factor(row) * scale;
-        for (u32 column = lane; column < columns; column += lanes) {
-            u64 index = (u64)row * columns + column;
-            values[index] = values[index] * rule.f[3] - gradients[index] * factor * (1.0f / sqrtf(column_means[column]));
-        }
-    });
+    for (u32 index = threadIdx.x; index < count; index += blockDim.x) sum += values[index];
+    return block_sum(sum, partial) / count;
 }
 
 // One block for a vector: u = g / sqrt(v), clipped as that of a matrix.
@@ -239,7 +245,9 @@ __device__ inline void update_vector(Adafactor rule, float* values, const float*
 }
 
 // A block for each parameter; `means` holds r and c of a matrix one behind the other, or v of a vector.
-KERNEL adafactor(float* values, const float* gradients, float* means, const u64* table, const float* factors, u32 groups) {
+KERNEL adafactor(float* values, const float* gradients, float* means, const u64* table, const float* factors, u32 groups,
+                 const double* norm) {
+    if (is_overflow(norm)) return;
     __shared__ double partial[ADAFACTOR_THREADS];
     Place place = place_of(table, groups, 0);
     Adafactor rule = {factors + 8 * place.group};
@@ -248,9 +256,81 @@ KERNEL adafactor(float* values, const float* gradients, float* means, const u64*
     values += place.row[1], gradients += place.row[1], means += place.row[3];
     if (columns == 0) return update_vector(rule, values, gradients, means, elements, partial);
     u32 rows = elements / columns;
-    update_matrix(rule, values, gradients, means, means + rows, rows, columns, partial);
+    Rows matrix = {gradients, means, rows, columns};
+    float* column_means = means + rows;
+    sum_squares(rule, matrix, partial,
+                [&](u32 column, double sum) { column_means[column] = rule.blend(column_means[column], sum / rows); });
+    Direction direction = {matrix, mean_of(means, rows, partial), column_means};
+    float scale = rule.scale(block_sum(direction.squares(), partial) / elements);
+    direction.apply(values, rule.f[3], scale);
 }
 EMULATE(adafactor)
+
+// A matrix in bands of rows, a block for each, in four launches: each needs what all blocks of the one before it have found.
+struct Band {
+    Adafactor rule;
+    u32 index, bands, rows, columns; // of the whole matrix
+    Rows own;
+    u64 first; // of its elements
+    float *row_means, *column_means;
+    double *sums, *squares; // of each band: for each column, and of u
+};
+
+__device__ inline Band band_of(const float* gradients, float* means, double* room, const u64* table, const float* factors, u32 groups) {
+    Place place = place_of(table, groups, 1);
+    Adafactor rule = {factors + 8 * place.group};
+    u32 index = (u32)place.offset, columns = (u32)rule.f[4], height = (u32)rule.f[5], bands = (u32)rule.f[6];
+    u32 rows = place.row[2] / columns, row = index * height;
+    float* row_means = means + place.row[3];
+    double* sums = room + place.row[4];
+    u64 first = place.row[1] + (u64)row * columns;
+    Rows own = {gradients + first, row_means + row, min(height, rows - row), columns};
+    return {rule, index, bands, rows, columns, own, first, row_means, row_means + rows, sums, sums + (u64)bands * columns};
+}
+
+__device__ inline Direction direction_of(Band band, double* partial) {
+    return {band.own, mean_of(band.row_means, band.rows, partial), band.column_means};
+}
+
+#define BANDS(name)                                                                                                    \
+    KERNEL name(float* values, const float* gradients, float* means, double* room, const u64* table, const float* factors, \
+                u32 groups, const double* norm) {                                                                      \
+        if (is_overflow(norm)) return;                                                                                 \
+        __shared__ double partial[ADAFACTOR_THREADS];                                                                  \
+        name##_band(values, band_of(gradients, means, room, table, factors, groups), partial);                         \
+    }                                                                                                                  \
+    EMULATE(name)
+
+__device__ inline void adafactor_sums_band(float*, Band band, double* partial) {
+    double* sums = band.sums + (u64)band.index * band.columns;
+    sum_squares(band.rule, band.own, partial, [&](u32 column, double sum) { sums[column] = sum; });
+}
+BANDS(adafactor_sums)
+
+// Each block has some of the columns.
+__device__ inline void adafactor_columns_band(float*, Band band, double*) {
+    u32 width = (band.columns + band.bands - 1) / band.bands, end = min(band.columns, (band.index + 1) * width);
+    for (u32 column = band.index * width + threadIdx.x; column < end; column += blockDim.x) {
+        double sum = 0;
+        for (u32 other = 0; other < band.bands; other++) sum += band.sums[(u64)other * band.columns + column];
+        band.column_means[column] = band.rule.blend(band.column_means[column], sum / band.rows);
+    }
+}
+BANDS(adafactor_columns)
+
+__device__ inline void adafactor_squares_band(float*, Band band, double* partial) {
+    double sum = block_sum(direction_of(band, partial).squares(), partial);
+    if (threadIdx.x == 0) band.squares[band.index] = sum;
+}
+BANDS(adafactor_squares)
+
+__device__ inline void adafactor_apply_band(float* values, Band band, double* partial) {
+    double sum = 0;
+    for (u32 other = 0; other < band.bands; other++) sum += band.squares[other];
+    float scale = band.rule.scale(sum / ((double)band.rows * band.columns));
+    direction_of(band, partial).apply(values + band.first, band.rule.f[3], scale);
+}
+BANDS(adafactor_apply)
 
 // partial (blocks,): sums of squares in F64, in a fixed order.
 KERNEL sum_of_squares(const float* values, double* partial, u64 count) {
@@ -267,23 +347,25 @@ KERNEL sum_of_squares(const float* values, double* partial, u64 count) {
 }
 EMULATE(sum_of_squares)
 
-// result (2,): the norm whose squares were added up in `partial`, in their order, and the factor that brings it down to `most`:
-// 1 where it is below that, or not finite, which is for the host to judge.
-KERNEL norm_of_sums(const double* partial, double* result, double most, u32 count) {
+// Squares of values that are `excess` times too large were added up in `partial`. result (2,): the norm of the right values, and
+// the factor that makes right ones whose norm is at most `most`. A norm that is not finite is for others to judge: it is not brought
+// down.
+KERNEL norm_of_sums(const double* partial, double* result, const float* excess, double most, u32 count) {
     if (threadIdx.x > 0) return;
     double sum = 0;
     for (u32 index = 0; index < count; index++) sum += partial[index];
-    double value = sqrt(sum), factor = most / (value + 1e-6);
+    double value = sqrt(sum) / *excess, factor = most / (value + 1e-6);
     bool finite = value - value == 0;
     result[0] = value;
-    result[1] = finite && factor < 1 ? factor : 1;
+    result[1] = (finite && factor < 1 ? factor : 1) / *excess;
 }
 EMULATE(norm_of_sums)
 
 // Multiplies by the factor behind a norm; one of 1 touches nothing.
 KERNEL scale_to_norm(float* values, const double* result, u64 count) {
-    if (result[1] == 1) return;
-    u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
-    if (index < count) values[index] *= (float)result[1];
+    float factor = result[1];
+    if (factor == 1) return;
+    for (u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x; index < count; index += (u64)gridDim.x * blockDim.x)
+        values[index] *= factor;
 }
 EMULATE(scale_to_norm)

@@ -1,6 +1,6 @@
 //! What an update rule is.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 
 use super::cuda::GroupFactors;
 use super::group::Group;
@@ -30,13 +30,29 @@ pub(super) trait UpdateRule: Send {
     /// Plain tensor ops, on any device.
     fn update_plain(&self, parameters: &Parameters, step: Step) -> Result<()>;
 
-    /// One launch for all groups on an NVIDIA GPU, where the rule has one; else the plain form.
+    /// The update as launches that are the same in every step on an NVIDIA GPU, where the rule has that.
+    fn repeated(&self) -> Option<&dyn RepeatedUpdate> {
+        None
+    }
+
+    /// The update on an NVIDIA GPU of a rule whose steps are not [`repeated`](Self::repeated).
     fn update_gpu(&self, parameters: &Parameters, step: Step) -> Result<()> {
         self.update_plain(parameters, step)
     }
 
     /// The rule's state: one-dimensional tensors by name, not copies. Whoever writes into them restores the state.
     fn state(&self) -> Vec<(String, Tensor)>;
+}
+
+/// An update on an NVIDIA GPU: few launches for all groups. What differs from step to step is in the device's memory before the first
+/// one, so that a CUDA graph can hold them.
+pub(super) trait RepeatedUpdate {
+    /// Puts what `step` asks for where the launches read it, at the end of the device's queue.
+    fn prepare(&self, step: Step, device: &Device) -> Result<()>;
+
+    /// Launches the update that was last prepared. Where `norm`, (1,) F64 or more, begins with a number that is not finite, it
+    /// changes nothing.
+    fn launch(&self, parameters: &Parameters, norm: Option<&Tensor>) -> Result<()>;
 }
 
 /// A rule that looks at one element and its N states at a time: how these are stored is not its business.

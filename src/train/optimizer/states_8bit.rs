@@ -16,14 +16,14 @@ use candle_core::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
 use crate::train::Parameters;
-use crate::train::gpu::{Argument, Pinned};
+use crate::train::gpu::{Argument, Pinned, constant};
 use crate::train::quant::DynamicMap;
 
-use super::cuda::{self, Places};
+use super::cuda::{Kernel, Place, Places};
 use super::flat::{with_f32, with_f32_mut, with_u8_mut};
 use super::group::Group;
 use super::pages::{self, Home, Page};
-use super::rule::{ElementRule, Step, UpdateRule};
+use super::rule::{ElementRule, RepeatedUpdate, Step, UpdateRule};
 use super::states_f32::{StatesF32, to_array};
 
 /// Elements of a block.
@@ -77,10 +77,10 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
         let length = codes.len();
         let places = large
             .iter()
-            .map(|(group, first)| (group.range.start, group.range.len(), *first));
+            .map(|(group, first)| Place::of_8bit(group.range.start, group.range.len(), *first));
         Ok(Self {
             rule,
-            places: Places::of_8bit(places),
+            places: Places::new(places),
             large,
             codes: Tensor::from_vec(codes, length, home)?,
             absmax: Tensor::zeros(blocks.max(1) * N, DType::F32, home)?,
@@ -108,7 +108,7 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
                     Page {
                         update: PageUpdate {
                             parameter,
-                            places: Places::of_8bit(std::iter::once((start, length, 0))),
+                            places: Places::new([Place::of_8bit(start, length, 0)]),
                         },
                         units,
                     }
@@ -126,15 +126,15 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
     /// One page after the other, each with a launch of its own.
     fn update_pages(&self, paged: &Paged, parameters: &Parameters, step: Step) -> Result<()> {
         let device = parameters.values.device();
-        let (maps, kernel) = (cuda::maps(&maps::<R, N>(), device)?, format!("{}_8bit", R::KERNEL));
+        let (maps, kernel) = (maps_on::<R, N>(device)?, kernel::<R, N>());
         pages::for_each(&[&paged.codes, &paged.absmax], &paged.pages, device, |page, states| {
-            let factors = self.rule.factors(&self.large[page.parameter].0, step);
+            let factors = R::for_kernel(&self.rule.factors(&self.large[page.parameter].0, step));
+            page.places.prepare(std::iter::once(factors), device)?;
             let mut tensors = [&parameters.values, &parameters.gradients]
                 .map(Argument::Tensor)
                 .to_vec();
             tensors.extend(states.iter().chain([&maps]).map(Argument::Tensor));
-            page.places
-                .run(&kernel, BLOCK, &tensors, &[R::for_kernel(&factors)], device)
+            page.places.run(Kernel::new(&kernel, BLOCK), &tensors, None, device)
         })
     }
 
@@ -210,27 +210,18 @@ impl<R: ElementRule<N> + Copy, const N: usize> UpdateRule for States8bit<R, N> {
         large.try_for_each(|(group, first)| self.update_large_plain(parameters, step, group, *first))
     }
 
+    fn repeated(&self) -> Option<&dyn RepeatedUpdate> {
+        self.paged.is_none().then_some(self as &dyn RepeatedUpdate)
+    }
+
     fn update_gpu(&self, parameters: &Parameters, step: Step) -> Result<()> {
-        let device = parameters.values.device();
-        self.small.update_gpu(parameters, step)?;
-        if let Some(paged) = &self.paged {
-            return self.update_pages(paged, parameters, step);
+        match &self.paged {
+            Some(paged) => {
+                self.small.update_gpu(parameters, step)?;
+                self.update_pages(paged, parameters, step)
+            }
+            None => self.update_plain(parameters, step),
         }
-        let factors = self
-            .large
-            .iter()
-            .map(|(group, _)| R::for_kernel(&self.rule.factors(group, step)));
-        let maps = cuda::maps(&maps::<R, N>(), device)?;
-        let tensors = [
-            Argument::Tensor(&parameters.values),
-            Argument::Tensor(&parameters.gradients),
-            Argument::Tensor(&self.codes),
-            Argument::Tensor(&self.absmax),
-            Argument::Tensor(&maps),
-        ];
-        let kernel = format!("{}_8bit", R::KERNEL);
-        self.places
-            .run(&kernel, BLOCK, &tensors, &factors.collect::<Vec<_>>(), device)
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {
@@ -240,6 +231,42 @@ impl<R: ElementRule<N> + Copy, const N: usize> UpdateRule for States8bit<R, N> {
         state.push(("absmax".to_owned(), self.absmax.clone()));
         state
     }
+}
+
+impl<R: ElementRule<N> + Copy, const N: usize> RepeatedUpdate for States8bit<R, N> {
+    fn prepare(&self, step: Step, device: &Device) -> Result<()> {
+        self.small.prepare(step, device)?;
+        let factors = |(group, _): &(Group, usize)| R::for_kernel(&self.rule.factors(group, step));
+        self.places.prepare(self.large.iter().map(factors), device)
+    }
+
+    fn launch(&self, parameters: &Parameters, norm: Option<&Tensor>) -> Result<()> {
+        let device = parameters.values.device();
+        self.small.launch(parameters, norm)?;
+        let maps = maps_on::<R, N>(device)?;
+        let tensors = [
+            Argument::Tensor(&parameters.values),
+            Argument::Tensor(&parameters.gradients),
+            Argument::Tensor(&self.codes),
+            Argument::Tensor(&self.absmax),
+            Argument::Tensor(&maps),
+        ];
+        self.places
+            .run(Kernel::new(&kernel::<R, N>(), BLOCK), &tensors, norm, device)
+    }
+}
+
+/// Name of the kernel.
+fn kernel<R: ElementRule<N>, const N: usize>() -> String {
+    format!("{}_8bit", R::KERNEL)
+}
+
+/// Values, then bounds of each state's map.
+fn maps_on<R: ElementRule<N>, const N: usize>(device: &Device) -> Result<Tensor> {
+    constant(R::KERNEL, device, || {
+        let both = |map: &'static DynamicMap| map.values().iter().chain(map.bounds()).copied();
+        maps::<R, N>().into_iter().flat_map(both).collect()
+    })
 }
 
 fn maps<R: ElementRule<N>, const N: usize>() -> [&'static DynamicMap; N] {

@@ -11,11 +11,11 @@ use crate::train::Parameters;
 use crate::train::gpu::{Argument, Pinned};
 use crate::train::ops::team;
 
-use super::cuda::Places;
+use super::cuda::{Kernel, Place, Places};
 use super::flat::{CHUNK, with_f32, with_f32_mut, with_f32_muts};
 use super::group::Group;
 use super::pages::{self, Home, Page};
-use super::rule::{ElementRule, Step, UpdateRule};
+use super::rule::{ElementRule, RepeatedUpdate, Step, UpdateRule};
 
 /// Elements of a page of one state: 16 MiB. In tests small parameters have several.
 const PAGE: usize = if cfg!(test) { 1024 } else { 4 << 20 };
@@ -56,11 +56,11 @@ impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
         let place = |group: &Group| {
             let (start, length) = (group.range.start, group.range.len());
             next += length;
-            (start, length, next - length)
+            Place::of_f32(start, length, next - length)
         };
         Ok(Self {
             rule,
-            places: Places::of_f32(groups.iter().map(place)),
+            places: Places::new(groups.iter().map(place)),
             groups,
             states: to_array(states),
             paged: None,
@@ -81,7 +81,7 @@ impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
                 .map(move |units| Page {
                     update: PageUpdate {
                         group,
-                        places: Places::of_f32(std::iter::once((first + units.start - start, units.len(), 0))),
+                        places: Places::new([Place::of_f32(first + units.start - start, units.len(), 0)]),
                     },
                     units,
                 })
@@ -97,15 +97,15 @@ impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
         let device = parameters.values.device();
         let homes: Vec<&Home> = paged.homes.iter().collect();
         pages::for_each(&homes, &paged.pages, device, |page, states| {
-            let factors = self.rule.factors(&self.groups[page.group], step);
+            let factors = R::for_kernel(&self.rule.factors(&self.groups[page.group], step));
+            page.places.prepare(std::iter::once(factors), device)?;
             let tensors = [
                 Argument::Tensor(&parameters.values),
                 Argument::Tensor(&parameters.gradients),
                 Argument::Maybe(states.first()),
                 Argument::Maybe(states.get(1)),
             ];
-            page.places
-                .run(R::KERNEL, 256, &tensors, &[R::for_kernel(&factors)], device)
+            page.places.run(Kernel::new(R::KERNEL, 256), &tensors, None, device)
         })
     }
 
@@ -165,15 +165,30 @@ impl<R: ElementRule<N>, const N: usize> UpdateRule for StatesF32<R, N> {
         Ok(())
     }
 
+    fn repeated(&self) -> Option<&dyn RepeatedUpdate> {
+        self.paged.is_none().then_some(self as &dyn RepeatedUpdate)
+    }
+
     fn update_gpu(&self, parameters: &Parameters, step: Step) -> Result<()> {
-        let device = parameters.values.device();
-        if let Some(paged) = &self.paged {
-            return self.update_pages(paged, parameters, step);
+        match &self.paged {
+            Some(paged) => self.update_pages(paged, parameters, step),
+            None => self.update_plain(parameters, step),
         }
-        let factors = self
-            .groups
-            .iter()
-            .map(|group| R::for_kernel(&self.rule.factors(group, step)));
+    }
+
+    fn state(&self) -> Vec<(String, Tensor)> {
+        let names = R::STATES.iter().zip(&self.states);
+        names.map(|(name, state)| ((*name).to_owned(), state.clone())).collect()
+    }
+}
+
+impl<R: ElementRule<N>, const N: usize> RepeatedUpdate for StatesF32<R, N> {
+    fn prepare(&self, step: Step, device: &Device) -> Result<()> {
+        let factors = |group| R::for_kernel(&self.rule.factors(group, step));
+        self.places.prepare(self.groups.iter().map(factors), device)
+    }
+
+    fn launch(&self, parameters: &Parameters, norm: Option<&Tensor>) -> Result<()> {
         let tensors = [
             Argument::Tensor(&parameters.values),
             Argument::Tensor(&parameters.gradients),
@@ -181,12 +196,7 @@ impl<R: ElementRule<N>, const N: usize> UpdateRule for StatesF32<R, N> {
             Argument::Maybe(self.states.get(1)),
         ];
         self.places
-            .run(R::KERNEL, 256, &tensors, &factors.collect::<Vec<_>>(), device)
-    }
-
-    fn state(&self) -> Vec<(String, Tensor)> {
-        let names = R::STATES.iter().zip(&self.states);
-        names.map(|(name, state)| ((*name).to_owned(), state.clone())).collect()
+            .run(Kernel::new(R::KERNEL, 256), &tensors, norm, parameters.values.device())
     }
 }
 

@@ -72,17 +72,60 @@ impl Optimizer {
     /// # Errors
     /// Those of candle.
     pub fn step(&mut self, parameters: &Parameters, learning_rate: f64) -> Result<()> {
-        let number = self.steps + 1;
-        let step = Step { number, learning_rate };
-        if gpu::takes(&parameters.values) {
-            self.rule.update_gpu(parameters, step)?;
-        } else if parameters.values.device().is_cpu() {
-            self.rule.update_fused(parameters, step)?;
-        } else {
-            self.rule.update_plain(parameters, step)?;
-        }
-        self.steps = number;
+        self.update(parameters, learning_rate)?;
+        self.count_step();
         Ok(())
+    }
+
+    /// Updates as [`step`](Self::step) does, without counting it.
+    pub(in crate::train) fn update(&self, parameters: &Parameters, learning_rate: f64) -> Result<()> {
+        let step = self.next(learning_rate);
+        if !gpu::takes(&parameters.values) {
+            return match parameters.values.device().is_cpu() {
+                true => self.rule.update_fused(parameters, step),
+                false => self.rule.update_plain(parameters, step),
+            };
+        }
+        match self.rule.repeated() {
+            Some(update) => {
+                update.prepare(step, parameters.values.device())?;
+                update.launch(parameters, None)
+            }
+            None => self.rule.update_gpu(parameters, step),
+        }
+    }
+
+    /// Takes note that a step was taken.
+    pub(in crate::train) fn count_step(&mut self) {
+        self.steps += 1;
+    }
+
+    /// Whether an update on an NVIDIA GPU is the same launches in every step.
+    pub(in crate::train) fn is_repeated(&self) -> bool {
+        self.rule.repeated().is_some()
+    }
+
+    /// Puts what the next update needs into the memory of `device`, where the rule [is repeated](Self::is_repeated).
+    pub(in crate::train) fn prepare(&self, learning_rate: f64, device: &Device) -> Result<()> {
+        match self.rule.repeated() {
+            Some(update) => update.prepare(self.next(learning_rate), device),
+            None => Ok(()),
+        }
+    }
+
+    /// Launches the update that was last prepared, which changes nothing where `norm` is not finite.
+    pub(in crate::train) fn launch(&self, parameters: &Parameters, norm: Option<&Tensor>) -> Result<()> {
+        match self.rule.repeated() {
+            Some(update) => update.launch(parameters, norm),
+            None => candle_core::bail!("the update of this optimizer is not the same in every step"),
+        }
+    }
+
+    fn next(&self, learning_rate: f64) -> Step {
+        Step {
+            number: self.steps + 1,
+            learning_rate,
+        }
     }
 
     /// Steps taken so far.

@@ -1,5 +1,7 @@
 //! What an op computes and moves, from the shapes of its operands.
 
+use candle_core::Tensor;
+
 /// Arithmetic and memory traffic of one op.
 ///
 /// FLOPs are those of its matrix products, a multiplication and an addition each counted; bytes are the least that must
@@ -16,6 +18,18 @@ pub struct Work {
     /// The largest operand's storage: `f32`, `bf16`, `f16`, `int8`, `nf4`; empty where the op has none.
     pub storage: &'static str,
     pub shape: Shape,
+}
+
+impl Work {
+    /// `passes` readings or writings of a flat buffer.
+    pub(in crate::train) fn on_buffer(buffer: &Tensor, passes: usize) -> Self {
+        Self {
+            bytes: (passes * buffer.elem_count() * buffer.dtype().size_in_bytes()) as u64,
+            storage: "f32",
+            shape: Shape::new(buffer.dims()),
+            ..Self::default()
+        }
+    }
 }
 
 /// Up to four dimensions that tell one call of an op from another of different size; for a product

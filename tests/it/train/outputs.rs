@@ -191,3 +191,17 @@ fn masked_labels_of_tokenised_rows_count_as_such() {
         .unwrap();
     assert_close(&column(&lines, "step", "loss"), &[expected], 1e-5, "masked loss");
 }
+
+#[test]
+fn what_the_engine_warns_of_is_told() {
+    let place = Workplace::new(&[("training", "{length: {steps: 2}}")]);
+    let trained = |name| place.refused(0, &["--output", name, "--json"]);
+    assert!(!trained("first").contains("WARN"));
+    let tables = std::fs::read_dir(place.path("cache")).unwrap();
+    for table in tables.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
+        let bytes = std::fs::read(&table).unwrap();
+        std::fs::write(&table, &bytes[..bytes.len() / 2]).unwrap();
+    }
+    let message = trained("second");
+    assert!(message.contains("WARN the tokenised cache is damaged"), "{message}");
+}

@@ -5,6 +5,7 @@
 // memory with 16 bytes between them, so that the eight rows that a tile load takes at once fall into different banks.
 
 #include "attention_parts.cuh"
+#include "operands.cuh"
 
 // ---- tiles ---------------------------------------------------------------------------------------------------------
 
@@ -23,32 +24,6 @@ __device__ inline void copy_rows(T* tile, const T* from, u32 first, u32 head, u3
     copy_tile<T, Padded<ROWS, D>, ROWS, D>(tile, from, first, head, heads, shape.tokens, shape.d);
 }
 
-// The 16 rows from `row` on, columns 16 step .. 16 step + 15, as left operand.
-template <class T, int D> __device__ inline void left_operand(u32 (&a)[4], const T* tile, u32 row, u32 step) {
-    u32 lane = threadIdx.x % 32;
-    load_tiles(a, tile + (row + lane % 16) * STRIDE<D> + step * 16 + lane / 16 * 8);
-}
-
-// Right operand of a product with the transpose of a tile: its rows 16 pair .. 16 pair + 15 are 16 columns of the result
-// (b[0], b[1] for the first eight, b[2], b[3] for the others), its columns 16 step .. are summed over.
-template <class T, int D> __device__ inline void right_transposed(u32 (&b)[4], const T* tile, u32 pair, u32 step) {
-    u32 lane = threadIdx.x % 32;
-    load_tiles(b, tile + (pair * 16 + lane / 16 * 8 + lane % 8) * STRIDE<D> + step * 16 + lane / 8 % 2 * 8);
-}
-
-// Right operand of a product with a tile: its rows 16 step .. are summed over, its columns from `column` on are the 16 of
-// the result.
-template <class T, int D> __device__ inline void right_straight(u32 (&b)[4], const T* tile, u32 step, u32 column) {
-    u32 lane = threadIdx.x % 32;
-    load_tiles_transposed(b, tile + (step * 16 + lane % 16) * STRIDE<D> + column + lane / 16 * 8);
-}
-
-template <class T> __device__ inline void multiply_pair(float (&first)[4], float (&second)[4], const u32 (&a)[4], const u32 (&b)[4]) {
-    const u32 low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-    multiply_tile(first, a, low, T{});
-    multiply_tile(second, a, high, T{});
-}
-
 // The rows of a warp, `row` on, of `left` times the transpose of `right` (N rows).
 template <class T, int R, int N, int D>
 __device__ inline void scores_of(Part<R, N>& result, const T* left, u32 row, const T* right) {
@@ -57,11 +32,11 @@ __device__ inline void scores_of(Part<R, N>& result, const T* left, u32 row, con
     for (int step = 0; step < D / 16; step++) {
         u32 a[R][4];
         #pragma unroll
-        for (int r = 0; r < R; r++) left_operand<T, D>(a[r], left, row + 16 * r, step);
+        for (int r = 0; r < R; r++) left_operand<STRIDE<D>>(a[r], left, row + 16 * r, 16 * step);
         #pragma unroll
         for (int pair = 0; pair < N / 16; pair++) {
             u32 b[4];
-            right_transposed<T, D>(b, right, pair, step);
+            right_transposed<STRIDE<D>>(b, right, 16 * pair, 16 * step);
             #pragma unroll
             for (int r = 0; r < R; r++) multiply_pair<T>(result.at[r][2 * pair], result.at[r][2 * pair + 1], a[r], b);
         }
@@ -74,7 +49,7 @@ __device__ inline void add_step(Part<R, C>& result, const u32 (&a)[R][4], const 
     #pragma unroll
     for (int columns = 0; columns < C / 16; columns++) {
         u32 b[4];
-        right_straight<T, D>(b, right, step, column + columns * 16);
+        right_straight<STRIDE<D>>(b, right, 16 * step, column + columns * 16);
         #pragma unroll
         for (int r = 0; r < R; r++) multiply_pair<T>(result.at[r][2 * columns], result.at[r][2 * columns + 1], a[r], b);
     }
@@ -99,7 +74,7 @@ __device__ inline void add_product(Part<R, C>& result, const T* weights, u32 row
     for (int step = 0; step < N / 16; step++) {
         u32 a[R][4];
         #pragma unroll
-        for (int r = 0; r < R; r++) left_operand<T, N>(a[r], weights, row + 16 * r, step);
+        for (int r = 0; r < R; r++) left_operand<STRIDE<N>>(a[r], weights, row + 16 * r, 16 * step);
         add_step<T, R, C, D>(result, a, right, step, column);
     }
 }

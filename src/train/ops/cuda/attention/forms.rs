@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::first_use::is_right;
-use crate::train::gpu::{Header, Source, WARPGROUP, has_warpgroups, pack_size};
+use crate::train::gpu::{Header, OPERANDS, Source, WARPGROUP, has_warpgroups, pack_size};
 
 const PARTS: Header = Header {
     name: "attention_parts.cuh",
@@ -19,7 +19,7 @@ pub(super) static PLAIN: Source = Source {
 static TILED: Source = Source {
     name: "attention",
     text: include_str!("attention.cu"),
-    headers: &[PARTS],
+    headers: &[PARTS, OPERANDS],
 };
 
 static WARPGROUPS: Source = Source {
