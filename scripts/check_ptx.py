@@ -1,4 +1,5 @@
-"""Runs attention's kernels as NVRTC compiles them, and what Triton compiles for the same GPUs, instruction by instruction on the CPU.
+"""Runs the kernels that multiply on tensor cores (attention, Muon) as NVRTC compiles them, and what Triton compiles for the same GPUs, instruction by
+instruction on the CPU.
 
     python3 scripts/check_ptx.py [--library libnvrtc.so.13]
 
@@ -15,6 +16,7 @@ import time
 
 import numpy as np
 
+import muon_updates
 import nvrtc
 import ptx
 
@@ -148,7 +150,9 @@ def main():
     parser.add_argument("--library", help="the file of NVRTC")
     arguments = parser.parse_args()
     wrong, began = 0, time.monotonic()
-    for name, found, tolerance in itertools.chain(triton_kernels(), own_kernels(nvrtc.library(arguments.library))):
+    library = nvrtc.library(arguments.library)
+    muon = (muon_updates.updates(library, architecture) for architecture in ("compute_80", "compute_90a"))
+    for name, found, tolerance in itertools.chain(triton_kernels(), *muon, own_kernels(library)):
         is_right = found <= tolerance
         wrong += not is_right
         print(f"{'ok  ' if is_right else 'FAIL'} {name}: error {found:.1e}, at most {tolerance:.1e}", flush=True)

@@ -35,9 +35,10 @@ def multiply(block, suffixes, operands):
 
 
 def fused(block, suffixes, operands):
-    a, b, c = (block.value(operand, np.float32).astype(np.float64) for operand in operands[1:])
+    kind = dtype_of(suffixes[-1])
+    a, b, c = (block.value(operand, kind).astype(np.float64) for operand in operands[1:])
     with np.errstate(all="ignore"):
-        block.set(operands[0], (a * b + c).astype(np.float32))
+        block.set(operands[0], (a * b + c).astype(kind))
 
 
 def shift(function):
@@ -104,6 +105,7 @@ INSTRUCTIONS = {
     "min": elementwise(np.fmin),
     "max": elementwise(np.fmax),
     "div": elementwise(np.floor_divide, np.divide),
+    "sqrt": elementwise(np.sqrt),
     "rcp": elementwise(np.reciprocal),
     "ex2": elementwise(np.exp2),
     "lg2": elementwise(np.log2),

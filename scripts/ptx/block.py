@@ -89,9 +89,10 @@ class Block:
             return self.special[operand].astype(dtype)
         if operand in self.kernel.symbols:
             return np.full(self.threads, self.kernel.symbols[operand], dtype)
-        number = re.fullmatch(r"0[fF]([0-9a-fA-F]{8})|(-?\d+|0x[0-9a-fA-F]+)U?", operand)
+        number = re.fullmatch(r"0(?:[fF]([0-9a-fA-F]{8})|[dD]([0-9a-fA-F]{16}))|(-?\d+|0x[0-9a-fA-F]+)U?", operand)
         if number:
-            value = int(number[1], 16) if number[1] else int(number[2], 0)
+            bits = number[1] or number[2]
+            value = int(bits, 16) if bits else int(number[3], 0)
             value = value != 0 if dtype == bool else value % (1 << bits_of(dtype))
             return np.full(self.threads, value, f"u{dtype.itemsize}" if dtype != bool else bool)
         self.registers[operand] = np.full(self.threads, 0xFF, np.uint8).repeat(self.width(operand).itemsize).view(self.width(operand))
