@@ -1,5 +1,6 @@
 //! Walks what DoRA adds to a step, as `train::model::dora` and its projections do it.
 
+use super::Vectors;
 use super::network::{Group, Projection};
 use super::op::{Form, Module, Pass, Right};
 use super::part::Part;
@@ -17,19 +18,28 @@ impl Walker<'_> {
         if !self.network.dropout {
             trace.hold(Part::Scratch, y);
             self.adapted(trace, (group, module), projection);
-            trace.spike(Part::Scratch, y);
-            self.pass(trace, Module::Adapters, Pass::Copy, width);
+            self.pass(trace, Module::Adapters, Pass::Bias, width);
             return;
         }
         let dropped = self.dropped(trace, group.inputs);
-        trace.hold(Part::Scratch, 3 * y);
         let columns = [width, group.inputs, 0];
+        trace.hold(Part::Scratch, y);
         self.linear(trace, Module::Adapters, Right::Weight, Form::Nt, columns);
+        trace.free(Part::Scratch, dropped);
+        trace.hold(Part::Scratch, y);
         self.linear(trace, Module::Adapters, Right::Adapter, Form::Nt, [width, rank, 0]);
+        (0..2).for_each(|_| self.pass(trace, Module::Adapters, Pass::Bias, width));
+        trace.spike(Part::Scratch, y);
+        self.pass(trace, Module::Adapters, Pass::Add, width);
+        // Both are gone when the sum is there, onto which the last product adds.
         self.linear(trace, module, Right::Weight, Form::Nt, columns);
-        trace.spike(Part::Scratch, 3 * y);
-        trace.free(Part::Scratch, 2 * y + dropped);
-        (0..4).for_each(|_| self.pass(trace, Module::Adapters, Pass::Copy, width));
+        trace.free(Part::Scratch, y);
+    }
+
+    /// Bytes of the sums over the rows that the gain's backward pass adds up.
+    pub fn gain_sums(&self, width: usize) -> u64 {
+        let rows = if self.host.vectors == Vectors::None { 128 } else { 32 };
+        (4 * self.tokens.div_ceil(rows) * width) as u64
     }
 
     /// What DoRA needs of the parameters, before each pass: row norms of W + s B A.

@@ -259,11 +259,14 @@ impl<'a> Walker<'a> {
         let y = self.act(width);
         if rank > 0 && self.network.dora {
             self.turned(trace, (group, module), projection);
-            trace.hold(outputs, y);
-            if let Target::Sum(_) = target {
-                self.pass(trace, module, Pass::Add, width);
+            match target {
+                Target::New(_) => trace.rename(Part::Scratch, outputs, y),
+                Target::Sum(_) => {
+                    trace.hold(outputs, y);
+                    self.pass(trace, module, Pass::Add, width);
+                    trace.free(Part::Scratch, y);
+                }
             }
-            trace.free(Part::Scratch, y);
         } else {
             trace.hold(outputs, y);
             self.adapted(trace, (group, module), projection);
@@ -351,13 +354,14 @@ impl<'a> Walker<'a> {
                 Form::Nt,
                 [width, group.inputs, rank],
             );
-            trace.hold(Part::Scratch, y);
-            trace.free(Part::Scratch, y);
-            trace.spike(Part::Scratch, widened);
-            trace.free(Part::Scratch, y);
-            (0..3).for_each(|_| self.pass(trace, Module::Adapters, Pass::Copy, width));
-            held = if self.network.dropout { 2 * y } else { y };
-            trace.hold(Part::Scratch, held);
+            trace.spike(Part::Scratch, self.gain_sums(width));
+            self.pass(trace, Module::Adapters, Pass::Add, width);
+            held = y;
+            if self.network.dropout {
+                trace.hold(Part::Scratch, y);
+                (0..2).for_each(|_| self.pass(trace, Module::Adapters, Pass::Bias, width));
+                held += y;
+            }
             trace.free(Part::Scratch, dropped);
         }
         if rank > 0 {

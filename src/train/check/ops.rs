@@ -8,7 +8,7 @@ use crate::train::ops::attention::{Form, Settings, both_passes, reference};
 use crate::train::ops::dropout::MaskKey;
 use crate::train::ops::matmul::{self, Term};
 use crate::train::ops::rope::RopeTable;
-use crate::train::ops::{bias, dropout, embedding, glu, loss_head, residual, rms_norm, rope, rounding};
+use crate::train::ops::{bias, dropout, embedding, gain, glu, loss_head, residual, rms_norm, rope, rounding};
 
 type Push<'a> = &'a mut dyn FnMut(Check);
 
@@ -62,10 +62,11 @@ impl On<'_> {
 type OpCheck = fn(&On<'_>) -> Result<f64>;
 
 /// Name, factor on the tolerance (sums are rounded once for each term), check.
-const CHECKS: [(&str, f64, OpCheck); 10] = [
+const CHECKS: [(&str, f64, OpCheck); 11] = [
     ("rounding", 0.0, check_rounding),
     ("residual", 1.0, check_residual),
     ("bias", 1.0, check_bias),
+    ("gain", 1.0, check_gain),
     ("glu", 1.0, check_glu),
     ("rms_norm", 1.0, check_rms_norm),
     ("rope", 1.0, check_rope),
@@ -93,6 +94,23 @@ fn check_bias(on: &On<'_>) -> Result<f64> {
     let y = y.copy()?;
     bias::add(&y, &b, 0.5)?;
     error(&y, &y64.broadcast_add(&(b64 * 0.5)?)?)
+}
+
+fn check_gain(on: &On<'_>) -> Result<f64> {
+    let ((y, y64), (dz, dz64)) = (on.pair(&[300, 136], 1)?, on.pair(&[300, 136], 2)?);
+    let vector = |seed| pair(&[136], seed, 1.0, DType::F32, on.device);
+    let ((factor, factor64), (norm, norm64)) = (vector(3)?, vector(4)?);
+    let (norm, norm64) = ((norm.sqr()? + 1.0)?, (norm64.sqr()? + 1.0)?);
+    let scaled = y.copy()?;
+    gain::scale(&scaled, &factor, -1.0)?;
+    let (dy, gradient) = (y.copy()?, Tensor::ones(136, DType::F32, on.device)?);
+    gain::backward(&dz, &dy, &factor, &norm, &gradient)?;
+    let sums = ((&dz64 * &y64)?.sum(0)? / norm64)?;
+    Ok(worst(&[
+        error(&scaled, &y64.broadcast_mul(&(&factor64 - 1.0)?)?)?,
+        error(&dy, &dz64.broadcast_mul(&factor64)?)?,
+        error(&gradient, &(sums + 1.0)?)?,
+    ]))
 }
 
 fn check_glu(on: &On<'_>) -> Result<f64> {

@@ -13,6 +13,7 @@
 
 use candle_core::{DType, Result, Tensor};
 
+use super::counted::gain::NormParts;
 use super::counted::matmul::{self, Factor, Term};
 use super::parameter::Trained;
 
@@ -40,10 +41,17 @@ impl Dora {
     }
 
     /// Computes norm and gain from the parameters as they are now.
-    pub(super) fn refresh(&self, weight: Factor<'_>, a: &Tensor, b: &Tensor, scaling: f64) -> Result<()> {
-        let norm = norm_from(&self.weight_norm_squared, weight, a, b, scaling)?;
-        self.gain.slice_set(&(&self.magnitude.value / &norm)?, 0, 0)?;
-        self.norm.slice_set(&norm, 0, 0)
+    pub(super) fn refresh(&self, weight: Factor<'_>, a: &Trained, b: &Tensor, scaling: f64) -> Result<()> {
+        // A as products read it, or a GPU would widen all of W for this one.
+        let (projected, gram) = products(weight, &a.factor, &a.value)?;
+        let parts = NormParts {
+            squared: &self.weight_norm_squared,
+            projected: &projected,
+            gram: &gram,
+            b,
+            scaling,
+        };
+        parts.fill(&self.magnitude.value, &self.norm, &self.gain)
     }
 }
 
@@ -54,16 +62,22 @@ pub(super) fn squared_row_norms(weight: &Tensor) -> Result<Tensor> {
 
 /// n_j = |(W + s·B·A)_j|, (out,) F32, from W (out, in) in any dtype, A (r, in) F32 and B (out, r) F32.
 pub(crate) fn update_norm(weight: &Tensor, a: &Tensor, b: &Tensor, scaling: f64) -> Result<Tensor> {
-    norm_from(&squared_row_norms(weight)?, weight.into(), a, b, scaling)
+    let (projected, gram) = products(weight.into(), a, a)?;
+    let parts = NormParts {
+        squared: &squared_row_norms(weight)?,
+        projected: &projected,
+        gram: &gram,
+        b,
+        scaling,
+    };
+    parts.norm()
 }
 
-fn norm_from(squared: &Tensor, weight: Factor<'_>, a: &Tensor, b: &Tensor, scaling: f64) -> Result<Tensor> {
-    // (r, out) rather than (out, r): the result of a product has the dtype of its left side, here F32.
-    let projected = matmul::nt_sum(&[Term::new(a, weight, 1.0)], 0)?;
-    let along = (b * projected.t()?)?.sum(1)?;
-    let own = (matmul::nn(b, &matmul::nt(a, a)?)? * b)?.sum(1)?;
-    let squared = ((squared + (along * (2.0 * scaling))?)? + (own * (scaling * scaling))?)?;
-    squared.sqrt()
+/// A W^T (r, out), in A's dtype, from A as `factor`, and A A^T (r, r).
+fn products(weight: Factor<'_>, factor: &Tensor, a: &Tensor) -> Result<(Tensor, Tensor)> {
+    // (r, out) rather than (out, r): the result of a product has the dtype of its left side.
+    let projected = matmul::nt_sum(&[Term::new(factor, weight, 1.0)], 0)?;
+    Ok((projected, matmul::nt(a, a)?))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use candle_core::{Result, Tensor};
 
 use super::counted::matmul::{self, Term};
-use super::counted::{bias, residual};
+use super::counted::{bias, gain, residual};
 use super::dora::Dora;
 use super::linear::{AdapterInput, GroupInput};
 use super::matrix::Matrix;
@@ -70,7 +70,7 @@ impl Projection {
     pub(super) fn refresh(&self, adapters: &[AdapterInput]) -> Result<()> {
         let Some(adapter) = &self.adapter else { return Ok(()) };
         let Some(dora) = &adapter.dora else { return Ok(()) };
-        let a = &adapters[adapter.input].a.value;
+        let a = &adapters[adapter.input].a;
         let _span = span::module(Module::Adapter);
         dora.refresh(self.weight.factor(), a, &adapter.b.value, adapter.scaling)
     }
@@ -153,15 +153,21 @@ impl Projection {
         dora: &Dora,
         input: &GroupInput<'_>,
     ) -> Result<Tensor> {
-        let gain = dora.gain.to_dtype(input.x.dtype())?;
         if input.dropout.is_none() {
-            return matmul::nt_sum(&[base, adapter.update(xa)], 1)?.broadcast_mul(&gain);
+            let y = matmul::nt_sum(&[base, adapter.update(xa)], 1)?;
+            gain::scale(&y, &dora.gain, 0.0)?;
+            return Ok(y);
         }
         // With dropout PEFT takes x W^T + (g - 1) ⊙ drop(x) W^T + g ⊙ update.
-        let dropped = input.dropped(adapter.input)?;
-        let dropped = matmul::nt_sum(&[Term::new(&dropped, self.weight.factor(), 1.0)], 0)?;
-        let update = matmul::nt_sum(&[adapter.update(xa)], 0)?;
-        matmul::nt_sum(&[base], 1)? + (dropped.broadcast_mul(&(&gain - 1.0)?)? + update.broadcast_mul(&gain)?)?
+        let more = {
+            let dropped = input.dropped(adapter.input)?;
+            let dropped = matmul::nt_sum(&[Term::new(&dropped, self.weight.factor(), 1.0)], 0)?;
+            gain::scale(&dropped, &dora.gain, -1.0)?;
+            let update = matmul::nt_sum(&[adapter.update(xa)], 0)?;
+            gain::scale(&update, &dora.gain, 0.0)?;
+            residual::add(&dropped, &update)?
+        };
+        matmul::nt_onto(&more, &[base], 1)
     }
 
     /// Adds the magnitude's gradient and passes dy through the gain.
@@ -177,15 +183,15 @@ impl Projection {
         let dropped = input.dropped(adapter.input)?;
         let base = Term::new(&dropped, self.weight.factor(), 1.0);
         let before = matmul::nt_sum(&[base, adapter.update(xa)], 0)?;
-        dora.magnitude
-            .add_gradient(&(column_sum(&(&dy * before)?)? / &dora.norm)?)?;
-        let gain = dora.gain.to_dtype(dy.dtype())?;
-        let update = dy.broadcast_mul(&gain)?;
+        gain::backward(&dy, &before, &dora.gain, &dora.norm, &dora.magnitude.gradient)?;
+        let update = before;
         if input.dropout.is_none() {
             return Ok(OutputGradients::plain(update));
         }
+        let dropped_base = dy.copy()?;
+        gain::scale(&dropped_base, &dora.gain, -1.0)?;
         Ok(OutputGradients {
-            dropped_base: Some(dy.broadcast_mul(&(gain - 1.0)?)?),
+            dropped_base: Some(dropped_base),
             base: dy,
             update,
         })

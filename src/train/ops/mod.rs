@@ -12,6 +12,7 @@ pub mod dropout;
 mod element;
 pub mod embedding;
 mod exponential;
+pub mod gain;
 pub mod glu;
 mod kernels;
 pub mod loss_head;

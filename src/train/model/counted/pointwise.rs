@@ -45,6 +45,33 @@ pub(in crate::train::model) mod bias {
     }
 }
 
+/// See [`crate::train::ops::gain`].
+pub(in crate::train::model) mod gain {
+    use candle_core::{Result, Tensor};
+
+    use crate::train::model::counted::pass;
+    use crate::train::ops::gain;
+    use crate::train::span::op;
+
+    pub(in crate::train::model) use crate::train::ops::gain::NormParts;
+
+    pub(in crate::train::model) fn scale(y: &Tensor, gain: &Tensor, shift: f32) -> Result<()> {
+        let _span = op("gain", || pass(y, 2));
+        gain::scale(y, gain, shift)
+    }
+
+    pub(in crate::train::model) fn backward(
+        dz: &Tensor,
+        y: &Tensor,
+        gain: &Tensor,
+        norm: &Tensor,
+        d_magnitude: &Tensor,
+    ) -> Result<()> {
+        let _span = op("gain_backward", || pass(y, 3));
+        gain::backward(dz, y, gain, norm, d_magnitude)
+    }
+}
+
 /// See [`crate::train::ops::dropout`].
 pub(in crate::train::model) mod dropout {
     use candle_core::{Result, Tensor};

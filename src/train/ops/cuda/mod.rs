@@ -3,6 +3,7 @@
 pub(in crate::train::ops) mod attention;
 pub(in crate::train::ops) mod elementwise;
 pub(in crate::train::ops) mod embedding;
+pub(in crate::train::ops) mod gain;
 pub(in crate::train::ops) mod loss_head;
 pub(in crate::train::ops) mod matmul;
 pub(in crate::train::ops) mod rms_norm;

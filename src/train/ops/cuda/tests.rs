@@ -10,7 +10,7 @@ use crate::train::ops::dropout::MaskKey;
 use crate::train::ops::matmul::{Coded, Factor, Term};
 use crate::train::ops::oracle::{assert_close, error, random, rounded, tolerance};
 use crate::train::ops::rope::RopeTable;
-use crate::train::ops::{bias, dropout, embedding, glu, loss_head, matmul, residual, rms_norm, rope};
+use crate::train::ops::{bias, dropout, embedding, gain, glu, loss_head, matmul, residual, rms_norm, rope};
 use crate::train::quant::{Nf4, Quantised};
 
 pub(super) const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
@@ -34,6 +34,63 @@ fn sums_and_biases_match_f64() {
                 emulated(|| bias::add(&got, &b, 0.5)).unwrap();
                 assert_close(&got, &x64.broadcast_add(&(b64 * 0.5).unwrap()).unwrap(), "bias");
             }
+        }
+    }
+}
+
+#[test]
+fn gains_match_f64() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        for (rows, width) in [(3, 64), (5, 7), (300, 40), (129, 264)] {
+            let ((dz, dz64), (y, y64)) = (
+                rounded(&random(&[rows, width], 1), dtype),
+                rounded(&random(&[rows, width], 2), dtype),
+            );
+            let vector = |seed| rounded(&random(&[width], seed), DType::F32);
+            let ((factor, factor64), (norm, norm64)) = (vector(3), vector(4));
+            let (norm, norm64) = (
+                (norm.sqr().unwrap() + 1.0).unwrap(),
+                (norm64.sqr().unwrap() + 1.0).unwrap(),
+            );
+            let scaled = y.copy().unwrap();
+            emulated(|| gain::scale(&scaled, &factor, -1.0)).unwrap();
+            let expected = y64.broadcast_mul(&(&factor64 - 1.0).unwrap()).unwrap();
+            assert_close(&scaled, &expected, "scaled");
+            let gradient = Tensor::ones(width, DType::F32, &Device::Cpu).unwrap();
+            emulated(|| gain::backward(&dz, &y, &factor, &norm, &gradient)).unwrap();
+            assert_close(&y, &dz64.broadcast_mul(&factor64).unwrap(), "dy");
+            let sums = ((dz64 * y64).unwrap().sum(0).unwrap() / norm64).unwrap();
+            assert_close(&gradient, &(sums + 1.0).unwrap(), "d_magnitude");
+        }
+    }
+}
+
+#[test]
+fn norms_of_dora_match_plain_ops() {
+    if !has_compiler() {
+        return;
+    }
+    let float = |shape: &[usize], seed| random(shape, seed).to_dtype(DType::F32).unwrap();
+    for dtype in DTYPES {
+        for (width, rank) in [(300, 8), (7, 1), (130, 33)] {
+            let (projected, gram) = (float(&[rank, width], 1).to_dtype(dtype).unwrap(), float(&[rank, 40], 2));
+            let parts = gain::NormParts {
+                squared: &(float(&[width], 3).abs().unwrap() + 2e3).unwrap(),
+                projected: &projected,
+                gram: &gram.matmul(&gram.t().unwrap()).unwrap(),
+                b: &float(&[width, rank], 4),
+                scaling: 0.7,
+            };
+            let magnitude = float(&[width], 5);
+            let (norm, factor) = (magnitude.zeros_like().unwrap(), magnitude.zeros_like().unwrap());
+            emulated(|| parts.fill(&magnitude, &norm, &factor)).unwrap();
+            let expected = parts.norm().unwrap().to_dtype(DType::F64).unwrap();
+            assert_close(&norm, &expected, "norm");
+            let expected = (magnitude.to_dtype(DType::F64).unwrap() / expected).unwrap();
+            assert_close(&factor, &expected, "gain");
         }
     }
 }
