@@ -8,7 +8,9 @@ use crate::train::ops::attention::{Form, Settings, both_passes, reference};
 use crate::train::ops::dropout::MaskKey;
 use crate::train::ops::matmul::{self, Term};
 use crate::train::ops::rope::RopeTable;
-use crate::train::ops::{bias, dropout, embedding, gain, glu, loss_head, residual, rms_norm, rope, rounding};
+use crate::train::ops::{
+    bias, cached_attention, dropout, embedding, gain, glu, loss_head, residual, rms_norm, rope, rounding,
+};
 
 type Push<'a> = &'a mut dyn FnMut(Check);
 
@@ -62,10 +64,11 @@ impl On<'_> {
 type OpCheck = fn(&On<'_>) -> Result<f64>;
 
 /// Name, factor on the tolerance (sums are rounded once for each term), check.
-const CHECKS: [(&str, f64, OpCheck); 11] = [
+const CHECKS: [(&str, f64, OpCheck); 12] = [
     ("rounding", 0.0, check_rounding),
     ("residual", 1.0, check_residual),
     ("bias", 1.0, check_bias),
+    ("cached_attention", 3.0, check_cached_attention),
     ("gain", 1.0, check_gain),
     ("glu", 1.0, check_glu),
     ("rms_norm", 1.0, check_rms_norm),
@@ -94,6 +97,20 @@ fn check_bias(on: &On<'_>) -> Result<f64> {
     let y = y.copy()?;
     bias::add(&y, &b, 0.5)?;
     error(&y, &y64.broadcast_add(&(b64 * 0.5)?)?)
+}
+
+fn check_cached_attention(on: &On<'_>) -> Result<f64> {
+    let (q, keys) = (on.pair(&[3, 8, 64], 1)?, on.pair(&[300, 2, 64], 2)?);
+    let values = on.pair(&[300, 2, 64], 3)?;
+    let places = [0..7, 20..300, 299..300];
+    let settings = Settings {
+        scale: 0.125,
+        window: None,
+        soft_cap: Some(20.0),
+    };
+    let o = cached_attention::forward(&q.0, &keys.0, &values.0, &places, &settings)?;
+    let expected = cached_attention::reference::forward(&q.1, &keys.1, &values.1, &places, &settings)?;
+    error(&o, &expected)
 }
 
 fn check_gain(on: &On<'_>) -> Result<f64> {

@@ -12,9 +12,11 @@
 use std::ops::Range;
 
 use super::attention::Settings;
+use super::cuda;
 use super::element::{Element, with_element};
 use super::simd::multiversion;
 use super::storage::{Elements, Unwritten, is_fused};
+use crate::train::gpu;
 use candle_core::{DType, Result, Tensor};
 use rayon::prelude::*;
 
@@ -41,6 +43,9 @@ pub fn forward(
     }
     if let Some(place) = places.iter().find(|place| place.is_empty() || place.end > rows) {
         candle_core::bail!("cached attention: rows {place:?} of {rows}");
+    }
+    if gpu::takes(q) && cuda::cached_attention::takes(width) && tokens > 0 {
+        return cuda::cached_attention::forward(q, keys, values, places, settings);
     }
     if !is_fused(q) || q.elem_count() == 0 {
         return reference::forward(q, keys, values, places, settings);

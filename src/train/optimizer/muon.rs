@@ -5,8 +5,8 @@
 //! A = X X^T. As in torch, X is rounded to BF16 after each product; here the products themselves are F32. Parameters that
 //! are no matrices take AdamW with the same learning rate.
 //!
-//! On an NVIDIA GPU all matrices of an adapter are updated by one launch (`muon.cu`): a block of threads has one matrix, whose short side is at
-//! most 128. Matrices with longer sides, where every parameter trains, are products that fill the device: tensor ops.
+//! On an NVIDIA GPU all matrices with a side of at most 128 are updated by one launch (`muon.cu`), in which a block of threads has one
+//! matrix: adapters of ranks up to that. Those of others, and of trained weights, are products that fill the device: tensor ops.
 
 use candle_core::{DType, Device, Result, Tensor};
 

@@ -6,11 +6,14 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::train::data::IGNORE;
 use crate::train::gpu::{emulated, has_compiler};
+use crate::train::ops::attention::Settings;
 use crate::train::ops::dropout::MaskKey;
 use crate::train::ops::matmul::{Coded, Factor, Term};
 use crate::train::ops::oracle::{assert_close, error, random, rounded, tolerance};
 use crate::train::ops::rope::RopeTable;
-use crate::train::ops::{bias, dropout, embedding, gain, glu, loss_head, matmul, residual, rms_norm, rope};
+use crate::train::ops::{
+    bias, cached_attention, dropout, embedding, gain, glu, loss_head, matmul, residual, rms_norm, rope,
+};
 use crate::train::quant::{Nf4, Quantised};
 
 pub(super) const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
@@ -34,6 +37,30 @@ fn sums_and_biases_match_f64() {
                 emulated(|| bias::add(&got, &b, 0.5)).unwrap();
                 assert_close(&got, &x64.broadcast_add(&(b64 * 0.5).unwrap()).unwrap(), "bias");
             }
+        }
+    }
+}
+
+#[test]
+fn attention_over_what_is_kept_matches_f64() {
+    if !has_compiler() {
+        return;
+    }
+    // Fewer rows than warps, many, and one.
+    let places = [0..3, 5..60, 59..60];
+    for dtype in DTYPES {
+        for (heads, key_heads, width, soft_cap) in [(4, 4, 20, None), (6, 2, 64, Some(2.0)), (2, 1, 136, None)] {
+            let (q, q64) = rounded(&random(&[3, heads, width], 1), dtype);
+            let (k, k64) = rounded(&random(&[60, key_heads, width], 2), dtype);
+            let (v, v64) = rounded(&random(&[60, key_heads, width], 3), dtype);
+            let settings = Settings {
+                scale: 0.3,
+                window: None,
+                soft_cap,
+            };
+            let o = emulated(|| cached_attention::forward(&q, &k, &v, &places, &settings)).unwrap();
+            let expected = cached_attention::reference::forward(&q64, &k64, &v64, &places, &settings).unwrap();
+            assert_close(&o, &expected, "o");
         }
     }
 }
