@@ -1,12 +1,12 @@
 //! Bias of a linear layer, added in place.
 
-use candle_core::{CpuStorage, DType, InplaceOp1, Layout, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use super::cuda;
 use super::element::Element;
 use super::shape;
 use super::simd::multiversion;
-use super::storage::{is_fused, rows_per_task, small};
+use super::storage::{InPlace, in_place, is_fused, rows_per_task, small};
 use super::team;
 use crate::train::gpu;
 
@@ -27,34 +27,18 @@ pub fn add(y: &Tensor, bias: &Tensor, scale: f64) -> Result<()> {
         return y.slice_set(&sum.to_dtype(y.dtype())?, 0, 0);
     }
     let bias = small(bias)?.into_iter().map(|value| value * scale as f32).collect();
-    y.inplace_op1(&AddBias(bias))
+    in_place(y, &AddBias(bias))
 }
 
 /// The scaled bias.
 struct AddBias(Vec<f32>);
 
-impl AddBias {
-    fn run<T: Element>(&self, y: &mut [T]) {
+impl InPlace for AddBias {
+    const NAME: &'static str = "bias";
+
+    fn run<T: Element>(&self, y: &mut [T]) -> Result<()> {
         let rows = rows_per_task(self.0.len()) * self.0.len();
         team::for_chunks(y, rows, |_, rows| add_rows(rows, &self.0));
-    }
-}
-
-impl InplaceOp1 for AddBias {
-    fn name(&self) -> &'static str {
-        "bias"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            candle_core::bail!("bias: the result must be contiguous");
-        };
-        match storage {
-            CpuStorage::F32(values) => self.run(&mut values[start..end]),
-            CpuStorage::BF16(values) => self.run(&mut values[start..end]),
-            CpuStorage::F16(values) => self.run(&mut values[start..end]),
-            _ => candle_core::bail!("bias: the result must be F32, BF16 or F16"),
-        }
         Ok(())
     }
 }

@@ -6,10 +6,10 @@ use super::cuda;
 use super::element::Element;
 use super::shape;
 use super::simd::multiversion;
-use super::storage::{Elements, is_fused, rows_per_task, small, update};
+use super::storage::{Elements, InPlace, in_place, is_fused, rows_per_task, small, update};
 use super::team;
 use crate::train::gpu;
-use candle_core::{CpuStorage, DType, InplaceOp1, Layout, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 /// Rows whose sums are made by one task of the backward pass, whatever the number of threads.
 const ROWS: usize = 32;
@@ -26,7 +26,7 @@ pub fn scale(y: &Tensor, gain: &Tensor, shift: f32) -> Result<()> {
         return y.slice_set(&y.broadcast_mul(&gain)?, 0, 0);
     }
     let gain = small(gain)?.into_iter().map(|value| value + shift).collect();
-    y.inplace_op1(&Scale(gain))
+    in_place(y, &Scale(gain))
 }
 
 /// The backward pass of z = gain ⊙ y, from dz and y (T, N): adds the sum over the rows of dz ⊙ y / `norm` to `d_magnitude`, for a gain that
@@ -49,7 +49,7 @@ pub fn backward(dz: &Tensor, y: &Tensor, gain: &Tensor, norm: &Tensor, d_magnitu
         gain: small(gain)?,
         sums: RefCell::default(),
     };
-    y.inplace_op1(&op)?;
+    in_place(y, &op)?;
     let (sums, norm) = (op.sums.into_inner(), small(norm)?);
     update(d_magnitude, "gain", |gradient| {
         for ((gradient, sum), norm) in gradient.iter_mut().zip(&sums).zip(&norm) {
@@ -68,10 +68,13 @@ fn reference_backward(dz: &Tensor, y: &Tensor, gain: &Tensor, norm: &Tensor, d_m
 /// The shifted gain.
 struct Scale(Vec<f32>);
 
-impl Scale {
-    fn run<T: Element>(&self, y: &mut [T]) {
+impl InPlace for Scale {
+    const NAME: &'static str = "gain";
+
+    fn run<T: Element>(&self, y: &mut [T]) -> Result<()> {
         let rows = rows_per_task(self.0.len()) * self.0.len();
         team::for_chunks(y, rows, |_, rows| scale_rows(rows, &self.0));
+        Ok(())
     }
 }
 
@@ -88,7 +91,9 @@ struct Part<'a, T> {
     sums: &'a mut [f32],
 }
 
-impl Backward<'_> {
+impl InPlace for Backward<'_> {
+    const NAME: &'static str = "gain_backward";
+
     fn run<T: Element>(&self, y: &mut [T]) -> Result<()> {
         let (dz, gain, columns) = (Elements::<T>::new(self.dz)?, &self.gain, self.gain.len());
         let mut sums = vec![0.0; y.len().div_ceil(ROWS * columns.max(1)) * columns];
@@ -130,51 +135,6 @@ multiversion! {
                 *y = T::narrow(gradient * gain);
             }
         }
-    }
-}
-
-/// Calls `run` with the elements of a contiguous tensor.
-macro_rules! on_elements {
-    ($storage:ident, $layout:ident, $values:ident => $run:expr) => {{
-        let Some((start, end)) = $layout.contiguous_offsets() else {
-            candle_core::bail!("gain: the result must be contiguous");
-        };
-        match $storage {
-            CpuStorage::F32(values) => {
-                let $values = &mut values[start..end];
-                $run
-            }
-            CpuStorage::BF16(values) => {
-                let $values = &mut values[start..end];
-                $run
-            }
-            CpuStorage::F16(values) => {
-                let $values = &mut values[start..end];
-                $run
-            }
-            _ => candle_core::bail!("gain: the result must be F32, BF16 or F16"),
-        }
-    }};
-}
-
-impl InplaceOp1 for Scale {
-    fn name(&self) -> &'static str {
-        "gain"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        on_elements!(storage, layout, values => self.run(values));
-        Ok(())
-    }
-}
-
-impl InplaceOp1 for Backward<'_> {
-    fn name(&self) -> &'static str {
-        "gain_backward"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        on_elements!(storage, layout, values => self.run(values))
     }
 }
 

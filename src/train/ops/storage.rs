@@ -91,6 +91,36 @@ where
     tensor.inplace_op1(&Update(name, write))
 }
 
+/// What is done with the elements of a tensor in place, whatever their type.
+pub(super) trait InPlace {
+    const NAME: &'static str;
+
+    fn run<T: Element>(&self, values: &mut [T]) -> Result<()>;
+}
+
+/// Hands the elements of a contiguous tensor (F32, BF16 or F16) to `op`: every view of the same buffer sees the change.
+///
+/// No [`Elements`] of the same buffer may be alive, or this waits for ever.
+pub(super) fn in_place<O: InPlace>(tensor: &Tensor, op: &O) -> Result<()> {
+    struct Op<'a, O>(&'a O);
+    impl<O: InPlace> InplaceOp1 for Op<'_, O> {
+        fn name(&self) -> &'static str {
+            O::NAME
+        }
+
+        fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+            let range = contiguous(layout)?;
+            match storage {
+                CpuStorage::F32(values) => self.0.run(&mut values[range]),
+                CpuStorage::BF16(values) => self.0.run(&mut values[range]),
+                CpuStorage::F16(values) => self.0.run(&mut values[range]),
+                _ => candle_core::bail!("{}: the result must be F32, BF16 or F16", O::NAME),
+            }
+        }
+    }
+    tensor.inplace_op1(&Op(op))
+}
+
 fn contiguous(layout: &Layout) -> Result<Range<usize>> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(start..end),
