@@ -73,7 +73,7 @@ fn folder() -> tempfile::TempDir {
              "checkpointing": null, "measured": null, "passed_over": []},
         ]}),
     );
-    let run = |tokens_per_s: f64, passes: u64| json!({"losses": [2.0], "tokens_per_s": tokens_per_s, "peak_bytes": 3e9, "reserved_bytes": 4e9, "replayed_passes": passes, "replayed_updates": passes / 2});
+    let run = |tokens_per_s: f64, passes: u64| json!({"losses": [2.0], "tokens_per_s": tokens_per_s, "peak_bytes": 3e9, "reserved_bytes": 4e9, "replayed_passes": passes, "replayed_updates": passes.div_ceil(2)});
     let pair = |precision: &str, replayed: f64, difference: f64| {
         json!({"shape": "tiny", "precision": precision, "rows": 2, "length": 128, "launched": run(1000.0, 0),
                "replayed": run(replayed, 38), "difference": difference, "message": null})
@@ -169,8 +169,8 @@ fn the_tables_hold_timings_the_literature_and_the_aims() {
         "| tiny | 4/2 of 64 | 2x128 | hopper | 2.000 | 500 | 6.000 | 333 | 1.50 |",
         "| tiny | 4/2 of 64 | 2x128 | sdpa flash | 4.000 | 250 | 8.000 | 250 | 1.00 |",
         "| tiny | 4/2 of 64 | 2x128 | out of memory | | | | | |",
-        "| tiny | fp32 | 2x128 | 1000 | 1500 | 1.50 | 3.00 | 3.00 | 0.0e+00 | 38 |",
-        "| tiny | nf4 | 2x128 | out of memory | | | | | | |",
+        "| tiny | fp32 | 2x128 | 1000 | 1500 | 1.50 | 3.00 | 3.00 | 0.0e+00 | 38 | 19 |",
+        "| tiny | nf4 | 2x128 | out of memory | | | | | | | |",
         "| tokens/s over PEFT's best | at least 1.5 | 1.25 | 2 | llama-3.1-8b bf16 8x512 none | no |",
         "| seconds of a search of 60 trials, 3B parameters | at most 900 | 840 | 1 | 60 trials | yes |",
     ] {
