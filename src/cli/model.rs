@@ -38,7 +38,7 @@ pub enum KernelForm {
     Fused,
     /// Plain tensor ops.
     Reference,
-    /// Own kernels; on an NVIDIA GPU, passes whose shapes were met before are replayed from CUDA graphs. Not yet run on a GPU.
+    /// Own kernels; on an NVIDIA GPU, passes whose shapes were met before, and updates, are replayed from CUDA graphs. Not yet run on a GPU.
     Graphs,
 }
 

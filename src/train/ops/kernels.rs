@@ -14,7 +14,7 @@ pub enum Kernels {
     Fused,
     /// Plain candle ops only: slower, and the way to tell whether a fault lies in a fused form.
     Reference,
-    /// As `Fused`; on an NVIDIA GPU, forward and backward passes whose shapes were met before are replayed from CUDA graphs.
+    /// As `Fused`; on an NVIDIA GPU, passes whose shapes were met before, and updates, are replayed from CUDA graphs.
     Graphs,
 }
 
