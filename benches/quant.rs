@@ -5,7 +5,7 @@
 use candle_core::{DType, Device, Tensor};
 use divan::Bencher;
 use divan::counter::BytesCount;
-use peft_tune::train::quant::{Int8, Nf4, Quantised};
+use peft_tune_kernels::quant::{Int8, Nf4, Quantised};
 
 const SIDE: usize = 4096;
 

@@ -1,7 +1,7 @@
 //! A mixed, conditional problem shaped like LoRA tuning, with a region that runs out of memory.
 
-use peft_tune::space::{Condition, Distribution, Parameter, Scale, SearchSpace};
-use peft_tune::study::{ParamValue, Params};
+use peft_tune_core::space::{Condition, Distribution, Parameter, Scale, SearchSpace};
+use peft_tune_core::study::{ParamValue, Params};
 
 use super::problems::{choices, float, parameter};
 

@@ -3,13 +3,13 @@
 use super::CliError;
 use super::export::{Args, Chosen, RuleArgs};
 use crate::export::TrainedRows;
-use crate::objective::{Bound, Constraint, LOSS, PEAK_MEMORY};
-use crate::recipe::Recipe;
 use crate::report::confirmation_text;
-use crate::search::{Problem, Rule, Wish, recommend};
-use crate::space::SearchSpace;
 use crate::store::{Confirmations, StudyOverview, TrialDetail};
-use crate::study::{Trial, TrialNumber, with_confirmed};
+use peft_tune_core::objective::{Bound, Constraint, LOSS, PEAK_MEMORY};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
+use peft_tune_search::{Problem, Rule, Wish, recommend};
 
 /// What the database has for the arguments.
 struct Stored {

@@ -7,12 +7,12 @@ use super::CliError;
 use super::database::DatabaseArgs;
 use super::explain_text;
 use super::output::{terminal_width, write_result};
-use crate::search::{
+use crate::store::{Confirmations, EndingRecord, PredictionRecord, StudyOverview};
+use peft_tune_core::space::{SearchSpace, StopRule};
+use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
+use peft_tune_search::{
     Bayes, Effect, Importance, Insight, Problem, Proposal, Wish, hypervolume_history, recommend, stop_reason,
 };
-use crate::space::{SearchSpace, StopRule};
-use crate::store::{Confirmations, EndingRecord, PredictionRecord, StudyOverview};
-use crate::study::{Trial, TrialNumber, with_confirmed};
 
 /// Parameters that are looked at closely: the most important ones of each objective.
 const CLOSE: usize = 3;

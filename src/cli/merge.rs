@@ -6,11 +6,11 @@ use super::CliError;
 use super::download::DownloadProgress;
 use super::model::{ComputeArgs, base_of};
 use super::output::write_result;
-use crate::recipe::Precision;
 use crate::report::bytes;
 use crate::space::Bytes;
-use crate::train::hub::ModelFiles;
-use crate::train::{BaseModel, Generator, ModelDirectory, WrittenDtype};
+use peft_tune_core::recipe::Precision;
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::{BaseModel, Generator, ModelDirectory, WrittenDtype};
 
 /// Folds an adapter into its base model: W + scaling B A, rounded once to the dtype in which the base stores W.
 ///

@@ -4,10 +4,10 @@ use super::CliError;
 use super::forecast::values;
 use super::model::KernelArgs;
 use crate::space::{Backend, Seconds, Study};
-use crate::train::device;
 use crate::worker::{
     CommandEvaluator, Evaluator, LaunchWords, Launcher, Measuring, Placement, PoolSettings, WorkerPool, usable_cpus,
 };
+use peft_tune_kernels::device;
 
 /// Where trials run.
 #[derive(Clone, Debug, clap::Args)]

@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::commands::commands;
-use crate::objective::Objective;
 use crate::report::Recommendation;
 use crate::report::html::{
     Confirmation, Course, Finding, ImportanceShare, ImportanceView, Measured, MemoryParts, PageInput, PhaseTimes,
     Prediction, Timing,
 };
-use crate::search::{Importance, Insight, Problem, Share, Wish, pareto_front, recommend};
-use crate::space::SearchSpace;
 use crate::store::{
     Confirmations, EvaluationRecord, StepRecord, Store, StoreError, StudyId, StudyOverview, TrialFinding, TrialTimes,
 };
-use crate::study::{Confirmed, Curve, Phase, Trial, TrialNumber, TrialState, with_confirmed};
+use peft_tune_core::objective::Objective;
+use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::{Confirmed, Curve, Phase, Trial, TrialNumber, TrialState, with_confirmed};
+use peft_tune_search::{Importance, Insight, Problem, Share, Wish, pareto_front, recommend};
 
 /// Reads studies, and remembers what happened inside finished trials: that does not change any more.
 #[derive(Debug, Default)]

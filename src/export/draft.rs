@@ -6,7 +6,9 @@ use super::course::{Course, Warmup};
 use super::hf_trainer::schedule_name;
 use super::target_yaml::TargetYaml;
 use super::{ExportFormat, Warning};
-use crate::recipe::{AdapterBias, AdapterInit, AdapterSettings, DataSettings, Precision, Recipe, TrainingLength};
+use peft_tune_core::recipe::{
+    AdapterBias, AdapterInit, AdapterSettings, DataSettings, Precision, Recipe, TrainingLength,
+};
 
 /// The file so far.
 #[derive(Default)]

@@ -12,7 +12,7 @@ use super::hf_trainer::{constants, optimizer_name};
 use super::modules::module_names;
 use super::write::Rendered;
 use super::{ExportError, ExportFormat, ExportInput};
-use crate::recipe::{
+use peft_tune_core::recipe::{
     AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerSettings,
     Precision, Recipe, TargetModules, TargetPreset,
 };

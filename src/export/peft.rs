@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use super::modules::module_names;
 use super::write::Rendered;
 use super::{ExportError, ExportFormat, ExportInput, Warning};
-use crate::architecture::Architecture;
-use crate::recipe::{AdapterBias, AdapterInit, AdapterSettings, Recipe, TargetModules, TargetPreset};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::recipe::{AdapterBias, AdapterInit, AdapterSettings, Recipe, TargetModules, TargetPreset};
 
 pub(super) fn render(input: &ExportInput<'_>) -> Result<Rendered, ExportError> {
     let Some(adapter) = &input.recipe.adapter else {

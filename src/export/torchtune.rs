@@ -13,7 +13,7 @@ use super::draft::{Draft, builder_of, column};
 use super::hf_trainer::beta2;
 use super::write::Rendered;
 use super::{ExportError, ExportFormat, ExportInput};
-use crate::recipe::{
+use peft_tune_core::recipe::{
     Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, OptimizerSettings, Precision, Recipe,
     ScheduleKind, TrainingLength,
 };

@@ -12,8 +12,8 @@ use super::hf_trainer::{constants, optimizer_name, schedule_name};
 use super::modules::module_names;
 use super::write::Rendered;
 use super::{ExportError, ExportFormat, ExportInput};
-use crate::architecture::Family;
-use crate::recipe::{
+use peft_tune_core::architecture::Family;
+use peft_tune_core::recipe::{
     AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe,
     TrainingLength,
 };

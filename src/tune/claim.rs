@@ -8,8 +8,8 @@ use super::known::{Inherited, Part};
 use super::propose::Proposed;
 use super::reported::Key;
 use super::tuner::Tuner;
-use crate::recipe::RecipeKey;
-use crate::study::{Params, Trial, TrialNumber};
+use peft_tune_core::recipe::RecipeKey;
+use peft_tune_core::study::{Params, Trial, TrialNumber};
 
 /// Something that one trial measures for all that share its key.
 #[derive(Clone, Debug, PartialEq, Eq)]

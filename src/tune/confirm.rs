@@ -7,11 +7,14 @@ use super::decide::whole_task;
 use super::reported::needed;
 use super::tuner::POLL;
 use super::{TuneError, Tuner};
-use crate::objective::{Objective, PEAK_MEMORY, THROUGHPUT};
-use crate::search::{Problem, Wish, recommend};
-use crate::space::{ConfirmPlan, Study};
-use crate::study::{Confirmed, MeasurePlan, Metrics, Trial, TrialNumber, TrialPlan, TrialState, with_confirmed};
+use crate::space::Study;
 use crate::worker::{Task, TrialEvent, TrialRequest};
+use peft_tune_core::objective::{Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::space::ConfirmPlan;
+use peft_tune_core::study::{
+    Confirmed, MeasurePlan, Metrics, Trial, TrialNumber, TrialPlan, TrialState, with_confirmed,
+};
+use peft_tune_search::{Problem, Wish, recommend};
 
 /// Relative noise of a metric that does not say its own.
 const USUAL_NOISE: f64 = 0.02;
@@ -218,7 +221,7 @@ fn is_noisy(problem: &Problem, objective: &Objective) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::space::{RepeatsInAll, SearchSpace};
+    use peft_tune_core::space::{RepeatsInAll, SearchSpace};
 
     const PLAN: ConfirmPlan = ConfirmPlan {
         trials: 1,

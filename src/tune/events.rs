@@ -6,9 +6,9 @@ use super::judge::{Judge, Order};
 use super::known::Part;
 use super::record::{evaluation_metrics, evaluation_record, step_record};
 use super::{TuneError, Tuner};
-use crate::objective::THROUGHPUT;
-use crate::study::{FailReason, TrialNumber, TrialState};
 use crate::worker::TrialEvent;
+use peft_tune_core::objective::THROUGHPUT;
+use peft_tune_core::study::{FailReason, TrialNumber, TrialState};
 
 /// Steps that are recorded together; a crash loses at most these of a trial that is run again anyway.
 const STEPS_A_WRITE: usize = 64;

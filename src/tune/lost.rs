@@ -1,7 +1,7 @@
 //! Trials whose process was lost: they are repeated, and set aside when that happens too often.
 
 use super::{TuneError, Tuner};
-use crate::study::{FailReason, Metrics, TrialNumber, TrialState};
+use peft_tune_core::study::{FailReason, Metrics, TrialNumber, TrialState};
 
 /// Attempts that a trial may lose, by default.
 const ATTEMPTS: u64 = 3;

@@ -4,9 +4,9 @@
 //! checkpointing changes no loss) is known after a few steps. Such relatives are weighed against the sampler's proposal by
 //! what each is expected to add to the hypervolume for its share of a whole trial's cost.
 
-use crate::search::{Problem, Prospect, Sampler, pareto_front};
-use crate::space::Parameter;
-use crate::study::{ParamValue, Params, Trial};
+use peft_tune_core::space::Parameter;
+use peft_tune_core::study::{ParamValue, Params, Trial};
+use peft_tune_search::{Problem, Prospect, Sampler, pareto_front};
 
 /// Values of a parameter that are tried on a trial of the front; longer lists are left to the sampler.
 const MOST_VALUES: u64 = 16;

@@ -16,12 +16,12 @@ use super::propose::{Proposed, propose};
 use super::requests::Requests;
 use super::running::Running;
 use super::{Ending, Inputs, Interrupt, Progress, TuneError, TuneObserver};
-use crate::search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history, stop_reason};
 use crate::space::{Backend, Study};
 use crate::store::{Store, StudyId};
-use crate::study::{Curve, FailReason, Metrics, Trial, TrialNumber, TrialState};
-use crate::train::ops::Kernels;
 use crate::worker::{Evaluator, Task, TrialRequest};
+use peft_tune_core::study::{Curve, FailReason, Metrics, Trial, TrialNumber, TrialState};
+use peft_tune_kernels::Kernels;
+use peft_tune_search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history, stop_reason};
 
 /// How long to wait for an event before looking at the clock and the keyboard again.
 pub(super) const POLL: Duration = Duration::from_millis(100);

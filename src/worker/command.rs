@@ -20,7 +20,7 @@ use serde::Serialize;
 use super::child::{ChildProcess, Line, Lines, Surroundings};
 use super::program::{Current, Output};
 use super::{Evaluator, EvaluatorError, Placement, Task, TrialEvent, TrialRequest};
-use crate::study::{Metrics, Params, TrialNumber, TrialState};
+use peft_tune_core::study::{Metrics, Params, TrialNumber, TrialState};
 
 /// How often the clock is looked at while the program is silent.
 const TICK: Duration = Duration::from_millis(50);
@@ -240,7 +240,7 @@ impl Evaluator for CommandEvaluator {
 #[cfg(unix)]
 mod tests {
     use super::*;
-    use crate::study::{FailReason, Phase};
+    use peft_tune_core::study::{FailReason, Phase};
 
     fn run(script: &str, time_limit_s: Option<f64>) -> (Vec<TrialEvent>, TrialState) {
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();

@@ -5,9 +5,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::recipe::Recipe;
-use crate::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialPlan, TrialState};
-use crate::train::{Evaluation, StepEvent};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialPlan, TrialState};
+use peft_tune_engine::{Evaluation, StepEvent};
 
 /// One trial to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::study::{KubernetesLauncher, LauncherSettings, SlurmLauncher, SshLauncher};
+use peft_tune_core::study::{KubernetesLauncher, LauncherSettings, SlurmLauncher, SshLauncher};
 
 /// A launcher's words, and the program behind them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,7 +173,7 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::KubernetesVolume;
+    use peft_tune_core::study::KubernetesVolume;
 
     fn words(settings: LauncherSettings) -> LaunchWords {
         LaunchWords::new(&settings, Path::new("/opt/my tools/peft-tune"), 7)

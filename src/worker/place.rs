@@ -8,8 +8,8 @@ use super::limits;
 use super::placement::Placement;
 use super::protocol::{About, Message, PROTOCOL_VERSION, Request};
 use super::{EvaluatorError, PoolSettings, Task, TrialEvent, TrialRequest};
-use crate::recipe::Precision;
-use crate::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
+use peft_tune_core::recipe::Precision;
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
 
 /// How long past its time limit a trial may take to stop by itself before its process is killed.
 const GRACE: Duration = Duration::from_secs(5);

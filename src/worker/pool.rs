@@ -13,7 +13,7 @@ use super::place::{Loss, NEIGHBOURS, Place};
 use super::protocol::{ControlMessage, Message, PROTOCOL_VERSION, Request};
 use super::turns::{TurnOrder, Turns};
 use super::{Evaluator, EvaluatorError, Launcher, Placement, Task, TrialEvent, TrialRequest};
-use crate::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
 
 /// How often the clock is looked at while the workers are silent.
 const TICK: Duration = Duration::from_millis(50);
@@ -339,7 +339,7 @@ impl WorkerPool {
     fn mark(&self, place: usize, metrics: &mut Metrics) {
         let hardware = &self.places[place].placement.hardware;
         let sharing = self.places.iter().filter(|other| other.placement.hardware == *hardware);
-        let measured = metrics.value(crate::objective::THROUGHPUT).is_some();
+        let measured = metrics.value(peft_tune_core::objective::THROUGHPUT).is_some();
         if let Some(current) = self.places[place]
             .current
             .as_ref()

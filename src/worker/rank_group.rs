@@ -16,10 +16,10 @@ use super::protocol::{ControlMessage, Message};
 use super::rank::{Order, write_line};
 use super::trial::Interruption;
 use super::{Seat, TrialEvent, TrialRequest};
-use crate::profile::OUT_OF_MEMORY_EXIT;
-use crate::study::{FailReason, Metrics, Phase, TrialState};
-use crate::train::ops::kernels;
-use crate::train::parallel::{CollectiveError, Segment};
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState};
+use peft_tune_engine::parallel::{CollectiveError, Segment};
+use peft_tune_engine::profile::OUT_OF_MEMORY_EXIT;
+use peft_tune_kernels::kernels;
 
 /// How often a request to stop is looked for while the ranks are silent.
 const TICK: Duration = Duration::from_millis(20);

@@ -6,6 +6,12 @@
     reason = "a test says what it left out, and why"
 )]
 
+use peft_tune_engine::profile::CountingAllocator;
+
+/// As the program has it: tests measure memory.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
+
 /// Loading model directories: shards, damage, disagreement with the configuration.
 mod checkpoints;
 /// From data files to micro-batches, against transformers' tokens and templates.

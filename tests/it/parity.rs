@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use peft_tune::architecture::Architecture;
-use peft_tune::recipe::{Checkpointing, Precision};
-use peft_tune::train::Trainer;
-use peft_tune::train::data::MicroBatch;
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::recipe::{Checkpointing, Precision};
+use peft_tune_engine::Trainer;
+use peft_tune_engine::data::MicroBatch;
 
 use crate::golden::{
     assert_close, assert_gradients, base, documents, folder, json, losses, numbers, recipe, relative_error, tensors,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
-use peft_tune::train::quant::{Constants, DynamicMap, Int8, Nf4, Quantised, RawTensor};
+use peft_tune_kernels::quant::{Constants, DynamicMap, Int8, Nf4, Quantised, RawTensor};
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 

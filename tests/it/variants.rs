@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::Device;
-use peft_tune::recipe::{AdapterInit, OptimizerKind, Precision, Recipe, ScheduleKind};
-use peft_tune::train::{BaseModel, Trainer};
+use peft_tune_core::recipe::{AdapterInit, OptimizerKind, Precision, Recipe, ScheduleKind};
+use peft_tune_engine::{BaseModel, Trainer};
 
 use crate::golden::{
     assert_close, assert_gradients, base, folder, json, losses, numbers, recipe, tensors, whole_batch,

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::Answers;
 use super::plan::{GLOBAL_BATCH, Plan};
-use crate::recipe::{DataFormat, Precision};
 use crate::report::bytes;
+use peft_tune_core::recipe::{DataFormat, Precision};
 
 /// The whole file.
 pub fn study_file(answers: &Answers, plan: &Plan, format: DataFormat, output: &Path) -> String {

@@ -4,8 +4,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{Binding, Effect, Effects, FloatRange, Legal, SetError};
-use crate::recipe::{AdapterSettings, Recipe, TargetModules};
-use crate::study::ParamValue;
+use peft_tune_core::recipe::{AdapterSettings, Recipe, TargetModules};
+use peft_tune_core::study::ParamValue;
 
 /// A factor on numbers that are computed anyway.
 const SAME_WORK: &str = "the same operations on other numbers";

@@ -1,9 +1,9 @@
 //! From sampled values to a recipe.
 
 use super::{Binding, Effect, SetError, binding, bindings};
-use crate::recipe::Recipe;
 use crate::space::Study;
-use crate::study::{ParamValue, Params};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::study::{ParamValue, Params};
 
 /// Why there is no recipe for some values: the trial is invalid, and is recorded without being run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -1,12 +1,12 @@
 //! Objectives and constraints.
 
 use super::Context;
-use crate::objective::{Bound, Constraint, Direction, LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
 use crate::space::SpaceError;
 use crate::space::error::nearest;
 use crate::space::file::{Bytes, Count, Entries, FileValue, ObjectiveEntry};
 use crate::space::yaml::Place;
-use crate::study::ParamValue;
+use peft_tune_core::objective::{Bound, Constraint, Direction, LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::study::ParamValue;
 
 /// The metrics that the native backend measures.
 const NATIVE_METRICS: [&str; 3] = [THROUGHPUT, PEAK_MEMORY, LOSS];
