@@ -166,7 +166,7 @@ fn checkpointing_changes_no_bit() {
     }
 }
 
-/// The list at the head of `src/train/model/saved.rs`, for one layer in float32.
+/// The list at the head of `crates/engine/src/model/saved.rs`, for one layer in float32.
 fn layer_bytes(architecture: &Architecture, tokens: usize, rank: usize) -> usize {
     let heads = architecture.heads + 2 * architecture.kv_heads;
     let norms = architecture.hidden_size + 2;
