@@ -1,11 +1,11 @@
 //! Loops over independent tasks on all threads, for ops of some tens of microseconds.
 //!
 //! A step is thousands of short loops, one after the other. A thread pool that puts its threads to sleep in between pays
-//! for waking them about as much as a small op takes. The threads of the team stay awake for a moment after each loop
+//! for waking them about as much as a small op takes. The threads of the pool stay awake for a moment after each loop
 //! ([`AWAKE`]) and watch for the next one; tasks are handed out by a counter, so that a thread that is held up takes
 //! fewer of them. The caller is one of the threads and never waits for one that has not begun.
 //!
-//! A loop that is started while the team works for another thread, or from within a task, runs on the calling thread
+//! A loop that is started while the pool works for another thread, or from within a task, runs on the calling thread
 //! alone. Results must not depend on who runs a task, as everywhere in [`super`].
 
 use std::any::Any;
@@ -40,8 +40,8 @@ struct Job {
     tasks: usize,
 }
 
-struct Team {
-    /// Whether a caller has the team.
+struct ThreadPool {
+    /// Whether a caller has the pool.
     taken: AtomicBool,
     /// Number of the loop, whether it is open, helpers inside.
     state: AtomicU64,
@@ -60,9 +60,9 @@ struct Helper {
 }
 
 // SAFETY: the job is written only while no helper is inside, and read only by helpers inside.
-unsafe impl Sync for Team {}
+unsafe impl Sync for ThreadPool {}
 
-static TEAM: Team = Team {
+static POOL: ThreadPool = ThreadPool {
     taken: AtomicBool::new(false),
     state: AtomicU64::new(0),
     job: UnsafeCell::new(Job {
@@ -74,7 +74,7 @@ static TEAM: Team = Team {
     helpers: OnceLock::new(),
 };
 
-/// Threads of the team, the caller's included: as many as rayon's, which `RAYON_NUM_THREADS` sets.
+/// Threads of the pool, the caller's included: as many as rayon's, which `RAYON_NUM_THREADS` sets.
 pub fn threads() -> usize {
     static THREADS: OnceLock<usize> = OnceLock::new();
     *THREADS.get_or_init(|| rayon::current_num_threads().clamp(1, INSIDE as usize))
@@ -84,15 +84,15 @@ pub fn threads() -> usize {
 ///
 /// A panic of a task reaches the caller.
 pub fn for_each(tasks: usize, run: impl Fn(usize) + Sync) {
-    if tasks <= 1 || threads() == 1 || TEAM.taken.compare_exchange(false, true, Acquire, Relaxed).is_err() {
+    if tasks <= 1 || threads() == 1 || POOL.taken.compare_exchange(false, true, Acquire, Relaxed).is_err() {
         return (0..tasks).for_each(run);
     }
     let turn = Turn;
-    TEAM.open(&run, tasks);
-    TEAM.work(&run, tasks);
+    POOL.open(&run, tasks);
+    POOL.work(&run, tasks);
     drop(turn);
-    let panic = TEAM.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-    TEAM.taken.store(false, Release);
+    let panic = POOL.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+    POOL.taken.store(false, Release);
     if let Some(panic) = panic {
         resume_unwind(panic);
     }
@@ -166,20 +166,20 @@ struct Turn;
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        TEAM.close();
+        POOL.close();
         if thread::panicking() {
-            TEAM.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-            TEAM.taken.store(false, Release);
+            POOL.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+            POOL.taken.store(false, Release);
         }
     }
 }
 
-impl Team {
+impl ThreadPool {
     fn open(&'static self, body: &Body<'_>, tasks: usize) {
         let helpers = self
             .helpers
             .get_or_init(|| (1..threads()).map(|_| Helper::start()).collect());
-        // SAFETY: the last loop was closed when its caller gave the team back, and nobody is inside. The body outlives
+        // SAFETY: the last loop was closed when its caller gave the pool back, and nobody is inside. The body outlives
         // the turn, and helpers leave before it ends.
         unsafe {
             let body = std::mem::transmute::<*const Body<'_>, *const Body<'static>>(body);
@@ -275,9 +275,9 @@ impl Team {
 impl Helper {
     fn start() -> Self {
         let asleep: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
-        let builder = thread::Builder::new().name("team".to_owned());
+        let builder = thread::Builder::new().name("thread-pool".to_owned());
         // Without the thread the caller does its tasks: slower, but right.
-        let thread = match builder.spawn(move || TEAM.help(asleep)) {
+        let thread = match builder.spawn(move || POOL.help(asleep)) {
             Ok(handle) => handle.thread().clone(),
             Err(_) => thread::current(),
         };
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn every_thread_is_called() {
         let seen = Mutex::new(HashSet::new());
-        // Where another test has the team, the caller is alone.
+        // Where another test has the pool, the caller is alone.
         for _ in 0..20 {
             on_every_thread(|| {
                 seen.lock().unwrap().insert(thread::current().id());
