@@ -11,7 +11,6 @@ mod launcher;
 mod limits;
 mod mock;
 mod mock_session;
-mod place;
 mod placement;
 mod pool;
 mod program;
@@ -22,6 +21,7 @@ mod serve;
 mod session;
 mod trial;
 mod turns;
+mod worker_slot;
 
 pub use command::CommandEvaluator;
 pub use evaluator::{Evaluator, EvaluatorError, Seat, Task, TrialEvent, TrialRequest};

@@ -1,4 +1,4 @@
-//! One place of the pool: its worker process, and the trial that is under way there.
+//! One slot of the pool: its worker process, and the trial that is under way there.
 
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,12 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Metric: other trials that computed on the same hardware during the profile phase, at most.
 pub(super) const NEIGHBOURS: &str = "neighbours";
 
-/// A place for a worker.
-pub(super) struct Place {
+/// Where one worker runs, one trial at a time.
+pub(super) struct WorkerSlot {
     pub(super) placement: Placement,
     worker: Option<Worker>,
     pub(super) current: Option<Current>,
-    /// The place whose trial takes this one's device too.
+    /// The slot whose trial takes this one's device too.
     lent_to: Option<usize>,
     /// Base model of the last trial, which its process may still hold.
     warm: Option<(String, Precision)>,
@@ -118,7 +118,7 @@ impl Current {
     }
 }
 
-impl Place {
+impl WorkerSlot {
     pub(super) fn new(placement: Placement) -> Self {
         Self {
             placement,
@@ -135,15 +135,15 @@ impl Place {
         self.current.is_none() && self.lent_to.is_none()
     }
 
-    /// Leaves its device to the trial of another place. Its own process ends, since what that holds would be missing there.
-    pub(super) fn lend_to(&mut self, place: usize) {
+    /// Leaves its device to the trial of another slot. Its own process ends, since what that holds would be missing there.
+    pub(super) fn lend_to(&mut self, slot: usize) {
         self.close();
-        (self.warm, self.lent_to) = (None, Some(place));
+        (self.warm, self.lent_to) = (None, Some(slot));
     }
 
-    /// Takes its device back, if that place has it.
-    pub(super) fn take_back_from(&mut self, place: usize) {
-        self.lent_to.take_if(|other| *other == place);
+    /// Takes its device back, if that slot has it.
+    pub(super) fn take_back_from(&mut self, slot: usize) {
+        self.lent_to.take_if(|other| *other == slot);
     }
 
     /// Whether lines under this number are its worker's.
@@ -365,7 +365,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for WorkerSlot {
     fn drop(&mut self) {
         self.close();
     }
