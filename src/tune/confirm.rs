@@ -71,7 +71,7 @@ impl Tuner<'_> {
             task,
             memory_limit_bytes: study.memory_limit_bytes,
             time_limit_s: study.trial_timeout_s,
-            seats: Vec::new(),
+            assignments: Vec::new(),
         })?;
         loop {
             match self.parts.evaluator.next_event(POLL)? {

@@ -446,7 +446,7 @@ impl<'a> Tuner<'a> {
             task,
             memory_limit_bytes,
             time_limit_s,
-            seats: Vec::new(),
+            assignments: Vec::new(),
         })?)
     }
 

@@ -257,7 +257,7 @@ mod tests {
             task,
             memory_limit_bytes: None,
             time_limit_s,
-            seats: Vec::new(),
+            assignments: Vec::new(),
         };
         evaluator.submit(request).unwrap();
         let mut events = Vec::new();
@@ -359,7 +359,7 @@ mod tests {
             task,
             memory_limit_bytes: None,
             time_limit_s: None,
-            seats: Vec::new(),
+            assignments: Vec::new(),
         };
         evaluator.submit(request).unwrap();
         let mut started = Instant::now();

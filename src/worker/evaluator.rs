@@ -23,12 +23,12 @@ pub struct TrialRequest {
     pub time_limit_s: Option<f64>,
     /// Where the trial's devices are, one each, where it has several and they are not its worker's own to choose.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub seats: Vec<Seat>,
+    pub assignments: Vec<DeviceAssignment>,
 }
 
 /// Where one of a trial's devices is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Seat {
+pub struct DeviceAssignment {
     /// What it computes on.
     pub device: Option<String>,
     /// Threads it computes with.

@@ -208,7 +208,7 @@ mod tests {
             },
             memory_limit_bytes: None,
             time_limit_s: None,
-            seats: Vec::new(),
+            assignments: Vec::new(),
         }
     }
 

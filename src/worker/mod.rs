@@ -24,7 +24,7 @@ mod turns;
 mod worker_slot;
 
 pub use command::CommandEvaluator;
-pub use evaluator::{Evaluator, EvaluatorError, Seat, Task, TrialEvent, TrialRequest};
+pub use evaluator::{DeviceAssignment, Evaluator, EvaluatorError, Task, TrialEvent, TrialRequest};
 pub use launch_words::LaunchWords;
 pub use launcher::Launcher;
 pub use limits::{MemoryLimiter, memory_limiter};

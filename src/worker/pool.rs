@@ -272,7 +272,7 @@ impl WorkerPool {
             if wanted > 1 {
                 let taken = [leader].into_iter().chain(others.iter().copied());
                 let placements: Vec<&Placement> = taken.map(|slot| &self.slots[slot].placement).collect();
-                request.seats = Placement::seats(&placements, devices_of(&request));
+                request.assignments = Placement::assignments(&placements, devices_of(&request));
                 others.iter().for_each(|slot| self.slots[*slot].lend_to(leader));
             }
             self.slots[leader].take(request);

@@ -15,7 +15,7 @@ use super::placement::place_arguments;
 use super::protocol::{ControlMessage, Message};
 use super::rank::{Order, write_line};
 use super::trial::Interruption;
-use super::{Seat, TrialEvent, TrialRequest};
+use super::{DeviceAssignment, TrialEvent, TrialRequest};
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState};
 use peft_tune_engine::parallel::{CollectiveError, Segment};
 use peft_tune_engine::profile::OUT_OF_MEMORY_EXIT;
@@ -30,7 +30,7 @@ const TAIL_BYTES: usize = 4096;
 pub(super) struct RankGroup {
     ranks: Vec<Rank>,
     /// Where they are, if that was told.
-    seats: Vec<Seat>,
+    assignments: Vec<DeviceAssignment>,
     segment: Segment,
     news: Receiver<(usize, News)>,
 }
@@ -62,22 +62,20 @@ pub(super) enum GroupError {
 }
 
 impl RankGroup {
-    /// Starts as many processes, each in its seat. Without seats they share this process's threads out among them on the CPU, and
+    /// Starts as many processes, each in its assignment. Without assignments they share this process's threads out among them on the CPU, and
     /// have the first GPUs where there are any.
-    pub(super) fn start(ranks: usize, seats: &[Seat]) -> Result<Self, GroupError> {
+    pub(super) fn start(ranks: usize, assignments: &[DeviceAssignment]) -> Result<Self, GroupError> {
         let segment = Segment::create(ranks)?;
         let (sender, news) = channel();
-        let start = |rank| {
-            let seat = seats.get(rank).cloned().unwrap_or_default();
-            Rank::start((rank, ranks), &seat, segment.descriptor(), &sender).map_err(|source| GroupError::Start {
-                rank,
-                ranks,
-                source,
-            })
-        };
+        let start =
+            |rank| {
+                let assignment = assignments.get(rank).cloned().unwrap_or_default();
+                Rank::start((rank, ranks), &assignment, segment.descriptor(), &sender)
+                    .map_err(|source| GroupError::Start { rank, ranks, source })
+            };
         Ok(Self {
             ranks: (0..ranks).map(start).collect::<Result<_, _>>()?,
-            seats: seats.to_vec(),
+            assignments: assignments.to_vec(),
             segment,
             news,
         })
@@ -89,8 +87,8 @@ impl RankGroup {
     }
 
     /// Where they are, if that was told.
-    pub(super) fn seats(&self) -> &[Seat] {
-        &self.seats
+    pub(super) fn assignments(&self) -> &[DeviceAssignment] {
+        &self.assignments
     }
 
     /// Whether all of them live.
@@ -278,19 +276,19 @@ fn named(rank: usize, ranks: usize, message: &str) -> String {
 impl Rank {
     fn start(
         (rank, ranks): (usize, usize),
-        seat: &Seat,
+        assignment: &DeviceAssignment,
         segment: RawFd,
         news: &Sender<(usize, News)>,
     ) -> std::io::Result<Self> {
         let share = (rayon::current_num_threads() / ranks).max(1);
-        let threads = seat.threads.unwrap_or(share);
+        let threads = assignment.threads.unwrap_or(share);
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("rank")
             .args(["--rank", &rank.to_string(), "--ranks", &ranks.to_string()])
             .args(["--segment", &segment.to_string()])
             .args(["--kernels", kernels().name()])
-            .args(place_arguments(seat.device.as_deref(), &seat.cpus))
+            .args(place_arguments(assignment.device.as_deref(), &assignment.cpus))
             .env("RAYON_NUM_THREADS", threads.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

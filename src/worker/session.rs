@@ -231,11 +231,12 @@ impl Session {
     ) -> Result<(), Interruption> {
         // Their devices are to be theirs alone.
         self.kept = Kept::default();
-        self.group
-            .take_if(|group| group.ranks() != devices || group.seats() != request.seats || !group.is_whole());
+        self.group.take_if(|group| {
+            group.ranks() != devices || group.assignments() != request.assignments || !group.is_whole()
+        });
         let group = match self.group.take() {
             Some(group) => group,
-            None => RankGroup::start(devices, &request.seats).map_err(invalid)?,
+            None => RankGroup::start(devices, &request.assignments).map_err(invalid)?,
         };
         let (ended, group) = group.run(request, stopped, emit, metrics);
         self.group = group;

@@ -23,7 +23,7 @@ pub fn run(
         },
         memory_limit_bytes: None,
         time_limit_s: None,
-        seats: Vec::new(),
+        assignments: Vec::new(),
     };
     evaluator.submit(request).unwrap();
     loop {
