@@ -17,4 +17,4 @@ pub use error::SpaceError;
 pub use file::{Bytes, Count, QuantityError, Seconds, StudyFile};
 pub use schema::{recipe_schema, study_schema};
 pub use study::{Backend, Budget, CommandBackend, Source, Study, WarmStart};
-pub use yaml::Place;
+pub use yaml::Span;

@@ -6,7 +6,7 @@ use super::values::{ValueReader, Values};
 use crate::space::SpaceError;
 use crate::space::binding::{Binding, affected_metrics, binding, binding_called_elsewhere, bindings};
 use crate::space::file::{DetailedParameter, Entries, ParameterEntry};
-use crate::space::yaml::Place;
+use crate::space::yaml::Span;
 use peft_tune_core::space::{Distribution, Parameter, SearchSpace};
 use peft_tune_core::study::{ParamValue, Params};
 
@@ -156,7 +156,7 @@ impl Context<'_> {
             Some(None) => return Ok(()),
             None => vec![default],
         };
-        let place = |name: &str, values: &[i64], index: usize| -> Box<Place> {
+        let place = |name: &str, values: &[i64], index: usize| -> Box<Span> {
             let index = index.to_string();
             match values.len() {
                 1 => self.document.value(&["space", name]),

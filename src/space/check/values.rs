@@ -4,7 +4,7 @@ use super::Context;
 use crate::space::SpaceError;
 use crate::space::binding::Legal;
 use crate::space::file::{DetailedParameter, FileValue, Number};
-use crate::space::yaml::Place;
+use crate::space::yaml::Span;
 use peft_tune_core::space::{Distribution, Scale};
 use peft_tune_core::study::ParamValue;
 
@@ -26,7 +26,7 @@ pub(super) struct ValueReader<'a> {
 }
 
 impl ValueReader<'_> {
-    fn at(&self, keys: &[&str]) -> Box<Place> {
+    fn at(&self, keys: &[&str]) -> Box<Span> {
         self.context.document.value(keys)
     }
 

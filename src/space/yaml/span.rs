@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// A position in a file, with the key that stands there.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Span {
     /// The file as it was named to the program.
     pub path: PathBuf,
     /// From 1.
@@ -22,7 +22,7 @@ pub struct Place {
     pub text: Arc<str>,
 }
 
-impl Place {
+impl Span {
     /// The place of `span` within `text`; a span past the end points at the end.
     pub fn new(path: &Path, text: &Arc<str>, span: Range<usize>, key: String) -> Self {
         let start = text.floor_char_boundary(span.start);
@@ -39,14 +39,14 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Span {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}:{}:{}", self.path.display(), self.line, self.column)
     }
 }
 
 /// Leaves the file's text out, which would drown the rest.
-impl fmt::Debug for Place {
+impl fmt::Debug for Span {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{self} `{}`", self.key)
     }
@@ -60,7 +60,7 @@ mod tests {
     fn lines_and_columns_count_characters_from_one() {
         let text: Arc<str> = "a: 1\nä: ü2\n".into();
         let at = |start| {
-            let place = Place::new(Path::new("f.yaml"), &text, start..start + 1, String::new());
+            let place = Span::new(Path::new("f.yaml"), &text, start..start + 1, String::new());
             (place.line, place.column)
         };
         assert_eq!((at(0), at(5), at(8)), ((1, 1), (2, 1), (2, 3)));
