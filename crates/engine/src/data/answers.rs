@@ -9,12 +9,12 @@
 use std::ops::Range;
 
 use super::example::Chat;
-use super::{DataError, Place};
+use super::{DataError, RowLocation};
 use crate::tokenizer::{Conversation, GenerationPrompt, Rendered};
 
 /// The byte ranges of `full`, the whole rendered chat, that are answers to learn, in order.
 pub(super) fn answer_spans(
-    place: &Place,
+    place: &RowLocation,
     chat: &Chat,
     conversation: &Conversation,
     full: &Rendered,
@@ -50,7 +50,7 @@ pub(super) fn answer_spans(
 
 /// The search for one answer.
 struct Search<'a> {
-    place: &'a Place,
+    place: &'a RowLocation,
     conversation: &'a Conversation,
     full: &'a str,
     content: &'a str,

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::readers::kind_of;
-use super::{DataError, Place};
+use super::{DataError, RowLocation};
 
 /// One row's columns.
 pub(super) struct Columns<'a> {
-    place: &'a Place,
+    place: &'a RowLocation,
     /// Name that the format knows to the name in the file.
     renames: &'a BTreeMap<String, String>,
     values: Map<String, Value>,
 }
 
 impl<'a> Columns<'a> {
-    pub fn new(place: &'a Place, renames: &'a BTreeMap<String, String>, values: Map<String, Value>) -> Self {
+    pub fn new(place: &'a RowLocation, renames: &'a BTreeMap<String, String>, values: Map<String, Value>) -> Self {
         Self { place, renames, values }
     }
 

@@ -5,13 +5,13 @@ use std::ops::Range;
 use super::answers::answer_spans;
 use super::example::{Chat, Example, RunningText};
 use super::tokens::{NO_TARGET, RowKind, TokenRow};
-use super::{DataError, Place, Vocabulary};
+use super::{DataError, RowLocation, Vocabulary};
 use crate::tokenizer::{Encoded, GenerationPrompt, Specials, Tokenizer, TokenizerError};
 use peft_tune_core::recipe::LossOn;
 
 /// Tokenises one example, or checks its tokens; `None` where there is nothing in it to learn from.
 pub(super) fn encode(
-    place: &Place,
+    place: &RowLocation,
     example: &Example,
     vocabulary: &Vocabulary,
     loss_on: LossOn,
@@ -37,7 +37,7 @@ pub(super) fn encode(
     }
 }
 
-fn encode_text(place: &Place, text: &RunningText, tokenizer: &Tokenizer) -> Result<Option<TokenRow>, DataError> {
+fn encode_text(place: &RowLocation, text: &RunningText, tokenizer: &Tokenizer) -> Result<Option<TokenRow>, DataError> {
     if text.text.trim().is_empty() {
         return Ok(None);
     }
@@ -61,7 +61,7 @@ fn encode_text(place: &Place, text: &RunningText, tokenizer: &Tokenizer) -> Resu
 }
 
 fn encode_completion(
-    place: &Place,
+    place: &RowLocation,
     prompt: &str,
     completion: &str,
     tokenizer: &Tokenizer,
@@ -92,7 +92,7 @@ fn encode_completion(
 }
 
 fn encode_chat(
-    place: &Place,
+    place: &RowLocation,
     chat: &Chat,
     tokenizer: &Tokenizer,
     loss_on: LossOn,
@@ -124,7 +124,7 @@ fn encode_chat(
 }
 
 fn check_tokens(
-    place: &Place,
+    place: &RowLocation,
     ids: &[i64],
     labels: Option<&[i64]>,
     vocabulary: u32,
@@ -211,7 +211,7 @@ fn block_end(text: &str) -> usize {
         .unwrap_or(window.len())
 }
 
-fn tokenize_error(place: &Place, source: TokenizerError) -> DataError {
+fn tokenize_error(place: &RowLocation, source: TokenizerError) -> DataError {
     DataError::Tokenize {
         place: place.clone(),
         source,

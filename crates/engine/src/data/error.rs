@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::Place;
+use super::RowLocation;
 use crate::tokenizer::TokenizerError;
 use peft_tune_core::architecture::ArchitectureError;
 
@@ -16,15 +16,15 @@ pub enum DataError {
     #[error("{path} holds no rows; put data in it or leave it out")]
     NoRows { path: PathBuf },
     #[error("{place}: not UTF-8 ({hint})")]
-    NotUtf8 { place: Place, hint: &'static str },
+    NotUtf8 { place: RowLocation, hint: &'static str },
     #[error("{place}: not valid JSON ({reason}); correct it, one object per line for JSONL")]
-    BadJson { place: Place, reason: String },
+    BadJson { place: RowLocation, reason: String },
     #[error("{path}: the JSON is neither a list of objects nor an object that holds one list of objects ({reason})")]
     NoList { path: PathBuf, reason: String },
     #[error("{place}: expected a JSON object, found {found}; each row is one object")]
-    NotAnObject { place: Place, found: &'static str },
+    NotAnObject { place: RowLocation, found: &'static str },
     #[error("{place}: {reason}; write the file with the same number of fields in each row, quoted where needed")]
-    BadCsv { place: Place, reason: String },
+    BadCsv { place: RowLocation, reason: String },
     #[error("{path}: not readable as Parquet ({reason}); write it again, without encryption")]
     BadParquet { path: PathBuf, reason: String },
     #[error(
@@ -32,7 +32,7 @@ pub enum DataError {
         nearest(.column, .found), listed(.found)
     )]
     MissingColumn {
-        place: Place,
+        place: RowLocation,
         /// Name looked for in the file.
         column: String,
         /// Name that the format knows it by.
@@ -44,7 +44,7 @@ pub enum DataError {
          `data.columns`"
     )]
     WrongType {
-        place: Place,
+        place: RowLocation,
         column: String,
         expected: &'static str,
         found: &'static str,
@@ -64,17 +64,21 @@ pub enum DataError {
          prompt_completion: prompt, completion; text: text; tokenized: input_ids)",
         listed(.found)
     )]
-    UnknownFormat { place: Place, found: Vec<String> },
+    UnknownFormat { place: RowLocation, found: Vec<String> },
     #[error("{path} is plain text and cannot have format {format}; set `data.format: text`, or give JSONL or CSV")]
     PlainText { path: PathBuf, format: &'static str },
     #[error(
         "{place}: unknown role `{role}` in message {message}; use system, user, assistant or tool (ShareGPT: system, \
          human, gpt)"
     )]
-    UnknownRole { place: Place, message: usize, role: String },
+    UnknownRole {
+        place: RowLocation,
+        message: usize,
+        role: String,
+    },
     #[error("{place}: message {message} {problem}; correct it or remove the row")]
     BadMessage {
-        place: Place,
+        place: RowLocation,
         /// From 1.
         message: usize,
         problem: &'static str,
@@ -83,26 +87,34 @@ pub enum DataError {
         "{place}: a chat needs a chat template and the model has none; name a Jinja file as `data.chat_template`, or \
          use an instruction-tuned model's tokenizer"
     )]
-    NoChatTemplate { place: Place },
+    NoChatTemplate { place: RowLocation },
     #[error(
         "{place}: this row is text, and the model has no tokenizer.json; save the model's tokenizer into its directory \
          with transformers' AutoTokenizer, or give rows that are tokenised already (`input_ids`, `labels`)"
     )]
-    NoTokenizer { place: Place },
+    NoTokenizer { place: RowLocation },
     #[error(
         "{place}: the chat template renders message {message} differently when more messages follow, so its tokens \
          cannot be told apart; mark answers with {{% generation %}} in a template named as `data.chat_template`, or \
          set `data.loss_on: all`"
     )]
-    NotAPrefix { place: Place, message: usize },
+    NotAPrefix { place: RowLocation, message: usize },
     #[error("{place}: token id {id} is not in the vocabulary of {vocabulary}; was it made with another tokenizer?")]
-    TokenOutOfRange { place: Place, id: i64, vocabulary: u32 },
+    TokenOutOfRange {
+        place: RowLocation,
+        id: i64,
+        vocabulary: u32,
+    },
     #[error("{place}: {labels} labels for {tokens} input_ids; give one label per token, -100 where there is no target")]
-    LabelCount { place: Place, tokens: usize, labels: usize },
+    LabelCount {
+        place: RowLocation,
+        tokens: usize,
+        labels: usize,
+    },
     #[error("{place}: the row has {tokens} tokens, more than can be counted; split it")]
-    RowTooLong { place: Place, tokens: usize },
+    RowTooLong { place: RowLocation, tokens: usize },
     #[error("{place}: {source}")]
-    Tokenize { place: Place, source: TokenizerError },
+    Tokenize { place: RowLocation, source: TokenizerError },
     #[error("{0}")]
     Tokenizer(#[from] TokenizerError),
     #[error(transparent)]

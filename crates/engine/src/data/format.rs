@@ -10,7 +10,7 @@ use super::columns::Columns;
 use super::example::{Chat, Example, RunningText};
 use super::messages::{message, read_messages};
 use super::readers::{Record, kind_of, read_rows};
-use super::{DataError, Place};
+use super::{DataError, RowLocation};
 use peft_tune_core::recipe::DataFormat;
 
 /// Turns the rows of one file into examples.
@@ -52,7 +52,7 @@ impl<'a> RowParser<'a> {
     }
 
     /// The example in a row.
-    pub fn parse(&mut self, place: &Place, record: Record) -> Result<Example, DataError> {
+    pub fn parse(&mut self, place: &RowLocation, record: Record) -> Result<Example, DataError> {
         let values = match record {
             Record::Text { text, piece, is_last } => {
                 return self.plain_text(place, text, piece, is_last);
@@ -78,7 +78,7 @@ impl<'a> RowParser<'a> {
         }
     }
 
-    fn plain_text(&self, place: &Place, text: String, piece: u64, is_last: bool) -> Result<Example, DataError> {
+    fn plain_text(&self, place: &RowLocation, text: String, piece: u64, is_last: bool) -> Result<Example, DataError> {
         if !matches!(self.format, DataFormat::Auto | DataFormat::Text) {
             return Err(DataError::PlainText {
                 path: place.path(),
@@ -93,7 +93,7 @@ impl<'a> RowParser<'a> {
     }
 
     /// The format of a file by its first row, and a check of the renaming against it.
-    fn recognise(&self, place: &Place, columns: &Columns) -> Result<DataFormat, DataError> {
+    fn recognise(&self, place: &RowLocation, columns: &Columns) -> Result<DataFormat, DataError> {
         let format = match self.format {
             DataFormat::Auto => {
                 let all = |keys: &&[&str]| keys.iter().all(|key| columns.has(key));
@@ -119,7 +119,7 @@ impl<'a> RowParser<'a> {
         }
     }
 
-    fn alpaca(&self, place: &Place, columns: &mut Columns) -> Result<Example, DataError> {
+    fn alpaca(&self, place: &RowLocation, columns: &mut Columns) -> Result<Example, DataError> {
         let instruction = columns.text("instruction")?;
         let input = columns.optional_text("input")?;
         let output = columns.text("output")?;
@@ -184,7 +184,7 @@ fn alpaca_prompt(system: &str, instruction: &str, input: &str) -> String {
     format!("{opening}\n\n### Instruction:\n{instruction}\n\n{context}### Response:\n")
 }
 
-fn chat(place: &Place, columns: &mut Columns, key: &'static str) -> Result<Example, DataError> {
+fn chat(place: &RowLocation, columns: &mut Columns, key: &'static str) -> Result<Example, DataError> {
     let mut messages = read_messages(place, columns.list(key)?)?;
     let system = match columns.take("system") {
         Some(Value::String(text)) if !text.trim().is_empty() => Some(text),
@@ -205,7 +205,7 @@ fn chat(place: &Place, columns: &mut Columns, key: &'static str) -> Result<Examp
 }
 
 /// Two texts, or two lists of messages of which only the second is learnt.
-fn prompt_completion(place: &Place, columns: &mut Columns) -> Result<Example, DataError> {
+fn prompt_completion(place: &RowLocation, columns: &mut Columns) -> Result<Example, DataError> {
     let prompt = columns.take("prompt").unwrap_or_else(|| Value::from(""));
     let completion = columns.required("completion", "text or a list of messages")?;
     match (prompt, completion) {
@@ -234,7 +234,7 @@ fn prompt_completion(place: &Place, columns: &mut Columns) -> Result<Example, Da
     }
 }
 
-fn tokenized(place: &Place, columns: &mut Columns) -> Result<Example, DataError> {
+fn tokenized(place: &RowLocation, columns: &mut Columns) -> Result<Example, DataError> {
     let mut ids = columns
         .optional_integers("input_ids")?
         .ok_or_else(|| columns.missing("input_ids"))?;

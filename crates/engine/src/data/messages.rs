@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{DataError, Place};
+use super::{DataError, RowLocation};
 
 /// One message, and whether it is an answer to learn.
 pub(super) struct Message {
@@ -12,7 +12,7 @@ pub(super) struct Message {
 }
 
 /// Reads `{role, content}` or `{from, value}` messages. An assistant's message is a target unless its `weight` is 0.
-pub(super) fn read_messages(place: &Place, items: Vec<Value>) -> Result<Vec<Message>, DataError> {
+pub(super) fn read_messages(place: &RowLocation, items: Vec<Value>) -> Result<Vec<Message>, DataError> {
     let numbered = items.into_iter().enumerate();
     numbered
         .map(|(index, item)| read_message(place, index + 1, item))
@@ -24,7 +24,7 @@ pub(super) fn message(role: &str, content: impl Into<String>) -> Value {
     json!({"role": role, "content": content.into()})
 }
 
-fn read_message(place: &Place, number: usize, item: Value) -> Result<Message, DataError> {
+fn read_message(place: &RowLocation, number: usize, item: Value) -> Result<Message, DataError> {
     let bad = |problem| DataError::BadMessage {
         place: place.clone(),
         message: number,
@@ -115,7 +115,7 @@ mod tests {
     use crate::data::Unit;
 
     fn read(items: Value) -> Result<Vec<Message>, DataError> {
-        let place = Place::new(&Path::new("chat.jsonl").into(), Unit::Line, 7);
+        let place = RowLocation::new(&Path::new("chat.jsonl").into(), Unit::Line, 7);
         let Value::Array(items) = items else { panic!("a list") };
         read_messages(&place, items)
     }

@@ -7,11 +7,11 @@ use super::example::Example;
 use super::format::RowParser;
 use super::order::Permutation;
 use super::readers::read_rows;
-use super::{DataError, Place};
+use super::{DataError, RowLocation};
 use peft_tune_core::recipe::DataSettings;
 
 /// An example and where it stands.
-pub(super) type Located = (Place, Example);
+pub(super) type Located = (RowLocation, Example);
 
 /// Reads the examples of `files`, at most `limit`.
 pub(super) fn read_examples(
@@ -109,7 +109,7 @@ mod tests {
                 piece: Some(*number),
                 is_last: *number == 9,
             };
-            (Place::new(&path, Unit::Line, *number), Example::Text(text))
+            (RowLocation::new(&path, Unit::Line, *number), Example::Text(text))
         };
         numbers.iter().map(piece).collect()
     }

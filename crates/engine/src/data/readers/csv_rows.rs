@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{DataError, Place, Record, Visitor, read_text};
+use super::{DataError, Record, RowLocation, Visitor, read_text};
 use crate::data::Unit;
 
 /// Reads rows whose columns are named by the first line. Empty fields are empty strings.
@@ -28,7 +28,7 @@ pub(super) fn read(path: &Arc<Path>, separator: Option<u8>, visit: &mut Visitor)
             .map(|(name, field)| (name.trim().to_owned(), Value::from(field)))
             .collect();
         let line = lines.at(record.position().map_or(0, csv::Position::byte) as usize);
-        if visit(Place::new(path, Unit::Line, line), Record::Columns(columns))?.is_break() {
+        if visit(RowLocation::new(path, Unit::Line, line), Record::Columns(columns))?.is_break() {
             break;
         }
     }
@@ -95,7 +95,7 @@ fn bad_csv(path: &Arc<Path>, error: &csv::Error) -> DataError {
         _ => error.to_string(),
     };
     DataError::BadCsv {
-        place: Place::new(path, Unit::Line, line),
+        place: RowLocation::new(path, Unit::Line, line),
         reason,
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{BOM, DataError, Place, Record, Visitor, read_text, utf8_hint};
+use super::{BOM, DataError, Record, RowLocation, Visitor, read_text, utf8_hint};
 use crate::data::Unit;
 
 /// Reads one object per line. Blank lines are passed over.
@@ -30,7 +30,7 @@ pub(super) fn read_lines(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), Da
         if bytes.trim_ascii().is_empty() {
             continue;
         }
-        let place = Place::new(path, Unit::Line, number);
+        let place = RowLocation::new(path, Unit::Line, number);
         let Ok(text) = std::str::from_utf8(bytes) else {
             let hint = utf8_hint(bytes);
             return Err(DataError::NotUtf8 { place, hint });
@@ -53,7 +53,7 @@ pub(super) fn read_document(path: &Arc<Path>, visit: &mut Visitor) -> Result<(),
         return Ok(());
     }
     let document = serde_json::from_str(&text).map_err(|error| DataError::BadJson {
-        place: Place::new(path, Unit::Line, error.line() as u64),
+        place: RowLocation::new(path, Unit::Line, error.line() as u64),
         reason: without_line(&error),
     })?;
     drop(text);
@@ -62,7 +62,7 @@ pub(super) fn read_document(path: &Arc<Path>, visit: &mut Visitor) -> Result<(),
         reason,
     })?;
     for (index, row) in rows.into_iter().enumerate() {
-        let place = Place::new(path, Unit::Row, index as u64 + 1);
+        let place = RowLocation::new(path, Unit::Row, index as u64 + 1);
         if visit_row(place, row, visit)? {
             break;
         }
@@ -71,7 +71,7 @@ pub(super) fn read_document(path: &Arc<Path>, visit: &mut Visitor) -> Result<(),
 }
 
 /// Hands one row over and tells whether that was enough.
-fn visit_row(place: Place, row: Value, visit: &mut Visitor) -> Result<bool, DataError> {
+fn visit_row(place: RowLocation, row: Value, visit: &mut Visitor) -> Result<bool, DataError> {
     match row {
         Value::Object(columns) => Ok(visit(place, Record::Columns(columns))?.is_break()),
         other => Err(DataError::NotAnObject {

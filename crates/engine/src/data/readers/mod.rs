@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{DataError, Place};
+use super::{DataError, RowLocation};
 use kind::FileKind;
 
 pub(super) use json_rows::kind_of;
@@ -33,7 +33,7 @@ pub enum Record {
 }
 
 /// Takes rows one at a time and says whether it wants more.
-pub type Visitor<'a> = dyn FnMut(Place, Record) -> Result<ControlFlow<()>, DataError> + 'a;
+pub type Visitor<'a> = dyn FnMut(RowLocation, Record) -> Result<ControlFlow<()>, DataError> + 'a;
 
 /// Reads the rows of a JSONL, JSON, CSV, TSV, Parquet or plain text file in their order.
 ///
@@ -63,7 +63,7 @@ fn read_text(path: &Arc<Path>) -> Result<String, DataError> {
         let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count() as u64;
         DataError::NotUtf8 {
-            place: Place::new(path, super::Unit::Line, line),
+            place: RowLocation::new(path, super::Unit::Line, line),
             hint: utf8_hint(error.as_bytes()),
         }
     })

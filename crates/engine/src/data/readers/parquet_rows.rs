@@ -9,7 +9,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
 use serde_json::{Map, Number, Value};
 
-use super::{DataError, Place, Record, Visitor};
+use super::{DataError, Record, RowLocation, Visitor};
 use crate::data::Unit;
 
 /// Reads rows in the order of the file.
@@ -30,7 +30,7 @@ pub(super) fn read(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataErro
             break;
         };
         let columns = columns_of(row).map_err(|reason| bad(format!("row {number}: {reason}")))?;
-        if visit(Place::new(path, Unit::Row, number), Record::Columns(columns))?.is_break() {
+        if visit(RowLocation::new(path, Unit::Row, number), Record::Columns(columns))?.is_break() {
             break;
         }
     }

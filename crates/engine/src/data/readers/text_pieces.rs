@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{DataError, Place, Record, Visitor, read_text};
+use super::{DataError, Record, RowLocation, Visitor, read_text};
 use crate::data::Unit;
 
 /// A piece ends at the first paragraph end after so many bytes ...
@@ -35,7 +35,7 @@ pub(super) fn read(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataErro
             piece,
             is_last: tail.is_empty(),
         };
-        let flow = visit(Place::new(path, Unit::Line, line), record)?;
+        let flow = visit(RowLocation::new(path, Unit::Line, line), record)?;
         if tail.is_empty() || flow == ControlFlow::Break(()) {
             break;
         }

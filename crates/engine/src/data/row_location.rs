@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// A row of a data file, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RowLocation {
     path: Arc<Path>,
     unit: Unit,
     /// From 1.
@@ -22,7 +22,7 @@ pub enum Unit {
     Row,
 }
 
-impl Place {
+impl RowLocation {
     /// Line or row `number` (from 1) of the file at `path`.
     pub fn new(path: &Arc<Path>, unit: Unit, number: u64) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for RowLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = match self.unit {
             Unit::Line => "line",
