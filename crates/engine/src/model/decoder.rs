@@ -6,7 +6,7 @@ use super::counted::{embedding, loss_head, matmul};
 use super::layer::Layer;
 use super::linear::LinearGroup;
 use super::norm::Norm;
-use super::offload::{AtHome, Coming, Offload};
+use super::offload::{DeviceToHost, HostToDevice, Offload};
 use super::parameter::BaseParameter;
 use super::rounded::Rounded;
 use super::saved::{LayerSaved, bytes};
@@ -59,9 +59,9 @@ enum LayerTape {
     /// The layer's input; backward runs the layer forward again.
     Input(Tensor),
     /// As `Input`, in host memory.
-    HostInput(AtHome),
+    HostInput(DeviceToHost),
     /// On its way back from there.
-    Coming(Coming),
+    HostToDevice(HostToDevice),
 }
 
 impl Tape {
@@ -75,7 +75,7 @@ impl Tape {
                 LayerTape::Saved(saved) => device += saved.bytes(),
                 LayerTape::Input(input) => device += bytes(input),
                 LayerTape::HostInput(input) => host += input.bytes(),
-                LayerTape::Coming(input) => host += input.bytes(),
+                LayerTape::HostToDevice(input) => host += input.bytes(),
             }
         }
         (device, host)
@@ -95,7 +95,7 @@ impl LayerTape {
             Self::Saved(saved) => saved.bytes(),
             Self::Input(input) => bytes(input),
             Self::HostInput(input) => input.bytes(),
-            Self::Coming(input) => input.bytes(),
+            Self::HostToDevice(input) => input.bytes(),
         }
     }
 }
@@ -285,12 +285,12 @@ impl Kept {
             LayerTape::Saved(saved) => Recalled::Saved(saved),
             LayerTape::Input(input) => Recalled::Input(input),
             LayerTape::HostInput(input) => Recalled::Input(input.fetch(&self.device)?.arrive()?),
-            LayerTape::Coming(input) => Recalled::Input(input.arrive()?),
+            LayerTape::HostToDevice(input) => Recalled::Input(input.arrive()?),
         };
         if let Some(LayerTape::HostInput(_)) = self.layers.last()
             && let Some(LayerTape::HostInput(next)) = self.layers.pop()
         {
-            self.layers.push(LayerTape::Coming(next.fetch(&self.device)?));
+            self.layers.push(LayerTape::HostToDevice(next.fetch(&self.device)?));
         }
         Ok(Some((self.layers.len(), recalled, bytes)))
     }

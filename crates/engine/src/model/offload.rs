@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use candle_core::{DType, Device, Result, Shape, Tensor};
 
 use super::saved::bytes;
-use peft_tune_kernels::gpu::{Copied, HostRoom, SideQueue, empty, has_side_queue};
+use peft_tune_kernels::gpu::{Copied, HostRoom, TransferStream, empty, has_transfer_stream};
 
 /// Inputs on their way home, at most: their memory is the device's until they have arrived.
 const UNDER_WAY: usize = 2;
@@ -18,29 +18,29 @@ const UNDER_WAY: usize = 2;
 pub(super) struct Offload {
     device: Device,
     /// Absent where the device's memory is the host's, and where plain tensor ops are wanted.
-    queue: Option<SideQueue>,
+    queue: Option<TransferStream>,
     under_way: VecDeque<Copied>,
 }
 
 /// An input in the host's memory.
 #[derive(Debug)]
-pub(super) struct AtHome {
+pub(super) struct DeviceToHost {
     shape: Shape,
     dtype: DType,
-    place: Place,
+    copy: HostCopy,
 }
 
 #[derive(Debug)]
-enum Place {
+enum HostCopy {
     Tensor(Tensor),
-    Room(HostRoom, SideQueue),
+    Room(HostRoom, TransferStream),
 }
 
 /// An input on its way back. The host's memory stays until it has arrived.
 #[derive(Debug)]
-pub(super) struct Coming {
+pub(super) struct HostToDevice {
     back: Back,
-    home: AtHome,
+    home: DeviceToHost,
 }
 
 #[derive(Debug)]
@@ -52,7 +52,9 @@ enum Back {
 impl Offload {
     /// For inputs on `device`.
     pub(super) fn new(device: &Device) -> Result<Self> {
-        let queue = has_side_queue(device).then(|| SideQueue::of(device)).transpose()?;
+        let queue = has_transfer_stream(device)
+            .then(|| TransferStream::of(device))
+            .transpose()?;
         Ok(Self {
             device: device.clone(),
             queue,
@@ -61,21 +63,21 @@ impl Offload {
     }
 
     /// Sends `input` home.
-    pub(super) fn put(&mut self, input: &Tensor) -> Result<AtHome> {
+    pub(super) fn put(&mut self, input: &Tensor) -> Result<DeviceToHost> {
         let place = match &self.queue {
-            None => Place::Tensor(input.to_device(&Device::Cpu)?),
+            None => HostCopy::Tensor(input.to_device(&Device::Cpu)?),
             Some(queue) => {
                 let input = input.contiguous()?;
                 let room = HostRoom::of(bytes(&input), &self.device)?;
                 self.under_way
                     .push_back(queue.send(&input, &room.first(bytes(&input))?)?);
-                Place::Room(room, queue.clone())
+                HostCopy::Room(room, queue.clone())
             }
         };
         while self.under_way.len() > UNDER_WAY {
             self.under_way.pop_front().map(Copied::wait).transpose()?;
         }
-        Ok(AtHome {
+        Ok(DeviceToHost {
             shape: input.shape().clone(),
             dtype: input.dtype(),
             place,
@@ -83,25 +85,25 @@ impl Offload {
     }
 }
 
-impl AtHome {
+impl DeviceToHost {
     pub(super) fn bytes(&self) -> usize {
         self.shape.elem_count() * self.dtype.size_in_bytes()
     }
 
     /// Begins to bring the input back to `device`.
-    pub(super) fn fetch(self, device: &Device) -> Result<Coming> {
+    pub(super) fn fetch(self, device: &Device) -> Result<HostToDevice> {
         let back = match &self.place {
-            Place::Tensor(tensor) => Back::Here(tensor.to_device(device)?),
-            Place::Room(room, queue) => {
+            HostCopy::Tensor(tensor) => Back::Here(tensor.to_device(device)?),
+            HostCopy::Room(room, queue) => {
                 let input = empty(self.shape.clone(), self.dtype, device)?;
                 Back::UnderWay(queue.fetch(&room.first(self.bytes())?, &input)?)
             }
         };
-        Ok(Coming { back, home: self })
+        Ok(HostToDevice { back, home: self })
     }
 }
 
-impl Coming {
+impl HostToDevice {
     pub(super) fn bytes(&self) -> usize {
         self.home.bytes()
     }
@@ -128,7 +130,7 @@ mod tests {
                 let values = Tensor::arange(0f32, 6.0, &Device::Cpu).unwrap() + layer as f64;
                 values.unwrap().reshape((3, 2)).unwrap().to_dtype(DType::BF16).unwrap()
             };
-            let mut kept: Vec<AtHome> = (0..5).map(|layer| offload.put(&input(layer)).unwrap()).collect();
+            let mut kept: Vec<DeviceToHost> = (0..5).map(|layer| offload.put(&input(layer)).unwrap()).collect();
             assert_eq!(offload.under_way.len(), UNDER_WAY);
             drop(offload);
             let mut coming = kept.pop().map(|last| last.fetch(&Device::Cpu).unwrap());
@@ -157,7 +159,7 @@ mod tests {
     fn on_the_cpu_nothing_is_copied() {
         let input = Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap();
         let kept = Offload::new(&Device::Cpu).unwrap().put(&input).unwrap();
-        assert!(matches!(&kept.place, Place::Tensor(tensor) if tensor.id() == input.id()));
+        assert!(matches!(&kept.place, HostCopy::Tensor(tensor) if tensor.id() == input.id()));
         assert_eq!(kept.bytes(), 16);
     }
 }

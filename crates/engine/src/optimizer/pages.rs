@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Result, Tensor};
 
-use peft_tune_kernels::gpu::{Copied, Pinned, SideQueue, empty};
+use peft_tune_kernels::gpu::{Copied, Pinned, TransferStream, empty};
 
 /// One buffer of states at home.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Home {
 
 struct Traffic<'a> {
     homes: &'a [&'a Home],
-    queue: SideQueue,
+    queue: TransferStream,
     /// Room for two pages.
     slots: [Vec<Tensor>; 2],
 }
@@ -83,7 +83,7 @@ impl<'a> Traffic<'a> {
         let slot = || homes.iter().map(room).collect::<Result<Vec<_>>>();
         Ok(Self {
             homes,
-            queue: SideQueue::of(device)?,
+            queue: TransferStream::of(device)?,
             slots: [slot()?, slot()?],
         })
     }

@@ -12,8 +12,8 @@ use sha2::{Digest, Sha256};
 
 use super::Source;
 use super::launch::{Argument, Launch};
-use super::side_queue::host_address;
 use super::source::PRELUDE;
+use super::transfer_stream::host_address;
 
 const EMULATION: &str = include_str!("emulation.h");
 const ELEMENTS: &str = include_str!("emulation_elements.h");

@@ -36,7 +36,7 @@ pub struct Graph {
 
 /// Whether `device` can capture: it is a GPU, or the tests emulate one.
 pub fn has_graphs(device: &Device) -> bool {
-    super::has_side_queue(device)
+    super::has_transfer_stream(device)
 }
 
 /// Calls `body` so that a capture of the same finds all that candle uploads in it.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::side_queue::Pinned;
+use super::transfer_stream::Pinned;
 
 /// Sizes are rounded up to it, so that steps of slightly different length share memory.
 const GRAIN: usize = 1 << 20;

@@ -22,8 +22,8 @@ mod pack;
 #[cfg(feature = "cuda")]
 mod runtime;
 mod scratch;
-mod side_queue;
 mod source;
+mod transfer_stream;
 
 pub use gemm::{Gemm, Matrix};
 pub use graph::{Graph, has_graphs, refuse_capture, rehearsal};
@@ -32,8 +32,8 @@ pub use launch::{Argument, Launch, empty};
 pub use overwrite::overwrite;
 pub use pack::{element_name, pack_size};
 pub use scratch::{constant, scratch};
-pub use side_queue::{Copied, Pinned, SideQueue};
 pub use source::{Header, OPERANDS, Source, WARPGROUP};
+pub use transfer_stream::{Copied, Pinned, TransferStream};
 
 use crate::kernels;
 use candle_core::{DType, Device, Tensor};
@@ -59,7 +59,7 @@ pub fn has_warpgroups(device: &Device) -> bool {
 
 /// Whether copies between the host and `device` go beside its computing: it is a GPU (or the tests emulate one) and the
 /// process wants fused forms.
-pub fn has_side_queue(device: &Device) -> bool {
+pub fn has_transfer_stream(device: &Device) -> bool {
     kernels().are_own() && (device.is_cuda() || is_emulated())
 }
 

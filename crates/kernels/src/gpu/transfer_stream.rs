@@ -79,7 +79,7 @@ impl Drop for Pinned {
 
 /// The second queue of a device.
 #[derive(Clone, Debug)]
-pub struct SideQueue {
+pub struct TransferStream {
     #[cfg(feature = "cuda")]
     on_gpu: Option<OnGpu>,
 }
@@ -103,7 +103,7 @@ pub struct Copied {
     late: Option<u64>,
 }
 
-impl SideQueue {
+impl TransferStream {
     /// The queue of `device`: one for the process.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl SideQueue {
     /// Fills `to`, a tensor on the device, from the first bytes of `from`, a tensor on the CPU.
     ///
     /// # Errors
-    /// As [`SideQueue::send`].
+    /// As [`TransferStream::send`].
     pub fn fetch(&self, from: &Tensor, to: &Tensor) -> Result<Copied> {
         self.copy(to, from, Direction::ToDevice)
     }
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn what_is_sent_home_comes_back() {
-        let queue = SideQueue::of(&Device::Cpu).unwrap();
+        let queue = TransferStream::of(&Device::Cpu).unwrap();
         let home = Pinned::new(tensor(&[0.0; 4]), &Device::Cpu).unwrap();
         let part = home.tensor().narrow(0, 1, 2).unwrap();
         queue.send(&tensor(&[1.0, 2.0]), &part).unwrap().wait().unwrap();
@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn in_emulation_a_copy_is_done_when_it_or_a_later_one_is_waited_for() {
         emulated(|| {
-            let queue = SideQueue::of(&Device::Cpu).unwrap();
+            let queue = TransferStream::of(&Device::Cpu).unwrap();
             let (first, second) = (tensor(&[0.0]), tensor(&[0.0]));
             let copies = [
                 queue.send(&tensor(&[1.0]), &first).unwrap(),
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_copy_that_does_not_fit_is_refused() {
-        let queue = SideQueue::of(&Device::Cpu).unwrap();
+        let queue = TransferStream::of(&Device::Cpu).unwrap();
         assert!(queue.send(&tensor(&[1.0, 2.0]), &tensor(&[0.0])).is_err());
         let turned = Tensor::zeros((2, 3), candle_core::DType::F32, &Device::Cpu)
             .unwrap()
