@@ -6,7 +6,7 @@
 //! | time | what happens |
 //! |---|---|
 //! | first | launched |
-//! | second | launched, with what candle uploads kept for the third ([`gpu::rehearsal`]) |
+//! | second | launched, with what candle uploads kept for the third ([`gpu::warm_up`]) |
 //! | third | captured, and the graph launched |
 //! | later | the graph is launched |
 //!
@@ -90,8 +90,8 @@ struct Shape {
 
 #[derive(Debug)]
 enum State {
-    Met,
-    Rehearsed,
+    Seen,
+    WarmedUp,
     Captured(Box<Captured>),
 }
 
@@ -108,7 +108,7 @@ struct Captured {
 /// What is done with a micro-batch.
 enum Way {
     Launch,
-    Rehearse,
+    WarmUp,
     Replay,
 }
 
@@ -173,7 +173,7 @@ impl Passes {
         let way = self.graphs.as_mut().map_or(Way::Launch, |graphs| graphs.meet(shape));
         match way {
             Way::Launch => self.launch(model, input, clock),
-            Way::Rehearse => gpu::rehearsal(&self.device, || self.launch(model, input, clock)),
+            Way::WarmUp => gpu::warm_up(&self.device, || self.launch(model, input, clock)),
             Way::Replay => match self.replay(model, input) {
                 Ok(sums) => {
                     self.replayed += 1;
@@ -237,19 +237,19 @@ impl Graphs {
             }
             self.known.push(Known {
                 shape,
-                state: State::Met,
+                state: State::Seen,
             });
             return Way::Launch;
         };
         let mut known = self.known.remove(index);
         let way = match known.state {
-            State::Met => {
-                known.state = State::Rehearsed;
-                Way::Rehearse
+            State::Seen => {
+                known.state = State::WarmedUp;
+                Way::WarmUp
             }
             // Ops that are recorded wait for the device.
             _ if span::handle().is_some() => Way::Launch,
-            State::Rehearsed if graphs >= MOST_GRAPHS => Way::Launch,
+            State::WarmedUp if graphs >= MOST_GRAPHS => Way::Launch,
             _ => Way::Replay,
         };
         self.known.push(known);

@@ -7,7 +7,7 @@
 //! - neither wait for the device nor copy from or to the host,
 //! - let go of all that it allocates (the driver makes such memory part of the graph) and of nothing else.
 //!
-//! candle uploads the shapes of strided tensors with each op. Under its cache for graphs they are uploaded once: a [`rehearsal`] fills that
+//! candle uploads the shapes of strided tensors with each op. Under its cache for graphs they are uploaded once: a [`warm_up`] fills that
 //! cache, and a capture that lacks something in it fails. In tests a graph calls the function again, with whatever of the host it held when it
 //! was captured: what does not come from the device's memory is stale then, as it is on a GPU.
 
@@ -40,7 +40,7 @@ pub fn has_graphs(device: &Device) -> bool {
 }
 
 /// Calls `body` so that a capture of the same finds all that candle uploads in it.
-pub fn rehearsal<R>(device: &Device, body: impl FnOnce() -> R) -> R {
+pub fn warm_up<R>(device: &Device, body: impl FnOnce() -> R) -> R {
     #[cfg(feature = "cuda")]
     let _uploads = match device {
         Device::Cuda(device) => Some(device.enable_cuda_graph_htod_cache()),

@@ -26,7 +26,7 @@ mod source;
 mod transfer_stream;
 
 pub use gemm::{Gemm, Matrix};
-pub use graph::{Graph, has_graphs, refuse_capture, rehearsal};
+pub use graph::{Graph, has_graphs, refuse_capture, warm_up};
 pub use host_room::HostRoom;
 pub use launch::{Argument, Launch, empty};
 pub use overwrite::overwrite;
