@@ -97,7 +97,7 @@ impl Case {
         );
         let is_full = random.random_range(0..10) == 0;
         recipe.adapter = (!is_full).then(|| adapter(random));
-        if is_full && recipe.precision.is_quantised() {
+        if is_full && recipe.precision.is_quantized() {
             recipe.precision = Precision::Bf16;
         }
         Self {

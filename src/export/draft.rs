@@ -136,8 +136,8 @@ pub(super) fn builder_of(path: &std::path::Path) -> &'static str {
     }
 }
 
-/// Whether the base weights are quantised: bits, if so.
-pub(super) fn quantised_bits(precision: Precision) -> Option<u8> {
+/// Whether the base weights are quantized: bits, if so.
+pub(super) fn quantized_bits(precision: Precision) -> Option<u8> {
     match precision {
         Precision::Int8 => Some(8),
         Precision::Nf4 | Precision::Nf4Double => Some(4),

@@ -73,10 +73,10 @@ fn warnings(recipe: &Recipe, adapter: &AdapterSettings) -> Vec<Warning> {
         "optimizer",
         "this file describes the adapter only; take learning rate, batch, schedule and precision from --format recipe",
     )];
-    if recipe.precision.is_quantised() {
+    if recipe.precision.is_quantized() {
         warnings.push(Warning::new(
             "precision",
-            "the base model was measured quantised; load it with BitsAndBytesConfig",
+            "the base model was measured quantized; load it with BitsAndBytesConfig",
         ));
     }
     if recipe.optimizer.loraplus_ratio.is_some() {

@@ -266,7 +266,7 @@ fn arithmetic(draft: &mut Draft, recipe: &Recipe) -> Result<(), ExportError> {
     if recipe.precision == Precision::Nf4 {
         draft.warn(
             "precision",
-            "torchtune always quantises the constants of NF4 too: a little less memory",
+            "torchtune always quantizes the constants of NF4 too: a little less memory",
         );
     }
     draft.key("device", "cuda");

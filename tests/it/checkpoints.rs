@@ -170,7 +170,7 @@ fn shards_give_the_same_model_as_one_file() {
 }
 
 #[test]
-fn models_that_bitsandbytes_quantised_load_with_equal_values() {
+fn models_that_bitsandbytes_quantized_load_with_equal_values() {
     let values = tensors(&folder("ref_bitsandbytes/values.safetensors"));
     let flat = |tensor: Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
     for (name, precision) in [

@@ -181,7 +181,7 @@ fn a_plain_recipe_is_written_for_every_tool() {
 }
 
 #[test]
-fn a_quantised_recipe_is_written_for_every_tool() {
+fn a_quantized_recipe_is_written_for_every_tool() {
     check("qlora", &qlora());
 }
 

@@ -56,7 +56,7 @@ mod plan;
 mod predict;
 /// What samplers propose, as it was written down once.
 mod proposals;
-/// Quantised weights against bitsandbytes.
+/// Quantized weights against bitsandbytes.
 mod quant;
 /// The assets of the quickstart, and the generator that made them.
 mod quickstart;

@@ -78,13 +78,13 @@ pub enum Precision {
     Int8,
     /// 4-bit NormalFloat weights in blocks of 64 (QLoRA).
     Nf4,
-    /// [`Precision::Nf4`] whose block constants are quantised again.
+    /// [`Precision::Nf4`] whose block constants are quantized again.
     Nf4Double,
 }
 
 impl Precision {
     /// Whether linear weights are held in codes, which cannot be trained themselves.
-    pub fn is_quantised(self) -> bool {
+    pub fn is_quantized(self) -> bool {
         matches!(self, Self::Int8 | Self::Nf4 | Self::Nf4Double)
     }
 }

@@ -91,7 +91,7 @@ pub enum WeightsError {
     },
 
     #[error("tensor `{tensor}`: {source}")]
-    Quantised { tensor: String, source: QuantError },
+    Quantized { tensor: String, source: QuantError },
 
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
@@ -134,10 +134,10 @@ pub enum TrainError {
     TooLong { tokens: usize, max_positions: usize },
 
     #[error(
-        "full fine-tuning (`adapter: null`) cannot train quantised weights; take `precision` fp32, bf16 or fp16, or train \
+        "full fine-tuning (`adapter: null`) cannot train quantized weights; take `precision` fp32, bf16 or fp16, or train \
          an adapter"
     )]
-    QuantisedWhole,
+    QuantizedWhole,
 
     #[error(transparent)]
     Collective(Box<CollectiveError>),

@@ -82,8 +82,8 @@ fn space(plan: &Plan) -> String {
     } else {
         "full"
     };
-    let quantised = plan.precisions.contains(&Precision::Nf4);
-    let optimizers = if quantised {
+    let quantized = plan.precisions.contains(&Precision::Nf4);
+    let optimizers = if quantized {
         "[adamw, paged_adamw_8bit]"
     } else {
         "[adamw, adamw_8bit]"

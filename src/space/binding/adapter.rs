@@ -49,9 +49,9 @@ pub(super) const BINDINGS: &[Binding] = &[
         ],
         derived_from: None,
         effects: Effects::all(
-            "other products, and dequantisation",
+            "other products, and dequantization",
             "bytes per base weight",
-            "rounding and quantisation of the base model",
+            "rounding and quantization of the base model",
         ),
         get: |recipe| name_of(&recipe.precision),
         set: |recipe, value| put(&mut recipe.precision, named(value)),

@@ -24,9 +24,9 @@ pub enum RecipeError {
         devices: usize,
     },
     #[error(
-        "full fine-tuning cannot train quantised weights; search the quantised precisions with `method: lora` only"
+        "full fine-tuning cannot train quantized weights; search the quantized precisions with `method: lora` only"
     )]
-    QuantisedWhole,
+    QuantizedWhole,
 }
 
 /// The recipe of one trial: the study's base with its fixed and the sampled values.
@@ -47,8 +47,8 @@ pub fn recipe_for(study: &Study, sampled: &Params) -> Result<Recipe, RecipeError
             apply(binding, value, &mut recipe)?;
         }
     }
-    if recipe.adapter.is_none() && recipe.precision.is_quantised() {
-        return Err(RecipeError::QuantisedWhole);
+    if recipe.adapter.is_none() && recipe.precision.is_quantized() {
+        return Err(RecipeError::QuantizedWhole);
     }
     Ok(recipe)
 }

@@ -167,7 +167,7 @@ fn a_recorded_step_computes_the_same() {
 }
 
 #[test]
-fn quantised_weights_are_told_by_their_storage() {
+fn quantized_weights_are_told_by_their_storage() {
     let folder = crate::golden::folder("ref_llama").join("model");
     let base = BaseModel::load(&folder, Precision::Nf4, &Device::Cpu).unwrap();
     let (trees, _) = recorded(Arc::new(base), Checkpointing::None);

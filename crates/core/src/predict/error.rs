@@ -25,9 +25,9 @@ pub enum PredictError {
     #[error("`lora_bias` cannot be combined with `{other}`; leave one of them out")]
     BiasWith { other: &'static str },
     #[error(
-        "full fine-tuning cannot train quantised weights; take `precision` fp32, bf16 or fp16, or train an adapter"
+        "full fine-tuning cannot train quantized weights; take `precision` fp32, bf16 or fp16, or train an adapter"
     )]
-    QuantisedWhole,
+    QuantizedWhole,
     #[error("`{key}` is 0; set it to 1 or more")]
     Zero { key: &'static str },
     #[error("rows of {tokens} tokens are longer than the {most} positions of the model; lower `sequence_length`")]

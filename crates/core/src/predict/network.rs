@@ -109,8 +109,8 @@ impl<'a> Network<'a> {
     /// # Errors
     /// Adapter settings that do not fit the model.
     pub fn new(architecture: &'a Architecture, recipe: &Recipe) -> Result<Self, PredictError> {
-        if recipe.adapter.is_none() && recipe.precision.is_quantised() {
-            return Err(PredictError::QuantisedWhole);
+        if recipe.adapter.is_none() && recipe.precision.is_quantized() {
+            return Err(PredictError::QuantizedWhole);
         }
         let rules = Rules::new(recipe.adapter.as_ref())?;
         let modules = architecture.linear_modules();

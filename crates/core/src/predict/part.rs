@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// Weights of the base model; codes where they are quantised.
+    /// Weights of the base model; codes where they are quantized.
     BaseWeights,
-    /// Block constants of quantised weights.
-    QuantisationConstants,
+    /// Block constants of quantized weights.
+    QuantizationConstants,
     /// Values of what trains.
     Adapters,
     /// Gradients of what trains.
@@ -34,7 +34,7 @@ impl Part {
     /// All parts, in the order in which they are shown.
     pub const ALL: [Self; PARTS] = [
         Self::BaseWeights,
-        Self::QuantisationConstants,
+        Self::QuantizationConstants,
         Self::Adapters,
         Self::Gradients,
         Self::OptimizerState,
@@ -49,7 +49,7 @@ impl Part {
     pub fn name(self) -> &'static str {
         match self {
             Self::BaseWeights => "base_weights",
-            Self::QuantisationConstants => "quantisation_constants",
+            Self::QuantizationConstants => "quantization_constants",
             Self::Adapters => "adapters",
             Self::Gradients => "gradients",
             Self::OptimizerState => "optimizer_state",

@@ -264,11 +264,11 @@ mod tests {
             let prediction = predict(&predictor, &recipe()).unwrap();
             assert_eq!(prediction.bytes.of(Part::BaseWeights), 2 * parameters);
             assert!(prediction.tokens_per_s() > 300.0 && prediction.tokens_per_s() < 20_000.0);
-            let mut quantised = recipe();
-            quantised.precision = Precision::Nf4;
-            let smaller = predict(&predictor, &quantised).unwrap();
+            let mut quantized = recipe();
+            quantized.precision = Precision::Nf4;
+            let smaller = predict(&predictor, &quantized).unwrap();
             assert!(smaller.bytes.of(Part::BaseWeights) < parameters);
-            assert!(smaller.bytes.of(Part::QuantisationConstants) > 0);
+            assert!(smaller.bytes.of(Part::QuantizationConstants) > 0);
         }
     }
 
@@ -336,7 +336,7 @@ mod tests {
         );
         let mut whole = recipe();
         (whole.adapter, whole.precision) = (None, Precision::Nf4);
-        assert_eq!(predict(&predictor, &whole), Err(PredictError::QuantisedWhole));
+        assert_eq!(predict(&predictor, &whole), Err(PredictError::QuantizedWhole));
     }
 
     #[test]

@@ -113,7 +113,7 @@ enum Buffer {
     AmxSums,
     /// Sums of the tasks of an adapter's gradient.
     ThinSums,
-    /// A quantised weight, widened as a whole to 16 bits or to F32: on a GPU.
+    /// A quantized weight, widened as a whole to 16 bits or to F32: on a GPU.
     Widened,
     WidenedF32,
 }

@@ -176,7 +176,7 @@ pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> S
             let flops = 2.0 * whole(product.rows) * whole(product.columns) * depth;
             let bytes = element * (product.rows * depth + product.columns * depth + product.rows * product.columns);
             let widened = match (product.right, context.precision) {
-                // A quantised weight is widened as a whole: codes are read, values written.
+                // A quantized weight is widened as a whole: codes are read, values written.
                 (Right::Weight, Precision::Int8 | Precision::Nf4 | Precision::Nf4Double) => {
                     2.5 * product.columns * product.depth / bandwidth + LAUNCH_S
                 }

@@ -7,14 +7,14 @@
 //! | nf4 | n / 2 codes, 4 for each block of 64 |
 //! | nf4_double | n / 2 codes, 1 for each block of 64, 4 for each 256 blocks |
 //!
-//! Only the linear layers of the decoder are quantised; embedding, LM head, norms and biases are bf16 then.
+//! Only the linear layers of the decoder are quantized; embedding, LM head, norms and biases are bf16 then.
 
 use crate::architecture::Architecture;
 use crate::recipe::Precision;
 
-/// Elements of a block of quantised weights.
+/// Elements of a block of quantized weights.
 const BLOCK: u64 = 64;
-/// Block constants that share one constant under double quantisation.
+/// Block constants that share one constant under double quantization.
 const NESTED_BLOCK: u64 = 256;
 
 /// Codes or values, and block constants, in bytes.

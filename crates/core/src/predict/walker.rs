@@ -146,13 +146,13 @@ impl<'a> Walker<'a> {
             },
             left_bytes: sum.left_bytes,
             pairs: self.is_bf16() && sum.left_bytes == 2 && is_even,
-            coded: sum.right == Right::Weight && self.precision.is_quantised(),
+            coded: sum.right == Right::Weight && self.precision.is_quantized(),
             f32_result: sum.f32_result,
         };
         call.keep(&mut trace.scratch, self.host.vectors, self.host.threads);
         trace.spike(Part::Scratch, call.spike(self.host.vectors));
         if self.host.vectors == super::Vectors::None && call.coded {
-            // Off the CPU a quantised weight is widened as a whole for each product, into memory that stays.
+            // Off the CPU a quantized weight is widened as a whole for each product, into memory that stays.
             trace.scratch.widen(sum.columns * sum.longest_term, sum.left_bytes);
         }
         trace.run(Work::Product(Product {

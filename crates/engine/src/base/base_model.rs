@@ -187,7 +187,7 @@ impl BaseModel {
         self.weights.values().map(Weight::bytes).sum()
     }
 
-    /// The tensor `name` of the checkpoint: in the dtype it is stored in, F32 where it is quantised.
+    /// The tensor `name` of the checkpoint: in the dtype it is stored in, F32 where it is quantized.
     ///
     /// # Errors
     ///

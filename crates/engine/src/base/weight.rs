@@ -10,17 +10,17 @@ use crate::{TrainError, WeightsError};
 use peft_tune_core::architecture::TensorShape;
 use peft_tune_core::recipe::Precision;
 use peft_tune_kernels::ops::matmul::{Coded, Factor};
-use peft_tune_kernels::quant::{Element, Int8, Nf4, QuantError, Quantised};
+use peft_tune_kernels::quant::{Element, Int8, Nf4, QuantError, Quantized};
 
 /// A weight as the precision stores it.
 #[derive(Clone, Debug)]
 pub(crate) enum Weight {
     /// F32, F16 or BF16.
     Dense(Tensor),
-    Quantised(CodedRows),
+    Quantized(CodedRows),
 }
 
-/// Rows of a quantised weight; products widen them block by block.
+/// Rows of a quantized weight; products widen them block by block.
 #[derive(Clone, Debug)]
 pub(crate) struct CodedRows {
     codes: Codes,
@@ -29,7 +29,7 @@ pub(crate) struct CodedRows {
     dtype: DType,
 }
 
-/// A quantised weight (out, in).
+/// A quantized weight (out, in).
 #[derive(Clone, Debug)]
 pub(crate) enum Codes {
     Nf4(Nf4),
@@ -37,7 +37,7 @@ pub(crate) enum Codes {
 }
 
 impl Codes {
-    fn quantise(weight: &Tensor, precision: Precision) -> Result<Option<Self>, QuantError> {
+    fn quantize(weight: &Tensor, precision: Precision) -> Result<Option<Self>, QuantError> {
         Ok(match precision {
             Precision::Nf4 => Some(Self::Nf4(Nf4::quantize(weight, false)?)),
             Precision::Nf4Double => Some(Self::Nf4(Nf4::quantize(weight, true)?)),
@@ -130,8 +130,8 @@ impl Codes {
 }
 
 impl Weight {
-    /// Reads `tensor` from `checkpoint` into the storage of `precision`. Linear layers of the decoder are quantised;
-    /// embedding, LM head, norms and biases never are. A checkpoint that bitsandbytes quantised keeps its codes where
+    /// Reads `tensor` from `checkpoint` into the storage of `precision`. Linear layers of the decoder are quantized;
+    /// embedding, LM head, norms and biases never are. A checkpoint that bitsandbytes quantized keeps its codes where
     /// they are what the precision asks for, and is widened where not.
     pub(crate) fn load(
         checkpoint: &Checkpoint,
@@ -141,7 +141,7 @@ impl Weight {
         device: &Device,
     ) -> Result<Self, TrainError> {
         let dtype = compute_dtype(precision);
-        let named = |source| WeightsError::Quantised {
+        let named = |source| WeightsError::Quantized {
             tensor: tensor.name.clone(),
             source,
         };
@@ -157,12 +157,12 @@ impl Weight {
                 .into());
             }
             if codes.serves(precision) {
-                return Ok(Self::quantised(codes.to_device(device)?, dtype));
+                return Ok(Self::quantized(codes.to_device(device)?, dtype));
             }
             let wide = codes.widened(0..rows, DType::F32)?;
             return Self::store(wide, &tensor.name, linear, precision, device);
         }
-        if linear && precision.is_quantised() {
+        if linear && precision.is_quantized() {
             let wide = checkpoint.tensor(&tensor.name, &tensor.shape, DType::F32, &Device::Cpu)?;
             return Self::store(wide, &tensor.name, linear, precision, device);
         }
@@ -180,28 +180,28 @@ impl Weight {
     ) -> Result<Self, TrainError> {
         let dtype = compute_dtype(precision);
         let codes = match linear {
-            true => Codes::quantise(&value, precision).map_err(|source| WeightsError::Quantised {
+            true => Codes::quantize(&value, precision).map_err(|source| WeightsError::Quantized {
                 tensor: name.to_owned(),
                 source,
             })?,
             false => None,
         };
         Ok(match codes {
-            Some(codes) => Self::quantised(codes.to_device(device)?, dtype),
+            Some(codes) => Self::quantized(codes.to_device(device)?, dtype),
             None => Self::Dense(value.to_device(device)?.to_dtype(dtype)?.contiguous()?),
         })
     }
 
-    fn quantised(codes: Codes, dtype: DType) -> Self {
+    fn quantized(codes: Codes, dtype: DType) -> Self {
         let rows = 0..codes.shape().0;
-        Self::Quantised(CodedRows { codes, rows, dtype })
+        Self::Quantized(CodedRows { codes, rows, dtype })
     }
 
     /// Bytes of the whole weight with its block constants.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Dense(tensor) => tensor.elem_count() * tensor.dtype().size_in_bytes(),
-            Self::Quantised(weight) => weight.codes.bytes(),
+            Self::Quantized(weight) => weight.codes.bytes(),
         }
     }
 
@@ -209,9 +209,9 @@ impl Weight {
     pub(crate) fn rows(&self, start: usize, rows: usize) -> candle_core::Result<Self> {
         Ok(match self {
             Self::Dense(tensor) => Self::Dense(tensor.narrow(0, start, rows)?),
-            Self::Quantised(weight) => {
+            Self::Quantized(weight) => {
                 let start = weight.rows.start + start;
-                Self::Quantised(CodedRows {
+                Self::Quantized(CodedRows {
                     rows: start..start + rows,
                     ..weight.clone()
                 })
@@ -219,19 +219,19 @@ impl Weight {
         })
     }
 
-    /// The weight with all the precision it has: as it is stored or, where it is quantised, in F32.
+    /// The weight with all the precision it has: as it is stored or, where it is quantized, in F32.
     pub(crate) fn exact(&self) -> candle_core::Result<Tensor> {
         match self {
             Self::Dense(tensor) => Ok(tensor.clone()),
-            Self::Quantised(weight) => weight.dense(DType::F32),
+            Self::Quantized(weight) => weight.dense(DType::F32),
         }
     }
 
-    /// The weight as one dense tensor in the compute dtype; a copy only where it is quantised.
+    /// The weight as one dense tensor in the compute dtype; a copy only where it is quantized.
     pub(crate) fn dense(&self) -> candle_core::Result<Tensor> {
         match self {
             Self::Dense(tensor) => Ok(tensor.clone()),
-            Self::Quantised(weight) => weight.dense(weight.dtype),
+            Self::Quantized(weight) => weight.dense(weight.dtype),
         }
     }
 
@@ -239,7 +239,7 @@ impl Weight {
     pub(crate) fn factor(&self) -> Factor<'_> {
         match self {
             Self::Dense(tensor) => Factor::Dense(tensor),
-            Self::Quantised(weight) => Factor::Coded(weight),
+            Self::Quantized(weight) => Factor::Coded(weight),
         }
     }
 }

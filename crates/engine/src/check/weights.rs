@@ -1,9 +1,9 @@
-//! Quantised weights, widened to the bits of the CPU.
+//! Quantized weights, widened to the bits of the CPU.
 
 use candle_core::{DType, Device, Result, Tensor};
 
 use peft_tune_kernels::compare::{Check, error, random};
-use peft_tune_kernels::quant::{Int8, Nf4, Quantised};
+use peft_tune_kernels::quant::{Int8, Nf4, Quantized};
 
 pub(super) fn run(device: &Device, push: &mut dyn FnMut(Check)) {
     for dtype in [DType::F32, DType::BF16, DType::F16] {
@@ -25,15 +25,15 @@ pub(super) fn run(device: &Device, push: &mut dyn FnMut(Check)) {
     }
 }
 
-fn check<Q: Quantised>(
+fn check<Q: Quantized>(
     device: &Device,
     dtype: DType,
-    quantise: impl Fn(&Tensor) -> std::result::Result<Q, QuantFailure>,
+    quantize: impl Fn(&Tensor) -> std::result::Result<Q, QuantFailure>,
 ) -> Result<f64> {
     let mut largest = 0f64;
     for (outputs, inputs) in [(300, 64), (3, 33)] {
         let weight = random(&[outputs, inputs], 1)?.to_dtype(DType::F32)?;
-        let codes = quantise(&weight).map_err(|failure| candle_core::Error::Msg(failure.0))?;
+        let codes = quantize(&weight).map_err(|failure| candle_core::Error::Msg(failure.0))?;
         let got = codes.to_device(device)?.dequantize_rows(1..outputs, dtype)?;
         let expected = codes.rows_plain(1..outputs, dtype)?;
         largest = largest.max(error(&got, &expected)?);
@@ -41,7 +41,7 @@ fn check<Q: Quantised>(
     Ok(largest)
 }
 
-/// A quantiser's error as text.
+/// A quantizer's error as text.
 struct QuantFailure(String);
 
 impl<E: std::error::Error> From<E> for QuantFailure {

@@ -123,7 +123,7 @@ impl Checkpoint {
     }
 
     /// Checks that the checkpoint holds exactly the tensors `expected`, with these shapes; names for which `ignored`
-    /// holds may be there too. Of tensors that bitsandbytes quantised, reading them checks the shape.
+    /// holds may be there too. Of tensors that bitsandbytes quantized, reading them checks the shape.
     pub fn check(&self, expected: &[TensorShape], ignored: impl Fn(&str) -> bool) -> Result<(), WeightsError> {
         let mut missing = expected.iter().filter(|tensor| !self.contains(&tensor.name));
         if let Some(first) = missing.next() {
@@ -134,7 +134,7 @@ impl Checkpoint {
             });
         }
         let known: BTreeSet<&str> = expected.iter().map(|tensor| tensor.name.as_str()).collect();
-        let belongs = |name: &str| quantised_owner(name).is_some_and(|owner| known.contains(owner.as_str()));
+        let belongs = |name: &str| quantized_owner(name).is_some_and(|owner| known.contains(owner.as_str()));
         let mut extra = self
             .names()
             .filter(|name| !known.contains(name) && !ignored(name) && !belongs(name));
@@ -145,8 +145,8 @@ impl Checkpoint {
                 extra: 1 + extra.count(),
             });
         }
-        let quantised: BTreeSet<String> = self.names().filter_map(quantised_owner).collect();
-        for tensor in expected.iter().filter(|tensor| !quantised.contains(&tensor.name)) {
+        let quantized: BTreeSet<String> = self.names().filter_map(quantized_owner).collect();
+        for tensor in expected.iter().filter(|tensor| !quantized.contains(&tensor.name)) {
             self.checked(&tensor.name, &tensor.shape)?;
         }
         Ok(())
@@ -372,7 +372,7 @@ fn widened<H: Held, const N: usize>(bytes: &[u8], widen: impl Fn(&[u8; N]) -> f3
 }
 
 /// The tensor that bitsandbytes' tensor `name` belongs to: `x.weight` for `x.weight.absmax`, `x.SCB`...
-fn quantised_owner(name: &str) -> Option<String> {
+fn quantized_owner(name: &str) -> Option<String> {
     const BESIDE: [&str; 6] = [
         ".absmax",
         ".quant_map",

@@ -30,7 +30,7 @@ const COPIED: &[&str] = &[
 /// Dtype of the weights in a directory that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WrittenDtype {
-    /// Each tensor as the model that it came from stores it; what is quantised there as its `config.json` says.
+    /// Each tensor as the model that it came from stores it; what is quantized there as its `config.json` says.
     AsStored,
     /// All in this one.
     All(Dtype),
@@ -95,7 +95,7 @@ impl ModelDirectory<'_> {
         Ok(entries.collect())
     }
 
-    /// Copies `config.json`, less what is no longer true: plain weights are not quantised.
+    /// Copies `config.json`, less what is no longer true: plain weights are not quantized.
     fn write_config(&self, output: &Path) -> Result<(), TrainError> {
         let path = self.source.join(CONFIG);
         let text = std::fs::read(&path).map_err(|source| in_out(&path, source))?;

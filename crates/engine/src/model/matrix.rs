@@ -22,7 +22,7 @@ impl Matrix {
         }
     }
 
-    /// The weight as one dense tensor; a copy only where it is quantised.
+    /// The weight as one dense tensor; a copy only where it is quantized.
     pub(super) fn dense(&self) -> Result<Tensor> {
         match self {
             Self::Frozen(weight) => weight.dense(),

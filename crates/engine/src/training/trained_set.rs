@@ -29,7 +29,7 @@ impl TrainedSet {
     pub(crate) fn new(base: &BaseModel, recipe: &Recipe) -> Result<Self, TrainError> {
         match &recipe.adapter {
             Some(settings) => Self::adapter(base, settings, recipe.training.seed),
-            None if recipe.precision.is_quantised() => Err(TrainError::QuantisedWhole),
+            None if recipe.precision.is_quantized() => Err(TrainError::QuantizedWhole),
             None => Self::whole_model(base),
         }
     }

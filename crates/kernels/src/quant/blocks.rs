@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::error::QuantError;
 
-/// Elements that one thread quantises or widens at a time, a multiple of every block size.
+/// Elements that one thread quantizes or widens at a time, a multiple of every block size.
 pub(super) const CHUNK: usize = 16 * 1024;
 
 /// The elements of a weight (out, in) in F32, after checking that they are finite.

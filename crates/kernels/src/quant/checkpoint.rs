@@ -1,4 +1,4 @@
-//! Weights that bitsandbytes quantised and saved.
+//! Weights that bitsandbytes quantized and saved.
 //!
 //! | format | tensors beside `NAME` |
 //! |---|---|

@@ -76,11 +76,11 @@ fn run(kernel: &str, into: &Tensor, arguments: &[Argument<'_>]) -> Result<()> {
 mod tests {
     use candle_core::{DType, Device};
 
-    use super::super::Quantised;
+    use super::super::Quantized;
     use super::*;
     use crate::gpu::{emulated, has_compiler};
 
-    fn same(weight: &impl Quantised, rows: std::ops::Range<usize>) {
+    fn same(weight: &impl Quantized, rows: std::ops::Range<usize>) {
         for dtype in [DType::F32, DType::BF16, DType::F16] {
             let wide = |tensor: Tensor| {
                 tensor

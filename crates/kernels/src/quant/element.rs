@@ -12,7 +12,7 @@ mod sealed {
     impl Sealed for half::f16 {}
 }
 
-/// A float that a quantised weight can be widened to: F32, BF16 or F16.
+/// A float that a quantized weight can be widened to: F32, BF16 or F16.
 pub trait Element: WithDType + Send + Sync + sealed::Sealed {
     /// Rounds to nearest, ties to even. `value` is finite.
     fn round(value: f32) -> Self;

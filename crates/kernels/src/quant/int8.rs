@@ -1,7 +1,7 @@
 //! 8-bit weights with one constant for each block.
 //!
 //! code = round(w 127 / absmax) as LLM.int8() (arXiv:2208.07339, bitsandbytes' `int8_vectorwise_quant`) makes it of a
-//! row; weights quantised here have blocks of 64 elements instead of rows, which a single outlier spoils. A checkpoint
+//! row; weights quantized here have blocks of 64 elements instead of rows, which a single outlier spoils. A checkpoint
 //! that LLM.int8() wrote has one block a row. Codes are kept as U8 with 128 added: candle has no signed bytes.
 //!
 //! Design note: bitsandbytes' other 8-bit code, the dynamic map, has 1.6 times the error on normal weights in blocks of
@@ -17,9 +17,9 @@ use super::cuda;
 use super::element::Element;
 use super::error::QuantError;
 use super::expand::{INT8_STEP, int8_block};
-use super::quantised::Quantised;
+use super::quantized::Quantized;
 
-/// Elements of a block when weights are quantised here.
+/// Elements of a block when weights are quantized here.
 const BLOCK: usize = 64;
 /// Added to a code to store it in a U8.
 const BIAS: u8 = 128;
@@ -40,7 +40,7 @@ pub struct Int8 {
 }
 
 impl Int8 {
-    /// Quantises a weight (out, in) of any float dtype; the result lies on the weight's device.
+    /// Quantizes a weight (out, in) of any float dtype; the result lies on the weight's device.
     ///
     /// # Errors
     /// A weight that is no matrix or holds a value that is not finite.
@@ -82,7 +82,7 @@ impl Int8 {
     }
 }
 
-impl Quantised for Int8 {
+impl Quantized for Int8 {
     fn shape(&self) -> (usize, usize) {
         (self.outputs, self.inputs)
     }

@@ -1,4 +1,4 @@
-//! Quantised storage of frozen weights: 4-bit NormalFloat and 8-bit blocks, in bitsandbytes' layout.
+//! Quantized storage of frozen weights: 4-bit NormalFloat and 8-bit blocks, in bitsandbytes' layout.
 //!
 //! A weight (out, in) is cut into blocks of consecutive elements, row after row. A block has one constant, its largest
 //! absolute value, and each element one code: the nearest of a fixed set of fractions of that constant. Weights are
@@ -13,7 +13,7 @@ mod error;
 mod expand;
 mod int8;
 mod nf4;
-mod quantised;
+mod quantized;
 
 pub use checkpoint::RawTensor;
 pub use dynamic_map::DynamicMap;
@@ -21,4 +21,4 @@ pub use element::Element;
 pub use error::QuantError;
 pub use int8::Int8;
 pub use nf4::{Constants, Nf4};
-pub use quantised::Quantised;
+pub use quantized::Quantized;

@@ -5,7 +5,7 @@
 //! | `packed` | (ceil(out in / 2),) U8 | two codes a byte, the earlier element in the high half |
 //! | absmax | (blocks,) | largest absolute value of each block of 64 elements |
 //!
-//! With double quantisation, absmax - mean(absmax) is itself stored as 8-bit codes of the signed dynamic map in blocks
+//! With double quantization, absmax - mean(absmax) is itself stored as 8-bit codes of the signed dynamic map in blocks
 //! of 256. element = value[code] * absmax, in F32, rounded to the wanted dtype last.
 
 use std::ops::Range;
@@ -19,11 +19,11 @@ use super::dynamic_map::DynamicMap;
 use super::element::Element;
 use super::error::QuantError;
 use super::expand::{Nf4Table, nf4_block};
-use super::quantised::Quantised;
+use super::quantized::Quantized;
 
-/// Elements of a block when weights are quantised here.
+/// Elements of a block when weights are quantized here.
 const BLOCK: usize = 64;
-/// Constants of a block under double quantisation.
+/// Constants of a block under double quantization.
 pub(super) const NESTED_BLOCK: usize = 256;
 
 /// The sixteen values: quantiles of a normal distribution with a zero, scaled to [-1, 1] (QLoRA, appendix E).
@@ -75,7 +75,7 @@ pub enum Constants {
 }
 
 impl Nf4 {
-    /// Quantises a weight (out, in) of any float dtype; the result lies on the weight's device.
+    /// Quantizes a weight (out, in) of any float dtype; the result lies on the weight's device.
     ///
     /// # Errors
     /// A weight that is no matrix or holds a value that is not finite.
@@ -151,7 +151,7 @@ impl Nf4 {
     }
 }
 
-impl Quantised for Nf4 {
+impl Quantized for Nf4 {
     fn shape(&self) -> (usize, usize) {
         (self.outputs, self.inputs)
     }

@@ -1,4 +1,4 @@
-// Widens quantised weights: NF4 (two codes a byte, the earlier element in the high half), plain or with constants that are
+// Widens quantized weights: NF4 (two codes a byte, the earlier element in the high half), plain or with constants that are
 // coded themselves, and int8 with 128 added to each code. Element i of a weight belongs to block i / block.
 
 __constant__ float nf4_values[16] = {-1.0f,          -0.6961928f,   -0.52507305f,  -0.3949175f,

@@ -103,7 +103,7 @@ impl<'a> StepWalk<'a> {
         let Self { network, recipe, .. } = self;
         let base = base_bytes(network.architecture, recipe.precision);
         level.hold(Part::BaseWeights, base.values);
-        level.hold(Part::QuantisationConstants, base.constants);
+        level.hold(Part::QuantizationConstants, base.constants);
         let elements = network.trained_elements();
         level.hold(Part::Adapters, 4 * elements);
         if self.host.vectors == Vectors::None && compute_bytes(recipe.precision) == 2 {
@@ -132,7 +132,7 @@ impl<'a> StepWalk<'a> {
         for (weight, count) in &network.replaced {
             let bytes = super::storage::linear_bytes(*weight, recipe.precision);
             level.hold(Part::BaseWeights, *count as u64 * bytes.values);
-            level.hold(Part::QuantisationConstants, *count as u64 * bytes.constants);
+            level.hold(Part::QuantizationConstants, *count as u64 * bytes.constants);
         }
         if network.dora {
             let vectors = network.slots.iter().filter(|slots| slots.columns.is_none());

@@ -1,4 +1,4 @@
-//! Rules on products: far below the machine's ceiling, widening quantised weights, costly adapters, slow number types.
+//! Rules on products: far below the machine's ceiling, widening quantized weights, costly adapters, slow number types.
 
 use super::evidence::percent;
 use super::{Change, Evidence, Finding, Gain, Rule, gpu};
@@ -64,7 +64,7 @@ pub(super) fn more_tokens(profile: &Profile) -> Change {
     }
 }
 
-pub(super) fn dequantisation_bound(evidence: &Evidence<'_>) -> Option<Finding> {
+pub(super) fn dequantization_bound(evidence: &Evidence<'_>) -> Option<Finding> {
     let profile = evidence.profile;
     let coded: Vec<_> = evidence.products().filter(|op| is_coded(&op.storage)).collect();
     let share: f64 = coded.iter().map(|op| op.share).sum();
@@ -93,7 +93,7 @@ pub(super) fn dequantisation_bound(evidence: &Evidence<'_>) -> Option<Finding> {
         .predicted_throughput(&change)
         .unwrap_or_else(|| Gain::without(share * (1.0 - rate / dense)));
     Some(Finding {
-        rule: Rule::DequantisationBound,
+        rule: Rule::DequantizationBound,
         evidence: format!(
             "products with {} weights take {} of the step at {:.0} GFLOP/s; dense ones reach about {:.0}{room}",
             coded[0].storage,

@@ -33,8 +33,8 @@ pub enum Rule {
     Needless8bit,
     /// An op stays far below what the machine reaches.
     SlowOp,
-    /// Widening quantised weights takes longer than multiplying them.
-    DequantisationBound,
+    /// Widening quantized weights takes longer than multiplying them.
+    DequantizationBound,
     /// The adapters take much of the step.
     RankTooHigh,
     /// Another number type is multiplied faster here.
@@ -64,7 +64,7 @@ impl Rule {
             Self::OptimizerState => "optimizer_state",
             Self::Needless8bit => "needless_8bit",
             Self::SlowOp => "slow_op",
-            Self::DequantisationBound => "dequantisation_bound",
+            Self::DequantizationBound => "dequantization_bound",
             Self::RankTooHigh => "rank_too_high",
             Self::SlowNumberType => "slow_number_type",
             Self::EvaluatesTooOften => "evaluates_too_often",

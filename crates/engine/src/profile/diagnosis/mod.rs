@@ -39,7 +39,7 @@ const RULES: [fn(&Evidence<'_>) -> Option<Finding>; 19] = [
     memory::optimizer_state,
     memory::needless_8bit,
     arithmetic::slow_op,
-    arithmetic::dequantisation_bound,
+    arithmetic::dequantization_bound,
     arithmetic::rank_too_high,
     arithmetic::slow_number_type,
     schedule::evaluates_too_often,

@@ -225,12 +225,12 @@ fn widening_codes_that_takes_longer_than_multiplying_is_named() {
         coded(&case.profile.ops[1]),
         case.profile.ops[0].clone(),
     ];
-    let finding = case.finds(Rule::DequantisationBound);
+    let finding = case.finds(Rule::DequantizationBound);
     assert_eq!(finding.change, Change::Precision(Precision::Bf16));
     for op in &mut case.profile.ops[..2] {
         op.flops *= 4.0;
     }
-    case.misses(Rule::DequantisationBound);
+    case.misses(Rule::DequantizationBound);
 }
 
 #[test]
@@ -463,7 +463,7 @@ fn cases_that_predict_can_price() -> Vec<(Rule, Case)> {
             case.peak(&[("base", 1_000_000_000), ("optimizer", 2_000_000)]);
         }),
         of(Rule::SlowOp, &|case| case.profile.ops[1].roofline_share = Some(0.2)),
-        of(Rule::DequantisationBound, &coded),
+        of(Rule::DequantizationBound, &coded),
         of(Rule::RankTooHigh, &|case| case.profile.adapter.share = 0.3),
         of(Rule::SlowNumberType, &|case| {
             case.recipe.precision = Precision::Fp32;

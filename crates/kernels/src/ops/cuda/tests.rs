@@ -12,7 +12,7 @@ use crate::ops::matmul::{Coded, Factor, Term};
 use crate::ops::oracle::{assert_close, error, random, rounded, tolerance};
 use crate::ops::rope::RopeTable;
 use crate::ops::{bias, cached_attention, dropout, embedding, gain, glu, loss_head, matmul, residual, rms_norm, rope};
-use crate::quant::{Nf4, Quantised};
+use crate::quant::{Nf4, Quantized};
 
 pub(super) const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
@@ -277,7 +277,7 @@ fn gradients_of_an_embedding_add_up() {
     }
 }
 
-/// A quantised weight as a product takes it.
+/// A quantized weight as a product takes it.
 #[derive(Debug)]
 struct Codes(Nf4);
 
@@ -287,7 +287,7 @@ impl Coded for Codes {
     }
 
     fn bytes(&self) -> usize {
-        Quantised::bytes(&self.0)
+        Quantized::bytes(&self.0)
     }
 
     fn storage(&self) -> &'static str {

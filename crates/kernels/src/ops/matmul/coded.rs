@@ -1,4 +1,4 @@
-//! Right operands that are widened while they are packed: the codes of a quantised weight.
+//! Right operands that are widened while they are packed: the codes of a quantized weight.
 //!
 //! A panel of the right operand takes up to 48 of its rows (or columns) and a bounded part of the summed dimension. That
 //! block is widened into memory that the thread keeps, a few hundred kilobytes, and packed from there: the weight never

@@ -10,7 +10,7 @@
 //! | [`nn_beside`] | several sums | the results side by side | the adapters of a group |
 //!
 //! `x`, `a`, `b` and the result are in the compute dtype. `w` may be of any float dtype: it is converted to the compute
-//! dtype while it is packed, never as a whole. The codes of a quantised weight ([`Coded`]) are widened there too.
+//! dtype while it is packed, never as a whole. The codes of a quantized weight ([`Coded`]) are widened there too.
 //!
 //! Weights stay as they lie in the checkpoint, (N, K) row-major. Packing a weight once and keeping the packed copy would
 //! double its memory or serve one of the two directions only, and saves little: packing runs at memory speed and is

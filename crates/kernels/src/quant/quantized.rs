@@ -1,4 +1,4 @@
-//! What a quantised weight can do.
+//! What a quantized weight can do.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::element::Element;
 use crate::gpu;
 
 /// A weight (out, in) that is widened to floats row by row.
-pub trait Quantised: Sized {
+pub trait Quantized: Sized {
     /// (out, in)
     fn shape(&self) -> (usize, usize);
 
@@ -136,7 +136,7 @@ struct FillRows<'a, W> {
     rows: Range<usize>,
 }
 
-impl<W: Quantised> InplaceOp1 for FillRows<'_, W> {
+impl<W: Quantized> InplaceOp1 for FillRows<'_, W> {
     fn name(&self) -> &'static str {
         "dequantize rows"
     }
