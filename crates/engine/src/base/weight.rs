@@ -9,7 +9,7 @@ use crate::checkpoint::Checkpoint;
 use crate::{TrainError, WeightsError};
 use peft_tune_core::architecture::TensorShape;
 use peft_tune_core::recipe::Precision;
-use peft_tune_kernels::ops::matmul::{Coded, Factor};
+use peft_tune_kernels::ops::matmul::{Factor, QuantizedMatrix};
 use peft_tune_kernels::quant::{Element, Int8, Nf4, QuantError, Quantized};
 
 /// A weight as the precision stores it.
@@ -17,12 +17,12 @@ use peft_tune_kernels::quant::{Element, Int8, Nf4, QuantError, Quantized};
 pub(crate) enum Weight {
     /// F32, F16 or BF16.
     Dense(Tensor),
-    Quantized(CodedRows),
+    Quantized(QuantizedRows),
 }
 
 /// Rows of a quantized weight; products widen them block by block.
 #[derive(Clone, Debug)]
-pub(crate) struct CodedRows {
+pub(crate) struct QuantizedRows {
     codes: Codes,
     rows: Range<usize>,
     /// Compute dtype.
@@ -194,7 +194,7 @@ impl Weight {
 
     fn quantized(codes: Codes, dtype: DType) -> Self {
         let rows = 0..codes.shape().0;
-        Self::Quantized(CodedRows { codes, rows, dtype })
+        Self::Quantized(QuantizedRows { codes, rows, dtype })
     }
 
     /// Bytes of the whole weight with its block constants.
@@ -211,7 +211,7 @@ impl Weight {
             Self::Dense(tensor) => Self::Dense(tensor.narrow(0, start, rows)?),
             Self::Quantized(weight) => {
                 let start = weight.rows.start + start;
-                Self::Quantized(CodedRows {
+                Self::Quantized(QuantizedRows {
                     rows: start..start + rows,
                     ..weight.clone()
                 })
@@ -239,19 +239,19 @@ impl Weight {
     pub(crate) fn factor(&self) -> Factor<'_> {
         match self {
             Self::Dense(tensor) => Factor::Dense(tensor),
-            Self::Quantized(weight) => Factor::Coded(weight),
+            Self::Quantized(weight) => Factor::QuantizedMatrix(weight),
         }
     }
 }
 
-impl CodedRows {
+impl QuantizedRows {
     /// `rows` of this weight as rows of the whole one.
     fn of_whole(&self, rows: Range<usize>) -> Range<usize> {
         self.rows.start + rows.start..self.rows.start + rows.end
     }
 }
 
-impl Coded for CodedRows {
+impl QuantizedMatrix for QuantizedRows {
     fn dims2(&self) -> (usize, usize) {
         (self.rows.len(), self.codes.shape().1)
     }

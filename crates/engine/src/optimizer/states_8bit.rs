@@ -1,7 +1,7 @@
 //! Element rules whose states are 8-bit codes (arXiv:2110.02861), as in bitsandbytes.
 //!
 //! A parameter's states are cut into blocks of 256 elements; a block holds its largest absolute value and, for each
-//! element, the code of the nearest fraction of it in the dynamic map. A block is widened, updated and coded again in one
+//! element, the code of the nearest fraction of it in the dynamic map. A block is widened, updated and quantized again in one
 //! go. Parameters of fewer than 4096 elements keep F32 states.
 //!
 //! | buffer | layout |

@@ -118,7 +118,7 @@ fn weight_gradient(a: &Tensor, b: &Tensor, into: &Tensor) -> Work {
 fn weight(factor: &Factor<'_>) -> (u64, &'static str) {
     match factor {
         Factor::Dense(tensor) => (bytes(tensor), storage(tensor.dtype())),
-        Factor::Coded(coded) => (coded.bytes() as u64, coded.storage()),
+        Factor::QuantizedMatrix(quantized) => (quantized.bytes() as u64, quantized.storage()),
     }
 }
 

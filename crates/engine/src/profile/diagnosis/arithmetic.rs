@@ -66,9 +66,9 @@ pub(super) fn more_tokens(profile: &Profile) -> Change {
 
 pub(super) fn dequantization_bound(evidence: &Evidence<'_>) -> Option<Finding> {
     let profile = evidence.profile;
-    let coded: Vec<_> = evidence.products().filter(|op| is_coded(&op.storage)).collect();
-    let share: f64 = coded.iter().map(|op| op.share).sum();
-    let (flops, seconds) = coded.iter().fold((0.0, 0.0), |(flops, seconds), op| {
+    let quantized: Vec<_> = evidence.products().filter(|op| is_coded(&op.storage)).collect();
+    let share: f64 = quantized.iter().map(|op| op.share).sum();
+    let (flops, seconds) = quantized.iter().fold((0.0, 0.0), |(flops, seconds), op| {
         (flops + op.flops, seconds + op.seconds)
     });
     if share < 2.0 * LEAST_SHARE || seconds <= 0.0 {
@@ -96,7 +96,7 @@ pub(super) fn dequantization_bound(evidence: &Evidence<'_>) -> Option<Finding> {
         rule: Rule::DequantizationBound,
         evidence: format!(
             "products with {} weights take {} of the step at {:.0} GFLOP/s; dense ones reach about {:.0}{room}",
-            coded[0].storage,
+            quantized[0].storage,
             percent(share),
             rate / 1e9,
             dense / 1e9

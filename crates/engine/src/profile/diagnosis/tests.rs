@@ -215,14 +215,14 @@ fn widening_codes_that_takes_longer_than_multiplying_is_named() {
     let mut case = Case::sound();
     case.profile.setting.precision = "nf4".to_owned();
     case.recipe.precision = Precision::Nf4;
-    let coded = |op: &OpTime| OpTime {
+    let quantized = |op: &OpTime| OpTime {
         storage: "nf4".to_owned(),
         flops: op.flops / 4.0,
         ..op.clone()
     };
     case.profile.ops = vec![
-        coded(&case.profile.ops[0]),
-        coded(&case.profile.ops[1]),
+        quantized(&case.profile.ops[0]),
+        quantized(&case.profile.ops[1]),
         case.profile.ops[0].clone(),
     ];
     let finding = case.finds(Rule::DequantizationBound);
@@ -437,7 +437,7 @@ fn cases_that_predict_can_price() -> Vec<(Rule, Case)> {
         recomputing.share = 0.25;
         case.profile.phases.push(recomputing);
     };
-    let coded = |case: &mut Case| {
+    let quantized = |case: &mut Case| {
         case.recipe.precision = Precision::Nf4;
         let dense = case.profile.ops[0].clone();
         for op in &mut case.profile.ops {
@@ -463,7 +463,7 @@ fn cases_that_predict_can_price() -> Vec<(Rule, Case)> {
             case.peak(&[("base", 1_000_000_000), ("optimizer", 2_000_000)]);
         }),
         of(Rule::SlowOp, &|case| case.profile.ops[1].roofline_share = Some(0.2)),
-        of(Rule::DequantizationBound, &coded),
+        of(Rule::DequantizationBound, &quantized),
         of(Rule::RankTooHigh, &|case| case.profile.adapter.share = 0.3),
         of(Rule::SlowNumberType, &|case| {
             case.recipe.precision = Precision::Fp32;

@@ -73,10 +73,10 @@ fn widened(w: &Factor<'_>, like: &Tensor) -> Result<Tensor> {
     let dtype = like.dtype();
     match w {
         Factor::Dense(tensor) => rows_of(&tensor.to_dtype(dtype)?),
-        Factor::Coded(coded) => {
-            let (rows, columns) = coded.dims2();
+        Factor::QuantizedMatrix(quantized) => {
+            let (rows, columns) = quantized.dims2();
             let place = scratch(rows * columns, dtype, like.device())?.reshape((rows, columns))?;
-            coded.fill(&place)?;
+            quantized.fill(&place)?;
             Ok(place)
         }
     }

@@ -8,7 +8,7 @@ use crate::gpu::{emulated, has_compiler};
 use crate::ops::attention::Settings;
 use crate::ops::dropout::MaskKey;
 use crate::ops::loss_head::IGNORE;
-use crate::ops::matmul::{Coded, Factor, Term};
+use crate::ops::matmul::{Factor, QuantizedMatrix, Term};
 use crate::ops::oracle::{assert_close, error, random, rounded, tolerance};
 use crate::ops::rope::RopeTable;
 use crate::ops::{bias, cached_attention, dropout, embedding, gain, glu, loss_head, matmul, residual, rms_norm, rope};
@@ -281,7 +281,7 @@ fn gradients_of_an_embedding_add_up() {
 #[derive(Debug)]
 struct Codes(Nf4);
 
-impl Coded for Codes {
+impl QuantizedMatrix for Codes {
     fn dims2(&self) -> (usize, usize) {
         self.0.shape()
     }
@@ -332,14 +332,17 @@ fn sums_of_products_match_f64_with_dense_and_with_coded_weights() {
         let codes = Nf4::quantize(&random(&[7, 64], 4).to_dtype(DType::F32).unwrap(), true).unwrap();
         let weight = Codes(codes);
         let dense64 = weight.dense(dtype).unwrap().to_dtype(DType::F64).unwrap();
-        let terms = [Term::new(&x, Factor::Coded(&weight), 1.0), Term::new(&u, &b, 0.5)];
+        let terms = [
+            Term::new(&x, Factor::QuantizedMatrix(&weight), 1.0),
+            Term::new(&u, &b, 0.5),
+        ];
         let y = emulated(|| matmul::nt_sum(&terms)).unwrap();
         let b64 = b.to_dtype(DType::F64).unwrap();
         let update = (u64.matmul(&b64.t().unwrap()).unwrap() * 0.5).unwrap();
         let expected = (x64.matmul(&dense64.t().unwrap()).unwrap() + update).unwrap();
         assert!(error(&y, &expected) < 2.0 * tolerance(dtype));
         let (dy, dy64) = rounded(&random(&[5, 7], 5), dtype);
-        let dx = emulated(|| matmul::nn_sum(&[Term::new(&dy, Factor::Coded(&weight), 1.0)])).unwrap();
+        let dx = emulated(|| matmul::nn_sum(&[Term::new(&dy, Factor::QuantizedMatrix(&weight), 1.0)])).unwrap();
         assert_close(&dx, &dy64.matmul(&dense64).unwrap(), "dx");
         let into = Tensor::ones((7, 64), DType::F32, &Device::Cpu).unwrap();
         emulated(|| matmul::tn_add(&dy, &x, 0.25, &into)).unwrap();

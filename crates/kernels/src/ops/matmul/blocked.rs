@@ -8,11 +8,11 @@
 //! The left operand is read in place where its rows lie along the summed dimension; where they lie across it (the
 //! gradient of a weight), strips of it are packed too.
 
-use super::coded;
 use super::engine::MAX_TERMS;
 use super::finish;
 use super::operand::{Left, Result, Right, Side, Term};
 use super::pack;
+use super::quantized;
 use super::tile::{self, Begin, LANES, Line, Piece, ROWS, Strip, TILE, Unit, VECTORS};
 use crate::ops::element::Element;
 use crate::thread_pool;
@@ -321,7 +321,7 @@ unsafe fn pack_panel(right: &Right<'_>, unit: Unit, column: usize, units: Range<
             Right::F32(source) => pack::panel(source, unit, column, units, panel),
             Right::Bf16(source) => pack::panel(source, unit, column, units, panel),
             Right::F16(source) => pack::panel(source, unit, column, units, panel),
-            Right::Coded(source) => coded::panel(source, unit, column, units, panel),
+            Right::QuantizedMatrix(source) => quantized::panel(source, unit, column, units, panel),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The products as ops on tensors.
 
-use super::coded::{CodedSource, Factor};
 use super::engine::{self, MAX_TERMS};
 use super::operand::{Old, Order, Product, Result as Target, Right, Side, Values};
+use super::quantized::{Factor, QuantizedSource};
 use super::reference;
 use crate::gpu;
 use crate::ops::cuda;
@@ -231,7 +231,7 @@ unsafe fn sum_into<O: Element>(terms: &[Term<'_>], order: Order, target: Target<
                 let width = term.w.dims2()?.1;
                 w.values().right(order, (columns, depth), width, scale)
             }
-            (None, Factor::Coded(values)) => Right::Coded(CodedSource {
+            (None, Factor::QuantizedMatrix(values)) => Right::QuantizedMatrix(QuantizedSource {
                 values,
                 order,
                 columns,

@@ -10,7 +10,7 @@
 //! | [`nn_beside`] | several sums | the results side by side | the adapters of a group |
 //!
 //! `x`, `a`, `b` and the result are in the compute dtype. `w` may be of any float dtype: it is converted to the compute
-//! dtype while it is packed, never as a whole. The codes of a quantized weight ([`Coded`]) are widened there too.
+//! dtype while it is packed, never as a whole. The codes of a quantized weight ([`QuantizedMatrix`]) are widened there too.
 //!
 //! Weights stay as they lie in the checkpoint, (N, K) row-major. Packing a weight once and keeping the packed copy would
 //! double its memory or serve one of the two directions only, and saves little: packing runs at memory speed and is
@@ -28,7 +28,6 @@
 mod amx;
 #[cfg(target_arch = "x86_64")]
 mod blocked;
-mod coded;
 pub(in crate::ops) mod engine;
 #[cfg(target_arch = "x86_64")]
 mod finish;
@@ -38,6 +37,7 @@ pub(in crate::ops) mod operand;
 mod pack;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
+mod quantized;
 pub mod reference;
 pub(in crate::ops) mod serial;
 #[cfg(test)]
@@ -48,10 +48,10 @@ mod thin;
 mod tile;
 mod widened;
 
-pub use coded::{Coded, Factor};
 pub use engine::MAX_TERMS;
 pub(in crate::ops) use linear::{Guard, rows_of};
 pub use linear::{Term, nn, nn_beside, nn_sum, nt, nt_onto, nt_sum, tn_add};
+pub use quantized::{Factor, QuantizedMatrix};
 
 /// Whether large products run on AMX here.
 pub fn multiplies_tiles() -> bool {
@@ -67,7 +67,7 @@ pub(in crate::ops) fn forget() {
     {
         amx::forget();
         blocked::forget();
-        coded::forget();
+        quantized::forget();
         pairs::forget();
         thin::forget();
     }

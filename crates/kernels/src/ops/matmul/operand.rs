@@ -1,6 +1,6 @@
 //! The operands of a product and where its result goes, as both engines take them.
 
-use super::coded::CodedSource;
+use super::quantized::QuantizedSource;
 use crate::ops::element::Element;
 use half::{bf16, f16};
 
@@ -34,7 +34,7 @@ pub enum Right<'a> {
     F32(Source<'a, f32>),
     Bf16(Source<'a, bf16>),
     F16(Source<'a, f16>),
-    Coded(CodedSource<'a>),
+    QuantizedMatrix(QuantizedSource<'a>),
 }
 
 impl Right<'_> {
@@ -44,7 +44,7 @@ impl Right<'_> {
             Self::F32(source) => source.depth,
             Self::Bf16(source) => source.depth,
             Self::F16(source) => source.depth,
-            Self::Coded(source) => source.depth,
+            Self::QuantizedMatrix(source) => source.depth,
         }
     }
 }

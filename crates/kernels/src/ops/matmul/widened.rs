@@ -73,7 +73,7 @@ impl Sum {
             }
             Right::Bf16(source) => widen(&source, block.clone(), widened),
             Right::F16(source) => widen(&source, block.clone(), widened),
-            Right::Coded(source) => {
+            Right::QuantizedMatrix(source) => {
                 let strides = source.widen(block.clone(), widened);
                 (&widened[..], source.scale, source.depth, strides)
             }

@@ -8,11 +8,11 @@ use super::form::Form;
 use super::layout::{PANEL, SLICE_ROWS, VECTORS};
 use super::pairs;
 use crate::ops::element::Element;
-use crate::ops::matmul::coded;
-use crate::ops::matmul::coded::CodedSource;
 use crate::ops::matmul::finish;
 use crate::ops::matmul::operand::{Order, Right, Source};
 use crate::ops::matmul::pack::{fetch, transpose};
+use crate::ops::matmul::quantized;
+use crate::ops::matmul::quantized::QuantizedSource;
 use crate::ops::matmul::tile::{LANES, Line};
 use core::arch::x86_64::*;
 use std::ops::Range;
@@ -89,13 +89,13 @@ pub unsafe fn pack(form: Form, right: &Right<'_>, steps: Range<usize>, panels: &
             Right::F32(source) => pack_source(form, source, steps, panels),
             Right::Bf16(source) => pack_source(form, source, steps, panels),
             Right::F16(source) => pack_source(form, source, steps, panels),
-            Right::Coded(source) => pack_codes(form, source, steps, panels),
+            Right::QuantizedMatrix(source) => pack_codes(form, source, steps, panels),
         }
     }
 }
 
 /// Widens the codes of one panel after the other.
-unsafe fn pack_codes(form: Form, source: &CodedSource<'_>, steps: Range<usize>, panels: &mut Panels<'_>) {
+unsafe fn pack_codes(form: Form, source: &QuantizedSource<'_>, steps: Range<usize>, panels: &mut Panels<'_>) {
     let depth = steps.start * form.step()..(steps.end * form.step()).min(source.depth);
     for panel in 0..panels.count() {
         let column = panels.columns.start + panel * PANEL;
@@ -109,10 +109,10 @@ unsafe fn pack_codes(form: Form, source: &CodedSource<'_>, steps: Range<usize>, 
         // SAFETY: the caller's promise is the same.
         unsafe {
             match form {
-                Form::Pairs => coded::with_bf16(source, columns, depth.clone(), |block| {
+                Form::Pairs => quantized::with_bf16(source, columns, depth.clone(), |block| {
                     pack_source(form, block, 0..steps.len(), &mut one);
                 }),
-                Form::Digits => coded::with_f32(source, columns, depth.clone(), |block| {
+                Form::Digits => quantized::with_f32(source, columns, depth.clone(), |block| {
                     pack_source(form, block, 0..steps.len(), &mut one);
                 }),
             }

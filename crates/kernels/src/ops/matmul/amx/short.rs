@@ -12,7 +12,7 @@ const MOST: usize = 24;
 
 /// Whether the term is one of these.
 pub fn is_short<T>(term: &Term<'_, T>) -> bool {
-    term.left.side == Side::Straight && term.right.depth() <= MOST && !matches!(term.right, Right::Coded(_))
+    term.left.side == Side::Straight && term.right.depth() <= MOST && !matches!(term.right, Right::QuantizedMatrix(_))
 }
 
 /// Packs the panel of `columns` columns from `column` on: the lines of its vectors for each value of the summed dimension.
@@ -31,7 +31,7 @@ pub unsafe fn pack(right: &Right<'_>, column: usize, columns: usize, lines: &mut
             Right::F32(source) => pack::panel(&cut(source, end), Unit::Single, column, units, lines),
             Right::Bf16(source) => pack::panel(&cut(source, end), Unit::Single, column, units, lines),
             Right::F16(source) => pack::panel(&cut(source, end), Unit::Single, column, units, lines),
-            Right::Coded(_) => {}
+            Right::QuantizedMatrix(_) => {}
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::ops::shape;
 use crate::ops::storage::is_fused;
 
 /// A matrix whose values are made on demand, block by block.
-pub trait Coded: Debug + Sync {
+pub trait QuantizedMatrix: Debug + Sync {
     /// (rows, columns)
     fn dims2(&self) -> (usize, usize);
 
@@ -55,10 +55,10 @@ pub trait Coded: Debug + Sync {
     /// A block outside the matrix, codes that are not on the CPU.
     fn fill_f32(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [f32]) -> Result<()>;
 
-    /// As [`Coded::fill_f32`], rounded.
+    /// As [`QuantizedMatrix::fill_f32`], rounded.
     ///
     /// # Errors
-    /// As [`Coded::fill_f32`].
+    /// As [`QuantizedMatrix::fill_f32`].
     fn fill_bf16(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [bf16]) -> Result<()>;
 }
 
@@ -66,7 +66,7 @@ pub trait Coded: Debug + Sync {
 #[derive(Clone, Copy, Debug)]
 pub enum Factor<'a> {
     Dense(&'a Tensor),
-    Coded(&'a dyn Coded),
+    QuantizedMatrix(&'a dyn QuantizedMatrix),
 }
 
 impl<'a> From<&'a Tensor> for Factor<'a> {
@@ -80,7 +80,7 @@ impl Factor<'_> {
     pub(super) fn is_fused(&self) -> bool {
         match self {
             Self::Dense(tensor) => is_fused(tensor),
-            Self::Coded(coded) => coded.is_on_cpu() && kernels().are_own(),
+            Self::QuantizedMatrix(quantized) => quantized.is_on_cpu() && kernels().are_own(),
         }
     }
 
@@ -91,7 +91,7 @@ impl Factor<'_> {
     pub fn dims2(&self) -> Result<(usize, usize)> {
         match self {
             Self::Dense(tensor) => tensor.dims2(),
-            Self::Coded(coded) => Ok(coded.dims2()),
+            Self::QuantizedMatrix(quantized) => Ok(quantized.dims2()),
         }
     }
 
@@ -99,9 +99,9 @@ impl Factor<'_> {
     pub(super) fn expect(&self, expected: &[usize; 2], what: &str) -> Result<()> {
         match self {
             Self::Dense(tensor) => shape::expect(tensor, expected, what),
-            Self::Coded(coded) if <[usize; 2]>::from(coded.dims2()) == *expected => Ok(()),
-            Self::Coded(coded) => {
-                candle_core::bail!("{what}: expected shape {expected:?}, got {:?}", coded.dims2())
+            Self::QuantizedMatrix(quantized) if <[usize; 2]>::from(quantized.dims2()) == *expected => Ok(()),
+            Self::QuantizedMatrix(quantized) => {
+                candle_core::bail!("{what}: expected shape {expected:?}, got {:?}", quantized.dims2())
             }
         }
     }
@@ -110,7 +110,7 @@ impl Factor<'_> {
     pub(super) fn contiguous(&self) -> Result<Option<Tensor>> {
         match self {
             Self::Dense(tensor) => tensor.contiguous().map(Some),
-            Self::Coded(_) => Ok(None),
+            Self::QuantizedMatrix(_) => Ok(None),
         }
     }
 
@@ -118,15 +118,15 @@ impl Factor<'_> {
     pub(super) fn to_dtype(self, dtype: DType) -> Result<Tensor> {
         match self {
             Self::Dense(tensor) => tensor.to_dtype(dtype),
-            Self::Coded(coded) => coded.dense(dtype),
+            Self::QuantizedMatrix(quantized) => quantized.dense(dtype),
         }
     }
 }
 
-/// A coded right operand as the engines take it.
+/// A quantized right operand as the engines take it.
 #[derive(Clone, Copy, Debug)]
-pub struct CodedSource<'a> {
-    pub values: &'a dyn Coded,
+pub struct QuantizedSource<'a> {
+    pub values: &'a dyn QuantizedMatrix,
     pub order: Order,
     /// Columns of the result.
     pub columns: usize,
@@ -139,7 +139,7 @@ pub struct CodedSource<'a> {
 /// Why a block can always be filled.
 const CHECKED: &str = "the product's shapes and the codes' device were checked before it began";
 
-impl CodedSource<'_> {
+impl QuantizedSource<'_> {
     /// The block of the matrix for some columns of the result and some of the summed dimension: (rows, columns).
     fn block(&self, columns: Range<usize>, depth: Range<usize>) -> (Range<usize>, Range<usize>) {
         match self.order {
@@ -185,7 +185,7 @@ pub fn forget() {
 /// # Safety
 /// As [`pack::panel`].
 #[cfg(target_arch = "x86_64")]
-pub unsafe fn panel(source: &CodedSource<'_>, unit: Unit, column: usize, units: Range<usize>, panel: &mut [Line]) {
+pub unsafe fn panel(source: &QuantizedSource<'_>, unit: Unit, column: usize, units: Range<usize>, panel: &mut [Line]) {
     let columns = column..(column + VECTORS * LANES).min(source.columns);
     let depth = units.start * unit.values()..(units.end * unit.values()).min(source.depth);
     // SAFETY: the caller's promise is the same.
@@ -204,7 +204,7 @@ pub unsafe fn panel(source: &CodedSource<'_>, unit: Unit, column: usize, units: 
 /// Calls `pack` with a block of `source`, widened into memory of this thread.
 #[cfg(target_arch = "x86_64")]
 pub fn with_f32<R>(
-    source: &CodedSource<'_>,
+    source: &QuantizedSource<'_>,
     columns: Range<usize>,
     depth: Range<usize>,
     pack: impl FnOnce(&Source<'_, f32>) -> R,
@@ -221,7 +221,7 @@ pub fn with_f32<R>(
 /// As [`with_f32`], rounded.
 #[cfg(target_arch = "x86_64")]
 pub fn with_bf16<R>(
-    source: &CodedSource<'_>,
+    source: &QuantizedSource<'_>,
     columns: Range<usize>,
     depth: Range<usize>,
     pack: impl FnOnce(&Source<'_, bf16>) -> R,
@@ -237,7 +237,7 @@ pub fn with_bf16<R>(
 
 /// A widened block as an operand of its own.
 #[cfg(target_arch = "x86_64")]
-fn part<'a, T>(source: &CodedSource<'_>, values: &'a [T], columns: usize, depth: usize) -> Source<'a, T> {
+fn part<'a, T>(source: &QuantizedSource<'_>, values: &'a [T], columns: usize, depth: usize) -> Source<'a, T> {
     Source {
         values,
         order: source.order,
