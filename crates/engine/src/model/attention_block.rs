@@ -2,11 +2,11 @@
 
 use candle_core::{Result, Tensor};
 
-use super::counted::rope::HeadNorms;
-use super::counted::{attention, residual, rope};
 use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::saved::{AttentionSaved, NormSaved};
+use super::traced::rope::HeadNorms;
+use super::traced::{attention, residual, rope};
 use super::{DropoutKey, RopeTables, Stream};
 use crate::span;
 use crate::span::{Module, StepPhase};

@@ -2,7 +2,6 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::counted::{embedding, loss_head, matmul};
 use super::layer::Layer;
 use super::linear::LinearGroup;
 use super::norm::Norm;
@@ -10,6 +9,7 @@ use super::offload::{DeviceToHost, HostToDevice, Offload};
 use super::parameter::BaseParameter;
 use super::rounded::Rounded;
 use super::saved::{LayerSaved, bytes};
+use super::traced::{embedding, loss_head, matmul};
 use super::{RopeTables, Stream};
 use crate::span;
 use crate::span::{Module, StepPhase};

@@ -13,9 +13,9 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use super::counted::gain::NormParts;
-use super::counted::matmul::{self, Factor, Term};
 use super::parameter::Trained;
+use super::traced::gain::NormParts;
+use super::traced::matmul::{self, Factor, Term};
 
 /// The magnitude of one projection.
 #[derive(Clone, Debug)]

@@ -28,6 +28,6 @@ impl DropoutKey {
 
     /// Drops elements of x (T, features), the input of adapter number `adapter`. Its own gradient.
     pub(super) fn apply(&self, x: &Tensor, adapter: u64) -> Result<Tensor> {
-        counted::dropout::apply(x, &self.masks, adapter, self.probability)
+        traced::dropout::apply(x, &self.masks, adapter, self.probability)
     }
 }

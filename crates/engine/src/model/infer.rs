@@ -4,8 +4,8 @@ use candle_core::{Result, Tensor};
 
 use super::attention_block::{AttentionBlock, flat, forward_out};
 use super::cache::{CacheSlot, KeyValueCache};
-use super::counted::{attention, cached_attention};
 use super::decoder::Decoder;
+use super::traced::{attention, cached_attention};
 use super::{RopeTables, Stream};
 use crate::span;
 use crate::span::Module;

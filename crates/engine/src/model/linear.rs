@@ -18,10 +18,10 @@
 use candle_core::{Result, Tensor};
 
 use super::DropoutKey;
-use super::counted::matmul::{self, Term};
-use super::counted::residual;
 use super::parameter::Trained;
 use super::projection::{OutputGradients, Projection};
+use super::traced::matmul::{self, Term};
+use super::traced::residual;
 use crate::span;
 use crate::span::Module;
 

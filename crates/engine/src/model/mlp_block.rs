@@ -4,10 +4,10 @@ use candle_core::{Result, Tensor};
 
 use super::Stream;
 use super::attention_block::{backward_behind, forward_out};
-use super::counted::glu;
 use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::saved::MlpSaved;
+use super::traced::glu;
 use crate::span;
 use crate::span::Module;
 

@@ -6,7 +6,6 @@
 mod attention_block;
 mod build;
 mod cache;
-mod counted;
 mod decoder;
 mod dora;
 mod dropout;
@@ -23,6 +22,7 @@ mod rope_tables;
 mod rounded;
 mod saved;
 mod stream;
+mod traced;
 
 pub(crate) use build::Trainables;
 pub(crate) use cache::KeyValueCache;

@@ -2,8 +2,8 @@
 
 use candle_core::{Result, Tensor};
 
-use super::counted::rms_norm;
 use super::parameter::BaseParameter;
+use super::traced::rms_norm;
 use crate::span;
 use crate::span::Module;
 

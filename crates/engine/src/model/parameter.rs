@@ -71,6 +71,6 @@ impl BaseParameter {
 
 /// Sum over the tokens of (T, features), F32.
 pub(super) fn column_sum(dy: &Tensor) -> Result<Tensor> {
-    let _span = super::counted::column_sum(dy);
+    let _span = super::traced::column_sum(dy);
     dy.to_dtype(DType::F32)?.sum(0)
 }

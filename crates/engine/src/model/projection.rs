@@ -4,12 +4,12 @@
 
 use candle_core::{Result, Tensor};
 
-use super::counted::matmul::{self, Term};
-use super::counted::{bias, gain, residual};
 use super::dora::Dora;
 use super::linear::{AdapterInput, GroupInput};
 use super::matrix::Matrix;
 use super::parameter::{BaseParameter, Trained, column_sum};
+use super::traced::matmul::{self, Term};
+use super::traced::{bias, gain, residual};
 use crate::span;
 use crate::span::Module;
 

@@ -5,7 +5,7 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use super::counted::rounding;
+use super::traced::rounding;
 use crate::parameters::flat_view;
 use crate::{ParameterKind, Parameters};
 use peft_tune_kernels::gpu;

@@ -3,8 +3,8 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::DropoutKey;
-use super::counted::attention::Documents;
-use super::counted::loss_head::Targets;
+use super::traced::attention::Documents;
+use super::traced::loss_head::Targets;
 use crate::data::MicroBatch;
 use peft_tune_kernels::gpu;
 use peft_tune_kernels::ops::loss_head::{PlacedTargets, Sums, target_positions};

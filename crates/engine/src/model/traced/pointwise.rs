@@ -4,7 +4,7 @@
 pub(in crate::model) mod residual {
     use candle_core::{Result, Tensor};
 
-    use crate::model::counted::pass;
+    use crate::model::traced::pass;
     use crate::span::op;
     use peft_tune_kernels::ops::residual;
 
@@ -18,7 +18,7 @@ pub(in crate::model) mod residual {
 pub(in crate::model) mod rounding {
     use candle_core::{Result, Tensor};
 
-    use crate::model::counted::{bytes, pass};
+    use crate::model::traced::{bytes, pass};
     use crate::span::{Work, op};
     use peft_tune_kernels::ops::rounding;
 
@@ -35,7 +35,7 @@ pub(in crate::model) mod rounding {
 pub(in crate::model) mod bias {
     use candle_core::{Result, Tensor};
 
-    use crate::model::counted::pass;
+    use crate::model::traced::pass;
     use crate::span::op;
     use peft_tune_kernels::ops::bias;
 
@@ -49,7 +49,7 @@ pub(in crate::model) mod bias {
 pub(in crate::model) mod gain {
     use candle_core::{Result, Tensor};
 
-    use crate::model::counted::pass;
+    use crate::model::traced::pass;
     use crate::span::op;
     use peft_tune_kernels::ops::gain;
 
@@ -76,7 +76,7 @@ pub(in crate::model) mod gain {
 pub(in crate::model) mod dropout {
     use candle_core::{Result, Tensor};
 
-    use crate::model::counted::pass;
+    use crate::model::traced::pass;
     use crate::span::op;
     use peft_tune_kernels::ops::dropout;
     use peft_tune_kernels::ops::dropout::MaskKey;
@@ -91,7 +91,7 @@ pub(in crate::model) mod dropout {
 pub(in crate::model) mod rope {
     use candle_core::{Result, Tensor};
 
-    use crate::model::counted::{bytes, pass};
+    use crate::model::traced::{bytes, pass};
     use crate::span::{Work, op};
     use peft_tune_kernels::ops::rope;
     use peft_tune_kernels::ops::rope::RopeTable;
@@ -138,7 +138,7 @@ pub(in crate::model) mod rope {
 pub(in crate::model) mod rms_norm {
     use candle_core::{Result, Tensor};
 
-    use crate::model::counted::pass;
+    use crate::model::traced::pass;
     use crate::span::op;
     use peft_tune_kernels::ops::rms_norm;
 
@@ -185,7 +185,7 @@ pub(in crate::model) mod rms_norm {
 pub(in crate::model) mod glu {
     use candle_core::{Result, Tensor};
 
-    use crate::model::counted::pass;
+    use crate::model::traced::pass;
     use crate::span::op;
     use peft_tune_kernels::ops::glu;
     pub(in crate::model) use peft_tune_kernels::ops::glu::Activation;
@@ -210,7 +210,7 @@ pub(in crate::model) mod glu {
 pub(in crate::model) mod embedding {
     use candle_core::{Result, Tensor};
 
-    use crate::model::counted::pass;
+    use crate::model::traced::pass;
     use crate::span::{Work, op};
     use peft_tune_kernels::ops::embedding;
 
