@@ -66,13 +66,13 @@ impl AttentionBlock {
     }
 
     /// The stream behind the block, (T, H), made again from what [`AttentionBlock::forward`] kept, to the same bits.
-    pub(super) fn output_again(&self, saved: &AttentionSaved, stream: &Stream<'_>) -> Result<Tensor> {
+    pub(super) fn recompute_output(&self, saved: &AttentionSaved, stream: &Stream<'_>) -> Result<Tensor> {
         let _span = span::phase(StepPhase::Recompute);
         if let (Some(norm), Some(behind)) = (&self.norm_behind, &saved.behind) {
             return residual::add(&saved.x, &norm.forward(&behind.x)?.0);
         }
         self.output
-            .output_again(&saved.x, &flat(&saved.o)?, &saved.output_xa, stream.dropout.as_ref())
+            .recompute_output(&saved.x, &flat(&saved.o)?, &saved.output_xa, stream.dropout.as_ref())
     }
 
     /// The gradient with respect to the block's input, where `wants_dx`; adds all gradients of the block.

@@ -167,7 +167,7 @@ impl Decoder {
         while let Some((index, layer_tape, on_tape)) = kept.pop()? {
             let layer = &self.layers[index];
             let _span = span::module(Module::Layer(index as u16));
-            let Some(saved) = recall(layer, layer_tape, stream, ropes)? else {
+            let Some(saved) = recompute(layer, layer_tape, stream, ropes)? else {
                 return Ok(());
             };
             let wants_dx = index > first || self.embedding.is_trained();
@@ -260,7 +260,7 @@ struct Kept {
 }
 
 /// What was kept of one layer, on the device.
-enum Recalled {
+enum Recomputed {
     Nothing,
     Saved(Box<LayerSaved>),
     Input(Tensor),
@@ -275,34 +275,34 @@ impl Kept {
     }
 
     /// The next layer's index, what was kept of it, and how many bytes that were.
-    fn pop(&mut self) -> Result<Option<(usize, Recalled, usize)>> {
+    fn pop(&mut self) -> Result<Option<(usize, Recomputed, usize)>> {
         let Some(layer) = self.layers.pop() else {
             return Ok(None);
         };
         let bytes = layer.bytes();
-        let recalled = match layer {
-            LayerTape::Nothing => Recalled::Nothing,
-            LayerTape::Saved(saved) => Recalled::Saved(saved),
-            LayerTape::Input(input) => Recalled::Input(input),
-            LayerTape::HostInput(input) => Recalled::Input(input.fetch(&self.device)?.arrive()?),
-            LayerTape::HostToDevice(input) => Recalled::Input(input.arrive()?),
+        let recomputed = match layer {
+            LayerTape::Nothing => Recomputed::Nothing,
+            LayerTape::Saved(saved) => Recomputed::Saved(saved),
+            LayerTape::Input(input) => Recomputed::Input(input),
+            LayerTape::HostInput(input) => Recomputed::Input(input.fetch(&self.device)?.arrive()?),
+            LayerTape::HostToDevice(input) => Recomputed::Input(input.arrive()?),
         };
         if let Some(LayerTape::HostInput(_)) = self.layers.last()
             && let Some(LayerTape::HostInput(next)) = self.layers.pop()
         {
             self.layers.push(LayerTape::HostToDevice(next.fetch(&self.device)?));
         }
-        Ok(Some((self.layers.len(), recalled, bytes)))
+        Ok(Some((self.layers.len(), recomputed, bytes)))
     }
 }
 
 /// What backward needs of a layer, run forward again where only its input was kept.
-fn recall(layer: &Layer, tape: Recalled, stream: &Stream<'_>, ropes: &RopeTables) -> Result<Option<LayerSaved>> {
+fn recompute(layer: &Layer, tape: Recomputed, stream: &Stream<'_>, ropes: &RopeTables) -> Result<Option<LayerSaved>> {
     let input = match tape {
-        Recalled::Nothing => return Ok(None),
-        Recalled::Saved(saved) => return Ok(Some(*saved)),
-        Recalled::Input(input) => input,
+        Recomputed::Nothing => return Ok(None),
+        Recomputed::Saved(saved) => return Ok(Some(*saved)),
+        Recomputed::Input(input) => input,
     };
     let _span = span::phase(StepPhase::Recompute);
-    layer.recall(&input, stream, ropes).map(Some)
+    layer.recompute(&input, stream, ropes).map(Some)
 }

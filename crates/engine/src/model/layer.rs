@@ -32,9 +32,9 @@ impl Layer {
     }
 
     /// What [`Layer::forward`] keeps, from the same input and to the same bits, without the layer's output.
-    pub(super) fn recall(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables) -> Result<LayerSaved> {
+    pub(super) fn recompute(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables) -> Result<LayerSaved> {
         let (x, attention) = self.attention.forward(x, stream, ropes)?;
-        let mlp = self.mlp.recall(&x, stream)?;
+        let mlp = self.mlp.recompute(&x, stream)?;
         Ok(LayerSaved { attention, mlp })
     }
 
@@ -47,7 +47,7 @@ impl Layer {
         ropes: &RopeTables,
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
-        let between = || self.attention.output_again(&saved.attention, stream);
+        let between = || self.attention.recompute_output(&saved.attention, stream);
         let dy = self.mlp.backward(saved.mlp, between, dy, stream)?;
         self.attention.backward(saved.attention, dy, stream, ropes, wants_dx)
     }

@@ -96,12 +96,12 @@ impl LinearGroup {
         x: &Tensor,
         dropout: Option<&DropoutKey>,
     ) -> Result<(Tensor, Vec<Tensor>)> {
-        let xa = self.recall(x, dropout)?;
-        Ok((self.output_again(y, x, &xa, dropout)?, xa))
+        let xa = self.recompute(x, dropout)?;
+        Ok((self.recompute_output(y, x, &xa, dropout)?, xa))
     }
 
     /// The output of [`LinearGroup::forward_onto`] from the xa that it kept.
-    pub(super) fn output_again(
+    pub(super) fn recompute_output(
         &self,
         y: &Tensor,
         x: &Tensor,
@@ -116,7 +116,7 @@ impl LinearGroup {
     }
 
     /// What [`LinearGroup::forward`] keeps, without the outputs: xa of all adapters.
-    pub(super) fn recall(&self, x: &Tensor, dropout: Option<&DropoutKey>) -> Result<Vec<Tensor>> {
+    pub(super) fn recompute(&self, x: &Tensor, dropout: Option<&DropoutKey>) -> Result<Vec<Tensor>> {
         let _span = span::module(self.module);
         self.adapter_products(&self.input(x, dropout))
     }

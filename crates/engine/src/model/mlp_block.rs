@@ -40,13 +40,13 @@ impl MlpBlock {
 
     /// What [`MlpBlock::forward`] keeps, without the output: the product with down, a quarter of a layer's, is left out
     /// where no norm behind it needs its result.
-    pub(super) fn recall(&self, x: &Tensor, stream: &Stream<'_>) -> Result<MlpSaved> {
+    pub(super) fn recompute(&self, x: &Tensor, stream: &Stream<'_>) -> Result<MlpSaved> {
         if self.norm_behind.is_some() {
             return Ok(self.forward(x, stream)?.1);
         }
         let _span = span::module(Module::Mlp);
         let (mut saved, inner) = self.forward_inner(x, stream)?;
-        saved.down_xa = self.down.recall(&inner, stream.dropout.as_ref())?;
+        saved.down_xa = self.down.recompute(&inner, stream.dropout.as_ref())?;
         Ok(saved)
     }
 
