@@ -11,7 +11,7 @@ use crate::store::StudyOverview;
 use peft_tune_core::objective::Objective;
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
-use peft_tune_search::{Problem, Wish, pareto_front, recommend};
+use peft_tune_search::{Preference, Problem, pareto_front, recommend};
 
 /// Show the Pareto front of a study
 #[derive(Debug, clap::Args)]
@@ -89,7 +89,7 @@ fn front_of(study: &StudyOverview, trials: &[Trial]) -> Vec<TrialNumber> {
 fn plots(study: &StudyOverview, trials: &[Trial], front: &[TrialNumber], names: &str) -> Result<String, CliError> {
     let problem = problem_of(study);
     // Without a recommendation the plot has no star.
-    let recommended = recommend(&problem, trials, &Wish::default())
+    let recommended = recommend(&problem, trials, &Preference::default())
         .ok()
         .map(|chosen| chosen.trial.number);
     let plots: Vec<String> = pairs(&study.objectives, names)?

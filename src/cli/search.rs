@@ -27,7 +27,9 @@ use peft_tune_core::recipe::HeldOut;
 use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_kernels::Kernels;
-use peft_tune_search::{Knowledge, Prior, Problem, Sampler, Wish, importance, most_telling, pareto_front, recommend};
+use peft_tune_search::{
+    Knowledge, Preference, Prior, Problem, Sampler, importance, most_telling, pareto_front, recommend,
+};
 
 /// Rows of the front that the closing screen shows, beside the recommended one.
 const FRONT_ROWS: usize = 15;
@@ -201,7 +203,7 @@ fn print_summary(
         .iter()
         .map(|point| point.trial.number)
         .collect();
-    let recommendation = recommend(problem, history, &Wish::default());
+    let recommendation = recommend(problem, history, &Preference::default());
     let recommendation = match &recommendation {
         Ok(chosen) => Some(Recommendation {
             trial: chosen.trial.number,

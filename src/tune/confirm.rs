@@ -14,7 +14,7 @@ use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{
     Confirmed, MeasurePlan, Metrics, Trial, TrialNumber, TrialPlan, TrialState, with_confirmed,
 };
-use peft_tune_search::{Problem, Wish, recommend};
+use peft_tune_search::{Preference, Problem, recommend};
 
 /// Relative noise of a metric that does not say its own.
 const USUAL_NOISE: f64 = 0.02;
@@ -136,7 +136,7 @@ fn next_trial(
     plan: &ConfirmPlan,
 ) -> Option<TrialNumber> {
     let history = with_confirmed(history, confirmations);
-    let recommended = recommend(problem, &history, &Wish::default()).ok()?.trial.number;
+    let recommended = recommend(problem, &history, &Preference::default()).ok()?.trial.number;
     let open = |number: &TrialNumber| {
         let begun = confirmations.contains_key(number) || (confirmations.len() as u64) < plan.trials;
         let begun = begun || *number == recommended;
@@ -175,7 +175,7 @@ fn rivals(
                     shift(problem, trial, better, confirmations.get(&trial.number));
                 }
             }
-            recommend(problem, &shifted, &Wish::default()).is_ok_and(|chosen| chosen.trial.number == rival.number)
+            recommend(problem, &shifted, &Preference::default()).is_ok_and(|chosen| chosen.trial.number == rival.number)
         })
         .map(|rival| rival.number)
         .collect()

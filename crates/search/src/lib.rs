@@ -39,7 +39,7 @@ pub use prior::Prior;
 pub use prospect::Prospect;
 pub use pruner::{Asha, Dominance, Field, Median, Progress, Pruner, Verdict, build_pruner};
 pub use random::Random;
-pub use recommend::{RecommendError, Recommendation, Rule, Wish, recommend};
+pub use recommend::{Preference, RecommendError, Recommendation, Rule, recommend};
 pub use sampler::{Problem, Sampler};
 pub use sobol::Sobol;
 pub use stopping::{hypervolume_history, stop_reason};

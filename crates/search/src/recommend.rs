@@ -34,7 +34,7 @@ pub enum Rule {
 
 /// What the user asks of the recommended trial.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Wish {
+pub struct Preference {
     pub rule: Rule,
     /// Limits beside the study's own constraints, such as `peak_memory <= 16 GiB`.
     pub limits: Vec<Constraint>,
@@ -76,24 +76,24 @@ pub enum RecommendError {
 pub fn recommend<'a>(
     problem: &Problem,
     history: &'a [Trial],
-    wish: &Wish,
+    preference: &Preference,
 ) -> Result<Recommendation<'a>, RecommendError> {
-    check_metrics(problem, wish)?;
+    check_metrics(problem, preference)?;
     let complete = evaluated(problem, history);
     if complete.is_empty() {
         return Err(RecommendError::NothingComplete);
     }
     let mut limited = problem.clone();
-    limited.constraints.extend(wish.limits.iter().cloned());
-    limited.constraints.extend(slack_limits(problem, &complete, wish));
-    let learned = learned_limit(&limited, &complete, wish);
+    limited.constraints.extend(preference.limits.iter().cloned());
+    limited.constraints.extend(slack_limits(problem, &complete, preference));
+    let learned = learned_limit(&limited, &complete, preference);
     limited.constraints.extend(learned.clone());
     let front = pareto_front(&limited, history);
     if front.is_empty() {
         return Err(what_must_give(&limited, &complete));
     }
     let scaled = Scaled::new(&front);
-    let (chosen, why) = match &wish.rule {
+    let (chosen, why) = match &preference.rule {
         Rule::Knee => (
             scaled.knee(),
             format!("is {}", knee_name(front.len(), learned.is_some())),
@@ -123,7 +123,7 @@ pub fn recommend<'a>(
     };
     // What the knee's name says already is not said again.
     let said = limited.constraints.len() - usize::from(learned.is_some());
-    let kept = match wish.rule {
+    let kept = match preference.rule {
         Rule::Knee | Rule::Weights(_) if said > 0 => format!(" with {}", limits_text(&limited.constraints[..said])),
         _ => String::new(),
     };
@@ -148,8 +148,8 @@ fn knee_name(points: usize, learned: bool) -> String {
 
 /// Where the knee is asked for: the loss of a trial that learns [`LEARNED_SHARE`] of what the best one learns. `None` where
 /// the user's own slack speaks of the loss.
-fn learned_limit(limited: &Problem, complete: &[Evaluated<'_>], wish: &Wish) -> Option<Constraint> {
-    if wish.rule != Rule::Knee || wish.slack.iter().any(|(metric, _)| metric == LOSS) {
+fn learned_limit(limited: &Problem, complete: &[Evaluated<'_>], preference: &Preference) -> Option<Constraint> {
+    if preference.rule != Rule::Knee || preference.slack.iter().any(|(metric, _)| metric == LOSS) {
         return None;
     }
     Some(Constraint {
@@ -158,9 +158,9 @@ fn learned_limit(limited: &Problem, complete: &[Evaluated<'_>], wish: &Wish) -> 
     })
 }
 
-fn check_metrics(problem: &Problem, wish: &Wish) -> Result<(), RecommendError> {
-    let mut named: Vec<&String> = wish.slack.iter().map(|(metric, _)| metric).collect();
-    match &wish.rule {
+fn check_metrics(problem: &Problem, preference: &Preference) -> Result<(), RecommendError> {
+    let mut named: Vec<&String> = preference.slack.iter().map(|(metric, _)| metric).collect();
+    match &preference.rule {
         Rule::Knee => {}
         Rule::Weights(weights) => named.extend(weights.iter().map(|(metric, _)| metric)),
         Rule::Prefer(metric) => named.push(metric),
@@ -181,7 +181,7 @@ fn check_metrics(problem: &Problem, wish: &Wish) -> Result<(), RecommendError> {
 }
 
 /// Turns a share of the best value into a limit.
-fn slack_limits(problem: &Problem, complete: &[Evaluated<'_>], wish: &Wish) -> Vec<Constraint> {
+fn slack_limits(problem: &Problem, complete: &[Evaluated<'_>], preference: &Preference) -> Vec<Constraint> {
     let limit = |(metric, share): &(String, f64)| {
         let index = problem.objectives.iter().position(|one| one.metric == *metric)?;
         let feasible = complete.iter().filter(|one| one.is_feasible());
@@ -195,7 +195,7 @@ fn slack_limits(problem: &Problem, complete: &[Evaluated<'_>], wish: &Wish) -> V
             },
         })
     };
-    wish.slack.iter().filter_map(limit).collect()
+    preference.slack.iter().filter_map(limit).collect()
 }
 
 fn weights_of(problem: &Problem, weights: &[(String, f64)]) -> Vec<f64> {
@@ -319,15 +319,15 @@ mod tests {
         ])
     }
 
-    fn numbers(wish: &Wish) -> (u64, String) {
+    fn numbers(preference: &Preference) -> (u64, String) {
         let (problem, history) = example();
-        let recommendation = recommend(&problem, &history, wish).unwrap();
+        let recommendation = recommend(&problem, &history, preference).unwrap();
         (recommendation.trial.number.0, recommendation.reason)
     }
 
     #[test]
     fn the_knee_is_explained_with_its_numbers() {
-        let (number, reason) = numbers(&Wish::default());
+        let (number, reason) = numbers(&Preference::default());
         assert_eq!(number, 1);
         assert_eq!(
             reason,
@@ -339,7 +339,10 @@ mod tests {
     #[test]
     fn the_knee_does_not_depend_on_units() {
         let (problem, history) = example();
-        let plain = recommend(&problem, &history, &Wish::default()).unwrap().trial.number;
+        let plain = recommend(&problem, &history, &Preference::default())
+            .unwrap()
+            .trial
+            .number;
         let rows: Vec<(f64, f64, f64)> = example()
             .1
             .iter()
@@ -355,7 +358,10 @@ mod tests {
             .collect();
         let (problem, history) = study(&rows);
         assert_eq!(
-            recommend(&problem, &history, &Wish::default()).unwrap().trial.number,
+            recommend(&problem, &history, &Preference::default())
+                .unwrap()
+                .trial
+                .number,
             plain
         );
     }
@@ -367,48 +373,49 @@ mod tests {
             metric: PEAK_MEMORY.to_owned(),
             bound: Bound::AtMost(gib * GIB),
         };
-        let wish = |rule: Rule, limits: Vec<Constraint>, slack: Vec<(String, f64)>| Wish { rule, limits, slack };
-        assert_eq!(numbers(&wish(prefer(THROUGHPUT), vec![], vec![])).0, 0);
-        let (number, reason) = numbers(&wish(prefer(THROUGHPUT), vec![memory(10.0)], vec![]));
+        let preference =
+            |rule: Rule, limits: Vec<Constraint>, slack: Vec<(String, f64)>| Preference { rule, limits, slack };
+        assert_eq!(numbers(&preference(prefer(THROUGHPUT), vec![], vec![])).0, 0);
+        let (number, reason) = numbers(&preference(prefer(THROUGHPUT), vec![memory(10.0)], vec![]));
         assert_eq!(number, 2);
         assert!(
             reason.starts_with("trial 2 has the best throughput with peak_memory at most 10.00 GiB: throughput 3000"),
             "{reason}"
         );
         assert_eq!(
-            numbers(&wish(prefer(THROUGHPUT), vec![], vec![(LOSS.to_owned(), 0.01)])).0,
+            numbers(&preference(prefer(THROUGHPUT), vec![], vec![(LOSS.to_owned(), 0.01)])).0,
             3
         );
         assert_eq!(
-            numbers(&wish(prefer(THROUGHPUT), vec![], vec![(LOSS.to_owned(), 0.06)])).0,
+            numbers(&preference(prefer(THROUGHPUT), vec![], vec![(LOSS.to_owned(), 0.06)])).0,
             1
         );
         let weights = Rule::Weights(vec![(PEAK_MEMORY.to_owned(), 1.0)]);
-        assert_eq!(numbers(&wish(weights, vec![], vec![])).0, 2);
+        assert_eq!(numbers(&preference(weights, vec![], vec![])).0, 2);
     }
 
     #[test]
     fn what_must_give_is_said() {
         let (problem, mut history) = example();
-        let mut wish = Wish::default();
-        wish.limits.push(Constraint {
+        let mut preference = Preference::default();
+        preference.limits.push(Constraint {
             metric: PEAK_MEMORY.to_owned(),
             bound: Bound::AtMost(4.0 * GIB),
         });
         assert_eq!(
-            recommend(&problem, &history, &wish).unwrap_err().to_string(),
+            recommend(&problem, &history, &preference).unwrap_err().to_string(),
             "no complete trial has peak_memory at most 4.000 GiB: the closest is trial 2 with 6.000 GiB; relax that limit"
         );
-        wish.limits[0].bound = Bound::AtMost(7.0 * GIB);
-        wish.slack.push((LOSS.to_owned(), 0.01));
-        let conflict = recommend(&problem, &history, &wish).unwrap_err().to_string();
+        preference.limits[0].bound = Bound::AtMost(7.0 * GIB);
+        preference.slack.push((LOSS.to_owned(), 0.01));
+        let conflict = recommend(&problem, &history, &preference).unwrap_err().to_string();
         assert!(
             conflict.contains("peak_memory at most 7.000 GiB and loss at most 1.919 nats"),
             "{conflict}"
         );
-        let unknown = Wish {
+        let unknown = Preference {
             rule: Rule::Prefer("speed".to_owned()),
-            ..Wish::default()
+            ..Preference::default()
         };
         let unknown = recommend(&problem, &history, &unknown).unwrap_err().to_string();
         assert!(
@@ -418,7 +425,7 @@ mod tests {
         history.clear();
         history.push(trial(0, Params::new(), out_of_memory()));
         assert_eq!(
-            recommend(&problem, &history, &Wish::default()),
+            recommend(&problem, &history, &Preference::default()),
             Err(RecommendError::NothingComplete)
         );
     }
@@ -432,7 +439,7 @@ mod tests {
             }
         }
         // The best one gains 1.1 nats: 0.055 less is allowed, and only its own loss is that low.
-        let alone = recommend(&problem, &history, &Wish::default()).unwrap();
+        let alone = recommend(&problem, &history, &Preference::default()).unwrap();
         assert_eq!(alone.trial.number.0, 3);
         assert!(
             alone.reason.starts_with(
@@ -442,21 +449,21 @@ mod tests {
             alone.reason
         );
         // Within a limit on memory the best that keeps it counts, and slack of one's own counts instead.
-        let mut wish = Wish::default();
-        wish.limits.push(Constraint {
+        let mut preference = Preference::default();
+        preference.limits.push(Constraint {
             metric: PEAK_MEMORY.to_owned(),
             bound: Bound::AtMost(12.0 * GIB),
         });
-        let within = recommend(&problem, &history, &wish).unwrap();
+        let within = recommend(&problem, &history, &preference).unwrap();
         assert_eq!(within.trial.number.0, 1);
         assert!(
             within.reason.contains("learns with peak_memory at most 12.00 GiB:"),
             "{}",
             within.reason
         );
-        wish.slack.push((LOSS.to_owned(), 0.5));
+        preference.slack.push((LOSS.to_owned(), 0.5));
         assert!(
-            recommend(&problem, &history, &wish)
+            recommend(&problem, &history, &preference)
                 .unwrap()
                 .reason
                 .contains("the knee of a front of 2 with")
@@ -468,7 +475,11 @@ mod tests {
             }
         }
         assert_eq!(
-            recommend(&problem, &history, &Wish::default()).unwrap().trial.number.0,
+            recommend(&problem, &history, &Preference::default())
+                .unwrap()
+                .trial
+                .number
+                .0,
             1
         );
     }
@@ -476,12 +487,16 @@ mod tests {
     #[test]
     fn one_point_and_a_hollow_front_have_an_answer() {
         let (problem, history) = study(&[(10.0, 1.0, 1.0)]);
-        let alone = recommend(&problem, &history, &Wish::default()).unwrap();
+        let alone = recommend(&problem, &history, &Preference::default()).unwrap();
         assert!(alone.reason.contains("better than or equal"), "{}", alone.reason);
         // All between the extremes lie above the plane: the most balanced one is taken.
         let (problem, history) = study(&[(10.0, 1.0, 5.0), (10.0, 4.0, 4.0), (10.0, 5.0, 1.0)]);
         assert_eq!(
-            recommend(&problem, &history, &Wish::default()).unwrap().trial.number.0,
+            recommend(&problem, &history, &Preference::default())
+                .unwrap()
+                .trial
+                .number
+                .0,
             0
         );
     }
