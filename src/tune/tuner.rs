@@ -259,7 +259,7 @@ impl<'a> Tuner<'a> {
         if asked_for.is_some_and(|params| !self.has_to_wait(params))
             && let Some(params) = self.requests.next_setting()
         {
-            return Some(Proposed { params, prospect: None });
+            return Some(Proposed { params, score: None });
         }
         // With one more put off for every place, what is handed out next would be known too late to be of use.
         while self.ending.is_none() && self.put_off.len() < self.parts.evaluator.capacity() {
@@ -362,8 +362,8 @@ impl<'a> Tuner<'a> {
             store.record_kernels(id, number, self.kernels.name()).await?;
             self.forms.insert(number, self.kernels);
         }
-        let prospect = proposed.as_ref().and_then(|proposed| proposed.prospect.as_ref());
-        if let Some(gain) = prospect.map(|prospect| prospect.expected_improvement) {
+        let score = proposed.as_ref().and_then(|proposed| proposed.score.as_ref());
+        if let Some(gain) = score.map(|score| score.expected_improvement) {
             store.record_expectation(id, number, gain).await?;
             self.expectations.insert(number, gain);
         }

@@ -3,6 +3,7 @@
 mod bayes;
 mod boxes;
 mod build;
+mod candidate_score;
 mod encode;
 mod enumerate;
 #[cfg(test)]
@@ -17,7 +18,6 @@ mod normal;
 mod nsga2;
 pub mod pareto;
 mod prior;
-mod prospect;
 mod pruner;
 mod random;
 mod reason;
@@ -30,13 +30,13 @@ mod tpe;
 
 pub use bayes::{Bayes, Dependence, Effect, Importance, Insight, Place, Predicted, Proposal, Share, Trend, importance};
 pub use build::{Knowledge, SamplerError, build, build_with};
+pub use candidate_score::CandidateScore;
 pub use enumerate::Settings;
 pub use grid::Grid;
 pub use history::{Evaluated, evaluated, most_telling, pareto_front, reference_point};
 pub use hypervolume::hypervolume;
 pub use nsga2::Nsga2;
 pub use prior::Prior;
-pub use prospect::Prospect;
 pub use pruner::{Asha, Dominance, Field, Median, Progress, Pruner, Verdict, build_pruner};
 pub use random::Random;
 pub use recommend::{Preference, RecommendError, Recommendation, Rule, recommend};

@@ -1,6 +1,6 @@
 //! The seam between the study loop and the search methods.
 
-use super::Prospect;
+use super::CandidateScore;
 use peft_tune_core::objective::{Constraint, Objective};
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Params, Trial};
@@ -41,7 +41,7 @@ pub trait Sampler: Send {
         problem: &Problem,
         history: &[Trial],
         _others: &[Params],
-    ) -> Option<Vec<(Params, Option<Prospect>)>> {
+    ) -> Option<Vec<(Params, Option<CandidateScore>)>> {
         let params = self.ask(problem, history)?;
         Some(vec![(params, None)])
     }

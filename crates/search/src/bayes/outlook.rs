@@ -3,7 +3,7 @@
 use super::landscape::Landscape;
 use super::proposal::described;
 use crate::encode::{Encoding, Point};
-use crate::{Problem, Prospect};
+use crate::{CandidateScore, Problem};
 use peft_tune_core::study::Params;
 
 /// What is expected of one setting.
@@ -12,10 +12,10 @@ pub(super) fn of_params(
     landscape: &Landscape<'_>,
     encoding: &Encoding,
     params: &Params,
-) -> Prospect {
+) -> CandidateScore {
     match encoding.point(&problem.space, params) {
         Some(point) => of_point(problem, landscape, &point, params),
-        None => Prospect {
+        None => CandidateScore {
             expected_improvement: 0.0,
             log_acquisition: f64::NEG_INFINITY,
             predicted: Vec::new(),
@@ -23,10 +23,10 @@ pub(super) fn of_params(
     }
 }
 
-fn of_point(problem: &Problem, landscape: &Landscape<'_>, point: &Point, params: &Params) -> Prospect {
+fn of_point(problem: &Problem, landscape: &Landscape<'_>, point: &Point, params: &Params) -> CandidateScore {
     let log_value = landscape.log_values(std::slice::from_ref(point))[0];
     let proposal = described(problem, landscape, point, (params.clone(), log_value));
-    Prospect {
+    CandidateScore {
         expected_improvement: proposal.expected_improvement.unwrap_or(0.0),
         log_acquisition: log_value,
         predicted: proposal.predicted,

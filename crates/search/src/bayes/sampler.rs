@@ -16,7 +16,7 @@ use super::proposal::{Proposal, described};
 use crate::encode::{Encoding, Point};
 use crate::pareto;
 use crate::seeded::{Stream, Tried, generator};
-use crate::{Prior, Problem, Prospect, Sampler};
+use crate::{CandidateScore, Prior, Problem, Sampler};
 use peft_tune_core::objective::Objective;
 use peft_tune_core::study::{Metrics, Params, Trial, TrialNumber, TrialState};
 
@@ -117,7 +117,7 @@ impl Bayes {
         problem: &Problem,
         history: &[Trial],
         others: &[Params],
-    ) -> Option<(Proposal, Vec<Prospect>)> {
+    ) -> Option<(Proposal, Vec<CandidateScore>)> {
         let without_model = || Some((self.initial(problem, history)?, Vec::new()));
         if self.is_initial(history) {
             return without_model();
@@ -260,14 +260,14 @@ impl Sampler for Bayes {
         problem: &Problem,
         history: &[Trial],
         others: &[Params],
-    ) -> Option<Vec<(Params, Option<Prospect>)>> {
-        let (proposal, prospects) = self.propose_beside(problem, history, others)?;
-        let own = proposal.log_acquisition.map(|log_acquisition| Prospect {
+    ) -> Option<Vec<(Params, Option<CandidateScore>)>> {
+        let (proposal, scores) = self.propose_beside(problem, history, others)?;
+        let own = proposal.log_acquisition.map(|log_acquisition| CandidateScore {
             expected_improvement: proposal.expected_improvement.unwrap_or(0.0),
             log_acquisition,
             predicted: proposal.predicted.clone(),
         });
-        let others = others.iter().cloned().zip(prospects.into_iter().map(Some));
+        let others = others.iter().cloned().zip(scores.into_iter().map(Some));
         Some(std::iter::once((proposal.params, own)).chain(others).collect())
     }
 }

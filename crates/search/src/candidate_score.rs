@@ -4,7 +4,7 @@ use super::Predicted;
 
 /// What is expected of one setting.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Prospect {
+pub struct CandidateScore {
     /// Expected hypervolume improvement, in the product of the objectives' units.
     pub expected_improvement: f64,
     /// Natural logarithm of the acquisition: improvement times the probability of keeping limits and not failing.
