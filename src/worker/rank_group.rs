@@ -105,24 +105,24 @@ impl RankGroup {
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
     ) -> (Result<(), Interruption>, Option<Self>) {
-        let ended = self.course(request, stopped, emit, metrics);
+        let ended = self.progress(request, stopped, emit, metrics);
         match &ended {
             Ok(()) | Err(Interruption::Stopped { .. }) => (ended, Some(self)),
             Err(_) => (ended, None),
         }
     }
 
-    fn course(
+    fn progress(
         &mut self,
         request: &TrialRequest,
         stopped: &dyn Fn() -> bool,
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
-        let mut course = Course::new(self.ranks());
+        let mut progress = TrialProgress::new(self.ranks());
         self.tell(&Order::Trial(Box::new(request.clone())));
         let mut told_to_stop = false;
-        while course.left > 0 {
+        while progress.left > 0 {
             if !told_to_stop && stopped() {
                 self.tell(&Order::Stop(request.number));
                 told_to_stop = true;
@@ -131,8 +131,8 @@ impl RankGroup {
                 continue;
             };
             let outcome = match news {
-                News::Message(message) => course.take(rank, *message, emit, metrics),
-                News::Closed(tail) => Err(self.ended(rank, &course, &tail)),
+                News::Message(message) => progress.take(rank, *message, emit, metrics),
+                News::Closed(tail) => Err(self.ended(rank, &progress, &tail)),
             };
             if let Err(interruption) = outcome {
                 // Those that wait for it need not find out for themselves.
@@ -140,21 +140,21 @@ impl RankGroup {
                 return Err(interruption);
             }
         }
-        match course.stopped_at {
+        match progress.stopped_at {
             Some(at_step) => Err(Interruption::Stopped { at_step }),
             None => Ok(()),
         }
     }
 
     /// What it means that a rank's output has ended.
-    fn ended(&mut self, rank: usize, course: &Course, tail: &str) -> Interruption {
+    fn ended(&mut self, rank: usize, progress: &TrialProgress, tail: &str) -> Interruption {
         let status = self.ranks[rank].child.wait().ok();
         let out_of_memory = status.and_then(|status| status.code()) == Some(OUT_OF_MEMORY_EXIT);
-        let reason = match (&course.out_of_memory, out_of_memory) {
+        let reason = match (&progress.out_of_memory, out_of_memory) {
             (Some(reason), _) => reason.clone(),
-            (None, true) => out_of_memory_in(course.phase, [None; 3]),
+            (None, true) => out_of_memory_in(progress.phase, [None; 3]),
             (None, false) => FailReason::Crashed {
-                phase: course.phase,
+                phase: progress.phase,
                 message: named(rank, self.ranks(), &describe_end(status, tail)),
             },
         };
@@ -172,7 +172,7 @@ impl RankGroup {
 }
 
 /// How far a trial is.
-struct Course {
+struct TrialProgress {
     ranks: usize,
     /// Ranks that have not ended it.
     left: usize,
@@ -181,7 +181,7 @@ struct Course {
     out_of_memory: Option<FailReason>,
 }
 
-impl Course {
+impl TrialProgress {
     fn new(ranks: usize) -> Self {
         Self {
             ranks,

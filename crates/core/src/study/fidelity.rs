@@ -13,11 +13,11 @@ use crate::objective::PEAK_MEMORY;
 pub struct Curve {
     last_step: u64,
     /// The values of each metric by step, ascending.
-    courses: Vec<(Arc<str>, Course)>,
+    courses: Vec<(Arc<str>, LearningCurve)>,
 }
 
 /// Values by step.
-type Course = Vec<(u64, f64)>;
+type LearningCurve = Vec<(u64, f64)>;
 
 impl Curve {
     /// Adds what was reported after `step` steps; a value reported again replaces the old one.
@@ -58,7 +58,7 @@ impl Curve {
         self.courses.shrink_to_fit();
     }
 
-    fn course_mut(&mut self, name: &str) -> &mut Course {
+    fn course_mut(&mut self, name: &str) -> &mut LearningCurve {
         let known = self.courses.iter().position(|(known, _)| known.as_ref() == name);
         let at = known.unwrap_or_else(|| {
             self.courses.push((name.into(), Vec::new()));
