@@ -21,7 +21,7 @@ impl Tuner<'_> {
     pub(super) async fn take(&mut self, event: TrialEvent) -> Result<(), TuneError> {
         self.parts.observer.trial_event(&event);
         if let TrialEvent::Ended { number, state, wall_s } = event {
-            self.patience.renew();
+            self.retry_policy.renew();
             return self.end(number, state, wall_s).await;
         }
         if let TrialEvent::Lost { number, reason, wall_s } = event {

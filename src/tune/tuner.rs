@@ -11,9 +11,9 @@ use super::decide::{Memory, problem_of, recipe_of, whole_task};
 use super::expect::Expectations;
 use super::kept::Kept;
 use super::known::{Decision, Inherited, Part, Taken};
-use super::lost::Patience;
 use super::propose::{Proposed, propose};
 use super::requests::Requests;
+use super::retry_policy::RetryPolicy;
 use super::running::Running;
 use super::{Ending, Inputs, Interrupt, Progress, TuneError, TuneObserver};
 use crate::space::{Backend, Study};
@@ -66,7 +66,7 @@ pub struct Tuner<'a> {
     /// Wall time of finished trials, in seconds.
     pub(super) spent_s: f64,
     ending: Option<Ending>,
-    pub(super) patience: Patience,
+    pub(super) retry_policy: RetryPolicy,
     /// Files that must stay as they are.
     inputs: Inputs,
     /// The form of the ops that trials run in, and that of earlier ones, where it is known.
@@ -116,7 +116,7 @@ impl<'a> Tuner<'a> {
             running: BTreeMap::new(),
             expecting: None,
             ending: None,
-            patience: Patience::default(),
+            retry_policy: RetryPolicy::default(),
             inputs: Inputs::default(),
             kernels: Kernels::default(),
             forms,

@@ -10,13 +10,13 @@ const SET_ASIDE_IN_A_ROW: u64 = 4;
 
 /// How often trials may be lost.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct RetryPolicy {
     pub(super) attempts: u64,
     /// Trials that were set aside since one ended by itself.
     set_aside: u64,
 }
 
-impl Default for Patience {
+impl Default for RetryPolicy {
     fn default() -> Self {
         Self {
             attempts: ATTEMPTS,
@@ -25,7 +25,7 @@ impl Default for Patience {
     }
 }
 
-impl Patience {
+impl RetryPolicy {
     /// A trial ended by itself.
     pub(super) fn renew(&mut self) {
         self.set_aside = 0;
@@ -36,7 +36,7 @@ impl Tuner<'_> {
     /// Lets each trial lose so many attempts before it is set aside as failed; 3 by default.
     #[must_use]
     pub fn with_attempts(mut self, attempts: u64) -> Self {
-        self.patience.attempts = attempts.max(1);
+        self.retry_policy.attempts = attempts.max(1);
         self
     }
 
@@ -45,7 +45,7 @@ impl Tuner<'_> {
         let (store, id) = (self.parts.store, self.parts.id);
         let lost = store.record_loss(id, number, &reason, wall_s).await?;
         tracing::warn!(trial = number.0, lost, ?reason, "a trial's process was lost");
-        if lost < self.patience.attempts {
+        if lost < self.retry_policy.attempts {
             self.spent_s += wall_s;
             self.hand_back(number).await?;
             self.unfinished.push_back(number);
@@ -62,9 +62,9 @@ impl Tuner<'_> {
             reason: reason.clone(),
             metrics: Metrics::default(),
         };
-        let set_aside = self.patience.set_aside + 1;
+        let set_aside = self.retry_policy.set_aside + 1;
         self.end(number, state, wall_s).await?;
-        self.patience.set_aside = set_aside;
+        self.retry_policy.set_aside = set_aside;
         if set_aside >= SET_ASIDE_IN_A_ROW {
             return Err(TuneError::WorkersLost {
                 trials: set_aside,
