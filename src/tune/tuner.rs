@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::claim::PutOff;
+use super::claim::Deferred;
 use super::decide::{Memory, problem_of, recipe_of, whole_task};
 use super::expect::Expectations;
 use super::kept::Kept;
@@ -53,7 +53,7 @@ pub struct Tuner<'a> {
     /// Trials that were begun and not finished, by an earlier process or one that was lost.
     pub(super) unfinished: VecDeque<TrialNumber>,
     /// Proposals that wait for what a trial under way measures.
-    pub(super) put_off: VecDeque<PutOff>,
+    pub(super) defer: VecDeque<Deferred>,
     pub(super) running: BTreeMap<TrialNumber, Running>,
     pub(super) memory: Memory,
     pub(super) pruner: Option<Box<dyn Pruner>>,
@@ -105,7 +105,7 @@ impl<'a> Tuner<'a> {
         Ok(Self {
             standing,
             unfinished,
-            put_off: VecDeque::new(),
+            defer: VecDeque::new(),
             curves,
             longest,
             expectations: parts.store.expectations(parts.id).await?,
@@ -247,7 +247,7 @@ impl<'a> Tuner<'a> {
         Some((self.new_trial(&proposed), Some(proposed)))
     }
 
-    /// The setting of the next new trial: one that was put off, one that people asked for, or what the sampler proposes.
+    /// The setting of the next new trial: one that was deferred, one that people asked for, or what the sampler proposes.
     fn next_proposed(&mut self) -> Option<Proposed> {
         if self.ending != Some(Ending::TimeSpent)
             && let Some(proposed) = self.next_put_off()
@@ -261,15 +261,15 @@ impl<'a> Tuner<'a> {
         {
             return Some(Proposed { params, score: None });
         }
-        // With one more put off for every place, what is handed out next would be known too late to be of use.
-        while self.ending.is_none() && self.put_off.len() < self.parts.evaluator.capacity() {
+        // With one more deferred for every place, what is handed out next would be known too late to be of use.
+        while self.ending.is_none() && self.defer.len() < self.parts.evaluator.capacity() {
             self.ending = self.rule_ending();
             if self.ending.is_none() {
                 let Some(proposed) = self.with_put_off(Self::ask) else {
                     self.ending = Some(Ending::Exhausted);
                     break;
                 };
-                if let Some(proposed) = self.put_off(proposed) {
+                if let Some(proposed) = self.defer(proposed) {
                     return Some(proposed);
                 }
                 self.ending = self.budget_ending();
@@ -295,7 +295,7 @@ impl<'a> Tuner<'a> {
 
     fn budget_ending(&self) -> Option<Ending> {
         let progress = self.progress();
-        let begun = self.running.len() + self.unfinished.len() + self.put_off.len();
+        let begun = self.running.len() + self.unfinished.len() + self.defer.len();
         let begun = progress.finished + begun as u64;
         if progress.budget_trials.is_some_and(|budget| begun >= budget) {
             return Some(Ending::TrialsDone);
