@@ -6,7 +6,7 @@ mod control;
 mod death;
 mod evaluator;
 mod fault;
-mod launch_words;
+mod launch_command;
 mod launcher;
 mod limits;
 mod mock;
@@ -25,7 +25,7 @@ mod worker_slot;
 
 pub use command::CommandEvaluator;
 pub use evaluator::{DeviceAssignment, Evaluator, EvaluatorError, Task, TrialEvent, TrialRequest};
-pub use launch_words::LaunchWords;
+pub use launch_command::LaunchCommand;
 pub use launcher::Launcher;
 pub use limits::{MemoryLimiter, memory_limiter};
 pub use mock::MockEvaluator;

@@ -10,7 +10,7 @@ use peft_tune_core::study::{KubernetesLauncher, LauncherSettings, SlurmLauncher,
 
 /// A launcher's words, and the program behind them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LaunchWords {
+pub struct LaunchCommand {
     /// Before the program; none to start it directly.
     pub prefix: Vec<String>,
     /// This program as the machine that runs it knows it.
@@ -19,7 +19,7 @@ pub struct LaunchWords {
     pub hosts: Vec<String>,
 }
 
-impl LaunchWords {
+impl LaunchCommand {
     /// The words of `settings`. `program` is this program on this machine; `process` tells apart those that search at the
     /// same time, in the names of pods.
     pub fn new(settings: &LauncherSettings, program: &Path, process: u32) -> Self {
@@ -175,8 +175,8 @@ mod tests {
     use super::*;
     use peft_tune_core::study::KubernetesVolume;
 
-    fn words(settings: LauncherSettings) -> LaunchWords {
-        LaunchWords::new(&settings, Path::new("/opt/my tools/peft-tune"), 7)
+    fn words(settings: LauncherSettings) -> LaunchCommand {
+        LaunchCommand::new(&settings, Path::new("/opt/my tools/peft-tune"), 7)
     }
 
     #[test]
