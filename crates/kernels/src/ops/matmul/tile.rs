@@ -19,7 +19,7 @@ impl Line {
 
 /// Results per vector.
 pub const LANES: usize = 16;
-/// Vectors of a full panel.
+/// Vectors of a full NR micro-panel.
 pub const VECTORS: usize = 3;
 /// Rows of a tile; a tile of one vector takes twice as many, to hide the latency with as many sums.
 pub const ROWS: usize = 8;
@@ -47,7 +47,7 @@ impl Unit {
 
 /// Where the units of the left operand lie.
 #[derive(Clone, Copy, Debug)]
-pub struct Strip {
+pub struct MrPanel {
     pub start: *const u32,
     /// Units from one row of the tile to the next.
     pub row: usize,
@@ -55,7 +55,7 @@ pub struct Strip {
     pub unit: usize,
 }
 
-impl Strip {
+impl MrPanel {
     /// No units.
     pub const NONE: Self = Self {
         start: std::ptr::null(),
@@ -68,8 +68,8 @@ impl Strip {
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     pub units: usize,
-    pub left: Strip,
-    /// The packed panel.
+    pub left: MrPanel,
+    /// The packed NR micro-panel.
     pub right: *const Line,
 }
 
@@ -77,7 +77,7 @@ impl Piece {
     /// No units.
     pub const NONE: Self = Self {
         units: 0,
-        left: Strip::NONE,
+        left: MrPanel::NONE,
         right: std::ptr::null(),
     };
 }
@@ -144,7 +144,7 @@ tile!(pair, "avx512f,avx512bf16", |sum, left, right| _mm512_dpbf16_ps(
     core::mem::transmute::<__m512i, __m512bh>(right)
 ));
 
-/// Sums up the `pieces`, `rows` of each left operand times its packed panel of `vectors` vectors, in `sums`, which is
+/// Sums up the `pieces`, `rows` of each left operand times its packed NR micro-panel of `vectors` vectors, in `sums`, which is
 /// row-major with `vectors * 16` columns. `rows` is one of the heights of [`height`].
 ///
 /// # Safety

@@ -12,7 +12,7 @@
 //! Sources: Ootomo, Ozaki and Yokota 2024, "DGEMM on Integer Matrix Multiplication Unit", on sums of products of digits.
 
 use super::kernel::{self, Kind, Piece, Sums};
-use super::layout::{LEFT_BYTES, STRIP_ROWS, right_bytes};
+use super::layout::{LEFT_BYTES, MR, right_bytes};
 use super::unit::ROW_BYTES;
 use crate::ops::element::Element;
 use crate::ops::matmul::finish;
@@ -24,13 +24,13 @@ use core::arch::x86_64::*;
 pub const DIGITS: usize = 3;
 /// Values of a step.
 pub const STEP: usize = 64;
-/// Lines of the factors of a strip.
-pub const LEFT_FACTORS: usize = STRIP_ROWS / LANES;
-/// Rows of a panel that hold its factors.
+/// Lines of the factors of a MR micro-panel.
+pub const LEFT_FACTORS: usize = MR / LANES;
+/// Rows of a NR micro-panel that hold its factors.
 pub const RIGHT_FACTORS: usize = 1;
 
 /// The products of each level, the lowest first: (digit of the left operand, of the right). Neighbours share what can be
-/// shared, which then lies in the first-level cache; the last product and the next panel's first one do, too.
+/// shared, which then lies in the first-level cache; the last product and the next NR micro-panel's first one do, too.
 const LEVELS: [&[[usize; 2]]; DIGITS] = [&[[0, 2], [1, 1], [2, 0]], &[[1, 0], [0, 1]], &[[0, 0]]];
 
 /// Steps whose slices of both operands fit into the first-level cache together: the products of all digits run over as many

@@ -77,7 +77,7 @@ struct Ending {
     adds: bool,
     /// Whether the sum goes to the result.
     is_last: bool,
-    /// The packed panel of the short terms.
+    /// The packed NR micro-panel of the short terms.
     short: *const Line,
 }
 
@@ -100,7 +100,7 @@ impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
         self.wanted = lines;
     }
 
-    /// Multiplies the pieces of one tile, and ends the one before. Where it is the last pass, the packed panel of the short terms
+    /// Multiplies the pieces of one tile, and ends the one before. Where it is the last pass, the packed NR micro-panel of the short terms
     /// lies behind that of the last piece.
     ///
     /// # Safety
@@ -149,7 +149,7 @@ impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
                 ending.levels = levels.each_mut().map(|level| level.start().cast_const());
                 ending.factors = [piece.left.upper.cast(), piece.right.cast()];
                 ending.is_last = is_last && pass.is_last;
-                ending.short = piece.right.add(T::FORM.panel_rows(piece.steps) * vectors);
+                ending.short = piece.right.add(T::FORM.nr_panel_rows(piece.steps) * vectors);
                 self.end();
                 self.ending = ending.clone();
                 self.next = 1 - self.next;
@@ -237,7 +237,7 @@ impl Ending {
                 return;
             }
             let (row, rows) = (self.tile.row + first, ROWS.min(self.rows.end - first));
-            let mut panel = self.short;
+            let mut nr_panel = self.short;
             for Term { left, right } in short {
                 let rows = short::Rows {
                     start: left.values.as_ptr().add(row * left.stride).cast(),
@@ -245,8 +245,8 @@ impl Ending {
                     count: rows,
                     depth: right.depth(),
                 };
-                short::add(rows, panel, &mut values);
-                panel = panel.add(right.depth() * V);
+                short::add(rows, nr_panel, &mut values);
+                nr_panel = nr_panel.add(right.depth() * V);
             }
             for (index, values) in values.iter().take(rows).enumerate() {
                 for (vector, value) in values.iter().enumerate() {
