@@ -23,7 +23,7 @@ use std::ops::Range;
 /// Columns of a full NR micro-panel.
 const NR: usize = VECTORS * LANES;
 /// Units of the summed dimension that are packed at once.
-const PASS_UNITS: usize = 768;
+const KC_UNITS: usize = 768;
 /// Bytes of packed NR micro-panels that a task keeps, within the second-level cache.
 const GROUP_BYTES: usize = 640 * 1024;
 /// Groups of NR micro-panels for each thread where there are enough: more of them balance the threads, but the left operand is
@@ -77,16 +77,18 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
     if rows == 0 || columns == 0 {
         return;
     }
-    let passes = passes::<T>(terms);
-    let units = passes.iter().map(|pass| pass.iter().map(|part| part.units.len()).sum());
+    let kc_blocks = kc_blocks::<T>(terms);
+    let units = kc_blocks
+        .iter()
+        .map(|kc_block| kc_block.iter().map(|part| part.units.len()).sum());
     let (group, height) = task_shape(rows, columns, &units.collect::<Vec<usize>>());
     let (groups, heights) = (columns.div_ceil(group * NR), rows.div_ceil(height));
-    let (result, passes) = (&result, &passes);
+    let (result, kc_blocks) = (&result, &kc_blocks);
     thread_pool::for_each(groups * heights, |index| {
         let (column, row) = (index / heights * group * NR, index % heights * height);
         let task = Task {
             terms,
-            passes,
+            kc_blocks,
             rows: row..(row + height).min(rows),
             columns: column..(column + group * NR).min(columns),
         };
@@ -95,36 +97,36 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
     });
 }
 
-/// Units of one term that are packed in one pass.
+/// Units of one term that are packed in one KC block.
 #[derive(Clone, Debug)]
-struct Part {
+struct KcSlice {
     term: usize,
     units: Range<usize>,
 }
 
-/// Splits the summed dimensions of all terms into passes of bounded length.
-fn passes<T: Operand>(terms: &[Term<'_, T>]) -> Vec<Vec<Part>> {
-    let (mut passes, mut pass, mut room) = (Vec::new(), Vec::new(), PASS_UNITS);
+/// Splits the summed dimensions of all terms into KC blocks of bounded length.
+fn kc_blocks<T: Operand>(terms: &[Term<'_, T>]) -> Vec<Vec<KcSlice>> {
+    let (mut kc_blocks, mut kc_block, mut room) = (Vec::new(), Vec::new(), KC_UNITS);
     for (term, operands) in terms.iter().enumerate() {
         let (mut start, end) = (0, operands.right.depth().div_ceil(T::UNIT.values()));
         while start < end {
             let units = start..end.min(start + room);
             start = units.end;
             room -= units.len();
-            pass.push(Part { term, units });
+            kc_block.push(KcSlice { term, units });
             if room == 0 {
-                passes.push(std::mem::take(&mut pass));
-                room = PASS_UNITS;
+                kc_blocks.push(std::mem::take(&mut kc_block));
+                room = KC_UNITS;
             }
         }
     }
-    if !pass.is_empty() || passes.is_empty() {
-        passes.push(pass);
+    if !kc_block.is_empty() || kc_blocks.is_empty() {
+        kc_blocks.push(kc_block);
     }
-    passes
+    kc_blocks
 }
 
-/// (NR micro-panels of a task, rows of a task), from the units of each pass.
+/// (NR micro-panels of a task, rows of a task), from the units of each KC block.
 fn task_shape(rows: usize, columns: usize, units: &[usize]) -> (usize, usize) {
     let threads = thread_pool::threads();
     let (nr_panels, unit_bytes) = (columns.div_ceil(NR), VECTORS * size_of::<Line>());
@@ -144,7 +146,7 @@ fn task_shape(rows: usize, columns: usize, units: &[usize]) -> (usize, usize) {
 
 struct Task<'a, T> {
     terms: &'a [Term<'a, T>],
-    passes: &'a [Vec<Part>],
+    kc_blocks: &'a [Vec<KcSlice>],
     rows: Range<usize>,
     columns: Range<usize>,
 }
@@ -153,18 +155,18 @@ impl<T: Operand> Task<'_, T> {
     /// # Safety
     /// As [`multiply`].
     unsafe fn run<O: Element>(&self, result: &Result<O>, scratch: &mut Scratch) {
-        for (number, pass) in self.passes.iter().enumerate() {
+        for (number, kc_block) in self.kc_blocks.iter().enumerate() {
             // SAFETY: the caller's promise is the same.
             unsafe {
-                self.pack(pass, &mut scratch.nr_panels);
+                self.pack(kc_block, &mut scratch.nr_panels);
                 self.sweep(number, scratch, result);
             }
         }
     }
 
-    /// Packs the NR micro-panels of the task one after the other, the parts of the pass one after the other in each.
-    unsafe fn pack(&self, pass: &[Part], nr_panels: &mut Vec<Line>) {
-        let units: usize = pass.iter().map(|part| part.units.len()).sum();
+    /// Packs the NR micro-panels of the task one after the other, the parts of the KC block one after the other in each.
+    unsafe fn pack(&self, kc_block: &[KcSlice], nr_panels: &mut Vec<Line>) {
+        let units: usize = kc_block.iter().map(|part| part.units.len()).sum();
         let most = self.columns.len().div_ceil(NR) * VECTORS * units;
         if nr_panels.len() < most {
             nr_panels.resize(most, Line::ZERO);
@@ -172,7 +174,7 @@ impl<T: Operand> Task<'_, T> {
         let mut start = 0;
         for column in self.columns.clone().step_by(NR) {
             let vectors = pack::vectors(self.columns.end, column);
-            for part in pass {
+            for part in kc_block {
                 let lines = part.units.len() * vectors;
                 let place = &mut nr_panels[start..start + lines];
                 // SAFETY: the caller's promise is the same.
@@ -184,7 +186,7 @@ impl<T: Operand> Task<'_, T> {
 
     /// Streams the rows past the packed NR micro-panels.
     unsafe fn sweep<O: Element>(&self, number: usize, scratch: &mut Scratch, result: &Result<O>) {
-        if self.passes.len() > 1 {
+        if self.kc_blocks.len() > 1 {
             let columns = self.columns.len().next_multiple_of(NR);
             scratch.sums.resize(self.rows.len() * columns, 0.0);
         }
@@ -197,7 +199,7 @@ impl<T: Operand> Task<'_, T> {
             let mr_panels = self.mr_panels(number, &rows, &mut scratch.mr_panels);
             self.fetch(number, row);
             let memory = (&scratch.nr_panels[..], &mut scratch.sums[..]);
-            // SAFETY: the caller's promise; the NR micro-panels are packed for this pass.
+            // SAFETY: the caller's promise; the NR micro-panels are packed for this KC block.
             unsafe { self.tile_row(number, &mr_panels, rows, memory, &mut saved, result) };
         }
     }
@@ -205,7 +207,7 @@ impl<T: Operand> Task<'_, T> {
     /// Multiplies one height of tiles with all NR micro-panels.
     #[expect(
         clippy::too_many_arguments,
-        reason = "the pieces of one pass; a struct of them would live for one call"
+        reason = "the pieces of one kc_block; a struct of them would live for one call"
     )]
     unsafe fn tile_row<O: Element>(
         &self,
@@ -216,14 +218,14 @@ impl<T: Operand> Task<'_, T> {
         saved: &mut usize,
         result: &Result<O>,
     ) {
-        let (pass, last) = (&self.passes[number], number + 1 == self.passes.len());
+        let (kc_block, last) = (&self.kc_blocks[number], number + 1 == self.kc_blocks.len());
         let (mut tile, mut nr_panel) = (Sums([0.0; TILE]), nr_panels.as_ptr());
         let begin = if number > 0 { Begin::Sums } else { Begin::Zero };
         for column in self.columns.clone().step_by(NR) {
             let vectors = pack::vectors(self.columns.end, column);
             let elements = rows.len() * vectors * LANES;
             let mut pieces = [Piece::NONE; MAX_TERMS];
-            for ((piece, part), mr_panel) in pieces.iter_mut().zip(pass).zip(mr_panels) {
+            for ((piece, part), mr_panel) in pieces.iter_mut().zip(kc_block).zip(mr_panels) {
                 let units = part.units.len();
                 *piece = Piece {
                     units,
@@ -233,13 +235,13 @@ impl<T: Operand> Task<'_, T> {
                 // SAFETY: the NR micro-panel was packed for these units.
                 nr_panel = unsafe { nr_panel.add(units * vectors) };
             }
-            let sums = match self.passes.len() {
+            let sums = match self.kc_blocks.len() {
                 1 => &mut tile.0[..elements],
                 _ => &mut partial[*saved..*saved + elements],
             };
             let size = (rows.len(), vectors);
             // SAFETY: the NR micro-panels were packed for these units, the MR micro-panels have them.
-            unsafe { tile::multiply(T::UNIT, size, &pieces[..pass.len()], begin, sums.as_mut_ptr()) };
+            unsafe { tile::multiply(T::UNIT, size, &pieces[..kc_block.len()], begin, sums.as_mut_ptr()) };
             if last {
                 let columns = column..(column + NR).min(self.columns.end);
                 // SAFETY: these rows and columns belong to this task alone.
@@ -251,7 +253,7 @@ impl<T: Operand> Task<'_, T> {
 
     /// Asks for the left operand's rows from `row` on, which the next tiles read.
     fn fetch(&self, number: usize, row: usize) {
-        for part in &self.passes[number] {
+        for part in &self.kc_blocks[number] {
             let left = self.terms[part.term].left;
             if left.side == Side::Transposed {
                 continue;
@@ -268,14 +270,14 @@ impl<T: Operand> Task<'_, T> {
 
     /// Where the units of each part's left operand lie for the rows of a tile.
     fn mr_panels(&self, number: usize, rows: &Range<usize>, packed: &mut Vec<u32>) -> [MrPanel; MAX_TERMS] {
-        let (pass, values) = (&self.passes[number], T::UNIT.values());
-        let most: usize = pass.iter().map(|part| part.units.len() * rows.len()).sum();
+        let (kc_block, values) = (&self.kc_blocks[number], T::UNIT.values());
+        let most: usize = kc_block.iter().map(|part| part.units.len() * rows.len()).sum();
         if packed.len() < most {
             packed.resize(most, 0);
         }
         let mut packed = packed.as_mut_slice();
         let mut mr_panels = [MrPanel::NONE; MAX_TERMS];
-        for (mr_panel, part) in mr_panels.iter_mut().zip(pass) {
+        for (mr_panel, part) in mr_panels.iter_mut().zip(kc_block) {
             let left = self.terms[part.term].left;
             *mr_panel = match left.side {
                 Side::Straight => {

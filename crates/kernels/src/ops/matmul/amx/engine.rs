@@ -5,7 +5,7 @@ use super::kernel::{MrPanel, Piece};
 use super::layout::{LEFT_BYTES, MR, NR, TILE_BYTES, VECTORS};
 use super::right::{self, NrPanels, TASK_NR_PANELS};
 use super::short;
-use super::stream::{Pass, Stream, Tile};
+use super::stream::{KcBlock, Stream, Tile};
 use super::unit::{ROW_BYTES, TILE_ROWS, Tiles};
 use crate::ops::element::Element;
 use crate::ops::matmul::engine::MAX_TERMS;
@@ -15,11 +15,11 @@ use crate::thread_pool;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Values of the summed dimension in a pass.
-const PASS: usize = 768;
+/// Values of the summed dimension in a KC block.
+const KC: usize = 768;
 /// Rows that the left operand is laid out for at once.
 const ROW_BLOCK: usize = 2048;
-/// Bytes of the sums of several passes.
+/// Bytes of the sums of several KC blocks.
 const SUMS_BYTES: usize = 16 << 20;
 /// Bytes of the NR micro-panels of a task, within the second-level cache.
 const GROUP_BYTES: usize = 1 << 20;
@@ -33,7 +33,7 @@ const TILE_SUMS: usize = MR * NR;
 #[derive(Default)]
 struct Memory {
     left: Vec<Line>,
-    /// Tiles of sums, where there are several passes.
+    /// Tiles of sums, where there are several KC blocks.
     sums: Vec<Line>,
 }
 
@@ -49,9 +49,9 @@ pub fn forget() {
     RIGHT.take();
 }
 
-/// Steps of one term within a pass.
+/// Steps of one term within a KC block.
 #[derive(Clone, Debug)]
-struct Part {
+struct KcSlice {
     term: usize,
     steps: Range<usize>,
 }
@@ -64,9 +64,9 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
     // Where all terms are short, none is.
     let has_short = T::FORM == Form::Digits && !terms.iter().all(short::is_short);
     let (short, terms): (Vec<_>, Vec<_>) = terms.iter().partition(|term| has_short && short::is_short(term));
-    let passes = passes(&terms);
+    let kc_blocks = kc_blocks(&terms);
     let height = rows.min(ROW_BLOCK).next_multiple_of(MR);
-    let width = match passes.len() {
+    let width = match kc_blocks.len() {
         1 => columns,
         _ => SUMS_BYTES / (height * NR * size_of::<f32>()).max(1) * NR,
     };
@@ -76,7 +76,7 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
             let block = Block {
                 terms: &terms,
                 short: &short,
-                passes: &passes,
+                kc_blocks: &kc_blocks,
                 rows: row..(row + ROW_BLOCK).min(rows),
                 columns: column..(column + width).min(columns),
             };
@@ -87,34 +87,34 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
     MEMORY.set(memory);
 }
 
-/// Splits the summed dimensions of all terms into passes of bounded length. A term that fits into a pass is not split.
-fn passes<T: Operand>(terms: &[&Term<'_, T>]) -> Vec<Vec<Part>> {
-    let most = PASS / T::FORM.step();
-    let (mut passes, mut room) = (vec![Vec::new()], most);
+/// Splits the summed dimensions of all terms into KC blocks of bounded length. A term that fits into a KC block is not split.
+fn kc_blocks<T: Operand>(terms: &[&Term<'_, T>]) -> Vec<Vec<KcSlice>> {
+    let most = KC / T::FORM.step();
+    let (mut kc_blocks, mut room) = (vec![Vec::new()], most);
     for (term, operands) in terms.iter().enumerate() {
         let (mut start, end) = (0, operands.right.depth().div_ceil(T::FORM.step()));
         while start < end {
             let left = end - start;
             if room == 0 || (left > room && left <= most) {
-                passes.push(Vec::new());
+                kc_blocks.push(Vec::new());
                 room = most;
             }
             let steps = start..start + left.min(room);
             (start, room) = (steps.end, room - steps.len());
-            if let Some(pass) = passes.last_mut() {
-                pass.push(Part { term, steps });
+            if let Some(kc_block) = kc_blocks.last_mut() {
+                kc_block.push(KcSlice { term, steps });
             }
         }
     }
-    passes
+    kc_blocks
 }
 
 /// A part of the result whose left operand is laid out at once.
 struct Block<'a, T> {
     terms: &'a [&'a Term<'a, T>],
-    /// More of them, which are added by multiply-adds, in no pass.
+    /// More of them, which are added by multiply-adds, in no KC block.
     short: &'a [&'a Term<'a, T>],
-    passes: &'a [Vec<Part>],
+    kc_blocks: &'a [Vec<KcSlice>],
     rows: Range<usize>,
     columns: Range<usize>,
 }
@@ -147,17 +147,19 @@ impl<T: Operand> Block<'_, T> {
     /// # Safety
     /// As [`multiply`].
     unsafe fn run<O: Element>(&self, result: &Result<O>, memory: &mut Memory) {
-        let tiles = if self.passes.len() > 1 {
+        let tiles = if self.kc_blocks.len() > 1 {
             self.mr_panels() * self.nr_panels()
         } else {
             0
         };
         grow(&mut memory.sums, tiles * TILE_SUMS / LANES);
         let sums = Lines(memory.sums.as_mut_ptr());
-        for (number, pass) in self.passes.iter().enumerate() {
-            let (places, mr_panels) = self.place(pass, &mut memory.left);
+        for (number, kc_block) in self.kc_blocks.iter().enumerate() {
+            let (places, mr_panels) = self.place(kc_block, &mut memory.left);
             // SAFETY: whoever has the unit has the rest.
-            thread_pool::for_each(mr_panels, |mr_panel| unsafe { self.lay_out(pass, &places, mr_panel) });
+            thread_pool::for_each(mr_panels, |mr_panel| unsafe {
+                self.lay_out(kc_block, &places, mr_panel)
+            });
             let stride = self.stride(number);
             let (group, height) = task_shape(self.mr_panels(), self.nr_panels(), stride * size_of::<Line>());
             let (groups, heights) = (self.nr_panels().div_ceil(group), self.mr_panels().div_ceil(height));
@@ -177,11 +179,11 @@ impl<T: Operand> Block<'_, T> {
         }
     }
 
-    /// Where the MR micro-panels of each part of the pass lie, as they are or in `memory`, and how many there are to lay out.
-    fn place(&self, pass: &[Part], memory: &mut Vec<Line>) -> (Places, usize) {
+    /// Where the MR micro-panels of each part of the KC block lie, as they are or in `memory`, and how many there are to lay out.
+    fn place(&self, kc_block: &[KcSlice], memory: &mut Vec<Line>) -> (Places, usize) {
         let (mr_panels, mut lines) = (self.mr_panels(), 0);
         let mut places = Places::default();
-        for (place, part) in places.0.iter_mut().zip(pass) {
+        for (place, part) in places.0.iter_mut().zip(kc_block) {
             let mr_panel_lines = T::FORM.mr_panel_lines(part.steps.len());
             *place = self.in_place(part).unwrap_or(Place {
                 mr_panel: mr_panel_lines * size_of::<Line>(),
@@ -204,10 +206,15 @@ impl<T: Operand> Block<'_, T> {
     }
 
     /// Lays out one MR micro-panel of the parts that are not taken where they lie.
-    unsafe fn lay_out(&self, pass: &[Part], places: &Places, mr_panel: usize) {
+    unsafe fn lay_out(&self, kc_block: &[KcSlice], places: &Places, mr_panel: usize) {
         let row = self.rows.start + mr_panel * MR;
         let rows = row..(row + MR).min(self.rows.end);
-        for (place, part) in places.0.iter().zip(pass).filter(|(place, _)| place.laid_out.is_some()) {
+        for (place, part) in places
+            .0
+            .iter()
+            .zip(kc_block)
+            .filter(|(place, _)| place.laid_out.is_some())
+        {
             let (term, lines) = (&self.terms[part.term], place.mr_panel / size_of::<Line>());
             // SAFETY: the MR micro-panel lies within the memory of the left operand, and belongs to this task alone.
             unsafe {
@@ -224,8 +231,8 @@ impl<T: Operand> Block<'_, T> {
     }
 
     /// Packs some NR micro-panels.
-    unsafe fn pack_nr_panels(&self, pass: &[Part], mut nr_panels: NrPanels<'_>, is_last: bool) {
-        for part in pass {
+    unsafe fn pack_nr_panels(&self, kc_block: &[KcSlice], mut nr_panels: NrPanels<'_>, is_last: bool) {
+        for part in kc_block {
             // SAFETY: the caller's promise is the same.
             unsafe {
                 right::pack(
@@ -248,18 +255,18 @@ impl<T: Operand> Block<'_, T> {
         }
     }
 
-    /// Lines from one packed NR micro-panel of a pass to the next.
+    /// Lines from one packed NR micro-panel of a KC block to the next.
     fn stride(&self, number: usize) -> usize {
-        let short = if number + 1 == self.passes.len() {
+        let short = if number + 1 == self.kc_blocks.len() {
             self.short
         } else {
             &[]
         };
-        nr_panel_lines::<T>(&self.passes[number]) + short_lines(short)
+        nr_panel_lines::<T>(&self.kc_blocks[number]) + short_lines(short)
     }
 
     /// The part where it lies: BF16 rows of whole steps that begin at whole cache lines, in whole MR micro-panels.
-    fn in_place(&self, part: &Part) -> Option<Place> {
+    fn in_place(&self, part: &KcSlice) -> Option<Place> {
         let Term { left, right } = &self.terms[part.term];
         let start = left
             .values
@@ -293,8 +300,9 @@ fn grow(memory: &mut Vec<Line>, lines: usize) {
 }
 
 /// Lines of a packed NR micro-panel.
-fn nr_panel_lines<T: Operand>(pass: &[Part]) -> usize {
-    pass.iter()
+fn nr_panel_lines<T: Operand>(kc_block: &[KcSlice]) -> usize {
+    kc_block
+        .iter()
         .map(|part| T::FORM.nr_panel_rows(part.steps.len()) * VECTORS)
         .sum()
 }
@@ -352,10 +360,10 @@ fn task_shape(mr_panels: usize, nr_panels: usize, bytes: usize) -> (usize, usize
     (group, mr_panels.div_ceil(heights).max(TASK_MR_PANELS))
 }
 
-/// What all tasks of a pass share.
+/// What all tasks of a KC block share.
 struct Task<'a, T> {
     block: &'a Block<'a, T>,
-    /// The pass.
+    /// The KC block.
     number: usize,
     places: &'a Places,
     /// Lines from one packed NR micro-panel to the next.
@@ -389,7 +397,7 @@ impl<T: Operand> Task<'_, T> {
         });
     }
 
-    /// The lines of the MR micro-panel that follows, where the MR micro-panels of the pass are one piece that was laid out.
+    /// The lines of the MR micro-panel that follows, where the MR micro-panels of the KC block are one piece that was laid out.
     fn mr_panel_after(&self, mr_panel: usize, mr_panels: &Range<usize>) -> Range<*const Line> {
         let next = if mr_panel + 1 == mr_panels.end {
             mr_panels.start
@@ -398,13 +406,13 @@ impl<T: Operand> Task<'_, T> {
         };
         let Place { start, mr_panel, .. } = self.places.0[0];
         let start = start.wrapping_add(next * mr_panel).cast::<Line>();
-        let is_one = self.block.passes[self.number].len() == 1 && self.places.0[0].laid_out.is_some();
+        let is_one = self.block.kc_blocks[self.number].len() == 1 && self.places.0[0].laid_out.is_some();
         start..start.wrapping_add(if is_one { mr_panel / size_of::<Line>() } else { 0 })
     }
 
     /// Packs the NR micro-panels one after the other.
     unsafe fn pack(&self, nr_panels: Range<usize>, lines: &mut [Line]) {
-        let Block { passes, columns, .. } = self.block;
+        let Block { kc_blocks, columns, .. } = self.block;
         for (first, lines) in nr_panels
             .clone()
             .step_by(TASK_NR_PANELS)
@@ -420,7 +428,7 @@ impl<T: Operand> Task<'_, T> {
             // SAFETY: the caller's promise is the same.
             unsafe {
                 self.block
-                    .pack_nr_panels(&passes[self.number], group, self.number + 1 == passes.len())
+                    .pack_nr_panels(&kc_blocks[self.number], group, self.number + 1 == kc_blocks.len())
             };
         }
     }
@@ -434,19 +442,22 @@ impl<T: Operand> Task<'_, T> {
         stream: &mut Stream<'_, T, O>,
     ) {
         let Block {
-            passes, rows, columns, ..
+            kc_blocks,
+            rows,
+            columns,
+            ..
         } = self.block;
         let (row, column) = (rows.start + mr_panel * MR, columns.start + nr_panel * NR);
         let columns = column..(column + NR).min(columns.end);
         let vectors = columns.len().div_ceil(LANES);
         let kept = (mr_panel * self.block.nr_panels() + nr_panel) * TILE_SUMS / LANES;
-        let pass = Pass {
-            // SAFETY: there are sums for each tile where there are several passes.
-            kept: (passes.len() > 1).then(|| unsafe { self.sums.0.add(kept).cast() }),
+        let kc_block = KcBlock {
+            // SAFETY: there are sums for each tile where there are several KC blocks.
+            kept: (kc_blocks.len() > 1).then(|| unsafe { self.sums.0.add(kept).cast() }),
             is_first: self.number == 0,
-            is_last: self.number + 1 == passes.len(),
+            is_last: self.number + 1 == kc_blocks.len(),
         };
-        let pieces = passes[self.number].iter().zip(&self.places.0).map(|(part, place)| {
+        let pieces = kc_blocks[self.number].iter().zip(&self.places.0).map(|(part, place)| {
             let upper = place.start.wrapping_add(mr_panel * place.mr_panel);
             let left = MrPanel {
                 upper,
@@ -460,8 +471,8 @@ impl<T: Operand> Task<'_, T> {
             piece
         });
         let rows = (rows.end - row).min(MR);
-        // SAFETY: the NR micro-panels were packed for this pass, the MR micro-panels lie where the places say, and the tile of the result belongs
+        // SAFETY: the NR micro-panels were packed for this KC block, the MR micro-panels lie where the places say, and the tile of the result belongs
         // to this task alone.
-        unsafe { stream.multiply(&Tile { row, rows, columns }, pass, pieces) };
+        unsafe { stream.multiply(&Tile { row, rows, columns }, kc_block, pieces) };
     }
 }

@@ -4,7 +4,7 @@ use super::form::{Form, Operand};
 use super::kernel::{MrPanel, Piece};
 use super::layout::{LEFT_BYTES, MR, NR, TILE_BYTES, VECTORS};
 use super::right::{self, NrPanels, TASK_NR_PANELS};
-use super::stream::{Pass, Stream, Tile};
+use super::stream::{KcBlock, Stream, Tile};
 use super::unit::{ROW_BYTES, Tiles};
 use crate::ops::matmul::operand::{Left, Right, Side};
 use crate::ops::matmul::serial::{Old, View};
@@ -79,7 +79,7 @@ unsafe fn multiply_as<T: Operand>(left: View<'_>, right: View<'_>, result: &mut 
                         columns: column..(column + NR).min(right.columns),
                     };
                     let right = nr_panels[column / NR * stride..].as_ptr();
-                    stream.multiply(&tile, Pass::ONLY, std::iter::once(Piece { steps, left, right }));
+                    stream.multiply(&tile, KcBlock::ONLY, std::iter::once(Piece { steps, left, right }));
                 }
                 // The next MR micro-panel takes the place of this one.
                 stream.end();
