@@ -13,7 +13,7 @@ use super::finish;
 use super::operand::{Left, Result, Right, Side, Term};
 use super::pack;
 use super::quantized;
-use super::tile::{self, Begin, LANES, Line, MrPanel, Piece, ROWS, TILE, Unit, VECTORS};
+use super::tile::{self, Begin, LANES, Line, MrPanel, PanelProduct, ROWS, TILE, Unit, VECTORS};
 use crate::ops::element::Element;
 use crate::thread_pool;
 use half::bf16;
@@ -224,10 +224,10 @@ impl<T: Operand> Task<'_, T> {
         for column in self.columns.clone().step_by(NR) {
             let vectors = pack::vectors(self.columns.end, column);
             let elements = rows.len() * vectors * LANES;
-            let mut pieces = [Piece::NONE; MAX_TERMS];
+            let mut pieces = [PanelProduct::NONE; MAX_TERMS];
             for ((piece, part), mr_panel) in pieces.iter_mut().zip(kc_block).zip(mr_panels) {
                 let units = part.units.len();
-                *piece = Piece {
+                *piece = PanelProduct {
                     units,
                     left: *mr_panel,
                     right: nr_panel,

@@ -5,7 +5,7 @@ use super::finish::{self, rounded_to_bf16};
 use super::operand;
 use super::pack;
 use super::serial::{Old, View};
-use super::tile::{self, Begin, LANES, Line, MrPanel, Piece, TILE, Unit, VECTORS};
+use super::tile::{self, Begin, LANES, Line, MrPanel, PanelProduct, TILE, Unit, VECTORS};
 use core::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -92,7 +92,7 @@ unsafe fn tile_row(
     let (mut sums, mut right) = (Sums([0.0; TILE]), nr_panels.as_ptr());
     for column in (0..columns).step_by(NR) {
         let vectors = pack::vectors(columns, column);
-        let piece = Piece { units, left, right };
+        let piece = PanelProduct { units, left, right };
         let sums = &mut sums.0[..rows.len() * vectors * LANES];
         // SAFETY: the NR micro-panels were packed for these units, and the MR micro-panel has them; this thread owns the result.
         unsafe {

@@ -66,14 +66,14 @@ impl MrPanel {
 
 /// One of the products that a tile sums up.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece {
+pub struct PanelProduct {
     pub units: usize,
     pub left: MrPanel,
     /// The packed NR micro-panel.
     pub right: *const Line,
 }
 
-impl Piece {
+impl PanelProduct {
     /// No units.
     pub const NONE: Self = Self {
         units: 0,
@@ -97,7 +97,7 @@ macro_rules! tile {
         /// # Safety
         /// The processor has the features; every pointer is valid for what the shapes say.
         #[target_feature(enable = $features)]
-        unsafe fn $name<const M: usize, const V: usize>(pieces: &[Piece], begin: Begin, sums: *mut f32) {
+        unsafe fn $name<const M: usize, const V: usize>(pieces: &[PanelProduct], begin: Begin, sums: *mut f32) {
             // SAFETY: the caller's promise covers every address below.
             unsafe {
                 let mut tile = [[_mm512_setzero_ps(); V]; M];
@@ -108,7 +108,7 @@ macro_rules! tile {
                         }
                     }
                 }
-                for &Piece { units, left, right } in pieces {
+                for &PanelProduct { units, left, right } in pieces {
                     for unit in 0..units {
                         let mut vectors = [_mm512_setzero_si512(); V];
                         for (v, vector) in vectors.iter_mut().enumerate() {
@@ -149,7 +149,13 @@ tile!(pair, "avx512f,avx512bf16", |sum, left, right| _mm512_dpbf16_ps(
 ///
 /// # Safety
 /// The processor has AVX-512F, and AVX-512 BF16 for [`Unit::Pair`]; the pieces and `sums` are valid for the shapes.
-pub unsafe fn multiply(unit: Unit, (rows, vectors): (usize, usize), pieces: &[Piece], begin: Begin, sums: *mut f32) {
+pub unsafe fn multiply(
+    unit: Unit,
+    (rows, vectors): (usize, usize),
+    pieces: &[PanelProduct],
+    begin: Begin,
+    sums: *mut f32,
+) {
     macro_rules! dispatch {
         ($($rows:literal x $vectors:literal),+) => {
             // SAFETY: the caller's promise is the same.

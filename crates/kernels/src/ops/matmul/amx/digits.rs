@@ -11,7 +11,7 @@
 //!
 //! Sources: Ootomo, Ozaki and Yokota 2024, "DGEMM on Integer Matrix Multiplication Unit", on sums of products of digits.
 
-use super::kernel::{self, Kind, Piece, Sums};
+use super::kernel::{self, Kind, PanelProduct, Sums};
 use super::layout::{LEFT_BYTES, MR, right_bytes};
 use super::unit::ROW_BYTES;
 use crate::ops::element::Element;
@@ -50,7 +50,7 @@ pub const fn slice(steps: usize, digit: usize, step: usize) -> usize {
 /// # Safety
 /// The tiles are configured, and the piece is packed in digits.
 #[inline]
-pub unsafe fn multiply(piece: &Piece, levels: &mut [Sums; DIGITS], vectors: usize, mut between: impl FnMut()) {
+pub unsafe fn multiply(piece: &PanelProduct, levels: &mut [Sums; DIGITS], vectors: usize, mut between: impl FnMut()) {
     for first in (0..piece.steps).step_by(BLOCK) {
         for (products, sums) in LEVELS.iter().zip(levels.iter_mut()) {
             // SAFETY: the caller's promise; factors lie before the digits.
@@ -68,7 +68,7 @@ pub unsafe fn multiply(piece: &Piece, levels: &mut [Sums; DIGITS], vectors: usiz
 }
 
 /// The slices of one digit of the left operand and of one of the right, for the block that begins with the step `first`.
-unsafe fn digits_of(piece: &Piece, first: usize, vectors: usize, digits: [usize; 2]) -> Piece {
+unsafe fn digits_of(piece: &PanelProduct, first: usize, vectors: usize, digits: [usize; 2]) -> PanelProduct {
     let [left, right] = digits.map(|digit| slice(piece.steps, digit, first));
     let left = LEFT_FACTORS * ROW_BYTES + left * LEFT_BYTES;
     let right = RIGHT_FACTORS * vectors * ROW_BYTES + right * right_bytes(vectors);

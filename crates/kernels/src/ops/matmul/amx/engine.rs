@@ -1,7 +1,7 @@
 //! Passes, tasks and the memory that they take.
 
 use super::form::{Form, Operand};
-use super::kernel::{MrPanel, Piece};
+use super::kernel::{MrPanel, PanelProduct};
 use super::layout::{LEFT_BYTES, MR, NR, TILE_BYTES, VECTORS};
 use super::right::{self, NrPanels, TASK_NR_PANELS};
 use super::short;
@@ -180,12 +180,12 @@ impl<T: Operand> Block<'_, T> {
     }
 
     /// Where the MR micro-panels of each part of the KC block lie, as they are or in `memory`, and how many there are to lay out.
-    fn place(&self, kc_block: &[KcSlice], memory: &mut Vec<Line>) -> (Places, usize) {
+    fn place(&self, kc_block: &[KcSlice], memory: &mut Vec<Line>) -> (PanelAddresses, usize) {
         let (mr_panels, mut lines) = (self.mr_panels(), 0);
-        let mut places = Places::default();
+        let mut places = PanelAddresses::default();
         for (place, part) in places.0.iter_mut().zip(kc_block) {
             let mr_panel_lines = T::FORM.mr_panel_lines(part.steps.len());
-            *place = self.in_place(part).unwrap_or(Place {
+            *place = self.in_place(part).unwrap_or(PanelAddress {
                 mr_panel: mr_panel_lines * size_of::<Line>(),
                 row: ROW_BYTES,
                 step: LEFT_BYTES,
@@ -206,7 +206,7 @@ impl<T: Operand> Block<'_, T> {
     }
 
     /// Lays out one MR micro-panel of the parts that are not taken where they lie.
-    unsafe fn lay_out(&self, kc_block: &[KcSlice], places: &Places, mr_panel: usize) {
+    unsafe fn lay_out(&self, kc_block: &[KcSlice], places: &PanelAddresses, mr_panel: usize) {
         let row = self.rows.start + mr_panel * MR;
         let rows = row..(row + MR).min(self.rows.end);
         for (place, part) in places
@@ -266,7 +266,7 @@ impl<T: Operand> Block<'_, T> {
     }
 
     /// The part where it lies: BF16 rows of whole steps that begin at whole cache lines, in whole MR micro-panels.
-    fn in_place(&self, part: &KcSlice) -> Option<Place> {
+    fn in_place(&self, part: &KcSlice) -> Option<PanelAddress> {
         let Term { left, right } = &self.terms[part.term];
         let start = left
             .values
@@ -279,7 +279,7 @@ impl<T: Operand> Block<'_, T> {
             && right.depth().is_multiple_of(T::FORM.step())
             && row.is_multiple_of(ROW_BYTES)
             && start.addr().is_multiple_of(ROW_BYTES);
-        fits.then(|| Place {
+        fits.then(|| PanelAddress {
             start: start.cast(),
             mr_panel: MR * row,
             row,
@@ -314,7 +314,7 @@ fn short_lines<T>(terms: &[&Term<'_, T>]) -> usize {
 
 /// Where the MR micro-panels of one part lie, in bytes.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct PanelAddress {
     start: *const u8,
     /// From one MR micro-panel to the next.
     mr_panel: usize,
@@ -328,7 +328,7 @@ struct Place {
     laid_out: Option<usize>,
 }
 
-impl Default for Place {
+impl Default for PanelAddress {
     fn default() -> Self {
         Self {
             start: std::ptr::null(),
@@ -342,10 +342,10 @@ impl Default for Place {
 }
 
 #[derive(Debug, Default)]
-struct Places([Place; MAX_TERMS]);
+struct PanelAddresses([PanelAddress; MAX_TERMS]);
 
 // SAFETY: the MR micro-panels are only read.
-unsafe impl Sync for Places {}
+unsafe impl Sync for PanelAddresses {}
 
 /// (NR micro-panels of a task, MR micro-panels of a task), from the bytes of a NR micro-panel: as many groups of NR micro-panels for each thread; where there are
 /// fewer NR micro-panels, as many parts of the MR micro-panels.
@@ -365,7 +365,7 @@ struct Task<'a, T> {
     block: &'a Block<'a, T>,
     /// The KC block.
     number: usize,
-    places: &'a Places,
+    places: &'a PanelAddresses,
     /// Lines from one packed NR micro-panel to the next.
     stride: usize,
     sums: Lines,
@@ -404,7 +404,7 @@ impl<T: Operand> Task<'_, T> {
         } else {
             mr_panel + 1
         };
-        let Place { start, mr_panel, .. } = self.places.0[0];
+        let PanelAddress { start, mr_panel, .. } = self.places.0[0];
         let start = start.wrapping_add(next * mr_panel).cast::<Line>();
         let is_one = self.block.kc_blocks[self.number].len() == 1 && self.places.0[0].laid_out.is_some();
         start..start.wrapping_add(if is_one { mr_panel / size_of::<Line>() } else { 0 })
@@ -466,7 +466,7 @@ impl<T: Operand> Task<'_, T> {
                 step: place.step,
             };
             let steps = part.steps.len();
-            let piece = Piece { steps, left, right };
+            let piece = PanelProduct { steps, left, right };
             right = right.wrapping_add(T::FORM.nr_panel_rows(steps) * vectors);
             piece
         });

@@ -26,7 +26,7 @@ pub struct MrPanel {
 
 /// Steps of a MR micro-panel times a packed NR micro-panel.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece {
+pub struct PanelProduct {
     pub steps: usize,
     pub left: MrPanel,
     pub right: *const Line,
@@ -183,8 +183,8 @@ pub enum Kind {
 /// # Safety
 /// As [`begin`]; the operands are packed for these steps and vectors.
 #[inline]
-pub unsafe fn add(piece: &Piece, kind: Kind, vectors: usize, mut between: impl FnMut()) {
-    let Piece {
+pub unsafe fn add(piece: &PanelProduct, kind: Kind, vectors: usize, mut between: impl FnMut()) {
+    let PanelProduct {
         steps,
         mut left,
         mut right,

@@ -36,7 +36,7 @@ pub struct NrPanels<'a> {
 
 /// A vector of columns.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct ColumnVector {
     nr_panel: usize,
     vector: usize,
     /// Vectors of its NR micro-panel.
@@ -51,11 +51,11 @@ impl NrPanels<'_> {
     }
 
     /// The vectors of all NR micro-panels.
-    fn places(&self) -> impl Iterator<Item = Place> + use<> {
+    fn places(&self) -> impl Iterator<Item = ColumnVector> + use<> {
         let columns = self.columns.clone();
         columns.clone().step_by(LANES).enumerate().map(move |(index, column)| {
             let (nr_panel, vector) = (index / VECTORS, index % VECTORS);
-            Place {
+            ColumnVector {
                 nr_panel,
                 vector,
                 vectors: (columns.end - column + vector * LANES).div_ceil(LANES).min(VECTORS),
@@ -65,12 +65,12 @@ impl NrPanels<'_> {
     }
 
     /// Rows from `row` on of one vector of columns.
-    fn rows(&mut self, place: Place, row: usize) -> impl Iterator<Item = &mut Line> {
+    fn rows(&mut self, place: ColumnVector, row: usize) -> impl Iterator<Item = &mut Line> {
         let start = place.nr_panel * self.stride + (self.before + row) * place.vectors + place.vector;
         self.lines[start..].iter_mut().step_by(place.vectors)
     }
 
-    fn set(&mut self, place: Place, row: usize, value: __m512i) {
+    fn set(&mut self, place: ColumnVector, row: usize, value: __m512i) {
         if let Some(line) = self.rows(place, row).next() {
             // SAFETY: a line is one aligned register, and whoever has the value has AVX-512.
             unsafe { store(line, value) };

@@ -1,7 +1,7 @@
 //! Small products of F32 matrices on one thread, for ops that are parallel already.
 
 use super::form::{Form, Operand};
-use super::kernel::{MrPanel, Piece};
+use super::kernel::{MrPanel, PanelProduct};
 use super::layout::{LEFT_BYTES, MR, NR, TILE_BYTES, VECTORS};
 use super::right::{self, NrPanels, TASK_NR_PANELS};
 use super::stream::{KcBlock, Stream, Tile};
@@ -79,7 +79,11 @@ unsafe fn multiply_as<T: Operand>(left: View<'_>, right: View<'_>, result: &mut 
                         columns: column..(column + NR).min(right.columns),
                     };
                     let right = nr_panels[column / NR * stride..].as_ptr();
-                    stream.multiply(&tile, KcBlock::ONLY, std::iter::once(Piece { steps, left, right }));
+                    stream.multiply(
+                        &tile,
+                        KcBlock::ONLY,
+                        std::iter::once(PanelProduct { steps, left, right }),
+                    );
                 }
                 // The next MR micro-panel takes the place of this one.
                 stream.end();

@@ -4,7 +4,7 @@
 
 use super::digits::{self, DIGITS};
 use super::form::{Form, Operand};
-use super::kernel::{self, Kind, Piece, Sums};
+use super::kernel::{self, Kind, PanelProduct, Sums};
 use super::layout::VECTORS;
 use super::short;
 use crate::ops::element::Element;
@@ -107,7 +107,7 @@ impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
     /// The tiles are configured, the pieces packed in this form, and the tile, which no one else writes to, is within the
     /// result; all that is pointed to stays until the stream [ended](Self::end). The processor has AVX-512F, BW, DQ and VL.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    pub unsafe fn multiply(&mut self, tile: &Tile, kc_block: KcBlock, pieces: impl Iterator<Item = Piece>) {
+    pub unsafe fn multiply(&mut self, tile: &Tile, kc_block: KcBlock, pieces: impl Iterator<Item = PanelProduct>) {
         let vectors = tile.columns.len().div_ceil(LANES);
         let mut ending = Ending {
             tile: tile.clone(),
