@@ -36,7 +36,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         if let Some(url) = dashboard.control_url() {
             eprintln!("to look and ask: {url}");
         }
-        eprintln!("Ctrl-C ends the dashboard; a search goes on without it");
+        eprintln!("Ctrl-C ends the dashboard; a search continues without it");
         let end = async {
             // Without signals the process is ended some other way.
             if tokio::signal::ctrl_c().await.is_err() {

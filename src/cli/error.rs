@@ -33,10 +33,10 @@ pub enum CliError {
     InputChanged(anyhow::Error),
     /// A person or a scheduler stopped a search or a training: exit code 128 and the signal's number, as shells have it;
     /// 130 for Ctrl-C and requests.
-    #[error("interrupted; `{command}` goes on from here")]
+    #[error("interrupted; `{command}` continues from here")]
     Interrupted { command: String, code: u8 },
     /// A search that was started in the background ended at once, with this exit code; what it said was passed on.
-    #[error("the search ended as soon as it began; its log is {log}")]
+    #[error("the search ended as soon as it started; its log is {log}")]
     Detached { log: String, code: u8 },
 }
 

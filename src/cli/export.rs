@@ -235,7 +235,7 @@ fn parse_weights(text: &str) -> Result<Weights, String> {
             ));
         };
         if weights.insert(name.clone(), weight).is_some() {
-            return Err(format!("`{name}` stands twice; remove one"));
+            return Err(format!("`{name}` appears twice; remove one"));
         }
     }
     Ok(Weights(weights))

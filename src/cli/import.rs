@@ -44,7 +44,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     for study in &imported {
         let name = printable(&study.study);
         text.push_str(&match &study.outcome {
-            ImportOutcome::AlreadyThere => format!("study {name} is there already: left out\n"),
+            ImportOutcome::AlreadyThere => format!("study {name} already exists: left out\n"),
             ImportOutcome::Copied { name: new, trials } if *new == study.study => {
                 format!("study {name}: {trials} trials\n")
             }

@@ -50,7 +50,7 @@ impl LogArgs {
             .or(environment)
             .unwrap_or_else(|| usual.to_owned());
         let filter = filter_of(&level).ok_or_else(|| {
-            let message = format!("`{level}` says not what to log: write `info`, or `warn,peft_tune=debug`");
+            let message = format!("`{level}` is not a log level: write `info`, or `warn,peft_tune=debug`");
             CliError::bad_input(anyhow::anyhow!(message))
         })?;
         let writer = match &self.log_file {

@@ -70,11 +70,11 @@ fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) ->
     let rows = match whole.map(|files| forecast::rows_of(study, base, &files)) {
         Some(Ok(rows)) => rows,
         Some(Err(error)) => {
-            eprintln!("warning: every row is taken as full: {error}");
+            eprintln!("warning: every row is assumed to be full: {error}");
             forecast::Rows::new()
         }
         None => {
-            eprintln!("warning: every row is taken as full: the model's tokenizer or weights are not here");
+            eprintln!("warning: every row is assumed to be full: the model's tokenizer or weights are not here");
             forecast::Rows::new()
         }
     };

@@ -241,7 +241,7 @@ fn step_log(base: &BaseSource, every: u64) -> Result<Option<StepLog>, CliError> 
             every,
         })),
         Err(error) => {
-            eprintln!("warning: no steps are written down, as a training would do here: {error}");
+            eprintln!("warning: no steps are logged, as a training would do: {error}");
             Ok(None)
         }
     }
@@ -260,12 +260,12 @@ fn check_place(trace: Option<&Path>) -> Result<(), CliError> {
     }
     // A device or a pipe would be replaced by the whole file.
     if path.exists() && !path.is_file() {
-        let message = format!("--trace {} is no plain file; name another", path.display());
+        let message = format!("--trace {} is not a plain file; name another", path.display());
         return Err(CliError::bad_input(anyhow::anyhow!(message)));
     }
     if !folder.is_dir() {
         let message = format!(
-            "--trace {}: there is no folder {}; make it first",
+            "--trace {}: there is no folder {}; create it first",
             path.display(),
             folder.display()
         );

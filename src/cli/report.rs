@@ -76,7 +76,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
 
 fn cannot_write(path: &Path, error: std::io::Error) -> CliError {
     CliError::bad_input(anyhow::anyhow!(
-        "{}: {error}: choose another place with `--output` or `--charts`",
+        "{}: {error}: choose another path with `--output` or `--charts`",
         path.display()
     ))
 }

@@ -124,7 +124,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         study = study.name,
         resumed = open.resumed,
         process = std::process::id(),
-        "the search begins"
+        "the search starts"
     );
     let mut progress = SearchProgress::new(args.json || !std::io::stderr().is_terminal());
     let parts = TunerParts {

@@ -84,6 +84,6 @@ fn signal(process: u32) -> Result<(), CliError> {
 
 #[cfg(not(unix))]
 fn signal(_: u32) -> Result<(), CliError> {
-    let message = "`--now` needs signals, which this system has not: leave it out";
+    let message = "`--now` needs signals, which this system does not have: leave it out";
     Err(CliError::bad_input(anyhow::anyhow!(message)))
 }

@@ -75,7 +75,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         Opened::Run(run) => *run,
         Opened::Over(outcome) => {
             let output = settings.output.display();
-            eprintln!("{output} holds this training already, and it is over");
+            eprintln!("{output} already holds this training, and it has ended");
             return report(&args, &settings, &outcome, signals.exit_code());
         }
     };
@@ -107,11 +107,11 @@ pub fn run(args: Args) -> Result<(), CliError> {
 /// Tells where a training goes on from.
 fn announce(run: &TrainingRun) {
     for damaged in run.damaged() {
-        eprintln!("warning: {} is damaged and passed over", damaged.display());
+        eprintln!("warning: {} is damaged and skipped", damaged.display());
     }
     if let Some(checkpoint) = run.resumed_from() {
         let (steps, checkpoint) = (run.trainer().steps(), checkpoint.display());
-        eprintln!("going on after step {steps} from {checkpoint}");
+        eprintln!("continuing after step {steps} from {checkpoint}");
     }
 }
 
@@ -203,7 +203,7 @@ fn report(args: &Args, settings: &RunSettings, outcome: &Outcome, interrupted: u
             checkpoint,
         } => {
             let kept = match checkpoint {
-                Some(folder) => format!("the last good checkpoint is kept in {}", folder.display()),
+                Some(folder) => format!("the last good checkpoint is in {}", folder.display()),
                 None => "no checkpoint had been written".to_owned(),
             };
             let message = format!("the training diverged: {what} in step {at_step}; {kept}; lower `learning_rate`");
@@ -275,14 +275,14 @@ fn beside_the_steps(progress: &RunProgress) -> String {
     let all = (progress.seconds + beside.checkpoint_s + beside.logging_s).max(f64::MIN_POSITIVE);
     let percent = |seconds: f64| 100.0 * seconds / all;
     format!(
-        "of its time {:.1}% were evaluations, {:.1}% checkpoints, {:.1}% logging\n",
+        "time spent: evaluations {:.1}%, checkpoints {:.1}%, logging {:.1}%\n",
         percent(beside.evaluation_s),
         percent(beside.checkpoint_s),
         percent(beside.logging_s)
     )
 }
 
-/// The command that goes on from here.
+/// The command that continues from here.
 fn resume_command(args: &Args, settings: &RunSettings) -> String {
     let mut command = format!(
         "peft-tune train {} --output {} --resume",

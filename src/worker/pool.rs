@@ -161,7 +161,7 @@ impl WorkerPool {
                 tracing::warn!(
                     worker = place,
                     line = text,
-                    "a worker printed a line that is no message"
+                    "a worker printed a line that is not a message"
                 );
             }
             Line::Closed(tail) => return self.worker_died(place, &tail),

@@ -60,7 +60,7 @@
       parts.push(h("ul", { class: "chips" }, params.map(([key, value]) => h("li", {}, h("span", {}, `${key} `), h("b", {}, PT.param(value))))));
       if (one.curve.length > 1) parts.push(spark(one.curve, "training loss", (value) => value.toFixed(4)));
     }
-    if (!now.trials.length) parts.push(h("p", { class: "quiet" }, now.running ? (now.paused ? "Paused: no trial starts until the search goes on." : "Between two trials.") : "No process runs this study. A search on it goes on where it stopped."));
+    if (!now.trials.length) parts.push(h("p", { class: "quiet" }, now.running ? (now.paused ? "Paused: no trial starts until the search resumes." : "Between two trials.") : "No process runs this study. A search on it continues where it stopped."));
     const waits = now.queue.map((one) => h("li", {}, h("b", {}, one.kind), h("span", {}, one.params ? ` ${Object.entries(one.params).map(([key, value]) => `${key} ${PT.param(value)}`).join(", ")}` : "")));
     if (waits.length) parts.push(h("h3", {}, "Queue"), h("ul", { class: "chips" }, waits));
     for (const why of now.refused) parts.push(h("p", { class: "note" }, `Refused: ${why}`));
