@@ -20,9 +20,9 @@ use crate::study::{Metrics, TrialNumber};
 use known::KnownFacts;
 pub use known::model_folder;
 
-/// Writes a trial's settings as a file of the tool that is to train, or a whole study for other tools to look at
+/// Writes a trial's settings as a config file of a training tool, or a whole study for other tools
 ///
-/// Without --trial or --front it is the recommended trial. What a tool cannot say is named in a warning, and in the file.
+/// Without --trial or --front it is the recommended trial. What a tool cannot express is named in a warning, and in the file.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Tool to write for.
@@ -39,10 +39,10 @@ pub struct Args {
     pub front: bool,
     #[command(flatten)]
     pub database: DatabaseArgs,
-    /// Directory to write into; made if missing.
+    /// Directory to write into; created if missing.
     #[arg(long)]
     pub output: PathBuf,
-    /// Overwrites a file that is there already.
+    /// Overwrites an existing file.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]

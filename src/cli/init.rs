@@ -45,7 +45,7 @@ pub struct Args {
     /// Ask nothing
     #[arg(long)]
     yes: bool,
-    /// Overwrite a file that is there already
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }

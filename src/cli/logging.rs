@@ -14,7 +14,7 @@ use super::CliError;
 /// What is logged, how and where.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct LogArgs {
-    /// Form of the log.
+    /// Format of the log.
     #[arg(long, value_enum, value_name = "FORM", default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
     /// What to log: `error`, `warn`, `info`, `debug`, `trace`, or as `RUST_LOG` has it [env: RUST_LOG] [default: warn;

@@ -20,7 +20,7 @@ use crate::tune::{Forecast, Outlook};
 pub struct Args {
     /// Search-space file (YAML).
     file: PathBuf,
-    /// Another device than this machine, such as `A100 80GB`, `H100 SXM`, `L4`, `RTX 4090`: predicted from its data sheet.
+    /// A device other than this machine, such as `A100 80GB`, `H100 SXM`, `L4`, `RTX 4090`: predicted from its data sheet.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Settings to show, best throughput first.

@@ -32,7 +32,7 @@ pub struct Args {
     /// File to write into, instead of standard output
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Overwrite a file that is there already
+    /// Overwrite an existing file
     #[arg(long, requires = "output")]
     force: bool,
     /// Print the statement of a named query, to start your own from

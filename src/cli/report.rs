@@ -16,7 +16,7 @@ pub struct Args {
     /// HTML file to write [default: <STUDY>.html, unless --charts is given]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Folder to write the charts to, each as SVG and PNG; made if missing
+    /// Folder to write the charts to, each as SVG and PNG; created if missing
     #[arg(long, value_name = "DIR")]
     charts: Option<PathBuf>,
     #[command(flatten)]

@@ -22,7 +22,7 @@ use crate::train::run::{Ending, Opened, Outcome, RunError, RunInputs, RunProgres
 ///
 /// The output folder gets the adapter, checkpoints, the best adapter where there are several evaluations, event files for
 /// TensorBoard, and the recipe. Ctrl-C finishes the step under way, writes a checkpoint and ends with exit code 130;
-/// `--resume` goes on from there, in float32 bit by bit as if nothing had happened.
+/// `--resume` continues from there, in float32 bit by bit as if nothing had happened.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Recipe file (YAML).
@@ -30,7 +30,7 @@ pub struct Args {
     /// Folder to write to; it must be empty, except with --resume or --force [default: <recipe>-trained].
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Goes on from the latest whole checkpoint in the output folder; starts where there is none yet.
+    /// Continues from the latest whole checkpoint in the output folder; starts anew where there is none yet.
     #[arg(long, conflicts_with = "force")]
     resume: bool,
     /// Removes an earlier training from the output folder and starts again.
@@ -42,7 +42,7 @@ pub struct Args {
     /// Keeps the last K checkpoints.
     #[arg(long, value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     keep_checkpoints: u16,
-    /// Writes one step in N into the event file and to the screen, beside the first and the last.
+    /// Logs one step in N to the event file and the screen, besides the first and the last.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     log_every: u64,
     /// Stops after N evaluations in a row without a lower held-out loss.
@@ -104,7 +104,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     )
 }
 
-/// Tells where a training goes on from.
+/// Says where a training continues from.
 fn announce(run: &TrainingRun) {
     for damaged in run.damaged() {
         eprintln!("warning: {} is damaged and skipped", damaged.display());
