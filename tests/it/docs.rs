@@ -23,10 +23,11 @@ fn markdown(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Every document: of the repository, of `docs/` and of each crate.
+/// Every document of the repository.
 fn documents() -> Vec<PathBuf> {
     let crates = std::fs::read_dir(root().join("crates")).into_iter().flatten();
-    let mut paths: Vec<PathBuf> = [root().to_owned(), root().join("docs")]
+    let mut paths: Vec<PathBuf> = ["", "docs", "search_spaces/quickstart", "tests/golden"]
+        .map(|folder| root().join(folder))
         .into_iter()
         .chain(crates.map(|entry| entry.unwrap().path()))
         .flat_map(|folder| markdown(&folder))
