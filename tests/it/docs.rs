@@ -117,6 +117,35 @@ fn links_lead_to_files_and_headings_that_exist() {
 }
 
 #[test]
+fn files_that_the_documents_name_exist() {
+    let folders = [
+        "scripts",
+        "tests",
+        "benches",
+        "examples",
+        "search_spaces",
+        "integrations",
+        "crates",
+        "src",
+    ];
+    let mut missing = Vec::new();
+    for path in documents() {
+        let text = read(&path);
+        let words = text.split(|c: char| c.is_whitespace() || "`(),;:\"'[]".contains(c));
+        for word in words.filter(|word| !word.contains(['*', '<', '{'])) {
+            let named = word.trim_end_matches('.');
+            let ours = named
+                .split_once('/')
+                .is_some_and(|(folder, _)| folders.contains(&folder));
+            if ours && !root().join(named).exists() {
+                missing.push(format!("{}: {named}", path.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
 fn commands_in_the_documents_exist() {
     let mut commands = BTreeSet::new();
     for path in documents() {
