@@ -129,7 +129,8 @@ fn files_that_the_documents_name_exist() {
         "src",
     ];
     let mut missing = Vec::new();
-    for path in documents() {
+    // The changelog may name what a later version no longer has.
+    for path in documents().into_iter().filter(|path| !path.ends_with("CHANGELOG.md")) {
         let text = read(&path);
         let words = text.split(|c: char| c.is_whitespace() || "`(),;:\"'[]".contains(c));
         for word in words.filter(|word| !word.contains(['*', '<', '{'])) {
