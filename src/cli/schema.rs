@@ -1,8 +1,12 @@
-//! `peft-tune schema`: the JSON Schema of the YAML files and of the worker's protocol.
+//! `peft-tune schema`: the JSON Schema of the YAML files and of the worker's protocol, and the tables of names.
 
 use clap::ValueEnum;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use super::CliError;
+use crate::architecture::Family;
+use crate::recipe::{AdapterInit, Checkpointing, OptimizerKind, Precision, ScheduleKind, TargetPreset};
 use crate::space::{recipe_schema, study_schema};
 use crate::worker::protocol_schema;
 
@@ -23,6 +27,9 @@ enum File {
     Recipe,
     /// What a search and its worker processes say to each other, a JSON object a line.
     Protocol,
+    /// No schema but the tables of optimizers, precisions, schedules, model families and all else that has a name, with the
+    /// names at other tools.
+    Names,
 }
 
 /// Prints the schema.
@@ -31,7 +38,34 @@ pub fn run(args: Args) -> Result<(), CliError> {
         File::Space => study_schema(),
         File::Recipe => recipe_schema(),
         File::Protocol => protocol_schema().to_value(),
+        File::Names => names().map_err(CliError::failed)?,
     };
     println!("{}", serde_json::to_string_pretty(&schema).map_err(CliError::failed)?);
     Ok(())
+}
+
+/// All tables, each with its rows by name.
+fn names() -> serde_json::Result<Value> {
+    Ok(json!({
+        "optimizers": by_name(OptimizerKind::ALL.map(OptimizerKind::row))?,
+        "precisions": by_name(Precision::ALL.map(Precision::row))?,
+        "schedules": by_name(ScheduleKind::ALL.map(ScheduleKind::row))?,
+        "checkpointing": by_name(Checkpointing::ROWS)?,
+        "target_presets": by_name(TargetPreset::ALL.map(TargetPreset::row))?,
+        "inits": by_name(AdapterInit::ALL.map(AdapterInit::row))?,
+        "families": by_name(Family::all().map(Family::row))?,
+    }))
+}
+
+/// The rows of a table, each under the name that it has.
+fn by_name(rows: impl IntoIterator<Item = impl Serialize>) -> serde_json::Result<Value> {
+    let mut table = Map::new();
+    for row in rows {
+        let mut row = serde_json::to_value(row)?;
+        let name = row.as_object_mut().and_then(|row| row.shift_remove("name"));
+        if let Some(Value::String(name)) = name {
+            table.insert(name, row);
+        }
+    }
+    Ok(Value::Object(table))
 }

@@ -50,6 +50,6 @@ pub use model_directory::{ModelDirectory, WrittenDtype};
 pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot, Parameters};
 pub use step::{Control, Evaluation, StepEvent, StepObserver, StepSeconds};
 pub use trainer::{SavedBytes, Trainer, TrainerPosition};
-pub(crate) use weight::Weight;
+pub(crate) use weight::{Weight, compute_dtype};
 pub use weights::Checkpoint;
 pub(crate) use whole_file::write_whole_with;

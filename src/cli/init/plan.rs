@@ -4,7 +4,6 @@ use super::Answers;
 use super::find::RowLengths;
 use super::needs::{Needs, Values};
 use crate::architecture::Architecture;
-use crate::predict::precision_name;
 use crate::recipe::{Checkpointing, Precision};
 use crate::report::bytes;
 
@@ -84,7 +83,7 @@ impl Plan {
         self.precisions.retain(|precision| fits(frugal_of(precision)));
         for precision in candidates {
             if !self.precisions.contains(&precision) {
-                let what = format!("precision {}", precision_name(precision));
+                let what = format!("precision {}", precision.name());
                 self.leave_out(&what, needs, frugal_of(&precision));
             }
         }

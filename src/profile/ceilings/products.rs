@@ -3,11 +3,10 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::clock::{Effort, seconds};
-use super::{dtype, grid, operand};
+use super::{grid, operand};
 use crate::predict::{Grid, WeightProducts};
 use crate::recipe::Precision;
-use crate::train::TrainError;
-use crate::train::Weight;
+use crate::train::{TrainError, Weight, compute_dtype};
 use crate::train::ops::matmul::{self, Term};
 
 /// Rows, and widths of weights, that are measured; beyond them time grows with the size.
@@ -32,12 +31,12 @@ pub(super) fn weights(precision: Precision, effort: Effort) -> std::result::Resu
     };
     let axes = [rows.as_slice(), &widths, &widths];
     let nt = grid(axes, |[rows, columns, depth]| {
-        let x = operand(&[rows, depth], dtype(precision))?;
+        let x = operand(&[rows, depth], compute_dtype(precision))?;
         let terms = [Term::new(&x, weight(columns, depth).factor(), 1.0)];
         seconds(effort, || matmul::nt_sum(&terms).map(drop))
     })?;
     let nn = grid(axes, |[rows, columns, depth]| {
-        let x = operand(&[rows, depth], dtype(precision))?;
+        let x = operand(&[rows, depth], compute_dtype(precision))?;
         let terms = [Term::new(&x, weight(depth, columns).factor(), 1.0)];
         seconds(effort, || matmul::nn_sum(&terms).map(drop))
     })?;
