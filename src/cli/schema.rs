@@ -5,10 +5,13 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::CliError;
-use crate::architecture::Family;
-use crate::recipe::{AdapterInit, Checkpointing, OptimizerKind, Precision, ScheduleKind, TargetPreset};
-use crate::space::{recipe_schema, study_schema};
+use crate::space::{bindings, recipe_schema, study_schema};
 use crate::worker::protocol_schema;
+use peft_tune_core::architecture::Family;
+use peft_tune_core::recipe::{
+    AdapterInit, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe, ScheduleKind, TargetPreset,
+    setting_keys,
+};
 
 /// Prints the JSON Schema of a study or recipe file, for editors that complete YAML, or of the worker's protocol
 #[derive(Debug, clap::Args)]
@@ -53,8 +56,21 @@ fn names() -> serde_json::Result<Value> {
         "checkpointing": by_name(Checkpointing::ROWS)?,
         "target_presets": by_name(TargetPreset::ALL.map(TargetPreset::row))?,
         "inits": by_name(AdapterInit::ALL.map(AdapterInit::row))?,
+        "settings": settings(),
         "families": by_name(Family::all().map(Family::row))?,
     }))
+}
+
+/// The settings of the built-in engine with their defaults, and the keys of those that are one key elsewhere.
+fn settings() -> Value {
+    let recipe = Recipe::new("", DataSettings::default());
+    let mut table = Map::new();
+    for binding in bindings() {
+        let keys = setting_keys(binding.name);
+        let row = json!({"about": binding.about, "default": (binding.get)(&recipe), "keys": keys});
+        table.insert(binding.name.to_owned(), row);
+    }
+    Value::Object(table)
 }
 
 /// The rows of a table, each under the name that it has.

@@ -4,9 +4,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::course::{Course, TrainedRows};
-use crate::architecture::Architecture;
-use crate::recipe::{DataFormat, Recipe};
-use crate::study::{Metrics, TrialNumber};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::recipe::{DataFormat, Recipe, Tool};
+use peft_tune_core::study::{Metrics, TrialNumber};
 
 /// A tool whose file can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +48,19 @@ impl ExportFormat {
             Self::LlamaFactory => "llamafactory",
             Self::Torchtune => "torchtune",
             Self::Unsloth => "unsloth",
+        }
+    }
+
+    /// The tool whose file it is.
+    pub fn tool(self) -> Option<Tool> {
+        match self {
+            Self::Recipe => None,
+            Self::Peft => Some(Tool::Peft),
+            Self::Trl => Some(Tool::Trl),
+            Self::Axolotl => Some(Tool::Axolotl),
+            Self::LlamaFactory => Some(Tool::LlamaFactory),
+            Self::Torchtune => Some(Tool::Torchtune),
+            Self::Unsloth => Some(Tool::Unsloth),
         }
     }
 

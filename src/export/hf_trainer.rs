@@ -3,64 +3,35 @@
 
 use serde_json::Value;
 
-use crate::recipe::{OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
+use peft_tune_core::recipe::{OptimizerKind, OptimizerSettings, ScheduleSettings};
 
 /// Name in transformers' `OptimizerNames`; `None` for muon, which it does not have.
 pub(super) fn optimizer_name(kind: OptimizerKind) -> Option<&'static str> {
-    Some(match kind {
-        OptimizerKind::AdamW => "adamw_torch",
-        OptimizerKind::Sgd => "sgd",
-        OptimizerKind::AdamW8bit => "adamw_8bit",
-        OptimizerKind::PagedAdamW => "paged_adamw_32bit",
-        OptimizerKind::PagedAdamW8bit => "paged_adamw_8bit",
-        OptimizerKind::Lion => "lion_32bit",
-        OptimizerKind::Lion8bit => "lion_8bit",
-        OptimizerKind::Adafactor => "adafactor",
-        OptimizerKind::Muon => return None,
-    })
+    kind.row().keys.trl?.text("optim")
 }
 
 /// Name in transformers' `SchedulerType`.
 pub(super) fn schedule_name(schedule: &ScheduleSettings) -> &'static str {
-    match schedule.kind {
-        ScheduleKind::Constant if schedule.warmup > 0.0 => "constant_with_warmup",
-        ScheduleKind::Constant => "constant",
-        ScheduleKind::Linear => "linear",
-        ScheduleKind::Cosine => "cosine",
-    }
+    let name = schedule.keys().trl.and_then(|keys| keys.text("lr_scheduler_type"));
+    name.unwrap_or(schedule.kind.name())
 }
 
 /// Keys and values of the constants that the optimizer has.
 pub(super) fn constants(optimizer: &OptimizerSettings) -> Vec<(&'static str, Value)> {
-    match optimizer.kind {
-        OptimizerKind::Sgd => {
-            let nesterov = if optimizer.nesterov { ",nesterov=true" } else { "" };
-            vec![(
-                "optim_args",
-                format!("momentum={}{nesterov}", optimizer.momentum).into(),
-            )]
-        }
-        OptimizerKind::Adafactor | OptimizerKind::Muon => Vec::new(),
-        kind => {
-            let mut constants = vec![
-                ("adam_beta1", optimizer.beta1.into()),
-                ("adam_beta2", beta2(optimizer).into()),
-            ];
-            if !is_lion(kind) {
-                constants.push(("adam_epsilon", optimizer.epsilon.into()));
-            }
-            constants
-        }
+    let (kind, mut constants) = (optimizer.kind, Vec::new());
+    if kind.reads_momentum() && optimizer_name(kind).is_some() {
+        let is_nesterov = kind.reads_nesterov() && optimizer.nesterov;
+        let nesterov = if is_nesterov { ",nesterov=true" } else { "" };
+        let momentum = format!("momentum={}{nesterov}", optimizer.momentum);
+        constants.push(("optim_args", momentum.into()));
     }
-}
-
-/// Decay of the second moment: as set, or the optimizer's own.
-pub(super) fn beta2(optimizer: &OptimizerSettings) -> f64 {
-    optimizer
-        .beta2
-        .unwrap_or(if is_lion(optimizer.kind) { 0.99 } else { 0.999 })
-}
-
-fn is_lion(kind: OptimizerKind) -> bool {
-    matches!(kind, OptimizerKind::Lion | OptimizerKind::Lion8bit)
+    let kind = kind.of_vectors();
+    if kind.reads_betas() {
+        constants.push(("adam_beta1", optimizer.beta1.into()));
+        constants.push(("adam_beta2", optimizer.beta2().into()));
+    }
+    if kind.reads_epsilon() {
+        constants.push(("adam_epsilon", optimizer.epsilon.into()));
+    }
+    constants
 }

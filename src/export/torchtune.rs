@@ -10,10 +10,9 @@ use serde_json::{Value, json};
 
 use super::course::{Course, Warmup};
 use super::draft::{Draft, builder_of, column};
-use super::hf_trainer::beta2;
 use super::write::Rendered;
 use super::{ExportError, ExportFormat, ExportInput};
-use crate::recipe::{
+use peft_tune_core::recipe::{
     Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, OptimizerSettings, Precision, Recipe,
     ScheduleKind, TrainingLength,
 };
@@ -185,27 +184,21 @@ fn length(draft: &mut Draft, course: &Course) {
 }
 
 fn optimizer(draft: &mut Draft, optimizer: &OptimizerSettings) {
-    let adam = [
-        ("betas", json!([optimizer.beta1, beta2(optimizer)])),
-        ("eps", json!(optimizer.epsilon)),
-    ];
-    let (component, constants): (_, Vec<(&str, Value)>) = match optimizer.kind {
-        OptimizerKind::AdamW => ("torch.optim.AdamW", adam.to_vec()),
-        OptimizerKind::AdamW8bit => ("bitsandbytes.optim.AdamW8bit", adam.to_vec()),
-        OptimizerKind::PagedAdamW => ("bitsandbytes.optim.PagedAdamW", adam.to_vec()),
-        OptimizerKind::PagedAdamW8bit => ("bitsandbytes.optim.PagedAdamW8bit", adam.to_vec()),
-        OptimizerKind::Lion => ("bitsandbytes.optim.Lion", adam[..1].to_vec()),
-        OptimizerKind::Lion8bit => ("bitsandbytes.optim.Lion8bit", adam[..1].to_vec()),
-        OptimizerKind::Adafactor => ("torch.optim.Adafactor", Vec::new()),
-        OptimizerKind::Muon => ("torch.optim.Muon", vec![("momentum", json!(optimizer.momentum))]),
-        OptimizerKind::Sgd => (
-            "torch.optim.SGD",
-            vec![
-                ("momentum", json!(optimizer.momentum)),
-                ("nesterov", json!(optimizer.nesterov)),
-            ],
-        ),
-    };
+    let kind = optimizer.kind;
+    let component = kind.row().keys.torchtune.and_then(|keys| keys.text("_component_"));
+    let mut constants: Vec<(&str, Value)> = Vec::new();
+    if kind.reads_betas() {
+        constants.push(("betas", json!([optimizer.beta1, optimizer.beta2()])));
+    }
+    if kind.reads_epsilon() {
+        constants.push(("eps", json!(optimizer.epsilon)));
+    }
+    if kind.reads_momentum() {
+        constants.push(("momentum", json!(optimizer.momentum)));
+    }
+    if kind.reads_nesterov() {
+        constants.push(("nesterov", json!(optimizer.nesterov)));
+    }
     let mut keys = vec![
         ("_component_", json!(component)),
         ("lr", json!(optimizer.learning_rate)),
@@ -266,7 +259,7 @@ fn arithmetic(draft: &mut Draft, recipe: &Recipe) -> Result<(), ExportError> {
     if recipe.precision == Precision::Nf4 {
         draft.warn(
             "precision",
-            "torchtune always quantises the constants of NF4 too: a little less memory",
+            "torchtune always quantizes the constants of NF4 too: a little less memory",
         );
     }
     draft.key("device", "cuda");

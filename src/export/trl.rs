@@ -9,7 +9,7 @@ use super::draft::{AdapterWords, CourseWords, Draft, builder_of};
 use super::hf_trainer::{constants, optimizer_name};
 use super::write::Rendered;
 use super::{ExportFormat, ExportInput};
-use crate::recipe::{
+use peft_tune_core::recipe::{
     AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerSettings, Precision, Recipe,
 };
 
@@ -200,13 +200,7 @@ impl Target<'_> {
     }
 
     fn optimizer(&mut self, optimizer: &OptimizerSettings) {
-        let name = optimizer_name(optimizer.kind).unwrap_or_else(|| {
-            self.warn(
-                "optimizer.kind",
-                "TRL's file knows no muon, so it says adamw; pass the optimizer in code",
-            );
-            "adamw_torch"
-        });
+        let name = optimizer_name(optimizer.kind).unwrap_or(optimizer.kind.name());
         let yaml = &mut self.draft.yaml;
         yaml.key("optim", name);
         yaml.key("learning_rate", optimizer.learning_rate);

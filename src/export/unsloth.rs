@@ -7,13 +7,12 @@
 use serde_json::{Value, json};
 
 use super::course::Warmup;
-use super::draft::{AdapterWords, Draft, builder_of, column, quantised_bits};
+use super::draft::{AdapterWords, Draft, builder_of, column, quantized_bits};
 use super::hf_trainer::{constants, optimizer_name, schedule_name};
 use super::modules::module_names;
 use super::write::Rendered;
 use super::{ExportError, ExportFormat, ExportInput};
-use crate::architecture::Family;
-use crate::recipe::{
+use peft_tune_core::recipe::{
     AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe,
     TrainingLength,
 };
@@ -73,7 +72,7 @@ fn expression(text: &str) -> Value {
 }
 
 fn model(recipe: &Recipe) -> String {
-    let bits = quantised_bits(recipe.precision);
+    let bits = quantized_bits(recipe.precision);
     let dtype = match recipe.precision {
         Precision::Fp32 => "torch.float32",
         Precision::Fp16 => "torch.float16",
@@ -94,7 +93,7 @@ fn lora(draft: &mut Draft, input: &ExportInput<'_>, adapter: &AdapterSettings) -
     if recipe.precision == Precision::Nf4 {
         draft.warn(
             "precision",
-            "unsloth always quantises the constants of NF4 too: a little less memory",
+            "unsloth always quantizes the constants of NF4 too: a little less memory",
         );
     }
     let words = AdapterWords {
@@ -299,13 +298,7 @@ fn arguments(draft: &mut Draft, input: &ExportInput<'_>) -> Vec<(&'static str, V
         Warmup::Share(share) => ("warmup_steps", json!(share)),
     });
     let optimizer = &recipe.optimizer;
-    let name = optimizer_name(optimizer.kind).unwrap_or_else(|| {
-        draft.warn(
-            "optimizer.kind",
-            "TRL's arguments know no muon, so they say adamw; pass the optimizer in code",
-        );
-        "adamw_torch"
-    });
+    let name = optimizer_name(optimizer.kind).unwrap_or(optimizer.kind.name());
     arguments.push(("lr_scheduler_type", json!(schedule_name(&recipe.schedule))));
     arguments.push(("optim", json!(name)));
     arguments.push(("learning_rate", json!(optimizer.learning_rate)));
@@ -362,16 +355,8 @@ fn mask(draft: &mut Draft, input: &ExportInput<'_>, data: &DataSettings) -> Stri
     if data.loss_on == LossOn::All || !is_chat {
         return String::new();
     }
-    let family = input.known.architecture.map(|architecture| architecture.family);
-    let marks = match (family, &data.chat_template) {
-        (Some(Family::Qwen2 | Family::Qwen3), None) => ("<|im_start|>user\n", "<|im_start|>assistant\n"),
-        (Some(Family::Gemma2 | Family::Gemma3), None) => ("<start_of_turn>user\n", "<start_of_turn>model\n"),
-        (Some(Family::Phi3), None) => ("<|user|>\n", "<|assistant|>\n"),
-        (Some(Family::Mistral), None) => ("[INST]", "[/INST]"),
-        (Some(Family::Llama), None) => (
-            "<|start_header_id|>user<|end_header_id|>\n\n",
-            "<|start_header_id|>assistant<|end_header_id|>\n\n",
-        ),
+    let marks = match (input.known.architecture, &data.chat_template) {
+        (Some(architecture), None) => architecture.family.row().chat,
         _ => {
             draft.warn(
                 "data.loss_on",
@@ -386,8 +371,8 @@ fn mask(draft: &mut Draft, input: &ExportInput<'_>, data: &DataSettings) -> Stri
     );
     let arguments = [
         ("trainer", expression("trainer")),
-        ("instruction_part", json!(marks.0)),
-        ("response_part", json!(marks.1)),
+        ("instruction_part", json!(marks.user)),
+        ("response_part", json!(marks.assistant)),
     ];
     format!(
         "from unsloth.chat_templates import train_on_responses_only\n\n{}",

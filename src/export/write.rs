@@ -8,6 +8,7 @@ use super::{
     ExportError, ExportFormat, ExportInput, Exported, Warning, axolotl, llamafactory, peft, recipe, torchtune, trl,
     unsloth,
 };
+use peft_tune_core::recipe::{OptimizerKind, Tool};
 
 /// The files of an export, and what they could not say.
 pub(super) struct Rendered {
@@ -38,6 +39,7 @@ pub fn write(
     directory: &Path,
     force: bool,
 ) -> Result<Exported, ExportError> {
+    check_optimizer(format, input.recipe.optimizer.kind)?;
     let Rendered { files, warnings } = match format {
         ExportFormat::Recipe => recipe::render(input)?,
         ExportFormat::Peft => peft::render(input)?,
@@ -56,6 +58,27 @@ pub fn write(
         write_whole(path, text, force)?;
     }
     Ok(Exported { files: paths, warnings })
+}
+
+/// Refuses a tool that has no such optimizer. PEFT's file says nothing of it.
+fn check_optimizer(format: ExportFormat, optimizer: OptimizerKind) -> Result<(), ExportError> {
+    let has = |format: &ExportFormat| {
+        let tool = format.tool().filter(|tool| *tool != Tool::Peft);
+        tool.is_none_or(|tool| optimizer.row().keys.at(tool).is_some())
+    };
+    if has(&format) {
+        return Ok(());
+    }
+    let others = ExportFormat::ALL
+        .into_iter()
+        .filter(has)
+        .map(ExportFormat::name)
+        .collect();
+    Err(ExportError::NoOptimizer {
+        format,
+        optimizer,
+        others,
+    })
 }
 
 fn write_whole(path: &Path, text: &str, force: bool) -> Result<(), ExportError> {

@@ -3,14 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use peft_tune::architecture::Architecture;
 use peft_tune::export::{ExportError, ExportFormat, ExportInput, Exported, Known, TrainedRows, write};
-use peft_tune::recipe::{
+use peft_tune::space::{ReadOptions, RecipeFile};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::recipe::{
     AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, OptimizerKind,
     Precision, Recipe, ScheduleKind, TargetModules, TargetPreset, TrainingLength,
 };
-use peft_tune::space::{ReadOptions, RecipeFile};
-use peft_tune::study::{Metrics, TrialNumber};
+use peft_tune_core::study::{Metrics, TrialNumber};
 
 fn data() -> DataSettings {
     DataSettings {
@@ -181,7 +181,7 @@ fn a_plain_recipe_is_written_for_every_tool() {
 }
 
 #[test]
-fn a_quantised_recipe_is_written_for_every_tool() {
+fn a_quantized_recipe_is_written_for_every_tool() {
     check("qlora", &qlora());
 }
 
@@ -213,6 +213,50 @@ fn a_recipe_without_adapter_has_nothing_to_say_to_peft() {
     let exported = export(&recipe, ExportFormat::Trl, folder.path()).unwrap();
     let text = std::fs::read_to_string(&exported.files[0]).unwrap();
     assert!(text.contains("use_peft: false\n"));
+}
+
+#[test]
+fn an_optimizer_that_a_tool_lacks_is_refused_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recipe = lora();
+    recipe.optimizer.kind = OptimizerKind::Muon;
+    for format in [ExportFormat::Trl, ExportFormat::Unsloth] {
+        let error = export(&recipe, format, folder.path()).unwrap_err().to_string();
+        let expected =
+            format!("{format} has no optimizer `muon`; use --format recipe, peft, axolotl, llamafactory, torchtune");
+        assert!(error.starts_with(&expected), "{error}");
+    }
+    let text = |format| {
+        let exported = export(&recipe, format, folder.path()).unwrap();
+        std::fs::read_to_string(&exported.files[0]).unwrap()
+    };
+    assert!(text(ExportFormat::Axolotl).contains("optimizer: muon\n"));
+    // What is no matrix is updated by AdamW.
+    let llamafactory = text(ExportFormat::LlamaFactory);
+    assert!(llamafactory.contains("use_muon: true\n") && llamafactory.contains("adam_beta2: 0.999\n"));
+    assert!(text(ExportFormat::Torchtune).contains("torch.optim.Muon"));
+}
+
+#[test]
+fn every_optimizer_has_its_name_in_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    for kind in OptimizerKind::ALL {
+        let mut recipe = lora();
+        recipe.optimizer.kind = kind;
+        let Some(name) = kind.row().keys.trl.and_then(|keys| keys.text("optim")) else {
+            continue;
+        };
+        let folder = folder.path().join(kind.name());
+        for (format, key) in [
+            (ExportFormat::Trl, "optim"),
+            (ExportFormat::Axolotl, "optimizer"),
+            (ExportFormat::LlamaFactory, "optim"),
+        ] {
+            let exported = export(&recipe, format, &folder).unwrap();
+            let text = std::fs::read_to_string(&exported.files[0]).unwrap();
+            assert!(text.contains(&format!("{key}: {name}\n")), "{format}: {text}");
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,123 @@
+//! Bytes of the optimizer's state, and of what its update takes.
+//!
+//! F32 states take 4 bytes a value. Those in 8 bits, N of an element, are for each parameter of 4096 elements or more blocks of 256:
+//! 256 N codes and 4 N; smaller parameters keep F32.
+
+use super::network::Slots;
+use crate::recipe::{OptimizerKind, OptimizerSettings, States, UpdateOrder};
+
+/// Elements of a block of 8-bit states.
+const BLOCK: u64 = 256;
+/// Parameters below this keep F32 states.
+pub(super) const SMALLEST_CODED: u64 = 4096;
+
+/// Shorter sides up to which Muon updates all matrices by one launch on a GPU.
+const LONGEST_SHORT_SIDE: usize = 128;
+/// Elements of a matrix that Adafactor takes as one band on a GPU.
+const BAND_ELEMENTS: usize = 1 << 22;
+
+/// Bytes of the states of all `slots`.
+pub(super) fn state_bytes(settings: &OptimizerSettings, slots: &[Slots]) -> u64 {
+    let of_one = |slots: &Slots| -> u64 {
+        let elements = slots.elements();
+        match settings.kind.row().states {
+            States::OfElements(states) if settings.kind.has_8bit_states() => coded_bytes(elements, states),
+            States::OfElements(states) => 4 * states * elements,
+            States::Velocity if settings.momentum == 0.0 => 0,
+            States::Velocity => 4 * elements,
+            States::Factored => 4 * (slots.rows + slots.columns.unwrap_or(0)) as u64,
+            States::ByShape { matrix, .. } if slots.columns.is_some() => 4 * matrix * elements,
+            States::ByShape { vector, .. } => 4 * vector * elements,
+        }
+    };
+    slots.iter().map(|slots| slots.count as u64 * of_one(slots)).sum()
+}
+
+fn coded_bytes(elements: u64, states: u64) -> u64 {
+    if elements < SMALLEST_CODED {
+        return 4 * states * elements;
+    }
+    elements.div_ceil(BLOCK) * (BLOCK + 4) * states
+}
+
+/// Bytes that an update takes on the CPU and frees again.
+pub(super) fn update_bytes(kind: OptimizerKind, slots: &[Slots]) -> u64 {
+    match kind.row().update.order {
+        UpdateOrder::Orthogonalised => largest_orthogonalisation(slots.iter()),
+        UpdateOrder::AllAtOnce | UpdateOrder::OneByOne => 0,
+    }
+}
+
+/// Bytes that an update takes on an NVIDIA GPU and frees again.
+pub(super) fn gpu_update_bytes(kind: OptimizerKind, slots: &[Slots]) -> u64 {
+    match (kind.row().update.order, kind.row().states) {
+        (UpdateOrder::Orthogonalised, _) => {
+            let (short, long): (Vec<&Slots>, Vec<&Slots>) =
+                slots.iter().partition(|slots| short_side(slots) <= LONGEST_SHORT_SIDE);
+            muon_room(&short).max(largest_orthogonalisation(long.into_iter()))
+        }
+        (_, States::Factored) => slots.iter().map(adafactor_room).sum(),
+        _ => 0,
+    }
+}
+
+/// The shorter side of a matrix; 0 of a vector.
+fn short_side(slots: &Slots) -> usize {
+    slots.columns.map_or(0, |columns| columns.min(slots.rows))
+}
+
+/// Muon's tensor ops on the largest matrix: it in two roundings, a product, the Gram matrix and its polynomial.
+fn largest_orthogonalisation<'a>(slots: impl Iterator<Item = &'a Slots>) -> u64 {
+    let matrix = |slots: &Slots| {
+        let narrow = short_side(slots) as u64;
+        slots
+            .columns
+            .map_or(0, |_| 4 * (7 * slots.elements() + 4 * narrow * narrow))
+    };
+    slots.map(matrix).max().unwrap_or(0)
+}
+
+/// All matrices of Muon's kernel in BF16: the short side filled up to tiles of 16, as many for all, the long one to strips.
+fn muon_room(slots: &[&Slots]) -> u64 {
+    let longest = slots.iter().map(|slots| short_side(slots)).max().unwrap_or(0);
+    let tiles = longest.div_ceil(16).next_power_of_two();
+    let of_one = |slots: &&Slots| {
+        let long = slots.columns.map_or(0, |columns| columns.max(slots.rows));
+        (2 * slots.count * 16 * tiles * long.next_multiple_of(512 / tiles)) as u64
+    };
+    slots.iter().map(of_one).sum()
+}
+
+/// Sums in F64 of a matrix that Adafactor's kernels take in bands: for each band, of each column and of all.
+fn adafactor_room(slots: &Slots) -> u64 {
+    let columns = slots.columns.unwrap_or(0);
+    let bands = slots.rows.div_ceil((BAND_ELEMENTS / columns.max(1)).max(1));
+    if columns == 0 || bands < 2 {
+        return 0;
+    }
+    (8 * slots.count * bands * (columns + 1)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_update_takes_on_a_gpu_follows_the_shapes() {
+        let slots = |rows, columns, count| Slots { rows, columns, count };
+        let bytes = |kind, slots: &[Slots]| gpu_update_bytes(kind, slots);
+        let adapter = [slots(16, Some(896), 2), slots(4864, Some(16), 1), slots(896, None, 1)];
+        // Sixteen rows, 896 columns as two strips of 512, 4864 as ten.
+        let room = 2 * 16 * (2 * 1024 + 5120);
+        assert_eq!(bytes(OptimizerKind::Muon, &adapter), room);
+        let full = [slots(200, Some(300), 3), slots(16, Some(896), 1)];
+        assert_eq!(bytes(OptimizerKind::Muon, &full), 4 * (7 * 200 * 300 + 4 * 200 * 200));
+        assert_eq!(bytes(OptimizerKind::Adafactor, &adapter), 0);
+        // Rows of 8192 elements in bands of 512, of which 1300 rows make three.
+        assert_eq!(
+            bytes(OptimizerKind::Adafactor, &[slots(1300, Some(8192), 2)]),
+            8 * 2 * 3 * 8193
+        );
+        assert_eq!(bytes(OptimizerKind::AdamW, &full), 0);
+    }
+}
