@@ -6,9 +6,11 @@
 mod adapter;
 mod batch;
 mod data;
-mod keys;
 mod optimizer;
+mod optimizer_reads;
+pub mod settings;
 mod training;
+mod value;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,9 +18,10 @@ use serde::{Deserialize, Serialize};
 pub use adapter::{AdapterBias, AdapterInit, AdapterSettings, TargetModules, TargetPreset};
 pub use batch::{BatchSettings, Checkpointing};
 pub use data::{DataFormat, DataSettings, HeldOut, LossOn};
-pub use keys::RecipeKey;
 pub use optimizer::{OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
+pub use settings::RecipeKey;
 pub use training::{TrainingLength, TrainingSettings};
+pub use value::ParamValue;
 
 /// Settings of one fine-tuning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

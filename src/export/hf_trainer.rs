@@ -1,9 +1,115 @@
-//! What tools built on transformers' `TrainingArguments` (TRL, axolotl, LLaMA-Factory, unsloth) share: the names of
-//! optimizers and schedules, and the optimizers' constants.
+//! What tools built on transformers' `TrainingArguments` (TRL, axolotl, LLaMA-Factory, unsloth) share: the words for
+//! precision, optimizer, schedule, length and evaluation, and the names that these have there.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::recipe::{OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
+use super::course::Warmup;
+use super::draft::{Draft, Word};
+use crate::recipe::{OptimizerKind, OptimizerSettings, Precision, ScheduleKind, ScheduleSettings, TrainingLength};
+
+/// What differs between the tools.
+#[derive(Clone, Copy)]
+pub(super) struct TrainerWords {
+    /// Key of a length in epochs.
+    pub epochs: &'static str,
+    /// Key of a warm-up that is a share of the steps.
+    pub warmup_share: &'static str,
+    /// What to say where transformers has no such optimizer.
+    pub own_optimizer: fn(&mut Draft<'_>) -> Word,
+}
+
+impl Draft<'_> {
+    /// In which of the halves it computes.
+    pub fn half_words(&self) -> [Word; 2] {
+        let precision = self.recipe().precision;
+        let fp16 = precision == Precision::Fp16;
+        [
+            ("bf16", json!(!fp16 && precision != Precision::Fp32)),
+            ("fp16", json!(fp16)),
+        ]
+    }
+
+    /// Optimizer and constants.
+    pub fn optimizer_words(&mut self, words: TrainerWords) -> Vec<Word> {
+        let optimizer = &self.recipe().optimizer;
+        let kind = match optimizer_name(optimizer.kind) {
+            Some(name) => self.word_as("optimizer", name),
+            None => Some((words.own_optimizer)(self)),
+        };
+        self.said(&["optimizer.kind"]);
+        let mut all: Vec<Word> = kind.into_iter().collect();
+        all.extend(self.word("learning_rate"));
+        all.extend(self.word("weight_decay"));
+        all.extend(self.word_as("max_grad_norm", optimizer.max_grad_norm.unwrap_or(0.0)));
+        if optimizer.kind == OptimizerKind::Sgd {
+            let nesterov = if optimizer.nesterov { ",nesterov=true" } else { "" };
+            let arguments = format!("momentum={}{nesterov}", optimizer.momentum);
+            all.push(("optim_args", arguments.into()));
+            self.said(&["optimizer.momentum", "optimizer.nesterov"]);
+        }
+        if optimizer_name(optimizer.kind).is_some() {
+            all.extend(self.word("beta1"));
+            all.extend(self.word_as("beta2", beta2(optimizer)));
+            all.extend(self.word("epsilon"));
+        }
+        all.extend(self.word("loraplus_ratio"));
+        all
+    }
+
+    /// How long the training runs, and the course of its learning rate. Steps where they can be known, since every version
+    /// of transformers understands those.
+    pub fn course_words(&mut self, words: TrainerWords) -> Vec<Word> {
+        let recipe = self.recipe();
+        let course = self.input.course();
+        self.said(&["training.length", "schedule.warmup"]);
+        let mut all: Vec<Word> = Vec::new();
+        match recipe.training.length {
+            TrainingLength::Steps(steps) => all.push(("max_steps", json!(steps))),
+            TrainingLength::Epochs(epochs) => all.push((words.epochs, json!(epochs))),
+            TrainingLength::Tokens(_) => {}
+        }
+        if let Some((steps, message)) = course.of_tokens() {
+            all.push(("max_steps", json!(steps)));
+            self.warn("training.length", message);
+        }
+        all.extend(self.word_as("schedule", schedule_name(&recipe.schedule)));
+        all.push(match course.warmup {
+            Warmup::Steps(steps) => ("warmup_steps", json!(steps)),
+            Warmup::Share(share) => (words.warmup_share, json!(share)),
+        });
+        all
+    }
+
+    /// When it evaluates.
+    pub fn evaluation_words(&mut self) -> Vec<Word> {
+        self.said(&["training.evaluate_every"]);
+        match self.recipe().training.evaluate_every {
+            Some(steps) => vec![("eval_strategy", json!("steps")), ("eval_steps", json!(steps))],
+            None => vec![("eval_strategy", json!("epoch"))],
+        }
+    }
+
+    /// The order of the rows.
+    pub fn sampling_words(&mut self) -> Option<Word> {
+        let recipe = self.recipe();
+        self.said(&["training.shuffle", "batch.group_by_length"]);
+        let strategy = |name: &str| Some(("train_sampling_strategy", json!(name)));
+        match (recipe.training.shuffle, recipe.batch.group_by_length) {
+            (false, _) => strategy("sequential"),
+            (true, true) => strategy("group_by_length"),
+            (true, false) => None,
+        }
+    }
+}
+
+/// TRL's and unsloth's arguments have no Muon.
+pub(super) fn adamw_for_muon(draft: &mut Draft<'_>) -> Word {
+    draft.warn(
+        "optimizer.kind",
+        "transformers' arguments know no muon, so they say adamw; pass the optimizer in code",
+    );
+    ("optim", Value::from("adamw_torch"))
+}
 
 /// Name in transformers' `OptimizerNames`; `None` for muon, which it does not have.
 pub(super) fn optimizer_name(kind: OptimizerKind) -> Option<&'static str> {
@@ -21,7 +127,7 @@ pub(super) fn optimizer_name(kind: OptimizerKind) -> Option<&'static str> {
 }
 
 /// Name in transformers' `SchedulerType`.
-pub(super) fn schedule_name(schedule: &ScheduleSettings) -> &'static str {
+fn schedule_name(schedule: &ScheduleSettings) -> &'static str {
     match schedule.kind {
         ScheduleKind::Constant if schedule.warmup > 0.0 => "constant_with_warmup",
         ScheduleKind::Constant => "constant",
@@ -30,37 +136,8 @@ pub(super) fn schedule_name(schedule: &ScheduleSettings) -> &'static str {
     }
 }
 
-/// Keys and values of the constants that the optimizer has.
-pub(super) fn constants(optimizer: &OptimizerSettings) -> Vec<(&'static str, Value)> {
-    match optimizer.kind {
-        OptimizerKind::Sgd => {
-            let nesterov = if optimizer.nesterov { ",nesterov=true" } else { "" };
-            vec![(
-                "optim_args",
-                format!("momentum={}{nesterov}", optimizer.momentum).into(),
-            )]
-        }
-        OptimizerKind::Adafactor | OptimizerKind::Muon => Vec::new(),
-        kind => {
-            let mut constants = vec![
-                ("adam_beta1", optimizer.beta1.into()),
-                ("adam_beta2", beta2(optimizer).into()),
-            ];
-            if !is_lion(kind) {
-                constants.push(("adam_epsilon", optimizer.epsilon.into()));
-            }
-            constants
-        }
-    }
-}
-
 /// Decay of the second moment: as set, or the optimizer's own.
 pub(super) fn beta2(optimizer: &OptimizerSettings) -> f64 {
-    optimizer
-        .beta2
-        .unwrap_or(if is_lion(optimizer.kind) { 0.99 } else { 0.999 })
-}
-
-fn is_lion(kind: OptimizerKind) -> bool {
-    matches!(kind, OptimizerKind::Lion | OptimizerKind::Lion8bit)
+    let is_lion = matches!(optimizer.kind, OptimizerKind::Lion | OptimizerKind::Lion8bit);
+    optimizer.beta2.unwrap_or(if is_lion { 0.99 } else { 0.999 })
 }

@@ -4,10 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::{
-    ExportError, ExportFormat, ExportInput, Exported, Warning, axolotl, llamafactory, peft, recipe, torchtune, trl,
-    unsloth,
-};
+use super::{ExportError, ExportFormat, ExportInput, Exported, Warning};
 
 /// The files of an export, and what they could not say.
 pub(super) struct Rendered {
@@ -38,15 +35,7 @@ pub fn write(
     directory: &Path,
     force: bool,
 ) -> Result<Exported, ExportError> {
-    let Rendered { files, warnings } = match format {
-        ExportFormat::Recipe => recipe::render(input)?,
-        ExportFormat::Peft => peft::render(input)?,
-        ExportFormat::Trl => trl::render(input),
-        ExportFormat::Axolotl => axolotl::render(input),
-        ExportFormat::LlamaFactory => llamafactory::render(input, directory)?,
-        ExportFormat::Torchtune => torchtune::render(input)?,
-        ExportFormat::Unsloth => unsloth::render(input)?,
-    };
+    let Rendered { files, warnings } = (format.row().render)(input, directory)?;
     let paths: Vec<PathBuf> = files.iter().map(|(name, _)| directory.join(name)).collect();
     // Looked at before the first is written, so that none is where another is in the way.
     if !force && let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {

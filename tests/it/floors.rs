@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 const ARROWS: &[(&str, &[&str])] = &[
     ("objective", &[]),
     ("architecture", &[]),
-    ("recipe", &[]),
+    // What a setting can change is named by the metrics.
+    ("recipe", &["objective"]),
     ("study", &["objective", "recipe"]),
     ("space", &["objective", "recipe", "study"]),
     ("predict", &["architecture", "objective", "recipe"]),

@@ -63,8 +63,10 @@ mod tune;
 /// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
 mod variants;
 
-/// Which setting can change what, on the real engine.
+/// Which setting can change what, on the real engine through a worker.
 mod keys;
+/// The same for every setting with every optimizer, against the table.
+mod settings;
 /// `query`, `show`, `pareto` and `studies` as people call them, on real database files.
 mod query;
 

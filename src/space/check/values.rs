@@ -1,7 +1,7 @@
 //! The values of one parameter: one, a list of choices, or a range.
 
 use super::Context;
-use crate::space::binding::Legal;
+use crate::recipe::settings::Legal;
 use crate::space::file::{DetailedParameter, FileValue, Number};
 use crate::space::yaml::Place;
 use crate::space::{Distribution, Scale, SpaceError};
@@ -31,7 +31,7 @@ impl ValueReader<'_> {
 
     pub(super) fn value(&self, keys: &[&str], value: &FileValue) -> Result<ParamValue, SpaceError> {
         let read = match self.legal {
-            Some(legal) => legal.read(value),
+            Some(legal) => value.to_legal(legal),
             None => value.to_param(),
         };
         read.ok_or_else(|| SpaceError::IllegalValue {

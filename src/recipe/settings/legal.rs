@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use crate::recipe::Checkpointing;
-use crate::space::file::FileValue;
-use crate::study::ParamValue;
+use crate::recipe::{Checkpointing, ParamValue};
 
 /// The legal values of one parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,14 +82,16 @@ impl Legal {
         }
     }
 
-    /// The value as this parameter holds it (a number for a number), or `None` where it is not legal.
-    pub fn read(&self, value: &FileValue) -> Option<ParamValue> {
-        let value = value.to_param()?;
-        let value = match (self, value) {
-            (Self::Float(_) | Self::FloatOrNone(_), ParamValue::Int(number)) => ParamValue::Float(number as f64),
-            (_, value) => value,
-        };
-        self.allows(&value).then_some(value)
+    /// The value that says nothing: false, none, zero, the first choice. `None` where each value says something.
+    pub fn off(&self) -> Option<ParamValue> {
+        match self {
+            Self::Int { least, .. } => Some((*least).into()),
+            Self::Float(range) => range.low_included.then_some(range.low.into()),
+            Self::Bool => Some(false.into()),
+            Self::Choice(names) => names.first().map(|name| (*name).into()),
+            Self::FloatOrNone(_) | Self::Checkpointing => Some("none".into()),
+            Self::Targets => None,
+        }
     }
 
     /// Whether a range (`low`, `high`) makes sense.
@@ -134,15 +134,6 @@ impl fmt::Display for FloatRange {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn whole_numbers_become_numbers_where_numbers_are_asked_for() {
-        let legal = Legal::Float(FloatRange::POSITIVE);
-        assert_eq!(legal.read(&FileValue::One(1i64.into())), Some(ParamValue::Float(1.0)));
-        assert_eq!(legal.read(&FileValue::One(0i64.into())), None);
-        let legal = Legal::Int { least: 1, most: 8 };
-        assert_eq!(legal.read(&FileValue::One(2.0.into())), None);
-    }
 
     #[test]
     fn a_bare_module_name_is_not_a_set_of_modules() {

@@ -4,18 +4,19 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{FORMAT, refused};
+use super::refused;
 use crate::architecture::{Architecture, Family, RopeScaling};
-use crate::export::draft::{AdapterWords, Draft};
+use crate::export::draft::{Draft, Word};
 use crate::export::modules::module_names;
-use crate::export::{ExportError, ExportInput};
+use crate::export::{ExportError, ExportFormat};
 use crate::recipe::{AdapterSettings, Precision};
 
 /// Writes `model`, `tokenizer` and `checkpointer`.
-pub(in crate::export) fn write(draft: &mut Draft, input: &ExportInput<'_>) -> Result<(), ExportError> {
-    let recipe = input.recipe;
+pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), ExportError> {
+    let (input, recipe) = (draft.input, draft.recipe());
     let Some(adapter) = &recipe.adapter else {
-        return Err(ExportError::NoAdapter { format: FORMAT });
+        let format = ExportFormat::Torchtune;
+        return Err(ExportError::NoAdapter { format });
     };
     let Some(architecture) = input.known.architecture else {
         return Err(refused(
@@ -25,20 +26,21 @@ pub(in crate::export) fn write(draft: &mut Draft, input: &ExportInput<'_>) -> Re
     };
     let mut keys = builder(architecture)?;
     keys.extend(adapted(draft, adapter, architecture)?);
-    keys.push(("lora_rank", json!(adapter.rank)));
-    keys.push(("lora_alpha", json!(alpha(adapter))));
-    keys.push(("lora_dropout", json!(adapter.dropout)));
-    keys.push(("use_dora", json!(adapter.dora)));
+    keys.extend(draft.word("rank"));
+    keys.extend(draft.word_as("alpha", alpha(adapter)));
+    keys.extend(draft.word("dropout"));
+    keys.extend(draft.word("dora"));
     keys.push((
         "quantize_base",
         json!(matches!(recipe.precision, Precision::Nf4 | Precision::Nf4Double)),
     ));
     draft.yaml.map("model", &keys);
-    draft.unsayable(
-        adapter,
-        AdapterWords::default(),
-        "has no key in torchtune's file; leave it out, or train with `peft-tune train`",
-    );
+    draft.said(&[
+        "model",
+        "adapter.target_modules",
+        "adapter.rslora",
+        "batch.sequence_length",
+    ]);
     let folder = input.known.model_folder.unwrap_or(Path::new(&recipe.model));
     tokenizer(draft, architecture, folder, recipe.batch.sequence_length);
     checkpoint(draft, architecture, folder);
@@ -51,7 +53,7 @@ fn alpha(adapter: &AdapterSettings) -> f64 {
 }
 
 /// The function that builds the model, with its dimensions.
-fn builder(architecture: &Architecture) -> Result<Vec<(&'static str, Value)>, ExportError> {
+fn builder(architecture: &Architecture) -> Result<Vec<Word>, ExportError> {
     let (component, more) = match architecture.family {
         Family::Llama => ("llama3_2.lora_llama3_2", llama(architecture)?),
         Family::Mistral => (
@@ -101,7 +103,7 @@ fn base(architecture: &Architecture) -> f64 {
 }
 
 /// The builder of Llama 3.2 serves all llamas: a scale factor of 1 leaves the frequencies as they are.
-fn llama(architecture: &Architecture) -> Result<Vec<(&'static str, Value)>, ExportError> {
+fn llama(architecture: &Architecture) -> Result<Vec<Word>, ExportError> {
     let factor = match architecture.ropes.first().map(|rope| &rope.scaling) {
         None | Some(RopeScaling::None) => 1.0,
         Some(RopeScaling::Llama3 {
@@ -124,7 +126,7 @@ fn llama(architecture: &Architecture) -> Result<Vec<(&'static str, Value)>, Expo
     ])
 }
 
-fn gemma(architecture: &Architecture) -> Vec<(&'static str, Value)> {
+fn gemma(architecture: &Architecture) -> Vec<Word> {
     let window = architecture.layers.iter().find_map(|layer| layer.window);
     let scalar = architecture.attention_scale.powi(-2).round() as u64;
     vec![
@@ -145,10 +147,10 @@ fn gemma(architecture: &Architecture) -> Vec<(&'static str, Value)> {
 
 /// Which layers get adapters, in torchtune's words: attention layers by name, the MLP as a whole.
 fn adapted(
-    draft: &mut Draft,
+    draft: &mut Draft<'_>,
     adapter: &AdapterSettings,
     architecture: &Architecture,
-) -> Result<Vec<(&'static str, Value)>, ExportError> {
+) -> Result<Vec<Word>, ExportError> {
     let names = module_names(&adapter.target_modules, Some(architecture));
     let mut attention = Vec::new();
     let mut mlp = 0;
@@ -191,7 +193,7 @@ fn adapted(
     Ok(keys)
 }
 
-fn tokenizer(draft: &mut Draft, architecture: &Architecture, folder: &Path, longest: usize) {
+fn tokenizer(draft: &mut Draft<'_>, architecture: &Architecture, folder: &Path, longest: usize) {
     let at = |file: &str| json!(folder.join(file).to_string_lossy());
     /// Rows of the embedding of a llama whose tokenizer is the one of Llama 3.
     const LLAMA_3: usize = 128_256;
@@ -222,7 +224,7 @@ fn tokenizer(draft: &mut Draft, architecture: &Architecture, folder: &Path, long
     }
 }
 
-fn checkpoint(draft: &mut Draft, architecture: &Architecture, folder: &Path) {
+fn checkpoint(draft: &mut Draft<'_>, architecture: &Architecture, folder: &Path) {
     let kind = match architecture.family {
         Family::Qwen2 | Family::Qwen3 => "QWEN2",
         Family::Gemma2 | Family::Gemma3 => "GEMMA2",
