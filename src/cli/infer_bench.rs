@@ -9,13 +9,13 @@ use super::download::DownloadProgress;
 use super::machine::machine;
 use super::model::{ComputeArgs, base_of};
 use super::output::{terminal_width, write_result};
-use crate::profile::{HostMemory, InferenceLoad, InferencePoint, Latency, measure_inference, write_whole};
-use crate::recipe::{DataSettings, Precision, Recipe};
 use crate::report::{Align, CurveLine, CurvePoint, TextTable, bytes, curve_svg, curve_text, duration};
 use crate::space::Seconds;
 use crate::store::{InferenceRecord, Store};
-use crate::train::hub::ModelFiles;
-use crate::train::{BaseModel, Generator, TrainError};
+use peft_tune_core::recipe::{DataSettings, Precision, Recipe};
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::profile::{HostMemory, InferenceLoad, InferencePoint, Latency, measure_inference, write_whole};
+use peft_tune_engine::{BaseModel, Generator, TrainError};
 
 /// Measures how fast a model answers: base, adapter beside the base weights, and adapter merged into them.
 ///
@@ -48,13 +48,13 @@ pub struct Args {
     /// How the base weights are stored and multiplied [default: as the model stores them].
     #[arg(long, value_name = "PRECISION", value_parser = super::generate::parse_precision)]
     precision: Option<Precision>,
-    /// Writes the curve as a drawing.
+    /// Writes the curve as an SVG file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Prints the points as JSON.
     #[arg(long)]
     json: bool,
-    /// Keeps nothing in the database.
+    /// Stores nothing in the database.
     #[arg(long)]
     no_store: bool,
     #[command(flatten)]

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::CliError;
 use super::model::KernelArgs;
-use crate::train::ops::set_kernels;
 use crate::worker::{RankSettings, pin_to, serve_rank};
+use peft_tune_kernels::set_kernels;
 
 /// Runs one device's share of trials that come on standard input, and reports on standard output.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Place of this process among the ranks, from 0.
+    /// Rank of this process, from 0.
     #[arg(long)]
     rank: usize,
     /// How many ranks there are.

@@ -19,15 +19,17 @@ use super::preflight::{self, Preflight};
 use super::progress::SearchProgress;
 use super::warm_start;
 use super::workers::WorkerArgs;
-use crate::recipe::HeldOut;
 use crate::report::{Recommendation, Summary, SummaryInput};
-use crate::search::{Knowledge, Prior, Problem, Sampler, Wish, importance, most_telling, pareto_front, recommend};
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
 use crate::store::{Confirmations, Store, StudyId, StudyRecord};
-use crate::study::{Trial, TrialNumber, with_confirmed};
-use crate::train::hub::ModelFiles;
-use crate::train::ops::Kernels;
 use crate::tune::{Ending, Inputs, Tuner, TunerParts};
+use peft_tune_core::recipe::HeldOut;
+use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_kernels::Kernels;
+use peft_tune_search::{
+    Knowledge, Preference, Prior, Problem, Sampler, importance, most_telling, pareto_front, recommend,
+};
 
 /// Rows of the front that the closing screen shows, beside the recommended one.
 const FRONT_ROWS: usize = 15;
@@ -37,7 +39,7 @@ const IN_ORDER: Duration = Duration::from_secs(3);
 
 /// Searches for the settings worth using: runs trials, stores them, prints the Pareto front and a recommendation.
 ///
-/// Started again on the same file and database, it goes on where it stopped; nothing that finished is run again.
+/// Started again on the same file and database, it continues where it stopped; nothing that finished is run again.
 /// Ctrl-C finishes the trial under way and stops; a second Ctrl-C stops at once.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -45,11 +47,11 @@ pub struct Args {
     file: PathBuf,
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Trials the study may have in all, instead of the file's `budget: trials`. Confirming the recommendation then takes at most as
-    /// many repeats as there are complete trials, unless the file says how many.
+    /// Trials of the study in all, instead of the file's `budget: trials`. Unless the file says how many, the
+    /// recommendation is then confirmed by at most as many repeats as there are complete trials.
     #[arg(long, value_name = "N")]
     trials: Option<u64>,
-    /// Time the study's trials may take in all, such as `30m`, instead of the file's `budget: time`.
+    /// Time that all trials of the study may take, such as `30m`, instead of the file's `budget: time`.
     #[arg(long, value_name = "TIME")]
     time: Option<Seconds>,
     /// Starts from earlier studies of the database on the same model, data and machine, as the file's `warm_start: true` does.
@@ -57,7 +59,7 @@ pub struct Args {
     warm_start: bool,
     #[command(flatten)]
     workers: WorkerArgs,
-    /// Tells what would be run, and runs nothing.
+    /// Shows what would run, and runs nothing.
     #[arg(long, conflicts_with = "detach")]
     dry_run: bool,
     /// Runs in the background, in a session of its own, with a log file; see `attach`, `status` and `stop`.
@@ -124,7 +126,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         study = study.name,
         resumed = open.resumed,
         process = std::process::id(),
-        "the search begins"
+        "the search starts"
     );
     let mut progress = SearchProgress::new(args.json || !std::io::stderr().is_terminal());
     let parts = TunerParts {
@@ -201,7 +203,7 @@ fn print_summary(
         .iter()
         .map(|point| point.trial.number)
         .collect();
-    let recommendation = recommend(problem, history, &Wish::default());
+    let recommendation = recommend(problem, history, &Preference::default());
     let recommendation = match &recommendation {
         Ok(chosen) => Some(Recommendation {
             trial: chosen.trial.number,
@@ -239,7 +241,7 @@ fn print_summary(
 }
 
 fn sampler_of(study: &Study, problem: &Problem, knowledge: Knowledge) -> Result<Box<dyn Sampler>, CliError> {
-    let built = crate::search::build_with(&study.sampler, problem, study.seed, knowledge);
+    let built = peft_tune_search::build_with(&study.sampler, problem, study.seed, knowledge);
     Ok(built.map_err(|error| match error.option() {
         Some(option) => study.reject(&["sampler", "options", option], error.to_string()),
         None => study.reject(&["sampler"], error.to_string()),

@@ -7,12 +7,12 @@ use super::database::DatabaseArgs;
 use super::output::{terminal_width, write_result};
 use super::studies::{minute, study_json};
 use super::trial_text::{detail_json, detail_text};
-use crate::objective::{Bound, Direction};
 use crate::report::{Align, Counts, TextTable, duration, metric_heading, metric_value, param_value, printable};
-use crate::search::{Problem, hypervolume_history};
-use crate::space::SearchSpace;
 use crate::store::{EndingRecord, StudyOverview};
-use crate::study::{Trial, TrialNumber, TrialState};
+use peft_tune_core::objective::{Bound, Direction};
+use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::{Trial, TrialNumber, TrialState};
+use peft_tune_search::{Problem, hypervolume_history};
 
 /// Show a study with its trials, or one trial in depth
 #[derive(Debug, clap::Args)]
@@ -25,7 +25,7 @@ pub struct Args {
     /// The same, where the study is not named
     #[arg(long, value_name = "NUMBER", conflicts_with = "number")]
     trial: Option<u64>,
-    /// Show only the last so many trials
+    /// Show only the last N trials
     #[arg(long, value_name = "COUNT", conflicts_with = "trial")]
     last: Option<usize>,
     /// Write JSON with raw numbers

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::target_yaml::TargetYaml;
 use super::write::Rendered;
 use super::{ExportFormat, ExportInput, Warning};
-use crate::recipe::settings::{SettingRow, setting, settings, unsearched};
-use crate::recipe::{DataSettings, ParamValue, Precision, Recipe};
+use peft_tune_core::recipe::settings::{SettingRow, setting, settings, unsearched};
+use peft_tune_core::recipe::{DataSettings, ParamValue, Precision, Recipe};
 
 /// A key of a tool's file with its value.
 pub(super) type Word = (&'static str, Value);
@@ -222,8 +222,8 @@ pub(super) fn builder_of(path: &std::path::Path) -> &'static str {
     }
 }
 
-/// Whether the base weights are quantised: bits, if so.
-pub(super) fn quantised_bits(precision: Precision) -> Option<u8> {
+/// Whether the base weights are quantized: bits, if so.
+pub(super) fn quantized_bits(precision: Precision) -> Option<u8> {
     match precision {
         Precision::Int8 => Some(8),
         Precision::Nf4 | Precision::Nf4Double => Some(4),

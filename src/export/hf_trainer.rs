@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::course::Warmup;
 use super::draft::{Draft, Word};
-use crate::recipe::{OptimizerKind, OptimizerSettings, Precision, ScheduleKind, ScheduleSettings, TrainingLength};
+use peft_tune_core::recipe::{OptimizerKind, OptimizerSettings, Precision, ScheduleKind, ScheduleSettings, TrainingLength};
 
 /// What differs between the tools.
 #[derive(Clone, Copy)]

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::StudyFile;
-use crate::recipe::settings::{FloatRange, Legal, SettingRow, TARGET_PRESETS, settings};
-use crate::recipe::{Checkpointing, Recipe};
+use peft_tune_core::recipe::settings::{FloatRange, Legal, SettingRow, TARGET_PRESETS, settings};
+use peft_tune_core::recipe::{Checkpointing, Recipe};
 
 /// The JSON Schema (draft 2020-12) of a study file.
 pub fn study_schema() -> Value {

@@ -6,12 +6,20 @@
     reason = "a test says what it left out, and why"
 )]
 
+use peft_tune_engine::profile::CountingAllocator;
+
+/// As the program has it: tests measure memory.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
+
 /// Loading model directories: shards, damage, disagreement with the configuration.
 mod checkpoints;
 /// From data files to micro-batches, against transformers' tokens and templates.
 mod data;
 /// Trials on several devices against the same on one, and what becomes of a device that dies or hangs.
 mod data_parallel;
+/// The documents: widths, links, and what they say of commands, exit codes and predictions.
+mod docs;
 /// What a study found, in words.
 mod explain;
 /// Files for other tools against golden ones.
@@ -50,7 +58,7 @@ mod plan;
 mod predict;
 /// What samplers propose, as it was written down once.
 mod proposals;
-/// Quantised weights against bitsandbytes.
+/// Quantized weights against bitsandbytes.
 mod quant;
 /// The assets of the quickstart, and the generator that made them.
 mod quickstart;

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use assert_cmd::Command;
-use peft_tune::objective::{Bound, Constraint, LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune::report::charts::charts;
 use peft_tune::report::html::{
     Confirmation, ImportanceShare, ImportanceView, PageInput, Prediction, StudyView, document,
 };
 use peft_tune::store::{EvaluationRecord, StepRecord, Store, StudyRecord};
-use peft_tune::study::{FailReason, Metrics, ParamValue, Params, Phase, TrialNumber, TrialState};
+use peft_tune_core::objective::{Bound, Constraint, LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::study::{FailReason, Metrics, ParamValue, Params, Phase, TrialNumber, TrialState};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -253,7 +253,7 @@ async fn bad_input_says_what_to_do_and_writes_nothing() {
         String::from_utf8(assert.get_output().stderr.clone()).unwrap()
     };
     assert!(stderr(&["report", "other"]).contains("no study `other`"));
-    assert!(stderr(&["report", "--output", "/no/such/folder/a.html"]).contains("choose another place"));
+    assert!(stderr(&["report", "--output", "/no/such/folder/a.html"]).contains("choose another path"));
     assert!(stderr(&["pareto", "--plot=speed,loss"]).contains("use two of throughput, peak_memory, loss"));
     let text = folder.path().join("text.db");
     std::fs::write(&text, "this is not a database").unwrap();

@@ -5,17 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use peft_tune::profile::{HostMemory, ceilings};
-use peft_tune::recipe::settings::{Legal, Outcome, SettingRow, settings};
-use peft_tune::recipe::{
+use peft_tune_core::recipe::settings::{Legal, Outcome, SettingRow, settings};
+use peft_tune_core::recipe::{
     AdapterBias, BatchSettings, DataFormat, DataSettings, HeldOut, OptimizerKind, ParamValue, Precision, Recipe,
     RecipeKey,
 };
-use peft_tune::train::data::{BatchSource, PreparedData, RowOrder, evaluation_batches};
-use peft_tune::train::hub::ModelFiles;
-use peft_tune::train::optimizer::global_norm;
-use peft_tune::train::span::{MemoryReading, Probe, Range, Recording, Work};
-use peft_tune::train::{BaseModel, Trainer, device};
+use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder, evaluation_batches};
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::optimizer::global_norm;
+use peft_tune_engine::profile::{HostMemory, ceilings};
+use peft_tune_engine::span::{MemoryReading, Probe, Range, Recording, Work};
+use peft_tune_engine::{BaseModel, Trainer};
+use peft_tune_kernels::device;
 
 /// Steps before the loss is looked at: a decay of a mean shows from the second one on.
 const STEPS: u64 = 3;

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use super::Args;
 use super::study::WholeStudy;
 use crate::cli::CliError;
-use crate::profile::{HparamValue, TrialLog, TrialStart};
 use crate::store::{StepRecord, TrialRun};
-use crate::study::{ParamValue, Phase, TrialState};
+use peft_tune_core::study::{ParamValue, Phase, TrialState};
+use peft_tune_engine::profile::{HparamValue, TrialLog, TrialStart};
 
 /// Writes `trial-N/events...` for each trial that has begun, and returns the folders.
 pub fn write(args: &Args, study: &WholeStudy) -> Result<Vec<PathBuf>, CliError> {
@@ -17,7 +17,7 @@ pub fn write(args: &Args, study: &WholeStudy) -> Result<Vec<PathBuf>, CliError> 
     let runs = || study.runs.iter().zip(&study.steps).filter(|(run, _)| began(run));
     if let Some((run, _)) = runs().find(|(run, _)| !args.force && folder_of(run).exists()) {
         return Err(CliError::bad_input(anyhow::anyhow!(
-            "{} is there already; choose another --output, or overwrite it with --force",
+            "{} already exists; choose another --output, or overwrite it with --force",
             folder_of(run).display()
         )));
     }

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use super::Format;
 use crate::export::ExportFormat;
-use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, quantised_bits};
+use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, quantized_bits};
 use crate::export::hf_trainer::TrainerWords;
 use crate::export::modules::module_names;
-use crate::recipe::settings::Tool;
-use crate::recipe::{
+use peft_tune_core::recipe::settings::Tool;
+use peft_tune_core::recipe::{
     AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe,
     TargetModules, TargetPreset,
 };
@@ -52,7 +52,7 @@ const WORDS: TrainerWords = TrainerWords {
 };
 
 fn model(draft: &mut Draft<'_>, recipe: &Recipe) {
-    let bits = quantised_bits(recipe.precision);
+    let bits = quantized_bits(recipe.precision);
     draft.said(&["model", "adapter"]);
     draft.key("base_model", recipe.model.as_str());
     if recipe.adapter.is_some() {

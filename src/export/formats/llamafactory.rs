@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::Format;
-use crate::export::draft::{Advice, Draft, ROWS, column, quantised_bits};
+use crate::export::draft::{Advice, Draft, ROWS, column, quantized_bits};
 use crate::export::hf_trainer::TrainerWords;
 use crate::export::modules::module_names;
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
-use crate::recipe::settings::Tool;
-use crate::recipe::{
+use peft_tune_core::recipe::settings::Tool;
+use peft_tune_core::recipe::{
     AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe,
     TargetModules, TargetPreset,
 };
@@ -73,7 +73,7 @@ fn model(draft: &mut Draft<'_>, recipe: &Recipe) {
     draft.key("model_name_or_path", recipe.model.as_str());
     draft.key("trust_remote_code", false);
     draft.keys(draft.half_words());
-    if let Some(bits) = quantised_bits(recipe.precision) {
+    if let Some(bits) = quantized_bits(recipe.precision) {
         draft.key("quantization_bit", bits);
         draft.key("quantization_method", "bnb");
         if bits == 4 {

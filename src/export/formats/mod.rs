@@ -13,7 +13,7 @@ use std::path::Path;
 
 use super::write::Rendered;
 use super::{ExportError, ExportInput};
-use crate::recipe::settings::Tool;
+use peft_tune_core::recipe::settings::Tool;
 
 /// A tool whose file can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

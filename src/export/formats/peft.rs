@@ -8,13 +8,13 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::Format;
-use crate::architecture::Architecture;
+use peft_tune_core::architecture::Architecture;
 use crate::export::draft::{Advice, Draft};
 use crate::export::modules::module_names;
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
-use crate::recipe::settings::Tool;
-use crate::recipe::{AdapterInit, AdapterSettings, Recipe, TargetModules, TargetPreset};
+use peft_tune_core::recipe::settings::Tool;
+use peft_tune_core::recipe::{AdapterInit, AdapterSettings, Recipe, TargetModules, TargetPreset};
 
 pub(super) const FORMAT: Format = Format {
     name: "peft",
@@ -103,10 +103,10 @@ fn warn(draft: &mut Draft<'_>, recipe: &Recipe, adapter: &AdapterSettings) {
         "optimizer",
         "this file describes the adapter only; take learning rate, batch, schedule and precision from --format recipe",
     );
-    if recipe.precision.is_quantised() {
+    if recipe.precision.is_quantized() {
         draft.warn(
             "precision",
-            "the base model was measured quantised; load it with BitsAndBytesConfig",
+            "the base model was measured quantized; load it with BitsAndBytesConfig",
         );
     }
     if recipe.optimizer.loraplus_ratio.is_some() {

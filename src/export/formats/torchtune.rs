@@ -16,8 +16,8 @@ use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column};
 use crate::export::hf_trainer::beta2;
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
-use crate::recipe::settings::Tool;
-use crate::recipe::{
+use peft_tune_core::recipe::settings::Tool;
+use peft_tune_core::recipe::{
     Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, OptimizerSettings, Precision, Recipe,
     ScheduleKind, TrainingLength,
 };
@@ -276,7 +276,7 @@ fn arithmetic(draft: &mut Draft<'_>, recipe: &Recipe) -> Result<(), ExportError>
     if recipe.precision == Precision::Nf4 {
         draft.warn(
             "precision",
-            "torchtune always quantises the constants of NF4 too: a little less memory",
+            "torchtune always quantizes the constants of NF4 too: a little less memory",
         );
     }
     draft.key("device", "cuda");

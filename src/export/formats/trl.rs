@@ -10,8 +10,8 @@ use super::peft::{target_modules, whole_if_possible};
 use crate::export::ExportFormat;
 use crate::export::draft::{Advice, Draft, builder_of};
 use crate::export::hf_trainer::{TrainerWords, adamw_for_muon};
-use crate::recipe::settings::Tool;
-use crate::recipe::{AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe};
+use peft_tune_core::recipe::settings::Tool;
+use peft_tune_core::recipe::{AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe};
 
 pub(super) const FORMAT: Format = Format {
     name: "trl",

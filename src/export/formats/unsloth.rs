@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use super::Format;
 use super::peft::whole_if_possible;
-use crate::architecture::Family;
-use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, quantised_bits};
+use peft_tune_core::architecture::Family;
+use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, quantized_bits};
 use crate::export::hf_trainer::{TrainerWords, adamw_for_muon};
 use crate::export::modules::module_names;
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
-use crate::recipe::settings::Tool;
-use crate::recipe::{AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe};
+use peft_tune_core::recipe::settings::Tool;
+use peft_tune_core::recipe::{AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe};
 
 pub(super) const FORMAT: Format = Format {
     name: "unsloth",
@@ -93,7 +93,7 @@ fn expression(text: &str) -> Value {
 fn model(draft: &mut Draft<'_>) -> String {
     let recipe = draft.recipe();
     draft.said(&["model", "adapter"]);
-    let bits = quantised_bits(recipe.precision);
+    let bits = quantized_bits(recipe.precision);
     let dtype = match recipe.precision {
         Precision::Fp32 => "torch.float32",
         Precision::Fp16 => "torch.float16",
@@ -109,7 +109,7 @@ fn model(draft: &mut Draft<'_>) -> String {
     if recipe.precision == Precision::Nf4 {
         draft.warn(
             "precision",
-            "unsloth always quantises the constants of NF4 too: a little less memory",
+            "unsloth always quantizes the constants of NF4 too: a little less memory",
         );
     }
     call("model, tokenizer = FastLanguageModel.from_pretrained", &arguments)

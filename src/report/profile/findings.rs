@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::percent;
-use crate::profile::diagnosis::{Finding, Gain, Metric, PredictedBy, Verified};
 use crate::report::bytes;
+use peft_tune_engine::profile::diagnosis::{Finding, Gain, Metric, PredictedBy, Verified};
 
 /// The findings, numbered, with their evidence, change and gain.
 pub fn findings_text(findings: &[Finding]) -> String {
@@ -30,7 +30,7 @@ fn predicted(gain: Option<Gain>) -> String {
     };
     let by = match gain.by {
         PredictedBy::Model => "from bytes, FLOPs and this machine's ceilings",
-        PredictedBy::Shares => "from its part of the measured step",
+        PredictedBy::Shares => "from its share of the measured step",
     };
     format!("{} ({by})", amount(gain.metric, gain.value))
 }
@@ -57,7 +57,7 @@ fn amount(metric: Metric, value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::diagnosis::{Change, Rule};
+    use peft_tune_engine::profile::diagnosis::{Change, Rule};
 
     #[test]
     fn a_finding_shows_what_was_predicted_and_what_it_gave() {

@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::Entries;
-use crate::recipe::settings::Legal;
-use crate::space::Scale;
-use crate::study::ParamValue;
+use peft_tune_core::space::Scale;
+use peft_tune_core::recipe::settings::Legal;
+use peft_tune_core::study::ParamValue;
 
 /// What stands behind a parameter's name.
 #[derive(Clone, Debug, PartialEq)]
@@ -283,7 +283,7 @@ impl JsonSchema for ParameterEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::settings::FloatRange;
+    use peft_tune_core::recipe::settings::FloatRange;
 
     #[test]
     fn whole_numbers_become_numbers_where_numbers_are_asked_for() {

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use peft_tune::objective::{Bound, Direction};
-use peft_tune::recipe::settings::settings;
-use peft_tune::recipe::{Checkpointing, HeldOut, OptimizerKind, TargetModules, TrainingLength};
 use peft_tune::space::file::StudyFile;
-use peft_tune::space::{Backend, Distribution, ReadOptions, RecipeError, SamplerKind, Scale, params_of, recipe_for};
-use peft_tune::study::{ParamValue, Params};
+use peft_tune::space::{Backend, ReadOptions, RecipeError, params_of, recipe_for};
+use peft_tune_core::objective::{Bound, Direction};
+use peft_tune_core::recipe::settings::settings;
+use peft_tune_core::recipe::{Checkpointing, HeldOut, OptimizerKind, TargetModules, TrainingLength};
+use peft_tune_core::space::{Distribution, SamplerKind, Scale};
+use peft_tune_core::study::{ParamValue, Params};
 
 use super::files::{WHOLE, read, study};
 

@@ -5,11 +5,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::refused;
-use crate::architecture::{Architecture, Family, RopeScaling};
+use peft_tune_core::architecture::{Architecture, Family, RopeScaling};
 use crate::export::draft::{Draft, Word};
 use crate::export::modules::module_names;
 use crate::export::{ExportError, ExportFormat};
-use crate::recipe::{AdapterSettings, Precision};
+use peft_tune_core::recipe::{AdapterSettings, Precision};
 
 /// Writes `model`, `tokenizer` and `checkpointer`.
 pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), ExportError> {

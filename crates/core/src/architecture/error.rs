@@ -1,0 +1,56 @@
+//! What can be wrong with a `config.json`.
+
+use std::path::PathBuf;
+
+/// A model configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchitectureError {
+    #[error("cannot read {path}: {source}; a model directory holds config.json, *.safetensors and tokenizer.json")]
+    Read { path: PathBuf, source: std::io::Error },
+
+    #[error("{path} is not valid JSON: {source}; download the model again")]
+    Json { path: PathBuf, source: serde_json::Error },
+
+    #[error("key `{key}` is missing in {path}; copy it from the published config.json of this model")]
+    Missing { path: PathBuf, key: String },
+
+    #[error("key `{key}` in {path} is {got}, but must be {expected}")]
+    WrongType {
+        path: PathBuf,
+        key: String,
+        expected: &'static str,
+        got: String,
+    },
+
+    #[error(
+        "model_type `{model_type}` in {path} is not supported; take a model of one of these types: {}",
+        supported.join(", ")
+    )]
+    UnknownFamily {
+        path: PathBuf,
+        model_type: String,
+        supported: Vec<&'static str>,
+    },
+
+    #[error(
+        "model_type `{model_type}` in {path} is a multimodal model: `peft-tune plan` predicts what its language model costs, \
+         but only a language model by itself can be trained; save it by itself as docs/prediction.md shows, and take that folder"
+    )]
+    Multimodal { path: PathBuf, model_type: String },
+
+    #[error("key `{key}` in {path} asks for `{value}`, which is not supported; supported: {supported}")]
+    Unsupported {
+        path: PathBuf,
+        key: String,
+        value: String,
+        supported: &'static str,
+    },
+
+    #[error("key `{key}` in {path} is {value}, but must be {rule}; check it against the published config.json")]
+    Impossible {
+        path: PathBuf,
+        key: String,
+        value: String,
+        rule: String,
+    },
+}

@@ -1,0 +1,85 @@
+//! The seam between the trainer and whatever connects the devices of one training.
+
+use std::fmt;
+
+use candle_core::Tensor;
+
+/// What the ranks of one training do together. Every rank calls the same methods in the same order, with values of the
+/// same length; each call returns once all have made it.
+pub trait Collective: fmt::Debug + Send + Sync {
+    /// Place of this process among the ranks, from 0.
+    fn rank(&self) -> usize;
+
+    /// How many ranks there are.
+    fn ranks(&self) -> usize;
+
+    /// Replaces the elements of a contiguous F32 tensor by their sums over all ranks, the same bits on every rank.
+    ///
+    /// # Errors
+    /// A rank that is gone or does not arrive in time; a tensor that cannot be reached.
+    fn all_reduce_sum(&self, tensor: &Tensor) -> Result<(), CollectiveError>;
+
+    /// Replaces numbers by their sums over all ranks.
+    ///
+    /// # Errors
+    /// As for [`Collective::all_reduce_sum`].
+    fn sum_numbers(&self, numbers: &mut [f64]) -> Result<(), CollectiveError>;
+
+    /// Replaces the elements of a contiguous F32 tensor by those of rank 0.
+    ///
+    /// # Errors
+    /// As for [`Collective::all_reduce_sum`].
+    fn broadcast(&self, tensor: &Tensor) -> Result<(), CollectiveError>;
+
+    /// Waits for all ranks.
+    ///
+    /// # Errors
+    /// As for [`Collective::all_reduce_sum`].
+    fn barrier(&self) -> Result<(), CollectiveError>;
+
+    /// Replaces each of the numbers by the highest that any rank gave.
+    ///
+    /// # Errors
+    /// As for [`Collective::all_reduce_sum`].
+    fn highest(&self, numbers: &mut [f64]) -> Result<(), CollectiveError> {
+        if self.ranks() == 1 || numbers.is_empty() {
+            return Ok(());
+        }
+        let mut all = vec![0.0; numbers.len() * self.ranks()];
+        let own = self.rank() * numbers.len();
+        all[own..own + numbers.len()].copy_from_slice(numbers);
+        self.sum_numbers(&mut all)?;
+        for rank in all.chunks(numbers.len()) {
+            for (number, given) in numbers.iter_mut().zip(rank) {
+                *number = number.max(*given);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether micro-batch `index` of a step, or of an evaluation, is computed here.
+    fn is_mine(&self, index: usize) -> bool {
+        index % self.ranks() == self.rank()
+    }
+}
+
+/// Devices that no longer work together: the training cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectiveError {
+    #[error("rank {rank} of {ranks} is gone, and the others cannot continue without it")]
+    Gone { rank: usize, ranks: usize },
+    #[error(
+        "rank {rank} of {ranks} has not arrived within {waited_s:.0} s; it hangs, or its device is much slower than the others"
+    )]
+    Late { rank: usize, ranks: usize, waited_s: f64 },
+    #[error("cannot share memory between {ranks} ranks: {source}; check the limits on locked and shared memory")]
+    Memory { ranks: usize, source: std::io::Error },
+    #[error("rank {rank} cannot be one of {ranks}; `devices` goes from 1 to {most}")]
+    Ranks { rank: usize, ranks: usize, most: usize },
+    #[error("ranks of another training, or of another version, use this memory")]
+    Foreign,
+    #[error("NCCL failed: {message}; `NCCL_DEBUG=INFO` shows why")]
+    Library { message: String },
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+}
