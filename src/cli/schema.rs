@@ -5,12 +5,12 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::CliError;
-use crate::space::{bindings, recipe_schema, study_schema};
+use crate::space::{recipe_schema, study_schema};
 use crate::worker::protocol_schema;
 use peft_tune_core::architecture::Family;
+use peft_tune_core::recipe::settings::{SettingRow, Tool, settings};
 use peft_tune_core::recipe::{
     AdapterInit, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe, ScheduleKind, TargetPreset,
-    setting_keys,
 };
 
 /// Prints the JSON Schema of a study or recipe file, for editors that complete YAML, or of the worker's protocol
@@ -56,21 +56,27 @@ fn names() -> serde_json::Result<Value> {
         "checkpointing": by_name(Checkpointing::ROWS)?,
         "target_presets": by_name(TargetPreset::ALL.map(TargetPreset::row))?,
         "inits": by_name(AdapterInit::ALL.map(AdapterInit::row))?,
-        "settings": settings(),
+        "settings": names_of_settings(),
         "families": by_name(Family::all().map(Family::row))?,
     }))
 }
 
-/// The settings of the built-in engine with their defaults, and the keys of those that are one key elsewhere.
-fn settings() -> Value {
+/// The settings with their defaults, and the keys that they have elsewhere.
+fn names_of_settings() -> Value {
+    const TOOLS: [(&str, Tool); 6] = [
+        ("peft", Tool::Peft),
+        ("trl", Tool::Trl),
+        ("axolotl", Tool::Axolotl),
+        ("llamafactory", Tool::LlamaFactory),
+        ("torchtune", Tool::Torchtune),
+        ("unsloth", Tool::Unsloth),
+    ];
     let recipe = Recipe::new("", DataSettings::default());
-    let mut table = Map::new();
-    for binding in bindings() {
-        let keys = setting_keys(binding.name);
-        let row = json!({"about": binding.about, "default": (binding.get)(&recipe), "keys": keys});
-        table.insert(binding.name.to_owned(), row);
-    }
-    Value::Object(table)
+    let one = |row: &SettingRow| {
+        let keys = TOOLS.map(|(name, tool)| (name.to_owned(), json!(row.name_at(tool))));
+        json!({"about": row.about, "default": (row.get)(&recipe), "keys": Map::from_iter(keys)})
+    };
+    Value::Object(settings().map(|row| (row.name.to_owned(), one(row))).collect())
 }
 
 /// The rows of a table, each under the name that it has.

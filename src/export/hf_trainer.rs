@@ -1,37 +1,92 @@
-//! What tools built on transformers' `TrainingArguments` (TRL, axolotl, LLaMA-Factory, unsloth) share: the names of
-//! optimizers and schedules, and the optimizers' constants.
+//! What tools built on transformers' `TrainingArguments` (TRL, axolotl, LLaMA-Factory, unsloth) share: the words for
+//! optimizer, schedule, length and evaluation.
 
-use serde_json::Value;
+use serde_json::json;
 
-use peft_tune_core::recipe::{OptimizerKind, OptimizerSettings, ScheduleSettings};
+use super::course::Warmup;
+use super::draft::{Draft, Word};
+use super::rows::words;
+use peft_tune_core::recipe::TrainingLength;
 
-/// Name in transformers' `OptimizerNames`; `None` for muon, which it does not have.
-pub(super) fn optimizer_name(kind: OptimizerKind) -> Option<&'static str> {
-    kind.row().keys.trl?.text("optim")
+/// What differs between the tools.
+#[derive(Clone, Copy)]
+pub(super) struct TrainerWords {
+    /// Key of a length in epochs.
+    pub epochs: &'static str,
+    /// Key of a warm-up that is a share of the steps.
+    pub warmup_share: &'static str,
 }
 
-/// Name in transformers' `SchedulerType`.
-pub(super) fn schedule_name(schedule: &ScheduleSettings) -> &'static str {
-    let name = schedule.keys().trl.and_then(|keys| keys.text("lr_scheduler_type"));
-    name.unwrap_or(schedule.kind.name())
-}
+impl Draft<'_> {
+    /// Optimizer and constants.
+    pub fn optimizer_words(&mut self) -> Vec<Word> {
+        let optimizer = &self.recipe().optimizer;
+        let kind = optimizer.kind;
+        self.said(&["optimizer.kind"]);
+        // One that the tool lacks was refused before anything was written.
+        let mut all = words(&kind.row().keys, self.tool()).unwrap_or_default();
+        all.extend(self.word("learning_rate"));
+        all.extend(self.word("weight_decay"));
+        all.extend(self.word_as("max_grad_norm", optimizer.max_grad_norm.unwrap_or(0.0)));
+        // Only transformers' own optimizers read these.
+        if kind.reads_momentum() && kind.row().keys.trl.is_some() {
+            let is_nesterov = kind.reads_nesterov() && optimizer.nesterov;
+            let nesterov = if is_nesterov { ",nesterov=true" } else { "" };
+            all.push((
+                "optim_args",
+                format!("momentum={}{nesterov}", optimizer.momentum).into(),
+            ));
+            self.said(&["optimizer.momentum", "optimizer.nesterov"]);
+        }
+        all.extend(self.word("beta1"));
+        all.extend(self.word_as("beta2", optimizer.beta2()));
+        all.extend(self.word("epsilon"));
+        all.extend(self.word("loraplus_ratio"));
+        all
+    }
 
-/// Keys and values of the constants that the optimizer has.
-pub(super) fn constants(optimizer: &OptimizerSettings) -> Vec<(&'static str, Value)> {
-    let (kind, mut constants) = (optimizer.kind, Vec::new());
-    if kind.reads_momentum() && optimizer_name(kind).is_some() {
-        let is_nesterov = kind.reads_nesterov() && optimizer.nesterov;
-        let nesterov = if is_nesterov { ",nesterov=true" } else { "" };
-        let momentum = format!("momentum={}{nesterov}", optimizer.momentum);
-        constants.push(("optim_args", momentum.into()));
+    /// How long the training runs, and the course of its learning rate. Steps where they can be known, since every version
+    /// of transformers understands those.
+    pub fn course_words(&mut self, words: TrainerWords) -> Vec<Word> {
+        let recipe = self.recipe();
+        let course = self.input.course();
+        self.said(&["training.length", "schedule.warmup"]);
+        let mut all: Vec<Word> = Vec::new();
+        match recipe.training.length {
+            TrainingLength::Steps(steps) => all.push(("max_steps", json!(steps))),
+            TrainingLength::Epochs(epochs) => all.push((words.epochs, json!(epochs))),
+            TrainingLength::Tokens(_) => {}
+        }
+        if let Some((steps, message)) = course.of_tokens() {
+            all.push(("max_steps", json!(steps)));
+            self.warn("training.length", message);
+        }
+        all.extend(self.schedule_words());
+        all.push(match course.warmup {
+            Warmup::Steps(steps) => ("warmup_steps", json!(steps)),
+            Warmup::Share(share) => (words.warmup_share, json!(share)),
+        });
+        all
     }
-    let kind = kind.of_vectors();
-    if kind.reads_betas() {
-        constants.push(("adam_beta1", optimizer.beta1.into()));
-        constants.push(("adam_beta2", optimizer.beta2().into()));
+
+    /// When it evaluates.
+    pub fn evaluation_words(&mut self) -> Vec<Word> {
+        self.said(&["training.evaluate_every"]);
+        match self.recipe().training.evaluate_every {
+            Some(steps) => vec![("eval_strategy", json!("steps")), ("eval_steps", json!(steps))],
+            None => vec![("eval_strategy", json!("epoch"))],
+        }
     }
-    if kind.reads_epsilon() {
-        constants.push(("adam_epsilon", optimizer.epsilon.into()));
+
+    /// The order of the rows.
+    pub fn sampling_words(&mut self) -> Option<Word> {
+        let recipe = self.recipe();
+        self.said(&["training.shuffle", "batch.group_by_length"]);
+        let strategy = |name: &str| Some(("train_sampling_strategy", json!(name)));
+        match (recipe.training.shuffle, recipe.batch.group_by_length) {
+            (false, _) => strategy("sequential"),
+            (true, true) => strategy("group_by_length"),
+            (true, false) => None,
+        }
     }
-    constants
 }

@@ -6,15 +6,16 @@
 mod adapter;
 mod batch;
 mod data;
-mod keys;
 mod named;
 mod optimizer;
 mod optimizer_kind;
+mod optimizer_reads;
 mod precision;
 mod schedule;
-mod setting_keys;
+pub mod settings;
 mod tool_keys;
 mod training;
+mod value;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,14 +25,14 @@ pub use adapter::{
 };
 pub use batch::{BatchSettings, Checkpointing, CheckpointingRow};
 pub use data::{DataFormat, DataSettings, HeldOut, LossOn};
-pub use keys::RecipeKey;
 pub use optimizer::OptimizerSettings;
 pub use optimizer_kind::{OptimizerKind, OptimizerRow, Reads, States, Update, UpdateOrder};
 pub use precision::{BlockConstants, Precision, PrecisionRow};
 pub use schedule::{ScheduleKind, ScheduleRow, ScheduleSettings};
-pub use setting_keys::{SettingKeys, setting_keys};
-pub use tool_keys::{KeyValue, Keys, Tool, ToolKeys};
+pub use settings::RecipeKey;
+pub use tool_keys::{KeyValue, Keys, ToolKeys};
 pub use training::{TrainingLength, TrainingSettings};
+pub use value::ParamValue;
 
 /// Settings of one fine-tuning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -10,7 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::KeyValue::{Flag, Text};
 use super::Keys;
-use super::tool_keys::{Tool, ToolKeys, keys};
+use super::settings::Tool;
+use super::tool_keys::{ToolKeys, keys};
 
 /// How tokens are batched.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

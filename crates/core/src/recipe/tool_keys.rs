@@ -3,18 +3,7 @@
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-/// A tool with settings of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Tool {
-    /// PEFT's `LoraConfig`.
-    Peft,
-    /// TRL, with transformers' training arguments.
-    Trl,
-    Axolotl,
-    LlamaFactory,
-    Torchtune,
-    Unsloth,
-}
+use super::settings::Tool;
 
 /// A value in a tool's file.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +23,11 @@ impl Keys {
     /// The value of a key.
     pub fn value(&self, key: &str) -> Option<KeyValue> {
         self.0.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
+    }
+
+    /// The keys with their values as JSON.
+    pub fn to_json(&self) -> impl Iterator<Item = (&'static str, serde_json::Value)> + use<> {
+        self.0.iter().map(|(key, value)| (*key, (*value).into()))
     }
 
     /// The text that a key is set to.

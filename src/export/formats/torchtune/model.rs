@@ -4,18 +4,19 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{FORMAT, refused};
-use crate::export::draft::{AdapterWords, Draft};
+use super::refused;
+use crate::export::draft::{Draft, Word};
 use crate::export::modules::module_names;
-use crate::export::{ExportError, ExportInput};
+use crate::export::{ExportError, ExportFormat};
 use peft_tune_core::architecture::{Architecture, RopeScaling};
-use peft_tune_core::recipe::{AdapterSettings, Precision};
+use peft_tune_core::recipe::AdapterSettings;
 
 /// Writes `model`, `tokenizer` and `checkpointer`.
-pub(in crate::export) fn write(draft: &mut Draft, input: &ExportInput<'_>) -> Result<(), ExportError> {
-    let recipe = input.recipe;
+pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), ExportError> {
+    let (input, recipe) = (draft.input, draft.recipe());
     let Some(adapter) = &recipe.adapter else {
-        return Err(ExportError::NoAdapter { format: FORMAT });
+        let format = ExportFormat::Torchtune;
+        return Err(ExportError::NoAdapter { format });
     };
     let Some(architecture) = input.known.architecture else {
         return Err(refused(
@@ -25,20 +26,18 @@ pub(in crate::export) fn write(draft: &mut Draft, input: &ExportInput<'_>) -> Re
     };
     let mut keys = builder(architecture)?;
     keys.extend(adapted(draft, adapter, architecture)?);
-    keys.push(("lora_rank", json!(adapter.rank)));
-    keys.push(("lora_alpha", json!(alpha(adapter))));
-    keys.push(("lora_dropout", json!(adapter.dropout)));
-    keys.push(("use_dora", json!(adapter.dora)));
-    keys.push((
-        "quantize_base",
-        json!(matches!(recipe.precision, Precision::Nf4 | Precision::Nf4Double)),
-    ));
+    keys.extend(draft.word("rank"));
+    keys.extend(draft.word_as("alpha", alpha(adapter)));
+    keys.extend(draft.word("dropout"));
+    keys.extend(draft.word("dora"));
+    keys.push(("quantize_base", json!(recipe.precision.row().bits == 4)));
     draft.yaml.map("model", &keys);
-    draft.unsayable(
-        adapter,
-        AdapterWords::default(),
-        "has no key in torchtune's file; leave it out, or train with `peft-tune train`",
-    );
+    draft.said(&[
+        "model",
+        "adapter.target_modules",
+        "adapter.rslora",
+        "batch.sequence_length",
+    ]);
     let folder = input.known.model_folder.unwrap_or(Path::new(&recipe.model));
     tokenizer(draft, architecture, folder, recipe.batch.sequence_length);
     checkpoint(draft, architecture, folder);
@@ -51,7 +50,7 @@ fn alpha(adapter: &AdapterSettings) -> f64 {
 }
 
 /// The function that builds the model, with its dimensions.
-fn builder(architecture: &Architecture) -> Result<Vec<(&'static str, Value)>, ExportError> {
+fn builder(architecture: &Architecture) -> Result<Vec<Word>, ExportError> {
     let Some(family) = &architecture.family.row().torchtune else {
         return Err(refused(
             "model",
@@ -88,7 +87,7 @@ fn base(architecture: &Architecture) -> f64 {
 }
 
 /// An argument of a family's builder; `None` for what follows from the adapter.
-fn argument(name: &'static str, architecture: &Architecture) -> Result<Option<(&'static str, Value)>, ExportError> {
+fn argument(name: &'static str, architecture: &Architecture) -> Result<Option<Word>, ExportError> {
     let window = || architecture.layers.iter().find_map(|layer| layer.window);
     let value = match name {
         "rope_base" => json!(base(architecture) as u64),
@@ -124,10 +123,10 @@ fn scale_factor(architecture: &Architecture) -> Result<u64, ExportError> {
 
 /// Which layers get adapters, in torchtune's words: attention layers by name, the MLP as a whole.
 fn adapted(
-    draft: &mut Draft,
+    draft: &mut Draft<'_>,
     adapter: &AdapterSettings,
     architecture: &Architecture,
-) -> Result<Vec<(&'static str, Value)>, ExportError> {
+) -> Result<Vec<Word>, ExportError> {
     let names = module_names(&adapter.target_modules, Some(architecture));
     let mut attention = Vec::new();
     let mut mlp = 0;
@@ -171,7 +170,7 @@ fn adapted(
     Ok(keys)
 }
 
-fn tokenizer(draft: &mut Draft, architecture: &Architecture, folder: &Path, longest: usize) {
+fn tokenizer(draft: &mut Draft<'_>, architecture: &Architecture, folder: &Path, longest: usize) {
     let at = |file: &str| json!(folder.join(file).to_string_lossy());
     let family = architecture.family.row().torchtune;
     let Some(tokenizer) = family.and_then(|family| family.tokenizer(architecture.vocabulary)) else {
@@ -197,7 +196,7 @@ fn tokenizer(draft: &mut Draft, architecture: &Architecture, folder: &Path, long
     }
 }
 
-fn checkpoint(draft: &mut Draft, architecture: &Architecture, folder: &Path) {
+fn checkpoint(draft: &mut Draft<'_>, architecture: &Architecture, folder: &Path) {
     let family = architecture.family.row().torchtune;
     let kind = family.map(|family| family.checkpoint(architecture.tied_embeddings));
     let keys = [

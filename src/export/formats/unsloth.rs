@@ -4,26 +4,46 @@
 //! lines of Python that a user would add: rows of other formats become messages, prompts are masked by the markers of
 //! the family's chat template.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
-use super::course::Warmup;
-use super::draft::{AdapterWords, Draft, builder_of, column, quantized_bits};
-use super::hf_trainer::{constants, optimizer_name, schedule_name};
-use super::modules::module_names;
-use super::write::Rendered;
-use super::{ExportError, ExportFormat, ExportInput};
-use peft_tune_core::recipe::{
-    AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe,
-    TrainingLength,
+use super::Format;
+use super::peft::whole_if_possible;
+use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column};
+use crate::export::hf_trainer::TrainerWords;
+use crate::export::modules::module_names;
+use crate::export::rows::{value_of, words};
+use crate::export::write::Rendered;
+use crate::export::{ExportError, ExportFormat, ExportInput};
+use peft_tune_core::recipe::settings::Tool;
+use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe};
+
+pub(super) const FORMAT: Format = Format {
+    name: "unsloth",
+    about: "unsloth_train.py, a script for unsloth",
+    file_name: "unsloth_train.py",
+    title: "unsloth",
+    tool: Some(Tool::Unsloth),
+    render,
 };
 
-const FORMAT: ExportFormat = ExportFormat::Unsloth;
+const WORDS: TrainerWords = TrainerWords {
+    epochs: "num_train_epochs",
+    warmup_share: "warmup_steps",
+};
 
-pub(super) fn render(input: &ExportInput<'_>) -> Result<Rendered, ExportError> {
+const ADVICE: Advice = Advice {
+    adapter: "leave it out, or use --format trl",
+    other: "pass it in code, or train with `peft-tune train`",
+};
+
+fn render(input: &ExportInput<'_>, _: &Path) -> Result<Rendered, ExportError> {
     let Some(adapter) = &input.recipe.adapter else {
-        return Err(ExportError::NoAdapter { format: FORMAT });
+        let format = ExportFormat::Unsloth;
+        return Err(ExportError::NoAdapter { format });
     };
-    let mut draft = Draft::default();
+    let mut draft = Draft::new(ExportFormat::Unsloth, input);
     let script = [
         "import unsloth  # before transformers and trl, which it changes\n\
          import torch\n\
@@ -31,14 +51,12 @@ pub(super) fn render(input: &ExportInput<'_>) -> Result<Rendered, ExportError> {
          from trl import SFTConfig, SFTTrainer\n\
          from unsloth import FastLanguageModel\n"
             .to_owned(),
-        model(input.recipe),
-        lora(&mut draft, input, adapter),
-        data(&mut draft, input)?,
-        trainer(&mut draft, input),
+        model(&mut draft),
+        lora(&mut draft, adapter),
+        data(&mut draft)?,
+        trainer(&mut draft),
     ];
-    let usage = format!("python {}", FORMAT.file_name());
-    let text = input.header(&usage, &draft.warnings) + &script.join("\n");
-    Ok(Rendered::new(FORMAT, text, draft.warnings))
+    Ok(draft.finish("python", ADVICE, &script.join("\n")))
 }
 
 /// A value as Python writes it.
@@ -54,7 +72,7 @@ fn python(value: &Value) -> String {
 }
 
 /// A call with one argument a line; the names are ours, the values may be anyone's.
-fn call(function: &str, arguments: &[(&str, Value)]) -> String {
+fn call(function: &str, arguments: &[Word]) -> String {
     let lines: String = arguments
         .iter()
         .map(|(name, value)| match value {
@@ -71,114 +89,74 @@ fn expression(text: &str) -> Value {
     json!({ text: null })
 }
 
-fn model(recipe: &Recipe) -> String {
-    let bits = quantized_bits(recipe.precision);
-    let dtype = match recipe.precision {
-        Precision::Fp32 => "torch.float32",
-        Precision::Fp16 => "torch.float16",
-        _ => "torch.bfloat16",
-    };
+fn model(draft: &mut Draft<'_>) -> String {
+    let recipe = draft.recipe();
+    draft.said(&["model", "adapter"]);
+    let words = draft.precision_words();
+    let dtype = value_of(&words, "dtype");
     let arguments = [
         ("model_name", json!(recipe.model)),
         ("max_seq_length", json!(recipe.batch.sequence_length)),
-        ("dtype", expression(dtype)),
-        ("load_in_4bit", json!(bits == Some(4))),
-        ("load_in_8bit", json!(bits == Some(8))),
+        (
+            "dtype",
+            expression(&format!("torch.{}", dtype.as_str().unwrap_or_default())),
+        ),
+        ("load_in_4bit", value_of(&words, "load_in_4bit")),
+        ("load_in_8bit", value_of(&words, "load_in_8bit")),
     ];
     call("model, tokenizer = FastLanguageModel.from_pretrained", &arguments)
 }
 
-fn lora(draft: &mut Draft, input: &ExportInput<'_>, adapter: &AdapterSettings) -> String {
-    let recipe = input.recipe;
-    if recipe.precision == Precision::Nf4 {
-        draft.warn(
-            "precision",
-            "unsloth always quantizes the constants of NF4 too: a little less memory",
-        );
-    }
-    let words = AdapterWords {
-        init: &[AdapterInit::Gaussian, AdapterInit::Pissa],
-        layers: true,
-        modules_to_save: true,
-        ..AdapterWords::default()
-    };
-    draft.unsayable(
-        adapter,
-        words,
-        "unsloth's fast path has no such setting; leave it out, or use --format trl",
-    );
+fn lora(draft: &mut Draft<'_>, adapter: &AdapterSettings) -> String {
+    let recipe = draft.recipe();
+    let mut arguments = vec![("model", expression("model"))];
+    arguments.extend(draft.word("rank"));
+    arguments.extend(draft.word_as("alpha", whole_if_possible(adapter.alpha)));
+    arguments.extend(draft.word("dropout"));
     if adapter.dropout > 0.0 {
         draft.warn(
             "adapter.dropout",
             "unsloth's fast kernels need dropout 0; expect less throughput",
         );
     }
-    let mut arguments = vec![
-        ("r", json!(adapter.rank)),
-        ("lora_alpha", super::peft::whole_if_possible(adapter.alpha)),
-        ("lora_dropout", json!(adapter.dropout)),
-        ("bias", json!("none")),
-        (
-            "target_modules",
-            json!(module_names(&adapter.target_modules, input.known.architecture)),
-        ),
-        ("use_rslora", json!(adapter.rslora)),
-        (
-            "init_lora_weights",
-            match adapter.init {
-                AdapterInit::Kaiming => json!(true),
-                AdapterInit::Gaussian => json!("gaussian"),
-                AdapterInit::Pissa => json!("pissa"),
-            },
-        ),
-        (
-            "use_gradient_checkpointing",
-            match recipe.gradient_checkpointing {
-                Checkpointing::None => json!(false),
-                Checkpointing::Full | Checkpointing::Every(_) => json!(true),
-                Checkpointing::Offload => json!("unsloth"),
-            },
-        ),
-        ("random_state", json!(recipe.training.seed)),
-    ];
-    if matches!(recipe.gradient_checkpointing, Checkpointing::Every(_)) {
-        draft.warn(
-            "gradient_checkpointing",
-            "unsloth recomputes every layer: slower, and less memory",
-        );
-    }
+    arguments.push(("bias", json!("none")));
+    let names = module_names(&adapter.target_modules, draft.input.known.architecture);
+    arguments.extend(draft.word_as("target_modules", names));
+    arguments.extend(draft.word("rslora"));
+    arguments.extend(draft.init_words(adapter.init));
+    arguments.extend(draft.checkpointing_words());
+    arguments.push(("random_state", json!(recipe.training.seed)));
     if adapter.dora {
-        arguments.push(("use_dora", json!(true)));
+        arguments.extend(draft.word("dora"));
     }
+    draft.said(&["adapter.layers_to_transform", "adapter.modules_to_save"]);
     if let Some(layers) = &adapter.layers_to_transform {
         arguments.push(("layers_to_transform", json!(layers)));
     }
     if !adapter.modules_to_save.is_empty() {
         arguments.push(("modules_to_save", json!(adapter.modules_to_save)));
     }
-    arguments.insert(0, ("model", expression("model")));
     call("model = FastLanguageModel.get_peft_model", &arguments)
 }
 
-fn data(draft: &mut Draft, input: &ExportInput<'_>) -> Result<String, ExportError> {
-    let data = &input.recipe.data;
+fn data(draft: &mut Draft<'_>) -> Result<String, ExportError> {
+    let recipe = draft.recipe();
+    let data = &recipe.data;
     let mut text = load("train_dataset", &data.train, data.max_rows);
     match &data.held_out {
         HeldOut::Fraction(fraction) => {
             text.push_str(&format!(
                 "parts = train_dataset.train_test_split(test_size={fraction}, seed={})\n\
                  train_dataset, eval_dataset = parts[\"train\"], parts[\"test\"]\n",
-                input.recipe.training.seed
+                recipe.training.seed
             ));
-            draft.warn(
-                "data.held_out",
-                "the script holds out other rows than were measured; its loss differs a little",
-            );
+            draft.warn_of_other_rows();
         }
         HeldOut::File(path) => text.push_str(&load("eval_dataset", std::slice::from_ref(path), None)),
         HeldOut::Files(paths) => text.push_str(&load("eval_dataset", paths, None)),
     }
-    text.push_str(&to_rows(draft, input)?);
+    draft.said(&["data.held_out"]);
+    text.push_str(&to_rows(draft)?);
     Ok(text)
 }
 
@@ -195,8 +173,9 @@ fn load(name: &str, files: &[std::path::PathBuf], rows: Option<usize>) -> String
 }
 
 /// Turns rows into what TRL's trainer takes: `text`, or `prompt` and `completion`.
-fn to_rows(draft: &mut Draft, input: &ExportInput<'_>) -> Result<String, ExportError> {
-    let data = &input.recipe.data;
+fn to_rows(draft: &mut Draft<'_>) -> Result<String, ExportError> {
+    draft.said(&ROWS);
+    let (input, data) = (draft.input, &draft.recipe().data);
     let name = |column_name: &str| python(&json!(column(data, column_name)));
     let row = match input.data_format() {
         DataFormat::Messages => format!(
@@ -225,7 +204,7 @@ fn to_rows(draft: &mut Draft, input: &ExportInput<'_>) -> Result<String, ExportE
         ),
         DataFormat::Tokenized => {
             return Err(ExportError::Refused {
-                format: FORMAT,
+                format: ExportFormat::Unsloth,
                 field: "data.format",
                 reason: "it reads no token ids; give it the text that they were made from",
             });
@@ -251,9 +230,8 @@ fn to_rows(draft: &mut Draft, input: &ExportInput<'_>) -> Result<String, ExportE
     ))
 }
 
-fn trainer(draft: &mut Draft, input: &ExportInput<'_>) -> String {
-    let recipe = input.recipe;
-    let config = call("config = SFTConfig", &arguments(draft, input));
+fn trainer(draft: &mut Draft<'_>) -> String {
+    let config = call("config = SFTConfig", &arguments(draft));
     let trainer = call(
         "trainer = SFTTrainer",
         &[
@@ -264,8 +242,8 @@ fn trainer(draft: &mut Draft, input: &ExportInput<'_>) -> String {
             ("args", expression("config")),
         ],
     );
-    let masked = mask(draft, input, &recipe.data);
-    let folder = python(&json!(format!("{}/adapter", input.output_folder())));
+    let masked = mask(draft, &draft.recipe().data);
+    let folder = python(&json!(format!("{}/adapter", draft.input.output_folder())));
     format!(
         "{config}{trainer}{masked}trainer.train()\n\
          print(trainer.evaluate())\n\
@@ -274,80 +252,44 @@ fn trainer(draft: &mut Draft, input: &ExportInput<'_>) -> String {
     )
 }
 
-fn arguments(draft: &mut Draft, input: &ExportInput<'_>) -> Vec<(&'static str, Value)> {
-    let recipe = input.recipe;
-    let course = input.course();
-    let mut arguments = vec![
-        ("max_length", json!(recipe.batch.sequence_length)),
-        ("packing", json!(recipe.batch.packing)),
-        ("per_device_train_batch_size", json!(recipe.batch.micro_batch)),
-        ("per_device_eval_batch_size", json!(recipe.batch.micro_batch)),
-        ("gradient_accumulation_steps", json!(recipe.batch.gradient_accumulation)),
-    ];
-    match recipe.training.length {
-        TrainingLength::Epochs(epochs) => arguments.push(("num_train_epochs", json!(epochs))),
-        TrainingLength::Steps(steps) => arguments.push(("max_steps", json!(steps))),
-        TrainingLength::Tokens(_) => {}
-    }
-    if let Some((steps, message)) = course.of_tokens() {
-        arguments.push(("max_steps", json!(steps)));
-        draft.warn("training.length", message);
-    }
-    arguments.push(match course.warmup {
-        Warmup::Steps(steps) => ("warmup_steps", json!(steps)),
-        Warmup::Share(share) => ("warmup_steps", json!(share)),
-    });
-    let optimizer = &recipe.optimizer;
-    let name = optimizer_name(optimizer.kind).unwrap_or(optimizer.kind.name());
-    arguments.push(("lr_scheduler_type", json!(schedule_name(&recipe.schedule))));
-    arguments.push(("optim", json!(name)));
-    arguments.push(("learning_rate", json!(optimizer.learning_rate)));
-    arguments.push(("weight_decay", json!(optimizer.weight_decay)));
-    arguments.push(("max_grad_norm", json!(optimizer.max_grad_norm.unwrap_or(0.0))));
-    arguments.extend(constants(optimizer));
-    if optimizer.loraplus_ratio.is_some() {
-        draft.warn(
-            "optimizer.loraplus_ratio",
-            "build the optimizer with peft.optimizers.create_loraplus_optimizer",
-        );
-    }
-    arguments.push((
-        "bf16",
-        json!(!matches!(recipe.precision, Precision::Fp32 | Precision::Fp16)),
-    ));
-    arguments.push(("fp16", json!(recipe.precision == Precision::Fp16)));
+fn arguments(draft: &mut Draft<'_>) -> Vec<Word> {
+    let recipe = draft.recipe();
+    let mut arguments: Vec<Word> = Vec::new();
+    arguments.extend(draft.word("sequence_length"));
+    arguments.extend(draft.word("packing"));
     if recipe.batch.packing {
         draft.warn(
             "batch.packing",
             "needs the flash-attn package, or documents attend to each other",
         );
     }
-    if !recipe.training.shuffle {
-        arguments.push(("train_sampling_strategy", json!("sequential")));
-    } else if recipe.batch.group_by_length {
-        arguments.push(("train_sampling_strategy", json!("group_by_length")));
-    }
-    match recipe.training.evaluate_every {
-        Some(steps) => arguments.extend([("eval_strategy", json!("steps")), ("eval_steps", json!(steps))]),
-        None => arguments.push(("eval_strategy", json!("epoch"))),
-    }
-    if input.data_format() == DataFormat::PromptCompletion {
-        arguments.push((
-            "completion_only_loss",
-            json!(recipe.data.loss_on == LossOn::Completions),
-        ));
+    arguments.extend(draft.word("micro_batch"));
+    arguments.push(("per_device_eval_batch_size", json!(recipe.batch.micro_batch)));
+    arguments.extend(draft.word("gradient_accumulation"));
+    arguments.extend(draft.course_words(WORDS));
+    arguments.extend(draft.optimizer_words());
+    let computing = words(&recipe.precision.compute().row().keys, draft.tool()).unwrap_or_default();
+    let is_half = |(key, _): &Word| ["bf16", "fp16"].contains(key);
+    arguments.extend(computing.into_iter().filter(is_half));
+    arguments.extend(draft.sampling_words());
+    arguments.extend(draft.evaluation_words());
+    if draft.input.data_format() == DataFormat::PromptCompletion {
+        let only_completions = recipe.data.loss_on == LossOn::Completions;
+        arguments.push(("completion_only_loss", json!(only_completions)));
     } else {
         arguments.push(("dataset_text_field", json!("text")));
     }
+    draft.said(&["training.seed"]);
     arguments.push(("seed", json!(recipe.training.seed)));
     arguments.push(("logging_steps", json!(1)));
     arguments.push(("report_to", json!("none")));
-    arguments.push(("output_dir", json!(input.output_folder())));
+    arguments.push(("output_dir", json!(draft.input.output_folder())));
     arguments
 }
 
 /// Masks the questions of chats, which unsloth finds by the marks around them.
-fn mask(draft: &mut Draft, input: &ExportInput<'_>, data: &DataSettings) -> String {
+fn mask(draft: &mut Draft<'_>, data: &DataSettings) -> String {
+    let input = draft.input;
     let is_chat = !matches!(
         input.data_format(),
         DataFormat::Text | DataFormat::PromptCompletion | DataFormat::Tokenized
