@@ -1,7 +1,7 @@
 //! Uniform random search.
 
-use super::seeded::{Stream, Tried, first_untried, generator, uniform_point};
-use super::{Problem, Sampler};
+use crate::seeded::{Stream, Tried, first_untried, generator, uniform_point};
+use crate::{Problem, Sampler};
 use peft_tune_core::study::{Params, Trial};
 
 /// Draws every parameter independently, uniformly in its scale.

@@ -9,6 +9,7 @@ mod ehvi;
 mod initial;
 mod insight;
 mod landscape;
+mod make;
 mod marginal;
 mod maximise;
 mod model;
@@ -17,6 +18,8 @@ mod outlook;
 mod output;
 mod proposal;
 mod sampler;
+
+pub(crate) use make::{MOST_OBJECTIVES, OPTIONS, make};
 
 pub use effect::{Effect, Trend};
 pub use insight::{Dependence, Importance, Insight, Place, Share, importance};

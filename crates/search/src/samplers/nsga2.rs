@@ -8,11 +8,11 @@
 use rand::RngExt;
 use rand_pcg::Pcg64;
 
-use super::history::{objective_values, violation};
-use super::pareto;
-use super::seeded::{Stream, Tried, first_untried, generator};
-use super::sobol::initial_design;
-use super::{Problem, Sampler};
+use crate::history::{objective_values, violation};
+use crate::pareto;
+use crate::seeded::{Stream, Tried, first_untried, generator};
+use crate::sobol::initial_design;
+use crate::{Problem, Sampler};
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Params, Trial, TrialState};
 

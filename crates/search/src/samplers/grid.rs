@@ -1,7 +1,7 @@
 //! Grid search: every setting of a discrete space once.
 
-use super::seeded::Tried;
-use super::{Problem, Sampler, SamplerError, Settings};
+use crate::seeded::Tried;
+use crate::{Problem, Sampler, SamplerError, Settings};
 use peft_tune_core::study::{Params, Trial};
 
 /// Proposes every setting once, in an order that covers the space evenly from the start.

@@ -12,11 +12,11 @@ use rand::RngExt;
 use rand_distr::{Distribution as _, Normal};
 use rand_pcg::Pcg64;
 
-use super::history::{evaluated, objective_values, violation};
-use super::hypervolume::greedy_subset;
-use super::seeded::{Stream, Tried, first_untried, generator};
-use super::sobol::initial_design;
-use super::{Problem, Sampler, normal, pareto, reference_point};
+use crate::history::{evaluated, objective_values, violation};
+use crate::hypervolume::greedy_subset;
+use crate::seeded::{Stream, Tried, first_untried, generator};
+use crate::sobol::initial_design;
+use crate::{Problem, Sampler, normal, pareto, reference_point};
 use peft_tune_core::space::{Distribution, Parameter, SearchSpace};
 use peft_tune_core::study::{Params, Trial, TrialState};
 
