@@ -129,7 +129,7 @@ impl WorkerArgs {
         if let Backend::Command(backend) = &study.backend {
             let (command, folder, env) = (backend.command.clone(), backend.folder.clone(), backend.env.clone());
             let evaluator = CommandEvaluator::new(command, folder, env).through(words.prefix);
-            return Ok(Box::new(evaluator.with_places(places)));
+            return Ok(Box::new(evaluator.with_slots(places)));
         }
         let launcher = Launcher::with_prefix(words.prefix, words.program.into()).with_arguments(self.kernels.words());
         Ok(Box::new(WorkerPool::new(self.pool(launcher, places))))

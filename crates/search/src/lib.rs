@@ -34,7 +34,7 @@ pub use pruner::{Asha, Dominance, Field, Median, Progress, Pruner, Verdict, buil
 pub use recommend::{Preference, RecommendError, Recommendation, Rule, recommend};
 pub use sampler::{Problem, Sampler};
 pub use samplers::{
-    Bayes, Dependence, Effect, Grid, Importance, Insight, Nsga2, Place, Predicted, Proposal, Random, SamplerChoice,
-    SamplerKind, Share, Sobol, Tpe, Trend, importance,
+    Bayes, Dependence, Effect, EffectPoint, Grid, Importance, Insight, Nsga2, Predicted, Proposal, Random,
+    SamplerChoice, SamplerKind, Share, Sobol, Tpe, Trend, importance,
 };
 pub use stopping::{hypervolume_history, stop_reason};

@@ -27,7 +27,7 @@ const ROWS: [(&str, Method, Precision); 4] = [
     ("LoRA on NF4", Method::Lora, Precision::Nf4),
 ];
 
-/// Part of the device's memory that a setting may be predicted to take: the rest is the driver's and the libraries'.
+/// CheckPart of the device's memory that a setting may be predicted to take: the rest is the driver's and the libraries'.
 const MOST_FILLED: f64 = 0.97;
 
 /// One row, or why there is none.

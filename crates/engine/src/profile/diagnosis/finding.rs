@@ -34,6 +34,8 @@ pub enum Rule {
     /// An op stays far below what the machine reaches.
     SlowOp,
     /// Widening quantized weights takes longer than multiplying them.
+    // As earlier databases have it.
+    #[serde(rename = "dequantisation_bound")]
     DequantizationBound,
     /// The adapters take much of the step.
     RankTooHigh,
@@ -64,7 +66,7 @@ impl Rule {
             Self::OptimizerState => "optimizer_state",
             Self::Needless8bit => "needless_8bit",
             Self::SlowOp => "slow_op",
-            Self::DequantizationBound => "dequantization_bound",
+            Self::DequantizationBound => "dequantisation_bound",
             Self::RankTooHigh => "rank_too_high",
             Self::SlowNumberType => "slow_number_type",
             Self::EvaluatesTooOften => "evaluates_too_often",
