@@ -123,7 +123,7 @@ impl CommandEvaluator {
                 None
             }
             Line::Garbled(text) => {
-                tracing::debug!(line = text, "passed over a line of the trial's program");
+                tracing::debug!(line = text, "ignored a line of the trial's program");
                 None
             }
             Line::Closed(tail) => slot.current.take().map(|current| current.end(&tail)),

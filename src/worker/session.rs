@@ -300,7 +300,7 @@ impl Session {
                 .set(memory_limit_bytes.map(|limit| limit.saturating_add(mapped)));
         }
         let base = match &self.kept.base {
-            Some((_, base)) => BaseSource::LoadedInputs(base.clone()),
+            Some((_, base)) => BaseSource::Kept(base.clone()),
             None if all_train => BaseSource::Fresh {
                 folder: files.folder.clone(),
                 precision: recipe.precision,
@@ -311,7 +311,7 @@ impl Session {
                     .map_err(|error| failure(error, Phase::Load))?;
                 let base = Arc::new(base);
                 self.kept.base = Some((base_key, base.clone()));
-                BaseSource::LoadedInputs(base)
+                BaseSource::Kept(base)
             }
         };
         Ok(Loaded {

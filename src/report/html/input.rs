@@ -88,7 +88,7 @@ pub struct TrialCurves {
 pub struct Measured {
     /// `training loss`, `held-out loss`, or a metric that the trial reported.
     pub name: String,
-    /// What the one is over: `tokens` or `steps`.
+    /// Horizontal axis: `tokens` or `steps`.
     pub over: &'static str,
     pub points: Vec<(f64, f64)>,
 }
