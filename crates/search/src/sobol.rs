@@ -26,7 +26,7 @@ pub(crate) fn initial_design(space: &SearchSpace, seed: u64, history: &[Trial]) 
 }
 
 /// Point number `index` of the sequence that `seed` scrambles, in [0, 1)^dimensions. Past the crate's 2^16 points or 256
-/// dimensions a sequence with another scramble goes on ("padding", as its documentation recommends).
+/// dimensions a sequence with another scramble continues ("padding", as its documentation recommends).
 pub(crate) fn sobol_point(index: u32, dimensions: usize, seed: u64) -> Vec<f64> {
     let folded = (seed ^ (seed >> 32)) as u32;
     let coordinate = |dimension: u32| {

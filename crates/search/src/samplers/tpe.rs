@@ -194,7 +194,7 @@ impl<'a> Density<'a> {
         self.space.parameters.iter().map(one).sum()
     }
 
-    /// Probability that an unordered parameter is drawn anew rather than copied.
+    /// Probability that an unordered parameter is drawn again rather than copied.
     fn redrawn(&self) -> f64 {
         (1.5 * self.bandwidth).min(1.0)
     }

@@ -9,7 +9,7 @@ use crate::{Prior, Problem};
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Params, Trial, TrialNumber, TrialState};
 
-/// Points of the design that are passed over, certain to fail, before one of them is taken after all.
+/// Points of the design that are skipped, certain to fail, before one of them is taken after all.
 const MOST_PASSED: usize = 256;
 
 /// The next setting of the design that is not certain to fail, or the first one where all looked at are; `None` where a
@@ -25,7 +25,7 @@ pub(super) fn initial(problem: &Problem, seed: u64, history: &[Trial], prior: Op
         if prior.impossible(&params).is_none() {
             return Some(params);
         }
-        // As if it had been tried: the design goes on behind it.
+        // As if it had been tried: the design continues after it.
         passed.push(Trial {
             number: TrialNumber(passed.len() as u64),
             params,

@@ -26,7 +26,7 @@ const MUTANTS: usize = 300;
 const STARTS: usize = 16;
 /// Rounds of neighbours and climbing from one start.
 const ROUNDS: usize = 6;
-/// Squared distance under which a further start is passed over.
+/// Squared distance under which a further start is skipped.
 const APART: f64 = 0.02;
 
 /// A setting and its acquisition.

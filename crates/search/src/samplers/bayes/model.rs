@@ -160,8 +160,8 @@ impl Model<'_> {
     }
 }
 
-/// The metric that tells which settings run out of memory, where none is called memory: predicted at those settings it lies
-/// above nearly all that was measured. `None` with too few to tell.
+/// The metric that says which settings run out of memory, where none is called memory: predicted at those settings it
+/// lies above nearly all that was measured. `None` with too few to tell.
 fn explaining(outputs: &[Output], observations: &Observations<'_>) -> Option<usize> {
     let points: Vec<Point> = observations.ran_out.iter().map(|(point, _)| point.clone()).collect();
     if points.len() < LEAST_TO_EXPLAIN {

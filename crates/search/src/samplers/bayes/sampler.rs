@@ -84,8 +84,8 @@ impl Bayes {
         self
     }
 
-    /// Whether the initial design goes on. A trial of it that was stopped early cost little and taught little: for each there
-    /// is another, up to twice the design.
+    /// Whether the initial design continues. A trial of it that was stopped early cost little and taught little: for
+    /// each there is another, up to twice the design.
     pub(super) fn is_initial(&self, history: &[Trial]) -> bool {
         if !self.earlier.is_empty() {
             return history.len() < self.initial.min(BEFORE_MODEL);
