@@ -32,9 +32,6 @@ const IMPORTANCE_TRIALS: usize = 150;
 
 impl Gatherer {
     /// Everything that a page may show of a study.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn gather(&mut self, store: &Store, study: &StudyOverview) -> Result<PageInput, StoreError> {
         let measured = store.trials(study.id).await?;
         let confirmed = store.confirmations(study.id).await?;
@@ -100,8 +97,7 @@ impl Gatherer {
         {
             return Ok(importance.clone());
         }
-        let mut settings = store.study_settings(study.id).await?;
-        let Ok(space) = serde_json::from_value(settings["space"].take()) else {
+        let Some(space) = store.search_space(study.id).await? else {
             return Ok(Vec::new());
         };
         let problem = Problem {

@@ -70,9 +70,6 @@ struct ConstraintRow {
 
 impl Store {
     /// Every study, the latest last.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn studies(&self) -> Result<Vec<StudyOverview>, StoreError> {
         let rows: Vec<StudyRow> = sqlx::query_as(
             "select study.id, name, space_path, sampler, seed, model.source as model, rows, tokens, created_at, resumed_at,
