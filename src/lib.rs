@@ -14,6 +14,9 @@
 //! | 2 | [`recipe`], [`study`], [`space`], [`architecture`] |
 //! | 1 | [`objective`] |
 
+#[cfg(not(unix))]
+compile_error!("peft-tune runs on Linux and macOS");
+
 pub mod architecture;
 pub mod cli;
 pub mod dashboard;
