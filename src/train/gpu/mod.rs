@@ -28,12 +28,12 @@ mod source;
 pub(in crate::train) use gemm::{Gemm, Matrix};
 pub(in crate::train) use graph::{Graph, has_graphs, refuse_capture, rehearsal};
 pub(in crate::train) use host_room::HostRoom;
-pub(in crate::train) use launch::{Argument, Launch, empty};
+pub(in crate::train) use launch::{Argument, Launch, arguments, empty};
 pub(in crate::train) use overwrite::overwrite;
 pub(in crate::train) use pack::{element_name, pack_size};
 pub(in crate::train) use scratch::{constant, scratch};
 pub(in crate::train) use side_queue::{Copied, Pinned, SideQueue};
-pub(in crate::train) use source::{Header, OPERANDS, Source, WARPGROUP};
+pub(in crate::train) use source::{Header, OPERANDS, Source, WARPGROUP, source};
 
 use super::ops::kernels;
 use candle_core::{DType, Device, Tensor};
