@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn every_sampler_exhausts_a_discrete_space_without_repeating_itself() {
         let problem = problem(conditional_space(), 2);
-        for kind in SamplerKind::ALL {
+        for &kind in SamplerKind::ALL {
             let mut sampler = build(kind, &problem, 7).unwrap();
             assert_eq!(drive(&mut *sampler, &problem, 50, mixed_states).len(), 9, "{kind:?}");
         }
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn every_sampler_is_a_function_of_seed_and_history() {
         let problem = problem(mixed_space(), 2);
-        for kind in SamplerKind::ALL.into_iter().filter(|kind| *kind != SamplerKind::Grid) {
+        for &kind in SamplerKind::ALL.iter().filter(|kind| **kind != SamplerKind::Grid) {
             let history = drive(&mut *build(kind, &problem, 3).unwrap(), &problem, 24, mixed_states);
             for count in [0, 3, 11, 23] {
                 let resumed = build(kind, &problem, 3).unwrap().ask(&problem, &history[..count]);
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn conditional_parameters_are_there_exactly_when_they_exist() {
         let problem = problem(mixed_space(), 2);
-        for kind in SamplerKind::ALL.into_iter().filter(|kind| *kind != SamplerKind::Grid) {
+        for &kind in SamplerKind::ALL.iter().filter(|kind| **kind != SamplerKind::Grid) {
             let history = drive(&mut *build(kind, &problem, 5).unwrap(), &problem, 40, mixed_states);
             for trial in &history {
                 assert!(
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn an_empty_space_has_one_setting_and_no_objective_is_an_error() {
         let mut problem = problem(SearchSpace::default(), 1);
-        for kind in SamplerKind::ALL {
+        for &kind in SamplerKind::ALL {
             assert_eq!(
                 drive(&mut *build(kind, &problem, 1).unwrap(), &problem, 5, mixed_states).len(),
                 1

@@ -78,6 +78,8 @@ pub enum WarmStart {
 /// A sampler's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[derive(strum::EnumString, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum SamplerKind {
     /// The one that fits the space and the budget.
     #[default]
@@ -98,32 +100,16 @@ pub enum SamplerKind {
 
 impl SamplerKind {
     /// All samplers in the order of the documentation.
-    pub const ALL: [Self; 7] = [
-        Self::Auto,
-        Self::Random,
-        Self::Sobol,
-        Self::Grid,
-        Self::Nsga2,
-        Self::Tpe,
-        Self::Bayes,
-    ];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// Name as the file and the database have it.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Random => "random",
-            Self::Sobol => "sobol",
-            Self::Grid => "grid",
-            Self::Nsga2 => "nsga2",
-            Self::Tpe => "tpe",
-            Self::Bayes => "bayes",
-        }
+        self.into()
     }
 
     /// The sampler of that name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
+        name.parse().ok()
     }
 }
 
@@ -193,7 +179,7 @@ mod tests {
 
     #[test]
     fn sampler_names_are_those_of_the_file() {
-        for kind in SamplerKind::ALL {
+        for &kind in SamplerKind::ALL {
             let name = serde_json::to_value(kind).unwrap();
             assert_eq!(name, kind.name());
             assert_eq!(SamplerKind::from_name(kind.name()), Some(kind));
