@@ -4,14 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Device;
-use peft_tune::architecture::Architecture;
-use peft_tune::predict::{Bytes, Host, Machine, Predictor, Setting, StreamShape, Workload, precision_name};
-use peft_tune::profile::{HostMemory, ceilings};
-use peft_tune::recipe::{
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::predict::{Bytes, Host, Machine, Predictor, Setting, StreamShape, Workload, precision_name};
+use peft_tune_core::recipe::{
     AdapterSettings, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe, TargetModules, TargetPreset,
 };
-use peft_tune::train::data::{Document, MicroBatch};
-use peft_tune::train::{BaseModel, Trainer, device};
+use peft_tune_engine::data::{Document, MicroBatch};
+use peft_tune_engine::profile::{HostMemory, ceilings};
+use peft_tune_engine::{BaseModel, Trainer};
+use peft_tune_kernels::device;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
@@ -96,7 +97,7 @@ impl Case {
         );
         let is_full = random.random_range(0..10) == 0;
         recipe.adapter = (!is_full).then(|| adapter(random));
-        if is_full && recipe.precision.is_quantised() {
+        if is_full && recipe.precision.is_quantized() {
             recipe.precision = Precision::Bf16;
         }
         Self {

@@ -11,7 +11,11 @@ mod throughput;
 
 use std::path::Path;
 
-use peft_tune::profile::{HostMemory, ceilings};
+use peft_tune_engine::profile::{CountingAllocator, HostMemory, ceilings};
+
+/// Counts every allocation, so that peak memory is exact.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 fn main() {
     HostMemory::keep_freed();

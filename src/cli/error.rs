@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use crate::report::printable;
 use crate::space::SpaceError;
 use crate::store::StoreError;
-use crate::study::with_causes;
+use peft_tune_core::study::with_causes;
 use crate::tune::TuneError;
 
 /// A failed command; the variant decides the exit code.

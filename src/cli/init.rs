@@ -14,14 +14,14 @@ use super::export::model_folder;
 use super::forecast::Rows;
 use super::output::write_result;
 use super::rows::WholeOutput;
-use crate::architecture::Architecture;
 use crate::report::{bytes, printable};
 use crate::space::{Bytes, ReadOptions, Study, StudyFile};
-use crate::train::data::recognise;
 use crate::tune::{Forecast, Outlook};
 use ask::Asker;
 use find::Machine;
 use needs::Needs;
+use peft_tune_core::architecture::Architecture;
+use peft_tune_engine::data::recognise;
 use plan::Plan;
 
 /// Write a study file for your model, data and memory, with what cannot fit left out

@@ -7,12 +7,13 @@ use super::database::{DatabaseArgs, block_on};
 use super::forecast;
 use super::output::{terminal_width, write_result};
 use super::plan_text::{to_json, to_text};
-use crate::architecture::Architecture;
-use crate::predict::{self, DataSheet, Machine, Predictor};
 use crate::space::{Study, StudyFile};
 use crate::store::Store;
-use crate::train::hub::ModelFiles;
 use crate::tune::{Forecast, Outlook};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::predict;
+use peft_tune_core::predict::{DataSheet, Machine, Predictor};
+use peft_tune_engine::hub::ModelFiles;
 
 /// Predicts memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
 /// trained, and no weights are read.

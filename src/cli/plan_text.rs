@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use serde_json::json;
 
-use crate::predict::DataSheet;
 use crate::report::{Align, TextTable, bytes, duration, metric_value, param_value, printable};
 use crate::space::Study;
 use crate::tune::{Expected, Outlook};
+use peft_tune_core::predict::DataSheet;
 
 /// The plan for people: facts, the predicted front, the `top` fastest settings.
 pub fn to_text(study: &Study, outlook: &Outlook, machine: &str, top: usize, width: Option<usize>) -> String {

@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::commands::commands;
-use crate::objective::Objective;
 use crate::report::Recommendation;
 use crate::report::html::{
     Confirmation, Course, Finding, ImportanceShare, ImportanceView, Measured, MemoryParts, PageInput, PhaseTimes,
     Prediction, Timing,
 };
-use crate::search::{Importance, Insight, Problem, Share, Wish, pareto_front, recommend};
-use crate::space::SearchSpace;
 use crate::store::{
     Confirmations, EvaluationRecord, StepRecord, Store, StoreError, StudyId, StudyOverview, TrialFinding, TrialTimes,
 };
-use crate::study::{Confirmed, Curve, Phase, Trial, TrialNumber, TrialState, with_confirmed};
+use peft_tune_core::objective::Objective;
+use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::{Confirmed, Curve, Phase, Trial, TrialNumber, TrialState, with_confirmed};
+use peft_tune_search::{Importance, Insight, Preference, Problem, Share, pareto_front, recommend};
 
 /// Reads studies, and remembers what happened inside finished trials: that does not change any more.
 #[derive(Debug, Default)]
@@ -258,7 +258,7 @@ fn add_reports(courses: &mut Vec<Course>, reported: &BTreeMap<TrialNumber, Curve
 fn recommended(study: &StudyOverview, trials: &[Trial]) -> Option<Recommendation> {
     let problem = problem_of(study);
     // That nothing can be recommended yet is seen on the page: the front is empty.
-    let chosen = recommend(&problem, trials, &Wish::default()).ok()?;
+    let chosen = recommend(&problem, trials, &Preference::default()).ok()?;
     Some(Recommendation {
         trial: chosen.trial.number,
         reason: chosen.reason,

@@ -1,7 +1,7 @@
 //! What the profiles of a study's trials found.
 
 use super::{Store, StoreError, StudyId};
-use crate::study::TrialNumber;
+use peft_tune_core::study::TrialNumber;
 
 /// A finding of a trial's latest profile.
 #[derive(Clone, Debug, PartialEq, sqlx::FromRow)]

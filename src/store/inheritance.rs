@@ -1,7 +1,7 @@
 //! Values that a trial took over from another trial of its study.
 
 use super::{Store, StoreError, StudyId};
-use crate::study::TrialNumber;
+use peft_tune_core::study::TrialNumber;
 
 impl Store {
     /// Records that a trial took over `part` (`cost` or `loss`) from `source`.

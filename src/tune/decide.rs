@@ -3,13 +3,13 @@
 use super::claim::Claim;
 use super::known::{Decision, Known, Part, Taken};
 use super::reported::{Reported, key, known_after, needed};
-use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
-use crate::recipe::Recipe;
-use crate::search::Problem;
 use crate::space::{Backend, RecipeError, Study, recipe_for};
-use crate::study::{Params, Trial, TrialNumber};
-use crate::train::ops::Kernels;
 use crate::worker::Task;
+use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::study::{Params, Trial, TrialNumber};
+use peft_tune_kernels::Kernels;
+use peft_tune_search::Problem;
 
 /// Share of a whole trial that a profile phase costs, roughly: enough to compare it with a training.
 const PROFILE_SHARE: f64 = 0.2;

@@ -6,9 +6,9 @@ use super::judge::{Judge, Order};
 use super::known::Part;
 use super::record::{evaluation_metrics, evaluation_record, step_record};
 use super::{TuneError, Tuner};
-use crate::objective::THROUGHPUT;
-use crate::study::{FailReason, TrialNumber, TrialState};
 use crate::worker::TrialEvent;
+use peft_tune_core::objective::THROUGHPUT;
+use peft_tune_core::study::{FailReason, TrialNumber, TrialState};
 
 /// Steps that are recorded together; a crash loses at most these of a trial that is run again anyway.
 const STEPS_A_WRITE: usize = 64;
@@ -21,7 +21,7 @@ impl Tuner<'_> {
     pub(super) async fn take(&mut self, event: TrialEvent) -> Result<(), TuneError> {
         self.parts.observer.trial_event(&event);
         if let TrialEvent::Ended { number, state, wall_s } = event {
-            self.patience.renew();
+            self.retry_policy.renew();
             return self.end(number, state, wall_s).await;
         }
         if let TrialEvent::Lost { number, reason, wall_s } = event {

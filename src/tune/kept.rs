@@ -8,9 +8,9 @@ use super::confirm::interval_of;
 use super::judge::PLANNED_STEPS;
 use super::known::{at_least, expected, expected_deviation};
 use super::reported::needed;
-use crate::objective::LOSS_BEFORE;
-use crate::search::{Problem, Sampler};
-use crate::study::{Curve, FailReason, SharedText, Trial, TrialState};
+use peft_tune_core::objective::LOSS_BEFORE;
+use peft_tune_core::study::{Curve, FailReason, SharedText, Trial, TrialState};
+use peft_tune_search::{Problem, Sampler};
 
 /// Which metrics are kept.
 #[derive(Clone, Debug)]
@@ -77,10 +77,10 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objective::Objective;
-    use crate::search::Random;
-    use crate::space::SearchSpace;
-    use crate::study::{TrialNumber, TrialState};
+    use peft_tune_core::objective::Objective;
+    use peft_tune_core::space::SearchSpace;
+    use peft_tune_core::study::{TrialNumber, TrialState};
+    use peft_tune_search::Random;
 
     #[test]
     fn what_decides_is_kept_and_what_people_read_is_in_the_database() {

@@ -9,11 +9,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::objective::{LOSS, LOSS_BEFORE, THROUGHPUT};
-use crate::recipe::{Recipe, RecipeKey};
-use crate::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState};
-use crate::train::ops::Kernels;
 use crate::worker::Task;
+use peft_tune_core::objective::{LOSS, LOSS_BEFORE, THROUGHPUT};
+use peft_tune_core::recipe::{Recipe, RecipeKey};
+use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState};
+use peft_tune_kernels::Kernels;
 
 /// Metrics of the training phase; all others are the profile phase's.
 const LOSS_METRICS: [&str; 9] = [
@@ -219,8 +219,8 @@ pub(super) fn with_inherited(measured: &Metrics, inherited: &[Inherited]) -> Met
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::{Checkpointing, DataSettings, TrainingLength};
-    use crate::study::{MeasurePlan, TrainPlan};
+    use peft_tune_core::recipe::{Checkpointing, DataSettings, TrainingLength};
+    use peft_tune_core::study::{MeasurePlan, TrainPlan};
 
     const FUSED: Kernels = Kernels::Fused;
 

@@ -13,13 +13,13 @@ mod interrupt;
 mod judge;
 mod kept;
 mod known;
-mod lost;
 mod observer;
 mod outlook;
 mod propose;
 mod record;
 mod reported;
 mod requests;
+mod retry_policy;
 mod running;
 mod tuner;
 

@@ -7,11 +7,11 @@ use rand_pcg::Pcg64;
 use rayon::prelude::*;
 
 use super::Forecast;
-use crate::predict::{Correction, Prediction, Uncertain};
-use crate::recipe::TrainingLength;
-use crate::search::{Settings, pareto};
 use crate::space::Study;
-use crate::study::Params;
+use peft_tune_core::predict::{Correction, Prediction, Uncertain};
+use peft_tune_core::recipe::TrainingLength;
+use peft_tune_core::study::Params;
+use peft_tune_search::{Settings, pareto};
 
 /// Largest space whose settings are all looked at; a larger one is drawn from.
 const MOST_SETTINGS: u64 = 1 << 20;

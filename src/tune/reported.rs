@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use sha2::{Digest, Sha256};
 
 use super::known::{Decision, Part, Taken};
-use crate::search::Problem;
-use crate::study::{FailReason, Metrics, Params, Trial, TrialNumber, TrialState};
 use crate::worker::Task;
+use peft_tune_core::study::{FailReason, Metrics, Params, Trial, TrialNumber, TrialState};
+use peft_tune_search::Problem;
 
 /// Params that share a metric have the same key of it: half of a SHA-256.
 pub(super) type Key = [u8; 16];
@@ -134,9 +134,9 @@ fn memory_key(problem: &Problem, params: &Params) -> Option<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objective::Objective;
-    use crate::space::{Distribution, Parameter, SearchSpace};
-    use crate::study::{ParamValue, Phase};
+    use peft_tune_core::objective::Objective;
+    use peft_tune_core::space::{Distribution, Parameter, SearchSpace};
+    use peft_tune_core::study::{ParamValue, Phase};
 
     fn problem() -> Problem {
         let parameter = |name: &str, affects: Option<&[&str]>| Parameter {

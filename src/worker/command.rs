@@ -20,7 +20,7 @@ use serde::Serialize;
 use super::child::{ChildProcess, Line, Lines, Surroundings};
 use super::program::{Current, Output};
 use super::{Evaluator, EvaluatorError, Placement, Task, TrialEvent, TrialRequest};
-use crate::study::{Metrics, Params, TrialNumber, TrialState};
+use peft_tune_core::study::{Metrics, Params, TrialNumber, TrialState};
 
 /// How often the clock is looked at while the program is silent.
 const TICK: Duration = Duration::from_millis(50);
@@ -239,7 +239,7 @@ impl Evaluator for CommandEvaluator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::{FailReason, Phase};
+    use peft_tune_core::study::{FailReason, Phase};
 
     fn run(script: &str, time_limit_s: Option<f64>) -> (Vec<TrialEvent>, TrialState) {
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
@@ -256,7 +256,7 @@ mod tests {
             task,
             memory_limit_bytes: None,
             time_limit_s,
-            seats: Vec::new(),
+            assignments: Vec::new(),
         };
         evaluator.submit(request).unwrap();
         let mut events = Vec::new();
@@ -358,7 +358,7 @@ mod tests {
             task,
             memory_limit_bytes: None,
             time_limit_s: None,
-            seats: Vec::new(),
+            assignments: Vec::new(),
         };
         evaluator.submit(request).unwrap();
         let mut started = Instant::now();

@@ -1,6 +1,6 @@
 //! Where workers run: one place each, with its device, threads and processors.
 
-use super::Seat;
+use super::DeviceAssignment;
 
 /// Where one worker runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,11 +75,11 @@ impl Placement {
 
     /// Where each of `devices` processes is that share one trial, in these places. Where there are more than places, those of
     /// one place share its threads.
-    pub(super) fn seats(places: &[&Self], devices: usize) -> Vec<Seat> {
+    pub(super) fn assignments(places: &[&Self], devices: usize) -> Vec<DeviceAssignment> {
         let in_one = devices.div_ceil(places.len().max(1)).max(1);
-        let seats = places.iter().cycle().take(devices);
-        seats
-            .map(|place| Seat {
+        let assignments = places.iter().cycle().take(devices);
+        assignments
+            .map(|place| DeviceAssignment {
                 device: place.device.clone(),
                 threads: place.threads.map(|threads| (threads / in_one).max(1)),
                 cpus: place.cpus.clone(),
@@ -176,12 +176,14 @@ mod tests {
     fn a_trial_of_several_devices_has_a_seat_in_each_of_its_places() {
         let places = Placement::side_by_side(2, &[0, 1, 2, 3], None);
         let places: Vec<&Placement> = places.iter().collect();
-        let seats = |devices| -> Vec<(usize, Vec<usize>)> {
-            let seats = Placement::seats(&places, devices).into_iter();
-            seats.map(|seat| (seat.threads.unwrap(), seat.cpus)).collect()
+        let assignments = |devices| -> Vec<(usize, Vec<usize>)> {
+            let assignments = Placement::assignments(&places, devices).into_iter();
+            assignments
+                .map(|assignment| (assignment.threads.unwrap(), assignment.cpus))
+                .collect()
         };
-        assert_eq!(seats(2), [(2, vec![0, 1]), (2, vec![2, 3])]);
-        assert_eq!(seats(4)[1..3], [(1, vec![2, 3]), (1, vec![0, 1])]);
+        assert_eq!(assignments(2), [(2, vec![0, 1]), (2, vec![2, 3])]);
+        assert_eq!(assignments(4)[1..3], [(1, vec![2, 3]), (1, vec![0, 1])]);
     }
 
     #[test]

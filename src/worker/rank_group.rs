@@ -13,11 +13,11 @@ use super::placement::place_arguments;
 use super::protocol::{ControlMessage, Message};
 use super::rank::Order;
 use super::trial::Interruption;
-use super::{EvaluatorError, Seat, TrialEvent, TrialRequest};
-use crate::profile::OUT_OF_MEMORY_EXIT;
-use crate::study::{FailReason, Metrics, Phase, TrialState};
-use crate::train::ops::kernels;
-use crate::train::parallel::{CollectiveError, Segment};
+use super::{EvaluatorError, DeviceAssignment, TrialEvent, TrialRequest};
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState};
+use peft_tune_engine::parallel::{CollectiveError, Segment};
+use peft_tune_engine::profile::OUT_OF_MEMORY_EXIT;
+use peft_tune_kernels::kernels;
 
 /// How often a request to stop is looked for while the ranks are silent.
 const TICK: Duration = Duration::from_millis(20);
@@ -26,7 +26,7 @@ const TICK: Duration = Duration::from_millis(20);
 pub(super) struct RankGroup {
     ranks: Vec<ChildProcess>,
     /// Where they are, if that was told.
-    seats: Vec<Seat>,
+    assignments: Vec<DeviceAssignment>,
     segment: Segment,
     news: Receiver<(u64, Line<Message>)>,
 }
@@ -45,14 +45,14 @@ pub(super) enum GroupError {
 }
 
 impl RankGroup {
-    /// Starts as many processes, each in its seat. Without seats they share this process's threads out among them on the CPU, and
+    /// Starts as many processes, each in its assignment. Without assignments they share this process's threads out among them on the CPU, and
     /// have the first GPUs where there are any.
-    pub(super) fn start(ranks: usize, seats: &[Seat]) -> Result<Self, GroupError> {
+    pub(super) fn start(ranks: usize, assignments: &[DeviceAssignment]) -> Result<Self, GroupError> {
         let segment = Segment::create(ranks)?;
         let (sender, news) = channel();
         let start_one = |rank| {
-            let seat = seats.get(rank).cloned().unwrap_or_default();
-            start((rank, ranks), &seat, segment.descriptor(), &sender).map_err(|source| GroupError::Start {
+            let assignment = assignments.get(rank).cloned().unwrap_or_default();
+            start((rank, ranks), &assignment, segment.descriptor(), &sender).map_err(|source| GroupError::Start {
                 rank,
                 ranks,
                 source,
@@ -60,7 +60,7 @@ impl RankGroup {
         };
         Ok(Self {
             ranks: (0..ranks).map(start_one).collect::<Result<_, _>>()?,
-            seats: seats.to_vec(),
+            assignments: assignments.to_vec(),
             segment,
             news,
         })
@@ -72,8 +72,8 @@ impl RankGroup {
     }
 
     /// Where they are, if that was told.
-    pub(super) fn seats(&self) -> &[Seat] {
-        &self.seats
+    pub(super) fn assignments(&self) -> &[DeviceAssignment] {
+        &self.assignments
     }
 
     /// Whether all of them live.
@@ -89,24 +89,24 @@ impl RankGroup {
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
     ) -> (Result<(), Interruption>, Option<Self>) {
-        let ended = self.course(request, stopped, emit, metrics);
+        let ended = self.progress(request, stopped, emit, metrics);
         match &ended {
             Ok(()) | Err(Interruption::Stopped { .. }) => (ended, Some(self)),
             Err(_) => (ended, None),
         }
     }
 
-    fn course(
+    fn progress(
         &mut self,
         request: &TrialRequest,
         stopped: &dyn Fn() -> bool,
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
-        let mut course = Course::new(self.ranks());
+        let mut progress = TrialProgress::new(self.ranks());
         self.tell(&Order::Trial(Box::new(request.clone())));
         let mut told_to_stop = false;
-        while course.left > 0 {
+        while progress.left > 0 {
             if !told_to_stop && stopped() {
                 self.tell(&Order::Stop(request.number));
                 told_to_stop = true;
@@ -116,12 +116,12 @@ impl RankGroup {
             };
             let rank = rank as usize;
             let outcome = match line {
-                Line::Message(message) => course.take(rank, message, emit, metrics),
+                Line::Message(message) => progress.take(rank, message, emit, metrics),
                 Line::Garbled(line) => {
                     tracing::warn!(line, rank, "a rank printed a line that is not a message");
                     Ok(())
                 }
-                Line::Closed(tail) => Err(self.ended(rank, &course, &tail)),
+                Line::Closed(tail) => Err(self.ended(rank, &progress, &tail)),
             };
             if let Err(interruption) = outcome {
                 // Those that wait for it need not find out for themselves.
@@ -129,21 +129,21 @@ impl RankGroup {
                 return Err(interruption);
             }
         }
-        match course.stopped_at {
+        match progress.stopped_at {
             Some(at_step) => Err(Interruption::Stopped { at_step }),
             None => Ok(()),
         }
     }
 
     /// What it means that a rank's output has ended.
-    fn ended(&mut self, rank: usize, course: &Course, tail: &str) -> Interruption {
+    fn ended(&mut self, rank: usize, progress: &TrialProgress, tail: &str) -> Interruption {
         let status = self.ranks[rank].wait();
         let out_of_memory = status.and_then(|status| status.code()) == Some(OUT_OF_MEMORY_EXIT);
-        let reason = match (&course.out_of_memory, out_of_memory) {
+        let reason = match (&progress.out_of_memory, out_of_memory) {
             (Some(reason), _) => reason.clone(),
-            (None, true) => out_of_memory_in(course.phase, [None; 3]),
+            (None, true) => out_of_memory_in(progress.phase, [None; 3]),
             (None, false) => FailReason::Crashed {
-                phase: course.phase,
+                phase: progress.phase,
                 message: named(rank, self.ranks(), &describe_end(status, tail)),
             },
         };
@@ -161,7 +161,7 @@ impl RankGroup {
 }
 
 /// How far a trial is.
-struct Course {
+struct TrialProgress {
     ranks: usize,
     /// Ranks that have not ended it.
     left: usize,
@@ -170,7 +170,7 @@ struct Course {
     out_of_memory: Option<FailReason>,
 }
 
-impl Course {
+impl TrialProgress {
     fn new(ranks: usize) -> Self {
         Self {
             ranks,
@@ -265,13 +265,13 @@ fn named(rank: usize, ranks: usize, message: &str) -> String {
 /// Starts one of the ranks, which ends with this process.
 fn start(
     (rank, ranks): (usize, usize),
-    seat: &Seat,
+    assignment: &DeviceAssignment,
     segment: RawFd,
     lines: &Lines<Message>,
 ) -> Result<ChildProcess, EvaluatorError> {
     let program = std::env::current_exe().unwrap_or_default();
     let share = (rayon::current_num_threads() / ranks).max(1);
-    let threads = seat.threads.unwrap_or(share);
+    let threads = assignment.threads.unwrap_or(share);
     let mut arguments = vec!["rank".to_owned()];
     let values = [
         ("--rank", rank.to_string()),
@@ -280,7 +280,7 @@ fn start(
         ("--kernels", kernels().name().to_owned()),
     ];
     arguments.extend(values.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
-    arguments.extend(place_arguments(seat.device.as_deref(), &seat.cpus));
+    arguments.extend(place_arguments(assignment.device.as_deref(), &assignment.cpus));
     let surroundings = Surroundings {
         env: [("RAYON_NUM_THREADS".to_owned(), threads.to_string())].into(),
         shared: Some(segment),

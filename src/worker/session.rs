@@ -15,13 +15,14 @@ use super::rank_group::RankGroup;
 use super::serve::Runner;
 use super::trial::{Interruption, TrialRun, failure};
 use super::{Task, TrialEvent, TrialRequest};
-use crate::profile::{DeviceMemory, HostMemory};
-use crate::recipe::{DataSettings, Precision, Recipe};
-use crate::study::{FailReason, Metrics, Phase, TrialState, with_causes};
-use crate::train::data::PreparedData;
-use crate::train::hub::ModelFiles;
-use crate::train::parallel::{Alone, Collective};
-use crate::train::{BaseModel, BaseSource, device};
+use peft_tune_core::recipe::{DataSettings, Precision, Recipe};
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState, with_causes};
+use peft_tune_engine::data::PreparedData;
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::parallel::{Alone, Collective};
+use peft_tune_engine::profile::{DeviceMemory, HostMemory};
+use peft_tune_engine::{BaseModel, BaseSource};
+use peft_tune_kernels::device;
 
 /// What stays loaded between trials. One base model and one data set at a time: what a trial does not use must not
 /// count in its memory.
@@ -230,11 +231,12 @@ impl Session {
     ) -> Result<(), Interruption> {
         // Their devices are to be theirs alone.
         self.kept = Kept::default();
-        self.group
-            .take_if(|group| group.ranks() != devices || group.seats() != request.seats || !group.is_whole());
+        self.group.take_if(|group| {
+            group.ranks() != devices || group.assignments() != request.assignments || !group.is_whole()
+        });
         let group = match self.group.take() {
             Some(group) => group,
-            None => RankGroup::start(devices, &request.seats).map_err(invalid)?,
+            None => RankGroup::start(devices, &request.assignments).map_err(invalid)?,
         };
         let (ended, group) = group.run(request, stopped, emit, metrics);
         self.group = group;
@@ -284,7 +286,7 @@ impl Session {
         let memory = DeviceMemory::of(&device).map_err(invalid)?;
         // What the process holds beside the engine is no part of the trial's memory, and neither is what libraries keep for
         // each thread: whether a thread has it already would be a matter of chance.
-        crate::profile::ceilings::warm_threads().map_err(invalid)?;
+        peft_tune_engine::profile::ceilings::warm_threads().map_err(invalid)?;
         device::prepare(&device).map_err(|error| failure(error.into(), Phase::Load))?;
         // Behind it: what the warming op left in the engine's own buffers would be missing in the trial's count.
         device::forget_scratch();

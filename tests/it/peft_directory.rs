@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use peft_tune::recipe::{AdapterInit, AdapterSettings, TargetModules};
-use peft_tune::train::adapter::{
+use peft_tune_core::recipe::{AdapterInit, AdapterSettings, TargetModules};
+use peft_tune_engine::adapter::{
     AdapterPlan, BaseShape, LinearShape, ParameterShape, SavedAdapter, fill, fill_pissa, write,
 };
-use peft_tune::train::{ParameterLayout, Parameters};
+use peft_tune_engine::{ParameterLayout, Parameters};
 use proptest::prelude::*;
 
 fn golden(name: &str) -> PathBuf {

@@ -3,7 +3,7 @@
 #[path = "../../examples/predict/cases.rs"]
 mod cases;
 
-use peft_tune::profile::ceilings;
+use peft_tune_engine::profile::ceilings;
 
 /// Other tests of this process would be counted too: the comparison runs in a process of its own.
 #[test]

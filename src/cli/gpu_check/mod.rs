@@ -15,9 +15,10 @@ use serde::Serialize;
 use self::setting::Setting;
 use super::CliError;
 use super::model::KernelArgs;
-use crate::train::check::{self, Check};
-use crate::train::device;
-use crate::train::ops::set_kernels;
+use peft_tune_engine::check;
+use peft_tune_engine::check::Check;
+use peft_tune_kernels::device;
+use peft_tune_kernels::set_kernels;
 
 /// Compares a device with the CPU (every op, small models of every family, trainings of 20 steps), runs out of memory on
 /// purpose, and times models of real sizes with random weights. Fails where a comparison does.

@@ -9,9 +9,9 @@ use super::view::{
     AxisView, CurveView, MemoryView, ObjectiveView, PhaseView, PredictionView, RecommendationView, StudyHead,
     StudyView, TrialView,
 };
-use crate::objective::{Bound, Constraint, Direction, PEAK_MEMORY};
 use crate::report::{Counts, metric_heading, metric_value};
-use crate::study::{FailReason, Metrics, ParamValue, Trial, TrialNumber, TrialState};
+use peft_tune_core::objective::{Bound, Constraint, Direction, PEAK_MEMORY};
+use peft_tune_core::study::{FailReason, Metrics, ParamValue, Trial, TrialNumber, TrialState};
 
 /// Points that all curves of a page may have together: about a megabyte.
 const CURVE_POINTS: usize = 60_000;
@@ -359,9 +359,9 @@ fn rounded_to(value: f64, digits: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objective::{LOSS, Objective, THROUGHPUT};
     use crate::report::html::{Measured, MemoryParts, Prediction, Timing};
-    use crate::study::{Params, Phase};
+    use peft_tune_core::objective::{LOSS, Objective, THROUGHPUT};
+    use peft_tune_core::study::{Params, Phase};
 
     fn trial(number: u64, rank: i64, state: TrialState) -> Trial {
         Trial {

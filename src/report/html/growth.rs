@@ -2,10 +2,10 @@
 
 use super::input::Timing;
 use super::view::{Growth, GrowthPoint};
-use crate::objective::{Constraint, Objective};
-use crate::search::{Problem, evaluated, hypervolume, reference_point};
-use crate::space::SearchSpace;
-use crate::study::Trial;
+use peft_tune_core::objective::{Constraint, Objective};
+use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::Trial;
+use peft_tune_search::{Problem, evaluated, hypervolume, reference_point};
 
 /// Objectives above which the exact hypervolume of large fronts takes too long for a page.
 const MOST_OBJECTIVES: usize = 4;
@@ -109,8 +109,8 @@ fn in_order(timings: &[Timing]) -> impl Iterator<Item = &Timing> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objective::{LOSS, THROUGHPUT};
-    use crate::study::{TrialNumber, TrialState};
+    use peft_tune_core::objective::{LOSS, THROUGHPUT};
+    use peft_tune_core::study::{TrialNumber, TrialState};
 
     fn study(rows: &[(f64, f64)]) -> (Vec<Objective>, Vec<Trial>, Vec<Timing>) {
         let mut objectives = vec![Objective::new(THROUGHPUT), Objective::new(LOSS)];

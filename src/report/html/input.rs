@@ -1,8 +1,8 @@
 //! What a page is made from: plain values that the caller read from the database.
 
-use crate::objective::{Constraint, Objective};
 use crate::report::Recommendation;
-use crate::study::{Phase, Trial, TrialNumber};
+use peft_tune_core::objective::{Constraint, Objective};
+use peft_tune_core::study::{Phase, Trial, TrialNumber};
 
 use super::view::ImportanceView;
 

@@ -13,10 +13,10 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use super::{
     Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, Seconds, StopEntry, WarmStartEntry,
 };
-use crate::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
-use crate::recipe::{DataSettings, TrainingSettings};
-use crate::space::SamplerKind;
-use crate::study::LauncherSettings;
+use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::recipe::{DataSettings, TrainingSettings};
+use peft_tune_core::space::SamplerKind;
+use peft_tune_core::study::LauncherSettings;
 
 /// A tuning study: what to tune, within which space, for which objectives, at what cost.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]

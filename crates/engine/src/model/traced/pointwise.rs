@@ -1,0 +1,94 @@
+//! Ops that pass over memory and multiply no matrices: their cost is their bytes.
+
+use candle_core::{Result, Tensor};
+
+use super::{bytes, pass};
+use crate::span::{Work, op};
+
+/// A module for each of [`peft_tune_kernels::ops`], with the types that its ops take, and with the ops: arguments and result,
+/// name of the span, work.
+macro_rules! in_spans {
+    ($($module:ident [$($type:ident),*] {
+        $($op:ident($($argument:ident: $of:ty),*) -> $result:ty, $span:literal, $work:expr;)*
+    })*) => {$(
+        pub(in crate::model) mod $module {
+            use super::*;
+            use peft_tune_kernels::ops::$module;
+            #[allow(unused_imports, reason = "a module whose ops take tensors only has no types")]
+            pub(in crate::model) use peft_tune_kernels::ops::$module::{$($type),*};
+
+            $(
+                #[doc = concat!("See [`peft_tune_kernels::ops::", stringify!($module), "`].")]
+                pub(in crate::model) fn $op($($argument: $of),*) -> Result<$result> {
+                    let _span = op($span, || $work);
+                    $module::$op($($argument),*)
+                }
+            )*
+        }
+    )*};
+}
+
+in_spans! {
+    residual [] {
+        add(x: &Tensor, y: &Tensor) -> Tensor, "residual_add", pass(x, 3);
+    }
+    rounding [] {
+        round(values: &Tensor, copy: &Tensor) -> (), "round",
+            Work { bytes: bytes(values) + bytes(copy), ..pass(copy, 1) };
+    }
+    bias [] {
+        add(y: &Tensor, bias: &Tensor, scale: f64) -> (), "bias_add", pass(y, 2);
+    }
+    gain [NormParts] {
+        scale(y: &Tensor, gain: &Tensor, shift: f32) -> (), "gain", pass(y, 2);
+        backward(dz: &Tensor, y: &Tensor, gain: &Tensor, norm: &Tensor, d_magnitude: &Tensor) -> (),
+            "gain_backward", pass(y, 3);
+    }
+    dropout [MaskKey] {
+        apply(x: &Tensor, key: &MaskKey, number: u64, p: f64) -> Tensor, "dropout", pass(x, 2);
+    }
+    rope [HeadNorms, RopeTable] {
+        forward_both(both: [Tensor; 2], table: &RopeTable, positions: &Tensor) -> [Tensor; 2],
+            "rope", both_passed(&both);
+        backward_both(both: [Tensor; 2], table: &RopeTable, positions: &Tensor) -> [Tensor; 2],
+            "rope_backward", both_passed(&both);
+        forward_normed(both: [Tensor; 2], norms: &HeadNorms<'_>, table: &RopeTable, positions: &Tensor)
+            -> [(Tensor, Tensor); 2], "rope_normed", both_passed(&both);
+    }
+    rms_norm [] {
+        forward(x: &Tensor, weight: &Tensor, epsilon: f64, offset: f32) -> (Tensor, Tensor), "rms_norm", pass(x, 2);
+        backward(x: &Tensor, weight: &Tensor, rstd: &Tensor, dy: &Tensor, offset: f32) -> Tensor,
+            "rms_norm_backward", pass(x, 3);
+        backward_onto(x: &Tensor, weight: &Tensor, rstd: &Tensor, dy: &Tensor, offset: f32, more: Option<&Tensor>)
+            -> Tensor, "rms_norm_backward", pass(x, 4);
+        weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Tensor, "rms_norm_weight_gradient", pass(x, 2);
+    }
+    glu [Activation] {
+        forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor, "glu", pass(gate, 3);
+        backward(gate: Tensor, up: &Tensor, dy: Tensor, activation: Activation) -> (Tensor, Tensor),
+            "glu_backward", pass(&gate, 5);
+    }
+    embedding [] {
+        forward(table: &Tensor, ids: &Tensor) -> Tensor, "embedding", rows_passed(table, ids);
+        backward_add(dy: &Tensor, ids: &Tensor, into: &Tensor) -> (), "embedding_backward", pass(dy, 3);
+    }
+}
+
+/// Queries and keys, read and written.
+fn both_passed([q, k]: &[Tensor; 2]) -> Work {
+    Work {
+        bytes: 2 * (bytes(q) + bytes(k)),
+        ..pass(q, 2)
+    }
+}
+
+/// A row of the table for each id, read and written.
+fn rows_passed(table: &Tensor, ids: &Tensor) -> Work {
+    let row = table
+        .dims2()
+        .map_or(0, |(_, width)| width * table.dtype().size_in_bytes());
+    Work {
+        bytes: 2 * (ids.elem_count() * row) as u64,
+        ..pass(ids, 1)
+    }
+}

@@ -1,0 +1,35 @@
+//! How operands are laid out for the tiles.
+//!
+//! A *slice* is what one step of a product reads of an operand: 64 bytes of the summed dimension, which are pairs of BF16 or fours of
+//! digits, for 32 rows or for the columns of a panel.
+//!
+//! | | a slice |
+//! |---|---|
+//! | left | 16 upper rows, 16 lower rows, a line each: 2 KiB |
+//! | right, V vectors | 16 pairs or fours, for each the V lines of its columns: V KiB |
+//!
+//! BF16 is a slice for each step. F32 is a line of factors for each 16 rows or columns, then the slices of a few steps for the
+//! highest digit, for the middle one and for the lowest, then those of the next few.
+
+use super::unit::{ROW_BYTES, TILE_ROWS};
+use crate::ops::matmul::tile::LANES;
+
+/// Pairs or fours of a slice.
+pub const SLICE_ROWS: usize = 16;
+/// Rows of a strip of the left operand.
+pub const STRIP_ROWS: usize = 2 * TILE_ROWS;
+/// Vectors of a full panel.
+pub const VECTORS: usize = 2;
+/// Columns of a full panel.
+pub const PANEL: usize = VECTORS * LANES;
+/// Bytes of a tile.
+pub const TILE_BYTES: usize = TILE_ROWS * ROW_BYTES;
+/// Bytes of a slice of the left operand.
+pub const LEFT_BYTES: usize = STRIP_ROWS * ROW_BYTES;
+/// Lines of a slice of the left operand.
+pub const LEFT_LINES: usize = STRIP_ROWS;
+
+/// Bytes of a slice of a panel.
+pub const fn right_bytes(vectors: usize) -> usize {
+    SLICE_ROWS * vectors * ROW_BYTES
+}
