@@ -202,7 +202,7 @@ const checkDashboard = async (browser) => {
   await page.until("document.querySelector('#running .pill').dataset.state === 'paused'", "the search pauses");
   check(true, "the search pauses");
   if (pictures) await page.picture(join(pictures, "live.png"));
-  await press("Go on");
+  await press("Resume");
   await page.until("document.querySelector('#running .pill').dataset.state === 'running'", "the search goes on");
   await press("Stop after this trial");
   await page.until("document.querySelector('#running .pill').dataset.state === 'ended'", "the search stops");

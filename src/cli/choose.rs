@@ -7,9 +7,8 @@ use crate::report::confirmation_text;
 use crate::store::{Confirmations, StudyOverview, TrialDetail};
 use peft_tune_core::objective::{Bound, Constraint, LOSS, PEAK_MEMORY};
 use peft_tune_core::recipe::Recipe;
-use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
-use peft_tune_search::{Preference, Problem, Rule, recommend};
+use peft_tune_search::{Preference, Rule, recommend};
 
 /// What the database has for the arguments.
 struct Stored {
@@ -84,11 +83,7 @@ fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String
 }
 
 fn recommended(stored: &Stored, rule: &RuleArgs) -> Result<(TrialNumber, String), CliError> {
-    let problem = Problem {
-        space: SearchSpace::default(),
-        objectives: stored.study.objectives.clone(),
-        constraints: stored.study.constraints.clone(),
-    };
+    let problem = stored.study.problem(None);
     let chosen = recommend(&problem, &stored.trials, &wish_of(rule)).map_err(CliError::bad_input)?;
     Ok((chosen.trial.number, chosen.reason))
 }
@@ -115,7 +110,7 @@ fn wish_of(rule: &RuleArgs) -> Preference {
 
 fn recipe_of(detail: &TrialDetail, study: &str, number: TrialNumber) -> Result<Recipe, CliError> {
     let Some(recipe) = &detail.recipe else {
-        let why = "it has no recipe, as a program of the user's ran it or its settings make none";
+        let why = "it has no recipe: a program of the user's ran it, or its settings make none";
         return Err(CliError::bad_input(anyhow::anyhow!(
             "trial {number} of study `{study}` cannot be exported: {why}"
         )));

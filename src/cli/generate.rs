@@ -22,16 +22,16 @@ pub struct Args {
     /// Text to continue.
     #[arg(long, value_name = "TEXT", required_unless_present = "chat", conflicts_with = "chat")]
     prompt: Option<String>,
-    /// Message of a user to answer, put into the model's chat template.
+    /// A user's message to answer, put into the model's chat template.
     #[arg(long, value_name = "TEXT")]
     chat: Option<String>,
-    /// Most tokens to generate.
+    /// Maximum number of tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 128)]
     max_tokens: usize,
     /// Draws tokens from the model's distribution at this temperature; 0 takes the most likely one.
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = parse_temperature)]
     temperature: f64,
-    /// Decides what is drawn.
+    /// Seed of the draws.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Prints one JSON object with the text, its tokens and why it ended.

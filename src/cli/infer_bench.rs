@@ -41,13 +41,13 @@ pub struct Args {
     /// Time to spend on each point; three repetitions are made in any case.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     budget: Seconds,
-    /// Writes the curve as a drawing.
+    /// Writes the curve as an SVG file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Prints the points as JSON.
     #[arg(long)]
     json: bool,
-    /// Keeps nothing in the database.
+    /// Stores nothing in the database.
     #[arg(long)]
     no_store: bool,
     #[command(flatten)]

@@ -9,7 +9,7 @@ use super::output::{terminal_width, write_result};
 use super::plan_text::{to_json, to_text};
 use crate::space::{Study, StudyFile};
 use crate::store::Store;
-use crate::tune::{Forecast, Outlook};
+use crate::tune::{CostSurvey, Forecast};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
 use peft_tune_core::predict::{DataSheet, Machine, Predictor};
@@ -21,7 +21,7 @@ use peft_tune_engine::hub::ModelFiles;
 pub struct Args {
     /// Search-space file (YAML).
     file: PathBuf,
-    /// Another device than this machine, such as `A100 80GB`, `H100 SXM`, `L4`, `RTX 4090`: predicted from its data sheet.
+    /// A device other than this machine, such as `A100 80GB`, `H100 SXM`, `L4`, `RTX 4090`: predicted from its data sheet.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Settings to show, best throughput first.
@@ -43,14 +43,14 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let sheet = args.device.as_deref().map(predict::device).transpose();
     let sheet = sheet.map_err(CliError::bad_input)?;
     let (forecast, machine) = forecast_of(&args, &study, sheet)?;
-    let outlook = Outlook::new(&study, &forecast);
-    if let (0, Some(reason)) = (outlook.predicted, &outlook.first_reason) {
+    let survey = CostSurvey::new(&study, &forecast);
+    if let (0, Some(reason)) = (survey.predicted, &survey.first_reason) {
         let message = format!("no setting of {} can be predicted: {reason}", args.file.display());
         return Err(CliError::bad_input(anyhow::anyhow!(message)));
     }
     let text = match args.json {
-        true => to_json(&study, &outlook, &machine, sheet, args.top).map_err(CliError::failed)? + "\n",
-        false => to_text(&study, &outlook, &machine, args.top, terminal_width()),
+        true => to_json(&study, &survey, &machine, sheet, args.top).map_err(CliError::failed)? + "\n",
+        false => to_text(&study, &survey, &machine, args.top, terminal_width()),
     };
     write_result(&text)
 }
@@ -71,11 +71,11 @@ fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) ->
     let rows = match whole.map(|files| forecast::rows_of(study, base, &files)) {
         Some(Ok(rows)) => rows,
         Some(Err(error)) => {
-            eprintln!("warning: every row is taken as full: {error}");
+            eprintln!("warning: every row is assumed to be full: {error}");
             forecast::Rows::new()
         }
         None => {
-            eprintln!("warning: every row is taken as full: the model's tokenizer or weights are not here");
+            eprintln!("warning: every row is assumed to be full: the model's tokenizer or weights are not here");
             forecast::Rows::new()
         }
     };

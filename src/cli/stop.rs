@@ -17,7 +17,7 @@ const APART: Duration = Duration::from_millis(200);
 pub struct Args {
     /// Name of the study, the latest where absent
     study: Option<String>,
-    /// End it at once: the trials under way are handed back, to be run again by the next search
+    /// End it at once: trials under way are handed back, and the next search runs them again
     #[arg(long)]
     now: bool,
     /// Wait until it has ended

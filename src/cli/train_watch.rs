@@ -104,7 +104,7 @@ impl TrainWatch {
         };
         if let Err(error) = add(tensorboard) {
             let path = tensorboard.path().display();
-            eprintln!("warning: cannot write {path}: {error}; nothing more is added to it");
+            eprintln!("warning: cannot write {path}: {error}; nothing more is written to it");
             self.tensorboard = None;
         }
     }

@@ -77,7 +77,7 @@ impl WorkerArgs {
                     .strip_prefix("cuda:")
                     .is_some_and(|number| number.parse::<u16>().is_ok());
             let message = if !known {
-                format!("`--devices`: `{device}` is no device; write the number of a GPU, `cuda:0` or `cpu`")
+                format!("`--devices`: `{device}` is not a device; write the number of a GPU, `cuda:0` or `cpu`")
             } else if devices[..index].contains(device) {
                 format!("`--devices` names {device} twice: measured trials never share a device; use `--workers`")
             } else {
@@ -129,7 +129,7 @@ impl WorkerArgs {
         if let Backend::Command(backend) = &study.backend {
             let (command, folder, env) = (backend.command.clone(), backend.folder.clone(), backend.env.clone());
             let evaluator = CommandEvaluator::new(command, folder, env).through(words.prefix);
-            return Ok(Box::new(evaluator.with_places(places)));
+            return Ok(Box::new(evaluator.with_slots(places)));
         }
         let launcher = Launcher::with_prefix(words.prefix, words.program.into()).with_arguments(self.kernels.words());
         Ok(Box::new(WorkerPool::new(self.pool(launcher, places))))

@@ -4,7 +4,7 @@
 //! when that is known, and takes it over; where the other failed or was lost, it measures itself. Only trials that run are
 //! waited for and they always end, so nobody waits for ever.
 
-use super::known::{Inherited, Part};
+use super::known::{Inherited, Measurement};
 use super::propose::Proposed;
 use super::reported::Key;
 use super::tuner::Tuner;
@@ -22,10 +22,10 @@ pub(super) enum Claim {
 
 impl Claim {
     /// Whether it is about this part of a trial.
-    pub(super) fn is_on(&self, part: &Part) -> bool {
+    pub(super) fn is_on(&self, part: &Measurement) -> bool {
         match (self, part) {
-            (Self::Cost(_), Part::Cost) | (Self::Loss(_), Part::Loss) => true,
-            (Self::Metric(name, _), Part::Metric(other)) => name == other,
+            (Self::Cost(_), Measurement::Cost) | (Self::Loss(_), Measurement::Loss) => true,
+            (Self::Metric(name, _), Measurement::Metric(other)) => name == other,
             _ => false,
         }
     }
@@ -102,7 +102,7 @@ impl Tuner<'_> {
             return;
         };
         if running.has_measured() {
-            running.claims.retain(|claim| !claim.is_on(&Part::Cost));
+            running.claims.retain(|claim| !claim.is_on(&Measurement::Cost));
             self.memory.learn_cost(self.parts.study, number, &params);
         }
     }
@@ -113,7 +113,7 @@ impl Tuner<'_> {
         let is_open = |source| self.trial(source).is_some_and(|trial| !trial.state.is_finished());
         inherited
             .iter()
-            .any(|one| one.part == Part::Cost && is_open(one.source))
+            .any(|one| one.part == Measurement::Cost && is_open(one.source))
     }
 
     fn claims_of(&self, params: &Params) -> Vec<Claim> {

@@ -1,11 +1,11 @@
 //! What a trial has to run: the profile phase, the training phase, both or neither; a command whole, in part or not at all.
 
 use super::claim::Claim;
-use super::known::{Decision, Known, Part, Taken};
+use super::known::{Decision, Known, Measurement, Taken};
 use super::reported::{Reported, key, known_after, needed};
 use crate::space::{Backend, RecipeError, Study, recipe_for};
 use crate::worker::Task;
-use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::LOSS;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Params, Trial, TrialNumber};
 use peft_tune_kernels::Kernels;
@@ -123,22 +123,6 @@ impl Memory {
     }
 }
 
-/// The problem as the study loop sees it: the native engine's profile phase knows throughput and memory before training.
-pub(super) fn problem_of(study: &Study) -> Problem {
-    let mut problem = Problem {
-        space: study.space.clone(),
-        objectives: study.objectives.clone(),
-        constraints: study.constraints.clone(),
-    };
-    if study.backend == Backend::Native {
-        for objective in &mut problem.objectives {
-            let measured = [THROUGHPUT, PEAK_MEMORY].contains(&objective.metric.as_str());
-            objective.known_after = measured.then_some(0);
-        }
-    }
-    problem
-}
-
 /// The whole task of a trial, as if nothing were known.
 ///
 /// # Errors
@@ -175,9 +159,11 @@ fn command_task(study: &Study, params: &Params) -> Task {
 
 /// The share of its steps that a command has to run for what is not inherited.
 fn command_share(problem: &Problem, taken: &[Taken], whole_steps: Option<u64>) -> f64 {
-    let unknown = needed(problem)
-        .into_iter()
-        .filter(|metric| !taken.iter().any(|one| one.part == Part::Metric((*metric).to_owned())));
+    let unknown = needed(problem).into_iter().filter(|metric| {
+        !taken
+            .iter()
+            .any(|one| one.part == Measurement::Metric((*metric).to_owned()))
+    });
     let after: Option<Vec<u64>> = unknown.map(|metric| known_after(problem, metric)).collect();
     match (after, whole_steps) {
         (Some(steps), Some(whole)) => {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::judge::{Judge, Order};
-use super::known::Part;
+use super::known::Measurement;
 use super::record::{evaluation_metrics, evaluation_record, step_record};
 use super::{TuneError, Tuner};
 use crate::worker::TrialEvent;
@@ -148,7 +148,7 @@ impl Tuner<'_> {
             trial.state = state;
             self.standing.count(&self.problem, std::slice::from_ref(&trial));
             self.memory.learn(self.parts.study, &self.problem, &trial, self.kernels);
-            let inherits_cost = running.inherited.iter().any(|one| one.part == Part::Cost);
+            let inherits_cost = running.inherited.iter().any(|one| one.part == Measurement::Cost);
             if let Some(expecting) = self.expecting.as_mut().filter(|_| !inherits_cost) {
                 expecting.learn(&trial);
             }

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::claim::Deferred;
-use super::decide::{Memory, problem_of, recipe_of, whole_task};
+use super::decide::{Memory, recipe_of, whole_task};
 use super::expect::Expectations;
-use super::kept::Kept;
-use super::known::{Decision, Inherited, Part, Taken};
+use super::kept_metrics::KeptMetrics;
+use super::known::{Decision, Inherited, Measurement, Taken};
 use super::propose::{Proposed, propose};
 use super::requests::Requests;
 use super::retry_policy::RetryPolicy;
@@ -41,8 +41,8 @@ pub struct Tuner<'a> {
     pub(super) parts: TunerParts<'a>,
     pub(super) problem: Problem,
     /// What of finished trials stays in memory.
-    pub(super) kept: Kept,
-    /// All trials by number, running ones included; of finished ones what is [`Kept`].
+    pub(super) kept: KeptMetrics,
+    /// All trials by number, running ones included; of finished ones what is [`KeptMetrics`].
     pub(super) history: Vec<Trial>,
     /// What finished trials told on their way, for a pruner.
     pub(super) curves: BTreeMap<TrialNumber, Curve>,
@@ -78,7 +78,7 @@ impl<'a> Tuner<'a> {
     /// A tuner that goes on where the stored study stands.
     pub async fn new(parts: TunerParts<'a>) -> Result<Self, TuneError> {
         let mut history = parts.store.trials(parts.id).await?;
-        let problem = problem_of(parts.study);
+        let problem = parts.study.problem();
         let mut memory = Memory::new(parts.study);
         let forms = forms_of(parts.store, parts.id).await?;
         for trial in &history {
@@ -93,7 +93,7 @@ impl<'a> Tuner<'a> {
         let mut standing = Progress::default();
         standing.count(&problem, &history);
         let pruner = build_pruner(&parts.study.pruner);
-        let mut kept = Kept::new(&problem, parts.sampler.as_ref(), pruner.is_some());
+        let mut kept = KeptMetrics::new(&problem, parts.sampler.as_ref(), pruner.is_some());
         history.iter_mut().for_each(|trial| kept.reduce(trial));
         let mut curves = parts.store.curves(parts.id).await?;
         let complete = history.iter().filter(|trial| trial.state.name() == "complete");
@@ -466,12 +466,17 @@ impl<'a> Tuner<'a> {
         Ok(())
     }
 
-    async fn record_source(&self, number: TrialNumber, part: &Part, source: TrialNumber) -> Result<(), TuneError> {
+    async fn record_source(
+        &self,
+        number: TrialNumber,
+        part: &Measurement,
+        source: TrialNumber,
+    ) -> Result<(), TuneError> {
         let (store, id) = (self.parts.store, self.parts.id);
         match part {
-            Part::Cost => store.record_inherited(id, number, "cost", source).await?,
-            Part::Loss => store.record_inherited(id, number, "loss", source).await?,
-            Part::Metric(metric) => store.record_inherited_metric(id, number, metric, source).await?,
+            Measurement::Cost => store.record_inherited(id, number, "cost", source).await?,
+            Measurement::Loss => store.record_inherited(id, number, "loss", source).await?,
+            Measurement::Metric(metric) => store.record_inherited_metric(id, number, metric, source).await?,
         }
         Ok(())
     }

@@ -142,6 +142,6 @@ pub enum EvaluatorError {
     DiesAtStart { worker: usize, times: u32, message: String },
     #[error("this evaluator cannot run {task}")]
     Unsupported { task: &'static str },
-    #[error("all {capacity} places are taken")]
+    #[error("all {capacity} worker slots are taken")]
     Full { capacity: usize },
 }

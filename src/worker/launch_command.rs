@@ -1,6 +1,6 @@
 //! The words that start a program through a launcher: `srun --gres=gpu:1 peft-tune worker`.
 //!
-//! In them `{worker}` and `{host}` stand for what the worker's place has.
+//! In them `{worker}` and `{host}` stand for what the worker's slot has.
 
 use std::path::Path;
 

@@ -16,7 +16,7 @@ pub struct MockEvaluator<F> {
 }
 
 impl<F: FnMut(&TrialRequest) -> TrialState> MockEvaluator<F> {
-    /// An evaluator with `capacity` places.
+    /// An evaluator with `capacity` slots.
     pub fn new(capacity: usize, outcome: F) -> Self {
         Self {
             capacity,

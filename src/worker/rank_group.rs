@@ -13,7 +13,7 @@ use super::placement::place_arguments;
 use super::protocol::{ControlMessage, Message};
 use super::rank::Order;
 use super::trial::Interruption;
-use super::{EvaluatorError, DeviceAssignment, TrialEvent, TrialRequest};
+use super::{DeviceAssignment, EvaluatorError, TrialEvent, TrialRequest};
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState};
 use peft_tune_engine::parallel::{CollectiveError, Segment};
 use peft_tune_engine::profile::OUT_OF_MEMORY_EXIT;

@@ -27,7 +27,7 @@ use peft_tune_kernels::device;
 /// What stays loaded between trials. One base model and one data set at a time: what a trial does not use must not
 /// count in its memory.
 pub(super) struct Session {
-    kept: Kept,
+    kept: LoadedInputs,
     /// This process's place among those that share its trials.
     place: Place,
     /// The processes that run trials on several devices.
@@ -37,14 +37,14 @@ pub(super) struct Session {
 }
 
 #[derive(Default)]
-struct Kept {
+struct LoadedInputs {
     base: Option<(BaseKey, Arc<BaseModel>)>,
     data: Option<(DataKey, Arc<PreparedData>)>,
     /// Losses of models that were not trained yet: a few numbers, so all of them.
     loss_before: Vec<(StartKey, Arc<OnceLock<f64>>)>,
 }
 
-impl Kept {
+impl LoadedInputs {
     /// Where the loss of that start is, or will be.
     fn loss_before(&mut self, key: StartKey) -> Arc<OnceLock<f64>> {
         if let Some((_, loss)) = self.loss_before.iter().find(|(known, _)| *known == key) {
@@ -114,7 +114,7 @@ impl Session {
     /// A session that has nothing loaded.
     pub(super) fn new(place: Place, fault: Fault) -> Self {
         Self {
-            kept: Kept::default(),
+            kept: LoadedInputs::default(),
             place,
             group: None,
             fault,
@@ -172,7 +172,7 @@ impl Runner for Session {
             },
             Err(panic) => {
                 // Whatever the panic left behind is not to be trusted.
-                (self.kept, self.group) = (Kept::default(), None);
+                (self.kept, self.group) = (LoadedInputs::default(), None);
                 let reason = FailReason::Crashed {
                     phase,
                     message: panic_message(panic.as_ref()),
@@ -230,7 +230,7 @@ impl Session {
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
         // Their devices are to be theirs alone.
-        self.kept = Kept::default();
+        self.kept = LoadedInputs::default();
         self.group.take_if(|group| {
             group.ranks() != devices || group.assignments() != request.assignments || !group.is_whole()
         });

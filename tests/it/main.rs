@@ -18,6 +18,8 @@ mod checkpoints;
 mod data;
 /// Trials on several devices against the same on one, and what becomes of a device that dies or hangs.
 mod data_parallel;
+/// The documents: widths, links, and what they say of commands, exit codes and predictions.
+mod docs;
 /// What a study found, in words.
 mod explain;
 /// Files for other tools against golden ones.

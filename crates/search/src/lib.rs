@@ -28,7 +28,9 @@ mod sobol;
 mod stopping;
 mod tpe;
 
-pub use bayes::{Bayes, Dependence, Effect, Importance, Insight, Place, Predicted, Proposal, Share, Trend, importance};
+pub use bayes::{
+    Bayes, Dependence, Effect, EffectPoint, Importance, Insight, Predicted, Proposal, Share, Trend, importance,
+};
 pub use build::{Knowledge, SamplerError, build, build_with};
 pub use candidate_score::CandidateScore;
 pub use enumerate::Settings;

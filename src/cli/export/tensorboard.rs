@@ -17,7 +17,7 @@ pub fn write(args: &Args, study: &WholeStudy) -> Result<Vec<PathBuf>, CliError> 
     let runs = || study.runs.iter().zip(&study.steps).filter(|(run, _)| began(run));
     if let Some((run, _)) = runs().find(|(run, _)| !args.force && folder_of(run).exists()) {
         return Err(CliError::bad_input(anyhow::anyhow!(
-            "{} is there already; choose another --output, or overwrite it with --force",
+            "{} already exists; choose another --output, or overwrite it with --force",
             folder_of(run).display()
         )));
     }

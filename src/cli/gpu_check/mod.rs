@@ -28,8 +28,8 @@ pub struct Args {
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     device: String,
     /// What to do.
-    #[arg(long, value_delimiter = ',', default_values_t = [Part::Parity, Part::Memory], value_name = "PART")]
-    parts: Vec<Part>,
+    #[arg(long, value_delimiter = ',', default_values_t = [CheckPart::Parity, CheckPart::Memory], value_name = "PART")]
+    parts: Vec<CheckPart>,
     /// Models to time: names of shapes.
     #[arg(long, value_delimiter = ',', default_values_t = shapes::names(), value_name = "SHAPE")]
     shapes: Vec<String>,
@@ -48,7 +48,7 @@ pub struct Args {
     /// Its micro-batch, rows x tokens.
     #[arg(long, default_value = "8x512", value_name = "ROWSxTOKENS")]
     literature_batch: setting::Rows,
-    /// Measured steps of each timing, behind two others.
+    /// Measured steps of each timing, after two others.
     #[arg(long, default_value_t = 5, value_name = "N")]
     steps: usize,
     #[command(flatten)]
@@ -60,7 +60,7 @@ pub struct Args {
 
 /// A part of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Part {
+enum CheckPart {
     /// Results against those of the CPU.
     Parity,
     /// Out of memory, and a good training behind it.
@@ -75,7 +75,7 @@ enum Part {
     Literature,
 }
 
-impl std::fmt::Display for Part {
+impl std::fmt::Display for CheckPart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Parity => "parity",
@@ -113,12 +113,12 @@ pub fn run(args: Args) -> Result<(), CliError> {
     };
     for part in &args.parts {
         match part {
-            Part::Parity => results.parity = check::all(&device, &mut |check| println!("{check}")),
-            Part::Memory => results.memory = Some(memory::run(&device)),
-            Part::Attention => attention::run(&args, &device, &mut results.attention),
-            Part::Bench => bench::run(&args, &device, &mut results.bench),
-            Part::Graphs => graphs::run(&args, &device, &mut results.graphs),
-            Part::Literature => literature::run(&args, &device, &mut results.literature)
+            CheckPart::Parity => results.parity = check::all(&device, &mut |check| println!("{check}")),
+            CheckPart::Memory => results.memory = Some(memory::run(&device)),
+            CheckPart::Attention => attention::run(&args, &device, &mut results.attention),
+            CheckPart::Bench => bench::run(&args, &device, &mut results.bench),
+            CheckPart::Graphs => graphs::run(&args, &device, &mut results.graphs),
+            CheckPart::Literature => literature::run(&args, &device, &mut results.literature)
                 .map_err(|message| CliError::bad_input(anyhow::anyhow!(message)))?,
         }
         // What is known so far is kept, whatever comes.

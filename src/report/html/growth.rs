@@ -13,7 +13,7 @@ const MOST_OBJECTIVES: usize = 4;
 /// Hypervolume after each trial that changed it, and after the last one. `None` without a trial that counts, and with more
 /// than four objectives.
 ///
-/// The reference point is the study's own or the one that the search would take at the end, so that the course never
+/// The reference point is the study's own or the one that the search would take at the end, so that the one never
 /// falls. Trials count in the order in which they ended.
 pub fn growth(
     objectives: &[Objective],

@@ -9,6 +9,8 @@ pub enum Part {
     /// Weights of the base model; codes where they are quantized.
     BaseWeights,
     /// Block constants of quantized weights.
+    // As earlier databases have it.
+    #[serde(rename = "quantisation_constants")]
     QuantizationConstants,
     /// Values of what trains.
     Adapters,
@@ -49,7 +51,7 @@ impl Part {
     pub fn name(self) -> &'static str {
         match self {
             Self::BaseWeights => "base_weights",
-            Self::QuantizationConstants => "quantization_constants",
+            Self::QuantizationConstants => "quantisation_constants",
             Self::Adapters => "adapters",
             Self::Gradients => "gradients",
             Self::OptimizerState => "optimizer_state",

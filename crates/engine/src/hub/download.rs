@@ -7,7 +7,7 @@ use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 
 use super::HubError;
-use super::files::{Part, WEIGHTS, WEIGHTS_INDEX};
+use super::files::{NeededFiles, WEIGHTS, WEIGHTS_INDEX};
 use super::index::shards_of;
 use super::settings::HubSettings;
 
@@ -40,7 +40,7 @@ pub(super) struct HubModel<'a> {
 impl HubModel<'_> {
     /// Downloads what `part` needs and the model has, and returns the snapshot folder. Files are taken from the one
     /// commit that `revision` names now, so that a push in between cannot mix two versions.
-    pub fn download(&self, part: Part, observer: &mut dyn DownloadObserver) -> Result<PathBuf, HubError> {
+    pub fn download(&self, part: NeededFiles, observer: &mut dyn DownloadObserver) -> Result<PathBuf, HubError> {
         let builder = ApiBuilder::from_cache(Cache::new(self.settings.cache.clone()))
             .with_endpoint(self.settings.endpoint.clone())
             .with_token(self.settings.token.clone())

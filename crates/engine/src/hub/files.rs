@@ -60,30 +60,30 @@ impl ModelFiles {
 
     /// [`ModelFiles::resolve`], told to `observer` while it downloads.
     pub fn resolve_watched(model: &str, observer: &mut dyn DownloadObserver) -> Result<Self, HubError> {
-        let folder = folder_of(model, Part::Everything, HubSettings::from_env, observer)?;
-        Self::in_folder(model, &folder, Part::Everything)
+        let folder = folder_of(model, NeededFiles::Everything, HubSettings::from_env, observer)?;
+        Self::in_folder(model, &folder, NeededFiles::Everything)
     }
 
     /// [`ModelFiles::resolve_watched`], but the model need not have a tokenizer: data may be tokenised already.
     pub fn resolve_weights(model: &str, observer: &mut dyn DownloadObserver) -> Result<Self, HubError> {
-        let folder = folder_of(model, Part::Weights, HubSettings::from_env, observer)?;
-        Self::in_folder(model, &folder, Part::Weights)
+        let folder = folder_of(model, NeededFiles::Weights, HubSettings::from_env, observer)?;
+        Self::in_folder(model, &folder, NeededFiles::Weights)
     }
 
     /// [`ModelFiles::resolve`] with a cache and mode of the caller's choice instead of the environment's.
     pub fn resolve_with(model: &str, settings: &HubSettings) -> Result<Self, HubError> {
-        let folder = folder_of(model, Part::Everything, || Ok(settings.clone()), &mut ())?;
-        Self::in_folder(model, &folder, Part::Everything)
+        let folder = folder_of(model, NeededFiles::Everything, || Ok(settings.clone()), &mut ())?;
+        Self::in_folder(model, &folder, NeededFiles::Everything)
     }
 
     /// Finds `config.json` alone, which is all that planning needs: no weights are downloaded.
     pub fn resolve_config(model: &str) -> Result<PathBuf, HubError> {
-        let folder = folder_of(model, Part::Config, HubSettings::from_env, &mut ())?;
-        check(model, &folder, Part::Config)?;
+        let folder = folder_of(model, NeededFiles::Config, HubSettings::from_env, &mut ())?;
+        check(model, &folder, NeededFiles::Config)?;
         Ok(folder.join(CONFIG))
     }
 
-    fn in_folder(model: &str, folder: &Path, part: Part) -> Result<Self, HubError> {
+    fn in_folder(model: &str, folder: &Path, part: NeededFiles) -> Result<Self, HubError> {
         check(model, folder, part)?;
         let index = folder.join(WEIGHTS_INDEX);
         let weights = if index.is_file() {
@@ -104,8 +104,8 @@ impl ModelFiles {
 impl TokenizerFiles {
     /// Finds a model's tokenizer as [`ModelFiles::resolve`] finds the whole model; no weights are downloaded.
     pub fn resolve(model: &str) -> Result<Self, HubError> {
-        let folder = folder_of(model, Part::Tokenizer, HubSettings::from_env, &mut ())?;
-        check(model, &folder, Part::Tokenizer)?;
+        let folder = folder_of(model, NeededFiles::Tokenizer, HubSettings::from_env, &mut ())?;
+        check(model, &folder, NeededFiles::Tokenizer)?;
         Ok(Self::in_folder(&folder))
     }
 
@@ -128,7 +128,7 @@ impl TokenizerFiles {
 
 /// How much of a model is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum NeededFiles {
     Config,
     Tokenizer,
     /// Configuration and weights; the tokenizer where the model has one.
@@ -136,7 +136,7 @@ pub(super) enum Part {
     Everything,
 }
 
-impl Part {
+impl NeededFiles {
     /// Files to bring where the model has them; weights come on top.
     pub fn wanted(self) -> &'static [&'static str] {
         match self {
@@ -177,7 +177,7 @@ impl Part {
 /// The directory that holds `part` of `model`.
 fn folder_of(
     model: &str,
-    part: Part,
+    part: NeededFiles,
     settings: impl FnOnce() -> Result<HubSettings, HubError>,
     observer: &mut dyn DownloadObserver,
 ) -> Result<PathBuf, HubError> {
@@ -194,7 +194,7 @@ fn folder_of(
     hub_folder(&hub_model, part, observer)
 }
 
-fn hub_folder(model: &HubModel, part: Part, observer: &mut dyn DownloadObserver) -> Result<PathBuf, HubError> {
+fn hub_folder(model: &HubModel, part: NeededFiles, observer: &mut dyn DownloadObserver) -> Result<PathBuf, HubError> {
     let settings = model.settings;
     let cached = settings.snapshot(model.id, model.revision);
     let files = match &cached {
@@ -227,7 +227,7 @@ fn hub_folder(model: &HubModel, part: Part, observer: &mut dyn DownloadObserver)
 }
 
 /// Fails where `folder` lacks a file that `part` needs.
-fn check(model: &str, folder: &Path, part: Part) -> Result<(), HubError> {
+fn check(model: &str, folder: &Path, part: NeededFiles) -> Result<(), HubError> {
     let files = missing(folder, part)?;
     if files.is_empty() {
         return Ok(());
@@ -247,7 +247,7 @@ fn check(model: &str, folder: &Path, part: Part) -> Result<(), HubError> {
 }
 
 /// The files of `part` that `folder` lacks.
-fn missing(folder: &Path, part: Part) -> Result<Vec<MissingFile>, HubError> {
+fn missing(folder: &Path, part: NeededFiles) -> Result<Vec<MissingFile>, HubError> {
     let lacks = |name: &&&str| !folder.join(name).is_file();
     let mut files: Vec<_> = part
         .required()
@@ -302,7 +302,7 @@ fn advice(folder: &Path, name: &str) -> &'static str {
 }
 
 /// What is missing where nothing is there.
-fn nothing_there(part: Part) -> Vec<MissingFile> {
+fn nothing_there(part: NeededFiles) -> Vec<MissingFile> {
     let weights = part.has_weights().then_some(WEIGHTS);
     let names = part.required().iter().copied().chain(weights);
     names

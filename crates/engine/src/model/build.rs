@@ -37,7 +37,7 @@ pub(crate) struct Trainables<'a> {
 }
 
 /// A linear layer of the checkpoint as a part of a group: the rows that one projection takes from it.
-struct Part<'a> {
+struct RowSlice<'a> {
     module: &'a LinearModule,
     start: usize,
     rows: usize,
@@ -215,7 +215,7 @@ impl Builder<'_> {
     }
 
     /// Where the projection `role` stands: in a module of its own, or in rows of a fused one.
-    fn part<'a>(&self, modules: &'a [LinearModule], role: LinearRole) -> Result<Part<'a>, TrainError> {
+    fn part<'a>(&self, modules: &'a [LinearModule], role: LinearRole) -> Result<RowSlice<'a>, TrainError> {
         let architecture = self.architecture();
         let (query, kv, inner) = (
             architecture.query_size(),
@@ -232,15 +232,15 @@ impl Builder<'_> {
         };
         if let Some(module) = modules.iter().find(|module| module.role == role) {
             let rows = module.out_features;
-            return Ok(Part { module, start: 0, rows });
+            return Ok(RowSlice { module, start: 0, rows });
         }
         match modules.iter().find(|module| module.role == fused) {
-            Some(module) => Ok(Part { module, start, rows }),
+            Some(module) => Ok(RowSlice { module, start, rows }),
             None => Err(candle_core::Error::Msg(format!("no linear layer for {role:?}")).into()),
         }
     }
 
-    fn projection(&self, module: &str, part: &Part<'_>, input: Option<usize>) -> Result<Projection, TrainError> {
+    fn projection(&self, module: &str, part: &RowSlice<'_>, input: Option<usize>) -> Result<Projection, TrainError> {
         let name = format!("{module}.weight");
         let matrix = match self.trainables.whole.get(name.as_str()) {
             Some(slot) => Matrix::Trained(self.slot(*slot)?),
@@ -264,7 +264,7 @@ impl Builder<'_> {
     fn adapter(
         &self,
         weight: &Matrix,
-        part: &Part<'_>,
+        part: &RowSlice<'_>,
         input: usize,
         slots: &LinearSlots,
         scaling: f64,

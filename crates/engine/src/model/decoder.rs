@@ -163,7 +163,7 @@ impl Decoder {
         span::release(|| tape.last_bytes());
         drop((tape.last, tape.last_rstd, d_normed));
         let first = self.first_on_tape();
-        let mut kept = Kept::new(tape.layers, dx.device());
+        let mut kept = SavedLayers::new(tape.layers, dx.device());
         while let Some((index, layer_tape, on_tape)) = kept.pop()? {
             let layer = &self.layers[index];
             let _span = span::module(Module::Layer(index as u16));
@@ -254,7 +254,7 @@ fn keep_layer(
 
 /// What was kept of the layers, from the last to the first. While one is worked on, the input of the next is on its way
 /// back from the host.
-struct Kept {
+struct SavedLayers {
     device: Device,
     layers: Vec<LayerTape>,
 }
@@ -266,7 +266,7 @@ enum Recomputed {
     Input(Tensor),
 }
 
-impl Kept {
+impl SavedLayers {
     fn new(layers: Vec<LayerTape>, device: &Device) -> Self {
         Self {
             device: device.clone(),

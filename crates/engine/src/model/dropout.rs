@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::counted;
+use super::traced;
 use peft_tune_kernels::ops::dropout::{MaskKey, mix};
 
 /// What decides the masks of one micro-batch.

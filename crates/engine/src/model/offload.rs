@@ -64,7 +64,7 @@ impl Offload {
 
     /// Sends `input` home.
     pub(super) fn put(&mut self, input: &Tensor) -> Result<DeviceToHost> {
-        let place = match &self.queue {
+        let copy = match &self.queue {
             None => HostCopy::Tensor(input.to_device(&Device::Cpu)?),
             Some(queue) => {
                 let input = input.contiguous()?;
@@ -80,7 +80,7 @@ impl Offload {
         Ok(DeviceToHost {
             shape: input.shape().clone(),
             dtype: input.dtype(),
-            place,
+            copy,
         })
     }
 }
@@ -92,7 +92,7 @@ impl DeviceToHost {
 
     /// Begins to bring the input back to `device`.
     pub(super) fn fetch(self, device: &Device) -> Result<HostToDevice> {
-        let back = match &self.place {
+        let back = match &self.copy {
             HostCopy::Tensor(tensor) => Back::Here(tensor.to_device(device)?),
             HostCopy::Room(room, queue) => {
                 let input = empty(self.shape.clone(), self.dtype, device)?;
@@ -159,7 +159,7 @@ mod tests {
     fn on_the_cpu_nothing_is_copied() {
         let input = Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap();
         let kept = Offload::new(&Device::Cpu).unwrap().put(&input).unwrap();
-        assert!(matches!(&kept.place, HostCopy::Tensor(tensor) if tensor.id() == input.id()));
+        assert!(matches!(&kept.copy, HostCopy::Tensor(tensor) if tensor.id() == input.id()));
         assert_eq!(kept.bytes(), 16);
     }
 }

@@ -19,7 +19,7 @@ use crate::{ParameterLayout, Parameters};
 use peft_tune_core::recipe::OptimizerSettings;
 use peft_tune_kernels::gpu::{Argument, empty};
 
-use super::cuda::{GroupFactors, Kernel, Place, Places};
+use super::cuda::{GroupFactors, GroupRange, GroupRanges, Kernel};
 use super::group::{Group, of_slots};
 use super::rule::{RepeatedUpdate, Step, UpdateRule};
 use peft_tune_kernels::flat::{with_f32, with_f32_mut};
@@ -38,10 +38,10 @@ const THREADS: usize = 512;
 
 /// Running means of all parameters.
 pub(super) struct Adafactor {
-    parts: Vec<Part>,
+    parts: Vec<FactoredMatrix>,
     /// Where those lie that have one block of threads on a GPU.
-    small: Places,
-    large: Places,
+    small: GroupRanges,
+    large: GroupRanges,
     /// Elements of the room that the large ones' update takes, F64.
     room: usize,
     /// The parts' r and c, or v, one behind the other.
@@ -49,7 +49,7 @@ pub(super) struct Adafactor {
 }
 
 /// One parameter.
-struct Part {
+struct FactoredMatrix {
     group: Group,
     /// A vector has no columns: each element has a mean of its own.
     rows: usize,
@@ -58,7 +58,7 @@ struct Part {
     start: usize,
 }
 
-impl Part {
+impl FactoredMatrix {
     fn means(&self) -> usize {
         self.rows + self.columns.unwrap_or(0)
     }
@@ -71,18 +71,18 @@ impl Part {
     }
 
     /// With one block of threads.
-    fn small_place(&self) -> Option<Place> {
+    fn small_place(&self) -> Option<GroupRange> {
         let (start, elements) = (self.group.range.start, self.group.range.len());
         let is_small = elements > 0 && self.bands().is_none();
-        is_small.then(|| Place::new(start, elements, self.start, 1))
+        is_small.then(|| GroupRange::new(start, elements, self.start, 1))
     }
 
     /// With one for each band; its room lies at the end of `room`, which grows by it.
-    fn large_place(&self, room: &mut usize) -> Option<Place> {
+    fn large_place(&self, room: &mut usize) -> Option<GroupRange> {
         let ((_, bands), columns) = (self.bands()?, self.columns?);
-        let place = Place::new(self.group.range.start, self.group.range.len(), self.start, bands);
+        let place = GroupRange::new(self.group.range.start, self.group.range.len(), self.start, bands);
         *room += bands * (columns + 1);
-        Some(Place {
+        Some(GroupRange {
             room: *room - bands * (columns + 1),
             ..place
         })
@@ -117,11 +117,11 @@ impl Part {
 
 impl Adafactor {
     pub fn new(settings: &OptimizerSettings, layout: &ParameterLayout, device: &Device) -> Result<Self> {
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<FactoredMatrix> = Vec::new();
         let mut start = 0;
         for (slot, group) in layout.slots().iter().zip(of_slots(layout, settings)) {
             let columns = (slot.shape.len() > 1).then(|| slot.shape[slot.shape.len() - 1]);
-            let part = Part {
+            let part = FactoredMatrix {
                 rows: slot.elements() / columns.unwrap_or(1).max(1),
                 group,
                 columns,
@@ -133,8 +133,8 @@ impl Adafactor {
         let mut room = 0;
         let large = parts.iter().filter_map(|part| part.large_place(&mut room));
         Ok(Self {
-            small: Places::new(parts.iter().filter_map(Part::small_place)),
-            large: Places::new(large),
+            small: GroupRanges::new(parts.iter().filter_map(FactoredMatrix::small_place)),
+            large: GroupRanges::new(large),
             room,
             parts,
             means: Tensor::zeros(start.max(1), DType::F32, device)?,
@@ -142,7 +142,7 @@ impl Adafactor {
     }
 
     /// Updates one parameter in plain tensor ops.
-    fn update_part(&self, parameters: &Parameters, step: Step, part: &Part) -> Result<()> {
+    fn update_part(&self, parameters: &Parameters, step: Step, part: &FactoredMatrix) -> Result<()> {
         let (start, rate, beta) = (part.group.range.start, step.rate(&part.group), decay(step));
         let shape = (part.rows, part.columns.unwrap_or(1));
         let of = |buffer: &Tensor| buffer.narrow(0, start, part.group.range.len())?.reshape(shape);
@@ -209,7 +209,7 @@ impl UpdateRule for Adafactor {
 
 impl RepeatedUpdate for Adafactor {
     fn prepare(&self, step: Step, device: &Device) -> Result<()> {
-        let factors = |part: &Part| part.for_kernel(step);
+        let factors = |part: &FactoredMatrix| part.for_kernel(step);
         let small = self.parts.iter().filter(|part| part.small_place().is_some());
         self.small.prepare(small.map(factors), device)?;
         let large = self.parts.iter().filter(|part| part.bands().is_some());

@@ -32,8 +32,8 @@ pub(super) type GroupFactors = [f32; 8];
 
 /// Where each group lies, and the factors of its next update.
 #[derive(Debug)]
-pub(super) struct Places {
-    groups: Vec<Place>,
+pub(super) struct GroupRanges {
+    groups: Vec<GroupRange>,
     /// Made at the first update.
     on_device: OnceLock<OnDevice>,
 }
@@ -70,9 +70,9 @@ impl<'a> Kernel<'a> {
     }
 }
 
-/// One group of [`Places`].
+/// One group of [`GroupRanges`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct GroupRange {
     /// First element in the flat buffers.
     pub start: usize,
     pub elements: usize,
@@ -84,7 +84,7 @@ pub(super) struct Place {
     pub room: usize,
 }
 
-impl Place {
+impl GroupRange {
     /// For states in F32.
     pub fn of_f32(start: usize, elements: usize, state: usize) -> Self {
         Self::new(start, elements, state, elements.div_ceil(ELEMENTS))
@@ -107,8 +107,8 @@ impl Place {
     }
 }
 
-impl Places {
-    pub fn new(groups: impl IntoIterator<Item = Place>) -> Self {
+impl GroupRanges {
+    pub fn new(groups: impl IntoIterator<Item = GroupRange>) -> Self {
         Self {
             groups: groups.into_iter().collect(),
             on_device: OnceLock::new(),

@@ -15,7 +15,7 @@ use peft_tune_core::recipe::OptimizerSettings;
 use peft_tune_kernels::gpu::{Argument, OPERANDS, Source, empty};
 
 use super::adamw::AdamW;
-use super::cuda::{GroupFactors, Kernel, PLACES, Place, Places};
+use super::cuda::{GroupFactors, GroupRange, GroupRanges, Kernel, PLACES};
 use super::group::{Group, of_slots};
 use super::rule::{RepeatedUpdate, Step, UpdateRule};
 use super::states_f32::StatesF32;
@@ -55,7 +55,7 @@ struct Matrix {
 
 /// Matrices with a short side, each of which one block of threads updates.
 struct Blocks {
-    places: Places,
+    places: GroupRanges,
     /// The sides fit as many tiles of 16; a power of 2, as the kernel wants it.
     tiles: usize,
     /// Elements of the room, BF16.
@@ -92,13 +92,13 @@ impl Blocks {
         let place = |matrix: &Matrix| {
             let elements = 16 * tiles * matrix.rows.max(matrix.columns).next_multiple_of(width);
             room += elements;
-            Place {
+            GroupRange {
                 room: room - elements,
-                ..Place::new(matrix.group.range.start, matrix.group.range.len(), matrix.start, 1)
+                ..GroupRange::new(matrix.group.range.start, matrix.group.range.len(), matrix.start, 1)
             }
         };
         Self {
-            places: Places::new(matrices.map(place)),
+            places: GroupRanges::new(matrices.map(place)),
             tiles,
             room,
         }

@@ -19,7 +19,7 @@ use crate::Parameters;
 use peft_tune_kernels::gpu::{Argument, Pinned, constant};
 use peft_tune_kernels::quant::DynamicMap;
 
-use super::cuda::{Kernel, Place, Places};
+use super::cuda::{GroupRange, GroupRanges, Kernel};
 use super::group::Group;
 use super::pages::{self, Home, Page};
 use super::rule::{ElementRule, RepeatedUpdate, Step, UpdateRule};
@@ -43,7 +43,7 @@ pub(super) struct States8bit<R, const N: usize> {
     codes: Tensor,
     absmax: Tensor,
     small: StatesF32<R, N>,
-    places: Places,
+    places: GroupRanges,
     paged: Option<Paged>,
 }
 
@@ -58,7 +58,7 @@ struct Paged {
 struct PageUpdate {
     /// Its index among the large ones.
     parameter: usize,
-    places: Places,
+    places: GroupRanges,
 }
 
 impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
@@ -77,10 +77,10 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
         let length = codes.len();
         let places = large
             .iter()
-            .map(|(group, first)| Place::of_8bit(group.range.start, group.range.len(), *first));
+            .map(|(group, first)| GroupRange::of_8bit(group.range.start, group.range.len(), *first));
         Ok(Self {
             rule,
-            places: Places::new(places),
+            places: GroupRanges::new(places),
             large,
             codes: Tensor::from_vec(codes, length, home)?,
             absmax: Tensor::zeros(blocks.max(1) * N, DType::F32, home)?,
@@ -108,7 +108,7 @@ impl<R: ElementRule<N> + Copy, const N: usize> States8bit<R, N> {
                     Page {
                         update: PageUpdate {
                             parameter,
-                            places: Places::new([Place::of_8bit(start, length, 0)]),
+                            places: GroupRanges::new([GroupRange::of_8bit(start, length, 0)]),
                         },
                         units,
                     }

@@ -11,7 +11,7 @@ use crate::Parameters;
 use peft_tune_kernels::gpu::{Argument, Pinned};
 use peft_tune_kernels::thread_pool;
 
-use super::cuda::{Kernel, Place, Places};
+use super::cuda::{GroupRange, GroupRanges, Kernel};
 use super::group::Group;
 use super::pages::{self, Home, Page};
 use super::rule::{ElementRule, RepeatedUpdate, Step, UpdateRule};
@@ -26,7 +26,7 @@ pub(super) struct StatesF32<R, const N: usize> {
     pub(super) groups: Vec<Group>,
     /// (elements of all groups,) each; the groups lie one behind the other.
     states: [Tensor; N],
-    places: Places,
+    places: GroupRanges,
     paged: Option<Paged>,
 }
 
@@ -40,7 +40,7 @@ struct Paged {
 struct PageUpdate {
     /// Its index among the groups.
     group: usize,
-    places: Places,
+    places: GroupRanges,
 }
 
 impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
@@ -56,11 +56,11 @@ impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
         let place = |group: &Group| {
             let (start, length) = (group.range.start, group.range.len());
             next += length;
-            Place::of_f32(start, length, next - length)
+            GroupRange::of_f32(start, length, next - length)
         };
         Ok(Self {
             rule,
-            places: Places::new(groups.iter().map(place)),
+            places: GroupRanges::new(groups.iter().map(place)),
             groups,
             states: to_array(states),
             paged: None,
@@ -81,7 +81,7 @@ impl<R: ElementRule<N>, const N: usize> StatesF32<R, N> {
                 .map(move |units| Page {
                     update: PageUpdate {
                         group,
-                        places: Places::new([Place::of_f32(first + units.start - start, units.len(), 0)]),
+                        places: GroupRanges::new([GroupRange::of_f32(first + units.start - start, units.len(), 0)]),
                     },
                     units,
                 })
@@ -201,7 +201,7 @@ impl<R: ElementRule<N>, const N: usize> RepeatedUpdate for StatesF32<R, N> {
 }
 
 /// The same part of the values, their gradients and their states.
-struct Part<'a, const N: usize> {
+struct StateSlice<'a, const N: usize> {
     values: &'a mut [f32],
     gradients: &'a [f32],
     states: [&'a mut [f32]; N],
@@ -217,14 +217,14 @@ fn update_split<R: ElementRule<N>, const N: usize>(
     let mut parts = Vec::with_capacity(values.len().div_ceil(CHUNK));
     let mut chunks = states.map(|state| state.chunks_mut(CHUNK));
     for (values, gradients) in values.chunks_mut(CHUNK).zip(gradients.chunks(CHUNK)) {
-        parts.push(Part {
+        parts.push(StateSlice {
             values,
             gradients,
             states: chunks.each_mut().map(|chunks| chunks.next().unwrap_or_default()),
         });
     }
     thread_pool::for_chunks(&mut parts, 1, |_, parts| {
-        for Part {
+        for StateSlice {
             values,
             gradients,
             states,

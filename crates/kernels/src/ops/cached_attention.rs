@@ -77,7 +77,7 @@ fn fused<T: Element>(
         let place = &places[token];
         let query = &queries[number * width..(number + 1) * width];
         let first = (place.start * key_heads + head / group) * width;
-        let kept = Kept {
+        let kept = VisibleRows {
             keys: &keys[first..],
             values: &values[first..],
             stride: key_heads * width,
@@ -95,7 +95,7 @@ fn fused<T: Element>(
 }
 
 /// Keys and values of one head, from its first visible row on.
-struct Kept<'a, T> {
+struct VisibleRows<'a, T> {
     keys: &'a [T],
     values: &'a [T],
     /// From one row to the next.

@@ -86,7 +86,7 @@ struct Backward<'a> {
 }
 
 /// Some rows of y, and the sums over them.
-struct Part<'a, T> {
+struct RowSums<'a, T> {
     y: &'a mut [T],
     sums: &'a mut [f32],
 }
@@ -98,7 +98,7 @@ impl InPlace for Backward<'_> {
         let (dz, gain, columns) = (Elements::<T>::new(self.dz)?, &self.gain, self.gain.len());
         let mut sums = vec![0.0; y.len().div_ceil(ROWS * columns.max(1)) * columns];
         let parts = y.chunks_mut(ROWS * columns.max(1)).zip(sums.chunks_mut(columns.max(1)));
-        let mut parts: Vec<Part<'_, T>> = parts.map(|(y, sums)| Part { y, sums }).collect();
+        let mut parts: Vec<RowSums<'_, T>> = parts.map(|(y, sums)| RowSums { y, sums }).collect();
         thread_pool::for_chunks(&mut parts, 1, |index, parts| {
             for part in parts {
                 let dz = &dz[index * ROWS * columns..][..part.y.len()];

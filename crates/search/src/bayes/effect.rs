@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::insight::{Dependence, Place};
+use super::insight::{Dependence, EffectPoint};
 use peft_tune_core::objective::{Direction, Objective};
 use peft_tune_core::study::ParamValue;
 
@@ -41,14 +41,14 @@ pub struct Effect {
     pub worst: ParamValue,
     pub worst_value: f64,
     /// All values that were looked at.
-    pub places: Vec<Place>,
+    pub places: Vec<EffectPoint>,
 }
 
 impl Effect {
     /// Sums up a dependence; `None` where it has no places.
     pub fn of(dependence: &Dependence, objective: &Objective) -> Option<Self> {
         let places = &dependence.places;
-        let minimised = |place: &Place| objective.minimised(place.median);
+        let minimised = |place: &EffectPoint| objective.minimised(place.median);
         let index = |of: &dyn Fn(f64, f64) -> bool| {
             (0..places.len()).reduce(|a, b| {
                 if of(minimised(&places[b]), minimised(&places[a])) {
@@ -73,7 +73,7 @@ impl Effect {
     }
 }
 
-fn trend(places: &[Place], (best, worst): (usize, usize), (ordered, direction): (bool, Direction)) -> Trend {
+fn trend(places: &[EffectPoint], (best, worst): (usize, usize), (ordered, direction): (bool, Direction)) -> Trend {
     let range = (places[best].median - places[worst].median).abs();
     if range <= FLAT * places[best].median.abs().max(places[worst].median.abs()) {
         return Trend::Flat;
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     fn effect(medians: &[f64], metric: &str) -> Effect {
-        let place = |(index, median): (usize, &f64)| Place {
+        let place = |(index, median): (usize, &f64)| EffectPoint {
             value: (index as i64).into(),
             median: *median,
             low: *median,

@@ -51,12 +51,12 @@ pub struct Share {
 pub struct Dependence {
     pub metric: String,
     pub parameter: String,
-    pub places: Vec<Place>,
+    pub places: Vec<EffectPoint>,
 }
 
 /// One value of the parameter: the median prediction over the other parameters, and the middle eight tenths of them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Place {
+pub struct EffectPoint {
     pub value: ParamValue,
     pub median: f64,
     pub low: f64,
@@ -175,7 +175,7 @@ impl Insight {
             .collect()
     }
 
-    fn places(&self, index: usize, objective: &Objective, output: &Output) -> Vec<Place> {
+    fn places(&self, index: usize, objective: &Objective, output: &Output) -> Vec<EffectPoint> {
         let candidates = Candidates::new(&self.space, &self.encoding);
         let distribution = &self.space.parameters[index].distribution;
         let values: Vec<ParamValue> = match distribution.cardinality() {
@@ -201,7 +201,7 @@ impl Insight {
                 .collect();
             predicted.sort_by(f64::total_cmp);
             let at = |share: f64| predicted[(share * (predicted.len() - 1) as f64).round() as usize];
-            Some(Place {
+            Some(EffectPoint {
                 value,
                 median: at(0.5),
                 low: at(0.1),

@@ -13,12 +13,12 @@ mod marginal;
 mod maximise;
 mod model;
 mod observations;
-mod outlook;
 mod output;
 mod proposal;
 mod sampler;
+mod score;
 
 pub use effect::{Effect, Trend};
-pub use insight::{Dependence, Importance, Insight, Place, Share, importance};
+pub use insight::{Dependence, EffectPoint, Importance, Insight, Share, importance};
 pub use proposal::{Predicted, Proposal};
 pub use sampler::Bayes;

@@ -9,7 +9,7 @@ use super::observations::{MetricData, Observations, Seen};
 use super::output::{Output, some};
 use crate::encode::{Encoding, Point};
 use crate::gp;
-use crate::gp::{Data, Effort, Gp};
+use crate::gp::{Effort, FitInput, Gp};
 use crate::{Prior, Problem};
 use peft_tune_core::objective::{Bound, Constraint};
 
@@ -148,7 +148,7 @@ impl Model<'_> {
         let target = |(point, failed): (Point, bool)| (point, if failed { -1.0 } else { 1.0 });
         let (points, targets): (Vec<Point>, Vec<f64>) = outcomes.into_iter().map(target).unzip();
         let used: Vec<usize> = (0..self.encoding.axes().len()).collect();
-        let data = Data {
+        let data = FitInput {
             axes: self.encoding.axes(),
             used: &used,
             points: &points,

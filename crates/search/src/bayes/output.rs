@@ -10,7 +10,7 @@ use super::observations::{MetricData, Modelled};
 use crate::Prior;
 use crate::encode::{Encoding, Point};
 use crate::gp;
-use crate::gp::{Data, Effort, Gp};
+use crate::gp::{Effort, FitInput, Gp};
 use peft_tune_core::study::Params;
 
 /// Hyper-parameters are fitted to at most this many points.
@@ -115,7 +115,7 @@ impl Output {
             .zip(&data.deviations)
             .map(|(value, deviation)| (shape.inner_slope(*value) * deviation / spread).powi(2))
             .collect();
-        let whole = Data {
+        let whole = FitInput {
             axes: encoding.axes(),
             used: &modelled.used,
             points: &data.points,
@@ -225,7 +225,7 @@ pub(super) fn some(values: &[f64], most: usize) -> Vec<usize> {
 }
 
 /// Fits hyper-parameters to a part of the data where there are many points: the best ones and an even share of the rest.
-fn fit_some(whole: &Data<'_>, values: &[f64], effort: Effort) -> Option<gp::Fit> {
+fn fit_some(whole: &FitInput<'_>, values: &[f64], effort: Effort) -> Option<gp::Fit> {
     let count = values.len();
     if count <= FITTED_POINTS {
         return gp::fit(whole, effort);
@@ -234,7 +234,7 @@ fn fit_some(whole: &Data<'_>, values: &[f64], effort: Effort) -> Option<gp::Fit>
     let points: Vec<Point> = chosen.iter().map(|index| whole.points[*index].clone()).collect();
     let targets: Vec<f64> = chosen.iter().map(|index| whole.targets[*index]).collect();
     let noises: Vec<f64> = chosen.iter().map(|index| whole.noises[*index]).collect();
-    let part = Data {
+    let part = FitInput {
         points: &points,
         targets: &targets,
         noises: &noises,

@@ -111,11 +111,11 @@ fn cut(mean: f64, variance: f64, deviation: f64, bound: f64) -> (f64, f64) {
 mod tests {
     use super::*;
     use crate::encode::Axis;
-    use crate::gp::fit::Data;
+    use crate::gp::fit::FitInput;
     use crate::gp::hyper::Hyper;
 
     fn process(points: &[Point], targets: &[f64]) -> Gp {
-        let data = Data {
+        let data = FitInput {
             axes: &[Axis::Number],
             used: &[0],
             points,

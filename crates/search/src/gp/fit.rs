@@ -32,7 +32,7 @@ const WALL: f64 = 1.0;
 const STARTS: [f64; 2] = [0.25, 1.5];
 
 /// What is fitted to: points, standardised targets and the axes that may matter.
-pub(crate) struct Data<'a> {
+pub(crate) struct FitInput<'a> {
     pub(crate) axes: &'a [Axis],
     /// Indices of the axes that the targets may depend on.
     pub(crate) used: &'a [usize],
@@ -60,7 +60,7 @@ pub(crate) enum Effort {
 }
 
 /// Fits hyper-parameters, the starts in parallel; the result does not depend on the number of threads. `None` without data.
-pub(crate) fn fit(data: &Data<'_>, effort: Effort) -> Option<Fit> {
+pub(crate) fn fit(data: &FitInput<'_>, effort: Effort) -> Option<Fit> {
     if data.points.is_empty() {
         return None;
     }
@@ -85,7 +85,7 @@ struct Objective {
 }
 
 impl Objective {
-    fn new(data: &Data<'_>) -> Self {
+    fn new(data: &FitInput<'_>) -> Self {
         Self {
             distances: Distances::new(data.axes, data.used, data.points),
             targets: data.targets.to_vec(),
@@ -286,7 +286,7 @@ mod tests {
     fn objective(points: &[Point], targets: &[f64]) -> Objective {
         let axes: Vec<Axis> = points[0].iter().map(|_| Axis::Number).collect();
         let used: Vec<usize> = (0..axes.len()).collect();
-        Objective::new(&Data {
+        Objective::new(&FitInput {
             axes: &axes,
             used: &used,
             points,
@@ -338,7 +338,7 @@ mod tests {
     fn an_axis_that_matters_gets_a_shorter_lengthscale_whatever_the_threads() {
         let points: Vec<Point> = (0..30).map(|index| sobol_point(index, 2, 1)).collect();
         let targets: Vec<f64> = points.iter().map(|p| 1.4 * (9.0 * p[0]).sin()).collect();
-        let data = Data {
+        let data = FitInput {
             axes: &[Axis::Number, Axis::Number],
             used: &[0, 1],
             points: &points,
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn no_data_gives_no_fit() {
-        let data = Data {
+        let data = FitInput {
             axes: &[Axis::Number],
             used: &[0],
             points: &[],

@@ -22,5 +22,5 @@ mod hyper;
 mod posterior;
 
 pub(super) use censored::{Bound, imputed};
-pub(super) use fit::{Data, Effort, Fit, fit};
+pub(super) use fit::{Effort, Fit, FitInput, fit};
 pub(super) use posterior::{Gp, Slope};

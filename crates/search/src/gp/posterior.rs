@@ -10,7 +10,7 @@ use faer::{Mat, Par};
 use rayon::prelude::*;
 
 use super::covariance::{alone, dot, matern, width};
-use super::fit::Data;
+use super::fit::FitInput;
 use super::hyper::Hyper;
 use crate::encode::{Axis, Point};
 
@@ -51,7 +51,7 @@ pub(crate) struct Slope {
 impl Gp {
     /// Conditions on data; `noises` overrides the fitted noise variance of each point. `None` where K cannot be factorised
     /// (a coordinate or target is not finite).
-    pub(crate) fn new(data: &Data<'_>, hyper: Hyper, noises: Option<Vec<f64>>) -> Option<Self> {
+    pub(crate) fn new(data: &FitInput<'_>, hyper: Hyper, noises: Option<Vec<f64>>) -> Option<Self> {
         let n = data.points.len();
         let column = |index: &usize| data.points.iter().map(|point| point[*index]).collect();
         let mut gp = Self {
@@ -324,8 +324,8 @@ mod tests {
     use peft_tune_core::space::{Condition, Parameter, SearchSpace};
     use peft_tune_core::study::Params;
 
-    fn data<'a>(points: &'a [Point], targets: &'a [f64]) -> Data<'a> {
-        Data {
+    fn data<'a>(points: &'a [Point], targets: &'a [f64]) -> FitInput<'a> {
+        FitInput {
             axes: &[Axis::Number, Axis::Number],
             used: &[0, 1],
             points,
@@ -396,7 +396,7 @@ mod tests {
         let space = mixed_space();
         let encoding = Encoding::new(&space);
         let points: Vec<Point> = GOLDEN_MIXED.iter().map(|one| encoded(&space, *one)).collect();
-        let data = Data {
+        let data = FitInput {
             axes: encoding.axes(),
             used: &[0, 1, 2],
             points: &points,
@@ -466,7 +466,7 @@ mod tests {
     #[test]
     fn equal_points_and_an_unused_axis_are_no_trouble() {
         let points = vec![vec![0.2, 0.1], vec![0.2, 0.9], vec![0.8, 0.5]];
-        let one_axis = Data {
+        let one_axis = FitInput {
             used: &[0],
             ..data(&points, &[1.0, 1.0, -1.0])
         };
@@ -480,11 +480,11 @@ mod tests {
     fn a_target_with_noise_of_its_own_pulls_less() {
         let points = vec![vec![0.1, 0.5], vec![0.5, 0.5], vec![0.9, 0.5]];
         let exact = data(&points, &[0.0, 1.0, 0.0]);
-        let noisy = Data {
+        let noisy = FitInput {
             noises: &[0.0, 1.0, 0.0],
             ..data(&points, &[0.0, 1.0, 0.0])
         };
-        let predicted = |data: &Data<'_>| {
+        let predicted = |data: &FitInput<'_>| {
             let hyper = Hyper::with_lengthscale(0.3, 2);
             Gp::new(data, hyper, None).unwrap().predict(&vec![0.5, 0.5])
         };

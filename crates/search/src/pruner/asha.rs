@@ -54,7 +54,7 @@ impl Pruner for Asha {
         }
         Verdict::Stop {
             reason: format!(
-                "place {} of {} after {rung} steps, {kept} go on",
+                "rank {} of {} after {rung} steps, {kept} continue",
                 place + 1,
                 points.len()
             ),

@@ -78,7 +78,7 @@ pub(super) fn copies_not_overlapped(evidence: &Evidence<'_>) -> Option<Finding> 
     let change = changes_that_copy_less(evidence.recipe).find(|change| fits(evidence, change));
     let change = change.unwrap_or_else(|| {
         Change::Advice(
-            "give the copies more computing to hide behind: a larger micro_batch or sequence_length".to_owned(),
+            "give the copies more computation to hide behind: a larger micro_batch or sequence_length".to_owned(),
         )
     });
     let gain = evidence

@@ -4,7 +4,7 @@
 //! apart and added in the order of the spans, so that the result does not depend on the threads.
 
 use super::block::{KEYS, Rows, Shared, Sizes, Span, gather};
-use super::softmax::{self, Place};
+use super::softmax::{self, ScoreBlock};
 use super::{Saved, Settings};
 use crate::ops::element::Element;
 use crate::ops::matmul::serial::{Exactness, Old, View, multiply};
@@ -214,7 +214,7 @@ impl<T: Element> Inputs<'_, T> {
         let (seen, exactness) = (Span::keys(queries, self.settings), Exactness::of(T::DTYPE));
         for start in seen.clone().step_by(KEYS) {
             let keys = start..(start + KEYS).min(seen.end);
-            let place = Place {
+            let place = ScoreBlock {
                 query: queries.start,
                 group,
                 scale: self.settings.scale as f32,

@@ -2,7 +2,7 @@
 
 use super::Settings;
 use super::block::{KEYS, Rows, Shared, Sizes, Span, gather};
-use super::softmax::{self, Place, State};
+use super::softmax::{self, ScoreBlock, State};
 use crate::ops::element::Element;
 use crate::ops::matmul::serial::{Exactness, Old, View, multiply};
 use crate::ops::storage::{Elements, Unwritten};
@@ -121,7 +121,7 @@ impl<T: Element> Inputs<'_, T> {
         let (seen, exactness) = (Span::keys(queries, self.settings), Exactness::of(T::DTYPE));
         for start in seen.clone().step_by(KEYS) {
             let keys = start..(start + KEYS).min(seen.end);
-            let place = Place {
+            let place = ScoreBlock {
                 query: queries.start,
                 group,
                 scale: self.settings.scale as f32,

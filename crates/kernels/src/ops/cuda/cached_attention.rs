@@ -37,7 +37,10 @@ pub fn forward(
     let bounds = Tensor::from_vec(bounds, (tokens, 2), device)?;
     let o = empty(q.shape(), q.dtype(), device)?;
     let size = SIZES.into_iter().find(|size| width <= *size).unwrap_or(width);
-    let name = format!("cached_attention_{}_{size}", element_name(q.dtype()).unwrap_or_default());
+    let name = format!(
+        "cached_attention_{}_{size}",
+        element_name(q.dtype()).unwrap_or_default()
+    );
     let launch = SOURCE.launch(&name, [heads, tokens, 1], [THREADS, 1, 1]);
     let arguments = arguments! {
         &q, &keys, &values, &bounds, &o, heads as u32, key_heads as u32, width as u32,

@@ -1,35 +1,35 @@
-//! Blocked products on AVX-512: packed panels of the right operand, tiles of the left.
+//! Blocked products on AVX-512: packed NR micro-panels of the right operand, tiles of the left.
 //!
-//! result (R, C) = sum over the terms of left_i (R, Q_i) right_i (Q_i, C). A task takes a group of panels (48 columns
-//! each) and a range of rows: it packs the panels into its thread's scratch, which stays in the second-level cache, and
+//! result (R, C) = sum over the terms of left_i (R, Q_i) right_i (Q_i, C). A task takes a group of NR micro-panels (48 columns
+//! each) and a range of rows: it packs the NR micro-panels into its thread's scratch, which stays in the second-level cache, and
 //! streams the rows past them, eight at a time. Tasks need nothing from each other, and the sum over Q runs in the same
 //! order whatever their number, so that the result does not depend on the threads.
 //!
 //! The left operand is read in place where its rows lie along the summed dimension; where they lie across it (the
-//! gradient of a weight), strips of it are packed too.
+//! gradient of a weight), MR micro-panels of it are packed too.
 
 use super::engine::MAX_TERMS;
 use super::finish;
 use super::operand::{Left, Result, Right, Side, Term};
 use super::pack;
 use super::quantized;
-use super::tile::{self, Begin, LANES, Line, Piece, ROWS, Strip, TILE, Unit, VECTORS};
+use super::tile::{self, Begin, LANES, Line, MrPanel, PanelProduct, ROWS, TILE, Unit, VECTORS};
 use crate::ops::element::Element;
 use crate::thread_pool;
 use half::bf16;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Columns of a full panel.
-const PANEL: usize = VECTORS * LANES;
+/// Columns of a full NR micro-panel.
+const NR: usize = VECTORS * LANES;
 /// Units of the summed dimension that are packed at once.
-const PASS_UNITS: usize = 768;
-/// Bytes of packed panels that a task keeps, within the second-level cache.
+const KC_UNITS: usize = 768;
+/// Bytes of packed NR micro-panels that a task keeps, within the second-level cache.
 const GROUP_BYTES: usize = 640 * 1024;
-/// Groups of panels for each thread where there are enough: more of them balance the threads, but the left operand is
-/// streamed once for each group (with groups of one panel, BF16 products of 1024 rows lost a fifth of their speed).
+/// Groups of NR micro-panels for each thread where there are enough: more of them balance the threads, but the left operand is
+/// streamed once for each group (with groups of one NR micro-panel, BF16 products of 1024 rows lost a fifth of their speed).
 const GROUPS_PER_THREAD: usize = 4;
-/// Tasks for each thread: where there are fewer groups, rows are split too, and every task packs its panels again.
+/// Tasks for each thread: where there are fewer groups, rows are split too, and every task packs its NR micro-panels again.
 const TASKS_PER_THREAD: usize = 8;
 /// As above where the right operand is too large for the caches, so that packing it again costs more.
 const LARGE_TASKS_PER_THREAD: usize = 3;
@@ -54,8 +54,8 @@ impl Operand for bf16 {
 /// Memory that a thread keeps from one task to the next.
 #[derive(Default)]
 struct Scratch {
-    panels: Vec<Line>,
-    strips: Vec<u32>,
+    nr_panels: Vec<Line>,
+    mr_panels: Vec<u32>,
     sums: Vec<f32>,
 }
 
@@ -77,74 +77,76 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
     if rows == 0 || columns == 0 {
         return;
     }
-    let passes = passes::<T>(terms);
-    let units = passes.iter().map(|pass| pass.iter().map(|part| part.units.len()).sum());
+    let kc_blocks = kc_blocks::<T>(terms);
+    let units = kc_blocks
+        .iter()
+        .map(|kc_block| kc_block.iter().map(|part| part.units.len()).sum());
     let (group, height) = task_shape(rows, columns, &units.collect::<Vec<usize>>());
-    let (groups, heights) = (columns.div_ceil(group * PANEL), rows.div_ceil(height));
-    let (result, passes) = (&result, &passes);
+    let (groups, heights) = (columns.div_ceil(group * NR), rows.div_ceil(height));
+    let (result, kc_blocks) = (&result, &kc_blocks);
     thread_pool::for_each(groups * heights, |index| {
-        let (column, row) = (index / heights * group * PANEL, index % heights * height);
+        let (column, row) = (index / heights * group * NR, index % heights * height);
         let task = Task {
             terms,
-            passes,
+            kc_blocks,
             rows: row..(row + height).min(rows),
-            columns: column..(column + group * PANEL).min(columns),
+            columns: column..(column + group * NR).min(columns),
         };
         // SAFETY: the caller's promise; tasks cover disjoint parts of the result.
         SCRATCH.with_borrow_mut(|scratch| unsafe { task.run(result, scratch) });
     });
 }
 
-/// Units of one term that are packed in one pass.
+/// Units of one term that are packed in one KC block.
 #[derive(Clone, Debug)]
-struct Part {
+struct KcSlice {
     term: usize,
     units: Range<usize>,
 }
 
-/// Splits the summed dimensions of all terms into passes of bounded length.
-fn passes<T: Operand>(terms: &[Term<'_, T>]) -> Vec<Vec<Part>> {
-    let (mut passes, mut pass, mut room) = (Vec::new(), Vec::new(), PASS_UNITS);
+/// Splits the summed dimensions of all terms into KC blocks of bounded length.
+fn kc_blocks<T: Operand>(terms: &[Term<'_, T>]) -> Vec<Vec<KcSlice>> {
+    let (mut kc_blocks, mut kc_block, mut room) = (Vec::new(), Vec::new(), KC_UNITS);
     for (term, operands) in terms.iter().enumerate() {
         let (mut start, end) = (0, operands.right.depth().div_ceil(T::UNIT.values()));
         while start < end {
             let units = start..end.min(start + room);
             start = units.end;
             room -= units.len();
-            pass.push(Part { term, units });
+            kc_block.push(KcSlice { term, units });
             if room == 0 {
-                passes.push(std::mem::take(&mut pass));
-                room = PASS_UNITS;
+                kc_blocks.push(std::mem::take(&mut kc_block));
+                room = KC_UNITS;
             }
         }
     }
-    if !pass.is_empty() || passes.is_empty() {
-        passes.push(pass);
+    if !kc_block.is_empty() || kc_blocks.is_empty() {
+        kc_blocks.push(kc_block);
     }
-    passes
+    kc_blocks
 }
 
-/// (panels of a task, rows of a task), from the units of each pass.
+/// (NR micro-panels of a task, rows of a task), from the units of each KC block.
 fn task_shape(rows: usize, columns: usize, units: &[usize]) -> (usize, usize) {
     let threads = thread_pool::threads();
-    let (panels, unit_bytes) = (columns.div_ceil(PANEL), VECTORS * size_of::<Line>());
+    let (nr_panels, unit_bytes) = (columns.div_ceil(NR), VECTORS * size_of::<Line>());
     let (longest, all) = (units.iter().max().copied().unwrap_or(0), units.iter().sum::<usize>());
     let cached = GROUP_BYTES / (longest.max(1) * unit_bytes);
     // As many groups for one thread as for another.
-    let groups = panels.div_ceil(cached.max(1)).max(GROUPS_PER_THREAD * threads);
-    let group = panels.div_ceil(groups.next_multiple_of(threads));
-    let tasks = match all * unit_bytes * panels {
+    let groups = nr_panels.div_ceil(cached.max(1)).max(GROUPS_PER_THREAD * threads);
+    let group = nr_panels.div_ceil(groups.next_multiple_of(threads));
+    let tasks = match all * unit_bytes * nr_panels {
         LARGE_BYTES.. => LARGE_TASKS_PER_THREAD,
         _ => TASKS_PER_THREAD,
     };
-    let blocks = (tasks * threads).div_ceil(panels.div_ceil(group));
+    let blocks = (tasks * threads).div_ceil(nr_panels.div_ceil(group));
     let height = rows.div_ceil(blocks).max(TASK_ROWS).next_multiple_of(2 * ROWS);
     (group, height)
 }
 
 struct Task<'a, T> {
     terms: &'a [Term<'a, T>],
-    passes: &'a [Vec<Part>],
+    kc_blocks: &'a [Vec<KcSlice>],
     rows: Range<usize>,
     columns: Range<usize>,
 }
@@ -153,95 +155,95 @@ impl<T: Operand> Task<'_, T> {
     /// # Safety
     /// As [`multiply`].
     unsafe fn run<O: Element>(&self, result: &Result<O>, scratch: &mut Scratch) {
-        for (number, pass) in self.passes.iter().enumerate() {
+        for (number, kc_block) in self.kc_blocks.iter().enumerate() {
             // SAFETY: the caller's promise is the same.
             unsafe {
-                self.pack(pass, &mut scratch.panels);
+                self.pack(kc_block, &mut scratch.nr_panels);
                 self.sweep(number, scratch, result);
             }
         }
     }
 
-    /// Packs the panels of the task one after the other, the parts of the pass one after the other in each.
-    unsafe fn pack(&self, pass: &[Part], panels: &mut Vec<Line>) {
-        let units: usize = pass.iter().map(|part| part.units.len()).sum();
-        let most = self.columns.len().div_ceil(PANEL) * VECTORS * units;
-        if panels.len() < most {
-            panels.resize(most, Line::ZERO);
+    /// Packs the NR micro-panels of the task one after the other, the parts of the KC block one after the other in each.
+    unsafe fn pack(&self, kc_block: &[KcSlice], nr_panels: &mut Vec<Line>) {
+        let units: usize = kc_block.iter().map(|part| part.units.len()).sum();
+        let most = self.columns.len().div_ceil(NR) * VECTORS * units;
+        if nr_panels.len() < most {
+            nr_panels.resize(most, Line::ZERO);
         }
         let mut start = 0;
-        for column in self.columns.clone().step_by(PANEL) {
+        for column in self.columns.clone().step_by(NR) {
             let vectors = pack::vectors(self.columns.end, column);
-            for part in pass {
+            for part in kc_block {
                 let lines = part.units.len() * vectors;
-                let place = &mut panels[start..start + lines];
+                let place = &mut nr_panels[start..start + lines];
                 // SAFETY: the caller's promise is the same.
-                unsafe { pack_panel(&self.terms[part.term].right, T::UNIT, column, part.units.clone(), place) };
+                unsafe { pack_nr_panel(&self.terms[part.term].right, T::UNIT, column, part.units.clone(), place) };
                 start += lines;
             }
         }
     }
 
-    /// Streams the rows past the packed panels.
+    /// Streams the rows past the packed NR micro-panels.
     unsafe fn sweep<O: Element>(&self, number: usize, scratch: &mut Scratch, result: &Result<O>) {
-        if self.passes.len() > 1 {
-            let columns = self.columns.len().next_multiple_of(PANEL);
+        if self.kc_blocks.len() > 1 {
+            let columns = self.columns.len().next_multiple_of(NR);
             scratch.sums.resize(self.rows.len() * columns, 0.0);
         }
-        // Tiles of one vector are twice as high; all panels of the task share the strips, so the first one decides.
+        // Tiles of one vector are twice as high; all NR micro-panels of the task share the MR micro-panels, so the first one decides.
         let narrow = pack::vectors(self.columns.end, self.columns.start) == 1;
         let (mut row, mut saved) = (self.rows.start, 0);
         while row < self.rows.end {
             let rows = row..row + tile::height(self.rows.end - row, if narrow { 1 } else { VECTORS });
             row = rows.end;
-            let strips = self.strips(number, &rows, &mut scratch.strips);
+            let mr_panels = self.mr_panels(number, &rows, &mut scratch.mr_panels);
             self.fetch(number, row);
-            let memory = (&scratch.panels[..], &mut scratch.sums[..]);
-            // SAFETY: the caller's promise; the panels are packed for this pass.
-            unsafe { self.tile_row(number, &strips, rows, memory, &mut saved, result) };
+            let memory = (&scratch.nr_panels[..], &mut scratch.sums[..]);
+            // SAFETY: the caller's promise; the NR micro-panels are packed for this KC block.
+            unsafe { self.tile_row(number, &mr_panels, rows, memory, &mut saved, result) };
         }
     }
 
-    /// Multiplies one height of tiles with all panels.
+    /// Multiplies one height of tiles with all NR micro-panels.
     #[expect(
         clippy::too_many_arguments,
-        reason = "the pieces of one pass; a struct of them would live for one call"
+        reason = "the pieces of one kc_block; a struct of them would live for one call"
     )]
     unsafe fn tile_row<O: Element>(
         &self,
         number: usize,
-        strips: &[Strip; MAX_TERMS],
+        mr_panels: &[MrPanel; MAX_TERMS],
         rows: Range<usize>,
-        (panels, partial): (&[Line], &mut [f32]),
+        (nr_panels, partial): (&[Line], &mut [f32]),
         saved: &mut usize,
         result: &Result<O>,
     ) {
-        let (pass, last) = (&self.passes[number], number + 1 == self.passes.len());
-        let (mut tile, mut panel) = (Sums([0.0; TILE]), panels.as_ptr());
+        let (kc_block, last) = (&self.kc_blocks[number], number + 1 == self.kc_blocks.len());
+        let (mut tile, mut nr_panel) = (Sums([0.0; TILE]), nr_panels.as_ptr());
         let begin = if number > 0 { Begin::Sums } else { Begin::Zero };
-        for column in self.columns.clone().step_by(PANEL) {
+        for column in self.columns.clone().step_by(NR) {
             let vectors = pack::vectors(self.columns.end, column);
             let elements = rows.len() * vectors * LANES;
-            let mut pieces = [Piece::NONE; MAX_TERMS];
-            for ((piece, part), strip) in pieces.iter_mut().zip(pass).zip(strips) {
+            let mut pieces = [PanelProduct::NONE; MAX_TERMS];
+            for ((piece, part), mr_panel) in pieces.iter_mut().zip(kc_block).zip(mr_panels) {
                 let units = part.units.len();
-                *piece = Piece {
+                *piece = PanelProduct {
                     units,
-                    left: *strip,
-                    right: panel,
+                    left: *mr_panel,
+                    right: nr_panel,
                 };
-                // SAFETY: the panel was packed for these units.
-                panel = unsafe { panel.add(units * vectors) };
+                // SAFETY: the NR micro-panel was packed for these units.
+                nr_panel = unsafe { nr_panel.add(units * vectors) };
             }
-            let sums = match self.passes.len() {
+            let sums = match self.kc_blocks.len() {
                 1 => &mut tile.0[..elements],
                 _ => &mut partial[*saved..*saved + elements],
             };
             let size = (rows.len(), vectors);
-            // SAFETY: the panels were packed for these units, the strips have them.
-            unsafe { tile::multiply(T::UNIT, size, &pieces[..pass.len()], begin, sums.as_mut_ptr()) };
+            // SAFETY: the NR micro-panels were packed for these units, the MR micro-panels have them.
+            unsafe { tile::multiply(T::UNIT, size, &pieces[..kc_block.len()], begin, sums.as_mut_ptr()) };
             if last {
-                let columns = column..(column + PANEL).min(self.columns.end);
+                let columns = column..(column + NR).min(self.columns.end);
                 // SAFETY: these rows and columns belong to this task alone.
                 unsafe { finish::write(result, sums, rows.start, columns) };
             }
@@ -251,7 +253,7 @@ impl<T: Operand> Task<'_, T> {
 
     /// Asks for the left operand's rows from `row` on, which the next tiles read.
     fn fetch(&self, number: usize, row: usize) {
-        for part in &self.passes[number] {
+        for part in &self.kc_blocks[number] {
             let left = self.terms[part.term].left;
             if left.side == Side::Transposed {
                 continue;
@@ -267,29 +269,29 @@ impl<T: Operand> Task<'_, T> {
     }
 
     /// Where the units of each part's left operand lie for the rows of a tile.
-    fn strips(&self, number: usize, rows: &Range<usize>, packed: &mut Vec<u32>) -> [Strip; MAX_TERMS] {
-        let (pass, values) = (&self.passes[number], T::UNIT.values());
-        let most: usize = pass.iter().map(|part| part.units.len() * rows.len()).sum();
+    fn mr_panels(&self, number: usize, rows: &Range<usize>, packed: &mut Vec<u32>) -> [MrPanel; MAX_TERMS] {
+        let (kc_block, values) = (&self.kc_blocks[number], T::UNIT.values());
+        let most: usize = kc_block.iter().map(|part| part.units.len() * rows.len()).sum();
         if packed.len() < most {
             packed.resize(most, 0);
         }
         let mut packed = packed.as_mut_slice();
-        let mut strips = [Strip::NONE; MAX_TERMS];
-        for (strip, part) in strips.iter_mut().zip(pass) {
+        let mut mr_panels = [MrPanel::NONE; MAX_TERMS];
+        for (mr_panel, part) in mr_panels.iter_mut().zip(kc_block) {
             let left = self.terms[part.term].left;
-            *strip = match left.side {
+            *mr_panel = match left.side {
                 Side::Straight => {
                     let first = &left.values[rows.start * left.stride + part.units.start * values..];
-                    Strip {
+                    MrPanel {
                         start: first.as_ptr().cast(),
                         row: left.stride / values,
                         unit: 1,
                     }
                 }
                 // Units of one value can be read where they lie, and are where they are read once.
-                Side::Transposed if values == 1 && self.columns.len() <= PANEL => {
+                Side::Transposed if values == 1 && self.columns.len() <= NR => {
                     let first = &left.values[part.units.start * left.stride + rows.start..];
-                    Strip {
+                    MrPanel {
                         start: first.as_ptr().cast(),
                         row: 1,
                         unit: left.stride,
@@ -299,8 +301,8 @@ impl<T: Operand> Task<'_, T> {
                     let (place, rest) = std::mem::take(&mut packed).split_at_mut(part.units.len() * rows.len());
                     packed = rest;
                     // SAFETY: whoever runs a task has AVX-512.
-                    unsafe { pack_strip(&left, rows, part.units.clone(), place) };
-                    Strip {
+                    unsafe { pack_mr_panel(&left, rows, part.units.clone(), place) };
+                    MrPanel {
                         start: place.as_ptr(),
                         row: 1,
                         unit: rows.len(),
@@ -308,20 +310,20 @@ impl<T: Operand> Task<'_, T> {
                 }
             };
         }
-        strips
+        mr_panels
     }
 }
 
 /// # Safety
-/// As [`pack::panel`].
-unsafe fn pack_panel(right: &Right<'_>, unit: Unit, column: usize, units: Range<usize>, panel: &mut [Line]) {
+/// As [`pack::NR micro-panel`].
+unsafe fn pack_nr_panel(right: &Right<'_>, unit: Unit, column: usize, units: Range<usize>, nr_panel: &mut [Line]) {
     // SAFETY: the caller's promise is the same.
     unsafe {
         match right {
-            Right::F32(source) => pack::panel(source, unit, column, units, panel),
-            Right::Bf16(source) => pack::panel(source, unit, column, units, panel),
-            Right::F16(source) => pack::panel(source, unit, column, units, panel),
-            Right::QuantizedMatrix(source) => quantized::panel(source, unit, column, units, panel),
+            Right::F32(source) => pack::nr_panel(source, unit, column, units, nr_panel),
+            Right::Bf16(source) => pack::nr_panel(source, unit, column, units, nr_panel),
+            Right::F16(source) => pack::nr_panel(source, unit, column, units, nr_panel),
+            Right::QuantizedMatrix(source) => quantized::nr_panel(source, unit, column, units, nr_panel),
         }
     }
 }
@@ -335,18 +337,23 @@ struct Sums([f32; TILE]);
 /// # Safety
 /// The processor has AVX-512F, BW, DQ and VL.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn pack_strip<T: Operand>(left: &Left<'_, T>, rows: &Range<usize>, units: Range<usize>, strip: &mut [u32]) {
+unsafe fn pack_mr_panel<T: Operand>(
+    left: &Left<'_, T>,
+    rows: &Range<usize>,
+    units: Range<usize>,
+    mr_panel: &mut [u32],
+) {
     match rows.len() {
-        16 => pack_rows::<T, 16>(left, rows.start, units, strip),
-        8 => pack_rows::<T, 8>(left, rows.start, units, strip),
-        4 => pack_rows::<T, 4>(left, rows.start, units, strip),
-        2 => pack_rows::<T, 2>(left, rows.start, units, strip),
-        _ => pack_rows::<T, 1>(left, rows.start, units, strip),
+        16 => pack_rows::<T, 16>(left, rows.start, units, mr_panel),
+        8 => pack_rows::<T, 8>(left, rows.start, units, mr_panel),
+        4 => pack_rows::<T, 4>(left, rows.start, units, mr_panel),
+        2 => pack_rows::<T, 2>(left, rows.start, units, mr_panel),
+        _ => pack_rows::<T, 1>(left, rows.start, units, mr_panel),
     }
 }
 
 #[inline(always)]
-fn pack_rows<T: Operand, const M: usize>(left: &Left<'_, T>, row: usize, units: Range<usize>, strip: &mut [u32]) {
+fn pack_rows<T: Operand, const M: usize>(left: &Left<'_, T>, row: usize, units: Range<usize>, mr_panel: &mut [u32]) {
     // Beyond the end of the summed dimension, where a pair may reach, there are zeros.
     let zero = [T::narrow(0.0); M];
     let line = |index: usize| {
@@ -354,7 +361,7 @@ fn pack_rows<T: Operand, const M: usize>(left: &Left<'_, T>, row: usize, units: 
             .get(index * left.stride + row..)
             .and_then(|line| line.first_chunk::<M>())
     };
-    for (unit, place) in units.zip(strip.as_chunks_mut::<M>().0) {
+    for (unit, place) in units.zip(mr_panel.as_chunks_mut::<M>().0) {
         let first = line(unit * T::UNIT.values()).unwrap_or(&zero);
         let second = line((unit + 1) * T::UNIT.values() - 1).unwrap_or(&zero);
         for (unit, (low, high)) in place.iter_mut().zip(first.iter().zip(second)) {

@@ -1,6 +1,6 @@
-//! Packing of the right operand into panels, in the order in which the tiles read it.
+//! Packing of the right operand into NR micro-panels, in the order in which the tiles read it.
 //!
-//! A panel holds up to 48 columns of the result, that is V = 1, 2 or 3 vectors: for each unit of the summed dimension, V
+//! A NR micro-panel holds up to 48 columns of the result, that is V = 1, 2 or 3 vectors: for each unit of the summed dimension, V
 //! lines with that unit of each column. Places beyond the matrix are zero. Packing converts to the kind of unit and
 //! multiplies by a scale on the way, so that a weight of another dtype needs no copy of its own.
 
@@ -22,21 +22,21 @@ pub fn fetch<T>(address: *const T) {
 /// Units ahead that a straight operand is asked for.
 const AHEAD: usize = 16;
 
-/// Vectors of the panel that starts at `column`.
+/// Vectors of the NR micro-panel that starts at `column`.
 pub fn vectors(columns: usize, column: usize) -> usize {
     (columns - column).div_ceil(LANES).min(VECTORS)
 }
 
-/// Packs the panel of `source` that starts at `column`, for the units `units`, into `panel` (V lines for each unit).
+/// Packs the NR micro-panel of `source` that starts at `column`, for the units `units`, into `NR micro-panel` (V lines for each unit).
 ///
 /// # Safety
 /// The processor has AVX-512F, BW, DQ and VL.
-pub unsafe fn panel<T: Element>(
+pub unsafe fn nr_panel<T: Element>(
     source: &Source<'_, T>,
     unit: Unit,
     column: usize,
     units: Range<usize>,
-    panel: &mut [Line],
+    nr_panel: &mut [Line],
 ) {
     let native = match unit {
         Unit::Single => DType::F32,
@@ -46,12 +46,12 @@ pub unsafe fn panel<T: Element>(
     // SAFETY: the caller's promise is the same; RAW is set only where the values have the unit's own dtype.
     unsafe {
         match (source.order, unit, raw) {
-            (Order::Transposed, Unit::Single, false) => transposed::<T, false, false>(source, column, units, panel),
-            (Order::Transposed, Unit::Single, true) => transposed::<T, false, true>(source, column, units, panel),
-            (Order::Transposed, Unit::Pair, false) => transposed::<T, true, false>(source, column, units, panel),
-            (Order::Transposed, Unit::Pair, true) => transposed::<T, true, true>(source, column, units, panel),
-            (Order::Straight, Unit::Single, _) => straight::<T, false>(source, column, units, panel),
-            (Order::Straight, Unit::Pair, _) => straight::<T, true>(source, column, units, panel),
+            (Order::Transposed, Unit::Single, false) => transposed::<T, false, false>(source, column, units, nr_panel),
+            (Order::Transposed, Unit::Single, true) => transposed::<T, false, true>(source, column, units, nr_panel),
+            (Order::Transposed, Unit::Pair, false) => transposed::<T, true, false>(source, column, units, nr_panel),
+            (Order::Transposed, Unit::Pair, true) => transposed::<T, true, true>(source, column, units, nr_panel),
+            (Order::Straight, Unit::Single, _) => straight::<T, false>(source, column, units, nr_panel),
+            (Order::Straight, Unit::Pair, _) => straight::<T, true>(source, column, units, nr_panel),
         }
     }
 }
@@ -62,7 +62,7 @@ unsafe fn transposed<T: Element, const PAIR: bool, const RAW: bool>(
     source: &Source<'_, T>,
     column: usize,
     units: Range<usize>,
-    panel: &mut [Line],
+    nr_panel: &mut [Line],
 ) {
     let (vectors, values) = (vectors(source.columns, column), 1 + usize::from(PAIR));
     for vector in 0..vectors {
@@ -88,7 +88,7 @@ unsafe fn transposed<T: Element, const PAIR: bool, const RAW: bool>(
             }
             let lines = transpose(lines);
             let start = (block - units.start) * vectors + vector;
-            let places = panel[start..].iter_mut().step_by(vectors);
+            let places = nr_panel[start..].iter_mut().step_by(vectors);
             for (place, line) in places.zip(&lines).take(units.end - block) {
                 // SAFETY: a line is one aligned register.
                 unsafe { _mm512_store_si512(place.0.as_mut_ptr().cast(), *line) };
@@ -103,11 +103,11 @@ unsafe fn straight<T: Element, const PAIR: bool>(
     source: &Source<'_, T>,
     column: usize,
     units: Range<usize>,
-    panel: &mut [Line],
+    nr_panel: &mut [Line],
 ) {
     let (vectors, values) = (vectors(source.columns, column), 1 + usize::from(PAIR));
     let scale = _mm512_set1_ps(source.scale);
-    for (unit, lines) in units.zip(panel.chunks_exact_mut(vectors)) {
+    for (unit, lines) in units.zip(nr_panel.chunks_exact_mut(vectors)) {
         for (vector, line) in lines.iter_mut().enumerate() {
             let first = column + vector * LANES;
             let columns = (source.columns - first).min(LANES);
@@ -225,7 +225,7 @@ mod tests {
     use crate::ops::simd::{Level, level};
     use half::bf16;
 
-    /// Unit (`unit`, `column`) of the packed panel, as its values.
+    /// Unit (`unit`, `column`) of the packed NR micro-panel, as its values.
     fn expected(source: &Source<'_, f32>, unit: Unit, index: usize, column: usize) -> Vec<f32> {
         let value = |depth: usize| {
             let inside = depth < source.depth && column < source.columns;
@@ -294,8 +294,8 @@ mod tests {
                         let mut from_brain = lines.clone();
                         // SAFETY: the level was checked.
                         unsafe {
-                            panel(&source, unit, column, 0..units, &mut lines);
-                            panel(&brain, unit, column, 0..units, &mut from_brain);
+                            nr_panel(&source, unit, column, 0..units, &mut lines);
+                            nr_panel(&brain, unit, column, 0..units, &mut from_brain);
                         }
                         for (index, (line, other)) in lines.iter().zip(&from_brain).enumerate() {
                             let (unit_index, vector) = (index / width, index % width);

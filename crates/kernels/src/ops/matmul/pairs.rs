@@ -5,19 +5,19 @@ use super::finish::{self, rounded_to_bf16};
 use super::operand;
 use super::pack;
 use super::serial::{Old, View};
-use super::tile::{self, Begin, LANES, Line, Piece, Strip, TILE, Unit, VECTORS};
+use super::tile::{self, Begin, LANES, Line, MrPanel, PanelProduct, TILE, Unit, VECTORS};
 use core::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Columns of a full panel.
-const PANEL: usize = VECTORS * LANES;
+/// Columns of a full NR micro-panel.
+const NR: usize = VECTORS * LANES;
 
 /// Memory that a thread keeps from one product to the next.
 #[derive(Default)]
 struct Scratch {
-    panels: Vec<Line>,
-    strip: Vec<u32>,
+    nr_panels: Vec<Line>,
+    mr_panel: Vec<u32>,
 }
 
 thread_local! {
@@ -43,50 +43,58 @@ pub unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old:
     SCRATCH.with_borrow_mut(|scratch| {
         // SAFETY: the caller's promise is the same.
         unsafe {
-            pack_right(&right, units, &mut scratch.panels);
+            pack_right(&right, units, &mut scratch.nr_panels);
             let narrow = right.columns <= LANES;
             let mut row = 0;
             while row < left.rows {
                 let rows = row..row + tile::height(left.rows - row, if narrow { 1 } else { VECTORS });
                 row = rows.end;
-                let strip = strip(&left, units, rows.clone(), &mut scratch.strip);
-                tile_row(units, strip, rows, &scratch.panels, &target, right.columns);
+                let mr_panel = mr_panel(&left, units, rows.clone(), &mut scratch.mr_panel);
+                tile_row(units, mr_panel, rows, &scratch.nr_panels, &target, right.columns);
             }
         }
     });
 }
 
-/// Packs all panels of the right operand, one after the other.
-unsafe fn pack_right(right: &View<'_>, units: usize, panels: &mut Vec<Line>) {
+/// Packs all NR micro-panels of the right operand, one after the other.
+unsafe fn pack_right(right: &View<'_>, units: usize, nr_panels: &mut Vec<Line>) {
     let source = right.source();
     let lines = right.columns.div_ceil(LANES) * units;
-    if panels.len() < lines {
-        panels.resize(lines, Line::ZERO);
+    if nr_panels.len() < lines {
+        nr_panels.resize(lines, Line::ZERO);
     }
     let mut start = 0;
-    for column in (0..right.columns).step_by(PANEL) {
+    for column in (0..right.columns).step_by(NR) {
         let lines = pack::vectors(right.columns, column) * units;
         // SAFETY: the caller's promise is the same.
-        unsafe { pack::panel(&source, Unit::Pair, column, 0..units, &mut panels[start..start + lines]) };
+        unsafe {
+            pack::nr_panel(
+                &source,
+                Unit::Pair,
+                column,
+                0..units,
+                &mut nr_panels[start..start + lines],
+            )
+        };
         start += lines;
     }
 }
 
-/// Multiplies one height of tiles with all panels.
+/// Multiplies one height of tiles with all NR micro-panels.
 unsafe fn tile_row(
     units: usize,
-    left: Strip,
+    left: MrPanel,
     rows: Range<usize>,
-    panels: &[Line],
+    nr_panels: &[Line],
     target: &operand::Result<f32>,
     columns: usize,
 ) {
-    let (mut sums, mut right) = (Sums([0.0; TILE]), panels.as_ptr());
-    for column in (0..columns).step_by(PANEL) {
+    let (mut sums, mut right) = (Sums([0.0; TILE]), nr_panels.as_ptr());
+    for column in (0..columns).step_by(NR) {
         let vectors = pack::vectors(columns, column);
-        let piece = Piece { units, left, right };
+        let piece = PanelProduct { units, left, right };
         let sums = &mut sums.0[..rows.len() * vectors * LANES];
-        // SAFETY: the panels were packed for these units, and the strip has them; this thread owns the result.
+        // SAFETY: the NR micro-panels were packed for these units, and the MR micro-panel has them; this thread owns the result.
         unsafe {
             tile::multiply(
                 Unit::Pair,
@@ -95,14 +103,14 @@ unsafe fn tile_row(
                 Begin::Zero,
                 sums.as_mut_ptr(),
             );
-            finish::write(target, sums, rows.start, column..(column + PANEL).min(columns));
+            finish::write(target, sums, rows.start, column..(column + NR).min(columns));
             right = right.add(units * vectors);
         }
     }
 }
 
 /// Packs the units of the rows `rows` of the left operand.
-unsafe fn strip(left: &View<'_>, units: usize, rows: Range<usize>, packed: &mut Vec<u32>) -> Strip {
+unsafe fn mr_panel(left: &View<'_>, units: usize, rows: Range<usize>, packed: &mut Vec<u32>) -> MrPanel {
     // A line more, since whole lines are written.
     let most = units.next_multiple_of(LANES) * rows.len() + LANES;
     if packed.len() < most {
@@ -120,7 +128,7 @@ unsafe fn strip(left: &View<'_>, units: usize, rows: Range<usize>, packed: &mut 
 
 /// Rounds rows that lie along the summed dimension to pairs.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn pack_straight(left: &View<'_>, units: usize, rows: Range<usize>, packed: &mut [u32]) -> Strip {
+unsafe fn pack_straight(left: &View<'_>, units: usize, rows: Range<usize>, packed: &mut [u32]) -> MrPanel {
     let stride = units.next_multiple_of(LANES);
     for (row, place) in rows.zip(packed.chunks_exact_mut(stride)) {
         let values = &left.values[row * left.row_stride..][..left.columns];
@@ -138,7 +146,7 @@ unsafe fn pack_straight(left: &View<'_>, units: usize, rows: Range<usize>, packe
             }
         }
     }
-    Strip {
+    MrPanel {
         start: packed.as_ptr(),
         row: stride,
         unit: 1,
@@ -147,7 +155,7 @@ unsafe fn pack_straight(left: &View<'_>, units: usize, rows: Range<usize>, packe
 
 /// Rounds rows that lie across the summed dimension to pairs: for each unit, that unit of each row.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn pack_turned(left: &View<'_>, units: usize, rows: Range<usize>, packed: &mut [u32]) -> Strip {
+unsafe fn pack_turned(left: &View<'_>, units: usize, rows: Range<usize>, packed: &mut [u32]) -> MrPanel {
     let mask = finish::mask(rows.len());
     for unit in 0..units {
         let line = |index: usize| {
@@ -162,7 +170,7 @@ unsafe fn pack_turned(left: &View<'_>, units: usize, rows: Range<usize>, packed:
         // SAFETY: a place has sixteen units; those beyond the rows are overwritten by the next unit.
         unsafe { _mm512_storeu_si512(place.as_mut_ptr().cast(), pairs) };
     }
-    Strip {
+    MrPanel {
         start: packed.as_ptr(),
         row: 1,
         unit: rows.len(),

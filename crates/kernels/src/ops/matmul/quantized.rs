@@ -1,6 +1,6 @@
 //! Right operands that are widened while they are packed: the codes of a quantized weight.
 //!
-//! A panel of the right operand takes up to 48 of its rows (or columns) and a bounded part of the summed dimension. That
+//! A NR micro-panel of the right operand takes up to 48 of its rows (or columns) and a bounded part of the summed dimension. That
 //! block is widened into memory that the thread keeps, a few hundred kilobytes, and packed from there: the weight never
 //! exists as a whole, and after the first product nothing is allocated.
 
@@ -174,22 +174,28 @@ pub fn forget() {
     SCRATCH.take();
 }
 
-/// Packs the panel of `source` that starts at `column`, as [`pack::panel`].
+/// Packs the NR micro-panel of `source` that starts at `column`, as [`pack::NR micro-panel`].
 ///
 /// # Safety
-/// As [`pack::panel`].
+/// As [`pack::NR micro-panel`].
 #[cfg(target_arch = "x86_64")]
-pub unsafe fn panel(source: &QuantizedSource<'_>, unit: Unit, column: usize, units: Range<usize>, panel: &mut [Line]) {
+pub unsafe fn nr_panel(
+    source: &QuantizedSource<'_>,
+    unit: Unit,
+    column: usize,
+    units: Range<usize>,
+    nr_panel: &mut [Line],
+) {
     let columns = column..(column + VECTORS * LANES).min(source.columns);
     let depth = units.start * unit.values()..(units.end * unit.values()).min(source.depth);
     // SAFETY: the caller's promise is the same.
     unsafe {
         match unit {
             Unit::Single => with_f32(source, columns, depth, |block| {
-                pack::panel(block, unit, 0, 0..units.len(), panel);
+                pack::nr_panel(block, unit, 0, 0..units.len(), nr_panel);
             }),
             Unit::Pair => with_bf16(source, columns, depth, |block| {
-                pack::panel(block, unit, 0, 0..units.len(), panel);
+                pack::nr_panel(block, unit, 0, 0..units.len(), nr_panel);
             }),
         }
     }

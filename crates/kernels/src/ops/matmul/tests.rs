@@ -326,7 +326,7 @@ fn thin_products_match_f64() {
     }
 }
 
-/// A layer whose adapter's term is short, in one pass and in two, with strips and panels that are not full.
+/// A layer whose adapter's term is short, in one pass and in two, with MR micro-panels and NR micro-panels that are not full.
 #[test]
 fn a_large_layer_with_its_adapter_is_one_sum() {
     for sizes in [

@@ -19,7 +19,7 @@ impl Line {
 
 /// Results per vector.
 pub const LANES: usize = 16;
-/// Vectors of a full panel.
+/// Vectors of a full NR micro-panel.
 pub const VECTORS: usize = 3;
 /// Rows of a tile; a tile of one vector takes twice as many, to hide the latency with as many sums.
 pub const ROWS: usize = 8;
@@ -47,7 +47,7 @@ impl Unit {
 
 /// Where the units of the left operand lie.
 #[derive(Clone, Copy, Debug)]
-pub struct Strip {
+pub struct MrPanel {
     pub start: *const u32,
     /// Units from one row of the tile to the next.
     pub row: usize,
@@ -55,7 +55,7 @@ pub struct Strip {
     pub unit: usize,
 }
 
-impl Strip {
+impl MrPanel {
     /// No units.
     pub const NONE: Self = Self {
         start: std::ptr::null(),
@@ -66,18 +66,18 @@ impl Strip {
 
 /// One of the products that a tile sums up.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece {
+pub struct PanelProduct {
     pub units: usize,
-    pub left: Strip,
-    /// The packed panel.
+    pub left: MrPanel,
+    /// The packed NR micro-panel.
     pub right: *const Line,
 }
 
-impl Piece {
+impl PanelProduct {
     /// No units.
     pub const NONE: Self = Self {
         units: 0,
-        left: Strip::NONE,
+        left: MrPanel::NONE,
         right: std::ptr::null(),
     };
 }
@@ -97,7 +97,7 @@ macro_rules! tile {
         /// # Safety
         /// The processor has the features; every pointer is valid for what the shapes say.
         #[target_feature(enable = $features)]
-        unsafe fn $name<const M: usize, const V: usize>(pieces: &[Piece], begin: Begin, sums: *mut f32) {
+        unsafe fn $name<const M: usize, const V: usize>(pieces: &[PanelProduct], begin: Begin, sums: *mut f32) {
             // SAFETY: the caller's promise covers every address below.
             unsafe {
                 let mut tile = [[_mm512_setzero_ps(); V]; M];
@@ -108,7 +108,7 @@ macro_rules! tile {
                         }
                     }
                 }
-                for &Piece { units, left, right } in pieces {
+                for &PanelProduct { units, left, right } in pieces {
                     for unit in 0..units {
                         let mut vectors = [_mm512_setzero_si512(); V];
                         for (v, vector) in vectors.iter_mut().enumerate() {
@@ -144,12 +144,18 @@ tile!(pair, "avx512f,avx512bf16", |sum, left, right| _mm512_dpbf16_ps(
     core::mem::transmute::<__m512i, __m512bh>(right)
 ));
 
-/// Sums up the `pieces`, `rows` of each left operand times its packed panel of `vectors` vectors, in `sums`, which is
+/// Sums up the `pieces`, `rows` of each left operand times its packed NR micro-panel of `vectors` vectors, in `sums`, which is
 /// row-major with `vectors * 16` columns. `rows` is one of the heights of [`height`].
 ///
 /// # Safety
 /// The processor has AVX-512F, and AVX-512 BF16 for [`Unit::Pair`]; the pieces and `sums` are valid for the shapes.
-pub unsafe fn multiply(unit: Unit, (rows, vectors): (usize, usize), pieces: &[Piece], begin: Begin, sums: *mut f32) {
+pub unsafe fn multiply(
+    unit: Unit,
+    (rows, vectors): (usize, usize),
+    pieces: &[PanelProduct],
+    begin: Begin,
+    sums: *mut f32,
+) {
     macro_rules! dispatch {
         ($($rows:literal x $vectors:literal),+) => {
             // SAFETY: the caller's promise is the same.

@@ -11,8 +11,8 @@
 //!
 //! Sources: Ootomo, Ozaki and Yokota 2024, "DGEMM on Integer Matrix Multiplication Unit", on sums of products of digits.
 
-use super::kernel::{self, Kind, Piece, Sums};
-use super::layout::{LEFT_BYTES, STRIP_ROWS, right_bytes};
+use super::kernel::{self, Kind, PanelProduct, Sums};
+use super::layout::{LEFT_BYTES, MR, right_bytes};
 use super::unit::ROW_BYTES;
 use crate::ops::element::Element;
 use crate::ops::matmul::finish;
@@ -24,13 +24,13 @@ use core::arch::x86_64::*;
 pub const DIGITS: usize = 3;
 /// Values of a step.
 pub const STEP: usize = 64;
-/// Lines of the factors of a strip.
-pub const LEFT_FACTORS: usize = STRIP_ROWS / LANES;
-/// Rows of a panel that hold its factors.
+/// Lines of the factors of a MR micro-panel.
+pub const LEFT_FACTORS: usize = MR / LANES;
+/// Rows of a NR micro-panel that hold its factors.
 pub const RIGHT_FACTORS: usize = 1;
 
 /// The products of each level, the lowest first: (digit of the left operand, of the right). Neighbours share what can be
-/// shared, which then lies in the first-level cache; the last product and the next panel's first one do, too.
+/// shared, which then lies in the first-level cache; the last product and the next NR micro-panel's first one do, too.
 const LEVELS: [&[[usize; 2]]; DIGITS] = [&[[0, 2], [1, 1], [2, 0]], &[[1, 0], [0, 1]], &[[0, 0]]];
 
 /// Steps whose slices of both operands fit into the first-level cache together: the products of all digits run over as many
@@ -50,7 +50,7 @@ pub const fn slice(steps: usize, digit: usize, step: usize) -> usize {
 /// # Safety
 /// The tiles are configured, and the piece is packed in digits.
 #[inline]
-pub unsafe fn multiply(piece: &Piece, levels: &mut [Sums; DIGITS], vectors: usize, mut between: impl FnMut()) {
+pub unsafe fn multiply(piece: &PanelProduct, levels: &mut [Sums; DIGITS], vectors: usize, mut between: impl FnMut()) {
     for first in (0..piece.steps).step_by(BLOCK) {
         for (products, sums) in LEVELS.iter().zip(levels.iter_mut()) {
             // SAFETY: the caller's promise; factors lie before the digits.
@@ -68,7 +68,7 @@ pub unsafe fn multiply(piece: &Piece, levels: &mut [Sums; DIGITS], vectors: usiz
 }
 
 /// The slices of one digit of the left operand and of one of the right, for the block that begins with the step `first`.
-unsafe fn digits_of(piece: &Piece, first: usize, vectors: usize, digits: [usize; 2]) -> Piece {
+unsafe fn digits_of(piece: &PanelProduct, first: usize, vectors: usize, digits: [usize; 2]) -> PanelProduct {
     let [left, right] = digits.map(|digit| slice(piece.steps, digit, first));
     let left = LEFT_FACTORS * ROW_BYTES + left * LEFT_BYTES;
     let right = RIGHT_FACTORS * vectors * ROW_BYTES + right * right_bytes(vectors);

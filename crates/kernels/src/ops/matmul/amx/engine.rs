@@ -1,11 +1,11 @@
 //! Passes, tasks and the memory that they take.
 
 use super::form::{Form, Operand};
-use super::kernel::{Piece, Strip};
-use super::layout::{LEFT_BYTES, PANEL, STRIP_ROWS, TILE_BYTES, VECTORS};
-use super::right::{self, Panels, TASK_PANELS};
+use super::kernel::{MrPanel, PanelProduct};
+use super::layout::{LEFT_BYTES, MR, NR, TILE_BYTES, VECTORS};
+use super::right::{self, NrPanels, TASK_NR_PANELS};
 use super::short;
-use super::stream::{Pass, Stream, Tile};
+use super::stream::{KcBlock, Stream, Tile};
 use super::unit::{ROW_BYTES, TILE_ROWS, Tiles};
 use crate::ops::element::Element;
 use crate::ops::matmul::engine::MAX_TERMS;
@@ -15,31 +15,31 @@ use crate::thread_pool;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Values of the summed dimension in a pass.
-const PASS: usize = 768;
+/// Values of the summed dimension in a KC block.
+const KC: usize = 768;
 /// Rows that the left operand is laid out for at once.
 const ROW_BLOCK: usize = 2048;
-/// Bytes of the sums of several passes.
+/// Bytes of the sums of several KC blocks.
 const SUMS_BYTES: usize = 16 << 20;
-/// Bytes of the panels of a task, within the second-level cache.
+/// Bytes of the NR micro-panels of a task, within the second-level cache.
 const GROUP_BYTES: usize = 1 << 20;
-/// Fewest panels of a task where threads could have some each, and fewest strips.
-const LEAST_PANELS: usize = 2;
-const TASK_STRIPS: usize = 4;
+/// Fewest NR micro-panels of a task where threads could have some each, and fewest MR micro-panels.
+const LEAST_NR_PANELS: usize = 2;
+const TASK_MR_PANELS: usize = 4;
 /// F32 sums of a tile of the result.
-const TILE_SUMS: usize = STRIP_ROWS * PANEL;
+const TILE_SUMS: usize = MR * NR;
 
 /// Memory that a calling thread keeps from one product to the next, for all threads.
 #[derive(Default)]
 struct Memory {
     left: Vec<Line>,
-    /// Tiles of sums, where there are several passes.
+    /// Tiles of sums, where there are several KC blocks.
     sums: Vec<Line>,
 }
 
 thread_local! {
     static MEMORY: RefCell<Memory> = RefCell::default();
-    /// Packed panels of a task.
+    /// Packed NR micro-panels of a task.
     static RIGHT: RefCell<Vec<Line>> = RefCell::default();
 }
 
@@ -49,9 +49,9 @@ pub fn forget() {
     RIGHT.take();
 }
 
-/// Steps of one term within a pass.
+/// Steps of one term within a KC block.
 #[derive(Clone, Debug)]
-struct Part {
+struct KcSlice {
     term: usize,
     steps: Range<usize>,
 }
@@ -64,11 +64,11 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
     // Where all terms are short, none is.
     let has_short = T::FORM == Form::Digits && !terms.iter().all(short::is_short);
     let (short, terms): (Vec<_>, Vec<_>) = terms.iter().partition(|term| has_short && short::is_short(term));
-    let passes = passes(&terms);
-    let height = rows.min(ROW_BLOCK).next_multiple_of(STRIP_ROWS);
-    let width = match passes.len() {
+    let kc_blocks = kc_blocks(&terms);
+    let height = rows.min(ROW_BLOCK).next_multiple_of(MR);
+    let width = match kc_blocks.len() {
         1 => columns,
-        _ => SUMS_BYTES / (height * PANEL * size_of::<f32>()).max(1) * PANEL,
+        _ => SUMS_BYTES / (height * NR * size_of::<f32>()).max(1) * NR,
     };
     let mut memory = MEMORY.take();
     for row in (0..rows).step_by(ROW_BLOCK) {
@@ -76,7 +76,7 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
             let block = Block {
                 terms: &terms,
                 short: &short,
-                passes: &passes,
+                kc_blocks: &kc_blocks,
                 rows: row..(row + ROW_BLOCK).min(rows),
                 columns: column..(column + width).min(columns),
             };
@@ -87,34 +87,34 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
     MEMORY.set(memory);
 }
 
-/// Splits the summed dimensions of all terms into passes of bounded length. A term that fits into a pass is not split.
-fn passes<T: Operand>(terms: &[&Term<'_, T>]) -> Vec<Vec<Part>> {
-    let most = PASS / T::FORM.step();
-    let (mut passes, mut room) = (vec![Vec::new()], most);
+/// Splits the summed dimensions of all terms into KC blocks of bounded length. A term that fits into a KC block is not split.
+fn kc_blocks<T: Operand>(terms: &[&Term<'_, T>]) -> Vec<Vec<KcSlice>> {
+    let most = KC / T::FORM.step();
+    let (mut kc_blocks, mut room) = (vec![Vec::new()], most);
     for (term, operands) in terms.iter().enumerate() {
         let (mut start, end) = (0, operands.right.depth().div_ceil(T::FORM.step()));
         while start < end {
             let left = end - start;
             if room == 0 || (left > room && left <= most) {
-                passes.push(Vec::new());
+                kc_blocks.push(Vec::new());
                 room = most;
             }
             let steps = start..start + left.min(room);
             (start, room) = (steps.end, room - steps.len());
-            if let Some(pass) = passes.last_mut() {
-                pass.push(Part { term, steps });
+            if let Some(kc_block) = kc_blocks.last_mut() {
+                kc_block.push(KcSlice { term, steps });
             }
         }
     }
-    passes
+    kc_blocks
 }
 
 /// A part of the result whose left operand is laid out at once.
 struct Block<'a, T> {
     terms: &'a [&'a Term<'a, T>],
-    /// More of them, which are added by multiply-adds, in no pass.
+    /// More of them, which are added by multiply-adds, in no KC block.
     short: &'a [&'a Term<'a, T>],
-    passes: &'a [Vec<Part>],
+    kc_blocks: &'a [Vec<KcSlice>],
     rows: Range<usize>,
     columns: Range<usize>,
 }
@@ -136,31 +136,33 @@ impl Lines {
 }
 
 impl<T: Operand> Block<'_, T> {
-    fn strips(&self) -> usize {
-        self.rows.len().div_ceil(STRIP_ROWS)
+    fn mr_panels(&self) -> usize {
+        self.rows.len().div_ceil(MR)
     }
 
-    fn panels(&self) -> usize {
-        self.columns.len().div_ceil(PANEL)
+    fn nr_panels(&self) -> usize {
+        self.columns.len().div_ceil(NR)
     }
 
     /// # Safety
     /// As [`multiply`].
     unsafe fn run<O: Element>(&self, result: &Result<O>, memory: &mut Memory) {
-        let tiles = if self.passes.len() > 1 {
-            self.strips() * self.panels()
+        let tiles = if self.kc_blocks.len() > 1 {
+            self.mr_panels() * self.nr_panels()
         } else {
             0
         };
         grow(&mut memory.sums, tiles * TILE_SUMS / LANES);
         let sums = Lines(memory.sums.as_mut_ptr());
-        for (number, pass) in self.passes.iter().enumerate() {
-            let (places, strips) = self.place(pass, &mut memory.left);
+        for (number, kc_block) in self.kc_blocks.iter().enumerate() {
+            let (places, mr_panels) = self.place(kc_block, &mut memory.left);
             // SAFETY: whoever has the unit has the rest.
-            thread_pool::for_each(strips, |strip| unsafe { self.lay_out(pass, &places, strip) });
+            thread_pool::for_each(mr_panels, |mr_panel| unsafe {
+                self.lay_out(kc_block, &places, mr_panel)
+            });
             let stride = self.stride(number);
-            let (group, height) = task_shape(self.strips(), self.panels(), stride * size_of::<Line>());
-            let (groups, heights) = (self.panels().div_ceil(group), self.strips().div_ceil(height));
+            let (group, height) = task_shape(self.mr_panels(), self.nr_panels(), stride * size_of::<Line>());
+            let (groups, heights) = (self.nr_panels().div_ceil(group), self.mr_panels().div_ceil(height));
             let task = Task {
                 block: self,
                 number,
@@ -169,84 +171,102 @@ impl<T: Operand> Block<'_, T> {
                 sums,
             };
             thread_pool::for_each(groups * heights, |index| {
-                let (panel, strip) = (index / heights * group, index % heights * height);
-                let strips = strip..(strip + height).min(self.strips());
+                let (nr_panel, mr_panel) = (index / heights * group, index % heights * height);
+                let mr_panels = mr_panel..(mr_panel + height).min(self.mr_panels());
                 // SAFETY: the caller's promise; tasks cover disjoint parts of the result.
-                unsafe { task.run(strips, panel..(panel + group).min(self.panels()), result) };
+                unsafe { task.run(mr_panels, nr_panel..(nr_panel + group).min(self.nr_panels()), result) };
             });
         }
     }
 
-    /// Where the strips of each part of the pass lie, as they are or in `memory`, and how many there are to lay out.
-    fn place(&self, pass: &[Part], memory: &mut Vec<Line>) -> (Places, usize) {
-        let (strips, mut lines) = (self.strips(), 0);
-        let mut places = Places::default();
-        for (place, part) in places.0.iter_mut().zip(pass) {
-            let strip_lines = T::FORM.strip_lines(part.steps.len());
-            *place = self.in_place(part).unwrap_or(Place {
-                strip: strip_lines * size_of::<Line>(),
+    /// Where the MR micro-panels of each part of the KC block lie, as they are or in `memory`, and how many there are to lay out.
+    fn place(&self, kc_block: &[KcSlice], memory: &mut Vec<Line>) -> (PanelAddresses, usize) {
+        let (mr_panels, mut lines) = (self.mr_panels(), 0);
+        let mut places = PanelAddresses::default();
+        for (place, part) in places.0.iter_mut().zip(kc_block) {
+            let mr_panel_lines = T::FORM.mr_panel_lines(part.steps.len());
+            *place = self.in_place(part).unwrap_or(PanelAddress {
+                mr_panel: mr_panel_lines * size_of::<Line>(),
                 row: ROW_BYTES,
                 step: LEFT_BYTES,
                 lower: TILE_BYTES,
                 laid_out: Some(lines),
                 start: std::ptr::null(),
             });
-            lines += place.laid_out.map_or(0, |_| strips * strip_lines);
+            lines += place.laid_out.map_or(0, |_| mr_panels * mr_panel_lines);
         }
         grow(memory, lines);
         for place in &mut places.0 {
             if let Some(first) = place.laid_out {
-                // SAFETY: the memory has room for all strips.
+                // SAFETY: the memory has room for all MR micro-panels.
                 place.start = unsafe { memory.as_ptr().add(first).cast() };
             }
         }
-        (places, if lines > 0 { strips } else { 0 })
+        (places, if lines > 0 { mr_panels } else { 0 })
     }
 
-    /// Lays out one strip of the parts that are not taken where they lie.
-    unsafe fn lay_out(&self, pass: &[Part], places: &Places, strip: usize) {
-        let row = self.rows.start + strip * STRIP_ROWS;
-        let rows = row..(row + STRIP_ROWS).min(self.rows.end);
-        for (place, part) in places.0.iter().zip(pass).filter(|(place, _)| place.laid_out.is_some()) {
-            let (term, lines) = (&self.terms[part.term], place.strip / size_of::<Line>());
-            // SAFETY: the strip lies within the memory of the left operand, and belongs to this task alone.
+    /// Lays out one MR micro-panel of the parts that are not taken where they lie.
+    unsafe fn lay_out(&self, kc_block: &[KcSlice], places: &PanelAddresses, mr_panel: usize) {
+        let row = self.rows.start + mr_panel * MR;
+        let rows = row..(row + MR).min(self.rows.end);
+        for (place, part) in places
+            .0
+            .iter()
+            .zip(kc_block)
+            .filter(|(place, _)| place.laid_out.is_some())
+        {
+            let (term, lines) = (&self.terms[part.term], place.mr_panel / size_of::<Line>());
+            // SAFETY: the MR micro-panel lies within the memory of the left operand, and belongs to this task alone.
             unsafe {
-                let strip = Lines(place.start.cast_mut().cast()).part(strip * lines, lines);
-                T::FORM.pack_left(&term.left, term.right.depth(), rows.clone(), part.steps.clone(), strip);
+                let mr_panel = Lines(place.start.cast_mut().cast()).part(mr_panel * lines, lines);
+                T::FORM.pack_left(
+                    &term.left,
+                    term.right.depth(),
+                    rows.clone(),
+                    part.steps.clone(),
+                    mr_panel,
+                );
             }
         }
     }
 
-    /// Packs some panels.
-    unsafe fn pack_panels(&self, pass: &[Part], mut panels: Panels<'_>, is_last: bool) {
-        for part in pass {
+    /// Packs some NR micro-panels.
+    unsafe fn pack_nr_panels(&self, kc_block: &[KcSlice], mut nr_panels: NrPanels<'_>, is_last: bool) {
+        for part in kc_block {
             // SAFETY: the caller's promise is the same.
-            unsafe { right::pack(T::FORM, &self.terms[part.term].right, part.steps.clone(), &mut panels) };
-            panels.before += T::FORM.panel_rows(part.steps.len());
+            unsafe {
+                right::pack(
+                    T::FORM,
+                    &self.terms[part.term].right,
+                    part.steps.clone(),
+                    &mut nr_panels,
+                )
+            };
+            nr_panels.before += T::FORM.nr_panel_rows(part.steps.len());
         }
         for term in self.short.iter().filter(|_| is_last) {
-            for (panel, column) in panels.columns.clone().step_by(PANEL).enumerate() {
-                let columns = PANEL.min(panels.columns.end - column);
-                let start = panel * panels.stride + panels.before * columns.div_ceil(LANES);
+            for (nr_panel, column) in nr_panels.columns.clone().step_by(NR).enumerate() {
+                let columns = NR.min(nr_panels.columns.end - column);
+                let start = nr_panel * nr_panels.stride + nr_panels.before * columns.div_ceil(LANES);
                 // SAFETY: the caller's promise is the same.
-                unsafe { short::pack(&term.right, column, columns, &mut panels.lines[start..]) };
+                unsafe { short::pack(&term.right, column, columns, &mut nr_panels.lines[start..]) };
             }
-            panels.before += term.right.depth();
+            nr_panels.before += term.right.depth();
         }
     }
 
-    /// Lines from one packed panel of a pass to the next.
+    /// Lines from one packed NR micro-panel of a KC block to the next.
     fn stride(&self, number: usize) -> usize {
-        let short = if number + 1 == self.passes.len() {
+        let short = if number + 1 == self.kc_blocks.len() {
             self.short
         } else {
             &[]
         };
-        panel_lines::<T>(&self.passes[number]) + short_lines(short)
+        nr_panel_lines::<T>(&self.kc_blocks[number]) + short_lines(short)
     }
 
-    /// The part where it lies: BF16 rows of whole steps that begin at whole cache lines, in whole strips.
-    fn in_place(&self, part: &Part) -> Option<Place> {
+    /// The part where it lies: BF16 rows of whole steps that begin at whole cache lines, in whole MR micro-panels.
+    fn in_place(&self, part: &KcSlice) -> Option<PanelAddress> {
         let Term { left, right } = &self.terms[part.term];
         let start = left
             .values
@@ -255,13 +275,13 @@ impl<T: Operand> Block<'_, T> {
         let row = left.stride * size_of::<T>();
         let fits = T::FORM == Form::Pairs
             && left.side == Side::Straight
-            && self.rows.len().is_multiple_of(STRIP_ROWS)
+            && self.rows.len().is_multiple_of(MR)
             && right.depth().is_multiple_of(T::FORM.step())
             && row.is_multiple_of(ROW_BYTES)
             && start.addr().is_multiple_of(ROW_BYTES);
-        fits.then(|| Place {
+        fits.then(|| PanelAddress {
             start: start.cast(),
-            strip: STRIP_ROWS * row,
+            mr_panel: MR * row,
             row,
             step: ROW_BYTES,
             lower: TILE_ROWS * row,
@@ -279,24 +299,25 @@ fn grow(memory: &mut Vec<Line>, lines: usize) {
     }
 }
 
-/// Lines of a packed panel.
-fn panel_lines<T: Operand>(pass: &[Part]) -> usize {
-    pass.iter()
-        .map(|part| T::FORM.panel_rows(part.steps.len()) * VECTORS)
+/// Lines of a packed NR micro-panel.
+fn nr_panel_lines<T: Operand>(kc_block: &[KcSlice]) -> usize {
+    kc_block
+        .iter()
+        .map(|part| T::FORM.nr_panel_rows(part.steps.len()) * VECTORS)
         .sum()
 }
 
-/// Lines of a packed panel's short terms.
+/// Lines of a packed NR micro-panel's short terms.
 fn short_lines<T>(terms: &[&Term<'_, T>]) -> usize {
     terms.iter().map(|term| term.right.depth() * VECTORS).sum()
 }
 
-/// Where the strips of one part lie, in bytes.
+/// Where the MR micro-panels of one part lie, in bytes.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct PanelAddress {
     start: *const u8,
-    /// From one strip to the next.
-    strip: usize,
+    /// From one MR micro-panel to the next.
+    mr_panel: usize,
     /// From one row to the next.
     row: usize,
     /// From one step to the next.
@@ -307,11 +328,11 @@ struct Place {
     laid_out: Option<usize>,
 }
 
-impl Default for Place {
+impl Default for PanelAddress {
     fn default() -> Self {
         Self {
             start: std::ptr::null(),
-            strip: 0,
+            mr_panel: 0,
             row: 0,
             step: 0,
             lower: 0,
@@ -321,52 +342,54 @@ impl Default for Place {
 }
 
 #[derive(Debug, Default)]
-struct Places([Place; MAX_TERMS]);
+struct PanelAddresses([PanelAddress; MAX_TERMS]);
 
-// SAFETY: the strips are only read.
-unsafe impl Sync for Places {}
+// SAFETY: the MR micro-panels are only read.
+unsafe impl Sync for PanelAddresses {}
 
-/// (panels of a task, strips of a task), from the bytes of a panel: as many groups of panels for each thread; where there are
-/// fewer panels, as many parts of the strips.
-fn task_shape(strips: usize, panels: usize, bytes: usize) -> (usize, usize) {
+/// (NR micro-panels of a task, MR micro-panels of a task), from the bytes of a NR micro-panel: as many groups of NR micro-panels for each thread; where there are
+/// fewer NR micro-panels, as many parts of the MR micro-panels.
+fn task_shape(mr_panels: usize, nr_panels: usize, bytes: usize) -> (usize, usize) {
     let threads = thread_pool::threads();
     let cached = (GROUP_BYTES / bytes.max(1)).max(1);
-    let groups = panels.div_ceil(cached).max(threads.min(panels.div_ceil(LEAST_PANELS)));
-    let group = panels.div_ceil(groups.next_multiple_of(threads));
-    let heights = threads.div_ceil(panels.div_ceil(group));
-    (group, strips.div_ceil(heights).max(TASK_STRIPS))
+    let groups = nr_panels
+        .div_ceil(cached)
+        .max(threads.min(nr_panels.div_ceil(LEAST_NR_PANELS)));
+    let group = nr_panels.div_ceil(groups.next_multiple_of(threads));
+    let heights = threads.div_ceil(nr_panels.div_ceil(group));
+    (group, mr_panels.div_ceil(heights).max(TASK_MR_PANELS))
 }
 
-/// What all tasks of a pass share.
+/// What all tasks of a KC block share.
 struct Task<'a, T> {
     block: &'a Block<'a, T>,
-    /// The pass.
+    /// The KC block.
     number: usize,
-    places: &'a Places,
-    /// Lines from one packed panel to the next.
+    places: &'a PanelAddresses,
+    /// Lines from one packed NR micro-panel to the next.
     stride: usize,
     sums: Lines,
 }
 
 impl<T: Operand> Task<'_, T> {
-    /// Packs the panels and streams the strips past them. Tasks begin at different strips: two that wrote to neighbouring
+    /// Packs the NR micro-panels and streams the MR micro-panels past them. Tasks begin at different MR micro-panels: two that wrote to neighbouring
     /// columns of the same rows would take lines of the result from each other.
     ///
     /// # Safety
-    /// As [`multiply`]; these strips of these panels belong to this call alone.
-    unsafe fn run<O: Element>(&self, strips: Range<usize>, panels: Range<usize>, result: &Result<O>) {
+    /// As [`multiply`]; these MR micro-panels of these NR micro-panels belong to this call alone.
+    unsafe fn run<O: Element>(&self, mr_panels: Range<usize>, nr_panels: Range<usize>, result: &Result<O>) {
         RIGHT.with_borrow_mut(|right| {
-            grow(right, panels.len() * self.stride);
+            grow(right, nr_panels.len() * self.stride);
             // SAFETY: the caller's promise; nothing that runs below configures tiles.
             unsafe {
-                self.pack(panels.clone(), right);
+                self.pack(nr_panels.clone(), right);
                 let _tiles = Tiles::configure();
                 let mut stream = Stream::new(result, self.block.short);
-                let turn = panels.start * strips.len() / self.block.panels();
-                for strip in (strips.start + turn..strips.end).chain(strips.start..strips.start + turn) {
-                    stream.want(self.strip_after(strip, &strips));
-                    for (index, panel) in panels.clone().enumerate() {
-                        self.tile(strip, panel, right.as_ptr().add(index * self.stride), &mut stream);
+                let turn = nr_panels.start * mr_panels.len() / self.block.nr_panels();
+                for mr_panel in (mr_panels.start + turn..mr_panels.end).chain(mr_panels.start..mr_panels.start + turn) {
+                    stream.want(self.mr_panel_after(mr_panel, &mr_panels));
+                    for (index, nr_panel) in nr_panels.clone().enumerate() {
+                        self.tile(mr_panel, nr_panel, right.as_ptr().add(index * self.stride), &mut stream);
                     }
                 }
                 stream.end();
@@ -374,79 +397,82 @@ impl<T: Operand> Task<'_, T> {
         });
     }
 
-    /// The lines of the strip that follows, where the strips of the pass are one piece that was laid out.
-    fn strip_after(&self, strip: usize, strips: &Range<usize>) -> Range<*const Line> {
-        let next = if strip + 1 == strips.end {
-            strips.start
+    /// The lines of the MR micro-panel that follows, where the MR micro-panels of the KC block are one piece that was laid out.
+    fn mr_panel_after(&self, mr_panel: usize, mr_panels: &Range<usize>) -> Range<*const Line> {
+        let next = if mr_panel + 1 == mr_panels.end {
+            mr_panels.start
         } else {
-            strip + 1
+            mr_panel + 1
         };
-        let Place { start, strip, .. } = self.places.0[0];
-        let start = start.wrapping_add(next * strip).cast::<Line>();
-        let is_one = self.block.passes[self.number].len() == 1 && self.places.0[0].laid_out.is_some();
-        start..start.wrapping_add(if is_one { strip / size_of::<Line>() } else { 0 })
+        let PanelAddress { start, mr_panel, .. } = self.places.0[0];
+        let start = start.wrapping_add(next * mr_panel).cast::<Line>();
+        let is_one = self.block.kc_blocks[self.number].len() == 1 && self.places.0[0].laid_out.is_some();
+        start..start.wrapping_add(if is_one { mr_panel / size_of::<Line>() } else { 0 })
     }
 
-    /// Packs the panels one after the other.
-    unsafe fn pack(&self, panels: Range<usize>, lines: &mut [Line]) {
-        let Block { passes, columns, .. } = self.block;
-        for (first, lines) in panels
+    /// Packs the NR micro-panels one after the other.
+    unsafe fn pack(&self, nr_panels: Range<usize>, lines: &mut [Line]) {
+        let Block { kc_blocks, columns, .. } = self.block;
+        for (first, lines) in nr_panels
             .clone()
-            .step_by(TASK_PANELS)
-            .zip(lines.chunks_mut(TASK_PANELS * self.stride))
+            .step_by(TASK_NR_PANELS)
+            .zip(lines.chunks_mut(TASK_NR_PANELS * self.stride))
         {
-            let last = (first + TASK_PANELS).min(panels.end);
-            let group = Panels {
+            let last = (first + TASK_NR_PANELS).min(nr_panels.end);
+            let group = NrPanels {
                 lines,
-                columns: columns.start + first * PANEL..(columns.start + last * PANEL).min(columns.end),
+                columns: columns.start + first * NR..(columns.start + last * NR).min(columns.end),
                 stride: self.stride,
                 before: 0,
             };
             // SAFETY: the caller's promise is the same.
             unsafe {
                 self.block
-                    .pack_panels(&passes[self.number], group, self.number + 1 == passes.len())
+                    .pack_nr_panels(&kc_blocks[self.number], group, self.number + 1 == kc_blocks.len())
             };
         }
     }
 
-    /// Multiplies one strip with one packed panel.
+    /// Multiplies one MR micro-panel with one packed NR micro-panel.
     unsafe fn tile<O: Element>(
         &self,
-        strip: usize,
-        panel: usize,
+        mr_panel: usize,
+        nr_panel: usize,
         mut right: *const Line,
         stream: &mut Stream<'_, T, O>,
     ) {
         let Block {
-            passes, rows, columns, ..
+            kc_blocks,
+            rows,
+            columns,
+            ..
         } = self.block;
-        let (row, column) = (rows.start + strip * STRIP_ROWS, columns.start + panel * PANEL);
-        let columns = column..(column + PANEL).min(columns.end);
+        let (row, column) = (rows.start + mr_panel * MR, columns.start + nr_panel * NR);
+        let columns = column..(column + NR).min(columns.end);
         let vectors = columns.len().div_ceil(LANES);
-        let kept = (strip * self.block.panels() + panel) * TILE_SUMS / LANES;
-        let pass = Pass {
-            // SAFETY: there are sums for each tile where there are several passes.
-            kept: (passes.len() > 1).then(|| unsafe { self.sums.0.add(kept).cast() }),
+        let kept = (mr_panel * self.block.nr_panels() + nr_panel) * TILE_SUMS / LANES;
+        let kc_block = KcBlock {
+            // SAFETY: there are sums for each tile where there are several KC blocks.
+            kept: (kc_blocks.len() > 1).then(|| unsafe { self.sums.0.add(kept).cast() }),
             is_first: self.number == 0,
-            is_last: self.number + 1 == passes.len(),
+            is_last: self.number + 1 == kc_blocks.len(),
         };
-        let pieces = passes[self.number].iter().zip(&self.places.0).map(|(part, place)| {
-            let upper = place.start.wrapping_add(strip * place.strip);
-            let left = Strip {
+        let pieces = kc_blocks[self.number].iter().zip(&self.places.0).map(|(part, place)| {
+            let upper = place.start.wrapping_add(mr_panel * place.mr_panel);
+            let left = MrPanel {
                 upper,
                 lower: upper.wrapping_add(place.lower),
                 row: place.row,
                 step: place.step,
             };
             let steps = part.steps.len();
-            let piece = Piece { steps, left, right };
-            right = right.wrapping_add(T::FORM.panel_rows(steps) * vectors);
+            let piece = PanelProduct { steps, left, right };
+            right = right.wrapping_add(T::FORM.nr_panel_rows(steps) * vectors);
             piece
         });
-        let rows = (rows.end - row).min(STRIP_ROWS);
-        // SAFETY: the panels were packed for this pass, the strips lie where the places say, and the tile of the result belongs
+        let rows = (rows.end - row).min(MR);
+        // SAFETY: the NR micro-panels were packed for this KC block, the MR micro-panels lie where the places say, and the tile of the result belongs
         // to this task alone.
-        unsafe { stream.multiply(&Tile { row, rows, columns }, pass, pieces) };
+        unsafe { stream.multiply(&Tile { row, rows, columns }, kc_block, pieces) };
     }
 }

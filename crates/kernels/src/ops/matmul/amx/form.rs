@@ -40,16 +40,16 @@ impl Form {
         }
     }
 
-    /// Lines of a strip of so many steps.
-    pub const fn strip_lines(self, steps: usize) -> usize {
+    /// Lines of a MR micro-panel of so many steps.
+    pub const fn mr_panel_lines(self, steps: usize) -> usize {
         match self {
             Self::Pairs => steps * LEFT_LINES,
             Self::Digits => LEFT_FACTORS + steps * DIGITS * LEFT_LINES,
         }
     }
 
-    /// Rows of a panel of so many steps; a row has a line for each vector.
-    pub const fn panel_rows(self, steps: usize) -> usize {
+    /// Rows of a NR micro-panel of so many steps; a row has a line for each vector.
+    pub const fn nr_panel_rows(self, steps: usize) -> usize {
         match self {
             Self::Pairs => steps * SLICE_ROWS,
             Self::Digits => RIGHT_FACTORS + steps * DIGITS * SLICE_ROWS,
@@ -67,13 +67,13 @@ impl Form {
         depth: usize,
         rows: Range<usize>,
         steps: Range<usize>,
-        strip: &mut [Line],
+        mr_panel: &mut [Line],
     ) {
         // SAFETY: the caller's promise is the same.
         unsafe {
             match self {
-                Self::Pairs => left::pack_pairs(left, depth, rows, steps, strip),
-                Self::Digits => left::pack_digits(left, depth, rows, steps, strip),
+                Self::Pairs => left::pack_pairs(left, depth, rows, steps, mr_panel),
+                Self::Digits => left::pack_digits(left, depth, rows, steps, mr_panel),
             }
         }
     }

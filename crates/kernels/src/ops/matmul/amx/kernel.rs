@@ -1,19 +1,19 @@
-//! The innermost loops: 32 rows times one panel, in tile registers.
+//! The innermost loops: 32 rows times one NR micro-panel, in tile registers.
 //!
 //! Registers 0 to 3 hold the sums: upper rows left and right, lower rows left and right; 4 and 5 hold the upper and lower
 //! rows of the left operand, 6 and 7 both vectors of the right one. The assembler is written out because the compiler's
 //! own forms of these instructions are not stable yet. It never uses tile registers by itself, so that the sums stay in them from
 //! [`begin`] to [`end`].
 
-use super::layout::{PANEL, STRIP_ROWS, right_bytes};
+use super::layout::{MR, NR, right_bytes};
 use super::unit::{ROW_BYTES, TILE_ROWS};
 use crate::ops::matmul::tile::Line;
 use std::arch::asm;
 use std::mem::MaybeUninit;
 
-/// Where the tiles of a strip of the left operand lie.
+/// Where the tiles of a MR micro-panel of the left operand lie.
 #[derive(Clone, Copy, Debug)]
-pub struct Strip {
+pub struct MrPanel {
     /// The first 16 rows of the first step.
     pub upper: *const u8,
     /// The second 16 rows.
@@ -24,17 +24,17 @@ pub struct Strip {
     pub step: usize,
 }
 
-/// Steps of a strip times a packed panel.
+/// Steps of a MR micro-panel times a packed NR micro-panel.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece {
+pub struct PanelProduct {
     pub steps: usize,
-    pub left: Strip,
+    pub left: MrPanel,
     pub right: *const Line,
 }
 
 /// Room for the sums of one tile of the result, F32 or integers.
 #[repr(C, align(64))]
-pub struct Sums(MaybeUninit<[f32; STRIP_ROWS * PANEL]>);
+pub struct Sums(MaybeUninit<[f32; MR * NR]>);
 
 impl Sums {
     pub const fn new() -> Self {
@@ -120,21 +120,21 @@ macro_rules! left {
     };
 }
 
-/// The tile of the panel's first vector.
+/// The tile of the NR micro-panel's first vector.
 macro_rules! right_first {
     () => {
         "tileloadd tmm6, [{right} + {stride}*1]"
     };
 }
 
-/// Both tiles of a panel of two vectors.
+/// Both tiles of a NR micro-panel of two vectors.
 macro_rules! right {
     () => {
         "tileloadd tmm6, [{right} + {stride}*1]\ntileloadd tmm7, [{right} + {stride}*1 + 64]"
     };
 }
 
-/// The sums of the panel's first vector.
+/// The sums of the NR micro-panel's first vector.
 macro_rules! multiply_first {
     ($product:literal) => {
         concat!($product, " tmm0, tmm4, tmm6\n", $product, " tmm2, tmm5, tmm6")
@@ -183,8 +183,8 @@ pub enum Kind {
 /// # Safety
 /// As [`begin`]; the operands are packed for these steps and vectors.
 #[inline]
-pub unsafe fn add(piece: &Piece, kind: Kind, vectors: usize, mut between: impl FnMut()) {
-    let Piece {
+pub unsafe fn add(piece: &PanelProduct, kind: Kind, vectors: usize, mut between: impl FnMut()) {
+    let PanelProduct {
         steps,
         mut left,
         mut right,

@@ -1,7 +1,7 @@
 //! How operands are laid out for the tiles.
 //!
 //! A *slice* is what one step of a product reads of an operand: 64 bytes of the summed dimension, which are pairs of BF16 or fours of
-//! digits, for 32 rows or for the columns of a panel.
+//! digits, for 32 rows or for the columns of a NR micro-panel.
 //!
 //! | | a slice |
 //! |---|---|
@@ -16,20 +16,20 @@ use crate::ops::matmul::tile::LANES;
 
 /// Pairs or fours of a slice.
 pub const SLICE_ROWS: usize = 16;
-/// Rows of a strip of the left operand.
-pub const STRIP_ROWS: usize = 2 * TILE_ROWS;
-/// Vectors of a full panel.
+/// Rows of a MR micro-panel of the left operand.
+pub const MR: usize = 2 * TILE_ROWS;
+/// Vectors of a full NR micro-panel.
 pub const VECTORS: usize = 2;
-/// Columns of a full panel.
-pub const PANEL: usize = VECTORS * LANES;
+/// Columns of a full NR micro-panel.
+pub const NR: usize = VECTORS * LANES;
 /// Bytes of a tile.
 pub const TILE_BYTES: usize = TILE_ROWS * ROW_BYTES;
 /// Bytes of a slice of the left operand.
-pub const LEFT_BYTES: usize = STRIP_ROWS * ROW_BYTES;
+pub const LEFT_BYTES: usize = MR * ROW_BYTES;
 /// Lines of a slice of the left operand.
-pub const LEFT_LINES: usize = STRIP_ROWS;
+pub const LEFT_LINES: usize = MR;
 
-/// Bytes of a slice of a panel.
+/// Bytes of a slice of a NR micro-panel.
 pub const fn right_bytes(vectors: usize) -> usize {
     SLICE_ROWS * vectors * ROW_BYTES
 }

@@ -1,7 +1,7 @@
-//! The left operand as the tiles read it: strips of 32 rows.
+//! The left operand as the tiles read it: MR micro-panels of 32 rows.
 
 use super::digits::{self, DIGITS, LEFT_FACTORS};
-use super::layout::{LEFT_LINES, SLICE_ROWS, STRIP_ROWS};
+use super::layout::{LEFT_LINES, MR, SLICE_ROWS};
 use super::pairs;
 use super::right::store;
 use super::unit::TILE_ROWS;
@@ -23,9 +23,9 @@ pub unsafe fn pack_pairs<T: Element>(
     depth: usize,
     rows: Range<usize>,
     steps: Range<usize>,
-    strip: &mut [Line],
+    mr_panel: &mut [Line],
 ) {
-    for (step, slice) in steps.zip(strip.chunks_exact_mut(LEFT_LINES)) {
+    for (step, slice) in steps.zip(mr_panel.chunks_exact_mut(LEFT_LINES)) {
         // SAFETY: the caller's promise is the same.
         unsafe {
             match left.side {
@@ -45,14 +45,14 @@ pub unsafe fn pack_digits<T: Element>(
     depth: usize,
     rows: Range<usize>,
     steps: Range<usize>,
-    strip: &mut [Line],
+    mr_panel: &mut [Line],
 ) {
     let places = steps.start * digits::STEP..(steps.end * digits::STEP).min(depth);
     // SAFETY: the caller's promise is the same.
     unsafe {
         match left.side {
-            Side::Straight => straight_digits(left, rows, places, strip),
-            Side::Transposed => transposed_digits(left, rows, places, strip),
+            Side::Straight => straight_digits(left, rows, places, mr_panel),
+            Side::Transposed => transposed_digits(left, rows, places, mr_panel),
         }
     }
 }
@@ -85,10 +85,10 @@ unsafe fn straight_digits<T: Element>(
     left: &Left<'_, T>,
     rows: Range<usize>,
     places: Range<usize>,
-    strip: &mut [Line],
+    mr_panel: &mut [Line],
 ) {
-    let (factors, slices) = strip.split_at_mut(LEFT_FACTORS);
-    let mut rows_of_values: [&[T]; STRIP_ROWS] = [&[]; STRIP_ROWS];
+    let (factors, slices) = mr_panel.split_at_mut(LEFT_FACTORS);
+    let mut rows_of_values: [&[T]; MR] = [&[]; MR];
     for (values, row) in rows_of_values.iter_mut().zip(rows) {
         *values = &left.values[row * left.stride..][places.clone()];
     }
@@ -166,9 +166,9 @@ unsafe fn transposed_digits<T: Element>(
     left: &Left<'_, T>,
     rows: Range<usize>,
     places: Range<usize>,
-    strip: &mut [Line],
+    mr_panel: &mut [Line],
 ) {
-    let (downs, slices) = strip.split_at_mut(LEFT_FACTORS);
+    let (downs, slices) = mr_panel.split_at_mut(LEFT_FACTORS);
     let steps = places.len().div_ceil(digits::STEP);
     for (tile, down) in downs.iter_mut().enumerate() {
         let row = rows.start + tile * TILE_ROWS;

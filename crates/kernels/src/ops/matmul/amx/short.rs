@@ -15,12 +15,12 @@ pub fn is_short<T>(term: &Term<'_, T>) -> bool {
     term.left.side == Side::Straight && term.right.depth() <= MOST && !matches!(term.right, Right::QuantizedMatrix(_))
 }
 
-/// Packs the panel of `columns` columns from `column` on: the lines of its vectors for each value of the summed dimension.
+/// Packs the NR micro-panel of `columns` columns from `column` on: the lines of its vectors for each value of the summed dimension.
 ///
 /// # Safety
 /// The processor has AVX-512F, BW, DQ and VL.
 pub unsafe fn pack(right: &Right<'_>, column: usize, columns: usize, lines: &mut [Line]) {
-    /// The source up to the panel's last column.
+    /// The source up to the NR micro-panel's last column.
     fn cut<'a, T: Element>(source: &Source<'a, T>, columns: usize) -> Source<'a, T> {
         Source { columns, ..*source }
     }
@@ -28,9 +28,9 @@ pub unsafe fn pack(right: &Right<'_>, column: usize, columns: usize, lines: &mut
     // SAFETY: the caller's promise is the same.
     unsafe {
         match right {
-            Right::F32(source) => pack::panel(&cut(source, end), Unit::Single, column, units, lines),
-            Right::Bf16(source) => pack::panel(&cut(source, end), Unit::Single, column, units, lines),
-            Right::F16(source) => pack::panel(&cut(source, end), Unit::Single, column, units, lines),
+            Right::F32(source) => pack::nr_panel(&cut(source, end), Unit::Single, column, units, lines),
+            Right::Bf16(source) => pack::nr_panel(&cut(source, end), Unit::Single, column, units, lines),
+            Right::F16(source) => pack::nr_panel(&cut(source, end), Unit::Single, column, units, lines),
             Right::QuantizedMatrix(_) => {}
         }
     }
@@ -47,19 +47,19 @@ pub struct Rows {
     pub depth: usize,
 }
 
-/// Adds the rows times a packed panel, which has `V` lines for each value of a row, to the sums of `R` rows.
+/// Adds the rows times a packed NR micro-panel, which has `V` lines for each value of a row, to the sums of `R` rows.
 ///
 /// # Safety
-/// The processor has AVX-512F; the rows and the panel can be read.
+/// The processor has AVX-512F; the rows and the NR micro-panel can be read.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub unsafe fn add<const R: usize, const V: usize>(rows: Rows, panel: *const Line, sums: &mut [[__m512; V]; R]) {
+pub unsafe fn add<const R: usize, const V: usize>(rows: Rows, nr_panel: *const Line, sums: &mut [[__m512; V]; R]) {
     // Rows behind the last one are multiplied as the last one, into sums that nobody reads.
     let starts: [_; R] = std::array::from_fn(|index| rows.start.wrapping_add(index.min(rows.count - 1) * rows.stride));
     for place in 0..rows.depth {
         // SAFETY: the caller's promise.
         unsafe {
-            let line: [_; V] = std::array::from_fn(|vector| _mm512_load_ps(panel.add(place * V + vector).cast()));
+            let line: [_; V] = std::array::from_fn(|vector| _mm512_load_ps(nr_panel.add(place * V + vector).cast()));
             for (sums, start) in sums.iter_mut().zip(starts) {
                 let value = _mm512_set1_ps(*start.add(place));
                 for (sum, line) in sums.iter_mut().zip(line) {

@@ -1,10 +1,10 @@
 //! Small products of F32 matrices on one thread, for ops that are parallel already.
 
 use super::form::{Form, Operand};
-use super::kernel::{Piece, Strip};
-use super::layout::{LEFT_BYTES, PANEL, STRIP_ROWS, TILE_BYTES, VECTORS};
-use super::right::{self, Panels, TASK_PANELS};
-use super::stream::{Pass, Stream, Tile};
+use super::kernel::{MrPanel, PanelProduct};
+use super::layout::{LEFT_BYTES, MR, NR, TILE_BYTES, VECTORS};
+use super::right::{self, NrPanels, TASK_NR_PANELS};
+use super::stream::{KcBlock, Stream, Tile};
 use super::unit::{ROW_BYTES, Tiles};
 use crate::ops::matmul::operand::{Left, Right, Side};
 use crate::ops::matmul::serial::{Old, View};
@@ -15,8 +15,8 @@ use std::cell::RefCell;
 /// Memory that a thread keeps from one product to the next.
 #[derive(Default)]
 struct Scratch {
-    strip: Vec<Line>,
-    panels: Vec<Line>,
+    mr_panel: Vec<Line>,
+    nr_panels: Vec<Line>,
 }
 
 thread_local! {
@@ -53,53 +53,57 @@ unsafe fn multiply_as<T: Operand>(left: View<'_>, right: View<'_>, result: &mut 
     };
     let values = left.values;
     let (rows, depth, left) = (left.rows, left.columns, Left { values, side, stride });
-    SCRATCH.with_borrow_mut(|Scratch { strip, panels }| {
-        strip.resize(strip.len().max(form.strip_lines(steps)), Line::ZERO);
-        let stride = form.panel_rows(steps) * VECTORS;
-        panels.resize(panels.len().max(right.columns.div_ceil(PANEL) * stride), Line::ZERO);
+    SCRATCH.with_borrow_mut(|Scratch { mr_panel, nr_panels }| {
+        mr_panel.resize(mr_panel.len().max(form.mr_panel_lines(steps)), Line::ZERO);
+        let stride = form.nr_panel_rows(steps) * VECTORS;
+        nr_panels.resize(nr_panels.len().max(right.columns.div_ceil(NR) * stride), Line::ZERO);
         let mut stream = Stream::<T, f32>::new(&target, &[]);
         // SAFETY: the caller's promise; nothing that runs below configures tiles.
         unsafe {
-            pack(form, &right, steps, panels);
+            pack(form, &right, steps, nr_panels);
             let _tiles = Tiles::configure();
-            for row in (0..rows).step_by(STRIP_ROWS) {
-                let end = (row + STRIP_ROWS).min(rows);
-                form.pack_left(&left, depth, row..end, 0..steps, strip);
-                let upper = strip.as_ptr().cast::<u8>();
-                let left = Strip {
+            for row in (0..rows).step_by(MR) {
+                let end = (row + MR).min(rows);
+                form.pack_left(&left, depth, row..end, 0..steps, mr_panel);
+                let upper = mr_panel.as_ptr().cast::<u8>();
+                let left = MrPanel {
                     upper,
                     lower: upper.add(TILE_BYTES),
                     row: ROW_BYTES,
                     step: LEFT_BYTES,
                 };
-                for column in (0..right.columns).step_by(PANEL) {
+                for column in (0..right.columns).step_by(NR) {
                     let tile = Tile {
                         row,
                         rows: end - row,
-                        columns: column..(column + PANEL).min(right.columns),
+                        columns: column..(column + NR).min(right.columns),
                     };
-                    let right = panels[column / PANEL * stride..].as_ptr();
-                    stream.multiply(&tile, Pass::ONLY, std::iter::once(Piece { steps, left, right }));
+                    let right = nr_panels[column / NR * stride..].as_ptr();
+                    stream.multiply(
+                        &tile,
+                        KcBlock::ONLY,
+                        std::iter::once(PanelProduct { steps, left, right }),
+                    );
                 }
-                // The next strip takes the place of this one.
+                // The next MR micro-panel takes the place of this one.
                 stream.end();
             }
         }
     });
 }
 
-/// Packs all panels of the right operand.
+/// Packs all NR micro-panels of the right operand.
 unsafe fn pack(form: Form, right: &View<'_>, steps: usize, lines: &mut [Line]) {
-    let stride = form.panel_rows(steps) * VECTORS;
-    let tasks = lines.chunks_mut(TASK_PANELS * stride.max(1));
-    for (lines, column) in tasks.zip((0..right.columns).step_by(TASK_PANELS * PANEL)) {
-        let mut panels = Panels {
+    let stride = form.nr_panel_rows(steps) * VECTORS;
+    let tasks = lines.chunks_mut(TASK_NR_PANELS * stride.max(1));
+    for (lines, column) in tasks.zip((0..right.columns).step_by(TASK_NR_PANELS * NR)) {
+        let mut nr_panels = NrPanels {
             lines,
-            columns: column..(column + TASK_PANELS * PANEL).min(right.columns),
+            columns: column..(column + TASK_NR_PANELS * NR).min(right.columns),
             stride,
             before: 0,
         };
         // SAFETY: the caller's promise is the same.
-        unsafe { right::pack(form, &Right::F32(right.source()), 0..steps, &mut panels) };
+        unsafe { right::pack(form, &Right::F32(right.source()), 0..steps, &mut nr_panels) };
     }
 }

@@ -4,7 +4,7 @@
 
 use super::digits::{self, DIGITS};
 use super::form::{Form, Operand};
-use super::kernel::{self, Kind, Piece, Sums};
+use super::kernel::{self, Kind, PanelProduct, Sums};
 use super::layout::VECTORS;
 use super::short;
 use crate::ops::element::Element;
@@ -32,14 +32,14 @@ pub struct Tile {
 
 /// What is computed of a tile.
 #[derive(Clone, Copy, Debug)]
-pub struct Pass {
-    /// Where the sums of several passes are kept: 32 rows of the tile's vectors.
+pub struct KcBlock {
+    /// Where the sums of several KC blocks are kept: 32 rows of the tile's vectors.
     pub kept: Option<*mut f32>,
     pub is_first: bool,
     pub is_last: bool,
 }
 
-impl Pass {
+impl KcBlock {
     /// All is computed at once.
     pub const ONLY: Self = Self {
         kept: None,
@@ -77,7 +77,7 @@ struct Ending {
     adds: bool,
     /// Whether the sum goes to the result.
     is_last: bool,
-    /// The packed panel of the short terms.
+    /// The packed NR micro-panel of the short terms.
     short: *const Line,
 }
 
@@ -100,21 +100,21 @@ impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
         self.wanted = lines;
     }
 
-    /// Multiplies the pieces of one tile, and ends the one before. Where it is the last pass, the packed panel of the short terms
+    /// Multiplies the pieces of one tile, and ends the one before. Where it is the last KC block, the packed NR micro-panel of the short terms
     /// lies behind that of the last piece.
     ///
     /// # Safety
     /// The tiles are configured, the pieces packed in this form, and the tile, which no one else writes to, is within the
     /// result; all that is pointed to stays until the stream [ended](Self::end). The processor has AVX-512F, BW, DQ and VL.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    pub unsafe fn multiply(&mut self, tile: &Tile, pass: Pass, pieces: impl Iterator<Item = Piece>) {
+    pub unsafe fn multiply(&mut self, tile: &Tile, kc_block: KcBlock, pieces: impl Iterator<Item = PanelProduct>) {
         let vectors = tile.columns.len().div_ceil(LANES);
         let mut ending = Ending {
             tile: tile.clone(),
             rows: 0..tile.rows,
             vectors,
-            sums: pass.kept.unwrap_or(self.sums.start()),
-            adds: !pass.is_first,
+            sums: kc_block.kept.unwrap_or(self.sums.start()),
+            adds: !kc_block.is_first,
             ..Ending::NONE
         };
         let mut pieces = pieces.peekable();
@@ -148,8 +148,8 @@ impl<'a, T: Operand, O: Element> Stream<'a, T, O> {
                 }
                 ending.levels = levels.each_mut().map(|level| level.start().cast_const());
                 ending.factors = [piece.left.upper.cast(), piece.right.cast()];
-                ending.is_last = is_last && pass.is_last;
-                ending.short = piece.right.add(T::FORM.panel_rows(piece.steps) * vectors);
+                ending.is_last = is_last && kc_block.is_last;
+                ending.short = piece.right.add(T::FORM.nr_panel_rows(piece.steps) * vectors);
                 self.end();
                 self.ending = ending.clone();
                 self.next = 1 - self.next;
@@ -237,7 +237,7 @@ impl Ending {
                 return;
             }
             let (row, rows) = (self.tile.row + first, ROWS.min(self.rows.end - first));
-            let mut panel = self.short;
+            let mut nr_panel = self.short;
             for Term { left, right } in short {
                 let rows = short::Rows {
                     start: left.values.as_ptr().add(row * left.stride).cast(),
@@ -245,8 +245,8 @@ impl Ending {
                     count: rows,
                     depth: right.depth(),
                 };
-                short::add(rows, panel, &mut values);
-                panel = panel.add(right.depth() * V);
+                short::add(rows, nr_panel, &mut values);
+                nr_panel = nr_panel.add(right.depth() * V);
             }
             for (index, values) in values.iter().take(rows).enumerate() {
                 for (vector, value) in values.iter().enumerate() {

@@ -14,7 +14,7 @@ use peft_tune_search::{Problem, Sampler};
 
 /// Which metrics are kept.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct KeptMetrics {
     /// Of trials.
     metrics: BTreeSet<String>,
     /// Of their curves.
@@ -23,7 +23,7 @@ pub(super) struct Kept {
     shared: SharedText,
 }
 
-impl Kept {
+impl KeptMetrics {
     /// What a study needs whose trials are pruned or not.
     pub(super) fn new(problem: &Problem, sampler: &dyn Sampler, prunes: bool) -> Self {
         let mut metrics: BTreeSet<String> = sampler.reads().into_iter().map(str::to_owned).collect();
@@ -89,7 +89,7 @@ mod tests {
             objectives: vec![Objective::new("loss")],
             constraints: Vec::new(),
         };
-        let mut kept = Kept::new(&problem, &Random::new(0), false);
+        let mut kept = KeptMetrics::new(&problem, &Random::new(0), false);
         let mut trial = Trial {
             number: TrialNumber(0),
             params: Default::default(),
@@ -105,7 +105,7 @@ mod tests {
         let mut pruned = curve.clone();
         kept.reduce_curve(&mut curve);
         assert_eq!((curve.of("loss").len(), curve.last_step()), (0, 4));
-        Kept::new(&problem, &Random::new(0), true).reduce_curve(&mut pruned);
+        KeptMetrics::new(&problem, &Random::new(0), true).reduce_curve(&mut pruned);
         assert_eq!(pruned.of("loss"), [(4, 2.0)]);
     }
 }

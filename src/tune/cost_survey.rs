@@ -34,7 +34,7 @@ pub struct Expected {
 
 /// What a study's settings are expected to cost.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outlook {
+pub struct CostSurvey {
     /// Settings of the space; `None` where it is continuous.
     pub size: Option<u64>,
     /// Settings that were looked at.
@@ -61,7 +61,7 @@ pub struct Outlook {
 
 /// What one part of the space holds.
 #[derive(Default)]
-struct Part {
+struct SurveyPart {
     looked_at: u64,
     predicted: u64,
     fitting: u64,
@@ -70,7 +70,7 @@ struct Part {
     first_reason: Option<String>,
 }
 
-impl Outlook {
+impl CostSurvey {
     /// Looks at all settings of `study`, or at a draw from them.
     pub fn new(study: &Study, forecast: &Forecast) -> Self {
         let size = study.space.cardinality();
@@ -82,14 +82,14 @@ impl Outlook {
         };
         let correction = forecast.correction();
         let blocks = count.div_ceil(BLOCK);
-        let parts: Vec<Part> = (0..blocks)
+        let parts: Vec<SurveyPart> = (0..blocks)
             .into_par_iter()
             .map(|block| {
                 let indices = block * BLOCK..((block + 1) * BLOCK).min(count);
-                Part::of(forecast, &correction, indices.filter_map(params))
+                SurveyPart::of(forecast, &correction, indices.filter_map(params))
             })
             .collect();
-        let mut outlook = Self {
+        let mut survey = Self {
             size,
             looked_at: parts.iter().map(|part| part.looked_at).sum(),
             predicted: parts.iter().map(|part| part.predicted).sum(),
@@ -102,13 +102,13 @@ impl Outlook {
             search_s: None,
             first_reason: parts.iter().find_map(|part| part.first_reason.clone()),
         };
-        outlook.take(parts, forecast, &correction);
-        outlook.estimate_time(study);
-        outlook
+        survey.take(parts, forecast, &correction);
+        survey.estimate_time(study);
+        survey
     }
 
     /// Keeps one setting of each cost, best throughput first, and finds the front.
-    fn take(&mut self, parts: Vec<Part>, forecast: &Forecast, correction: &Correction) {
+    fn take(&mut self, parts: Vec<SurveyPart>, forecast: &Forecast, correction: &Correction) {
         let mut met = HashSet::new();
         for (key, params, prediction) in parts.into_iter().flat_map(|part| part.settings) {
             if met.insert(key) {
@@ -156,7 +156,7 @@ impl Outlook {
     }
 }
 
-impl Part {
+impl SurveyPart {
     fn of(forecast: &Forecast, correction: &Correction, settings: impl Iterator<Item = Params>) -> Self {
         let (mut part, mut met) = (Self::default(), HashSet::new());
         for params in settings {
