@@ -4,6 +4,7 @@ mod binding;
 mod check;
 mod error;
 pub mod file;
+mod problem;
 mod schema;
 mod study;
 mod yaml;
@@ -15,6 +16,7 @@ pub use binding::{
 pub use check::{ReadOptions, RecipeFile, RecipeFileError};
 pub use error::SpaceError;
 pub use file::{Bytes, Count, QuantityError, Seconds, StudyFile};
+pub use problem::problem_of;
 pub use schema::{recipe_schema, study_schema};
 pub use study::{Backend, Budget, CommandBackend, Source, Study, WarmStart};
 pub use yaml::Span;

@@ -43,17 +43,11 @@ impl StudyFile {
     }
 
     /// As [`StudyFile::read`], as strictly as `options` say.
-    ///
-    /// # Errors
-    /// As [`StudyFile::read`].
     pub fn read_with(path: &Path, options: ReadOptions) -> Result<Study, SpaceError> {
         study_of(Document::read(path)?, options)
     }
 
     /// Checks text as if it stood in the file `path`: a study kept in the database, say.
-    ///
-    /// # Errors
-    /// As [`StudyFile::read`].
     pub fn parse(path: &Path, text: &str, options: ReadOptions) -> Result<Study, SpaceError> {
         study_of(Document::parse(path, text)?, options)
     }

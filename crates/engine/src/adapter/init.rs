@@ -25,9 +25,6 @@ use super::plan::{AdaptedLinear, AdapterPlan, AdapterSlots};
 ///
 /// [`AdapterInit::Pissa`] starts as [`AdapterInit::Kaiming`] here; [`fill_pissa`](super::fill_pissa) continues from
 /// there.
-///
-/// # Errors
-/// Those of candle.
 pub fn fill(plan: &AdapterPlan, slots: &AdapterSlots, parameters: &Parameters, seed: u64) -> Result<(), AdapterError> {
     for (linear, slots) in plan.linears.iter().zip(&slots.linears) {
         let slot = &parameters.layout.slots()[slots.lora_a];
