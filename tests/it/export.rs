@@ -1,4 +1,4 @@
-//! Files for other tools, held against golden ones. `scripts/validate_exports.py` reads the golden files with the real
+//! Files for other tools, held against golden ones. `scripts/peers/exports.py` reads the golden files with the real
 //! tools; after a wanted change, write them again with `UPDATE_GOLDEN=1 cargo test --test it export` and run it again.
 
 use std::path::{Path, PathBuf};

@@ -62,6 +62,9 @@ mod proposals;
 mod quant;
 /// The assets of the quickstart, and the generator that made them.
 mod quickstart;
+/// The door to the scripts.
+#[cfg(unix)]
+mod scripts;
 /// Trials side by side that need the same measurement.
 mod sharing;
 /// Study and recipe files: what they mean, and what each mistake says.
