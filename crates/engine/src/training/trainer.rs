@@ -99,7 +99,7 @@ impl Trainer {
     ///
     /// # Errors
     /// A global batch without any target, a token outside the vocabulary, a document longer than the model's
-    /// positions, memory, a rank that is gone. A loss that is not finite is no error.
+    /// positions, memory, a rank that is gone. A loss that is not finite is not an error.
     pub fn step(&mut self, micro_batches: &[MicroBatch]) -> Result<StepEvent, TrainError> {
         let targets = self.check(micro_batches)?;
         let mut clock = Stopwatch::start(self.base.device())?;

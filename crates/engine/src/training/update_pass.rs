@@ -77,7 +77,7 @@ impl UpdatePass {
     /// before clipping. The caller counts the step ([`Optimizer::count_step`]) when it knows the norm.
     ///
     /// # Errors
-    /// Those of candle, memory. A graph that cannot be made or launched is no error.
+    /// Those of candle, memory. A graph that cannot be made or launched is not an error.
     pub fn run(&mut self, parameters: &Parameters, input: UpdateInput) -> Result<Norm> {
         if gpu::takes(&parameters.values) {
             return self.run_on_gpu(parameters, input);
