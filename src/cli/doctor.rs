@@ -123,19 +123,14 @@ pub fn run(args: Args) -> Result<(), CliError> {
 
 /// Ceilings of all precisions, and the same again where something was measured for them.
 fn complete(known: Option<Ceilings>, threads: usize) -> Result<(Ceilings, Option<Ceilings>), CliError> {
-    const ALL: [Precision; 6] = [
-        Precision::Fp32,
-        Precision::Bf16,
-        Precision::Fp16,
-        Precision::Int8,
-        Precision::Nf4,
-        Precision::Nf4Double,
-    ];
-    if let Some(known) = known.as_ref().filter(|known| ALL.iter().all(|one| known.covers(*one))) {
+    if let Some(known) = known
+        .as_ref()
+        .filter(|known| Precision::ALL.iter().all(|one| known.covers(*one)))
+    {
         return Ok((known.clone(), None));
     }
     eprintln!("measuring this machine, a few seconds");
-    let measured = forecast::measured(known, threads, &ALL)?;
+    let measured = forecast::measured(known, threads, &Precision::ALL)?;
     Ok((measured.clone(), Some(measured)))
 }
 

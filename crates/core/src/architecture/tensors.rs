@@ -185,7 +185,7 @@ impl Architecture {
 
 #[cfg(test)]
 mod tests {
-    use super::super::family::tests::{gemma3, llama, phi3, qwen3};
+    use super::super::read::tests::{gemma3, llama, phi3, qwen3};
 
     #[test]
     fn counts_agree_with_the_tensors() {

@@ -10,7 +10,7 @@
 //! Only the linear layers of the decoder are quantized; embedding, LM head, norms and biases are bf16 then.
 
 use crate::architecture::Architecture;
-use crate::recipe::Precision;
+use crate::recipe::{BlockConstants, Precision};
 
 /// Elements of a block of quantized weights.
 const BLOCK: u64 = 64;
@@ -24,30 +24,24 @@ pub struct WeightBytes {
     pub constants: u64,
 }
 
-/// Bytes of an element of the activations.
-pub fn compute_bytes(precision: Precision) -> u64 {
-    match precision {
-        Precision::Fp32 => 4,
-        Precision::Bf16 | Precision::Fp16 | Precision::Int8 | Precision::Nf4 | Precision::Nf4Double => 2,
-    }
-}
-
 /// Bytes of a linear layer's weight of `elements`.
 pub fn linear_bytes(elements: u64, precision: Precision) -> WeightBytes {
+    let row = precision.row();
     let blocks = elements.div_ceil(BLOCK);
-    let (values, constants) = match precision {
-        Precision::Fp32 | Precision::Bf16 | Precision::Fp16 => (elements * compute_bytes(precision), 0),
-        Precision::Int8 => (elements, 4 * blocks),
-        Precision::Nf4 => (elements.div_ceil(2), 4 * blocks),
-        Precision::Nf4Double => (elements.div_ceil(2), blocks + 4 * blocks.div_ceil(NESTED_BLOCK)),
-    };
-    WeightBytes { values, constants }
+    WeightBytes {
+        values: (elements * row.bits).div_ceil(8),
+        constants: match row.constants {
+            None => 0,
+            Some(BlockConstants::Plain) => 4 * blocks,
+            Some(BlockConstants::Quantized) => blocks + 4 * blocks.div_ceil(NESTED_BLOCK),
+        },
+    }
 }
 
 /// Bytes of the whole base model.
 pub fn base_bytes(architecture: &Architecture, precision: Precision) -> WeightBytes {
     let count = architecture.parameter_count();
-    let dense = (count.embedding + count.lm_head + count.vectors) as u64 * compute_bytes(precision);
+    let dense = (count.embedding + count.lm_head + count.vectors) as u64 * precision.compute_bytes();
     let mut bytes = WeightBytes {
         values: dense,
         constants: 0,

@@ -14,7 +14,6 @@ use super::network::{Group, Network, Projection};
 use super::op::{Form, Module, Pass, Product, Right, Work};
 use super::part::Part;
 use super::scratch::{Call, Heads};
-use super::storage::compute_bytes;
 use super::stream::StreamShape;
 use super::trace::Trace;
 use crate::recipe::Precision;
@@ -92,7 +91,7 @@ impl<'a> Walker<'a> {
 
     /// Bytes of an element of the activations.
     pub fn c(&self) -> u64 {
-        compute_bytes(self.precision)
+        self.precision.compute_bytes()
     }
 
     /// Whether activations are BF16.

@@ -247,18 +247,9 @@ mod tests {
         if !has_compiler() {
             return;
         }
-        let kinds = [
-            (OptimizerKind::AdamW, true),
-            (OptimizerKind::AdamW8bit, true),
-            (OptimizerKind::PagedAdamW, false),
-            (OptimizerKind::PagedAdamW8bit, false),
-            (OptimizerKind::Lion, true),
-            (OptimizerKind::Lion8bit, true),
-            (OptimizerKind::Sgd, true),
-            (OptimizerKind::Adafactor, true),
-            (OptimizerKind::Muon, true),
-        ];
-        for (kind, is_repeated) in kinds {
+        for kind in OptimizerKind::ALL {
+            // Pages of states come and go between launches.
+            let is_repeated = !kind.is_paged();
             let settings = settings(kind);
             let (norms, values, none) = emulated(|| trained(&settings, Kernels::Fused));
             let (same_norms, same_values, some) = emulated(|| trained(&settings, Kernels::Graphs));

@@ -6,13 +6,13 @@ use super::Vectors;
 use super::host::Host;
 use super::network::{Network, Slots};
 use super::op::{Form, Module, Op, Pass, Right, Stage, Work};
-use super::optimizer_state::{SMALLEST_CODED, gpu_update_bytes, is_paged, state_bytes, update_bytes};
+use super::optimizer_state::{SMALLEST_CODED, gpu_update_bytes, state_bytes, update_bytes};
 use super::part::{Bytes, Part};
-use super::storage::{base_bytes, compute_bytes};
+use super::storage::base_bytes;
 use super::stream::StreamShape;
 use super::trace::{Level, Trace};
 use super::walker::Walker;
-use crate::recipe::{Checkpointing, OptimizerKind, Precision, Recipe};
+use crate::recipe::{Checkpointing, Precision, Recipe, UpdateOrder};
 
 /// Bytes of the objects of one adapted linear layer: names, views, map entries.
 const ADAPTER_OBJECT_BYTES: u64 = 2_000;
@@ -106,7 +106,7 @@ impl<'a> StepWalk<'a> {
         level.hold(Part::QuantizationConstants, base.constants);
         let elements = network.trained_elements();
         level.hold(Part::Adapters, 4 * elements);
-        if self.host.vectors == Vectors::None && compute_bytes(recipe.precision) == 2 {
+        if self.host.vectors == Vectors::None && recipe.precision.compute_bytes() == 2 {
             // What products read.
             level.hold(Part::Adapters, 2 * network.factor_elements);
         }
@@ -125,7 +125,7 @@ impl<'a> StepWalk<'a> {
             }
             level.free(Part::BaseWeights, base.values);
         }
-        let on_device = self.host.vectors != Vectors::None || !is_paged(recipe.optimizer.kind);
+        let on_device = self.host.vectors != Vectors::None || !recipe.optimizer.kind.is_paged();
         if on_device {
             level.hold(Part::OptimizerState, state_bytes(&recipe.optimizer, &network.slots));
         }
@@ -288,15 +288,14 @@ impl<'a> StepWalk<'a> {
         let slots = &self.network.slots;
         let mut ops = vec![update(Pass::Clip, self.network.trained_elements(), 1)];
         let all = |pass| vec![update(pass, self.network.trained_elements(), 1)];
-        ops.extend(match self.recipe.optimizer.kind {
-            OptimizerKind::AdamW | OptimizerKind::PagedAdamW => all(Pass::UpdateF32),
-            OptimizerKind::Lion => all(Pass::UpdateLion),
-            OptimizerKind::Sgd => all(Pass::UpdateSgd),
-            OptimizerKind::AdamW8bit | OptimizerKind::PagedAdamW8bit => coded(slots, Pass::Update8bit, Pass::UpdateF32),
-            OptimizerKind::Lion8bit => coded(slots, Pass::UpdateLion8bit, Pass::UpdateLion),
-            OptimizerKind::Adafactor => each(slots, Pass::UpdateAdafactor),
-            OptimizerKind::Muon => {
-                let mut ops = all(Pass::UpdateSgd);
+        let kind = self.recipe.optimizer.kind;
+        let pass = Pass::of_update(kind);
+        ops.extend(match kind.row().update.order {
+            UpdateOrder::AllAtOnce if kind.has_8bit_states() => coded(slots, pass, Pass::of_update(kind.rule())),
+            UpdateOrder::AllAtOnce => all(pass),
+            UpdateOrder::OneByOne => each(slots, pass),
+            UpdateOrder::Orthogonalised => {
+                let mut ops = all(pass);
                 ops.extend(slots.iter().flat_map(muon_ops));
                 ops
             }

@@ -1,22 +1,40 @@
-//! Parameters of the adapter and of the base weights under it.
+//! Settings of the adapter and of the base weights under it.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
-use super::{Binding, Effect, Effects, FloatRange, Legal, SetError};
-use peft_tune_core::recipe::{AdapterSettings, Recipe, TargetModules};
-use peft_tune_core::study::ParamValue;
+use super::Tool::{Axolotl, LlamaFactory, Peft, Torchtune, Trl, Unsloth};
+use super::effect::{Effects, Form, changes, form, same};
+use super::field::{count, name_of, named, put, truth};
+use super::tool::name;
+use super::{FloatRange, Legal, SetError, SettingRow};
+use crate::recipe::{AdapterInit, AdapterSettings, ParamValue, Precision, Recipe, TargetModules};
 
 /// A factor on numbers that are computed anyway.
 const SAME_WORK: &str = "the same operations on other numbers";
 
-pub(super) const BINDINGS: &[Binding] = &[
-    Binding {
+/// The mask costs the same at any probability.
+const ABOVE_ZERO: Form = Form {
+    words: "whether it is above 0",
+    of: |value| (value.as_f64() > Some(0.0)).into(),
+};
+
+/// Other adapters start without touching the base weights.
+const PISSA: Form = Form {
+    words: "whether it is pissa",
+    of: |value| (*value == "pissa".into()).into(),
+};
+
+pub(super) const ROWS: &[SettingRow] = &[
+    SettingRow {
         name: "method",
         field: "adapter",
         about: "Whether an adapter trains (lora), or every parameter of the model (full), to which the adapter's parameters mean nothing.",
         legal: Legal::Choice(&["lora", "full"]),
-        elsewhere: &["finetuning_type", "tuner_type", "peft_method"],
+        elsewhere: &[
+            name("finetuning_type", &[LlamaFactory]),
+            name("tuner_type", &[]),
+            name("peft_method", &[]),
+            name("use_peft", &[Trl]),
+        ],
+        unit: None,
         derived_from: None,
         effects: Effects::all(
             "gradients of all weights",
@@ -32,21 +50,22 @@ pub(super) const BINDINGS: &[Binding] = &[
             Ok(())
         },
     },
-    Binding {
+    SettingRow {
         name: "precision",
         field: "precision",
         about: "How the frozen base weights are stored and multiplied.",
-        legal: Legal::Choice(&["fp32", "bf16", "fp16", "int8", "nf4", "nf4_double"]),
+        legal: Legal::Choice(&Precision::NAMES),
         elsewhere: &[
-            "dtype",
-            "torch_dtype",
-            "bf16",
-            "fp16",
-            "load_in_4bit",
-            "load_in_8bit",
-            "quantization",
-            "quantization_bit",
+            name("dtype", &[Trl, Torchtune, Unsloth]),
+            name("torch_dtype", &[]),
+            name("bf16", &[]),
+            name("fp16", &[]),
+            name("load_in_4bit", &[]),
+            name("load_in_8bit", &[]),
+            name("quantization", &[]),
+            name("quantization_bit", &[]),
         ],
+        unit: None,
         derived_from: None,
         effects: Effects::all(
             "other products, and dequantization",
@@ -56,12 +75,18 @@ pub(super) const BINDINGS: &[Binding] = &[
         get: |recipe| name_of(&recipe.precision),
         set: |recipe, value| put(&mut recipe.precision, named(value)),
     },
-    Binding {
+    SettingRow {
         name: "rank",
         field: "adapter.rank",
         about: "Rank r of the adapters.",
         legal: Legal::Int { least: 1, most: 4096 },
-        elsewhere: &["r", "lora_r", "lora_rank", "lora_dim"],
+        elsewhere: &[
+            name("r", &[Peft, Unsloth]),
+            name("lora_r", &[Trl, Axolotl]),
+            name("lora_rank", &[LlamaFactory, Torchtune]),
+            name("lora_dim", &[]),
+        ],
+        unit: None,
         derived_from: None,
         effects: Effects::all(
             "size of the adapter products",
@@ -71,23 +96,32 @@ pub(super) const BINDINGS: &[Binding] = &[
         get: |recipe| Some(ParamValue::Int(adapter_of(recipe)?.rank as i64)),
         set: |recipe, value| put(&mut adapter(recipe)?.rank, count(value)),
     },
-    Binding {
+    SettingRow {
         name: "alpha",
         field: "adapter.alpha",
         about: "Numerator of the scaling alpha / r.",
         legal: Legal::Float(FloatRange::POSITIVE),
-        elsewhere: &["lora_alpha"],
+        elsewhere: &[name(
+            "lora_alpha",
+            &[Peft, Trl, Axolotl, LlamaFactory, Torchtune, Unsloth],
+        )],
+        unit: None,
         derived_from: None,
         effects: Effects::loss_only(SAME_WORK, "scale of the adapters' output"),
         get: |recipe| Some(ParamValue::Float(adapter_of(recipe)?.alpha)),
         set: |recipe, value| put(&mut adapter(recipe)?.alpha, value.as_f64()),
     },
-    Binding {
+    SettingRow {
         name: "alpha_ratio",
         field: "adapter.alpha",
         about: "Sets alpha to this many times the rank.",
         legal: Legal::Float(FloatRange::POSITIVE),
-        elsewhere: &["scaling", "lora_scaling", "alpha_over_rank"],
+        elsewhere: &[
+            name("scaling", &[]),
+            name("lora_scaling", &[]),
+            name("alpha_over_rank", &[]),
+        ],
+        unit: None,
         derived_from: Some("rank"),
         effects: Effects::loss_only(SAME_WORK, "scale of the adapters' output"),
         get: |recipe| adapter_of(recipe).map(|adapter| ParamValue::Float(adapter.alpha / adapter.rank as f64)),
@@ -98,27 +132,39 @@ pub(super) const BINDINGS: &[Binding] = &[
             Ok(())
         },
     },
-    Binding {
+    SettingRow {
         name: "dropout",
         field: "adapter.dropout",
         about: "Probability that an element of an adapter's input is dropped.",
         legal: Legal::Float(FloatRange::BELOW_ONE),
-        elsewhere: &["lora_dropout"],
+        elsewhere: &[name(
+            "lora_dropout",
+            &[Peft, Trl, Axolotl, LlamaFactory, Torchtune, Unsloth],
+        )],
+        unit: None,
         derived_from: None,
-        effects: Effects::all(
-            "drawing and applying the mask; nothing at 0",
-            "the mask kept for the backward pass; nothing at 0",
-            "regularisation",
-        ),
+        effects: Effects {
+            throughput: form(ABOVE_ZERO, "drawing and applying the mask"),
+            peak_memory: form(ABOVE_ZERO, "the mask kept for the backward pass"),
+            loss: changes("regularisation"),
+        },
         get: |recipe| Some(ParamValue::Float(adapter_of(recipe)?.dropout)),
         set: |recipe, value| put(&mut adapter(recipe)?.dropout, value.as_f64()),
     },
-    Binding {
+    SettingRow {
         name: "target_modules",
         field: "adapter.target_modules",
         about: "Linear layers that get an adapter.",
         legal: Legal::Targets,
-        elsewhere: &["lora_target_modules", "lora_target", "targets", "modules"],
+        elsewhere: &[
+            name("target_modules", &[Peft, Unsloth]),
+            name("lora_target_modules", &[Trl, Axolotl]),
+            name("lora_target", &[LlamaFactory]),
+            name("lora_attn_modules", &[Torchtune]),
+            name("targets", &[]),
+            name("modules", &[]),
+        ],
+        unit: None,
         derived_from: None,
         effects: Effects::all(
             "number of adapter products",
@@ -137,23 +183,31 @@ pub(super) const BINDINGS: &[Binding] = &[
             put(&mut adapter(recipe)?.target_modules, targets)
         },
     },
-    Binding {
+    SettingRow {
         name: "rslora",
         field: "adapter.rslora",
         about: "Scales by alpha / sqrt(r) instead of alpha / r (arXiv:2312.03732).",
         legal: Legal::Bool,
-        elsewhere: &["use_rslora", "peft_use_rslora"],
+        elsewhere: &[
+            name("use_rslora", &[Peft, Trl, LlamaFactory, Unsloth]),
+            name("peft_use_rslora", &[Axolotl]),
+        ],
+        unit: None,
         derived_from: None,
         effects: Effects::loss_only(SAME_WORK, "scale of the adapters' output"),
         get: |recipe| Some(adapter_of(recipe)?.rslora.into()),
         set: |recipe, value| put(&mut adapter(recipe)?.rslora, truth(value)),
     },
-    Binding {
+    SettingRow {
         name: "dora",
         field: "adapter.dora",
         about: "Trains magnitude and direction of the weights apart (arXiv:2402.09353).",
         legal: Legal::Bool,
-        elsewhere: &["use_dora", "peft_use_dora"],
+        elsewhere: &[
+            name("use_dora", &[Peft, Trl, LlamaFactory, Torchtune, Unsloth]),
+            name("peft_use_dora", &[Axolotl]),
+        ],
+        unit: None,
         derived_from: None,
         effects: Effects::all(
             "norms of the adapted weights",
@@ -163,27 +217,34 @@ pub(super) const BINDINGS: &[Binding] = &[
         get: |recipe| Some(adapter_of(recipe)?.dora.into()),
         set: |recipe, value| put(&mut adapter(recipe)?.dora, truth(value)),
     },
-    Binding {
+    SettingRow {
         name: "init",
         field: "adapter.init",
         about: "How the adapters start.",
-        legal: Legal::Choice(&["kaiming", "gaussian", "pissa"]),
-        elsewhere: &["init_lora_weights", "lora_init"],
+        legal: Legal::Choice(&AdapterInit::NAMES),
+        elsewhere: &[
+            name("init_lora_weights", &[Peft, Unsloth]),
+            name("peft_init_lora_weights", &[Axolotl]),
+            name("pissa_init", &[LlamaFactory]),
+            name("lora_init", &[]),
+        ],
+        unit: None,
         derived_from: None,
         effects: Effects {
-            throughput: Effect::Same("it acts before the first step"),
-            peak_memory: Effect::Changes("`pissa` changes base weights, so it needs its own copy of them"),
-            loss: Effect::Changes("where the training starts"),
+            throughput: same("it acts before the first step"),
+            peak_memory: form(PISSA, "it changes base weights, so it needs its own copy of them"),
+            loss: changes("where the training starts"),
         },
         get: |recipe| name_of(&adapter_of(recipe)?.init),
         set: |recipe, value| put(&mut adapter(recipe)?.init, named(value)),
     },
-    Binding {
+    SettingRow {
         name: "bias",
         field: "adapter.bias",
         about: "Which biases of the base model train too.",
         legal: Legal::Choice(&["none", "lora_only", "all"]),
-        elsewhere: &["lora_bias_type"],
+        elsewhere: &[name("bias", &[Peft, Unsloth]), name("lora_bias_type", &[])],
+        unit: None,
         derived_from: None,
         effects: Effects::all(
             "sums for bias gradients",
@@ -193,12 +254,13 @@ pub(super) const BINDINGS: &[Binding] = &[
         get: |recipe| name_of(&adapter_of(recipe)?.bias),
         set: |recipe, value| put(&mut adapter(recipe)?.bias, named(value)),
     },
-    Binding {
+    SettingRow {
         name: "lora_bias",
         field: "adapter.lora_bias",
         about: "Adds a trainable bias to lora_b.",
         legal: Legal::Bool,
-        elsewhere: &["use_bias"],
+        elsewhere: &[name("lora_bias", &[Peft]), name("use_bias", &[])],
+        unit: None,
         derived_from: None,
         effects: Effects::all(
             "sums for bias gradients",
@@ -216,38 +278,4 @@ fn adapter_of(recipe: &Recipe) -> Option<&AdapterSettings> {
 
 fn adapter(recipe: &mut Recipe) -> Result<&mut AdapterSettings, SetError> {
     recipe.adapter.as_mut().ok_or(SetError::Inapplicable)
-}
-
-/// Puts a value that was understood into its field.
-pub(super) fn put<T>(field: &mut T, value: Option<T>) -> Result<(), SetError> {
-    *field = value.ok_or(SetError::Inapplicable)?;
-    Ok(())
-}
-
-/// The name under which serde writes a unit variant.
-pub(super) fn name_of<T: Serialize>(value: &T) -> Option<ParamValue> {
-    let name = serde_json::to_value(value).ok()?;
-    name.as_str().map(ParamValue::from)
-}
-
-/// The unit variant that serde reads from a name.
-pub(super) fn named<T: DeserializeOwned>(value: &ParamValue) -> Option<T> {
-    match value {
-        ParamValue::Text(name) => serde_json::from_value(name.as_str().into()).ok(),
-        _ => None,
-    }
-}
-
-pub(super) fn truth(value: &ParamValue) -> Option<bool> {
-    match value {
-        ParamValue::Bool(value) => Some(*value),
-        _ => None,
-    }
-}
-
-pub(super) fn count(value: &ParamValue) -> Option<usize> {
-    match value {
-        ParamValue::Int(value) => usize::try_from(*value).ok(),
-        _ => None,
-    }
 }

@@ -1,4 +1,4 @@
-//! The sampled values of one trial.
+//! One value of a setting.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,9 +6,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ByName, SharedText};
-
-/// One sampled value: two words, since thousands of trials are kept with theirs.
+/// One value: two words, since thousands of trials are kept with theirs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ParamValue {
@@ -31,15 +29,6 @@ impl ParamValue {
     /// A list of names.
     pub fn list(names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::List(Arc::new(names.into_iter().map(Into::into).collect()))
-    }
-
-    /// Takes its text from `held`, which learns it where it is new.
-    pub fn share(&mut self, held: &mut SharedText) {
-        match self {
-            Self::Text(text) => held.share_text(text),
-            Self::List(list) => held.share_list(list),
-            Self::Bool(_) | Self::Int(_) | Self::Float(_) => {}
-        }
     }
 
     /// The value as a number, where it is one.
@@ -97,9 +86,6 @@ impl From<String> for ParamValue {
         Self::Text(Arc::new(value))
     }
 }
-
-/// Values by parameter name, in name order; a parameter whose condition does not hold is absent.
-pub type Params = ByName<ParamValue>;
 
 /// What is counted is written as what it is.
 mod counted {

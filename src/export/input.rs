@@ -1,4 +1,4 @@
-//! What is exported, to what, and what came of it.
+//! What is exported, and what came of it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,69 +7,6 @@ use super::course::{Course, TrainedRows};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::{DataFormat, Recipe};
 use peft_tune_core::study::{Metrics, TrialNumber};
-
-/// A tool whose file can be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ExportFormat {
-    /// `recipe.yaml`, for peft-tune itself: everything that was measured, nothing lost.
-    Recipe,
-    /// `adapter_config.json`, which PEFT's `LoraConfig.from_pretrained` reads.
-    Peft,
-    /// `trl_sft.yaml`, for `trl sft --config`.
-    Trl,
-    /// `axolotl.yaml`, for `axolotl train`.
-    Axolotl,
-    /// `llamafactory.yaml` with its `dataset_info.json`, for `llamafactory-cli train`.
-    LlamaFactory,
-    /// `torchtune.yaml`, for `tune run lora_finetune_single_device --config`.
-    Torchtune,
-    /// `unsloth_train.py`, for `python`.
-    Unsloth,
-}
-
-impl ExportFormat {
-    pub const ALL: [Self; 7] = [
-        Self::Recipe,
-        Self::Peft,
-        Self::Trl,
-        Self::Axolotl,
-        Self::LlamaFactory,
-        Self::Torchtune,
-        Self::Unsloth,
-    ];
-
-    /// Name as the command line has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Recipe => "recipe",
-            Self::Peft => "peft",
-            Self::Trl => "trl",
-            Self::Axolotl => "axolotl",
-            Self::LlamaFactory => "llamafactory",
-            Self::Torchtune => "torchtune",
-            Self::Unsloth => "unsloth",
-        }
-    }
-
-    /// Name of the file that the tool is started with.
-    pub fn file_name(self) -> &'static str {
-        match self {
-            Self::Recipe => "recipe.yaml",
-            Self::Peft => "adapter_config.json",
-            Self::Trl => "trl_sft.yaml",
-            Self::Axolotl => "axolotl.yaml",
-            Self::LlamaFactory => "llamafactory.yaml",
-            Self::Torchtune => "torchtune.yaml",
-            Self::Unsloth => "unsloth_train.py",
-        }
-    }
-}
-
-impl fmt::Display for ExportFormat {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
-    }
-}
 
 /// A recipe with what is known about it; all but the recipe ends up in comments.
 #[derive(Clone, Copy, Debug)]
@@ -147,12 +84,18 @@ impl ExportInput<'_> {
         format!("./{}-trial-{}", file_part(self.study), self.trial)
     }
 
-    /// The lines at the top of a file: how it is used, where it comes from, what it cannot say.
+    /// The comment at the top of a file.
     pub(super) fn header(&self, usage: &str, warnings: &[Warning]) -> String {
+        let lines = self.notes(usage, warnings);
+        lines.iter().map(|line| format!("# {line}\n")).collect()
+    }
+
+    /// Lines that say how a file is used, where it comes from and what it cannot say.
+    pub(super) fn notes(&self, usage: &str, warnings: &[Warning]) -> Vec<String> {
         let mut lines = vec![usage.to_owned()];
         lines.extend(self.origin());
         lines.extend(warnings.iter().map(|warning| format!("not as measured: {warning}")));
-        lines.iter().map(|line| format!("# {}\n", one_line(line))).collect()
+        lines.iter().map(|line| one_line(line)).collect()
     }
 
     /// Lines, without comment signs, that say where the recipe comes from and what it measured.

@@ -1,11 +1,14 @@
-//! Parameters of batching and of what is kept for the backward pass.
+//! Settings of batching and of what is kept for the backward pass.
 
-use super::adapter::{count, name_of, named, put, truth};
-use super::{Binding, Effect, Effects, Legal, SetError};
-use peft_tune_core::study::ParamValue;
+use super::Tool::{Axolotl, LlamaFactory, Torchtune, Trl, Unsloth};
+use super::effect::{Effects, changes, same, through_global_batch};
+use super::field::{count, name_of, named, put, truth};
+use super::tool::name;
+use super::{Legal, SetError, SettingRow};
+use crate::recipe::ParamValue;
 
-pub(super) const BINDINGS: &[Binding] = &[
-    Binding {
+pub(super) const ROWS: &[SettingRow] = &[
+    SettingRow {
         name: "sequence_length",
         field: "batch.sequence_length",
         about: "Longest row in tokens; longer ones are cut.",
@@ -14,14 +17,15 @@ pub(super) const BINDINGS: &[Binding] = &[
             most: 4_194_304,
         },
         elsewhere: &[
-            "max_length",
-            "max_seq_length",
-            "max_seq_len",
-            "cutoff_len",
-            "sequence_len",
-            "seq_len",
-            "context_length",
+            name("max_length", &[Trl, Unsloth]),
+            name("max_seq_length", &[]),
+            name("max_seq_len", &[Torchtune]),
+            name("cutoff_len", &[LlamaFactory]),
+            name("sequence_len", &[Axolotl]),
+            name("seq_len", &[]),
+            name("context_length", &[]),
         ],
+        unit: Some("tokens"),
         derived_from: None,
         effects: Effects::all(
             "attention grows with the square of a row's length",
@@ -31,98 +35,116 @@ pub(super) const BINDINGS: &[Binding] = &[
         get: |recipe| Some(ParamValue::Int(recipe.batch.sequence_length as i64)),
         set: |recipe, value| put(&mut recipe.batch.sequence_length, count(value)),
     },
-    Binding {
+    SettingRow {
         name: "packing",
         field: "batch.packing",
         about: "Fills rows with several documents, each attending to itself only.",
         legal: Legal::Bool,
-        elsewhere: &["sample_packing", "packed", "neat_packing"],
+        elsewhere: &[
+            name("packing", &[Trl, LlamaFactory, Unsloth]),
+            name("sample_packing", &[Axolotl]),
+            name("packed", &[Torchtune]),
+            name("neat_packing", &[]),
+        ],
+        unit: None,
         derived_from: None,
         effects: Effects::all("tokens in a row", "tokens in a micro-batch", "documents in a step"),
         get: |recipe| Some(recipe.batch.packing.into()),
         set: |recipe, value| put(&mut recipe.batch.packing, truth(value)),
     },
-    Binding {
+    SettingRow {
         name: "group_by_length",
         field: "batch.group_by_length",
         about: "Puts rows of similar length into the same step. Saves padding in stacks that pad; this engine never does.",
         legal: Legal::Bool,
-        elsewhere: &["length_grouped", "length_grouping", "train_sampling_strategy"],
+        elsewhere: &[
+            name("group_by_length", &[Axolotl]),
+            name("train_sampling_strategy", &[Trl, Unsloth]),
+            name("length_grouped", &[]),
+            name("length_grouping", &[]),
+        ],
+        unit: None,
         derived_from: None,
         effects: Effects {
-            throughput: Effect::Changes("tokens of each step"),
-            peak_memory: Effect::Same("the longest rows can meet in any order"),
-            loss: Effect::Changes("which rows share a step"),
+            throughput: changes("tokens of each step"),
+            peak_memory: same("the longest rows can meet in any order"),
+            loss: changes("which rows share a step"),
         },
         get: |recipe| Some(recipe.batch.group_by_length.into()),
         set: |recipe, value| put(&mut recipe.batch.group_by_length, truth(value)),
     },
-    Binding {
+    SettingRow {
         name: "micro_batch",
         field: "batch.micro_batch",
         about: "Rows that go through the model at once.",
         legal: Legal::Int { least: 1, most: 65_536 },
         elsewhere: &[
-            "micro_batch_size",
-            "batch_size",
-            "per_device_train_batch_size",
-            "batch",
-            "train_micro_batch_size_per_gpu",
+            name("per_device_train_batch_size", &[Trl, LlamaFactory, Unsloth]),
+            name("micro_batch_size", &[Axolotl]),
+            name("batch_size", &[Torchtune]),
+            name("batch", &[]),
+            name("train_micro_batch_size_per_gpu", &[]),
         ],
+        unit: Some("rows"),
         derived_from: None,
         effects: Effects {
-            throughput: Effect::Changes("size of every product"),
-            peak_memory: Effect::Changes("activations"),
-            loss: Effect::ThroughGlobalBatch("gradients are means over the global batch, however it is cut"),
+            throughput: changes("size of every product"),
+            peak_memory: changes("activations"),
+            loss: through_global_batch("gradients are means over the global batch, however it is cut"),
         },
         get: |recipe| Some(ParamValue::Int(recipe.batch.micro_batch as i64)),
         set: |recipe, value| put(&mut recipe.batch.micro_batch, count(value)),
     },
-    Binding {
+    SettingRow {
         name: "devices",
         field: "batch.devices",
         about: "Devices of one node that share each step (data parallel).",
         legal: Legal::Int { least: 1, most: 64 },
         elsewhere: &[
-            "num_devices",
-            "n_gpus",
-            "num_gpus",
-            "gpus",
-            "nproc_per_node",
-            "num_processes",
-            "world_size",
-            "data_parallel_size",
+            name("num_devices", &[]),
+            name("n_gpus", &[]),
+            name("num_gpus", &[]),
+            name("gpus", &[]),
+            name("nproc_per_node", &[]),
+            name("num_processes", &[]),
+            name("world_size", &[]),
+            name("data_parallel_size", &[]),
         ],
+        unit: Some("devices"),
         derived_from: None,
         effects: Effects {
-            throughput: Effect::Changes("devices that work at once, and what adding up their gradients costs"),
-            peak_memory: Effect::Changes("micro-batches under way, where the global batch is held fixed"),
-            loss: Effect::ThroughGlobalBatch("gradients are means over the global batch, whoever computes its parts"),
+            throughput: changes("devices that work at once, and what adding up their gradients costs"),
+            peak_memory: changes("micro-batches under way, where the global batch is held fixed"),
+            loss: through_global_batch("gradients are means over the global batch, whoever computes its parts"),
         },
         get: |recipe| Some(ParamValue::Int(recipe.batch.devices as i64)),
         set: |recipe, value| put(&mut recipe.batch.devices, count(value)),
     },
-    Binding {
+    SettingRow {
         name: "gradient_accumulation",
         field: "batch.gradient_accumulation",
         about: "Micro-batches of each device whose gradients are added up before a step.",
         legal: Legal::Int { least: 1, most: 65_536 },
         elsewhere: &[
-            "gradient_accumulation_steps",
-            "grad_accum",
-            "accumulate_grad_batches",
-            "accumulation",
+            name(
+                "gradient_accumulation_steps",
+                &[Trl, Axolotl, LlamaFactory, Torchtune, Unsloth],
+            ),
+            name("grad_accum", &[]),
+            name("accumulate_grad_batches", &[]),
+            name("accumulation", &[]),
         ],
+        unit: Some("micro-batches"),
         derived_from: None,
         effects: Effects {
-            throughput: Effect::Changes("fewer updates per token"),
-            peak_memory: Effect::Changes("several micro-batches under way"),
-            loss: Effect::ThroughGlobalBatch("gradients are means over the global batch, however it is cut"),
+            throughput: changes("fewer updates per token"),
+            peak_memory: changes("several micro-batches under way"),
+            loss: through_global_batch("gradients are means over the global batch, however it is cut"),
         },
         get: |recipe| Some(ParamValue::Int(recipe.batch.gradient_accumulation as i64)),
         set: |recipe, value| put(&mut recipe.batch.gradient_accumulation, count(value)),
     },
-    Binding {
+    SettingRow {
         name: "global_batch",
         field: "batch.gradient_accumulation",
         about: "Rows in one step: sets gradient accumulation to this divided by the micro-batch and the devices.",
@@ -131,11 +153,12 @@ pub(super) const BINDINGS: &[Binding] = &[
             most: 16_777_216,
         },
         elsewhere: &[
-            "global_batch_size",
-            "effective_batch_size",
-            "train_batch_size",
-            "total_batch_size",
+            name("global_batch_size", &[]),
+            name("effective_batch_size", &[]),
+            name("train_batch_size", &[]),
+            name("total_batch_size", &[]),
         ],
+        unit: Some("rows"),
         derived_from: Some("micro_batch"),
         effects: Effects::all(
             "fewer updates per token",
@@ -157,22 +180,25 @@ pub(super) const BINDINGS: &[Binding] = &[
             Ok(())
         },
     },
-    Binding {
+    SettingRow {
         name: "gradient_checkpointing",
         field: "gradient_checkpointing",
         about: "Which activations are computed again in the backward pass instead of kept.",
         legal: Legal::Checkpointing,
         elsewhere: &[
-            "activation_checkpointing",
-            "use_gradient_checkpointing",
-            "enable_activation_checkpointing",
-            "checkpointing",
+            name("gradient_checkpointing", &[Trl, Axolotl]),
+            name("use_gradient_checkpointing", &[Unsloth]),
+            name("enable_activation_checkpointing", &[Torchtune]),
+            name("disable_gradient_checkpointing", &[LlamaFactory]),
+            name("activation_checkpointing", &[]),
+            name("checkpointing", &[]),
         ],
+        unit: None,
         derived_from: None,
         effects: Effects {
-            throughput: Effect::Changes("layers computed twice"),
-            peak_memory: Effect::Changes("activations kept"),
-            loss: Effect::Same("recomputation gives the same numbers"),
+            throughput: changes("layers computed twice"),
+            peak_memory: changes("activations kept"),
+            loss: same("recomputation gives the same numbers"),
         },
         get: |recipe| name_of(&recipe.gradient_checkpointing),
         set: |recipe, value| put(&mut recipe.gradient_checkpointing, named(value)),

@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use crate::space::file::FileValue;
-use peft_tune_core::recipe::Checkpointing;
-use peft_tune_core::study::ParamValue;
+use crate::recipe::{Checkpointing, ParamValue, TargetPreset};
 
 /// The legal values of one parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,9 +32,6 @@ pub struct FloatRange {
     pub high: f64,
     pub high_included: bool,
 }
-
-/// Shorthands for sets of target modules.
-pub const TARGET_PRESETS: [&str; 3] = ["all-linear", "attention", "mlp"];
 
 impl FloatRange {
     /// Above zero.
@@ -78,20 +73,22 @@ impl Legal {
             (Self::Bool, ParamValue::Bool(_)) => true,
             (Self::Choice(names), ParamValue::Text(name)) => names.contains(&name.as_str()),
             (Self::Checkpointing, ParamValue::Text(name)) => Checkpointing::from_name(name).is_some(),
-            (Self::Targets, ParamValue::Text(name)) => TARGET_PRESETS.contains(&name.as_str()),
+            (Self::Targets, ParamValue::Text(name)) => TargetPreset::NAMES.contains(&name.as_str()),
             (Self::Targets, ParamValue::List(names)) => !names.is_empty(),
             _ => false,
         }
     }
 
-    /// The value as this parameter holds it (a number for a number), or `None` where it is not legal.
-    pub fn read(&self, value: &FileValue) -> Option<ParamValue> {
-        let value = value.to_param()?;
-        let value = match (self, value) {
-            (Self::Float(_) | Self::FloatOrNone(_), ParamValue::Int(number)) => ParamValue::Float(number as f64),
-            (_, value) => value,
-        };
-        self.allows(&value).then_some(value)
+    /// The value that says nothing: false, none, zero, the first choice. `None` where each value says something.
+    pub fn off(&self) -> Option<ParamValue> {
+        match self {
+            Self::Int { least, .. } => Some((*least).into()),
+            Self::Float(range) => range.low_included.then_some(range.low.into()),
+            Self::Bool => Some(false.into()),
+            Self::Choice(names) => names.first().map(|name| (*name).into()),
+            Self::FloatOrNone(_) | Self::Checkpointing => Some("none".into()),
+            Self::Targets => None,
+        }
     }
 
     /// Whether a range (`low`, `high`) makes sense.
@@ -113,7 +110,7 @@ impl fmt::Display for Legal {
             Self::Targets => write!(
                 formatter,
                 "one of {}, or a list of module names (one set is `[[q_proj, v_proj]]`)",
-                TARGET_PRESETS.join(", ")
+                TargetPreset::NAMES.join(", ")
             ),
         }
     }
@@ -134,15 +131,6 @@ impl fmt::Display for FloatRange {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn whole_numbers_become_numbers_where_numbers_are_asked_for() {
-        let legal = Legal::Float(FloatRange::POSITIVE);
-        assert_eq!(legal.read(&FileValue::One(1i64.into())), Some(ParamValue::Float(1.0)));
-        assert_eq!(legal.read(&FileValue::One(0i64.into())), None);
-        let legal = Legal::Int { least: 1, most: 8 };
-        assert_eq!(legal.read(&FileValue::One(2.0.into())), None);
-    }
 
     #[test]
     fn a_bare_module_name_is_not_a_set_of_modules() {

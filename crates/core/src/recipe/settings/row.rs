@@ -1,35 +1,20 @@
-//! The parameters of the native backend: one table that says which recipe field each sets, which values are legal, and
-//! which metrics it can change.
-//!
-//! Everything else follows from the table: reading and checking a study file, making a recipe from sampled values,
-//! checking a recipe file, the JSON schema and the table in docs/space-file.md.
+//! One searchable setting, and all of them.
 
-mod adapter;
-mod batch;
-mod effect;
-mod legal;
-mod optimizer;
-mod recipe_for;
+use super::{Alias, Effects, Legal, Outcome, Tool, adapter, batch, optimizer};
+use crate::recipe::{ParamValue, Recipe};
 
-pub use effect::{Effect, Effects};
-pub use legal::{FloatRange, Legal, TARGET_PRESETS};
-pub(super) use recipe_for::apply;
-pub use recipe_for::{RecipeError, affected_metrics, recipe_for};
-
-use peft_tune_core::recipe::Recipe;
-use peft_tune_core::study::{ParamValue, Params};
-
-/// One parameter of the native backend.
-pub struct Binding {
+/// One setting that can be searched.
+pub struct SettingRow {
     pub name: &'static str,
     /// Dotted path of the recipe field it sets.
     pub field: &'static str,
     /// One sentence for documentation and schema.
     pub about: &'static str,
     pub legal: Legal,
-    /// Names that other tools give the same setting; suggested where someone writes one of them.
-    pub elsewhere: &'static [&'static str],
-    /// The parameter that must be set before, for one whose field is computed from it.
+    pub elsewhere: &'static [Alias],
+    /// What a number counts.
+    pub unit: Option<&'static str>,
+    /// The setting that must be set before, for one whose field is computed from it.
     pub derived_from: Option<&'static str>,
     pub effects: Effects,
     /// The value a recipe has, or `None` where the recipe does without (no adapter, say).
@@ -51,36 +36,44 @@ pub enum SetError {
     },
 }
 
-impl std::fmt::Debug for Binding {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Binding({})", self.name)
+impl SettingRow {
+    /// What an outcome of `recipe` depends on in this setting, if anything.
+    pub fn part(&self, recipe: &Recipe, outcome: Outcome) -> Option<ParamValue> {
+        self.effects.on(outcome).part(self, recipe)
+    }
+
+    /// Whether anything of `recipe` depends on this setting: momentum says nothing to AdamW.
+    pub fn is_read(&self, recipe: &Recipe) -> bool {
+        Outcome::ALL.iter().any(|outcome| self.part(recipe, *outcome).is_some())
+    }
+
+    /// The key of a tool's file for this setting, where it has one.
+    pub fn name_at(&self, tool: Tool) -> Option<&'static str> {
+        let alias = self.elsewhere.iter().find(|alias| alias.tools.contains(&tool));
+        alias.map(|alias| alias.name)
     }
 }
 
-/// All parameters, in the order in which they are applied: a derived one stands after what it is computed from.
-pub fn bindings() -> impl Iterator<Item = &'static Binding> {
-    adapter::BINDINGS
-        .iter()
-        .chain(batch::BINDINGS)
-        .chain(optimizer::BINDINGS)
+impl std::fmt::Debug for SettingRow {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "SettingRow({})", self.name)
+    }
 }
 
-/// The parameter of that name.
-pub fn binding(name: &str) -> Option<&'static Binding> {
-    bindings().find(|binding| binding.name == name)
+/// All settings, in the order in which they are applied: a derived one stands after what it is computed from.
+pub fn settings() -> impl Iterator<Item = &'static SettingRow> {
+    adapter::ROWS.iter().chain(batch::ROWS).chain(optimizer::ROWS)
 }
 
-/// The parameter that other tools call `name`.
-pub(crate) fn binding_called_elsewhere(name: &str) -> Option<&'static Binding> {
+/// The setting of that name.
+pub fn setting(name: &str) -> Option<&'static SettingRow> {
+    settings().find(|row| row.name == name)
+}
+
+/// The setting that other tools call `name`.
+pub fn setting_called_elsewhere(name: &str) -> Option<&'static SettingRow> {
     let name = name.to_lowercase();
-    bindings().find(|binding| binding.elsewhere.contains(&name.as_str()))
-}
-
-/// The values that a recipe gives to each parameter, derived ones included.
-pub fn params_of(recipe: &Recipe) -> Params {
-    bindings()
-        .filter_map(|binding| Some((binding.name.to_owned(), (binding.get)(recipe)?)))
-        .collect()
+    settings().find(|row| row.elsewhere.iter().any(|alias| alias.name == name))
 }
 
 #[cfg(test)]
@@ -91,14 +84,15 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use peft_tune_core::recipe::DataSettings;
+    use crate::recipe::DataSettings;
+    use crate::recipe::settings::FloatRange;
 
     fn recipe() -> Recipe {
         Recipe::new("model", DataSettings::default())
     }
 
-    /// Legal values of a binding, more than one where it has more than one.
-    fn samples(binding: &Binding) -> BoxedStrategy<ParamValue> {
+    /// Legal values of a setting, more than one where it has more than one.
+    fn samples(row: &SettingRow) -> BoxedStrategy<ParamValue> {
         let float = |range: FloatRange| {
             let low = range.low + if range.low_included { 0.0 } else { 1e-9 };
             let high = if range.high.is_finite() {
@@ -108,9 +102,9 @@ mod tests {
             };
             (low..high).prop_map(ParamValue::Float)
         };
-        match binding.legal {
+        match row.legal {
             // A multiple of every micro-batch below, so that derived values can be set.
-            Legal::Int { .. } if binding.name == "global_batch" => (1..8i64).prop_map(|n| (n * 4).into()).boxed(),
+            Legal::Int { .. } if row.name == "global_batch" => (1..8i64).prop_map(|n| (n * 4).into()).boxed(),
             Legal::Int { least, most } => (least..=most.min(least + 500)).prop_map(ParamValue::Int).boxed(),
             Legal::Float(range) => float(range).boxed(),
             Legal::FloatOrNone(range) => prop_oneof![Just(ParamValue::from("none")), float(range)].boxed(),
@@ -130,35 +124,35 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_set_is_what_is_read_back(
-            (index, value) in (0..bindings().count())
-                .prop_flat_map(|index| (Just(index), samples(bindings().nth(index).unwrap())))
+            (index, value) in (0..settings().count())
+                .prop_flat_map(|index| (Just(index), samples(settings().nth(index).unwrap())))
         ) {
-            let binding = bindings().nth(index).unwrap();
-            prop_assert!(binding.legal.allows(&value), "{} {value}", binding.name);
+            let row = settings().nth(index).unwrap();
+            prop_assert!(row.legal.allows(&value), "{} {value}", row.name);
             let mut recipe = recipe();
-            (binding.set)(&mut recipe, &value).unwrap();
-            let back = (binding.get)(&recipe).unwrap();
+            (row.set)(&mut recipe, &value).unwrap();
+            let back = (row.get)(&recipe).unwrap();
             match (value.as_f64(), back.as_f64()) {
-                (Some(set), Some(read)) => prop_assert!((set - read).abs() <= 1e-12 * set.abs(), "{}", binding.name),
+                (Some(set), Some(read)) => prop_assert!((set - read).abs() <= 1e-12 * set.abs(), "{}", row.name),
                 _ => prop_assert_eq!(back, value),
             }
         }
 
         #[test]
         fn setting_changes_only_the_named_field(
-            (index, value) in (0..bindings().count())
-                .prop_flat_map(|index| (Just(index), samples(bindings().nth(index).unwrap())))
+            (index, value) in (0..settings().count())
+                .prop_flat_map(|index| (Just(index), samples(settings().nth(index).unwrap())))
         ) {
-            let binding = bindings().nth(index).unwrap();
+            let row = settings().nth(index).unwrap();
             let before = serde_json::to_value(recipe()).unwrap();
             let mut recipe = recipe();
-            (binding.set)(&mut recipe, &value).unwrap();
+            (row.set)(&mut recipe, &value).unwrap();
             let mut after = serde_json::to_value(&recipe).unwrap();
             let mut paths = BTreeSet::new();
             differences(&before, &mut after, String::new(), &mut paths);
             prop_assert!(
-                paths.iter().all(|path| path == binding.field),
-                "{} changed {paths:?}", binding.name
+                paths.iter().all(|path| path == row.field),
+                "{} changed {paths:?}", row.name
             );
         }
     }
@@ -187,12 +181,12 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_derived_parameters_stand_below_their_source() {
-        let names: Vec<_> = bindings().map(|binding| binding.name).collect();
+        let names: Vec<_> = settings().map(|row| row.name).collect();
         let unique: BTreeSet<_> = names.iter().collect();
         assert_eq!(unique.len(), names.len());
-        for (index, binding) in bindings().enumerate() {
-            if let Some(source) = binding.derived_from {
-                assert!(names[..index].contains(&source), "{}", binding.name);
+        for (index, row) in settings().enumerate() {
+            if let Some(source) = row.derived_from {
+                assert!(names[..index].contains(&source), "{}", row.name);
             }
         }
     }
@@ -201,11 +195,11 @@ mod tests {
     fn choices_are_all_the_names_the_recipe_knows() {
         let schema = serde_json::to_value(schemars::schema_for!(Recipe)).unwrap();
         let text = schema.to_string();
-        for binding in bindings() {
-            let Legal::Choice(names) = binding.legal else { continue };
+        for row in settings() {
+            let Legal::Choice(names) = row.legal else { continue };
             // `full` is a recipe without an adapter, not a name in it.
-            for name in names.iter().filter(|_| binding.name != "method") {
-                (binding.set)(&mut recipe(), &(*name).into()).unwrap();
+            for name in names.iter().filter(|_| row.name != "method") {
+                (row.set)(&mut recipe(), &(*name).into()).unwrap();
                 assert!(text.contains(&format!("\"{name}\"")), "{name}");
             }
         }
@@ -231,7 +225,7 @@ mod tests {
             ("init", "AdapterInit"),
             ("bias", "AdapterBias"),
         ] {
-            let Legal::Choice(names) = binding(name).unwrap().legal else {
+            let Legal::Choice(names) = setting(name).unwrap().legal else {
                 panic!("{name}")
             };
             let names: BTreeSet<_> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -240,10 +234,10 @@ mod tests {
     }
 
     #[test]
-    fn every_parameter_can_change_some_metric() {
-        for binding in bindings() {
-            let changes = binding.effects.iter().filter(|(_, effect)| effect.changes()).count();
-            assert!(changes > 0, "{}", binding.name);
+    fn every_setting_can_change_some_outcome() {
+        for row in settings() {
+            let changes = Outcome::ALL.iter().any(|outcome| row.effects.on(*outcome).changes());
+            assert!(changes, "{}", row.name);
         }
     }
 }

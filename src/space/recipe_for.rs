@@ -1,8 +1,8 @@
 //! From sampled values to a recipe.
 
-use super::{Binding, Effect, SetError, binding, bindings};
-use crate::space::Study;
+use super::Study;
 use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::settings::{SetError, SettingRow, setting, settings};
 use peft_tune_core::study::{ParamValue, Params};
 
 /// Why there is no recipe for some values: the trial is invalid, and is recorded without being run.
@@ -37,14 +37,14 @@ pub enum RecipeError {
 pub fn recipe_for(study: &Study, sampled: &Params) -> Result<Recipe, RecipeError> {
     let mut recipe = study.base.clone().ok_or(RecipeError::NoRecipe)?;
     let params = study.all_params(sampled);
-    if let Some(name) = params.keys().find(|name| binding(name).is_none()) {
+    if let Some(name) = params.keys().find(|name| setting(name).is_none()) {
         return Err(RecipeError::UnknownParameter { name: name.clone() });
     }
     let full = params.get("method") == Some(&"full".into());
-    let means_nothing = |binding: &Binding| full && binding.field.starts_with("adapter.");
-    for binding in bindings().filter(|binding| !means_nothing(binding)) {
-        if let Some(value) = params.get(binding.name) {
-            apply(binding, value, &mut recipe)?;
+    let means_nothing = |row: &SettingRow| full && row.field.starts_with("adapter.");
+    for row in settings().filter(|row| !means_nothing(row)) {
+        if let Some(value) = params.get(row.name) {
+            apply(row, value, &mut recipe)?;
         }
     }
     if recipe.adapter.is_none() && recipe.precision.is_quantized() {
@@ -54,16 +54,16 @@ pub fn recipe_for(study: &Study, sampled: &Params) -> Result<Recipe, RecipeError
 }
 
 /// Sets one value on a recipe.
-pub(crate) fn apply(binding: &Binding, value: &ParamValue, recipe: &mut Recipe) -> Result<(), RecipeError> {
+pub(crate) fn apply(row: &SettingRow, value: &ParamValue, recipe: &mut Recipe) -> Result<(), RecipeError> {
     let illegal = || RecipeError::IllegalValue {
-        name: binding.name.to_owned(),
+        name: row.name.to_owned(),
         value: value.to_string(),
-        legal: binding.legal.to_string(),
+        legal: row.legal.to_string(),
     };
-    if !binding.legal.allows(value) {
+    if !row.legal.allows(value) {
         return Err(illegal());
     }
-    (binding.set)(recipe, value).map_err(|error| match error {
+    (row.set)(recipe, value).map_err(|error| match error {
         SetError::Inapplicable => illegal(),
         SetError::Indivisible {
             global_batch,
@@ -85,18 +85,9 @@ fn times_devices(devices: usize) -> String {
     }
 }
 
-/// The metrics that a parameter can change in a study, or `None` where it can change all of them. `holds_global_batch`
-/// says that the study gives `global_batch`, so that the micro-batch alone does not change the loss.
-pub fn affected_metrics(binding: &Binding, holds_global_batch: bool) -> Option<Vec<String>> {
-    let affected: Vec<String> = binding
-        .effects
-        .iter()
-        .filter(|(_, effect)| match effect {
-            Effect::Changes(_) => true,
-            Effect::ThroughGlobalBatch(_) => !holds_global_batch,
-            Effect::Same(_) => false,
-        })
-        .map(|(metric, _)| metric.to_owned())
-        .collect();
-    (affected.len() < binding.effects.iter().count()).then_some(affected)
+/// The values that a recipe gives to each setting, derived ones included.
+pub fn params_of(recipe: &Recipe) -> Params {
+    settings()
+        .filter_map(|row| Some((row.name.to_owned(), (row.get)(recipe)?)))
+        .collect()
 }

@@ -6,56 +6,65 @@
 
 mod model;
 
-use serde_json::{Value, json};
+use std::path::Path;
 
-use super::course::{Course, Warmup};
-use super::draft::{Draft, builder_of, column};
-use super::hf_trainer::beta2;
-use super::write::Rendered;
-use super::{ExportError, ExportFormat, ExportInput};
+use serde_json::json;
+
+use super::Format;
+use crate::export::course::{Course, Warmup};
+use crate::export::draft::{Advice, Draft, ROWS, builder_of, column};
+use crate::export::rows::{value_of, words};
+use crate::export::write::Rendered;
+use crate::export::{ExportError, ExportFormat, ExportInput};
+use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
-    Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, OptimizerSettings, Precision, Recipe,
-    ScheduleKind, TrainingLength,
+    DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, OptimizerSettings, Precision, Recipe, TrainingLength,
 };
 
-const FORMAT: ExportFormat = ExportFormat::Torchtune;
+pub(super) const FORMAT: Format = Format {
+    name: "torchtune",
+    about: "torchtune.yaml, for tune run lora_finetune_single_device --config",
+    file_name: "torchtune.yaml",
+    title: "torchtune",
+    tool: Some(Tool::Torchtune),
+    render,
+};
 
-pub(super) fn render(input: &ExportInput<'_>) -> Result<Rendered, ExportError> {
+fn render(input: &ExportInput<'_>, _: &Path) -> Result<Rendered, ExportError> {
     let recipe = input.recipe;
-    let mut draft = Draft::default();
+    let mut draft = Draft::new(ExportFormat::Torchtune, input);
     draft.key("output_dir", input.output_folder());
-    model::write(&mut draft, input)?;
-    data(&mut draft, input)?;
+    model::write(&mut draft)?;
+    data(&mut draft)?;
     held_out(&mut draft, recipe);
-    draft.key("seed", recipe.training.seed);
+    draft.say_seed("seed");
+    draft.said(&["training.shuffle", "training.length"]);
     draft.key("shuffle", recipe.training.shuffle);
     length(&mut draft, &input.course());
-    draft.key("batch_size", recipe.batch.micro_batch);
-    draft.key("gradient_accumulation_steps", recipe.batch.gradient_accumulation);
+    draft.say_each(&["micro_batch", "gradient_accumulation"]);
     optimizer(&mut draft, &recipe.optimizer);
-    schedule(&mut draft, recipe, &input.course());
+    schedule(&mut draft, &input.course());
     draft.yaml.map(
         "loss",
         &[("_component_", json!("torchtune.modules.loss.CEWithChunkedOutputLoss"))],
     );
     arithmetic(&mut draft, recipe)?;
     log(&mut draft);
-    let usage = format!("tune run lora_finetune_single_device --config {}", FORMAT.file_name());
-    let text = input.header(&usage, &draft.warnings) + &draft.yaml.finish();
-    Ok(Rendered::new(FORMAT, text, draft.warnings))
+    Ok(draft.finish("tune run lora_finetune_single_device --config", Advice::TRAIN_HERE, ""))
 }
 
 fn refused(field: &'static str, reason: &'static str) -> ExportError {
     ExportError::Refused {
-        format: FORMAT,
+        format: ExportFormat::Torchtune,
         field,
         reason,
     }
 }
 
-fn data(draft: &mut Draft, input: &ExportInput<'_>) -> Result<(), ExportError> {
-    let (recipe, data) = (input.recipe, &input.recipe.data);
-    let format = input.data_format();
+fn data(draft: &mut Draft<'_>) -> Result<(), ExportError> {
+    draft.said(&ROWS);
+    let data = &draft.recipe().data;
+    let format = draft.input.data_format();
     let component = match format {
         DataFormat::Messages | DataFormat::Sharegpt => "chat_dataset",
         DataFormat::Alpaca | DataFormat::Auto => "alpaca_dataset",
@@ -108,7 +117,7 @@ fn data(draft: &mut Draft, input: &ExportInput<'_>) -> Result<(), ExportError> {
     if format != DataFormat::Text {
         keys.push(("train_on_input", json!(data.loss_on == LossOn::All)));
     }
-    keys.push(("packed", json!(recipe.batch.packing)));
+    keys.extend(draft.word("packing"));
     draft.yaml.map("dataset", &keys);
     if format == DataFormat::Auto {
         draft.warn(
@@ -116,7 +125,7 @@ fn data(draft: &mut Draft, input: &ExportInput<'_>) -> Result<(), ExportError> {
             "the rows were not recognised, so they are taken for alpaca; set `dataset`",
         );
     }
-    if recipe.batch.group_by_length {
+    if draft.recipe().batch.group_by_length {
         draft.warn(
             "batch.group_by_length",
             "torchtune orders rows by chance only: more padding, less throughput",
@@ -145,15 +154,16 @@ fn split(data: &DataSettings) -> String {
     }
 }
 
-fn held_out(draft: &mut Draft, recipe: &Recipe) {
+fn held_out(draft: &mut Draft<'_>, recipe: &Recipe) {
     let message = match recipe.data.held_out {
         HeldOut::Fraction(_) => "the recipe of torchtune does not evaluate; the last rows are left for you to do it",
         HeldOut::File(_) | HeldOut::Files(_) => "the recipe of torchtune does not evaluate; do it afterwards",
     };
     draft.warn("data.held_out", message);
+    draft.said(&["training.evaluate_every", "training.evaluation_rows"]);
 }
 
-fn length(draft: &mut Draft, course: &Course) {
+fn length(draft: &mut Draft<'_>, course: &Course) {
     let (epochs, steps_per_epoch) = match (course.length, course.steps_per_epoch, course.steps) {
         // Whole epochs need no steps.
         (TrainingLength::Epochs(epochs), _, _) if epochs.fract() == 0.0 => (epochs as u64, None),
@@ -184,34 +194,21 @@ fn length(draft: &mut Draft, course: &Course) {
     }
 }
 
-fn optimizer(draft: &mut Draft, optimizer: &OptimizerSettings) {
-    let adam = [
-        ("betas", json!([optimizer.beta1, beta2(optimizer)])),
-        ("eps", json!(optimizer.epsilon)),
-    ];
-    let (component, constants): (_, Vec<(&str, Value)>) = match optimizer.kind {
-        OptimizerKind::AdamW => ("torch.optim.AdamW", adam.to_vec()),
-        OptimizerKind::AdamW8bit => ("bitsandbytes.optim.AdamW8bit", adam.to_vec()),
-        OptimizerKind::PagedAdamW => ("bitsandbytes.optim.PagedAdamW", adam.to_vec()),
-        OptimizerKind::PagedAdamW8bit => ("bitsandbytes.optim.PagedAdamW8bit", adam.to_vec()),
-        OptimizerKind::Lion => ("bitsandbytes.optim.Lion", adam[..1].to_vec()),
-        OptimizerKind::Lion8bit => ("bitsandbytes.optim.Lion8bit", adam[..1].to_vec()),
-        OptimizerKind::Adafactor => ("torch.optim.Adafactor", Vec::new()),
-        OptimizerKind::Muon => ("torch.optim.Muon", vec![("momentum", json!(optimizer.momentum))]),
-        OptimizerKind::Sgd => (
-            "torch.optim.SGD",
-            vec![
-                ("momentum", json!(optimizer.momentum)),
-                ("nesterov", json!(optimizer.nesterov)),
-            ],
-        ),
-    };
-    let mut keys = vec![
-        ("_component_", json!(component)),
-        ("lr", json!(optimizer.learning_rate)),
-    ];
-    keys.push(("weight_decay", json!(optimizer.weight_decay)));
-    keys.extend(constants);
+fn optimizer(draft: &mut Draft<'_>, optimizer: &OptimizerSettings) {
+    draft.said(&["optimizer.kind"]);
+    let mut keys = words(&optimizer.kind.row().keys, draft.tool()).unwrap_or_default();
+    keys.extend(draft.word("learning_rate"));
+    keys.extend(draft.word("weight_decay"));
+    // torch's Muon takes matrices only: what it does to them is all that can be said.
+    if optimizer.kind.reads_betas() {
+        keys.push(("betas", json!([optimizer.beta1, optimizer.beta2()])));
+        draft.said(&["optimizer.beta1", "optimizer.beta2"]);
+    }
+    if optimizer.kind.reads_epsilon() {
+        keys.extend(draft.word("epsilon"));
+    }
+    keys.extend(draft.word("momentum"));
+    keys.extend(draft.word("nesterov"));
     draft.yaml.map("optimizer", &keys);
     if optimizer.loraplus_ratio.is_some() {
         draft.warn(
@@ -224,8 +221,8 @@ fn optimizer(draft: &mut Draft, optimizer: &OptimizerSettings) {
     }
 }
 
-fn schedule(draft: &mut Draft, recipe: &Recipe, course: &Course) {
-    const COSINE: &str = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup";
+fn schedule(draft: &mut Draft<'_>, course: &Course) {
+    draft.said(&["schedule.warmup"]);
     let steps = match course.warmup {
         Warmup::Steps(steps) => steps,
         Warmup::Share(share) => {
@@ -236,61 +233,29 @@ fn schedule(draft: &mut Draft, recipe: &Recipe, course: &Course) {
             0
         }
     };
-    let mut keys = vec![("_component_", json!(COSINE)), ("num_warmup_steps", json!(steps))];
-    match recipe.schedule.kind {
-        ScheduleKind::Cosine => {}
-        ScheduleKind::Constant => keys.push(("num_cycles", json!(0.0))),
-        ScheduleKind::Linear => keys[0].1 = json!("transformers.get_linear_schedule_with_warmup"),
-    }
+    let mut keys = draft.schedule_words();
+    keys.insert(keys.len().min(1), ("num_warmup_steps", json!(steps)));
     draft.yaml.map("lr_scheduler", &keys);
 }
 
-fn arithmetic(draft: &mut Draft, recipe: &Recipe) -> Result<(), ExportError> {
-    let dtype = match recipe.precision {
-        Precision::Fp32 => "fp32",
-        Precision::Fp16 => {
-            return Err(refused(
-                "precision",
-                "its recipe takes no fp16; search with bf16 or fp32",
-            ));
-        }
-        Precision::Int8 => {
-            draft.warn(
-                "precision",
-                "torchtune has no 8-bit base weights, so they are bf16: more memory",
-            );
-            "bf16"
-        }
-        Precision::Bf16 | Precision::Nf4 | Precision::Nf4Double => "bf16",
-    };
-    if recipe.precision == Precision::Nf4 {
-        draft.warn(
+fn arithmetic(draft: &mut Draft<'_>, recipe: &Recipe) -> Result<(), ExportError> {
+    if recipe.precision == Precision::Fp16 {
+        return Err(refused(
             "precision",
-            "torchtune always quantizes the constants of NF4 too: a little less memory",
-        );
+            "its recipe takes no fp16; search with bf16 or fp32",
+        ));
     }
+    let dtype = value_of(&draft.precision_words(), "dtype");
     draft.key("device", "cuda");
     draft.key("dtype", dtype);
-    draft.key(
-        "enable_activation_checkpointing",
-        recipe.gradient_checkpointing != Checkpointing::None,
-    );
-    draft.key(
-        "enable_activation_offloading",
-        recipe.gradient_checkpointing == Checkpointing::Offload,
-    );
-    if matches!(recipe.gradient_checkpointing, Checkpointing::Every(_)) {
-        draft.warn(
-            "gradient_checkpointing",
-            "torchtune recomputes every layer: slower, and less memory",
-        );
-    }
-    draft.key("clip_grad_norm", recipe.optimizer.max_grad_norm);
+    let words = draft.checkpointing_words();
+    draft.keys(words);
+    draft.say_as("max_grad_norm", recipe.optimizer.max_grad_norm);
     draft.key("compile", false);
     Ok(())
 }
 
-fn log(draft: &mut Draft) {
+fn log(draft: &mut Draft<'_>) {
     let logger = [
         ("_component_", json!("torchtune.training.metric_logging.DiskLogger")),
         ("log_dir", json!("${output_dir}/logs")),
