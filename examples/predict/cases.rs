@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::predict::{Bytes, Host, Machine, Predictor, Setting, StreamShape, Workload, precision_name};
+use peft_tune_core::predict::{Bytes, Host, Machine, Predictor, Setting, StreamShape, Workload};
 use peft_tune_core::recipe::{
     AdapterSettings, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe, TargetModules, TargetPreset,
 };
@@ -126,7 +126,7 @@ impl Case {
         format!(
             "{} | {} | {} | {} | {adapter} | {} x {}",
             self.family,
-            precision_name(self.recipe.precision),
+            self.recipe.precision.name(),
             self.recipe.gradient_checkpointing,
             name(serde_json::to_value(self.recipe.optimizer.kind).unwrap_or_default()),
             self.rows,

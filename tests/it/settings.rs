@@ -362,7 +362,7 @@ fn changed(row: &SettingRow, recipe: &Recipe) -> Vec<(ParamValue, Recipe)> {
     let with = |value: ParamValue| {
         let mut changed = recipe.clone();
         let is_set = row.legal.allows(&value) && (row.get)(recipe).is_some() && (row.set)(&mut changed, &value).is_ok();
-        let can_train = changed.adapter.is_some() || !changed.precision.is_quantised();
+        let can_train = changed.adapter.is_some() || !changed.precision.is_quantized();
         (is_set && can_train && changed != *recipe).then_some((value, changed))
     };
     values.into_iter().filter_map(with).collect()

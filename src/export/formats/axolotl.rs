@@ -32,7 +32,7 @@ pub(super) const FORMAT: Format = Format {
         }
         data(&mut draft, &recipe.data);
         held_out(&mut draft, recipe);
-        batch(&mut draft, recipe);
+        batch(&mut draft);
         let words = draft.optimizer_words();
         draft.keys(words);
         let words = draft.course_words(WORDS);
@@ -225,7 +225,7 @@ fn held_out(draft: &mut Draft<'_>, recipe: &Recipe) {
     }
 }
 
-fn batch(draft: &mut Draft<'_>, recipe: &Recipe) {
+fn batch(draft: &mut Draft<'_>) {
     draft.say_each(&["sequence_length", "packing"]);
     draft.key("eval_sample_packing", false);
     draft.key("pad_to_sequence_len", false);

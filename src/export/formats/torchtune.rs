@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::Format;
 use crate::export::course::{Course, Warmup};
-use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column};
+use crate::export::draft::{Advice, Draft, ROWS, builder_of, column};
 use crate::export::rows::{value_of, words};
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
@@ -43,7 +43,7 @@ fn render(input: &ExportInput<'_>, _: &Path) -> Result<Rendered, ExportError> {
     length(&mut draft, &input.course());
     draft.say_each(&["micro_batch", "gradient_accumulation"]);
     optimizer(&mut draft, &recipe.optimizer);
-    schedule(&mut draft, recipe, &input.course());
+    schedule(&mut draft, &input.course());
     draft.yaml.map(
         "loss",
         &[("_component_", json!("torchtune.modules.loss.CEWithChunkedOutputLoss"))],
@@ -221,7 +221,7 @@ fn optimizer(draft: &mut Draft<'_>, optimizer: &OptimizerSettings) {
     }
 }
 
-fn schedule(draft: &mut Draft<'_>, recipe: &Recipe, course: &Course) {
+fn schedule(draft: &mut Draft<'_>, course: &Course) {
     draft.said(&["schedule.warmup"]);
     let steps = match course.warmup {
         Warmup::Steps(steps) => steps,

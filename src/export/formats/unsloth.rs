@@ -17,7 +17,7 @@ use crate::export::rows::{value_of, words};
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
 use peft_tune_core::recipe::settings::Tool;
-use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe};
+use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn};
 
 pub(super) const FORMAT: Format = Format {
     name: "unsloth",

@@ -110,7 +110,6 @@ impl Architecture {
     /// (`rope_parameters`, `dtype`).
     ///
     /// # Errors
-    ///
     /// A file that cannot be read, an unknown family, a multimodal model, a missing key, and sizes that cannot go together.
     pub fn from_config(path: &Path) -> Result<Self, ArchitectureError> {
         super::read::read(&Config::read(path)?)
@@ -120,7 +119,6 @@ impl Architecture {
     /// enough to predict what it costs. Its weights have other names, so that it cannot be loaded.
     ///
     /// # Errors
-    ///
     /// Those of [`Architecture::from_config`], a multimodal model aside.
     pub fn language_model(path: &Path) -> Result<Self, ArchitectureError> {
         super::multimodal::language_model(&Config::read(path)?)

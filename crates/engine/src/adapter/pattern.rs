@@ -54,7 +54,7 @@ impl<'a, V: Copy> Patterns<'a, V> {
 /// first match wins, and may match nothing; `modules` are the modules with an adapter.
 ///
 /// # Errors
-/// A key that is no regular expression.
+/// A key that is not a regular expression.
 pub(super) fn from_file<V: Copy + PartialEq>(
     setting: &'static str,
     entries: &[(String, V)],

@@ -32,7 +32,6 @@ impl BaseModel {
     /// Loads the model in `directory` (`config.json` and safetensors) into the storage of `precision` on `device`.
     ///
     /// # Errors
-    ///
     /// A configuration or checkpoint that is missing, damaged, unknown, or does not agree with the other.
     pub fn load(directory: &Path, precision: Precision, device: &Device) -> Result<Self, TrainError> {
         let architecture = Architecture::from_config(&directory.join(CONFIG))?;
@@ -56,7 +55,6 @@ impl BaseModel {
     /// A model of `tensors` that are already in memory: one for each of [`Architecture::tensors`], in any float dtype.
     ///
     /// # Errors
-    ///
     /// A tensor that is missing or mis-shaped.
     pub fn from_tensors(
         architecture: Architecture,
@@ -84,10 +82,6 @@ impl BaseModel {
 
     /// A model that has learned nothing: matrices normal with deviation 0.02, norms 1, biases 0, each tensor from a
     /// generator of its own that `seed` and its name decide.
-    ///
-    /// # Errors
-    ///
-    /// Memory.
     pub fn random(
         architecture: Architecture,
         seed: u64,
@@ -105,10 +99,6 @@ impl BaseModel {
 
     /// As [`BaseModel::random`], with values that a GPU draws itself: for sizes that take the CPU minutes. They are the same
     /// each time, and not the same on another device.
-    ///
-    /// # Errors
-    ///
-    /// Memory.
     pub fn random_on_device(
         architecture: Architecture,
         precision: Precision,
@@ -118,7 +108,7 @@ impl BaseModel {
         if device.is_cpu() {
             return Self::random(architecture, SEED, precision, device);
         }
-        // A device's generator goes on where it was: without it the next model would be another one.
+        // A device's generator continues where it was: without it the next model would be another one.
         device.set_seed(SEED)?;
         Self::of(architecture, precision, device, |tensor, architecture| {
             let shape = tensor.shape.as_slice();
@@ -190,7 +180,6 @@ impl BaseModel {
     /// The tensor `name` of the checkpoint: in the dtype it is stored in, F32 where it is quantized.
     ///
     /// # Errors
-    ///
     /// The architecture has no such tensor.
     pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
         Ok(self.weight(name)?.exact()?)

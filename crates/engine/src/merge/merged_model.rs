@@ -31,7 +31,6 @@ impl<'a> MergedModel<'a> {
     /// The merged form of `trained` on `base`.
     ///
     /// # Errors
-    ///
     /// A trained bias of lora_b on a layer that has no bias to hold it.
     pub(crate) fn new(base: &'a BaseModel, trained: &'a TrainedSet) -> Result<Self, TrainError> {
         for (linear, slots) in trained.adapted_linears() {
@@ -54,11 +53,10 @@ impl<'a> MergedModel<'a> {
     /// The tensor `name` of the base checkpoint as the training has left it, F32 on the training's device.
     ///
     /// # Errors
-    ///
     /// Memory; a name that the architecture does not have.
     pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
         let value = match self.whole.get(name) {
-            // A copy: the optimizer would go on changing a view.
+            // A copy: the optimizer would keep changing a view.
             Some(slot) => self.trained.parameters.value(*slot)?.copy()?,
             None => self.trained.frozen(self.base, name)?.to_dtype(DType::F32)?,
         };
@@ -94,7 +92,6 @@ impl Trainer {
     /// The trained model as plain weights.
     ///
     /// # Errors
-    ///
     /// A trained bias of lora_b on a layer that has no bias to hold it.
     pub fn merged(&self) -> Result<MergedModel<'_>, TrainError> {
         MergedModel::new(self.base(), self.trained())
@@ -103,7 +100,6 @@ impl Trainer {
     /// Every tensor of the trained model by its name in the base checkpoint, F32 on the training's device.
     ///
     /// # Errors
-    ///
     /// Memory; a trained bias of lora_b on a layer that has no bias to hold it.
     pub fn merged_tensors(&self) -> Result<BTreeMap<String, Tensor>, TrainError> {
         let merged = self.merged()?;
@@ -117,7 +113,6 @@ impl Trainer {
 /// Writes `tensors` as one safetensors file in `dtype`; it appears under `path` only when it is whole.
 ///
 /// # Errors
-///
 /// Those of the file system, with the path.
 pub fn write_checkpoint(path: &Path, tensors: &BTreeMap<String, Tensor>, dtype: Dtype) -> Result<(), TrainError> {
     let entries: Vec<TensorEntry> = tensors

@@ -47,7 +47,6 @@ impl Decoder {
     /// A decoder on `base` that trains what `trainables` lists.
     ///
     /// # Errors
-    ///
     /// Those of candle; a name that the base model does not have.
     pub(crate) fn new(base: &BaseModel, trainables: &Trainables<'_>) -> Result<Self, TrainError> {
         let rounded = Rounded::new(trainables.parameters, base.compute_dtype())?;

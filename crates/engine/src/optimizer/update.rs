@@ -79,9 +79,6 @@ impl Optimizer {
     }
 
     /// Updates the values of `parameters` in place from their gradients, which stay as they are.
-    ///
-    /// # Errors
-    /// Those of candle.
     pub fn step(&mut self, parameters: &Parameters, learning_rate: f64) -> Result<()> {
         self.look_ahead(parameters)?;
         self.update(parameters, learning_rate)?;
@@ -182,9 +179,6 @@ impl Optimizer {
 
     /// A copy of the whole state on the CPU, for a checkpoint, to be called when the device has finished its steps: [`load_state`](Self::load_state) continues from it
     /// exactly.
-    ///
-    /// # Errors
-    /// Those of candle.
     pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
         let mut state = vec![(STEPS.to_owned(), Tensor::new(&[self.steps as i64], &Device::Cpu)?)];
         if self.looks_ahead() {

@@ -48,10 +48,10 @@ pub struct Trainer {
 
 impl Trainer {
     /// A trainer with a fresh adapter from the recipe's seed, the adapter of `adapter_init`, or, with
-    /// `adapter: null`, all parameters of the base model, which is then let go of. `total_steps` is what the learning-rate schedule spans.
+    /// `adapter: null`, all parameters of the base model, which is then released. `total_steps` is what the
+    /// learning-rate schedule spans.
     ///
     /// # Errors
-    ///
     /// Adapter settings that do not fit the model, an adapter directory that cannot be read, memory.
     pub fn new(base: Arc<BaseModel>, recipe: &Recipe, total_steps: u64) -> Result<Self, TrainError> {
         let trained = TrainedSet::new(&base, recipe)?;
@@ -83,7 +83,6 @@ impl Trainer {
     /// ranks step and evaluate together, on the same micro-batches.
     ///
     /// # Errors
-    ///
     /// A rank that does not take part.
     pub fn with_collective(mut self, collective: Arc<dyn Collective>) -> Result<Self, TrainError> {
         collective.broadcast(&self.trained.parameters.values)?;
@@ -99,9 +98,8 @@ impl Trainer {
     /// forward and backward in the proportion that they had when they were last launched op by op. Adding up the gradients of several ranks counts as backward.
     ///
     /// # Errors
-    ///
     /// A global batch without any target, a token outside the vocabulary, a document longer than the model's
-    /// positions, memory, a rank that is gone. A loss that is not finite is no error.
+    /// positions, memory, a rank that is gone. A loss that is not finite is not an error.
     pub fn step(&mut self, micro_batches: &[MicroBatch]) -> Result<StepEvent, TrainError> {
         let targets = self.check(micro_batches)?;
         let mut clock = Stopwatch::start(self.base.device())?;
@@ -180,7 +178,6 @@ impl Trainer {
     /// Loss and accuracy over held-out micro-batches, without dropout; changes nothing.
     ///
     /// # Errors
-    ///
     /// As for [`Trainer::step`].
     pub fn evaluate(&mut self, micro_batches: &[MicroBatch]) -> Result<Evaluation, TrainError> {
         let targets = self.check(micro_batches)?;
@@ -214,7 +211,6 @@ impl Trainer {
     /// Logits (tokens, V) F32 of one micro-batch, without dropout.
     ///
     /// # Errors
-    ///
     /// As for [`Trainer::step`]; targets are not needed.
     pub fn logits(&mut self, batch: &MicroBatch) -> Result<Tensor, TrainError> {
         self.check_tokens(batch)?;
@@ -228,7 +224,6 @@ impl Trainer {
     /// positions at a time.
     ///
     /// # Errors
-    ///
     /// As for [`Trainer::step`]; targets are not needed.
     pub fn most_likely(&mut self, batch: &MicroBatch) -> Result<Vec<u32>, TrainError> {
         self.check_tokens(batch)?;
@@ -247,7 +242,6 @@ impl Trainer {
     /// Runs one micro-batch forward and counts what it keeps for the backward pass.
     ///
     /// # Errors
-    ///
     /// As for [`Trainer::step`]; targets are not needed.
     pub fn saved_bytes(&mut self, batch: &MicroBatch) -> Result<SavedBytes, TrainError> {
         self.check_tokens(batch)?;
@@ -293,7 +287,6 @@ impl Trainer {
     /// are the caller's to restore.
     ///
     /// # Errors
-    ///
     /// A state of another optimizer or another adapter; nothing has changed then.
     pub fn restore(&mut self, position: TrainerPosition, state: &[(String, Tensor)]) -> Result<(), OptimizerError> {
         self.updates.optimizer_mut().load_state(state)?;

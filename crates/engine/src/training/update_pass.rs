@@ -1,8 +1,9 @@
 //! What follows the passes of a step: the gradients' norm, clipping and the optimizer.
 //!
 //! On an NVIDIA GPU these are a few launches that are the same in every step, for all optimizers but those whose state lies in the
-//! host's memory and Muon on large matrices. Nobody waits for the norm: the kernels themselves leave out a step in fp16 whose gradients
-//! overflowed. Where graphs are asked for, the launches are captured at the second step and replayed from then on.
+//! host's memory and Muon on large matrices. Nothing waits for the norm: the kernels themselves leave out a step in
+//! fp16 whose gradients overflowed. Where graphs are asked for, the launches are captured at the second step and
+//! replayed from then on.
 
 use candle_core::{Device, Result};
 
@@ -93,7 +94,7 @@ impl UpdatePass {
     /// before clipping. The caller counts the step ([`Optimizer::count_step`]) when it knows the norm.
     ///
     /// # Errors
-    /// Those of candle, memory. A graph that cannot be made or launched is no error.
+    /// Those of candle, memory. A graph that cannot be made or launched is not an error.
     pub fn run(&mut self, parameters: &Parameters, input: UpdateInput) -> Result<Norm> {
         if gpu::takes(&parameters.values) {
             return self.run_on_gpu(parameters, input);

@@ -78,7 +78,7 @@ impl Nf4 {
     /// Quantizes a weight (out, in) of any float dtype; the result lies on the weight's device.
     ///
     /// # Errors
-    /// A weight that is no matrix or holds a value that is not finite.
+    /// A weight that is not a matrix or holds a value that is not finite.
     pub fn quantize(weight: &Tensor, double: bool) -> std::result::Result<Self, QuantError> {
         let (outputs, inputs, values) = to_rows(weight)?;
         let mut packed = vec![0u8; values.len().div_ceil(2)];

@@ -38,15 +38,9 @@ pub trait QuantizedMatrix: Debug + Sync {
     fn is_on_cpu(&self) -> bool;
 
     /// The whole matrix, for devices and forms that have no blocks.
-    ///
-    /// # Errors
-    /// Those of candle.
     fn dense(&self, dtype: DType) -> Result<Tensor>;
 
     /// Writes the whole matrix into `into`, contiguous and of its shape; its dtype decides.
-    ///
-    /// # Errors
-    /// Those of candle.
     fn fill(&self, into: &Tensor) -> Result<()>;
 
     /// Writes a block, row by row, into `into` (rows times columns).
@@ -174,7 +168,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Lets go of what this thread keeps.
+/// Releases what this thread keeps.
 #[cfg(target_arch = "x86_64")]
 pub fn forget() {
     SCRATCH.take();
