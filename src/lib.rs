@@ -10,7 +10,7 @@
 //! | 6 | [`worker`], [`report`] |
 //! | 5 | [`profile`] |
 //! | 4 | [`train`], [`export`], [`store`], [`search`] |
-//! | 3 | [`predict`] |
+//! | 3 | [`predict`], [`plan`] |
 //! | 2 | [`recipe`], [`study`], [`space`], [`architecture`] |
 //! | 1 | [`objective`] |
 
@@ -19,6 +19,7 @@ pub mod cli;
 pub mod dashboard;
 pub mod export;
 pub mod objective;
+pub mod plan;
 pub mod predict;
 pub mod profile;
 pub mod recipe;

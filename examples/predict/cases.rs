@@ -144,10 +144,7 @@ impl Case {
 
     /// What is predicted beside what was counted: the peak, and what the forward pass keeps.
     fn outcome(&self, host: Host, (counted, counted_saved): (u64, u64)) -> Outcome {
-        let predictor = Predictor {
-            architecture: self.architecture(),
-            machine: Machine::Unmeasured(host),
-        };
+        let predictor = Predictor::new(self.architecture(), Machine::Unmeasured(host));
         let stream = StreamShape::full(self.rows, self.length);
         let workload = Workload {
             longest: stream.clone(),

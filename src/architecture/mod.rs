@@ -16,4 +16,4 @@ pub use dimensions::{Activation, Architecture, Dtype, Family, LayerAttention, No
 pub use error::ArchitectureError;
 pub use rope::{Rope, RopeScaling};
 pub(crate) use tensors::{EMBEDDING, FINAL_NORM, LM_HEAD};
-pub use tensors::{LinearModule, LinearRole, ParameterCount, TensorShape};
+pub use tensors::{LinearModule, LinearRole, ParameterCount, Projection, TensorShape};

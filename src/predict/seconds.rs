@@ -2,10 +2,10 @@
 
 use super::ceilings::{Ceilings, OpTimes, WeightProducts};
 use super::data_sheet::DataSheet;
-use super::op::{Form, Op, Pass, Product, Right, Work};
-use super::scratch::Heads;
-use super::storage::compute_bytes;
+use super::op::{Op, Pass, Product, Right, Work};
 use super::stream::StreamShape;
+use crate::plan::attention::Heads;
+use crate::plan::{Form, compute_bytes};
 use crate::recipe::Precision;
 
 /// Parts of a step's time whose ceilings are learned apart from each other.

@@ -6,6 +6,7 @@ use super::adapter::AdapterError;
 use super::parallel::CollectiveError;
 use super::quant::QuantError;
 use crate::architecture::ArchitectureError;
+use crate::plan::PlanError;
 
 /// A checkpoint that cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -147,12 +148,6 @@ pub enum TrainError {
     )]
     TooLong { tokens: usize, max_positions: usize },
 
-    #[error(
-        "full fine-tuning (`adapter: null`) cannot train quantised weights; take `precision` fp32, bf16 or fp16, or train \
-         an adapter"
-    )]
-    QuantisedWhole,
-
     #[error(transparent)]
     Collective(Box<CollectiveError>),
 
@@ -190,6 +185,12 @@ impl From<CollectiveError> for TrainError {
             CollectiveError::Candle(error) => Self::Candle(error),
             error => Self::Collective(Box::new(error)),
         }
+    }
+}
+
+impl From<PlanError> for TrainError {
+    fn from(error: PlanError) -> Self {
+        AdapterError::from(error).into()
     }
 }
 

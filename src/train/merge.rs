@@ -8,7 +8,6 @@ use std::path::Path;
 
 use candle_core::{DType, Tensor};
 
-use super::adapter::{AdaptedLinear, LinearSlots};
 use super::base::BaseModel;
 use super::model::update_norm;
 use super::ops::matmul;
@@ -16,6 +15,7 @@ use super::tensor_file::{TensorEntry, write_tensors};
 use super::trained_set::TrainedSet;
 use super::{TrainError, Trainer};
 use crate::architecture::Dtype;
+use crate::plan::{AdaptedLinear, LinearSlots};
 
 /// A trained model whose plain weights are computed one by one, so that they need not be in memory all at once.
 pub struct MergedModel<'a> {
@@ -34,20 +34,17 @@ impl<'a> MergedModel<'a> {
     ///
     /// A trained bias of lora_b on a layer that has no bias to hold it.
     pub(super) fn new(base: &'a BaseModel, trained: &'a TrainedSet) -> Result<Self, TrainError> {
-        for (linear, slots) in trained.adapted_linears() {
+        for (linear, slots) in trained.plan.adapted_linears() {
             if slots.lora_bias.is_some() && !linear.linear.bias {
                 let module = linear.linear.name.clone();
                 return Err(TrainError::NoBiasToMergeInto { module });
             }
         }
-        let linears = trained.adapted_linears();
         Ok(Self {
             base,
             trained,
-            whole: trained.trainables().whole,
-            linears: linears
-                .map(|(linear, slots)| (linear.linear.name.as_str(), (linear, slots)))
-                .collect(),
+            whole: trained.plan.whole_slots(),
+            linears: trained.plan.adapters(),
         })
     }
 

@@ -38,6 +38,7 @@ mod weight;
 mod weights;
 mod whole_file;
 
+pub use crate::plan::{ParameterKind, ParameterLayout, ParameterSlot};
 pub use base::BaseModel;
 pub use base_source::BaseSource;
 pub use decoding::Decoding;
@@ -47,7 +48,7 @@ pub use loss_kept::LossKept;
 pub use loss_scale::OverflowWatch;
 pub use merge::{MergedModel, write_checkpoint};
 pub use model_directory::{ModelDirectory, WrittenDtype};
-pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot, Parameters};
+pub use parameters::Parameters;
 pub use step::{Control, Evaluation, StepEvent, StepObserver, StepSeconds};
 pub use trainer::{SavedBytes, Trainer, TrainerPosition};
 pub(crate) use weight::Weight;

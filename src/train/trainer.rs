@@ -5,7 +5,6 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::adapter::AdapterPlan;
 use super::base::BaseModel;
 use super::data::MicroBatch;
 use super::loss_scale::LossScale;
@@ -20,6 +19,7 @@ use super::stopwatch::Stopwatch;
 use super::trained_set::TrainedSet;
 use super::update_pass::{UpdateInput, UpdatePass};
 use super::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
+use crate::plan::AdapterPlan;
 use crate::recipe::{Precision, Recipe};
 
 /// Positions whose logits exist at a time where only the most likely token is asked for.
@@ -55,7 +55,7 @@ impl Trainer {
         let trained = TrainedSet::new(&base, recipe)?;
         let decoder = Decoder::new(&base, &trained.trainables())?;
         // Where every parameter trains, the base model's own values have been copied and are not needed again.
-        let base = match trained.plan {
+        let base = match trained.plan.adapter {
             Some(_) => base,
             None => Arc::new(base.without_weights()),
         };
@@ -261,7 +261,7 @@ impl Trainer {
 
     /// What the adapter consists of; absent in full fine-tuning.
     pub fn adapter_plan(&self) -> Option<&AdapterPlan> {
-        self.trained.plan.as_ref()
+        self.trained.plan.adapter.as_ref()
     }
 
     /// The base model; without its weights in full fine-tuning.

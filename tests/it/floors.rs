@@ -10,14 +10,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("recipe", &[]),
     ("study", &["objective", "recipe"]),
     ("space", &["objective", "recipe", "study"]),
-    ("predict", &["architecture", "objective", "recipe"]),
+    // What the engine allocates by and the prediction adds up is said once, below both.
+    ("plan", &["architecture", "recipe"]),
+    ("predict", &["architecture", "objective", "plan", "recipe"]),
     ("search", &["objective", "space", "study"]),
     ("store", &["objective", "recipe", "space", "study"]),
-    // What the engine does and the prediction counts is said once, on the lower floor.
-    ("train", &["architecture", "predict", "recipe"]),
+    ("train", &["architecture", "plan", "recipe"]),
     ("export", &["architecture", "recipe", "space", "study"]),
     // What is measured is handed on as the prediction takes it.
-    ("profile", &["architecture", "predict", "recipe", "train"]),
+    ("profile", &["architecture", "plan", "predict", "recipe", "train"]),
     ("worker", &["objective", "profile", "recipe", "study", "train"]),
     (
         "report",
@@ -49,6 +50,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "dashboard",
             "export",
             "objective",
+            "plan",
             "predict",
             "profile",
             "recipe",

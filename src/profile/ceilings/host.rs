@@ -8,7 +8,8 @@ use rayon::prelude::*;
 
 use super::clock::Effort;
 use super::operand;
-use crate::predict::{Host, Vectors};
+use crate::plan::Vectors;
+use crate::predict::Host;
 use crate::train::ops::{attention, multiplies_tiles, on_every_thread};
 
 /// Elements of the buffers whose copying is timed: 64 MiB each, beyond the caches.

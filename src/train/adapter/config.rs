@@ -8,8 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::recipe::{AdapterBias, AdapterInit, AdapterSettings, TargetModules, TargetPreset};
 
 use super::error::AdapterError;
-use super::pattern::from_file;
-use super::shape::last_component;
+use crate::plan::{from_file, last_component};
 
 /// Keys of a PEFT configuration that change what the adapter computes and that this engine does not have. They must be
 /// absent, null, false or empty.

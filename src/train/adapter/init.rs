@@ -14,11 +14,11 @@ use rand_distr::StandardNormal;
 use rand_pcg::Pcg64;
 use sha2::{Digest, Sha256};
 
+use crate::plan::{AdaptedLinear, AdapterPlan, AdapterSlots, ParameterSlot};
 use crate::recipe::AdapterInit;
-use crate::train::{ParameterSlot, Parameters};
+use crate::train::Parameters;
 
 use super::error::AdapterError;
-use super::plan::{AdaptedLinear, AdapterPlan, AdapterSlots};
 
 /// Fills the adapters' slots with their start values. Slots of whole base parameters and magnitudes are left alone:
 /// they start from the base model's weights.
@@ -79,10 +79,9 @@ fn generator(seed: u64, name: &str) -> Pcg64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BaseShape, LinearShape};
     use super::*;
+    use crate::plan::{BaseShape, LinearShape, ParameterLayout};
     use crate::recipe::{AdapterSettings, TargetModules};
-    use crate::train::ParameterLayout;
 
     fn start(init: AdapterInit, targets: &[&str], seed: u64) -> (AdapterPlan, AdapterSlots, Parameters) {
         let linear = |name: &str| LinearShape {

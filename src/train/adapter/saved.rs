@@ -15,8 +15,8 @@ use crate::train::{Parameters, header};
 use super::config::PeftConfig;
 use super::error::AdapterError;
 use super::init::set;
-use super::plan::AdapterPlan;
-use super::whole::PREFIX;
+
+use crate::plan::{AdapterPlan, PREFIX};
 
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";

@@ -18,9 +18,8 @@ use super::element::Element;
 use super::error::QuantError;
 use super::expand::{INT8_STEP, int8_block};
 use super::quantised::Quantised;
+use crate::plan::BLOCK;
 
-/// Elements of a block when weights are quantised here.
-const BLOCK: usize = 64;
 /// Added to a code to store it in a U8.
 const BIAS: u8 = 128;
 /// 1.5 * 2^23

@@ -20,11 +20,7 @@ use super::element::Element;
 use super::error::QuantError;
 use super::expand::{Nf4Table, nf4_block};
 use super::quantised::Quantised;
-
-/// Elements of a block when weights are quantised here.
-const BLOCK: usize = 64;
-/// Constants of a block under double quantisation.
-pub(super) const NESTED_BLOCK: usize = 256;
+use crate::plan::{BLOCK, NESTED_BLOCK};
 
 /// The sixteen values: quantiles of a normal distribution with a zero, scaled to [-1, 1] (QLoRA, appendix E).
 pub(super) const VALUES: [f32; 16] = [

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{bytes, storage};
-use crate::predict::STREAMED_ROWS;
+use crate::plan::STREAMED_ROWS;
 use crate::train::data::IGNORE;
 use crate::train::ops::loss_head;
 pub(in crate::train::model) use crate::train::ops::loss_head::{Output, Settings, Targets};

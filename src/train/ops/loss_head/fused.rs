@@ -6,7 +6,7 @@
 
 use super::{Output, Settings};
 use super::{softmax, streamed};
-use crate::predict::even_chunks;
+use crate::plan::even_chunks;
 use crate::train::ops::element::Element;
 use crate::train::ops::matmul::Guard;
 use crate::train::ops::matmul::engine::{self, multiplies_pairs};

@@ -10,7 +10,7 @@ use super::fused::Head;
 use super::settings::target_positions;
 use super::softmax::{self, Row};
 use super::{Output, Settings, Sums};
-use crate::predict::{STREAMED_ROWS, even_chunks, streamed_columns};
+use crate::plan::{STREAMED_ROWS, even_chunks, streamed_columns};
 use crate::train::ops::element::Element;
 use crate::train::ops::matmul::operand::Old;
 use crate::train::ops::storage::Unwritten;

@@ -9,34 +9,17 @@
 //! gradient of a weight), strips of it are packed too.
 
 use super::coded;
-use super::engine::MAX_TERMS;
 use super::finish;
 use super::operand::{Left, Result, Right, Side, Term};
 use super::pack;
-use super::tile::{self, Begin, LANES, Line, Piece, ROWS, Strip, TILE, Unit, VECTORS};
+use super::tile::{self, Begin, Line, Piece, Strip, TILE, Unit};
+use crate::plan::products::{LANES, MAX_TERMS, PANEL, PASS_UNITS, TILE_ROWS, VECTORS, task_shape, tile_height};
 use crate::train::ops::element::Element;
+use crate::train::ops::room::{grow, resize};
 use crate::train::ops::team;
 use half::bf16;
 use std::cell::RefCell;
 use std::ops::Range;
-
-/// Columns of a full panel.
-const PANEL: usize = VECTORS * LANES;
-/// Units of the summed dimension that are packed at once.
-const PASS_UNITS: usize = 768;
-/// Bytes of packed panels that a task keeps, within the second-level cache.
-const GROUP_BYTES: usize = 640 * 1024;
-/// Groups of panels for each thread where there are enough: more of them balance the threads, but the left operand is
-/// streamed once for each group (with groups of one panel, BF16 products of 1024 rows lost a fifth of their speed).
-const GROUPS_PER_THREAD: usize = 4;
-/// Tasks for each thread: where there are fewer groups, rows are split too, and every task packs its panels again.
-const TASKS_PER_THREAD: usize = 8;
-/// As above where the right operand is too large for the caches, so that packing it again costs more.
-const LARGE_TASKS_PER_THREAD: usize = 3;
-/// Bytes of a large right operand.
-const LARGE_BYTES: usize = 8 << 20;
-/// Fewest rows of a task: packing costs about as much as two to four rows.
-const TASK_ROWS: usize = 128;
 
 /// Values that units are made of.
 pub trait Operand: Element {
@@ -79,7 +62,8 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
     }
     let passes = passes::<T>(terms);
     let units = passes.iter().map(|pass| pass.iter().map(|part| part.units.len()).sum());
-    let (group, height) = task_shape(rows, columns, &units.collect::<Vec<usize>>());
+    let sizes = units.fold([0, 0], |[longest, all], units: usize| [units.max(longest), all + units]);
+    let (group, height) = task_shape(rows, columns, sizes, team::threads());
     let (groups, heights) = (columns.div_ceil(group * PANEL), rows.div_ceil(height));
     let (result, passes) = (&result, &passes);
     team::for_each(groups * heights, |index| {
@@ -124,24 +108,6 @@ fn passes<T: Operand>(terms: &[Term<'_, T>]) -> Vec<Vec<Part>> {
     passes
 }
 
-/// (panels of a task, rows of a task), from the units of each pass.
-fn task_shape(rows: usize, columns: usize, units: &[usize]) -> (usize, usize) {
-    let threads = team::threads();
-    let (panels, unit_bytes) = (columns.div_ceil(PANEL), VECTORS * size_of::<Line>());
-    let (longest, all) = (units.iter().max().copied().unwrap_or(0), units.iter().sum::<usize>());
-    let cached = GROUP_BYTES / (longest.max(1) * unit_bytes);
-    // As many groups for one thread as for another.
-    let groups = panels.div_ceil(cached.max(1)).max(GROUPS_PER_THREAD * threads);
-    let group = panels.div_ceil(groups.next_multiple_of(threads));
-    let tasks = match all * unit_bytes * panels {
-        LARGE_BYTES.. => LARGE_TASKS_PER_THREAD,
-        _ => TASKS_PER_THREAD,
-    };
-    let blocks = (tasks * threads).div_ceil(panels.div_ceil(group));
-    let height = rows.div_ceil(blocks).max(TASK_ROWS).next_multiple_of(2 * ROWS);
-    (group, height)
-}
-
 struct Task<'a, T> {
     terms: &'a [Term<'a, T>],
     passes: &'a [Vec<Part>],
@@ -166,9 +132,7 @@ impl<T: Operand> Task<'_, T> {
     unsafe fn pack(&self, pass: &[Part], panels: &mut Vec<Line>) {
         let units: usize = pass.iter().map(|part| part.units.len()).sum();
         let most = self.columns.len().div_ceil(PANEL) * VECTORS * units;
-        if panels.len() < most {
-            panels.resize(most, Line::ZERO);
-        }
+        grow(panels, most, Line::ZERO);
         let mut start = 0;
         for column in self.columns.clone().step_by(PANEL) {
             let vectors = pack::vectors(self.columns.end, column);
@@ -186,13 +150,13 @@ impl<T: Operand> Task<'_, T> {
     unsafe fn sweep<O: Element>(&self, number: usize, scratch: &mut Scratch, result: &Result<O>) {
         if self.passes.len() > 1 {
             let columns = self.columns.len().next_multiple_of(PANEL);
-            scratch.sums.resize(self.rows.len() * columns, 0.0);
+            resize(&mut scratch.sums, self.rows.len() * columns, 0.0);
         }
         // Tiles of one vector are twice as high; all panels of the task share the strips, so the first one decides.
         let narrow = pack::vectors(self.columns.end, self.columns.start) == 1;
         let (mut row, mut saved) = (self.rows.start, 0);
         while row < self.rows.end {
-            let rows = row..row + tile::height(self.rows.end - row, if narrow { 1 } else { VECTORS });
+            let rows = row..row + tile_height(self.rows.end - row, if narrow { 1 } else { VECTORS });
             row = rows.end;
             let strips = self.strips(number, &rows, &mut scratch.strips);
             self.fetch(number, row);
@@ -256,7 +220,7 @@ impl<T: Operand> Task<'_, T> {
             if left.side == Side::Transposed {
                 continue;
             }
-            for row in row..(row + ROWS).min(self.rows.end) {
+            for row in row..(row + TILE_ROWS).min(self.rows.end) {
                 let start = row * left.stride + part.units.start * T::UNIT.values();
                 let line = size_of::<Line>() / size_of::<T>();
                 for value in (start..start + part.units.len() * T::UNIT.values()).step_by(line) {
@@ -270,9 +234,7 @@ impl<T: Operand> Task<'_, T> {
     fn strips(&self, number: usize, rows: &Range<usize>, packed: &mut Vec<u32>) -> [Strip; MAX_TERMS] {
         let (pass, values) = (&self.passes[number], T::UNIT.values());
         let most: usize = pass.iter().map(|part| part.units.len() * rows.len()).sum();
-        if packed.len() < most {
-            packed.resize(most, 0);
-        }
+        grow(packed, most, 0);
         let mut packed = packed.as_mut_slice();
         let mut strips = [Strip::NONE; MAX_TERMS];
         for (strip, part) in strips.iter_mut().zip(pass) {

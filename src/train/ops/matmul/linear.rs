@@ -1,9 +1,10 @@
 //! The products as ops on tensors.
 
 use super::coded::{CodedSource, Factor};
-use super::engine::{self, MAX_TERMS};
+use super::engine;
 use super::operand::{Old, Order, Product, Result as Target, Right, Side, Values};
 use super::reference;
+use crate::plan::products::MAX_TERMS;
 use crate::train::gpu;
 use crate::train::ops::cuda;
 use crate::train::ops::element::{Element, with_element};

@@ -48,8 +48,8 @@ mod thin;
 mod tile;
 mod widened;
 
+pub use crate::plan::products::MAX_TERMS;
 pub use coded::{Coded, Factor};
-pub use engine::MAX_TERMS;
 pub(in crate::train::ops) use linear::{Guard, rows_of};
 pub use linear::{Term, nn, nn_beside, nn_sum, nt, nt_onto, nt_sum, tn_add};
 

@@ -5,13 +5,12 @@ use super::finish::{self, rounded_to_bf16};
 use super::operand;
 use super::pack;
 use super::serial::{Old, View};
-use super::tile::{self, Begin, LANES, Line, Piece, Strip, TILE, Unit, VECTORS};
+use super::tile::{self, Begin, Line, Piece, Strip, TILE, Unit};
+use crate::plan::products::{LANES, PANEL, VECTORS, tile_height};
+use crate::train::ops::room::grow;
 use core::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
-
-/// Columns of a full panel.
-const PANEL: usize = VECTORS * LANES;
 
 /// Memory that a thread keeps from one product to the next.
 #[derive(Default)]
@@ -47,7 +46,7 @@ pub unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old:
             let narrow = right.columns <= LANES;
             let mut row = 0;
             while row < left.rows {
-                let rows = row..row + tile::height(left.rows - row, if narrow { 1 } else { VECTORS });
+                let rows = row..row + tile_height(left.rows - row, if narrow { 1 } else { VECTORS });
                 row = rows.end;
                 let strip = strip(&left, units, rows.clone(), &mut scratch.strip);
                 tile_row(units, strip, rows, &scratch.panels, &target, right.columns);
@@ -60,9 +59,7 @@ pub unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old:
 unsafe fn pack_right(right: &View<'_>, units: usize, panels: &mut Vec<Line>) {
     let source = right.source();
     let lines = right.columns.div_ceil(LANES) * units;
-    if panels.len() < lines {
-        panels.resize(lines, Line::ZERO);
-    }
+    grow(panels, lines, Line::ZERO);
     let mut start = 0;
     for column in (0..right.columns).step_by(PANEL) {
         let lines = pack::vectors(right.columns, column) * units;
@@ -105,9 +102,7 @@ unsafe fn tile_row(
 unsafe fn strip(left: &View<'_>, units: usize, rows: Range<usize>, packed: &mut Vec<u32>) -> Strip {
     // A line more, since whole lines are written.
     let most = units.next_multiple_of(LANES) * rows.len() + LANES;
-    if packed.len() < most {
-        packed.resize(most, 0);
-    }
+    grow(packed, most, 0);
     // SAFETY: the caller's promise is the same.
     unsafe {
         if left.column_stride == 1 {

@@ -14,15 +14,12 @@
 use super::kernel::{self, Kind, Piece, Sums};
 use super::layout::{LEFT_BYTES, STRIP_ROWS, right_bytes};
 use super::unit::ROW_BYTES;
+pub use crate::plan::products::amx::{DIGITS, DIGITS_STEP as STEP};
 use crate::train::ops::element::Element;
 use crate::train::ops::matmul::finish::{self, mask};
 use crate::train::ops::matmul::tile::LANES;
 use core::arch::x86_64::*;
 
-/// Digits of a value.
-pub const DIGITS: usize = 3;
-/// Values of a step.
-pub const STEP: usize = 64;
 /// Lines of the factors of a strip.
 pub const LEFT_FACTORS: usize = STRIP_ROWS / LANES;
 /// Rows of a panel that hold its factors.

@@ -7,25 +7,15 @@ use super::right::{self, Panels, TASK_PANELS};
 use super::short;
 use super::stream::{Pass, Stream, Tile};
 use super::unit::{ROW_BYTES, TILE_ROWS, Tiles};
+use crate::plan::products::{LANES, MAX_TERMS, amx as products};
 use crate::train::ops::element::Element;
-use crate::train::ops::matmul::engine::MAX_TERMS;
 use crate::train::ops::matmul::operand::{Result, Side, Term};
-use crate::train::ops::matmul::tile::{LANES, Line};
+use crate::train::ops::matmul::tile::Line;
+use crate::train::ops::room::grow;
 use crate::train::ops::team;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Values of the summed dimension in a pass.
-const PASS: usize = 768;
-/// Rows that the left operand is laid out for at once.
-const ROW_BLOCK: usize = 2048;
-/// Bytes of the sums of several passes.
-const SUMS_BYTES: usize = 16 << 20;
-/// Bytes of the panels of a task, within the second-level cache.
-const GROUP_BYTES: usize = 1 << 20;
-/// Fewest panels of a task where threads could have some each, and fewest strips.
-const LEAST_PANELS: usize = 2;
-const TASK_STRIPS: usize = 4;
 /// F32 sums of a tile of the result.
 const TILE_SUMS: usize = STRIP_ROWS * PANEL;
 
@@ -65,19 +55,19 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
     let has_short = T::FORM == Form::Digits && !terms.iter().all(short::is_short);
     let (short, terms): (Vec<_>, Vec<_>) = terms.iter().partition(|term| has_short && short::is_short(term));
     let passes = passes(&terms);
-    let height = rows.min(ROW_BLOCK).next_multiple_of(STRIP_ROWS);
+    let height = rows.min(products::ROW_BLOCK).next_multiple_of(STRIP_ROWS);
     let width = match passes.len() {
         1 => columns,
-        _ => SUMS_BYTES / (height * PANEL * size_of::<f32>()).max(1) * PANEL,
+        _ => products::panels_with_sums(height / STRIP_ROWS) * PANEL,
     };
     let mut memory = MEMORY.take();
-    for row in (0..rows).step_by(ROW_BLOCK) {
+    for row in (0..rows).step_by(products::ROW_BLOCK) {
         for column in (0..columns).step_by(width.max(1)) {
             let block = Block {
                 terms: &terms,
                 short: &short,
                 passes: &passes,
-                rows: row..(row + ROW_BLOCK).min(rows),
+                rows: row..(row + products::ROW_BLOCK).min(rows),
                 columns: column..(column + width).min(columns),
             };
             // SAFETY: the caller's promise is the same.
@@ -89,7 +79,7 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
 
 /// Splits the summed dimensions of all terms into passes of bounded length. A term that fits into a pass is not split.
 fn passes<T: Operand>(terms: &[&Term<'_, T>]) -> Vec<Vec<Part>> {
-    let most = PASS / T::FORM.step();
+    let most = products::PASS / T::FORM.step();
     let (mut passes, mut room) = (vec![Vec::new()], most);
     for (term, operands) in terms.iter().enumerate() {
         let (mut start, end) = (0, operands.right.depth().div_ceil(T::FORM.step()));
@@ -152,14 +142,15 @@ impl<T: Operand> Block<'_, T> {
         } else {
             0
         };
-        grow(&mut memory.sums, tiles * TILE_SUMS / LANES);
+        grow(&mut memory.sums, tiles * TILE_SUMS / LANES, Line::ZERO);
         let sums = Lines(memory.sums.as_mut_ptr());
         for (number, pass) in self.passes.iter().enumerate() {
             let (places, strips) = self.place(pass, &mut memory.left);
             // SAFETY: whoever has the unit has the rest.
             team::for_each(strips, |strip| unsafe { self.lay_out(pass, &places, strip) });
             let stride = self.stride(number);
-            let (group, height) = task_shape(self.strips(), self.panels(), stride * size_of::<Line>());
+            let bytes = stride * size_of::<Line>();
+            let (group, height) = products::task_shape(self.strips(), self.panels(), bytes, team::threads());
             let (groups, heights) = (self.panels().div_ceil(group), self.strips().div_ceil(height));
             let task = Task {
                 block: self,
@@ -193,7 +184,7 @@ impl<T: Operand> Block<'_, T> {
             });
             lines += place.laid_out.map_or(0, |_| strips * strip_lines);
         }
-        grow(memory, lines);
+        grow(memory, lines, Line::ZERO);
         for place in &mut places.0 {
             if let Some(first) = place.laid_out {
                 // SAFETY: the memory has room for all strips.
@@ -270,15 +261,6 @@ impl<T: Operand> Block<'_, T> {
     }
 }
 
-/// Makes room for `lines` lines, whatever they hold, and for no more: a vector that grows by itself would take twice the
-/// memory, and the old beside the new for a moment.
-fn grow(memory: &mut Vec<Line>, lines: usize) {
-    if memory.len() < lines {
-        *memory = Vec::new();
-        *memory = vec![Line::ZERO; lines];
-    }
-}
-
 /// Lines of a packed panel.
 fn panel_lines<T: Operand>(pass: &[Part]) -> usize {
     pass.iter()
@@ -326,17 +308,6 @@ struct Places([Place; MAX_TERMS]);
 // SAFETY: the strips are only read.
 unsafe impl Sync for Places {}
 
-/// (panels of a task, strips of a task), from the bytes of a panel: as many groups of panels for each thread; where there are
-/// fewer panels, as many parts of the strips.
-fn task_shape(strips: usize, panels: usize, bytes: usize) -> (usize, usize) {
-    let threads = team::threads();
-    let cached = (GROUP_BYTES / bytes.max(1)).max(1);
-    let groups = panels.div_ceil(cached).max(threads.min(panels.div_ceil(LEAST_PANELS)));
-    let group = panels.div_ceil(groups.next_multiple_of(threads));
-    let heights = threads.div_ceil(panels.div_ceil(group));
-    (group, strips.div_ceil(heights).max(TASK_STRIPS))
-}
-
 /// What all tasks of a pass share.
 struct Task<'a, T> {
     block: &'a Block<'a, T>,
@@ -356,7 +327,7 @@ impl<T: Operand> Task<'_, T> {
     /// As [`multiply`]; these strips of these panels belong to this call alone.
     unsafe fn run<O: Element>(&self, strips: Range<usize>, panels: Range<usize>, result: &Result<O>) {
         RIGHT.with_borrow_mut(|right| {
-            grow(right, panels.len() * self.stride);
+            grow(right, panels.len() * self.stride, Line::ZERO);
             // SAFETY: the caller's promise; nothing that runs below configures tiles.
             unsafe {
                 self.pack(panels.clone(), right);

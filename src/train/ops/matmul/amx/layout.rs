@@ -12,16 +12,17 @@
 //! highest digit, for the middle one and for the lowest, then those of the next few.
 
 use super::unit::{ROW_BYTES, TILE_ROWS};
-use crate::train::ops::matmul::tile::LANES;
+use crate::plan::products::LANES;
+use crate::plan::products::amx::STRIP;
 
 /// Pairs or fours of a slice.
 pub const SLICE_ROWS: usize = 16;
 /// Rows of a strip of the left operand.
-pub const STRIP_ROWS: usize = 2 * TILE_ROWS;
+pub const STRIP_ROWS: usize = STRIP;
 /// Vectors of a full panel.
-pub const VECTORS: usize = 2;
+pub const VECTORS: usize = STRIP / LANES;
 /// Columns of a full panel.
-pub const PANEL: usize = VECTORS * LANES;
+pub const PANEL: usize = STRIP;
 /// Bytes of a tile.
 pub const TILE_BYTES: usize = TILE_ROWS * ROW_BYTES;
 /// Bytes of a slice of the left operand.

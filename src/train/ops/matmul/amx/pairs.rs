@@ -1,14 +1,12 @@
 //! Sixteen pairs of BF16 values as the unit multiplies them.
 
+pub use crate::plan::products::amx::PAIRS_STEP as STEP;
 use crate::train::ops::element::Element;
 use crate::train::ops::matmul::finish::{self, mask};
 use crate::train::ops::matmul::pack::combine;
 use crate::train::ops::matmul::tile::LANES;
 use candle_core::DType;
 use core::arch::x86_64::*;
-
-/// Values of a step.
-pub const STEP: usize = 2 * LANES;
 
 /// `scale` times 32 consecutive values, of which `count` are there and the rest is zero, in pairs of neighbours.
 ///

@@ -1,18 +1,16 @@
 //! Terms of few values, as an adapter has: multiply-adds in F32 onto the sums of the others. As digits they would fill no step, and
 //! have factors, and so levels, of their own.
 
+use crate::plan::products::amx::SHORT;
 use crate::train::ops::element::Element;
 use crate::train::ops::matmul::operand::{Right, Side, Source, Term};
 use crate::train::ops::matmul::pack;
 use crate::train::ops::matmul::tile::{Line, Unit};
 use core::arch::x86_64::*;
 
-/// Most values of a term: 16 take half the time of a step of digits.
-const MOST: usize = 24;
-
 /// Whether the term is one of these.
 pub fn is_short<T>(term: &Term<'_, T>) -> bool {
-    term.left.side == Side::Straight && term.right.depth() <= MOST && !matches!(term.right, Right::Coded(_))
+    term.left.side == Side::Straight && term.right.depth() <= SHORT && !matches!(term.right, Right::Coded(_))
 }
 
 /// Packs the panel of `columns` columns from `column` on: the lines of its vectors for each value of the summed dimension.

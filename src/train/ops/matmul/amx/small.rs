@@ -9,6 +9,7 @@ use super::unit::{ROW_BYTES, Tiles};
 use crate::train::ops::matmul::operand::{Left, Right, Side};
 use crate::train::ops::matmul::serial::{Old, View};
 use crate::train::ops::matmul::tile::Line;
+use crate::train::ops::room::grow;
 use half::bf16;
 use std::cell::RefCell;
 
@@ -54,9 +55,9 @@ unsafe fn multiply_as<T: Operand>(left: View<'_>, right: View<'_>, result: &mut 
     let values = left.values;
     let (rows, depth, left) = (left.rows, left.columns, Left { values, side, stride });
     SCRATCH.with_borrow_mut(|Scratch { strip, panels }| {
-        strip.resize(strip.len().max(form.strip_lines(steps)), Line::ZERO);
+        grow(strip, form.strip_lines(steps), Line::ZERO);
         let stride = form.panel_rows(steps) * VECTORS;
-        panels.resize(panels.len().max(right.columns.div_ceil(PANEL) * stride), Line::ZERO);
+        grow(panels, right.columns.div_ceil(PANEL) * stride, Line::ZERO);
         let mut stream = Stream::<T, f32>::new(&target, &[]);
         // SAFETY: the caller's promise; nothing that runs below configures tiles.
         unsafe {

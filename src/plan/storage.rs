@@ -13,9 +13,9 @@ use crate::architecture::Architecture;
 use crate::recipe::Precision;
 
 /// Elements of a block of quantised weights.
-const BLOCK: u64 = 64;
+pub const BLOCK: usize = 64;
 /// Block constants that share one constant under double quantisation.
-const NESTED_BLOCK: u64 = 256;
+pub const NESTED_BLOCK: usize = 256;
 
 /// Codes or values, and block constants, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,12 +34,12 @@ pub fn compute_bytes(precision: Precision) -> u64 {
 
 /// Bytes of a linear layer's weight of `elements`.
 pub fn linear_bytes(elements: u64, precision: Precision) -> WeightBytes {
-    let blocks = elements.div_ceil(BLOCK);
+    let blocks = elements.div_ceil(BLOCK as u64);
     let (values, constants) = match precision {
         Precision::Fp32 | Precision::Bf16 | Precision::Fp16 => (elements * compute_bytes(precision), 0),
         Precision::Int8 => (elements, 4 * blocks),
         Precision::Nf4 => (elements.div_ceil(2), 4 * blocks),
-        Precision::Nf4Double => (elements.div_ceil(2), blocks + 4 * blocks.div_ceil(NESTED_BLOCK)),
+        Precision::Nf4Double => (elements.div_ceil(2), blocks + 4 * blocks.div_ceil(NESTED_BLOCK as u64)),
     };
     WeightBytes { values, constants }
 }
