@@ -6,9 +6,9 @@
 use candle_core::{Device, Tensor};
 use divan::Bencher;
 use divan::counter::BytesCount;
-use peft_tune::recipe::{OptimizerKind, OptimizerSettings};
-use peft_tune::train::optimizer::{Optimizer, global_norm};
-use peft_tune::train::{ParameterKind, ParameterLayout, Parameters};
+use peft_tune_core::recipe::{OptimizerKind, OptimizerSettings};
+use peft_tune_engine::optimizer::{Optimizer, global_norm};
+use peft_tune_engine::{ParameterKind, ParameterLayout, Parameters};
 
 const ROWS: usize = 2500;
 const COLUMNS: usize = 4000;

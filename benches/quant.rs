@@ -1,11 +1,11 @@
-//! Bytes per second of quantising a 4096 x 4096 weight and of widening it: `cargo bench --bench quant`.
+//! Bytes per second of quantizing a 4096 x 4096 weight and of widening it: `cargo bench --bench quant`.
 //!
-//! Counted are the bytes on the wide side: F32 read for quantising, the result written for widening.
+//! Counted are the bytes on the wide side: F32 read for quantizing, the result written for widening.
 
 use candle_core::{DType, Device, Tensor};
 use divan::Bencher;
 use divan::counter::BytesCount;
-use peft_tune::train::quant::{Int8, Nf4, Quantised};
+use peft_tune_kernels::quant::{Int8, Nf4, Quantized};
 
 const SIDE: usize = 4096;
 
@@ -17,7 +17,7 @@ fn weight() -> Tensor {
     Tensor::randn(0f32, 0.02, (SIDE, SIDE), &Device::Cpu).expect("memory for the weight")
 }
 
-fn widen(bencher: Bencher<'_, '_>, weight: &impl Quantised, dtype: DType) {
+fn widen(bencher: Bencher<'_, '_>, weight: &impl Quantized, dtype: DType) {
     let buffer = Tensor::zeros((SIDE, SIDE), dtype, &Device::Cpu).expect("memory for the buffer");
     bencher
         .counter(BytesCount::new(SIDE * SIDE * dtype.size_in_bytes()))
@@ -52,7 +52,7 @@ fn widen_int8(bencher: Bencher<'_, '_>, dtype: DType) {
 }
 
 #[divan::bench]
-fn quantise_nf4(bencher: Bencher<'_, '_>) {
+fn quantize_nf4(bencher: Bencher<'_, '_>) {
     let weight = weight();
     bencher
         .counter(BytesCount::new(SIDE * SIDE * 4))
@@ -60,7 +60,7 @@ fn quantise_nf4(bencher: Bencher<'_, '_>) {
 }
 
 #[divan::bench]
-fn quantise_int8(bencher: Bencher<'_, '_>) {
+fn quantize_int8(bencher: Bencher<'_, '_>) {
     let weight = weight();
     bencher
         .counter(BytesCount::new(SIDE * SIDE * 4))

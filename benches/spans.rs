@@ -17,16 +17,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::Device;
-use peft_tune::architecture::Architecture;
-use peft_tune::profile::{HostMemory, Median};
-use peft_tune::recipe::{DataSettings, Precision, Recipe};
-use peft_tune::train::data::{Document, MicroBatch};
-use peft_tune::train::span::{MemoryReading, Probe, Recording};
-use peft_tune::train::{BaseModel, Trainer};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::recipe::{DataSettings, Precision, Recipe};
+use peft_tune_engine::data::{Document, MicroBatch};
+use peft_tune_engine::profile::{CountingAllocator, HostMemory, Median};
+use peft_tune_engine::span::{MemoryReading, Probe, Recording};
+use peft_tune_engine::{BaseModel, Trainer};
 
 const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8,
     "num_key_value_heads": 4, "intermediate_size": 688, "vocab_size": 4096, "tie_word_embeddings": false,
     "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}"#;
+
+/// Counts every allocation, so that peak memory is exact.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 fn main() {
     let (pairs, config) = options();

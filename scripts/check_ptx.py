@@ -3,7 +3,7 @@ instruction on the CPU.
 
     python3 scripts/check_ptx.py [--library libnvrtc.so.13]
 
-The emulation of the tests (src/train/gpu/emulation.h) runs the kernels' C++; this runs their PTX, with the assembler in it. What the tensor
+The emulation of the tests (crates/kernels/src/gpu/emulation.h) runs the kernels' C++; this runs their PTX, with the assembler in it. What the tensor
 cores' instructions mean, above all the descriptors of operands in shared memory on Hopper, is read in one place (scripts/ptx). Triton's kernels
 are known to work on GPUs: where they come out right, the reading is right for the instructions they have. Needs numpy and NVRTC, but no GPU; without Triton
 its part is left out.
@@ -24,7 +24,7 @@ import ptx
 SHARED_BYTES = 227 << 10
 # The largest error, as part of the largest value: rounding of weights and results.
 TOLERANCE = {"bf16": 1e-2, "f16": 1.5e-3}
-ATTENTION = f"{nvrtc.ROOT}/src/train/ops/cuda/attention"
+ATTENTION = f"{nvrtc.ROOT}/crates/kernels/src/ops/cuda/attention"
 # Of the form and size of heads: rows and threads of a block of the three kernels, as forms.rs has them.
 BLOCKS = {
     ("hopper_", 64): ((128, 256), (128, 256), (128, 256)),

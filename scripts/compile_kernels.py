@@ -50,7 +50,7 @@ def main():
     arguments = parser.parse_args()
     library = nvrtc.library(arguments.library)
     wrong = 0
-    for path in sorted(glob.glob(f"{nvrtc.ROOT}/src/train/**/*.cu", recursive=True)):
+    for path in sorted(glob.glob(f"{nvrtc.ROOT}/crates/**/*.cu", recursive=True)):
         name = os.path.basename(path)
         for architecture in arguments.architectures:
             # Instructions that only Hopper has.

@@ -17,7 +17,7 @@ trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$folder"' EXIT
 # The stand-in, built where its sources have changed.
 modules=$(find "$target/debug/build" -path '*candle-kernels-*/out/affine.ptx' -printf '%T@ %h\n' | sort -n | tail -1 | cut -d' ' -f2)
 kernels=$(cargo metadata --locked --features cuda --format-version 1 | grep -oE '[^"]*/candle-kernels-[0-9.]*/Cargo.toml' | head -1)
-state=$(cat tests/stand_in_gpu/* src/train/gpu/emulation*.h "$modules"/*.ptx | sha256sum)
+state=$(cat tests/stand_in_gpu/* crates/kernels/src/gpu/emulation*.h "$modules"/*.ptx | sha256sum)
 if [ "$(cat "$libraries/state" 2>/dev/null)" != "$state" ]; then
   rm -rf "$libraries"
   tests/stand_in_gpu/build.sh "$libraries" "$modules" "$(dirname "$kernels")/src"

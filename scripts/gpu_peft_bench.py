@@ -83,8 +83,8 @@ def adapted(model):
     return model, "plain LoRA modules (peft is not installed)"
 
 
-def quantised(model):
-    """The linear layers of the decoder in NF4, their constants quantised again, as QLoRA has them."""
+def quantized(model):
+    """The linear layers of the decoder in NF4, their constants quantized again, as QLoRA has them."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if name in TARGETS:
@@ -109,7 +109,7 @@ def make(shape, precision, checkpointing, mode):
     if mode == "liger":
         liger._apply_liger_kernel_to_instance(model=model)
     if precision == "nf4":
-        model = quantised(model)
+        model = quantized(model)
     model, implementation = adapted(model)
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -5,7 +5,7 @@ import numpy as np
 import nvrtc
 import ptx
 
-FILE = f"{nvrtc.ROOT}/src/train/optimizer/muon.cu"
+FILE = f"{nvrtc.ROOT}/crates/engine/src/optimizer/muon.cu"
 # Tiles of 16 that short sides fit (the kernel's name), and matrices: both ways, one of them longer than a strip.
 PROBLEMS = {
     1: [(9, 530), (600, 16)],

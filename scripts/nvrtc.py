@@ -39,14 +39,14 @@ def library(named=None):
 def compiled(nvrtc, path, architecture):
     """A kernel file for an architecture: machine code of `sm_90a`, PTX also of `compute_90a`."""
     name = os.path.basename(path)
-    prelude = open(f"{ROOT}/src/train/gpu/prelude.cuh").read()
+    prelude = open(f"{ROOT}/crates/kernels/src/gpu/prelude.cuh").read()
     text = f'{prelude}\n#line 1 "{name}"\n{open(path).read()}'
     program = ctypes.c_void_p()
     created = nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
     if created:
         return Compiled(True, f"nvrtcCreateProgram: {created}", "", b"")
     options = [f"--gpu-architecture={architecture}", "--std=c++17", "--ptxas-options=-v"]
-    options += [f"--include-path={folder}" for folder in (os.path.dirname(path), f"{ROOT}/src/train/gpu")]
+    options += [f"--include-path={folder}" for folder in (os.path.dirname(path), f"{ROOT}/crates/kernels/src/gpu")]
     options = [option.encode() for option in options]
     failed = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
 

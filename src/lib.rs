@@ -1,37 +1,22 @@
 //! `peft-tune` finds, for one model, one data set and one machine, the LoRA/QLoRA fine-tuning settings worth using.
 //!
-//! The folders are floors: code on one floor uses only what lies below it. `docs/architecture.md` draws the picture
-//! and `tests/it/floors.rs` checks it.
+//! This package is the tuner. What it tunes and how it searches are crates of their own below it: `peft-tune-core` (plain
+//! data and arithmetic), `peft-tune-search` (samplers), `peft-tune-kernels` (ops) and `peft-tune-engine` (training and
+//! profiling). `docs/architecture.md` draws the picture. Code in a module uses only what lies below it here;
+//! `tests/it/floors.rs` checks it.
 //!
 //! | floor | modules |
 //! |---|---|
-//! | 8 | [`cli`] |
-//! | 7 | [`tune`], [`dashboard`] |
-//! | 6 | [`worker`], [`report`] |
-//! | 5 | [`profile`] |
-//! | 4 | [`train`], [`export`], [`store`], [`search`] |
-//! | 3 | [`predict`], [`plan`] |
-//! | 2 | [`recipe`], [`study`], [`space`], [`architecture`] |
-//! | 1 | [`objective`] |
+//! | 4 | [`cli`] |
+//! | 3 | [`tune`], [`dashboard`] |
+//! | 2 | [`worker`], [`report`] |
+//! | 1 | [`export`], [`store`], [`space`] |
 
-pub mod architecture;
 pub mod cli;
 pub mod dashboard;
 pub mod export;
-pub mod objective;
-pub mod plan;
-pub mod predict;
-pub mod profile;
-pub mod recipe;
 pub mod report;
-pub mod search;
 pub mod space;
 pub mod store;
-pub mod study;
-pub mod train;
 pub mod tune;
 pub mod worker;
-
-/// Counts every allocation, so that a trial's peak memory on the CPU is exact.
-#[global_allocator]
-static ALLOCATOR: profile::CountingAllocator = profile::CountingAllocator::new();

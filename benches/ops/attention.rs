@@ -2,7 +2,8 @@
 
 use crate::{Case, TOKENS, cases, operations};
 use candle_core::Tensor;
-use peft_tune::train::ops::attention::{self, Saved, Settings};
+use peft_tune_kernels::ops::attention;
+use peft_tune_kernels::ops::attention::{Saved, Settings};
 
 /// Offsets of documents of one length.
 fn offsets(length: usize) -> Vec<u32> {

@@ -2,7 +2,7 @@
 
 use crate::{Case, TOKENS, cases};
 use candle_core::{Device, Tensor};
-use peft_tune::train::ops::{dropout, glu, residual, rms_norm, rope};
+use peft_tune_kernels::ops::{dropout, glu, residual, rms_norm, rope};
 
 #[divan::bench(args = cases())]
 fn rms_norm_forward(bencher: divan::Bencher, case: &Case) {

@@ -1,7 +1,8 @@
 //! The loss head over 512 targets, in chunks of 256.
 
 use crate::{Case, cases, operations};
-use peft_tune::train::ops::loss_head::{self, Settings};
+use peft_tune_kernels::ops::loss_head;
+use peft_tune_kernels::ops::loss_head::Settings;
 
 const TARGETS: usize = 512;
 

@@ -9,8 +9,12 @@ mod loss_head;
 mod matmul;
 
 use candle_core::{DType, Device, Tensor};
-use peft_tune::profile::HostMemory;
-use peft_tune::train::ops::{Kernels, set_kernels};
+use peft_tune_engine::profile::{CountingAllocator, HostMemory};
+use peft_tune_kernels::{Kernels, set_kernels};
+
+/// Counts every allocation, so that peak memory is exact.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 fn main() {
     // As training does: without it page faults are most of what is measured.

@@ -2,7 +2,8 @@
 
 use crate::{Case, TOKENS, cases, operations};
 use candle_core::{DType, Device, Tensor};
-use peft_tune::train::ops::matmul::{self, Term};
+use peft_tune_kernels::ops::matmul;
+use peft_tune_kernels::ops::matmul::Term;
 
 const RANK: usize = 16;
 

@@ -21,12 +21,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use lora::{CAPACITY, Lora, STEPS};
-use peft_tune::search::{Problem, build, evaluated, hypervolume, reference_point};
 use peft_tune::space::{ReadOptions, Study, StudyFile};
 use peft_tune::store::{Store, StudyRecord};
-use peft_tune::study::{FailReason, Metrics, Params, Phase, Trial, TrialNumber, TrialState};
 use peft_tune::tune::{Interrupt, Tuner, TunerParts};
 use peft_tune::worker::{Evaluator, EvaluatorError, Task, TrialEvent, TrialRequest};
+use peft_tune_core::study::{FailReason, Metrics, Params, Phase, Trial, TrialNumber, TrialState};
+use peft_tune_search::{Problem, build, evaluated, hypervolume, reference_point};
 
 /// Steps after which throughput and memory are known, and a trial that does not fit ends.
 const EARLY: u64 = 2;

@@ -1,7 +1,7 @@
 //! A mixed, conditional problem shaped like LoRA tuning, with a region that runs out of memory.
 
-use peft_tune::space::{Condition, Distribution, Parameter, Scale, SearchSpace};
-use peft_tune::study::{ParamValue, Params};
+use peft_tune_core::space::{Condition, Distribution, Parameter, Scale, SearchSpace};
+use peft_tune_core::study::{ParamValue, Params};
 
 use super::problems::{choices, float, parameter};
 
@@ -110,7 +110,7 @@ impl<'a> Lora<'a> {
             .map_or(f64::NAN, |(_, value)| *value)
     }
 
-    fn quantised_twice(&self) -> f64 {
+    fn quantized_twice(&self) -> f64 {
         f64::from(u8::from(self.double_quant))
     }
 
@@ -137,7 +137,7 @@ impl<'a> Lora<'a> {
         let bytes = Self::pick(
             self.precision,
             [("fp32", 4.0), ("bf16", 2.0), ("int8", 1.05), ("nf4", 0.56)],
-        ) - 0.04 * self.quantised_twice();
+        ) - 0.04 * self.quantized_twice();
         let state = Self::pick(
             self.optimizer,
             [
@@ -184,15 +184,15 @@ impl<'a> Lora<'a> {
                 ("sgd", 0.002),
             ],
         );
-        let dequantise = Self::pick(
+        let dequantize = Self::pick(
             self.precision,
             [("fp32", 0.0), ("bf16", 0.0), ("int8", 0.030), ("nf4", 0.022)],
         );
         let overhead = 0.020
             + 0.0006 * 24.0 * modules / 2.0
             + optimizer
-            + dequantise * if self.checkpointing { 1.5 } else { 1.0 }
-            + 0.004 * self.quantised_twice();
+            + dequantize * if self.checkpointing { 1.5 } else { 1.0 }
+            + 0.004 * self.quantized_twice();
         tokens / (overhead + flops / (peak * efficiency))
     }
 
@@ -221,7 +221,7 @@ impl<'a> Lora<'a> {
                 self.precision,
                 [("fp32", 0.0), ("bf16", 0.004), ("int8", 0.012), ("nf4", 0.035)],
             )
-            + 0.004 * self.quantised_twice()
+            + 0.004 * self.quantized_twice()
             + Self::pick(
                 self.optimizer,
                 [

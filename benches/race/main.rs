@@ -13,9 +13,9 @@ mod problems;
 
 use std::time::Instant;
 
-use peft_tune::search::{Problem, build, evaluated, hypervolume, reference_point};
-use peft_tune::space::SamplerKind;
-use peft_tune::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
+use peft_tune_core::space::SamplerKind;
+use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
+use peft_tune_search::{Problem, build, evaluated, hypervolume, reference_point};
 
 struct Options {
     samplers: Vec<SamplerKind>,

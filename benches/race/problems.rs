@@ -2,10 +2,10 @@
 
 use std::f64::consts::PI;
 
-use peft_tune::objective::{Direction, Objective};
-use peft_tune::search::Problem;
-use peft_tune::space::{Distribution, Parameter, Scale, SearchSpace};
-use peft_tune::study::{ParamValue, Params};
+use peft_tune_core::objective::{Direction, Objective};
+use peft_tune_core::space::{Distribution, Parameter, Scale, SearchSpace};
+use peft_tune_core::study::{ParamValue, Params};
+use peft_tune_search::Problem;
 
 use super::lora::{lora, lora_space, smaller};
 

@@ -7,9 +7,9 @@ mod lora;
 #[expect(dead_code, reason = "the other benches of this folder use more of it")]
 mod problems;
 
-use peft_tune::search::{Problem, build};
-use peft_tune::space::SamplerKind;
-use peft_tune::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
+use peft_tune_core::space::SamplerKind;
+use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
+use peft_tune_search::{Problem, build};
 
 fn main() {
     divan::main();

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
-use peft_tune::architecture::{Architecture, LinearRole};
-use peft_tune::profile::median;
-use peft_tune::recipe::{Checkpointing, Precision};
-use peft_tune::train::ops::loss_head;
-use peft_tune::train::ops::matmul;
+use peft_tune_core::architecture::{Architecture, LinearRole};
+use peft_tune_core::recipe::{Checkpointing, Precision};
+use peft_tune_engine::profile::median;
+use peft_tune_kernels::ops::loss_head;
+use peft_tune_kernels::ops::matmul;
 
 use super::{LENGTH, RANK, ROWS};
 

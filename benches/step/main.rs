@@ -24,12 +24,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Device;
-use peft_tune::architecture::Architecture;
-use peft_tune::plan::{Memory, chunk_tokens};
-use peft_tune::profile::{HostMemory, median};
-use peft_tune::recipe::{AdapterSettings, Checkpointing, DataSettings, Precision, Recipe};
-use peft_tune::train::data::{Document, MicroBatch};
-use peft_tune::train::{BaseModel, StepSeconds, Trainer};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::plan::{Memory, chunk_tokens};
+use peft_tune_core::recipe::{AdapterSettings, Checkpointing, DataSettings, Precision, Recipe};
+use peft_tune_engine::data::{Document, MicroBatch};
+use peft_tune_engine::profile::{CountingAllocator, HostMemory, median};
+use peft_tune_engine::{BaseModel, StepSeconds, Trainer};
 
 const ROWS: usize = 4;
 const LENGTH: usize = 256;
@@ -88,6 +88,10 @@ struct Measured {
     /// Page faults of a step: memory that the system's allocator gave back and took again.
     faults: f64,
 }
+
+/// Counts every allocation, so that peak memory is exact.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 fn main() {
     let options = options();

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use candle_core::Device;
-use peft_tune::architecture::{Architecture, Dtype};
-use peft_tune::recipe::{DataSettings, Precision, Recipe, ScheduleKind, ScheduleSettings};
-use peft_tune::train::data::{Document, MicroBatch};
-use peft_tune::train::{BaseModel, Evaluation, Trainer, write_checkpoint};
+use peft_tune_core::architecture::{Architecture, Dtype};
+use peft_tune_core::recipe::{DataSettings, Precision, Recipe, ScheduleKind, ScheduleSettings};
+use peft_tune_engine::data::{Document, MicroBatch};
+use peft_tune_engine::{BaseModel, Evaluation, Trainer, write_checkpoint};
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 

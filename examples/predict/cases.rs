@@ -1,22 +1,20 @@
-//! Random recipes on small random models of four families, and what the engine's allocator counts for each.
+//! Random recipes on small random models of all families, and what the engine's allocator counts for each.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Device;
-use peft_tune::architecture::Architecture;
-use peft_tune::predict::{Bytes, Host, Machine, Predictor, Setting, StreamShape, Workload, precision_name};
-use peft_tune::profile::{HostMemory, ceilings};
-use peft_tune::recipe::{
+use peft_tune_core::architecture::{Architecture, Family};
+use peft_tune_core::predict::{Bytes, Host, Machine, Predictor, Setting, StreamShape, Workload, precision_name};
+use peft_tune_core::recipe::{
     AdapterSettings, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe, TargetModules, TargetPreset,
 };
-use peft_tune::train::data::{Document, MicroBatch};
-use peft_tune::train::{BaseModel, Trainer, device};
+use peft_tune_engine::data::{Document, MicroBatch};
+use peft_tune_engine::profile::{HostMemory, ceilings};
+use peft_tune_engine::{BaseModel, Trainer};
+use peft_tune_kernels::device;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
-
-/// The families that are drawn from.
-pub const FAMILIES: [&str; 4] = ["llama", "qwen3", "gemma2", "phi3"];
 
 /// One setting.
 #[derive(Debug)]
@@ -48,16 +46,16 @@ fn one<T: Clone>(random: &mut Pcg64, values: &[T]) -> T {
     values[random.random_range(0..values.len())].clone()
 }
 
-/// `count` settings, the families by turns.
-pub fn draw(count: usize, seed: u64) -> Vec<Case> {
+/// `count` settings, the families by turns, with rows of some of these lengths.
+pub fn draw(count: usize, seed: u64, lengths: &[usize]) -> Vec<Case> {
     let mut random = Pcg64::seed_from_u64(seed);
     (0..count)
-        .map(|index| Case::new(FAMILIES[index % 4], &mut random))
+        .map(|index| Case::new(Family::ALL[index % Family::ALL.len()].1, &mut random, lengths))
         .collect()
 }
 
 impl Case {
-    fn new(family: &'static str, random: &mut Pcg64) -> Self {
+    fn new(family: &'static str, random: &mut Pcg64, lengths: &[usize]) -> Self {
         let mut recipe = Recipe::new("random", DataSettings::default());
         recipe.precision = one(
             random,
@@ -96,7 +94,7 @@ impl Case {
         );
         let is_full = random.random_range(0..10) == 0;
         recipe.adapter = (!is_full).then(|| adapter(random));
-        if is_full && recipe.precision.is_quantised() {
+        if is_full && recipe.precision.is_quantized() {
             recipe.precision = Precision::Bf16;
         }
         Self {
@@ -104,7 +102,7 @@ impl Case {
             config: config(family, random),
             recipe,
             rows: one(random, &[2, 4, 8]),
-            length: one(random, &[128, 200, 384, 512, 700]),
+            length: one(random, lengths),
         }
     }
 
@@ -228,6 +226,12 @@ fn config(family: &str, random: &mut Pcg64) -> String {
             r#", "head_dim": {head_dim}, "query_pre_attn_scalar": 32, "sliding_window": 100,
             "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "hidden_activation": "gelu_pytorch_tanh""#
         ),
+        "gemma3_text" => {
+            format!(
+                r#", "head_dim": {head_dim}, "query_pre_attn_scalar": 32, "sliding_window": 100, "sliding_window_pattern": 2"#
+            )
+        }
+        "mistral" => format!(r#", "head_dim": {head_dim}, "sliding_window": 150"#),
         "phi3" => r#", "pad_token_id": 0, "original_max_position_embeddings": 4096"#.to_owned(),
         "qwen3" => format!(r#", "tie_word_embeddings": true, "head_dim": {head_dim}"#),
         _ => format!(r#", "tie_word_embeddings": false, "head_dim": {head_dim}"#),

@@ -4,17 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Device;
-use peft_tune::architecture::Architecture;
-use peft_tune::predict::{Machine, Prediction, Predictor, RowLengths};
-use peft_tune::profile::ceilings::{self, Effort};
-use peft_tune::profile::{HostMemory, Throughput};
-use peft_tune::recipe::{Precision, Recipe};
 use peft_tune::space::{ReadOptions, Study, StudyFile, recipe_for};
-use peft_tune::study::Params;
-use peft_tune::train::data::{BatchSource, PreparedData, RowOrder};
-use peft_tune::train::hub::ModelFiles;
-use peft_tune::train::{BaseModel, Trainer, device};
 use peft_tune::tune::Forecast;
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::predict::{Machine, Prediction, Predictor, RowLengths};
+use peft_tune_core::recipe::{Precision, Recipe};
+use peft_tune_core::study::Params;
+use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::profile::ceilings;
+use peft_tune_engine::profile::ceilings::Effort;
+use peft_tune_engine::profile::{HostMemory, Throughput};
+use peft_tune_engine::{BaseModel, Trainer};
+use peft_tune_kernels::device;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 

@@ -10,7 +10,7 @@ use super::{
     import, infer_bench, init, logging, merge, pareto, plan, profile, query, rank, report, schema, search, show,
     status, stop, studies, train, vacuum, worker,
 };
-use crate::profile::HostMemory;
+use peft_tune_engine::profile::HostMemory;
 
 /// Finds the LoRA/QLoRA fine-tuning settings worth using for one model, one data set and one machine.
 #[derive(Debug, Parser)]

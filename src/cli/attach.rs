@@ -7,7 +7,7 @@ use super::CliError;
 use super::database::DatabaseArgs;
 use super::standing::Standing;
 use crate::report::{duration, metric_value};
-use crate::study::{Trial, TrialState};
+use peft_tune_core::study::{Trial, TrialState};
 
 /// How often the database is looked at.
 const LOOK: Duration = Duration::from_millis(500);

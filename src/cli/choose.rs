@@ -3,13 +3,13 @@
 use super::CliError;
 use super::export::{Args, Chosen, RuleArgs};
 use crate::export::TrainedRows;
-use crate::objective::{Bound, Constraint, LOSS, PEAK_MEMORY};
-use crate::recipe::Recipe;
 use crate::report::confirmation_text;
-use crate::search::{Problem, Rule, Wish, recommend};
-use crate::space::SearchSpace;
 use crate::store::{Confirmations, StudyOverview, TrialDetail};
-use crate::study::{Trial, TrialNumber, with_confirmed};
+use peft_tune_core::objective::{Bound, Constraint, LOSS, PEAK_MEMORY};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
+use peft_tune_search::{Preference, Problem, Rule, recommend};
 
 /// What the database has for the arguments.
 struct Stored {
@@ -22,7 +22,7 @@ struct Stored {
 /// Finds the trials to export: one, or the whole front.
 ///
 /// # Errors
-/// Bad input where the database has no such study or trial, where no trial meets the wishes, or where the trial has no
+/// Bad input where the database has no such study or trial, where no trial meets the preferences, or where the trial has no
 /// recipe.
 pub fn choose(args: &Args) -> Result<Vec<Chosen>, CliError> {
     let database = &args.database;
@@ -93,12 +93,12 @@ fn recommended(stored: &Stored, rule: &RuleArgs) -> Result<(TrialNumber, String)
     Ok((chosen.trial.number, chosen.reason))
 }
 
-fn wish_of(rule: &RuleArgs) -> Wish {
+fn wish_of(rule: &RuleArgs) -> Preference {
     let limit = rule.max_memory.map(|bytes| Constraint {
         metric: PEAK_MEMORY.to_owned(),
         bound: Bound::AtMost(bytes as f64),
     });
-    Wish {
+    Preference {
         rule: match (&rule.prefer, &rule.weights) {
             (Some(preference), _) => Rule::Prefer(preference.metric().to_owned()),
             (None, Some(weights)) => Rule::Weights(weights.0.clone().into_iter().collect()),

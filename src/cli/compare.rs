@@ -9,11 +9,11 @@ use super::CliError;
 use super::database::DatabaseArgs;
 use super::output::{terminal_width, write_result};
 use super::profile_stored::stored_profile;
-use crate::objective::Direction;
-use crate::profile::Comparison;
 use crate::report::{Align, TextTable, comparison_text, metric_value, printable};
 use crate::store::{StudyOverview, TrialDetail};
-use crate::study::TrialNumber;
+use peft_tune_core::objective::Direction;
+use peft_tune_core::study::TrialNumber;
+use peft_tune_engine::profile::Comparison;
 
 /// Compare trials: the settings in which they differ, and their metrics with the differences in percent
 ///
@@ -319,8 +319,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.db");
         let args = parsed(&path, &["--profiles", "1", "2"]);
-        let mut before = crate::profile::fixtures::sound_profile();
-        before.memory.parts.push(crate::profile::MemoryPart {
+        let mut before = peft_tune_engine::profile::fixtures::sound_profile();
+        before.memory.parts.push(peft_tune_engine::profile::MemoryPart {
             part: "scratch".to_owned(),
             bytes: 1 << 20,
         });

@@ -10,13 +10,13 @@ use super::database::{DatabaseArgs, block_on};
 use super::forecast;
 use super::machine::machine;
 use super::output::write_result;
-use crate::plan::Vectors;
-use crate::predict::{Ceilings, Headline};
-use crate::profile::LibraryFolders;
-use crate::recipe::Precision;
 use crate::report::{bytes, printable, significant};
 use crate::store::Store;
-use crate::train::device;
+use peft_tune_core::plan::Vectors;
+use peft_tune_core::predict::{Ceilings, Headline};
+use peft_tune_core::recipe::Precision;
+use peft_tune_engine::profile::LibraryFolders;
+use peft_tune_kernels::device;
 
 /// Shows what this machine has and what it reaches: processor, memory, GPUs, libraries, measured ceilings.
 ///
@@ -170,7 +170,7 @@ fn features() -> Vec<&'static str> {
             ("avx512bw", is_x86_feature_detected!("avx512bw")),
             ("avx512vl", is_x86_feature_detected!("avx512vl")),
             ("avx512bf16", is_x86_feature_detected!("avx512bf16")),
-            ("amx-bf16", crate::train::ops::multiplies_tiles()),
+            ("amx-bf16", peft_tune_kernels::ops::multiplies_tiles()),
         ];
         all.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect()
     }

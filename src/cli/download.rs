@@ -2,7 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::train::hub::DownloadObserver;
+use peft_tune_engine::hub::DownloadObserver;
 
 /// Draws one bar a file on standard error, where that is a terminal.
 #[derive(Default)]

@@ -9,11 +9,11 @@ use super::database::{DatabaseArgs, block_on};
 use super::output::write_result;
 use super::workers::WorkerArgs;
 use crate::report::duration;
-use crate::search::{Problem, Sampler};
 use crate::space::{Backend, Study, WarmStart};
 use crate::store::Store;
-use crate::study::{Params, Trial, TrialNumber, TrialState};
 use crate::worker::Placement;
+use peft_tune_core::study::{Params, Trial, TrialNumber, TrialState};
+use peft_tune_search::{Problem, Sampler};
 
 /// Settings that are shown.
 const SHOWN: u64 = 10;

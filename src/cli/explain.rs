@@ -7,12 +7,12 @@ use super::CliError;
 use super::database::DatabaseArgs;
 use super::explain_text;
 use super::output::{terminal_width, write_result};
-use crate::search::{
-    Bayes, Effect, Importance, Insight, Problem, Proposal, Wish, hypervolume_history, recommend, stop_reason,
-};
-use crate::space::{SearchSpace, StopRule};
 use crate::store::{Confirmations, EndingRecord, PredictionRecord, StudyOverview};
-use crate::study::{Trial, TrialNumber, with_confirmed};
+use peft_tune_core::space::{SearchSpace, StopRule};
+use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
+use peft_tune_search::{
+    Bayes, Effect, Importance, Insight, Preference, Problem, Proposal, hypervolume_history, recommend, stop_reason,
+};
 
 /// Parameters that are looked at closely: the most important ones of each objective.
 const CLOSE: usize = 3;
@@ -87,7 +87,7 @@ fn read(args: &Args) -> Result<Stored, CliError> {
         let expectations = store.expectations(study.id).await?;
         let expected = trials.iter().map(|trial| expectations.get(&trial.number).copied());
         let problem = problem_of(&study, None);
-        let predictions = match recommend(&problem, &trials, &Wish::default()) {
+        let predictions = match recommend(&problem, &trials, &Preference::default()) {
             Ok(chosen) => store.predictions(study.id, chosen.trial.number).await?,
             Err(_) => Vec::new(),
         };
@@ -128,7 +128,7 @@ fn explain(stored: Stored, next: usize) -> Explanation {
         .collect();
     let (finished, expected): (Vec<Trial>, Vec<Option<f64>>) = finished.into_iter().unzip();
     let volumes = hypervolume_history(&problem, &finished);
-    let recommendation = recommend(&problem, &stored.trials, &Wish::default())
+    let recommendation = recommend(&problem, &stored.trials, &Preference::default())
         .map(|chosen| (chosen.trial.number, chosen.reason))
         .map_err(|error| error.to_string());
     // More objectives than the model takes, or nothing to choose: nothing is proposed.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::report::{param_value, printable};
-use crate::study::{FailReason, ParamValue, Params, Trial, TrialState};
+use peft_tune_core::study::{FailReason, ParamValue, Params, Trial, TrialState};
 
 /// Fewest failures that can have something in common.
 const LEAST: usize = 2;
@@ -147,7 +147,7 @@ fn condition(name: &str, failed: &[&Params], others: &[&Params]) -> Option<(f64,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::{Metrics, Phase, TrialNumber};
+    use peft_tune_core::study::{Metrics, Phase, TrialNumber};
 
     fn trial(number: u64, micro_batch: i64, precision: &str, failed: bool) -> Trial {
         let reason = FailReason::OutOfMemory {

@@ -8,8 +8,8 @@ pub(super) use super::explain_failures::failures;
 use crate::report::{
     Align, Counts, TextTable, confirmation_text, duration, metric_heading, metric_value, param_value, printable,
 };
-use crate::search::{Effect, Importance, Trend};
-use crate::study::{ParamValue, Trial};
+use peft_tune_core::study::{ParamValue, Trial};
+use peft_tune_search::{Effect, Importance, Trend};
 
 /// Shares below this are not named.
 const LEAST_NAMED: f64 = 0.01;

@@ -12,13 +12,14 @@ mod tensorboard;
 
 use super::CliError;
 use super::database::DatabaseArgs;
-use crate::export::{self, ExportError, ExportFormat, ExportInput, Known, TrainedRows};
-use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
-use crate::recipe::Recipe;
+use crate::export;
+use crate::export::{ExportError, ExportFormat, ExportInput, Known, TrainedRows};
 use crate::space::Bytes;
-use crate::study::{Metrics, TrialNumber};
 use known::KnownFacts;
 pub use known::model_folder;
+use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::study::{Metrics, TrialNumber};
 
 /// Writes a trial's settings as a file of the tool that is to train, or a whole study for other tools to look at
 ///
@@ -246,7 +247,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::recipe::DataSettings;
+    use peft_tune_core::recipe::DataSettings;
 
     #[derive(Debug, Parser)]
     struct Program {

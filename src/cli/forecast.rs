@@ -6,18 +6,21 @@ use std::sync::Arc;
 
 use super::CliError;
 use super::machine::machine;
-use crate::architecture::Architecture;
-use crate::predict::{self, Ceilings, Host, Machine, Predictor, RowLengths};
-use crate::profile::ceilings::{self, Effort};
-use crate::recipe::{BatchSettings, Precision, Recipe};
 use crate::space::{Backend, Study};
 use crate::store::{CeilingRecord, Store};
-use crate::study::ParamValue;
-use crate::train::data::{BatchSource, PreparedData, RowOrder};
-use crate::train::device::{self, DeviceFacts};
-use crate::train::hub::ModelFiles;
 use crate::tune::Forecast;
 use crate::worker::Placement;
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::predict;
+use peft_tune_core::predict::{Ceilings, Host, Machine, Predictor, RowLengths};
+use peft_tune_core::recipe::{BatchSettings, Precision, Recipe};
+use peft_tune_core::study::ParamValue;
+use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::profile::ceilings;
+use peft_tune_engine::profile::ceilings::Effort;
+use peft_tune_kernels::device;
+use peft_tune_kernels::device::DeviceFacts;
 
 /// Rows by sequence length and packing.
 pub type Rows = BTreeMap<(usize, bool), RowLengths>;

@@ -6,10 +6,10 @@ use super::CliError;
 use super::download::DownloadProgress;
 use super::model::{ComputeArgs, base_of};
 use super::output::write_result;
-use crate::recipe::Precision;
-use crate::train::hub::ModelFiles;
-use crate::train::tokenizer::{GenerationPrompt, Specials, Tokenizer};
-use crate::train::{BaseModel, Control, Generated, GenerationSettings, Generator, TextEnd};
+use peft_tune_core::recipe::Precision;
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::tokenizer::{GenerationPrompt, Specials, Tokenizer};
+use peft_tune_engine::{BaseModel, Control, Generated, GenerationSettings, Generator, TextEnd};
 
 /// Prints text that a model generates: the base model as it is, or with an adapter.
 ///

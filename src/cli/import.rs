@@ -27,7 +27,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), CliError> {
-    let wish = ImportWish {
+    let preference = ImportWish {
         study: args.study.clone(),
         rename: args.rename.clone(),
     };
@@ -39,7 +39,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     }
     let imported = args
         .database
-        .create_or_write(async |store| store.import(&args.file, &wish).await)?;
+        .create_or_write(async |store| store.import(&args.file, &preference).await)?;
     let mut text = String::new();
     for study in &imported {
         let name = printable(&study.study);

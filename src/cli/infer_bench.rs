@@ -9,13 +9,13 @@ use super::download::DownloadProgress;
 use super::machine::machine;
 use super::model::{ComputeArgs, base_of};
 use super::output::{terminal_width, write_result};
-use crate::profile::{HostMemory, InferenceLoad, InferencePoint, Latency, measure_inference, write_whole};
-use crate::recipe::{DataSettings, Precision, Recipe};
 use crate::report::{Align, CurveLine, CurvePoint, TextTable, bytes, curve_svg, curve_text, duration};
 use crate::space::Seconds;
 use crate::store::{InferenceRecord, Store};
-use crate::train::hub::ModelFiles;
-use crate::train::{BaseModel, Generator, TrainError};
+use peft_tune_core::recipe::{DataSettings, Precision, Recipe};
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::profile::{HostMemory, InferenceLoad, InferencePoint, Latency, measure_inference, write_whole};
+use peft_tune_engine::{BaseModel, Generator, TrainError};
 
 /// Measures how fast a model answers: base, adapter beside the base weights, and adapter merged into them.
 ///

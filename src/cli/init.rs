@@ -14,14 +14,14 @@ use super::export::model_folder;
 use super::forecast::Rows;
 use super::output::write_result;
 use super::rows::WholeOutput;
-use crate::architecture::Architecture;
 use crate::report::{bytes, printable};
 use crate::space::{Bytes, ReadOptions, Study, StudyFile};
-use crate::train::data::recognise;
-use crate::tune::{Forecast, Outlook};
+use crate::tune::{CostSurvey, Forecast};
 use ask::Asker;
 use find::Machine;
 use needs::Needs;
+use peft_tune_core::architecture::Architecture;
+use peft_tune_engine::data::recognise;
 use plan::Plan;
 
 /// Write a study file for your model, data and memory, with what cannot fit left out
@@ -90,7 +90,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         eprintln!("left out: {left_out}");
     }
     if let Some(architecture) = &architecture {
-        eprintln!("{}", outlook(&study, architecture, &answers.machine));
+        eprintln!("{}", survey(&study, architecture, &answers.machine));
     }
     let file = printable(&args.output.display().to_string());
     write_result(&format!(
@@ -99,12 +99,12 @@ pub fn run(args: Args) -> Result<(), CliError> {
 }
 
 /// How many settings the file spans and how many of them are predicted to fit, rows taken as full.
-fn outlook(study: &Study, architecture: &Architecture, machine: &Machine) -> String {
+fn survey(study: &Study, architecture: &Architecture, machine: &Machine) -> String {
     let length = study.base.as_ref().map_or(0, |base| base.batch.sequence_length);
     let predictor = Needs::new(architecture, machine, length).into_predictor();
-    let outlook = Outlook::new(study, &Forecast::new(study, predictor, Rows::new()));
-    let kinds = outlook.settings.len();
-    let fitting = outlook.settings.iter().filter(|one| one.fits).count();
+    let survey = CostSurvey::new(study, &Forecast::new(study, predictor, Rows::new()));
+    let kinds = survey.settings.len();
+    let fitting = survey.settings.iter().filter(|one| one.fits).count();
     format!("{kinds} settings differ in memory or time; {fitting} of them are predicted to fit")
 }
 

@@ -1,7 +1,7 @@
 //! The machine that this program runs on, as the database keeps it.
 
 use crate::store::MachineRecord;
-use crate::train::device::first_gpu;
+use peft_tune_kernels::device::first_gpu;
 
 /// Facts about this machine; empty where the system does not tell.
 pub fn machine() -> MachineRecord {

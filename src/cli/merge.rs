@@ -6,16 +6,16 @@ use super::CliError;
 use super::download::DownloadProgress;
 use super::model::{ComputeArgs, base_of};
 use super::output::write_result;
-use crate::recipe::Precision;
 use crate::report::bytes;
 use crate::space::Bytes;
-use crate::train::hub::ModelFiles;
-use crate::train::{BaseModel, Generator, ModelDirectory, WrittenDtype};
+use peft_tune_core::recipe::Precision;
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::{BaseModel, Generator, ModelDirectory, WrittenDtype};
 
 /// Folds an adapter into its base model: W + scaling B A, rounded once to the dtype in which the base stores W.
 ///
 /// The output is a model directory as transformers and this program load it, with the base's configuration and tokenizer.
-/// An adapter that was trained on quantised weights is merged into the weights that `--model` names.
+/// An adapter that was trained on quantized weights is merged into the weights that `--model` names.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Base model: a directory or a hub id; the one that the adapter names if absent.
@@ -46,9 +46,9 @@ pub fn run(args: Args) -> Result<(), CliError> {
     };
     let files = ModelFiles::resolve_weights(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     check_output(&args, &files)?;
-    // Codes are widened and not quantised again: merged weights are plain ones.
+    // Codes are widened and not quantized again: merged weights are plain ones.
     let stored = BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input)?;
-    let precision = if stored.is_quantised() { Precision::Fp32 } else { stored };
+    let precision = if stored.is_quantized() { Precision::Fp32 } else { stored };
     let base = args.compute.load(&files, precision)?;
     let merged = Generator::new(base, Some(&args.adapter)).map_err(CliError::bad_input)?;
     let merged = merged.merged().map_err(CliError::bad_input)?;

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use super::CliError;
-use crate::recipe::Precision;
-use crate::train::hub::ModelFiles;
-use crate::train::ops::{Kernels, set_kernels};
-use crate::train::{BaseModel, device};
+use peft_tune_core::recipe::Precision;
+use peft_tune_engine::BaseModel;
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_kernels::device;
+use peft_tune_kernels::{Kernels, set_kernels};
 
 /// Where and with how many threads to compute.
 #[derive(Clone, Debug, Default, clap::Args)]

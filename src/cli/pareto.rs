@@ -5,13 +5,13 @@ use serde_json::json;
 use super::CliError;
 use super::database::DatabaseArgs;
 use super::output::{terminal_width, write_result};
-use crate::objective::Objective;
 use crate::report::charts::plot;
 use crate::report::{Summary, SummaryInput};
-use crate::search::{Problem, Wish, pareto_front, recommend};
-use crate::space::SearchSpace;
 use crate::store::StudyOverview;
-use crate::study::{Trial, TrialNumber, with_confirmed};
+use peft_tune_core::objective::Objective;
+use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
+use peft_tune_search::{Preference, Problem, pareto_front, recommend};
 
 /// Show the Pareto front of a study
 #[derive(Debug, clap::Args)]
@@ -89,7 +89,7 @@ fn front_of(study: &StudyOverview, trials: &[Trial]) -> Vec<TrialNumber> {
 fn plots(study: &StudyOverview, trials: &[Trial], front: &[TrialNumber], names: &str) -> Result<String, CliError> {
     let problem = problem_of(study);
     // Without a recommendation the plot has no star.
-    let recommended = recommend(&problem, trials, &Wish::default())
+    let recommended = recommend(&problem, trials, &Preference::default())
         .ok()
         .map(|chosen| chosen.trial.number);
     let plots: Vec<String> = pairs(&study.objectives, names)?

@@ -7,12 +7,13 @@ use super::database::{DatabaseArgs, block_on};
 use super::forecast;
 use super::output::{terminal_width, write_result};
 use super::plan_text::{to_json, to_text};
-use crate::architecture::Architecture;
-use crate::predict::{self, DataSheet, Machine, Predictor};
 use crate::space::{Study, StudyFile};
 use crate::store::Store;
-use crate::train::hub::ModelFiles;
-use crate::tune::{Forecast, Outlook};
+use crate::tune::{CostSurvey, Forecast};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::predict;
+use peft_tune_core::predict::{DataSheet, Machine, Predictor};
+use peft_tune_engine::hub::ModelFiles;
 
 /// Predicts memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
 /// trained, and no weights are read.
@@ -42,14 +43,14 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let sheet = args.device.as_deref().map(predict::device).transpose();
     let sheet = sheet.map_err(CliError::bad_input)?;
     let (forecast, machine) = forecast_of(&args, &study, sheet)?;
-    let outlook = Outlook::new(&study, &forecast);
-    if let (0, Some(reason)) = (outlook.predicted, &outlook.first_reason) {
+    let survey = CostSurvey::new(&study, &forecast);
+    if let (0, Some(reason)) = (survey.predicted, &survey.first_reason) {
         let message = format!("no setting of {} can be predicted: {reason}", args.file.display());
         return Err(CliError::bad_input(anyhow::anyhow!(message)));
     }
     let text = match args.json {
-        true => to_json(&study, &outlook, &machine, sheet, args.top).map_err(CliError::failed)? + "\n",
-        false => to_text(&study, &outlook, &machine, args.top, terminal_width()),
+        true => to_json(&study, &survey, &machine, sheet, args.top).map_err(CliError::failed)? + "\n",
+        false => to_text(&study, &survey, &machine, args.top, terminal_width()),
     };
     write_result(&text)
 }

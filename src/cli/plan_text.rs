@@ -4,22 +4,22 @@ use std::fmt::Write;
 
 use serde_json::json;
 
-use crate::predict::DataSheet;
 use crate::report::{Align, TextTable, bytes, duration, metric_value, param_value, printable};
 use crate::space::Study;
-use crate::tune::{Expected, Outlook};
+use crate::tune::{CostSurvey, Expected};
+use peft_tune_core::predict::DataSheet;
 
 /// The plan for people: facts, the predicted front, the `top` fastest settings.
-pub fn to_text(study: &Study, outlook: &Outlook, machine: &str, top: usize, width: Option<usize>) -> String {
+pub fn to_text(study: &Study, survey: &CostSurvey, machine: &str, top: usize, width: Option<usize>) -> String {
     let mut text = format!("plan of study {}\n", printable(&study.name));
-    let size = outlook
+    let size = survey
         .size
         .map_or_else(|| "continuous".to_owned(), |size| size.to_string());
-    let looked_at = match outlook.size == Some(outlook.looked_at) {
+    let looked_at = match survey.size == Some(survey.looked_at) {
         true => String::new(),
-        false => format!(", {} looked at", outlook.looked_at),
+        false => format!(", {} looked at", survey.looked_at),
     };
-    let limit = outlook.limit_bytes.map_or_else(|| "no limit".to_owned(), bytes);
+    let limit = survey.limit_bytes.map_or_else(|| "no limit".to_owned(), bytes);
     let mut line = |name: &str, value: String| {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {name:<14}{}", printable(&value));
@@ -30,30 +30,30 @@ pub fn to_text(study: &Study, outlook: &Outlook, machine: &str, top: usize, widt
     line("machine", machine.to_owned());
     line(
         "settings",
-        format!("{size}{looked_at}, {} of different cost", outlook.settings.len()),
+        format!("{size}{looked_at}, {} of different cost", survey.settings.len()),
     );
-    let share = 100.0 * outlook.fitting as f64 / outlook.looked_at.max(1) as f64;
-    let perhaps = match outlook.perhaps_fitting {
+    let share = 100.0 * survey.fitting as f64 / survey.looked_at.max(1) as f64;
+    let perhaps = match survey.perhaps_fitting {
         0 => String::new(),
         more => format!("; {more} more may, within the prediction's error"),
     };
     line(
         "memory limit",
-        format!("{limit}: {} settings fit ({share:.0}%){perhaps}", outlook.fitting),
+        format!("{limit}: {} settings fit ({share:.0}%){perhaps}", survey.fitting),
     );
-    if outlook.predicted < outlook.looked_at {
-        let reason = outlook.first_reason.as_deref().unwrap_or_default();
-        let without = outlook.looked_at - outlook.predicted;
+    if survey.predicted < survey.looked_at {
+        let reason = survey.first_reason.as_deref().unwrap_or_default();
+        let without = survey.looked_at - survey.predicted;
         line("impossible", format!("{without} settings, such as: {reason}"));
     }
-    if let (Some(trial), Some(search)) = (outlook.trial_s, outlook.search_s) {
+    if let (Some(trial), Some(search)) = (survey.trial_s, survey.search_s) {
         line(
             "time",
             format!("{} a trial, {} the search", duration(trial), duration(search)),
         );
     }
-    let front: Vec<&Expected> = outlook.front.iter().map(|index| &outlook.settings[*index]).collect();
-    let fitting = outlook.settings.iter().filter(|one| one.fits);
+    let front: Vec<&Expected> = survey.front.iter().map(|index| &survey.settings[*index]).collect();
+    let fitting = survey.settings.iter().filter(|one| one.fits);
     let best: Vec<&Expected> = fitting.take(top).collect();
     for (title, settings) in [("predicted front", front), ("fastest settings that fit", best)] {
         if !settings.is_empty() {
@@ -91,7 +91,7 @@ fn table(settings: &[&Expected]) -> TextTable {
 /// The plan with raw numbers; `settings` holds the `top` fastest that fit, and all parts of each one's memory and time.
 pub fn to_json(
     study: &Study,
-    outlook: &Outlook,
+    survey: &CostSurvey,
     machine: &str,
     sheet: Option<&DataSheet>,
     top: usize,
@@ -106,12 +106,8 @@ pub fn to_json(
             "tokens_per_step": one.prediction.tokens,
         })
     };
-    let front: Vec<_> = outlook
-        .front
-        .iter()
-        .map(|index| one(&outlook.settings[*index]))
-        .collect();
-    let best: Vec<_> = outlook
+    let front: Vec<_> = survey.front.iter().map(|index| one(&survey.settings[*index])).collect();
+    let best: Vec<_> = survey
         .settings
         .iter()
         .filter(|one| one.fits)
@@ -122,16 +118,16 @@ pub fn to_json(
         "study": study.name,
         "machine": machine,
         "data_sheet": sheet,
-        "size": outlook.size,
-        "looked_at": outlook.looked_at,
-        "predicted": outlook.predicted,
-        "fitting": outlook.fitting,
-        "perhaps_fitting": outlook.perhaps_fitting,
-        "different_in_cost": outlook.settings.len(),
-        "limit_bytes": outlook.limit_bytes,
-        "impossible_because": outlook.first_reason,
-        "trial_s": outlook.trial_s,
-        "search_s": outlook.search_s,
+        "size": survey.size,
+        "looked_at": survey.looked_at,
+        "predicted": survey.predicted,
+        "fitting": survey.fitting,
+        "perhaps_fitting": survey.perhaps_fitting,
+        "different_in_cost": survey.settings.len(),
+        "limit_bytes": survey.limit_bytes,
+        "impossible_because": survey.first_reason,
+        "trial_s": survey.trial_s,
+        "search_s": survey.search_s,
         "front": front,
         "settings": best,
     }))

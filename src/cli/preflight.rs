@@ -2,11 +2,11 @@
 
 use super::CliError;
 use super::download::DownloadProgress;
-use crate::architecture::Architecture;
-use crate::recipe::Recipe;
 use crate::store::{DataSetRecord, ModelRecord};
-use crate::train::data::PreparedData;
-use crate::train::hub::ModelFiles;
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::recipe::Recipe;
+use peft_tune_engine::data::PreparedData;
+use peft_tune_engine::hub::ModelFiles;
 
 /// What was found.
 pub struct Preflight {

@@ -14,19 +14,21 @@ use super::profile_record::record_of;
 use super::profile_source::{ProfileSource, SourceArgs};
 use super::profile_stored::stored_profile;
 use super::train_watch::TrainWatch;
-use crate::profile::diagnosis::{self, Evidence, Finding, Oracle};
-use crate::profile::sample::sampler_of;
-use crate::profile::{
-    Comparison, DeviceMemory, Measured, Profile, ProfileError, ProfileInputs, ProfileSettings, Reference, StepLog,
-    TensorBoard,
-};
-use crate::recipe::{Precision, Recipe};
 use crate::report::{ProfileText, comparison_text, findings_text, profile_text};
 use crate::space::{Bytes, Seconds};
 use crate::store::{ProfileId, Store};
-use crate::train::data::PreparedData;
-use crate::train::hub::ModelFiles;
-use crate::train::{BaseModel, BaseSource, device};
+use peft_tune_core::recipe::{Precision, Recipe};
+use peft_tune_engine::data::PreparedData;
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::profile::diagnosis;
+use peft_tune_engine::profile::diagnosis::{Evidence, Finding, Oracle};
+use peft_tune_engine::profile::sample::sampler_of;
+use peft_tune_engine::profile::{
+    Comparison, DeviceMemory, Measured, Profile, ProfileError, ProfileInputs, ProfileSettings, Reference, StepLog,
+    TensorBoard,
+};
+use peft_tune_engine::{BaseModel, BaseSource};
+use peft_tune_kernels::device;
 
 /// Profiles one setting in depth: where a step's time and memory go, and what would help.
 ///
@@ -168,7 +170,7 @@ impl<'a> Bench<'a> {
             interval: self.args.interval / 100.0,
             ..ProfileSettings::default()
         };
-        crate::profile::profile(inputs, &settings).map_err(error_of)
+        peft_tune_engine::profile::profile(inputs, &settings).map_err(error_of)
     }
 
     /// The base model for `recipe`, and the bytes that were in use without it. Where every parameter trains, the trainer

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
 use super::forecast;
-use crate::architecture::Architecture;
-use crate::predict::{Ceilings, Machine, Predictor, RowLengths, compute, precision_name};
-use crate::profile::Ceiling;
-use crate::profile::diagnosis::ModelOracle;
-use crate::recipe::{BatchSettings, Precision, Recipe};
 use crate::store::Store;
-use crate::train::data::{BatchSource, PreparedData, RowOrder};
-use crate::train::hub::ModelFiles;
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::predict::{Ceilings, Machine, Predictor, RowLengths, compute, precision_name};
+use peft_tune_core::recipe::{BatchSettings, Precision, Recipe};
+use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::profile::Ceiling;
+use peft_tune_engine::profile::diagnosis::ModelOracle;
 
 /// A product that is large enough to show what a device can do: rows, columns, depth.
 const LARGE: [f64; 3] = [512.0, 1024.0, 1024.0];

@@ -2,9 +2,9 @@
 
 use super::CliError;
 use super::profile_source::ProfileSource;
-use crate::profile::diagnosis::{Finding, Metric, Verified};
-use crate::profile::{DeviceSample, OpTime, PhaseTime, Profile};
 use crate::store::{DiagnosisRecord, MachineRecord, OpRecord, PhaseRecord, ProfileRecord, SampleRecord};
+use peft_tune_engine::profile::diagnosis::{Finding, Metric, Verified};
+use peft_tune_engine::profile::{DeviceSample, OpTime, PhaseTime, Profile};
 
 /// The record of a profile with its findings.
 pub fn record_of(

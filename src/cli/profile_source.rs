@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use super::CliError;
 use super::database::DatabaseArgs;
-use crate::objective::LOSS;
-use crate::recipe::Recipe;
 use crate::space::RecipeFile;
 use crate::store::StudyId;
-use crate::study::{Trial, TrialNumber};
+use peft_tune_core::objective::LOSS;
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::study::{Trial, TrialNumber};
 
 /// Where the recipe comes from.
 #[derive(Clone, Debug, clap::Args)]
@@ -98,7 +98,7 @@ fn losses_by_rank(trial: &Trial, trials: &[Trial]) -> Vec<(usize, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::{Metrics, Params, TrialState};
+    use peft_tune_core::study::{Metrics, Params, TrialState};
 
     #[test]
     fn only_trials_that_differ_in_rank_alone_tell_about_it() {

@@ -2,8 +2,8 @@
 
 use super::CliError;
 use super::database::DatabaseArgs;
-use crate::profile::Profile;
 use crate::store::ProfileId;
+use peft_tune_engine::profile::Profile;
 
 /// The profile of this number, with the name that it is shown under.
 pub fn stored_profile(database: &DatabaseArgs, id: i64) -> Result<(String, Profile), CliError> {

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::objective::{PEAK_MEMORY, THROUGHPUT};
 use crate::report::{bytes, duration, significant};
-use crate::study::{ParamValue, Params, Trial, TrialNumber};
 use crate::tune::{Progress, TuneObserver};
 use crate::worker::TrialEvent;
+use peft_tune_core::objective::{PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::study::{ParamValue, Params, Trial, TrialNumber};
 
 /// Positions of the bar: the budget may be one of trials or of time, so it counts thousandths.
 const TICKS: u64 = 1000;

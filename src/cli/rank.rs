@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::CliError;
 use super::model::KernelArgs;
-use crate::train::ops::set_kernels;
 use crate::worker::{RankSettings, pin_to, serve_rank};
+use peft_tune_kernels::set_kernels;
 
 /// Runs one device's share of trials that come on standard input, and reports on standard output.
 #[derive(Debug, clap::Args)]

@@ -19,15 +19,17 @@ use super::preflight::{self, Preflight};
 use super::progress::SearchProgress;
 use super::warm_start;
 use super::workers::WorkerArgs;
-use crate::recipe::HeldOut;
 use crate::report::{Recommendation, Summary, SummaryInput};
-use crate::search::{Knowledge, Prior, Problem, Sampler, Wish, importance, most_telling, pareto_front, recommend};
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
 use crate::store::{Confirmations, Store, StudyId, StudyRecord};
-use crate::study::{Trial, TrialNumber, with_confirmed};
-use crate::train::hub::ModelFiles;
-use crate::train::ops::Kernels;
 use crate::tune::{Ending, Inputs, Tuner, TunerParts};
+use peft_tune_core::recipe::HeldOut;
+use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_kernels::Kernels;
+use peft_tune_search::{
+    Knowledge, Preference, Prior, Problem, Sampler, importance, most_telling, pareto_front, recommend,
+};
 
 /// Rows of the front that the closing screen shows, beside the recommended one.
 const FRONT_ROWS: usize = 15;
@@ -201,7 +203,7 @@ fn print_summary(
         .iter()
         .map(|point| point.trial.number)
         .collect();
-    let recommendation = recommend(problem, history, &Wish::default());
+    let recommendation = recommend(problem, history, &Preference::default());
     let recommendation = match &recommendation {
         Ok(chosen) => Some(Recommendation {
             trial: chosen.trial.number,
@@ -239,7 +241,7 @@ fn print_summary(
 }
 
 fn sampler_of(study: &Study, problem: &Problem, knowledge: Knowledge) -> Result<Box<dyn Sampler>, CliError> {
-    let built = crate::search::build_with(&study.sampler, problem, study.seed, knowledge);
+    let built = peft_tune_search::build_with(&study.sampler, problem, study.seed, knowledge);
     Ok(built.map_err(|error| match error.option() {
         Some(option) => study.reject(&["sampler", "options", option], error.to_string()),
         None => study.reject(&["sampler"], error.to_string()),

@@ -7,12 +7,12 @@ use super::database::DatabaseArgs;
 use super::output::{terminal_width, write_result};
 use super::studies::{minute, study_json};
 use super::trial_text::{detail_json, detail_text};
-use crate::objective::{Bound, Direction};
 use crate::report::{Align, Counts, TextTable, duration, metric_heading, metric_value, param_value, printable};
-use crate::search::{Problem, hypervolume_history};
-use crate::space::SearchSpace;
 use crate::store::{EndingRecord, StudyOverview};
-use crate::study::{Trial, TrialNumber, TrialState};
+use peft_tune_core::objective::{Bound, Direction};
+use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::{Trial, TrialNumber, TrialState};
+use peft_tune_search::{Problem, hypervolume_history};
 
 /// Show a study with its trials, or one trial in depth
 #[derive(Debug, clap::Args)]

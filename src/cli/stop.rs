@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::CliError;
 use super::database::DatabaseArgs;
 use super::output::write_result;
-use crate::study::StudyRequest;
+use peft_tune_core::study::StudyRequest;
 
 /// How often the search is looked at.
 const LOOK: Duration = Duration::from_millis(100);

@@ -10,13 +10,15 @@ use super::interrupt::listen;
 use super::model::ComputeArgs;
 use super::output::write_result;
 use super::train_watch::{Display, LogEvery, TrainWatch};
-use crate::profile::{DeviceMemory, TensorBoard};
-use crate::recipe::Recipe;
 use crate::report::duration;
 use crate::space::RecipeFile;
-use crate::train::data::PreparedData;
-use crate::train::hub::ModelFiles;
-use crate::train::run::{Ending, Opened, Outcome, RunError, RunInputs, RunProgress, RunSettings, Start, TrainingRun};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_engine::data::PreparedData;
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::profile::{DeviceMemory, TensorBoard};
+use peft_tune_engine::run::{
+    Ending, Opened, Outcome, RunError, RunInputs, RunProgress, RunSettings, Start, TrainingRun,
+};
 
 /// Trains what a recipe file describes, and writes a PEFT adapter (or, with `adapter: null`, a whole model).
 ///

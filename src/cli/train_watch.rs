@@ -7,10 +7,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::output::write_result;
-use crate::profile::{DeviceMemory, TensorBoard};
 use crate::report::duration;
-use crate::train::{Control, Evaluation, StepEvent, StepObserver};
 use crate::tune::Interrupt;
+use peft_tune_engine::profile::{DeviceMemory, TensorBoard};
+use peft_tune_engine::{Control, Evaluation, StepEvent, StepObserver};
 
 /// Lines that a training prints of its steps where there is no terminal to draw on.
 const LINES: u64 = 20;

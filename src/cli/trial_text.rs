@@ -5,7 +5,7 @@ use serde_json::json;
 use super::studies::minute;
 use crate::report::{Align, TextTable, bytes, confirmation_text, duration, metric_value, printable};
 use crate::store::{StudyOverview, TrialDetail};
-use crate::study::{FailReason, TrialState};
+use peft_tune_core::study::{FailReason, TrialState};
 
 /// Everything about a trial, for people; `recipe` is its recipe as YAML.
 pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, width: Option<usize>) -> String {

@@ -1,10 +1,11 @@
 //! Trials of earlier studies that a search starts from.
 
 use super::CliError;
-use crate::space::{Backend, SearchSpace, Study, WarmStart};
+use crate::space::{Backend, Study, WarmStart};
 use crate::store::{Store, StoreError, StudyId};
-use crate::study::{Params, Trial};
-use crate::train::ops::Kernels;
+use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::{Params, Trial};
+use peft_tune_kernels::Kernels;
 
 /// Refuses names of studies that the database does not have, before a new study begins. One that goes on has taken their
 /// trials, and they may be gone since.
@@ -105,8 +106,8 @@ fn in_space(space: &SearchSpace, fixed: &Params, mut trial: Trial) -> Option<Tri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::space::{Distribution, Parameter};
-    use crate::study::{Metrics, ParamValue, TrialNumber, TrialState};
+    use peft_tune_core::space::{Distribution, Parameter};
+    use peft_tune_core::study::{Metrics, ParamValue, TrialNumber, TrialState};
 
     #[test]
     fn what_was_fixed_counts_and_what_is_not_in_the_space_does_not() {

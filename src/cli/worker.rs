@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::CliError;
 use super::model::{KernelArgs, use_threads};
-use crate::train::device;
-use crate::train::ops::set_kernels;
 use crate::worker::{About, CAPABILITIES, ServeSettings, memory_limiter, pin_to, serve, usable_cpus};
+use peft_tune_kernels::device;
+use peft_tune_kernels::set_kernels;
 
 /// How long a worker whose coordinator is gone may take to end its step before it ends in the middle of it.
 const ALONE: Duration = Duration::from_secs(5);

@@ -4,10 +4,10 @@ use super::CliError;
 use super::forecast::values;
 use super::model::KernelArgs;
 use crate::space::{Backend, Seconds, Study};
-use crate::train::device;
 use crate::worker::{
-    CommandEvaluator, Evaluator, LaunchWords, Launcher, Measuring, Placement, PoolSettings, WorkerPool, usable_cpus,
+    CommandEvaluator, Evaluator, LaunchCommand, Launcher, Measuring, Placement, PoolSettings, WorkerPool, usable_cpus,
 };
+use peft_tune_kernels::device;
 
 /// Where trials run.
 #[derive(Clone, Debug, clap::Args)]
@@ -121,7 +121,7 @@ impl WorkerArgs {
     /// As [`WorkerArgs::places`], or where this program does not know its own path.
     pub fn evaluator(&self, study: &Study) -> Result<Box<dyn Evaluator>, CliError> {
         let program = std::env::current_exe().map_err(CliError::failed)?;
-        let words = LaunchWords::new(&study.launcher, &program, std::process::id());
+        let words = LaunchCommand::new(&study.launcher, &program, std::process::id());
         let places = match study.launcher.is_elsewhere() {
             true => Placement::elsewhere(usize::from(self.workers), &words.hosts, self.threads.map(usize::from)),
             false => self.places(study)?,
@@ -129,7 +129,7 @@ impl WorkerArgs {
         if let Backend::Command(backend) = &study.backend {
             let (command, folder, env) = (backend.command.clone(), backend.folder.clone(), backend.env.clone());
             let evaluator = CommandEvaluator::new(command, folder, env).through(words.prefix);
-            return Ok(Box::new(evaluator.with_places(places)));
+            return Ok(Box::new(evaluator.with_slots(places)));
         }
         let launcher = Launcher::with_prefix(words.prefix, words.program.into()).with_arguments(self.kernels.words());
         Ok(Box::new(WorkerPool::new(self.pool(launcher, places))))

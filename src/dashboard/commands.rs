@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::report::html::Command;
-use crate::study::TrialNumber;
+use peft_tune_core::study::TrialNumber;
 
 /// How to use a trial: export it, train with it, look at it.
 pub fn commands(database: &Path, study: &str, trial: TrialNumber) -> Vec<Command> {

@@ -3,24 +3,24 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::commands::commands;
-use crate::objective::Objective;
 use crate::report::Recommendation;
 use crate::report::html::{
-    Confirmation, Course, Finding, ImportanceShare, ImportanceView, Measured, MemoryParts, PageInput, PhaseTimes,
-    Prediction, Timing,
+    Confirmation, Finding, ImportanceShare, ImportanceView, Measured, MemoryParts, PageInput, PhaseTimes, Prediction,
+    Timing, TrialCurves,
 };
-use crate::search::{Importance, Insight, Problem, Share, Wish, pareto_front, recommend};
-use crate::space::SearchSpace;
 use crate::store::{
     Confirmations, EvaluationRecord, StepRecord, Store, StoreError, StudyId, StudyOverview, TrialFinding, TrialTimes,
 };
-use crate::study::{Confirmed, Curve, Phase, Trial, TrialNumber, TrialState, with_confirmed};
+use peft_tune_core::objective::Objective;
+use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::{Confirmed, Curve, Phase, Trial, TrialNumber, TrialState, with_confirmed};
+use peft_tune_search::{Importance, Insight, Preference, Problem, Share, pareto_front, recommend};
 
 /// Reads studies, and remembers what happened inside finished trials: that does not change any more.
 #[derive(Debug, Default)]
 pub struct Gatherer {
     /// By study, trial and attempt.
-    finished: HashMap<(StudyId, u64, u64), Course>,
+    finished: HashMap<(StudyId, u64, u64), TrialCurves>,
     /// What decides in each study, and from how many measured trials that is known.
     importance: HashMap<StudyId, (usize, Vec<ImportanceView>)>,
 }
@@ -42,8 +42,8 @@ impl Gatherer {
         let times = store.trial_times(study.id).await?;
         let front = front(study, &trials);
         let inherited = store.all_inherited(study.id).await?;
-        let mut courses = self.courses(store, study.id, &trials, &times).await?;
-        add_reports(&mut courses, &store.curves(study.id).await?, &study.objectives);
+        let mut trial_curves = self.trial_curves(store, study.id, &trials, &times).await?;
+        add_reports(&mut trial_curves, &store.curves(study.id).await?, &study.objectives);
         let recommendation = recommended(study, &trials);
         let recipe = match &recommendation {
             Some(chosen) => store.trial(study.id, chosen.trial).await?.recipe,
@@ -64,7 +64,7 @@ impl Gatherer {
             timings: times.iter().map(timing).collect(),
             front,
             inherited,
-            courses,
+            trial_curves,
             confirmation: recommendation
                 .as_ref()
                 .map(|chosen| confirmation(chosen.trial, &measured, &confirmed))
@@ -116,28 +116,28 @@ impl Gatherer {
         Ok(importance)
     }
 
-    async fn courses(
+    async fn trial_curves(
         &mut self,
         store: &Store,
         study: StudyId,
         trials: &[Trial],
         times: &[TrialTimes],
-    ) -> Result<Vec<Course>, StoreError> {
-        let mut courses = Vec::new();
+    ) -> Result<Vec<TrialCurves>, StoreError> {
+        let mut trial_curves = Vec::new();
         for (trial, times) in trials.iter().zip(times) {
             let key = (study, trial.number.0, times.attempt);
             if let Some(known) = self.finished.get(&key) {
-                courses.push(known.clone());
+                trial_curves.push(known.clone());
                 continue;
             }
-            let course = course(store, study, trial.number).await?;
+            let one = one(store, study, trial.number).await?;
             if trial.state.is_finished() {
-                self.finished.insert(key, course.clone());
+                self.finished.insert(key, one.clone());
             }
-            courses.push(course);
+            trial_curves.push(one);
         }
-        courses.retain(|course| !course.curves.is_empty() || !course.phases.is_empty());
-        Ok(courses)
+        trial_curves.retain(|one| !one.curves.is_empty() || !one.phases.is_empty());
+        Ok(trial_curves)
     }
 }
 
@@ -232,10 +232,10 @@ fn confirmation(trial: TrialNumber, measured: &[Trial], confirmed: &Confirmation
 }
 
 /// Adds what programs of the user reported on their way; the native engine's evaluations are there already.
-fn add_reports(courses: &mut Vec<Course>, reported: &BTreeMap<TrialNumber, Curve>, objectives: &[Objective]) {
+fn add_reports(trial_curves: &mut Vec<TrialCurves>, reported: &BTreeMap<TrialNumber, Curve>, objectives: &[Objective]) {
     for (number, curve) in reported {
-        let known = courses.iter().position(|course| course.number == number.0);
-        if known.is_some_and(|index| !courses[index].curves.is_empty()) {
+        let known = trial_curves.iter().position(|one| one.number == number.0);
+        if known.is_some_and(|index| !trial_curves[index].curves.is_empty()) {
             continue;
         }
         let reported = objectives.iter().map(|objective| Measured {
@@ -249,8 +249,8 @@ fn add_reports(courses: &mut Vec<Course>, reported: &BTreeMap<TrialNumber, Curve
         });
         let curves: Vec<Measured> = reported.filter(|one| !one.points.is_empty()).collect();
         match known {
-            Some(index) => courses[index].curves = curves,
-            None => courses.push(Course {
+            Some(index) => trial_curves[index].curves = curves,
+            None => trial_curves.push(TrialCurves {
                 number: number.0,
                 curves,
                 phases: Vec::new(),
@@ -262,7 +262,7 @@ fn add_reports(courses: &mut Vec<Course>, reported: &BTreeMap<TrialNumber, Curve
 fn recommended(study: &StudyOverview, trials: &[Trial]) -> Option<Recommendation> {
     let problem = problem_of(study);
     // That nothing can be recommended yet is seen on the page: the front is empty.
-    let chosen = recommend(&problem, trials, &Wish::default()).ok()?;
+    let chosen = recommend(&problem, trials, &Preference::default()).ok()?;
     Some(Recommendation {
         trial: chosen.trial.number,
         reason: chosen.reason,
@@ -277,13 +277,13 @@ fn timing(times: &TrialTimes) -> Timing {
     }
 }
 
-async fn course(store: &Store, study: StudyId, number: TrialNumber) -> Result<Course, StoreError> {
+async fn one(store: &Store, study: StudyId, number: TrialNumber) -> Result<TrialCurves, StoreError> {
     let profile = store.steps(study, number, Phase::Profile).await?;
     let train = store.steps(study, number, Phase::Train).await?;
     let evaluations = store.evaluations_of(study, number).await?;
     let curves = [training_curve(&train), held_out_curve(&evaluations)];
     let phases = [(Phase::Profile, &profile), (Phase::Train, &train)];
-    Ok(Course {
+    Ok(TrialCurves {
         number: number.0,
         curves: curves.into_iter().filter(|curve| !curve.points.is_empty()).collect(),
         phases: phases

@@ -113,9 +113,9 @@ fn by<'a, K: std::hash::Hash + Eq, V>(values: &'a [V], key: impl Fn(&'a V) -> K)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objective::{LOSS, Objective};
-    use crate::report::html::{Course, Measured, PageInput};
-    use crate::study::{Trial, TrialNumber, TrialState};
+    use crate::report::html::{Measured, PageInput, TrialCurves};
+    use peft_tune_core::objective::{LOSS, Objective};
+    use peft_tune_core::study::{Trial, TrialNumber, TrialState};
 
     fn view(count: u64, points: usize) -> StudyView {
         let trials = (0..count).map(|number| Trial {
@@ -133,7 +133,7 @@ mod tests {
         StudyView::new(&PageInput {
             objectives: vec![Objective::new(LOSS)],
             trials: trials.collect(),
-            courses: vec![Course {
+            trial_curves: vec![TrialCurves {
                 number: 0,
                 curves: vec![curve],
                 phases: Vec::new(),

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::gather::training_curve;
 use super::machine::{Machine, Sample};
 use crate::store::{StepRecord, Store, StoreError, StudyId, TrialTimes};
-use crate::study::{Params, Phase, StudyRequest};
+use peft_tune_core::study::{Params, Phase, StudyRequest};
 
 /// Points of the curve of a running trial.
 const CURVE_POINTS: usize = 240;

@@ -19,9 +19,9 @@ use super::guard::{Hosts, guard};
 use super::server::Shared;
 use super::stream::events;
 use crate::report::html::{asset, live_document};
-use crate::space::SearchSpace;
 use crate::store::StoreError;
-use crate::study::StudyRequest;
+use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::StudyRequest;
 
 /// Largest request body, in bytes: a setting is a few hundred.
 const LARGEST_BODY: usize = 64 * 1024;

@@ -13,8 +13,8 @@ use super::route::router;
 use super::token::Token;
 use super::{DashboardError, Gatherer};
 use crate::report::html::StudyView;
-use crate::space::SearchSpace;
 use crate::store::{Store, StoreError, StudyId, StudyOverview};
+use peft_tune_core::space::SearchSpace;
 
 /// Pages that may listen for news at once.
 const MOST_LISTENERS: usize = 32;

@@ -7,12 +7,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::draft::{AdapterWords, CourseWords, Draft, builder_of, column, quantised_bits};
+use super::draft::{AdapterWords, CourseWords, Draft, builder_of, column, quantized_bits};
 use super::hf_trainer::{constants, optimizer_name};
 use super::modules::module_names;
 use super::write::Rendered;
 use super::{ExportFormat, ExportInput};
-use crate::recipe::{
+use peft_tune_core::recipe::{
     AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerSettings,
     Precision, Recipe, TargetModules, TargetPreset,
 };
@@ -48,7 +48,7 @@ struct Target<'a> {
 
 impl Target<'_> {
     fn model(&mut self, recipe: &Recipe) {
-        let bits = quantised_bits(recipe.precision);
+        let bits = quantized_bits(recipe.precision);
         let draft = &mut self.draft;
         draft.key("base_model", recipe.model.as_str());
         if recipe.adapter.is_some() {

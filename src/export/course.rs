@@ -1,6 +1,6 @@
 //! How long a training runs and how it warms up, in steps: the only unit that every tool understands.
 
-use crate::recipe::{Recipe, TrainingLength};
+use peft_tune_core::recipe::{Recipe, TrainingLength};
 
 /// The length of a training as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,7 +94,7 @@ fn steps_of_tokens(recipe: &Recipe, tokens: u64, trained: Option<TrainedRows>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::DataSettings;
+    use peft_tune_core::recipe::DataSettings;
 
     fn recipe(length: TrainingLength, warmup: f64) -> Recipe {
         let mut recipe = Recipe::new("model", DataSettings::default());

@@ -6,7 +6,9 @@ use super::course::{Course, Warmup};
 use super::hf_trainer::schedule_name;
 use super::target_yaml::TargetYaml;
 use super::{ExportFormat, Warning};
-use crate::recipe::{AdapterBias, AdapterInit, AdapterSettings, DataSettings, Precision, Recipe, TrainingLength};
+use peft_tune_core::recipe::{
+    AdapterBias, AdapterInit, AdapterSettings, DataSettings, Precision, Recipe, TrainingLength,
+};
 
 /// The file so far.
 #[derive(Default)]
@@ -134,8 +136,8 @@ pub(super) fn builder_of(path: &std::path::Path) -> &'static str {
     }
 }
 
-/// Whether the base weights are quantised: bits, if so.
-pub(super) fn quantised_bits(precision: Precision) -> Option<u8> {
+/// Whether the base weights are quantized: bits, if so.
+pub(super) fn quantized_bits(precision: Precision) -> Option<u8> {
     match precision {
         Precision::Int8 => Some(8),
         Precision::Nf4 | Precision::Nf4Double => Some(4),

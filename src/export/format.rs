@@ -4,9 +4,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::course::{Course, TrainedRows};
-use crate::architecture::Architecture;
-use crate::recipe::{DataFormat, Recipe};
-use crate::study::{Metrics, TrialNumber};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::recipe::{DataFormat, Recipe};
+use peft_tune_core::study::{Metrics, TrialNumber};
 
 /// A tool whose file can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

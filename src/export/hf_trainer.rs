@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::recipe::{OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
+use peft_tune_core::recipe::{OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
 
 /// Name in transformers' `OptimizerNames`; `None` for muon, which it does not have.
 pub(super) fn optimizer_name(kind: OptimizerKind) -> Option<&'static str> {

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::draft::{AdapterWords, CourseWords, Draft, column, quantised_bits};
+use super::draft::{AdapterWords, CourseWords, Draft, column, quantized_bits};
 use super::hf_trainer::{constants, optimizer_name};
 use super::modules::module_names;
 use super::write::Rendered;
 use super::{ExportError, ExportFormat, ExportInput};
-use crate::recipe::{
+use peft_tune_core::recipe::{
     AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerSettings,
     Precision, Recipe, TargetModules, TargetPreset,
 };
@@ -69,7 +69,7 @@ impl Target<'_> {
         draft.key("trust_remote_code", false);
         draft.key("bf16", !matches!(recipe.precision, Precision::Fp32 | Precision::Fp16));
         draft.key("fp16", recipe.precision == Precision::Fp16);
-        if let Some(bits) = quantised_bits(recipe.precision) {
+        if let Some(bits) = quantized_bits(recipe.precision) {
             draft.key("quantization_bit", bits);
             draft.key("quantization_method", "bnb");
             if bits == 4 {

@@ -12,7 +12,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::ExportError;
-use crate::study::TrialNumber;
+use peft_tune_core::study::TrialNumber;
 
 /// A study as MLflow has it.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! Names of the linear layers that get adapters, as a model's checkpoint has them.
 
-use crate::architecture::{Architecture, LinearRole};
-use crate::recipe::{TargetModules, TargetPreset};
+use peft_tune_core::architecture::{Architecture, LinearRole};
+use peft_tune_core::recipe::{TargetModules, TargetPreset};
 
 /// Layers of most families, for models whose `config.json` is not at hand.
 const ATTENTION: [&str; 4] = ["q_proj", "k_proj", "v_proj", "o_proj"];

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use super::modules::module_names;
 use super::write::Rendered;
 use super::{ExportError, ExportFormat, ExportInput, Warning};
-use crate::architecture::Architecture;
-use crate::recipe::{AdapterBias, AdapterInit, AdapterSettings, Recipe, TargetModules, TargetPreset};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::recipe::{AdapterBias, AdapterInit, AdapterSettings, Recipe, TargetModules, TargetPreset};
 
 pub(super) fn render(input: &ExportInput<'_>) -> Result<Rendered, ExportError> {
     let Some(adapter) = &input.recipe.adapter else {
@@ -73,10 +73,10 @@ fn warnings(recipe: &Recipe, adapter: &AdapterSettings) -> Vec<Warning> {
         "optimizer",
         "this file describes the adapter only; take learning rate, batch, schedule and precision from --format recipe",
     )];
-    if recipe.precision.is_quantised() {
+    if recipe.precision.is_quantized() {
         warnings.push(Warning::new(
             "precision",
-            "the base model was measured quantised; load it with BitsAndBytesConfig",
+            "the base model was measured quantized; load it with BitsAndBytesConfig",
         ));
     }
     if recipe.optimizer.loraplus_ratio.is_some() {

@@ -13,7 +13,7 @@ use super::draft::{Draft, builder_of, column};
 use super::hf_trainer::beta2;
 use super::write::Rendered;
 use super::{ExportError, ExportFormat, ExportInput};
-use crate::recipe::{
+use peft_tune_core::recipe::{
     Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, OptimizerSettings, Precision, Recipe,
     ScheduleKind, TrainingLength,
 };
@@ -266,7 +266,7 @@ fn arithmetic(draft: &mut Draft, recipe: &Recipe) -> Result<(), ExportError> {
     if recipe.precision == Precision::Nf4 {
         draft.warn(
             "precision",
-            "torchtune always quantises the constants of NF4 too: a little less memory",
+            "torchtune always quantizes the constants of NF4 too: a little less memory",
         );
     }
     draft.key("device", "cuda");

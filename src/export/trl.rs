@@ -9,7 +9,7 @@ use super::draft::{AdapterWords, CourseWords, Draft, builder_of};
 use super::hf_trainer::{constants, optimizer_name};
 use super::write::Rendered;
 use super::{ExportFormat, ExportInput};
-use crate::recipe::{
+use peft_tune_core::recipe::{
     AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerSettings, Precision, Recipe,
 };
 

@@ -7,13 +7,13 @@
 use serde_json::{Value, json};
 
 use super::course::Warmup;
-use super::draft::{AdapterWords, Draft, builder_of, column, quantised_bits};
+use super::draft::{AdapterWords, Draft, builder_of, column, quantized_bits};
 use super::hf_trainer::{constants, optimizer_name, schedule_name};
 use super::modules::module_names;
 use super::write::Rendered;
 use super::{ExportError, ExportFormat, ExportInput};
-use crate::architecture::Family;
-use crate::recipe::{
+use peft_tune_core::architecture::Family;
+use peft_tune_core::recipe::{
     AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe,
     TrainingLength,
 };
@@ -73,7 +73,7 @@ fn expression(text: &str) -> Value {
 }
 
 fn model(recipe: &Recipe) -> String {
-    let bits = quantised_bits(recipe.precision);
+    let bits = quantized_bits(recipe.precision);
     let dtype = match recipe.precision {
         Precision::Fp32 => "torch.float32",
         Precision::Fp16 => "torch.float16",
@@ -94,7 +94,7 @@ fn lora(draft: &mut Draft, input: &ExportInput<'_>, adapter: &AdapterSettings) -
     if recipe.precision == Precision::Nf4 {
         draft.warn(
             "precision",
-            "unsloth always quantises the constants of NF4 too: a little less memory",
+            "unsloth always quantizes the constants of NF4 too: a little less memory",
         );
     }
     let words = AdapterWords {

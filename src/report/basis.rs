@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::study::Confirmed;
+use peft_tune_core::study::Confirmed;
 
 /// The basis of a trial's values in few words: `measured`, or `confirmed ±1.2%` with the widest 95% interval of its repeats.
 pub fn basis(confirmed: Option<&BTreeMap<String, Confirmed>>) -> String {

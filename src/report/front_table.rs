@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::basis::basis;
 use super::number::{metric_heading, metric_value, param_value};
 use super::table::{Align, TextTable, printable};
-use crate::objective::Objective;
-use crate::study::{Confirmed, Metrics, ParamValue, Params, TrialNumber};
+use peft_tune_core::objective::Objective;
+use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, TrialNumber};
 
 /// Metric: trials that computed on the same hardware while this one was measured, at most.
 const NEIGHBOURS: &str = "neighbours";

@@ -1,7 +1,7 @@
 //! Numbers as people read them. JSON and CSV carry the raw ones.
 
-use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
-use crate::study::ParamValue;
+use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::study::ParamValue;
 
 /// Bytes with a binary unit: `512 B`, `3.4 MiB`, `21.37 GiB`.
 pub fn bytes(value: f64) -> String {

@@ -9,8 +9,8 @@ use super::basis::confirmation_text;
 use super::front_table::{FrontNotes, FrontRow, front_table};
 use super::number::duration;
 use super::table::printable;
-use crate::objective::{Direction, Objective};
-use crate::study::{Confirmed, Trial, TrialNumber, TrialState};
+use peft_tune_core::objective::{Direction, Objective};
+use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState};
 
 /// What a summary is made from.
 #[derive(Clone, Copy, Debug)]
@@ -270,9 +270,9 @@ fn objectives_text(objectives: &[Objective]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
-    use crate::study::FailReason;
-    use crate::study::{Metrics, ParamValue, Params};
+    use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+    use peft_tune_core::study::FailReason;
+    use peft_tune_core::study::{Metrics, ParamValue, Params};
 
     fn complete(number: u64, params: &[(&str, ParamValue)], metrics: [(&str, f64); 3]) -> Trial {
         Trial {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, SourceCode};
 
 use super::binding::{binding, binding_called_elsewhere};
-use super::yaml::Place;
+use super::yaml::Span;
 
 /// A mistake in a file. The message names file, line, column and key, and ends in what to do.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -17,63 +17,63 @@ pub enum SpaceError {
     TooLarge { path: PathBuf, bytes: u64, limit: u64 },
 
     #[error("{at}: not UTF-8 text; save the file as UTF-8")]
-    NotUtf8 { at: Box<Place> },
+    NotUtf8 { at: Box<Span> },
 
     #[error("{at}: the file is empty; start from one in search_spaces/")]
-    Empty { at: Box<Place> },
+    Empty { at: Box<Span> },
 
     #[error("{at}: not valid YAML: {message}; check indentation, brackets and quotes here and on the line above")]
-    Syntax { at: Box<Place>, message: String },
+    Syntax { at: Box<Span>, message: String },
 
     #[error("{at}: grows too large when its aliases (`*name`) are written out; write the values themselves")]
-    TooComplex { at: Box<Place> },
+    TooComplex { at: Box<Span> },
 
     #[error("{at}: key `{}` stands twice; remove one", at.key)]
-    DuplicateKey { at: Box<Place> },
+    DuplicateKey { at: Box<Span> },
 
     #[error("{at}: unknown key `{}`; {}", at.key, suggestion(nearest.as_deref(), known))]
     UnknownKey {
-        at: Box<Place>,
+        at: Box<Span>,
         nearest: Option<String>,
         known: Vec<String>,
     },
 
     #[error("{at}: key `{key}` is missing{}; add it", within(&at.key))]
-    MissingKey { at: Box<Place>, key: String },
+    MissingKey { at: Box<Span>, key: String },
 
     #[error("{at}: {}: found {found}; write {expected}", named(&at.key))]
     WrongValue {
-        at: Box<Place>,
+        at: Box<Span>,
         found: String,
         expected: String,
     },
 
     #[error("{at}: {}: {message}", named(&at.key))]
-    Rejected { at: Box<Place>, message: String },
+    Rejected { at: Box<Span>, message: String },
 
     #[error("{at}: key `{}`: the range is empty: low {low} is not below high {high}; {}", at.key, empty_range(*low, *high))]
-    EmptyRange { at: Box<Place>, low: f64, high: f64 },
+    EmptyRange { at: Box<Span>, low: f64, high: f64 },
 
     #[error("{at}: key `{}`: a log scale needs a low above 0, not {low}; raise `low` or leave `scale` out", at.key)]
-    LogOfNonPositive { at: Box<Place>, low: f64 },
+    LogOfNonPositive { at: Box<Span>, low: f64 },
 
     #[error("{at}: key `{}`: a step of {step} does not fit between {low} and {high}; write one above 0 and at most {}", at.key, high - low)]
     BadStep {
-        at: Box<Place>,
+        at: Box<Span>,
         step: f64,
         low: f64,
         high: f64,
     },
 
     #[error("{at}: key `{}`: the list of choices is empty; write at least one value", at.key)]
-    NoChoices { at: Box<Place> },
+    NoChoices { at: Box<Span> },
 
     #[error("{at}: key `{}`: the choice {value} stands twice; remove one", at.key)]
-    DuplicateChoice { at: Box<Place>, value: String },
+    DuplicateChoice { at: Box<Span>, value: String },
 
     #[error("{at}: key `{}`: {value} is not legal for `{parameter}`; write {legal}", at.key)]
     IllegalValue {
-        at: Box<Place>,
+        at: Box<Span>,
         parameter: String,
         value: String,
         legal: String,
@@ -81,24 +81,24 @@ pub enum SpaceError {
 
     #[error("{at}: key `{}`: there is no parameter `{parameter}` in `space`; {}", at.key, suggestion(nearest.as_deref(), known))]
     UnknownConditionParameter {
-        at: Box<Place>,
+        at: Box<Span>,
         parameter: String,
         nearest: Option<String>,
         known: Vec<String>,
     },
 
     #[error("{at}: key `{}`: `{parameter}` cannot depend on itself; name another parameter", at.key)]
-    ConditionOnItself { at: Box<Place>, parameter: String },
+    ConditionOnItself { at: Box<Span>, parameter: String },
 
     #[error("{at}: key `{}`: `{parameter}` stands below; move it above the parameter that depends on it", at.key)]
-    ConditionOnLater { at: Box<Place>, parameter: String },
+    ConditionOnLater { at: Box<Span>, parameter: String },
 
     #[error("{at}: key `{}`: the conditions run in a circle: {}; remove one of them", at.key, cycle.join(" -> "))]
-    CircularConditions { at: Box<Place>, cycle: Vec<String> },
+    CircularConditions { at: Box<Span>, cycle: Vec<String> },
 
     #[error("{at}: key `{}`: `{parameter}` is never {value}; {legal}", at.key)]
     ImpossibleCondition {
-        at: Box<Place>,
+        at: Box<Span>,
         parameter: String,
         value: String,
         legal: String,
@@ -106,49 +106,49 @@ pub enum SpaceError {
 
     #[error("{at}: `{}` and `{other}` exclude each other: {reason}; keep one", at.key)]
     Conflict {
-        at: Box<Place>,
+        at: Box<Span>,
         other: String,
         reason: &'static str,
     },
 
     #[error("{at}: key `{}`: {}; choose a global batch that is a multiple of the micro-batch", at.key, indivisible(micro_batches, *global_batch))]
     Indivisible {
-        at: Box<Place>,
+        at: Box<Span>,
         global_batch: i64,
         micro_batches: Vec<i64>,
     },
 
     #[error("{at}: key `{}`: there is no {what} {}; correct the path (it is relative to the folder of this file)", at.key, path.display())]
     MissingPath {
-        at: Box<Place>,
+        at: Box<Span>,
         what: &'static str,
         path: PathBuf,
     },
 
     #[error("{at}: key `{}`: unknown metric `{metric}`; {}", at.key, suggestion(nearest.as_deref(), known))]
     UnknownMetric {
-        at: Box<Place>,
+        at: Box<Span>,
         metric: String,
         nearest: Option<String>,
         known: Vec<String>,
     },
 
     #[error("{at}: key `{}`: {metric} stands twice; remove one", at.key)]
-    DuplicateObjective { at: Box<Place>, metric: String },
+    DuplicateObjective { at: Box<Span>, metric: String },
 
     #[error("{at}: key `{}`: a study has 1 to 4 objectives, not {count}; {}", at.key, if *count == 0 { "name at least one metric" } else { "keep the four that matter" })]
-    ObjectiveCount { at: Box<Place>, count: usize },
+    ObjectiveCount { at: Box<Span>, count: usize },
 
     #[error("{at}: key `{}`: a budget of zero runs nothing; write at least 1 trial and some time", at.key)]
-    ZeroBudget { at: Box<Place> },
+    ZeroBudget { at: Box<Span> },
 
     #[error("{at}: key `{}`: nothing to search; give at least one parameter several values", at.key)]
-    NothingToSearch { at: Box<Place> },
+    NothingToSearch { at: Box<Span> },
 }
 
 impl SpaceError {
     /// An unknown key with the known one that looks or means most like it.
-    pub(super) fn unknown_key(at: Box<Place>, key: &str, known: Vec<String>) -> Self {
+    pub(super) fn unknown_key(at: Box<Span>, key: &str, known: Vec<String>) -> Self {
         // A parameter written beside `space` instead of in it.
         let is_top_level_of_a_study = at.key == key && known.iter().any(|name| name == "space");
         let parameter = binding(key).or_else(|| binding_called_elsewhere(key));
@@ -160,7 +160,7 @@ impl SpaceError {
     }
 
     /// Where the mistake is; `None` for a file that could not be read at all.
-    pub fn place(&self) -> Option<&Place> {
+    pub fn place(&self) -> Option<&Span> {
         match self {
             Self::Unreadable { .. } | Self::TooLarge { .. } => None,
             Self::NotUtf8 { at }

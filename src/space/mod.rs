@@ -2,13 +2,9 @@
 
 mod binding;
 mod check;
-mod distribution;
 mod error;
-mod fidelity;
 pub mod file;
-mod membership;
 mod schema;
-mod search_space;
 mod study;
 mod yaml;
 
@@ -17,12 +13,8 @@ pub use binding::{
     recipe_for,
 };
 pub use check::{ReadOptions, RecipeFile, RecipeFileError};
-pub use distribution::{Distribution, Scale};
 pub use error::SpaceError;
-pub use fidelity::{ConfirmPlan, PrunerChoice, PrunerKind, RepeatsInAll, StopRule};
 pub use file::{Bytes, Count, QuantityError, Seconds, StudyFile};
-pub use membership::SettingError;
 pub use schema::{recipe_schema, study_schema};
-pub use search_space::{Condition, Parameter, SearchSpace};
-pub use study::{Backend, Budget, CommandBackend, SamplerChoice, SamplerKind, Source, Study, WarmStart};
-pub use yaml::Place;
+pub use study::{Backend, Budget, CommandBackend, Source, Study, WarmStart};
+pub use yaml::Span;

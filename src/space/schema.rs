@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::StudyFile;
 use super::binding::{Binding, FloatRange, Legal, TARGET_PRESETS, bindings};
-use crate::recipe::{Checkpointing, Recipe};
+use peft_tune_core::recipe::{Checkpointing, Recipe};
 
 /// The JSON Schema (draft 2020-12) of a study file.
 pub fn study_schema() -> Value {

@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
+use super::SpaceError;
 use super::yaml::Document;
-use super::{ConfirmPlan, PrunerChoice, SearchSpace, SpaceError, StopRule};
-use crate::objective::{Constraint, Objective};
-use crate::recipe::Recipe;
-use crate::study::{LauncherSettings, ParamValue, Params, TrialPlan};
+use peft_tune_core::objective::{Constraint, Objective};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::space::{ConfirmPlan, PrunerChoice, SamplerChoice, SearchSpace, StopRule};
+use peft_tune_core::study::{LauncherSettings, Params, TrialPlan};
 
 /// What a study file says.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,14 +53,6 @@ pub struct Budget {
     pub time_s: Option<f64>,
 }
 
-/// The method that proposes parameters, with its settings.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SamplerChoice {
-    pub kind: SamplerKind,
-    /// Settings by name; the sampler itself knows which there are and refuses others with [`Study::reject`].
-    pub options: BTreeMap<String, ParamValue>,
-}
-
 /// Earlier studies of the database that a study may start from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum WarmStart {
@@ -73,58 +63,6 @@ pub enum WarmStart {
     Alike,
     /// Those of these names.
     Named(Vec<String>),
-}
-
-/// A sampler's name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SamplerKind {
-    /// The one that fits the space and the budget.
-    #[default]
-    Auto,
-    /// Independent random points.
-    Random,
-    /// A low-discrepancy sequence.
-    Sobol,
-    /// Every combination, once.
-    Grid,
-    /// The genetic algorithm NSGA-II.
-    Nsga2,
-    /// Tree-structured Parzen estimators.
-    Tpe,
-    /// Bayesian optimisation with Gaussian processes.
-    Bayes,
-}
-
-impl SamplerKind {
-    /// All samplers in the order of the documentation.
-    pub const ALL: [Self; 7] = [
-        Self::Auto,
-        Self::Random,
-        Self::Sobol,
-        Self::Grid,
-        Self::Nsga2,
-        Self::Tpe,
-        Self::Bayes,
-    ];
-
-    /// Name as the file and the database have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Random => "random",
-            Self::Sobol => "sobol",
-            Self::Grid => "grid",
-            Self::Nsga2 => "nsga2",
-            Self::Tpe => "tpe",
-            Self::Bayes => "bayes",
-        }
-    }
-
-    /// The sampler of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
 }
 
 /// What runs the trials.
@@ -184,19 +122,5 @@ impl Study {
         let mut params = self.fixed.clone();
         params.extend(sampled.iter().map(|(name, value)| (name.clone(), value.clone())));
         params
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sampler_names_are_those_of_the_file() {
-        for kind in SamplerKind::ALL {
-            let name = serde_json::to_value(kind).unwrap();
-            assert_eq!(name, kind.name());
-            assert_eq!(SamplerKind::from_name(kind.name()), Some(kind));
-        }
     }
 }

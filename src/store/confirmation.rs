@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::row::{finite, to_i64, to_u64};
 use super::{Store, StoreError, StudyId};
-use crate::study::{Confirmed, Metrics, TrialNumber};
+use peft_tune_core::study::{Confirmed, Metrics, TrialNumber};
 
 /// What the repeats of a study's trials say, by trial and metric.
 pub type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::row::to_u64;
 use super::{EvaluationRecord, PredictionRecord, Store, StoreError, StudyId};
-use crate::study::{Confirmed, Stop, Trial, TrialNumber};
+use peft_tune_core::study::{Confirmed, Stop, Trial, TrialNumber};
 
 /// Everything about one trial but its single steps.
 #[derive(Clone, Debug, PartialEq)]

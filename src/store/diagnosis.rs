@@ -2,7 +2,7 @@
 
 use super::row::to_u64;
 use super::{Store, StoreError, StudyId};
-use crate::study::TrialNumber;
+use peft_tune_core::study::TrialNumber;
 
 /// A finding of a trial's latest profile.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::row::{finite, to_i64, to_u64};
 use super::{Store, StoreError, StudyId};
-use crate::study::{Curve, Metrics, Stop, TrialNumber};
+use peft_tune_core::study::{Curve, Metrics, Stop, TrialNumber};
 
 /// Why one run of a study ended.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

@@ -6,7 +6,7 @@ use super::row::to_u64;
 use super::state::StateColumns;
 use super::step::TrialId;
 use super::{Store, StoreError, StudyId};
-use crate::study::{Metrics, Params, Trial, TrialNumber};
+use peft_tune_core::study::{Metrics, Params, Trial, TrialNumber};
 
 #[derive(sqlx::FromRow)]
 struct TrialRow {

@@ -76,11 +76,11 @@ impl Store {
     /// # Errors
     /// Where the other file cannot be read, does not have the study, or the wished name is taken; this database is then
     /// as it was.
-    pub async fn import(&self, path: &Path, wish: &ImportWish) -> Result<Vec<Imported>, StoreError> {
+    pub async fn import(&self, path: &Path, preference: &ImportWish) -> Result<Vec<Imported>, StoreError> {
         let source = Source::open(path, &self.path).await?;
         let attached = self.attach(&source.path).await;
         let outcome = match attached {
-            Ok(()) => self.copy_attached(path, wish).await,
+            Ok(()) => self.copy_attached(path, preference).await,
             Err(error) => Err(error),
         };
         let detached = sqlx::query("detach database other").execute(&self.pool).await;
@@ -98,14 +98,14 @@ impl Store {
             .map_err(|error| StoreError::from_sqlx(path, error))
     }
 
-    async fn copy_attached(&self, path: &Path, wish: &ImportWish) -> Result<Vec<Imported>, StoreError> {
-        let candidates = self.candidates(path, wish).await?;
+    async fn copy_attached(&self, path: &Path, preference: &ImportWish) -> Result<Vec<Imported>, StoreError> {
+        let candidates = self.candidates(path, preference).await?;
         let mut transaction = self.begin().await?;
         let tables = self.tables(&mut transaction).await?;
         self.prepare_maps(&mut transaction, &tables).await?;
         let mut imported = Vec::with_capacity(candidates.len());
         for candidate in candidates {
-            let outcome = self.place(&mut transaction, &candidate, wish).await?;
+            let outcome = self.place(&mut transaction, &candidate, preference).await?;
             imported.push(Imported {
                 study: candidate.name,
                 outcome,
@@ -123,7 +123,7 @@ impl Store {
     }
 
     /// The studies that are wished for.
-    async fn candidates(&self, path: &Path, wish: &ImportWish) -> Result<Vec<Candidate>, StoreError> {
+    async fn candidates(&self, path: &Path, preference: &ImportWish) -> Result<Vec<Candidate>, StoreError> {
         let all: Vec<Candidate> = sqlx::query_as(
             "select id, name, definition_hash, created_at,
                     (select count(*) from other.trial where study_id = study.id) as trials
@@ -132,7 +132,7 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .map_err(|error| StoreError::from_sqlx(path, error))?;
-        let Some(wanted) = &wish.study else {
+        let Some(wanted) = &preference.study else {
             return Ok(all);
         };
         let known: Vec<String> = all.iter().map(|study| format!("`{}`", study.name)).collect();
@@ -151,9 +151,9 @@ impl Store {
         &self,
         connection: &mut SqliteConnection,
         candidate: &Candidate,
-        wish: &ImportWish,
+        preference: &ImportWish,
     ) -> Result<ImportOutcome, StoreError> {
-        let wished = wish.rename.as_ref().filter(|_| wish.study.is_some());
+        let wished = preference.rename.as_ref().filter(|_| preference.study.is_some());
         let wanted = wished.unwrap_or(&candidate.name);
         let here: Vec<(String, String, String)> =
             sqlx::query_as("select name, definition_hash, created_at from main.study")

@@ -2,7 +2,7 @@
 
 use super::row::to_i64;
 use super::{Store, StoreError, StudyId};
-use crate::study::TrialNumber;
+use peft_tune_core::study::TrialNumber;
 
 impl Store {
     /// Records that a trial took over `part` (`cost` or `loss`) from `source`.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::row::to_u64;
 use super::{Store, StoreError, StudyId};
-use crate::study::TrialNumber;
+use peft_tune_core::study::TrialNumber;
 
 impl Store {
     /// Records the form of the ops that a trial is computed with, by its name on the command line.

@@ -2,7 +2,7 @@
 
 use super::row::{finite, to_u64};
 use super::{Store, StoreError, StudyId};
-use crate::study::{FailReason, TrialNumber};
+use peft_tune_core::study::{FailReason, TrialNumber};
 
 /// An attempt that was lost.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]

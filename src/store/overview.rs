@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::row::to_u64;
 use super::{Store, StoreError, StudyId};
-use crate::objective::{Bound, Constraint, Direction, Objective};
+use peft_tune_core::objective::{Bound, Constraint, Direction, Objective};
 
 /// A study as lists show it.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use super::row::{finite, to_i64, to_u64};
 use super::{MachineRecord, Store, StoreError, StudyId};
-use crate::study::TrialNumber;
+use peft_tune_core::study::TrialNumber;
 
 /// Measured ceilings as they are kept.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::row::{finite, to_i64, to_u64};
 use super::{MachineRecord, Store, StoreError, StudyId};
-use crate::study::TrialNumber;
+use peft_tune_core::study::TrialNumber;
 
 /// `profile.id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
 
-use crate::objective::{Constraint, Objective};
-use crate::study::Phase;
+use peft_tune_core::objective::{Constraint, Objective};
+use peft_tune_core::study::Phase;
 
 /// A study as a search begins or resumes it.
 #[derive(Clone, Debug, PartialEq)]

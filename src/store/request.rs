@@ -2,7 +2,7 @@
 
 use super::row::to_i64;
 use super::{Store, StoreError, StudyId};
-use crate::study::StudyRequest;
+use peft_tune_core::study::StudyRequest;
 
 /// `request.id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

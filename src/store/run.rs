@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::row::to_u64;
 use super::{EvaluationRecord, Store, StoreError, StudyId};
-use crate::space::SearchSpace;
-use crate::study::{Trial, TrialNumber};
+use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::{Trial, TrialNumber};
 
 /// A trial with when it ran and what it was.
 #[derive(Clone, Debug, PartialEq)]

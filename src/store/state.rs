@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::row::finite;
-use crate::study::{FailReason, Metrics, TrialState};
+use peft_tune_core::study::{FailReason, Metrics, TrialState};
 
 /// A state as the `trial` table holds it; its metrics are in their own table.
 #[derive(Clone, Debug, PartialEq)]

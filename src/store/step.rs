@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::row::{finite, to_i64, to_u64};
 use super::{EvaluationRecord, StepRecord, Store, StoreError, StudyId};
-use crate::study::{Phase, TrialNumber};
+use peft_tune_core::study::{Phase, TrialNumber};
 
 /// Steps gathered before they are written, unless [`FLUSH_AFTER`] comes first.
 const FLUSH_STEPS: usize = 4096;

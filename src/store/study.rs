@@ -6,8 +6,8 @@ use super::lock::{Attempt, StudyLock, lock_path};
 use super::record::{json_differences, json_hash};
 use super::row::{finite, to_i64};
 use super::{DataSetRecord, MachineRecord, ModelRecord, Store, StoreError, StudyRecord};
-use crate::objective::{Bound, Constraint, Direction, Objective};
-use crate::study::TrialNumber;
+use peft_tune_core::objective::{Bound, Constraint, Direction, Objective};
+use peft_tune_core::study::TrialNumber;
 
 /// `study.id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

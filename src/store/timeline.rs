@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use super::lock::{is_held, lock_path};
 use super::row::to_u64;
 use super::{EvaluationRecord, Store, StoreError, StudyId};
-use crate::study::TrialNumber;
+use peft_tune_core::study::TrialNumber;
 
 /// When a trial ran.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,8 +6,8 @@ use super::row::{finite, to_i64, to_u64};
 use super::state::StateColumns;
 use super::step::TrialId;
 use super::{Store, StoreError, StudyId};
-use crate::recipe::Recipe;
-use crate::study::{Metrics, ParamValue, Params, TrialNumber, TrialState};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::study::{Metrics, ParamValue, Params, TrialNumber, TrialState};
 
 impl Store {
     /// Starts a trial: a new one, or one that was handed back. Returns which attempt it is, from 1. `recipe` is `None`

@@ -1,15 +1,15 @@
 //! What trials under way are measuring, so that no other begins to measure the same beside them.
 //!
-//! A trial that needs what another is about to know is put off, and ones that do not are handed out meanwhile. It starts
+//! A trial that needs what another is about to know is deferred, and ones that do not are handed out meanwhile. It starts
 //! when that is known, and takes it over; where the other failed or was lost, it measures itself. Only trials that run are
 //! waited for and they always end, so nobody waits for ever.
 
-use super::known::{Inherited, Part};
+use super::known::{Inherited, Measurement};
 use super::propose::Proposed;
 use super::reported::Key;
 use super::tuner::Tuner;
-use crate::recipe::RecipeKey;
-use crate::study::{Params, Trial, TrialNumber};
+use peft_tune_core::recipe::RecipeKey;
+use peft_tune_core::study::{Params, Trial, TrialNumber};
 
 /// Something that one trial measures for all that share its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,10 +22,10 @@ pub(super) enum Claim {
 
 impl Claim {
     /// Whether it is about this part of a trial.
-    pub(super) fn is_on(&self, part: &Part) -> bool {
+    pub(super) fn is_on(&self, part: &Measurement) -> bool {
         match (self, part) {
-            (Self::Cost(_), Part::Cost) | (Self::Loss(_), Part::Loss) => true,
-            (Self::Metric(name, _), Part::Metric(other)) => name == other,
+            (Self::Cost(_), Measurement::Cost) | (Self::Loss(_), Measurement::Loss) => true,
+            (Self::Metric(name, _), Measurement::Metric(other)) => name == other,
             _ => false,
         }
     }
@@ -33,26 +33,26 @@ impl Claim {
 
 /// A proposal that waits until a trial under way knows what both need. It is no trial yet: a search that ends meanwhile
 /// leaves no trace of it.
-pub(super) struct PutOff {
+pub(super) struct Deferred {
     proposed: Proposed,
     claims: Vec<Claim>,
 }
 
 impl Tuner<'_> {
     /// Puts a proposal off if it has to wait; else returns it.
-    pub(super) fn put_off(&mut self, proposed: Proposed) -> Option<Proposed> {
+    pub(super) fn defer(&mut self, proposed: Proposed) -> Option<Proposed> {
         let claims = self.claims_of(&proposed.params);
         if !self.are_taken(&claims) {
             return Some(proposed);
         }
-        self.put_off.push_back(PutOff { proposed, claims });
+        self.defer.push_back(Deferred { proposed, claims });
         None
     }
 
-    /// The first proposal that was put off and has to wait no longer.
+    /// The first proposal that was deferred and has to wait no longer.
     pub(super) fn next_put_off(&mut self) -> Option<Proposed> {
-        let at = (0..self.put_off.len()).find(|at| !self.are_taken(&self.put_off[*at].claims))?;
-        self.put_off.remove(at).map(|one| one.proposed)
+        let at = (0..self.defer.len()).find(|at| !self.are_taken(&self.defer[*at].claims))?;
+        self.defer.remove(at).map(|one| one.proposed)
     }
 
     /// The first trial to be repeated that has to wait for no other.
@@ -71,11 +71,11 @@ impl Tuner<'_> {
         self.are_taken(&self.claims_of(params))
     }
 
-    /// The trials as the sampler sees them: those that are put off too, so that it does not propose them again.
+    /// The trials as the sampler sees them: those that are deferred too, so that it does not propose them again.
     pub(super) fn with_put_off<R>(&mut self, ask: impl FnOnce(&mut Self) -> R) -> R {
         let known = self.history.len();
-        for at in 0..self.put_off.len() {
-            let trial = self.new_trial(&self.put_off[at].proposed);
+        for at in 0..self.defer.len() {
+            let trial = self.new_trial(&self.defer[at].proposed);
             self.history.push(trial);
         }
         let answer = ask(self);
@@ -102,7 +102,7 @@ impl Tuner<'_> {
             return;
         };
         if running.has_measured() {
-            running.claims.retain(|claim| !claim.is_on(&Part::Cost));
+            running.claims.retain(|claim| !claim.is_on(&Measurement::Cost));
             self.memory.learn_cost(self.parts.study, number, &params);
         }
     }
@@ -113,7 +113,7 @@ impl Tuner<'_> {
         let is_open = |source| self.trial(source).is_some_and(|trial| !trial.state.is_finished());
         inherited
             .iter()
-            .any(|one| one.part == Part::Cost && is_open(one.source))
+            .any(|one| one.part == Measurement::Cost && is_open(one.source))
     }
 
     fn claims_of(&self, params: &Params) -> Vec<Claim> {

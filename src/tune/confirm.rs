@@ -7,11 +7,14 @@ use super::decide::whole_task;
 use super::reported::needed;
 use super::tuner::POLL;
 use super::{TuneError, Tuner};
-use crate::objective::{Objective, PEAK_MEMORY, THROUGHPUT};
-use crate::search::{Problem, Wish, recommend};
-use crate::space::{ConfirmPlan, Study};
-use crate::study::{Confirmed, MeasurePlan, Metrics, Trial, TrialNumber, TrialPlan, TrialState, with_confirmed};
+use crate::space::Study;
 use crate::worker::{Task, TrialEvent, TrialRequest};
+use peft_tune_core::objective::{Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::space::ConfirmPlan;
+use peft_tune_core::study::{
+    Confirmed, MeasurePlan, Metrics, Trial, TrialNumber, TrialPlan, TrialState, with_confirmed,
+};
+use peft_tune_search::{Preference, Problem, recommend};
 
 /// Relative noise of a metric that does not say its own.
 const USUAL_NOISE: f64 = 0.02;
@@ -68,7 +71,7 @@ impl Tuner<'_> {
             task,
             memory_limit_bytes: study.memory_limit_bytes,
             time_limit_s: study.trial_timeout_s,
-            seats: Vec::new(),
+            assignments: Vec::new(),
         })?;
         loop {
             match self.parts.evaluator.next_event(POLL)? {
@@ -133,7 +136,7 @@ fn next_trial(
     plan: &ConfirmPlan,
 ) -> Option<TrialNumber> {
     let history = with_confirmed(history, confirmations);
-    let recommended = recommend(problem, &history, &Wish::default()).ok()?.trial.number;
+    let recommended = recommend(problem, &history, &Preference::default()).ok()?.trial.number;
     let open = |number: &TrialNumber| {
         let begun = confirmations.contains_key(number) || (confirmations.len() as u64) < plan.trials;
         let begun = begun || *number == recommended;
@@ -172,7 +175,7 @@ fn rivals(
                     shift(problem, trial, better, confirmations.get(&trial.number));
                 }
             }
-            recommend(problem, &shifted, &Wish::default()).is_ok_and(|chosen| chosen.trial.number == rival.number)
+            recommend(problem, &shifted, &Preference::default()).is_ok_and(|chosen| chosen.trial.number == rival.number)
         })
         .map(|rival| rival.number)
         .collect()
@@ -218,7 +221,7 @@ fn is_noisy(problem: &Problem, objective: &Objective) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::space::{RepeatsInAll, SearchSpace};
+    use peft_tune_core::space::{RepeatsInAll, SearchSpace};
 
     const PLAN: ConfirmPlan = ConfirmPlan {
         trials: 1,

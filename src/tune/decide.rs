@@ -1,15 +1,15 @@
 //! What a trial has to run: the profile phase, the training phase, both or neither; a command whole, in part or not at all.
 
 use super::claim::Claim;
-use super::known::{Decision, Known, Part, Taken};
+use super::known::{Decision, Known, Measurement, Taken};
 use super::reported::{Reported, key, known_after, needed};
-use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
-use crate::recipe::Recipe;
-use crate::search::Problem;
 use crate::space::{Backend, RecipeError, Study, recipe_for};
-use crate::study::{Params, Trial, TrialNumber};
-use crate::train::ops::Kernels;
 use crate::worker::Task;
+use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::study::{Params, Trial, TrialNumber};
+use peft_tune_kernels::Kernels;
+use peft_tune_search::Problem;
 
 /// Share of a whole trial that a profile phase costs, roughly: enough to compare it with a training.
 const PROFILE_SHARE: f64 = 0.2;
@@ -175,9 +175,11 @@ fn command_task(study: &Study, params: &Params) -> Task {
 
 /// The share of its steps that a command has to run for what is not inherited.
 fn command_share(problem: &Problem, taken: &[Taken], whole_steps: Option<u64>) -> f64 {
-    let unknown = needed(problem)
-        .into_iter()
-        .filter(|metric| !taken.iter().any(|one| one.part == Part::Metric((*metric).to_owned())));
+    let unknown = needed(problem).into_iter().filter(|metric| {
+        !taken
+            .iter()
+            .any(|one| one.part == Measurement::Metric((*metric).to_owned()))
+    });
     let after: Option<Vec<u64>> = unknown.map(|metric| known_after(problem, metric)).collect();
     match (after, whole_steps) {
         (Some(steps), Some(whole)) => {

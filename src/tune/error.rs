@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::store::StoreError;
-use crate::study::FailReason;
 use crate::worker::EvaluatorError;
+use peft_tune_core::study::FailReason;
 
 /// The study loop cannot go on. A trial that fails is a result, not an error.
 #[derive(Debug, thiserror::Error)]

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::judge::{Judge, Order};
-use super::known::Part;
+use super::known::Measurement;
 use super::record::{evaluation_metrics, evaluation_record, step_record};
 use super::{TuneError, Tuner};
-use crate::objective::THROUGHPUT;
-use crate::study::{FailReason, TrialNumber, TrialState};
 use crate::worker::TrialEvent;
+use peft_tune_core::objective::THROUGHPUT;
+use peft_tune_core::study::{FailReason, TrialNumber, TrialState};
 
 /// Steps that are recorded together; a crash loses at most these of a trial that is run again anyway.
 const STEPS_A_WRITE: usize = 64;
@@ -21,7 +21,7 @@ impl Tuner<'_> {
     pub(super) async fn take(&mut self, event: TrialEvent) -> Result<(), TuneError> {
         self.parts.observer.trial_event(&event);
         if let TrialEvent::Ended { number, state, wall_s } = event {
-            self.patience.renew();
+            self.retry_policy.renew();
             return self.end(number, state, wall_s).await;
         }
         if let TrialEvent::Lost { number, reason, wall_s } = event {
@@ -148,7 +148,7 @@ impl Tuner<'_> {
             trial.state = state;
             self.standing.count(&self.problem, std::slice::from_ref(&trial));
             self.memory.learn(self.parts.study, &self.problem, &trial, self.kernels);
-            let inherits_cost = running.inherited.iter().any(|one| one.part == Part::Cost);
+            let inherits_cost = running.inherited.iter().any(|one| one.part == Measurement::Cost);
             if let Some(expecting) = self.expecting.as_mut().filter(|_| !inherits_cost) {
                 expecting.learn(&trial);
             }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::{Forecast, TuneError, Tuner};
-use crate::objective::{PEAK_MEMORY, THROUGHPUT};
-use crate::predict::Correction;
 use crate::store::PredictionRecord;
-use crate::study::Trial;
+use peft_tune_core::objective::{PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::predict::Correction;
+use peft_tune_core::study::Trial;
 
 /// A forecast with what trials have taught about it.
 pub(super) struct Expectations {

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, RwLock};
 
-use crate::objective::{Bound, PEAK_MEMORY, THROUGHPUT};
-use crate::predict::{Correction, Prediction, Predictor, RowLengths, Setting, Uncertain, Workload};
-use crate::recipe::Recipe;
-use crate::search::Prior;
 use crate::space::{Study, recipe_for};
-use crate::study::{ParamValue, Params};
+use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::predict::{Correction, Prediction, Predictor, RowLengths, Setting, Uncertain, Workload};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::study::{ParamValue, Params};
+use peft_tune_search::Prior;
 
 /// Predicts the trials of one study. Settings that cannot differ in cost are predicted once.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::known::{at_least, expected, expected_deviation};
 use super::reported::{final_after, needed};
-use crate::search::{Field, Problem, Progress, Pruner, Verdict, evaluated, hypervolume, reference_point};
-use crate::study::{Curve, Metrics, Stop, Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{Curve, Metrics, Stop, Trial, TrialNumber, TrialState};
+use peft_tune_search::{Field, Problem, Progress, Pruner, Verdict, evaluated, hypervolume, reference_point};
 
 /// While nothing is expected of settings, a step elsewhere is taken to be worth this share of what steps were on average: the
 /// first trials add most.

@@ -5,15 +5,15 @@
 //! trained skips the training phase, and takes the values over; where both are known it need not run at all. What plain
 //! tensor ops cost says nothing about own kernels, so that costs are kept for each form of the ops; the loss is the same.
 //!
-//! Kept here is which trial measured what. The values lie in the database, with the trial.
+//! KeptMetrics here is which trial measured what. The values lie in the database, with the trial.
 
 use std::collections::BTreeMap;
 
-use crate::objective::{LOSS, LOSS_BEFORE, THROUGHPUT};
-use crate::recipe::{Recipe, RecipeKey};
-use crate::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState};
-use crate::train::ops::Kernels;
 use crate::worker::Task;
+use peft_tune_core::objective::{LOSS, LOSS_BEFORE, THROUGHPUT};
+use peft_tune_core::recipe::{Recipe, RecipeKey};
+use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState};
+use peft_tune_kernels::Kernels;
 
 /// Metrics of the training phase; all others are the profile phase's.
 const LOSS_METRICS: [&str; 9] = [
@@ -31,21 +31,21 @@ const LOSS_METRICS: [&str; 9] = [
 /// A part of a trial that another trial measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
-    pub(super) part: Part,
+    pub(super) part: Measurement,
     pub(super) source: TrialNumber,
 }
 
 /// The same with what was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Inherited {
-    pub(super) part: Part,
+    pub(super) part: Measurement,
     pub(super) source: TrialNumber,
     pub(super) metrics: Metrics,
 }
 
 /// What a trial can take over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum Measurement {
     /// What the profile phase measures.
     Cost,
     /// What the training phase measures.
@@ -54,7 +54,7 @@ pub(super) enum Part {
     Metric(String),
 }
 
-impl Part {
+impl Measurement {
     /// Of all that a trial measured, the metrics of this part.
     pub(super) fn of(&self, metrics: &Metrics) -> Metrics {
         let of_the_stop = [at_least(LOSS), expected(LOSS), expected_deviation(LOSS)];
@@ -78,7 +78,7 @@ pub(super) enum Decision {
     Known { taken: Vec<Taken> },
     /// The settings that decide this failed in another trial, and would again.
     Fails {
-        part: Part,
+        part: Measurement,
         source: TrialNumber,
         reason: FailReason,
     },
@@ -159,9 +159,9 @@ impl Known {
     pub(super) fn decide(&self, recipe: &Recipe, plan: &TrialPlan) -> Decision {
         let cost_key = (recipe.cost_key(), self.kernels);
         let failures = [
-            (Part::Cost, self.out_of_memory.get(&cost_key)),
+            (Measurement::Cost, self.out_of_memory.get(&cost_key)),
             (
-                Part::Loss,
+                Measurement::Loss,
                 self.diverged.get(&recipe.loss_key()).filter(|_| plan.train.is_some()),
             ),
         ];
@@ -174,12 +174,12 @@ impl Known {
         let (mut plan, mut taken) = (plan.clone(), Vec::new());
         if let Some(source) = self.costs.get(&cost_key).filter(|_| plan.measure.is_some()) {
             plan.measure = None;
-            let (part, source) = (Part::Cost, *source);
+            let (part, source) = (Measurement::Cost, *source);
             taken.push(Taken { part, source });
         }
         if let Some(source) = self.losses.get(&recipe.loss_key()).filter(|_| plan.train.is_some()) {
             plan.train = None;
-            let (part, source) = (Part::Loss, *source);
+            let (part, source) = (Measurement::Loss, *source);
             taken.push(Taken { part, source });
         }
         if plan.measure.is_none() && plan.train.is_none() && !taken.is_empty() {
@@ -219,8 +219,8 @@ pub(super) fn with_inherited(measured: &Metrics, inherited: &[Inherited]) -> Met
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::{Checkpointing, DataSettings, TrainingLength};
-    use crate::study::{MeasurePlan, TrainPlan};
+    use peft_tune_core::recipe::{Checkpointing, DataSettings, TrainingLength};
+    use peft_tune_core::study::{MeasurePlan, TrainPlan};
 
     const FUSED: Kernels = Kernels::Fused;
 
@@ -257,7 +257,7 @@ mod tests {
         }
     }
 
-    fn of(part: Part, source: u64) -> Taken {
+    fn of(part: Measurement, source: u64) -> Taken {
         let source = TrialNumber(source);
         Taken { part, source }
     }
@@ -280,7 +280,7 @@ mod tests {
             panic!("{decision:?}")
         };
         assert_eq!((rest.measure, rest.train), (None, plan().train));
-        assert_eq!(taken, [of(Part::Cost, 4)]);
+        assert_eq!(taken, [of(Measurement::Cost, 4)]);
     }
 
     #[test]
@@ -295,7 +295,7 @@ mod tests {
             panic!("its cost is not known")
         };
         assert_eq!((rest.measure, rest.train), (plan().measure, None));
-        assert_eq!(taken, [of(Part::Loss, 4)]);
+        assert_eq!(taken, [of(Measurement::Loss, 4)]);
         let slower = [("throughput", 10.0), ("peak_memory", 9.0), ("loss", 2.0)].into();
         known.learn(&complete(5, slower), &recipe(|_| ()), Kernels::Reference);
         let source = |known: &Known| match known.decide(&recipe(|_| ()), &plan()) {
@@ -321,7 +321,7 @@ mod tests {
             panic!("{decision:?}")
         };
         assert_eq!((rest.measure, rest.train), (plan().measure, None));
-        assert_eq!(taken, [of(Part::Loss, 4)]);
+        assert_eq!(taken, [of(Measurement::Loss, 4)]);
     }
 
     #[test]
@@ -343,7 +343,7 @@ mod tests {
             recipe.gradient_checkpointing = Checkpointing::Full;
             recipe.optimizer.learning_rate = 1.0;
         });
-        let taken = vec![of(Part::Cost, 5), of(Part::Loss, 6)];
+        let taken = vec![of(Measurement::Cost, 5), of(Measurement::Loss, 6)];
         assert_eq!(known.decide(&both, &plan()), Decision::Known { taken });
     }
 
@@ -356,16 +356,16 @@ mod tests {
             ("train_s", 3.0),
         ]
         .into();
-        assert_eq!(Part::Cost.of(&metrics), [("throughput", 60.0)].into());
-        assert_eq!(Part::Loss.of(&metrics), [("loss", 2.0), ("train_s", 3.0)].into());
+        assert_eq!(Measurement::Cost.of(&metrics), [("throughput", 60.0)].into());
+        assert_eq!(Measurement::Loss.of(&metrics), [("loss", 2.0), ("train_s", 3.0)].into());
         assert_eq!(
-            Part::Metric("train_s".to_owned()).of(&metrics),
+            Measurement::Metric("train_s".to_owned()).of(&metrics),
             [("train_s", 3.0)].into()
         );
         let inherited = Inherited {
-            part: Part::Loss,
+            part: Measurement::Loss,
             source: TrialNumber(4),
-            metrics: Part::Loss.of(&metrics),
+            metrics: Measurement::Loss.of(&metrics),
         };
         assert_eq!(
             with_inherited(&[("throughput", 7.0), ("train_s", 1.0)].into(), &[inherited]),
@@ -382,7 +382,7 @@ mod tests {
             Decision::Run { taken, .. } => taken,
             decision => panic!("{decision:?}"),
         };
-        assert_eq!(taken(&known), [of(Part::Cost, 3)]);
+        assert_eq!(taken(&known), [of(Measurement::Cost, 3)]);
         known.forget(TrialNumber(3));
         assert_eq!(taken(&known), []);
     }
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(
             decision,
             Decision::Fails {
-                part: Part::Cost,
+                part: Measurement::Cost,
                 source: TrialNumber(1),
                 reason
             }
@@ -440,7 +440,7 @@ mod tests {
         let Decision::Run { taken, .. } = known.decide(&faster, &plan()) else {
             panic!("its loss is not known")
         };
-        assert_eq!(taken, [of(Part::Cost, 2)]);
+        assert_eq!(taken, [of(Measurement::Cost, 2)]);
     }
 
     #[test]
@@ -458,7 +458,7 @@ mod tests {
         assert_eq!(
             known.decide(&checkpointed, &plan()),
             Decision::Fails {
-                part: Part::Loss,
+                part: Measurement::Loss,
                 source: number,
                 reason
             }

@@ -2,6 +2,7 @@
 
 mod claim;
 mod confirm;
+mod cost_survey;
 mod decide;
 mod ending;
 mod error;
@@ -11,23 +12,22 @@ mod forecast;
 mod inputs;
 mod interrupt;
 mod judge;
-mod kept;
+mod kept_metrics;
 mod known;
-mod lost;
 mod observer;
-mod outlook;
 mod propose;
 mod record;
 mod reported;
 mod requests;
+mod retry_policy;
 mod running;
 mod tuner;
 
+pub use cost_survey::{CostSurvey, Expected};
 pub use ending::Ending;
 pub use error::TuneError;
 pub use forecast::{Forecast, Unpredictable};
 pub use inputs::Inputs;
 pub use interrupt::Interrupt;
 pub use observer::{Progress, TuneObserver};
-pub use outlook::{Expected, Outlook};
 pub use tuner::{Tuner, TunerParts};

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::search::{Problem, evaluated};
-use crate::study::{Trial, TrialNumber};
 use crate::worker::TrialEvent;
+use peft_tune_core::study::{Trial, TrialNumber};
+use peft_tune_search::{Problem, evaluated};
 
 /// Where a study stands.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -4,9 +4,9 @@
 //! checkpointing changes no loss) is known after a few steps. Such relatives are weighed against the sampler's proposal by
 //! what each is expected to add to the hypervolume for its share of a whole trial's cost.
 
-use crate::search::{Problem, Prospect, Sampler, pareto_front};
-use crate::space::Parameter;
-use crate::study::{ParamValue, Params, Trial};
+use peft_tune_core::space::Parameter;
+use peft_tune_core::study::{ParamValue, Params, Trial};
+use peft_tune_search::{CandidateScore, Problem, Sampler, pareto_front};
 
 /// Values of a parameter that are tried on a trial of the front; longer lists are left to the sampler.
 const MOST_VALUES: u64 = 16;
@@ -17,14 +17,14 @@ const MOST_RELATIVES: usize = 64;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Proposed {
     pub(super) params: Params,
-    pub(super) prospect: Option<Prospect>,
+    pub(super) score: Option<CandidateScore>,
 }
 
 impl Proposed {
     /// What each objective (minimised) ends below with a probability of 0.05 only; `None` where nothing is expected.
     pub(super) fn expected_low(&self, problem: &Problem) -> Vec<Option<f64>> {
         let low = |metric: &str| {
-            let predicted = &self.prospect.as_ref()?.predicted;
+            let predicted = &self.score.as_ref()?.predicted;
             predicted.iter().find(|one| one.metric == metric)
         };
         let objectives = problem.objectives.iter();
@@ -45,15 +45,15 @@ pub(super) fn propose(
     share: &dyn Fn(&Params) -> f64,
 ) -> Option<Proposed> {
     let settings = sampler.choose(problem, history, &relatives(problem, history))?;
-    let worth = |(params, prospect): &(Params, Option<Prospect>)| {
-        let prospect = prospect.as_ref()?;
-        Some(prospect.log_acquisition - share(params).ln())
+    let worth = |(params, score): &(Params, Option<CandidateScore>)| {
+        let score = score.as_ref()?;
+        Some(score.log_acquisition - share(params).ln())
     };
     // The first of equals: the sampler's own proposal comes first.
     let best = settings
         .into_iter()
         .reduce(|best, one| if worth(&one) > worth(&best) { one } else { best });
-    best.map(|(params, prospect)| Proposed { params, prospect })
+    best.map(|(params, score)| Proposed { params, score })
 }
 
 /// Untried settings that differ from a trial of the front only in parameters that change nothing expensive.

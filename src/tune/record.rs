@@ -1,8 +1,8 @@
 //! From a trial's events to the rows of the database.
 
 use crate::store::{EvaluationRecord, StepRecord};
-use crate::study::{Metrics, Phase};
-use crate::train::{Evaluation, StepEvent};
+use peft_tune_core::study::{Metrics, Phase};
+use peft_tune_engine::{Evaluation, StepEvent};
 
 pub(super) fn step_record(phase: Phase, event: &StepEvent) -> StepRecord {
     StepRecord {
@@ -35,7 +35,7 @@ pub(super) fn evaluation_record(evaluation: &Evaluation) -> EvaluationRecord {
 /// What an evaluation adds to a trial's curve.
 pub(super) fn evaluation_metrics(evaluation: &Evaluation) -> Metrics {
     let mut metrics = Metrics::default();
-    metrics.insert(crate::objective::LOSS, evaluation.loss);
+    metrics.insert(peft_tune_core::objective::LOSS, evaluation.loss);
     metrics.insert("accuracy", evaluation.accuracy);
     metrics
 }

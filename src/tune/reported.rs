@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-use super::known::{Decision, Part, Taken};
-use crate::search::Problem;
-use crate::study::{FailReason, Metrics, Params, Trial, TrialNumber, TrialState};
+use super::known::{Decision, Measurement, Taken};
 use crate::worker::Task;
+use peft_tune_core::study::{FailReason, Metrics, Params, Trial, TrialNumber, TrialState};
+use peft_tune_search::Problem;
 
 /// Params that share a metric have the same key of it: half of a SHA-256.
 pub(super) type Key = [u8; 16];
@@ -52,7 +52,7 @@ impl Reported {
     pub(super) fn decide(&self, problem: &Problem, params: &Params, task: Task) -> Decision {
         if let Some((source, reason)) = memory_key(problem, params).and_then(|key| self.out_of_memory.get(&key)) {
             return Decision::Fails {
-                part: Part::Metric(memory_metric(problem).unwrap_or_default().to_owned()),
+                part: Measurement::Metric(memory_metric(problem).unwrap_or_default().to_owned()),
                 source: *source,
                 reason: reason.clone(),
             };
@@ -63,7 +63,7 @@ impl Reported {
             match self.values.get(&key(problem, metric, params)) {
                 None => unknown += 1,
                 Some(source) => taken.push(Taken {
-                    part: Part::Metric(metric.to_owned()),
+                    part: Measurement::Metric(metric.to_owned()),
                     source: *source,
                 }),
             }
@@ -134,9 +134,9 @@ fn memory_key(problem: &Problem, params: &Params) -> Option<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objective::Objective;
-    use crate::space::{Distribution, Parameter, SearchSpace};
-    use crate::study::{ParamValue, Phase};
+    use peft_tune_core::objective::Objective;
+    use peft_tune_core::space::{Distribution, Parameter, SearchSpace};
+    use peft_tune_core::study::{ParamValue, Phase};
 
     fn problem() -> Problem {
         let parameter = |name: &str, affects: Option<&[&str]>| Parameter {
@@ -188,7 +188,7 @@ mod tests {
             panic!("{decision:?}")
         };
         let name = |one: &Taken| match &one.part {
-            Part::Metric(metric) => format!("{metric} from {}", one.source),
+            Measurement::Metric(metric) => format!("{metric} from {}", one.source),
             part => panic!("{part:?}"),
         };
         taken.iter().map(name).collect()

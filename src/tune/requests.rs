@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::Interrupt;
-use crate::space::SearchSpace;
 use crate::store::{RequestId, RequestOutcome, Store, StoreError, StudyId};
-use crate::study::{Params, StudyRequest, TrialNumber};
+use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::{Params, StudyRequest, TrialNumber};
 
 /// How often the database is looked at.
 const LOOK: Duration = Duration::from_millis(300);

@@ -6,10 +6,10 @@ use super::claim::Claim;
 use super::judge::{Order, UnderWay};
 use super::known::{Inherited, with_inherited};
 use super::reported::final_after;
-use crate::objective::THROUGHPUT;
-use crate::search::Problem;
 use crate::store::StepRecord;
-use crate::study::{Curve, Metrics, TrialNumber, TrialState};
+use peft_tune_core::objective::THROUGHPUT;
+use peft_tune_core::study::{Curve, Metrics, TrialNumber, TrialState};
+use peft_tune_search::Problem;
 
 /// A trial under way, with what it told so far.
 pub(super) struct Running {

@@ -6,22 +6,22 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::claim::PutOff;
+use super::claim::Deferred;
 use super::decide::{Memory, problem_of, recipe_of, whole_task};
 use super::expect::Expectations;
-use super::kept::Kept;
-use super::known::{Decision, Inherited, Part, Taken};
-use super::lost::Patience;
+use super::kept_metrics::KeptMetrics;
+use super::known::{Decision, Inherited, Measurement, Taken};
 use super::propose::{Proposed, propose};
 use super::requests::Requests;
+use super::retry_policy::RetryPolicy;
 use super::running::Running;
 use super::{Ending, Inputs, Interrupt, Progress, TuneError, TuneObserver};
-use crate::search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history, stop_reason};
 use crate::space::{Backend, Study};
 use crate::store::{Store, StudyId};
-use crate::study::{Curve, FailReason, Metrics, Trial, TrialNumber, TrialState};
-use crate::train::ops::Kernels;
 use crate::worker::{Evaluator, Task, TrialRequest};
+use peft_tune_core::study::{Curve, FailReason, Metrics, Trial, TrialNumber, TrialState};
+use peft_tune_kernels::Kernels;
+use peft_tune_search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history, stop_reason};
 
 /// How long to wait for an event before looking at the clock and the keyboard again.
 pub(super) const POLL: Duration = Duration::from_millis(100);
@@ -41,8 +41,8 @@ pub struct Tuner<'a> {
     pub(super) parts: TunerParts<'a>,
     pub(super) problem: Problem,
     /// What of finished trials stays in memory.
-    pub(super) kept: Kept,
-    /// All trials by number, running ones included; of finished ones what is [`Kept`].
+    pub(super) kept: KeptMetrics,
+    /// All trials by number, running ones included; of finished ones what is [`KeptMetrics`].
     pub(super) history: Vec<Trial>,
     /// What finished trials told on their way, for a pruner.
     pub(super) curves: BTreeMap<TrialNumber, Curve>,
@@ -53,7 +53,7 @@ pub struct Tuner<'a> {
     /// Trials that were begun and not finished, by an earlier process or one that was lost.
     pub(super) unfinished: VecDeque<TrialNumber>,
     /// Proposals that wait for what a trial under way measures.
-    pub(super) put_off: VecDeque<PutOff>,
+    pub(super) defer: VecDeque<Deferred>,
     pub(super) running: BTreeMap<TrialNumber, Running>,
     pub(super) memory: Memory,
     pub(super) pruner: Option<Box<dyn Pruner>>,
@@ -66,7 +66,7 @@ pub struct Tuner<'a> {
     /// Wall time of finished trials, in seconds.
     pub(super) spent_s: f64,
     ending: Option<Ending>,
-    pub(super) patience: Patience,
+    pub(super) retry_policy: RetryPolicy,
     /// Files that must stay as they are.
     inputs: Inputs,
     /// The form of the ops that trials run in, and that of earlier ones, where it is known.
@@ -93,7 +93,7 @@ impl<'a> Tuner<'a> {
         let mut standing = Progress::default();
         standing.count(&problem, &history);
         let pruner = build_pruner(&parts.study.pruner);
-        let mut kept = Kept::new(&problem, parts.sampler.as_ref(), pruner.is_some());
+        let mut kept = KeptMetrics::new(&problem, parts.sampler.as_ref(), pruner.is_some());
         history.iter_mut().for_each(|trial| kept.reduce(trial));
         let mut curves = parts.store.curves(parts.id).await?;
         let complete = history.iter().filter(|trial| trial.state.name() == "complete");
@@ -105,7 +105,7 @@ impl<'a> Tuner<'a> {
         Ok(Self {
             standing,
             unfinished,
-            put_off: VecDeque::new(),
+            defer: VecDeque::new(),
             curves,
             longest,
             expectations: parts.store.expectations(parts.id).await?,
@@ -116,7 +116,7 @@ impl<'a> Tuner<'a> {
             running: BTreeMap::new(),
             expecting: None,
             ending: None,
-            patience: Patience::default(),
+            retry_policy: RetryPolicy::default(),
             inputs: Inputs::default(),
             kernels: Kernels::default(),
             forms,
@@ -247,7 +247,7 @@ impl<'a> Tuner<'a> {
         Some((self.new_trial(&proposed), Some(proposed)))
     }
 
-    /// The setting of the next new trial: one that was put off, one that people asked for, or what the sampler proposes.
+    /// The setting of the next new trial: one that was deferred, one that people asked for, or what the sampler proposes.
     fn next_proposed(&mut self) -> Option<Proposed> {
         if self.ending != Some(Ending::TimeSpent)
             && let Some(proposed) = self.next_put_off()
@@ -259,17 +259,17 @@ impl<'a> Tuner<'a> {
         if asked_for.is_some_and(|params| !self.has_to_wait(params))
             && let Some(params) = self.requests.next_setting()
         {
-            return Some(Proposed { params, prospect: None });
+            return Some(Proposed { params, score: None });
         }
-        // With one more put off for every place, what is handed out next would be known too late to be of use.
-        while self.ending.is_none() && self.put_off.len() < self.parts.evaluator.capacity() {
+        // With one more deferred for every place, what is handed out next would be known too late to be of use.
+        while self.ending.is_none() && self.defer.len() < self.parts.evaluator.capacity() {
             self.ending = self.rule_ending();
             if self.ending.is_none() {
                 let Some(proposed) = self.with_put_off(Self::ask) else {
                     self.ending = Some(Ending::Exhausted);
                     break;
                 };
-                if let Some(proposed) = self.put_off(proposed) {
+                if let Some(proposed) = self.defer(proposed) {
                     return Some(proposed);
                 }
                 self.ending = self.budget_ending();
@@ -295,7 +295,7 @@ impl<'a> Tuner<'a> {
 
     fn budget_ending(&self) -> Option<Ending> {
         let progress = self.progress();
-        let begun = self.running.len() + self.unfinished.len() + self.put_off.len();
+        let begun = self.running.len() + self.unfinished.len() + self.defer.len();
         let begun = progress.finished + begun as u64;
         if progress.budget_trials.is_some_and(|budget| begun >= budget) {
             return Some(Ending::TrialsDone);
@@ -362,8 +362,8 @@ impl<'a> Tuner<'a> {
             store.record_kernels(id, number, self.kernels.name()).await?;
             self.forms.insert(number, self.kernels);
         }
-        let prospect = proposed.as_ref().and_then(|proposed| proposed.prospect.as_ref());
-        if let Some(gain) = prospect.map(|prospect| prospect.expected_improvement) {
+        let score = proposed.as_ref().and_then(|proposed| proposed.score.as_ref());
+        if let Some(gain) = score.map(|score| score.expected_improvement) {
             store.record_expectation(id, number, gain).await?;
             self.expectations.insert(number, gain);
         }
@@ -446,7 +446,7 @@ impl<'a> Tuner<'a> {
             task,
             memory_limit_bytes,
             time_limit_s,
-            seats: Vec::new(),
+            assignments: Vec::new(),
         })?)
     }
 
@@ -466,12 +466,17 @@ impl<'a> Tuner<'a> {
         Ok(())
     }
 
-    async fn record_source(&self, number: TrialNumber, part: &Part, source: TrialNumber) -> Result<(), TuneError> {
+    async fn record_source(
+        &self,
+        number: TrialNumber,
+        part: &Measurement,
+        source: TrialNumber,
+    ) -> Result<(), TuneError> {
         let (store, id) = (self.parts.store, self.parts.id);
         match part {
-            Part::Cost => store.record_inherited(id, number, "cost", source).await?,
-            Part::Loss => store.record_inherited(id, number, "loss", source).await?,
-            Part::Metric(metric) => store.record_inherited_metric(id, number, metric, source).await?,
+            Measurement::Cost => store.record_inherited(id, number, "cost", source).await?,
+            Measurement::Loss => store.record_inherited(id, number, "loss", source).await?,
+            Measurement::Metric(metric) => store.record_inherited_metric(id, number, metric, source).await?,
         }
         Ok(())
     }

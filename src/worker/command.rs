@@ -7,7 +7,7 @@
 //! are not JSON objects of these forms are passed over, so a chatty trainer needs no change. Any other end is a crash,
 //! stored with the tail of its standard error. A trial that is stopped gets SIGTERM, and SIGKILL five seconds later.
 //!
-//! Several programs may run side by side, one a place. `PEFT_TUNE_WORKER` tells each the number of its place, and a place
+//! Several programs may run side by side, one a slot. `PEFT_TUNE_WORKER` tells each the number of its slot, and a slot
 //! with a GPU of its own sets `CUDA_VISIBLE_DEVICES`.
 
 use std::collections::BTreeMap;
@@ -20,29 +20,29 @@ use serde::Serialize;
 use super::child::{ChildProcess, Line, Lines, Surroundings};
 use super::program::{Current, Output};
 use super::{Evaluator, EvaluatorError, Placement, Task, TrialEvent, TrialRequest};
-use crate::study::{Metrics, Params, TrialNumber, TrialState};
+use peft_tune_core::study::{Metrics, Params, TrialNumber, TrialState};
 
 /// How often the clock is looked at while the program is silent.
 const TICK: Duration = Duration::from_millis(50);
 /// How long a stopped program may take to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// An evaluator that runs one program a trial, and as many side by side as it has places.
+/// An evaluator that runs one program a trial, and as many side by side as it has slots.
 pub struct CommandEvaluator {
-    /// Words before the command, in which a place's values are filled in.
+    /// Words before the command, in which a slot's values are filled in.
     prefix: Vec<String>,
     command: Vec<String>,
     surroundings: Surroundings,
     /// How long a stopped program may take to end by itself.
     grace: Duration,
-    places: Vec<Program>,
+    slots: Vec<Program>,
     lines: Receiver<(u64, Line<Output>)>,
     sender: Lines<Output>,
     /// Number of the last program that was started.
     serial: u64,
 }
 
-/// A place, and the program under way there.
+/// A slot, and the program under way there.
 struct Program {
     placement: Placement,
     current: Option<Current>,
@@ -72,7 +72,7 @@ impl CommandEvaluator {
                 farewell: None,
             },
             grace: GRACE,
-            places: vec![Program::at(Placement::whole_machine(None))],
+            slots: vec![Program::at(Placement::whole_machine(None))],
             lines,
             sender,
             serial: 0,
@@ -86,17 +86,17 @@ impl CommandEvaluator {
         self
     }
 
-    /// Runs as many programs side by side as there are places.
+    /// Runs as many programs side by side as there are slots.
     #[must_use]
-    pub fn with_places(mut self, places: Vec<Placement>) -> Self {
-        self.places = places.into_iter().map(Program::at).collect();
+    pub fn with_slots(mut self, slots: Vec<Placement>) -> Self {
+        self.slots = slots.into_iter().map(Program::at).collect();
         self
     }
 
     fn take_line(&mut self, serial: u64, line: Line<Output>) -> Option<TrialEvent> {
-        let is_its = |place: &&mut Program| place.current.as_ref().is_some_and(|current| current.serial == serial);
-        let place = self.places.iter_mut().find(is_its)?;
-        let current = place.current.as_mut()?;
+        let is_its = |slot: &&mut Program| slot.current.as_ref().is_some_and(|current| current.serial == serial);
+        let slot = self.slots.iter_mut().find(is_its)?;
+        let current = slot.current.as_mut()?;
         match line {
             Line::Message(Output::Step { step, metrics }) => {
                 current.last_step = step;
@@ -126,7 +126,7 @@ impl CommandEvaluator {
                 tracing::debug!(line = text, "passed over a line of the trial's program");
                 None
             }
-            Line::Closed(tail) => place.current.take().map(|current| current.end(&tail)),
+            Line::Closed(tail) => slot.current.take().map(|current| current.end(&tail)),
         }
     }
 }
@@ -137,7 +137,7 @@ impl Program {
         Self { placement, current }
     }
 
-    /// What the program finds in its environment about its place.
+    /// What the program finds in its environment about its slot.
     fn env(&self) -> [Option<(String, String)>; 2] {
         let gpu = self
             .placement
@@ -153,18 +153,18 @@ impl Program {
 
 impl Evaluator for CommandEvaluator {
     fn capacity(&self) -> usize {
-        self.places.len()
+        self.slots.len()
     }
 
     fn submit(&mut self, request: TrialRequest) -> Result<(), EvaluatorError> {
-        let capacity = self.places.len();
-        let Some(place) = self.places.iter_mut().find(|place| place.current.is_none()) else {
+        let capacity = self.slots.len();
+        let Some(slot) = self.slots.iter_mut().find(|slot| slot.current.is_none()) else {
             return Err(EvaluatorError::Full { capacity });
         };
         let Task::Params { params, seed, steps } = &request.task else {
             return Err(EvaluatorError::Unsupported { task: "a recipe" });
         };
-        let prefix = self.prefix.iter().map(|word| place.placement.fill_in(word));
+        let prefix = self.prefix.iter().map(|word| slot.placement.fill_in(word));
         let words: Vec<String> = prefix.chain(self.command.iter().cloned()).collect();
         let Some((program, arguments)) = words.split_first() else {
             let source = std::io::Error::other("the command is empty");
@@ -175,7 +175,7 @@ impl Evaluator for CommandEvaluator {
         };
         self.serial += 1;
         let mut surroundings = self.surroundings.clone();
-        surroundings.env.extend(place.env().into_iter().flatten());
+        surroundings.env.extend(slot.env().into_iter().flatten());
         let lines = (self.serial, self.sender.clone());
         let mut child = ChildProcess::start(program.as_ref(), arguments, &surroundings, lines)?;
         // A program that does not read its input is not wrong: the params may reach it another way.
@@ -188,7 +188,7 @@ impl Evaluator for CommandEvaluator {
             tracing::debug!(%error, "the trial's program does not read its input");
         }
         child.close_input();
-        place.current = Some(Current {
+        slot.current = Some(Current {
             number: request.number,
             serial: self.serial,
             child,
@@ -205,7 +205,7 @@ impl Evaluator for CommandEvaluator {
     fn next_event(&mut self, timeout: Duration) -> Result<Option<TrialEvent>, EvaluatorError> {
         let deadline = Instant::now() + timeout;
         loop {
-            let under_way = self.places.iter_mut().filter_map(|place| place.current.as_mut());
+            let under_way = self.slots.iter_mut().filter_map(|slot| slot.current.as_mut());
             let mut any = false;
             for current in under_way {
                 any = true;
@@ -228,7 +228,7 @@ impl Evaluator for CommandEvaluator {
     }
 
     fn cancel(&mut self, number: TrialNumber) -> Result<(), EvaluatorError> {
-        let mut under_way = self.places.iter_mut().filter_map(|place| place.current.as_mut());
+        let mut under_way = self.slots.iter_mut().filter_map(|slot| slot.current.as_mut());
         if let Some(current) = under_way.find(|current| current.number == number) {
             current.ask_to_stop(false);
         }
@@ -240,7 +240,7 @@ impl Evaluator for CommandEvaluator {
 #[cfg(unix)]
 mod tests {
     use super::*;
-    use crate::study::{FailReason, Phase};
+    use peft_tune_core::study::{FailReason, Phase};
 
     fn run(script: &str, time_limit_s: Option<f64>) -> (Vec<TrialEvent>, TrialState) {
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
@@ -257,7 +257,7 @@ mod tests {
             task,
             memory_limit_bytes: None,
             time_limit_s,
-            seats: Vec::new(),
+            assignments: Vec::new(),
         };
         evaluator.submit(request).unwrap();
         let mut events = Vec::new();
@@ -359,7 +359,7 @@ mod tests {
             task,
             memory_limit_bytes: None,
             time_limit_s: None,
-            seats: Vec::new(),
+            assignments: Vec::new(),
         };
         evaluator.submit(request).unwrap();
         let mut started = Instant::now();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::protocol::{ControlMessage, Message};
-use crate::study::TrialNumber;
+use peft_tune_core::study::TrialNumber;
 
 /// Where messages to the coordinator go, whole lines at a time.
 #[derive(Clone)]

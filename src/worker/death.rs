@@ -3,8 +3,8 @@
 use std::process::ExitStatus;
 
 use super::child::describe_end;
-use crate::profile::OUT_OF_MEMORY_EXIT;
-use crate::study::{FailReason, Phase};
+use peft_tune_core::study::{FailReason, Phase};
+use peft_tune_engine::profile::OUT_OF_MEMORY_EXIT;
 
 /// What is known of a worker that is gone.
 pub(super) struct Death<'a> {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::recipe::Recipe;
-use crate::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialPlan, TrialState};
-use crate::train::{Evaluation, StepEvent};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialPlan, TrialState};
+use peft_tune_engine::{Evaluation, StepEvent};
 
 /// One trial to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -23,12 +23,12 @@ pub struct TrialRequest {
     pub time_limit_s: Option<f64>,
     /// Where the trial's devices are, one each, where it has several and they are not its worker's own to choose.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub seats: Vec<Seat>,
+    pub assignments: Vec<DeviceAssignment>,
 }
 
 /// Where one of a trial's devices is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Seat {
+pub struct DeviceAssignment {
     /// What it computes on.
     pub device: Option<String>,
     /// Threads it computes with.

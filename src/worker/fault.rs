@@ -6,8 +6,8 @@
 //! first so many attempts.
 
 use super::{MemoryLimiter, TrialRequest, memory_limiter};
-use crate::profile::HostMemory;
-use crate::study::Phase;
+use peft_tune_core::study::Phase;
+use peft_tune_engine::profile::HostMemory;
 
 /// What to cause, if anything.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -195,7 +195,7 @@ fn fill_memory(touched: bool) {
 mod tests {
     use super::super::Task;
     use super::*;
-    use crate::study::{Params, TrialNumber};
+    use peft_tune_core::study::{Params, TrialNumber};
 
     fn request(number: u64, attempt: u64) -> TrialRequest {
         TrialRequest {
@@ -208,7 +208,7 @@ mod tests {
             },
             memory_limit_bytes: None,
             time_limit_s: None,
-            seats: Vec::new(),
+            assignments: Vec::new(),
         }
     }
 

@@ -11,7 +11,7 @@ const FAREWELL: Duration = Duration::from_secs(10);
 
 /// What starts worker processes: a prefix of words before the program, such as `srun --gres=gpu:1` or `ssh host`.
 ///
-/// In the prefix `{worker}`, `{host}`, `{device}`, `{threads}` and `{cpus}` stand for what the worker's place has. The rest of the
+/// In the prefix `{worker}`, `{host}`, `{device}`, `{threads}` and `{cpus}` stand for what the worker's slot has. The rest of the
 /// conversation is on the standard streams of what is started, so the prefix must pass them through.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launcher {
@@ -19,7 +19,7 @@ pub struct Launcher {
     pub prefix: Vec<String>,
     /// The program as the machine that runs it knows it.
     pub program: PathBuf,
-    /// Arguments that every worker gets beside those of its place.
+    /// Arguments that every worker gets beside those of its slot.
     pub arguments: Vec<String>,
     /// Variables set beside the inherited ones, for the first process that is started.
     pub env: BTreeMap<String, String>,
@@ -59,12 +59,12 @@ impl Launcher {
         (!self.is_local()).then_some(FAREWELL)
     }
 
-    /// The program to start for a place, and its arguments.
-    pub(super) fn command_line(&self, place: &Placement) -> (PathBuf, Vec<String>) {
-        let mut words: Vec<String> = self.prefix.iter().map(|word| place.fill_in(word)).collect();
+    /// The program to start for a slot, and its arguments.
+    pub(super) fn command_line(&self, slot: &Placement) -> (PathBuf, Vec<String>) {
+        let mut words: Vec<String> = self.prefix.iter().map(|word| slot.fill_in(word)).collect();
         let worker = [self.program.to_string_lossy().into_owned(), "worker".to_owned()];
         words.extend(worker);
-        words.extend(place.arguments());
+        words.extend(slot.arguments());
         words.extend(self.arguments.iter().cloned());
         let program = words.remove(0);
         (program.into(), words)
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_prefix_stands_before_the_program_with_its_places_filled_in() {
-        let place = Placement {
+        let slot = Placement {
             number: 2,
             device: Some("cuda:1".to_owned()),
             threads: Some(4),
@@ -86,7 +86,7 @@ mod tests {
         let prefix = ["srun", "--gpus=1", "-c{threads}", "--job-name=worker-{worker}"].map(str::to_owned);
         let kernels = ["--kernels", "reference"].map(str::to_owned).to_vec();
         let launcher = Launcher::with_prefix(prefix.to_vec(), "/opt/peft-tune".into()).with_arguments(kernels);
-        let (program, arguments) = launcher.command_line(&place);
+        let (program, arguments) = launcher.command_line(&slot);
         assert_eq!(program, PathBuf::from("srun"));
         assert_eq!(
             arguments.join(" "),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::profile::resident_bytes;
+use peft_tune_engine::profile::resident_bytes;
 
 /// What a process may take beside a trial's memory under a control group: code, tokenised data, thread stacks.
 const MARGIN_BYTES: u64 = 512 << 20;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::{Evaluator, EvaluatorError, TrialEvent, TrialRequest};
-use crate::study::{Phase, TrialNumber, TrialState};
+use peft_tune_core::study::{Phase, TrialNumber, TrialState};
 
 /// Answers each trial with what a function says of its request.
 pub struct MockEvaluator<F> {
@@ -16,7 +16,7 @@ pub struct MockEvaluator<F> {
 }
 
 impl<F: FnMut(&TrialRequest) -> TrialState> MockEvaluator<F> {
-    /// An evaluator with `capacity` places.
+    /// An evaluator with `capacity` slots.
     pub fn new(capacity: usize, outcome: F) -> Self {
         Self {
             capacity,

@@ -7,10 +7,10 @@ use super::control::Control;
 use super::fault::Fault;
 use super::serve::Runner;
 use super::{Task, TrialEvent, TrialRequest};
-use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
-use crate::recipe::Recipe;
-use crate::study::{FailReason, Metrics, Phase, TrialState};
-use crate::train::{Evaluation, StepEvent, StepSeconds};
+use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState};
+use peft_tune_engine::{Evaluation, StepEvent, StepSeconds};
 
 /// Steps of a made-up training.
 const STEPS: u64 = 4;

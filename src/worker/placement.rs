@@ -1,6 +1,6 @@
-//! Where workers run: one place each, with its device, threads and processors.
+//! Where workers run: one slot each, with its device, threads and processors.
 
-use super::Seat;
+use super::DeviceAssignment;
 
 /// Where one worker runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Placement {
             return vec![Self::whole_machine(threads)];
         }
         let share = cpus.len() / workers;
-        let place = |number: usize| Self {
+        let slot = |number: usize| Self {
             number,
             device: Some("cpu".to_owned()),
             threads: Some(threads.unwrap_or(share).max(1)),
@@ -44,45 +44,45 @@ impl Placement {
             hardware: "cpu".to_owned(),
             host: None,
         };
-        (0..workers).map(place).collect()
+        (0..workers).map(slot).collect()
     }
 
     /// One worker a device; the host's processors are shared out among them, but a device is its worker's own.
     pub fn on_devices(devices: &[String], cpus: usize, threads: Option<usize>) -> Vec<Self> {
         let share = (cpus / devices.len().max(1)).max(1);
-        let place = |(number, device): (usize, &String)| Self {
+        let slot = |(number, device): (usize, &String)| Self {
             number,
             device: Some(device.clone()),
             threads: Some(threads.unwrap_or(share)),
             hardware: device.clone(),
             ..Self::default()
         };
-        devices.iter().enumerate().map(place).collect()
+        devices.iter().enumerate().map(slot).collect()
     }
 
-    /// One worker on each of `hosts`, or `workers` where the launcher finds a place for each. They share nothing.
+    /// One worker on each of `hosts`, or `workers` where the launcher finds a slot for each. They share nothing.
     pub fn elsewhere(workers: usize, hosts: &[String], threads: Option<usize>) -> Vec<Self> {
         let count = if hosts.is_empty() { workers } else { hosts.len() };
-        let place = |number: usize| Self {
+        let slot = |number: usize| Self {
             number,
             threads,
             host: hosts.get(number).cloned(),
             hardware: format!("elsewhere {number}"),
             ..Self::default()
         };
-        (0..count).map(place).collect()
+        (0..count).map(slot).collect()
     }
 
-    /// Where each of `devices` processes is that share one trial, in these places. Where there are more than places, those of
-    /// one place share its threads.
-    pub(super) fn seats(places: &[&Self], devices: usize) -> Vec<Seat> {
-        let in_one = devices.div_ceil(places.len().max(1)).max(1);
-        let seats = places.iter().cycle().take(devices);
-        seats
-            .map(|place| Seat {
-                device: place.device.clone(),
-                threads: place.threads.map(|threads| (threads / in_one).max(1)),
-                cpus: place.cpus.clone(),
+    /// Where each of `devices` processes is that share one trial, in these slots. Where there are more than slots, those of
+    /// one slot share its threads.
+    pub(super) fn assignments(slots: &[&Self], devices: usize) -> Vec<DeviceAssignment> {
+        let in_one = devices.div_ceil(slots.len().max(1)).max(1);
+        let assignments = slots.iter().cycle().take(devices);
+        assignments
+            .map(|slot| DeviceAssignment {
+                device: slot.device.clone(),
+                threads: slot.threads.map(|threads| (threads / in_one).max(1)),
+                cpus: slot.cpus.clone(),
             })
             .collect()
     }
@@ -92,11 +92,11 @@ impl Placement {
         let threads = self
             .threads
             .map(|threads| ["--threads".to_owned(), threads.to_string()]);
-        let place = place_arguments(self.device.as_deref(), &self.cpus);
-        threads.into_iter().flatten().chain(place).collect()
+        let slot = place_arguments(self.device.as_deref(), &self.cpus);
+        threads.into_iter().flatten().chain(slot).collect()
     }
 
-    /// A word of a launcher's prefix with what stands for the place's own values.
+    /// A word of a launcher's prefix with what stands for the slot's own values.
     pub(super) fn fill_in(&self, word: &str) -> String {
         let cpus: Vec<String> = self.cpus.iter().map(usize::to_string).collect();
         word.replace("{worker}", &self.number.to_string())
@@ -166,37 +166,39 @@ mod tests {
 
     #[test]
     fn workers_share_the_processors_out() {
-        let places = Placement::side_by_side(3, &[0, 1, 4, 5, 6, 7, 9], None);
-        let cpus: Vec<&[usize]> = places.iter().map(|place| place.cpus.as_slice()).collect();
+        let slots = Placement::side_by_side(3, &[0, 1, 4, 5, 6, 7, 9], None);
+        let cpus: Vec<&[usize]> = slots.iter().map(|slot| slot.cpus.as_slice()).collect();
         assert_eq!(cpus, [&[0, 1], &[4, 5], &[6, 7]]);
-        assert!(places.iter().all(|place| place.threads == Some(2)));
+        assert!(slots.iter().all(|slot| slot.threads == Some(2)));
     }
 
     #[test]
     fn a_trial_of_several_devices_has_a_seat_in_each_of_its_places() {
-        let places = Placement::side_by_side(2, &[0, 1, 2, 3], None);
-        let places: Vec<&Placement> = places.iter().collect();
-        let seats = |devices| -> Vec<(usize, Vec<usize>)> {
-            let seats = Placement::seats(&places, devices).into_iter();
-            seats.map(|seat| (seat.threads.unwrap(), seat.cpus)).collect()
+        let slots = Placement::side_by_side(2, &[0, 1, 2, 3], None);
+        let slots: Vec<&Placement> = slots.iter().collect();
+        let assignments = |devices| -> Vec<(usize, Vec<usize>)> {
+            let assignments = Placement::assignments(&slots, devices).into_iter();
+            assignments
+                .map(|assignment| (assignment.threads.unwrap(), assignment.cpus))
+                .collect()
         };
-        assert_eq!(seats(2), [(2, vec![0, 1]), (2, vec![2, 3])]);
-        assert_eq!(seats(4)[1..3], [(1, vec![2, 3]), (1, vec![0, 1])]);
+        assert_eq!(assignments(2), [(2, vec![0, 1]), (2, vec![2, 3])]);
+        assert_eq!(assignments(4)[1..3], [(1, vec![2, 3]), (1, vec![0, 1])]);
     }
 
     #[test]
     fn more_workers_than_processors_are_not_pinned_and_have_a_thread_each() {
-        for place in Placement::side_by_side(4, &[0, 1], None) {
-            assert_eq!((place.threads, place.cpus.len()), (Some(1), 0));
+        for slot in Placement::side_by_side(4, &[0, 1], None) {
+            assert_eq!((slot.threads, slot.cpus.len()), (Some(1), 0));
         }
     }
 
     #[test]
     fn every_device_is_hardware_of_its_own() {
         let devices = ["cuda:0", "cuda:1"].map(str::to_owned);
-        let places = Placement::on_devices(&devices, 8, None);
-        assert_ne!(places[0].hardware, places[1].hardware);
-        assert_eq!(places[1].arguments(), ["--threads", "4", "--device", "cuda:1"]);
+        let slots = Placement::on_devices(&devices, 8, None);
+        assert_ne!(slots[0].hardware, slots[1].hardware);
+        assert_eq!(slots[1].arguments(), ["--threads", "4", "--device", "cuda:1"]);
     }
 
     #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! Runs trials in processes of their own, which stay alive between trials with the base model loaded: one worker a place.
+//! Runs trials in processes of their own, which stay alive between trials with the base model loaded: one worker a slot.
 //!
 //! A trial that runs out of memory, crashes or hangs takes only its process with it: the death becomes the trial's
 //! outcome, or word that it was lost, and the next trial gets a fresh process.
@@ -9,11 +9,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use super::child::{Line, Lines};
-use super::place::{Loss, NEIGHBOURS, Place};
 use super::protocol::{ControlMessage, Message, PROTOCOL_VERSION, Request};
 use super::turns::{TurnOrder, Turns};
+use super::worker_slot::{Loss, NEIGHBOURS, WorkerSlot};
 use super::{Evaluator, EvaluatorError, Launcher, Placement, Task, TrialEvent, TrialRequest};
-use crate::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
 
 /// How often the clock is looked at while the workers are silent.
 const TICK: Duration = Duration::from_millis(50);
@@ -37,7 +37,7 @@ pub enum Measuring {
 pub struct PoolSettings {
     pub launcher: Launcher,
     /// One worker each.
-    pub places: Vec<Placement>,
+    pub slots: Vec<Placement>,
     pub measuring: Measuring,
     /// Time between two heartbeats of a worker.
     pub heartbeat: Duration,
@@ -51,10 +51,10 @@ pub struct PoolSettings {
 
 impl PoolSettings {
     /// The usual settings.
-    pub fn new(launcher: Launcher, places: Vec<Placement>) -> Self {
+    pub fn new(launcher: Launcher, slots: Vec<Placement>) -> Self {
         Self {
             launcher,
-            places,
+            slots,
             measuring: Measuring::default(),
             heartbeat: Duration::from_secs(1),
             silent_after: Duration::from_secs(30),
@@ -63,17 +63,17 @@ impl PoolSettings {
         }
     }
 
-    /// Whether the worker of a place has to wait for its turn to measure.
-    pub(super) fn takes_turns(&self, place: &Placement) -> bool {
-        let sharing = self.places.iter().filter(|other| other.hardware == place.hardware);
+    /// Whether the worker of a slot has to wait for its turn to measure.
+    pub(super) fn takes_turns(&self, slot: &Placement) -> bool {
+        let sharing = self.slots.iter().filter(|other| other.hardware == slot.hardware);
         self.measuring == Measuring::Alone && sharing.count() > 1
     }
 }
 
-/// An evaluator with a worker process for each of its places.
+/// An evaluator with a worker process for each of its slots.
 pub struct WorkerPool {
     settings: PoolSettings,
-    places: Vec<Place>,
+    slots: Vec<WorkerSlot>,
     /// Who may measure when, by hardware.
     turns: BTreeMap<String, Turns>,
     lines: Receiver<(u64, Line<Message>)>,
@@ -81,7 +81,7 @@ pub struct WorkerPool {
     /// Number of the last process that was started.
     serial: u64,
     events: VecDeque<TrialEvent>,
-    /// Trials that wait until as many places are free as they take.
+    /// Trials that wait until as many slots are free as they take.
     queue: VecDeque<TrialRequest>,
     looked: Instant,
 }
@@ -91,7 +91,7 @@ impl WorkerPool {
     pub fn new(settings: PoolSettings) -> Self {
         let (sender, lines) = channel();
         Self {
-            places: settings.places.iter().cloned().map(Place::new).collect(),
+            slots: settings.slots.iter().cloned().map(WorkerSlot::new).collect(),
             settings,
             turns: BTreeMap::new(),
             lines,
@@ -105,30 +105,30 @@ impl WorkerPool {
 
     /// One local worker, which computes with so many threads; all where absent.
     pub fn single(program: PathBuf, threads: Option<usize>) -> Self {
-        let places = vec![Placement::whole_machine(threads)];
-        Self::new(PoolSettings::new(Launcher::local(program), places))
+        let slots = vec![Placement::whole_machine(threads)];
+        Self::new(PoolSettings::new(Launcher::local(program), slots))
     }
 
-    fn turns(&mut self, place: usize) -> &mut Turns {
-        let hardware = self.places[place].placement.hardware.clone();
+    fn turns(&mut self, slot: usize) -> &mut Turns {
+        let hardware = self.slots[slot].placement.hardware.clone();
         self.turns.entry(hardware).or_default()
     }
 
     fn follow(&mut self, orders: Vec<TurnOrder>) {
         for order in orders {
             match order {
-                TurnOrder::Hold { place, turn } => self.places[place].say(&Request::Hold { turn }),
-                TurnOrder::Resume { place } => self.places[place].say(&Request::Resume),
-                TurnOrder::Measure { place } => {
-                    if let Some(number) = self.places[place].current.as_ref().map(|one| one.request.number) {
-                        self.places[place].say(&Request::Measure { number });
+                TurnOrder::Hold { slot, turn } => self.slots[slot].say(&Request::Hold { turn }),
+                TurnOrder::Resume { slot } => self.slots[slot].say(&Request::Resume),
+                TurnOrder::Measure { slot } => {
+                    if let Some(number) = self.slots[slot].current.as_ref().map(|one| one.request.number) {
+                        self.slots[slot].say(&Request::Measure { number });
                     }
                 }
             }
         }
-        for place in 0..self.places.len() {
-            let waits = self.turns(place).waits(place);
-            if let Some(current) = &mut self.places[place].current {
+        for slot in 0..self.slots.len() {
+            let waits = self.turns(slot).waits(slot);
+            if let Some(current) = &mut self.slots[slot].current {
                 current.note_waiting(waits);
             }
         }
@@ -136,47 +136,43 @@ impl WorkerPool {
 
     /// Gives trials that wait for a neighbour's measurement to their workers, where it is over.
     fn begin_waiting(&mut self) -> Result<(), EvaluatorError> {
-        for place in 0..self.places.len() {
-            let waits = self.places[place].current.as_ref().is_some_and(|current| !current.sent);
-            if waits && !self.turns(place).is_closed() {
-                self.begin(place)?;
+        for slot in 0..self.slots.len() {
+            let waits = self.slots[slot].current.as_ref().is_some_and(|current| !current.sent);
+            if waits && !self.turns(slot).is_closed() {
+                self.begin(slot)?;
             }
         }
         Ok(())
     }
 
-    fn begin(&mut self, place: usize) -> Result<(), EvaluatorError> {
-        self.places[place].begin(&self.settings, &self.sender, &mut self.serial)?;
-        self.turns(place).began(place);
+    fn begin(&mut self, slot: usize) -> Result<(), EvaluatorError> {
+        self.slots[slot].begin(&self.settings, &self.sender, &mut self.serial)?;
+        self.turns(slot).began(slot);
         Ok(())
     }
 
     /// Takes in one line; what it says of trials is put in line.
-    fn take_line(&mut self, place: usize, line: Line<Message>) -> Result<(), EvaluatorError> {
-        self.places[place].hear();
+    fn take_line(&mut self, slot: usize, line: Line<Message>) -> Result<(), EvaluatorError> {
+        self.slots[slot].hear();
         match line {
-            Line::Message(Message::Trial(event)) => self.take_event(place, event),
-            Line::Message(Message::Control(message)) => return self.take_control(place, message),
+            Line::Message(Message::Trial(event)) => self.take_event(slot, event),
+            Line::Message(Message::Control(message)) => return self.take_control(slot, message),
             Line::Garbled(text) => {
-                tracing::warn!(
-                    worker = place,
-                    line = text,
-                    "a worker printed a line that is no message"
-                );
+                tracing::warn!(worker = slot, line = text, "a worker printed a line that is no message");
             }
-            Line::Closed(tail) => return self.worker_died(place, &tail),
+            Line::Closed(tail) => return self.worker_died(slot, &tail),
         }
         Ok(())
     }
 
-    fn take_control(&mut self, place: usize, message: ControlMessage) -> Result<(), EvaluatorError> {
+    fn take_control(&mut self, slot: usize, message: ControlMessage) -> Result<(), EvaluatorError> {
         let orders = match message {
             ControlMessage::Hello {
                 protocol: PROTOCOL_VERSION,
                 about,
                 ..
             } => {
-                self.places[place].greet(*about);
+                self.slots[slot].greet(*about);
                 return Ok(());
             }
             ControlMessage::Hello { protocol, version, .. } => {
@@ -186,16 +182,16 @@ impl WorkerPool {
                     version,
                 });
             }
-            ControlMessage::Held { turn } => self.turns(place).is_held(place, turn),
-            ControlMessage::ReadyToMeasure { number } if self.places[place].runs(number) => {
-                self.turns(place).is_ready(place)
+            ControlMessage::Held { turn } => self.turns(slot).is_held(slot, turn),
+            ControlMessage::ReadyToMeasure { number } if self.slots[slot].runs(number) => {
+                self.turns(slot).is_ready(slot)
             }
             ControlMessage::OutOfMemory {
                 in_use_bytes,
                 requested_bytes,
                 limit_bytes,
             } => {
-                if let Some(current) = &mut self.places[place].current {
+                if let Some(current) = &mut self.slots[slot].current {
                     current.out_of_memory = Some(FailReason::OutOfMemory {
                         phase: current.phase,
                         in_use_bytes: Some(in_use_bytes),
@@ -213,58 +209,58 @@ impl WorkerPool {
         Ok(())
     }
 
-    fn take_event(&mut self, place: usize, mut event: TrialEvent) {
-        if !self.places[place].runs(event.number()) {
+    fn take_event(&mut self, slot: usize, mut event: TrialEvent) {
+        if !self.slots[slot].runs(event.number()) {
             return;
         }
-        if let Some(current) = &mut self.places[place].current {
+        if let Some(current) = &mut self.slots[slot].current {
             current.progressed = Instant::now();
         }
         match &mut event {
             TrialEvent::Phase { phase, .. } => {
-                if let Some(current) = &mut self.places[place].current {
+                if let Some(current) = &mut self.slots[slot].current {
                     current.phase = *phase;
                 }
                 self.count_neighbours();
             }
             TrialEvent::Measured { metrics, .. } => {
-                self.mark(place, metrics);
-                if let Some(current) = &mut self.places[place].current {
+                self.mark(slot, metrics);
+                if let Some(current) = &mut self.slots[slot].current {
                     current.measured = true;
                 }
-                let orders = self.turns(place).has_measured(place);
+                let orders = self.turns(slot).has_measured(slot);
                 self.follow(orders);
             }
             TrialEvent::Ended { state, .. } => {
                 if let Some(metrics) = state.metrics_mut() {
-                    self.mark(place, metrics);
+                    self.mark(slot, metrics);
                 }
-                self.free(place);
+                self.free(slot);
             }
             _ => {}
         }
         self.events.push_back(event);
     }
 
-    /// The trial of a place is over.
-    fn free(&mut self, place: usize) {
-        self.places[place].current = None;
-        self.places.iter_mut().for_each(|other| other.take_back_from(place));
-        let orders = self.turns(place).ended(place);
+    /// The trial of a slot is over.
+    fn free(&mut self, slot: usize) {
+        self.slots[slot].current = None;
+        self.slots.iter_mut().for_each(|other| other.take_back_from(slot));
+        let orders = self.turns(slot).ended(slot);
         self.follow(orders);
         self.seat_waiting();
     }
 
-    /// Gives trials that wait their places, in the order in which they came: one of several devices would otherwise wait for as
+    /// Gives trials that wait their slots, in the order in which they came: one of several devices would otherwise wait for as
     /// long as others come.
     fn seat_waiting(&mut self) {
         while let Some(request) = self.queue.front() {
             let wanted = self.places_of(request);
             // The first of those that suit best, so that a study that needs one worker starts one.
-            let mut free: Vec<usize> = (0..self.places.len())
-                .filter(|place| self.places[*place].is_free())
+            let mut free: Vec<usize> = (0..self.slots.len())
+                .filter(|slot| self.slots[*slot].is_free())
                 .collect();
-            free.sort_by_key(|place| std::cmp::Reverse(self.places[*place].suits(request)));
+            free.sort_by_key(|slot| std::cmp::Reverse(self.slots[*slot].suits(request)));
             if free.len() < wanted {
                 return;
             }
@@ -275,36 +271,36 @@ impl WorkerPool {
             let (leader, others) = (free[0], &free[free.len() + 1 - wanted..]);
             if wanted > 1 {
                 let taken = [leader].into_iter().chain(others.iter().copied());
-                let placements: Vec<&Placement> = taken.map(|place| &self.places[place].placement).collect();
-                request.seats = Placement::seats(&placements, devices_of(&request));
-                others.iter().for_each(|place| self.places[*place].lend_to(leader));
+                let placements: Vec<&Placement> = taken.map(|slot| &self.slots[slot].placement).collect();
+                request.assignments = Placement::assignments(&placements, devices_of(&request));
+                others.iter().for_each(|slot| self.slots[*slot].lend_to(leader));
             }
-            self.places[leader].take(request);
+            self.slots[leader].take(request);
         }
     }
 
-    /// How many places a trial takes. Where something else starts the workers, that has given each what it may need.
+    /// How many slots a trial takes. Where something else starts the workers, that has given each what it may need.
     fn places_of(&self, request: &TrialRequest) -> usize {
         match self.settings.launcher.is_local() {
-            true => devices_of(request).clamp(1, self.places.len()),
+            true => devices_of(request).clamp(1, self.slots.len()),
             false => 1,
         }
     }
 
-    fn worker_died(&mut self, place: usize, tail: &str) -> Result<(), EvaluatorError> {
-        match self.places[place].died(tail) {
+    fn worker_died(&mut self, slot: usize, tail: &str) -> Result<(), EvaluatorError> {
+        match self.slots[slot].died(tail) {
             Some(Loss::Trial(event)) => {
-                self.free(place);
+                self.free(slot);
                 self.events.push_back(event);
                 Ok(())
             }
             Some(Loss::BeforeStart { times, message }) if times >= MOST_FAILED_STARTS => {
-                let worker = self.places[place].placement.number;
+                let worker = self.slots[slot].placement.number;
                 Err(EvaluatorError::DiesAtStart { worker, times, message })
             }
             Some(Loss::BeforeStart { times, message }) => {
-                tracing::warn!(worker = place, times, message, "a worker ended before it was ready");
-                self.begin(place)
+                tracing::warn!(worker = slot, times, message, "a worker ended before it was ready");
+                self.begin(slot)
             }
             None => Ok(()),
         }
@@ -312,35 +308,35 @@ impl WorkerPool {
 
     /// Notes for every profile phase how many others compute on its hardware.
     fn count_neighbours(&mut self) {
-        for place in 0..self.places.len() {
-            let profiles = self.places[place]
+        for slot in 0..self.slots.len() {
+            let profiles = self.slots[slot]
                 .current
                 .as_ref()
                 .is_some_and(|one| one.phase == Phase::Profile && !one.measured);
             if profiles {
-                let beside = self.computing_beside(place);
-                if let Some(current) = &mut self.places[place].current {
+                let beside = self.computing_beside(slot);
+                if let Some(current) = &mut self.slots[slot].current {
                     current.neighbours = current.neighbours.max(beside);
                 }
             }
         }
     }
 
-    fn computing_beside(&self, place: usize) -> usize {
-        let hardware = &self.places[place].placement.hardware;
-        let others = (0..self.places.len()).filter(|other| *other != place);
+    fn computing_beside(&self, slot: usize) -> usize {
+        let hardware = &self.slots[slot].placement.hardware;
+        let others = (0..self.slots.len()).filter(|other| *other != slot);
         others
-            .filter(|other| self.places[*other].placement.hardware == *hardware)
+            .filter(|other| self.slots[*other].placement.hardware == *hardware)
             .filter(|other| self.turns.get(hardware).is_some_and(|turns| turns.computes(*other)))
             .count()
     }
 
     /// Marks what was measured with its neighbours, where it could have had any.
-    fn mark(&self, place: usize, metrics: &mut Metrics) {
-        let hardware = &self.places[place].placement.hardware;
-        let sharing = self.places.iter().filter(|other| other.placement.hardware == *hardware);
-        let measured = metrics.value(crate::objective::THROUGHPUT).is_some();
-        if let Some(current) = self.places[place]
+    fn mark(&self, slot: usize, metrics: &mut Metrics) {
+        let hardware = &self.slots[slot].placement.hardware;
+        let sharing = self.slots.iter().filter(|other| other.placement.hardware == *hardware);
+        let measured = metrics.value(peft_tune_core::objective::THROUGHPUT).is_some();
+        if let Some(current) = self.slots[slot]
             .current
             .as_ref()
             .filter(|_| measured && sharing.count() > 1)
@@ -352,12 +348,12 @@ impl WorkerPool {
     fn end_overdue(&mut self) {
         // Where this process was stopped or busy, the workers' words wait to be heard: they are not to blame.
         if self.looked.elapsed() >= self.settings.silent_after / 2 {
-            self.places.iter_mut().for_each(Place::forgive_silence);
+            self.slots.iter_mut().for_each(WorkerSlot::forgive_silence);
         }
         self.looked = Instant::now();
-        for place in 0..self.places.len() {
-            if let Some(event) = self.places[place].end_overdue(&self.settings) {
-                self.free(place);
+        for slot in 0..self.slots.len() {
+            if let Some(event) = self.slots[slot].end_overdue(&self.settings) {
+                self.free(slot);
                 self.events.push_back(event);
             }
         }
@@ -374,12 +370,12 @@ fn devices_of(request: &TrialRequest) -> usize {
 
 impl Evaluator for WorkerPool {
     fn capacity(&self) -> usize {
-        self.places.len()
+        self.slots.len()
     }
 
     fn submit(&mut self, request: TrialRequest) -> Result<(), EvaluatorError> {
-        let under_way = self.places.iter().filter(|place| place.current.is_some());
-        let capacity = self.places.len();
+        let under_way = self.slots.iter().filter(|slot| slot.current.is_some());
+        let capacity = self.slots.len();
         if under_way.count() + self.queue.len() >= capacity {
             return Err(EvaluatorError::Full { capacity });
         }
@@ -394,7 +390,7 @@ impl Evaluator for WorkerPool {
             if let Some(event) = self.events.pop_front() {
                 return Ok(Some(event));
             }
-            if self.places.iter().all(|place| place.current.is_none()) {
+            if self.slots.iter().all(|slot| slot.current.is_none()) {
                 return Ok(None);
             }
             if self.looked.elapsed() >= TICK {
@@ -405,8 +401,8 @@ impl Evaluator for WorkerPool {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left.min(TICK)) {
                 Ok((serial, line)) => {
-                    if let Some(place) = self.places.iter().position(|place| place.is(serial)) {
-                        self.take_line(place, line)?;
+                    if let Some(slot) = self.slots.iter().position(|slot| slot.is(serial)) {
+                        self.take_line(slot, line)?;
                         self.begin_waiting()?;
                     }
                 }
@@ -420,8 +416,8 @@ impl Evaluator for WorkerPool {
     }
 
     fn cancel(&mut self, number: TrialNumber) -> Result<(), EvaluatorError> {
-        if let Some(place) = self.places.iter_mut().find(|place| place.runs(number)) {
-            place.say(&Request::Cancel { number });
+        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.runs(number)) {
+            slot.say(&Request::Cancel { number });
         }
         if let Some(at) = self.queue.iter().position(|request| request.number == number) {
             self.queue.remove(at);
@@ -441,11 +437,11 @@ impl Evaluator for WorkerPool {
 impl Drop for WorkerPool {
     /// Lets idle workers end by themselves; those with a trial are killed.
     fn drop(&mut self) {
-        let mut idle: Vec<&mut Place> = self.places.iter_mut().filter(|place| place.current.is_none()).collect();
-        idle.iter_mut().for_each(|place| place.ask_to_end());
+        let mut idle: Vec<&mut WorkerSlot> = self.slots.iter_mut().filter(|slot| slot.current.is_none()).collect();
+        idle.iter_mut().for_each(|slot| slot.ask_to_end());
         let asked = Instant::now();
         let farewell = self.settings.launcher.farewell().unwrap_or(FAREWELL);
-        while asked.elapsed() < farewell && idle.iter_mut().any(|place| place.is_alive()) {
+        while asked.elapsed() < farewell && idle.iter_mut().any(|slot| slot.is_alive()) {
             std::thread::sleep(Duration::from_millis(2));
         }
     }

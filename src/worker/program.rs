@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::TrialEvent;
 use super::child::{ChildProcess, describe_end};
-use crate::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
 
 /// The program under way.
 pub(super) struct Current {

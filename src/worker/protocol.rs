@@ -9,11 +9,11 @@ use schemars::{JsonSchema, Schema, schema_for};
 use serde::{Deserialize, Serialize};
 
 use super::{TrialEvent, TrialRequest};
-use crate::study::TrialNumber;
-use crate::train::ops::Kernels;
+use peft_tune_core::study::TrialNumber;
+use peft_tune_kernels::Kernels;
 
 /// Version of the protocol; both sides must agree.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// What this program's worker can do beside running trials of recipes.
 pub const CAPABILITIES: [&str; 4] = ["cancel", "hold", "turns", "stop"];
@@ -130,7 +130,7 @@ pub fn protocol_schema() -> Schema {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::Phase;
+    use peft_tune_core::study::Phase;
 
     #[test]
     fn the_line_of_the_allocator_is_understood() {

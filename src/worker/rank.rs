@@ -18,9 +18,10 @@ use super::protocol::Message;
 use super::serve::Runner;
 use super::session::{Place, Session};
 use super::{TrialEvent, TrialRequest};
-use crate::study::TrialNumber;
-use crate::train::parallel::{Collective, CollectiveError, Segment, SharedMemory};
-use crate::train::{DeviceError, device};
+use peft_tune_core::study::TrialNumber;
+use peft_tune_engine::parallel::{Collective, CollectiveError, Segment, SharedMemory};
+use peft_tune_kernels::device;
+use peft_tune_kernels::device::DeviceError;
 
 /// Which rank a process is.
 #[derive(Clone, Debug)]
@@ -104,7 +105,7 @@ fn linked(shared: SharedMemory, device: &str) -> Result<Arc<dyn Collective>, Ran
     let device = device::open(device)?;
     Ok(match device.is_cpu() {
         true => Arc::new(shared),
-        false => Arc::new(crate::train::parallel::Nccl::new(shared, &device)?),
+        false => Arc::new(peft_tune_engine::parallel::Nccl::new(shared, &device)?),
     })
 }
 

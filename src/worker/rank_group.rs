@@ -15,11 +15,11 @@ use super::placement::place_arguments;
 use super::protocol::{ControlMessage, Message};
 use super::rank::{Order, write_line};
 use super::trial::Interruption;
-use super::{Seat, TrialEvent, TrialRequest};
-use crate::profile::OUT_OF_MEMORY_EXIT;
-use crate::study::{FailReason, Metrics, Phase, TrialState};
-use crate::train::ops::kernels;
-use crate::train::parallel::{CollectiveError, Segment};
+use super::{DeviceAssignment, TrialEvent, TrialRequest};
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState};
+use peft_tune_engine::parallel::{CollectiveError, Segment};
+use peft_tune_engine::profile::OUT_OF_MEMORY_EXIT;
+use peft_tune_kernels::kernels;
 
 /// How often a request to stop is looked for while the ranks are silent.
 const TICK: Duration = Duration::from_millis(20);
@@ -30,7 +30,7 @@ const TAIL_BYTES: usize = 4096;
 pub(super) struct RankGroup {
     ranks: Vec<Rank>,
     /// Where they are, if that was told.
-    seats: Vec<Seat>,
+    assignments: Vec<DeviceAssignment>,
     segment: Segment,
     news: Receiver<(usize, News)>,
 }
@@ -62,22 +62,20 @@ pub(super) enum GroupError {
 }
 
 impl RankGroup {
-    /// Starts as many processes, each in its seat. Without seats they share this process's threads out among them on the CPU, and
+    /// Starts as many processes, each in its assignment. Without assignments they share this process's threads out among them on the CPU, and
     /// have the first GPUs where there are any.
-    pub(super) fn start(ranks: usize, seats: &[Seat]) -> Result<Self, GroupError> {
+    pub(super) fn start(ranks: usize, assignments: &[DeviceAssignment]) -> Result<Self, GroupError> {
         let segment = Segment::create(ranks)?;
         let (sender, news) = channel();
-        let start = |rank| {
-            let seat = seats.get(rank).cloned().unwrap_or_default();
-            Rank::start((rank, ranks), &seat, segment.descriptor(), &sender).map_err(|source| GroupError::Start {
-                rank,
-                ranks,
-                source,
-            })
-        };
+        let start =
+            |rank| {
+                let assignment = assignments.get(rank).cloned().unwrap_or_default();
+                Rank::start((rank, ranks), &assignment, segment.descriptor(), &sender)
+                    .map_err(|source| GroupError::Start { rank, ranks, source })
+            };
         Ok(Self {
             ranks: (0..ranks).map(start).collect::<Result<_, _>>()?,
-            seats: seats.to_vec(),
+            assignments: assignments.to_vec(),
             segment,
             news,
         })
@@ -89,8 +87,8 @@ impl RankGroup {
     }
 
     /// Where they are, if that was told.
-    pub(super) fn seats(&self) -> &[Seat] {
-        &self.seats
+    pub(super) fn assignments(&self) -> &[DeviceAssignment] {
+        &self.assignments
     }
 
     /// Whether all of them live.
@@ -107,24 +105,24 @@ impl RankGroup {
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
     ) -> (Result<(), Interruption>, Option<Self>) {
-        let ended = self.course(request, stopped, emit, metrics);
+        let ended = self.progress(request, stopped, emit, metrics);
         match &ended {
             Ok(()) | Err(Interruption::Stopped { .. }) => (ended, Some(self)),
             Err(_) => (ended, None),
         }
     }
 
-    fn course(
+    fn progress(
         &mut self,
         request: &TrialRequest,
         stopped: &dyn Fn() -> bool,
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
-        let mut course = Course::new(self.ranks());
+        let mut progress = TrialProgress::new(self.ranks());
         self.tell(&Order::Trial(Box::new(request.clone())));
         let mut told_to_stop = false;
-        while course.left > 0 {
+        while progress.left > 0 {
             if !told_to_stop && stopped() {
                 self.tell(&Order::Stop(request.number));
                 told_to_stop = true;
@@ -133,8 +131,8 @@ impl RankGroup {
                 continue;
             };
             let outcome = match news {
-                News::Message(message) => course.take(rank, *message, emit, metrics),
-                News::Closed(tail) => Err(self.ended(rank, &course, &tail)),
+                News::Message(message) => progress.take(rank, *message, emit, metrics),
+                News::Closed(tail) => Err(self.ended(rank, &progress, &tail)),
             };
             if let Err(interruption) = outcome {
                 // Those that wait for it need not find out for themselves.
@@ -142,21 +140,21 @@ impl RankGroup {
                 return Err(interruption);
             }
         }
-        match course.stopped_at {
+        match progress.stopped_at {
             Some(at_step) => Err(Interruption::Stopped { at_step }),
             None => Ok(()),
         }
     }
 
     /// What it means that a rank's output has ended.
-    fn ended(&mut self, rank: usize, course: &Course, tail: &str) -> Interruption {
+    fn ended(&mut self, rank: usize, progress: &TrialProgress, tail: &str) -> Interruption {
         let status = self.ranks[rank].child.wait().ok();
         let out_of_memory = status.and_then(|status| status.code()) == Some(OUT_OF_MEMORY_EXIT);
-        let reason = match (&course.out_of_memory, out_of_memory) {
+        let reason = match (&progress.out_of_memory, out_of_memory) {
             (Some(reason), _) => reason.clone(),
-            (None, true) => out_of_memory_in(course.phase, [None; 3]),
+            (None, true) => out_of_memory_in(progress.phase, [None; 3]),
             (None, false) => FailReason::Crashed {
-                phase: course.phase,
+                phase: progress.phase,
                 message: named(rank, self.ranks(), &describe_end(status, tail)),
             },
         };
@@ -174,7 +172,7 @@ impl RankGroup {
 }
 
 /// How far a trial is.
-struct Course {
+struct TrialProgress {
     ranks: usize,
     /// Ranks that have not ended it.
     left: usize,
@@ -183,7 +181,7 @@ struct Course {
     out_of_memory: Option<FailReason>,
 }
 
-impl Course {
+impl TrialProgress {
     fn new(ranks: usize) -> Self {
         Self {
             ranks,
@@ -278,19 +276,19 @@ fn named(rank: usize, ranks: usize, message: &str) -> String {
 impl Rank {
     fn start(
         (rank, ranks): (usize, usize),
-        seat: &Seat,
+        assignment: &DeviceAssignment,
         segment: RawFd,
         news: &Sender<(usize, News)>,
     ) -> std::io::Result<Self> {
         let share = (rayon::current_num_threads() / ranks).max(1);
-        let threads = seat.threads.unwrap_or(share);
+        let threads = assignment.threads.unwrap_or(share);
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("rank")
             .args(["--rank", &rank.to_string(), "--ranks", &ranks.to_string()])
             .args(["--segment", &segment.to_string()])
             .args(["--kernels", kernels().name()])
-            .args(place_arguments(seat.device.as_deref(), &seat.cpus))
+            .args(place_arguments(assignment.device.as_deref(), &assignment.cpus))
             .env("RAYON_NUM_THREADS", threads.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -9,7 +9,7 @@ use super::fault::Fault;
 use super::protocol::{About, ControlMessage, Message, PROTOCOL_VERSION, Request};
 use super::session::{Place, Session};
 use super::{TrialEvent, TrialRequest};
-use crate::profile::resident_bytes;
+use peft_tune_engine::profile::resident_bytes;
 
 /// What a worker was started with.
 #[derive(Debug, Default)]

@@ -15,18 +15,19 @@ use super::rank_group::RankGroup;
 use super::serve::Runner;
 use super::trial::{Interruption, TrialRun, failure};
 use super::{Task, TrialEvent, TrialRequest};
-use crate::profile::{DeviceMemory, HostMemory};
-use crate::recipe::{DataSettings, Precision, Recipe};
-use crate::study::{FailReason, Metrics, Phase, TrialState};
-use crate::train::data::PreparedData;
-use crate::train::hub::ModelFiles;
-use crate::train::parallel::{Alone, Collective};
-use crate::train::{BaseModel, BaseSource, device};
+use peft_tune_core::recipe::{DataSettings, Precision, Recipe};
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState};
+use peft_tune_engine::data::PreparedData;
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::parallel::{Alone, Collective};
+use peft_tune_engine::profile::{DeviceMemory, HostMemory};
+use peft_tune_engine::{BaseModel, BaseSource};
+use peft_tune_kernels::device;
 
 /// What stays loaded between trials. One base model and one data set at a time: what a trial does not use must not
 /// count in its memory.
 pub(super) struct Session {
-    kept: Kept,
+    kept: LoadedInputs,
     /// This process's place among those that share its trials.
     place: Place,
     /// The processes that run trials on several devices.
@@ -36,14 +37,14 @@ pub(super) struct Session {
 }
 
 #[derive(Default)]
-struct Kept {
+struct LoadedInputs {
     base: Option<(BaseKey, Arc<BaseModel>)>,
     data: Option<(DataKey, Arc<PreparedData>)>,
     /// Losses of models that were not trained yet: a few numbers, so all of them.
     loss_before: Vec<(StartKey, Arc<OnceLock<f64>>)>,
 }
 
-impl Kept {
+impl LoadedInputs {
     /// Where the loss of that start is, or will be.
     fn loss_before(&mut self, key: StartKey) -> Arc<OnceLock<f64>> {
         if let Some((_, loss)) = self.loss_before.iter().find(|(known, _)| *known == key) {
@@ -113,7 +114,7 @@ impl Session {
     /// A session that has nothing loaded.
     pub(super) fn new(place: Place, fault: Fault) -> Self {
         Self {
-            kept: Kept::default(),
+            kept: LoadedInputs::default(),
             place,
             group: None,
             fault,
@@ -171,7 +172,7 @@ impl Runner for Session {
             },
             Err(panic) => {
                 // Whatever the panic left behind is not to be trusted.
-                (self.kept, self.group) = (Kept::default(), None);
+                (self.kept, self.group) = (LoadedInputs::default(), None);
                 let reason = FailReason::Crashed {
                     phase,
                     message: panic_message(panic.as_ref()),
@@ -229,12 +230,13 @@ impl Session {
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
         // Their devices are to be theirs alone.
-        self.kept = Kept::default();
-        self.group
-            .take_if(|group| group.ranks() != devices || group.seats() != request.seats || !group.is_whole());
+        self.kept = LoadedInputs::default();
+        self.group.take_if(|group| {
+            group.ranks() != devices || group.assignments() != request.assignments || !group.is_whole()
+        });
         let group = match self.group.take() {
             Some(group) => group,
-            None => RankGroup::start(devices, &request.seats).map_err(invalid)?,
+            None => RankGroup::start(devices, &request.assignments).map_err(invalid)?,
         };
         let (ended, group) = group.run(request, stopped, emit, metrics);
         self.group = group;
@@ -284,7 +286,7 @@ impl Session {
         let memory = DeviceMemory::of(&device).map_err(invalid)?;
         // What the process holds beside the engine is no part of the trial's memory, and neither is what libraries keep for
         // each thread: whether a thread has it already would be a matter of chance.
-        crate::profile::ceilings::warm_threads().map_err(invalid)?;
+        peft_tune_engine::profile::ceilings::warm_threads().map_err(invalid)?;
         device::prepare(&device).map_err(|error| failure(error.into(), Phase::Load))?;
         // Behind it: what the warming op left in the engine's own buffers would be missing in the trial's count.
         device::forget_scratch();
@@ -298,7 +300,7 @@ impl Session {
                 .set(memory_limit_bytes.map(|limit| limit.saturating_add(mapped)));
         }
         let base = match &self.kept.base {
-            Some((_, base)) => BaseSource::Kept(base.clone()),
+            Some((_, base)) => BaseSource::LoadedInputs(base.clone()),
             None if all_train => BaseSource::Fresh {
                 folder: files.folder.clone(),
                 precision: recipe.precision,
@@ -309,7 +311,7 @@ impl Session {
                     .map_err(|error| failure(error, Phase::Load))?;
                 let base = Arc::new(base);
                 self.kept.base = Some((base_key, base.clone()));
-                BaseSource::Kept(base)
+                BaseSource::LoadedInputs(base)
             }
         };
         Ok(Loaded {

@@ -22,14 +22,14 @@ use super::control::Control;
 use super::fault::Fault;
 use super::session::{Loaded, invalid};
 use super::{TrialEvent, TrialRequest};
-use crate::objective::{LOSS, LOSS_BEFORE, PEAK_MEMORY, THROUGHPUT};
-use crate::profile::{Throughput, WarmupDetector, median};
-use crate::recipe::{Precision, Recipe};
-use crate::study::{FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialPlan};
-use crate::train::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
-use crate::train::device;
-use crate::train::parallel::Collective;
-use crate::train::{BaseModel, LossKept, OverflowWatch, StepEvent, TrainError, Trainer};
+use peft_tune_core::objective::{LOSS, LOSS_BEFORE, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::recipe::{Precision, Recipe};
+use peft_tune_core::study::{FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialPlan};
+use peft_tune_engine::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
+use peft_tune_engine::parallel::Collective;
+use peft_tune_engine::profile::{Throughput, WarmupDetector, median};
+use peft_tune_engine::{BaseModel, LossKept, OverflowWatch, StepEvent, TrainError, Trainer};
+use peft_tune_kernels::device;
 
 /// Nats above the first loss at which a training counts as diverged. A uniform guess over a vocabulary of a million is
 /// at 14 nats, so a healthy training never climbs this far.

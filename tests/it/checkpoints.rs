@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use peft_tune::recipe::Precision;
-use peft_tune::train::{BaseModel, Checkpoint};
+use peft_tune_core::recipe::Precision;
+use peft_tune_engine::{BaseModel, Checkpoint};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -170,7 +170,7 @@ fn shards_give_the_same_model_as_one_file() {
 }
 
 #[test]
-fn models_that_bitsandbytes_quantised_load_with_equal_values() {
+fn models_that_bitsandbytes_quantized_load_with_equal_values() {
     let values = tensors(&folder("ref_bitsandbytes/values.safetensors"));
     let flat = |tensor: Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
     for (name, precision) in [
@@ -315,6 +315,6 @@ proptest! {
         let mut config = fs::read_to_string(&path).unwrap();
         let place = place.min(config.len());
         config.replace_range(place..(place + text.len()).min(config.len()), &text);
-        let _ = peft_tune::architecture::Architecture::from_json(&path, &config);
+        let _ = peft_tune_core::architecture::Architecture::from_json(&path, &config);
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use peft_tune::dashboard::{Dashboard, DashboardSettings};
 use peft_tune::space::{ReadOptions, Study, StudyFile};
 use peft_tune::store::{Store, StudyRecord};
-use peft_tune::study::{Metrics, ParamValue, TrialState};
 use peft_tune::tune::{Ending, Interrupt, Tuner, TunerParts};
 use peft_tune::worker::{MockEvaluator, Task, TrialRequest};
+use peft_tune_core::study::{Metrics, ParamValue, TrialState};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -169,7 +169,7 @@ pub async fn search(database: &Path, trials: u64, milliseconds: u64) -> Ending {
             metrics: Metrics::from(values),
         }
     };
-    let problem = peft_tune::search::Problem {
+    let problem = peft_tune_search::Problem {
         space: study.space.clone(),
         objectives: study.objectives.clone(),
         constraints: Vec::new(),
@@ -178,7 +178,7 @@ pub async fn search(database: &Path, trials: u64, milliseconds: u64) -> Ending {
         study: &study,
         store: &store,
         id: open.id,
-        sampler: peft_tune::search::build(study.sampler.kind, &problem, study.seed).unwrap(),
+        sampler: peft_tune_search::build(study.sampler.kind, &problem, study.seed).unwrap(),
         evaluator: Box::new(MockEvaluator::new(1, measure)),
         observer: &mut (),
         interrupt: Interrupt::default(),

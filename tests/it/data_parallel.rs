@@ -10,14 +10,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use peft_tune::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
-use peft_tune::recipe::{BatchSettings, DataSettings, HeldOut, Precision, Recipe, TrainingLength};
-use peft_tune::study::{FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialNumber, TrialPlan, TrialState};
-use peft_tune::train::data::{BatchSource, MicroBatch, PreparedData, RowOrder};
-use peft_tune::train::hub::ModelFiles;
-use peft_tune::train::parallel::{Collective, Segment, SharedMemory};
-use peft_tune::train::{BaseModel, StepEvent, Trainer, device};
 use peft_tune::worker::{Evaluator, Launcher, Placement, PoolSettings, TrialEvent, WorkerPool};
+use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::recipe::{BatchSettings, DataSettings, HeldOut, Precision, Recipe, TrainingLength};
+use peft_tune_core::study::{FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialNumber, TrialPlan, TrialState};
+use peft_tune_engine::data::{BatchSource, MicroBatch, PreparedData, RowOrder};
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::parallel::{Collective, Segment, SharedMemory};
+use peft_tune_engine::{BaseModel, StepEvent, Trainer};
+use peft_tune_kernels::device;
 
 use super::trial_run::{self, complete};
 
@@ -79,7 +80,7 @@ fn train(recipe: &Recipe, collective: Option<Arc<dyn Collective>>) -> Trained {
         }
     }
     trained.values = trainer.parameters().values.to_vec1().unwrap();
-    let held_out: Vec<MicroBatch> = peft_tune::train::data::evaluation_batches(data.held_out(), 3, Some(16)).collect();
+    let held_out: Vec<MicroBatch> = peft_tune_engine::data::evaluation_batches(data.held_out(), 3, Some(16)).collect();
     trained.held_out_loss = trainer.evaluate(&held_out).unwrap().loss;
     trained
 }
@@ -333,7 +334,7 @@ fn a_trial_on_several_ranks_can_be_stopped_and_leaves_nothing_when_its_process_i
 #[test]
 fn a_share_that_does_not_divide_the_global_batch_says_so() {
     use peft_tune::space::{ReadOptions, StudyFile, recipe_for};
-    use peft_tune::study::Params;
+    use peft_tune_core::study::Params;
     let text = "model: m\ndata: {train: t.jsonl}\nspace: {micro_batch: 2, devices: [1, 2, 3], global_batch: 8}\n";
     let study = StudyFile::parse(Path::new("s.yaml"), text, ReadOptions { check_files: false }).unwrap();
     let with = |devices: i64| recipe_for(&study, &Params::from([("devices".to_owned(), devices.into())]));

@@ -3,14 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use peft_tune::architecture::Architecture;
 use peft_tune::export::{ExportError, ExportFormat, ExportInput, Exported, Known, TrainedRows, write};
-use peft_tune::recipe::{
+use peft_tune::space::{ReadOptions, RecipeFile};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::recipe::{
     AdapterBias, AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, OptimizerKind,
     Precision, Recipe, ScheduleKind, TargetModules, TargetPreset, TrainingLength,
 };
-use peft_tune::space::{ReadOptions, RecipeFile};
-use peft_tune::study::{Metrics, TrialNumber};
+use peft_tune_core::study::{Metrics, TrialNumber};
 
 fn data() -> DataSettings {
     DataSettings {
@@ -181,7 +181,7 @@ fn a_plain_recipe_is_written_for_every_tool() {
 }
 
 #[test]
-fn a_quantised_recipe_is_written_for_every_tool() {
+fn a_quantized_recipe_is_written_for_every_tool() {
     check("qlora", &qlora());
 }
 

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use peft_tune::objective::{LOSS, THROUGHPUT};
-use peft_tune::recipe::{DataSettings, HeldOut, Precision, Recipe, TrainingLength};
-use peft_tune::study::{MeasurePlan, TrainPlan, TrialPlan};
 use peft_tune::worker::{TrialEvent, WorkerPool};
+use peft_tune_core::objective::{LOSS, THROUGHPUT};
+use peft_tune_core::recipe::{DataSettings, HeldOut, Precision, Recipe, TrainingLength};
+use peft_tune_core::study::{MeasurePlan, TrainPlan, TrialPlan};
 
 use super::trial_run::{self, complete};
 

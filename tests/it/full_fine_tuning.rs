@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use peft_tune::architecture::{Architecture, Dtype};
-use peft_tune::recipe::{DataSettings, Precision, Recipe, ScheduleKind};
-use peft_tune::train::data::{Document, MicroBatch};
-use peft_tune::train::{BaseModel, Checkpoint, Trainer, write_checkpoint};
+use peft_tune_core::architecture::{Architecture, Dtype};
+use peft_tune_core::recipe::{DataSettings, Precision, Recipe, ScheduleKind};
+use peft_tune_engine::data::{Document, MicroBatch};
+use peft_tune_engine::{BaseModel, Checkpoint, Trainer, write_checkpoint};
 
 use crate::golden::{assert_close, base, folder, recipe, whole_batch};
 

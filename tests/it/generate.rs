@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use candle_core::{Device, Tensor};
-use peft_tune::recipe::Precision;
-use peft_tune::train::data::{IGNORE, MicroBatch};
-use peft_tune::train::{BaseModel, Control, GenerationSettings, Generator, TextEnd, Trainer};
+use peft_tune_core::recipe::Precision;
+use peft_tune_engine::data::MicroBatch;
+use peft_tune_engine::{BaseModel, Control, GenerationSettings, Generator, TextEnd, Trainer};
+use peft_tune_kernels::ops::loss_head::IGNORE;
 
 use crate::golden::{base, documents, folder, recipe, relative_error, tensors, whole_batch};
 

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use peft_tune::recipe::{
+use peft_tune_core::recipe::{
     AdapterSettings, DataSettings, OptimizerSettings, Precision, Recipe, ScheduleKind, ScheduleSettings,
 };
-use peft_tune::train::adapter::SavedAdapter;
-use peft_tune::train::data::{Document, MicroBatch};
-use peft_tune::train::{BaseModel, Parameters, Trainer};
+use peft_tune_engine::adapter::SavedAdapter;
+use peft_tune_engine::data::{Document, MicroBatch};
+use peft_tune_engine::{BaseModel, Parameters, Trainer};
 
 /// The folder of one reference.
 pub fn folder(name: &str) -> PathBuf {

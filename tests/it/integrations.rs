@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use peft_tune::study::{FailReason, Params, TrialNumber, TrialState};
 use peft_tune::worker::{CommandEvaluator, Evaluator, Task, TrialEvent, TrialRequest};
+use peft_tune_core::study::{FailReason, Params, TrialNumber, TrialState};
 
 /// The adapters' folder; `None` where there is no python3 to run them.
 fn adapters() -> Option<PathBuf> {
@@ -36,7 +36,7 @@ fn train(folder: &Path, mode: &str, cancels: bool) -> (Vec<TrialEvent>, TrialSta
         task,
         memory_limit_bytes: None,
         time_limit_s: None,
-        seats: Vec::new(),
+        assignments: Vec::new(),
     };
     evaluator.submit(request).unwrap();
     let mut reports = Vec::new();

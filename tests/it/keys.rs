@@ -4,12 +4,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use peft_tune::objective::{LOSS, PEAK_MEMORY};
-use peft_tune::recipe::{
+use peft_tune::worker::WorkerPool;
+use peft_tune_core::objective::{LOSS, PEAK_MEMORY};
+use peft_tune_core::recipe::{
     AdapterInit, Checkpointing, DataSettings, HeldOut, OptimizerKind, Precision, Recipe, ScheduleKind,
 };
-use peft_tune::study::{MeasurePlan, Metrics, TrainPlan, TrialPlan};
-use peft_tune::worker::WorkerPool;
+use peft_tune_core::study::{MeasurePlan, Metrics, TrainPlan, TrialPlan};
 
 use super::trial_run::{self, complete};
 
@@ -48,7 +48,7 @@ fn run(recipe: Recipe, plan: TrialPlan) -> Metrics {
 
 fn loss(recipe: Recipe) -> f64 {
     let train = TrainPlan {
-        length: peft_tune::recipe::TrainingLength::Steps(3),
+        length: peft_tune_core::recipe::TrainingLength::Steps(3),
         evaluations: 1,
         evaluation_rows: Some(8),
         accuracy_check: false,
@@ -139,7 +139,7 @@ fn what_cannot_change_the_cost_does_not() {
         ("warmup", |recipe| recipe.schedule.warmup = 0.5),
         ("momentum of AdamW", |recipe| recipe.optimizer.momentum = 0.5),
         ("training length", |recipe| {
-            recipe.training.length = peft_tune::recipe::TrainingLength::Steps(99);
+            recipe.training.length = peft_tune_core::recipe::TrainingLength::Steps(99);
         }),
         ("evaluation", |recipe| recipe.training.evaluation_rows = Some(3)),
     ];

@@ -6,6 +6,12 @@
     reason = "a test says what it left out, and why"
 )]
 
+use peft_tune_engine::profile::CountingAllocator;
+
+/// As the program has it: tests measure memory.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
+
 /// Loading model directories: shards, damage, disagreement with the configuration.
 mod checkpoints;
 /// From data files to micro-batches, against transformers' tokens and templates.
@@ -50,7 +56,7 @@ mod plan;
 mod predict;
 /// What samplers propose, as it was written down once.
 mod proposals;
-/// Quantised weights against bitsandbytes.
+/// Quantized weights against bitsandbytes.
 mod quant;
 /// The assets of the quickstart, and the generator that made them.
 mod quickstart;

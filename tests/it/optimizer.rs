@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use candle_core::{Device, Tensor};
-use peft_tune::recipe::{OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
-use peft_tune::train::optimizer::{Optimizer, clip, learning_rate};
-use peft_tune::train::{ParameterKind, ParameterLayout, Parameters};
+use peft_tune_core::recipe::{OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
+use peft_tune_engine::optimizer::{Optimizer, clip, learning_rate};
+use peft_tune_engine::{ParameterKind, ParameterLayout, Parameters};
 
 const STEPS: usize = 4;
 const NAMES: [(&str, ParameterKind); 5] = [

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use peft_tune::architecture::Architecture;
-use peft_tune::recipe::{Checkpointing, Precision};
-use peft_tune::train::Trainer;
-use peft_tune::train::data::MicroBatch;
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::recipe::{Checkpointing, Precision};
+use peft_tune_engine::Trainer;
+use peft_tune_engine::data::MicroBatch;
 
 use crate::golden::{
     assert_close, assert_gradients, base, documents, folder, json, losses, numbers, recipe, relative_error, tensors,
@@ -166,7 +166,7 @@ fn checkpointing_changes_no_bit() {
     }
 }
 
-/// The list at the head of `src/train/model/saved.rs`, for one layer in float32.
+/// The list at the head of `crates/engine/src/model/saved.rs`, for one layer in float32.
 fn layer_bytes(architecture: &Architecture, tokens: usize, rank: usize) -> usize {
     let heads = architecture.heads + 2 * architecture.kv_heads;
     let norms = architecture.hidden_size + 2;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use peft_tune::architecture::Architecture;
-use peft_tune::plan::{AdapterPlan, BaseShape, LinearShape, ParameterLayout};
-use peft_tune::recipe::{AdapterInit, AdapterSettings, TargetModules};
-use peft_tune::train::Parameters;
-use peft_tune::train::adapter::{SavedAdapter, fill, fill_pissa, write};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::plan::{AdapterPlan, BaseShape, LinearShape, ParameterLayout};
+use peft_tune_core::recipe::{AdapterInit, AdapterSettings, TargetModules};
+use peft_tune_engine::Parameters;
+use peft_tune_engine::adapter::{SavedAdapter, fill, fill_pissa, write};
 use proptest::prelude::*;
 
 fn golden(name: &str) -> PathBuf {

@@ -1,11 +1,11 @@
-//! Quantised weights against bitsandbytes (`tests/golden/quant/make.py`, `tests/golden/make_variants.py`).
+//! Quantized weights against bitsandbytes (`tests/golden/quant/make.py`, `tests/golden/make_variants.py`).
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
-use peft_tune::train::quant::{Constants, DynamicMap, Int8, Nf4, Quantised, RawTensor};
+use peft_tune_kernels::quant::{Constants, DynamicMap, Int8, Nf4, Quantized, RawTensor};
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 
@@ -80,28 +80,28 @@ fn is_widened_right(name: &str) -> bool {
 fn nf4_is_that_of_bitsandbytes_bit_for_bit() {
     for (name, weight, made) in &references() {
         let name = name.as_str();
-        let quantised = Nf4::quantize(weight, false).unwrap();
-        let (packed, Constants::Plain(absmax)) = quantised.parts() else {
+        let quantized = Nf4::quantize(weight, false).unwrap();
+        let (packed, Constants::Plain(absmax)) = quantized.parts() else {
             panic!("constants are plain")
         };
         assert_eq!(codes(packed), codes(&made[&format!("{name}.packed")]), "{name}");
         assert_same_bits(absmax, &made[&format!("{name}.absmax")], name);
         if is_widened_right(name) {
             assert_same_bits(
-                &quantised.dequantize(DType::F32).unwrap(),
+                &quantized.dequantize(DType::F32).unwrap(),
                 &made[&format!("{name}.deq")],
                 name,
             );
         }
-        assert_eq!(quantised.bytes(), packed.elem_count() + 4 * absmax.elem_count());
+        assert_eq!(quantized.bytes(), packed.elem_count() + 4 * absmax.elem_count());
     }
 }
 
 #[test]
-fn double_quantisation_is_that_of_bitsandbytes_bit_for_bit() {
+fn double_quantization_is_that_of_bitsandbytes_bit_for_bit() {
     for (name, weight, made) in &references() {
         let name = name.as_str();
-        let quantised = Nf4::quantize(weight, true).unwrap();
+        let quantized = Nf4::quantize(weight, true).unwrap();
         let (
             _,
             Constants::Double {
@@ -109,16 +109,16 @@ fn double_quantisation_is_that_of_bitsandbytes_bit_for_bit() {
                 nested,
                 offset,
             },
-        ) = quantised.parts()
+        ) = quantized.parts()
         else {
-            panic!("constants are quantised")
+            panic!("constants are quantized")
         };
         let of = |part: &str| &made[&format!("{name}.dq.{part}")];
         assert_eq!(bits(of("offset")), [offset.to_bits()], "{name}");
         assert_eq!(codes(found), codes(of("absmax_q")), "{name}");
         assert_same_bits(nested, of("absmax2"), name);
         if is_widened_right(name) {
-            assert_same_bits(&quantised.dequantize(DType::F32).unwrap(), of("deq"), name);
+            assert_same_bits(&quantized.dequantize(DType::F32).unwrap(), of("deq"), name);
         }
     }
 }
@@ -183,7 +183,7 @@ fn int8_codes_are_those_of_bitsandbytes_in_blocks() {
         .iter()
         .zip(0..)
         .map(|(code, index)| f32::from(*code) * scales[index / 64] * 7.874_016e-3);
-    // Row 3 is all zero, which bitsandbytes cannot quantise (0 / 0).
+    // Row 3 is all zero, which bitsandbytes cannot quantize (0 / 0).
     let mut expected: Vec<f32> = expected.collect();
     expected.splice(3 * 64..3 * 64, [0.0; 64]);
     assert_eq!(found, expected);
@@ -218,7 +218,7 @@ fn damaged_checkpoints_are_refused_by_name() {
         "tensor `nf4.weight` has 8 elements of dtype U8; expected 960 of U8"
     );
     assert!(read("nf4.weight.absmax", Some((safetensors::Dtype::U8, &[30], &[0; 30]))).contains("expected 30 of F32"));
-    assert!(json("{").contains("does not describe a quantised weight"));
+    assert!(json("{").contains("does not describe a quantized weight"));
     let with = |kind: &str, block: &str, shape: &str| {
         json(&format!(
             r#"{{"quant_type": "{kind}", "blocksize": {block}, "shape": {shape}}}"#
@@ -234,7 +234,7 @@ fn damaged_checkpoints_are_refused_by_name() {
 }
 
 #[test]
-fn weights_that_cannot_be_quantised_are_refused() {
+fn weights_that_cannot_be_quantized_are_refused() {
     let mut values = vec![0.5f32; 12];
     values[7] = f32::NAN;
     let weight = Tensor::from_vec(values, (3, 4), &Device::Cpu).unwrap();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use peft_tune::store::{ModelRecord, Store};
-use peft_tune::study::{Params, TrialNumber};
+use peft_tune_core::study::{Params, TrialNumber};
 
 use super::store::{add_trial, complete, out_of_memory, recipe, study_record};
 

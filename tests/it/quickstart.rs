@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::Device;
-use peft_tune::recipe::{AdapterSettings, DataSettings, HeldOut, Precision, Recipe};
 use peft_tune::space::{StudyFile, recipe_for};
-use peft_tune::train::data::{PreparedData, evaluation_batches};
-use peft_tune::train::hub::TokenizerFiles;
-use peft_tune::train::tokenizer::Tokenizer;
-use peft_tune::train::{BaseModel, Trainer};
+use peft_tune_core::recipe::{AdapterSettings, DataSettings, HeldOut, Precision, Recipe};
+use peft_tune_engine::data::{PreparedData, evaluation_batches};
+use peft_tune_engine::hub::TokenizerFiles;
+use peft_tune_engine::tokenizer::Tokenizer;
+use peft_tune_engine::{BaseModel, Trainer};
 
 #[path = "../../examples/make_quickstart/texts/mod.rs"]
 #[expect(

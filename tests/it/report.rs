@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use assert_cmd::Command;
-use peft_tune::objective::{Bound, Constraint, LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune::report::charts::charts;
 use peft_tune::report::html::{
     Confirmation, ImportanceShare, ImportanceView, PageInput, Prediction, StudyView, document,
 };
 use peft_tune::store::{EvaluationRecord, StepRecord, Store, StudyRecord};
-use peft_tune::study::{FailReason, Metrics, ParamValue, Params, Phase, TrialNumber, TrialState};
+use peft_tune_core::objective::{Bound, Constraint, LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::study::{FailReason, Metrics, ParamValue, Params, Phase, TrialNumber, TrialState};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

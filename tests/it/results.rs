@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use peft_tune::store::Store;
-use peft_tune::study::Params;
+use peft_tune_core::study::Params;
 
 use super::store::{add_trial, complete, out_of_memory, study_record};
 

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use peft_tune::recipe::{Checkpointing, Recipe, RecipeKey};
-use peft_tune::search::Problem;
 use peft_tune::store::Store;
-use peft_tune::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
 use peft_tune::tune::{Interrupt, Tuner, TunerParts};
 use peft_tune::worker::{Evaluator, EvaluatorError, Task, TrialEvent, TrialRequest};
+use peft_tune_core::recipe::{Checkpointing, Recipe, RecipeKey};
+use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
+use peft_tune_search::Problem;
 
 use crate::tune::{record, study};
 
@@ -163,7 +163,7 @@ async fn run(text: &str, capacity: usize, dice: u64, lost: Option<(TrialNumber, 
         study: &study,
         store: &store,
         id: open.id,
-        sampler: peft_tune::search::build(study.sampler.kind, &problem, study.seed).unwrap(),
+        sampler: peft_tune_search::build(study.sampler.kind, &problem, study.seed).unwrap(),
         evaluator: Box::new(Places {
             capacity,
             under_way: Vec::new(),

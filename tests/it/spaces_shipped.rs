@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
-use peft_tune::space::{ReadOptions, SamplerKind, StudyFile, recipe_for};
+use peft_tune::space::{ReadOptions, StudyFile, recipe_for};
+use peft_tune_core::space::SamplerKind;
 use serde_json::Value;
 
 /// Every shipped study file for real users; their models and data are the user's own.

@@ -6,10 +6,10 @@ mod front;
 mod killed;
 pub mod round_trip;
 
-use peft_tune::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
-use peft_tune::recipe::{DataSettings, Recipe, TargetModules};
 use peft_tune::store::{EvaluationRecord, Store, StoreError, StudyId, StudyRecord};
-use peft_tune::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialState};
+use peft_tune_core::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::recipe::{DataSettings, Recipe, TargetModules};
+use peft_tune_core::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialState};
 use serde_json::json;
 
 /// A study of the three usual objectives.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use peft_tune::recipe::Recipe;
-use peft_tune::study::{Metrics, TrialNumber, TrialPlan, TrialState};
 use peft_tune::worker::{Evaluator, Task, TrialEvent, TrialRequest, WorkerPool};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::study::{Metrics, TrialNumber, TrialPlan, TrialState};
 
 /// Runs a trial to its end and calls `watch` with each event before that; nothing may be silent for longer than `patience`.
 pub fn run(
@@ -23,7 +23,7 @@ pub fn run(
         },
         memory_limit_bytes: None,
         time_limit_s: None,
-        seats: Vec::new(),
+        assignments: Vec::new(),
     };
     evaluator.submit(request).unwrap();
     loop {

@@ -4,13 +4,14 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 
-use peft_tune::search::{Problem, Sampler};
-use peft_tune::space::{ReadOptions, SamplerKind, Study, StudyFile};
+use peft_tune::space::{ReadOptions, Study, StudyFile};
 use peft_tune::store::{OpenStudy, Store, StudyRecord};
-use peft_tune::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
-use peft_tune::train::ops::Kernels;
 use peft_tune::tune::{Ending, Interrupt, Tuner, TunerParts};
 use peft_tune::worker::{MockEvaluator, Task, TrialRequest};
+use peft_tune_core::space::SamplerKind;
+use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
+use peft_tune_kernels::Kernels;
+use peft_tune_search::{Problem, Sampler};
 
 const SPACE: &str = r#"
 study: loop
@@ -55,7 +56,7 @@ fn sampler(study: &Study) -> Box<dyn Sampler> {
         objectives: study.objectives.clone(),
         constraints: study.constraints.clone(),
     };
-    peft_tune::search::build(study.sampler.kind, &problem, study.seed).unwrap()
+    peft_tune_search::build(study.sampler.kind, &problem, study.seed).unwrap()
 }
 
 /// What a trial of the request's recipe measures: only the phases that it was asked to run.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::Device;
-use peft_tune::recipe::{AdapterInit, OptimizerKind, Precision, Recipe, ScheduleKind};
-use peft_tune::train::{BaseModel, Trainer};
+use peft_tune_core::recipe::{AdapterInit, OptimizerKind, Precision, Recipe, ScheduleKind};
+use peft_tune_engine::{BaseModel, Trainer};
 
 use crate::golden::{
     assert_close, assert_gradients, base, folder, json, losses, numbers, recipe, tensors, whole_batch,
@@ -80,8 +80,8 @@ fn an_adapter_of_principal_components_matches_on_its_residual_model() {
     assert_variant("pissa", Arc::new(residual));
 }
 
-/// The toy Llama quantised to `precision`, and the same values computed in float32.
-fn quantised(precision: Precision) -> (Arc<BaseModel>, Arc<BaseModel>) {
+/// The toy Llama quantized to `precision`, and the same values computed in float32.
+fn quantized(precision: Precision) -> (Arc<BaseModel>, Arc<BaseModel>) {
     let codes = base("ref_llama", precision);
     let architecture = codes.architecture().clone();
     let dense = base("ref_llama", Precision::Fp32);
@@ -106,7 +106,7 @@ fn qlora_matches_on_the_same_4_bit_values() {
         let expected = numbers(&expected[variant]["losses"]);
         let recipe = recipe(&folder("ref_llama/adapter_init"));
         let batch = whole_batch("ref_llama");
-        let (codes, widened) = quantised(precision);
+        let (codes, widened) = quantized(precision);
         let mut exact = Trainer::new(widened, &recipe, 20).unwrap();
         assert_close(&losses(&mut exact, &batch, 20), &expected, F32, variant);
         let mut rounded = Trainer::new(codes, &recipe, 20).unwrap();
@@ -126,18 +126,18 @@ fn int8_and_fp16_stay_near_float32() {
 }
 
 #[test]
-fn quantised_weights_train_as_the_values_that_they_stand_for() {
+fn quantized_weights_train_as_the_values_that_they_stand_for() {
     let recipe = recipe(&folder("ref_llama/adapter_init"));
     let batch = whole_batch("ref_llama");
     for precision in [Precision::Nf4Double, Precision::Int8] {
-        let (codes, widened) = quantised(precision);
+        let (codes, widened) = quantized(precision);
         let losses_of = |model| losses(&mut Trainer::new(model, &recipe, 5).unwrap(), &batch, 5);
         assert_close(&losses_of(codes), &losses_of(widened), 2e-3, &format!("{precision:?}"));
     }
 }
 
 #[test]
-fn quantised_weights_take_the_bytes_that_they_should() {
+fn quantized_weights_take_the_bytes_that_they_should() {
     let bytes = |precision| base("ref_llama", precision).bytes();
     let counts = base("ref_llama", Precision::Fp32).architecture().parameter_count();
     let rest = 2 * (counts.total() - counts.linear);

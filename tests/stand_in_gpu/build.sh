@@ -60,7 +60,7 @@ run $library -O1 -Wl,-soname,libnvidia-ml.so.1 -o "$folder/libnvidia-ml.so.1" "$
 for header in cuda_fp16.h cuda_bf16.h cuda_fp8.h cuda.h cuda/std/limits; do : > "$made/headers/$header"; done
 candle() {
   {
-    cat "$repository/src/train/gpu/emulation.h" "$own/kernel_entry.h" "$own/candle_kernels.h"
+    cat "$repository/crates/kernels/src/gpu/emulation.h" "$own/kernel_entry.h" "$own/candle_kernels.h"
     # Shared memory whose size the launch gives.
     sed -E 's/extern __shared__ ([a-z]+) ([a-z_]+)\[\];/DYNAMIC_SHARED(dynamic); \1 *\2 = reinterpret_cast<\1 *>(dynamic);/' "$sources/$1.cu"
     grep -oE '\.entry [A-Za-z0-9_]+' "$ptx/$1.ptx" | awk '{print "EMULATE(" $2 ")"}'

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::architecture::Architecture;
-use crate::recipe::{DataFormat, Recipe};
-use crate::train::data::recognise;
-use crate::train::hub::{HubSettings, ModelFiles};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::recipe::{DataFormat, Recipe};
+use peft_tune_engine::data::recognise;
+use peft_tune_engine::hub::{HubSettings, ModelFiles};
 
 /// Facts that make an export more exact; each is absent where it cannot be found out.
 pub struct KnownFacts {

@@ -7,7 +7,7 @@ use super::Args;
 use crate::cli::CliError;
 use crate::cli::rows::{FinishRows, RowFormat, WholeOutput};
 use crate::store::{SqlValue, StudyOverview, TrialRun};
-use crate::study::ParamValue;
+use peft_tune_core::study::ParamValue;
 
 /// The views that are written beside the trials, without the study's name.
 const VIEWS: [(&str, &str); 2] = [

@@ -7,7 +7,7 @@ use super::{Args, Format, rows, tensorboard};
 use crate::cli::CliError;
 use crate::export::{ExportError, MlflowExperiment, MlflowMetric, MlflowRun, MlflowStatus};
 use crate::store::{StepRecord, StoreError, StudyOverview, TrialRun};
-use crate::study::{Phase, TrialState};
+use peft_tune_core::study::{Phase, TrialState};
 
 /// A study with everything that was stored of it.
 pub struct WholeStudy {

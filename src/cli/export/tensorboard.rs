@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use super::Args;
 use super::study::WholeStudy;
 use crate::cli::CliError;
-use crate::profile::{HparamValue, TrialLog, TrialStart};
 use crate::store::{StepRecord, TrialRun};
-use crate::study::{ParamValue, Phase, TrialState};
+use peft_tune_core::study::{ParamValue, Phase, TrialState};
+use peft_tune_engine::profile::{HparamValue, TrialLog, TrialStart};
 
 /// Writes `trial-N/events...` for each trial that has begun, and returns the folders.
 pub fn write(args: &Args, study: &WholeStudy) -> Result<Vec<PathBuf>, CliError> {

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::Args;
 use super::setting::{Rows, Setting};
-use crate::train::check::{FormTimes, Layer, attention_times};
-use crate::train::device::Device;
+use peft_tune_engine::check::{FormTimes, Layer, attention_times};
+use peft_tune_kernels::device::Device;
 
 /// One layer and batch.
 #[derive(Debug, Serialize)]

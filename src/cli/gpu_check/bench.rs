@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Args;
 use super::setting::{Measured, Setting};
-use crate::train::device::Device;
+use peft_tune_kernels::device::Device;
 
 /// One timing, or why there is none.
 #[derive(Debug, Serialize)]

@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use super::Args;
 use super::setting::{Rows, Setting};
-use crate::profile::{DeviceMemory, median};
-use crate::recipe::Precision;
-use crate::train::device::Device;
-use crate::train::ops::{Kernels, kernels, set_kernels};
-use crate::train::{BaseModel, TrainError, Trainer};
+use peft_tune_core::recipe::Precision;
+use peft_tune_engine::profile::{DeviceMemory, median};
+use peft_tune_engine::{BaseModel, TrainError, Trainer};
+use peft_tune_kernels::device::Device;
+use peft_tune_kernels::{Kernels, kernels, set_kernels};
 
 /// Steps of each form. They differ in their tokens, dropout masks and learning rates.
 const STEPS: usize = 20;

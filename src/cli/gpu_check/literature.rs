@@ -14,9 +14,10 @@ use super::Args;
 use super::bench::gigabytes;
 use super::setting::{Measured, Method, Setting};
 use super::shapes;
-use crate::recipe::{Checkpointing, OptimizerKind, Precision};
-use crate::train::TrainError;
-use crate::train::device::{self, Device};
+use peft_tune_core::recipe::{Checkpointing, OptimizerKind, Precision};
+use peft_tune_engine::TrainError;
+use peft_tune_kernels::device;
+use peft_tune_kernels::device::Device;
 
 /// Rows of the table: name, what trains, precision.
 const ROWS: [(&str, Method, Precision); 4] = [
@@ -26,7 +27,7 @@ const ROWS: [(&str, Method, Precision); 4] = [
     ("LoRA on NF4", Method::Lora, Precision::Nf4),
 ];
 
-/// Part of the device's memory that a setting may be predicted to take: the rest is the driver's and the libraries'.
+/// CheckPart of the device's memory that a setting may be predicted to take: the rest is the driver's and the libraries'.
 const MOST_FILLED: f64 = 0.97;
 
 /// One row, or why there is none.
@@ -209,7 +210,7 @@ mod tests {
 
     /// The bytes that a GPU's memory has to hold.
     fn on_a_gpu(setting: &Setting) -> Option<u64> {
-        setting.predicted_on(crate::predict::Host::GPU)
+        setting.predicted_on(peft_tune_core::predict::Host::GPU)
     }
 
     /// What would run of a row on a device of so many bytes, and what was passed over.
@@ -238,8 +239,8 @@ mod tests {
         (first.get(), unfit)
     }
 
-    fn candle_stand_in() -> crate::train::DeviceError {
-        crate::train::DeviceError::Unknown {
+    fn candle_stand_in() -> peft_tune_kernels::device::DeviceError {
+        peft_tune_kernels::device::DeviceError::Unknown {
             name: "stand-in".to_owned(),
         }
     }

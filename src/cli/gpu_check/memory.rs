@@ -5,9 +5,9 @@ use std::fmt;
 use serde::Serialize;
 
 use super::setting::Setting;
-use crate::profile::DeviceMemory;
-use crate::train::TrainError;
-use crate::train::device::Device;
+use peft_tune_engine::TrainError;
+use peft_tune_engine::profile::DeviceMemory;
+use peft_tune_kernels::device::Device;
 
 /// What happened.
 #[derive(Debug, Default, Serialize)]

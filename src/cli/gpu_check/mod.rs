@@ -15,9 +15,10 @@ use serde::Serialize;
 use self::setting::Setting;
 use super::CliError;
 use super::model::KernelArgs;
-use crate::train::check::{self, Check};
-use crate::train::device;
-use crate::train::ops::set_kernels;
+use peft_tune_engine::check;
+use peft_tune_engine::check::Check;
+use peft_tune_kernels::device;
+use peft_tune_kernels::set_kernels;
 
 /// Compares a device with the CPU (every op, small models of every family, trainings of 20 steps), runs out of memory on
 /// purpose, and times models of real sizes with random weights. Fails where a comparison does.
@@ -27,8 +28,8 @@ pub struct Args {
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     device: String,
     /// What to do.
-    #[arg(long, value_delimiter = ',', default_values_t = [Part::Parity, Part::Memory], value_name = "PART")]
-    parts: Vec<Part>,
+    #[arg(long, value_delimiter = ',', default_values_t = [CheckPart::Parity, CheckPart::Memory], value_name = "PART")]
+    parts: Vec<CheckPart>,
     /// Models to time: names of shapes.
     #[arg(long, value_delimiter = ',', default_values_t = shapes::names(), value_name = "SHAPE")]
     shapes: Vec<String>,
@@ -59,7 +60,7 @@ pub struct Args {
 
 /// A part of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Part {
+enum CheckPart {
     /// Results against those of the CPU.
     Parity,
     /// Out of memory, and a good training behind it.
@@ -74,7 +75,7 @@ enum Part {
     Literature,
 }
 
-impl std::fmt::Display for Part {
+impl std::fmt::Display for CheckPart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Parity => "parity",
@@ -112,12 +113,12 @@ pub fn run(args: Args) -> Result<(), CliError> {
     };
     for part in &args.parts {
         match part {
-            Part::Parity => results.parity = check::all(&device, &mut |check| println!("{check}")),
-            Part::Memory => results.memory = Some(memory::run(&device)),
-            Part::Attention => attention::run(&args, &device, &mut results.attention),
-            Part::Bench => bench::run(&args, &device, &mut results.bench),
-            Part::Graphs => graphs::run(&args, &device, &mut results.graphs),
-            Part::Literature => literature::run(&args, &device, &mut results.literature)
+            CheckPart::Parity => results.parity = check::all(&device, &mut |check| println!("{check}")),
+            CheckPart::Memory => results.memory = Some(memory::run(&device)),
+            CheckPart::Attention => attention::run(&args, &device, &mut results.attention),
+            CheckPart::Bench => bench::run(&args, &device, &mut results.bench),
+            CheckPart::Graphs => graphs::run(&args, &device, &mut results.graphs),
+            CheckPart::Literature => literature::run(&args, &device, &mut results.literature)
                 .map_err(|message| CliError::bad_input(anyhow::anyhow!(message)))?,
         }
         // What is known so far is kept, whatever comes.

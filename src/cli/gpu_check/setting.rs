@@ -7,13 +7,15 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::shapes::{HUGE, TINY};
-use crate::architecture::Architecture;
-use crate::predict::{self, DataSheet, Host, Machine, Predictor, Workload};
-use crate::profile::{DeviceMemory, ceilings, median};
-use crate::recipe::{AdapterSettings, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe};
-use crate::train::data::{Document, MicroBatch};
-use crate::train::device::{self, Device};
-use crate::train::{BaseModel, StepSeconds, TrainError, Trainer};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::predict;
+use peft_tune_core::predict::{DataSheet, Host, Machine, Predictor, Workload};
+use peft_tune_core::recipe::{AdapterSettings, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe};
+use peft_tune_engine::data::{Document, MicroBatch};
+use peft_tune_engine::profile::{DeviceMemory, ceilings, median};
+use peft_tune_engine::{BaseModel, StepSeconds, TrainError, Trainer};
+use peft_tune_kernels::device;
+use peft_tune_kernels::device::Device;
 
 /// Rank of every adapter that is timed.
 const RANK: usize = 16;

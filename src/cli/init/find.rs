@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::train::hub::HubSettings;
+use peft_tune_engine::hub::HubSettings;
 
 /// The device that trials will run on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Machine {
 impl Machine {
     /// Looks for a GPU that this program can use; else it is the processor.
     pub fn look() -> Self {
-        if let Some(gpu) = crate::train::device::first_gpu() {
+        if let Some(gpu) = peft_tune_kernels::device::first_gpu() {
             return Self {
                 device: gpu.name,
                 is_gpu: true,

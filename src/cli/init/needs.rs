@@ -1,10 +1,10 @@
 //! What a setting needs of the device's memory, by the prediction that `plan` and every search use.
 
 use super::find::Machine;
-use crate::architecture::Architecture;
-use crate::predict::{Host, PredictError, Predictor, Setting, Workload};
-use crate::profile::ceilings;
-use crate::recipe::{AdapterSettings, Checkpointing, DataSettings, Precision, Recipe};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::predict::{Host, PredictError, Predictor, Setting, Workload};
+use peft_tune_core::recipe::{AdapterSettings, Checkpointing, DataSettings, Precision, Recipe};
+use peft_tune_engine::profile::ceilings;
 
 /// A setting, as far as its memory depends on it.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ impl Needs {
     pub fn new(architecture: &Architecture, machine: &Machine, sequence_length: usize) -> Self {
         let host = if machine.is_gpu { Host::GPU } else { ceilings::host() };
         Self {
-            predictor: Predictor::new(architecture.clone(), crate::predict::Machine::Unmeasured(host)),
+            predictor: Predictor::new(architecture.clone(), peft_tune_core::predict::Machine::Unmeasured(host)),
             sequence_length,
         }
     }

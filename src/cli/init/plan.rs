@@ -3,10 +3,10 @@
 use super::Answers;
 use super::find::RowLengths;
 use super::needs::{Needs, Values};
-use crate::architecture::Architecture;
-use crate::predict::precision_name;
-use crate::recipe::{Checkpointing, Precision};
 use crate::report::bytes;
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::predict::precision_name;
+use peft_tune_core::recipe::{Checkpointing, Precision};
 
 /// The values that the file will hold.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::Answers;
 use super::plan::{GLOBAL_BATCH, Plan};
-use crate::recipe::{DataFormat, Precision};
 use crate::report::bytes;
+use peft_tune_core::recipe::{DataFormat, Precision};
 
 /// The whole file.
 pub fn study_file(answers: &Answers, plan: &Plan, format: DataFormat, output: &Path) -> String {
@@ -82,8 +82,8 @@ fn space(plan: &Plan) -> String {
     } else {
         "full"
     };
-    let quantised = plan.precisions.contains(&Precision::Nf4);
-    let optimizers = if quantised {
+    let quantized = plan.precisions.contains(&Precision::Nf4);
+    let optimizers = if quantized {
         "[adamw, paged_adamw_8bit]"
     } else {
         "[adamw, adamw_8bit]"

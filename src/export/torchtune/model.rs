@@ -5,11 +5,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{FORMAT, refused};
-use crate::architecture::{Architecture, Family, RopeScaling};
 use crate::export::draft::{AdapterWords, Draft};
 use crate::export::modules::module_names;
 use crate::export::{ExportError, ExportInput};
-use crate::recipe::{AdapterSettings, Precision};
+use peft_tune_core::architecture::{Architecture, Family, RopeScaling};
+use peft_tune_core::recipe::{AdapterSettings, Precision};
 
 /// Writes `model`, `tokenizer` and `checkpointer`.
 pub(in crate::export) fn write(draft: &mut Draft, input: &ExportInput<'_>) -> Result<(), ExportError> {

@@ -1,7 +1,7 @@
 //! Scales and axes.
 
 use super::svg::{Anchor, GRID, LINE, Svg, Weight};
-use crate::objective::PEAK_MEMORY;
+use peft_tune_core::objective::PEAK_MEMORY;
 
 /// From values to places. Empty and constant values get some room around them.
 #[derive(Clone, Debug)]

@@ -2,9 +2,9 @@
 
 use super::svg::{Anchor, FRONT, PALE, PARTS, Svg, Weight, short};
 use super::{Chart, file_part};
-use crate::objective::PEAK_MEMORY;
 use crate::report::html::{ImportanceView, StudyView};
 use crate::report::{duration, metric_value};
+use peft_tune_core::objective::PEAK_MEMORY;
 
 const WIDTH: f64 = 640.0;
 const LINE: f64 = 26.0;

@@ -6,7 +6,7 @@ use super::scatter::{Mark, mark};
 use super::svg::{Anchor, BEST, DEEP, LINE, OTHER, PALE, Svg, Weight, short};
 use crate::report::html::{StudyView, TrialView};
 use crate::report::param_value;
-use crate::study::ParamValue;
+use peft_tune_core::study::ParamValue;
 
 const STEP: f64 = 104.0;
 const TOP: f64 = 62.0;

@@ -1,8 +1,8 @@
 //! The front as a scatter of characters, for the terminal.
 
-use crate::objective::Objective;
 use crate::report::{metric_heading, metric_value, printable};
-use crate::study::{Trial, TrialNumber, TrialState};
+use peft_tune_core::objective::Objective;
+use peft_tune_core::study::{Trial, TrialNumber, TrialState};
 
 /// Width of the plot itself where the terminal is wider, and where its width is not known.
 const WIDEST: usize = 96;
@@ -111,8 +111,8 @@ fn x_axis(objective: &Objective, span: (f64, f64), columns: usize) -> String {
 
 fn named(objective: &Objective) -> String {
     let better = match objective.direction {
-        crate::objective::Direction::Maximize => "more",
-        crate::objective::Direction::Minimize => "less",
+        peft_tune_core::objective::Direction::Maximize => "more",
+        peft_tune_core::objective::Direction::Minimize => "less",
     };
     format!("{} ({better} is better)", printable(&metric_heading(&objective.metric)))
 }
@@ -136,7 +136,7 @@ fn place(value: f64, (low, high): (f64, f64), count: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objective::{LOSS, THROUGHPUT};
+    use peft_tune_core::objective::{LOSS, THROUGHPUT};
 
     fn trial(number: u64, throughput: f64, loss: f64) -> Trial {
         Trial {

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::growth::growth;
-use super::input::{Course, PageInput, PhaseTimes};
+use super::input::{PageInput, PhaseTimes, TrialCurves};
 use super::thin::thinned;
 use super::view::{
     AxisView, CurveView, MemoryView, ObjectiveView, PhaseView, PredictionView, RecommendationView, StudyHead,
     StudyView, TrialView,
 };
-use crate::objective::{Bound, Constraint, Direction, PEAK_MEMORY};
 use crate::report::{Counts, metric_heading, metric_value};
-use crate::study::{FailReason, Metrics, ParamValue, Trial, TrialNumber, TrialState};
+use peft_tune_core::objective::{Bound, Constraint, Direction, PEAK_MEMORY};
+use peft_tune_core::study::{FailReason, Metrics, ParamValue, Trial, TrialNumber, TrialState};
 
 /// Points that all curves of a page may have together: about a megabyte.
 const CURVE_POINTS: usize = 60_000;
@@ -45,11 +45,11 @@ impl StudyView {
             trials: trials(input, &names, &metrics),
             metrics,
             growth: growth(&input.objectives, &input.constraints, &input.trials, &input.timings),
-            curves: curves(&input.courses),
+            curves: curves(&input.trial_curves),
             phases: input
                 .trials
                 .iter()
-                .filter_map(|trial| phases(trial, &input.courses))
+                .filter_map(|trial| phases(trial, &input.trial_curves))
                 .collect(),
             memory: input.trials.iter().filter_map(|trial| memory(trial, input)).collect(),
             importance: input.importance.clone(),
@@ -198,10 +198,10 @@ fn failure_text(reason: &FailReason) -> Option<String> {
     }
 }
 
-fn curves(courses: &[Course]) -> Vec<CurveView> {
-    let whole: Vec<_> = courses
+fn curves(trial_curves: &[TrialCurves]) -> Vec<CurveView> {
+    let whole: Vec<_> = trial_curves
         .iter()
-        .flat_map(|course| course.curves.iter().map(|curve| (course.number, curve)))
+        .flat_map(|one| one.curves.iter().map(|curve| (one.number, curve)))
         .filter(|(_, curve)| !curve.points.is_empty())
         .collect();
     let most = (CURVE_POINTS / whole.len().max(1)).clamp(*POINTS_A_CURVE.start(), *POINTS_A_CURVE.end());
@@ -219,7 +219,7 @@ fn curves(courses: &[Course]) -> Vec<CurveView> {
 }
 
 /// Seconds of a step by part: what the measured steps took in the median, else the mean of the steps that were recorded.
-fn phases(trial: &Trial, courses: &[Course]) -> Option<PhaseView> {
+fn phases(trial: &Trial, trial_curves: &[TrialCurves]) -> Option<PhaseView> {
     let metrics = trial.state.metrics();
     let measured = |name: &str| metrics.and_then(|metrics| metrics.value(name));
     if let Some(step_s) = measured("step_s") {
@@ -234,8 +234,8 @@ fn phases(trial: &Trial, courses: &[Course]) -> Option<PhaseView> {
             step_s,
         ));
     }
-    let course = courses.iter().find(|course| course.number == trial.number.0)?;
-    let longest = course
+    let one = trial_curves.iter().find(|one| one.number == trial.number.0)?;
+    let longest = one
         .phases
         .iter()
         .max_by_key(|phase| phase.steps)
@@ -359,9 +359,9 @@ fn rounded_to(value: f64, digits: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objective::{LOSS, Objective, THROUGHPUT};
     use crate::report::html::{Measured, MemoryParts, Prediction, Timing};
-    use crate::study::{Params, Phase};
+    use peft_tune_core::objective::{LOSS, Objective, THROUGHPUT};
+    use peft_tune_core::study::{Params, Phase};
 
     fn trial(number: u64, rank: i64, state: TrialState) -> Trial {
         Trial {
@@ -413,7 +413,7 @@ mod tests {
                 wall_s: 3.0,
             }],
             front: vec![TrialNumber(0)],
-            courses: vec![Course {
+            trial_curves: vec![TrialCurves {
                 number: 2,
                 curves: vec![Measured {
                     name: "training loss".into(),

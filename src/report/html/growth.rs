@@ -2,10 +2,10 @@
 
 use super::input::Timing;
 use super::view::{Growth, GrowthPoint};
-use crate::objective::{Constraint, Objective};
-use crate::search::{Problem, evaluated, hypervolume, reference_point};
-use crate::space::SearchSpace;
-use crate::study::Trial;
+use peft_tune_core::objective::{Constraint, Objective};
+use peft_tune_core::space::SearchSpace;
+use peft_tune_core::study::Trial;
+use peft_tune_search::{Problem, evaluated, hypervolume, reference_point};
 
 /// Objectives above which the exact hypervolume of large fronts takes too long for a page.
 const MOST_OBJECTIVES: usize = 4;
@@ -13,7 +13,7 @@ const MOST_OBJECTIVES: usize = 4;
 /// Hypervolume after each trial that changed it, and after the last one. `None` without a trial that counts, and with more
 /// than four objectives.
 ///
-/// The reference point is the study's own or the one that the search would take at the end, so that the course never
+/// The reference point is the study's own or the one that the search would take at the end, so that the one never
 /// falls. Trials count in the order in which they ended.
 pub fn growth(
     objectives: &[Objective],
@@ -109,8 +109,8 @@ fn in_order(timings: &[Timing]) -> impl Iterator<Item = &Timing> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objective::{LOSS, THROUGHPUT};
-    use crate::study::{TrialNumber, TrialState};
+    use peft_tune_core::objective::{LOSS, THROUGHPUT};
+    use peft_tune_core::study::{TrialNumber, TrialState};
 
     fn study(rows: &[(f64, f64)]) -> (Vec<Objective>, Vec<Trial>, Vec<Timing>) {
         let mut objectives = vec![Objective::new(THROUGHPUT), Objective::new(LOSS)];

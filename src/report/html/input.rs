@@ -1,8 +1,8 @@
 //! What a page is made from: plain values that the caller read from the database.
 
-use crate::objective::{Constraint, Objective};
 use crate::report::Recommendation;
-use crate::study::{Phase, Trial, TrialNumber};
+use peft_tune_core::objective::{Constraint, Objective};
+use peft_tune_core::study::{Phase, Trial, TrialNumber};
 
 use super::view::ImportanceView;
 
@@ -30,7 +30,7 @@ pub struct PageInput {
     pub front: Vec<TrialNumber>,
     /// What trials took over: trial, part (`cost` or `loss`), source.
     pub inherited: Vec<(TrialNumber, String, TrialNumber)>,
-    pub courses: Vec<Course>,
+    pub trial_curves: Vec<TrialCurves>,
     /// Peak memory by part, where more is known than what the base model takes.
     pub memory: Vec<MemoryParts>,
     pub recommendation: Option<Recommendation>,
@@ -75,7 +75,7 @@ pub struct Timing {
 
 /// What happened inside a trial.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Course {
+pub struct TrialCurves {
     pub number: u64,
     /// Curves by what they show.
     pub curves: Vec<Measured>,
@@ -88,7 +88,7 @@ pub struct Course {
 pub struct Measured {
     /// `training loss`, `held-out loss`, or a metric that the trial reported.
     pub name: String,
-    /// What the course is over: `tokens` or `steps`.
+    /// What the one is over: `tokens` or `steps`.
     pub over: &'static str,
     pub points: Vec<(f64, f64)>,
 }

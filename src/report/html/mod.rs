@@ -15,7 +15,7 @@ mod view;
 pub use assets::{Asset, LIVE_ASSETS, PAGE_SCRIPTS, STYLE, asset};
 pub use document::{DocumentError, Page, document, live_document};
 pub use input::{
-    Command, Confirmation, Course, Finding, Measured, MemoryParts, PageInput, PhaseTimes, Prediction, Timing,
+    Command, Confirmation, Finding, Measured, MemoryParts, PageInput, PhaseTimes, Prediction, Timing, TrialCurves,
 };
 pub use view::{
     AxisView, CurveView, Growth, GrowthPoint, ImportanceShare, ImportanceView, MemoryView, ObjectiveView, PhaseView,

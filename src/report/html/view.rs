@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::input::{Command, Confirmation, Finding};
 use crate::report::Counts;
-use crate::study::{ParamValue, Params};
+use peft_tune_core::study::{ParamValue, Params};
 
 /// A study as a page shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::{percent, time};
-use crate::profile::{Comparison, Difference};
 use crate::report::{Align, TextTable, bytes, metric_value};
+use peft_tune_engine::profile::{Comparison, Difference};
 
 /// Ops that are shown: those that changed most.
 const MOST_OPS: usize = 12;
@@ -88,7 +88,7 @@ fn verdict(comparison: &Comparison) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::fixtures::sound_profile;
+    use peft_tune_engine::profile::fixtures::sound_profile;
 
     #[test]
     fn what_got_slower_is_said() {

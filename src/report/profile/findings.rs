@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::percent;
-use crate::profile::diagnosis::{Finding, Gain, Metric, PredictedBy, Verified};
 use crate::report::bytes;
+use peft_tune_engine::profile::diagnosis::{Finding, Gain, Metric, PredictedBy, Verified};
 
 /// The findings, numbered, with their evidence, change and gain.
 pub fn findings_text(findings: &[Finding]) -> String {
@@ -57,7 +57,7 @@ fn amount(metric: Metric, value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::diagnosis::{Change, Rule};
+    use peft_tune_engine::profile::diagnosis::{Change, Rule};
 
     #[test]
     fn a_finding_shows_what_was_predicted_and_what_it_gave() {

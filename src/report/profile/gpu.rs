@@ -2,8 +2,8 @@
 
 use super::tables::{MOST_OPS, table};
 use super::{percent, time};
-use crate::profile::GpuTimeline;
 use crate::report::{Align, TextTable};
+use peft_tune_engine::profile::GpuTimeline;
 
 /// How busy the GPU was in steps that nobody held up.
 pub(super) fn gpu_line(gpu: &GpuTimeline) -> String {
@@ -63,7 +63,7 @@ pub(super) fn kernels(gpu: &GpuTimeline, all: bool) -> TextTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{DriverCalls, KernelTime};
+    use peft_tune_engine::profile::{DriverCalls, KernelTime};
 
     fn timeline() -> GpuTimeline {
         GpuTimeline {

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::gpu::{gpu_line, kernels};
 use super::{percent, time};
-use crate::profile::{ModuleTime, Profile, Reference};
 use crate::report::{Align, TextTable, bytes, metric_value};
+use peft_tune_engine::profile::{ModuleTime, Profile, Reference};
 
 /// Rows of the table of ops, unless all are asked for.
 pub(super) const MOST_OPS: usize = 20;
@@ -88,7 +88,7 @@ fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
             "throughput",
             format!(
                 "{} tokens/s ± {}, {} a step",
-                metric_value(crate::objective::THROUGHPUT, steps.tokens_per_s),
+                metric_value(peft_tune_core::objective::THROUGHPUT, steps.tokens_per_s),
                 percent(steps.interval),
                 time(steps.step_s)
             ),
@@ -154,7 +154,7 @@ fn arithmetic_line(profile: &Profile) -> String {
 fn reference_line(reference: &Reference) -> String {
     let mut line = format!(
         "{} tokens/s; this is {} of it",
-        metric_value(crate::objective::THROUGHPUT, reference.tokens_per_s),
+        metric_value(peft_tune_core::objective::THROUGHPUT, reference.tokens_per_s),
         percent(reference.reached)
     );
     if let Some(mfu) = reference.mfu {
@@ -168,8 +168,8 @@ fn reference_line(reference: &Reference) -> String {
 
 /// Medians of the device's samples.
 fn device_line(profile: &Profile) -> Option<String> {
-    let middle = |value: fn(&crate::profile::DeviceSample) -> Option<f64>| {
-        crate::profile::median(profile.samples.iter().filter_map(value))
+    let middle = |value: fn(&peft_tune_engine::profile::DeviceSample) -> Option<f64>| {
+        peft_tune_engine::profile::median(profile.samples.iter().filter_map(value))
     };
     let resident = profile.samples.iter().filter_map(|sample| sample.resident_bytes).max();
     let mut line = match middle(|sample| sample.process_cores) {
@@ -372,7 +372,7 @@ fn memory(profile: &Profile) -> TextTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::fixtures::sound_profile;
+    use peft_tune_engine::profile::fixtures::sound_profile;
 
     fn module(path: &[&str], seconds: f64) -> ModuleTime {
         ModuleTime {

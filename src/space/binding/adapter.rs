@@ -4,8 +4,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{Binding, Effect, Effects, FloatRange, Legal, SetError};
-use crate::recipe::{AdapterSettings, Recipe, TargetModules};
-use crate::study::ParamValue;
+use peft_tune_core::recipe::{AdapterSettings, Recipe, TargetModules};
+use peft_tune_core::study::ParamValue;
 
 /// A factor on numbers that are computed anyway.
 const SAME_WORK: &str = "the same operations on other numbers";
@@ -49,9 +49,9 @@ pub(super) const BINDINGS: &[Binding] = &[
         ],
         derived_from: None,
         effects: Effects::all(
-            "other products, and dequantisation",
+            "other products, and dequantization",
             "bytes per base weight",
-            "rounding and quantisation of the base model",
+            "rounding and quantization of the base model",
         ),
         get: |recipe| name_of(&recipe.precision),
         set: |recipe, value| put(&mut recipe.precision, named(value)),

@@ -2,7 +2,7 @@
 
 use super::adapter::{count, name_of, named, put, truth};
 use super::{Binding, Effect, Effects, Legal, SetError};
-use crate::study::ParamValue;
+use peft_tune_core::study::ParamValue;
 
 pub(super) const BINDINGS: &[Binding] = &[
     Binding {

@@ -1,6 +1,6 @@
 //! Which metrics a parameter can change, and why.
 
-use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 
 /// Whether a parameter can change one metric, with the reason. In doubt it can: a reused number must be right, a
 /// number measured once too often only costs time.

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::recipe::Checkpointing;
 use crate::space::file::FileValue;
-use crate::study::ParamValue;
+use peft_tune_core::recipe::Checkpointing;
+use peft_tune_core::study::ParamValue;
 
 /// The legal values of one parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -16,8 +16,8 @@ pub use legal::{FloatRange, Legal, TARGET_PRESETS};
 pub(super) use recipe_for::apply;
 pub use recipe_for::{RecipeError, affected_metrics, recipe_for};
 
-use crate::recipe::Recipe;
-use crate::study::{ParamValue, Params};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::study::{ParamValue, Params};
 
 /// One parameter of the native backend.
 pub struct Binding {
@@ -91,7 +91,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::recipe::DataSettings;
+    use peft_tune_core::recipe::DataSettings;
 
     fn recipe() -> Recipe {
         Recipe::new("model", DataSettings::default())

@@ -2,7 +2,7 @@
 
 use super::adapter::{name_of, named, put, truth};
 use super::{Binding, Effect, Effects, FloatRange, Legal};
-use crate::study::ParamValue;
+use peft_tune_core::study::ParamValue;
 
 /// The update rule does the same work whatever its constants.
 const CONSTANT: &str = "a constant of the update rule";

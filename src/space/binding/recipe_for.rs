@@ -1,9 +1,9 @@
 //! From sampled values to a recipe.
 
 use super::{Binding, Effect, SetError, binding, bindings};
-use crate::recipe::Recipe;
 use crate::space::Study;
-use crate::study::{ParamValue, Params};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::study::{ParamValue, Params};
 
 /// Why there is no recipe for some values: the trial is invalid, and is recorded without being run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -24,9 +24,9 @@ pub enum RecipeError {
         devices: usize,
     },
     #[error(
-        "full fine-tuning cannot train quantised weights; search the quantised precisions with `method: lora` only"
+        "full fine-tuning cannot train quantized weights; search the quantized precisions with `method: lora` only"
     )]
-    QuantisedWhole,
+    QuantizedWhole,
 }
 
 /// The recipe of one trial: the study's base with its fixed and the sampled values.
@@ -47,8 +47,8 @@ pub fn recipe_for(study: &Study, sampled: &Params) -> Result<Recipe, RecipeError
             apply(binding, value, &mut recipe)?;
         }
     }
-    if recipe.adapter.is_none() && recipe.precision.is_quantised() {
-        return Err(RecipeError::QuantisedWhole);
+    if recipe.adapter.is_none() && recipe.precision.is_quantized() {
+        return Err(RecipeError::QuantizedWhole);
     }
     Ok(recipe)
 }

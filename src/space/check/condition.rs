@@ -2,11 +2,12 @@
 
 use super::Context;
 use super::values::Values;
+use crate::space::SpaceError;
 use crate::space::binding::Binding;
 use crate::space::error::nearest;
 use crate::space::file::{DetailedParameter, FileValue};
-use crate::space::{Condition, Distribution, SpaceError};
-use crate::study::ParamValue;
+use peft_tune_core::space::{Condition, Distribution};
+use peft_tune_core::study::ParamValue;
 
 /// Choices beyond this many are not all listed in a message.
 const LISTED_CHOICES: usize = 12;

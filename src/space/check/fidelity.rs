@@ -1,11 +1,11 @@
 //! Pruning, stopping and confirming.
 
 use super::Context;
-use crate::objective::{Constraint, Objective, THROUGHPUT};
-use crate::space::fidelity::{ConfirmPlan, PrunerChoice, PrunerKind, RepeatsInAll, StopRule};
 use crate::space::file::{ConfirmEntry, PrunerDetails, PrunerEntry, StopEntry};
 use crate::space::{SpaceError, StudyFile};
-use crate::study::TrialPlan;
+use peft_tune_core::objective::{Constraint, Objective, THROUGHPUT};
+use peft_tune_core::space::{ConfirmPlan, PrunerChoice, PrunerKind, RepeatsInAll, StopRule};
+use peft_tune_core::study::TrialPlan;
 
 /// Evaluations of a study that asks for a pruner and does not say how often to evaluate.
 const PRUNED_EVALUATIONS: u64 = 8;

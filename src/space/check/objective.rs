@@ -1,12 +1,12 @@
 //! Objectives and constraints.
 
 use super::Context;
-use crate::objective::{Bound, Constraint, Direction, LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
 use crate::space::SpaceError;
 use crate::space::error::nearest;
 use crate::space::file::{Bytes, Count, Entries, FileValue, ObjectiveEntry};
-use crate::space::yaml::Place;
-use crate::study::ParamValue;
+use crate::space::yaml::Span;
+use peft_tune_core::objective::{Bound, Constraint, Direction, LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::study::ParamValue;
 
 /// The metrics that the native backend measures.
 const NATIVE_METRICS: [&str; 3] = [THROUGHPUT, PEAK_MEMORY, LOSS];
@@ -45,7 +45,7 @@ impl Context<'_> {
         &self,
         entry: &ObjectiveEntry,
         native: bool,
-        place: &dyn Fn(&str) -> Box<Place>,
+        place: &dyn Fn(&str) -> Box<Span>,
     ) -> Result<Objective, SpaceError> {
         let details = &entry.0;
         check_metric(&details.metric, native, || place("metric"))?;
@@ -102,7 +102,7 @@ impl Context<'_> {
     }
 }
 
-fn check_metric(metric: &str, native: bool, at: impl Fn() -> Box<Place>) -> Result<(), SpaceError> {
+fn check_metric(metric: &str, native: bool, at: impl Fn() -> Box<Span>) -> Result<(), SpaceError> {
     if native && !NATIVE_METRICS.contains(&metric) {
         let known: Vec<String> = NATIVE_METRICS.map(String::from).into();
         return Err(SpaceError::UnknownMetric {

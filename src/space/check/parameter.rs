@@ -3,11 +3,12 @@
 use super::Context;
 use super::condition::Draft;
 use super::values::{ValueReader, Values};
+use crate::space::SpaceError;
 use crate::space::binding::{Binding, affected_metrics, binding, binding_called_elsewhere, bindings};
 use crate::space::file::{DetailedParameter, Entries, ParameterEntry};
-use crate::space::yaml::Place;
-use crate::space::{Distribution, Parameter, SearchSpace, SpaceError};
-use crate::study::{ParamValue, Params};
+use crate::space::yaml::Span;
+use peft_tune_core::space::{Distribution, Parameter, SearchSpace};
+use peft_tune_core::study::{ParamValue, Params};
 
 /// Micro-batches of a range are checked one by one up to this many.
 const CHECKED_VALUES: u64 = 4096;
@@ -149,13 +150,13 @@ impl Context<'_> {
         let Some(Some(global_batches)) = values_of("global_batch") else {
             return Ok(());
         };
-        let default = crate::recipe::BatchSettings::default().micro_batch as i64;
+        let default = peft_tune_core::recipe::BatchSettings::default().micro_batch as i64;
         let micro_batches = match values_of("micro_batch") {
             Some(Some(values)) => values,
             Some(None) => return Ok(()),
             None => vec![default],
         };
-        let place = |name: &str, values: &[i64], index: usize| -> Box<Place> {
+        let place = |name: &str, values: &[i64], index: usize| -> Box<Span> {
             let index = index.to_string();
             match values.len() {
                 1 => self.document.value(&["space", name]),

@@ -3,8 +3,8 @@
 use std::path::{Component, Path, PathBuf};
 
 use super::Context;
-use crate::recipe::{DataSettings, HeldOut};
 use crate::space::SpaceError;
+use peft_tune_core::recipe::{DataSettings, HeldOut};
 
 impl Context<'_> {
     /// A path of the file as an absolute one, `.` and empty parts left out.

@@ -1,11 +1,11 @@
 //! What one trial does: phases and limits.
 
 use super::Context;
-use crate::objective::{Constraint, LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
-use crate::recipe::{TrainingLength, TrainingSettings};
 use crate::space::SpaceError;
 use crate::space::file::{StudyFile, TrialEntry};
-use crate::study::{MeasurePlan, TrainPlan, TrialPlan};
+use peft_tune_core::objective::{Constraint, LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::recipe::{TrainingLength, TrainingSettings};
+use peft_tune_core::study::{MeasurePlan, TrainPlan, TrialPlan};
 
 const DEFAULT_PROFILE_STEPS: u64 = 5;
 const DEFAULT_PROFILE_WARMUP: u64 = 10;

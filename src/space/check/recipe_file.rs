@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use super::{Context, ReadOptions};
-use crate::recipe::Recipe;
 use crate::space::SpaceError;
 use crate::space::binding::bindings;
 use crate::space::yaml::Document;
+use peft_tune_core::recipe::Recipe;
 
 /// A `recipe.yaml`: one complete [`Recipe`].
 pub struct RecipeFile;

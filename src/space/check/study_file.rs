@@ -6,13 +6,14 @@ use sha2::{Digest, Sha256};
 
 use super::parameter::Parameters;
 use super::{Context, ReadOptions};
-use crate::recipe::{DataSettings, Recipe};
 use crate::space::SpaceError;
 use crate::space::binding::{apply, bindings};
 use crate::space::file::{BackendEntry, BudgetEntry, SamplerEntry, StudyFile};
-use crate::space::study::{Backend, Budget, CommandBackend, SamplerChoice, Source, Study};
+use crate::space::study::{Backend, Budget, CommandBackend, Source, Study};
 use crate::space::yaml::Document;
-use crate::study::LauncherSettings;
+use peft_tune_core::recipe::{DataSettings, Recipe};
+use peft_tune_core::space::SamplerChoice;
+use peft_tune_core::study::LauncherSettings;
 
 /// Trials of a study that gives neither a number nor a time.
 const DEFAULT_TRIALS: u64 = 40;

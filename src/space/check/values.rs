@@ -1,11 +1,12 @@
 //! The values of one parameter: one, a list of choices, or a range.
 
 use super::Context;
+use crate::space::SpaceError;
 use crate::space::binding::Legal;
 use crate::space::file::{DetailedParameter, FileValue, Number};
-use crate::space::yaml::Place;
-use crate::space::{Distribution, Scale, SpaceError};
-use crate::study::ParamValue;
+use crate::space::yaml::Span;
+use peft_tune_core::space::{Distribution, Scale};
+use peft_tune_core::study::ParamValue;
 
 /// Largest magnitude of a whole number: doubles hold every one below it.
 const LARGEST_INT: i64 = 1 << 53;
@@ -25,7 +26,7 @@ pub(super) struct ValueReader<'a> {
 }
 
 impl ValueReader<'_> {
-    fn at(&self, keys: &[&str]) -> Box<Place> {
+    fn at(&self, keys: &[&str]) -> Box<Span> {
         self.context.document.value(keys)
     }
 

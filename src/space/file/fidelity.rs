@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
 use super::study_file::name_or_map;
-use crate::space::PrunerKind;
+use peft_tune_core::space::PrunerKind;
 
 /// A pruner: its name, or its name with settings.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,9 +13,9 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use super::{
     Bytes, ConfirmEntry, Count, Entries, FileValue, ParameterEntry, PrunerEntry, Seconds, StopEntry, WarmStartEntry,
 };
-use crate::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
-use crate::recipe::{DataSettings, TrainingSettings};
-use crate::study::LauncherSettings;
+use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::recipe::{DataSettings, TrainingSettings};
+use peft_tune_core::study::LauncherSettings;
 
 /// A tuning study: what to tune, within which space, for which objectives, at what cost.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -161,7 +161,7 @@ pub struct SamplerEntry(pub SamplerDetails);
 #[serde(deny_unknown_fields)]
 pub struct SamplerDetails {
     /// Name of the sampler.
-    pub kind: crate::space::SamplerKind,
+    pub kind: peft_tune_core::space::SamplerKind,
     /// Settings of this sampler; it refuses those it does not know.
     #[serde(default)]
     pub options: BTreeMap<String, FileValue>,
@@ -170,7 +170,7 @@ pub struct SamplerDetails {
 impl Default for SamplerDetails {
     fn default() -> Self {
         Self {
-            kind: crate::space::SamplerKind::Auto,
+            kind: peft_tune_core::space::SamplerKind::Auto,
             options: BTreeMap::new(),
         }
     }
@@ -241,7 +241,7 @@ name_or_map!(
     SamplerEntry,
     "one of auto, random, sobol, grid, nsga2, tpe, bayes, or {kind: .., options: {..}}",
     |name| {
-        let kind = crate::space::SamplerKind::from_name(name)?;
+        let kind = peft_tune_core::space::SamplerKind::from_name(name)?;
         Some(SamplerEntry(SamplerDetails {
             kind,
             ..SamplerDetails::default()
@@ -275,7 +275,7 @@ impl JsonSchema for SamplerEntry {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let kind = generator.subschema_for::<crate::space::SamplerKind>();
+        let kind = generator.subschema_for::<peft_tune_core::space::SamplerKind>();
         let details = generator.subschema_for::<SamplerDetails>();
         json_schema!({"anyOf": [kind, details], "default": "auto"})
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 use super::decode::Decoder;
-use super::{DecodeError, Fault, Node, Place, Value};
+use super::{DecodeError, Fault, Node, Span, Value};
 use crate::space::SpaceError;
 
 /// Files above this size are not settings written by a person.
@@ -49,7 +49,7 @@ impl Document {
                 let valid = error.utf8_error().valid_up_to();
                 let text: Arc<str> = String::from_utf8_lossy(error.as_bytes()).into();
                 Err(SpaceError::NotUtf8 {
-                    at: Box::new(Place::new(path, &text, valid..valid + 1, String::new())),
+                    at: Box::new(Span::new(path, &text, valid..valid + 1, String::new())),
                 })
             }
         }
@@ -116,7 +116,7 @@ impl Document {
     }
 
     /// The place of a key; of the nearest key above it where the file does not have it.
-    pub fn key(&self, keys: &[&str]) -> Box<Place> {
+    pub fn key(&self, keys: &[&str]) -> Box<Span> {
         let mut node = &self.root;
         let mut span = 0..0;
         for key in keys {
@@ -129,7 +129,7 @@ impl Document {
     }
 
     /// The place of the value under a key; of the key itself where the value is a list or map.
-    pub fn value(&self, keys: &[&str]) -> Box<Place> {
+    pub fn value(&self, keys: &[&str]) -> Box<Span> {
         match self.node(keys) {
             Some(node) if !node.span.is_empty() && !matches!(node.value, Value::List(_) | Value::Map(_)) => {
                 self.place(node.span.clone(), self.dotted(keys))
@@ -147,8 +147,8 @@ impl Document {
         keys.iter().try_fold(&self.root, |node, key| node.child(key))
     }
 
-    fn place(&self, span: Range<usize>, key: String) -> Box<Place> {
-        Box::new(Place::new(&self.path, &self.text, span, key))
+    fn place(&self, span: Range<usize>, key: String) -> Box<Span> {
+        Box::new(Span::new(&self.path, &self.text, span, key))
     }
 
     /// `a.b[0].c` of keys `a`, `b`, `0`, `c`.
@@ -192,7 +192,7 @@ fn syntax_error(path: &Path, text: &Arc<str>, error: &serde_saphyr::Error) -> Sp
     use serde_saphyr::Error;
     let error = error.without_snippet();
     let span = error.location().map_or(0..0, |location| span_of(text, location));
-    let at = |key: String| Box::new(Place::new(path, text, span.clone(), key));
+    let at = |key: String| Box::new(Span::new(path, text, span.clone(), key));
     match error {
         Error::DuplicateMappingKey { key, .. } => SpaceError::DuplicateKey {
             at: at(key.clone().unwrap_or_default()),

@@ -5,11 +5,11 @@
 
 mod decode;
 mod document;
-mod place;
+mod span;
 mod tree;
 
 pub use document::Document;
-pub use place::Place;
+pub use span::Span;
 
 use decode::{DecodeError, Fault};
 use tree::{Node, Value};

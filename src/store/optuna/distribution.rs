@@ -5,8 +5,8 @@
 
 use serde_json::{Value, json};
 
-use crate::space::{Distribution, Scale, SearchSpace};
-use crate::study::{ParamValue, Trial};
+use peft_tune_core::space::{Distribution, Scale, SearchSpace};
+use peft_tune_core::study::{ParamValue, Trial};
 
 /// How Optuna sees one parameter in every trial.
 pub(super) struct OptunaParameter {
@@ -103,7 +103,7 @@ fn choice(value: &ParamValue) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::{Params, TrialNumber, TrialState};
+    use peft_tune_core::study::{Params, TrialNumber, TrialState};
 
     fn trial(value: ParamValue) -> Trial {
         Trial {
@@ -123,7 +123,7 @@ mod tests {
             step: 4,
         };
         let space = SearchSpace {
-            parameters: vec![crate::space::Parameter {
+            parameters: vec![peft_tune_core::space::Parameter {
                 name: "p".into(),
                 distribution,
                 condition: None,

@@ -8,10 +8,10 @@ use sqlx::SqliteConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 
 use super::distribution::OptunaParameter;
-use crate::objective::Direction;
 use crate::store::row::{finite, to_i64};
 use crate::store::{Store, StoreError, StudyOverview, TrialRun};
-use crate::study::{Trial, TrialState};
+use peft_tune_core::objective::Direction;
+use peft_tune_core::study::{Trial, TrialState};
 
 /// Tables and indexes, as Optuna makes them.
 const SCHEMA: &str = include_str!("schema.sql");
@@ -254,12 +254,12 @@ fn objective_values(study: &StudyOverview, trial: &Trial) -> Option<Vec<f64>> {
 }
 
 /// By how much each constraint is broken: at most 0 where it is kept, as Optuna has it.
-fn violations(study: &StudyOverview, metrics: &crate::study::Metrics) -> Option<Vec<f64>> {
-    use crate::objective::Bound;
+fn violations(study: &StudyOverview, metrics: &peft_tune_core::study::Metrics) -> Option<Vec<f64>> {
+    use peft_tune_core::objective::Bound;
     if study.constraints.is_empty() {
         return None;
     }
-    let violation = |constraint: &crate::objective::Constraint| {
+    let violation = |constraint: &peft_tune_core::objective::Constraint| {
         let value = metrics.value(&constraint.metric)?;
         Some(match constraint.bound {
             Bound::AtMost(limit) => value - limit,

@@ -1,10 +1,10 @@
-"""Weights quantised by bitsandbytes 0.50.2 (torch 2.15.0, CPU): TORCHDYNAMO_DISABLE=1 python make.py
+"""Weights quantized by bitsandbytes 0.50.2 (torch 2.15.0, CPU): TORCHDYNAMO_DISABLE=1 python make.py
 
 checkpoint.safetensors is what `save_pretrained` writes for one layer of each kind: `nf4.weight*`, `nf4_double.weight*`,
 `int8.weight*` (LLM.int8(): one scale for each row). values.safetensors has the weights before (`*.w`), after
 (`*.deq`, `*.deq_bf16`) and the 8-bit codes of blocks of 64 (`block64.*`), made as LLM.int8() makes those of a row.
 
-Dequantisation is that of bitsandbytes' generic backend (and of its CUDA kernel). Its CPU kernel for AVX-512 takes the
+Dequantization is that of bitsandbytes' generic backend (and of its CUDA kernel). Its CPU kernel for AVX-512 takes the
 wrong constants where the row length is no multiple of the block: it counts floor(in / 64) blocks a row.
 """
 

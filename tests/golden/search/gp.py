@@ -1,4 +1,4 @@
-"""Gaussian process numbers from scikit-learn for the tests of src/search/gp. Needs scikit-learn; writes gp.rs beside it."""
+"""Gaussian process numbers from scikit-learn for the tests of crates/search/src/gp. Needs scikit-learn; writes gp.rs beside it."""
 from pathlib import Path
 
 import numpy as np

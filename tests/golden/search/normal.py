@@ -1,4 +1,4 @@
-"""Numbers behind src/search/normal.rs. Needs mpmath; prints Rust.
+"""Numbers behind crates/search/src/normal.rs. Needs mpmath; prints Rust.
 
 The polynomials are Chebyshev expansions, written in powers of t = (5 - x) / (5 + x), of (x + 5) M(x) and of
 (x + 5)^2 (1 - x M(x)) for x >= 0, with M the Mills ratio. The golden values are computed with many digits.

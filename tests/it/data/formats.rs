@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use peft_tune::recipe::{DataFormat, DataSettings, LossOn};
-use peft_tune::train::data::{Document, IGNORE};
+use peft_tune_core::recipe::{DataFormat, DataSettings, LossOn};
+use peft_tune_engine::data::Document;
+use peft_tune_kernels::ops::loss_head::IGNORE;
 
 use super::{all_texts, data_file, prepare, settings, test_file, texts, tokenizer};
 
@@ -149,7 +150,7 @@ fn plain_text_is_split_into_rows_and_nothing_is_lost() {
     let held_out = folder.path().join("held_out.txt");
     std::fs::write(&held_out, "Something else.").unwrap();
     let settings = DataSettings {
-        held_out: peft_tune::recipe::HeldOut::File(held_out),
+        held_out: peft_tune_core::recipe::HeldOut::File(held_out),
         ..settings("harbour.txt")
     };
     let prepared = prepare(&settings, &tokenizer, 64).unwrap();
@@ -248,7 +249,7 @@ fn long_rows_are_cut_and_those_without_targets_left_out() {
     assert!(!cut.warnings().is_empty());
     assert!(whole.at_length(2).is_err());
     let again = prepare(&settings("prompt_completion.jsonl"), &tokenizer, longest / 2).unwrap();
-    let documents = |prepared: &peft_tune::train::data::PreparedData| -> Vec<Document> {
+    let documents = |prepared: &peft_tune_engine::data::PreparedData| -> Vec<Document> {
         let train = prepared.train();
         (0..train.len())
             .map(|index| train.document(index).to_document())

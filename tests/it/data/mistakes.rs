@@ -1,6 +1,6 @@
 //! What users get wrong, and what they are told.
 
-use peft_tune::recipe::{DataFormat, DataSettings, HeldOut};
+use peft_tune_core::recipe::{DataFormat, DataSettings, HeldOut};
 use proptest::prelude::*;
 
 use super::{data_file, prepare, settings, test_file, tokenizer};

@@ -7,10 +7,11 @@ mod templates;
 
 use std::path::PathBuf;
 
-use peft_tune::recipe::DataSettings;
-use peft_tune::train::data::{DataError, DocumentSet, IGNORE, PreparedData};
-use peft_tune::train::hub::TokenizerFiles;
-use peft_tune::train::tokenizer::Tokenizer;
+use peft_tune_core::recipe::DataSettings;
+use peft_tune_engine::data::{DataError, DocumentSet, PreparedData};
+use peft_tune_engine::hub::TokenizerFiles;
+use peft_tune_engine::tokenizer::Tokenizer;
+use peft_tune_kernels::ops::loss_head::IGNORE;
 
 /// A file of the test folder.
 fn test_file(path: &str) -> PathBuf {
@@ -32,7 +33,7 @@ fn tokenizer(name: &str) -> Tokenizer {
 fn settings(name: &str) -> DataSettings {
     DataSettings {
         train: vec![data_file(name)],
-        held_out: peft_tune::recipe::HeldOut::Fraction(0.5),
+        held_out: peft_tune_core::recipe::HeldOut::Fraction(0.5),
         ..DataSettings::default()
     }
 }

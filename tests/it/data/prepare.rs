@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use peft_tune::recipe::{BatchSettings, DataSettings, HeldOut};
-use peft_tune::train::data::{
+use peft_tune_core::recipe::{BatchSettings, DataSettings, HeldOut};
+use peft_tune_engine::data::{
     BatchSource, DataWarning, Document, DocumentSet, MicroBatch, Prefetch, PreparedData, RowOrder, evaluation_batches,
 };
 

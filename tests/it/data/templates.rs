@@ -1,6 +1,6 @@
 //! Chat templates and tokens as transformers makes them.
 
-use peft_tune::train::tokenizer::{ChatTemplate, GenerationPrompt, SpecialToken, SpecialTokens, Specials};
+use peft_tune_engine::tokenizer::{ChatTemplate, GenerationPrompt, SpecialToken, SpecialTokens, Specials};
 use serde_json::Value;
 
 use super::{test_file, tokenizer};
@@ -81,9 +81,9 @@ fn marked_answers_are_the_mask_of_transformers() {
         let path = folder.path().join(format!("{name}.jsonl"));
         let row = serde_json::json!({"messages": rendered["chats"][name]});
         std::fs::write(&path, format!("{row}\n{row}\n")).unwrap();
-        let settings = peft_tune::recipe::DataSettings {
+        let settings = peft_tune_core::recipe::DataSettings {
             train: vec![path],
-            held_out: peft_tune::recipe::HeldOut::Fraction(0.5),
+            held_out: peft_tune_core::recipe::HeldOut::Fraction(0.5),
             chat_template: Some(test_file("golden/chat/templates/marked.jinja")),
             ..Default::default()
         };

@@ -98,7 +98,7 @@ fn a_coordinator_of_another_version_is_refused_with_both_versions() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(
-        said.contains("protocol 99 (peft-tune 9.9.9)") && said.contains("speaks 2"),
+        said.contains("protocol 99 (peft-tune 9.9.9)") && said.contains("speaks 3"),
         "{said}"
     );
 }

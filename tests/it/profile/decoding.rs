@@ -1,8 +1,8 @@
 //! Generation with a cache against the same without.
 
 use candle_core::{Device, Tensor};
-use peft_tune::recipe::Precision;
-use peft_tune::train::{BaseModel, Generator};
+use peft_tune_core::recipe::Precision;
+use peft_tune_engine::{BaseModel, Generator};
 
 use crate::golden::{folder, relative_error};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use peft_tune::recipe::Precision;
-use peft_tune::train::{LossKept, Trainer};
+use peft_tune_core::recipe::Precision;
+use peft_tune_engine::{LossKept, Trainer};
 
 use crate::golden::{base, folder, recipe, whole_batch};
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use candle_core::Device;
-use peft_tune::recipe::{AdapterSettings, Checkpointing, DataSettings, Precision, Recipe};
-use peft_tune::train::data::{Document, MicroBatch};
-use peft_tune::train::span::{MemoryReading, Module, Probe, Range, Recording, SpanTree, StepPhase};
-use peft_tune::train::{BaseModel, Trainer};
+use peft_tune_core::recipe::{AdapterSettings, Checkpointing, DataSettings, Precision, Recipe};
+use peft_tune_engine::data::{Document, MicroBatch};
+use peft_tune_engine::span::{MemoryReading, Module, Probe, Range, Recording, SpanTree, StepPhase};
+use peft_tune_engine::{BaseModel, Trainer};
 
 use crate::golden::base;
 
@@ -167,7 +167,7 @@ fn a_recorded_step_computes_the_same() {
 }
 
 #[test]
-fn quantised_weights_are_told_by_their_storage() {
+fn quantized_weights_are_told_by_their_storage() {
     let folder = crate::golden::folder("ref_llama").join("model");
     let base = BaseModel::load(&folder, Precision::Nf4, &Device::Cpu).unwrap();
     let (trees, _) = recorded(Arc::new(base), Checkpointing::None);
@@ -175,6 +175,6 @@ fn quantised_weights_are_told_by_their_storage() {
     let coded: Vec<_> = spans.filter(|span| span.work.storage == "nf4").collect();
     assert!(!coded.is_empty());
     // A quarter of a byte less than in bf16: the codes and their constants.
-    let bytes = |span: &&&peft_tune::train::span::SpanRecord| span.work.bytes;
+    let bytes = |span: &&&peft_tune_engine::span::SpanRecord| span.work.bytes;
     assert!(coded.iter().map(|span| bytes(&span)).all(|bytes| bytes > 0));
 }

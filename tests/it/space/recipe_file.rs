@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use peft_tune::recipe::Recipe;
 use peft_tune::space::{ReadOptions, RecipeFile, SpaceError, recipe_for};
+use peft_tune_core::recipe::Recipe;
 
 use super::files::{WHOLE, folder, message, read};
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use peft_tune::store::{Store, StoreError};
-use peft_tune::study::{Params, TrialNumber};
+use peft_tune_core::study::{Params, TrialNumber};
 
 use super::{complete, recipe, study_record};
 

@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 
-use peft_tune::objective::{Bound, Constraint, Direction, Objective};
 use peft_tune::store::Store;
-use peft_tune::study::{Metrics, Params, TrialNumber, TrialState};
+use peft_tune_core::objective::{Bound, Constraint, Direction, Objective};
+use peft_tune_core::study::{Metrics, Params, TrialNumber, TrialState};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 

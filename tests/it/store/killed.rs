@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use peft_tune::store::{RowSink, SqlValue, Store};
-use peft_tune::study::{Params, TrialNumber, TrialState};
+use peft_tune_core::study::{Params, TrialNumber, TrialState};
 
 use super::{complete, recipe, round_trip, study_record};
 

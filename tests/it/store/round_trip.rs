@@ -2,12 +2,12 @@
 
 use std::cell::Cell;
 
-use peft_tune::objective::{Bound, Constraint};
 use peft_tune::store::{
     DataSetRecord, EvaluationRecord, MachineRecord, ModelRecord, RequestOutcome, RowSink, SqlValue, StepRecord, Store,
     StoreError,
 };
-use peft_tune::study::{FailReason, Metrics, ParamValue, Params, Phase, StudyRequest, TrialNumber, TrialState};
+use peft_tune_core::objective::{Bound, Constraint};
+use peft_tune_core::study::{FailReason, Metrics, ParamValue, Params, Phase, StudyRequest, TrialNumber, TrialState};
 use proptest::prelude::*;
 
 use super::{recipe, study_record};

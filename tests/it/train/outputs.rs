@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use candle_core::Device;
-use peft_tune::recipe::Precision;
 use peft_tune::space::RecipeFile;
-use peft_tune::train::adapter::SavedAdapter;
-use peft_tune::train::data::MicroBatch;
-use peft_tune::train::{BaseModel, Checkpoint, Trainer};
+use peft_tune_core::recipe::Precision;
+use peft_tune_engine::adapter::SavedAdapter;
+use peft_tune_engine::data::MicroBatch;
+use peft_tune_engine::{BaseModel, Checkpoint, Trainer};
 
 use super::{Workplace, adapter_bytes, column};
 use crate::golden::{assert_close, base, documents, folder, json, numbers, recipe, whole_batch};
@@ -78,7 +78,7 @@ fn full_fine_tuning_writes_a_whole_model() {
     let checkpoint = Checkpoint::open(&out).unwrap();
     assert_eq!(
         checkpoint.dtype("model.norm.weight"),
-        Some(peft_tune::architecture::Dtype::F32)
+        Some(peft_tune_core::architecture::Dtype::F32)
     );
     let model = Arc::new(BaseModel::load(&out, Precision::Fp32, &Device::Cpu).unwrap());
     let mut full = recipe(&folder("ref_llama/adapter_init"));

@@ -1,0 +1,19 @@
+//! The dimensions of a decoder-only language model, read from its `config.json`.
+//!
+//! Every supported family is one [`Architecture`]: the engine, the memory prediction and the exports read this and
+//! never a family's name.
+
+mod config;
+mod dimensions;
+mod error;
+mod family;
+mod multimodal;
+mod rope;
+mod rope_config;
+mod tensors;
+
+pub use dimensions::{Activation, Architecture, Dtype, Family, LayerAttention, NormPlacement};
+pub use error::ArchitectureError;
+pub use rope::{Rope, RopeScaling};
+pub use tensors::{EMBEDDING, FINAL_NORM, LM_HEAD};
+pub use tensors::{LinearModule, LinearRole, ParameterCount, Projection, TensorShape};

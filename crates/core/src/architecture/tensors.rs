@@ -1,0 +1,241 @@
+//! The tensors that a checkpoint of an architecture holds: names, shapes, counts.
+
+use std::ops::Range;
+
+use super::{Architecture, NormPlacement};
+
+/// Name of the embedding tensor.
+pub const EMBEDDING: &str = "model.embed_tokens.weight";
+/// Name of the last norm's tensor.
+pub const FINAL_NORM: &str = "model.norm.weight";
+/// Name of the LM head's tensor.
+pub const LM_HEAD: &str = "lm_head.weight";
+
+/// What a linear layer of a decoder layer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinearRole {
+    Query,
+    Key,
+    Value,
+    /// Query, key and value in one product, stacked in this order.
+    QueryKeyValue,
+    Output,
+    Gate,
+    Up,
+    /// Gate and up in one product, stacked in this order.
+    GateUp,
+    Down,
+}
+
+/// One linear layer of every decoder layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearModule {
+    pub role: LinearRole,
+    /// Name inside the decoder layer, such as `self_attn.q_proj`.
+    pub name: &'static str,
+    pub in_features: usize,
+    pub out_features: usize,
+    pub bias: bool,
+}
+
+/// A projection of a decoder layer: a linear layer, or some rows of one that stands for several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Projection {
+    pub module: LinearModule,
+    pub rows: Range<usize>,
+}
+
+/// One tensor of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorShape {
+    pub name: String,
+    pub shape: Vec<usize>,
+}
+
+/// Parameters by part of the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParameterCount {
+    pub embedding: usize,
+    /// Weights of the linear layers, biases not counted.
+    pub linear: usize,
+    /// Norm weights and biases.
+    pub vectors: usize,
+    /// The LM head, 0 where it is the embedding.
+    pub lm_head: usize,
+}
+
+impl ParameterCount {
+    /// All parameters.
+    pub fn total(&self) -> usize {
+        self.embedding + self.linear + self.vectors + self.lm_head
+    }
+}
+
+impl Architecture {
+    /// The linear layers of a decoder layer, in the order of the forward pass.
+    pub fn linear_modules(&self) -> Vec<LinearModule> {
+        use LinearRole::{Down, Gate, GateUp, Key, Output, Query, QueryKeyValue, Up, Value};
+        let (hidden, inner) = (self.hidden_size, self.intermediate_size);
+        let (query, kv) = (self.query_size(), self.kv_size());
+        let module = |role, name, in_features, out_features, bias| LinearModule {
+            role,
+            name,
+            in_features,
+            out_features,
+            bias,
+        };
+        let mut modules = if self.fused_projections {
+            vec![module(
+                QueryKeyValue,
+                "self_attn.qkv_proj",
+                hidden,
+                query + 2 * kv,
+                self.qkv_bias,
+            )]
+        } else {
+            vec![
+                module(Query, "self_attn.q_proj", hidden, query, self.qkv_bias),
+                module(Key, "self_attn.k_proj", hidden, kv, self.qkv_bias),
+                module(Value, "self_attn.v_proj", hidden, kv, self.qkv_bias),
+            ]
+        };
+        modules.push(module(Output, "self_attn.o_proj", query, hidden, self.output_bias));
+        if self.fused_projections {
+            modules.push(module(GateUp, "mlp.gate_up_proj", hidden, 2 * inner, self.mlp_bias));
+        } else {
+            modules.push(module(Gate, "mlp.gate_proj", hidden, inner, self.mlp_bias));
+            modules.push(module(Up, "mlp.up_proj", hidden, inner, self.mlp_bias));
+        }
+        modules.push(module(Down, "mlp.down_proj", inner, hidden, self.mlp_bias));
+        modules
+    }
+
+    /// The projections of a decoder layer by the input that they read: query, key and value; output; gate and up; down.
+    pub fn projections(&self) -> [Vec<Projection>; 4] {
+        use LinearRole::{Down, Gate, GateUp, Key, Output, Query, QueryKeyValue, Up, Value};
+        let (query, kv, inner) = (self.query_size(), self.kv_size(), self.intermediate_size);
+        let mut groups: [Vec<Projection>; 4] = Default::default();
+        for module in self.linear_modules() {
+            let (group, widths) = match module.role {
+                Query | Key | Value => (0, vec![module.out_features]),
+                QueryKeyValue => (0, vec![query, kv, kv]),
+                Output => (1, vec![module.out_features]),
+                Gate | Up => (2, vec![module.out_features]),
+                GateUp => (2, vec![inner, inner]),
+                Down => (3, vec![module.out_features]),
+            };
+            let mut start = 0;
+            groups[group].extend(widths.into_iter().map(|width| {
+                let rows = start..start + width;
+                start = rows.end;
+                Projection { module, rows }
+            }));
+        }
+        groups
+    }
+
+    /// Names of a decoder layer's norms over H, in the order of the forward pass.
+    pub fn layer_norms(&self) -> &'static [&'static str] {
+        match self.norm_placement {
+            NormPlacement::Before => &["input_layernorm", "post_attention_layernorm"],
+            NormPlacement::BeforeAndBehind => &[
+                "input_layernorm",
+                "post_attention_layernorm",
+                "pre_feedforward_layernorm",
+                "post_feedforward_layernorm",
+            ],
+        }
+    }
+
+    /// Name of decoder layer `index`.
+    pub fn layer_name(index: usize) -> String {
+        format!("model.layers.{index}")
+    }
+
+    /// Every tensor that a checkpoint must hold.
+    pub fn tensors(&self) -> Vec<TensorShape> {
+        let mut tensors = vec![TensorShape {
+            name: EMBEDDING.to_owned(),
+            shape: vec![self.vocabulary, self.hidden_size],
+        }];
+        for index in 0..self.layers.len() {
+            self.push_layer(&Self::layer_name(index), &mut tensors);
+        }
+        tensors.push(TensorShape {
+            name: FINAL_NORM.to_owned(),
+            shape: vec![self.hidden_size],
+        });
+        if !self.tied_embeddings {
+            tensors.push(TensorShape {
+                name: LM_HEAD.to_owned(),
+                shape: vec![self.vocabulary, self.hidden_size],
+            });
+        }
+        tensors
+    }
+
+    /// Counts the parameters of the base model.
+    pub fn parameter_count(&self) -> ParameterCount {
+        let embedding = self.vocabulary * self.hidden_size;
+        let modules = self.linear_modules();
+        let weights: usize = modules.iter().map(|m| m.in_features * m.out_features).sum();
+        let biases: usize = modules.iter().filter(|m| m.bias).map(|m| m.out_features).sum();
+        let head_norms = if self.query_key_norm { 2 * self.head_dim } else { 0 };
+        let norms = self.layer_norms().len() * self.hidden_size + head_norms;
+        ParameterCount {
+            embedding,
+            linear: self.layers.len() * weights,
+            vectors: self.layers.len() * (biases + norms) + self.hidden_size,
+            lm_head: if self.tied_embeddings { 0 } else { embedding },
+        }
+    }
+
+    fn push_layer(&self, layer: &str, tensors: &mut Vec<TensorShape>) {
+        let mut push = |name: &str, shape: Vec<usize>| {
+            tensors.push(TensorShape {
+                name: format!("{layer}.{name}"),
+                shape,
+            });
+        };
+        for module in self.linear_modules() {
+            push(
+                &format!("{}.weight", module.name),
+                vec![module.out_features, module.in_features],
+            );
+            if module.bias {
+                push(&format!("{}.bias", module.name), vec![module.out_features]);
+            }
+        }
+        for norm in self.layer_norms() {
+            push(&format!("{norm}.weight"), vec![self.hidden_size]);
+        }
+        if self.query_key_norm {
+            push("self_attn.q_norm.weight", vec![self.head_dim]);
+            push("self_attn.k_norm.weight", vec![self.head_dim]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::family::tests::{gemma3, llama, phi3, qwen3};
+
+    #[test]
+    fn counts_agree_with_the_tensors() {
+        for architecture in [llama(), qwen3(), gemma3(), phi3()] {
+            let elements: usize = architecture
+                .tensors()
+                .iter()
+                .map(|tensor| tensor.shape.iter().product::<usize>())
+                .sum();
+            assert_eq!(architecture.parameter_count().total(), elements);
+        }
+    }
+
+    #[test]
+    fn fused_projections_have_one_tensor_for_three() {
+        let names: Vec<String> = phi3().tensors().into_iter().map(|tensor| tensor.name).collect();
+        assert!(names.contains(&"model.layers.0.self_attn.qkv_proj.weight".to_owned()));
+        assert!(!names.iter().any(|name| name.contains("q_proj")));
+    }
+}

@@ -1,0 +1,20 @@
+//! The plain data that tuning is about, and the arithmetic over it: architectures, recipes, studies, search spaces,
+//! objectives, and what a setting costs before it runs.
+//!
+//! Nothing here allocates a tensor, opens a file of weights or runs anything. Code in a module uses only what lies below
+//! it here.
+//!
+//! | floor | modules |
+//! |---|---|
+//! | 4 | [`predict`] |
+//! | 3 | [`plan`], [`space`] |
+//! | 2 | [`study`] |
+//! | 1 | [`architecture`], [`objective`], [`recipe`] |
+
+pub mod architecture;
+pub mod objective;
+pub mod plan;
+pub mod predict;
+pub mod recipe;
+pub mod space;
+pub mod study;

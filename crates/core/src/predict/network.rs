@@ -1,0 +1,103 @@
+//! The plans of the models that recipes train, as predictions read them.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::architecture::Architecture;
+use crate::plan::{ModelPlan, ParameterLayout, PlanError};
+use crate::recipe::{AdapterSettings, Recipe};
+
+/// Trained parameters of one shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slots {
+    pub rows: usize,
+    /// Absent for a vector.
+    pub columns: Option<usize>,
+    pub count: usize,
+}
+
+impl Slots {
+    /// Elements of one.
+    pub fn elements(&self) -> u64 {
+        (self.rows * self.columns.unwrap_or(1)) as u64
+    }
+
+    /// The slots of a layout by their shape.
+    fn of(layout: &ParameterLayout) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for slot in layout.slots() {
+            let (rows, columns) = (slot.shape[0], slot.shape.get(1).copied());
+            let alike = |one: &&mut Self| one.rows == rows && one.columns == columns;
+            match all.iter_mut().find(alike) {
+                Some(slots) => slots.count += 1,
+                None => all.push(Self {
+                    rows,
+                    columns,
+                    count: 1,
+                }),
+            }
+        }
+        all
+    }
+}
+
+/// A plan with its slots.
+#[derive(Debug)]
+pub(super) struct Network {
+    pub plan: ModelPlan,
+    pub slots: Vec<Slots>,
+}
+
+impl Network {
+    /// Elements of all that trains.
+    pub fn trained_elements(&self) -> u64 {
+        self.plan.layout.elements() as u64
+    }
+}
+
+/// Networks of one model that were asked for, by what they depend on: a study has many recipes of few adapters.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Networks(Arc<RwLock<Vec<Known>>>);
+
+type Known = (Key, Arc<Network>);
+
+/// What a network depends on.
+#[derive(Clone, Debug, PartialEq)]
+struct Key {
+    /// Without alpha; of the dropout only whether there is one.
+    adapter: Option<AdapterSettings>,
+    is_quantized: bool,
+}
+
+/// Networks that are kept.
+const MOST_KEPT: usize = 64;
+
+impl Networks {
+    /// The network that `recipe` trains.
+    ///
+    /// # Errors
+    /// Settings that do not fit the model.
+    pub fn of(&self, architecture: &Architecture, recipe: &Recipe) -> Result<Arc<Network>, PlanError> {
+        let key = Key {
+            adapter: recipe.adapter.clone().map(|settings| AdapterSettings {
+                alpha: 0.0,
+                dropout: f64::from(u8::from(settings.dropout > 0.0)),
+                ..settings
+            }),
+            is_quantized: recipe.precision.is_quantized(),
+        };
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, network)) = known.iter().find(|(known, _)| *known == key) {
+            return Ok(network.clone());
+        }
+        drop(known);
+        let plan = ModelPlan::of_recipe(architecture, recipe)?;
+        let slots = Slots::of(&plan.layout);
+        let network = Arc::new(Network { plan, slots });
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MOST_KEPT {
+            known.remove(0);
+        }
+        known.push((key, network.clone()));
+        Ok(network)
+    }
+}

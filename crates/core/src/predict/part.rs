@@ -1,0 +1,101 @@
+//! The parts that memory is made of.
+
+use serde::{Deserialize, Serialize};
+
+/// What a byte is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// Weights of the base model; codes where they are quantized.
+    BaseWeights,
+    /// Block constants of quantized weights.
+    // As earlier databases have it.
+    #[serde(rename = "quantisation_constants")]
+    QuantizationConstants,
+    /// Values of what trains.
+    Adapters,
+    /// Gradients of what trains.
+    Gradients,
+    OptimizerState,
+    /// What the forward pass keeps for the backward pass.
+    SavedActivations,
+    /// One chunk of logits with its inputs and gradients.
+    Logits,
+    /// Score blocks, gathered heads and shares of gradients in attention.
+    AttentionWorkspace,
+    /// Activations and gradients that live for a moment.
+    Scratch,
+    /// What is there whatever the setting: packing buffers of the threads, tables, objects.
+    Framework,
+}
+
+/// Number of parts.
+pub const PARTS: usize = 10;
+
+impl Part {
+    /// All parts, in the order in which they are shown.
+    pub const ALL: [Self; PARTS] = [
+        Self::BaseWeights,
+        Self::QuantizationConstants,
+        Self::Adapters,
+        Self::Gradients,
+        Self::OptimizerState,
+        Self::SavedActivations,
+        Self::Logits,
+        Self::AttentionWorkspace,
+        Self::Scratch,
+        Self::Framework,
+    ];
+
+    /// Name in tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BaseWeights => "base_weights",
+            Self::QuantizationConstants => "quantisation_constants",
+            Self::Adapters => "adapters",
+            Self::Gradients => "gradients",
+            Self::OptimizerState => "optimizer_state",
+            Self::SavedActivations => "saved_activations",
+            Self::Logits => "logits",
+            Self::AttentionWorkspace => "attention_workspace",
+            Self::Scratch => "scratch",
+            Self::Framework => "framework",
+        }
+    }
+}
+
+/// Bytes by part at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bytes([u64; PARTS]);
+
+impl Bytes {
+    /// Bytes of one part.
+    pub fn of(&self, part: Part) -> u64 {
+        self.0[part as usize]
+    }
+
+    /// Adds bytes to a part.
+    pub fn add(&mut self, part: Part, bytes: u64) {
+        self.0[part as usize] += bytes;
+    }
+
+    /// Sum over the parts.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Parts with their bytes, in the order of [`Part::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (Part, u64)> + '_ {
+        Part::ALL.into_iter().zip(self.0)
+    }
+
+    pub(super) fn from_signed(bytes: [i64; PARTS]) -> Self {
+        Self(bytes.map(|bytes| bytes.max(0).cast_unsigned()))
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter().map(|(part, bytes)| (part.name(), bytes)))
+    }
+}

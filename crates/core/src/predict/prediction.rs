@@ -1,0 +1,426 @@
+//! The face: what a recipe costs on a model and a machine.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::ceilings::Ceilings;
+use super::correction::Correction;
+use super::data_sheet::DataSheet;
+use super::flops::Flops;
+use super::host::Host;
+use super::network::{Network, Networks};
+use super::part::Bytes;
+use super::seconds::{self, Context, Seconds};
+use super::step::StepWalk;
+use super::{PredictError, Workload};
+use crate::architecture::Architecture;
+use crate::plan::PlanError;
+use crate::plan::attention::Heads;
+use crate::recipe::Recipe;
+
+/// The machine that a prediction is for.
+#[derive(Clone, Debug)]
+pub enum Machine {
+    /// Its ceilings were measured.
+    Measured(Box<Ceilings>),
+    /// It is known from its data sheet only.
+    DataSheet(&'static DataSheet),
+    /// Only its memory is asked about.
+    Unmeasured(Host),
+}
+
+impl Machine {
+    /// What memory depends on.
+    pub fn host(&self) -> Host {
+        match self {
+            Self::Measured(ceilings) => ceilings.host,
+            Self::DataSheet(_) => Host::GPU,
+            Self::Unmeasured(host) => *host,
+        }
+    }
+
+    /// What is believed of predictions before any trial.
+    pub fn correction(&self) -> Correction {
+        match self.host() {
+            // The ops of a GPU take scratch of their own, and data sheets say little of what is reached.
+            Host::GPU => Correction::new(0.4, 0.1),
+            _ => Correction::new(0.12, 0.01),
+        }
+    }
+
+    /// Share by which predicted memory may miss the truth: beyond it a setting is certain not to fit.
+    pub fn memory_margin(&self) -> f64 {
+        match self.host() {
+            Host::GPU => 0.25,
+            _ => 0.05,
+        }
+    }
+}
+
+/// Predicts settings of one model on one machine.
+#[derive(Clone, Debug)]
+pub struct Predictor {
+    architecture: Architecture,
+    machine: Machine,
+    networks: Networks,
+}
+
+/// One setting: a recipe, and what it trains on.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting<'a> {
+    pub recipe: &'a Recipe,
+    pub workload: &'a Workload,
+}
+
+/// What a setting costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Prediction {
+    /// Bytes by part at the highest moment of a step.
+    pub bytes: Bytes,
+    /// Seconds of a step; zero where the machine's speed is not known.
+    pub seconds: Seconds,
+    /// Tokens of a step.
+    pub tokens: f64,
+}
+
+impl Prediction {
+    /// Highest bytes in use.
+    pub fn peak_bytes(&self) -> u64 {
+        self.bytes.total()
+    }
+
+    /// Trained tokens a second; zero where the machine's speed is not known.
+    pub fn tokens_per_s(&self) -> f64 {
+        match self.seconds.total() {
+            total if total > 0.0 => self.tokens / total,
+            _ => 0.0,
+        }
+    }
+}
+
+impl Predictor {
+    /// A predictor of a model's settings on a machine.
+    pub fn new(architecture: Architecture, machine: Machine) -> Self {
+        Self {
+            architecture,
+            machine,
+            networks: Networks::default(),
+        }
+    }
+
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// What a setting costs.
+    ///
+    /// # Errors
+    /// A recipe that does not fit the model.
+    pub fn predict(&self, setting: &Setting<'_>) -> Result<Prediction, PredictError> {
+        check(&self.architecture, setting)?;
+        let network = self.network(setting.recipe)?;
+        let walk = self.walk(&network, setting.recipe);
+        let batch = &setting.recipe.batch;
+        Ok(Prediction {
+            bytes: walk.bytes(&setting.workload.longest),
+            seconds: self.seconds(&walk, setting),
+            tokens: setting.workload.mean.tokens() * batch.micro_batches() as f64,
+        })
+    }
+
+    /// FLOPs of a step.
+    ///
+    /// # Errors
+    /// A recipe that does not fit the model.
+    pub fn flops(&self, setting: &Setting<'_>) -> Result<Flops, PredictError> {
+        check(&self.architecture, setting)?;
+        let network = self.network(setting.recipe)?;
+        let walk = self.walk(&network, setting.recipe);
+        let stream = &setting.workload.mean;
+        let (micro_batch, update) = walk.ops(stream);
+        let mut flops = Flops::default();
+        let times = setting.recipe.batch.micro_batches() as f64;
+        flops.count(&micro_batch, times, Heads::of(&self.architecture), stream);
+        flops.count(&update, 1.0, Heads::of(&self.architecture), stream);
+        Ok(flops)
+    }
+
+    /// Bytes that the forward pass of the longest micro-batch keeps for the backward pass.
+    ///
+    /// # Errors
+    /// A recipe that does not fit the model.
+    pub fn saved_bytes(&self, setting: &Setting<'_>) -> Result<u64, PredictError> {
+        let network = self.network(setting.recipe)?;
+        Ok(self
+            .walk(&network, setting.recipe)
+            .saved_bytes(&setting.workload.longest))
+    }
+
+    fn network(&self, recipe: &Recipe) -> Result<Arc<Network>, PlanError> {
+        self.networks.of(&self.architecture, recipe)
+    }
+
+    fn walk<'a>(&self, network: &'a Network, recipe: &'a Recipe) -> StepWalk<'a> {
+        StepWalk {
+            network,
+            recipe,
+            host: self.machine.host(),
+        }
+    }
+
+    fn seconds(&self, walk: &StepWalk<'_>, setting: &Setting<'_>) -> Seconds {
+        if let Machine::Unmeasured(_) = self.machine {
+            return Seconds::default();
+        }
+        let context = Context {
+            precision: setting.recipe.precision,
+            heads: Heads::of(&self.architecture),
+            stream: &setting.workload.mean,
+        };
+        let (mut ops, update) = walk.ops(&setting.workload.mean);
+        let batch = &setting.recipe.batch;
+        // Devices work side by side, except those that are parts of one host: they share its cores.
+        let micro_batches = match self.machine.host() == Host::GPU {
+            true => batch.gradient_accumulation,
+            false => batch.micro_batches(),
+        } as f64;
+        ops.iter_mut().for_each(|op| op.times *= micro_batches);
+        ops.extend(update);
+        match &self.machine {
+            Machine::Measured(ceilings) => seconds::measured(ceilings, context, &ops).unwrap_or_default(),
+            Machine::DataSheet(sheet) => seconds::roofline(sheet, context, &ops),
+            Machine::Unmeasured(_) => Seconds::default(),
+        }
+    }
+}
+
+/// Refuses what no trainer would begin.
+fn check(architecture: &Architecture, setting: &Setting<'_>) -> Result<(), PredictError> {
+    let batch = &setting.recipe.batch;
+    let sizes = [
+        ("micro_batch", batch.micro_batch),
+        ("gradient_accumulation", batch.gradient_accumulation),
+        ("devices", batch.devices),
+        ("sequence_length", batch.sequence_length),
+    ];
+    if let Some((key, _)) = sizes.iter().find(|(_, size)| *size == 0) {
+        return Err(PredictError::Zero { key });
+    }
+    let longest = setting.workload.longest.longest();
+    if longest > architecture.max_positions {
+        return Err(PredictError::TooLong {
+            tokens: longest,
+            most: architecture.max_positions,
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::predict::{Part, device};
+    use crate::recipe::{AdapterSettings, Checkpointing, DataSettings, Precision, TargetModules};
+
+    /// Published dimensions.
+    const LLAMA_3_1_8B: &str = r#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+        "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": false}"#;
+    const QWEN_2_5_7B: &str = r#"{"model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944,
+        "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+        "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false}"#;
+    const GEMMA_2_9B: &str = r#"{"model_type": "gemma2", "hidden_size": 3584, "intermediate_size": 14336,
+        "num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
+        "vocab_size": 256000, "max_position_embeddings": 8192, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+        "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "hidden_activation": "gelu_pytorch_tanh"}"#;
+
+    fn predictor(config: &str, machine: Machine) -> Predictor {
+        Predictor::new(
+            Architecture::from_json(Path::new("config.json"), config).unwrap(),
+            machine,
+        )
+    }
+
+    fn a100() -> Machine {
+        Machine::DataSheet(device("A100 80GB").unwrap())
+    }
+
+    fn recipe() -> Recipe {
+        let mut recipe = Recipe::new("published", DataSettings::default());
+        recipe.batch.micro_batch = 1;
+        recipe.batch.sequence_length = 2048;
+        recipe
+    }
+
+    fn predict(predictor: &Predictor, recipe: &Recipe) -> Result<Prediction, PredictError> {
+        let workload = Workload::full(recipe.batch.micro_batch, recipe.batch.sequence_length);
+        predictor.predict(&Setting {
+            recipe,
+            workload: &workload,
+        })
+    }
+
+    /// Parameter counts are those of the model cards: 8.03, 7.62 and 9.24 thousand million.
+    #[test]
+    fn published_models_are_predicted_from_their_dimensions_alone() {
+        for (config, parameters) in [
+            (LLAMA_3_1_8B, 8_030_261_248u64),
+            (QWEN_2_5_7B, 7_615_616_512),
+            (GEMMA_2_9B, 9_241_705_984),
+        ] {
+            let predictor = predictor(config, a100());
+            let prediction = predict(&predictor, &recipe()).unwrap();
+            assert_eq!(prediction.bytes.of(Part::BaseWeights), 2 * parameters);
+            assert!(prediction.tokens_per_s() > 300.0 && prediction.tokens_per_s() < 20_000.0);
+            let mut quantized = recipe();
+            quantized.precision = Precision::Nf4;
+            let smaller = predict(&predictor, &quantized).unwrap();
+            assert!(smaller.bytes.of(Part::BaseWeights) < parameters);
+            assert!(smaller.bytes.of(Part::QuantizationConstants) > 0);
+        }
+    }
+
+    #[test]
+    fn flops_are_two_for_each_weight_and_token_forward_and_as_many_for_dx() {
+        let predictor = predictor(LLAMA_3_1_8B, a100());
+        let mut recipe = recipe();
+        recipe.adapter = Some(AdapterSettings {
+            rank: 1,
+            ..AdapterSettings::default()
+        });
+        let workload = Workload::full(1, 2048);
+        let flops = |recipe: &Recipe| {
+            let setting = Setting {
+                recipe,
+                workload: &workload,
+            };
+            predictor.flops(&setting).unwrap()
+        };
+        let plain = flops(&recipe);
+        let count = predictor.architecture.parameter_count();
+        let products = 2.0 * 2048.0 * (count.linear as f64 + count.lm_head as f64);
+        let attention = 4.0 * 2048.0 * 1024.0 * 4096.0 * 32.0;
+        assert!((plain.forward / (products + attention) - 1.0).abs() < 0.01, "{plain:?}");
+        // The lowest layer's q, k and v need no dx, and dx of attention costs 2.5 times its forward.
+        assert!(
+            (plain.backward / (products + 2.5 * attention) - 1.0).abs() < 0.02,
+            "{plain:?}"
+        );
+        assert_eq!(plain.recompute, 0.0);
+        recipe.gradient_checkpointing = Checkpointing::Full;
+        let again = flops(&recipe);
+        assert_eq!(again.model, plain.model);
+        // Neither the head nor the products that end each half of a layer, a third of it, are made again.
+        let share = again.recompute / plain.forward;
+        assert!((0.5..0.7).contains(&share), "{share}");
+        let modules: f64 = again.modules.iter().map(|(_, flops)| flops).sum();
+        assert!((modules / again.hardware - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn recipes_that_cannot_exist_say_what_to_do() {
+        let predictor = predictor(LLAMA_3_1_8B, a100());
+        let adapted = |change: fn(&mut AdapterSettings)| {
+            let mut recipe = recipe();
+            change(recipe.adapter.as_mut().unwrap());
+            predict(&predictor, &recipe).unwrap_err().to_string()
+        };
+        let error = adapted(|adapter| adapter.rank = 2000);
+        assert!(
+            error.contains("2000") && error.contains("k_proj") && error.contains("lower `rank`"),
+            "{error}"
+        );
+        let error = adapted(|adapter| adapter.target_modules = TargetModules::Named(vec!["c_attn".to_owned()]));
+        assert!(error.contains("c_attn") && error.contains("q_proj"), "{error}");
+        let error = adapted(|adapter| adapter.layers_to_transform = Some(vec![32]));
+        assert!(error.contains("32 decoder layers"), "{error}");
+        let mut long = recipe();
+        long.batch.sequence_length = 200_000;
+        assert!(
+            predict(&predictor, &long)
+                .unwrap_err()
+                .to_string()
+                .contains("sequence_length")
+        );
+        let mut whole = recipe();
+        (whole.adapter, whole.precision) = (None, Precision::Nf4);
+        assert_eq!(predict(&predictor, &whole), Err(PlanError::QuantizedWhole.into()));
+    }
+
+    #[test]
+    fn offloaded_inputs_leave_a_gpu_but_for_those_under_way() {
+        let predictor = predictor(LLAMA_3_1_8B, a100());
+        let bytes = |form: Checkpointing| {
+            let mut recipe = recipe();
+            // Long rows, so that layers take more than the chunk of logits.
+            recipe.batch.sequence_length = 32_768;
+            recipe.gradient_checkpointing = form;
+            predict(&predictor, &recipe).unwrap().bytes
+        };
+        let input = 2 * 32_768 * 4096u64;
+        let (full, offload) = (bytes(Checkpointing::Full), bytes(Checkpointing::Offload));
+        // With all inputs the peak is in the backward pass of the last layer, else in a layer's forward pass: it has its own, and two that
+        // are on their way.
+        assert!((29 * input..30 * input).contains(&(full.total() - offload.total())));
+        assert_eq!(offload.of(Part::SavedActivations), 3 * input);
+    }
+
+    #[test]
+    fn adapters_have_a_rounded_copy_where_a_gpu_multiplies_16_bits() {
+        let adapters = |precision: Precision| {
+            let mut recipe = recipe();
+            recipe.precision = precision;
+            let predicted = predict(&predictor(LLAMA_3_1_8B, a100()), &recipe).unwrap();
+            predicted.bytes.of(Part::Adapters)
+        };
+        for precision in [Precision::Bf16, Precision::Fp16, Precision::Nf4] {
+            assert_eq!(2 * adapters(precision), 3 * adapters(Precision::Fp32));
+        }
+    }
+
+    #[test]
+    fn the_chunk_of_logits_on_a_gpu_is_the_gpus() {
+        let predictor = predictor(LLAMA_3_1_8B, a100());
+        let mut recipe = recipe();
+        recipe.gradient_checkpointing = Checkpointing::Offload;
+        let logits = |recipe: &Recipe| predict(&predictor, recipe).unwrap().bytes.of(Part::Logits);
+        // Logits of a chunk, and a chunk's rows twice, since a row's last token has no target.
+        let bytes = |chunk: u64| 4 * chunk * 128_256 + 2 * chunk * 2 * 4096;
+        recipe.batch.sequence_length = 512;
+        assert_eq!(logits(&recipe), bytes(511));
+        // 523 rows of 128,256 logits fit into 256 MiB, which is more than any layer takes for so few tokens.
+        recipe.batch.sequence_length = 600;
+        assert_eq!(logits(&recipe), bytes(523));
+    }
+
+    proptest! {
+        #[test]
+        fn more_rows_and_more_saved_layers_never_take_less(rows in 1usize..16, length in 16usize..600, rank in 1usize..64) {
+            let predictor = predictor(GEMMA_2_9B, a100());
+            let bytes = |rows: usize, form: Checkpointing| {
+                let mut recipe = recipe();
+                recipe.batch.micro_batch = rows;
+                recipe.batch.sequence_length = length;
+                recipe.gradient_checkpointing = form;
+                recipe.adapter.as_mut().unwrap().rank = rank;
+                predict(&predictor, &recipe).unwrap().peak_bytes()
+            };
+            let (full, second, none) = (
+                bytes(rows, Checkpointing::Full),
+                bytes(rows, Checkpointing::EVERY_SECOND),
+                bytes(rows, Checkpointing::None),
+            );
+            prop_assert!(full <= second && second <= none, "{full} {second} {none}");
+            prop_assert!(none <= bytes(rows + 1, Checkpointing::None));
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Seconds of a list of ops on a machine: from its measured ceilings, or by a roofline over its data sheet.
+
+use super::ceilings::{Ceilings, OpTimes, WeightProducts};
+use super::data_sheet::DataSheet;
+use super::op::{Op, Pass, Product, Right, Work};
+use super::stream::StreamShape;
+use crate::plan::attention::Heads;
+use crate::plan::{Form, compute_bytes};
+use crate::recipe::Precision;
+
+/// Parts of a step's time whose ceilings are learned apart from each other.
+pub const TIME_PARTS: usize = 4;
+
+/// Seconds of a step by what limits them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Seconds {
+    /// Products with base weights.
+    pub products: f64,
+    /// Products of adapters and gradients.
+    pub adapters: f64,
+    pub attention: f64,
+    /// Passes over memory, the update included.
+    pub passes: f64,
+}
+
+impl Seconds {
+    pub fn total(&self) -> f64 {
+        self.parts().iter().sum()
+    }
+
+    /// The parts in the order of their fields.
+    pub fn parts(&self) -> [f64; TIME_PARTS] {
+        [self.products, self.adapters, self.attention, self.passes]
+    }
+
+    fn add(&mut self, work: &Work, seconds: f64) {
+        let part = match work {
+            Work::Product(product) if product.right == Right::Adapter || product.form == Form::Tn => &mut self.adapters,
+            Work::Product(_) => &mut self.products,
+            Work::Attention { .. } => &mut self.attention,
+            Work::Pass { .. } => &mut self.passes,
+        };
+        *part += seconds;
+    }
+}
+
+/// What an op's time depends on besides the op.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context<'a> {
+    pub precision: Precision,
+    pub heads: Heads,
+    pub stream: &'a StreamShape,
+}
+
+/// Precision that stands for the dtype in which one computes.
+pub fn compute(precision: Precision) -> Precision {
+    match precision {
+        Precision::Fp32 | Precision::Fp16 => precision,
+        Precision::Bf16 | Precision::Int8 | Precision::Nf4 | Precision::Nf4Double => Precision::Bf16,
+    }
+}
+
+/// Seconds of `ops` on a measured machine; `None` where the precision was not measured.
+pub(super) fn measured(ceilings: &Ceilings, context: Context<'_>, ops: &[Op]) -> Option<Seconds> {
+    let times = Times {
+        weights: ceilings.products.get(&context.precision)?,
+        dense: ceilings.products.get(&compute(context.precision))?,
+        single: ceilings.products.get(&Precision::Fp32),
+        ops: ceilings.ops.get(&compute(context.precision))?,
+        ceilings,
+        context,
+    };
+    let whole = ceilings.whole_steps.get(&context.precision).copied().unwrap_or(1.0);
+    let mut seconds = Seconds::default();
+    for op in ops {
+        seconds.add(&op.work, whole * op.times * times.of(&op.work)?);
+    }
+    Some(seconds)
+}
+
+struct Times<'a> {
+    weights: &'a WeightProducts,
+    dense: &'a WeightProducts,
+    /// Products in F32, where they were measured.
+    single: Option<&'a WeightProducts>,
+    ops: &'a OpTimes,
+    ceilings: &'a Ceilings,
+    context: Context<'a>,
+}
+
+impl Times<'_> {
+    fn of(&self, work: &Work) -> Option<f64> {
+        match work {
+            Work::Product(product) => self.product(product),
+            Work::Attention { window, backward } => self.attention(*window, *backward),
+            Work::Pass { pass, elements, .. } => {
+                let grid = self.ops.passes.get(pass).or_else(|| self.ceilings.updates.get(pass))?;
+                grid.at(&[elements.max(1.0)])
+            }
+        }
+    }
+
+    fn product(&self, product: &Product) -> Option<f64> {
+        let Product {
+            right,
+            form,
+            rows,
+            columns,
+            depth,
+            adapter_depth,
+            ..
+        } = *product;
+        let weights = match right {
+            Right::Weight => self.weights,
+            Right::Dense => self.dense,
+            Right::Adapter => self.single.unwrap_or(self.dense),
+        };
+        match (form, right) {
+            (Form::Tn, _) if rows <= columns => self.ops.gradient_a.at(&[rows, columns, depth]),
+            (Form::Tn, _) => self.ops.gradient_b.at(&[columns, rows, depth]),
+            (Form::Nt, Right::Adapter) if columns <= depth => self.ops.adapter_nt.at(&[rows, columns, depth]),
+            (Form::Nn, Right::Adapter) if columns <= depth => self.ops.adapter_nn.at(&[rows, columns, depth]),
+            (Form::Nt, _) => weights.nt.at(&[rows, columns, depth + adapter_depth]),
+            (Form::Nn, _) => weights.nn.at(&[rows, columns, depth + adapter_depth]),
+        }
+    }
+
+    fn attention(&self, window: Option<usize>, backward: bool) -> Option<f64> {
+        let grid = if backward {
+            &self.ops.attention_backward
+        } else {
+            &self.ops.attention_forward
+        };
+        let Context { heads, stream, .. } = self.context;
+        let mut seconds = 0.0;
+        for documents in &stream.documents {
+            let length = documents.tokens as f64;
+            let each = grid.at(&[2.0 * mean_keys(length, window), heads.width as f64])?;
+            seconds += documents.count * length * heads.query as f64 * each;
+        }
+        Some(seconds)
+    }
+}
+
+/// Keys that a query of a document of `length` tokens sees on average.
+pub(super) fn mean_keys(length: f64, window: Option<usize>) -> f64 {
+    match window.map(|window| window as f64).filter(|window| *window < length) {
+        Some(window) => window - window * window / (2.0 * length),
+        None => length / 2.0,
+    }
+}
+
+/// Share of the data sheet's rate that large products reach.
+const REACHED: f64 = 0.6;
+/// Share of the data sheet's bandwidth that a pass reaches.
+const BANDWIDTH_REACHED: f64 = 0.75;
+/// Seconds to launch a kernel.
+const LAUNCH_S: f64 = 8e-6;
+/// Rows and columns of a tile of a product: smaller results leave units idle.
+const TILE: f64 = 128.0;
+
+/// Seconds of `ops` by a roofline over a data sheet.
+pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> Seconds {
+    let element = compute_bytes(context.precision) as f64;
+    let rate = REACHED
+        * match compute(context.precision) {
+            Precision::Fp32 => sheet.f32,
+            Precision::Bf16 if !sheet.has_bf16 => sheet.f32,
+            _ => sheet.matrix,
+        };
+    let bandwidth = BANDWIDTH_REACHED * sheet.bandwidth;
+    let of = |work: &Work| match work {
+        Work::Product(product) => {
+            let depth = product.depth + product.adapter_depth;
+            let whole = |size: f64| (size / TILE).ceil() * TILE;
+            let flops = 2.0 * whole(product.rows) * whole(product.columns) * depth;
+            let bytes = element * (product.rows * depth + product.columns * depth + product.rows * product.columns);
+            let widened = match (product.right, context.precision) {
+                // A quantized weight is widened as a whole: codes are read, values written.
+                (Right::Weight, Precision::Int8 | Precision::Nf4 | Precision::Nf4Double) => {
+                    2.5 * product.columns * product.depth / bandwidth + LAUNCH_S
+                }
+                _ => 0.0,
+            };
+            (flops / rate).max(bytes / bandwidth) + widened + LAUNCH_S
+        }
+        Work::Attention { window, backward } => {
+            let pairs: f64 = context
+                .stream
+                .documents
+                .iter()
+                .map(|documents| {
+                    let length = documents.tokens as f64;
+                    documents.count * length * mean_keys(length, *window)
+                })
+                .sum();
+            let products = if *backward { 5.0 } else { 2.0 };
+            let flops = products * 2.0 * pairs * (context.heads.query * context.heads.width) as f64;
+            flops / (0.5 * rate) + LAUNCH_S
+        }
+        Work::Pass { pass, elements, .. } => {
+            let element = match pass {
+                Pass::CrossEntropy
+                | Pass::Clip
+                | Pass::UpdateF32
+                | Pass::UpdateLion
+                | Pass::UpdateSgd
+                | Pass::UpdateAdafactor => 4.0,
+                Pass::Update8bit | Pass::UpdateLion8bit => 2.0,
+                _ => element,
+            };
+            pass.tensors() * element * elements / bandwidth + LAUNCH_S
+        }
+    };
+    let mut seconds = Seconds::default();
+    for op in ops {
+        seconds.add(&op.work, op.times * of(&op.work));
+    }
+    seconds
+}

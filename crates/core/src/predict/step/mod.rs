@@ -1,0 +1,401 @@
+//! A whole step: from the base weights to the update, with the memory by part and the list of ops.
+
+mod head;
+
+use super::host::Host;
+use super::network::{Network, Slots};
+use super::op::{Module, Op, Pass, Right, Stage, Work};
+use super::optimizer_state::{SMALLEST_CODED, gpu_update_bytes, is_paged, state_bytes, update_bytes};
+use super::part::{Bytes, Part};
+use super::stream::StreamShape;
+use super::trace::{Level, Trace};
+use super::walker::Walker;
+use crate::plan::{Form, LayerKeep, Memory, WeightBytes, base_bytes, compute_bytes, layer_keep, linear_bytes};
+use crate::recipe::{AdapterInit, OptimizerKind, Precision, Recipe};
+
+/// Bytes of the objects of one adapted linear layer: names, views, map entries.
+const ADAPTER_OBJECT_BYTES: u64 = 2_000;
+/// Bytes of the objects of one decoder layer.
+const LAYER_OBJECT_BYTES: u64 = 5_000;
+
+/// Layer inputs that a GPU holds while they are on their way to the host.
+const UNDER_WAY: usize = 2;
+
+/// A step of one recipe on one device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepWalk<'a> {
+    pub network: &'a Network,
+    pub recipe: &'a Recipe,
+    pub host: Host,
+}
+
+impl<'a> StepWalk<'a> {
+    /// Bytes by part at the highest moment of a step on the micro-batch `stream`.
+    pub fn bytes(&self, stream: &StreamShape) -> Bytes {
+        let mut level = Level::default();
+        self.hold_lasting(&mut level, stream);
+        let walker = Walker::new(&self.network.plan, self.host, self.recipe.precision, stream);
+        self.walk(&walker, |_, trace| level.replay(trace));
+        let mut update = Trace::new(Stage::Optimizer);
+        let (kind, slots) = (self.recipe.optimizer.kind, &self.network.slots);
+        let on_gpu = self.host.memory() == Memory::Device;
+        if self.recipe.precision == Precision::Fp16 && !on_gpu {
+            update.spike(Part::Scratch, 4 * self.network.trained_elements());
+        }
+        let bytes = if on_gpu { gpu_update_bytes } else { update_bytes };
+        update.spike(Part::Scratch, bytes(kind, slots));
+        level.replay(&update);
+        let mut bytes = level.at_peak();
+        let threads = self.host.threads as u64;
+        bytes.add(Part::Framework, level.scratch.bytes(threads));
+        bytes
+    }
+
+    /// Bytes that the forward pass keeps for the backward pass, in the host's memory or the device's.
+    pub fn saved_bytes(&self, stream: &StreamShape) -> u64 {
+        let walker = Walker::new(&self.network.plan, self.host, self.recipe.precision, stream);
+        let plan = &self.network.plan;
+        let x = walker.act(plan.architecture.hidden_size);
+        let of_layer = |index: usize| match self.keep(index) {
+            LayerKeep::Saved => {
+                let layer = plan.layer(index);
+                x + walker.saved_bytes(layer) - walker.dropped_bytes(layer)
+            }
+            LayerKeep::Input | LayerKeep::HostInput => x,
+            LayerKeep::Nothing => 0,
+        };
+        (0..plan.layers.len()).map(of_layer).sum::<u64>() + x + walker.wide(1)
+    }
+
+    /// The ops of one micro-batch, and those of the update.
+    pub fn ops(&self, stream: &StreamShape) -> (Vec<Op>, Vec<Op>) {
+        let walker = Walker::new(&self.network.plan, self.host, self.recipe.precision, stream);
+        let mut pieces: Vec<(Piece, usize, f64)> = Vec::with_capacity(8);
+        let mut ops: Vec<Op> = Vec::with_capacity(256);
+        self.walk(&walker, |piece, trace| {
+            let known = pieces
+                .iter_mut()
+                .find(|(known, ..)| *known == piece && piece != Piece::Once);
+            match known {
+                Some((.., times)) => *times += 1.0,
+                None => {
+                    pieces.push((piece, ops.len(), 1.0));
+                    ops.extend_from_slice(&trace.ops);
+                }
+            }
+        });
+        let ends: Vec<usize> = pieces
+            .iter()
+            .skip(1)
+            .map(|(_, start, _)| *start)
+            .chain([ops.len()])
+            .collect();
+        for ((_, start, times), end) in pieces.into_iter().zip(ends) {
+            ops[start..end].iter_mut().for_each(|op| op.times *= times);
+        }
+        (ops, self.update_ops())
+    }
+
+    /// What is there before the step and after it.
+    fn hold_lasting(&self, level: &mut Level, stream: &StreamShape) {
+        let Self { network, recipe, host } = *self;
+        let (plan, on_gpu) = (&network.plan, host.memory() == Memory::Device);
+        let adapted = plan.adapter.iter().flat_map(|adapter| &adapter.linears);
+        let hold_weights = |level: &mut Level, bytes: WeightBytes| {
+            level.hold(Part::BaseWeights, bytes.values);
+            level.hold(Part::QuantizationConstants, bytes.constants);
+        };
+        let base = base_bytes(&plan.architecture, recipe.precision);
+        hold_weights(level, base);
+        let elements = network.trained_elements();
+        level.hold(Part::Adapters, 4 * elements);
+        if on_gpu && compute_bytes(recipe.precision) == 2 {
+            // What products read.
+            let factors = adapted
+                .clone()
+                .map(|one| one.rank * (one.linear.inputs + one.linear.outputs));
+            level.hold(Part::Adapters, 2 * factors.sum::<usize>() as u64);
+        }
+        level.hold(Part::Gradients, 4 * elements);
+        if recipe.adapter.is_none() {
+            // The values are copied tensor by tensor; the weights that they came from are then let go of.
+            if recipe.precision != Precision::Fp32 {
+                let values = network.slots.iter().map(|slots| 4 * slots.elements());
+                let largest = values.max().unwrap_or(0);
+                level.hold(Part::Scratch, largest);
+                level.free(Part::Scratch, largest);
+            }
+            level.free(Part::BaseWeights, base.values);
+        }
+        if !(on_gpu && is_paged(recipe.optimizer.kind)) {
+            level.hold(Part::OptimizerState, state_bytes(&recipe.optimizer, &network.slots));
+        }
+        for linear in adapted.clone().map(|one| &one.linear) {
+            if plan
+                .adapter
+                .as_ref()
+                .is_some_and(|adapter| adapter.settings.init == AdapterInit::Pissa)
+            {
+                let elements = (linear.inputs * linear.outputs) as u64;
+                hold_weights(level, linear_bytes(elements, recipe.precision));
+            }
+            if plan.dora() {
+                // Row norms of the weight, and norms and gains of the pass.
+                level.hold(Part::Adapters, 3 * 4 * linear.outputs as u64);
+            }
+        }
+        let rows = stream.longest().next_power_of_two();
+        let ropes = plan.architecture.ropes.iter();
+        let tables: usize = ropes
+            .map(|rope| 2 * 4 * (rows * rope.rotary_dims / 2).next_power_of_two())
+            .sum();
+        let objects = ADAPTER_OBJECT_BYTES * adapted.count() as u64 + LAYER_OBJECT_BYTES * plan.layers.len() as u64;
+        let (tokens, targets) = (stream.tokens() as u64, stream.targets as u64);
+        let rest = match on_gpu {
+            // Ids, positions and bounds of documents, and four numbers for each target.
+            true => 4 * (4 * tokens + 4 * targets),
+            false => objects + 8 * tokens,
+        };
+        level.hold(Part::Framework, tables as u64 + rest);
+    }
+
+    /// Walks one micro-batch forward and backward and hands every piece to `take`.
+    fn walk(&self, walker: &Walker<'_>, mut take: impl FnMut(Piece, &Trace)) {
+        let plan = &self.network.plan;
+        let first = plan.first_on_tape();
+        take(Piece::Once, &self.embed(walker));
+        let forward = Pieces::new(plan.kinds.len(), |kind, kept| self.forward(walker, kind, kept));
+        for (index, kind) in plan.layers.iter().enumerate() {
+            let keep = self.keep(index);
+            take(Piece::Forward(*kind, keep), forward.of(*kind, keep));
+            if keep == LayerKeep::HostInput && index >= first + UNDER_WAY {
+                take(Piece::Once, &self.gone_home(walker, 1));
+            }
+        }
+        let at_home = self.keep(first) == LayerKeep::HostInput && first < plan.layers.len();
+        if at_home {
+            take(
+                Piece::Once,
+                &self.gone_home(walker, UNDER_WAY.min(plan.layers.len() - first)),
+            );
+        }
+        take(Piece::Once, &self.head(walker));
+        let backward = Pieces::new(plan.kinds.len(), |kind, kept| self.backward(walker, kind, kept, true));
+        for index in (first..plan.layers.len()).rev() {
+            let (kind, keep) = (plan.layers[index], self.keep(index));
+            if at_home {
+                // While a layer runs backward, the input of the one below it is on its way.
+                let top = usize::from(index + 1 == plan.layers.len());
+                take(Piece::Once, &self.come_back(walker, top + usize::from(index > first)));
+            }
+            if index > first || plan.embedding_trains {
+                take(Piece::Backward(kind, keep), backward.of(kind, keep));
+            } else {
+                take(Piece::Once, &self.backward(walker, kind, keep, false));
+            }
+        }
+    }
+
+    /// What is kept of a layer; its input leaves the device only where the device's memory is not the host's.
+    fn keep(&self, index: usize) -> LayerKeep {
+        if index < self.network.plan.first_on_tape() {
+            return LayerKeep::Nothing;
+        }
+        match layer_keep(self.recipe.gradient_checkpointing, index) {
+            LayerKeep::HostInput if self.host.memory() == Memory::Host => LayerKeep::Input,
+            keep => keep,
+        }
+    }
+
+    /// Layer inputs that have arrived in the host's memory.
+    fn gone_home(&self, walker: &Walker<'_>, inputs: usize) -> Trace {
+        let mut trace = Trace::new(Stage::Forward);
+        let x = walker.act(self.network.plan.architecture.hidden_size);
+        trace.free(Part::SavedActivations, inputs as u64 * x);
+        trace
+    }
+
+    /// Layer inputs on their way back.
+    fn come_back(&self, walker: &Walker<'_>, inputs: usize) -> Trace {
+        let mut trace = Trace::new(Stage::Backward);
+        let x = walker.act(self.network.plan.architecture.hidden_size);
+        trace.hold(Part::SavedActivations, inputs as u64 * x);
+        trace
+    }
+
+    fn embed(&self, walker: &Walker<'_>) -> Trace {
+        let hidden = self.network.plan.architecture.hidden_size;
+        let mut trace = Trace::new(Stage::Forward);
+        walker.pass(&mut trace, Module::Optimizer, Pass::Step, 1);
+        if self.network.plan.dora() {
+            walker.dora_factors(&mut trace);
+        }
+        if self.network.plan.embedding_trains && walker.c() < 4 {
+            trace.hold(Part::Scratch, walker.wide(hidden));
+            trace.hold(Part::Scratch, walker.act(hidden));
+            trace.free(Part::Scratch, walker.wide(hidden));
+        } else {
+            trace.hold(Part::Scratch, walker.act(hidden));
+        }
+        walker.pass(&mut trace, Module::Embedding, Pass::Gather, hidden);
+        if self.network.plan.architecture.embedding_scale.is_some() {
+            trace.spike(Part::Scratch, walker.act(hidden));
+            walker.pass(&mut trace, Module::Embedding, Pass::Copy, hidden);
+        }
+        trace
+    }
+
+    /// A layer forward: its input, in the scratch, is replaced by its output.
+    fn forward(&self, walker: &Walker<'_>, kind: usize, keep: LayerKeep) -> Trace {
+        let (kind, x) = (
+            &self.network.plan.kinds[kind],
+            walker.act(self.network.plan.architecture.hidden_size),
+        );
+        let mut trace = Trace::new(Stage::Forward);
+        match keep {
+            LayerKeep::Saved => {
+                trace.rename(Part::Scratch, Part::SavedActivations, x);
+                walker.layer_forward(&mut trace, kind, Part::SavedActivations);
+                trace.free(Part::SavedActivations, walker.dropped_bytes(kind));
+            }
+            LayerKeep::Input | LayerKeep::HostInput | LayerKeep::Nothing => {
+                if keep != LayerKeep::Nothing {
+                    trace.rename(Part::Scratch, Part::SavedActivations, x);
+                }
+                walker.layer_forward(&mut trace, kind, Part::Scratch);
+                let input = if keep == LayerKeep::Nothing { x } else { 0 };
+                trace.free(Part::Scratch, walker.saved_bytes(kind) + input);
+            }
+        }
+        trace
+    }
+
+    fn backward(&self, walker: &Walker<'_>, kind: usize, keep: LayerKeep, wants_dx: bool) -> Trace {
+        let kind = &self.network.plan.kinds[kind];
+        let mut trace = Trace::new(Stage::Backward);
+        if matches!(keep, LayerKeep::Input | LayerKeep::HostInput) {
+            trace.stage = Stage::Recompute;
+            walker.layer_recall(&mut trace, kind);
+            trace.stage = Stage::Backward;
+        }
+        let dropped = match keep {
+            LayerKeep::Saved => walker.dropped_bytes(kind),
+            _ => 0,
+        };
+        walker.layer_backward(&mut trace, kind, wants_dx, dropped);
+        trace
+    }
+
+    fn update_ops(&self) -> Vec<Op> {
+        let slots = &self.network.slots;
+        let mut ops = vec![update(Pass::Clip, self.network.trained_elements(), 1)];
+        let all = |pass| vec![update(pass, self.network.trained_elements(), 1)];
+        ops.extend(match self.recipe.optimizer.kind {
+            OptimizerKind::AdamW | OptimizerKind::PagedAdamW => all(Pass::UpdateF32),
+            OptimizerKind::Lion => all(Pass::UpdateLion),
+            OptimizerKind::Sgd => all(Pass::UpdateSgd),
+            OptimizerKind::AdamW8bit | OptimizerKind::PagedAdamW8bit => coded(slots, Pass::Update8bit, Pass::UpdateF32),
+            OptimizerKind::Lion8bit => coded(slots, Pass::UpdateLion8bit, Pass::UpdateLion),
+            OptimizerKind::Adafactor => each(slots, Pass::UpdateAdafactor),
+            OptimizerKind::Muon => {
+                let mut ops = all(Pass::UpdateSgd);
+                ops.extend(slots.iter().flat_map(muon_ops));
+                ops
+            }
+        });
+        ops
+    }
+}
+
+fn update(pass: Pass, elements: u64, times: usize) -> Op {
+    Op {
+        stage: Stage::Optimizer,
+        work: Work::Pass {
+            module: Module::Optimizer,
+            pass,
+            elements: elements as f64,
+        },
+        times: times as f64,
+    }
+}
+
+/// A rule that takes one parameter after the other.
+fn each(slots: &[Slots], pass: Pass) -> Vec<Op> {
+    slots
+        .iter()
+        .map(|slots| update(pass, slots.elements(), slots.count))
+        .collect()
+}
+
+/// A rule with 8-bit states, one parameter after the other; all small parameters together have F32 states.
+fn coded(slots: &[Slots], large: Pass, small: Pass) -> Vec<Op> {
+    let (coded, plain): (Vec<Slots>, Vec<Slots>) = slots.iter().partition(|slots| slots.elements() >= SMALLEST_CODED);
+    let mut ops = each(&coded, large);
+    let elements: u64 = plain.iter().map(|slots| slots.elements() * slots.count as u64).sum();
+    if elements > 0 {
+        ops.push(update(small, elements, 1));
+    }
+    ops
+}
+
+/// A piece of a step: the same piece computes the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece {
+    /// Comes once.
+    Once,
+    /// A layer of this kind, and what is kept of it.
+    Forward(usize, LayerKeep),
+    Backward(usize, LayerKeep),
+}
+
+/// The traces of each kind of layer under each way to keep it, made when they are first asked for.
+struct Pieces<F> {
+    made: Vec<[std::cell::OnceCell<Trace>; 4]>,
+    make: F,
+}
+
+impl<F: Fn(usize, LayerKeep) -> Trace> Pieces<F> {
+    fn new(kinds: usize, make: F) -> Self {
+        let made = (0..kinds).map(|_| Default::default()).collect();
+        Self { made, make }
+    }
+
+    fn of(&self, kind: usize, keep: LayerKeep) -> &Trace {
+        self.made[kind][keep as usize].get_or_init(|| (self.make)(kind, keep))
+    }
+}
+
+/// Five rounds of three products on each matrix.
+fn muon_ops(slots: &Slots) -> Vec<Op> {
+    let Some(columns) = slots.columns else {
+        return Vec::new();
+    };
+    let (narrow, wide) = (slots.rows.min(columns) as f64, slots.rows.max(columns) as f64);
+    let op = |work, times| Op {
+        stage: Stage::Optimizer,
+        work,
+        times: times * slots.count as f64,
+    };
+    let product = |rows, columns, depth| {
+        Work::Product(super::op::Product {
+            module: Module::Optimizer,
+            right: Right::Adapter,
+            form: Form::Nn,
+            rows,
+            columns,
+            depth,
+            adapter_depth: 0.0,
+        })
+    };
+    let copy = Work::Pass {
+        module: Module::Optimizer,
+        pass: Pass::Copy,
+        elements: narrow * wide,
+    };
+    vec![
+        op(product(narrow, narrow, wide), 5.0),
+        op(product(narrow, narrow, narrow), 5.0),
+        op(product(narrow, wide, narrow), 5.0),
+        op(copy, 40.0),
+    ]
+}

@@ -1,0 +1,420 @@
+//! Walks the engine's step and records it: products and linear groups here, whole layers in [`super::layer`].
+//!
+//! | letter | meaning |
+//! |---|---|
+//! | T | tokens of the micro-batch |
+//! | H, I, Q, K | widths of the residual stream, the MLP, all queries, all keys |
+//! | c | bytes of an element of the activations |
+//!
+//! Each function follows `train::model`'s function of the same name, allocation by allocation: what it holds and frees
+//! here is what the engine holds and frees there, in that order.
+
+use super::host::Host;
+use super::op::{Module, Pass, Product, Right, Work};
+use super::part::Part;
+use super::stream::StreamShape;
+use super::trace::Trace;
+use crate::plan::attention::Heads;
+use crate::plan::products::{Call, MAX_TERMS};
+use crate::plan::{
+    AdapterOnInput, Form, GroupPlan, LayerPlan, ModelPlan, ProjectionPlan, SavedTensor, Vectors, compute_bytes,
+};
+use crate::recipe::Precision;
+
+/// One micro-batch on its way through a model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walker<'a> {
+    pub plan: &'a ModelPlan,
+    pub host: Host,
+    pub precision: Precision,
+    pub stream: &'a StreamShape,
+    pub tokens: usize,
+}
+
+/// Where the output of a projection goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    New(Part),
+    /// Likewise, but what is there is the sum of the residual stream and the output.
+    Sum(Part),
+}
+
+impl<'a> Walker<'a> {
+    /// A walk of `stream` through a model.
+    pub fn new(plan: &'a ModelPlan, host: Host, precision: Precision, stream: &'a StreamShape) -> Self {
+        Self {
+            plan,
+            host,
+            precision,
+            stream,
+            tokens: stream.tokens().round() as usize,
+        }
+    }
+
+    /// Bytes of an element of the activations.
+    pub fn c(&self) -> u64 {
+        compute_bytes(self.precision)
+    }
+
+    /// Whether activations are BF16.
+    fn is_bf16(&self) -> bool {
+        self.c() == 2 && self.precision != Precision::Fp16
+    }
+
+    /// Whether attention's products run on pairs of BF16.
+    pub fn multiplies_pairs(&self) -> bool {
+        self.is_bf16() && self.host.vectors.multiplies_pairs()
+    }
+
+    /// Bytes of an activation of `width` for every token.
+    pub fn act(&self, width: usize) -> u64 {
+        (self.tokens * width) as u64 * self.c()
+    }
+
+    /// Bytes of `width` F32 values for every token.
+    pub fn wide(&self, width: usize) -> u64 {
+        (4 * self.tokens * width) as u64
+    }
+
+    /// Bytes of some of the tensors that a layer keeps.
+    pub fn saved(&self, layer: &LayerPlan, tensors: &[SavedTensor]) -> u64 {
+        let bytes = |tensor: &SavedTensor| {
+            let [width, wide] = tensor.widths(self.plan, layer);
+            self.act(width) + self.wide(wide)
+        };
+        tensors.iter().map(bytes).sum()
+    }
+
+    pub fn heads(&self) -> Heads {
+        Heads::of(&self.plan.architecture)
+    }
+
+    /// Records an op that passes over memory, `width` elements for every token.
+    pub fn pass(&self, trace: &mut Trace, module: Module, pass: Pass, width: usize) {
+        let elements = self.tokens as f64 * width as f64;
+        trace.run(Work::Pass { module, pass, elements });
+    }
+
+    /// A product of activations with a result in the compute dtype, or in F32 where it is a gradient.
+    pub fn call(&self, right: Right, form: Form, [rows, columns, depth]: [usize; 3]) -> Call {
+        Call {
+            form,
+            rows,
+            columns,
+            depth,
+            adapter_depth: 0,
+            longest_term: depth,
+            beside: 0,
+            left_bytes: self.c(),
+            bf16: self.is_bf16(),
+            quantized: right == Right::Weight && self.precision.is_quantized(),
+            f32_result: self.c() == 4 || form == Form::Tn,
+        }
+    }
+
+    /// Records a product whose result is held already.
+    pub fn product(&self, trace: &mut Trace, module: Module, right: Right, call: Call) {
+        call.keep(&mut trace.scratch, self.host.vectors, self.host.threads);
+        trace.spike(Part::Scratch, call.spike(self.host.vectors));
+        if self.host.vectors == Vectors::None && call.quantized {
+            // Off the CPU a quantized weight is dequantized as a whole for each product, into memory that stays.
+            trace
+                .scratch
+                .dequantize(call.columns * call.longest_term, call.left_bytes);
+        }
+        trace.run(Work::Product(Product {
+            module,
+            right,
+            form: call.form,
+            rows: call.rows as f64,
+            columns: call.columns as f64,
+            depth: call.depth as f64,
+            adapter_depth: call.adapter_depth as f64,
+        }));
+    }
+
+    /// A product of activations (T, depth) with a result in the compute dtype.
+    pub fn linear(
+        &self,
+        trace: &mut Trace,
+        module: Module,
+        right: Right,
+        form: Form,
+        [columns, depth, adapter_depth]: [usize; 3],
+    ) {
+        let call = self.call(right, form, [self.tokens, columns, depth]);
+        self.product(trace, module, right, Call { adapter_depth, ..call });
+    }
+
+    /// += a^T b for a gradient of (rows, columns).
+    pub fn gradient(&self, trace: &mut Trace, module: Module, rows: usize, columns: usize) {
+        let call = self.call(Right::Dense, Form::Tn, [rows, columns, self.tokens]);
+        self.product(trace, module, Right::Dense, call);
+    }
+
+    fn is_stacked(&self, group: &GroupPlan) -> bool {
+        group.adapters.len() > 1 && !self.plan.dropout()
+    }
+
+    /// Outputs of a group, xa of its adapters into `kept`.
+    pub fn group_forward(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), kept: Part, target: Target) {
+        self.adapter_products(trace, group, kept);
+        for projection in &group.projections {
+            self.projection_forward(trace, (group, module), projection, target);
+        }
+    }
+
+    /// The sum of the residual stream and a group's output, made again from xa of its adapters, into the scratch.
+    pub fn group_output_again(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module)) {
+        for projection in &group.projections {
+            self.projection_forward(trace, (group, module), projection, Target::Sum(Part::Scratch));
+        }
+    }
+
+    /// xa of the group's adapters into `kept`.
+    pub fn adapter_products(&self, trace: &mut Trace, group: &GroupPlan, kept: Part) {
+        let all: usize = group.ranks();
+        if self.is_stacked(group) {
+            // Each adapter's part is columns of it.
+            trace.hold(kept, self.act(all));
+            let columns = [all, group.inputs, 0];
+            self.linear(trace, Module::Adapters, Right::Adapter, Form::Nt, columns);
+            return;
+        }
+        for AdapterOnInput { rank, .. } in &group.adapters {
+            let dropped = self.dropped(trace, group.inputs);
+            trace.hold(kept, self.act(*rank));
+            self.linear(
+                trace,
+                Module::Adapters,
+                Right::Adapter,
+                Form::Nt,
+                [*rank, group.inputs, 0],
+            );
+            trace.free(Part::Scratch, dropped);
+        }
+    }
+
+    /// A dropped copy of an input, where there is dropout; returns the bytes that it holds.
+    pub fn dropped(&self, trace: &mut Trace, width: usize) -> u64 {
+        if !self.plan.dropout() {
+            return 0;
+        }
+        let bytes = self.act(width);
+        trace.hold(Part::Scratch, bytes);
+        self.pass(trace, Module::Adapters, Pass::Dropout, width);
+        bytes
+    }
+
+    fn projection_forward(
+        &self,
+        trace: &mut Trace,
+        (group, module): (&GroupPlan, Module),
+        projection: &ProjectionPlan,
+        target: Target,
+    ) {
+        let (width, rank) = (projection.outputs(), group.rank_of(projection));
+        let (Target::New(outputs) | Target::Sum(outputs)) = target;
+        let y = self.act(width);
+        if rank > 0 && self.plan.dora() {
+            self.turned(trace, (group, module), projection);
+            match target {
+                Target::New(_) => trace.rename(Part::Scratch, outputs, y),
+                Target::Sum(_) => {
+                    trace.hold(outputs, y);
+                    self.pass(trace, module, Pass::Add, width);
+                    trace.free(Part::Scratch, y);
+                }
+            }
+        } else {
+            trace.hold(outputs, y);
+            self.adapted(trace, (group, module), projection);
+        }
+        let biases = usize::from(rank > 0 && self.plan.lora_bias()) + usize::from(projection.bias);
+        (0..biases).for_each(|_| self.pass(trace, module, Pass::Bias, width));
+    }
+
+    /// x W^T with the adapter's product in the same pass.
+    pub fn adapted(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), projection: &ProjectionPlan) {
+        let rank = group.rank_of(projection);
+        let is_part = rank > 0 && self.is_stacked(group);
+        let call = Call {
+            adapter_depth: rank,
+            beside: if is_part { group.ranks() - rank } else { 0 },
+            ..self.call(
+                Right::Weight,
+                Form::Nt,
+                [self.tokens, projection.outputs(), group.inputs],
+            )
+        };
+        self.product(trace, module, Right::Weight, call);
+    }
+
+    /// Gradients of all that trains in a group, and dx into the scratch where it is wanted. `input` holds the group's
+    /// input in the scratch again and returns its bytes; `dys` are the bytes of the output gradients, freed at the end.
+    pub fn group_backward(
+        &self,
+        trace: &mut Trace,
+        (group, module): (&GroupPlan, Module),
+        input: impl FnOnce(&mut Trace) -> u64,
+        dys: u64,
+        wants_dx: bool,
+    ) {
+        if !group.reads_input() {
+            if wants_dx {
+                trace.hold(Part::Scratch, self.act(group.inputs));
+                self.gradients_sum(trace, (group, module), 0);
+            }
+            trace.free(Part::Scratch, dys);
+            return;
+        }
+        let (mut held, input) = (dys, input(trace));
+        for projection in &group.projections {
+            held += self.projection_backward(trace, group, projection, module);
+            // DoRA passes on a gradient of its own; that of the output goes, where nothing else holds it.
+            if dys > 0 && projection.adapter.is_some() && self.plan.dora() && !self.plan.dropout() {
+                trace.free(Part::Scratch, self.act(projection.outputs()));
+                held -= self.act(projection.outputs());
+            }
+        }
+        held += self.adapter_gradients(trace, group);
+        trace.free(Part::Scratch, input);
+        if wants_dx {
+            self.input_gradient(trace, group, module);
+        }
+        trace.free(Part::Scratch, held);
+    }
+
+    /// Returns the bytes that it leaves in the scratch.
+    fn projection_backward(
+        &self,
+        trace: &mut Trace,
+        group: &GroupPlan,
+        projection: &ProjectionPlan,
+        module: Module,
+    ) -> u64 {
+        let (width, rank) = (projection.outputs(), group.rank_of(projection));
+        let y = self.act(width);
+        let widened = if self.c() == 4 { 0 } else { self.wide(width) };
+        if projection.bias_trains {
+            trace.spike(Part::Scratch, widened);
+            self.pass(trace, module, Pass::Copy, width);
+        }
+        let mut held = 0;
+        if rank > 0 && self.plan.dora() {
+            let dropped = self.dropped(trace, group.inputs);
+            trace.hold(Part::Scratch, y);
+            self.linear(
+                trace,
+                Module::Adapters,
+                Right::Weight,
+                Form::Nt,
+                [width, group.inputs, rank],
+            );
+            trace.spike(Part::Scratch, self.gain_sums(width));
+            self.pass(trace, Module::Adapters, Pass::Add, width);
+            held = y;
+            if self.plan.dropout() {
+                trace.hold(Part::Scratch, y);
+                (0..2).for_each(|_| self.pass(trace, Module::Adapters, Pass::Bias, width));
+                held += y;
+            }
+            trace.free(Part::Scratch, dropped);
+        }
+        if rank > 0 {
+            self.gradient(trace, Module::Adapters, width, rank);
+            if self.plan.lora_bias() {
+                trace.spike(Part::Scratch, widened);
+                self.pass(trace, Module::Adapters, Pass::Copy, width);
+            }
+        }
+        if projection.weight_trains {
+            self.gradient(trace, module, width, group.inputs);
+        }
+        held
+    }
+
+    /// d_xa and the gradients of A; returns the bytes of d_xa, which stay in the scratch.
+    fn adapter_gradients(&self, trace: &mut Trace, group: &GroupPlan) -> u64 {
+        let all: usize = group.ranks();
+        trace.hold(Part::Scratch, self.act(all));
+        for (index, AdapterOnInput { rank, .. }) in group.adapters.iter().enumerate() {
+            let reads = |projection: &&ProjectionPlan| projection.adapter == Some(index);
+            let outputs: usize = group
+                .projections
+                .iter()
+                .filter(reads)
+                .map(ProjectionPlan::outputs)
+                .sum();
+            self.linear(trace, Module::Adapters, Right::Adapter, Form::Nn, [*rank, outputs, 0]);
+        }
+        if self.is_stacked(group) {
+            self.gradient(trace, Module::Adapters, all, group.inputs);
+            return self.act(all);
+        }
+        for AdapterOnInput { rank, .. } in &group.adapters {
+            let dropped = self.dropped(trace, group.inputs);
+            self.gradient(trace, Module::Adapters, *rank, group.inputs);
+            trace.free(Part::Scratch, dropped);
+        }
+        self.act(all)
+    }
+
+    /// The sum of dy W over a group's projections, with that of its adapters.
+    fn gradients_sum(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), adapter_depth: usize) {
+        let longest = group.projections.iter().map(ProjectionPlan::outputs).max();
+        let call = Call {
+            longest_term: longest.unwrap_or(0),
+            adapter_depth,
+            ..self.call(Right::Weight, Form::Nn, [self.tokens, group.inputs, group.outputs()])
+        };
+        self.product(trace, module, Right::Weight, call);
+    }
+
+    /// dx of a group into the scratch.
+    fn input_gradient(&self, trace: &mut Trace, group: &GroupPlan, module: Module) {
+        let (dx, all): (u64, usize) = (self.act(group.inputs), group.ranks());
+        let adapters = if self.is_stacked(group) {
+            1
+        } else {
+            group.adapters.len()
+        };
+        let with_dropout = self.plan.dropout();
+        let terms = group.projections.len() + if with_dropout { 0 } else { adapters };
+        trace.hold(Part::Scratch, dx);
+        let adapter_depth = if with_dropout { 0 } else { all };
+        self.gradients_sum(trace, (group, module), adapter_depth);
+        for _ in 1..terms.div_ceil(MAX_TERMS) {
+            trace.spike(Part::Scratch, 2 * dx);
+            self.pass(trace, module, Pass::Add, group.inputs);
+        }
+        if !with_dropout {
+            return;
+        }
+        if self.plan.dora() {
+            for projection in group
+                .projections
+                .iter()
+                .filter(|projection| projection.adapter.is_some())
+            {
+                trace.spike(Part::Scratch, 3 * dx);
+                let columns = [group.inputs, projection.outputs(), 0];
+                self.linear(trace, Module::Adapters, Right::Weight, Form::Nn, columns);
+                self.pass(trace, Module::Adapters, Pass::Dropout, group.inputs);
+                self.pass(trace, Module::Adapters, Pass::Add, group.inputs);
+            }
+        }
+        for AdapterOnInput { rank, .. } in &group.adapters {
+            trace.spike(Part::Scratch, 3 * dx);
+            self.linear(
+                trace,
+                Module::Adapters,
+                Right::Adapter,
+                Form::Nn,
+                [group.inputs, *rank, 0],
+            );
+            self.pass(trace, Module::Adapters, Pass::Dropout, group.inputs);
+            self.pass(trace, Module::Adapters, Pass::Add, group.inputs);
+        }
+    }
+}

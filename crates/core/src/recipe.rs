@@ -1,0 +1,129 @@
+//! The recipe: the typed settings of one fine-tuning, complete enough to train from.
+//!
+//! A search space fixes some of them and samples the rest; `recipe.yaml` files hold one. Every field has a default
+//! except the model, the data and, for LoRA, nothing else: `peft-tune train` runs what is written here.
+
+mod adapter;
+mod batch;
+mod data;
+mod keys;
+mod optimizer;
+mod training;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use adapter::{AdapterBias, AdapterInit, AdapterSettings, TargetModules, TargetPreset};
+pub use batch::{BatchSettings, Checkpointing};
+pub use data::{DataFormat, DataSettings, HeldOut, LossOn};
+pub use keys::RecipeKey;
+pub use optimizer::{OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
+pub use training::{TrainingLength, TrainingSettings};
+
+/// Settings of one fine-tuning.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// Local Hugging Face model directory, or a hub id such as `Qwen/Qwen2.5-0.5B`.
+    pub model: String,
+    pub data: DataSettings,
+    /// LoRA settings; `null` trains every parameter of the base model (full fine-tuning).
+    #[serde(default = "default_adapter")]
+    pub adapter: Option<AdapterSettings>,
+    /// How the frozen base weights are stored and multiplied.
+    #[serde(default)]
+    pub precision: Precision,
+    #[serde(default)]
+    pub batch: BatchSettings,
+    #[serde(default)]
+    pub gradient_checkpointing: Checkpointing,
+    #[serde(default)]
+    pub optimizer: OptimizerSettings,
+    #[serde(default)]
+    pub schedule: ScheduleSettings,
+    #[serde(default)]
+    pub training: TrainingSettings,
+}
+
+fn default_adapter() -> Option<AdapterSettings> {
+    Some(AdapterSettings::default())
+}
+
+impl Recipe {
+    /// A recipe with default settings for a model and its data.
+    pub fn new(model: impl Into<String>, data: DataSettings) -> Self {
+        Self {
+            model: model.into(),
+            data,
+            adapter: default_adapter(),
+            precision: Precision::default(),
+            batch: BatchSettings::default(),
+            gradient_checkpointing: Checkpointing::default(),
+            optimizer: OptimizerSettings::default(),
+            schedule: ScheduleSettings::default(),
+            training: TrainingSettings::default(),
+        }
+    }
+}
+
+/// Storage and arithmetic of the frozen base weights; adapters are always F32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    Fp32,
+    #[default]
+    Bf16,
+    Fp16,
+    /// 8-bit block-wise weights.
+    Int8,
+    /// 4-bit NormalFloat weights in blocks of 64 (QLoRA).
+    Nf4,
+    /// [`Precision::Nf4`] whose block constants are quantized again.
+    Nf4Double,
+}
+
+impl Precision {
+    /// Whether linear weights are held in codes, which cannot be trained themselves.
+    pub fn is_quantized(self) -> bool {
+        matches!(self, Self::Int8 | Self::Nf4 | Self::Nf4Double)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warmup_below_one_is_a_fraction() {
+        let warmup = |warmup| {
+            ScheduleSettings {
+                kind: ScheduleKind::Linear,
+                warmup,
+            }
+            .warmup_steps(50)
+        };
+        assert_eq!((warmup(0.0), warmup(0.1), warmup(4.0)), (0, 5, 4));
+    }
+
+    #[test]
+    fn rslora_divides_by_the_root_of_the_rank() {
+        let mut adapter = AdapterSettings {
+            rslora: true,
+            ..Default::default()
+        };
+        assert_eq!(adapter.scaling(16, 32.0), 8.0);
+        adapter.rslora = false;
+        assert_eq!(adapter.scaling(16, 32.0), 2.0);
+    }
+
+    #[test]
+    fn a_recipe_survives_json() {
+        let data = DataSettings {
+            train: vec!["train.jsonl".into()],
+            ..Default::default()
+        };
+        let recipe = Recipe::new("model", data);
+        let text = serde_json::to_string(&recipe).unwrap();
+        assert_eq!(serde_json::from_str::<Recipe>(&text).unwrap(), recipe);
+    }
+}

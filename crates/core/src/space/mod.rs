@@ -1,0 +1,13 @@
+//! What may be sampled, and which methods propose, prune, stop and confirm: plain data of a search.
+
+mod distribution;
+mod fidelity;
+mod membership;
+mod sampler_choice;
+mod search_space;
+
+pub use distribution::{Distribution, Scale};
+pub use fidelity::{ConfirmPlan, PrunerChoice, PrunerKind, RepeatsInAll, StopRule};
+pub use membership::SettingError;
+pub use sampler_choice::{SamplerChoice, SamplerKind};
+pub use search_space::{Condition, Parameter, SearchSpace};

@@ -1,0 +1,242 @@
+//! A PEFT adapter directory: `adapter_config.json` and `adapter_model.safetensors`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor};
+use half::{bf16, f16};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+use crate::Parameters;
+use crate::checkpoint::header;
+use peft_tune_core::recipe::AdapterSettings;
+
+use super::config::PeftConfig;
+use super::error::AdapterError;
+use super::init::set;
+
+use peft_tune_core::plan::{AdapterPlan, PREFIX};
+
+const CONFIG: &str = "adapter_config.json";
+const TENSORS: &str = "adapter_model.safetensors";
+const MAGNITUDE: &str = ".lora_magnitude_vector";
+const MAGNITUDE_WEIGHT: &str = ".lora_magnitude_vector.weight";
+
+/// Shape and F32 values by PEFT's tensor name.
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+/// An adapter read from disk.
+#[derive(Clone, Debug)]
+pub struct SavedAdapter {
+    path: PathBuf,
+    pub config: PeftConfig,
+    tensors: Tensors,
+}
+
+impl SavedAdapter {
+    /// Reads the adapter in `directory`.
+    ///
+    /// # Errors
+    /// Missing, damaged or truncated files, a feature this engine does not have, a dtype that is not a float, and
+    /// values that are not finite.
+    pub fn read(directory: &Path) -> Result<Self, AdapterError> {
+        let path = directory.join(TENSORS);
+        let bytes = fs::read(&path).map_err(|source| AdapterError::Read {
+            path: path.clone(),
+            source,
+        })?;
+        let tensors = read_tensors(&path, &bytes)?;
+        let modules = adapted_modules(&tensors);
+        if modules.is_empty() {
+            return Err(AdapterError::NoTensor { path });
+        }
+        let config_path = directory.join(CONFIG);
+        let text = fs::read_to_string(&config_path).map_err(|source| AdapterError::Read {
+            path: config_path.clone(),
+            source,
+        })?;
+        Ok(Self {
+            path,
+            config: PeftConfig::from_json(&text, &config_path, &modules)?,
+            tensors,
+        })
+    }
+
+    /// The tensor of a PEFT name, F32 on the CPU.
+    ///
+    /// # Errors
+    /// The name is not in the file.
+    pub fn tensor(&self, name: &str) -> Result<Tensor, AdapterError> {
+        let (shape, values) = self.tensors.get(name).ok_or_else(|| AdapterError::MissingTensor {
+            path: self.path.clone(),
+            name: name.to_owned(),
+        })?;
+        Ok(Tensor::from_slice(values, shape.as_slice(), &Device::Cpu)?)
+    }
+
+    /// Names of all tensors, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// Copies every tensor to its slot.
+    ///
+    /// # Errors
+    /// A slot without tensor, a tensor without slot, or a shape that differs.
+    pub fn load_into(&self, parameters: &Parameters) -> Result<(), AdapterError> {
+        let slots = parameters.layout.slots();
+        if let Some(name) = self.names().find(|name| !slots.iter().any(|slot| slot.name == *name)) {
+            return Err(AdapterError::ExtraTensor {
+                path: self.path.clone(),
+                name: name.to_owned(),
+            });
+        }
+        for (index, slot) in slots.iter().enumerate() {
+            let (shape, values) = self
+                .tensors
+                .get(&slot.name)
+                .ok_or_else(|| AdapterError::MissingTensor {
+                    path: self.path.clone(),
+                    name: slot.name.clone(),
+                })?;
+            if *shape != slot.shape {
+                return Err(AdapterError::Shape {
+                    path: self.path.clone(),
+                    name: slot.name.clone(),
+                    got: shape.clone(),
+                    expected: slot.shape.clone(),
+                });
+            }
+            set(parameters, index, values.clone())?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes the adapter into `directory` (made where it is missing), in F32 and in PEFT's layout. Each file appears
+/// under its name only when it is whole.
+///
+/// # Errors
+/// Those of the file system, with the path.
+pub fn write(
+    directory: &Path,
+    plan: &AdapterPlan,
+    base_model: Option<&str>,
+    parameters: &Parameters,
+) -> Result<(), AdapterError> {
+    fs::create_dir_all(directory).map_err(|source| AdapterError::Write {
+        path: directory.to_owned(),
+        source,
+    })?;
+    let config = PeftConfig {
+        base_model: base_model.map(str::to_owned),
+        settings: AdapterSettings {
+            adapter_init: None,
+            ..plan.settings.clone()
+        },
+    };
+    let modules: Vec<_> = plan.linears.iter().map(|linear| linear.linear.name.as_str()).collect();
+    let values: Vec<f32> = parameters
+        .values
+        .to_device(&Device::Cpu)?
+        .to_dtype(DType::F32)?
+        .to_vec1()?;
+    write_whole(&directory.join(TENSORS), &to_safetensors(parameters, &values)?)?;
+    write_whole(&directory.join(CONFIG), config.to_json(&modules).as_bytes())
+}
+
+fn to_safetensors(parameters: &Parameters, values: &[f32]) -> Result<Vec<u8>, AdapterError> {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let mut views = Vec::with_capacity(parameters.layout.slots().len());
+    for slot in parameters.layout.slots() {
+        let range = slot.offset * 4..(slot.offset + slot.elements()) * 4;
+        let view = TensorView::new(Dtype::F32, slot.shape.clone(), &bytes[range]).map_err(candle_core::Error::wrap)?;
+        views.push((slot.name.as_str(), view));
+    }
+    let metadata = std::collections::HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    Ok(safetensors::serialize(views, Some(metadata)).map_err(candle_core::Error::wrap)?)
+}
+
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), AdapterError> {
+    let partial = path.with_extension("partial");
+    let attempt = || {
+        let mut file = fs::File::create(&partial)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&partial, path)
+    };
+    attempt().map_err(|source| AdapterError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn read_tensors(path: &Path, bytes: &[u8]) -> Result<Tensors, AdapterError> {
+    let file = header::check(bytes).and_then(|()| SafeTensors::deserialize(bytes));
+    let file = file.map_err(|source| AdapterError::Tensors {
+        path: path.to_owned(),
+        source,
+    })?;
+    let mut tensors = BTreeMap::new();
+    for (name, view) in file.iter() {
+        let values = to_f32(&view).ok_or_else(|| AdapterError::Dtype {
+            path: path.to_owned(),
+            name: name.to_owned(),
+            dtype: format!("{:?}", view.dtype()),
+        })?;
+        if values.iter().any(|value| !value.is_finite()) {
+            return Err(AdapterError::NotFinite {
+                path: path.to_owned(),
+                name: name.to_owned(),
+            });
+        }
+        // PEFT's modules call a magnitude `lora_magnitude_vector.weight`; its files have the short form.
+        let name = name
+            .strip_suffix(MAGNITUDE_WEIGHT)
+            .map_or(name.to_owned(), |head| format!("{head}{MAGNITUDE}"));
+        tensors.insert(name, (view.shape().to_vec(), values));
+    }
+    Ok(tensors)
+}
+
+fn to_f32(view: &TensorView<'_>) -> Option<Vec<f32>> {
+    let data = view.data();
+    Some(match view.dtype() {
+        Dtype::F32 => data
+            .as_chunks()
+            .0
+            .iter()
+            .map(|bytes| f32::from_le_bytes(*bytes))
+            .collect(),
+        Dtype::BF16 => data
+            .as_chunks()
+            .0
+            .iter()
+            .map(|bytes| bf16::from_le_bytes(*bytes).to_f32())
+            .collect(),
+        Dtype::F16 => data
+            .as_chunks()
+            .0
+            .iter()
+            .map(|bytes| f16::from_le_bytes(*bytes).to_f32())
+            .collect(),
+        Dtype::F64 => data
+            .as_chunks()
+            .0
+            .iter()
+            .map(|bytes| f64::from_le_bytes(*bytes) as f32)
+            .collect(),
+        _ => return None,
+    })
+}
+
+/// Names of the modules that have a lora_a.
+fn adapted_modules(tensors: &Tensors) -> Vec<String> {
+    let module = |name: &String| {
+        let inner = name.strip_prefix(PREFIX)?.strip_suffix(".lora_A.weight")?;
+        Some(inner.to_owned())
+    };
+    tensors.keys().filter_map(module).collect()
+}

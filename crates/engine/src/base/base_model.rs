@@ -1,0 +1,243 @@
+//! The base model: an architecture and its frozen weights, loaded once and shared by all trials on it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use candle_core::{DType, Device, Tensor};
+use rand::{RngExt, SeedableRng};
+use rand_distr::StandardNormal;
+use rand_pcg::Pcg64;
+use sha2::{Digest, Sha256};
+
+use super::weight::{Weight, compute_dtype};
+use crate::checkpoint::Checkpoint;
+use crate::{TrainError, WeightsError};
+use peft_tune_core::architecture::{Architecture, LM_HEAD, TensorShape};
+use peft_tune_core::recipe::Precision;
+
+/// Name of the file that describes a model.
+pub(crate) const CONFIG: &str = "config.json";
+
+/// A base model in memory. Nothing in it changes after loading.
+#[derive(Debug)]
+pub struct BaseModel {
+    architecture: Architecture,
+    precision: Precision,
+    device: Device,
+    weights: BTreeMap<String, Weight>,
+}
+
+impl BaseModel {
+    /// Loads the model in `directory` (`config.json` and safetensors) into the storage of `precision` on `device`.
+    ///
+    /// # Errors
+    ///
+    /// A configuration or checkpoint that is missing, damaged, unknown, or does not agree with the other.
+    pub fn load(directory: &Path, precision: Precision, device: &Device) -> Result<Self, TrainError> {
+        let architecture = Architecture::from_config(&directory.join(CONFIG))?;
+        let checkpoint = Checkpoint::open(directory)?;
+        let expected = architecture.tensors();
+        checkpoint.check(&expected, |name| is_ignored(name, &architecture))?;
+        let mut weights = BTreeMap::new();
+        for tensor in expected {
+            let linear = is_linear(&tensor.name, &architecture);
+            let weight = Weight::load(&checkpoint, &tensor, linear, precision, device)?;
+            weights.insert(tensor.name, weight);
+        }
+        Ok(Self {
+            architecture,
+            precision,
+            device: device.clone(),
+            weights,
+        })
+    }
+
+    /// A model of `tensors` that are already in memory: one for each of [`Architecture::tensors`], in any float dtype.
+    ///
+    /// # Errors
+    ///
+    /// A tensor that is missing or mis-shaped.
+    pub fn from_tensors(
+        architecture: Architecture,
+        mut tensors: BTreeMap<String, Tensor>,
+        precision: Precision,
+        device: &Device,
+    ) -> Result<Self, TrainError> {
+        Self::of(architecture, precision, device, |expected, _| {
+            let Some(tensor) = tensors.remove(&expected.name) else {
+                return Err(missing(expected.name.clone()).into());
+            };
+            if tensor.dims() != expected.shape {
+                let got = tensor.dims().to_vec();
+                return Err(WeightsError::Shape {
+                    path: "memory".into(),
+                    tensor: expected.name.clone(),
+                    expected: expected.shape.clone(),
+                    got,
+                }
+                .into());
+            }
+            Ok(tensor)
+        })
+    }
+
+    /// A model that has learned nothing: matrices normal with deviation 0.02, norms 1, biases 0, each tensor from a
+    /// generator of its own that `seed` and its name decide.
+    ///
+    /// # Errors
+    ///
+    /// Memory.
+    pub fn random(
+        architecture: Architecture,
+        seed: u64,
+        precision: Precision,
+        device: &Device,
+    ) -> Result<Self, TrainError> {
+        let mut tensors = BTreeMap::new();
+        for tensor in architecture.tensors() {
+            let values = random_start(&tensor, seed, architecture.norm_offset);
+            let value = Tensor::from_vec(values, tensor.shape, &Device::Cpu)?;
+            tensors.insert(tensor.name, value);
+        }
+        Self::from_tensors(architecture, tensors, precision, device)
+    }
+
+    /// As [`BaseModel::random`], with values that a GPU draws itself: for sizes that take the CPU minutes. They are the same
+    /// each time, and not the same on another device.
+    ///
+    /// # Errors
+    ///
+    /// Memory.
+    pub fn random_on_device(
+        architecture: Architecture,
+        precision: Precision,
+        device: &Device,
+    ) -> Result<Self, TrainError> {
+        const SEED: u64 = 1;
+        if device.is_cpu() {
+            return Self::random(architecture, SEED, precision, device);
+        }
+        // A device's generator goes on where it was: without it the next model would be another one.
+        device.set_seed(SEED)?;
+        Self::of(architecture, precision, device, |tensor, architecture| {
+            let shape = tensor.shape.as_slice();
+            Ok(match (tensor.name.ends_with(".bias"), shape) {
+                (true, _) => Tensor::zeros(shape, DType::F32, device)?,
+                (false, [_]) => Tensor::full(1.0 - architecture.norm_offset, shape, device)?,
+                (false, _) => Tensor::randn(0f32, 0.02, shape, device)?,
+            })
+        })
+    }
+
+    /// A model with the value that `value_of` gives for each of [`Architecture::tensors`], stored one by one.
+    fn of(
+        architecture: Architecture,
+        precision: Precision,
+        device: &Device,
+        mut value_of: impl FnMut(&TensorShape, &Architecture) -> Result<Tensor, TrainError>,
+    ) -> Result<Self, TrainError> {
+        let mut weights = BTreeMap::new();
+        for tensor in architecture.tensors() {
+            let value = value_of(&tensor, &architecture)?;
+            let linear = is_linear(&tensor.name, &architecture);
+            let weight = Weight::store(value, &tensor.name, linear, precision, device)?;
+            weights.insert(tensor.name, weight);
+        }
+        Ok(Self {
+            architecture,
+            precision,
+            device: device.clone(),
+            weights,
+        })
+    }
+
+    /// The model without its weights: what is left to know of it where every parameter trains.
+    pub(crate) fn without_weights(&self) -> Self {
+        Self {
+            architecture: self.architecture.clone(),
+            precision: self.precision,
+            device: self.device.clone(),
+            weights: BTreeMap::new(),
+        }
+    }
+
+    /// The model's dimensions.
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    /// How the weights are stored.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Where the weights lie.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Dtype of the activations.
+    pub fn compute_dtype(&self) -> DType {
+        compute_dtype(self.precision)
+    }
+
+    /// Bytes of all weights in memory, block constants included.
+    pub fn bytes(&self) -> usize {
+        self.weights.values().map(Weight::bytes).sum()
+    }
+
+    /// The tensor `name` of the checkpoint: in the dtype it is stored in, F32 where it is quantized.
+    ///
+    /// # Errors
+    ///
+    /// The architecture has no such tensor.
+    pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
+        Ok(self.weight(name)?.exact()?)
+    }
+
+    /// The weight `name` as it is stored.
+    pub(crate) fn weight(&self, name: &str) -> Result<&Weight, WeightsError> {
+        self.weights.get(name).ok_or_else(|| missing(name.to_owned()))
+    }
+}
+
+fn random_start(tensor: &TensorShape, seed: u64, norm_offset: f32) -> Vec<f32> {
+    let elements: usize = tensor.shape.iter().product();
+    if tensor.name.ends_with(".bias") {
+        return vec![0.0; elements];
+    }
+    if tensor.shape.len() == 1 {
+        return vec![1.0 - norm_offset; elements];
+    }
+    let mut digest = Sha256::new();
+    digest.update(seed.to_le_bytes());
+    digest.update(tensor.name.as_bytes());
+    let mut generator = Pcg64::from_seed(digest.finalize().into());
+    let mut normal = || 0.02 * generator.sample::<f32, _>(StandardNormal);
+    (0..elements).map(|_| normal()).collect()
+}
+
+fn missing(tensor: String) -> WeightsError {
+    WeightsError::MissingTensor {
+        path: "memory".into(),
+        tensor,
+        missing: 1,
+    }
+}
+
+/// Whether `name` is the weight of a linear layer of the decoder.
+fn is_linear(name: &str, architecture: &Architecture) -> bool {
+    let Some(module) = name.strip_suffix(".weight") else {
+        return false;
+    };
+    let modules = architecture.linear_modules();
+    modules.iter().any(|linear| module.ends_with(linear.name))
+}
+
+/// Tensors that published checkpoints carry beside the parameters: buffers of old library versions, and a copy of the
+/// embedding where the LM head is tied to it.
+fn is_ignored(name: &str, architecture: &Architecture) -> bool {
+    name.ends_with("rotary_emb.inv_freq")
+        || name.ends_with(".masked_bias")
+        || (architecture.tied_embeddings && name == LM_HEAD)
+}

@@ -1,0 +1,10 @@
+//! The frozen base model: its weights in the storage of a precision.
+
+mod base_model;
+mod source;
+mod weight;
+
+pub use base_model::BaseModel;
+pub(crate) use base_model::CONFIG;
+pub use source::BaseSource;
+pub(crate) use weight::Weight;

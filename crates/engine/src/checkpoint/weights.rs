@@ -1,0 +1,391 @@
+//! Checkpoints: one or several memory-mapped safetensors files, read tensor by tensor into the wanted dtype.
+//!
+//! The files are mapped, not read: a tensor's pages come in while it is converted, belong to the page cache and are let go of
+//! afterwards, so that loading needs no memory beyond the result. Every size and offset in a file is checked before it is used.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor};
+use half::{bf16, f16};
+use memmap2::Mmap;
+use rayon::prelude::*;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+
+use super::header;
+use crate::WeightsError;
+use peft_tune_core::architecture;
+use peft_tune_core::architecture::TensorShape;
+use peft_tune_kernels::quant::RawTensor;
+
+/// Name of an unsharded checkpoint.
+const SINGLE: &str = "model.safetensors";
+/// Name of the file that says which shard holds which tensor.
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Elements that one task converts at a time.
+const CHUNK: usize = 1 << 16;
+
+/// An opened checkpoint.
+#[derive(Debug)]
+pub struct Checkpoint {
+    shards: Vec<Shard>,
+    /// Shard of each tensor.
+    places: BTreeMap<String, usize>,
+    /// The file that a missing tensor is reported in.
+    path: PathBuf,
+}
+
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    map: Mmap,
+    metadata: Metadata,
+    /// First byte behind the header.
+    data: usize,
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint in `directory`: `model.safetensors`, or the shards of `model.safetensors.index.json`.
+    ///
+    /// # Errors
+    ///
+    /// No checkpoint, an unreadable or damaged file, or an index that does not agree with its shards.
+    pub fn open(directory: &Path) -> Result<Self, WeightsError> {
+        let single = directory.join(SINGLE);
+        if single.is_file() {
+            let shard = Shard::open(single.clone())?;
+            let places = shard.names().into_iter().map(|name| (name, 0)).collect();
+            return Ok(Self {
+                shards: vec![shard],
+                places,
+                path: single,
+            });
+        }
+        let index = directory.join(INDEX);
+        if index.is_file() {
+            return Self::open_sharded(directory, index);
+        }
+        Err(WeightsError::NoCheckpoint {
+            directory: directory.to_owned(),
+        })
+    }
+
+    fn open_sharded(directory: &Path, path: PathBuf) -> Result<Self, WeightsError> {
+        #[derive(serde::Deserialize)]
+        struct Index {
+            weight_map: BTreeMap<String, String>,
+        }
+        let text = std::fs::read_to_string(&path).map_err(|source| WeightsError::Read {
+            path: path.clone(),
+            source,
+        })?;
+        let index: Index = serde_json::from_str(&text).map_err(|source| WeightsError::Index {
+            path: path.clone(),
+            source,
+        })?;
+        let files: BTreeSet<&String> = index.weight_map.values().collect();
+        let mut shards = Vec::with_capacity(files.len());
+        for file in &files {
+            // A shard outside the directory is never meant: such an index is damaged or hostile.
+            if Path::new(file.as_str()).file_name() != Some(file.as_ref()) {
+                return Err(WeightsError::ShardName {
+                    path,
+                    shard: file.to_string(),
+                });
+            }
+            shards.push(Shard::open(directory.join(file.as_str()))?);
+        }
+        let mut places = BTreeMap::new();
+        for (name, file) in &index.weight_map {
+            let place = files.iter().position(|other| *other == file).unwrap_or_default();
+            if shards[place].metadata.info(name).is_none() {
+                return Err(WeightsError::MisplacedTensor {
+                    index: path,
+                    tensor: name.clone(),
+                    shard: shards[place].path.clone(),
+                });
+            }
+            places.insert(name.clone(), place);
+        }
+        Ok(Self { shards, places, path })
+    }
+
+    /// Names of all tensors, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.places.keys().map(String::as_str)
+    }
+
+    /// Whether there is a tensor `name`.
+    pub fn contains(&self, name: &str) -> bool {
+        self.places.contains_key(name)
+    }
+
+    /// Checks that the checkpoint holds exactly the tensors `expected`, with these shapes; names for which `ignored`
+    /// holds may be there too. Of tensors that bitsandbytes quantized, reading them checks the shape.
+    pub fn check(&self, expected: &[TensorShape], ignored: impl Fn(&str) -> bool) -> Result<(), WeightsError> {
+        let mut missing = expected.iter().filter(|tensor| !self.contains(&tensor.name));
+        if let Some(first) = missing.next() {
+            return Err(WeightsError::MissingTensor {
+                path: self.path.clone(),
+                tensor: first.name.clone(),
+                missing: 1 + missing.count(),
+            });
+        }
+        let known: BTreeSet<&str> = expected.iter().map(|tensor| tensor.name.as_str()).collect();
+        let belongs = |name: &str| quantized_owner(name).is_some_and(|owner| known.contains(owner.as_str()));
+        let mut extra = self
+            .names()
+            .filter(|name| !known.contains(name) && !ignored(name) && !belongs(name));
+        if let Some(first) = extra.next() {
+            return Err(WeightsError::ExtraTensor {
+                path: self.shard(first).path.clone(),
+                tensor: first.to_owned(),
+                extra: 1 + extra.count(),
+            });
+        }
+        let quantized: BTreeSet<String> = self.names().filter_map(quantized_owner).collect();
+        for tensor in expected.iter().filter(|tensor| !quantized.contains(&tensor.name)) {
+            self.checked(&tensor.name, &tensor.shape)?;
+        }
+        Ok(())
+    }
+
+    /// Reads tensor `name` of shape `shape` and converts it to `dtype` (F32, F16 or BF16) on `device`.
+    ///
+    /// # Errors
+    ///
+    /// A tensor that is missing, has another shape, is stored in a dtype other than F32, F16 and BF16, or holds a
+    /// value that is not finite in `dtype`.
+    pub fn tensor(&self, name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor, WeightsError> {
+        let (shard, stored, bytes) = self.checked(name, shape)?;
+        let not_finite = |element| WeightsError::NotFinite {
+            path: shard.path.clone(),
+            tensor: name.to_owned(),
+            dtype: dtype.as_str(),
+            element,
+        };
+        let cpu = &Device::Cpu;
+        let tensor = match dtype {
+            DType::BF16 => Tensor::from_vec(converted::<bf16>(stored, bytes).map_err(not_finite)?, shape, cpu),
+            DType::F16 => Tensor::from_vec(converted::<f16>(stored, bytes).map_err(not_finite)?, shape, cpu),
+            DType::F32 => Tensor::from_vec(converted::<f32>(stored, bytes).map_err(not_finite)?, shape, cpu),
+            other => Err(candle_core::Error::UnsupportedDTypeForOp(other, "weights").bt()),
+        };
+        shard.let_go(bytes);
+        Ok(tensor?.to_device(device)?)
+    }
+
+    /// Number type of tensor `name` in the file; `None` where there is no such tensor or it is not a float.
+    pub fn dtype(&self, name: &str) -> Option<architecture::Dtype> {
+        Some(match Float::from_dtype(self.raw(name)?.dtype)? {
+            Float::F32 => architecture::Dtype::F32,
+            Float::F16 => architecture::Dtype::F16,
+            Float::Bf16 => architecture::Dtype::Bf16,
+        })
+    }
+
+    /// The tensor `name` as it lies in the file.
+    pub(crate) fn raw(&self, name: &str) -> Option<RawTensor<'_>> {
+        let shard = &self.shards[*self.places.get(name)?];
+        let info = shard.metadata.info(name)?;
+        Some(RawTensor {
+            dtype: info.dtype,
+            shape: &info.shape,
+            bytes: shard.bytes(info),
+        })
+    }
+
+    /// Takes the pages of the tensor `name` out of this process's memory, once it has been read.
+    pub(crate) fn let_go(&self, name: &str) {
+        if let Some(raw) = self.raw(name) {
+            self.shard(name).let_go(raw.bytes);
+        }
+    }
+
+    /// The file, or the index of the files.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn shard(&self, name: &str) -> &Shard {
+        &self.shards[self.places.get(name).copied().unwrap_or_default()]
+    }
+
+    /// The shard, float type and bytes of `name`, once its shape and dtype have been checked.
+    fn checked(&self, name: &str, shape: &[usize]) -> Result<(&Shard, Float, &[u8]), WeightsError> {
+        let shard = self.shard(name);
+        let Some(info) = shard.metadata.info(name).filter(|_| self.contains(name)) else {
+            return Err(WeightsError::MissingTensor {
+                path: self.path.clone(),
+                tensor: name.to_owned(),
+                missing: 1,
+            });
+        };
+        if info.shape != shape {
+            return Err(WeightsError::Shape {
+                path: shard.path.clone(),
+                tensor: name.to_owned(),
+                expected: shape.to_vec(),
+                got: info.shape.clone(),
+            });
+        }
+        let float = Float::from_dtype(info.dtype).ok_or_else(|| WeightsError::Dtype {
+            path: shard.path.clone(),
+            tensor: name.to_owned(),
+            got: format!("{:?}", info.dtype),
+        })?;
+        Ok((shard, float, shard.bytes(info)))
+    }
+}
+
+impl Shard {
+    fn open(path: PathBuf) -> Result<Self, WeightsError> {
+        let read = |source| WeightsError::Read {
+            path: path.clone(),
+            source,
+        };
+        let file = File::open(&path).map_err(read)?;
+        // SAFETY: the map is read only. A file that another process shortens while it is mapped would end this
+        // process with SIGBUS; model files are written once.
+        let map = unsafe { Mmap::map(&file) }.map_err(read)?;
+        let parsed = header::check(&map).and_then(|()| safetensors::SafeTensors::read_metadata(&map));
+        let (header, metadata) = parsed.map_err(|source| WeightsError::Damaged {
+            path: path.clone(),
+            source,
+        })?;
+        Ok(Self {
+            path,
+            map,
+            metadata,
+            data: header + size_of::<u64>(),
+        })
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.metadata.offset_keys()
+    }
+
+    /// The bytes of one tensor; `read_metadata` has checked that its offsets lie inside the file.
+    fn bytes(&self, info: &TensorInfo) -> &[u8] {
+        &self.map[self.data + info.data_offsets.0..self.data + info.data_offsets.1]
+    }
+
+    /// Takes pages that have been read out of this process's memory; they stay in the page cache.
+    #[cfg(unix)]
+    fn let_go(&self, bytes: &[u8]) {
+        let start = bytes.as_ptr().addr() - self.map.as_ptr().addr();
+        let advice = memmap2::UncheckedAdvice::DontNeed;
+        // Where the system refuses, the pages stay a while longer.
+        // SAFETY: nobody writes to the map, so that its pages come back as they were.
+        let _ = unsafe { self.map.unchecked_advise_range(advice, start, bytes.len()) };
+    }
+
+    #[cfg(not(unix))]
+    fn let_go(&self, _: &[u8]) {}
+}
+
+/// Float types that weights are published in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Float {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Float {
+    fn from_dtype(dtype: Dtype) -> Option<Self> {
+        match dtype {
+            Dtype::F32 => Some(Self::F32),
+            Dtype::F16 => Some(Self::F16),
+            Dtype::BF16 => Some(Self::Bf16),
+            _ => None,
+        }
+    }
+}
+
+/// A dtype that weights are held in.
+trait Held: Copy + Send + Sync {
+    const ZERO: Self;
+    fn from_stored(value: f32) -> Self;
+    fn is_finite(self) -> bool;
+}
+
+impl Held for f32 {
+    const ZERO: Self = 0.0;
+    fn from_stored(value: f32) -> Self {
+        value
+    }
+    fn is_finite(self) -> bool {
+        f32::is_finite(self)
+    }
+}
+
+impl Held for bf16 {
+    const ZERO: Self = bf16::ZERO;
+    fn from_stored(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+    fn is_finite(self) -> bool {
+        bf16::is_finite(self)
+    }
+}
+
+impl Held for f16 {
+    const ZERO: Self = f16::ZERO;
+    fn from_stored(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+    fn is_finite(self) -> bool {
+        f16::is_finite(self)
+    }
+}
+
+/// Converts little-endian `bytes`; the error is the index of the first element that is not finite.
+fn converted<H: Held>(stored: Float, bytes: &[u8]) -> Result<Vec<H>, usize> {
+    match stored {
+        Float::F32 => widened(bytes, |four: &[u8; 4]| f32::from_le_bytes(*four)),
+        Float::F16 => widened(bytes, |two: &[u8; 2]| f16::from_le_bytes(*two).to_f32()),
+        Float::Bf16 => widened(bytes, |two: &[u8; 2]| bf16::from_le_bytes(*two).to_f32()),
+    }
+}
+
+fn widened<H: Held, const N: usize>(bytes: &[u8], widen: impl Fn(&[u8; N]) -> f32 + Sync) -> Result<Vec<H>, usize> {
+    let (elements, _) = bytes.as_chunks::<N>();
+    let mut values = vec![H::ZERO; elements.len()];
+    let parts = values.par_chunks_mut(CHUNK).zip(elements.par_chunks(CHUNK));
+    parts.enumerate().try_for_each(|(part, (values, elements))| {
+        let mut finite = true;
+        for (value, element) in values.iter_mut().zip(elements) {
+            *value = H::from_stored(widen(element));
+            finite &= value.is_finite();
+        }
+        if finite {
+            return Ok(());
+        }
+        // The loop above has no branch, so that it runs on vectors; the place is looked up only where it is needed.
+        let place = values.iter().position(|value| !value.is_finite());
+        Err(part * CHUNK + place.unwrap_or_default())
+    })?;
+    Ok(values)
+}
+
+/// The tensor that bitsandbytes' tensor `name` belongs to: `x.weight` for `x.weight.absmax`, `x.SCB`...
+fn quantized_owner(name: &str) -> Option<String> {
+    const BESIDE: [&str; 6] = [
+        ".absmax",
+        ".quant_map",
+        ".nested_absmax",
+        ".nested_quant_map",
+        ".quant_state.bitsandbytes__nf4",
+        ".quant_state.bitsandbytes__fp4",
+    ];
+    if let Some(owner) = BESIDE.iter().find_map(|ending| name.strip_suffix(ending)) {
+        return Some(owner.to_owned());
+    }
+    let module = name
+        .strip_suffix(".SCB")
+        .or_else(|| name.strip_suffix(".weight_format"))?;
+    Some(format!("{module}.weight"))
+}

@@ -1,0 +1,169 @@
+//! Why data cannot be used.
+
+use std::path::PathBuf;
+
+use super::RowLocation;
+use crate::tokenizer::TokenizerError;
+use peft_tune_core::architecture::ArchitectureError;
+
+/// Data that cannot be used. Every message names the file, the line or row, the column, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    #[error("no training file; name one or more under `data.train`")]
+    NoTrainingFile,
+    #[error("cannot read {path}: {source}; correct the path under `data`")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{path} holds no rows; put data in it or leave it out")]
+    NoRows { path: PathBuf },
+    #[error("{place}: not UTF-8 ({hint})")]
+    NotUtf8 { place: RowLocation, hint: &'static str },
+    #[error("{place}: not valid JSON ({reason}); correct it, one object per line for JSONL")]
+    BadJson { place: RowLocation, reason: String },
+    #[error("{path}: the JSON is neither a list of objects nor an object that holds one list of objects ({reason})")]
+    NoList { path: PathBuf, reason: String },
+    #[error("{place}: expected a JSON object, found {found}; each row is one object")]
+    NotAnObject { place: RowLocation, found: &'static str },
+    #[error("{place}: {reason}; write the file with the same number of fields in each row, quoted where needed")]
+    BadCsv { place: RowLocation, reason: String },
+    #[error("{path}: not readable as Parquet ({reason}); write it again, without encryption")]
+    BadParquet { path: PathBuf, reason: String },
+    #[error(
+        "{place}: no column `{column}`{}; the row has {}; rename with `data.columns: {{{key}: <name in the file>}}`",
+        nearest(.column, .found), listed(.found)
+    )]
+    MissingColumn {
+        place: RowLocation,
+        /// Name looked for in the file.
+        column: String,
+        /// Name that the format knows it by.
+        key: &'static str,
+        found: Vec<String>,
+    },
+    #[error(
+        "{place}: column `{column}` is {found}, expected {expected}; correct the row, or name another column under \
+         `data.columns`"
+    )]
+    WrongType {
+        place: RowLocation,
+        column: String,
+        expected: &'static str,
+        found: &'static str,
+    },
+    #[error(
+        "`data.columns` renames `{key}`, which format {format} does not have{}; it has {}",
+        nearest(.key, .known), listed(.known)
+    )]
+    UnknownColumnKey {
+        key: String,
+        format: &'static str,
+        known: Vec<String>,
+    },
+    #[error(
+        "{place}: cannot tell the format from the columns {}; set `data.format`, or rename columns with \
+         `data.columns` (alpaca: instruction, output; messages: messages; sharegpt: conversations; \
+         prompt_completion: prompt, completion; text: text; tokenized: input_ids)",
+        listed(.found)
+    )]
+    UnknownFormat { place: RowLocation, found: Vec<String> },
+    #[error("{path} is plain text and cannot have format {format}; set `data.format: text`, or give JSONL or CSV")]
+    PlainText { path: PathBuf, format: &'static str },
+    #[error(
+        "{place}: unknown role `{role}` in message {message}; use system, user, assistant or tool (ShareGPT: system, \
+         human, gpt)"
+    )]
+    UnknownRole {
+        place: RowLocation,
+        message: usize,
+        role: String,
+    },
+    #[error("{place}: message {message} {problem}; correct it or remove the row")]
+    BadMessage {
+        place: RowLocation,
+        /// From 1.
+        message: usize,
+        problem: &'static str,
+    },
+    #[error(
+        "{place}: a chat needs a chat template and the model has none; name a Jinja file as `data.chat_template`, or \
+         use an instruction-tuned model's tokenizer"
+    )]
+    NoChatTemplate { place: RowLocation },
+    #[error(
+        "{place}: this row is text, and the model has no tokenizer.json; save the model's tokenizer into its directory \
+         with transformers' AutoTokenizer, or give rows that are tokenised already (`input_ids`, `labels`)"
+    )]
+    NoTokenizer { place: RowLocation },
+    #[error(
+        "{place}: the chat template renders message {message} differently when more messages follow, so its tokens \
+         cannot be told apart; mark answers with {{% generation %}} in a template named as `data.chat_template`, or \
+         set `data.loss_on: all`"
+    )]
+    NotAPrefix { place: RowLocation, message: usize },
+    #[error("{place}: token id {id} is not in the vocabulary of {vocabulary}; was it made with another tokenizer?")]
+    TokenOutOfRange {
+        place: RowLocation,
+        id: i64,
+        vocabulary: u32,
+    },
+    #[error("{place}: {labels} labels for {tokens} input_ids; give one label per token, -100 where there is no target")]
+    LabelCount {
+        place: RowLocation,
+        tokens: usize,
+        labels: usize,
+    },
+    #[error("{place}: the row has {tokens} tokens, more than can be counted; split it")]
+    RowTooLong { place: RowLocation, tokens: usize },
+    #[error("{place}: {source}")]
+    Tokenize { place: RowLocation, source: TokenizerError },
+    #[error("{0}")]
+    Tokenizer(#[from] TokenizerError),
+    #[error(transparent)]
+    Architecture(Box<ArchitectureError>),
+    #[error("`data.held_out` is {fraction}; give a fraction between 0 and 1, or a file")]
+    BadFraction { fraction: f64 },
+    #[error(
+        "{rows} row(s) cannot be split into training and held-out rows; add rows or give a file as `data.held_out`"
+    )]
+    TooFewRows { rows: usize },
+    #[error(
+        "none of the {rows} {set} rows has a token to learn within {sequence_length} tokens; raise \
+         `sequence_length`, or check the format and `data.loss_on`"
+    )]
+    NothingLeft {
+        set: &'static str,
+        rows: u64,
+        sequence_length: usize,
+    },
+    #[error("`{key}` is {value}; it must be at least {least}")]
+    TooSmall {
+        key: &'static str,
+        value: usize,
+        least: usize,
+    },
+    #[error("cannot start the thread that prepares batches: {source}")]
+    Thread { source: std::io::Error },
+}
+
+/// `` (did you mean `instruction`?)``, where one of `names` is near.
+fn nearest(name: &str, names: &[String]) -> String {
+    let near = names
+        .iter()
+        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
+        .filter(|(similarity, _)| *similarity > 0.85)
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    near.map_or_else(String::new, |(_, candidate)| format!(" (did you mean `{candidate}`?)"))
+}
+
+/// `` `a`, `b` ``, shortened where there are many.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 12;
+    if names.is_empty() {
+        return "none".to_owned();
+    }
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    let more = names.len().saturating_sub(SHOWN);
+    if more > 0 {
+        return format!("{} and {more} more", shown.join(", "));
+    }
+    shown.join(", ")
+}

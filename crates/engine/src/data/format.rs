@@ -1,0 +1,297 @@
+//! From rows to examples: the formats, and how one is recognised.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::columns::Columns;
+use super::example::{Chat, Example, RunningText};
+use super::messages::{message, read_messages};
+use super::readers::{Record, kind_of, read_rows};
+use super::{DataError, RowLocation};
+use peft_tune_core::recipe::DataFormat;
+
+/// Turns the rows of one file into examples.
+pub(super) struct RowParser<'a> {
+    /// As the user set it.
+    pub format: DataFormat,
+    pub renames: &'a BTreeMap<String, String>,
+    /// Whether alpaca rows can become chats.
+    pub has_chat_template: bool,
+    /// What the first row was recognised as.
+    recognised: Option<DataFormat>,
+}
+
+/// What the rows of a file are, by its first one; `None` where it has none.
+///
+/// # Errors
+/// Where the file cannot be read, or its columns are of no known format.
+pub fn recognise(path: &Path, renames: &BTreeMap<String, String>) -> Result<Option<DataFormat>, DataError> {
+    let parser = RowParser::new(DataFormat::Auto, renames, true);
+    let mut found = None;
+    read_rows(path, &mut |place, record| {
+        found = Some(match record {
+            Record::Text { .. } => DataFormat::Text,
+            Record::Columns(values) => parser.recognise(&place, &Columns::new(&place, renames, values))?,
+        });
+        Ok(ControlFlow::Break(()))
+    })?;
+    Ok(found)
+}
+
+impl<'a> RowParser<'a> {
+    pub fn new(format: DataFormat, renames: &'a BTreeMap<String, String>, has_chat_template: bool) -> Self {
+        Self {
+            format,
+            renames,
+            has_chat_template,
+            recognised: None,
+        }
+    }
+
+    /// The example in a row.
+    pub fn parse(&mut self, place: &RowLocation, record: Record) -> Result<Example, DataError> {
+        let values = match record {
+            Record::Text { text, piece, is_last } => {
+                return self.plain_text(place, text, piece, is_last);
+            }
+            Record::Columns(values) => values,
+        };
+        let mut columns = Columns::new(place, self.renames, values);
+        let format = match self.recognised {
+            Some(format) => format,
+            None => *self.recognised.insert(self.recognise(place, &columns)?),
+        };
+        match format {
+            DataFormat::Alpaca => self.alpaca(place, &mut columns),
+            DataFormat::Sharegpt => chat(place, &mut columns, "conversations"),
+            DataFormat::Messages => chat(place, &mut columns, "messages"),
+            DataFormat::PromptCompletion => prompt_completion(place, &mut columns),
+            DataFormat::Text | DataFormat::Auto => Ok(Example::Text(RunningText {
+                text: columns.text("text")?,
+                piece: None,
+                is_last: true,
+            })),
+            DataFormat::Tokenized => tokenized(place, &mut columns),
+        }
+    }
+
+    fn plain_text(&self, place: &RowLocation, text: String, piece: u64, is_last: bool) -> Result<Example, DataError> {
+        if !matches!(self.format, DataFormat::Auto | DataFormat::Text) {
+            return Err(DataError::PlainText {
+                path: place.path(),
+                format: name_of(self.format),
+            });
+        }
+        Ok(Example::Text(RunningText {
+            text,
+            piece: Some(piece),
+            is_last,
+        }))
+    }
+
+    /// The format of a file by its first row, and a check of the renaming against it.
+    fn recognise(&self, place: &RowLocation, columns: &Columns) -> Result<DataFormat, DataError> {
+        let format = match self.format {
+            DataFormat::Auto => {
+                let all = |keys: &&[&str]| keys.iter().all(|key| columns.has(key));
+                SIGNS
+                    .iter()
+                    .find(|(keys, _)| all(keys))
+                    .map(|(_, format)| *format)
+                    .ok_or_else(|| DataError::UnknownFormat {
+                        place: place.clone(),
+                        found: columns.names(),
+                    })?
+            }
+            format => format,
+        };
+        let known = columns_of(format);
+        match self.renames.keys().find(|key| !known.contains(&key.as_str())) {
+            None => Ok(format),
+            Some(key) => Err(DataError::UnknownColumnKey {
+                key: key.clone(),
+                format: name_of(format),
+                known: known.iter().map(|name| (*name).to_owned()).collect(),
+            }),
+        }
+    }
+
+    fn alpaca(&self, place: &RowLocation, columns: &mut Columns) -> Result<Example, DataError> {
+        let instruction = columns.text("instruction")?;
+        let input = columns.optional_text("input")?;
+        let output = columns.text("output")?;
+        let system = columns.optional_text("system")?;
+        let history = columns.optional_list("history")?.unwrap_or_default();
+        if !self.has_chat_template {
+            if !history.is_empty() {
+                return Err(DataError::NoChatTemplate { place: place.clone() });
+            }
+            return Ok(Example::Completion {
+                prompt: alpaca_prompt(&system, &instruction, &input),
+                completion: output,
+            });
+        }
+        let mut messages = Vec::new();
+        if !system.trim().is_empty() {
+            messages.push(message("system", system));
+        }
+        for turn in history {
+            match turn.as_array().map(Vec::as_slice) {
+                Some([Value::String(user), Value::String(assistant)]) => {
+                    messages.extend([message("user", user), message("assistant", assistant)]);
+                }
+                _ => return Err(columns.wrong_type("history", "a list of [question, answer] pairs", kind_of(&turn))),
+            }
+        }
+        let question = if input.trim().is_empty() {
+            instruction
+        } else {
+            format!("{instruction}\n{input}")
+        };
+        let is_empty = output.trim().is_empty();
+        messages.extend([message("user", question), message("assistant", output)]);
+        let targets = messages.iter().map(|m| m["role"] == "assistant" && !is_empty).collect();
+        Ok(Example::Chat(Chat {
+            messages,
+            tools: None,
+            targets,
+        }))
+    }
+}
+
+/// The prompt of the Alpaca project (Taori et al. 2023), which models without a chat template were trained with. A
+/// system text stands in place of its first sentence.
+fn alpaca_prompt(system: &str, instruction: &str, input: &str) -> String {
+    let (system, input) = (system.trim(), input.trim_end());
+    let opening = match (system.is_empty(), input.trim().is_empty()) {
+        (false, _) => system,
+        (true, false) => {
+            "Below is an instruction that describes a task, paired with an input that provides further context. Write \
+             a response that appropriately completes the request."
+        }
+        (true, true) => {
+            "Below is an instruction that describes a task. Write a response that appropriately completes the request."
+        }
+    };
+    let context = if input.trim().is_empty() {
+        String::new()
+    } else {
+        format!("### Input:\n{input}\n\n")
+    };
+    format!("{opening}\n\n### Instruction:\n{instruction}\n\n{context}### Response:\n")
+}
+
+fn chat(place: &RowLocation, columns: &mut Columns, key: &'static str) -> Result<Example, DataError> {
+    let mut messages = read_messages(place, columns.list(key)?)?;
+    let system = match columns.take("system") {
+        Some(Value::String(text)) if !text.trim().is_empty() => Some(text),
+        _ => None,
+    };
+    let tools = columns
+        .optional_list("tools")?
+        .filter(|tools| !tools.is_empty())
+        .map(Value::Array);
+    let targets = messages.iter().map(|m| m.is_target);
+    let targets = system.iter().map(|_| false).chain(targets).collect();
+    let system = system.map(|text| message("system", text));
+    Ok(Example::Chat(Chat {
+        messages: system.into_iter().chain(messages.drain(..).map(|m| m.value)).collect(),
+        tools,
+        targets,
+    }))
+}
+
+/// Two texts, or two lists of messages of which only the second is learnt.
+fn prompt_completion(place: &RowLocation, columns: &mut Columns) -> Result<Example, DataError> {
+    let prompt = columns.take("prompt").unwrap_or_else(|| Value::from(""));
+    let completion = columns.required("completion", "text or a list of messages")?;
+    match (prompt, completion) {
+        (Value::Array(prompt), Value::Array(completion)) => {
+            let prompt = read_messages(place, prompt)?;
+            let completion = read_messages(place, completion)?;
+            let known = std::iter::repeat_n(false, prompt.len());
+            let targets = known.chain(completion.iter().map(|m| m.is_target)).collect();
+            Ok(Example::Chat(Chat {
+                messages: prompt.into_iter().chain(completion).map(|m| m.value).collect(),
+                tools: columns
+                    .optional_list("tools")?
+                    .filter(|tools| !tools.is_empty())
+                    .map(Value::Array),
+                targets,
+            }))
+        }
+        (Value::String(prompt), Value::String(completion)) => Ok(Example::Completion { prompt, completion }),
+        (Value::String(prompt), completion @ (Value::Number(_) | Value::Bool(_))) => Ok(Example::Completion {
+            prompt,
+            completion: completion.to_string(),
+        }),
+        (Value::Array(_), other) => Err(columns.wrong_type("completion", "a list, as `prompt` is", kind_of(&other))),
+        (Value::String(_), other) => Err(columns.wrong_type("completion", "text, as `prompt` is", kind_of(&other))),
+        (other, _) => Err(columns.wrong_type("prompt", "text or a list of messages", kind_of(&other))),
+    }
+}
+
+fn tokenized(place: &RowLocation, columns: &mut Columns) -> Result<Example, DataError> {
+    let mut ids = columns
+        .optional_integers("input_ids")?
+        .ok_or_else(|| columns.missing("input_ids"))?;
+    let mut labels = columns.optional_integers("labels")?;
+    let mask = columns.optional_integers("attention_mask")?;
+    for column in labels.iter().chain(&mask) {
+        if column.len() != ids.len() {
+            return Err(DataError::LabelCount {
+                place: place.clone(),
+                tokens: ids.len(),
+                labels: column.len(),
+            });
+        }
+    }
+    // Padding is not data.
+    if let Some(mask) = mask {
+        let masked = |values: &mut Vec<i64>| {
+            let mut kept = mask.iter().map(|mask| *mask != 0);
+            values.retain(|_| kept.next().unwrap_or(false));
+        };
+        masked(&mut ids);
+        labels.iter_mut().for_each(masked);
+    }
+    Ok(Example::Tokenized { ids, labels })
+}
+
+/// Columns by which a format is recognised, the most telling first.
+const SIGNS: &[(&[&str], DataFormat)] = &[
+    (&["input_ids"], DataFormat::Tokenized),
+    (&["messages"], DataFormat::Messages),
+    (&["conversations"], DataFormat::Sharegpt),
+    (&["prompt", "completion"], DataFormat::PromptCompletion),
+    (&["instruction", "output"], DataFormat::Alpaca),
+    (&["text"], DataFormat::Text),
+];
+
+/// The columns that a format reads.
+fn columns_of(format: DataFormat) -> &'static [&'static str] {
+    match format {
+        DataFormat::Alpaca => &["instruction", "input", "output", "system", "history"],
+        DataFormat::Sharegpt => &["conversations", "system", "tools"],
+        DataFormat::Messages => &["messages", "system", "tools"],
+        DataFormat::PromptCompletion => &["prompt", "completion", "tools"],
+        DataFormat::Text | DataFormat::Auto => &["text"],
+        DataFormat::Tokenized => &["input_ids", "labels", "attention_mask"],
+    }
+}
+
+/// The format's name in recipe files.
+fn name_of(format: DataFormat) -> &'static str {
+    match format {
+        DataFormat::Auto => "auto",
+        DataFormat::Alpaca => "alpaca",
+        DataFormat::Sharegpt => "sharegpt",
+        DataFormat::Messages => "messages",
+        DataFormat::PromptCompletion => "prompt_completion",
+        DataFormat::Text => "text",
+        DataFormat::Tokenized => "tokenized",
+    }
+}

@@ -1,0 +1,47 @@
+//! The data path: files to rows, rows to tokens, tokens to micro-batches.
+//!
+//! | stage | module |
+//! |---|---|
+//! | file to rows | `readers` |
+//! | row to example | `columns`, `messages`, `format`, `example` |
+//! | example to tokens and labels | `vocabulary`, `encode`, `answers` |
+//! | tokens at rest | `tokens`, `cache`, `key` |
+//! | documents of a sequence length | `split`, `documents`, `prepared` |
+//! | documents to steps | `packing`, `order`, `source`, `prefetch`, `batch` |
+
+mod answers;
+mod batch;
+mod cache;
+mod cache_folder;
+mod columns;
+mod documents;
+mod encode;
+mod error;
+mod example;
+mod format;
+mod grouping;
+mod key;
+mod messages;
+mod order;
+mod packing;
+mod prefetch;
+mod prepared;
+mod readers;
+mod row_location;
+mod source;
+mod split;
+mod tokens;
+mod vocabulary;
+mod warning;
+
+pub use batch::{Document, MicroBatch};
+pub use cache_folder::cache_folder;
+pub use documents::{DocumentSet, DocumentView, Statistics};
+pub use error::DataError;
+pub use format::recognise;
+pub use prefetch::Prefetch;
+pub use prepared::PreparedData;
+pub use row_location::{RowLocation, Unit};
+pub use source::{BatchSource, RowOrder, evaluation_batches};
+pub use vocabulary::Vocabulary;
+pub use warning::DataWarning;

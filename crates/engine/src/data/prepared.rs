@@ -1,0 +1,289 @@
+//! Data made ready for training: read, split, tokenised and cut.
+
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+
+use super::cache::{TokenCache, cache_folder};
+use super::encode::encode;
+use super::key::cache_key;
+use super::split::{Located, hold_out, join_pieces, read_examples};
+use super::tokens::{TableBuilder, Tables};
+use super::{DataError, DataWarning, DocumentSet, Vocabulary};
+use crate::hub::ModelFiles;
+use crate::tokenizer::Tokenizer;
+use peft_tune_core::recipe::{DataSettings, HeldOut, Recipe};
+
+/// The training and held-out documents of a recipe.
+#[derive(Clone, Debug)]
+pub struct PreparedData {
+    train: DocumentSet,
+    held_out: DocumentSet,
+    tables: Tables,
+    sequence_length: usize,
+    /// Warnings that do not depend on the sequence length.
+    general: Vec<DataWarning>,
+}
+
+impl PreparedData {
+    /// Reads and tokenises the data of `settings`, or takes it from the cache in `cache_dir`, and cuts it to
+    /// `sequence_length` tokens. `seed` decides which rows a held-out fraction takes.
+    ///
+    /// The rows are held in memory while they are tokenised: about the size of the files. Afterwards the tokens are
+    /// mapped from the cache, or, without one, take 8 bytes each.
+    ///
+    /// # Errors
+    /// See [`DataError`]. A cache that cannot be read or written is a warning.
+    pub fn prepare(
+        settings: &DataSettings,
+        tokenizer: &Tokenizer,
+        sequence_length: usize,
+        seed: u64,
+        cache_dir: Option<&Path>,
+    ) -> Result<Self, DataError> {
+        let vocabulary = Vocabulary::Tokenizer(tokenizer.clone());
+        Self::prepare_with(settings, &vocabulary, sequence_length, seed, cache_dir)
+    }
+
+    /// [`PreparedData::prepare`] for the model in `files` and the settings of `recipe`, through the cache of this user.
+    /// The model needs a tokenizer only where the data is text.
+    ///
+    /// # Errors
+    /// See [`DataError`].
+    pub fn of_recipe(recipe: &Recipe, files: &ModelFiles) -> Result<Self, DataError> {
+        let vocabulary = Vocabulary::open(files)?;
+        let (length, seed) = (recipe.batch.sequence_length, recipe.training.seed);
+        Self::prepare_with(&recipe.data, &vocabulary, length, seed, cache_folder().as_deref())
+    }
+
+    fn prepare_with(
+        settings: &DataSettings,
+        vocabulary: &Vocabulary,
+        sequence_length: usize,
+        seed: u64,
+        cache_dir: Option<&Path>,
+    ) -> Result<Self, DataError> {
+        check(settings)?;
+        let vocabulary = match (vocabulary, &settings.chat_template) {
+            (Vocabulary::Tokenizer(tokenizer), Some(path)) => {
+                Vocabulary::Tokenizer(tokenizer.with_chat_template(path)?)
+            }
+            _ => vocabulary.clone(),
+        };
+        let mut general = Vec::new();
+        if vocabulary
+            .tokenizer()
+            .is_some_and(|tokenizer| tokenizer.eos_id().is_none())
+        {
+            general.push(DataWarning::NoEndOfDocument);
+        }
+        let trained = |path: &&PathBuf| settings.train.contains(path);
+        let both = held_out_files(settings).iter().filter(trained);
+        general.extend(both.map(|path| DataWarning::HeldOutIsTrained { path: path.clone() }));
+
+        let tables = match cache_dir {
+            None => {
+                let (train, held_out) = tokenize(settings, &vocabulary, seed)?;
+                in_memory(&train, &held_out)
+            }
+            Some(folder) => cached(settings, &vocabulary, seed, folder, &mut general)?,
+        };
+        Self::cut(tables, sequence_length, general)
+    }
+
+    /// The same data at another sequence length, without reading or tokenising anything again.
+    ///
+    /// # Errors
+    /// Fails where nothing is left to train on or to evaluate on.
+    pub fn at_length(&self, sequence_length: usize) -> Result<Self, DataError> {
+        Self::cut(self.tables.clone(), sequence_length, self.general.clone())
+    }
+
+    /// The training documents, in file order.
+    pub fn train(&self) -> &DocumentSet {
+        &self.train
+    }
+
+    /// The held-out documents, in file order.
+    pub fn held_out(&self) -> &DocumentSet {
+        &self.held_out
+    }
+
+    /// Longest document in tokens that is possible here.
+    pub fn sequence_length(&self) -> usize {
+        self.sequence_length
+    }
+
+    /// Hash of all documents, to tell whether data is still the same.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        self.train.hash_into(&mut hash);
+        self.held_out.hash_into(&mut hash);
+        hash.finalize().into()
+    }
+
+    /// What the user should know: rows left out or cut, and the like.
+    pub fn warnings(&self) -> Vec<DataWarning> {
+        let sets = [("training", &self.train), ("held-out", &self.held_out)];
+        let of_sets = sets
+            .iter()
+            .flat_map(|(name, set)| set_warnings(name, set, self.sequence_length));
+        self.general.iter().cloned().chain(of_sets).collect()
+    }
+
+    fn cut(tables: Tables, sequence_length: usize, general: Vec<DataWarning>) -> Result<Self, DataError> {
+        if sequence_length < SHORTEST {
+            return Err(DataError::TooSmall {
+                key: "sequence_length",
+                value: sequence_length,
+                least: SHORTEST,
+            });
+        }
+        let cut = |table, set| {
+            let documents = DocumentSet::cut(table, sequence_length);
+            if documents.is_empty() {
+                let rows = documents.statistics().rows;
+                return Err(DataError::NothingLeft {
+                    set,
+                    rows,
+                    sequence_length,
+                });
+            }
+            Ok(documents)
+        };
+        Ok(Self {
+            train: cut(&tables.train, "training")?,
+            held_out: cut(&tables.held_out, "held-out")?,
+            tables,
+            sequence_length,
+            general,
+        })
+    }
+}
+
+/// A document needs a token to predict and one to predict it from.
+const SHORTEST: usize = 2;
+
+fn check(settings: &DataSettings) -> Result<(), DataError> {
+    if settings.train.is_empty() {
+        return Err(DataError::NoTrainingFile);
+    }
+    if let HeldOut::Fraction(fraction) = settings.held_out
+        && !(fraction > 0.0 && fraction < 1.0)
+    {
+        return Err(DataError::BadFraction { fraction });
+    }
+    if settings.max_rows == Some(0) {
+        return Err(DataError::TooSmall {
+            key: "data.max_rows",
+            value: 0,
+            least: 1,
+        });
+    }
+    Ok(())
+}
+
+fn held_out_files(settings: &DataSettings) -> &[PathBuf] {
+    match &settings.held_out {
+        HeldOut::Fraction(_) => &[],
+        HeldOut::File(path) => std::slice::from_ref(path),
+        HeldOut::Files(paths) => paths,
+    }
+}
+
+/// The tables from the cache, which is filled first where need be.
+fn cached(
+    settings: &DataSettings,
+    vocabulary: &Vocabulary,
+    seed: u64,
+    folder: &Path,
+    warnings: &mut Vec<DataWarning>,
+) -> Result<Tables, DataError> {
+    let cache = TokenCache { folder };
+    let key = cache_key(settings, vocabulary, seed)?;
+    if let Some(tables) = cache.read(&key) {
+        return Ok(tables);
+    }
+    let (train, held_out) = tokenize(settings, vocabulary, seed)?;
+    if let Err(error) = cache.write(&key, &train, &held_out) {
+        warnings.push(DataWarning::CacheNotWritten {
+            folder: folder.to_owned(),
+            reason: error.to_string(),
+        });
+    }
+    // Mapped from the file, the tokens do not count as memory of the training.
+    Ok(cache.read(&key).unwrap_or_else(|| in_memory(&train, &held_out)))
+}
+
+fn in_memory(train: &TableBuilder, held_out: &TableBuilder) -> Tables {
+    Tables::in_memory(train, held_out).expect("the builders hold as many tokens as their rows say")
+}
+
+fn tokenize(
+    settings: &DataSettings,
+    vocabulary: &Vocabulary,
+    seed: u64,
+) -> Result<(TableBuilder, TableBuilder), DataError> {
+    let has_template = vocabulary
+        .tokenizer()
+        .is_some_and(|tokenizer| tokenizer.chat_template().is_some());
+    let examples = read_examples(&settings.train, settings, has_template, settings.max_rows)?;
+    let (train, held_out) = match &settings.held_out {
+        HeldOut::Fraction(fraction) => hold_out(examples, *fraction, seed)?,
+        _ => {
+            let files = held_out_files(settings);
+            (examples, read_examples(files, settings, has_template, None)?)
+        }
+    };
+    let tokenize = |examples| tokenize_set(examples, settings, vocabulary);
+    Ok((tokenize(train)?, tokenize(held_out)?))
+}
+
+/// Tokenises in parallel; rows stay in order, and the first row at fault is the one that is told.
+fn tokenize_set(
+    examples: Vec<Located>,
+    settings: &DataSettings,
+    vocabulary: &Vocabulary,
+) -> Result<TableBuilder, DataError> {
+    const AT_ONCE: usize = 2048;
+    let mut table = TableBuilder::default();
+    let mut examples = join_pieces(examples).into_iter();
+    loop {
+        let some: Vec<Located> = examples.by_ref().take(AT_ONCE).collect();
+        if some.is_empty() {
+            return Ok(table);
+        }
+        let rows: Vec<_> = some
+            .par_iter()
+            .map(|(place, example)| encode(place, example, vocabulary, settings.loss_on))
+            .collect();
+        for row in rows {
+            table.push(row?);
+        }
+    }
+}
+
+fn set_warnings(name: &str, set: &DocumentSet, sequence_length: usize) -> Vec<DataWarning> {
+    let statistics = set.statistics();
+    let (set, of) = (name.to_owned(), statistics.rows);
+    let empty = (statistics.empty_rows > 0).then(|| DataWarning::Empty {
+        set: set.clone(),
+        rows: statistics.empty_rows,
+        of,
+    });
+    let dropped = (statistics.dropped_rows > 0).then(|| DataWarning::Dropped {
+        set: set.clone(),
+        rows: statistics.dropped_rows,
+        of,
+        sequence_length,
+    });
+    let cut = (statistics.cut_rows > 0).then_some(DataWarning::Cut {
+        set,
+        rows: statistics.cut_rows,
+        of,
+        tokens: statistics.cut_tokens,
+        sequence_length,
+    });
+    [empty, dropped, cut].into_iter().flatten().collect()
+}

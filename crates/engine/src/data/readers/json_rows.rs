@@ -1,0 +1,128 @@
+//! JSON lines, and JSON documents that hold a list of rows.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{BOM, DataError, Record, RowLocation, Visitor, read_text, utf8_hint};
+use crate::data::Unit;
+
+/// Reads one object per line. Blank lines are passed over.
+pub(super) fn read_lines(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataError> {
+    let read_error = |source| DataError::Read {
+        path: path.to_path_buf(),
+        source,
+    };
+    let mut reader = BufReader::with_capacity(1 << 20, File::open(path).map_err(read_error)?);
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        if reader.read_until(b'\n', &mut line).map_err(read_error)? == 0 {
+            break;
+        }
+        let bytes = match line.strip_prefix(BOM) {
+            Some(rest) if number == 1 => rest,
+            _ => &line,
+        };
+        if bytes.trim_ascii().is_empty() {
+            continue;
+        }
+        let place = RowLocation::new(path, Unit::Line, number);
+        let Ok(text) = std::str::from_utf8(bytes) else {
+            let hint = utf8_hint(bytes);
+            return Err(DataError::NotUtf8 { place, hint });
+        };
+        let row = serde_json::from_str(text).map_err(|error| DataError::BadJson {
+            place: place.clone(),
+            reason: without_line(&error),
+        })?;
+        if visit_row(place, row, visit)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a list of objects, or the only list of objects that an object holds. Rows are counted, not lines.
+pub(super) fn read_document(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataError> {
+    let text = read_text(path)?;
+    if text.trim().is_empty() {
+        return Ok(());
+    }
+    let document = serde_json::from_str(&text).map_err(|error| DataError::BadJson {
+        place: RowLocation::new(path, Unit::Line, error.line() as u64),
+        reason: without_line(&error),
+    })?;
+    drop(text);
+    let rows = find_list(document).map_err(|reason| DataError::NoList {
+        path: path.to_path_buf(),
+        reason,
+    })?;
+    for (index, row) in rows.into_iter().enumerate() {
+        let place = RowLocation::new(path, Unit::Row, index as u64 + 1);
+        if visit_row(place, row, visit)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Hands one row over and tells whether that was enough.
+fn visit_row(place: RowLocation, row: Value, visit: &mut Visitor) -> Result<bool, DataError> {
+    match row {
+        Value::Object(columns) => Ok(visit(place, Record::Columns(columns))?.is_break()),
+        other => Err(DataError::NotAnObject {
+            place,
+            found: kind_of(&other),
+        }),
+    }
+}
+
+/// The rows of a document: itself, or the list under the only key that holds one (`train` or `data` among several).
+fn find_list(document: Value) -> Result<Vec<Value>, String> {
+    let mut object = match document {
+        Value::Array(rows) => return Ok(rows),
+        Value::Object(object) => object,
+        other => return Err(format!("it is {}", kind_of(&other))),
+    };
+    let is_table = |value: &Value| matches!(value, Value::Array(rows) if rows.iter().all(Value::is_object));
+    let tables: Vec<String> = object
+        .iter()
+        .filter(|(_, value)| is_table(value))
+        .map(|(key, _)| key.clone())
+        .collect();
+    let key = match tables.as_slice() {
+        [] => return Err("no key holds a list of objects".to_owned()),
+        [only] => only,
+        several => several
+            .iter()
+            .find(|key| ["train", "data"].contains(&key.as_str()))
+            .ok_or_else(|| format!("several keys hold one: {}", several.join(", ")))?,
+    };
+    match object.remove(key) {
+        Some(Value::Array(rows)) => Ok(rows),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// What a JSON value is, for messages.
+pub(in crate::data) fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// The parser's message, without its own line number where ours is the file's.
+fn without_line(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    let end = message.rfind(" at line ").unwrap_or(message.len());
+    format!("{} at column {}", &message[..end], error.column())
+}

@@ -1,0 +1,87 @@
+//! From files to rows: one reader per kind of file, chosen by the name's ending or else by the first bytes.
+
+mod csv_rows;
+mod json_rows;
+mod kind;
+mod parquet_rows;
+mod text_pieces;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::{DataError, RowLocation};
+use kind::FileKind;
+
+pub(super) use json_rows::kind_of;
+
+/// One row of a file, as it stands there.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Record {
+    /// Named columns.
+    Columns(Map<String, Value>),
+    /// A piece of a plain text file. Pieces follow one another without a gap.
+    Text {
+        text: String,
+        /// Number of the piece in its file, from 0.
+        piece: u64,
+        /// Whether the file ends here.
+        is_last: bool,
+    },
+}
+
+/// Takes rows one at a time and says whether it wants more.
+pub type Visitor<'a> = dyn FnMut(RowLocation, Record) -> Result<ControlFlow<()>, DataError> + 'a;
+
+/// Reads the rows of a JSONL, JSON, CSV, TSV, Parquet or plain text file in their order.
+///
+/// # Errors
+/// Fails on what cannot be read, with the line or row; and where `visit` does.
+pub fn read_rows(path: &Path, visit: &mut Visitor) -> Result<(), DataError> {
+    let shared: Arc<Path> = path.into();
+    match FileKind::of(path)? {
+        FileKind::JsonLines => json_rows::read_lines(&shared, visit),
+        FileKind::Json => json_rows::read_document(&shared, visit),
+        FileKind::Separated(separator) => csv_rows::read(&shared, separator, visit),
+        FileKind::Parquet => parquet_rows::read(&shared, visit),
+        FileKind::PlainText => text_pieces::read(&shared, visit),
+    }
+}
+
+/// The whole file as UTF-8 text, without a byte order mark.
+fn read_text(path: &Arc<Path>) -> Result<String, DataError> {
+    let mut bytes = std::fs::read(path).map_err(|source| DataError::Read {
+        path: path.to_path_buf(),
+        source,
+    })?;
+    if bytes.starts_with(BOM) {
+        bytes.drain(..BOM.len());
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count() as u64;
+        DataError::NotUtf8 {
+            place: RowLocation::new(path, super::Unit::Line, line),
+            hint: utf8_hint(error.as_bytes()),
+        }
+    })
+}
+
+/// The byte order mark of UTF-8.
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// What bytes that are not UTF-8 probably are.
+fn utf8_hint(bytes: &[u8]) -> &'static str {
+    match bytes {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it looks like UTF-16; save it as UTF-8",
+        [0x1f, 0x8b, ..] => "it is compressed with gzip; unpack it first",
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => "it is compressed with zstd; unpack it first",
+        [b'P', b'K', 3, 4, ..] => "it is a zip archive or a spreadsheet; save the data as CSV or JSONL",
+        _ => "save the file as UTF-8",
+    }
+}
+
+#[cfg(test)]
+mod tests;

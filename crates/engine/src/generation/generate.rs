@@ -1,0 +1,282 @@
+//! Text from a model: the base model as it is, or with an adapter.
+//!
+//! Each token is drawn from softmax(logits / T) of the last position, or is the most likely one at T = 0.
+//!
+//! The keys and values of the tokens read are kept ([`super::decoding`]), so that each new token costs itself;
+//! [`Generator::next_logits`] runs the whole sequence again, which is the form that cannot be wrong.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+
+use super::decoding::Decoding;
+use crate::base::BaseModel;
+use crate::data::MicroBatch;
+use crate::model::{Decoder, Keep, RopeTables, Stream};
+use crate::training::TrainedSet;
+use crate::{Control, MergedModel, TrainError};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_kernels::ops::loss_head::IGNORE;
+
+/// A model that reads tokens and predicts the next.
+pub struct Generator {
+    base: Arc<BaseModel>,
+    trained: TrainedSet,
+    pub(crate) decoder: Decoder,
+    pub(crate) ropes: RopeTables,
+}
+
+/// How tokens are chosen, and when to stop.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerationSettings {
+    /// Most tokens to generate.
+    pub max_tokens: usize,
+    /// 0 takes the most likely token; larger values draw more freely.
+    pub temperature: f64,
+    /// Decides what is drawn.
+    pub seed: u64,
+    /// Tokens that end the text; the one that did is not part of it.
+    pub stop_ids: Vec<u32>,
+}
+
+/// Why a text ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextEnd {
+    /// The model said so.
+    StopToken,
+    /// It has as many tokens as were asked for.
+    MaxTokens,
+    /// The model has no further positions.
+    MaxPositions,
+    /// Whoever reads it had enough.
+    Stopped,
+}
+
+/// What was generated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Generated {
+    pub tokens: Vec<u32>,
+    pub end: TextEnd,
+}
+
+impl Generator {
+    /// `base` with the PEFT adapter in `adapter`, or as it is.
+    ///
+    /// # Errors
+    ///
+    /// An adapter that cannot be read or belongs to another model; memory.
+    pub fn new(base: impl Into<Arc<BaseModel>>, adapter: Option<&Path>) -> Result<Self, TrainError> {
+        let base = base.into();
+        let trained = match adapter {
+            Some(directory) => TrainedSet::saved_adapter(&base, directory)?,
+            None => TrainedSet::nothing(&base)?,
+        };
+        Self::of(base, trained)
+    }
+
+    /// `base` with the fresh adapter that `recipe` asks for: it changes nothing of what the model says, and costs what a
+    /// trained one costs.
+    ///
+    /// # Errors
+    ///
+    /// Adapter settings that do not fit the model; memory.
+    pub fn with_fresh_adapter(base: impl Into<Arc<BaseModel>>, recipe: &Recipe) -> Result<Self, TrainError> {
+        let base = base.into();
+        let trained = TrainedSet::new(&base, recipe)?;
+        Self::of(base, trained)
+    }
+
+    /// The same model with its adapter folded into the weights, which then are the whole model.
+    ///
+    /// # Errors
+    ///
+    /// As [`Generator::merged`]; memory.
+    pub fn into_merged(self) -> Result<Self, TrainError> {
+        let merged = self.merged()?;
+        let architecture = self.base.architecture();
+        let tensors = architecture.tensors().into_iter();
+        let tensors = tensors
+            .map(|tensor| Ok((tensor.name.clone(), merged.tensor(&tensor.name)?)))
+            .collect::<Result<_, TrainError>>()?;
+        let (precision, device) = (self.base.precision(), self.base.device());
+        let base = BaseModel::from_tensors(architecture.clone(), tensors, precision, device)?;
+        Self::new(base, None)
+    }
+
+    fn of(base: Arc<BaseModel>, trained: TrainedSet) -> Result<Self, TrainError> {
+        Ok(Self {
+            decoder: Decoder::new(&base, &trained.trainables())?,
+            ropes: RopeTables::new(&base.architecture().ropes, base.device()),
+            trained,
+            base,
+        })
+    }
+
+    /// The base model.
+    pub fn base(&self) -> &BaseModel {
+        &self.base
+    }
+
+    /// Rank of the adapter's first layer; absent without an adapter.
+    pub fn adapter_rank(&self) -> Option<usize> {
+        let plan = self.trained.plan.adapter.as_ref()?;
+        plan.linears.first().map(|linear| linear.rank)
+    }
+
+    /// The model with its adapter folded in.
+    ///
+    /// # Errors
+    ///
+    /// A trained bias of lora_b on a layer that has no bias to hold it.
+    pub fn merged(&self) -> Result<MergedModel<'_>, TrainError> {
+        MergedModel::new(&self.base, &self.trained)
+    }
+
+    /// Logits (V) of the token that follows `tokens`.
+    ///
+    /// # Errors
+    ///
+    /// No tokens, one outside the vocabulary, or more than the model has positions.
+    pub fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, TrainError> {
+        self.check(tokens)?;
+        let mut batch = MicroBatch::new();
+        batch.push(tokens, std::iter::repeat_n(IGNORE, tokens.len()));
+        self.ropes.prepare(tokens.len())?;
+        let stream = Stream::new(&batch, None, None, self.base.device())?;
+        let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+        let last = normed.narrow(0, tokens.len() - 1, 1)?;
+        Ok(self.decoder.logits(&last)?.flatten_all()?.to_vec1()?)
+    }
+
+    /// Continues `prompt`. `on_token` is told each token as it comes and may stop the text.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Generator::next_logits`].
+    pub fn generate(
+        &mut self,
+        prompt: &[u32],
+        settings: &GenerationSettings,
+        on_token: &mut dyn FnMut(u32) -> Control,
+    ) -> Result<Generated, TrainError> {
+        self.check(prompt)?;
+        let mut sequence = prompt.to_vec();
+        let mut random = Pcg64::seed_from_u64(settings.seed);
+        let positions = self.base.architecture().max_positions;
+        let room = positions.min(prompt.len().saturating_add(settings.max_tokens));
+        let mut decoding: Option<Decoding> = None;
+        let end = loop {
+            if sequence.len() - prompt.len() >= settings.max_tokens {
+                break TextEnd::MaxTokens;
+            }
+            if sequence.len() > positions {
+                break TextEnd::MaxPositions;
+            }
+            let logits = self.following(&sequence, room, &mut decoding)?;
+            let token = choose(&logits, settings.temperature, &mut random) as u32;
+            if settings.stop_ids.contains(&token) {
+                break TextEnd::StopToken;
+            }
+            sequence.push(token);
+            if on_token(token) == Control::Stop {
+                break TextEnd::Stopped;
+            }
+        };
+        Ok(Generated {
+            tokens: sequence.split_off(prompt.len()),
+            end,
+        })
+    }
+
+    /// Logits (V) of the token that follows `sequence`, all of whose tokens but the last have been read.
+    fn following(
+        &mut self,
+        sequence: &[u32],
+        room: usize,
+        decoding: &mut Option<Decoding>,
+    ) -> Result<Vec<f32>, TrainError> {
+        // Where a longer text turns by other frequencies, what is kept of the shorter one is of no use.
+        let going_on = decoding
+            .as_mut()
+            .filter(|kept| !self.ropes.turns_otherwise(kept.longest(), sequence.len()));
+        let logits: Tensor = match (going_on, sequence) {
+            (Some(kept), [.., last]) => self.advance(kept, &[*last])?,
+            _ => {
+                let (begun, logits) = self.begin(&[sequence], room)?;
+                *decoding = Some(begun);
+                logits
+            }
+        };
+        Ok(logits.flatten_all()?.to_vec1()?)
+    }
+
+    pub(crate) fn check(&self, tokens: &[u32]) -> Result<(), TrainError> {
+        let architecture = self.base.architecture();
+        let vocabulary = architecture.vocabulary;
+        if tokens.is_empty() {
+            return Err(TrainError::EmptyPrompt);
+        }
+        if let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) {
+            let token = i64::from(*token);
+            return Err(TrainError::UnknownToken { token, vocabulary });
+        }
+        if tokens.len() > architecture.max_positions {
+            return Err(TrainError::PromptTooLong {
+                tokens: tokens.len(),
+                max_positions: architecture.max_positions,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The index of the chosen logit: the greatest at temperature 0, else drawn from softmax(logits / temperature).
+fn choose(logits: &[f32], temperature: f64, random: &mut impl RngExt) -> usize {
+    let likelier = |best: usize, index: usize| if logits[index] > logits[best] { index } else { best };
+    let greatest = (1..logits.len()).fold(0, likelier);
+    if temperature <= 0.0 {
+        return greatest;
+    }
+    let top = f64::from(logits[greatest]);
+    let weight = |logit: &f32| ((f64::from(*logit) - top) / temperature).exp();
+    let total: f64 = logits.iter().map(weight).sum();
+    let mut left = random.random::<f64>() * total;
+    for (index, logit) in logits.iter().enumerate() {
+        left -= weight(logit);
+        if left < 0.0 {
+            return index;
+        }
+    }
+    greatest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_temperature_the_first_greatest_is_chosen() {
+        let mut random = Pcg64::seed_from_u64(0);
+        assert_eq!(choose(&[0.5, 2.0, -1.0, 2.0], 0.0, &mut random), 1);
+    }
+
+    #[test]
+    fn tokens_are_drawn_as_often_as_the_softmax_says() {
+        let logits = [0.0, 1.0, -1.0, f32::NEG_INFINITY];
+        let (temperature, draws) = (0.7, 20_000);
+        let weights = logits.map(|logit: f32| (f64::from(logit) / temperature).exp());
+        let total: f64 = weights.iter().sum();
+        let mut counts = [0_u32; 4];
+        let mut random = Pcg64::seed_from_u64(3);
+        (0..draws).for_each(|_| counts[choose(&logits, temperature, &mut random)] += 1);
+        for (count, weight) in counts.iter().zip(weights) {
+            let expected = weight / total;
+            let deviation = (expected * (1.0 - expected) / f64::from(draws)).sqrt();
+            let got = f64::from(*count) / f64::from(draws);
+            assert!((got - expected).abs() <= 5.0 * deviation, "{counts:?}");
+        }
+    }
+}

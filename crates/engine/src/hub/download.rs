@@ -1,0 +1,159 @@
+//! Brings a model's files from the hub into its cache, through the `hf-hub` crate.
+
+use std::path::PathBuf;
+
+use hf_hub::api::Progress;
+use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
+use hf_hub::{Cache, Repo, RepoType};
+
+use super::HubError;
+use super::files::{NeededFiles, WEIGHTS, WEIGHTS_INDEX};
+use super::index::shards_of;
+use super::settings::HubSettings;
+
+/// Watches downloads. The defaults watch nothing.
+pub trait DownloadObserver {
+    /// A file of `bytes` begins.
+    fn started(&mut self, _file: &str, _bytes: u64) {}
+    /// So many further bytes of it have arrived.
+    fn received(&mut self, _bytes: u64) {}
+    /// It is complete.
+    fn finished(&mut self) {}
+}
+
+/// The observer that watches nothing.
+impl DownloadObserver for () {}
+
+/// One commit of a model on the hub, and the folder of the cache that its files go to.
+struct Commit {
+    repo: ApiRepo,
+    folder: PathBuf,
+}
+
+/// A model on the hub.
+pub(super) struct HubModel<'a> {
+    pub id: &'a str,
+    pub revision: &'a str,
+    pub settings: &'a HubSettings,
+}
+
+impl HubModel<'_> {
+    /// Downloads what `part` needs and the model has, and returns the snapshot folder. Files are taken from the one
+    /// commit that `revision` names now, so that a push in between cannot mix two versions.
+    pub fn download(&self, part: NeededFiles, observer: &mut dyn DownloadObserver) -> Result<PathBuf, HubError> {
+        let builder = ApiBuilder::from_cache(Cache::new(self.settings.cache.clone()))
+            .with_endpoint(self.settings.endpoint.clone())
+            .with_token(self.settings.token.clone())
+            .with_progress(false)
+            .with_retries(3);
+        let api = builder.build().map_err(|source| self.error("config.json", source))?;
+        let info = api
+            .repo(self.repo(self.revision))
+            .info()
+            .map_err(|source| self.error("config.json", source))?;
+        let commit = Commit {
+            repo: api.repo(self.repo(&info.sha)),
+            folder: self.settings.snapshot_folder(self.id, &info.sha),
+        };
+        let present: Vec<&str> = info.siblings.iter().map(|file| file.rfilename.as_str()).collect();
+        for file in part.wanted().iter().filter(|file| present.contains(*file)) {
+            self.fetch(&commit, file, observer)?;
+        }
+        if part.has_weights() {
+            for file in self.weight_files(&commit, &present, observer)? {
+                self.fetch(&commit, &file, observer)?;
+            }
+        }
+        let cache = Cache::new(self.settings.cache.clone()).repo(self.repo(self.revision));
+        cache.create_ref(&info.sha).map_err(|source| HubError::Read {
+            path: self.settings.cache.clone(),
+            source,
+        })?;
+        Ok(commit.folder)
+    }
+
+    fn weight_files(
+        &self,
+        commit: &Commit,
+        present: &[&str],
+        observer: &mut dyn DownloadObserver,
+    ) -> Result<Vec<String>, HubError> {
+        if present.contains(&WEIGHTS_INDEX) {
+            self.fetch(commit, WEIGHTS_INDEX, observer)?;
+            return shards_of(&commit.folder.join(WEIGHTS_INDEX));
+        }
+        let single = present.contains(&WEIGHTS).then(|| WEIGHTS.to_owned());
+        Ok(single.into_iter().collect())
+    }
+
+    /// Fetches one file unless it is cached.
+    fn fetch(&self, commit: &Commit, file: &str, observer: &mut dyn DownloadObserver) -> Result<(), HubError> {
+        if commit.folder.join(file).is_file() {
+            return Ok(());
+        }
+        tracing::info!(id = self.id, file, "downloading");
+        let progress = Forward {
+            observer,
+            has_started: false,
+        };
+        commit
+            .repo
+            .download_with_progress(file, progress)
+            .map_err(|source| self.error(file, source))?;
+        Ok(())
+    }
+
+    fn repo(&self, revision: &str) -> Repo {
+        Repo::with_revision(self.id.to_owned(), RepoType::Model, revision.to_owned())
+    }
+
+    fn error(&self, file: &str, source: ApiError) -> HubError {
+        let (id, revision) = (self.id.to_owned(), self.revision.to_owned());
+        match http_status(&source) {
+            Some(404) => HubError::Unknown { id, revision },
+            // The hub answers 401 for a model that does not exist, too, unless a token says who asks.
+            Some(401) if self.settings.token.is_none() => HubError::Unknown { id, revision },
+            Some(status @ (401 | 403)) => HubError::Refused {
+                id,
+                status,
+                endpoint: self.settings.endpoint.clone(),
+            },
+            _ => HubError::Download {
+                id,
+                file: file.to_owned(),
+                cache: self.settings.cache.clone(),
+                source: Box::new(source),
+            },
+        }
+    }
+}
+
+/// Design note: the HTTP client's error type belongs to a crate that is not ours to name, so its status is read from
+/// the message (`http status: 404`).
+fn http_status(error: &ApiError) -> Option<u16> {
+    let message = error.to_string();
+    let status = message.split("http status: ").nth(1)?;
+    status.get(..3)?.parse().ok()
+}
+
+/// Hands `hf-hub`'s progress on. It announces a file once more whenever the transfer begins or goes on.
+struct Forward<'a> {
+    observer: &'a mut dyn DownloadObserver,
+    has_started: bool,
+}
+
+impl Progress for Forward<'_> {
+    fn init(&mut self, size: usize, filename: &str) {
+        if !std::mem::replace(&mut self.has_started, true) {
+            self.observer.started(filename, size as u64);
+        }
+    }
+
+    fn update(&mut self, size: usize) {
+        self.observer.received(size as u64);
+    }
+
+    fn finish(&mut self) {
+        self.observer.finished();
+    }
+}

@@ -1,0 +1,53 @@
+//! The training engine: checkpoints, base model, adapters, data path, forward, backward and optimizer step, and the
+//! profile of all of it.
+//!
+//! It knows a [`Recipe`](peft_tune_core::recipe::Recipe) and nothing of studies, search or storage. Code in a module
+//! uses only what lies below it here; `tests/it/floors.rs` of the root package checks it.
+//!
+//! | floor | modules |
+//! |---|---|
+//! | 8 | [`profile`] |
+//! | 7 | [`run`], [`check`] |
+//! | 6 | `merge`, `generation` |
+//! | 5 | `training` |
+//! | 4 | `model` |
+//! | 3 | `base`, [`data`], [`optimizer`] |
+//! | 2 | `error` |
+//! | 1 | [`adapter`], [`parallel`], `checkpoint`, [`hub`], [`tokenizer`], `parameters`, [`span`], `whole_file` |
+
+pub mod adapter;
+mod base;
+pub mod check;
+mod checkpoint;
+pub mod data;
+mod error;
+mod generation;
+pub mod hub;
+mod merge;
+mod model;
+pub mod optimizer;
+pub mod parallel;
+mod parameters;
+pub mod profile;
+pub mod run;
+pub mod span;
+pub mod tokenizer;
+mod training;
+mod whole_file;
+
+pub use base::{BaseModel, BaseSource};
+pub use checkpoint::Checkpoint;
+pub use error::{TrainError, WeightsError};
+pub use generation::{Decoding, Generated, GenerationSettings, Generator, TextEnd};
+pub use merge::{MergedModel, ModelDirectory, WrittenDtype, write_checkpoint};
+pub use parameters::Parameters;
+pub use peft_tune_core::plan::{ParameterKind, ParameterLayout, ParameterSlot};
+pub use training::{
+    Control, Evaluation, LossKept, OverflowWatch, SavedBytes, StepEvent, StepObserver, StepSeconds, Trainer,
+    TrainerPosition,
+};
+pub use whole_file::write_whole_with;
+
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: profile::CountingAllocator = profile::CountingAllocator::new();

@@ -1,0 +1,130 @@
+//! The model that a training has made, as plain weights: the adapter folded into the base.
+//!
+//! W' = W + s·B·A, with DoRA m ⊙ W' / |W'| by rows; a trained bias of lora_b goes to the layer's bias. The sum is made
+//! in F32 and rounded once, when it is written.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use candle_core::{DType, Tensor};
+
+use super::tensor_file::{TensorEntry, write_tensors};
+use crate::base::BaseModel;
+use crate::model::update_norm;
+use crate::training::TrainedSet;
+use crate::{TrainError, Trainer};
+use peft_tune_core::architecture::Dtype;
+use peft_tune_core::plan::{AdaptedLinear, LinearSlots};
+use peft_tune_kernels::ops::matmul;
+
+/// A trained model whose plain weights are computed one by one, so that they need not be in memory all at once.
+pub struct MergedModel<'a> {
+    base: &'a BaseModel,
+    trained: &'a TrainedSet,
+    /// Slot of each base parameter that trains, by its name.
+    whole: HashMap<&'a str, usize>,
+    /// Adapted layers by the name of their module.
+    linears: HashMap<&'a str, (&'a AdaptedLinear, &'a LinearSlots)>,
+}
+
+impl<'a> MergedModel<'a> {
+    /// The merged form of `trained` on `base`.
+    ///
+    /// # Errors
+    ///
+    /// A trained bias of lora_b on a layer that has no bias to hold it.
+    pub(crate) fn new(base: &'a BaseModel, trained: &'a TrainedSet) -> Result<Self, TrainError> {
+        for (linear, slots) in trained.plan.adapted_linears() {
+            if slots.lora_bias.is_some() && !linear.linear.bias {
+                let module = linear.linear.name.clone();
+                return Err(TrainError::NoBiasToMergeInto { module });
+            }
+        }
+        Ok(Self {
+            base,
+            trained,
+            whole: trained.plan.whole_slots(),
+            linears: trained.plan.adapters(),
+        })
+    }
+
+    /// The tensor `name` of the base checkpoint as the training has left it, F32 on the training's device.
+    ///
+    /// # Errors
+    ///
+    /// Memory; a name that the architecture does not have.
+    pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
+        let value = match self.whole.get(name) {
+            // A copy: the optimizer would go on changing a view.
+            Some(slot) => self.trained.parameters.value(*slot)?.copy()?,
+            None => self.trained.frozen(self.base, name)?.to_dtype(DType::F32)?,
+        };
+        let (module, part) = name.rsplit_once('.').unwrap_or((name, ""));
+        match (self.linears.get(module), part) {
+            (Some((linear, slots)), "weight") => self.merged_weight(linear, slots, value),
+            (Some((linear, slots)), "bias") => self.merged_bias(linear, slots, value),
+            _ => Ok(value),
+        }
+    }
+
+    fn merged_weight(&self, linear: &AdaptedLinear, slots: &LinearSlots, weight: Tensor) -> Result<Tensor, TrainError> {
+        let parameters = &self.trained.parameters;
+        let (a, b) = (parameters.value(slots.lora_a)?, parameters.value(slots.lora_b)?);
+        let merged = (&weight + (matmul::nn(&b, &a)? * linear.scaling)?)?;
+        let Some(magnitude) = slots.magnitude else {
+            return Ok(merged);
+        };
+        let norm = update_norm(&weight, &a, &b, linear.scaling)?;
+        let gain = (parameters.value(magnitude)? / norm)?;
+        Ok(merged.broadcast_mul(&gain.unsqueeze(1)?)?)
+    }
+
+    fn merged_bias(&self, linear: &AdaptedLinear, slots: &LinearSlots, bias: Tensor) -> Result<Tensor, TrainError> {
+        match slots.lora_bias {
+            Some(slot) => Ok((bias + (self.trained.parameters.value(slot)? * linear.scaling)?)?),
+            None => Ok(bias),
+        }
+    }
+}
+
+impl Trainer {
+    /// The trained model as plain weights.
+    ///
+    /// # Errors
+    ///
+    /// A trained bias of lora_b on a layer that has no bias to hold it.
+    pub fn merged(&self) -> Result<MergedModel<'_>, TrainError> {
+        MergedModel::new(self.base(), self.trained())
+    }
+
+    /// Every tensor of the trained model by its name in the base checkpoint, F32 on the training's device.
+    ///
+    /// # Errors
+    ///
+    /// Memory; a trained bias of lora_b on a layer that has no bias to hold it.
+    pub fn merged_tensors(&self) -> Result<BTreeMap<String, Tensor>, TrainError> {
+        let merged = self.merged()?;
+        let tensors = self.base().architecture().tensors().into_iter();
+        tensors
+            .map(|tensor| Ok((tensor.name.clone(), merged.tensor(&tensor.name)?)))
+            .collect()
+    }
+}
+
+/// Writes `tensors` as one safetensors file in `dtype`; it appears under `path` only when it is whole.
+///
+/// # Errors
+///
+/// Those of the file system, with the path.
+pub fn write_checkpoint(path: &Path, tensors: &BTreeMap<String, Tensor>, dtype: Dtype) -> Result<(), TrainError> {
+    let entries: Vec<TensorEntry> = tensors
+        .iter()
+        .map(|(name, tensor)| TensorEntry {
+            name: name.clone(),
+            shape: tensor.dims().to_vec(),
+            dtype,
+        })
+        .collect();
+    write_tensors(path, &entries, &mut |name| Ok(tensors[name].clone()))?;
+    Ok(())
+}

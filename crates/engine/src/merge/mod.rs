@@ -1,0 +1,8 @@
+//! A trained model written whole: adapters merged into their base, in the layout of the model directory it came from.
+
+mod merged_model;
+mod model_directory;
+mod tensor_file;
+
+pub use merged_model::{MergedModel, write_checkpoint};
+pub use model_directory::{ModelDirectory, WrittenDtype};

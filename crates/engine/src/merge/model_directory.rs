@@ -1,0 +1,225 @@
+//! Writing a Hugging Face model directory: weights, `config.json` and the tokenizer's files.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::tensor_file::{TensorEntry, write_tensors};
+use crate::base::CONFIG;
+use crate::checkpoint::Checkpoint;
+use crate::whole_file::write_whole;
+use crate::{BaseModel, MergedModel, TrainError};
+use peft_tune_core::architecture::{Architecture, Dtype};
+use peft_tune_core::recipe::Precision;
+
+/// What a model directory holds besides weights and `config.json`, where it has it.
+const COPIED: &[&str] = &[
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+];
+
+/// Dtype of the weights in a directory that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WrittenDtype {
+    /// Each tensor as the model that it came from stores it; what is quantized there as its `config.json` says.
+    AsStored,
+    /// All in this one.
+    All(Dtype),
+}
+
+/// A model directory that is to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelDirectory<'a> {
+    /// The directory of the model that was trained, for configuration, tokenizer and dtypes.
+    pub source: &'a Path,
+    pub dtype: WrittenDtype,
+    /// Most bytes of one weight file, header not counted; a tensor above it has a file of its own.
+    pub shard_bytes: usize,
+}
+
+impl ModelDirectory<'_> {
+    /// Most bytes of one weight file where nobody says otherwise; transformers' own.
+    pub const SHARD_BYTES: usize = 5_000_000_000;
+
+    /// Writes `model` into `output`, made where it is missing: `model.safetensors`, or shards and their index where it
+    /// is larger than one shard.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file system, with the path; a source whose checkpoint or `config.json` cannot be read.
+    pub fn write(&self, output: &Path, model: &MergedModel<'_>) -> Result<(), TrainError> {
+        let architecture = Architecture::from_config(&self.source.join(CONFIG))?;
+        std::fs::create_dir_all(output).map_err(|source| in_out(output, source))?;
+        let entries = self.entries(&architecture)?;
+        let shards = shards(&entries, self.shard_bytes);
+        let mut index = BTreeMap::new();
+        for (number, shard) in shards.iter().enumerate() {
+            let file = shard_name(number, shards.len());
+            write_tensors(&output.join(&file), shard, &mut |name| model.tensor(name))?;
+            index.extend(shard.iter().map(|entry| (entry.name.as_str(), file.clone())));
+        }
+        if shards.len() > 1 {
+            let total: usize = entries.iter().map(TensorEntry::bytes).sum();
+            let index = json!({"metadata": {"total_size": total}, "weight_map": index});
+            write_json(&output.join("model.safetensors.index.json"), &index)?;
+        }
+        for name in COPIED {
+            copy(&self.source.join(name), &output.join(name))?;
+        }
+        self.write_config(output)
+    }
+
+    fn entries(&self, architecture: &Architecture) -> Result<Vec<TensorEntry>, TrainError> {
+        let checkpoint = Checkpoint::open(self.source)?;
+        let tensors = architecture.tensors().into_iter();
+        let entries = tensors.map(|tensor| TensorEntry {
+            dtype: match self.dtype {
+                WrittenDtype::All(dtype) => dtype,
+                WrittenDtype::AsStored => checkpoint
+                    .dtype(&tensor.name)
+                    .or(architecture.dtype)
+                    .unwrap_or(Dtype::F32),
+            },
+            name: tensor.name,
+            shape: tensor.shape,
+        });
+        Ok(entries.collect())
+    }
+
+    /// Copies `config.json`, less what is no longer true: plain weights are not quantized.
+    fn write_config(&self, output: &Path) -> Result<(), TrainError> {
+        let path = self.source.join(CONFIG);
+        let text = std::fs::read(&path).map_err(|source| in_out(&path, source))?;
+        let parsed = serde_json::from_slice(&text);
+        let mut config: Map<String, Value> = parsed.map_err(|source| in_out(&path, source.into()))?;
+        config.shift_remove("quantization_config");
+        if let WrittenDtype::All(dtype) = self.dtype {
+            let key = if config.contains_key("dtype") {
+                "dtype"
+            } else {
+                "torch_dtype"
+            };
+            config.insert(key.to_owned(), Value::from(name_of(dtype)));
+        }
+        write_json(&output.join(CONFIG), &Value::Object(config))
+    }
+}
+
+impl BaseModel {
+    /// The precision in which the model in `directory` is stored: that of its weights where all are alike, fp32 where
+    /// they are not.
+    ///
+    /// # Errors
+    ///
+    /// No checkpoint, or one that cannot be read.
+    pub fn stored_precision(directory: &Path) -> Result<Precision, TrainError> {
+        let checkpoint = Checkpoint::open(directory)?;
+        if checkpoint
+            .names()
+            .any(|name| name.ends_with(".quant_state.bitsandbytes__nf4"))
+        {
+            return Ok(Precision::Nf4);
+        }
+        if checkpoint.names().any(|name| name.ends_with(".SCB")) {
+            return Ok(Precision::Int8);
+        }
+        let mut precisions = checkpoint.names().map(|name| match checkpoint.dtype(name) {
+            Some(Dtype::Bf16) => Precision::Bf16,
+            Some(Dtype::F16) => Precision::Fp16,
+            Some(Dtype::F32) | None => Precision::Fp32,
+        });
+        let first = precisions.next().unwrap_or(Precision::Fp32);
+        Ok(if precisions.all(|precision| precision == first) {
+            first
+        } else {
+            Precision::Fp32
+        })
+    }
+}
+
+/// Divides tensors into files of at most `limit` bytes, in their order.
+fn shards(entries: &[TensorEntry], limit: usize) -> Vec<Vec<TensorEntry>> {
+    let mut shards: Vec<Vec<TensorEntry>> = vec![Vec::new()];
+    let mut filled = 0;
+    for entry in entries {
+        if filled > 0 && filled + entry.bytes() > limit {
+            shards.push(Vec::new());
+            filled = 0;
+        }
+        filled += entry.bytes();
+        if let Some(last) = shards.last_mut() {
+            last.push(entry.clone());
+        }
+    }
+    shards
+}
+
+fn shard_name(number: usize, of: usize) -> String {
+    match of {
+        1 => "model.safetensors".to_owned(),
+        _ => format!("model-{:05}-of-{of:05}.safetensors", number + 1),
+    }
+}
+
+fn name_of(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F32 => "float32",
+        Dtype::F16 => "float16",
+        Dtype::Bf16 => "bfloat16",
+    }
+}
+
+/// Copies a file where it is there. Its content, not its permissions: the hub's cache is read-only.
+fn copy(from: &Path, to: &Path) -> Result<(), TrainError> {
+    if !from.is_file() {
+        return Ok(());
+    }
+    let bytes = std::fs::read(from).map_err(|source| in_out(from, source))?;
+    write_whole(to, &bytes).map_err(|source| in_out(to, source))
+}
+
+fn write_json(path: &Path, value: &Value) -> Result<(), TrainError> {
+    let text = format!("{value:#}\n");
+    write_whole(path, text.as_bytes()).map_err(|source| in_out(path, source))
+}
+
+fn in_out(path: &Path, source: std::io::Error) -> TrainError {
+    TrainError::File {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_filled_in_order_and_never_empty() {
+        let entry = |name: &str, elements| TensorEntry {
+            name: name.to_owned(),
+            shape: vec![elements],
+            dtype: Dtype::F32,
+        };
+        let entries = [entry("a", 100), entry("b", 1), entry("c", 1), entry("d", 2)];
+        let names = |limit| -> Vec<String> {
+            let of_shard = |shard: &Vec<TensorEntry>| shard.iter().map(|entry| entry.name.as_str()).collect();
+            shards(&entries, limit).iter().map(of_shard).collect()
+        };
+        assert_eq!(names(8), ["a", "bc", "d"]);
+        assert_eq!(names(12), ["a", "bc", "d"]);
+        assert_eq!(names(16), ["a", "bcd"]);
+        assert_eq!(names(416), ["abcd"]);
+        assert_eq!(shard_name(0, 1), "model.safetensors");
+        assert_eq!(shard_name(1, 3), "model-00002-of-00003.safetensors");
+    }
+}

@@ -1,0 +1,261 @@
+//! Builds a decoder from a base model and the list of what trains.
+
+use std::collections::HashMap;
+
+use super::attention_block::AttentionBlock;
+use super::decoder::Decoder;
+use super::dora::{Dora, squared_row_norms};
+use super::layer::Layer;
+use super::linear::{AdapterInput, LinearGroup};
+use super::matrix::Matrix;
+use super::mlp_block::MlpBlock;
+use super::norm::Norm;
+use super::parameter::{BaseParameter, Trained};
+use super::projection::{AdapterOutput, Projection};
+use super::rounded::Rounded;
+use crate::base::BaseModel;
+use crate::base::Weight;
+use crate::parameters::flat_view;
+use crate::span::Module;
+use crate::{Parameters, TrainError};
+use peft_tune_core::architecture::{Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, NormPlacement};
+use peft_tune_core::plan::{AdaptedLinear, GroupPlan, LayerPlan, LinearSlots, ModelPlan, ProjectionPlan};
+use peft_tune_kernels::ops::{attention, glu};
+
+/// What trains, by name in the base checkpoint.
+#[derive(Debug)]
+pub(crate) struct Trainables<'a> {
+    pub plan: &'a ModelPlan,
+    pub parameters: &'a Parameters,
+    /// Each adapted module (`model.layers.0.self_attn.q_proj`) with its slots.
+    pub adapters: HashMap<&'a str, (&'a AdaptedLinear, &'a LinearSlots)>,
+    /// Slot of each base parameter that trains (`model.norm.weight`).
+    pub whole: HashMap<&'a str, usize>,
+    /// Weights that stand in for the base model's, by the name of their tensor.
+    pub replaced: &'a HashMap<String, Weight>,
+}
+
+impl Decoder {
+    /// A decoder on `base` that trains what `trainables` lists.
+    ///
+    /// # Errors
+    ///
+    /// Those of candle; a name that the base model does not have.
+    pub(crate) fn new(base: &BaseModel, trainables: &Trainables<'_>) -> Result<Self, TrainError> {
+        let rounded = Rounded::new(trainables.parameters, base.compute_dtype())?;
+        let builder = Builder {
+            base,
+            trainables,
+            rounded: rounded.as_ref(),
+        };
+        let architecture = base.architecture();
+        attention::prepare(architecture.head_dim, base.compute_dtype(), base.device());
+        let embedding = builder.parameter(EMBEDDING)?;
+        let head = match architecture.tied_embeddings {
+            true => embedding.clone(),
+            false => builder.parameter(LM_HEAD)?,
+        };
+        let layers = (0..architecture.layers.len()).map(|index| builder.layer(index));
+        Ok(Self {
+            embedding,
+            embedding_scale: architecture.embedding_scale,
+            layers: layers.collect::<Result<_, _>>()?,
+            final_norm: builder.norm(FINAL_NORM)?,
+            head,
+            logit_soft_cap: architecture.logit_soft_cap,
+            compute_dtype: base.compute_dtype(),
+            rounded,
+            first_on_tape: trainables.plan.first_on_tape(),
+        })
+    }
+}
+
+struct Builder<'a> {
+    base: &'a BaseModel,
+    trainables: &'a Trainables<'a>,
+    rounded: Option<&'a Rounded>,
+}
+
+impl Builder<'_> {
+    fn slot(&self, index: usize) -> candle_core::Result<Trained> {
+        let slot = &self.trainables.parameters.layout.slots()[index];
+        self.trained(slot.offset, &slot.shape)
+    }
+
+    /// What trains from `offset` in the flat buffers on.
+    fn trained(&self, offset: usize, shape: &[usize]) -> candle_core::Result<Trained> {
+        let parameters = self.trainables.parameters;
+        let value = flat_view(&parameters.values, offset, shape)?;
+        let rounded = self.rounded.map(|rounded| rounded.view(offset, shape)).transpose()?;
+        Ok(Trained {
+            factor: rounded.flatten().unwrap_or_else(|| value.clone()),
+            value,
+            gradient: flat_view(&parameters.gradients, offset, shape)?,
+        })
+    }
+
+    fn architecture(&self) -> &Architecture {
+        self.base.architecture()
+    }
+
+    fn parameter(&self, name: &str) -> Result<BaseParameter, TrainError> {
+        Ok(match self.trainables.whole.get(name) {
+            Some(slot) => BaseParameter::Trained(self.slot(*slot)?),
+            None => BaseParameter::Frozen(self.base.weight(name)?.dense()?),
+        })
+    }
+
+    fn norm(&self, name: &str) -> Result<Norm, TrainError> {
+        Ok(Norm {
+            weight: self.parameter(name)?,
+            epsilon: self.architecture().norm_epsilon,
+            offset: self.architecture().norm_offset,
+        })
+    }
+
+    fn layer(&self, index: usize) -> Result<Layer, TrainError> {
+        let (name, plan) = (Architecture::layer_name(index), self.trainables.plan.layer(index));
+        Ok(Layer {
+            attention: self.attention(&name, plan, index)?,
+            mlp: self.mlp(&name, plan)?,
+        })
+    }
+
+    fn attention(&self, layer: &str, plan: &LayerPlan, index: usize) -> Result<AttentionBlock, TrainError> {
+        let architecture = self.architecture();
+        let kind = architecture.layers[index];
+        let head_norm = |name: &str| match architecture.query_key_norm {
+            true => self.norm(&format!("{layer}.self_attn.{name}.weight")).map(Some),
+            false => Ok(None),
+        };
+        Ok(AttentionBlock {
+            norm: self.norm(&format!("{layer}.input_layernorm.weight"))?,
+            projections: self.group(layer, Module::QueryKeyValue, &plan.qkv)?,
+            query_norm: head_norm("q_norm")?,
+            key_norm: head_norm("k_norm")?,
+            output: self.group(layer, Module::Output, &plan.output)?,
+            norm_behind: match architecture.norm_placement {
+                NormPlacement::Before => None,
+                NormPlacement::BeforeAndBehind => Some(self.norm(&format!("{layer}.post_attention_layernorm.weight"))?),
+            },
+            settings: attention::Settings {
+                scale: architecture.attention_scale,
+                window: kind.window,
+                soft_cap: architecture.attention_soft_cap,
+            },
+            rope: kind.rope,
+            head_dim: architecture.head_dim,
+        })
+    }
+
+    fn mlp(&self, layer: &str, plan: &LayerPlan) -> Result<MlpBlock, TrainError> {
+        let (before, behind) = match self.architecture().norm_placement {
+            NormPlacement::Before => ("post_attention_layernorm", None),
+            NormPlacement::BeforeAndBehind => ("pre_feedforward_layernorm", Some("post_feedforward_layernorm")),
+        };
+        let behind = behind.map(|name| self.norm(&format!("{layer}.{name}.weight")));
+        Ok(MlpBlock {
+            norm: self.norm(&format!("{layer}.{before}.weight"))?,
+            projections: self.group(layer, Module::GateUp, &plan.gate_up)?,
+            activation: match self.architecture().activation {
+                Activation::Silu => glu::Activation::Silu,
+                Activation::GeluTanh => glu::Activation::GeluTanh,
+            },
+            down: self.group(layer, Module::Down, &plan.down)?,
+            norm_behind: behind.transpose()?,
+        })
+    }
+
+    /// Projections of one input, whether they have a tensor each or share one.
+    fn group(&self, layer: &str, module: Module, plan: &GroupPlan) -> Result<LinearGroup, TrainError> {
+        let mut slots = Vec::with_capacity(plan.adapters.len());
+        for adapter in &plan.adapters {
+            slots.push(self.adapter_of(&format!("{layer}.{}", adapter.module))?.1.lora_a);
+        }
+        let input = |slot: &usize| {
+            Ok(AdapterInput {
+                a: self.slot(*slot)?,
+                number: *slot as u64,
+            })
+        };
+        let projections = plan.projections.iter();
+        Ok(LinearGroup {
+            module,
+            projections: projections
+                .map(|projection| self.projection(&format!("{layer}.{}", projection.module), projection))
+                .collect::<Result<_, _>>()?,
+            adapters: slots.iter().map(input).collect::<candle_core::Result<_>>()?,
+            stacked: self.stacked(&slots)?,
+        })
+    }
+
+    /// The adapter that the plan has on `module`.
+    fn adapter_of(&self, module: &str) -> candle_core::Result<(&AdaptedLinear, &LinearSlots)> {
+        let found = self.trainables.adapters.get(module).copied();
+        found.ok_or_else(|| candle_core::Error::Msg(format!("no adapter on {module}")))
+    }
+
+    fn projection(&self, module: &str, plan: &ProjectionPlan) -> Result<Projection, TrainError> {
+        let (name, rows) = (format!("{module}.weight"), &plan.rows);
+        let matrix = match self.trainables.whole.get(name.as_str()) {
+            Some(slot) => Matrix::Trained(self.slot(*slot)?),
+            None => Matrix::Frozen(match self.trainables.replaced.get(&name) {
+                Some(weight) => weight.clone(),
+                None => self.base.weight(&name)?.clone(),
+            }),
+        };
+        let weight = matrix.rows(rows.start, rows.len())?;
+        let bias = match plan.bias {
+            true => Some(
+                self.parameter(&format!("{module}.bias"))?
+                    .rows(rows.start, rows.len())?,
+            ),
+            false => None,
+        };
+        let adapter = match plan.adapter {
+            Some(input) => Some(self.adapter(&weight, module, plan, input)?),
+            None => None,
+        };
+        Ok(Projection { weight, bias, adapter })
+    }
+
+    fn adapter(
+        &self,
+        weight: &Matrix,
+        module: &str,
+        plan: &ProjectionPlan,
+        input: usize,
+    ) -> Result<AdapterOutput, TrainError> {
+        let (linear, slots) = self.adapter_of(module)?;
+        let rows = |slot: usize| self.slot(slot)?.rows(plan.rows.start, plan.rows.len());
+        let dora = match slots.magnitude {
+            Some(slot) => Some(Dora::new(rows(slot)?, squared_row_norms(&weight.dense()?)?)?),
+            None => None,
+        };
+        Ok(AdapterOutput {
+            input,
+            b: rows(slots.lora_b)?,
+            bias: slots.lora_bias.map(rows).transpose()?,
+            dora,
+            scaling: linear.scaling,
+        })
+    }
+
+    /// One view over several lora_a, where each follows the one before in the flat buffer.
+    fn stacked(&self, slots: &[usize]) -> Result<Option<Trained>, TrainError> {
+        let parameters = self.trainables.parameters;
+        let layout = parameters.layout.slots();
+        let (Some(first), true) = (slots.first(), slots.len() > 1) else {
+            return Ok(None);
+        };
+        let neighbours = slots
+            .windows(2)
+            .all(|pair| layout[pair[0]].offset + layout[pair[0]].elements() == layout[pair[1]].offset);
+        if !neighbours {
+            return Ok(None);
+        }
+        let rows = slots.iter().map(|slot| layout[*slot].shape[0]).sum();
+        let shape = [rows, layout[*first].shape[1]];
+        Ok(Some(self.trained(layout[*first].offset, &shape)?))
+    }
+}

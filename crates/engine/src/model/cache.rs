@@ -1,0 +1,152 @@
+//! Keys and values of the tokens that a model has read, so that each further token costs only itself.
+//!
+//! | name | shape | meaning |
+//! |---|---|---|
+//! | `keys`, `values` | (sequences · capacity, Hkv, d) | of one layer, keys as rotated; compute dtype |
+//!
+//! Each sequence has `capacity` rows of its own and fills them from the first.
+
+use std::ops::Range;
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use peft_tune_core::architecture::Architecture;
+
+/// The cache of all layers.
+#[derive(Debug)]
+pub(crate) struct KeyValueCache {
+    layers: Vec<LayerCache>,
+    /// Tokens of each sequence that are kept.
+    lengths: Vec<usize>,
+    /// Most tokens of a sequence.
+    capacity: usize,
+}
+
+/// The cache of one layer.
+#[derive(Debug)]
+struct LayerCache {
+    keys: Tensor,
+    values: Tensor,
+}
+
+/// The place of one layer's cache in a pass: `counts` new tokens of each sequence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CacheSlot<'a> {
+    cache: &'a KeyValueCache,
+    layer: usize,
+    counts: &'a [usize],
+}
+
+impl KeyValueCache {
+    /// An empty cache for so many sequences of at most `capacity` tokens.
+    pub(crate) fn new(
+        architecture: &Architecture,
+        sequences: usize,
+        capacity: usize,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
+        let shape = (sequences * capacity, architecture.kv_heads, architecture.head_dim);
+        let layer = || {
+            Ok(LayerCache {
+                keys: Tensor::zeros(shape, dtype, device)?,
+                values: Tensor::zeros(shape, dtype, device)?,
+            })
+        };
+        Ok(Self {
+            layers: (0..architecture.layers.len()).map(|_| layer()).collect::<Result<_>>()?,
+            lengths: vec![0; sequences],
+            capacity,
+        })
+    }
+
+    /// Tokens of each sequence that are kept.
+    pub(crate) fn lengths(&self) -> &[usize] {
+        &self.lengths
+    }
+
+    /// Most tokens of a sequence.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Whether no token is kept.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lengths.iter().all(|length| *length == 0)
+    }
+
+    /// Bytes of all keys and values, free rows included.
+    pub(crate) fn bytes(&self) -> usize {
+        let tensors = self.layers.iter().flat_map(|layer| [&layer.keys, &layer.values]);
+        tensors.map(super::saved::bytes).sum()
+    }
+
+    /// One layer's place in a pass of `counts` new tokens.
+    pub(super) fn slot<'a>(&'a self, layer: usize, counts: &'a [usize]) -> CacheSlot<'a> {
+        CacheSlot {
+            cache: self,
+            layer,
+            counts,
+        }
+    }
+
+    /// Takes note that all layers have the new tokens.
+    pub(super) fn advance(&mut self, counts: &[usize]) {
+        for (length, count) in self.lengths.iter_mut().zip(counts) {
+            *length += count;
+        }
+    }
+}
+
+impl CacheSlot<'_> {
+    /// Whether the new tokens are the first.
+    pub(super) fn is_first(&self) -> bool {
+        self.cache.is_empty()
+    }
+
+    /// Keeps the new tokens' keys and values, (T, Hkv, d), and returns those of all tokens.
+    pub(super) fn keep(&self, keys: &Tensor, values: &Tensor) -> Result<(&Tensor, &Tensor)> {
+        let layer = &self.cache.layers[self.layer];
+        let mut first = 0;
+        for (sequence, count) in self.counts.iter().enumerate() {
+            let row = sequence * self.cache.capacity + self.cache.lengths[sequence];
+            let part = |tensor: &Tensor| tensor.narrow(0, first, *count)?.contiguous();
+            layer.keys.slice_set(&part(keys)?, 0, row)?;
+            layer.values.slice_set(&part(values)?, 0, row)?;
+            first += count;
+        }
+        Ok((&layer.keys, &layer.values))
+    }
+
+    /// The rows that each new token sees: those of its sequence up to itself, within the window.
+    pub(super) fn places(&self, window: Option<usize>) -> Vec<Range<usize>> {
+        let mut places = Vec::with_capacity(self.counts.iter().sum());
+        for (sequence, count) in self.counts.iter().enumerate() {
+            let start = sequence * self.cache.capacity;
+            let length = self.cache.lengths[sequence];
+            for token in 0..*count {
+                let end = start + length + token + 1;
+                let first = window.map_or(start, |window| start.max(end.saturating_sub(window)));
+                places.push(first..end);
+            }
+        }
+        places
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_sees_its_own_sequence_within_the_window() {
+        let cache = KeyValueCache {
+            layers: Vec::new(),
+            lengths: vec![3, 0],
+            capacity: 10,
+        };
+        let slot = cache.slot(0, &[2, 1]);
+        assert_eq!(slot.places(None), [0..4, 0..5, 10..11]);
+        assert_eq!(slot.places(Some(2)), [2..4, 3..5, 10..11]);
+    }
+}

@@ -1,0 +1,293 @@
+//! The decoder: embedding, layers, last norm and LM head, forward and backward.
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use super::layer::Layer;
+use super::linear::LinearGroup;
+use super::norm::Norm;
+use super::offload::{DeviceToHost, HostToDevice, Offload};
+use super::parameter::BaseParameter;
+use super::rounded::Rounded;
+use super::saved::{LayerSaved, bytes};
+use super::traced::{embedding, loss_head, matmul};
+use super::{RopeTables, Stream};
+use crate::span;
+use crate::span::{Module, StepPhase};
+use peft_tune_core::plan::{LayerKeep, Memory, chunk_tokens, layer_keep};
+use peft_tune_core::recipe::Checkpointing;
+
+/// A base model with what trains on it.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    pub(super) embedding: BaseParameter,
+    /// Factor on the embedded tokens.
+    pub(super) embedding_scale: Option<f64>,
+    pub(super) layers: Vec<Layer>,
+    pub(super) final_norm: Norm,
+    /// (V, H); shares the embedding's tensor where they are tied.
+    pub(super) head: BaseParameter,
+    pub(super) logit_soft_cap: Option<f64>,
+    pub(super) compute_dtype: DType,
+    pub(super) rounded: Option<Rounded>,
+    /// The lowest layer that a gradient must reach; as many as there are layers where none does.
+    pub(super) first_on_tape: usize,
+}
+
+/// What a forward pass keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// Nothing: evaluation.
+    Nothing,
+    /// What backward needs under this setting.
+    ForBackward(Checkpointing),
+}
+
+/// What a forward pass kept, in the order of the layers.
+#[derive(Debug)]
+pub(crate) struct Tape {
+    layers: Vec<LayerTape>,
+    /// (T, H), input of the last norm.
+    last: Tensor,
+    /// (T,) F32
+    last_rstd: Tensor,
+}
+
+#[derive(Debug)]
+enum LayerTape {
+    /// Below everything that trains.
+    Nothing,
+    /// Backward reads it as it is.
+    Saved(Box<LayerSaved>),
+    /// The layer's input; backward runs the layer forward again.
+    Input(Tensor),
+    /// As `Input`, in host memory.
+    HostInput(DeviceToHost),
+    /// On its way back from there.
+    HostToDevice(HostToDevice),
+}
+
+impl Tape {
+    /// Bytes of all that was kept; what the device holds and, apart from it, what the host holds.
+    pub(crate) fn bytes(&self) -> (usize, usize) {
+        let mut device = self.last_bytes();
+        let mut host = 0;
+        for layer in &self.layers {
+            match layer {
+                LayerTape::Nothing => {}
+                LayerTape::Saved(saved) => device += saved.bytes(),
+                LayerTape::Input(input) => device += bytes(input),
+                LayerTape::HostInput(input) => host += input.bytes(),
+                LayerTape::HostToDevice(input) => host += input.bytes(),
+            }
+        }
+        (device, host)
+    }
+
+    /// Bytes of the last norm's input.
+    fn last_bytes(&self) -> usize {
+        bytes(&self.last) + bytes(&self.last_rstd)
+    }
+}
+
+impl LayerTape {
+    /// Bytes on the device and in the host's memory.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Saved(saved) => saved.bytes(),
+            Self::Input(input) => bytes(input),
+            Self::HostInput(input) => input.bytes(),
+            Self::HostToDevice(input) => input.bytes(),
+        }
+    }
+}
+
+impl Decoder {
+    /// The normed hidden states (T, H) that the LM head reads, and the tape.
+    pub(crate) fn forward(&self, stream: &Stream<'_>, ropes: &RopeTables, keep: Keep) -> Result<(Tensor, Tape)> {
+        let mut x = self.begin(&stream.ids)?;
+        let mut layers = Vec::with_capacity(self.layers.len());
+        let mut offload = Offload::new(x.device())?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            let _span = span::module(Module::Layer(index as u16));
+            let (y, saved) = layer.forward(&x, stream, ropes)?;
+            let tape = match keep {
+                Keep::ForBackward(checkpointing) if index >= self.first_on_tape => {
+                    keep_layer(layer_keep(checkpointing, index), x, saved, &mut offload)?
+                }
+                _ => LayerTape::Nothing,
+            };
+            span::keep(|| tape.bytes());
+            layers.push(tape);
+            x = y;
+        }
+        let (normed, last_rstd) = self.final_norm.forward(&x)?;
+        let tape = Tape {
+            layers,
+            last: x,
+            last_rstd,
+        };
+        if keep != Keep::Nothing {
+            span::keep(|| tape.last_bytes());
+        }
+        Ok((normed, tape))
+    }
+
+    /// Loss of the stream and, where it has a gradient scale, the gradient with respect to the normed hidden states. Adds
+    /// the head's gradient where it trains.
+    pub(crate) fn loss(&self, stream: &Stream<'_>, normed: &Tensor) -> Result<loss_head::Output> {
+        let _span = span::module(Module::Head);
+        let vocabulary = self.head.value().dims2()?.0;
+        let trained = self.head.trained().filter(|_| stream.gradient_scale.is_some());
+        let memory = if normed.device().is_cuda() {
+            Memory::Device
+        } else {
+            Memory::Host
+        };
+        let settings = loss_head::Settings {
+            soft_cap: self.logit_soft_cap,
+            chunk_tokens: chunk_tokens(vocabulary, memory, trained.is_some()),
+            gradient_scale: stream.gradient_scale,
+        };
+        let targets = stream.targets();
+        match trained {
+            Some(head) => {
+                loss_head::forward_with_weight_gradient(normed, &head.value, targets, &settings, &head.gradient)
+            }
+            None => loss_head::forward(normed, self.head.value(), targets, &settings),
+        }
+    }
+
+    /// Adds the gradients of all that trains, from the gradient of the normed hidden states.
+    pub(crate) fn backward(&self, stream: &Stream<'_>, ropes: &RopeTables, tape: Tape, d_normed: Tensor) -> Result<()> {
+        let mut dx = self.final_norm.backward(&tape.last, &tape.last_rstd, &d_normed)?;
+        span::release(|| tape.last_bytes());
+        drop((tape.last, tape.last_rstd, d_normed));
+        let mut kept = SavedLayers::new(tape.layers, dx.device());
+        while let Some((index, layer_tape, on_tape)) = kept.pop()? {
+            let layer = &self.layers[index];
+            let _span = span::module(Module::Layer(index as u16));
+            let Some(saved) = recompute(layer, layer_tape, stream, ropes)? else {
+                return Ok(());
+            };
+            let wants_dx = index > self.first_on_tape || self.embedding.is_trained();
+            let in_use = saved.bytes();
+            span::release(|| on_tape);
+            span::keep(|| in_use);
+            let below = layer.backward(saved, dx, stream, ropes, wants_dx)?;
+            span::release(|| in_use);
+            match below {
+                Some(below) => dx = below,
+                None => return Ok(()),
+            }
+        }
+        self.backward_embedding(stream, dx)
+    }
+
+    /// Logits (tokens, V) F32 of normed hidden states, all at once.
+    pub(crate) fn logits(&self, normed: &Tensor) -> Result<Tensor> {
+        let _span = span::module(Module::Head);
+        let logits = matmul::nt(normed, self.head.value())?.to_dtype(DType::F32)?;
+        match self.logit_soft_cap {
+            Some(cap) => (logits / cap)?.tanh()? * cap,
+            None => Ok(logits),
+        }
+    }
+
+    /// Begins a pass with the parameters as they are now: the embedded tokens (T, H).
+    pub(super) fn begin(&self, ids: &Tensor) -> Result<Tensor> {
+        if let Some(rounded) = &self.rounded {
+            rounded.refresh()?;
+        }
+        let mut groups = self.layers.iter().flat_map(Layer::groups);
+        groups.try_for_each(LinearGroup::refresh)?;
+        self.embed(ids)
+    }
+
+    fn embed(&self, ids: &Tensor) -> Result<Tensor> {
+        let _span = span::module(Module::Embedding);
+        let x = embedding::forward(self.embedding.value(), ids)?.to_dtype(self.compute_dtype)?;
+        match self.embedding_scale {
+            // The factor is rounded to the compute dtype, as in transformers.
+            Some(scale) => x.affine(scale, 0.0),
+            None => Ok(x),
+        }
+    }
+
+    fn backward_embedding(&self, stream: &Stream<'_>, dx: Tensor) -> Result<()> {
+        let Some(trained) = self.embedding.trained() else {
+            return Ok(());
+        };
+        let _span = span::module(Module::Embedding);
+        let dx = match self.embedding_scale {
+            Some(scale) => dx.affine(scale, 0.0)?,
+            None => dx,
+        };
+        embedding::backward_add(&dx, &stream.ids, &trained.gradient)
+    }
+}
+
+/// Keeps a layer's input, what it saved, or nothing.
+fn keep_layer(keep: LayerKeep, input: Tensor, saved: LayerSaved, offload: &mut Offload) -> Result<LayerTape> {
+    Ok(match keep {
+        LayerKeep::Nothing => LayerTape::Nothing,
+        LayerKeep::Input => LayerTape::Input(input),
+        LayerKeep::HostInput => LayerTape::HostInput(offload.put(&input)?),
+        LayerKeep::Saved => LayerTape::Saved(Box::new(saved.held())),
+    })
+}
+
+/// What was kept of the layers, from the last to the first. While one is worked on, the input of the next is on its way
+/// back from the host.
+struct SavedLayers {
+    device: Device,
+    layers: Vec<LayerTape>,
+}
+
+/// What was kept of one layer, on the device.
+enum Recomputed {
+    Nothing,
+    Saved(Box<LayerSaved>),
+    Input(Tensor),
+}
+
+impl SavedLayers {
+    fn new(layers: Vec<LayerTape>, device: &Device) -> Self {
+        Self {
+            device: device.clone(),
+            layers,
+        }
+    }
+
+    /// The next layer's index, what was kept of it, and how many bytes that were.
+    fn pop(&mut self) -> Result<Option<(usize, Recomputed, usize)>> {
+        let Some(layer) = self.layers.pop() else {
+            return Ok(None);
+        };
+        let bytes = layer.bytes();
+        let recomputed = match layer {
+            LayerTape::Nothing => Recomputed::Nothing,
+            LayerTape::Saved(saved) => Recomputed::Saved(saved),
+            LayerTape::Input(input) => Recomputed::Input(input),
+            LayerTape::HostInput(input) => Recomputed::Input(input.fetch(&self.device)?.arrive()?),
+            LayerTape::HostToDevice(input) => Recomputed::Input(input.arrive()?),
+        };
+        if let Some(LayerTape::HostInput(_)) = self.layers.last()
+            && let Some(LayerTape::HostInput(next)) = self.layers.pop()
+        {
+            self.layers.push(LayerTape::HostToDevice(next.fetch(&self.device)?));
+        }
+        Ok(Some((self.layers.len(), recomputed, bytes)))
+    }
+}
+
+/// What backward needs of a layer, run forward again where only its input was kept.
+fn recompute(layer: &Layer, tape: Recomputed, stream: &Stream<'_>, ropes: &RopeTables) -> Result<Option<LayerSaved>> {
+    let input = match tape {
+        Recomputed::Nothing => return Ok(None),
+        Recomputed::Saved(saved) => return Ok(Some(*saved)),
+        Recomputed::Input(input) => input,
+    };
+    let _span = span::phase(StepPhase::Recompute);
+    layer.recompute(&input, stream, ropes).map(Some)
+}

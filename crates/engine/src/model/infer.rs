@@ -1,0 +1,63 @@
+//! The forward pass of generation: tokens that follow those in a cache of keys and values.
+
+use candle_core::{Result, Tensor};
+
+use super::attention_block::{AttentionBlock, flat, forward_out};
+use super::cache::{CacheSlot, KeyValueCache};
+use super::decoder::Decoder;
+use super::traced::{attention, cached_attention};
+use super::{RopeTables, Stream};
+use crate::span;
+use crate::span::Module;
+
+impl Decoder {
+    /// The normed hidden states (T, H) of `stream`: its documents go on with the sequences of `cache`, which has room for
+    /// them and keeps their keys and values.
+    pub(crate) fn infer(&self, stream: &Stream<'_>, ropes: &RopeTables, cache: &mut KeyValueCache) -> Result<Tensor> {
+        let counts: Vec<usize> = stream
+            .batch
+            .offsets
+            .windows(2)
+            .map(|pair| (pair[1] - pair[0]) as usize)
+            .collect();
+        let fits = cache.lengths().iter().zip(&counts);
+        if counts.len() != cache.lengths().len()
+            || fits
+                .into_iter()
+                .any(|(length, count)| length + count > cache.capacity())
+        {
+            candle_core::bail!(
+                "{counts:?} tokens do not go on with sequences of {:?} tokens in a cache for {}",
+                cache.lengths(),
+                cache.capacity()
+            );
+        }
+        let mut x = self.begin(&stream.ids)?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            let _span = span::module(Module::Layer(index as u16));
+            x = layer.attention.infer(&x, stream, ropes, &cache.slot(index, &counts))?;
+            x = layer.mlp.forward(&x, stream)?.0;
+        }
+        cache.advance(&counts);
+        Ok(self.final_norm.forward(&x)?.0)
+    }
+}
+
+impl AttentionBlock {
+    /// The stream behind the block, (T, H).
+    fn infer(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables, slot: &CacheSlot<'_>) -> Result<Tensor> {
+        let _span = span::module(Module::Attention);
+        let (normed, _) = self.norm.forward(x)?;
+        let (projected, _) = self.projections.forward(&normed, None)?;
+        let [q, k, v] = self.heads(projected)?;
+        let ([q, k], _) = self.rotate([q, k], stream, ropes)?;
+        let is_first = slot.is_first();
+        let (keys, values) = slot.keep(&k, &v)?;
+        let o = match is_first {
+            true => attention::forward(&q, &k, &v, stream.documents(), &self.settings)?.0,
+            false => cached_attention::forward(&q, keys, values, &slot.places(self.settings.window), &self.settings)?,
+        };
+        let (y, ..) = forward_out(&self.output, self.norm_behind.as_ref(), x, &flat(&o)?, None)?;
+        Ok(y)
+    }
+}

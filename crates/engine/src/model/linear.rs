@@ -1,0 +1,269 @@
+//! Linear layers that read the same input, with their adapters.
+//!
+//! | name | shape | meaning |
+//! |---|---|---|
+//! | x | (T, in) | the input that all projections of the group share |
+//! | W, bias | (out, in), (out,) | a projection's weight, frozen or trained |
+//! | A, B | (r, in), (out, r) | its adapter, F32 |
+//! | xa | (T, r) | x A^T, saved for the gradient of B |
+//! | s | | scaling |
+//!
+//! y = x W^T + bias + s·(xa B^T + bias_B). Backward: dB += s·dy^T xa, d_xa = s·dy B, dA += d_xa^T x, and
+//! dx = dy W + d_xa A. With dropout, A sees drop(x); with DoRA see [`super::dora`].
+//!
+//! q, k and v (or gate and up) are one group: x is read for all of them, and where their A lie side by side in the flat
+//! buffer, they are one (sum of r, in) matrix and one product. A fused tensor (`qkv_proj`) is a group whose projections
+//! are row ranges of it and share one A.
+
+use candle_core::{Result, Tensor};
+
+use super::DropoutKey;
+use super::parameter::Trained;
+use super::projection::{OutputGradients, Projection};
+use super::traced::matmul::{self, Term};
+use super::traced::residual;
+use crate::span;
+use crate::span::Module;
+
+/// Projections of one input.
+#[derive(Debug)]
+pub(super) struct LinearGroup {
+    /// Which of the layer's groups it is.
+    pub module: Module,
+    pub projections: Vec<Projection>,
+    pub adapters: Vec<AdapterInput>,
+    /// All A below each other, where they are neighbours in the flat buffer.
+    pub stacked: Option<Trained>,
+}
+
+/// The input side of an adapter.
+#[derive(Debug)]
+pub(super) struct AdapterInput {
+    /// (r, in)
+    pub a: Trained,
+    /// Number of the adapter in the model; tells its dropout masks from the others'.
+    pub number: u64,
+}
+
+/// The input of a group in one pass, with its dropout.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupInput<'a> {
+    pub x: &'a Tensor,
+    pub adapters: &'a [AdapterInput],
+    pub dropout: Option<&'a DropoutKey>,
+}
+
+impl GroupInput<'_> {
+    /// What adapter `index` is multiplied with.
+    pub(super) fn dropped(&self, index: usize) -> Result<Tensor> {
+        self.adapters[index].drop(self.x, self.dropout)
+    }
+}
+
+impl AdapterInput {
+    /// Dropout of this adapter, of its input or of a gradient with respect to it.
+    fn drop(&self, x: &Tensor, dropout: Option<&DropoutKey>) -> Result<Tensor> {
+        match dropout {
+            Some(key) => key.apply(x, self.number),
+            None => Ok(x.clone()),
+        }
+    }
+}
+
+impl LinearGroup {
+    /// Computes what adapters need of the parameters as they are now; before each pass.
+    pub(super) fn refresh(&self) -> Result<()> {
+        let mut projections = self.projections.iter();
+        projections.try_for_each(|projection| projection.refresh(&self.adapters))
+    }
+
+    /// The outputs (T, out) of all projections, and xa of all adapters.
+    pub(super) fn forward(&self, x: &Tensor, dropout: Option<&DropoutKey>) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
+        let _span = span::module(self.module);
+        let input = self.input(x, dropout);
+        let xa = self.adapter_products(&input)?;
+        let outputs = self
+            .projections
+            .iter()
+            .map(|projection| projection.forward(&input, &xa, None));
+        Ok((outputs.collect::<Result<_>>()?, xa))
+    }
+
+    /// As [`LinearGroup::forward`] for a group of one projection: y (T, out) plus its output.
+    pub(super) fn forward_onto(
+        &self,
+        y: &Tensor,
+        x: &Tensor,
+        dropout: Option<&DropoutKey>,
+    ) -> Result<(Tensor, Vec<Tensor>)> {
+        let xa = self.recompute(x, dropout)?;
+        Ok((self.recompute_output(y, x, &xa, dropout)?, xa))
+    }
+
+    /// The output of [`LinearGroup::forward_onto`] from the xa that it kept.
+    pub(super) fn recompute_output(
+        &self,
+        y: &Tensor,
+        x: &Tensor,
+        xa: &[Tensor],
+        dropout: Option<&DropoutKey>,
+    ) -> Result<Tensor> {
+        let _span = span::module(self.module);
+        match self.projections.as_slice() {
+            [projection] => projection.forward(&self.input(x, dropout), xa, Some(y)),
+            other => candle_core::bail!("a sum with the residual takes one projection, not {}", other.len()),
+        }
+    }
+
+    /// What [`LinearGroup::forward`] keeps, without the outputs: xa of all adapters.
+    pub(super) fn recompute(&self, x: &Tensor, dropout: Option<&DropoutKey>) -> Result<Vec<Tensor>> {
+        let _span = span::module(self.module);
+        self.adapter_products(&self.input(x, dropout))
+    }
+
+    /// Whether backward needs the group's input: where something of it trains.
+    fn reads_input(&self) -> bool {
+        !self.adapters.is_empty() || self.projections.iter().any(|projection| projection.weight.is_trained())
+    }
+
+    /// Adds the gradients of all that trains here and returns dx where `wants_dx`.
+    ///
+    /// `x` makes the input of the forward pass again and is called only where it is needed; `xa` is that pass's, and
+    /// `dys` are the gradients of its outputs.
+    pub(super) fn backward(
+        &self,
+        x: impl FnOnce() -> Result<Tensor>,
+        xa: &[Tensor],
+        dys: Vec<Tensor>,
+        dropout: Option<&DropoutKey>,
+        wants_dx: bool,
+    ) -> Result<Option<Tensor>> {
+        let _span = span::module(self.module);
+        if !self.reads_input() {
+            return self.backward_frozen(dys, wants_dx);
+        }
+        let x = x()?;
+        let input = self.input(&x, dropout);
+        let dys = self.projections.iter().zip(dys);
+        let dys = dys.map(|(projection, dy)| projection.backward(&input, xa, dy));
+        let dys: Vec<OutputGradients> = dys.collect::<Result<_>>()?;
+        let d_xa = self.adapter_gradients(&input, &dys)?;
+        self.add_adapter_gradients(&input, &d_xa)?;
+        // dx may take its place.
+        drop(x);
+        wants_dx.then(|| self.input_gradient(&dys, &d_xa, dropout)).transpose()
+    }
+
+    fn backward_frozen(&self, dys: Vec<Tensor>, wants_dx: bool) -> Result<Option<Tensor>> {
+        let mut terms = Vec::with_capacity(dys.len());
+        for (projection, dy) in self.projections.iter().zip(&dys) {
+            projection.add_bias_gradient(dy)?;
+            terms.push(Term::new(dy, projection.weight.factor(), 1.0));
+        }
+        wants_dx.then(|| matmul::nn_sum(&terms, terms.len())).transpose()
+    }
+
+    /// The gradient of each adapter's xa, the sum over the projections that read it: side by side in one (T, sum of r)
+    /// tensor where the A are stacked, else (T, r) each.
+    fn adapter_gradients(&self, input: &GroupInput<'_>, dys: &[OutputGradients]) -> Result<Vec<Tensor>> {
+        let _span = span::module(Module::Adapter);
+        let terms = |index: usize| {
+            let reads = |projection: &&Projection| projection.adapter.as_ref().is_some_and(|a| a.input == index);
+            let both = self.projections.iter().zip(dys);
+            let terms = both
+                .filter(|(projection, _)| reads(projection))
+                .filter_map(|(projection, dy)| {
+                    let adapter = projection.adapter.as_ref()?;
+                    Some(adapter.update_gradient(&dy.update))
+                });
+            terms.collect::<Vec<_>>()
+        };
+        let mut each = (0..self.adapters.len()).map(terms);
+        match self.stacked(input.dropout) {
+            Some(_) => Ok(vec![matmul::nn_beside(&each.collect::<Vec<_>>())?]),
+            None => each.by_ref().map(|terms| matmul::nn_sum(&terms, 0)).collect(),
+        }
+    }
+
+    /// dA += d_xa^T x of every adapter.
+    fn add_adapter_gradients(&self, input: &GroupInput<'_>, d_xa: &[Tensor]) -> Result<()> {
+        let _span = span::module(Module::Adapter);
+        if let (Some(stacked), [all]) = (self.stacked(input.dropout), d_xa) {
+            return matmul::tn_add(all, input.x, 1.0, &stacked.gradient);
+        }
+        for (index, (adapter, d_xa)) in self.adapters.iter().zip(d_xa).enumerate() {
+            matmul::tn_add(d_xa, &input.dropped(index)?, 1.0, &adapter.a.gradient)?;
+        }
+        Ok(())
+    }
+
+    /// dx, the sum over all projections and adapters: one pass where there is no dropout.
+    fn input_gradient(&self, dys: &[OutputGradients], d_xa: &[Tensor], dropout: Option<&DropoutKey>) -> Result<Tensor> {
+        let both = || self.projections.iter().zip(dys);
+        let base = both().map(|(projection, dy)| Term::new(&dy.base, projection.weight.factor(), 1.0));
+        let mut terms: Vec<Term<'_>> = base.collect();
+        let base = terms.len();
+        if dropout.is_none() {
+            let inputs: Vec<&Trained> = match self.stacked(dropout) {
+                Some(stacked) => vec![stacked],
+                None => self.adapters.iter().map(|adapter| &adapter.a).collect(),
+            };
+            terms.extend(inputs.iter().zip(d_xa).map(|(a, d_xa)| Term::new(d_xa, &a.factor, 1.0)));
+            return sum_of(&terms, base);
+        }
+        let mut dx = sum_of(&terms, base)?;
+        for (projection, dy) in both() {
+            if let (Some(dropped), Some(adapter)) = (&dy.dropped_base, &projection.adapter) {
+                let product = matmul::nn_sum(&[Term::new(dropped, projection.weight.factor(), 1.0)], 0)?;
+                dx = residual::add(&dx, &self.adapters[adapter.input].drop(&product, dropout)?)?;
+            }
+        }
+        let _span = span::module(Module::Adapter);
+        for (adapter, d_xa) in self.adapters.iter().zip(d_xa) {
+            let product = matmul::nn(d_xa, &adapter.a.factor)?;
+            dx = residual::add(&dx, &adapter.drop(&product, dropout)?)?;
+        }
+        Ok(dx)
+    }
+
+    /// x A^T of every adapter, (T, r) each; columns of one tensor where the A are stacked.
+    fn adapter_products(&self, input: &GroupInput<'_>) -> Result<Vec<Tensor>> {
+        let _span = (!self.adapters.is_empty()).then(|| span::module(Module::Adapter));
+        let Some(stacked) = self.stacked(input.dropout) else {
+            let product =
+                |(index, adapter): (usize, &AdapterInput)| matmul::nt(&input.dropped(index)?, &adapter.a.factor);
+            return self.adapters.iter().enumerate().map(product).collect();
+        };
+        let all = matmul::nt(input.x, &stacked.factor)?;
+        let mut column = 0;
+        let split = |adapter: &AdapterInput| {
+            let rank = adapter.a.value.dims2()?.0;
+            column += rank;
+            all.narrow(1, column - rank, rank)
+        };
+        self.adapters.iter().map(split).collect()
+    }
+
+    /// All A as one, where they are neighbours and read the same input.
+    fn stacked(&self, dropout: Option<&DropoutKey>) -> Option<&Trained> {
+        self.stacked.as_ref().filter(|_| dropout.is_none())
+    }
+
+    fn input<'a>(&'a self, x: &'a Tensor, dropout: Option<&'a DropoutKey>) -> GroupInput<'a> {
+        GroupInput {
+            x,
+            adapters: &self.adapters,
+            dropout,
+        }
+    }
+}
+
+/// The sum of the products, in as few passes as can be; the terms behind the first `base` are adapters'.
+fn sum_of(terms: &[Term<'_>], base: usize) -> Result<Tensor> {
+    let passes = terms.chunks(matmul::MAX_TERMS).enumerate();
+    let mut passes = passes.map(|(pass, terms)| matmul::nn_sum(terms, base.saturating_sub(pass * matmul::MAX_TERMS)));
+    let Some(first) = passes.next().transpose()? else {
+        candle_core::bail!("a linear group without projections has no gradient");
+    };
+    passes.try_fold(first, |sum, pass| residual::add(&sum, &pass?))
+}

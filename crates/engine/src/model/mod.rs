@@ -1,0 +1,33 @@
+//! The decoder: one for all families, with a hand-written forward and backward pass over the flat token stream.
+//!
+//! Autograd keeps what it might need and computes gradients that nobody asks for; here each block says what it saves
+//! ([`saved::LayerSaved`] is the whole list) and computes the gradients of what trains, and no others.
+
+mod attention_block;
+mod build;
+mod cache;
+mod decoder;
+mod dora;
+mod dropout;
+mod infer;
+mod layer;
+mod linear;
+mod matrix;
+mod mlp_block;
+mod norm;
+mod offload;
+mod parameter;
+mod projection;
+mod rope_tables;
+mod rounded;
+mod saved;
+mod stream;
+mod traced;
+
+pub(crate) use build::Trainables;
+pub(crate) use cache::KeyValueCache;
+pub(crate) use decoder::{Decoder, Keep};
+pub(crate) use dora::update_norm;
+pub(crate) use dropout::DropoutKey;
+pub(crate) use rope_tables::RopeTables;
+pub(crate) use stream::{Stream, StreamPlace};

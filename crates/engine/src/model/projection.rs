@@ -1,0 +1,200 @@
+//! One projection of a [`LinearGroup`](super::linear::LinearGroup): weight, bias, and the output side of its adapter.
+//!
+//! The formulas are those of [`super::linear`] and [`super::dora`].
+
+use candle_core::{Result, Tensor};
+
+use super::dora::Dora;
+use super::linear::{AdapterInput, GroupInput};
+use super::matrix::Matrix;
+use super::parameter::{BaseParameter, Trained, column_sum};
+use super::traced::matmul::{self, Term};
+use super::traced::{bias, gain, residual};
+use crate::span;
+use crate::span::Module;
+
+/// One projection of a group.
+#[derive(Debug)]
+pub(super) struct Projection {
+    pub weight: Matrix,
+    pub bias: Option<BaseParameter>,
+    pub adapter: Option<AdapterOutput>,
+}
+
+/// The output side of an adapter.
+#[derive(Debug)]
+pub(super) struct AdapterOutput {
+    /// Index of the adapter in its group.
+    pub input: usize,
+    /// (out, r)
+    pub b: Trained,
+    /// (out,)
+    pub bias: Option<Trained>,
+    pub dora: Option<Dora>,
+    pub scaling: f64,
+}
+
+/// The gradient of a projection's output as its parts see it, (T, out) each.
+pub(super) struct OutputGradients {
+    /// For x W^T.
+    pub base: Tensor,
+    /// For drop(x) W^T, which only DoRA with dropout has.
+    pub dropped_base: Option<Tensor>,
+    /// For s·xa B^T.
+    pub update: Tensor,
+}
+
+impl OutputGradients {
+    fn plain(dy: Tensor) -> Self {
+        Self {
+            base: dy.clone(),
+            dropped_base: None,
+            update: dy,
+        }
+    }
+}
+
+impl AdapterOutput {
+    /// s·xa B^T
+    fn update<'a>(&'a self, xa: &'a Tensor) -> Term<'a> {
+        Term::new(xa, &self.b.factor, self.scaling)
+    }
+
+    /// s·dy B, what dy says of xa.
+    pub(super) fn update_gradient<'a>(&'a self, dy: &'a Tensor) -> Term<'a> {
+        Term::new(dy, &self.b.factor, self.scaling)
+    }
+}
+
+impl Projection {
+    /// Computes what DoRA needs of the parameters as they are now.
+    pub(super) fn refresh(&self, adapters: &[AdapterInput]) -> Result<()> {
+        let Some(adapter) = &self.adapter else { return Ok(()) };
+        let Some(dora) = &adapter.dora else { return Ok(()) };
+        let a = &adapters[adapter.input].a;
+        let _span = span::module(Module::Adapter);
+        dora.refresh(self.weight.factor(), a, &adapter.b.value, adapter.scaling)
+    }
+
+    /// y (T, out), from the group's input and its xa; added to `onto` where there is one.
+    pub(super) fn forward(&self, input: &GroupInput<'_>, xa: &[Tensor], onto: Option<&Tensor>) -> Result<Tensor> {
+        let base = Term::new(input.x, self.weight.factor(), 1.0);
+        let product = |terms: &[Term<'_>]| match onto {
+            Some(onto) => matmul::nt_onto(onto, terms, 1),
+            None => matmul::nt_sum(terms, 1),
+        };
+        let Some(adapter) = &self.adapter else {
+            return self.biased(product(&[base])?);
+        };
+        let xa = &xa[adapter.input];
+        let y = match (&adapter.dora, onto) {
+            (Some(dora), None) => self.turned(base, xa, adapter, dora, input)?,
+            (Some(dora), Some(onto)) => residual::add(onto, &self.turned(base, xa, adapter, dora, input)?)?,
+            (None, _) => product(&[base, adapter.update(xa)])?,
+        };
+        if let Some(bias) = &adapter.bias {
+            bias::add(&y, &bias.value, adapter.scaling)?;
+        }
+        self.biased(y)
+    }
+
+    /// y + bias, in place.
+    fn biased(&self, y: Tensor) -> Result<Tensor> {
+        if let Some(bias) = &self.bias {
+            bias::add(&y, bias.value(), 1.0)?;
+        }
+        Ok(y)
+    }
+
+    /// Adds the gradients of B, its bias, the magnitude, W and the bias; returns dy for the products.
+    pub(super) fn backward(&self, input: &GroupInput<'_>, xa: &[Tensor], dy: Tensor) -> Result<OutputGradients> {
+        self.add_bias_gradient(&dy)?;
+        let gradients = match &self.adapter {
+            Some(adapter) => self.backward_adapter(input, &xa[adapter.input], dy, adapter)?,
+            None => OutputGradients::plain(dy),
+        };
+        if let Some(weight) = self.weight.trained() {
+            matmul::tn_add(&gradients.base, input.x, 1.0, &weight.gradient)?;
+        }
+        Ok(gradients)
+    }
+
+    pub(super) fn add_bias_gradient(&self, dy: &Tensor) -> Result<()> {
+        match self.bias.as_ref().and_then(BaseParameter::trained) {
+            Some(bias) => bias.add_gradient(&column_sum(dy)?),
+            None => Ok(()),
+        }
+    }
+
+    fn backward_adapter(
+        &self,
+        input: &GroupInput<'_>,
+        xa: &Tensor,
+        dy: Tensor,
+        adapter: &AdapterOutput,
+    ) -> Result<OutputGradients> {
+        let gradients = match &adapter.dora {
+            Some(dora) => self.backward_turned(input, xa, dy, adapter, dora)?,
+            None => OutputGradients::plain(dy),
+        };
+        let _span = span::module(Module::Adapter);
+        matmul::tn_add(&gradients.update, xa, adapter.scaling, &adapter.b.gradient)?;
+        if let Some(bias) = &adapter.bias {
+            bias.add_gradient(&(column_sum(&gradients.update)? * adapter.scaling)?)?;
+        }
+        Ok(gradients)
+    }
+
+    /// DoRA's output g ⊙ (x W^T + s·xa B^T); `base` is x W^T.
+    fn turned(
+        &self,
+        base: Term<'_>,
+        xa: &Tensor,
+        adapter: &AdapterOutput,
+        dora: &Dora,
+        input: &GroupInput<'_>,
+    ) -> Result<Tensor> {
+        if input.dropout.is_none() {
+            let y = matmul::nt_sum(&[base, adapter.update(xa)], 1)?;
+            gain::scale(&y, &dora.gain, 0.0)?;
+            return Ok(y);
+        }
+        // With dropout PEFT takes x W^T + (g - 1) ⊙ drop(x) W^T + g ⊙ update.
+        let more = {
+            let dropped = input.dropped(adapter.input)?;
+            let dropped = matmul::nt_sum(&[Term::new(&dropped, self.weight.factor(), 1.0)], 0)?;
+            gain::scale(&dropped, &dora.gain, -1.0)?;
+            let update = matmul::nt_sum(&[adapter.update(xa)], 0)?;
+            gain::scale(&update, &dora.gain, 0.0)?;
+            residual::add(&dropped, &update)?
+        };
+        matmul::nt_onto(&more, &[base], 1)
+    }
+
+    /// Adds the magnitude's gradient and passes dy through the gain.
+    fn backward_turned(
+        &self,
+        input: &GroupInput<'_>,
+        xa: &Tensor,
+        dy: Tensor,
+        adapter: &AdapterOutput,
+        dora: &Dora,
+    ) -> Result<OutputGradients> {
+        // The output before the gain is made again: keeping it would double what the layer saves.
+        let dropped = input.dropped(adapter.input)?;
+        let base = Term::new(&dropped, self.weight.factor(), 1.0);
+        let before = matmul::nt_sum(&[base, adapter.update(xa)], 0)?;
+        gain::backward(&dy, &before, &dora.gain, &dora.norm, &dora.magnitude.gradient)?;
+        let update = before;
+        if input.dropout.is_none() {
+            return Ok(OutputGradients::plain(update));
+        }
+        let dropped_base = dy.copy()?;
+        gain::scale(&dropped_base, &dora.gain, -1.0)?;
+        Ok(OutputGradients {
+            dropped_base: Some(dropped_base),
+            base: dy,
+            update,
+        })
+    }
+}

@@ -1,0 +1,37 @@
+//! Attention of single queries over a cache.
+
+use std::ops::Range;
+
+use candle_core::{Result, Tensor};
+
+use super::attention::Settings;
+use super::{bytes, storage};
+use crate::span::{Shape, Work, op};
+use peft_tune_kernels::ops::cached_attention;
+
+/// Returns o; see [`cached_attention::forward`].
+pub(in crate::model) fn forward(
+    q: &Tensor,
+    keys: &Tensor,
+    values: &Tensor,
+    places: &[Range<usize>],
+    settings: &Settings,
+) -> Result<Tensor> {
+    let _span = op("cached_attention", || work(q, keys, places));
+    cached_attention::forward(q, keys, values, places, settings)
+}
+
+fn work(q: &Tensor, keys: &Tensor, places: &[Range<usize>]) -> Work {
+    let (Ok((_, heads, width)), Ok((_, key_heads, _))) = (q.dims3(), keys.dims3()) else {
+        return Work::default();
+    };
+    let rows: usize = places.iter().map(ExactSizeIterator::len).sum();
+    let element = q.dtype().size_in_bytes();
+    Work {
+        flops: 4 * (rows * heads * width) as u64,
+        bytes: 2 * bytes(q) + 2 * (rows * key_heads * width * element) as u64,
+        storage: storage(q.dtype()),
+        shape: Shape::with_tokens(q.dims(), 0),
+        ..Work::default()
+    }
+}

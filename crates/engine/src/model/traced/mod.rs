@@ -1,0 +1,47 @@
+//! The ops as the model calls them: each in a span that says what it computes and moves.
+//!
+//! The names and arguments are those of [`peft_tune_kernels::ops`]. FLOPs count matrix products only, two for a
+//! multiply-add; bytes are those of the operands and results as they are stored, each once.
+
+pub(super) mod attention;
+pub(super) mod cached_attention;
+pub(super) mod loss_head;
+pub(super) mod matmul;
+mod pointwise;
+
+pub(super) use pointwise::{bias, dropout, embedding, gain, glu, residual, rms_norm, rope, rounding};
+
+use candle_core::{DType, Tensor};
+
+use crate::span::{Shape, Work};
+
+/// Bytes of a tensor's elements.
+fn bytes(tensor: &Tensor) -> u64 {
+    (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64
+}
+
+/// Name of a dtype as spans have it.
+fn storage(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "f32",
+        DType::BF16 => "bf16",
+        DType::F16 => "f16",
+        DType::F64 => "f64",
+        _ => "",
+    }
+}
+
+/// An op without products that reads and writes `tensors` tensors like `x`.
+fn pass(x: &Tensor, tensors: u64) -> Work {
+    Work {
+        bytes: tensors * bytes(x),
+        storage: storage(x.dtype()),
+        shape: Shape::with_tokens(x.dims(), 0),
+        ..Work::default()
+    }
+}
+
+/// Opens a span around a sum over the tokens of `tensor`.
+pub(super) fn column_sum(tensor: &Tensor) -> crate::span::Span {
+    crate::span::op("column_sum", || pass(tensor, 1))
+}

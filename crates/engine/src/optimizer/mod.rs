@@ -1,0 +1,21 @@
+//! The optimizer: one pass over the flat parameter buffers, the learning-rate schedule and gradient clipping.
+
+mod adafactor;
+mod adamw;
+mod cuda;
+mod group;
+mod lion;
+mod muon;
+mod norm;
+mod pages;
+mod rule;
+mod schedule;
+mod sgd;
+mod states_8bit;
+mod states_f32;
+mod update;
+
+pub(super) use cuda::Clipping;
+pub use norm::{Norm, clip, global_norm, norm_and_clip};
+pub use schedule::learning_rate;
+pub use update::{Optimizer, OptimizerError};

@@ -1,0 +1,86 @@
+//! What an update rule is.
+
+use candle_core::{Device, Result, Tensor};
+
+use super::cuda::GroupFactors;
+use super::group::Group;
+use crate::Parameters;
+
+/// When and how far one update goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    /// Number of this update, from 1.
+    pub number: u64,
+    pub learning_rate: f64,
+}
+
+impl Step {
+    /// Learning rate of a group.
+    pub fn rate(&self, group: &Group) -> f64 {
+        self.learning_rate * group.rate_ratio
+    }
+}
+
+/// Changes parameters by their gradients, in two forms that agree up to rounding. Both update `parameters.values` in
+/// place from `parameters.gradients`, which they leave as they are.
+pub(super) trait UpdateRule: Send {
+    /// One pass over the flat buffers, on the CPU.
+    fn update_fused(&self, parameters: &Parameters, step: Step) -> Result<()>;
+
+    /// Plain tensor ops, on any device.
+    fn update_plain(&self, parameters: &Parameters, step: Step) -> Result<()>;
+
+    /// The update as launches that are the same in every step on an NVIDIA GPU, where the rule has that.
+    fn repeated(&self) -> Option<&dyn RepeatedUpdate> {
+        None
+    }
+
+    /// The update on an NVIDIA GPU of a rule whose steps are not [`repeated`](Self::repeated).
+    fn update_gpu(&self, parameters: &Parameters, step: Step) -> Result<()> {
+        self.update_plain(parameters, step)
+    }
+
+    /// The rule's state: one-dimensional tensors by name, not copies. Whoever writes into them restores the state.
+    fn state(&self) -> Vec<(String, Tensor)>;
+}
+
+/// An update on an NVIDIA GPU: few launches for all groups. What differs from step to step is in the device's memory before the first
+/// one, so that a CUDA graph can hold them.
+pub(super) trait RepeatedUpdate {
+    /// Puts what `step` asks for where the launches read it, at the end of the device's queue.
+    fn prepare(&self, step: Step, device: &Device) -> Result<()>;
+
+    /// Launches the update that was last prepared. Where `norm`, (1,) F64 or more, begins with a number that is not finite, it
+    /// changes nothing.
+    fn launch(&self, parameters: &Parameters, norm: Option<&Tensor>) -> Result<()>;
+}
+
+/// A rule that looks at one element and its N states at a time: how these are stored is not its business.
+pub(super) trait ElementRule<const N: usize>: Send + Sync {
+    /// What an update takes besides the element, the same for a whole group.
+    type Factors: Copy + Send + Sync;
+
+    /// Names of the states.
+    const STATES: [&'static str; N];
+    /// Whether a state can be negative.
+    const SIGNED: [bool; N];
+
+    /// Name of the rule's kernel.
+    const KERNEL: &'static str;
+
+    fn factors(&self, group: &Group, step: Step) -> Self::Factors;
+
+    /// The factors as the kernel takes them.
+    fn for_kernel(factors: &Self::Factors) -> GroupFactors;
+
+    /// Updates `value` and returns the new states.
+    fn apply(factors: &Self::Factors, value: &mut f32, gradient: f32, states: [f32; N]) -> [f32; N];
+
+    /// [`apply`](Self::apply) in plain tensor ops: returns the new value and states.
+    fn apply_plain(
+        factors: &Self::Factors,
+        value: &Tensor,
+        gradient: &Tensor,
+        states: &[Tensor; N],
+    ) -> Result<(Tensor, [Tensor; N])>;
+}

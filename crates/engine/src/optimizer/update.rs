@@ -1,0 +1,300 @@
+//! The optimizer as the trainer sees it.
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use crate::{ParameterLayout, Parameters};
+use peft_tune_core::recipe::{OptimizerKind, OptimizerSettings};
+use peft_tune_kernels::gpu;
+
+use super::adafactor::Adafactor;
+use super::adamw::AdamW;
+use super::group;
+use super::lion::Lion;
+use super::muon::Muon;
+use super::rule::{Step, UpdateRule};
+use super::sgd::{Momentum, Sgd};
+use super::states_8bit::States8bit;
+use super::states_f32::StatesF32;
+
+/// Name of the step count among the state tensors.
+const STEPS: &str = "steps";
+
+/// Turns gradients into parameter updates; keeps the state that this takes.
+pub struct Optimizer {
+    rule: Box<dyn UpdateRule>,
+    steps: u64,
+}
+
+/// A state that does not belong to this optimizer.
+#[derive(Debug, thiserror::Error)]
+pub enum OptimizerError {
+    #[error("optimizer state `{name}` is missing; the checkpoint was made with another optimizer")]
+    MissingState { name: String },
+    #[error(
+        "optimizer state `{name}` has shape {got:?} {got_dtype:?}; expected {expected:?} {expected_dtype:?}: \
+             the checkpoint was made with another adapter or optimizer"
+    )]
+    StateShape {
+        name: String,
+        got: Vec<usize>,
+        got_dtype: DType,
+        expected: Vec<usize>,
+        expected_dtype: DType,
+    },
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+}
+
+impl Optimizer {
+    /// An optimizer whose state is zero.
+    ///
+    /// # Errors
+    /// Those of candle, out of memory included.
+    pub fn new(settings: &OptimizerSettings, layout: &ParameterLayout, device: &Device) -> Result<Self> {
+        let merged = || group::merged(layout, settings);
+        let of_slots = || group::of_slots(layout, settings);
+        let rule: Box<dyn UpdateRule> = match settings.kind {
+            OptimizerKind::AdamW => Box::new(StatesF32::new(AdamW::new(settings), merged(), device)?),
+            OptimizerKind::PagedAdamW => Box::new(StatesF32::paged(AdamW::new(settings), merged(), device)?),
+            OptimizerKind::AdamW8bit => Box::new(States8bit::new(AdamW::new(settings), of_slots(), device)?),
+            OptimizerKind::PagedAdamW8bit => Box::new(States8bit::paged(AdamW::new(settings), of_slots(), device)?),
+            OptimizerKind::Lion => Box::new(StatesF32::new(Lion::new(settings), merged(), device)?),
+            OptimizerKind::Lion8bit => Box::new(States8bit::new(Lion::new(settings), of_slots(), device)?),
+            OptimizerKind::Sgd if settings.momentum == 0.0 => Box::new(StatesF32::new(Sgd, merged(), device)?),
+            OptimizerKind::Sgd => Box::new(StatesF32::new(Momentum::new(settings), merged(), device)?),
+            OptimizerKind::Adafactor => Box::new(Adafactor::new(settings, layout, device)?),
+            OptimizerKind::Muon => Box::new(Muon::new(settings, layout, device)?),
+        };
+        Ok(Self { rule, steps: 0 })
+    }
+
+    /// Updates the values of `parameters` in place from their gradients, which stay as they are.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn step(&mut self, parameters: &Parameters, learning_rate: f64) -> Result<()> {
+        self.update(parameters, learning_rate)?;
+        self.count_step();
+        Ok(())
+    }
+
+    /// Updates as [`step`](Self::step) does, without counting it.
+    pub(crate) fn update(&self, parameters: &Parameters, learning_rate: f64) -> Result<()> {
+        let step = self.next(learning_rate);
+        if !gpu::takes(&parameters.values) {
+            return match parameters.values.device().is_cpu() {
+                true => self.rule.update_fused(parameters, step),
+                false => self.rule.update_plain(parameters, step),
+            };
+        }
+        match self.rule.repeated() {
+            Some(update) => {
+                update.prepare(step, parameters.values.device())?;
+                update.launch(parameters, None)
+            }
+            None => self.rule.update_gpu(parameters, step),
+        }
+    }
+
+    /// Takes note that a step was taken.
+    pub(crate) fn count_step(&mut self) {
+        self.steps += 1;
+    }
+
+    /// Whether an update on an NVIDIA GPU is the same launches in every step.
+    pub(crate) fn is_repeated(&self) -> bool {
+        self.rule.repeated().is_some()
+    }
+
+    /// Puts what the next update needs into the memory of `device`, where the rule [is repeated](Self::is_repeated).
+    pub(crate) fn prepare(&self, learning_rate: f64, device: &Device) -> Result<()> {
+        match self.rule.repeated() {
+            Some(update) => update.prepare(self.next(learning_rate), device),
+            None => Ok(()),
+        }
+    }
+
+    /// Launches the update that was last prepared, which changes nothing where `norm` is not finite.
+    pub(crate) fn launch(&self, parameters: &Parameters, norm: Option<&Tensor>) -> Result<()> {
+        match self.rule.repeated() {
+            Some(update) => update.launch(parameters, norm),
+            None => candle_core::bail!("the update of this optimizer is not the same in every step"),
+        }
+    }
+
+    fn next(&self, learning_rate: f64) -> Step {
+        Step {
+            number: self.steps + 1,
+            learning_rate,
+        }
+    }
+
+    /// Steps taken so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Bytes of the state.
+    pub fn state_bytes(&self) -> u64 {
+        let bytes = |tensor: &Tensor| (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
+        self.rule.state().iter().map(|(_, tensor)| bytes(tensor)).sum()
+    }
+
+    /// A copy of the whole state on the CPU, for a checkpoint, to be called when the device has finished its steps: [`load_state`](Self::load_state) continues from it
+    /// exactly.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        let mut state = vec![(STEPS.to_owned(), Tensor::new(&[self.steps as i64], &Device::Cpu)?)];
+        for (name, tensor) in self.rule.state() {
+            // `copy` first: on the CPU, `to_device` would hand out the live buffer.
+            state.push((name, tensor.copy()?.to_device(&Device::Cpu)?));
+        }
+        Ok(state)
+    }
+
+    /// Continues from a state that [`state`](Self::state) returned.
+    ///
+    /// # Errors
+    /// A tensor is missing or has another shape or dtype; nothing has changed then.
+    pub fn load_state(&mut self, state: &[(String, Tensor)]) -> std::result::Result<(), OptimizerError> {
+        let find = |name: &str| {
+            let found = state.iter().find(|(other, _)| other == name);
+            found
+                .map(|(_, tensor)| tensor)
+                .ok_or_else(|| OptimizerError::MissingState { name: name.to_owned() })
+        };
+        let mut pairs = Vec::new();
+        for (name, live) in self.rule.state() {
+            let saved = find(&name)?;
+            check_same_kind(&name, saved, &live)?;
+            pairs.push((saved, live));
+        }
+        let steps = find(STEPS)?;
+        check_same_kind(STEPS, steps, &Tensor::zeros(1, DType::I64, &Device::Cpu)?)?;
+        let steps = steps.to_vec1::<i64>()?[0];
+        for (saved, live) in pairs {
+            live.slice_set(&saved.to_device(live.device())?.copy()?, 0, 0)?;
+        }
+        self.steps = steps.max(0) as u64;
+        Ok(())
+    }
+}
+
+fn check_same_kind(name: &str, saved: &Tensor, live: &Tensor) -> std::result::Result<(), OptimizerError> {
+    if saved.dims() == live.dims() && saved.dtype() == live.dtype() {
+        return Ok(());
+    }
+    Err(OptimizerError::StateShape {
+        name: name.to_owned(),
+        got: saved.dims().to_vec(),
+        got_dtype: saved.dtype(),
+        expected: live.dims().to_vec(),
+        expected_dtype: live.dtype(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ParameterKind;
+
+    const KINDS: [OptimizerKind; 9] = [
+        OptimizerKind::AdamW,
+        OptimizerKind::Sgd,
+        OptimizerKind::AdamW8bit,
+        OptimizerKind::PagedAdamW,
+        OptimizerKind::PagedAdamW8bit,
+        OptimizerKind::Lion,
+        OptimizerKind::Lion8bit,
+        OptimizerKind::Adafactor,
+        OptimizerKind::Muon,
+    ];
+
+    /// Parameters of every kind with values and gradients that a formula gives.
+    fn parameters() -> Parameters {
+        let mut layout = ParameterLayout::default();
+        layout.push("a", &[16, 300], ParameterKind::LoraA);
+        layout.push("b", &[40, 16], ParameterKind::LoraB);
+        layout.push("bias", &[40], ParameterKind::Bias);
+        let parameters = Parameters::zeros(layout, &Device::Cpu).unwrap();
+        set(&parameters.values, 0.1, 0.37);
+        set(&parameters.gradients, 1.0, 0.91);
+        parameters
+    }
+
+    fn set(buffer: &Tensor, scale: f32, frequency: f32) {
+        let elements = buffer.elem_count();
+        let values: Vec<f32> = (0..elements)
+            .map(|index| scale * (index as f32 * frequency).sin())
+            .collect();
+        buffer
+            .slice_set(&Tensor::from_vec(values, elements, &Device::Cpu).unwrap(), 0, 0)
+            .unwrap();
+    }
+
+    fn settings(kind: OptimizerKind) -> OptimizerSettings {
+        OptimizerSettings {
+            kind,
+            weight_decay: 0.1,
+            loraplus_ratio: Some(4.0),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn the_plain_form_agrees_with_the_fused_one() {
+        for kind in KINDS {
+            let (fused, plain) = (parameters(), parameters());
+            let new = || {
+                Optimizer::new(&settings(kind), &fused.layout, &Device::Cpu)
+                    .unwrap()
+                    .rule
+            };
+            let (first, second) = (new(), new());
+            for number in 1..=3 {
+                let step = Step {
+                    number,
+                    learning_rate: 1e-2,
+                };
+                first.update_fused(&fused, step).unwrap();
+                second.update_plain(&plain, step).unwrap();
+                for buffer in [&fused.gradients, &plain.gradients] {
+                    set(buffer, 1.0, 0.5 + number as f32);
+                }
+            }
+            let difference = (&fused.values - &plain.values)
+                .unwrap()
+                .abs()
+                .unwrap()
+                .max_all()
+                .unwrap();
+            let difference = difference.to_scalar::<f32>().unwrap();
+            // A state near the bound of two 8-bit codes may take the other one.
+            let is_coded = matches!(
+                kind,
+                OptimizerKind::AdamW8bit | OptimizerKind::PagedAdamW8bit | OptimizerKind::Lion8bit
+            );
+            assert!(
+                difference < if is_coded { 1e-4 } else { 1e-6 },
+                "{kind:?}: {difference:e}"
+            );
+        }
+    }
+
+    #[test]
+    fn state_bytes_are_those_of_the_buffers() {
+        let layout = parameters().layout;
+        let bytes = |kind| {
+            Optimizer::new(&settings(kind), &layout, &Device::Cpu)
+                .unwrap()
+                .state_bytes()
+        };
+        let elements = layout.elements() as u64;
+        assert_eq!(
+            (bytes(OptimizerKind::AdamW), bytes(OptimizerKind::Sgd)),
+            (8 * elements, 4 * elements)
+        );
+    }
+}

@@ -1,0 +1,53 @@
+//! Trainable parameters: flat F32 buffers with named views.
+//!
+//! All parameters lie in one tensor and all their gradients in another, so that the global gradient norm, clipping and
+//! the optimizer each are one pass over memory (one launch on a GPU), whatever the number of adapters.
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use peft_tune_core::plan::ParameterLayout;
+
+/// Values and gradients of the trainable parameters.
+#[derive(Clone, Debug)]
+pub struct Parameters {
+    pub layout: ParameterLayout,
+    /// (elements,) F32.
+    pub values: Tensor,
+    /// (elements,) F32; backward adds to it, the trainer clears it.
+    pub gradients: Tensor,
+}
+
+impl Parameters {
+    /// Parameters that are all zero.
+    pub fn zeros(layout: ParameterLayout, device: &Device) -> Result<Self> {
+        // A tensor without elements cannot be made on every device.
+        let elements = layout.elements().max(1);
+        let values = Tensor::zeros(elements, DType::F32, device)?;
+        let gradients = Tensor::zeros(elements, DType::F32, device)?;
+        Ok(Self {
+            layout,
+            values,
+            gradients,
+        })
+    }
+
+    /// Parameter `index` as a view into the flat values: it sees every later update, and copies nothing.
+    pub fn value(&self, index: usize) -> Result<Tensor> {
+        self.view(&self.values, index)
+    }
+
+    /// Gradient of parameter `index` as a view into the flat gradients.
+    pub fn gradient(&self, index: usize) -> Result<Tensor> {
+        self.view(&self.gradients, index)
+    }
+
+    fn view(&self, buffer: &Tensor, index: usize) -> Result<Tensor> {
+        let slot = &self.layout.slots()[index];
+        flat_view(buffer, slot.offset, &slot.shape)
+    }
+}
+
+/// The elements of a flat buffer from `offset` on, in a shape.
+pub(crate) fn flat_view(buffer: &Tensor, offset: usize, shape: &[usize]) -> Result<Tensor> {
+    buffer.narrow(0, offset, shape.iter().product())?.reshape(shape)
+}

@@ -1,0 +1,189 @@
+//! Rules on products: far below the machine's ceiling, widening quantized weights, costly adapters, slow number types.
+
+use super::evidence::percent;
+use super::{Change, Evidence, Finding, Gain, Rule, gpu};
+use crate::profile::Profile;
+use peft_tune_core::recipe::Precision;
+
+/// Part of the step from which an op counts.
+pub(super) const LEAST_SHARE: f64 = 0.1;
+/// Part of the roofline below which an op is slow, and what it might reach.
+pub(super) const SLOW: f64 = 0.4;
+pub(super) const REACHABLE: f64 = 0.7;
+/// Part of the step that adapters may take.
+const MOST_ADAPTER: f64 = 0.15;
+/// Loss that half the rank may cost, relative.
+const SAME_LOSS: f64 = 0.005;
+
+pub(super) fn slow_op(evidence: &Evidence<'_>) -> Option<Finding> {
+    let profile = evidence.profile;
+    // An op whose kernels the GPU's own clock timed is judged by these.
+    let mut dense = evidence
+        .products()
+        .filter(|op| !is_coded(&op.storage) && !gpu::judges(evidence, &op.name));
+    let slow = dense.find_map(|op| {
+        let share = op.roofline_share.filter(|share| *share < SLOW)?;
+        (op.share >= LEAST_SHARE).then_some((op, share))
+    });
+    let (op, reached) = slow?;
+    let change = more_tokens(profile);
+    let gain = evidence
+        .predicted_throughput(&change)
+        .unwrap_or_else(|| Gain::without(op.share * (1.0 - reached / REACHABLE)));
+    let mfu = profile.arithmetic.mfu;
+    let mfu = mfu.map_or_else(String::new, |mfu| {
+        format!("; the whole step has an MFU of {}", percent(mfu))
+    });
+    Some(Finding {
+        rule: Rule::SlowOp,
+        evidence: format!(
+            "{} {} ({}) takes {} of the step at {:.0} GFLOP/s, {} of what this machine allows{mfu}",
+            op.phase,
+            op.name,
+            op.shape,
+            percent(op.share),
+            op.gflop_per_s(),
+            percent(reached)
+        ),
+        change,
+        gain: Some(gain),
+        verified: None,
+    })
+}
+
+/// What gives each product more tokens.
+pub(super) fn more_tokens(profile: &Profile) -> Change {
+    let accumulation = profile.setting.gradient_accumulation;
+    match accumulation {
+        accumulation if accumulation > 1 && accumulation.is_multiple_of(2) => Change::Batch {
+            micro_batch: 2 * profile.setting.micro_batch,
+            gradient_accumulation: accumulation / 2,
+        },
+        _ if !profile.setting.packing && profile.data.mean_documents_per_row <= 1.0 => Change::Packing,
+        _ => Change::Advice("give each product more tokens: a larger micro_batch or sequence_length".to_owned()),
+    }
+}
+
+pub(super) fn dequantization_bound(evidence: &Evidence<'_>) -> Option<Finding> {
+    let profile = evidence.profile;
+    let quantized: Vec<_> = evidence.products().filter(|op| is_coded(&op.storage)).collect();
+    let share: f64 = quantized.iter().map(|op| op.share).sum();
+    let (flops, seconds) = quantized.iter().fold((0.0, 0.0), |(flops, seconds), op| {
+        (flops + op.flops, seconds + op.seconds)
+    });
+    if share < 2.0 * LEAST_SHARE || seconds <= 0.0 {
+        return None;
+    }
+    let rate = flops / seconds;
+    let dense = profile.arithmetic.peak_flops_per_s.map(|peak| REACHABLE * peak);
+    let dense = dense.or_else(|| best_dense_rate(evidence))?;
+    if rate >= 0.7 * dense {
+        return None;
+    }
+    let change = Change::Precision(Precision::Bf16);
+    let room = match (evidence.peak_after(&change), profile.setting.memory_limit_bytes) {
+        (Some(after), Some(limit)) if after > 0.9 * limit as f64 => "; plain weights would not fit the limit",
+        (_, Some(_)) => "",
+        (_, None) => "; plain weights take more memory",
+    };
+    if room.contains("not fit") {
+        return None;
+    }
+    let gain = evidence
+        .predicted_throughput(&change)
+        .unwrap_or_else(|| Gain::without(share * (1.0 - rate / dense)));
+    Some(Finding {
+        rule: Rule::DequantizationBound,
+        evidence: format!(
+            "products with {} weights take {} of the step at {:.0} GFLOP/s; dense ones reach about {:.0}{room}",
+            quantized[0].storage,
+            percent(share),
+            rate / 1e9,
+            dense / 1e9
+        ),
+        change,
+        gain: Some(gain),
+        verified: None,
+    })
+}
+
+pub(super) fn rank_too_high(evidence: &Evidence<'_>) -> Option<Finding> {
+    let (profile, rank) = (evidence.profile, evidence.profile.setting.rank?);
+    let cost = &profile.adapter;
+    if cost.share <= MOST_ADAPTER || rank < 2 {
+        return None;
+    }
+    let loss = |of: usize| evidence.losses_by_rank.iter().find(|(rank, _)| *rank == of);
+    let own = loss(rank).map(|(_, loss)| *loss);
+    let lower = evidence
+        .losses_by_rank
+        .iter()
+        .filter(|(other, loss)| *other < rank && own.is_some_and(|own| *loss <= own * (1.0 + SAME_LOSS)));
+    let (target, what_is_known) = match lower.min_by_key(|(rank, _)| *rank) {
+        Some((lower, loss)) => (*lower, format!("; rank {lower} reached a loss of {loss:.4} as well")),
+        // A known gain is worth its cost.
+        None if own.is_some() && evidence.losses_by_rank.iter().any(|(other, _)| *other < rank) => return None,
+        None => (
+            rank / 2,
+            "; whether its loss is worth that, no trial has told yet".to_owned(),
+        ),
+    };
+    let change = Change::Rank(target);
+    let saved = cost.share * (1.0 - target as f64 / rank as f64);
+    let gain = evidence
+        .predicted_throughput(&change)
+        .unwrap_or_else(|| Gain::without(saved));
+    Some(Finding {
+        rule: Rule::RankTooHigh,
+        evidence: format!(
+            "adapters of rank {rank} take {} of the step for {} of its FLOPs{what_is_known}",
+            percent(cost.share),
+            percent(cost.flops_share)
+        ),
+        change,
+        gain: Some(gain),
+        verified: None,
+    })
+}
+
+pub(super) fn slow_number_type(evidence: &Evidence<'_>) -> Option<Finding> {
+    let profile = evidence.profile;
+    let (faster, times) = evidence.faster_type.filter(|(_, times)| *times >= 1.2)?;
+    let share: f64 = evidence.products().map(|op| op.share).sum();
+    let precision = match faster {
+        "bf16" => Precision::Bf16,
+        "f16" => Precision::Fp16,
+        _ => return None,
+    };
+    if share < 2.0 * LEAST_SHARE || profile.setting.compute_dtype == faster {
+        return None;
+    }
+    let change = Change::Precision(precision);
+    let gain = evidence
+        .predicted_throughput(&change)
+        .unwrap_or_else(|| Gain::without(share * (1.0 - 1.0 / times)));
+    Some(Finding {
+        rule: Rule::SlowNumberType,
+        evidence: format!(
+            "products in {} take {} of the step; this device multiplies {faster} {times:.1} times as fast",
+            profile.setting.compute_dtype,
+            percent(share)
+        ),
+        change,
+        gain: Some(gain),
+        verified: None,
+    })
+}
+
+/// Whether a storage is codes that are widened before they are multiplied.
+pub(super) fn is_coded(storage: &str) -> bool {
+    matches!(storage, "nf4" | "int8")
+}
+
+/// FLOP/s of the dense products that take a part of the step worth looking at.
+fn best_dense_rate(evidence: &Evidence<'_>) -> Option<f64> {
+    let dense = evidence
+        .products()
+        .filter(|op| !is_coded(&op.storage) && op.share >= 0.03 && op.seconds > 0.0);
+    dense.map(|op| op.flops / op.seconds).max_by(f64::total_cmp)
+}

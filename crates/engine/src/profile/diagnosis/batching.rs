@@ -1,0 +1,121 @@
+//! Rules on how rows become work: waiting for data, short rows, ops that are too small.
+
+use super::evidence::percent;
+use super::{Change, Evidence, Finding, Gain, Rule};
+use crate::profile::Setting;
+use crate::span::StepPhase;
+
+/// Part of the step that may pass waiting for data.
+const MOST_WAITING: f64 = 0.05;
+/// Part of the sequence length that rows should fill at least.
+const LEAST_FILL: f64 = 0.6;
+/// Part of the step that may pass between ops.
+const MOST_BETWEEN_OPS: f64 = 0.1;
+
+pub(super) fn data_bound(evidence: &Evidence<'_>) -> Option<Finding> {
+    let profile = evidence.profile;
+    let waiting = profile.phase_share(StepPhase::Data) + profile.phase_share(StepPhase::HostToDevice);
+    if waiting <= MOST_WAITING {
+        return None;
+    }
+    let setting = &profile.setting;
+    let change = match setting.threads {
+        // The thread that prepares batches has no core of its own.
+        threads if threads > 1 && threads >= setting.cores => Change::Threads(threads - 1),
+        _ => Change::Advice(
+            "prepare batches faster: tokenise ahead of time, keep the data on a local disk, or take a larger micro_batch"
+                .to_owned(),
+        ),
+    };
+    Some(Finding {
+        rule: Rule::DataBound,
+        evidence: format!(
+            "{} of the step waits for data ({} ms of {} ms)",
+            percent(waiting),
+            milliseconds(waiting * profile.steps.step_s),
+            milliseconds(profile.steps.step_s)
+        ),
+        change,
+        gain: Some(Gain::without(waiting)),
+        verified: None,
+    })
+}
+
+pub(super) fn short_rows(evidence: &Evidence<'_>) -> Option<Finding> {
+    let (profile, setting) = (evidence.profile, &evidence.profile.setting);
+    let fill = profile.data.mean_tokens_per_row / setting.sequence_length.max(1) as f64;
+    let room_for_two = profile.data.mean_tokens_per_row * 2.0 <= setting.sequence_length as f64;
+    if setting.packing || fill >= LEAST_FILL || !room_for_two {
+        return None;
+    }
+    let change = Change::Packing;
+    // Packed rows are fuller, so that the time between ops is spent once for more tokens.
+    let saved = evidence.between_ops() * (1.0 - fill);
+    let gain = evidence
+        .predicted_throughput(&change)
+        .unwrap_or_else(|| Gain::without(saved));
+    Some(Finding {
+        rule: Rule::ShortRows,
+        evidence: format!(
+            "rows hold {:.0} tokens on average, {} of sequence_length {}; nothing is padded here, but a trainer that \
+             pads each row would spend {} on padding",
+            profile.data.mean_tokens_per_row,
+            percent(fill),
+            setting.sequence_length,
+            percent(1.0 - fill)
+        ),
+        change,
+        gain: Some(gain),
+        verified: None,
+    })
+}
+
+pub(super) fn small_micro_batch(evidence: &Evidence<'_>) -> Option<Finding> {
+    let profile = evidence.profile;
+    let between = evidence.between_ops();
+    // Where the GPU's own timeline is known it tells more: here spans wait for the device between ops.
+    if between <= MOST_BETWEEN_OPS || profile.gpu.is_some() {
+        return None;
+    }
+    let calls: f64 = profile.ops.iter().map(|op| op.calls).sum();
+    let seconds: f64 = profile.ops.iter().map(|op| op.seconds).sum();
+    let (change, what_else) = twice_the_micro_batch(&profile.setting);
+    let gain = evidence
+        .predicted_throughput(&change)
+        .unwrap_or_else(|| Gain::without(between / 2.0));
+    Some(Finding {
+        rule: Rule::SmallMicroBatch,
+        evidence: format!(
+            "{} of the step passes between ops, which take {:.0} us on average{what_else}",
+            percent(between),
+            1e6 * seconds / calls.max(1.0)
+        ),
+        change,
+        gain: Some(gain),
+        verified: None,
+    })
+}
+
+/// Twice the micro-batch at the same global batch where that is possible, and what to say where it is not.
+pub(super) fn twice_the_micro_batch(setting: &Setting) -> (Change, &'static str) {
+    let (micro_batch, accumulation) = (2 * setting.micro_batch, setting.gradient_accumulation);
+    if accumulation > 1 && accumulation.is_multiple_of(2) {
+        let change = Change::Batch {
+            micro_batch,
+            gradient_accumulation: accumulation / 2,
+        };
+        return (change, "");
+    }
+    let change = Change::Batch {
+        micro_batch,
+        gradient_accumulation: accumulation,
+    };
+    (
+        change,
+        "; a larger micro-batch makes the global batch larger too, which changes the training",
+    )
+}
+
+fn milliseconds(seconds: f64) -> String {
+    format!("{:.1}", 1e3 * seconds)
+}

@@ -1,0 +1,170 @@
+//! What a rule found.
+
+use serde::{Deserialize, Serialize};
+
+use super::Change;
+use crate::profile::Profile;
+
+/// The rules by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// The step waits for data.
+    DataBound,
+    /// Rows are far shorter than the sequence length.
+    ShortRows,
+    /// The host takes long between ops: they are too small.
+    SmallMicroBatch,
+    /// The GPU waits for launches: its kernels are too small.
+    LaunchBound,
+    /// The GPU waits for something that the host does beside launching.
+    HostBound,
+    /// Copies to and from the host go while the GPU computes nothing.
+    CopiesNotOverlapped,
+    /// The kernels of a product stay far below what the GPU reaches.
+    LowTensorCoreUse,
+    /// Layers are run forward twice although the memory would hold what that saves.
+    RecomputesWithRoomLeft,
+    /// The memory would hold a larger micro-batch.
+    RoomForALargerMicroBatch,
+    /// The optimizer's state is a large part of the memory.
+    OptimizerState,
+    /// 8-bit or paged state that saves next to nothing.
+    Needless8bit,
+    /// An op stays far below what the machine reaches.
+    SlowOp,
+    /// Widening quantized weights takes longer than multiplying them.
+    // As earlier databases have it.
+    #[serde(rename = "dequantisation_bound")]
+    DequantizationBound,
+    /// The adapters take much of the step.
+    RankTooHigh,
+    /// Another number type is multiplied faster here.
+    SlowNumberType,
+    EvaluatesTooOften,
+    /// Writing steps down takes time that they could run in.
+    LogsTooOften,
+    /// The device lowered its clock.
+    Throttled,
+    /// Other processes keep the device busy.
+    NoisyNeighbour,
+}
+
+impl Rule {
+    /// Its name in tables and the database.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DataBound => "data_bound",
+            Self::ShortRows => "short_rows",
+            Self::SmallMicroBatch => "small_micro_batch",
+            Self::LaunchBound => "launch_bound",
+            Self::HostBound => "host_bound",
+            Self::CopiesNotOverlapped => "copies_not_overlapped",
+            Self::LowTensorCoreUse => "low_tensor_core_use",
+            Self::RecomputesWithRoomLeft => "recomputes_with_room_left",
+            Self::RoomForALargerMicroBatch => "room_for_a_larger_micro_batch",
+            Self::OptimizerState => "optimizer_state",
+            Self::Needless8bit => "needless_8bit",
+            Self::SlowOp => "slow_op",
+            Self::DequantizationBound => "dequantisation_bound",
+            Self::RankTooHigh => "rank_too_high",
+            Self::SlowNumberType => "slow_number_type",
+            Self::EvaluatesTooOften => "evaluates_too_often",
+            Self::LogsTooOften => "logs_too_often",
+            Self::Throttled => "throttled",
+            Self::NoisyNeighbour => "noisy_neighbour",
+        }
+    }
+}
+
+/// One thing that is worth changing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    pub rule: Rule,
+    /// The numbers that say so.
+    pub evidence: String,
+    pub change: Change,
+    /// Absent where nothing can be said about it.
+    pub gain: Option<Gain>,
+    /// Present once the change has been run.
+    pub verified: Option<Verified>,
+}
+
+/// What a change is predicted to bring.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gain {
+    pub metric: Metric,
+    /// Relative gain of throughput (0.1 for 10%), or bytes of peak memory saved.
+    pub value: f64,
+    pub by: PredictedBy,
+}
+
+/// What a change is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Relative gain of trained tokens per second.
+    Throughput,
+    /// Bytes saved at the peak.
+    PeakMemory,
+}
+
+/// Where a predicted gain comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PredictedBy {
+    /// Bytes and FLOPs of both settings, and the machine's measured ceilings.
+    Model,
+    /// Parts of the measured step.
+    Shares,
+}
+
+/// What became of running the change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verified {
+    /// The measured gain, in the unit of the predicted one, and the half width of its interval.
+    Gain { value: f64, uncertainty: f64 },
+    /// It could not be run, and why.
+    NotRun { reason: String },
+}
+
+impl Metric {
+    /// Its name in the database.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Throughput => "throughput",
+            Self::PeakMemory => "peak_memory",
+        }
+    }
+}
+
+impl PredictedBy {
+    /// Its name in the database.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Shares => "shares",
+        }
+    }
+}
+
+impl Gain {
+    /// The gain relative to what was measured, so that gains of different metrics can be ranked.
+    pub fn relative(&self, profile: &Profile) -> f64 {
+        match self.metric {
+            Metric::Throughput => self.value,
+            Metric::PeakMemory => self.value / profile.memory.peak_bytes.max(1) as f64,
+        }
+    }
+
+    /// Of throughput, from the part of a step's time that goes away.
+    pub(super) fn without(share: f64) -> Self {
+        let share = share.clamp(0.0, 0.99);
+        Self {
+            metric: Metric::Throughput,
+            value: share / (1.0 - share),
+            by: PredictedBy::Shares,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Measuring a training: memory, steady state, throughput, and one setting in depth: phases, modules, ops, trace,
+//! diagnosis.
+
+mod aggregate;
+mod ceiling;
+pub mod ceilings;
+mod comparison;
+mod device_memory;
+pub mod diagnosis;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
+mod inference;
+mod kernels;
+mod libraries;
+mod measure;
+mod memory;
+#[expect(clippy::module_inception, reason = "the noun of the folder is its main value")]
+mod profile;
+mod reference;
+mod resident;
+pub mod sample;
+mod steady;
+mod tensorboard;
+mod trace;
+mod whole_file;
+
+pub use ceiling::Ceiling;
+pub use comparison::{Comparison, Difference};
+pub use device_memory::DeviceMemory;
+pub use inference::{InferenceLoad, InferencePoint, Latency, measure_inference};
+pub use kernels::{Activity, ActivityKind, Collector, CuptiError, DriverCalls, GpuTimeline, KernelTime};
+pub use libraries::LibraryFolders;
+pub use measure::{Measured, ProfileError, ProfileInputs, ProfileSettings, StepLog, profile};
+pub use memory::{CountingAllocator, HostMemory, OUT_OF_MEMORY_EXIT};
+pub use profile::{
+    AdapterCost, Arithmetic, DataFacts, EvaluationCost, MemoryFacts, MemoryPart, MemoryPoint, ModuleTime, OpTime,
+    PhaseTime, Profile, Setting, StepFacts,
+};
+pub use reference::Reference;
+pub use resident::{peak_resident_bytes, reset_peak_resident, resident_bytes};
+pub use sample::DeviceSample;
+pub use steady::{Median, Throughput, WarmupDetector, median};
+pub use tensorboard::{HparamValue, TensorBoard, TrialLog, TrialStart};
+pub use trace::Trace;
+pub use whole_file::{WriteError, write_whole};

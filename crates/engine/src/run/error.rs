@@ -1,0 +1,93 @@
+//! Why a training cannot begin, go on or be saved.
+
+use std::path::{Path, PathBuf};
+
+use crate::TrainError;
+use crate::data::DataError;
+use crate::optimizer::OptimizerError;
+
+/// A training that cannot begin, go on or be saved. A loss that is not finite is no error but an
+/// [`Ending`](super::Ending).
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(
+        "the output folder {folder} is not empty; give `--resume` to go on from its latest checkpoint, `--force` to \
+         start again in it, or another `--output`"
+    )]
+    NotEmpty { folder: PathBuf },
+
+    #[error(
+        "{folder} holds no training to go on with (it has no run.json); leave `--resume` out and give another `--output`"
+    )]
+    NothingToResume { folder: PathBuf },
+
+    #[error(
+        "{folder} was begun with another recipe: `{key}` was {before} and is {now}; go on with the recipe.yaml in that \
+         folder, or give another `--output` (`adapter.adapter_init` can start from what is there), or `--force` to \
+         start again"
+    )]
+    OtherRecipe {
+        folder: PathBuf,
+        key: String,
+        before: String,
+        now: String,
+    },
+
+    #[error(
+        "{folder} was begun with other data: the files of `data` hold other rows, or the model another tokenizer; bring \
+         the old ones back, or give another `--output`, or `--force` to start again"
+    )]
+    OtherData { folder: PathBuf },
+
+    #[error("{path} was written by another version of this program (layout {found}, this one reads {expected})")]
+    OtherVersion { path: PathBuf, found: u64, expected: u64 },
+
+    #[error("the output folder {folder} is the directory of the model that is trained; give another `--output`")]
+    OutputIsModel { folder: PathBuf },
+
+    #[error(
+        "`--patience` counts evaluations, and this recipe evaluates only at the end; set `training.evaluate_every`"
+    )]
+    NothingToBePatientWith,
+
+    #[error("cannot read or write {path}: {source}; check its permissions and the space on the disk")]
+    File { path: PathBuf, source: std::io::Error },
+
+    #[error("{path} is damaged: {source}; remove the folder that it is in")]
+    Json { path: PathBuf, source: serde_json::Error },
+
+    #[error("cannot go on from {checkpoint}: {source}")]
+    Optimizer {
+        checkpoint: PathBuf,
+        source: OptimizerError,
+    },
+
+    #[error(transparent)]
+    Data(Box<DataError>),
+
+    #[error(transparent)]
+    Train(Box<TrainError>),
+}
+
+impl RunError {
+    /// An error of the file system at `path`.
+    pub(super) fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::File {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+// Design note: the large errors are boxed, so that a `Result` that is nearly always `Ok` stays small.
+impl From<DataError> for RunError {
+    fn from(error: DataError) -> Self {
+        Self::Data(Box::new(error))
+    }
+}
+
+impl<E: Into<TrainError>> From<E> for RunError {
+    fn from(error: E) -> Self {
+        Self::Train(Box::new(error.into()))
+    }
+}

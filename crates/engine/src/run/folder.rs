@@ -1,0 +1,209 @@
+//! The output folder of a training: what is in it, and what may begin or go on there.
+
+use std::path::{Path, PathBuf};
+
+use super::checkpoint;
+use super::identity::Identity;
+use super::outcome::{Outcome, RunProgress};
+use super::{RunError, RunInputs, RunSettings, Start};
+use crate::whole_file::{put_in_place, recover_folder, remove, start_folder};
+use crate::{Trainer, WrittenDtype};
+
+const IDENTITY: &str = "run.json";
+const RESULT: &str = "result.json";
+const CHECKPOINTS: &str = "checkpoints";
+const BEST: &str = "best";
+
+/// Everything else that a training may leave in its folder.
+const LEFT: &[&str] = &[
+    "recipe.yaml",
+    "tensorboard",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "config.json",
+];
+
+/// An output folder that belongs to one training.
+#[derive(Debug)]
+pub(super) struct OutputFolder {
+    path: PathBuf,
+}
+
+/// What a folder holds of the training that is to go on in it.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// It is over.
+    pub outcome: Option<Outcome>,
+    /// The latest whole checkpoint.
+    pub checkpoint: Option<(PathBuf, RunProgress)>,
+    /// Later ones that are damaged.
+    pub damaged: Vec<PathBuf>,
+}
+
+/// Fails where the folder of `settings` is in use.
+pub(super) fn check(settings: &RunSettings) -> Result<(), RunError> {
+    let folder = settings.output.clone();
+    if is_empty(&folder)? {
+        return Ok(());
+    }
+    match settings.start {
+        Start::Force => Ok(()),
+        Start::New => Err(RunError::NotEmpty { folder }),
+        Start::Resume if folder.join(IDENTITY).is_file() => Ok(()),
+        Start::Resume => Err(RunError::NothingToResume { folder }),
+    }
+}
+
+impl OutputFolder {
+    /// Makes the folder ready for the training `identity`, and tells what is there of it.
+    pub fn open(settings: &RunSettings, identity: &Identity, model_folder: &Path) -> Result<(Self, Found), RunError> {
+        check(settings)?;
+        let path = settings.output.clone();
+        let folder = Self { path };
+        folder.refuse_model(model_folder)?;
+        let begun = folder.path.join(IDENTITY);
+        if settings.start == Start::Resume && begun.is_file() {
+            Identity::read(&begun)?.check(identity, &folder.path)?;
+            recover_folder(&folder.best()).map_err(RunError::file(&folder.path))?;
+            let found = folder.find()?;
+            return Ok((folder, found));
+        }
+        folder.clear()?;
+        std::fs::create_dir_all(&folder.path).map_err(RunError::file(&folder.path))?;
+        checkpoint::write_json(&begun, identity)?;
+        Ok((folder, Found::default()))
+    }
+
+    /// Writes a checkpoint and removes those that are too many.
+    pub fn checkpoint(
+        &self,
+        inputs: &RunInputs,
+        trainer: &Trainer,
+        progress: &RunProgress,
+        keep: usize,
+    ) -> Result<PathBuf, RunError> {
+        let folder = self.checkpoint_folder(trainer.steps());
+        checkpoint::write(&folder, inputs, trainer, progress)?;
+        let checkpoints = self.checkpoints()?;
+        let too_many = checkpoints.len().saturating_sub(keep.max(1));
+        for (_, old) in checkpoints.iter().take(too_many).filter(|(_, old)| *old != folder) {
+            remove(old).map_err(RunError::file(old))?;
+        }
+        Ok(folder)
+    }
+
+    /// Removes the checkpoint of a step, if there is one.
+    pub fn remove_checkpoint(&self, step: u64) -> Result<(), RunError> {
+        let folder = self.checkpoint_folder(step);
+        remove(&folder).map_err(RunError::file(&folder))
+    }
+
+    /// Keeps what is trained now as the best.
+    pub fn keep_best(&self, inputs: &RunInputs, trainer: &Trainer) -> Result<(), RunError> {
+        let best = self.best();
+        let partial = start_folder(&best).map_err(RunError::file(&best))?;
+        checkpoint::write_trained(&partial, inputs, trainer, WrittenDtype::AsStored)?;
+        put_in_place(&best).map_err(RunError::file(&best))
+    }
+
+    /// Writes what was trained, and that the training is over.
+    pub fn finish(&self, inputs: &RunInputs, trainer: &Trainer, outcome: &Outcome) -> Result<(), RunError> {
+        checkpoint::write_trained(&self.path, inputs, trainer, WrittenDtype::AsStored)?;
+        checkpoint::write_json(&self.path.join(RESULT), outcome)
+    }
+
+    /// Where the best is, if it has been kept.
+    pub fn kept_best(&self) -> Option<PathBuf> {
+        Some(self.best()).filter(|best| best.is_dir())
+    }
+
+    /// The latest checkpoint, whole or not.
+    pub fn latest(&self) -> Result<Option<PathBuf>, RunError> {
+        Ok(self.checkpoints()?.pop().map(|(_, folder)| folder))
+    }
+
+    fn checkpoint_folder(&self, step: u64) -> PathBuf {
+        self.path.join(CHECKPOINTS).join(format!("step-{step:08}"))
+    }
+
+    fn best(&self) -> PathBuf {
+        self.path.join(BEST)
+    }
+
+    fn find(&self) -> Result<Found, RunError> {
+        let result = self.path.join(RESULT);
+        let mut found = Found::default();
+        if result.is_file() {
+            let text = std::fs::read(&result).map_err(RunError::file(&result))?;
+            let outcome = serde_json::from_slice(&text);
+            found.outcome = Some(outcome.map_err(|source| RunError::Json { path: result, source })?);
+        }
+        for (_, folder) in self.checkpoints()?.into_iter().rev() {
+            match checkpoint::read(&folder) {
+                Some(progress) => {
+                    found.checkpoint = Some((folder, progress));
+                    break;
+                }
+                None => found.damaged.push(folder),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Checkpoints by step, in order.
+    fn checkpoints(&self) -> Result<Vec<(u64, PathBuf)>, RunError> {
+        let folder = self.path.join(CHECKPOINTS);
+        if !folder.is_dir() {
+            return Ok(Vec::new());
+        }
+        let mut checkpoints = Vec::new();
+        for entry in std::fs::read_dir(&folder).map_err(RunError::file(&folder))? {
+            let path = entry.map_err(RunError::file(&folder))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if let Some(step) = name.strip_prefix("step-").and_then(|step| step.parse().ok()) {
+                checkpoints.push((step, path));
+            }
+        }
+        checkpoints.sort();
+        Ok(checkpoints)
+    }
+
+    /// Removes an earlier training, and nothing that is not known to be one's.
+    fn clear(&self) -> Result<(), RunError> {
+        if !self.path.join(IDENTITY).is_file() {
+            return Ok(());
+        }
+        let names = [CHECKPOINTS, BEST, RESULT].iter().chain(LEFT);
+        for name in names {
+            let path = self.path.join(name);
+            remove(&path).map_err(RunError::file(&path))?;
+        }
+        for entry in std::fs::read_dir(&self.path).map_err(RunError::file(&self.path))? {
+            let path = entry.map_err(RunError::file(&self.path))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with("model") && name.contains(".safetensors") {
+                remove(&path).map_err(RunError::file(&path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The model's own directory must not be written to: its weights are mapped into memory.
+    fn refuse_model(&self, model_folder: &Path) -> Result<(), RunError> {
+        let real = |path: &Path| std::fs::canonicalize(path).ok();
+        if real(&self.path).is_some_and(|path| Some(path) == real(model_folder)) {
+            let folder = self.path.clone();
+            return Err(RunError::OutputIsModel { folder });
+        }
+        Ok(())
+    }
+}
+
+/// Whether there is nothing at `folder`, or an empty folder.
+fn is_empty(folder: &Path) -> Result<bool, RunError> {
+    match std::fs::read_dir(folder) {
+        Ok(mut entries) => Ok(entries.next().is_none()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(RunError::file(folder)(error)),
+    }
+}

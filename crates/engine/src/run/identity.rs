@@ -1,0 +1,120 @@
+//! What a training is, to tell whether a folder holds the same one.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::RunError;
+use crate::data::PreparedData;
+use peft_tune_core::recipe::Recipe;
+
+/// Layout of the output folder that this version writes.
+const VERSION: u64 = 1;
+
+/// What decides every bit of a training, besides the weights of the base model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Identity {
+    version: u64,
+    pub recipe: Recipe,
+    /// Fingerprint of the documents, in hexadecimal.
+    data: String,
+    pub total_steps: u64,
+}
+
+impl Identity {
+    pub fn new(recipe: &Recipe, data: &PreparedData, total_steps: u64) -> Self {
+        Self {
+            version: VERSION,
+            recipe: recipe.clone(),
+            data: data.fingerprint().iter().map(|byte| format!("{byte:02x}")).collect(),
+            total_steps,
+        }
+    }
+
+    /// Reads what was written to `path`.
+    pub fn read(path: &Path) -> Result<Self, RunError> {
+        let json = |source| RunError::Json {
+            path: path.to_owned(),
+            source,
+        };
+        let text = std::fs::read(path).map_err(RunError::file(path))?;
+        let value: Value = serde_json::from_slice(&text).map_err(json)?;
+        let found = value["version"].as_u64().unwrap_or_default();
+        if found != VERSION {
+            return Err(RunError::OtherVersion {
+                path: path.to_owned(),
+                found,
+                expected: VERSION,
+            });
+        }
+        serde_json::from_value(value).map_err(json)
+    }
+
+    /// Fails unless `now` is the training that `folder` was begun with, which is `self`.
+    pub fn check(&self, now: &Self, folder: &Path) -> Result<(), RunError> {
+        let folder = folder.to_owned();
+        if let Some((key, before, now)) = recipe_difference(&self.recipe, &now.recipe) {
+            return Err(RunError::OtherRecipe {
+                folder,
+                key,
+                before,
+                now,
+            });
+        }
+        // The steps follow from recipe and data.
+        if self.data != now.data || self.total_steps != now.total_steps {
+            return Err(RunError::OtherData { folder });
+        }
+        Ok(())
+    }
+}
+
+/// The first key in which two recipes differ, with both values as JSON.
+fn recipe_difference(before: &Recipe, now: &Recipe) -> Option<(String, String, String)> {
+    let json = |recipe: &Recipe| serde_json::to_value(recipe).unwrap_or(Value::Null);
+    difference("", &json(before), &json(now))
+}
+
+fn difference(key: &str, before: &Value, now: &Value) -> Option<(String, String, String)> {
+    let (Value::Object(old), Value::Object(new)) = (before, now) else {
+        let shown = |value: &Value| match value {
+            Value::Null => "absent".to_owned(),
+            value => value.to_string(),
+        };
+        return (before != now).then(|| (key.to_owned(), shown(before), shown(now)));
+    };
+    let added = new.keys().filter(|name| !old.contains_key(*name));
+    old.keys().chain(added).find_map(|name| {
+        let key = if key.is_empty() {
+            name.clone()
+        } else {
+            format!("{key}.{name}")
+        };
+        let value = |map: &serde_json::Map<String, Value>| map.get(name).cloned().unwrap_or(Value::Null);
+        difference(&key, &value(old), &value(new))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peft_tune_core::recipe::DataSettings;
+
+    #[test]
+    fn the_first_changed_key_is_named() {
+        let before = Recipe::new("model", DataSettings::default());
+        let named = |change: fn(&mut Recipe)| {
+            let mut now = before.clone();
+            change(&mut now);
+            recipe_difference(&before, &now).map(|(key, before, now)| format!("{key}: {before} -> {now}"))
+        };
+        assert_eq!(named(|_| {}), None);
+        let rate = named(|recipe| recipe.optimizer.learning_rate = 0.5);
+        assert_eq!(rate.unwrap(), "optimizer.learning_rate: 0.0002 -> 0.5");
+        let every = named(|recipe| recipe.training.evaluate_every = Some(4));
+        assert_eq!(every.unwrap(), "training.evaluate_every: absent -> 4");
+        let adapter = named(|recipe| recipe.adapter = None).unwrap();
+        assert!(adapter.starts_with("adapter: {"), "{adapter}");
+    }
+}

@@ -1,0 +1,137 @@
+//! How far a training is, and how it ended.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Evaluation, TrainerPosition};
+
+/// How far a training is: what a checkpoint keeps besides values and optimizer state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunProgress {
+    pub trainer: TrainerPosition,
+    /// Training loss of the last step, in nats.
+    pub last_loss: Option<f64>,
+    pub last_evaluation: Option<Evaluation>,
+    /// The evaluation with the lowest loss.
+    pub best: Option<BestEvaluation>,
+    /// Evaluations since then.
+    pub evaluations_since_best: u64,
+    /// Seconds spent in steps and evaluations, over all times that the training was resumed.
+    pub seconds: f64,
+    /// Absent in checkpoints of versions that did not tell.
+    #[serde(default)]
+    pub beside: Beside,
+}
+
+/// Seconds that a training spent beside its steps, over all times that it was resumed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Beside {
+    /// A part of [`RunProgress::seconds`], which the others are not.
+    pub evaluation_s: f64,
+    pub checkpoint_s: f64,
+    /// Telling the observer: event file, progress.
+    pub logging_s: f64,
+}
+
+impl RunProgress {
+    /// Nothing done yet.
+    pub(super) fn new(trainer: TrainerPosition) -> Self {
+        Self {
+            trainer,
+            last_loss: None,
+            last_evaluation: None,
+            best: None,
+            evaluations_since_best: 0,
+            seconds: 0.0,
+            beside: Beside::default(),
+        }
+    }
+
+    /// Takes note of an evaluation; whether it is the best so far.
+    pub(super) fn take_evaluation(&mut self, evaluation: &Evaluation) -> bool {
+        self.seconds += evaluation.seconds;
+        self.beside.evaluation_s += evaluation.seconds;
+        self.last_evaluation = Some(evaluation.clone());
+        let is_best = self.best.is_none_or(|best| evaluation.loss < best.loss);
+        if is_best {
+            self.evaluations_since_best = 0;
+            self.best = Some(BestEvaluation {
+                step: evaluation.step,
+                loss: evaluation.loss,
+            });
+        } else {
+            self.evaluations_since_best += 1;
+        }
+        is_best
+    }
+}
+
+/// The evaluation with the lowest loss.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BestEvaluation {
+    /// Optimizer steps taken before it.
+    pub step: u64,
+    /// Held-out loss in nats.
+    pub loss: f64,
+}
+
+/// Why a training ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "ending")]
+pub enum Ending {
+    /// It went its whole length.
+    Finished,
+    /// The held-out loss had not become lower for so many evaluations.
+    StoppedEarly { evaluations: u64 },
+    /// The observer asked it to stop; it can go on from this checkpoint.
+    Interrupted { checkpoint: PathBuf },
+    /// A number stopped being finite in this step. The last good checkpoint is kept, if one had been written.
+    Diverged {
+        at_step: u64,
+        what: String,
+        checkpoint: Option<PathBuf>,
+    },
+}
+
+/// A training that has ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    #[serde(flatten)]
+    pub ending: Ending,
+    #[serde(flatten)]
+    pub progress: RunProgress,
+    /// Steps that the whole training would take.
+    pub total_steps: u64,
+    /// Where the best adapter or model is, where there were several evaluations.
+    pub best_folder: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_lower_loss_counts_as_better() {
+        let position = serde_json::from_str(r#"{"step": 0, "tokens": 0, "loss_scale": null}"#).unwrap();
+        let mut progress = RunProgress::new(position);
+        let mut take = |step, loss| {
+            let evaluation = Evaluation {
+                step,
+                tokens: 0,
+                loss,
+                accuracy: 0.0,
+                target_tokens: 1,
+                seconds: 1.0,
+            };
+            let is_best = progress.take_evaluation(&evaluation);
+            (is_best, progress.evaluations_since_best)
+        };
+        assert_eq!(take(1, 3.0), (true, 0));
+        assert_eq!(take(2, 3.0), (false, 1));
+        assert_eq!(take(3, 3.5), (false, 2));
+        assert_eq!(take(4, 2.0), (true, 0));
+        assert_eq!(progress.best, Some(BestEvaluation { step: 4, loss: 2.0 }));
+        assert_eq!((progress.seconds, progress.beside.evaluation_s), (4.0, 4.0));
+    }
+}

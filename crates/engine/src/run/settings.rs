@@ -1,0 +1,68 @@
+//! What a training is given besides its recipe.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::RunError;
+use crate::BaseModel;
+use crate::data::PreparedData;
+use peft_tune_core::recipe::Recipe;
+
+/// What is trained, loaded.
+#[derive(Clone, Debug)]
+pub struct RunInputs {
+    pub recipe: Recipe,
+    pub base: Arc<BaseModel>,
+    pub data: PreparedData,
+    /// Where the model was loaded from.
+    pub model_folder: PathBuf,
+}
+
+/// Where a training writes, how often, and when it gives up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunSettings {
+    pub output: PathBuf,
+    pub start: Start,
+    /// Steps from one checkpoint to the next; a tenth of the training where absent.
+    pub checkpoint_every: Option<u64>,
+    /// Checkpoints that are kept, at least one.
+    pub keep_checkpoints: usize,
+    /// Ends the training after so many evaluations in a row without a lower held-out loss.
+    pub patience: Option<u64>,
+}
+
+/// What to do about what is in the output folder already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Refuse a folder that is not empty.
+    New,
+    /// Go on from its latest whole checkpoint; begin where there is nothing yet.
+    Resume,
+    /// Remove an earlier training and begin again.
+    Force,
+}
+
+impl RunSettings {
+    /// Settings for a new training into `output`.
+    pub fn new(output: impl Into<PathBuf>) -> Self {
+        Self {
+            output: output.into(),
+            start: Start::New,
+            checkpoint_every: None,
+            keep_checkpoints: 2,
+            patience: None,
+        }
+    }
+
+    /// Finds what is wrong before anything is loaded.
+    ///
+    /// # Errors
+    ///
+    /// An output folder that is in use, and settings that do not go with the recipe.
+    pub fn check(&self, recipe: &Recipe) -> Result<(), RunError> {
+        if self.patience.is_some() && recipe.training.evaluate_every.is_none() {
+            return Err(RunError::NothingToBePatientWith);
+        }
+        super::folder::check(self)
+    }
+}

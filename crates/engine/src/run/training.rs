@@ -1,0 +1,269 @@
+//! The course of a training.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::checkpoint;
+use super::folder::{Found, OutputFolder};
+use super::identity::Identity;
+use super::outcome::{Ending, Outcome, RunProgress};
+use super::{RunError, RunInputs, RunSettings};
+use crate::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
+use crate::{Control, Evaluation, OverflowWatch, StepEvent, StepObserver, Trainer};
+use peft_tune_core::recipe::Recipe;
+
+/// One fine-tuning from its first step, or from a checkpoint, to its end.
+pub struct TrainingRun {
+    inputs: RunInputs,
+    settings: RunSettings,
+    folder: OutputFolder,
+    trainer: Trainer,
+    source: Arc<BatchSource>,
+    held_out: Vec<MicroBatch>,
+    total_steps: u64,
+    progress: RunProgress,
+    /// Where the training goes on from.
+    resumed_from: Option<PathBuf>,
+    damaged: Vec<PathBuf>,
+    overflows: OverflowWatch,
+}
+
+/// What an output folder is opened to.
+#[expect(clippy::large_enum_variant, reason = "there is one of these in a process")]
+pub enum Opened {
+    /// A training that is to run.
+    Run(Box<TrainingRun>),
+    /// The same training, which is over already.
+    Over(Outcome),
+}
+
+impl TrainingRun {
+    /// Opens the output folder and makes everything ready for the next step.
+    ///
+    /// # Errors
+    ///
+    /// A folder that is in use or holds another training; settings that do not go together; whatever keeps the engine
+    /// from starting.
+    pub fn open(inputs: RunInputs, settings: RunSettings) -> Result<Opened, RunError> {
+        settings.check(&inputs.recipe)?;
+        let source = Arc::new(source_of(&inputs)?);
+        let total_steps = source.steps(inputs.recipe.training.length);
+        let identity = Identity::new(&inputs.recipe, &inputs.data, total_steps);
+        let (folder, found) = OutputFolder::open(&settings, &identity, &inputs.model_folder)?;
+        if let Some(outcome) = found.outcome {
+            return Ok(Opened::Over(outcome));
+        }
+        let trainer = start(&inputs, &found, total_steps)?;
+        let rows = inputs.recipe.batch.micro_batch;
+        let limit = inputs.recipe.training.evaluation_rows;
+        let (resumed_from, progress) = match found.checkpoint {
+            Some((path, progress)) => (Some(path), progress),
+            None => (None, RunProgress::new(trainer.position())),
+        };
+        let overflows = OverflowWatch::new(inputs.recipe.precision);
+        Ok(Opened::Run(Box::new(Self {
+            held_out: evaluation_batches(inputs.data.held_out(), rows, limit).collect(),
+            inputs,
+            settings,
+            folder,
+            trainer,
+            source,
+            total_steps,
+            progress,
+            resumed_from,
+            damaged: found.damaged,
+            overflows,
+        })))
+    }
+
+    /// The trainer as it is now.
+    pub fn trainer(&self) -> &Trainer {
+        &self.trainer
+    }
+
+    /// Steps of the whole training.
+    pub fn total_steps(&self) -> u64 {
+        self.total_steps
+    }
+
+    /// The checkpoint that the training goes on from.
+    pub fn resumed_from(&self) -> Option<&PathBuf> {
+        self.resumed_from.as_ref()
+    }
+
+    /// Checkpoints that were passed over since they are damaged.
+    pub fn damaged(&self) -> &[PathBuf] {
+        &self.damaged
+    }
+
+    /// Trains to the end, or until `observer` says stop: then the step under way is finished and a checkpoint written.
+    ///
+    /// # Errors
+    ///
+    /// Those of the engine and of the file system. A loss that is not finite is an [`Ending`].
+    pub fn run(mut self, observer: &mut dyn StepObserver) -> Result<Outcome, RunError> {
+        let ending = self.train(observer)?;
+        let several = self.inputs.recipe.training.evaluate_every.is_some();
+        let outcome = Outcome {
+            progress: self.progress.clone(),
+            total_steps: self.total_steps,
+            best_folder: self.folder.kept_best().filter(|_| several),
+            ending,
+        };
+        if matches!(outcome.ending, Ending::Finished | Ending::StoppedEarly { .. }) {
+            self.folder.finish(&self.inputs, &self.trainer, &outcome)?;
+        }
+        Ok(outcome)
+    }
+
+    fn train(&mut self, observer: &mut dyn StepObserver) -> Result<Ending, RunError> {
+        let mut batches = Prefetch::start(Arc::clone(&self.source), self.trainer.steps()..self.total_steps)?;
+        while self.trainer.steps() < self.total_steps {
+            let event = self.step(&mut batches)?;
+            if !event.loss.is_finite() {
+                // What the step before left behind gives no loss, so a checkpoint of it is of no use.
+                self.folder.remove_checkpoint(event.step - 1)?;
+                return self.diverged(format!("the training loss became {}", event.loss));
+            }
+            if self.overflows.has_diverged(event.grad_norm) {
+                return self.diverged(format!("the norm of the gradients became {}", event.grad_norm));
+            }
+            self.progress.last_loss = Some(event.loss);
+            let mut control = self.telling(|| observer.step(&event));
+            if self.is_due(self.inputs.recipe.training.evaluate_every) {
+                let evaluation = self.evaluate()?;
+                if !evaluation.loss.is_finite() {
+                    return self.diverged(format!("the held-out loss became {}", evaluation.loss));
+                }
+                let told = self.telling(|| observer.evaluation(&evaluation));
+                if told == Control::Stop {
+                    control = Control::Stop;
+                }
+                if self.is_out_of_patience() {
+                    let evaluations = self.progress.evaluations_since_best;
+                    return Ok(Ending::StoppedEarly { evaluations });
+                }
+            }
+            let stops = control == Control::Stop && event.step < self.total_steps;
+            if stops || self.is_due(Some(self.checkpoint_every())) {
+                let started = Instant::now();
+                let written = self.checkpoint()?;
+                self.progress.beside.checkpoint_s += started.elapsed().as_secs_f64();
+                let Some(checkpoint) = written else {
+                    return self.diverged("a trained value became infinite or NaN".to_owned());
+                };
+                if stops {
+                    return Ok(Ending::Interrupted { checkpoint });
+                }
+            }
+        }
+        Ok(Ending::Finished)
+    }
+
+    /// What the observer answers, its time counted.
+    fn telling(&mut self, tell: impl FnOnce() -> Control) -> Control {
+        let started = Instant::now();
+        let control = tell();
+        self.progress.beside.logging_s += started.elapsed().as_secs_f64();
+        control
+    }
+
+    fn step(&mut self, batches: &mut Prefetch) -> Result<StepEvent, RunError> {
+        let waiting = Instant::now();
+        let batch = batches.next().expect("there is data for every step of the training");
+        let data = waiting.elapsed().as_secs_f64();
+        let mut event = self.trainer.step(&batch)?;
+        event.seconds.data = data;
+        event.seconds.total += data;
+        self.progress.trainer = self.trainer.position();
+        self.progress.seconds += event.seconds.total;
+        Ok(event)
+    }
+
+    /// Writes a checkpoint, unless there are values in it that are not finite.
+    fn checkpoint(&self) -> Result<Option<PathBuf>, RunError> {
+        if !self.values_are_finite()? {
+            return Ok(None);
+        }
+        let keep = self.settings.keep_checkpoints;
+        let folder = self
+            .folder
+            .checkpoint(&self.inputs, &self.trainer, &self.progress, keep)?;
+        Ok(Some(folder))
+    }
+
+    fn diverged(&self, what: String) -> Result<Ending, RunError> {
+        Ok(Ending::Diverged {
+            at_step: self.trainer.steps(),
+            what,
+            checkpoint: self.folder.latest()?,
+        })
+    }
+
+    fn evaluate(&mut self) -> Result<Evaluation, RunError> {
+        let evaluation = self.trainer.evaluate(&self.held_out)?;
+        if !evaluation.loss.is_finite() {
+            return Ok(evaluation);
+        }
+        let is_best = self.progress.take_evaluation(&evaluation);
+        if is_best && self.inputs.recipe.training.evaluate_every.is_some() {
+            self.folder.keep_best(&self.inputs, &self.trainer)?;
+        }
+        Ok(evaluation)
+    }
+
+    /// Whether something that happens every so many steps, and at the end, is to happen now.
+    fn is_due(&self, every: Option<u64>) -> bool {
+        let step = self.trainer.steps();
+        step == self.total_steps || every.is_some_and(|every| step.is_multiple_of(every.max(1)))
+    }
+
+    fn is_out_of_patience(&self) -> bool {
+        let since_best = self.progress.evaluations_since_best;
+        self.settings.patience.is_some_and(|patience| since_best >= patience)
+    }
+
+    fn checkpoint_every(&self) -> u64 {
+        self.settings.checkpoint_every.unwrap_or(self.total_steps.div_ceil(10))
+    }
+
+    fn values_are_finite(&self) -> candle_core::Result<bool> {
+        // Zero times what is not finite is NaN, and so is any sum with it.
+        let zero = self.trainer.parameters().values.affine(0.0, 0.0)?.sum_all()?;
+        Ok(zero.to_scalar::<f32>()? == 0.0)
+    }
+}
+
+/// A trainer at the beginning, or where the checkpoint was written.
+fn start(inputs: &RunInputs, found: &Found, total_steps: u64) -> Result<Trainer, RunError> {
+    let base = Arc::clone(&inputs.base);
+    let Some((path, progress)) = &found.checkpoint else {
+        return Ok(Trainer::new(base, &inputs.recipe, total_steps)?);
+    };
+    let mut trainer = Trainer::new(base, &without_initial_adapter(&inputs.recipe), total_steps)?;
+    checkpoint::restore(path, &mut trainer, progress)?;
+    Ok(trainer)
+}
+
+/// The values come from a checkpoint, so the adapter that the training began with need no longer be there.
+fn without_initial_adapter(recipe: &Recipe) -> Recipe {
+    let mut recipe = recipe.clone();
+    if let Some(adapter) = &mut recipe.adapter {
+        adapter.adapter_init = None;
+    }
+    recipe
+}
+
+fn source_of(inputs: &RunInputs) -> Result<BatchSource, RunError> {
+    let training = &inputs.recipe.training;
+    let order = match training.shuffle {
+        true => RowOrder::Shuffled { seed: training.seed },
+        false => RowOrder::File,
+    };
+    Ok(BatchSource::new(
+        inputs.data.train().clone(),
+        &inputs.recipe.batch,
+        order,
+    )?)
+}

@@ -1,0 +1,445 @@
+//! Opening and closing spans, and who listens.
+
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use candle_core::Device;
+
+use super::log::SpanMemory;
+use super::{Module, Range, SpanRecord, SpanTree, StepPhase, Work};
+
+/// Recordings under way in this process: while there are none, a span costs one load.
+static ACTIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Index of a span that is not recorded.
+const NOT_RECORDED: u32 = u32::MAX;
+
+thread_local! {
+    static JOINED: RefCell<Option<Joined>> = const { RefCell::new(None) };
+}
+
+/// The memory's counters at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryReading {
+    pub in_use_bytes: u64,
+    /// Highest bytes in use since the last reading.
+    pub peak_bytes: u64,
+}
+
+/// What a recording reads beside the clock.
+pub struct Probe {
+    /// Reads the memory of the device that trains and starts a new peak.
+    pub memory: Box<dyn Fn() -> MemoryReading + Send + Sync>,
+    /// A device whose work runs on after a call returns: each span waits for it, so that it holds the work it began.
+    pub device: Option<Device>,
+}
+
+/// A recording under way; dropping it ends it. The thread that started it is its first.
+#[derive(Debug)]
+pub struct Recording {
+    shared: Arc<Shared>,
+    /// It belongs to its thread.
+    thread: PhantomData<*const ()>,
+}
+
+/// A recording as other threads join it.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle(Arc<Shared>);
+
+struct Shared {
+    started: Instant,
+    probe: Probe,
+    collected: Mutex<Collected>,
+}
+
+#[derive(Debug, Default)]
+struct Collected {
+    trees: Vec<SpanTree>,
+    threads: Vec<String>,
+}
+
+/// A thread's part of a recording.
+struct Joined {
+    shared: Arc<Shared>,
+    thread: u16,
+    spans: Vec<SpanRecord>,
+    open: Vec<u32>,
+    kept_bytes: u64,
+}
+
+/// An open span; dropping it closes it.
+#[must_use = "a span that is dropped at once holds nothing"]
+#[derive(Debug)]
+pub(crate) struct Span {
+    index: u32,
+    thread: PhantomData<*const ()>,
+}
+
+impl Recording {
+    /// Records the spans of this thread from now on. There can be one in a thread: one that is under way ends.
+    pub fn start(probe: Probe) -> Self {
+        let shared = Arc::new(Shared {
+            started: Instant::now(),
+            probe,
+            collected: Mutex::default(),
+        });
+        // Reading starts a new peak.
+        let _ = (shared.probe.memory)();
+        let joined = Joined::new(Arc::clone(&shared), "main");
+        JOINED.with_borrow_mut(|slot| *slot = Some(joined));
+        ACTIVE.fetch_add(1, Relaxed);
+        Self {
+            shared,
+            thread: PhantomData,
+        }
+    }
+
+    /// The trees that have been closed since the last call, of all threads.
+    pub fn take(&self) -> Vec<SpanTree> {
+        std::mem::take(&mut self.shared.collected().trees)
+    }
+
+    /// Records nothing of this thread, whose spans then wait for nothing, until the result is dropped.
+    pub fn pause(&self) -> Pause {
+        Pause {
+            joined: JOINED.with_borrow_mut(Option::take),
+            thread: PhantomData,
+        }
+    }
+
+    /// Names of the threads that took part, by their number.
+    pub fn threads(&self) -> Vec<String> {
+        self.shared.collected().threads.clone()
+    }
+
+    /// Nanoseconds since the beginning of the recording, as spans count them.
+    pub fn now_ns(&self) -> u64 {
+        self.shared.now_ns()
+    }
+
+    /// When the recording began.
+    pub fn started(&self) -> Instant {
+        self.shared.started
+    }
+}
+
+/// A recording that does not listen; dropping this makes it go on.
+#[must_use = "a pause that is dropped at once is none"]
+pub struct Pause {
+    joined: Option<Joined>,
+    thread: PhantomData<*const ()>,
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        let joined = self.joined.take();
+        JOINED.with_borrow_mut(|slot| *slot = joined);
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        ACTIVE.fetch_sub(1, Relaxed);
+        JOINED.with_borrow_mut(|slot| *slot = None);
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Shared")
+            .field("started", &self.started)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    fn collected(&self) -> std::sync::MutexGuard<'_, Collected> {
+        self.collected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Handle {
+    /// Makes the current thread take part, under `name`.
+    pub(crate) fn join(self, name: &str) {
+        let joined = Joined::new(self.0, name);
+        JOINED.with_borrow_mut(|slot| *slot = Some(joined));
+    }
+}
+
+/// The recording that this thread takes part in.
+pub(crate) fn handle() -> Option<Handle> {
+    if ACTIVE.load(Relaxed) == 0 {
+        return None;
+    }
+    JOINED.with_borrow(|slot| slot.as_ref().map(|joined| Handle(Arc::clone(&joined.shared))))
+}
+
+/// Opens a phase.
+pub(crate) fn phase(phase: StepPhase) -> Span {
+    open(Range::Phase(phase), Work::default)
+}
+
+/// Opens a module.
+pub(crate) fn module(module: Module) -> Span {
+    open(Range::Module(module), Work::default)
+}
+
+/// Opens an op; `work` is asked only where somebody records.
+pub(crate) fn op(name: &'static str, work: impl FnOnce() -> Work) -> Span {
+    open(Range::Op(name), work)
+}
+
+/// Notes that so many bytes are kept for the backward pass.
+pub(crate) fn keep(bytes: impl FnOnce() -> usize) {
+    change_kept(|kept| kept + bytes() as u64);
+}
+
+/// Notes that so many bytes are no longer kept.
+pub(crate) fn release(bytes: impl FnOnce() -> usize) {
+    change_kept(|kept| kept.saturating_sub(bytes() as u64));
+}
+
+fn change_kept(change: impl FnOnce(u64) -> u64) {
+    if ACTIVE.load(Relaxed) == 0 {
+        return;
+    }
+    JOINED.with_borrow_mut(|slot| {
+        if let Some(joined) = slot {
+            joined.kept_bytes = change(joined.kept_bytes);
+        }
+    });
+}
+
+fn open(range: Range, work: impl FnOnce() -> Work) -> Span {
+    let index = match ACTIVE.load(Relaxed) {
+        0 => NOT_RECORDED,
+        _ => JOINED.with_borrow_mut(|slot| match slot {
+            Some(joined) => joined.open(range, work()),
+            None => NOT_RECORDED,
+        }),
+    };
+    Span {
+        index,
+        thread: PhantomData,
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        if self.index != NOT_RECORDED {
+            // The recording may have ended with the span still open.
+            JOINED.with_borrow_mut(|slot| {
+                if let Some(joined) = slot {
+                    joined.close(self.index);
+                }
+            });
+        }
+    }
+}
+
+impl Joined {
+    fn new(shared: Arc<Shared>, name: &str) -> Self {
+        let mut collected = shared.collected();
+        let thread = collected.threads.len() as u16;
+        collected.threads.push(name.to_owned());
+        drop(collected);
+        Self {
+            shared,
+            thread,
+            spans: Vec::with_capacity(1 << 12),
+            open: Vec::with_capacity(16),
+            kept_bytes: 0,
+        }
+    }
+
+    fn open(&mut self, range: Range, work: Work) -> u32 {
+        let reading = self.read_memory();
+        let index = self.spans.len() as u32;
+        self.spans.push(SpanRecord {
+            range,
+            parent: self.open.last().copied(),
+            depth: self.open.len() as u16,
+            start_ns: 0,
+            end_ns: 0,
+            work,
+            memory: SpanMemory {
+                start_bytes: reading.in_use_bytes,
+                start_kept_bytes: self.kept_bytes,
+                ..SpanMemory::default()
+            },
+        });
+        self.open.push(index);
+        // Last of all, so that the span does not hold what opening it cost.
+        self.spans[index as usize].start_ns = self.shared.now_ns();
+        index
+    }
+
+    fn close(&mut self, index: u32) {
+        if let Some(Err(error)) = self.shared.probe.device.as_ref().map(Device::synchronize) {
+            tracing::warn!(%error, "a span does not hold the device's work");
+        }
+        let now = self.shared.now_ns();
+        let reading = self.read_memory();
+        // Spans close in the order of a stack, but for a panic that unwinds past a leaked one.
+        while let Some(top) = self.open.pop() {
+            let span = &mut self.spans[top as usize];
+            span.end_ns = now;
+            span.memory.end_bytes = reading.in_use_bytes;
+            span.memory.end_kept_bytes = self.kept_bytes;
+            if top == index {
+                break;
+            }
+        }
+        if self.open.is_empty() {
+            let capacity = self.spans.capacity();
+            let spans = std::mem::replace(&mut self.spans, Vec::with_capacity(capacity));
+            let thread = self.thread;
+            self.shared.collected().trees.push(SpanTree { thread, spans });
+        }
+    }
+
+    /// Reads the memory; the peak since the last reading belongs to the innermost open span. Only the first thread
+    /// reads, since a reading starts a new peak.
+    fn read_memory(&mut self) -> MemoryReading {
+        if self.thread != 0 {
+            return MemoryReading::default();
+        }
+        let reading = (self.shared.probe.memory)();
+        if let Some(innermost) = self.open.last() {
+            let memory = &mut self.spans[*innermost as usize].memory;
+            if reading.peak_bytes > memory.own_peak_bytes {
+                memory.own_peak_bytes = reading.peak_bytes;
+                memory.peak_kept_bytes = self.kept_bytes;
+            }
+        }
+        reading
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+    use crate::span::Shape;
+
+    fn without_memory() -> Probe {
+        Probe {
+            memory: Box::new(MemoryReading::default),
+            device: None,
+        }
+    }
+
+    #[test]
+    fn nothing_is_recorded_without_a_recording() {
+        let span = phase(StepPhase::Forward);
+        assert_eq!(span.index, NOT_RECORDED);
+        assert!(handle().is_none());
+    }
+
+    #[test]
+    fn spans_nest_and_hold_those_inside_them() {
+        let recording = Recording::start(without_memory());
+        {
+            let _step = phase(StepPhase::Step);
+            let _layer = module(Module::Layer(3));
+            for rows in [2, 4] {
+                let work = || Work {
+                    flops: 10,
+                    shape: Shape::new(&[rows]),
+                    ..Work::default()
+                };
+                let _op = op("product", work);
+            }
+        }
+        let trees = recording.take();
+        assert_eq!(trees.len(), 1);
+        let spans = &trees[0].spans;
+        let parents: Vec<_> = spans.iter().map(|span| span.parent).collect();
+        assert_eq!(parents, [None, Some(0), Some(1), Some(1)]);
+        for span in &spans[1..] {
+            let parent = &spans[span.parent.unwrap() as usize];
+            assert!(parent.start_ns <= span.start_ns && span.start_ns <= span.end_ns);
+            assert!(span.end_ns <= parent.end_ns);
+        }
+        assert_eq!(spans[3].work.shape.to_string(), "4");
+        let total: f64 = trees[0].own_seconds().iter().sum();
+        assert!((total - trees[0].root().seconds()).abs() < 1e-12);
+        assert!(recording.take().is_empty());
+    }
+
+    #[test]
+    fn what_runs_in_a_pause_leaves_no_span() {
+        let recording = Recording::start(without_memory());
+        let pause = recording.pause();
+        drop(phase(StepPhase::Forward));
+        drop(pause);
+        assert!(recording.take().is_empty());
+        drop(phase(StepPhase::Backward));
+        assert_eq!(recording.take().len(), 1);
+    }
+
+    #[test]
+    fn another_thread_takes_part_only_when_it_joins() {
+        let recording = Recording::start(without_memory());
+        let apart = std::thread::spawn(|| drop(phase(StepPhase::Prepare)));
+        apart.join().unwrap();
+        assert!(recording.take().is_empty());
+        let handle = handle().unwrap();
+        let taking_part = std::thread::spawn(move || {
+            handle.join("prefetch");
+            drop(phase(StepPhase::Prepare));
+        });
+        taking_part.join().unwrap();
+        let trees = recording.take();
+        assert_eq!((trees.len(), trees[0].thread), (1, 1));
+        assert_eq!(recording.threads(), ["main", "prefetch"]);
+    }
+
+    #[test]
+    fn a_peak_belongs_to_the_innermost_span() {
+        static PEAK: AtomicU64 = AtomicU64::new(0);
+        let memory = || MemoryReading {
+            in_use_bytes: 5,
+            peak_bytes: PEAK.swap(5, Relaxed),
+        };
+        let recording = Recording::start(Probe {
+            memory: Box::new(memory),
+            device: None,
+        });
+        {
+            let _step = phase(StepPhase::Step);
+            PEAK.store(7, Relaxed);
+            {
+                let _forward = phase(StepPhase::Forward);
+                keep(|| 3);
+                PEAK.store(100, Relaxed);
+            }
+            release(|| 2);
+            PEAK.store(9, Relaxed);
+        }
+        let trees = recording.take();
+        let [step, forward] = trees[0].spans.as_slice() else {
+            panic!("{trees:?}")
+        };
+        assert_eq!(forward.memory.own_peak_bytes, 100);
+        assert_eq!(forward.memory.peak_kept_bytes, 3);
+        assert_eq!((step.memory.own_peak_bytes, step.memory.peak_kept_bytes), (9, 1));
+    }
+
+    #[test]
+    fn a_span_left_open_by_the_end_of_a_recording_does_no_harm() {
+        let recording = Recording::start(without_memory());
+        let span = phase(StepPhase::Step);
+        drop(recording);
+        drop(span);
+    }
+}

@@ -1,0 +1,267 @@
+//! A model's tokenizer, with its special tokens and chat template.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::chat_template::DEFAULT;
+use super::special_tokens::{SideFile, stop_ids, strip_bom};
+use super::{ChatTemplate, SpecialTokens, TokenizerError};
+use crate::hub::TokenizerFiles;
+
+/// Turns text into token ids and back. Cheap to clone.
+#[derive(Clone)]
+pub struct Tokenizer {
+    inner: Arc<tokenizers::Tokenizer>,
+    special: SpecialTokens,
+    template: Option<ChatTemplate>,
+    stop_ids: Vec<u32>,
+    vocabulary: u32,
+    fingerprint: [u8; 32],
+}
+
+/// Whether special tokens are put around a text, as the model expects them around a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Specials {
+    Add,
+    /// For text that brings its own, such as a rendered chat.
+    Omit,
+}
+
+/// A tokenised text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Encoded {
+    pub ids: Vec<u32>,
+    /// Where each token ends in the text, in bytes; 0 for special tokens that were put in front. Same length as `ids`.
+    pub ends: Vec<usize>,
+}
+
+impl Tokenizer {
+    /// Opens a model's tokenizer and chat template (`chat_template.jinja` goes before `tokenizer_config.json`).
+    ///
+    /// # Errors
+    /// Fails on files that cannot be read or make no sense; see [`TokenizerError`].
+    pub fn open(files: &TokenizerFiles) -> Result<Self, TokenizerError> {
+        let bytes = read(&files.tokenizer)?;
+        let bad = |error: tokenizers::Error| TokenizerError::BadTokenizer {
+            path: files.tokenizer.clone(),
+            reason: error.to_string(),
+        };
+        let mut inner = tokenizers::Tokenizer::from_bytes(strip_bom(&bytes)).map_err(bad)?;
+        // What the file says about batches of requests must not cut or pad training data.
+        inner.with_truncation(None).map_err(bad)?;
+        inner.with_padding(None);
+
+        let side_paths = files.config.iter().chain(&files.special_tokens_map);
+        let side_files = side_paths
+            .map(|path| SideFile::read(path))
+            .collect::<Result<Vec<_>, _>>()?;
+        let special = SpecialTokens::read(&side_files, |text| inner.token_to_id(text))?;
+        let mut hash = Sha256::new_with_prefix(&bytes);
+        for file in &side_files {
+            hash.update((file.bytes.len() as u64).to_le_bytes());
+            hash.update(&file.bytes);
+        }
+        let vocabulary = inner.get_vocab(true).values().max().map_or(0, |id| id + 1);
+        let mut tokenizer = Self {
+            inner: Arc::new(inner),
+            special,
+            template: None,
+            stop_ids: stop_ids(files)?,
+            vocabulary,
+            fingerprint: hash.finalize().into(),
+        };
+        if let Some(path) = &files.chat_template {
+            return tokenizer.with_chat_template(path);
+        }
+        if let Some(file) = side_files.first().filter(|_| files.config.is_some()) {
+            let templates = named_templates(file)?;
+            if !templates.is_empty() {
+                let origin = file.path.display().to_string();
+                tokenizer.template = Some(ChatTemplate::new(&templates, &tokenizer.special, &origin)?);
+            }
+        }
+        Ok(tokenizer)
+    }
+
+    /// The same tokenizer with the chat template of a file.
+    ///
+    /// # Errors
+    /// Fails where the file cannot be read, is not UTF-8, or does not compile.
+    pub fn with_chat_template(&self, path: &Path) -> Result<Self, TokenizerError> {
+        let bytes = read(path)?;
+        let text = std::str::from_utf8(strip_bom(&bytes)).map_err(|error| TokenizerError::Read {
+            path: path.to_owned(),
+            source: std::io::Error::new(std::io::ErrorKind::InvalidData, error),
+        })?;
+        let templates = [(DEFAULT.to_owned(), text.to_owned())];
+        let template = ChatTemplate::new(&templates, &self.special, &path.display().to_string())?;
+        let hash = Sha256::new_with_prefix(self.fingerprint).chain_update(&bytes);
+        Ok(Self {
+            template: Some(template),
+            fingerprint: hash.finalize().into(),
+            ..self.clone()
+        })
+    }
+
+    /// Tokenises `text`. Special tokens that are written out in it are recognised.
+    ///
+    /// # Errors
+    /// Fails where the tokenizer does, for instance on a character that its vocabulary does not cover.
+    pub fn encode(&self, text: &str, specials: Specials) -> Result<Encoded, TokenizerError> {
+        let mut encoded = self.encode_as_filed(text, specials)?;
+        if specials == Specials::Add {
+            self.follow_bos_setting(&mut encoded);
+            self.follow_eos_setting(&mut encoded, text.len());
+        }
+        Ok(encoded)
+    }
+
+    /// Tokenises the start of a document: with the special tokens that belong in front, and none behind.
+    ///
+    /// # Errors
+    /// As for [`Tokenizer::encode`].
+    pub fn encode_open(&self, text: &str) -> Result<Encoded, TokenizerError> {
+        let mut encoded = self.encode_as_filed(text, Specials::Add)?;
+        if let Some(last) = encoded.ends.iter().rposition(|end| *end > 0) {
+            // What the tokenizer puts behind the text ends at 0.
+            encoded.ids.truncate(last + 1);
+            encoded.ends.truncate(last + 1);
+        }
+        self.follow_bos_setting(&mut encoded);
+        Ok(encoded)
+    }
+
+    /// The text of `ids`.
+    ///
+    /// # Errors
+    /// Fails where the tokenizer does.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokenizerError> {
+        self.inner
+            .decode(ids, skip_special)
+            .map_err(|error| TokenizerError::Encode {
+                reason: error.to_string(),
+            })
+    }
+
+    /// The special tokens.
+    pub fn special(&self) -> &SpecialTokens {
+        &self.special
+    }
+
+    /// Id of the token that ends a document, where there is one.
+    pub fn eos_id(&self) -> Option<u32> {
+        self.special.eos.as_ref().map(|token| token.id)
+    }
+
+    /// Ids that end an answer when text is generated: those of `generation_config.json` and the end-of-document token.
+    pub fn stop_ids(&self) -> Vec<u32> {
+        let mut ids = self.stop_ids.clone();
+        ids.extend(self.eos_id().filter(|eos| !self.stop_ids.contains(eos)));
+        ids
+    }
+
+    /// One more than the greatest token id. The model's embedding may have further rows.
+    pub fn vocabulary(&self) -> u32 {
+        self.vocabulary
+    }
+
+    /// The chat template, where the model or the user gave one.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
+    }
+
+    /// Hash of every file that decides how text becomes tokens.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        self.fingerprint
+    }
+
+    /// Tokenises as `tokenizer.json` says.
+    fn encode_as_filed(&self, text: &str, specials: Specials) -> Result<Encoded, TokenizerError> {
+        let encoding = self
+            .inner
+            .encode(text, specials == Specials::Add)
+            .map_err(|error| TokenizerError::Encode {
+                reason: error.to_string(),
+            })?;
+        Ok(Encoded {
+            ids: encoding.get_ids().to_vec(),
+            ends: encoding.get_offsets().iter().map(|(_, end)| *end).collect(),
+        })
+    }
+
+    /// Applies `add_bos_token`, which transformers puts above what `tokenizer.json` does.
+    fn follow_bos_setting(&self, encoded: &mut Encoded) {
+        if let (Some(bos), Some(add)) = (&self.special.bos, self.special.add_bos) {
+            let is_there = encoded.ids.first() == Some(&bos.id);
+            // A token at offset 0 was put there; one that ends later was written in the text.
+            let was_put = is_there && encoded.ends.first() == Some(&0);
+            if add && !is_there {
+                encoded.ids.insert(0, bos.id);
+                encoded.ends.insert(0, 0);
+            } else if !add && was_put {
+                encoded.ids.remove(0);
+                encoded.ends.remove(0);
+            }
+        }
+    }
+
+    /// Applies `add_eos_token`, likewise.
+    fn follow_eos_setting(&self, encoded: &mut Encoded, text_bytes: usize) {
+        if let (Some(eos), Some(true)) = (&self.special.eos, self.special.add_eos)
+            && encoded.ids.last() != Some(&eos.id)
+        {
+            encoded.ids.push(eos.id);
+            encoded.ends.push(text_bytes);
+        }
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocabulary", &self.vocabulary)
+            .field("special", &self.special)
+            .field("template", &self.template)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The templates of `tokenizer_config.json` by name: one string, or a list of `{name, template}`.
+fn named_templates(file: &SideFile) -> Result<Vec<(String, String)>, TokenizerError> {
+    let bad = || {
+        file.bad_key(
+            "chat_template",
+            "a string or a list of objects with `name` and `template`",
+        )
+    };
+    match file.json.get("chat_template") {
+        None | Some(serde_json::Value::Null) => Ok(Vec::new()),
+        Some(serde_json::Value::String(text)) => Ok(vec![(DEFAULT.to_owned(), text.clone())]),
+        Some(serde_json::Value::Array(items)) => {
+            let text = |item: &serde_json::Value, key: &str| Some(item.get(key)?.as_str()?.to_owned());
+            let named = |item| Some((text(item, "name")?, text(item, "template")?));
+            let mut templates: Vec<(String, String)> = items
+                .iter()
+                .map(|item| named(item).ok_or_else(bad))
+                .collect::<Result<_, _>>()?;
+            // A single one serves, whatever its name.
+            if let [(name, _)] = templates.as_mut_slice() {
+                DEFAULT.clone_into(name);
+            }
+            if templates.iter().all(|(name, _)| name != DEFAULT) {
+                return Err(bad());
+            }
+            Ok(templates)
+        }
+        Some(_) => Err(bad()),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TokenizerError> {
+    std::fs::read(path).map_err(|source| TokenizerError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}

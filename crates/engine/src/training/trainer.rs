@@ -1,0 +1,422 @@
+//! The trainer: micro-batches in, optimizer steps out.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::loss_scale::LossScale;
+use super::passes::{Lap, PassInput, PassModel, Passes};
+use super::stopwatch::Stopwatch;
+use super::trained_set::TrainedSet;
+use super::update_pass::{UpdateInput, UpdatePass};
+use crate::base::BaseModel;
+use crate::data::MicroBatch;
+use crate::model::{Decoder, DropoutKey, Keep, RopeTables, Stream};
+use crate::optimizer;
+use crate::optimizer::{Optimizer, OptimizerError};
+use crate::parallel::{Alone, Collective};
+use crate::span;
+use crate::span::{StepPhase, Work};
+use crate::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
+use peft_tune_core::plan::AdapterPlan;
+use peft_tune_core::recipe::{Precision, Recipe};
+use peft_tune_kernels::kernels;
+use peft_tune_kernels::ops::loss_head::Sums;
+
+/// Positions whose logits exist at a time where only the most likely token is asked for.
+const ROWS_OF_LOGITS: usize = 64;
+
+/// One fine-tuning in progress.
+///
+/// It holds what changes (adapter, gradients, optimizer state) and shares what does not (the base model). Where several
+/// devices share the training, each has a trainer, and all see the same micro-batches.
+pub struct Trainer {
+    base: Arc<BaseModel>,
+    recipe: Recipe,
+    total_steps: u64,
+    trained: TrainedSet,
+    decoder: Decoder,
+    ropes: RopeTables,
+    pub(crate) passes: Passes,
+    pub(crate) updates: UpdatePass,
+    loss_scale: Option<LossScale>,
+    collective: Arc<dyn Collective>,
+    step: u64,
+    tokens: u64,
+}
+
+impl Trainer {
+    /// A trainer with a fresh adapter from the recipe's seed, the adapter of `adapter_init`, or, with
+    /// `adapter: null`, all parameters of the base model, which is then let go of. `total_steps` is what the learning-rate schedule spans.
+    ///
+    /// # Errors
+    ///
+    /// Adapter settings that do not fit the model, an adapter directory that cannot be read, memory.
+    pub fn new(base: Arc<BaseModel>, recipe: &Recipe, total_steps: u64) -> Result<Self, TrainError> {
+        let trained = TrainedSet::new(&base, recipe)?;
+        let decoder = Decoder::new(&base, &trained.trainables())?;
+        // Where every parameter trains, the base model's own values have been copied and are not needed again.
+        let base = match trained.plan.adapter {
+            Some(_) => base,
+            None => Arc::new(base.without_weights()),
+        };
+        let device = base.device();
+        let optimizer = Optimizer::new(&recipe.optimizer, &trained.parameters.layout, device)?;
+        Ok(Self {
+            ropes: RopeTables::new(&base.architecture().ropes, device),
+            passes: Passes::new(device, recipe.gradient_checkpointing, kernels()),
+            updates: UpdatePass::new(optimizer, &recipe.optimizer, device, kernels()),
+            loss_scale: (base.precision() == Precision::Fp16).then(LossScale::default),
+            recipe: recipe.clone(),
+            total_steps,
+            trained,
+            decoder,
+            base,
+            collective: Arc::new(Alone),
+            step: 0,
+            tokens: 0,
+        })
+    }
+
+    /// The same trainer as one of several that share the training, all starting from the values of rank 0. From then on all
+    /// ranks step and evaluate together, on the same micro-batches.
+    ///
+    /// # Errors
+    ///
+    /// A rank that does not take part.
+    pub fn with_collective(mut self, collective: Arc<dyn Collective>) -> Result<Self, TrainError> {
+        collective.broadcast(&self.trained.parameters.values)?;
+        self.collective = collective;
+        Ok(self)
+    }
+
+    /// One optimizer step on a global batch. The gradient is that of the mean loss over all target tokens of the
+    /// global batch, however it is cut into micro-batches and whichever rank computes them.
+    ///
+    /// The time of the loss head, which computes its gradient in the same pass, counts as forward;
+    /// [`StepSeconds::data`] is left to the caller. A pass that is replayed from a CUDA graph is timed as a whole, and counted as
+    /// forward and backward in the proportion that they had when they were last launched op by op. Adding up the gradients of several ranks counts as backward.
+    ///
+    /// # Errors
+    ///
+    /// A global batch without any target, a token outside the vocabulary, a document longer than the model's
+    /// positions, memory, a rank that is gone. A loss that is not finite is no error.
+    pub fn step(&mut self, micro_batches: &[MicroBatch]) -> Result<StepEvent, TrainError> {
+        let targets = self.check(micro_batches)?;
+        let mut clock = Stopwatch::start(self.base.device())?;
+        let mut event = StepEvent {
+            step: self.step + 1,
+            loss: 0.0,
+            learning_rate: self.next_learning_rate(),
+            grad_norm: 0.0,
+            tokens: 0,
+            target_tokens: targets,
+            seconds: StepSeconds::default(),
+        };
+        let gradients = &self.trained.parameters.gradients;
+        let span = span::op("zero_gradients", || Work::on_buffer(gradients, 1));
+        gradients.zero_set()?;
+        drop(span);
+        let loss_scale = self.loss_scale.as_ref().map_or(1.0, LossScale::factor);
+        let gradient_scale = loss_scale / targets as f32;
+        let mut sums = Vec::with_capacity(micro_batches.len());
+        for (index, batch) in micro_batches.iter().enumerate() {
+            let first_token = event.tokens;
+            event.tokens += batch.tokens() as u64;
+            if !self.collective.is_mine(index) {
+                continue;
+            }
+            let span = span::phase(StepPhase::HostToDevice);
+            self.ropes.prepare(batch.longest())?;
+            drop(span);
+            let input = PassInput {
+                batch,
+                dropout: self.dropout(first_token),
+                gradient_scale,
+            };
+            let model = PassModel {
+                decoder: &self.decoder,
+                ropes: &self.ropes,
+                checkpointing: self.recipe.gradient_checkpointing,
+            };
+            sums.push(self.passes.run(&model, &input, &mut clock)?);
+        }
+        self.add_up_gradients()?;
+        clock.lap(Lap::Backward)?;
+        let span = span::phase(StepPhase::Optimizer);
+        let input = UpdateInput {
+            learning_rate: event.learning_rate,
+            loss_scale: self.loss_scale.as_ref().map(LossScale::factor),
+        };
+        let norm = self.updates.run(&self.trained.parameters, input)?;
+        clock.lap(Lap::Optimizer)?;
+        drop(span);
+        // Until here a GPU has been given work without a pause; now it is waited for, once, and what it found is read.
+        let laps = clock.finish()?;
+        let (forward, backward) = self.passes.seconds(&laps);
+        event.seconds = StepSeconds {
+            data: 0.0,
+            forward,
+            backward,
+            optimizer: laps.seconds(Lap::Optimizer),
+            total: laps.total_s,
+        };
+        event.grad_norm = norm.read()?;
+        event.loss = self.add_up_losses(&sums)? / targets as f64;
+        // A step in fp16 whose gradients overflowed was left out, and the next one takes a smaller factor.
+        let scale = self.loss_scale.as_mut();
+        if scale.is_none_or(|scale| scale.keep(event.grad_norm.is_finite())) {
+            self.updates.optimizer_mut().count_step();
+        }
+        self.step = event.step;
+        self.tokens += event.tokens;
+        Ok(event)
+    }
+
+    /// Loss and accuracy over held-out micro-batches, without dropout; changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Trainer::step`].
+    pub fn evaluate(&mut self, micro_batches: &[MicroBatch]) -> Result<Evaluation, TrainError> {
+        let targets = self.check(micro_batches)?;
+        let clock = Stopwatch::<Lap>::start(self.base.device())?;
+        let _span = span::phase(StepPhase::Evaluation);
+        let (mut loss, mut correct) = (0.0, 0);
+        for (index, batch) in micro_batches.iter().enumerate() {
+            if !self.collective.is_mine(index) {
+                continue;
+            }
+            self.ropes.prepare(batch.longest())?;
+            let stream = Stream::new(batch, None, None, self.base.device())?;
+            let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+            let output = self.decoder.loss(&stream, &normed)?;
+            let (of_batch, hits) = output.sums.read()?;
+            loss += of_batch;
+            correct += hits;
+        }
+        let mut sums = [loss, correct as f64];
+        self.collective.sum_numbers(&mut sums)?;
+        Ok(Evaluation {
+            step: self.step,
+            tokens: self.tokens,
+            loss: sums[0] / targets as f64,
+            accuracy: sums[1] / targets as f64,
+            target_tokens: targets,
+            seconds: clock.finish()?.total_s,
+        })
+    }
+
+    /// Logits (tokens, V) F32 of one micro-batch, without dropout.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Trainer::step`]; targets are not needed.
+    pub fn logits(&mut self, batch: &MicroBatch) -> Result<Tensor, TrainError> {
+        self.check_tokens(batch)?;
+        self.ropes.prepare(batch.longest())?;
+        let stream = Stream::new(batch, None, None, self.base.device())?;
+        let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+        Ok(self.decoder.logits(&normed)?)
+    }
+
+    /// The most likely next token at every position of one micro-batch, without dropout. The logits exist for a few
+    /// positions at a time.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Trainer::step`]; targets are not needed.
+    pub fn most_likely(&mut self, batch: &MicroBatch) -> Result<Vec<u32>, TrainError> {
+        self.check_tokens(batch)?;
+        self.ropes.prepare(batch.longest())?;
+        let stream = Stream::new(batch, None, None, self.base.device())?;
+        let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
+        let mut tokens = Vec::with_capacity(batch.tokens());
+        for first in (0..batch.tokens()).step_by(ROWS_OF_LOGITS) {
+            let rows = normed.narrow(0, first, ROWS_OF_LOGITS.min(batch.tokens() - first))?;
+            let logits = self.decoder.logits(&rows.contiguous()?)?;
+            tokens.extend(logits.argmax(candle_core::D::Minus1)?.to_vec1::<u32>()?);
+        }
+        Ok(tokens)
+    }
+
+    /// Runs one micro-batch forward and counts what it keeps for the backward pass.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Trainer::step`]; targets are not needed.
+    pub fn saved_bytes(&mut self, batch: &MicroBatch) -> Result<SavedBytes, TrainError> {
+        self.check_tokens(batch)?;
+        self.ropes.prepare(batch.longest())?;
+        let stream = Stream::new(batch, self.dropout(0), None, self.base.device())?;
+        let keep = Keep::ForBackward(self.recipe.gradient_checkpointing);
+        let (_, tape) = self.decoder.forward(&stream, &self.ropes, keep)?;
+        let (device, host) = tape.bytes();
+        Ok(SavedBytes { device, host })
+    }
+
+    /// What trains, with its gradients of the last step (after clipping).
+    pub fn parameters(&self) -> &Parameters {
+        &self.trained.parameters
+    }
+
+    /// What the adapter consists of; absent in full fine-tuning.
+    pub fn adapter_plan(&self) -> Option<&AdapterPlan> {
+        self.trained.plan.adapter.as_ref()
+    }
+
+    /// The base model; without its weights in full fine-tuning.
+    pub fn base(&self) -> &Arc<BaseModel> {
+        &self.base
+    }
+
+    /// The optimizer, whose state a checkpoint keeps.
+    pub fn optimizer(&self) -> &Optimizer {
+        self.updates.optimizer()
+    }
+
+    /// Where the training stands. Together with the values of [`Trainer::parameters`] and the state of
+    /// [`Trainer::optimizer`], it is everything that the next steps depend on besides their data.
+    pub fn position(&self) -> TrainerPosition {
+        TrainerPosition {
+            step: self.step,
+            tokens: self.tokens,
+            loss_scale: self.loss_scale,
+        }
+    }
+
+    /// Goes on from `position` with an optimizer state that [`Optimizer::state`] returned. The values of the parameters
+    /// are the caller's to restore.
+    ///
+    /// # Errors
+    ///
+    /// A state of another optimizer or another adapter; nothing has changed then.
+    pub fn restore(&mut self, position: TrainerPosition, state: &[(String, Tensor)]) -> Result<(), OptimizerError> {
+        self.updates.optimizer_mut().load_state(state)?;
+        self.step = position.step;
+        self.tokens = position.tokens;
+        self.loss_scale = position.loss_scale;
+        Ok(())
+    }
+
+    /// Optimizer steps taken.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    /// Micro-batches whose forward and backward passes were replayed from a CUDA graph.
+    pub fn replayed_passes(&self) -> u64 {
+        self.passes.replayed()
+    }
+
+    /// Updates that were replayed from a CUDA graph.
+    pub fn replayed_updates(&self) -> u64 {
+        self.updates.replayed()
+    }
+
+    /// Tokens trained on, padding not counted.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// What trains, with the names that lead there.
+    pub(crate) fn trained(&self) -> &TrainedSet {
+        &self.trained
+    }
+
+    fn next_learning_rate(&self) -> f64 {
+        let peak = self.recipe.optimizer.learning_rate;
+        optimizer::learning_rate(&self.recipe.schedule, peak, self.step, self.total_steps)
+    }
+
+    /// The masks of the micro-batch that begins at `first_token` of the global batch.
+    fn dropout(&self, first_token: u64) -> Option<DropoutKey> {
+        let probability = self.recipe.adapter.as_ref().map_or(0.0, |adapter| adapter.dropout);
+        (probability > 0.0).then(|| DropoutKey::new(probability, self.recipe.training.seed, self.step, first_token))
+    }
+
+    /// Adds up the gradients of all ranks.
+    fn add_up_gradients(&self) -> Result<(), TrainError> {
+        if self.collective.ranks() > 1 {
+            let gradients = &self.trained.parameters.gradients;
+            let _span = span::op("add_up_ranks", || Work::on_buffer(gradients, 2));
+            self.collective.all_reduce_sum(gradients)?;
+        }
+        Ok(())
+    }
+
+    /// The loss of all micro-batches, those of other ranks included.
+    fn add_up_losses(&self, own: &[Sums]) -> Result<f64, TrainError> {
+        let mut loss = 0.0;
+        for sums in own {
+            loss += sums.read()?.0;
+        }
+        if self.collective.ranks() == 1 {
+            return Ok(loss);
+        }
+        let mut sum = [loss];
+        self.collective.sum_numbers(&mut sum)?;
+        Ok(sum[0])
+    }
+
+    /// Checks every micro-batch and counts the targets, of which there must be one.
+    fn check(&self, micro_batches: &[MicroBatch]) -> Result<u64, TrainError> {
+        let (mut targets, mut tokens) = (0, 0);
+        for batch in micro_batches {
+            self.check_tokens(batch)?;
+            targets += batch.target_tokens();
+            tokens += batch.tokens();
+        }
+        if targets == 0 {
+            return Err(TrainError::NoTargets {
+                micro_batches: micro_batches.len(),
+                tokens,
+            });
+        }
+        Ok(targets as u64)
+    }
+
+    fn check_tokens(&self, batch: &MicroBatch) -> Result<(), TrainError> {
+        let architecture = self.base.architecture();
+        let vocabulary = architecture.vocabulary;
+        let inputs = batch.input_ids.iter().map(|token| i64::from(*token));
+        let targets = batch
+            .targets
+            .iter()
+            .copied()
+            .filter(|target| *target != peft_tune_kernels::ops::loss_head::IGNORE);
+        let unknown = inputs
+            .chain(targets)
+            .find(|token| !(0..vocabulary as i64).contains(token));
+        if let Some(token) = unknown {
+            return Err(TrainError::UnknownToken { token, vocabulary });
+        }
+        if batch.longest() > architecture.max_positions {
+            return Err(TrainError::TooLong {
+                tokens: batch.longest(),
+                max_positions: architecture.max_positions,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Where a training stands.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainerPosition {
+    /// Optimizer steps taken.
+    pub step: u64,
+    /// Tokens trained on, padding not counted.
+    pub tokens: u64,
+    /// State of the dynamic loss scale; fp16 only.
+    loss_scale: Option<LossScale>,
+}
+
+/// Bytes that a micro-batch's forward pass keeps for its backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedBytes {
+    pub device: usize,
+    /// In host memory, for a device that is not the host.
+    pub host: usize,
+}

@@ -1,0 +1,67 @@
+//! One launch of a kernel.
+
+use candle_core::{DType, Device, Result, Shape, Tensor};
+
+use super::Source;
+
+/// A kernel and the threads that run it.
+#[derive(Clone, Debug)]
+pub struct Launch<'a> {
+    pub source: &'static Source,
+    pub kernel: &'a str,
+    pub blocks: [usize; 3],
+    pub threads: [usize; 3],
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: usize,
+}
+
+/// One argument of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub enum Argument<'a> {
+    /// Address of the first element of a contiguous tensor. Kernels write through it, too: whoever launches promises that
+    /// nobody else reads or writes what they change, as with any op in place.
+    Tensor(&'a Tensor),
+    /// Null where there is no tensor.
+    Maybe(Option<&'a Tensor>),
+    U32(u32),
+    U64(u64),
+    F32(f32),
+    F64(f64),
+}
+
+impl Launch<'_> {
+    /// Puts the kernel at the end of the device's queue.
+    ///
+    /// # Errors
+    /// A tensor elsewhere or not contiguous, a kernel that does not compile, memory, a device that has failed.
+    pub fn run(&self, device: &Device, arguments: &[Argument<'_>]) -> Result<()> {
+        if self.blocks.contains(&0) {
+            return Ok(());
+        }
+        for argument in arguments {
+            if let Argument::Tensor(tensor) | Argument::Maybe(Some(tensor)) = argument
+                && !tensor.is_contiguous()
+            {
+                candle_core::bail!("{}: a kernel needs contiguous tensors", self.kernel);
+            }
+        }
+        match device {
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => super::runtime::launch(device, self, arguments),
+            #[cfg(any(test, feature = "emulator"))]
+            Device::Cpu => super::emulator::launch(self, arguments),
+            _ => candle_core::bail!("{}: no kernel for {device:?}", self.kernel),
+        }
+    }
+}
+
+/// A tensor that the next launch fills entirely.
+pub fn empty(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
+    let shape = shape.into();
+    if device.is_cpu() || shape.elem_count() == 0 {
+        // The emulator's: what a kernel forgets shows.
+        return Tensor::full(f32::NAN, shape, device)?.to_dtype(dtype);
+    }
+    // SAFETY: the caller's kernel writes every element before anything reads one, in the order of the device's queue.
+    unsafe { Tensor::empty(shape, dtype, device) }
+}

@@ -1,0 +1,90 @@
+//! Own kernels on an NVIDIA GPU: their sources, how they are compiled, and how they are launched.
+//!
+//! A kernel is a `.cu` file beside the op that it serves. It is compiled by NVRTC for the device that is there when it is
+//! first needed, and kept on disk. What launches it (grid, arguments, the choice of the form) is plain Rust that knows no
+//! CUDA: in tests the same code runs the same kernels on the CPU, where the file is compiled as C++ behind an emulation
+//! of a GPU's threads (`emulation.h`).
+
+#[cfg(feature = "cuda")]
+mod compiler;
+#[cfg(feature = "cuda")]
+mod cublas;
+#[cfg(feature = "cuda")]
+mod cublaslt;
+#[cfg(any(test, feature = "emulator"))]
+mod emulator;
+mod gemm;
+mod graph;
+mod host_room;
+mod launch;
+mod overwrite;
+mod pack;
+#[cfg(feature = "cuda")]
+mod runtime;
+mod scratch;
+mod source;
+mod transfer_stream;
+
+pub use gemm::{Gemm, Matrix};
+pub use graph::{Graph, has_graphs, refuse_capture, warm_up};
+pub use host_room::HostRoom;
+pub use launch::{Argument, Launch, empty};
+pub use overwrite::overwrite;
+pub use pack::{element_name, pack_size};
+pub use scratch::{constant, scratch};
+pub use source::{Header, OPERANDS, Source, WARPGROUP};
+pub use transfer_stream::{Copied, Pinned, TransferStream};
+
+use crate::kernels;
+use candle_core::{DType, Device, Tensor};
+
+/// Whether own kernels take `tensor`: it lies on a GPU (or the tests emulate one) and the process wants fused forms.
+pub fn takes(tensor: &Tensor) -> bool {
+    is_for(tensor.device(), tensor.dtype())
+}
+
+/// As [`takes`], for tensors of `dtype` on `device`.
+pub fn is_for(device: &Device, dtype: DType) -> bool {
+    kernels().are_own() && (device.is_cuda() || is_emulated()) && element_name(dtype).is_some()
+}
+
+/// Whether `device` multiplies by warpgroups: it is a GPU of the Hopper generation.
+pub fn has_warpgroups(device: &Device) -> bool {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => runtime::has_warpgroups(device),
+        _ => false,
+    }
+}
+
+/// Whether copies between the host and `device` go beside its computing: it is a GPU (or the tests emulate one) and the
+/// process wants fused forms.
+pub fn has_transfer_stream(device: &Device) -> bool {
+    kernels().are_own() && (device.is_cuda() || is_emulated())
+}
+
+/// Lets go of all memory that is kept from one launch to the next, so that it counts in what needs it next.
+pub fn forget_scratch() {
+    scratch::forget_scratch();
+    host_room::forget();
+}
+
+/// Allocates what libraries keep on `device` for the calls of this thread.
+pub fn prepare(device: &Device) -> candle_core::Result<()> {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => cublaslt::prepare(device),
+        _ => Ok(()),
+    }
+}
+
+/// Whether kernels run on the emulator, on this thread.
+#[cfg(not(any(test, feature = "emulator")))]
+fn is_emulated() -> bool {
+    false
+}
+
+#[cfg(any(test, feature = "emulator"))]
+use emulator::is_emulated;
+#[cfg(any(test, feature = "emulator"))]
+pub use emulator::{emulated, has_compiler, not_emulated};

@@ -1,0 +1,45 @@
+//! The sources of the kernels.
+
+/// A `.cu` file without its beginning, which all share.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Source {
+    /// Name for messages and files.
+    pub name: &'static str,
+    /// The text of the file.
+    pub text: &'static str,
+    /// The headers that it includes.
+    pub headers: &'static [Header],
+}
+
+/// A `.cuh` file.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// As files include it.
+    pub name: &'static str,
+    /// The text of the file.
+    pub text: &'static str,
+}
+
+/// What every file begins with.
+#[cfg(any(feature = "cuda", feature = "emulator", test))]
+pub(super) const PRELUDE: &str = include_str!("prelude.cuh");
+
+/// Operands of the products of one warp.
+pub const OPERANDS: Header = Header {
+    name: "operands.cuh",
+    text: include_str!("operands.cuh"),
+};
+
+/// Products of four warps, which only Hopper has.
+pub const WARPGROUP: Header = Header {
+    name: "warpgroup.cuh",
+    text: include_str!("warpgroup.cuh"),
+};
+
+impl Source {
+    /// The text that NVRTC compiles.
+    #[cfg(feature = "cuda")]
+    pub(super) fn whole(&self) -> String {
+        format!("{PRELUDE}\n#line 1 \"{}.cu\"\n{}", self.name, self.text)
+    }
+}

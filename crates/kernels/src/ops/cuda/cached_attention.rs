@@ -1,0 +1,68 @@
+//! Attention of single queries over what is kept of earlier tokens.
+
+use std::ops::Range;
+
+use candle_core::{Result, Tensor};
+
+use crate::gpu::{Argument, Launch, Source, element_name, empty};
+use crate::ops::attention::Settings;
+
+static SOURCE: Source = Source {
+    name: "cached_attention",
+    text: include_str!("cached_attention.cu"),
+    headers: &[],
+};
+
+/// Sizes of heads that there are kernels for: the smallest that fits is taken.
+const SIZES: [usize; 3] = [64, 128, 256];
+/// Threads of a block.
+const THREADS: usize = 256;
+
+/// Whether there is a kernel for heads of `width`.
+pub fn takes(width: usize) -> bool {
+    (1..=SIZES[SIZES.len() - 1]).contains(&width)
+}
+
+/// o (T, Hq, d), of shapes and places that have been checked.
+pub fn forward(
+    q: &Tensor,
+    keys: &Tensor,
+    values: &Tensor,
+    places: &[Range<usize>],
+    settings: &Settings,
+) -> Result<Tensor> {
+    let ((tokens, heads, width), device) = (q.dims3()?, q.device());
+    let key_heads = keys.dim(1)?;
+    let (q, keys, values) = (q.contiguous()?, keys.contiguous()?, values.contiguous()?);
+    let bounds: Vec<u32> = places
+        .iter()
+        .flat_map(|place| [place.start as u32, place.end as u32])
+        .collect();
+    let bounds = Tensor::from_vec(bounds, (tokens, 2), device)?;
+    let o = empty(q.shape(), q.dtype(), device)?;
+    let size = SIZES.into_iter().find(|size| width <= *size).unwrap_or(width);
+    let launch = Launch {
+        source: &SOURCE,
+        kernel: &format!(
+            "cached_attention_{}_{size}",
+            element_name(q.dtype()).unwrap_or_default()
+        ),
+        blocks: [heads, tokens, 1],
+        threads: [THREADS, 1, 1],
+        shared_bytes: 0,
+    };
+    let arguments = [
+        Argument::Tensor(&q),
+        Argument::Tensor(&keys),
+        Argument::Tensor(&values),
+        Argument::Tensor(&bounds),
+        Argument::Tensor(&o),
+        Argument::U32(heads as u32),
+        Argument::U32(key_heads as u32),
+        Argument::U32(width as u32),
+        Argument::F32(settings.scale as f32),
+        Argument::F32(settings.soft_cap.unwrap_or(0.0) as f32),
+    ];
+    launch.run(device, &arguments)?;
+    Ok(o)
+}

@@ -1,0 +1,137 @@
+//! Sums, bias, gated linear unit, dropout and rounding.
+
+use candle_core::{DType, Result, Tensor};
+
+use crate::gpu::{Argument, Launch, Source, element_name, empty, pack_size};
+use crate::ops::dropout::MaskKey;
+use crate::ops::glu::Activation;
+
+static SOURCE: Source = Source {
+    name: "elementwise",
+    text: include_str!("elementwise.cu"),
+    headers: &[],
+};
+
+const THREADS: usize = 256;
+
+/// Launches `kernel` with one thread for each pack of the tensors, which all have the same number of elements; the number
+/// of packs goes behind `arguments`, then `rest`.
+fn run(
+    kernel: &str,
+    tensors: &[&Tensor],
+    arguments: &[Argument<'_>],
+    rest: &[Argument<'_>],
+    pack: usize,
+) -> Result<()> {
+    let (elements, dtype) = (tensors[0].elem_count(), tensors[0].dtype());
+    let packs = elements / pack;
+    let name = format!("{kernel}_{}_{pack}", element_name(dtype).unwrap_or_default());
+    let launch = Launch {
+        source: &SOURCE,
+        kernel: &name,
+        blocks: [packs.div_ceil(THREADS), 1, 1],
+        threads: [THREADS, 1, 1],
+        shared_bytes: 0,
+    };
+    let mut all: Vec<Argument<'_>> = tensors.iter().map(|tensor| Argument::Tensor(tensor)).collect();
+    all.extend_from_slice(arguments);
+    all.push(Argument::U64(packs as u64));
+    all.extend_from_slice(rest);
+    launch.run(tensors[0].device(), &all)
+}
+
+/// x + y.
+pub fn add(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    let (x, y) = (x.contiguous()?, y.to_dtype(x.dtype())?.contiguous()?);
+    let sum = empty(x.shape(), x.dtype(), x.device())?;
+    let pack = pack_size(x.elem_count(), &[&x, &y]);
+    run("add", &[&x, &y, &sum], &[], &[], pack)?;
+    Ok(sum)
+}
+
+/// Rounds `values` (F32) into `copy`; both are contiguous.
+pub fn round(values: &Tensor, copy: &Tensor) -> Result<()> {
+    let pack = pack_size(copy.elem_count(), &[copy, values]);
+    run("round", &[copy, values], &[], &[], pack)
+}
+
+/// y (T, N) += scale times bias (N,), which is F32 or of y's dtype.
+pub fn add_bias(y: &Tensor, bias: &Tensor, scale: f32) -> Result<()> {
+    let (_, columns) = y.dims2()?;
+    let is_wide = bias.dtype() == DType::F32;
+    let bias = match is_wide {
+        true => bias.contiguous()?,
+        false => bias.to_dtype(y.dtype())?.contiguous()?,
+    };
+    let pack = pack_size(columns, &[y]);
+    let kernel = if is_wide { "bias_wide" } else { "bias" };
+    let rest = [Argument::U32((columns / pack) as u32)];
+    run(
+        kernel,
+        &[y],
+        &[Argument::Tensor(&bias), Argument::F32(scale)],
+        &rest,
+        pack,
+    )
+}
+
+/// act(gate) up.
+pub fn glu_forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Tensor> {
+    let (gate, up) = (gate.contiguous()?, up.contiguous()?);
+    let y = empty(gate.shape(), gate.dtype(), gate.device())?;
+    let kernel = match activation {
+        Activation::Silu => "silu_glu",
+        Activation::GeluTanh => "gelu_glu",
+    };
+    run(
+        kernel,
+        &[&gate, &up, &y],
+        &[],
+        &[],
+        pack_size(gate.elem_count(), &[&gate, &up]),
+    )?;
+    Ok(y)
+}
+
+/// Gradients with respect to gate and up, in the places of `gate` and `dy`; all are contiguous.
+pub fn glu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, activation: Activation) -> Result<()> {
+    let kernel = match activation {
+        Activation::Silu => "silu_glu_backward",
+        Activation::GeluTanh => "gelu_glu_backward",
+    };
+    let pack = pack_size(gate.elem_count(), &[gate, up, dy]);
+    run(kernel, &[gate, up, dy], &[], &[], pack)
+}
+
+/// Mask `number` of dropout on x under `key`; words below `threshold` are dropped.
+pub fn dropout(x: &Tensor, key: &MaskKey, number: u64, threshold: u32, scale: f32) -> Result<Tensor> {
+    let x = x.contiguous()?;
+    let y = empty(x.shape(), x.dtype(), x.device())?;
+    let key = match &key.on_device {
+        Some(words) => words.clone(),
+        None => Tensor::new(&key.words(), x.device())?,
+    };
+    let (count, rows) = (x.elem_count(), x.dims().first().copied().unwrap_or(1));
+    // As many as there may be, wherever the first element lies.
+    let groups = count.div_ceil(64) + 1;
+    let name = format!("dropout_{}", element_name(x.dtype()).unwrap_or_default());
+    let launch = Launch {
+        source: &SOURCE,
+        kernel: &name,
+        blocks: [(groups * 16).div_ceil(THREADS), 1, 1],
+        threads: [THREADS, 1, 1],
+        shared_bytes: 0,
+    };
+    let arguments = [
+        Argument::Tensor(&x),
+        Argument::Tensor(&y),
+        Argument::U64(count as u64),
+        Argument::Tensor(&key),
+        Argument::U64(number),
+        Argument::U64((count / rows) as u64),
+        Argument::U32(threshold),
+        Argument::F32(scale),
+    ];
+    launch.run(x.device(), &arguments)?;
+    Ok(y)
+}

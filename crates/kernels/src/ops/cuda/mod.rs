@@ -1,0 +1,13 @@
+//! The ops on an NVIDIA GPU: own kernels, and how each is launched. Formulas and shapes are those of the ops themselves.
+
+pub(in crate::ops) mod attention;
+pub(in crate::ops) mod cached_attention;
+pub(in crate::ops) mod elementwise;
+pub(in crate::ops) mod embedding;
+pub(in crate::ops) mod gain;
+pub(in crate::ops) mod loss_head;
+pub(in crate::ops) mod matmul;
+pub(in crate::ops) mod rms_norm;
+pub(in crate::ops) mod rope;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! RMS normalisation.
+
+use candle_core::{DType, Result, Tensor};
+
+use crate::gpu::{Argument, Launch, Source, element_name, empty, pack_size};
+
+static SOURCE: Source = Source {
+    name: "rms_norm",
+    text: include_str!("rms_norm.cu"),
+    headers: &[],
+};
+
+/// Rows up to this many packs have a warp; longer ones a block.
+const WARP_PACKS: usize = 128;
+
+/// Rows of a block of the weight's gradient; as many blocks as there are such parts, 128 at most.
+const SHARE: usize = 64;
+
+/// Threads of a row, and rows of a block.
+fn threads(packs: usize) -> [usize; 3] {
+    match packs {
+        0..=WARP_PACKS => [32, 8, 1],
+        // One or two packs a thread.
+        _ => [packs.next_power_of_two().clamp(128, 512), 1, 1],
+    }
+}
+
+/// (y, rstd).
+pub fn forward(x: &Tensor, weight: &Tensor, eps: f64, offset: f32) -> Result<(Tensor, Tensor)> {
+    let (rows, width) = x.dims2()?;
+    let (x, weight) = (x.contiguous()?, weight.to_dtype(x.dtype())?.contiguous()?);
+    let (y, rstd) = (
+        empty((rows, width), x.dtype(), x.device())?,
+        empty(rows, DType::F32, x.device())?,
+    );
+    let arguments = [
+        Argument::Tensor(&x),
+        Argument::Tensor(&weight),
+        Argument::Tensor(&y),
+        Argument::Tensor(&rstd),
+        Argument::U32(rows as u32),
+        Argument::U32(width as u32),
+        Argument::F32(eps as f32),
+        Argument::F32(offset),
+    ];
+    run("rms_norm", &x, &[&x, &weight], &arguments)?;
+    Ok((y, rstd))
+}
+
+/// dx, plus `residual` of its shape where there is one.
+pub fn backward(
+    x: &Tensor,
+    weight: &Tensor,
+    rstd: &Tensor,
+    dy: &Tensor,
+    offset: f32,
+    residual: Option<&Tensor>,
+) -> Result<Tensor> {
+    let (rows, width) = x.dims2()?;
+    let (x, dy, rstd) = (x.contiguous()?, dy.contiguous()?, rstd.contiguous()?);
+    let weight = weight.to_dtype(x.dtype())?.contiguous()?;
+    let residual = residual.map(Tensor::contiguous).transpose()?;
+    let dx = empty((rows, width), x.dtype(), x.device())?;
+    let arguments = [
+        Argument::Tensor(&x),
+        Argument::Tensor(&weight),
+        Argument::Tensor(&rstd),
+        Argument::Tensor(&dy),
+        Argument::Maybe(residual.as_ref()),
+        Argument::Tensor(&dx),
+        Argument::U32(rows as u32),
+        Argument::U32(width as u32),
+        Argument::F32(offset),
+    ];
+    let mut read = vec![&x, &weight, &dy];
+    read.extend(&residual);
+    run("rms_norm_backward", &x, &read, &arguments)?;
+    Ok(dx)
+}
+
+fn run(kernel: &str, x: &Tensor, read: &[&Tensor], arguments: &[Argument<'_>]) -> Result<()> {
+    let (rows, width) = x.dims2()?;
+    let pack = pack_size(width, read);
+    let threads = threads(width / pack);
+    let name = format!("{kernel}_{}_{pack}", element_name(x.dtype()).unwrap_or_default());
+    let launch = Launch {
+        source: &SOURCE,
+        kernel: &name,
+        blocks: [rows.div_ceil(threads[1]), 1, 1],
+        threads,
+        shared_bytes: 0,
+    };
+    launch.run(x.device(), arguments)
+}
+
+/// Gradient of the weight, (H,) F32.
+pub fn weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor> {
+    let (rows, width) = x.dims2()?;
+    let (x, dy, rstd) = (x.contiguous()?, dy.contiguous()?, rstd.contiguous()?);
+    let parts = rows.div_ceil(SHARE).clamp(1, 128);
+    let partial = empty((parts, width), DType::F32, x.device())?;
+    let name = format!("rms_norm_weight_{}", element_name(x.dtype()).unwrap_or_default());
+    let launch = Launch {
+        source: &SOURCE,
+        kernel: &name,
+        blocks: [width.div_ceil(128), parts, 1],
+        threads: [128, 1, 1],
+        shared_bytes: 0,
+    };
+    let arguments = [
+        Argument::Tensor(&x),
+        Argument::Tensor(&rstd),
+        Argument::Tensor(&dy),
+        Argument::Tensor(&partial),
+        Argument::U32(rows as u32),
+        Argument::U32(width as u32),
+        Argument::U32(rows.div_ceil(parts) as u32),
+    ];
+    launch.run(x.device(), &arguments)?;
+    partial.sum(0)
+}

@@ -1,0 +1,89 @@
+//! Rotary position embedding.
+
+use candle_core::{DType, Result, Tensor};
+
+use crate::gpu::{Argument, Launch, Source, element_name, empty, pack_size};
+use crate::ops::rope::{HeadNorms, RopeTable};
+
+static SOURCE: Source = Source {
+    name: "rope",
+    text: include_str!("rope.cu"),
+    headers: &[],
+};
+
+/// Rotates q (T, query heads, d), and k (T, key heads, d) where it is there, in place, by `sign` times the angles of their positions, which are rows of
+/// the table. Both are contiguous.
+pub fn rotate(q: &Tensor, k: Option<&Tensor>, table: &RopeTable, positions: &Tensor, sign: f32) -> Result<()> {
+    let (tokens, query_heads, head_dim) = q.dims3()?;
+    let (key_heads, half) = (k.map_or(Ok(0), |k| k.dim(1))?, table.cos.dim(1)?);
+    let k = k.unwrap_or(q);
+    let pack = match half % 8 {
+        0 => pack_size(head_dim, &[q, k]),
+        _ => 1,
+    };
+    let name = format!("rope_{}_{pack}", element_name(q.dtype()).unwrap_or_default());
+    let packs = (query_heads + key_heads) * half / pack;
+    let launch = Launch {
+        source: &SOURCE,
+        kernel: &name,
+        blocks: [tokens, 1, 1],
+        threads: [packs.next_multiple_of(32).clamp(32, 512), 1, 1],
+        shared_bytes: 0,
+    };
+    let arguments = [
+        Argument::Tensor(q),
+        Argument::Tensor(k),
+        Argument::Tensor(&table.cos),
+        Argument::Tensor(&table.sin),
+        Argument::Tensor(positions),
+        Argument::U32(query_heads as u32),
+        Argument::U32(key_heads as u32),
+        Argument::U32(head_dim as u32),
+        Argument::U32(half as u32),
+        Argument::F32(sign),
+    ];
+    launch.run(q.device(), &arguments)
+}
+
+/// Heads of a block, a warp each.
+const WARPS: usize = 8;
+
+/// The rotated norms of q (T, query heads, d) and k (T, key heads, d), and rstd of each head.
+pub fn rotate_normed(
+    [q, k]: [&Tensor; 2],
+    norms: &HeadNorms<'_>,
+    table: &RopeTable,
+    positions: &Tensor,
+) -> Result<[(Tensor, Tensor); 2]> {
+    let (tokens, query_heads, head_dim) = q.dims3()?;
+    let (key_heads, half) = (k.dim(1)?, table.cos.dim(1)?);
+    let (q, k) = (q.contiguous()?, k.contiguous()?);
+    let weight = |weight: &Tensor| weight.to_dtype(q.dtype())?.contiguous();
+    let [of_query, of_key] = [weight(norms.weights[0])?, weight(norms.weights[1])?];
+    let room = |heads: usize| -> Result<(Tensor, Tensor)> {
+        let rotated = empty((tokens, heads, head_dim), q.dtype(), q.device())?;
+        Ok((rotated, empty(tokens * heads, DType::F32, q.device())?))
+    };
+    let results = [room(query_heads)?, room(key_heads)?];
+    let pack = match half % 8 {
+        0 => pack_size(head_dim, &[&q, &k, &of_query, &of_key]),
+        _ => 1,
+    };
+    let name = format!("rope_normed_{}_{pack}", element_name(q.dtype()).unwrap_or_default());
+    let launch = Launch {
+        source: &SOURCE,
+        kernel: &name,
+        blocks: [(tokens * (query_heads + key_heads)).div_ceil(WARPS), 1, 1],
+        threads: [32, WARPS, 1],
+        shared_bytes: 0,
+    };
+    let [(rotated_q, query_rstd), (rotated_k, key_rstd)] = &results;
+    let tensors = [
+        &q, &k, &of_query, &of_key, rotated_q, rotated_k, query_rstd, key_rstd, &table.cos, &table.sin, positions,
+    ];
+    let mut arguments = tensors.map(Argument::Tensor).to_vec();
+    arguments.extend([tokens, query_heads, key_heads, head_dim, half].map(|size| Argument::U32(size as u32)));
+    arguments.extend([Argument::F32(norms.epsilon as f32), Argument::F32(norms.offset)]);
+    launch.run(q.device(), &arguments)?;
+    Ok(results)
+}

@@ -1,0 +1,402 @@
+//! Every kernel, run on the emulator, against the F64 form of its op.
+
+use std::ops::Range;
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use crate::gpu::{emulated, has_compiler};
+use crate::ops::attention::Settings;
+use crate::ops::dropout::MaskKey;
+use crate::ops::loss_head::IGNORE;
+use crate::ops::matmul::{Factor, QuantizedMatrix, Term};
+use crate::ops::oracle::{assert_close, error, random, rounded, tolerance};
+use crate::ops::rope::RopeTable;
+use crate::ops::{bias, cached_attention, dropout, embedding, gain, glu, loss_head, matmul, residual, rms_norm, rope};
+use crate::quant::{Nf4, Quantized};
+
+pub(super) const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+
+#[test]
+fn sums_and_biases_match_f64() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        for (rows, width) in [(3, 64), (5, 7), (70, 40)] {
+            let ((x, x64), (y, y64)) = (
+                rounded(&random(&[rows, width], 1), dtype),
+                rounded(&random(&[rows, width], 2), dtype),
+            );
+            let sum = emulated(|| residual::add(&x, &y)).unwrap();
+            assert_close(&sum, &(&x64 + &y64).unwrap(), "sum");
+            for bias_dtype in [dtype, DType::F32] {
+                let (b, b64) = rounded(&random(&[width], 3), bias_dtype);
+                let got = x.copy().unwrap();
+                emulated(|| bias::add(&got, &b, 0.5)).unwrap();
+                assert_close(&got, &x64.broadcast_add(&(b64 * 0.5).unwrap()).unwrap(), "bias");
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_over_what_is_kept_matches_f64() {
+    if !has_compiler() {
+        return;
+    }
+    // Fewer rows than warps, many, and one.
+    let places = [0..3, 5..60, 59..60];
+    for dtype in DTYPES {
+        for (heads, key_heads, width, soft_cap) in [(4, 4, 20, None), (6, 2, 64, Some(2.0)), (2, 1, 136, None)] {
+            let (q, q64) = rounded(&random(&[3, heads, width], 1), dtype);
+            let (k, k64) = rounded(&random(&[60, key_heads, width], 2), dtype);
+            let (v, v64) = rounded(&random(&[60, key_heads, width], 3), dtype);
+            let settings = Settings {
+                scale: 0.3,
+                window: None,
+                soft_cap,
+            };
+            let o = emulated(|| cached_attention::forward(&q, &k, &v, &places, &settings)).unwrap();
+            let expected = cached_attention::reference::forward(&q64, &k64, &v64, &places, &settings).unwrap();
+            assert_close(&o, &expected, "o");
+        }
+    }
+}
+
+#[test]
+fn gains_match_f64() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        for (rows, width) in [(3, 64), (5, 7), (300, 40), (129, 264)] {
+            let ((dz, dz64), (y, y64)) = (
+                rounded(&random(&[rows, width], 1), dtype),
+                rounded(&random(&[rows, width], 2), dtype),
+            );
+            let vector = |seed| rounded(&random(&[width], seed), DType::F32);
+            let ((factor, factor64), (norm, norm64)) = (vector(3), vector(4));
+            let (norm, norm64) = (
+                (norm.sqr().unwrap() + 1.0).unwrap(),
+                (norm64.sqr().unwrap() + 1.0).unwrap(),
+            );
+            let scaled = y.copy().unwrap();
+            emulated(|| gain::scale(&scaled, &factor, -1.0)).unwrap();
+            let expected = y64.broadcast_mul(&(&factor64 - 1.0).unwrap()).unwrap();
+            assert_close(&scaled, &expected, "scaled");
+            let gradient = Tensor::ones(width, DType::F32, &Device::Cpu).unwrap();
+            emulated(|| gain::backward(&dz, &y, &factor, &norm, &gradient)).unwrap();
+            assert_close(&y, &dz64.broadcast_mul(&factor64).unwrap(), "dy");
+            let sums = ((dz64 * y64).unwrap().sum(0).unwrap() / norm64).unwrap();
+            assert_close(&gradient, &(sums + 1.0).unwrap(), "d_magnitude");
+        }
+    }
+}
+
+#[test]
+fn norms_of_dora_match_plain_ops() {
+    if !has_compiler() {
+        return;
+    }
+    let float = |shape: &[usize], seed| random(shape, seed).to_dtype(DType::F32).unwrap();
+    for dtype in DTYPES {
+        for (width, rank) in [(300, 8), (7, 1), (130, 33)] {
+            let (projected, gram) = (float(&[rank, width], 1).to_dtype(dtype).unwrap(), float(&[rank, 40], 2));
+            let parts = gain::NormParts {
+                squared: &(float(&[width], 3).abs().unwrap() + 2e3).unwrap(),
+                projected: &projected,
+                gram: &gram.matmul(&gram.t().unwrap()).unwrap(),
+                b: &float(&[width, rank], 4),
+                scaling: 0.7,
+            };
+            let magnitude = float(&[width], 5);
+            let (norm, factor) = (magnitude.zeros_like().unwrap(), magnitude.zeros_like().unwrap());
+            emulated(|| parts.fill(&magnitude, &norm, &factor)).unwrap();
+            let expected = parts.norm().unwrap().to_dtype(DType::F64).unwrap();
+            assert_close(&norm, &expected, "norm");
+            let expected = (magnitude.to_dtype(DType::F64).unwrap() / expected).unwrap();
+            assert_close(&factor, &expected, "gain");
+        }
+    }
+}
+
+#[test]
+fn gated_linear_units_match_f64() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        for activation in [glu::Activation::Silu, glu::Activation::GeluTanh] {
+            for shape in [[9, 64], [3, 5]] {
+                let large = |seed| (random(&shape, seed) * 6.0).unwrap();
+                let (gate, gate64) = rounded(&large(1), dtype);
+                let (up, up64) = rounded(&large(2), dtype);
+                let (dy, dy64) = rounded(&random(&shape, 3), dtype);
+                let y = emulated(|| glu::forward(&gate, &up, activation)).unwrap();
+                assert_close(&y, &glu::reference::forward(&gate64, &up64, activation).unwrap(), "y");
+                let (d_gate, d_up) = emulated(|| glu::backward(gate, &up, dy, activation)).unwrap();
+                let expected = glu::reference::backward(&gate64, &up64, &dy64, activation).unwrap();
+                assert_close(&d_gate, &expected.0, "d_gate");
+                assert_close(&d_up, &expected.1, "d_up");
+            }
+        }
+    }
+}
+
+#[test]
+fn dropout_draws_the_mask_of_the_cpu() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        let x = Tensor::ones(3001, DType::F32, &Device::Cpu)
+            .unwrap()
+            .to_dtype(dtype)
+            .unwrap();
+        for first in [0, 64, 77, 1 << 40] {
+            let key = MaskKey::new(9 << 33 | 5, first);
+            let got = emulated(|| dropout::apply(&x, &key, 2, 0.3)).unwrap();
+            let expected = dropout::apply(&x, &key, 2, 0.3).unwrap();
+            let wide = |tensor: Tensor| tensor.to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap();
+            assert_eq!(wide(got), wide(expected));
+        }
+    }
+}
+
+#[test]
+fn the_kernel_of_dropout_reads_its_key_from_the_devices_memory() {
+    if !has_compiler() {
+        return;
+    }
+    let x = Tensor::ones((50, 7), DType::F32, &Device::Cpu).unwrap();
+    let (old, new) = (MaskKey::new(1, 2), MaskKey::new(3 << 40, 9));
+    let written = MaskKey {
+        on_device: Some(Tensor::new(&new.words(), &Device::Cpu).unwrap()),
+        ..old
+    };
+    let got = emulated(|| dropout::apply(&x, &written, 5, 0.3)).unwrap();
+    let expected = dropout::apply(&x, &new, 5, 0.3).unwrap();
+    assert_eq!(got.to_vec2::<f32>().unwrap(), expected.to_vec2::<f32>().unwrap());
+}
+
+#[test]
+fn norms_match_f64_for_short_long_and_odd_rows() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        for (rows, width) in [(11, 64), (3, 1160), (2, 4096), (5, 37), (2, 4099)] {
+            let ((x, x64), (dy, dy64)) = (
+                rounded(&random(&[rows, width], 1), dtype),
+                rounded(&random(&[rows, width], 2), dtype),
+            );
+            let (weight, weight64) = rounded(&random(&[width], 3), dtype);
+            let (y, rstd) = emulated(|| rms_norm::forward(&x, &weight, 1e-5, 1.0)).unwrap();
+            let (y64, rstd64) = rms_norm::reference::forward(&x64, &weight64, 1e-5, 1.0).unwrap();
+            assert_close(&y, &y64, "y");
+            assert_close(&rstd, &rstd64, "rstd");
+            let dx = emulated(|| rms_norm::backward(&x, &weight, &rstd, &dy, 1.0)).unwrap();
+            let dx64 = rms_norm::reference::backward(&x64, &weight64, &rstd64, &dy64, 1.0).unwrap();
+            assert_close(&dx, &dx64, "dx");
+            let dw = emulated(|| rms_norm::weight_gradient(&x, &rstd, &dy)).unwrap();
+            assert_close(
+                &dw,
+                &rms_norm::reference::weight_gradient(&x64, &rstd64, &dy64).unwrap(),
+                "dw",
+            );
+        }
+    }
+}
+
+#[test]
+fn rotations_match_f64_also_of_a_part_of_the_head() {
+    if !has_compiler() {
+        return;
+    }
+    let positions = Tensor::new(&[3u32, 0, 9, 4], &Device::Cpu).unwrap();
+    for dtype in DTYPES {
+        for (heads, head_dim, half) in [(4, 64, 32), (3, 24, 12), (5, 96, 24), (1, 256, 128), (2, 6, 2)] {
+            let frequencies: Vec<f32> = (0..half).map(|i| 10_000f32.powf(-(i as f32) / half as f32)).collect();
+            let table = RopeTable::new(&frequencies, 1.0, 10, &Device::Cpu).unwrap();
+            let (x, x64) = rounded(&random(&[4, heads, head_dim], 1), dtype);
+            let y = emulated(|| rope::forward(&x, &table, &positions)).unwrap();
+            assert_close(&y, &rope::reference::forward(&x64, &table, &positions).unwrap(), "y");
+            let dx = emulated(|| rope::backward(&x, &table, &positions)).unwrap();
+            assert_close(&dx, &rope::reference::backward(&x64, &table, &positions).unwrap(), "dx");
+        }
+    }
+}
+
+#[test]
+fn rotated_norms_are_the_norms_and_the_rotation_to_the_last_bit() {
+    if !has_compiler() {
+        return;
+    }
+    let positions = Tensor::new(&[3u32, 0, 9, 4], &Device::Cpu).unwrap();
+    for dtype in DTYPES {
+        for (head_dim, half) in [(128, 64), (64, 16), (256, 128), (6, 2)] {
+            let frequencies: Vec<f32> = (0..half).map(|i| 10_000f32.powf(-(i as f32) / half as f32)).collect();
+            let table = RopeTable::new(&frequencies, 1.0, 10, &Device::Cpu).unwrap();
+            let tensor = |shape: &[usize], seed| rounded(&random(shape, seed), dtype).0;
+            let (q, k) = (tensor(&[4, 5, head_dim], 1), tensor(&[4, 2, head_dim], 2));
+            let weights = [tensor(&[head_dim], 3), tensor(&[head_dim], 4)];
+            let norms = rope::HeadNorms {
+                weights: [&weights[0], &weights[1]],
+                epsilon: 1e-5,
+                offset: 1.0,
+            };
+            let got = emulated(|| rope::forward_normed([&q, &k], &norms, &table, &positions)).unwrap();
+            for ((x, weight), (got, got_rstd)) in [&q, &k].into_iter().zip(&weights).zip(got) {
+                let rows = x.reshape(((), head_dim)).unwrap();
+                let (y, rstd) = emulated(|| rms_norm::forward(&rows, weight, 1e-5, 1.0)).unwrap();
+                let y = y.reshape(x.shape()).unwrap();
+                let y = emulated(|| rope::forward(&y, &table, &positions)).unwrap();
+                let flat = |tensor: &Tensor| -> Vec<f32> {
+                    let wide = tensor.flatten_all().unwrap().to_dtype(DType::F32).unwrap();
+                    wide.to_vec1().unwrap()
+                };
+                assert_eq!((flat(&got), flat(&got_rstd)), (flat(&y), flat(&rstd)));
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_of_an_embedding_add_up() {
+    if !has_compiler() {
+        return;
+    }
+    let ids = Tensor::new(&[2u32, 0, 2, 4], &Device::Cpu).unwrap();
+    for dtype in DTYPES {
+        let (dy, dy64) = rounded(&random(&[4, 300], 1), dtype);
+        let into = Tensor::ones((5, 300), DType::F32, &Device::Cpu).unwrap();
+        let expected = Tensor::ones((5, 300), DType::F64, &Device::Cpu).unwrap();
+        emulated(|| embedding::backward_add(&dy, &ids, &into)).unwrap();
+        embedding::reference::backward_add(&dy64, &ids, &expected).unwrap();
+        assert_close(&into, &expected, "into");
+    }
+}
+
+/// A quantized weight as a product takes it.
+#[derive(Debug)]
+struct Codes(Nf4);
+
+impl QuantizedMatrix for Codes {
+    fn dims2(&self) -> (usize, usize) {
+        self.0.shape()
+    }
+
+    fn bytes(&self) -> usize {
+        Quantized::bytes(&self.0)
+    }
+
+    fn storage(&self) -> &'static str {
+        "nf4"
+    }
+
+    fn is_on_cpu(&self) -> bool {
+        true
+    }
+
+    fn dense(&self, dtype: DType) -> Result<Tensor> {
+        self.0.dequantize(dtype)
+    }
+
+    fn fill(&self, into: &Tensor) -> Result<()> {
+        self.0.dequantize_rows_into(0..self.0.shape().0, into)
+    }
+
+    fn fill_f32(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [f32]) -> Result<()> {
+        self.0.fill_block(rows, columns, into)
+    }
+
+    fn fill_bf16(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [half::bf16]) -> Result<()> {
+        self.0.fill_block(rows, columns, into)
+    }
+}
+
+#[test]
+fn sums_of_products_match_f64_with_dense_and_with_coded_weights() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        let (x, x64) = rounded(&random(&[5, 64], 1), dtype);
+        let (u, u64) = rounded(&random(&[5, 4], 2), dtype);
+        // Adapters are F32 whatever the compute dtype is.
+        let b = random(&[7, 4], 3)
+            .to_dtype(DType::BF16)
+            .unwrap()
+            .to_dtype(DType::F32)
+            .unwrap();
+        let codes = Nf4::quantize(&random(&[7, 64], 4).to_dtype(DType::F32).unwrap(), true).unwrap();
+        let weight = Codes(codes);
+        let dense64 = weight.dense(dtype).unwrap().to_dtype(DType::F64).unwrap();
+        let terms = [
+            Term::new(&x, Factor::QuantizedMatrix(&weight), 1.0),
+            Term::new(&u, &b, 0.5),
+        ];
+        let y = emulated(|| matmul::nt_sum(&terms)).unwrap();
+        let b64 = b.to_dtype(DType::F64).unwrap();
+        let update = (u64.matmul(&b64.t().unwrap()).unwrap() * 0.5).unwrap();
+        let expected = (x64.matmul(&dense64.t().unwrap()).unwrap() + update).unwrap();
+        assert!(error(&y, &expected) < 2.0 * tolerance(dtype));
+        let (dy, dy64) = rounded(&random(&[5, 7], 5), dtype);
+        let dx = emulated(|| matmul::nn_sum(&[Term::new(&dy, Factor::QuantizedMatrix(&weight), 1.0)])).unwrap();
+        assert_close(&dx, &dy64.matmul(&dense64).unwrap(), "dx");
+        let into = Tensor::ones((7, 64), DType::F32, &Device::Cpu).unwrap();
+        emulated(|| matmul::tn_add(&dy, &x, 0.25, &into)).unwrap();
+        let product = (dy64.t().unwrap().matmul(&x64).unwrap() * 0.25).unwrap();
+        assert_close(&into, &(product + 1.0).unwrap(), "into");
+    }
+}
+
+#[test]
+fn the_loss_head_matches_f64_with_gathered_and_with_all_positions() {
+    if !has_compiler() {
+        return;
+    }
+    let some = [3, IGNORE, 0, 36, IGNORE, 3, 5];
+    let all = [3, 1, 0, 36, 2, 3, 5];
+    for dtype in DTYPES {
+        for (targets, soft_cap) in [(some, None), (some, Some(0.8)), (all, None)] {
+            let ((hidden, hidden64), (weight, weight64)) = (
+                rounded(&(random(&[7, 16], 1) * 3.0).unwrap(), dtype),
+                rounded(&random(&[37, 16], 2), dtype),
+            );
+            let settings = loss_head::Settings {
+                soft_cap,
+                chunk_tokens: 3,
+                gradient_scale: Some(0.25),
+            };
+            let into = Tensor::ones((37, 16), DType::F32, &Device::Cpu).unwrap();
+            let into64 = Tensor::ones((37, 16), DType::F64, &Device::Cpu).unwrap();
+            let output =
+                emulated(|| loss_head::forward_with_weight_gradient(&hidden, &weight, &targets, &settings, &into))
+                    .unwrap();
+            let expected =
+                loss_head::reference::forward(&hidden64, &weight64, &targets, &settings, Some(&into64)).unwrap();
+            assert!(
+                (output.sums.read().unwrap().0 - expected.sums.read().unwrap().0).abs()
+                    < 1e-5 * expected.sums.read().unwrap().0
+            );
+            assert_eq!(
+                (output.sums.read().unwrap().1, output.target_tokens),
+                (expected.sums.read().unwrap().1, expected.target_tokens)
+            );
+            let (got, expected) = (output.d_hidden.unwrap(), expected.d_hidden.unwrap());
+            assert!(
+                error(&got, &expected) < 2.0 * tolerance(dtype),
+                "{dtype:?} {:.2e}",
+                error(&got, &expected)
+            );
+            assert!(error(&into, &into64) < 2.0 * tolerance(dtype));
+            let evaluation = loss_head::Settings {
+                gradient_scale: None,
+                ..settings
+            };
+            let output = emulated(|| loss_head::forward(&hidden, &weight, &targets, &evaluation)).unwrap();
+            assert!(output.d_hidden.is_none() && output.sums.read().unwrap().0 > 0.0);
+        }
+    }
+}

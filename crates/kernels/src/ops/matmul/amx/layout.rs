@@ -1,0 +1,32 @@
+//! How operands are laid out for the tiles.
+//!
+//! A *slice* is what one step of a product reads of an operand: 64 bytes of the summed dimension, which are pairs of BF16 or fours of
+//! digits, for 32 rows or for the columns of a NR micro-panel.
+//!
+//! | | a slice |
+//! |---|---|
+//! | left | 16 upper rows, 16 lower rows, a line each: 2 KiB |
+//! | right, V vectors | 16 pairs or fours, for each the V lines of its columns: V KiB |
+//!
+//! BF16 is a slice for each step. F32 is a line of factors for each 16 rows or columns, then the slices of a few steps for the
+//! highest digit, for the middle one and for the lowest, then those of the next few.
+
+use super::unit::{ROW_BYTES, TILE_ROWS};
+use crate::ops::matmul::tile::LANES;
+pub use peft_tune_core::plan::products::amx::{MR, NR};
+
+/// Pairs or fours of a slice.
+pub const SLICE_ROWS: usize = 16;
+/// Vectors of a full NR micro-panel.
+pub const VECTORS: usize = NR / LANES;
+/// Bytes of a tile.
+pub const TILE_BYTES: usize = TILE_ROWS * ROW_BYTES;
+/// Bytes of a slice of the left operand.
+pub const LEFT_BYTES: usize = MR * ROW_BYTES;
+/// Lines of a slice of the left operand.
+pub const LEFT_LINES: usize = MR;
+
+/// Bytes of a slice of a NR micro-panel.
+pub const fn right_bytes(vectors: usize) -> usize {
+    SLICE_ROWS * vectors * ROW_BYTES
+}

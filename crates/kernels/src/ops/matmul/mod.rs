@@ -1,0 +1,74 @@
+//! Matrix products of the linear layers, with F32 accumulation whatever the dtype.
+//!
+//! | op | operands | result | use |
+//! |---|---|---|---|
+//! | [`nt`] | x (T, K), w (N, K) | x w^T, (T, N) | forward of a linear layer |
+//! | [`nn`] | x (T, N), w (N, K) | x w, (T, K) | its backward with respect to the input |
+//! | [`tn_add`] | a (T, M), b (T, N) | into += alpha a^T b, (M, N) F32 | its backward with respect to a weight |
+//! | [`nt_sum`], [`nn_sum`] | several [`Term`]s | the sum of the scaled products | a layer with its adapter |
+//! | [`nt_onto`] | the same, and y (T, N) | y + the sum | a layer onto the residual stream |
+//! | [`nn_beside`] | several sums | the results side by side | the adapters of a group |
+//!
+//! `x`, `a`, `b` and the result are in the compute dtype. `w` may be of any float dtype: it is converted to the compute
+//! dtype while it is packed, never as a whole. The codes of a quantized weight ([`QuantizedMatrix`]) are widened there too.
+//!
+//! Weights stay as they lie in the checkpoint, (N, K) row-major. Packing a weight once and keeping the packed copy would
+//! double its memory or serve one of the two directions only, and saves little: packing runs at memory speed and is
+//! about 1% of the product at 1024 tokens.
+//!
+//! | compute dtype | processor | engine |
+//! |---|---|---|
+//! | BF16 | AMX, from 16 rows on | tiles of pairs |
+//! | F32; F16 widened | AMX, large products | tiles of digits, three for each value: as exact as F32 |
+//! | BF16 | AVX-512 BF16 | blocked, pairs through `_mm512_dpbf16_ps` |
+//! | F32; BF16 and F16 widened | AVX-512 | blocked, F32 |
+//! | F32; BF16 and F16 widened | others | the `gemm` crate on widened blocks |
+
+#[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod blocked;
+pub(in crate::ops) mod engine;
+#[cfg(target_arch = "x86_64")]
+mod finish;
+mod linear;
+pub(in crate::ops) mod operand;
+#[cfg(target_arch = "x86_64")]
+mod pack;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
+mod quantized;
+pub mod reference;
+pub(in crate::ops) mod serial;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod thin;
+#[cfg(target_arch = "x86_64")]
+mod tile;
+mod widened;
+
+pub(in crate::ops) use linear::{Guard, rows_of};
+pub use linear::{Term, nn, nn_beside, nn_sum, nt, nt_onto, nt_sum, tn_add};
+pub use peft_tune_core::plan::products::MAX_TERMS;
+pub use quantized::{Factor, QuantizedMatrix};
+
+/// Whether large products run on AMX here.
+pub fn multiplies_tiles() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return amx::is_available();
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
+}
+
+/// Lets go of what this thread keeps from one product to the next.
+pub(in crate::ops) fn forget() {
+    #[cfg(target_arch = "x86_64")]
+    {
+        amx::forget();
+        blocked::forget();
+        quantized::forget();
+        pairs::forget();
+        thin::forget();
+    }
+}

@@ -1,0 +1,146 @@
+//! The operands of a product and where its result goes, as both engines take them.
+
+use super::quantized::QuantizedSource;
+use crate::ops::element::Element;
+use half::{bf16, f16};
+
+/// How a right operand lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// (columns of the result, summed): each column of the result is a row in memory.
+    Transposed,
+    /// (summed, columns of the result).
+    Straight,
+}
+
+/// A right operand of elements `T`, row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a, T> {
+    pub values: &'a [T],
+    pub order: Order,
+    /// Columns of the result.
+    pub columns: usize,
+    /// Length of the summed dimension.
+    pub depth: usize,
+    /// Values from one row in memory to the next.
+    pub stride: usize,
+    /// Factor on every value.
+    pub scale: f32,
+}
+
+/// A right operand of any float dtype, or of codes.
+#[derive(Clone, Copy, Debug)]
+pub enum Right<'a> {
+    F32(Source<'a, f32>),
+    Bf16(Source<'a, bf16>),
+    F16(Source<'a, f16>),
+    QuantizedMatrix(QuantizedSource<'a>),
+}
+
+impl Right<'_> {
+    /// Length of the summed dimension.
+    pub fn depth(&self) -> usize {
+        match self {
+            Self::F32(source) => source.depth,
+            Self::Bf16(source) => source.depth,
+            Self::F16(source) => source.depth,
+            Self::QuantizedMatrix(source) => source.depth,
+        }
+    }
+}
+
+/// A left operand, row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct Left<'a, T> {
+    pub values: &'a [T],
+    pub side: Side,
+    /// Values from one row in memory to the next.
+    pub stride: usize,
+}
+
+/// Which way a left operand lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// (rows of the result, summed).
+    Straight,
+    /// (summed, rows of the result).
+    Transposed,
+}
+
+/// Values of any float dtype.
+#[derive(Clone, Copy, Debug)]
+pub enum Values<'a> {
+    F32(&'a [f32]),
+    Bf16(&'a [bf16]),
+    F16(&'a [f16]),
+}
+
+impl<'a> Values<'a> {
+    /// A right operand of these values, with rows that are `stride` values apart.
+    pub fn right(self, order: Order, (columns, depth): (usize, usize), stride: usize, scale: f32) -> Right<'a> {
+        fn source<T>(values: &[T], order: Order, size: (usize, usize), stride: usize, scale: f32) -> Source<'_, T> {
+            Source {
+                values,
+                order,
+                columns: size.0,
+                depth: size.1,
+                stride,
+                scale,
+            }
+        }
+        let size = (columns, depth);
+        match self {
+            Self::F32(values) => Right::F32(source(values, order, size, stride, scale)),
+            Self::Bf16(values) => Right::Bf16(source(values, order, size, stride, scale)),
+            Self::F16(values) => Right::F16(source(values, order, size, stride, scale)),
+        }
+    }
+}
+
+/// One product of a sum of products, with a left operand of any float dtype.
+#[derive(Clone, Copy, Debug)]
+pub struct Product<'a> {
+    pub left: Values<'a>,
+    pub side: Side,
+    /// Values from one row of the left operand to the next.
+    pub stride: usize,
+    pub right: Right<'a>,
+}
+
+/// One product of a sum of products, as an engine takes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Term<'a, T> {
+    pub left: Left<'a, T>,
+    pub right: Right<'a>,
+}
+
+/// Where the result goes, row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct Result<O> {
+    pub start: *mut O,
+    /// Values from one row to the next.
+    pub stride: usize,
+    pub old: Old<O>,
+}
+
+/// What the product is added to.
+#[derive(Clone, Copy, Debug)]
+pub enum Old<O> {
+    /// Nothing; the result may be uninitialised.
+    Nothing,
+    /// Another matrix of the same size and stride.
+    Other(*const O),
+    /// What the result has, to which the factor times the product is added.
+    Itself(f32),
+}
+
+impl<O> Result<O> {
+    /// Every element is overwritten.
+    pub fn store(start: *mut O, stride: usize) -> Self {
+        let old = Old::Nothing;
+        Self { start, stride, old }
+    }
+}
+
+// SAFETY: the engines write disjoint parts of the result from different threads.
+unsafe impl<O: Element> Sync for Result<O> {}

@@ -1,0 +1,260 @@
+//! Right operands that are widened while they are packed: the codes of a quantized weight.
+//!
+//! A NR micro-panel of the right operand takes up to 48 of its rows (or columns) and a bounded part of the summed dimension. That
+//! block is widened into memory that the thread keeps, a few hundred kilobytes, and packed from there: the weight never
+//! exists as a whole, and after the first product nothing is allocated.
+
+#[cfg(target_arch = "x86_64")]
+use std::cell::RefCell;
+use std::fmt::Debug;
+use std::ops::Range;
+
+use candle_core::{DType, Result, Tensor};
+use half::bf16;
+
+use super::operand::Order;
+#[cfg(target_arch = "x86_64")]
+use super::{
+    operand::Source,
+    pack,
+    tile::{LANES, Line, Unit, VECTORS},
+};
+use crate::kernels;
+#[cfg(target_arch = "x86_64")]
+use crate::ops::room::resize;
+use crate::ops::shape;
+use crate::ops::storage::is_fused;
+
+/// A matrix whose values are made on demand, block by block.
+pub trait QuantizedMatrix: Debug + Sync {
+    /// (rows, columns)
+    fn dims2(&self) -> (usize, usize);
+
+    /// Bytes of the codes and their constants.
+    fn bytes(&self) -> usize;
+
+    /// Name of the storage, such as `nf4`.
+    fn storage(&self) -> &'static str;
+
+    /// Whether the blocks can be filled: the codes lie on the CPU.
+    fn is_on_cpu(&self) -> bool;
+
+    /// The whole matrix, for devices and forms that have no blocks.
+    ///
+    /// # Errors
+    /// Those of candle.
+    fn dense(&self, dtype: DType) -> Result<Tensor>;
+
+    /// Writes the whole matrix into `into`, contiguous and of its shape; its dtype decides.
+    ///
+    /// # Errors
+    /// Those of candle.
+    fn fill(&self, into: &Tensor) -> Result<()>;
+
+    /// Writes a block, row by row, into `into` (rows times columns).
+    ///
+    /// # Errors
+    /// A block outside the matrix, codes that are not on the CPU.
+    fn fill_f32(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [f32]) -> Result<()>;
+
+    /// As [`QuantizedMatrix::fill_f32`], rounded.
+    ///
+    /// # Errors
+    /// As [`QuantizedMatrix::fill_f32`].
+    fn fill_bf16(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [bf16]) -> Result<()>;
+}
+
+/// The right operand w of a product.
+#[derive(Clone, Copy, Debug)]
+pub enum Factor<'a> {
+    Dense(&'a Tensor),
+    QuantizedMatrix(&'a dyn QuantizedMatrix),
+}
+
+impl<'a> From<&'a Tensor> for Factor<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        Self::Dense(tensor)
+    }
+}
+
+impl Factor<'_> {
+    /// Whether the fused forms take it.
+    pub(super) fn is_fused(&self) -> bool {
+        match self {
+            Self::Dense(tensor) => is_fused(tensor),
+            Self::QuantizedMatrix(quantized) => quantized.is_on_cpu() && kernels().are_own(),
+        }
+    }
+
+    /// (rows, columns)
+    ///
+    /// # Errors
+    /// A dense operand of another rank.
+    pub fn dims2(&self) -> Result<(usize, usize)> {
+        match self {
+            Self::Dense(tensor) => tensor.dims2(),
+            Self::QuantizedMatrix(quantized) => Ok(quantized.dims2()),
+        }
+    }
+
+    /// Fails unless the operand has exactly the dimensions `expected`; `what` names the op and its argument.
+    pub(super) fn expect(&self, expected: &[usize; 2], what: &str) -> Result<()> {
+        match self {
+            Self::Dense(tensor) => shape::expect(tensor, expected, what),
+            Self::QuantizedMatrix(quantized) if <[usize; 2]>::from(quantized.dims2()) == *expected => Ok(()),
+            Self::QuantizedMatrix(quantized) => {
+                candle_core::bail!("{what}: expected shape {expected:?}, got {:?}", quantized.dims2())
+            }
+        }
+    }
+
+    /// A dense operand without gaps; `None` for codes.
+    pub(super) fn contiguous(&self) -> Result<Option<Tensor>> {
+        match self {
+            Self::Dense(tensor) => tensor.contiguous().map(Some),
+            Self::QuantizedMatrix(_) => Ok(None),
+        }
+    }
+
+    /// The whole operand as a tensor in `dtype`.
+    pub(super) fn to_dtype(self, dtype: DType) -> Result<Tensor> {
+        match self {
+            Self::Dense(tensor) => tensor.to_dtype(dtype),
+            Self::QuantizedMatrix(quantized) => quantized.dense(dtype),
+        }
+    }
+}
+
+/// A quantized right operand as the engines take it.
+#[derive(Clone, Copy, Debug)]
+pub struct QuantizedSource<'a> {
+    pub values: &'a dyn QuantizedMatrix,
+    pub order: Order,
+    /// Columns of the result.
+    pub columns: usize,
+    /// Length of the summed dimension.
+    pub depth: usize,
+    /// Factor on every value.
+    pub scale: f32,
+}
+
+/// Why a block can always be filled.
+const CHECKED: &str = "the product's shapes and the codes' device were checked before it began";
+
+impl QuantizedSource<'_> {
+    /// The block of the matrix for some columns of the result and some of the summed dimension: (rows, columns).
+    fn block(&self, columns: Range<usize>, depth: Range<usize>) -> (Range<usize>, Range<usize>) {
+        match self.order {
+            Order::Transposed => (columns, depth),
+            Order::Straight => (depth, columns),
+        }
+    }
+
+    /// Widens the columns `block` of the result, over the whole summed dimension: (column stride, depth stride).
+    pub fn widen(&self, block: Range<usize>, widened: &mut Vec<f32>) -> (usize, usize) {
+        let width = block.len();
+        widened.resize(width * self.depth, 0.0);
+        let (rows, columns) = self.block(block, 0..self.depth);
+        self.values.fill_f32(rows, columns, widened).expect(CHECKED);
+        match self.order {
+            Order::Transposed => (self.depth, 1),
+            Order::Straight => (1, width),
+        }
+    }
+}
+
+/// Memory that a thread keeps from one block to the next.
+#[cfg(target_arch = "x86_64")]
+#[derive(Default)]
+struct Scratch {
+    single: Vec<f32>,
+    pair: Vec<bf16>,
+}
+
+#[cfg(target_arch = "x86_64")]
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Lets go of what this thread keeps.
+#[cfg(target_arch = "x86_64")]
+pub fn forget() {
+    SCRATCH.take();
+}
+
+/// Packs the NR micro-panel of `source` that starts at `column`, as [`pack::NR micro-panel`].
+///
+/// # Safety
+/// As [`pack::NR micro-panel`].
+#[cfg(target_arch = "x86_64")]
+pub unsafe fn nr_panel(
+    source: &QuantizedSource<'_>,
+    unit: Unit,
+    column: usize,
+    units: Range<usize>,
+    nr_panel: &mut [Line],
+) {
+    let columns = column..(column + VECTORS * LANES).min(source.columns);
+    let depth = units.start * unit.values()..(units.end * unit.values()).min(source.depth);
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        match unit {
+            Unit::Single => with_f32(source, columns, depth, |block| {
+                pack::nr_panel(block, unit, 0, 0..units.len(), nr_panel);
+            }),
+            Unit::Pair => with_bf16(source, columns, depth, |block| {
+                pack::nr_panel(block, unit, 0, 0..units.len(), nr_panel);
+            }),
+        }
+    }
+}
+
+/// Calls `pack` with a block of `source`, widened into memory of this thread.
+#[cfg(target_arch = "x86_64")]
+pub fn with_f32<R>(
+    source: &QuantizedSource<'_>,
+    columns: Range<usize>,
+    depth: Range<usize>,
+    pack: impl FnOnce(&Source<'_, f32>) -> R,
+) -> R {
+    let (width, length) = (columns.len(), depth.len());
+    let (rows, columns) = source.block(columns, depth);
+    SCRATCH.with_borrow_mut(|Scratch { single, .. }| {
+        resize(single, width * length, 0.0);
+        source.values.fill_f32(rows, columns, single).expect(CHECKED);
+        pack(&part(source, single, width, length))
+    })
+}
+
+/// As [`with_f32`], rounded.
+#[cfg(target_arch = "x86_64")]
+pub fn with_bf16<R>(
+    source: &QuantizedSource<'_>,
+    columns: Range<usize>,
+    depth: Range<usize>,
+    pack: impl FnOnce(&Source<'_, bf16>) -> R,
+) -> R {
+    let (width, length) = (columns.len(), depth.len());
+    let (rows, columns) = source.block(columns, depth);
+    SCRATCH.with_borrow_mut(|Scratch { pair, .. }| {
+        resize(pair, width * length, bf16::ZERO);
+        source.values.fill_bf16(rows, columns, pair).expect(CHECKED);
+        pack(&part(source, pair, width, length))
+    })
+}
+
+/// A widened block as an operand of its own.
+#[cfg(target_arch = "x86_64")]
+fn part<'a, T>(source: &QuantizedSource<'_>, values: &'a [T], columns: usize, depth: usize) -> Source<'a, T> {
+    Source {
+        values,
+        order: source.order,
+        columns,
+        depth,
+        stride: match source.order {
+            Order::Transposed => depth,
+            Order::Straight => columns,
+        },
+        scale: source.scale,
+    }
+}

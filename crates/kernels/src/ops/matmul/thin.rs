@@ -1,0 +1,204 @@
+//! Products of two matrices of tokens of which one has few columns: the gradients of adapters.
+//!
+//! result (N, C) += alpha u^T x with u (T, N), x (T, C), N small; or its transpose. The large products would read x, which is in no
+//! cache, in pieces of a line, or copy it first for the sake of a few rows. Here every task has some of the tokens and reads
+//! their rows of x once, in order; what it has of the result lies in the second-level cache. The tasks' results are added
+//! up in their order. How the tokens are shared out depends on their number alone.
+
+use super::finish;
+use super::tile::{LANES, VECTORS};
+use crate::ops::element::Element;
+use crate::ops::room::grow;
+use crate::thread_pool;
+use core::arch::x86_64::*;
+use peft_tune_core::plan::products::thin::{self, COLUMNS, ROWS};
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// Tokens whose rows of x are read side by side.
+const BLOCK: usize = 32;
+/// Sums in registers.
+const TILE: usize = ROWS * COLUMNS;
+
+/// A matrix of tokens, row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokens<'a, T> {
+    pub values: &'a [T],
+    pub columns: usize,
+    /// Values from one token to the next.
+    pub stride: usize,
+}
+
+/// What is added to, row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    pub start: *mut f32,
+    /// Whether the columns of u are its columns, not its rows.
+    pub is_transposed: bool,
+    /// Values from one row to the next.
+    pub stride: usize,
+    /// Factor on the product.
+    pub alpha: f32,
+}
+
+// SAFETY: tasks write disjoint parts of the result.
+unsafe impl Sync for Target {}
+
+thread_local! {
+    /// Sums of all tasks, which the calling thread keeps.
+    static SUMS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Memory that several threads write to, each its own part.
+struct Sums(*mut f32);
+
+// SAFETY: every part is reached from one thread.
+unsafe impl Sync for Sums {}
+
+impl Sums {
+    /// # Safety
+    /// The part lies within the memory, and nothing writes it while it is borrowed.
+    #[expect(clippy::mut_from_ref, reason = "the caller promises that the parts are disjoint")]
+    unsafe fn part(&self, start: usize, len: usize) -> &mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
+    }
+}
+
+/// Lets go of what this thread keeps.
+pub fn forget() {
+    SUMS.take();
+}
+
+/// Adds alpha u^T x, over `tokens` tokens, to the target.
+///
+/// # Safety
+/// The processor has AVX-512F, BW, DQ and VL; the target is valid for the columns of u and x.
+pub unsafe fn add<U: Element, X: Element>(u: Tokens<'_, U>, x: Tokens<'_, X>, tokens: usize, target: Target) {
+    let tasks = thin::tasks(tokens);
+    let (len, share) = (thin::sums(u.columns, x.columns), tokens.div_ceil(tasks));
+    let tiles = len / TILE;
+    let mut memory = SUMS.take();
+    grow(&mut memory, tasks * len, 0.0);
+    let sums = Sums(memory.as_mut_ptr());
+    thread_pool::for_each(tasks, |task| {
+        let tokens = task * share..((task + 1) * share).min(tokens);
+        // SAFETY: the caller's promise; each task has sums of its own.
+        unsafe { sum(u, x, tokens, sums.part(task * len, len)) };
+    });
+    thread_pool::for_each(tiles, |tile| {
+        let (row, column) = (
+            tile / x.columns.div_ceil(COLUMNS) * ROWS,
+            tile % x.columns.div_ceil(COLUMNS) * COLUMNS,
+        );
+        // SAFETY: the sums are complete; tiles are disjoint.
+        unsafe {
+            let total = sums.part(tile * TILE, TILE);
+            for task in 1..tasks {
+                let share = sums.part(task * len + tile * TILE, TILE);
+                total.iter_mut().zip(share).for_each(|(total, share)| *total += *share);
+            }
+            let rows = row..(row + ROWS).min(u.columns);
+            target.add(total, rows, column..(column + COLUMNS).min(x.columns));
+        }
+    });
+    SUMS.set(memory);
+}
+
+impl Target {
+    /// Adds a tile.
+    unsafe fn add(&self, tile: &[f32], rows: Range<usize>, columns: Range<usize>) {
+        let add = |row: usize, column: usize| {
+            let sum = tile[(row - rows.start) * COLUMNS + column - columns.start];
+            let place = match self.is_transposed {
+                true => column * self.stride + row,
+                false => row * self.stride + column,
+            };
+            // SAFETY: the caller's promise.
+            unsafe { *self.start.add(place) += self.alpha * sum };
+        };
+        match self.is_transposed {
+            true => columns
+                .clone()
+                .for_each(|column| rows.clone().for_each(|row| add(row, column))),
+            false => rows
+                .clone()
+                .for_each(|row| columns.clone().for_each(|column| add(row, column))),
+        }
+    }
+}
+
+/// The sums of some tokens, tile after tile.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn sum<U: Element, X: Element>(u: Tokens<'_, U>, x: Tokens<'_, X>, tokens: Range<usize>, sums: &mut [f32]) {
+    let mut factors = [[0f32; LANES]; BLOCK];
+    for first in tokens.clone().step_by(BLOCK) {
+        let block = first..(first + BLOCK).min(tokens.end);
+        let is_first = first == tokens.start;
+        let across = sums.chunks_exact_mut(x.columns.div_ceil(COLUMNS) * TILE);
+        for (row, tiles) in (0..u.columns).step_by(ROWS).zip(across) {
+            for (token, factors) in block.clone().zip(&mut factors) {
+                let values = &u.values[token * u.stride..][row..(row + ROWS).min(u.columns)];
+                // SAFETY: the mask keeps to the values; the factors are one vector.
+                unsafe {
+                    let values = finish::load(values.as_ptr(), finish::mask(values.len()));
+                    _mm512_storeu_ps(factors.as_mut_ptr(), values);
+                }
+            }
+            for (column, tile) in (0..x.columns).step_by(COLUMNS).zip(tiles.chunks_exact_mut(TILE)) {
+                let values = x.values[first * x.stride + column..].as_ptr();
+                // SAFETY: the columns lie within the rows of all tokens of the block.
+                unsafe {
+                    add_block(
+                        &factors[..block.len()],
+                        values,
+                        x.stride,
+                        x.columns - column,
+                        (tile, is_first),
+                    )
+                };
+            }
+        }
+    }
+}
+
+/// Adds each token's factors times its columns of x.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn add_block<X: Element>(
+    factors: &[[f32; LANES]],
+    mut values: *const X,
+    stride: usize,
+    columns: usize,
+    (tile, is_first): (&mut [f32], bool),
+) {
+    let masks = [0, LANES, 2 * LANES].map(|first| finish::mask(columns.saturating_sub(first)));
+    let mut registers = [[_mm512_setzero_ps(); VECTORS]; ROWS];
+    for (index, register) in registers
+        .as_flattened_mut()
+        .iter_mut()
+        .enumerate()
+        .filter(|_| !is_first)
+    {
+        // SAFETY: a tile has so many vectors.
+        *register = unsafe { _mm512_loadu_ps(tile.as_ptr().add(index * LANES)) };
+    }
+    for factors in factors {
+        let mut row = [_mm512_setzero_ps(); VECTORS];
+        for (vector, (value, mask)) in row.iter_mut().zip(masks).enumerate() {
+            // SAFETY: the caller's promise; masked lanes are not read.
+            *value = unsafe { finish::load(values.wrapping_add(vector * LANES), mask) };
+        }
+        values = values.wrapping_add(stride);
+        for (registers, factor) in registers.iter_mut().zip(factors) {
+            let factor = _mm512_set1_ps(*factor);
+            for (register, value) in registers.iter_mut().zip(row) {
+                *register = _mm512_fmadd_ps(factor, value, *register);
+            }
+        }
+    }
+    for (index, register) in registers.as_flattened().iter().enumerate() {
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(tile.as_mut_ptr().add(index * LANES), *register) };
+    }
+}

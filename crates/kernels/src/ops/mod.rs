@@ -1,0 +1,38 @@
+//! The ops that a decoder is built from, each with its hand-written backward.
+//!
+//! Activations are contiguous (tokens, features) or (tokens, heads, head_dim) tensors in the compute dtype (F32, BF16 or
+//! F16); statistics and sums are kept in F32. Every op has a `reference` form in plain candle ops, which runs on any
+//! device and in F64 (it is the oracle of the tests), and a fused form for the CPU; [`set_kernels`](crate::set_kernels) selects.
+
+pub mod attention;
+pub mod bias;
+pub mod cached_attention;
+mod cuda;
+pub mod dropout;
+mod element;
+pub mod embedding;
+mod exponential;
+pub mod gain;
+pub mod glu;
+pub mod loss_head;
+pub mod matmul;
+#[cfg(test)]
+mod oracle;
+pub mod residual;
+pub mod rms_norm;
+mod room;
+pub mod rope;
+pub mod rounding;
+mod shape;
+mod simd;
+mod storage;
+
+pub use matmul::multiplies_tiles;
+
+/// Lets go of the memory that all threads keep from one op to the next.
+pub fn forget_scratch() {
+    crate::thread_pool::on_every_thread(|| {
+        matmul::forget();
+        attention::forget();
+    });
+}

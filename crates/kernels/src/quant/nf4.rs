@@ -1,0 +1,403 @@
+//! 4-bit NormalFloat weights (QLoRA, arXiv:2305.14314) in bitsandbytes' layout.
+//!
+//! | part | shape | meaning |
+//! |---|---|---|
+//! | `packed` | (ceil(out in / 2),) U8 | two codes a byte, the earlier element in the high half |
+//! | absmax | (blocks,) | largest absolute value of each block of 64 elements |
+//!
+//! With double quantization, absmax - mean(absmax) is itself stored as 8-bit codes of the signed dynamic map in blocks
+//! of 256. element = value[code] * absmax, in F32, rounded to the wanted dtype last.
+
+use std::ops::Range;
+
+use candle_core::{DType, Device, Result, Tensor};
+use peft_tune_core::plan::{BLOCK, NESTED_BLOCK};
+use rayon::prelude::*;
+
+use super::blocks::{CHUNK, absmax, to_rows, with_slice};
+use super::cuda;
+use super::dynamic_map::DynamicMap;
+use super::element::Element;
+use super::error::QuantError;
+use super::expand::{Nf4Table, nf4_block};
+use super::quantized::Quantized;
+
+/// The sixteen values: quantiles of a normal distribution with a zero, scaled to [-1, 1] (QLoRA, appendix E).
+pub(super) const VALUES: [f32; 16] = [
+    -1.0,
+    -0.696_192_8,
+    -0.525_073_05,
+    -0.394_917_5,
+    -0.284_441_38,
+    -0.184_773_43,
+    -0.091_050_036,
+    0.0,
+    0.079_580_3,
+    0.160_930_2,
+    0.246_112_3,
+    0.337_915_24,
+    0.440_709_83,
+    0.562_617,
+    0.722_956_84,
+    1.0,
+];
+
+pub(super) static TABLE: Nf4Table = Nf4Table::new(VALUES);
+
+/// A weight (out, in) of 4-bit codes.
+#[derive(Clone, Debug)]
+pub struct Nf4 {
+    pub(super) outputs: usize,
+    pub(super) inputs: usize,
+    /// Elements of a block: even, and a divisor of the chunk that a thread widens.
+    pub(super) block: usize,
+    pub(super) packed: Tensor,
+    pub(super) constants: Constants,
+}
+
+/// The constants of the blocks.
+#[derive(Clone, Debug)]
+pub enum Constants {
+    /// (blocks,) F32.
+    Plain(Tensor),
+    /// absmax = map\[code\] * nested + offset.
+    Double {
+        /// (blocks,) U8, codes of the signed dynamic map.
+        codes: Tensor,
+        /// (ceil(blocks / 256),) F32.
+        nested: Tensor,
+        offset: f32,
+    },
+}
+
+impl Nf4 {
+    /// Quantizes a weight (out, in) of any float dtype; the result lies on the weight's device.
+    ///
+    /// # Errors
+    /// A weight that is no matrix or holds a value that is not finite.
+    pub fn quantize(weight: &Tensor, double: bool) -> std::result::Result<Self, QuantError> {
+        let (outputs, inputs, values) = to_rows(weight)?;
+        let mut packed = vec![0u8; values.len().div_ceil(2)];
+        let mut constants = vec![0f32; values.len().div_ceil(BLOCK)];
+        let parts = packed
+            .par_chunks_mut(BLOCK / 2)
+            .zip(constants.par_iter_mut())
+            .with_min_len(CHUNK / BLOCK);
+        parts
+            .zip(values.par_chunks(BLOCK))
+            .for_each(|((packed, constant), block)| {
+                *constant = quantize_block(block, packed);
+            });
+        let device = weight.device();
+        let blocks = constants.len();
+        let constants = if double {
+            quantize_constants(&constants, device)?
+        } else {
+            Constants::Plain(Tensor::from_vec(constants, blocks, device)?)
+        };
+        let bytes = packed.len();
+        Ok(Self {
+            outputs,
+            inputs,
+            block: BLOCK,
+            packed: Tensor::from_vec(packed, bytes, device)?,
+            constants,
+        })
+    }
+
+    /// The two-codes-a-byte tensor, and the constants: bitsandbytes' tensors.
+    pub fn parts(&self) -> (&Tensor, &Constants) {
+        (&self.packed, &self.constants)
+    }
+
+    /// Hands the codes and the constants, which lie on the CPU, to `read`.
+    fn with_codes<R>(&self, read: impl FnOnce(&[u8], ConstantSlices<'_>) -> R) -> Result<R> {
+        with_slice(&self.packed, |packed: &[u8]| match &self.constants {
+            Constants::Plain(absmax) => {
+                with_slice(absmax, |absmax: &[f32]| Ok(read(packed, ConstantSlices::Plain(absmax))))
+            }
+            Constants::Double { codes, nested, offset } => with_slice(codes, |codes: &[u8]| {
+                with_slice(nested, |nested: &[f32]| {
+                    let constants = ConstantSlices::Double {
+                        map: DynamicMap::signed().values(),
+                        codes,
+                        nested,
+                        offset: *offset,
+                    };
+                    Ok(read(packed, constants))
+                })
+            }),
+        })
+    }
+
+    fn constants_plain(&self) -> Result<Tensor> {
+        match &self.constants {
+            Constants::Plain(absmax) => Ok(absmax.clone()),
+            Constants::Double { codes, nested, offset } => {
+                let map = Tensor::from_slice(DynamicMap::signed().values(), 256, self.device())?;
+                let (blocks, groups) = (codes.elem_count(), nested.elem_count());
+                let spread = nested
+                    .unsqueeze(1)?
+                    .broadcast_as((groups, NESTED_BLOCK))?
+                    .flatten_all()?;
+                let fractions = map.index_select(&codes.to_dtype(DType::U32)?, 0)?;
+                (fractions * spread.narrow(0, 0, blocks)?)?.affine(1.0, f64::from(*offset))
+            }
+        }
+    }
+}
+
+impl Quantized for Nf4 {
+    fn shape(&self) -> (usize, usize) {
+        (self.outputs, self.inputs)
+    }
+
+    fn device(&self) -> &Device {
+        self.packed.device()
+    }
+
+    fn bytes(&self) -> usize {
+        let constants = match &self.constants {
+            Constants::Plain(absmax) => absmax.elem_count() * 4,
+            Constants::Double { codes, nested, .. } => codes.elem_count() + nested.elem_count() * 4,
+        };
+        self.packed.elem_count() + constants
+    }
+
+    fn fill_rows<T: Element>(&self, rows: Range<usize>, into: &mut [T]) -> Result<()> {
+        self.check_rows(&rows, into.len())?;
+        let first = rows.start * self.inputs;
+        self.with_codes(|packed, constants| fill(packed, self.block, first, into, |block| constants.of(block)))
+    }
+
+    fn fill_block<T: Element>(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()> {
+        self.check_block(&rows, &columns, into.len())?;
+        if into.is_empty() {
+            return Ok(());
+        }
+        self.with_codes(|packed, constants| {
+            for (row, into) in rows.zip(into.chunks_exact_mut(columns.len())) {
+                let first = row * self.inputs + columns.start;
+                fill_part(packed, self.block, first, into, |block| constants.of(block));
+            }
+        })
+    }
+
+    fn rows_plain(&self, rows: Range<usize>, dtype: DType) -> Result<Tensor> {
+        let (device, elements) = (self.device(), self.outputs * self.inputs);
+        let pairs = Tensor::from_slice(TABLE.pairs.as_flattened(), (256, 2), device)?;
+        // candle takes the largest value of an index dtype as "no index": 255 in a U8 would select zeros.
+        let packed = self.packed.to_dtype(DType::U32)?;
+        let values = pairs.index_select(&packed, 0)?.flatten_all()?.narrow(0, 0, elements)?;
+        let constants = self.constants_plain()?;
+        let whole = elements / self.block;
+        let mut parts = Vec::with_capacity(2);
+        if whole > 0 {
+            let blocks = values.narrow(0, 0, whole * self.block)?.reshape((whole, self.block))?;
+            let constants = constants.narrow(0, 0, whole)?.unsqueeze(1)?;
+            parts.push(blocks.broadcast_mul(&constants)?.flatten_all()?);
+        }
+        if whole * self.block < elements {
+            let rest = values.narrow(0, whole * self.block, elements - whole * self.block)?;
+            parts.push(rest.broadcast_mul(&constants.narrow(0, whole, 1)?)?);
+        }
+        let weight = Tensor::cat(&parts, 0)?.reshape((self.outputs, self.inputs))?;
+        weight.narrow(0, rows.start, rows.len())?.to_dtype(dtype)?.contiguous()
+    }
+
+    fn launch_rows(&self, rows: Range<usize>, into: &Tensor) -> Result<()> {
+        cuda::widen_nf4(self, rows.start * self.inputs, into)
+    }
+
+    fn to_device(&self, device: &Device) -> Result<Self> {
+        let constants = match &self.constants {
+            Constants::Plain(absmax) => Constants::Plain(absmax.to_device(device)?),
+            Constants::Double { codes, nested, offset } => Constants::Double {
+                codes: codes.to_device(device)?,
+                nested: nested.to_device(device)?,
+                offset: *offset,
+            },
+        };
+        Ok(Self {
+            packed: self.packed.to_device(device)?,
+            constants,
+            ..*self
+        })
+    }
+}
+
+/// The constants of the blocks as slices.
+#[derive(Clone, Copy)]
+enum ConstantSlices<'a> {
+    Plain(&'a [f32]),
+    Double {
+        map: &'a [f32],
+        codes: &'a [u8],
+        nested: &'a [f32],
+        offset: f32,
+    },
+}
+
+impl ConstantSlices<'_> {
+    #[inline(always)]
+    fn of(&self, block: usize) -> f32 {
+        match self {
+            Self::Plain(absmax) => absmax[block],
+            Self::Double {
+                map,
+                codes,
+                nested,
+                offset,
+            } => map[usize::from(codes[block])] * nested[block / NESTED_BLOCK] + offset,
+        }
+    }
+}
+
+/// Widens elements `first..first + into.len()` on all threads; `constant` gives that of a block.
+fn fill<T: Element>(packed: &[u8], block: usize, first: usize, into: &mut [T], constant: impl Fn(usize) -> f32 + Sync) {
+    into.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, elements)| {
+        fill_part(packed, block, first + chunk * CHUNK, elements, &constant);
+    });
+}
+
+/// As [`fill`], on this thread.
+fn fill_part<T: Element>(packed: &[u8], block: usize, first: usize, into: &mut [T], constant: impl Fn(usize) -> f32) {
+    let (mut index, mut rest) = (first, into);
+    while !rest.is_empty() {
+        let left_in_block = block - index % block;
+        let (part, tail) = rest.split_at_mut(left_in_block.min(rest.len()));
+        let scale = constant(index / block);
+        // Only a row of odd length starts in the middle of a byte.
+        let (odd, even) = part.split_at_mut(index % 2);
+        if let [element] = odd {
+            *element = T::round(TABLE.pairs[usize::from(packed[index / 2])][1] * scale);
+        }
+        let bytes = &packed[index.div_ceil(2)..][..even.len().div_ceil(2)];
+        nf4_block(&TABLE, bytes, scale, even);
+        index += odd.len() + even.len();
+        rest = tail;
+    }
+}
+
+/// Packs one block and returns its constant. The arithmetic is bitsandbytes': a whole block is multiplied by the
+/// reciprocal of its constant, a cut one divided by it.
+fn quantize_block(block: &[f32], packed: &mut [u8]) -> f32 {
+    let constant = absmax(block);
+    let divisor = constant.max(1e-38);
+    let is_whole = block.len() == BLOCK;
+    // Missing elements of a cut block stay zero; the last of them may be packed.
+    let mut scaled = [0f32; BLOCK];
+    if is_whole {
+        let inverse = 1.0 / divisor;
+        scaled
+            .iter_mut()
+            .zip(block)
+            .for_each(|(scaled, value)| *scaled = value * inverse);
+    } else {
+        scaled
+            .iter_mut()
+            .zip(block)
+            .for_each(|(scaled, value)| *scaled = value / divisor);
+    }
+    let codes = codes(&scaled);
+    for (byte, [high, low]) in packed.iter_mut().zip(codes.as_chunks::<2>().0) {
+        *byte = high << 4 | low;
+    }
+    if is_whole { constant } else { divisor }
+}
+
+/// The number of bounds between neighbouring values that lie below each fraction.
+fn codes(fractions: &[f32; BLOCK]) -> [u8; BLOCK] {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the processor has the feature that the function is compiled for.
+        return unsafe { codes_avx512(fractions) };
+    }
+    count_bounds(fractions)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn codes_avx512(fractions: &[f32; BLOCK]) -> [u8; BLOCK] {
+    count_bounds(fractions)
+}
+
+#[inline(always)]
+fn count_bounds(fractions: &[f32; BLOCK]) -> [u8; BLOCK] {
+    let mut codes = [0u8; BLOCK];
+    let lanes = fractions.as_chunks::<16>().0.iter();
+    for (codes, fractions) in codes.as_chunks_mut::<16>().0.iter_mut().zip(lanes) {
+        // Sixteen counters stay in registers over all bounds.
+        let mut counts = [0u32; 16];
+        for pair in VALUES.windows(2) {
+            let bound = (pair[0] + pair[1]) / 2.0;
+            for (count, fraction) in counts.iter_mut().zip(fractions) {
+                *count += u32::from(*fraction > bound);
+            }
+        }
+        *codes = counts.map(|count| count as u8);
+    }
+    codes
+}
+
+fn quantize_constants(constants: &[f32], device: &Device) -> Result<Constants> {
+    let sum: f64 = constants.iter().map(|constant| f64::from(*constant)).sum();
+    let offset = (sum / constants.len() as f64) as f32;
+    let centred: Vec<f32> = constants.iter().map(|constant| constant - offset).collect();
+    let mut codes = Vec::with_capacity(centred.len());
+    let mut nested = Vec::with_capacity(centred.len().div_ceil(NESTED_BLOCK));
+    for block in centred.chunks(NESTED_BLOCK) {
+        let constant = absmax(block);
+        nested.push(constant);
+        if constant == 0.0 {
+            codes.extend(block.iter().map(|_| 0u8));
+            continue;
+        }
+        let inverse = 1.0 / constant;
+        codes.extend(
+            block
+                .iter()
+                .map(|value| DynamicMap::signed().nearest_on_grid(value * inverse)),
+        );
+    }
+    let (blocks, groups) = (codes.len(), nested.len());
+    Ok(Constants::Double {
+        codes: Tensor::from_vec(codes, blocks, device)?,
+        nested: Tensor::from_vec(nested, groups, device)?,
+        offset,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plain_form_gives_the_same_bits() {
+        // Rows of 80 start in the middle of blocks, rows of 7 in the middle of bytes.
+        for (shape, double) in [((5, 64), false), ((6, 80), true), ((3, 7), true), ((300, 64), true)] {
+            let weight = Tensor::rand(-1f32, 1.0, shape, &Device::Cpu).unwrap();
+            let weight = Nf4::quantize(&weight, double).unwrap();
+            for dtype in [DType::F32, DType::BF16] {
+                let fused = weight
+                    .dequantize_rows(1..3, dtype)
+                    .unwrap()
+                    .to_dtype(DType::F32)
+                    .unwrap();
+                let plain = weight.rows_plain(1..3, dtype).unwrap().to_dtype(DType::F32).unwrap();
+                assert_eq!(fused.to_vec2::<f32>().unwrap(), plain.to_vec2::<f32>().unwrap());
+            }
+            let plain = weight.rows_plain(0..shape.0, DType::F32).unwrap();
+            for columns in [0..shape.1, 3..shape.1 - 1, 2..5] {
+                let mut block = vec![0f32; 2 * columns.len()];
+                weight.fill_block(1..3, columns.clone(), &mut block).unwrap();
+                let expected = plain
+                    .narrow(0, 1, 2)
+                    .unwrap()
+                    .narrow(1, columns.start, columns.len())
+                    .unwrap();
+                assert_eq!(block, expected.flatten_all().unwrap().to_vec1::<f32>().unwrap());
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What a quantized weight can do.
+
+use std::ops::Range;
+
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Result, Tensor, bail};
+use half::{bf16, f16};
+
+use super::element::Element;
+use crate::gpu;
+
+/// A weight (out, in) that is widened to floats row by row.
+pub trait Quantized: Sized {
+    /// (out, in)
+    fn shape(&self) -> (usize, usize);
+
+    /// Where the codes lie.
+    fn device(&self) -> &Device;
+
+    /// Bytes of the codes and constants.
+    fn bytes(&self) -> usize;
+
+    /// Writes some rows into a slice of rows * in elements, on the CPU.
+    ///
+    /// # Errors
+    /// Rows outside the weight, a slice of another length, a weight on another device.
+    fn fill_rows<T: Element>(&self, rows: Range<usize>, into: &mut [T]) -> Result<()>;
+
+    /// Writes the columns `columns` of some rows into a slice of rows * columns elements, on the CPU and on this thread
+    /// alone: what a product widens while it packs.
+    ///
+    /// # Errors
+    /// As [`fill_rows`](Self::fill_rows).
+    fn fill_block<T: Element>(&self, rows: Range<usize>, columns: Range<usize>, into: &mut [T]) -> Result<()>;
+
+    /// Some rows (rows, in) in `dtype` by plain tensor ops, on any device.
+    ///
+    /// # Errors
+    /// Those of candle; rows outside the weight.
+    fn rows_plain(&self, rows: Range<usize>, dtype: DType) -> Result<Tensor>;
+
+    /// Writes some rows into a contiguous (rows, in) tensor by an own kernel.
+    ///
+    /// # Errors
+    /// Those of the launch.
+    fn launch_rows(&self, rows: Range<usize>, into: &Tensor) -> Result<()>;
+
+    /// The weight on another device.
+    ///
+    /// # Errors
+    /// Those of candle.
+    fn to_device(&self, device: &Device) -> Result<Self>;
+
+    /// The whole weight (out, in) in `dtype`.
+    ///
+    /// # Errors
+    /// Those of candle; a dtype that is not F32, BF16 or F16.
+    fn dequantize(&self, dtype: DType) -> Result<Tensor> {
+        self.dequantize_rows(0..self.shape().0, dtype)
+    }
+
+    /// Some rows (rows, in) in `dtype`.
+    ///
+    /// # Errors
+    /// As [`dequantize`](Self::dequantize); rows outside the weight.
+    fn dequantize_rows(&self, rows: Range<usize>, dtype: DType) -> Result<Tensor> {
+        if gpu::is_for(self.device(), dtype) {
+            self.check_rows(&rows, rows.len() * self.shape().1)?;
+            let into = gpu::empty((rows.len(), self.shape().1), dtype, self.device())?;
+            self.launch_rows(rows, &into)?;
+            return Ok(into);
+        }
+        if !self.device().is_cpu() {
+            return self.rows_plain(rows, dtype);
+        }
+        let into = Tensor::zeros((rows.len(), self.shape().1), dtype, &Device::Cpu)?;
+        self.dequantize_rows_into(rows, &into)?;
+        Ok(into)
+    }
+
+    /// Writes some rows into `into` (rows, in), which is contiguous and whose dtype decides: nothing is allocated on the
+    /// CPU.
+    ///
+    /// # Errors
+    /// As [`dequantize_rows`](Self::dequantize_rows); another shape.
+    fn dequantize_rows_into(&self, rows: Range<usize>, into: &Tensor) -> Result<()> {
+        let expected = [rows.len(), self.shape().1];
+        if into.dims() != expected {
+            bail!("expected a buffer of shape {expected:?}, got {:?}", into.dims());
+        }
+        if gpu::takes(into) {
+            self.check_rows(&rows, into.elem_count())?;
+            self.launch_rows(rows, into)
+        } else if self.device().is_cpu() {
+            into.inplace_op1(&FillRows { weight: self, rows })
+        } else {
+            into.slice_set(&self.rows_plain(rows, into.dtype())?, 0, 0)
+        }
+    }
+
+    /// Fails unless the block lies in the weight and fills `elements`.
+    ///
+    /// # Errors
+    /// It does not.
+    fn check_block(&self, rows: &Range<usize>, columns: &Range<usize>, elements: usize) -> Result<()> {
+        let (outputs, inputs) = self.shape();
+        let inside =
+            rows.start <= rows.end && rows.end <= outputs && columns.start <= columns.end && columns.end <= inputs;
+        if !inside || rows.len() * columns.len() != elements {
+            bail!(
+                "rows {rows:?} and columns {columns:?} of a weight of shape {:?} do not fill {elements} elements",
+                self.shape()
+            );
+        }
+        Ok(())
+    }
+
+    /// Fails unless `rows` lie in the weight and fill `elements`.
+    ///
+    /// # Errors
+    /// They do not.
+    fn check_rows(&self, rows: &Range<usize>, elements: usize) -> Result<()> {
+        let (outputs, inputs) = self.shape();
+        if rows.start > rows.end || rows.end > outputs || rows.len() * inputs != elements {
+            bail!(
+                "rows {rows:?} of a weight of shape {:?} do not fill {elements} elements",
+                self.shape()
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Fills a tensor with rows, in place.
+struct FillRows<'a, W> {
+    weight: &'a W,
+    rows: Range<usize>,
+}
+
+impl<W: Quantized> InplaceOp1 for FillRows<'_, W> {
+    fn name(&self) -> &'static str {
+        "dequantize rows"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            bail!("expected a contiguous buffer, got {layout:?}");
+        };
+        let rows = self.rows.clone();
+        match storage {
+            CpuStorage::F32(values) => self.weight.fill_rows::<f32>(rows, &mut values[start..end]),
+            CpuStorage::BF16(values) => self.weight.fill_rows::<bf16>(rows, &mut values[start..end]),
+            CpuStorage::F16(values) => self.weight.fill_rows::<f16>(rows, &mut values[start..end]),
+            _ => bail!("expected a buffer of F32, BF16 or F16"),
+        }
+    }
+}

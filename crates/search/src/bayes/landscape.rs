@@ -1,0 +1,183 @@
+//! The acquisition over a search space: what the next trial is expected to gain.
+//!
+//! ln a(x) = ln EHVI(x) + sum over limits of ln P(limit kept) + ln P(no other failure) - ln(expected cost), where the last
+//! term is there only if proposals are weighed by their cost.
+
+use rayon::prelude::*;
+
+use super::ehvi::Ehvi;
+use super::marginal::{LogPart, Marginal};
+use super::output::Output;
+use crate::encode::Point;
+use crate::gp::{Gp, Slope};
+use crate::normal;
+
+/// Points whose acquisition is computed as one task.
+const BLOCK: usize = 64;
+/// Variance of the failure process below which two outcomes at one setting would have to agree.
+const FAILURE_NOISE: f64 = 0.1;
+
+/// A limit on a modelled value, minimised like the value.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Limit {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+/// Everything the acquisition is made of.
+pub(super) struct Landscape<'a> {
+    /// Objectives first.
+    pub(super) outputs: Vec<Output>,
+    pub(super) objectives: usize,
+    /// Output and limit.
+    pub(super) limits: Vec<(usize, Limit)>,
+    /// `None` while nothing feasible is known: then only the limits count.
+    pub(super) ehvi: Option<Ehvi>,
+    /// Process on outcomes, 1 for success and -1 for failure.
+    pub(super) failure: Option<Gp>,
+    /// Output that predicts what a trial costs.
+    pub(super) cost: Option<usize>,
+    /// The prior's shift of every output at a point, or `None` where the point is certain to fail.
+    pub(super) shifts: Option<&'a Shifts<'a>>,
+}
+
+/// The prior's shift of every output at a point; `None` where the point is certain to fail.
+pub(super) type Shifts<'a> = dyn Fn(&Point) -> Option<Vec<f64>> + Sync + 'a;
+
+impl Landscape<'_> {
+    /// ln a of every point, in parallel.
+    pub(super) fn log_values(&self, points: &[Point]) -> Vec<f64> {
+        let blocks: Vec<Vec<f64>> = points.par_chunks(BLOCK).map(|block| self.log_block(block)).collect();
+        blocks.concat()
+    }
+
+    fn log_block(&self, points: &[Point]) -> Vec<f64> {
+        let predictions: Vec<Vec<(f64, f64)>> = self.outputs.iter().map(|output| output.predict_many(points)).collect();
+        let failure = self.failure.as_ref().map(|gp| gp.predict_many(points));
+        let value = |(index, point): (usize, &Point)| {
+            let Some(shifts) = self.shifts_at(point) else {
+                return f64::NEG_INFINITY;
+            };
+            let marginals: Vec<Marginal> = self
+                .outputs
+                .iter()
+                .enumerate()
+                .map(|(output, model)| model.marginal(predictions[output][index], shifts[output]))
+                .collect();
+            let safe = failure
+                .as_ref()
+                .map_or(0.0, |predictions| log_success(predictions[index]).0);
+            safe + self.log_kept(&marginals) + self.log_gain(&marginals) - self.log_cost(&marginals)
+        };
+        points.iter().enumerate().map(value).collect()
+    }
+
+    /// ln a with its gradient by the continuous coordinates.
+    pub(super) fn log_slope(&self, point: &Point) -> (f64, Vec<f64>) {
+        let Some(shifts) = self.shifts_at(point) else {
+            return (f64::NEG_INFINITY, vec![0.0; point.len()]);
+        };
+        let slopes: Vec<Slope> = self.outputs.iter().map(|output| output.gp().slope(point)).collect();
+        let marginals: Vec<Marginal> = self
+            .outputs
+            .iter()
+            .zip(&slopes)
+            .zip(&shifts)
+            .map(|((output, slope), shift)| output.marginal((slope.mean, slope.variance), *shift))
+            .collect();
+        let (mut value, mut by_output) = self.log_gain_slope(&marginals);
+        for (output, limit) in &self.limits {
+            let part = limit.log_kept(&marginals[*output]);
+            value += part.value;
+            by_output[*output].0 += part.by_mean;
+            by_output[*output].1 += part.by_deviation;
+        }
+        if let Some(cost) = self.cost {
+            value -= self.log_cost(&marginals);
+            by_output[cost].0 -= 1.0;
+        }
+        let mut gradient = vec![0.0; point.len()];
+        for ((output, slope), (by_mean, by_deviation)) in self.outputs.iter().zip(&slopes).zip(by_output) {
+            let (mean_scale, variance_scale) = output.scale(slope.variance);
+            add(&mut gradient, &slope.mean_gradient, by_mean * mean_scale);
+            add(&mut gradient, &slope.variance_gradient, by_deviation * variance_scale);
+        }
+        if let Some(failure) = &self.failure {
+            let slope = failure.slope(point);
+            let (log, by_mean, by_variance) = log_success((slope.mean, slope.variance));
+            value += log;
+            add(&mut gradient, &slope.mean_gradient, by_mean);
+            add(&mut gradient, &slope.variance_gradient, by_variance);
+        }
+        (value, gradient)
+    }
+
+    fn shifts_at(&self, point: &Point) -> Option<Vec<f64>> {
+        match self.shifts {
+            None => Some(vec![0.0; self.outputs.len()]),
+            Some(shifts) => shifts(point),
+        }
+    }
+
+    /// The predicted values at a point.
+    pub(super) fn marginals(&self, point: &Point) -> Option<Vec<Marginal>> {
+        let shifts = self.shifts_at(point)?;
+        let outputs = self.outputs.iter().zip(shifts);
+        Some(
+            outputs
+                .map(|(output, shift)| output.marginal(output.gp().predict(point), shift))
+                .collect(),
+        )
+    }
+
+    fn log_gain(&self, marginals: &[Marginal]) -> f64 {
+        self.ehvi
+            .as_ref()
+            .map_or(0.0, |ehvi| ehvi.log_value(&marginals[..self.objectives]))
+    }
+
+    fn log_gain_slope(&self, marginals: &[Marginal]) -> (f64, Vec<(f64, f64)>) {
+        let mut by_output = vec![(0.0, 0.0); marginals.len()];
+        let Some(ehvi) = &self.ehvi else {
+            return (0.0, by_output);
+        };
+        let (value, slopes) = ehvi.log_slope(&marginals[..self.objectives]);
+        by_output[..self.objectives].copy_from_slice(&slopes);
+        (value, by_output)
+    }
+
+    fn log_kept(&self, marginals: &[Marginal]) -> f64 {
+        let kept = |(output, limit): &(usize, Limit)| limit.log_kept(&marginals[*output]).value;
+        self.limits.iter().map(kept).sum()
+    }
+
+    /// ln of the median cost.
+    fn log_cost(&self, marginals: &[Marginal]) -> f64 {
+        self.cost
+            .map_or(0.0, |cost| marginals[cost].median().max(f64::MIN_POSITIVE).ln())
+    }
+}
+
+impl Limit {
+    fn log_kept(self, marginal: &Marginal) -> LogPart {
+        match self {
+            Self::AtMost(limit) => marginal.log_below(limit),
+            Self::AtLeast(limit) => marginal.log_above(limit),
+        }
+    }
+}
+
+/// ln P(success) under the failure process, with derivatives by its mean and variance.
+fn log_success((mean, variance): (f64, f64)) -> (f64, f64, f64) {
+    let total = variance + FAILURE_NOISE;
+    let z = mean / total.sqrt();
+    let log = normal::log_cumulative(z);
+    let slope = (normal::log_density(z) - log).exp();
+    (log, slope / total.sqrt(), -0.5 * slope * z / total)
+}
+
+fn add(sum: &mut [f64], values: &[f64], factor: f64) {
+    for (sum, value) in sum.iter_mut().zip(values) {
+        *sum += factor * value;
+    }
+}

@@ -1,0 +1,382 @@
+//! What a history teaches each surrogate: exact values, bounds, failures, and what is still under way.
+
+use crate::encode::{Encoding, Point};
+use crate::history::{evaluated, objective_values, reference_point, violation};
+use crate::{Prior, Problem};
+use peft_tune_core::objective::{Bound, Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::study::{FailReason, Metrics, Params, Trial, TrialState};
+
+/// A pruned trial's metric `<name>_at_least` is a value that its `<name>` could not have fallen below.
+const AT_LEAST: &str = "_at_least";
+/// Its `<name>_expected` is where its `<name>` would have ended, `<name>_expected_deviation` how uncertain that is.
+const EXPECTED: &str = "_expected";
+const EXPECTED_DEVIATION: &str = "_expected_deviation";
+
+/// A metric that is modelled: every objective, then the metrics of constraints that are no objectives, then a cost.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Modelled {
+    pub(super) metric: String,
+    /// 1, or -1 for a maximised metric: values are modelled as minimised.
+    pub(super) sign: f64,
+    /// Indices of the parameters that can change it.
+    pub(super) used: Vec<usize>,
+    /// Steps after which it is known even if the trial did not finish.
+    known_after: Option<u64>,
+}
+
+impl Modelled {
+    /// A prior's expectation on the scale of the modelled logarithm.
+    pub(super) fn prior_shift(&self, prior: &dyn Prior, params: &Params) -> Option<f64> {
+        let expected = prior.expected(params, &self.metric).filter(|value| *value > 0.0)?;
+        Some(self.sign * expected.ln())
+    }
+}
+
+/// What is known of one modelled metric, minimised.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MetricData<'a> {
+    pub(super) points: Vec<Point>,
+    pub(super) params: Vec<&'a Params>,
+    pub(super) values: Vec<f64>,
+    /// Standard deviation of each value: 0 for a measured one, above for one that a stopped trial was on its way to.
+    pub(super) deviations: Vec<f64>,
+    /// Settings whose value is only known to lie above a bound.
+    pub(super) bounds: Vec<(Point, &'a Params, f64)>,
+}
+
+impl<'a> MetricData<'a> {
+    /// The values of these indices, and all bounds.
+    pub(super) fn part(&self, chosen: &[usize]) -> Self {
+        Self {
+            points: chosen.iter().map(|index| self.points[*index].clone()).collect(),
+            params: chosen.iter().map(|index| self.params[*index]).collect(),
+            values: chosen.iter().map(|index| self.values[*index]).collect(),
+            deviations: chosen.iter().map(|index| self.deviations[*index]).collect(),
+            bounds: self.bounds.clone(),
+        }
+    }
+
+    /// Takes what the curve of a stopped trial says of its end: a value with its uncertainty, or a bound.
+    fn take_stopped(&mut self, modelled: &Modelled, trial: &'a Trial, point: &Point, metrics: &Metrics) {
+        let told = |suffix: &str| metrics.value(&format!("{}{suffix}", modelled.metric));
+        if let (Some(end), Some(deviation)) = (told(EXPECTED), told(EXPECTED_DEVIATION).filter(|one| *one > 0.0)) {
+            self.points.push(point.clone());
+            self.params.push(&trial.params);
+            self.values.push(modelled.sign * end);
+            self.deviations.push(deviation);
+        } else if let Some(bound) = told(AT_LEAST) {
+            self.bounds.push((point.clone(), &trial.params, modelled.sign * bound));
+        }
+    }
+}
+
+/// A complete trial with all objectives.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) point: Point,
+    pub(super) values: Vec<f64>,
+    pub(super) feasible: bool,
+}
+
+/// A history, sorted by what it teaches.
+#[derive(Clone, Debug)]
+pub(super) struct Observations<'a> {
+    pub(super) modelled: Vec<Modelled>,
+    /// One a modelled metric.
+    pub(super) data: Vec<MetricData<'a>>,
+    pub(super) seen: Vec<Seen>,
+    /// Finished settings, and whether they failed for a reason other than memory.
+    pub(super) outcomes: Vec<(Point, bool)>,
+    /// Settings that ran out of memory or were predicted to.
+    pub(super) ran_out: Vec<(Point, &'a Params)>,
+    /// Settings under way.
+    pub(super) pending: Vec<(Point, &'a Params)>,
+    /// Index of the modelled metric that is memory by its name.
+    pub(super) memory: Option<usize>,
+    /// Least memory limit that a failed trial reported, in bytes.
+    reported_limit: Option<u64>,
+    /// What the front's hypervolume is measured from, to be minimised as the objectives are.
+    pub(super) reference: Vec<f64>,
+}
+
+impl<'a> Observations<'a> {
+    pub(super) fn new(problem: &Problem, encoding: &Encoding, history: &'a [Trial], cost: Option<&str>) -> Self {
+        let modelled = modelled(problem, cost);
+        let is_memory = |modelled: &Modelled| modelled.sign > 0.0 && modelled.metric.to_lowercase().contains("mem");
+        let mut observations = Self {
+            data: vec![MetricData::default(); modelled.len()],
+            seen: Vec::new(),
+            outcomes: Vec::new(),
+            ran_out: Vec::new(),
+            pending: Vec::new(),
+            memory: modelled.iter().position(is_memory),
+            reported_limit: None,
+            reference: reference_point(problem, &evaluated(problem, history)),
+            modelled,
+        };
+        for trial in history {
+            if let Some(point) = encoding.point(&problem.space, &trial.params) {
+                observations.take_values(problem, trial, &point);
+                observations.take_outcome(trial, point);
+            }
+        }
+        observations.take_divergences(encoding, problem, history);
+        observations
+    }
+
+    fn take_values(&mut self, problem: &Problem, trial: &'a Trial, point: &Point) {
+        match &trial.state {
+            TrialState::Waiting | TrialState::Running => self.pending.push((point.clone(), &trial.params)),
+            TrialState::Complete { metrics } => {
+                self.take_metrics(trial, point, metrics, u64::MAX);
+                if let Some(values) = objective_values(problem, metrics) {
+                    self.seen.push(Seen {
+                        point: point.clone(),
+                        values,
+                        feasible: violation(&problem.constraints, metrics) == 0.0,
+                    });
+                }
+            }
+            TrialState::Pruned { at_step, metrics, .. } => {
+                self.take_metrics(trial, point, metrics, *at_step);
+                for (modelled, data) in self.modelled.iter().zip(&mut self.data) {
+                    data.take_stopped(modelled, trial, point, metrics);
+                }
+            }
+            TrialState::Failed { metrics, .. } => self.take_metrics(trial, point, metrics, 0),
+            TrialState::Skipped { .. } => {}
+        }
+    }
+
+    /// Takes the metrics that are final after `steps`.
+    fn take_metrics(&mut self, trial: &'a Trial, point: &Point, metrics: &Metrics, steps: u64) {
+        for (modelled, data) in self.modelled.iter().zip(&mut self.data) {
+            let is_final = modelled.known_after.is_some_and(|known| known <= steps) || steps == u64::MAX;
+            if let Some(value) = metrics.value(&modelled.metric).filter(|_| is_final) {
+                data.points.push(point.clone());
+                data.params.push(&trial.params);
+                data.values.push(modelled.sign * value);
+                data.deviations.push(0.0);
+            }
+        }
+    }
+
+    fn take_outcome(&mut self, trial: &'a Trial, point: Point) {
+        match &trial.state {
+            TrialState::Waiting | TrialState::Running => {}
+            TrialState::Complete { .. } | TrialState::Pruned { .. } => self.outcomes.push((point, false)),
+            TrialState::Skipped { .. } => self.ran_out.push((point, &trial.params)),
+            TrialState::Failed { reason, .. } => match reason {
+                FailReason::OutOfMemory { limit_bytes, .. } => {
+                    self.reported_limit = self.reported_limit.into_iter().chain(*limit_bytes).min();
+                    self.ran_out.push((point, &trial.params));
+                }
+                FailReason::Diverged { .. }
+                | FailReason::Crashed { .. }
+                | FailReason::TimedOut { .. }
+                | FailReason::Invalid { .. } => self.outcomes.push((point, true)),
+            },
+        }
+    }
+
+    /// A diverged trial's loss is at least as bad as the worst that was measured.
+    fn take_divergences(&mut self, encoding: &Encoding, problem: &Problem, history: &'a [Trial]) {
+        let Some(loss) = self.modelled.iter().position(|modelled| modelled.metric == LOSS) else {
+            return;
+        };
+        let Some(worst) = self.data[loss].values.iter().copied().max_by(f64::total_cmp) else {
+            return;
+        };
+        for trial in history {
+            let diverged = matches!(
+                trial.state,
+                TrialState::Failed {
+                    reason: FailReason::Diverged { .. },
+                    ..
+                }
+            );
+            if let Some(point) = encoding.point(&problem.space, &trial.params).filter(|_| diverged) {
+                self.data[loss].bounds.push((point, &trial.params, worst));
+            }
+        }
+    }
+
+    /// The value of a metric above which trials run out of memory: a constraint on it, else what failed trials report, else
+    /// the objective's reference where every trial stayed below it, else the most that any trial got away with.
+    pub(super) fn memory_limit(&self, problem: &Problem, index: usize) -> Option<f64> {
+        let metric = &self.modelled[index].metric;
+        let constraint = problem
+            .constraints
+            .iter()
+            .find_map(|constraint| match constraint.bound {
+                Bound::AtMost(limit) if constraint.metric == *metric => Some(limit),
+                _ => None,
+            });
+        let reported = self.reported_limit.filter(|_| metric == PEAK_MEMORY);
+        let most = self.data[index].values.iter().copied().max_by(f64::total_cmp);
+        let objective = problem.objectives.iter().find(|one| one.metric == *metric);
+        let reference = objective
+            .and_then(|objective| Some(objective.minimised(objective.reference?)))
+            .filter(|reference| most.is_none_or(|most| most <= *reference));
+        constraint.or(reported.map(|bytes| bytes as f64)).or(reference).or(most)
+    }
+}
+
+fn modelled(problem: &Problem, cost: Option<&str>) -> Vec<Modelled> {
+    let one = |metric: &str, direction: Direction, known_after: Option<u64>| Modelled {
+        metric: metric.to_owned(),
+        sign: if direction == Direction::Maximize { -1.0 } else { 1.0 },
+        used: used(problem, metric),
+        // The profile phase measures these two; whatever ends the trial later does not change them.
+        known_after: known_after.or_else(|| [THROUGHPUT, PEAK_MEMORY].contains(&metric).then_some(0)),
+    };
+    let objectives = problem.objectives.iter();
+    let mut all: Vec<Modelled> = objectives
+        .map(|objective| one(&objective.metric, objective.direction, objective.known_after))
+        .collect();
+    let constrained = problem.constraints.iter().map(|constraint| constraint.metric.as_str());
+    for metric in constrained.chain(cost) {
+        if !all.iter().any(|modelled| modelled.metric == metric) {
+            all.push(one(metric, Direction::Minimize, None));
+        }
+    }
+    all
+}
+
+fn used(problem: &Problem, metric: &str) -> Vec<usize> {
+    let affects = |parameter: &peft_tune_core::space::Parameter| match &parameter.affects {
+        None => true,
+        Some(metrics) => metrics.iter().any(|name| name == metric),
+    };
+    let parameters = problem.space.parameters.iter().enumerate();
+    parameters
+        .filter(|(_, parameter)| affects(parameter))
+        .map(|(index, _)| index)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{mixed_space, out_of_memory, trial};
+    use peft_tune_core::objective::{Constraint, Objective};
+    use peft_tune_core::study::{ParamValue, Phase};
+
+    fn problem() -> Problem {
+        Problem {
+            space: mixed_space(),
+            objectives: [THROUGHPUT, PEAK_MEMORY, LOSS].map(Objective::new).into(),
+            constraints: Vec::new(),
+        }
+    }
+
+    fn params(rank: i64) -> Params {
+        Params::from([
+            ("rank".to_owned(), ParamValue::Int(rank)),
+            ("optimizer".to_owned(), "adamw".into()),
+            ("learning_rate".to_owned(), 1e-3.into()),
+        ])
+    }
+
+    fn history() -> Vec<Trial> {
+        let metrics = |loss: f64| [(THROUGHPUT, 100.0), (PEAK_MEMORY, 8.0), (LOSS, loss)].into();
+        vec![
+            trial(0, params(4), TrialState::Complete { metrics: metrics(2.0) }),
+            trial(1, params(8), out_of_memory()),
+            trial(
+                2,
+                params(16),
+                TrialState::Pruned {
+                    at_step: 10,
+                    rule: "dominated".to_owned(),
+                    metrics: [(PEAK_MEMORY, 9.0), (LOSS, 3.0), ("loss_at_least", 2.5)].into(),
+                },
+            ),
+            trial(3, params(4), TrialState::Running),
+            trial(
+                4,
+                params(8),
+                TrialState::Failed {
+                    reason: FailReason::Diverged { at_step: 3, loss: None },
+                    metrics: [(THROUGHPUT, 50.0)].into(),
+                },
+            ),
+            trial(
+                5,
+                params(16),
+                TrialState::Failed {
+                    reason: FailReason::TimedOut {
+                        phase: Phase::Load,
+                        after_s: 1.0,
+                    },
+                    metrics: Metrics::default(),
+                },
+            ),
+        ]
+    }
+
+    #[test]
+    fn every_outcome_teaches_what_it_can() {
+        let (problem, history) = (problem(), history());
+        let encoding = Encoding::new(&problem.space);
+        let observations = Observations::new(&problem, &encoding, &history, None);
+        let [throughput, memory, loss] = &observations.data[..] else {
+            panic!()
+        };
+        assert_eq!(throughput.values, [-100.0, -50.0]);
+        assert_eq!(memory.values, [8.0, 9.0]);
+        assert_eq!(observations.ran_out.len(), 1);
+        // Out of memory with no limit given: above the most that fitted.
+        assert_eq!(observations.memory, Some(1));
+        assert_eq!(observations.memory_limit(&problem, 1), Some(9.0));
+        // The loss of a stopped trial is a bound, and so is that of a diverged one.
+        assert_eq!(loss.values, [2.0]);
+        assert_eq!(loss.bounds.iter().map(|bound| bound.2).collect::<Vec<_>>(), [2.5, 2.0]);
+        assert_eq!(observations.pending.len(), 1);
+        assert_eq!(observations.seen.len(), 1);
+        let failed: Vec<bool> = observations.outcomes.iter().map(|outcome| outcome.1).collect();
+        assert_eq!(failed, [false, false, true, true]);
+    }
+
+    #[test]
+    fn a_stopped_trial_teaches_where_it_was_going_with_that_uncertainty() {
+        let (problem, mut history) = (problem(), history());
+        let metrics = [
+            (LOSS, 3.0),
+            ("loss_at_least", 2.5),
+            ("loss_expected", 2.7),
+            ("loss_expected_deviation", 0.1),
+        ];
+        history[2].state = TrialState::Pruned {
+            at_step: 10,
+            rule: "dominance".to_owned(),
+            metrics: metrics.into(),
+        };
+        let encoding = Encoding::new(&problem.space);
+        let observations = Observations::new(&problem, &encoding, &history, None);
+        let loss = &observations.data[2];
+        assert_eq!(
+            (&loss.values[..], &loss.deviations[..]),
+            (&[2.0, 2.7][..], &[0.0, 0.1][..])
+        );
+        // What is left is the diverged trial's.
+        assert_eq!(loss.bounds.len(), 1);
+        assert_eq!(observations.seen.len(), 1, "the front is that of whole trials");
+    }
+
+    #[test]
+    fn constraints_give_the_memory_limit_and_affects_the_axes() {
+        let (mut problem, history) = (problem(), history());
+        problem.constraints.push(Constraint {
+            metric: PEAK_MEMORY.to_owned(),
+            bound: Bound::AtMost(24.0),
+        });
+        problem.space.parameters[3].affects = Some(vec![LOSS.to_owned()]);
+        let encoding = Encoding::new(&problem.space);
+        let observations = Observations::new(&problem, &encoding, &history, Some("wall_s"));
+        assert_eq!(observations.memory_limit(&problem, 1), Some(24.0));
+        assert_eq!(observations.modelled[0].used, [0, 1, 2]);
+        assert_eq!(observations.modelled[2].used, [0, 1, 2, 3]);
+        assert_eq!(observations.modelled[3].metric, "wall_s");
+    }
+}

@@ -1,0 +1,61 @@
+//! What a sampler proposes, with what it expects of it.
+
+use serde::Serialize;
+
+use super::landscape::Landscape;
+use crate::Problem;
+use crate::encode::Point;
+use peft_tune_core::study::Params;
+
+/// A setting and why it is proposed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Proposal {
+    pub params: Params,
+    /// Natural logarithm of the acquisition: expected hypervolume improvement times the probability of success (per unit of
+    /// cost, where proposals are weighed by it). `None` for the initial design.
+    pub log_acquisition: Option<f64>,
+    /// Expected hypervolume improvement alone, in the product of the objectives' units.
+    pub expected_improvement: Option<f64>,
+    /// Predicted objectives.
+    pub predicted: Vec<Predicted>,
+}
+
+/// A predicted metric in its own unit and direction.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Predicted {
+    pub metric: String,
+    pub median: f64,
+    /// The interval that holds the noise-free value with probability 0.9.
+    pub low: f64,
+    pub high: f64,
+}
+
+/// The proposal of the setting at `point`, with what `landscape` predicts of it.
+pub(super) fn described(
+    problem: &Problem,
+    landscape: &Landscape<'_>,
+    point: &Point,
+    (params, log_acquisition): (Params, f64),
+) -> Proposal {
+    let marginals = landscape.marginals(point).unwrap_or_default();
+    let predicted = problem.objectives.iter().zip(&marginals).map(|(objective, marginal)| {
+        let at = |z: f64| objective.minimised(marginal.shape.outer(marginal.mean + z * marginal.deviation));
+        let (a, b) = (at(-1.645), at(1.645));
+        Predicted {
+            metric: objective.metric.clone(),
+            median: at(0.0),
+            low: a.min(b),
+            high: a.max(b),
+        }
+    });
+    let gain = landscape
+        .ehvi
+        .as_ref()
+        .filter(|_| marginals.len() >= landscape.objectives);
+    Proposal {
+        params,
+        log_acquisition: Some(log_acquisition),
+        expected_improvement: gain.map(|ehvi| ehvi.log_value(&marginals[..landscape.objectives]).exp()),
+        predicted: predicted.collect(),
+    }
+}

@@ -1,0 +1,14 @@
+//! What a surrogate expects of a setting.
+
+use super::Predicted;
+
+/// What is expected of one setting.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CandidateScore {
+    /// Expected hypervolume improvement, in the product of the objectives' units.
+    pub expected_improvement: f64,
+    /// Natural logarithm of the acquisition: improvement times the probability of keeping limits and not failing.
+    pub log_acquisition: f64,
+    /// The objectives, each with its interval, in the problem's order.
+    pub predicted: Vec<Predicted>,
+}

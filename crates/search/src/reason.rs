@@ -1,0 +1,82 @@
+//! The numbers of a recommendation in words.
+
+use super::Problem;
+use super::history::Evaluated;
+use peft_tune_core::objective::{Bound, Constraint, Direction, Objective};
+
+/// A limit with its unit: `at most 11.25 GiB`.
+pub(super) fn bound_text(constraint: &Constraint) -> String {
+    match constraint.bound {
+        Bound::AtMost(limit) => format!("at most {}", value_text(&constraint.metric, limit)),
+        Bound::AtLeast(limit) => format!("at least {}", value_text(&constraint.metric, limit)),
+    }
+}
+
+/// Limits with their metrics: `peak_memory at most 11.25 GiB and loss at most 2.100 nats`.
+pub(super) fn limits_text(constraints: &[Constraint]) -> String {
+    let one = |constraint: &Constraint| format!("{} {}", constraint.metric, bound_text(constraint));
+    constraints.iter().map(one).collect::<Vec<_>>().join(" and ")
+}
+
+/// Each objective's value, and how far it is from the best that any complete feasible trial reached.
+pub(super) fn numbers_text(problem: &Problem, complete: &[Evaluated<'_>], chosen: &Evaluated<'_>) -> String {
+    let feasible: Vec<&[f64]> = complete
+        .iter()
+        .filter(|one| one.is_feasible())
+        .map(|one| one.values.as_slice())
+        .collect();
+    let one = |(index, objective): (usize, &Objective)| {
+        let value = chosen.values[index];
+        let best = feasible.iter().map(|point| point[index]).fold(value, f64::min);
+        let text = format!(
+            "{} {}",
+            objective.metric,
+            value_text(&objective.metric, objective.minimised(value))
+        );
+        if value == best {
+            return format!("{text} (the best)");
+        }
+        let share = 100.0 * (value - best) / best.abs();
+        let side = match objective.direction {
+            Direction::Minimize => "above",
+            Direction::Maximize => "below",
+        };
+        if share.is_finite() {
+            format!("{text} ({share:.1}% {side} the best)")
+        } else {
+            text
+        }
+    };
+    problem
+        .objectives
+        .iter()
+        .enumerate()
+        .map(one)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// A metric's value with its unit, to four digits: `11.25 GiB`, `5240 tokens/s`, `1.930 nats`.
+pub(super) fn value_text(metric: &str, value: f64) -> String {
+    let unit = Objective::new(metric).unit();
+    if unit == "bytes" {
+        let (scale, unit) = [(30, "GiB"), (20, "MiB"), (10, "KiB")]
+            .into_iter()
+            .map(|(shift, unit)| (f64::from(1u32 << shift), unit))
+            .find(|(scale, _)| value.abs() >= *scale)
+            .unwrap_or((1.0, "bytes"));
+        return format!("{} {unit}", four_digits(value / scale));
+    }
+    format!("{} {unit}", four_digits(value)).trim_end().to_owned()
+}
+
+fn four_digits(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let magnitude = value.abs().log10().floor();
+    if !(-4.0..=9.0).contains(&magnitude) {
+        return format!("{value:.3e}");
+    }
+    format!("{value:.*}", (3.0 - magnitude).max(0.0) as usize)
+}

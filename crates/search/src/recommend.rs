@@ -1,0 +1,503 @@
+//! Which trial of a front to take: the knee, or what the user asked for, and why in one sentence.
+//!
+//! Every objective is scaled to [0, 1] over the front (0 its best value, 1 its worst), so that units do not matter. The
+//! *knee* is the point farthest below the hyperplane through the corners of that cube where one objective is worst and the
+//! others are best, sum(u) = 1: where giving up a little of one objective no longer buys much of another (Das 1999). A
+//! front that bulges the other way has no such point; then it is the one nearest to the corner where all are best.
+//!
+//! The knee is looked for among the trials that learn nearly as much as the best one ([`LEARNED_SHARE`]), where their loss
+//! before the training is known: the ends of a front are fast settings that hardly learn, and nobody trains for that.
+
+use super::history::{Evaluated, evaluated};
+use super::learning::loss_after_learning;
+use super::reason::{bound_text, limits_text, numbers_text, value_text};
+use super::{Problem, pareto_front};
+use peft_tune_core::objective::{Bound, Constraint, Direction, LOSS, Objective};
+use peft_tune_core::study::Trial;
+
+/// The part of the best trial's gain, its held-out loss before the training less the loss after it, that a trial must
+/// reach to be taken as the knee.
+const LEARNED_SHARE: f64 = 0.95;
+
+/// How to choose among the trials that keep every limit.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Rule {
+    /// The knee of the front, among the trials that learn nearly as much as the best where `slack` does not speak of the
+    /// loss.
+    #[default]
+    Knee,
+    /// The least weighted sum of the scaled objectives; an objective that is not named has weight 0.
+    Weights(Vec<(String, f64)>),
+    /// The best value of one metric.
+    Prefer(String),
+}
+
+/// What the user asks of the recommended trial.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Preference {
+    pub rule: Rule,
+    /// Limits beside the study's own constraints, such as `peak_memory <= 16 GiB`.
+    pub limits: Vec<Constraint>,
+    /// How much worse than the best trial's a metric may be, as a share: `("loss", 0.01)` allows 1% more loss.
+    pub slack: Vec<(String, f64)>,
+}
+
+/// The trial to take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recommendation<'a> {
+    pub trial: &'a Trial,
+    /// One sentence with the numbers that decided.
+    pub reason: String,
+}
+
+/// Why there is nothing to recommend; the message says what would have to give.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RecommendError {
+    #[error("no trial is complete with every objective known: run more trials")]
+    NothingComplete,
+    #[error("`{metric}` is not an objective of this study: use one of {known}")]
+    UnknownMetric { metric: String, known: String },
+    /// `closest` is the best value that any complete trial reaches.
+    #[error("no complete trial has {metric} {bound}: the closest is trial {number} with {closest}; relax that limit")]
+    LimitOutOfReach {
+        metric: String,
+        bound: String,
+        closest: String,
+        number: u64,
+    },
+    #[error("every limit is kept by some trial but no trial keeps them all ({limits}): relax one of them")]
+    LimitsConflict { limits: String },
+}
+
+/// Recommends one complete trial of `history`.
+///
+/// # Errors
+/// Where nothing is complete, a metric is not an objective, or no trial keeps the limits.
+pub fn recommend<'a>(
+    problem: &Problem,
+    history: &'a [Trial],
+    preference: &Preference,
+) -> Result<Recommendation<'a>, RecommendError> {
+    check_metrics(problem, preference)?;
+    let complete = evaluated(problem, history);
+    if complete.is_empty() {
+        return Err(RecommendError::NothingComplete);
+    }
+    let mut limited = problem.clone();
+    limited.constraints.extend(preference.limits.iter().cloned());
+    limited.constraints.extend(slack_limits(problem, &complete, preference));
+    let learned = learned_limit(&limited, &complete, preference);
+    limited.constraints.extend(learned.clone());
+    let front = pareto_front(&limited, history);
+    if front.is_empty() {
+        return Err(what_must_give(&limited, &complete));
+    }
+    let scaled = Scaled::new(&front);
+    let (chosen, why) = match &preference.rule {
+        Rule::Knee => (
+            scaled.knee(),
+            format!("is {}", knee_name(front.len(), learned.is_some())),
+        ),
+        Rule::Weights(weights) => {
+            let weights = weights_of(problem, weights);
+            (
+                scaled.least(|point| point.iter().zip(&weights).map(|(u, w)| u * w).sum()),
+                "has the best weighted sum of the objectives".to_owned(),
+            )
+        }
+        Rule::Prefer(metric) => {
+            let index = problem
+                .objectives
+                .iter()
+                .position(|one| one.metric == *metric)
+                .unwrap_or(0);
+            let among = if limited.constraints.is_empty() {
+                "of all".to_owned()
+            } else {
+                format!("with {}", limits_text(&limited.constraints))
+            };
+            // The knee's measure decides between equals.
+            let key = |point: &[f64]| point[index] + 1e-9 * point.iter().sum::<f64>();
+            (scaled.least(key), format!("has the best {metric} {among}"))
+        }
+    };
+    // What the knee's name says already is not said again.
+    let said = limited.constraints.len() - usize::from(learned.is_some());
+    let kept = match preference.rule {
+        Rule::Knee | Rule::Weights(_) if said > 0 => format!(" with {}", limits_text(&limited.constraints[..said])),
+        _ => String::new(),
+    };
+    let numbers = numbers_text(problem, &complete, &front[chosen]);
+    Ok(Recommendation {
+        trial: front[chosen].trial,
+        reason: format!("trial {} {why}{kept}: {numbers}", front[chosen].trial.number),
+    })
+}
+
+fn knee_name(points: usize, learned: bool) -> String {
+    let share = 100.0 * LEARNED_SHARE;
+    match (points, learned) {
+        (1, false) => "better than or equal to every other in every objective".to_owned(),
+        (_, false) => format!("the knee of a front of {points}"),
+        (1, true) => format!("the only one on the front that learns {share:.0}% of what the best one learns"),
+        (_, true) => {
+            format!("the knee of the {points} on the front that learn {share:.0}% of what the best one learns")
+        }
+    }
+}
+
+/// Where the knee is asked for: the loss of a trial that learns [`LEARNED_SHARE`] of what the best one learns. `None` where
+/// the user's own slack speaks of the loss.
+fn learned_limit(limited: &Problem, complete: &[Evaluated<'_>], preference: &Preference) -> Option<Constraint> {
+    if preference.rule != Rule::Knee || preference.slack.iter().any(|(metric, _)| metric == LOSS) {
+        return None;
+    }
+    Some(Constraint {
+        metric: LOSS.to_owned(),
+        bound: Bound::AtMost(loss_after_learning(limited, complete, LEARNED_SHARE)?),
+    })
+}
+
+fn check_metrics(problem: &Problem, preference: &Preference) -> Result<(), RecommendError> {
+    let mut named: Vec<&String> = preference.slack.iter().map(|(metric, _)| metric).collect();
+    match &preference.rule {
+        Rule::Knee => {}
+        Rule::Weights(weights) => named.extend(weights.iter().map(|(metric, _)| metric)),
+        Rule::Prefer(metric) => named.push(metric),
+    }
+    let known = |metric: &String| problem.objectives.iter().any(|one| one.metric == *metric);
+    match named.into_iter().find(|metric| !known(metric)) {
+        None => Ok(()),
+        Some(metric) => Err(RecommendError::UnknownMetric {
+            metric: metric.clone(),
+            known: problem
+                .objectives
+                .iter()
+                .map(|one| one.metric.as_str())
+                .collect::<Vec<_>>()
+                .join(", "),
+        }),
+    }
+}
+
+/// Turns a share of the best value into a limit.
+fn slack_limits(problem: &Problem, complete: &[Evaluated<'_>], preference: &Preference) -> Vec<Constraint> {
+    let limit = |(metric, share): &(String, f64)| {
+        let index = problem.objectives.iter().position(|one| one.metric == *metric)?;
+        let feasible = complete.iter().filter(|one| one.is_feasible());
+        let best = feasible.map(|one| one.values[index]).min_by(f64::total_cmp)?;
+        let bound = best + share * best.abs();
+        Some(Constraint {
+            metric: metric.clone(),
+            bound: match problem.objectives[index].direction {
+                Direction::Minimize => Bound::AtMost(bound),
+                Direction::Maximize => Bound::AtLeast(-bound),
+            },
+        })
+    };
+    preference.slack.iter().filter_map(limit).collect()
+}
+
+fn weights_of(problem: &Problem, weights: &[(String, f64)]) -> Vec<f64> {
+    let weight = |objective: &Objective| {
+        let named = weights.iter().find(|(metric, _)| *metric == objective.metric);
+        named.map_or(0.0, |(_, weight)| *weight)
+    };
+    problem.objectives.iter().map(weight).collect()
+}
+
+/// The front's values, each objective scaled to [0, 1].
+struct Scaled(Vec<Vec<f64>>);
+
+impl Scaled {
+    fn new(front: &[Evaluated<'_>]) -> Self {
+        let objectives = front.first().map_or(0, |one| one.values.len());
+        let mut scaled = vec![vec![0.0; objectives]; front.len()];
+        for objective in 0..objectives {
+            let values = || front.iter().map(|one| one.values[objective]);
+            let low = values().fold(f64::INFINITY, f64::min);
+            let range = values().fold(f64::NEG_INFINITY, f64::max) - low;
+            for (point, value) in scaled.iter_mut().zip(values()) {
+                point[objective] = if range > 0.0 { (value - low) / range } else { 0.0 };
+            }
+        }
+        Self(scaled)
+    }
+
+    /// Index of the knee.
+    fn knee(&self) -> usize {
+        let sum = |point: &[f64]| point.iter().sum::<f64>();
+        let farthest = self.least(sum);
+        // The extremes lie on the plane; only a point truly below it is a knee.
+        if sum(&self.0[farthest]) < 1.0 - 1e-9 {
+            return farthest;
+        }
+        self.least(|point| point.iter().map(|u| u * u).sum())
+    }
+
+    /// Index of the first point with the least `key`.
+    fn least(&self, key: impl Fn(&[f64]) -> f64) -> usize {
+        let keys: Vec<f64> = self.0.iter().map(|point| key(point)).collect();
+        let least = (0..keys.len()).min_by(|a, b| keys[*a].total_cmp(&keys[*b]));
+        least.unwrap_or(0)
+    }
+}
+
+/// The first limit that no trial keeps, with the trial that comes closest, or that the limits contradict each other.
+fn what_must_give(limited: &Problem, complete: &[Evaluated<'_>]) -> RecommendError {
+    for constraint in &limited.constraints {
+        let measured = complete.iter().filter_map(|one| {
+            let value = one.trial.state.metrics()?.value(&constraint.metric)?;
+            Some((one.trial.number.0, value))
+        });
+        let distance = |value: f64| match constraint.bound {
+            Bound::AtMost(limit) => value - limit,
+            Bound::AtLeast(limit) => limit - value,
+        };
+        let closest = measured.min_by(|a, b| distance(a.1).total_cmp(&distance(b.1)));
+        match closest {
+            Some((_, value)) if constraint.holds(value) => {}
+            Some((number, value)) => {
+                return RecommendError::LimitOutOfReach {
+                    metric: constraint.metric.clone(),
+                    bound: bound_text(constraint),
+                    closest: value_text(&constraint.metric, value),
+                    number,
+                };
+            }
+            None => {
+                return RecommendError::LimitOutOfReach {
+                    metric: constraint.metric.clone(),
+                    bound: bound_text(constraint),
+                    closest: "no measured value".to_owned(),
+                    number: complete.first().map_or(0, |one| one.trial.number.0),
+                };
+            }
+        }
+    }
+    RecommendError::LimitsConflict {
+        limits: limits_text(&limited.constraints),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{out_of_memory, trial};
+    use peft_tune_core::objective::{LOSS_BEFORE, PEAK_MEMORY, THROUGHPUT};
+    use peft_tune_core::space::SearchSpace;
+    use peft_tune_core::study::{Params, TrialState};
+
+    const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+    fn study(rows: &[(f64, f64, f64)]) -> (Problem, Vec<Trial>) {
+        let problem = Problem {
+            space: SearchSpace::default(),
+            objectives: [THROUGHPUT, PEAK_MEMORY, LOSS].map(Objective::new).into(),
+            constraints: Vec::new(),
+        };
+        let row = |(number, (throughput, memory, loss)): (usize, &(f64, f64, f64))| {
+            let metrics = [(THROUGHPUT, *throughput), (PEAK_MEMORY, *memory * GIB), (LOSS, *loss)];
+            trial(
+                number,
+                Params::new(),
+                TrialState::Complete {
+                    metrics: metrics.into(),
+                },
+            )
+        };
+        (problem, rows.iter().enumerate().map(row).collect())
+    }
+
+    fn example() -> (Problem, Vec<Trial>) {
+        study(&[
+            (9000.0, 20.0, 2.40),
+            (8000.0, 11.0, 2.00),
+            (3000.0, 6.0, 2.10),
+            (2000.0, 18.0, 1.90),
+            (1000.0, 19.0, 2.50),
+        ])
+    }
+
+    fn numbers(preference: &Preference) -> (u64, String) {
+        let (problem, history) = example();
+        let recommendation = recommend(&problem, &history, preference).unwrap();
+        (recommendation.trial.number.0, recommendation.reason)
+    }
+
+    #[test]
+    fn the_knee_is_explained_with_its_numbers() {
+        let (number, reason) = numbers(&Preference::default());
+        assert_eq!(number, 1);
+        assert_eq!(
+            reason,
+            "trial 1 is the knee of a front of 4: throughput 8000 tokens/s (11.1% below the best), peak_memory 11.00 GiB \
+             (83.3% above the best), loss 2.000 nats (5.3% above the best)"
+        );
+    }
+
+    #[test]
+    fn the_knee_does_not_depend_on_units() {
+        let (problem, history) = example();
+        let plain = recommend(&problem, &history, &Preference::default())
+            .unwrap()
+            .trial
+            .number;
+        let rows: Vec<(f64, f64, f64)> = example()
+            .1
+            .iter()
+            .map(|trial| {
+                let metrics = trial.state.metrics().unwrap();
+                let value = |name| metrics.value(name).unwrap();
+                (
+                    value(THROUGHPUT) / 60.0,
+                    value(PEAK_MEMORY) / GIB * 7.0,
+                    value(LOSS) + 100.0,
+                )
+            })
+            .collect();
+        let (problem, history) = study(&rows);
+        assert_eq!(
+            recommend(&problem, &history, &Preference::default())
+                .unwrap()
+                .trial
+                .number,
+            plain
+        );
+    }
+
+    #[test]
+    fn limits_preferences_and_weights_decide() {
+        let prefer = |metric: &str| Rule::Prefer(metric.to_owned());
+        let memory = |gib: f64| Constraint {
+            metric: PEAK_MEMORY.to_owned(),
+            bound: Bound::AtMost(gib * GIB),
+        };
+        let preference =
+            |rule: Rule, limits: Vec<Constraint>, slack: Vec<(String, f64)>| Preference { rule, limits, slack };
+        assert_eq!(numbers(&preference(prefer(THROUGHPUT), vec![], vec![])).0, 0);
+        let (number, reason) = numbers(&preference(prefer(THROUGHPUT), vec![memory(10.0)], vec![]));
+        assert_eq!(number, 2);
+        assert!(
+            reason.starts_with("trial 2 has the best throughput with peak_memory at most 10.00 GiB: throughput 3000"),
+            "{reason}"
+        );
+        assert_eq!(
+            numbers(&preference(prefer(THROUGHPUT), vec![], vec![(LOSS.to_owned(), 0.01)])).0,
+            3
+        );
+        assert_eq!(
+            numbers(&preference(prefer(THROUGHPUT), vec![], vec![(LOSS.to_owned(), 0.06)])).0,
+            1
+        );
+        let weights = Rule::Weights(vec![(PEAK_MEMORY.to_owned(), 1.0)]);
+        assert_eq!(numbers(&preference(weights, vec![], vec![])).0, 2);
+    }
+
+    #[test]
+    fn what_must_give_is_said() {
+        let (problem, mut history) = example();
+        let mut preference = Preference::default();
+        preference.limits.push(Constraint {
+            metric: PEAK_MEMORY.to_owned(),
+            bound: Bound::AtMost(4.0 * GIB),
+        });
+        assert_eq!(
+            recommend(&problem, &history, &preference).unwrap_err().to_string(),
+            "no complete trial has peak_memory at most 4.000 GiB: the closest is trial 2 with 6.000 GiB; relax that limit"
+        );
+        preference.limits[0].bound = Bound::AtMost(7.0 * GIB);
+        preference.slack.push((LOSS.to_owned(), 0.01));
+        let conflict = recommend(&problem, &history, &preference).unwrap_err().to_string();
+        assert!(
+            conflict.contains("peak_memory at most 7.000 GiB and loss at most 1.919 nats"),
+            "{conflict}"
+        );
+        let unknown = Preference {
+            rule: Rule::Prefer("speed".to_owned()),
+            ..Preference::default()
+        };
+        let unknown = recommend(&problem, &history, &unknown).unwrap_err().to_string();
+        assert!(
+            unknown.contains("use one of throughput, peak_memory, loss"),
+            "{unknown}"
+        );
+        history.clear();
+        history.push(trial(0, Params::new(), out_of_memory()));
+        assert_eq!(
+            recommend(&problem, &history, &Preference::default()),
+            Err(RecommendError::NothingComplete)
+        );
+    }
+
+    #[test]
+    fn the_knee_is_one_that_learns_nearly_as_much_as_the_best() {
+        let (problem, mut history) = example();
+        for trial in &mut history {
+            if let TrialState::Complete { metrics } = &mut trial.state {
+                metrics.insert(LOSS_BEFORE, 3.0);
+            }
+        }
+        // The best one gains 1.1 nats: 0.055 less is allowed, and only its own loss is that low.
+        let alone = recommend(&problem, &history, &Preference::default()).unwrap();
+        assert_eq!(alone.trial.number.0, 3);
+        assert!(
+            alone.reason.starts_with(
+                "trial 3 is the only one on the front that learns 95% of what the best one learns: throughput 2000"
+            ),
+            "{}",
+            alone.reason
+        );
+        // Within a limit on memory the best that keeps it counts, and slack of one's own counts instead.
+        let mut preference = Preference::default();
+        preference.limits.push(Constraint {
+            metric: PEAK_MEMORY.to_owned(),
+            bound: Bound::AtMost(12.0 * GIB),
+        });
+        let within = recommend(&problem, &history, &preference).unwrap();
+        assert_eq!(within.trial.number.0, 1);
+        assert!(
+            within.reason.contains("learns with peak_memory at most 12.00 GiB:"),
+            "{}",
+            within.reason
+        );
+        preference.slack.push((LOSS.to_owned(), 0.5));
+        assert!(
+            recommend(&problem, &history, &preference)
+                .unwrap()
+                .reason
+                .contains("the knee of a front of 2 with")
+        );
+        // A training that taught nothing asks nothing.
+        for trial in &mut history {
+            if let TrialState::Complete { metrics } = &mut trial.state {
+                metrics.insert(LOSS_BEFORE, 1.0);
+            }
+        }
+        assert_eq!(
+            recommend(&problem, &history, &Preference::default())
+                .unwrap()
+                .trial
+                .number
+                .0,
+            1
+        );
+    }
+
+    #[test]
+    fn one_point_and_a_hollow_front_have_an_answer() {
+        let (problem, history) = study(&[(10.0, 1.0, 1.0)]);
+        let alone = recommend(&problem, &history, &Preference::default()).unwrap();
+        assert!(alone.reason.contains("better than or equal"), "{}", alone.reason);
+        // All between the extremes lie above the plane: the most balanced one is taken.
+        let (problem, history) = study(&[(10.0, 1.0, 5.0), (10.0, 4.0, 4.0), (10.0, 5.0, 1.0)]);
+        assert_eq!(
+            recommend(&problem, &history, &Preference::default())
+                .unwrap()
+                .trial
+                .number
+                .0,
+            0
+        );
+    }
+}

@@ -1,0 +1,216 @@
+//! A study seen before it runs: how many settings there are, which fit, what they cost, how long the search will take.
+
+use std::collections::HashSet;
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+use rayon::prelude::*;
+
+use super::Forecast;
+use crate::space::Study;
+use peft_tune_core::predict::{Correction, Prediction, Uncertain};
+use peft_tune_core::recipe::TrainingLength;
+use peft_tune_core::study::Params;
+use peft_tune_search::{Settings, pareto};
+
+/// Largest space whose settings are all looked at; a larger one is drawn from.
+const MOST_SETTINGS: u64 = 1 << 20;
+/// Settings that are drawn from a space that is continuous or larger.
+const DRAWN: u64 = 1 << 14;
+/// Settings of a parallel task.
+const BLOCK: u64 = 512;
+
+/// One setting with what it is expected to cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expected {
+    /// The sampled values that can change cost.
+    pub params: Params,
+    pub prediction: Prediction,
+    pub tokens_per_s: Uncertain,
+    pub peak_bytes: Uncertain,
+    /// Whether the predicted memory keeps the limit.
+    pub fits: bool,
+}
+
+/// What a study's settings are expected to cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CostSurvey {
+    /// Settings of the space; `None` where it is continuous.
+    pub size: Option<u64>,
+    /// Settings that were looked at.
+    pub looked_at: u64,
+    /// Of these, how many make a recipe that fits the model.
+    pub predicted: u64,
+    /// Of these, how many keep the memory limit as predicted.
+    pub fitting: u64,
+    /// How many more are above the limit by no more than the prediction's error: a search tries them too.
+    pub perhaps_fitting: u64,
+    /// Bytes above which a trial is worth nothing.
+    pub limit_bytes: Option<f64>,
+    /// Settings that differ in cost, highest throughput first.
+    pub settings: Vec<Expected>,
+    /// Indices into `settings` of those that fit and are beaten by none in both throughput and memory.
+    pub front: Vec<usize>,
+    /// Seconds of a trial that runs all phases: the mean over what fits, loading not counted.
+    pub trial_s: Option<f64>,
+    /// Seconds of the whole search, within its budget of time.
+    pub search_s: Option<f64>,
+    /// Why the first setting that cannot be predicted cannot.
+    pub first_reason: Option<String>,
+}
+
+/// What one part of the space holds.
+#[derive(Default)]
+struct SurveyPart {
+    looked_at: u64,
+    predicted: u64,
+    fitting: u64,
+    perhaps_fitting: u64,
+    settings: Vec<(u64, Params, Prediction)>,
+    first_reason: Option<String>,
+}
+
+impl CostSurvey {
+    /// Looks at all settings of `study`, or at a draw from them.
+    pub fn new(study: &Study, forecast: &Forecast) -> Self {
+        let size = study.space.cardinality();
+        let all = Settings::new(&study.space).filter(|settings| settings.len() <= MOST_SETTINGS);
+        let count = all.as_ref().map_or(DRAWN, Settings::len);
+        let params = |index: u64| match &all {
+            Some(settings) => settings.nth(index),
+            None => Some(drawn(study, index)),
+        };
+        let correction = forecast.correction();
+        let blocks = count.div_ceil(BLOCK);
+        let parts: Vec<SurveyPart> = (0..blocks)
+            .into_par_iter()
+            .map(|block| {
+                let indices = block * BLOCK..((block + 1) * BLOCK).min(count);
+                SurveyPart::of(forecast, &correction, indices.filter_map(params))
+            })
+            .collect();
+        let mut survey = Self {
+            size,
+            looked_at: parts.iter().map(|part| part.looked_at).sum(),
+            predicted: parts.iter().map(|part| part.predicted).sum(),
+            fitting: parts.iter().map(|part| part.fitting).sum(),
+            perhaps_fitting: parts.iter().map(|part| part.perhaps_fitting).sum(),
+            limit_bytes: forecast.limit_bytes(),
+            settings: Vec::new(),
+            front: Vec::new(),
+            trial_s: None,
+            search_s: None,
+            first_reason: parts.iter().find_map(|part| part.first_reason.clone()),
+        };
+        survey.take(parts, forecast, &correction);
+        survey.estimate_time(study);
+        survey
+    }
+
+    /// Keeps one setting of each cost, best throughput first, and finds the front.
+    fn take(&mut self, parts: Vec<SurveyPart>, forecast: &Forecast, correction: &Correction) {
+        let mut met = HashSet::new();
+        for (key, params, prediction) in parts.into_iter().flat_map(|part| part.settings) {
+            if met.insert(key) {
+                self.settings.push(expected(forecast, correction, &params, prediction));
+            }
+        }
+        self.settings
+            .sort_by(|a, b| b.tokens_per_s.value.total_cmp(&a.tokens_per_s.value));
+        let fitting: Vec<usize> = (0..self.settings.len())
+            .filter(|index| self.settings[*index].fits)
+            .collect();
+        let values: Vec<[f64; 2]> = fitting
+            .iter()
+            .map(|index| {
+                let one = &self.settings[*index];
+                [-one.tokens_per_s.value, one.peak_bytes.value]
+            })
+            .collect();
+        let points: Vec<&[f64]> = values.iter().map(<[f64; 2]>::as_slice).collect();
+        self.front = pareto::front(&points).into_iter().map(|index| fitting[index]).collect();
+        self.front.sort_unstable();
+    }
+
+    fn estimate_time(&mut self, study: &Study) {
+        let fitting: Vec<f64> = self
+            .settings
+            .iter()
+            .filter(|one| one.fits && one.tokens_per_s.value > 0.0)
+            .map(|one| trial_s(study, one))
+            .collect();
+        if fitting.is_empty() {
+            return;
+        }
+        let mean = fitting.iter().sum::<f64>() / fitting.len() as f64;
+        self.trial_s = Some(mean);
+        let trials = study
+            .budget
+            .trials
+            .map(|trials| trials.min(self.size.unwrap_or(u64::MAX)));
+        let whole = trials.map(|trials| trials as f64 * mean);
+        self.search_s = match (whole, study.budget.time_s) {
+            (Some(whole), Some(limit)) => Some(whole.min(limit)),
+            (whole, limit) => whole.or(limit),
+        };
+    }
+}
+
+impl SurveyPart {
+    fn of(forecast: &Forecast, correction: &Correction, settings: impl Iterator<Item = Params>) -> Self {
+        let (mut part, mut met) = (Self::default(), HashSet::new());
+        for params in settings {
+            part.looked_at += 1;
+            match forecast.predict(&params) {
+                Ok(prediction) => {
+                    part.predicted += 1;
+                    let fits = forecast.keeps_limit(correction.peak_bytes(&prediction).value);
+                    part.fitting += u64::from(fits);
+                    part.perhaps_fitting += u64::from(!fits && forecast.does_not_fit(&prediction).is_none());
+                    let key = forecast.key(&params);
+                    if met.insert(key) {
+                        part.settings.push((key, params, prediction));
+                    }
+                }
+                Err(error) => {
+                    part.first_reason.get_or_insert_with(|| error.to_string());
+                }
+            }
+        }
+        part
+    }
+}
+
+/// Setting number `index` of a draw that the study's seed decides.
+fn drawn(study: &Study, index: u64) -> Params {
+    let mut random = Pcg64::seed_from_u64(study.seed.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    let point: Vec<f64> = (0..study.space.dimensions()).map(|_| random.random()).collect();
+    study.space.params_at(&point)
+}
+
+fn expected(forecast: &Forecast, correction: &Correction, params: &Params, prediction: Prediction) -> Expected {
+    let peak_bytes = correction.peak_bytes(&prediction);
+    Expected {
+        params: forecast.cost_params(params),
+        tokens_per_s: correction.tokens_per_s(&prediction),
+        fits: forecast.keeps_limit(peak_bytes.value),
+        peak_bytes,
+        prediction,
+    }
+}
+
+/// Seconds of a trial: the profile phase with the worst-case step and half of the warm-up that it may take, then training;
+/// evaluation is taken as a tenth of it.
+fn trial_s(study: &Study, one: &Expected) -> f64 {
+    let step_s = one.prediction.tokens / one.tokens_per_s.value;
+    let profile = study.plan.measure.as_ref().map_or(0.0, |measure| {
+        (1.0 + measure.steps as f64 + measure.max_warmup_steps as f64 / 2.0) * step_s
+    });
+    let train = study.plan.train.as_ref().map_or(0.0, |train| match train.length {
+        TrainingLength::Steps(steps) => steps as f64 * step_s,
+        TrainingLength::Tokens(tokens) => tokens as f64 / one.tokens_per_s.value,
+        // The number of rows is not known here.
+        TrainingLength::Epochs(_) => 0.0,
+    });
+    profile + 1.1 * train
+}

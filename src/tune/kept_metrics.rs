@@ -1,0 +1,111 @@
+//! What a search keeps in memory of trials that ended: what samplers, rules and the front look at. The database has all of
+//! it; a study of ten thousand trials would otherwise be held twice.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::confirm::interval_of;
+use super::judge::PLANNED_STEPS;
+use super::known::{at_least, expected, expected_deviation};
+use super::reported::needed;
+use peft_tune_core::objective::LOSS_BEFORE;
+use peft_tune_core::study::{Curve, FailReason, SharedText, Trial, TrialState};
+use peft_tune_search::{Problem, Sampler};
+
+/// Which metrics are kept.
+#[derive(Clone, Debug)]
+pub(super) struct KeptMetrics {
+    /// Of trials.
+    metrics: BTreeSet<String>,
+    /// Of their curves.
+    courses: BTreeSet<Arc<str>>,
+    /// Names and texts of params and metrics, each held once.
+    shared: SharedText,
+}
+
+impl KeptMetrics {
+    /// What a study needs whose trials are pruned or not.
+    pub(super) fn new(problem: &Problem, sampler: &dyn Sampler, prunes: bool) -> Self {
+        let mut metrics: BTreeSet<String> = sampler.reads().into_iter().map(str::to_owned).collect();
+        metrics.extend([PLANNED_STEPS, LOSS_BEFORE].map(str::to_owned));
+        for metric in needed(problem) {
+            metrics.insert(metric.to_owned());
+            metrics.extend([
+                at_least(metric),
+                expected(metric),
+                expected_deviation(metric),
+                interval_of(metric),
+            ]);
+        }
+        let objectives = problem.objectives.iter().filter(|_| prunes);
+        Self {
+            metrics,
+            courses: objectives.map(|objective| objective.metric.as_str().into()).collect(),
+            shared: SharedText::default(),
+        }
+    }
+
+    /// Forgets what a finished trial is not asked for any more, and holds once what it has in common with others.
+    pub(super) fn reduce(&mut self, trial: &mut Trial) {
+        trial.params.share(&mut self.shared);
+        trial
+            .params
+            .values_mut()
+            .for_each(|value| value.share(&mut self.shared));
+        if let Some(metrics) = trial.state.metrics_mut() {
+            metrics.retain(|name| self.metrics.contains(name));
+            metrics.share(&mut self.shared);
+        }
+        // What is said of an outcome is for people.
+        match &mut trial.state {
+            TrialState::Pruned { rule: said, .. }
+            | TrialState::Skipped { reason: said }
+            | TrialState::Failed {
+                reason: FailReason::Crashed { message: said, .. } | FailReason::Invalid { message: said },
+                ..
+            } => *said = String::new(),
+            _ => {}
+        }
+    }
+
+    /// The same of its curve.
+    pub(super) fn reduce_curve(&self, curve: &mut Curve) {
+        curve.retain(&self.courses);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peft_tune_core::objective::Objective;
+    use peft_tune_core::space::SearchSpace;
+    use peft_tune_core::study::{TrialNumber, TrialState};
+    use peft_tune_search::Random;
+
+    #[test]
+    fn what_decides_is_kept_and_what_people_read_is_in_the_database() {
+        let problem = Problem {
+            space: SearchSpace { parameters: Vec::new() },
+            objectives: vec![Objective::new("loss")],
+            constraints: Vec::new(),
+        };
+        let mut kept = KeptMetrics::new(&problem, &Random::new(0), false);
+        let mut trial = Trial {
+            number: TrialNumber(0),
+            params: Default::default(),
+            state: TrialState::Complete {
+                metrics: [("loss", 2.0), ("loss_at_least", 1.0), ("load_s", 3.0)].into(),
+            },
+        };
+        kept.reduce(&mut trial);
+        let metrics = trial.state.metrics().unwrap();
+        assert_eq!(*metrics, [("loss", 2.0), ("loss_at_least", 1.0)].into());
+        let mut curve = Curve::default();
+        curve.push(4, &[("loss", 2.0)].into());
+        let mut pruned = curve.clone();
+        kept.reduce_curve(&mut curve);
+        assert_eq!((curve.of("loss").len(), curve.last_step()), (0, 4));
+        KeptMetrics::new(&problem, &Random::new(0), true).reduce_curve(&mut pruned);
+        assert_eq!(pruned.of("loss"), [(4, 2.0)]);
+    }
+}

@@ -1,0 +1,101 @@
+//! Trials whose process was lost: they are repeated, and set aside when that happens too often.
+
+use super::{TuneError, Tuner};
+use peft_tune_core::study::{FailReason, Metrics, TrialNumber, TrialState};
+
+/// Attempts that a trial may lose, by default.
+const ATTEMPTS: u64 = 3;
+/// Trials set aside in a row after which it cannot be the settings' fault.
+const SET_ASIDE_IN_A_ROW: u64 = 4;
+
+/// How often trials may be lost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RetryPolicy {
+    pub(super) attempts: u64,
+    /// Trials that were set aside since one ended by itself.
+    set_aside: u64,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            attempts: ATTEMPTS,
+            set_aside: 0,
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// A trial ended by itself.
+    pub(super) fn renew(&mut self) {
+        self.set_aside = 0;
+    }
+}
+
+impl Tuner<'_> {
+    /// Lets each trial lose so many attempts before it is set aside as failed; 3 by default.
+    #[must_use]
+    pub fn with_attempts(mut self, attempts: u64) -> Self {
+        self.retry_policy.attempts = attempts.max(1);
+        self
+    }
+
+    /// A trial's process is gone: the trial is handed back, or set aside.
+    pub(super) async fn lost(&mut self, number: TrialNumber, reason: FailReason, wall_s: f64) -> Result<(), TuneError> {
+        let (store, id) = (self.parts.store, self.parts.id);
+        let lost = store.record_loss(id, number, &reason, wall_s).await?;
+        tracing::warn!(trial = number.0, lost, ?reason, "a trial's process was lost");
+        if lost < self.retry_policy.attempts {
+            self.spent_s += wall_s;
+            self.hand_back(number).await?;
+            self.unfinished.push_back(number);
+            return Ok(());
+        }
+        let reason = match reason {
+            FailReason::Crashed { phase, message } => FailReason::Crashed {
+                phase,
+                message: format!("{message} (set aside after {lost} lost attempts)"),
+            },
+            other => other,
+        };
+        let state = TrialState::Failed {
+            reason: reason.clone(),
+            metrics: Metrics::default(),
+        };
+        let set_aside = self.retry_policy.set_aside + 1;
+        self.end(number, state, wall_s).await?;
+        self.retry_policy.set_aside = set_aside;
+        if set_aside >= SET_ASIDE_IN_A_ROW {
+            return Err(TuneError::WorkersLost {
+                trials: set_aside,
+                reason,
+            });
+        }
+        Ok(())
+    }
+
+    /// Hands a running trial back: it waits to be run again, without what it left.
+    pub(super) async fn hand_back(&mut self, number: TrialNumber) -> Result<(), TuneError> {
+        if self
+            .running
+            .remove(&number)
+            .is_some_and(|running| running.has_measured())
+        {
+            self.memory.forget(number);
+        }
+        self.parts.store.release_trial(self.parts.id, number).await?;
+        if let Some(trial) = self.trial_mut(number) {
+            trial.state = TrialState::Waiting;
+        }
+        Ok(())
+    }
+
+    /// Hands all running trials back.
+    pub(super) async fn hand_all_back(&mut self) -> Result<(), TuneError> {
+        let numbers: Vec<TrialNumber> = self.running.keys().copied().collect();
+        for number in numbers {
+            self.hand_back(number).await?;
+        }
+        Ok(())
+    }
+}

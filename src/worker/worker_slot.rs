@@ -1,0 +1,395 @@
+//! One slot of the pool: its worker process, and the trial that is under way there.
+
+use std::time::{Duration, Instant};
+
+use super::child::{ChildProcess, Lines, Surroundings};
+use super::death::Death;
+use super::limits;
+use super::placement::Placement;
+use super::protocol::{About, Message, PROTOCOL_VERSION, Request};
+use super::{EvaluatorError, PoolSettings, Task, TrialEvent, TrialRequest};
+use peft_tune_core::recipe::Precision;
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
+
+/// How long past its time limit a trial may take to stop by itself before its process is killed.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Metric: other trials that computed on the same hardware during the profile phase, at most.
+pub(super) const NEIGHBOURS: &str = "neighbours";
+
+/// Where one worker runs, one trial at a time.
+pub(super) struct WorkerSlot {
+    pub(super) placement: Placement,
+    worker: Option<Worker>,
+    pub(super) current: Option<Current>,
+    /// The slot whose trial takes this one's device too.
+    lent_to: Option<usize>,
+    /// Base model of the last trial, which its process may still hold.
+    warm: Option<(String, Precision)>,
+    /// Processes in a row that ended before they greeted.
+    failed_starts: u32,
+}
+
+/// A worker process.
+struct Worker {
+    child: ChildProcess,
+    /// Number under which its lines come.
+    serial: u64,
+    about: Option<About>,
+    started: Instant,
+    /// When it last said something.
+    heard: Instant,
+    /// The kernel's count of killed processes when it started.
+    oom_kills: Option<u64>,
+}
+
+/// The trial under way.
+pub(super) struct Current {
+    pub(super) request: TrialRequest,
+    pub(super) phase: Phase,
+    /// Whether the worker has it. It may have to wait until a neighbour has measured.
+    pub(super) sent: bool,
+    pub(super) started: Instant,
+    /// When it last told something of itself.
+    pub(super) progressed: Instant,
+    /// Since when it stands still because a neighbour measures.
+    waits: Option<Instant>,
+    waited: Duration,
+    pub(super) out_of_memory: Option<FailReason>,
+    /// The most that computed beside its profile phase on the same hardware.
+    pub(super) neighbours: usize,
+    /// Whether the profile phase is over: who computes from then on is nobody's neighbour.
+    pub(super) measured: bool,
+}
+
+impl Current {
+    fn new(request: TrialRequest) -> Self {
+        Self {
+            request,
+            phase: Phase::Load,
+            sent: false,
+            started: Instant::now(),
+            progressed: Instant::now(),
+            waits: None,
+            waited: Duration::ZERO,
+            out_of_memory: None,
+            neighbours: 0,
+            measured: false,
+        }
+    }
+
+    /// Time that the trial had for itself.
+    fn elapsed(&self) -> Duration {
+        let waiting = self.waits.map_or(Duration::ZERO, |since| since.elapsed());
+        self.started.elapsed().saturating_sub(self.waited + waiting)
+    }
+
+    /// Notes whether it stands still because a neighbour measures.
+    pub(super) fn note_waiting(&mut self, waits: bool) {
+        if waits && self.waits.is_none() {
+            self.waits = Some(Instant::now());
+        }
+        if !waits && let Some(since) = self.waits.take() {
+            self.waited += since.elapsed();
+            self.progressed = Instant::now();
+        }
+    }
+
+    /// That the trial failed.
+    fn ended(&self, reason: FailReason) -> TrialEvent {
+        let state = TrialState::Failed {
+            reason,
+            metrics: Metrics::default(),
+        };
+        TrialEvent::Ended {
+            number: self.request.number,
+            state,
+            wall_s: self.elapsed().as_secs_f64(),
+        }
+    }
+
+    /// That the trial's process is gone.
+    fn lost(&self, reason: FailReason) -> TrialEvent {
+        TrialEvent::Lost {
+            number: self.request.number,
+            reason,
+            wall_s: self.elapsed().as_secs_f64(),
+        }
+    }
+}
+
+impl WorkerSlot {
+    pub(super) fn new(placement: Placement) -> Self {
+        Self {
+            placement,
+            worker: None,
+            current: None,
+            lent_to: None,
+            warm: None,
+            failed_starts: 0,
+        }
+    }
+
+    /// Whether it can take a trial.
+    pub(super) fn is_free(&self) -> bool {
+        self.current.is_none() && self.lent_to.is_none()
+    }
+
+    /// Leaves its device to the trial of another slot. Its own process ends, since what that holds would be missing there.
+    pub(super) fn lend_to(&mut self, slot: usize) {
+        self.close();
+        (self.warm, self.lent_to) = (None, Some(slot));
+    }
+
+    /// Takes its device back, if that slot has it.
+    pub(super) fn take_back_from(&mut self, slot: usize) {
+        self.lent_to.take_if(|other| *other == slot);
+    }
+
+    /// Whether lines under this number are its worker's.
+    pub(super) fn is(&self, serial: u64) -> bool {
+        self.worker.as_ref().is_some_and(|worker| worker.serial == serial)
+    }
+
+    pub(super) fn runs(&self, number: TrialNumber) -> bool {
+        self.current
+            .as_ref()
+            .is_some_and(|current| current.request.number == number)
+    }
+
+    /// How well it suits a trial: a process that holds the trial's base model, any process, none.
+    pub(super) fn suits(&self, request: &TrialRequest) -> u8 {
+        match (&self.worker, &self.warm) {
+            (Some(_), Some(warm)) if Some(warm) == base_of(request).as_ref() => 2,
+            (Some(_), _) => 1,
+            (None, _) => 0,
+        }
+    }
+
+    /// Takes a trial, without giving it to the worker yet.
+    pub(super) fn take(&mut self, request: TrialRequest) {
+        self.warm = base_of(&request);
+        self.current = Some(Current::new(request));
+    }
+
+    /// Gives the trial to the worker, which is started where there is none.
+    pub(super) fn begin(
+        &mut self,
+        settings: &PoolSettings,
+        lines: &Lines<Message>,
+        next_serial: &mut u64,
+    ) -> Result<(), EvaluatorError> {
+        // A worker that died between two trials is replaced without a word.
+        if !self.worker.as_mut().is_some_and(|worker| worker.child.is_alive()) {
+            self.close();
+            *next_serial += 1;
+            self.start_worker(settings, lines, *next_serial)?;
+        }
+        let Some(current) = &mut self.current else {
+            return Ok(());
+        };
+        (current.sent, current.started, current.progressed) = (true, Instant::now(), Instant::now());
+        let request = Request::Trial(Box::new(current.request.clone()));
+        self.say(&request);
+        Ok(())
+    }
+
+    fn start_worker(
+        &mut self,
+        settings: &PoolSettings,
+        lines: &Lines<Message>,
+        serial: u64,
+    ) -> Result<(), EvaluatorError> {
+        let heartbeat_s = settings.heartbeat.as_secs_f64();
+        let (program, arguments) = settings.launcher.command_line(&self.placement);
+        let surroundings = Surroundings {
+            folder: None,
+            env: settings.launcher.env.clone(),
+            farewell: settings.launcher.farewell(),
+        };
+        let child = ChildProcess::start(&program, &arguments, &surroundings, (serial, lines.clone()))?;
+        tracing::info!(worker = self.placement.number, process = child.id(), "started a worker");
+        self.worker = Some(Worker {
+            child,
+            serial,
+            about: None,
+            started: Instant::now(),
+            heard: Instant::now(),
+            oom_kills: limits::oom_kills(),
+        });
+        self.say(&Request::Hello {
+            protocol: PROTOCOL_VERSION,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            heartbeat_s,
+            take_turns: settings.takes_turns(&self.placement),
+        });
+        Ok(())
+    }
+
+    /// A write that fails means that the worker is dying; its reader tells of its end.
+    pub(super) fn say(&mut self, request: &Request) {
+        let Some(worker) = &mut self.worker else { return };
+        if let Err(error) = worker.child.send(request) {
+            tracing::debug!(worker = self.placement.number, %error, "cannot write to the worker");
+        }
+    }
+
+    /// The worker said something.
+    pub(super) fn hear(&mut self) {
+        if let Some(worker) = &mut self.worker {
+            worker.heard = Instant::now();
+        }
+    }
+
+    /// The worker greeted: it is there.
+    pub(super) fn greet(&mut self, about: About) {
+        tracing::info!(
+            worker = self.placement.number,
+            process = about.process,
+            host = about.host,
+            device = about.device,
+            threads = about.threads,
+            kernels = about.kernels.name(),
+            memory_limiter = ?about.memory_limiter,
+            "a worker is ready"
+        );
+        self.failed_starts = 0;
+        if let Some(worker) = &mut self.worker {
+            worker.about = Some(about);
+        }
+        // Its trial begins now: how long a process takes to be there says nothing about it.
+        if let Some(current) = self.current.as_mut().filter(|current| current.sent) {
+            current.progressed = Instant::now();
+        }
+    }
+
+    /// The worker's output ended. What that means for its trial; `None` where it had none.
+    pub(super) fn died(&mut self, tail: &str) -> Option<Loss> {
+        let mut worker = self.worker.take()?;
+        let status = worker.child.wait();
+        let limited = limits::bury(worker.about.as_ref().map_or(worker.child.id(), |about| about.process));
+        let kernel_killed = limited || limits::oom_kills() > worker.oom_kills;
+        let current = self.current.as_mut()?;
+        if !current.sent {
+            return None;
+        }
+        let death = Death {
+            status,
+            tail,
+            phase: current.phase,
+            out_of_memory: current.out_of_memory.take(),
+            kernel_killed,
+        };
+        let (reason, may_be_repeated) = death.reason();
+        if worker.about.is_none() && may_be_repeated {
+            self.failed_starts += 1;
+            return Some(Loss::BeforeStart {
+                times: self.failed_starts,
+                message: reason_text(&reason),
+            });
+        }
+        let current = self.current.take()?;
+        Some(Loss::Trial(match may_be_repeated {
+            true => current.lost(reason),
+            false => current.ended(reason),
+        }))
+    }
+
+    /// Ends the worker of a trial that is past its time, that makes no progress, or of which nothing was heard for too long.
+    pub(super) fn end_overdue(&mut self, settings: &PoolSettings) -> Option<TrialEvent> {
+        let current = self.current.as_ref().filter(|current| current.sent)?;
+        let worker = self.worker.as_ref()?;
+        let phase = current.phase;
+        let limit = current.request.time_limit_s;
+        let limit = limit.and_then(|limit| Duration::try_from_secs_f64(limit).ok());
+        let crashed = |message: String| FailReason::Crashed { phase, message };
+        let event = if limit.is_some_and(|limit| current.elapsed() >= limit + GRACE) {
+            let after_s = current.elapsed().as_secs_f64();
+            current.ended(FailReason::TimedOut { phase, after_s })
+        } else if worker.about.is_none() && worker.started.elapsed() >= settings.start_within {
+            current.lost(crashed(format!(
+                "the worker did not greet within {:?}",
+                settings.start_within
+            )))
+        } else if worker.about.is_some() && worker.heard.elapsed() >= settings.silent_after {
+            current.lost(crashed(format!(
+                "nothing was heard of the worker for {:?}",
+                settings.silent_after
+            )))
+        } else if worker.about.is_some()
+            && current.waits.is_none()
+            && current.progressed.elapsed() >= settings.stuck_after
+        {
+            current.lost(crashed(format!(
+                "the trial made no progress for {:?}",
+                settings.stuck_after
+            )))
+        } else {
+            return None;
+        };
+        tracing::warn!(worker = self.placement.number, ?event, "ended a worker");
+        self.close();
+        self.current = None;
+        Some(event)
+    }
+
+    /// Nothing could be heard while this process itself stood still.
+    pub(super) fn forgive_silence(&mut self) {
+        if let Some(worker) = &mut self.worker {
+            worker.heard = Instant::now();
+        }
+        if let Some(current) = &mut self.current {
+            current.progressed = Instant::now();
+        }
+    }
+
+    /// Ends the process, if there is one.
+    fn close(&mut self) {
+        if let Some(mut worker) = self.worker.take() {
+            worker.child.kill();
+            limits::bury(worker.about.as_ref().map_or(worker.child.id(), |about| about.process));
+        }
+    }
+
+    /// Asks the process to end.
+    pub(super) fn ask_to_end(&mut self) {
+        self.say(&Request::Stop);
+        if let Some(worker) = &mut self.worker {
+            worker.child.close_input();
+        }
+    }
+
+    /// Whether a process is there.
+    pub(super) fn is_alive(&mut self) -> bool {
+        self.worker.as_mut().is_some_and(|worker| worker.child.is_alive())
+    }
+}
+
+impl Drop for WorkerSlot {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// What a worker's death took.
+pub(super) enum Loss {
+    /// Its trial.
+    Trial(TrialEvent),
+    /// Nothing: it ended before it was ready, so many times in a row by now.
+    BeforeStart { times: u32, message: String },
+}
+
+fn reason_text(reason: &FailReason) -> String {
+    match reason {
+        FailReason::Crashed { message, .. } => message.clone(),
+        other => other.name().to_owned(),
+    }
+}
+
+/// What a trial loads first.
+fn base_of(request: &TrialRequest) -> Option<(String, Precision)> {
+    match &request.task {
+        Task::Recipe { recipe, .. } => Some((recipe.model.clone(), recipe.precision)),
+        Task::Params { .. } => None,
+    }
+}
