@@ -64,7 +64,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
             return match standing.ending {
                 Some(_) => Ok(()),
                 None => Err(CliError::failed(anyhow::anyhow!(
-                    "the search of study {} was lost with its process: start it again, and it goes on",
+                    "the search of study {} was lost with its process: start it again, and it continues",
                     study.name
                 ))),
             };
@@ -73,7 +73,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
             let under_way: Vec<String> = standing
                 .under_way
                 .iter()
-                .map(|one| format!("{} {}", one.trial, one.phase.as_deref().unwrap_or("begun")))
+                .map(|one| format!("{} {}", one.trial, one.phase.as_deref().unwrap_or("started")))
                 .collect();
             let spent = duration(standing.trial_s);
             eprint!(

@@ -115,7 +115,7 @@ fn wish_of(rule: &RuleArgs) -> Preference {
 
 fn recipe_of(detail: &TrialDetail, study: &str, number: TrialNumber) -> Result<Recipe, CliError> {
     let Some(recipe) = &detail.recipe else {
-        let why = "it has no recipe, as a program of the user's ran it or its settings make none";
+        let why = "it has no recipe: a program of the user's ran it, or its settings make none";
         return Err(CliError::bad_input(anyhow::anyhow!(
             "trial {number} of study `{study}` cannot be exported: {why}"
         )));

@@ -26,7 +26,7 @@ pub struct Args {
     /// The numbers are those of two profiles, as `peft-tune profile` stored them: the earlier one first
     #[arg(long, conflicts_with_all = ["study", "all"])]
     profiles: bool,
-    /// Study that plain numbers mean; the latest where absent
+    /// Study that plain numbers refer to; the latest where absent
     #[arg(long, value_name = "NAME")]
     study: Option<String>,
     /// Show the settings that are equal too

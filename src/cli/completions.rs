@@ -12,7 +12,7 @@ use super::output::write_result;
 /// `peft-tune completions fish > ~/.config/fish/completions/peft-tune.fish`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Shell that is to complete.
+    /// Shell to complete for.
     #[arg(value_enum)]
     shell: Shell,
 }

@@ -11,7 +11,7 @@ pub fn confirm(question: &str, yes: bool) -> Result<bool, CliError> {
     }
     if !io::stdin().is_terminal() {
         return Err(CliError::bad_input(anyhow::anyhow!(
-            "{question} Nobody is there to answer: say `--yes` if that is what you want"
+            "{question} Nobody can answer here: give `--yes` if that is what you want"
         )));
     }
     let mut stderr = io::stderr();

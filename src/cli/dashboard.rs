@@ -5,7 +5,7 @@ use super::database::{DatabaseArgs, block_on};
 use crate::dashboard::{Dashboard, DashboardError, DashboardSettings};
 use crate::store::{Store, StoreError};
 
-/// Show a study as a live page on this machine, and ask things of it while it runs
+/// Show a study as a live page on this machine, with controls for its search
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the study; the latest where absent
@@ -13,7 +13,7 @@ pub struct Args {
     /// Port on 127.0.0.1; 0 takes a free one
     #[arg(long, default_value_t = 7788)]
     port: u16,
-    /// Only show: nobody can pause, stop or enqueue
+    /// Read-only: no pausing, stopping or enqueueing
     #[arg(long)]
     read_only: bool,
     #[command(flatten)]
@@ -36,7 +36,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         if let Some(url) = dashboard.control_url() {
             eprintln!("to look and ask: {url}");
         }
-        eprintln!("Ctrl-C ends the dashboard; a search goes on without it");
+        eprintln!("Ctrl-C ends the dashboard; a search continues without it");
         let end = async {
             // Without signals the process is ended some other way.
             if tokio::signal::ctrl_c().await.is_err() {

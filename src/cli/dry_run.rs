@@ -81,7 +81,7 @@ fn found(database: &DatabaseArgs, study: &Study) -> Result<Found, CliError> {
     })
 }
 
-/// The trials that were begun and not finished, and what the sampler proposes after them if nothing that runs ends.
+/// The trials that were started and not finished, and what the sampler proposes after them if nothing that runs ends.
 fn next_settings(study: &Study, sampler: &mut dyn Sampler, found: &Found) -> (Vec<u64>, Vec<Params>) {
     let problem = Problem {
         space: study.space.clone(),
@@ -180,7 +180,7 @@ fn to_text(
         let numbers: Vec<String> = repeated.iter().map(u64::to_string).collect();
         add(
             "again",
-            format!("trials {} which were begun and not finished", numbers.join(", ")),
+            format!("trials {}, which were started and not finished", numbers.join(", ")),
         );
     }
     for (index, params) in next.iter().enumerate() {
@@ -188,11 +188,14 @@ fn to_text(
         add(if index == 0 { "next" } else { "" }, values.join(", "));
     }
     if !next.is_empty() && (study.base.is_some() || study.warm_start != WarmStart::Off) {
-        let unsaid = "the search also knows what is predicted for this machine and what it warm-starts from, and may choose others";
+        let unsaid = "the search also knows predictions for this machine and its warm start, and may choose others";
         add("but", unsaid.to_owned());
     }
     if next.is_empty() {
-        add("next", "nothing: the budget is spent, or all is tried".to_owned());
+        add(
+            "next",
+            "nothing: the budget is spent, or every setting was tried".to_owned(),
+        );
     }
     text
 }

@@ -1,4 +1,4 @@
-//! How a command ends when it does not succeed. `docs/exit-codes.md` is for people what this file is for the compiler.
+//! How a command ends when it does not succeed. `docs/exit-codes.md` lists the codes for users.
 
 use std::io::IsTerminal;
 
@@ -33,10 +33,10 @@ pub enum CliError {
     InputChanged(anyhow::Error),
     /// A person or a scheduler stopped a search or a training: exit code 128 and the signal's number, as shells have it;
     /// 130 for Ctrl-C and requests.
-    #[error("interrupted; `{command}` goes on from here")]
+    #[error("interrupted; `{command}` continues from here")]
     Interrupted { command: String, code: u8 },
     /// A search that was started in the background ended at once, with this exit code; what it said was passed on.
-    #[error("the search ended as soon as it began; its log is {log}")]
+    #[error("the search ended as soon as it started; its log is {log}")]
     Detached { log: String, code: u8 },
 }
 
@@ -128,9 +128,9 @@ mod tests {
         assert_eq!(error.shown(), "no study `\\u{1b}[31m`:\n  it has `é`");
     }
 
-    /// Every ending has the code that the document gives it.
+    /// Scripts rely on these codes.
     #[test]
-    fn the_document_lists_every_exit_code() {
+    fn every_ending_keeps_its_exit_code() {
         let error = || anyhow::anyhow!("x");
         let interrupted = |code| CliError::Interrupted {
             command: String::new(),
@@ -147,10 +147,6 @@ mod tests {
             interrupted(130),
             interrupted(143),
         ];
-        let document = include_str!("../../docs/exit-codes.md");
-        for error in all {
-            let row = format!("| {} |", error.exit_code());
-            assert!(document.contains(&row), "{row}");
-        }
+        assert_eq!(all.map(|error| error.exit_code()), [1, 2, 3, 4, 5, 6, 129, 130, 143]);
     }
 }

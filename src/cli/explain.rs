@@ -19,7 +19,7 @@ const CLOSE: usize = 3;
 /// Least share of a metric's variation that makes a parameter worth a look.
 const LEAST_SHARE: f64 = 0.03;
 
-/// Say in words what a study found: the recommendation, what matters and how, what failed, what to try next
+/// Explain in words what a study found: the recommendation, what matters and how, what failed, what to try next
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the study, the latest where absent

@@ -21,9 +21,9 @@ use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Metrics, TrialNumber};
 
-/// Writes a trial's settings as a file of the tool that is to train, or a whole study for other tools to look at
+/// Writes a trial's settings as a config file of a training tool, or a whole study for other tools
 ///
-/// Without --trial or --front it is the recommended trial. What a tool cannot say is named in a warning, and in the file.
+/// Without --trial or --front it is the recommended trial. What a tool cannot express is named in a warning, and in the file.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Tool to write for.
@@ -40,10 +40,10 @@ pub struct Args {
     pub front: bool,
     #[command(flatten)]
     pub database: DatabaseArgs,
-    /// Directory to write into; made if missing.
+    /// Directory to write into; created if missing.
     #[arg(long)]
     pub output: PathBuf,
-    /// Overwrites a file that is there already.
+    /// Overwrites an existing file.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -236,7 +236,7 @@ fn parse_weights(text: &str) -> Result<Weights, String> {
             ));
         };
         if weights.insert(name.clone(), weight).is_some() {
-            return Err(format!("`{name}` stands twice; remove one"));
+            return Err(format!("`{name}` appears twice; remove one"));
         }
     }
     Ok(Weights(weights))

@@ -26,16 +26,16 @@ pub struct Args {
     /// Text to continue.
     #[arg(long, value_name = "TEXT", required_unless_present = "chat", conflicts_with = "chat")]
     prompt: Option<String>,
-    /// Message of a user to answer, put into the model's chat template.
+    /// A user's message to answer, put into the model's chat template.
     #[arg(long, value_name = "TEXT")]
     chat: Option<String>,
-    /// Most tokens to generate.
+    /// Maximum number of tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 128)]
     max_tokens: usize,
     /// Draws tokens from the model's distribution at this temperature; 0 takes the most likely one.
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = parse_temperature)]
     temperature: f64,
-    /// Decides what is drawn.
+    /// Seed of the draws.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// How the base weights are stored and multiplied [default: as the model stores them].
@@ -112,8 +112,8 @@ fn prompt_tokens(args: &Args, tokenizer: &Tokenizer) -> Result<Vec<u32>, CliErro
     Ok(encoded.map_err(CliError::bad_input)?.ids)
 }
 
-/// Text that grows token by token. A token may hold part of a character, so the text is decoded anew each time, and what
-/// can still change is kept back.
+/// Text that grows token by token. A token may hold part of a character, so the text is decoded again each time, and
+/// what can still change is kept back.
 struct GrowingText<'a> {
     tokenizer: &'a Tokenizer,
     tokens: Vec<u32>,

@@ -8,9 +8,9 @@ use super::output::write_result;
 use crate::report::printable;
 use crate::store::{ImportOutcome, ImportWish};
 
-/// Copy the studies of another results database into this one; nothing that is there is changed
+/// Copy the studies of another results database into this one, without changing those already there
 ///
-/// A study whose name is taken gets a number behind it, and one that is there already is left out. The other file may
+/// A study whose name is taken gets a number after it, and one that already exists is left out. The other file may
 /// come from an older version, and is only read.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -19,7 +19,7 @@ pub struct Args {
     /// Copy only this study
     #[arg(long, value_name = "NAME")]
     study: Option<String>,
-    /// Name that it gets here
+    /// Name to give it here
     #[arg(long = "as", value_name = "NAME", requires = "study")]
     rename: Option<String>,
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     for study in &imported {
         let name = printable(&study.study);
         text.push_str(&match &study.outcome {
-            ImportOutcome::AlreadyThere => format!("study {name} is there already: left out\n"),
+            ImportOutcome::AlreadyThere => format!("study {name} already exists: left out\n"),
             ImportOutcome::Copied { name: new, trials } if *new == study.study => {
                 format!("study {name}: {trials} trials\n")
             }

@@ -48,13 +48,13 @@ pub struct Args {
     /// How the base weights are stored and multiplied [default: as the model stores them].
     #[arg(long, value_name = "PRECISION", value_parser = super::generate::parse_precision)]
     precision: Option<Precision>,
-    /// Writes the curve as a drawing.
+    /// Writes the curve as an SVG file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Prints the points as JSON.
     #[arg(long)]
     json: bool,
-    /// Keeps nothing in the database.
+    /// Stores nothing in the database.
     #[arg(long)]
     no_store: bool,
     #[command(flatten)]
@@ -142,7 +142,7 @@ fn measure_forms(
             args.ranks.iter().map(with_rank).collect::<Result<_, CliError>>()?
         }
     };
-    // The merged model stands for itself: the base model is let go of where nothing else needs it.
+    // The merged model stands for itself: the base model is released where nothing else needs it.
     drop(base);
     for (rank, generator) in adapted {
         let generator = measure("adapter", rank, generator)?;

@@ -45,7 +45,7 @@ pub struct Args {
     /// Ask nothing
     #[arg(long)]
     yes: bool,
-    /// Overwrite a file that is there already
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }
@@ -75,7 +75,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let options = ReadOptions { check_files: true };
     let study = StudyFile::parse(&args.output, &text, options).map_err(|error| {
         CliError::failed(anyhow::anyhow!(
-            "the file that init makes is not sound: {}",
+            "the file that init makes is not valid: {}",
             error.rendered(false)
         ))
     })?;

@@ -14,7 +14,7 @@ use super::CliError;
 /// What is logged, how and where.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct LogArgs {
-    /// Form of the log.
+    /// Format of the log.
     #[arg(long, value_enum, value_name = "FORM", default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
     /// What to log: `error`, `warn`, `info`, `debug`, `trace`, or as `RUST_LOG` has it [env: RUST_LOG] [default: warn;
@@ -50,7 +50,7 @@ impl LogArgs {
             .or(environment)
             .unwrap_or_else(|| usual.to_owned());
         let filter = filter_of(&level).ok_or_else(|| {
-            let message = format!("`{level}` says not what to log: write `info`, or `warn,peft_tune=debug`");
+            let message = format!("`{level}` is not a log level: write `info`, or `warn,peft_tune=debug`");
             CliError::bad_input(anyhow::anyhow!(message))
         })?;
         let writer = match &self.log_file {

@@ -24,13 +24,13 @@ pub struct Args {
     /// PEFT adapter directory.
     #[arg(long, value_name = "DIR")]
     adapter: PathBuf,
-    /// Directory to write into; made if missing.
+    /// Directory to write into; created if missing.
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
     /// Writes into a directory that is not empty.
     #[arg(long)]
     force: bool,
-    /// Most bytes of one weight file; a model above it is written in several.
+    /// Largest weight file; a larger model is written in several.
     #[arg(long, value_name = "SIZE", default_value = "5GB")]
     max_shard_size: Bytes,
     #[command(flatten)]

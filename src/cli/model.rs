@@ -25,8 +25,8 @@ pub struct ComputeArgs {
 /// Which form of the ops computes.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct KernelArgs {
-    /// Form of the ops: the engine's own kernels, these replayed from CUDA graphs, or plain tensor ops. The latter are slower,
-    /// compute the same, and tell whether a fault lies in a kernel.
+    /// Kernels: the engine's own, the same replayed from CUDA graphs, or plain tensor ops. Plain ops are slower, compute
+    /// the same, and tell whether a fault lies in a kernel.
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     pub kernels: KernelForm,
 }
@@ -39,7 +39,7 @@ pub enum KernelForm {
     Fused,
     /// Plain tensor ops.
     Reference,
-    /// Own kernels; on an NVIDIA GPU, passes whose shapes were met before, and updates, are replayed from CUDA graphs. Not yet run on a GPU.
+    /// Own kernels; on an NVIDIA GPU, passes of known shapes, and updates, are CUDA graphs. Not yet run on a GPU.
     Graphs,
 }
 

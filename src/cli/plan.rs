@@ -21,7 +21,7 @@ use peft_tune_engine::hub::ModelFiles;
 pub struct Args {
     /// Search-space file (YAML).
     file: PathBuf,
-    /// Another device than this machine, such as `A100 80GB`, `H100 SXM`, `L4`, `RTX 4090`: predicted from its data sheet.
+    /// A device other than this machine, such as `A100 80GB`, `H100 SXM`, `L4`, `RTX 4090`: predicted from its data sheet.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Settings to show, best throughput first.
@@ -71,11 +71,11 @@ fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) ->
     let rows = match whole.map(|files| forecast::rows_of(study, base, &files)) {
         Some(Ok(rows)) => rows,
         Some(Err(error)) => {
-            eprintln!("warning: every row is taken as full: {error}");
+            eprintln!("warning: every row is assumed to be full: {error}");
             forecast::Rows::new()
         }
         None => {
-            eprintln!("warning: every row is taken as full: the model's tokenizer or weights are not here");
+            eprintln!("warning: every row is assumed to be full: the model's tokenizer or weights are not here");
             forecast::Rows::new()
         }
     };

@@ -33,7 +33,7 @@ use peft_tune_kernels::device;
 /// Profiles one setting in depth: where a step's time and memory go, and what would help.
 ///
 /// Runs steps of the recipe until the throughput is known to 2% or the time is spent, then prints phases, modules, ops,
-/// memory at the peak and a diagnosis, and stores them. Nothing is trained: the adapter is thrown away.
+/// memory at the peak and a diagnosis, and stores them. Nothing is trained: the adapter is discarded.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -50,16 +50,16 @@ pub struct Args {
     /// Writes an event file for TensorBoard into this folder.
     #[arg(long, value_name = "DIR")]
     tensorboard: Option<PathBuf>,
-    /// Writes one measured step in N down, as `train --log-every` does.
+    /// Logs one measured step in N, as `train --log-every` does.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     log_every: u64,
-    /// Runs what the diagnosis proposes, and shows what it gave beside what was predicted.
+    /// Runs the changes that the diagnosis proposes, and shows measured beside predicted gains.
     #[arg(long)]
     verify: bool,
-    /// Throughput from elsewhere, such as a paper's, in tokens per second: shown as a part of this device's peak.
+    /// Throughput from elsewhere, such as a paper's, in tokens per second: shown as a share of this device's peak.
     #[arg(long, value_name = "TOKENS_PER_S", value_parser = parse_positive)]
     reference_throughput: Option<f64>,
-    /// Device memory that a training may take, such as `24GB` [default: all there is].
+    /// Device memory that a training may use, such as `24GB` [default: all of it].
     #[arg(long, value_name = "BYTES")]
     memory_limit: Option<Bytes>,
     /// Compares with an earlier profile, by its number in the database.
@@ -71,7 +71,7 @@ pub struct Args {
     /// Prints the profile as JSON.
     #[arg(long)]
     json: bool,
-    /// Keeps nothing in the database.
+    /// Stores nothing in the database.
     #[arg(long)]
     no_store: bool,
     #[command(flatten)]
@@ -243,7 +243,7 @@ fn step_log(base: &BaseSource, every: u64) -> Result<Option<StepLog>, CliError> 
             every,
         })),
         Err(error) => {
-            eprintln!("warning: no steps are written down, as a training would do here: {error}");
+            eprintln!("warning: no steps are logged, as a training would do: {error}");
             Ok(None)
         }
     }
@@ -262,12 +262,12 @@ fn check_place(trace: Option<&Path>) -> Result<(), CliError> {
     }
     // A device or a pipe would be replaced by the whole file.
     if path.exists() && !path.is_file() {
-        let message = format!("--trace {} is no plain file; name another", path.display());
+        let message = format!("--trace {} is not a plain file; name another", path.display());
         return Err(CliError::bad_input(anyhow::anyhow!(message)));
     }
     if !folder.is_dir() {
         let message = format!(
-            "--trace {}: there is no folder {}; make it first",
+            "--trace {}: there is no folder {}; create it first",
             path.display(),
             folder.display()
         );

@@ -32,7 +32,7 @@ pub struct Args {
     /// File to write into, instead of standard output
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Overwrite a file that is there already
+    /// Overwrite an existing file
     #[arg(long, requires = "output")]
     force: bool,
     /// Print the statement of a named query, to start your own from
@@ -82,7 +82,7 @@ fn named(text: &str) -> Result<Option<NamedQuery>, CliError> {
             Some(nearest) => format!("did you mean `{nearest}`?"),
             None => "`peft-tune query --list` shows them".to_owned(),
         };
-        CliError::bad_input(anyhow::anyhow!("no query is called `{name}`: {hint}"))
+        CliError::bad_input(anyhow::anyhow!("there is no query `{name}`: {hint}"))
     })
 }
 
@@ -96,7 +96,7 @@ fn format_of(args: &Args) -> Result<RowFormat, CliError> {
     });
     if format == RowFormat::Parquet && args.output.is_none() && io::stdout().is_terminal() {
         return Err(CliError::bad_input(anyhow::anyhow!(
-            "Parquet is not for a terminal: give --output FILE, or send it into a pipe"
+            "Parquet is not for a terminal: give --output FILE, or pipe it"
         )));
     }
     Ok(format)
@@ -121,7 +121,7 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn list() -> TextTable {
-    let headings = ["name", "tells"].map(|heading| (heading.to_owned(), Align::Left));
+    let headings = ["name", "what it shows"].map(|heading| (heading.to_owned(), Align::Left));
     let mut table = TextTable::new(headings);
     for query in NamedQuery::all() {
         table.push([query.name.to_owned(), query.about.to_owned()]);

@@ -10,7 +10,7 @@ use peft_tune_kernels::set_kernels;
 /// Runs one device's share of trials that come on standard input, and reports on standard output.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Place of this process among the ranks, from 0.
+    /// Rank of this process, from 0.
     #[arg(long)]
     rank: usize,
     /// How many ranks there are.

@@ -16,7 +16,7 @@ pub struct Args {
     /// HTML file to write [default: <STUDY>.html, unless --charts is given]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Folder to write the charts to, each as SVG and PNG; made if missing
+    /// Folder to write the charts to, each as SVG and PNG; created if missing
     #[arg(long, value_name = "DIR")]
     charts: Option<PathBuf>,
     #[command(flatten)]
@@ -76,7 +76,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
 
 fn cannot_write(path: &Path, error: std::io::Error) -> CliError {
     CliError::bad_input(anyhow::anyhow!(
-        "{}: {error}: choose another place with `--output` or `--charts`",
+        "{}: {error}: choose another path with `--output` or `--charts`",
         path.display()
     ))
 }

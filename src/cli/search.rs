@@ -39,7 +39,7 @@ const IN_ORDER: Duration = Duration::from_secs(3);
 
 /// Searches for the settings worth using: runs trials, stores them, prints the Pareto front and a recommendation.
 ///
-/// Started again on the same file and database, it goes on where it stopped; nothing that finished is run again.
+/// Started again on the same file and database, it continues where it stopped; nothing that finished is run again.
 /// Ctrl-C finishes the trial under way and stops; a second Ctrl-C stops at once.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -47,11 +47,11 @@ pub struct Args {
     file: PathBuf,
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Trials the study may have in all, instead of the file's `budget: trials`. Confirming the recommendation then takes at most as
-    /// many repeats as there are complete trials, unless the file says how many.
+    /// Trials of the study in all, instead of the file's `budget: trials`. Unless the file says how many, the
+    /// recommendation is then confirmed by at most as many repeats as there are complete trials.
     #[arg(long, value_name = "N")]
     trials: Option<u64>,
-    /// Time the study's trials may take in all, such as `30m`, instead of the file's `budget: time`.
+    /// Time that all trials of the study may take, such as `30m`, instead of the file's `budget: time`.
     #[arg(long, value_name = "TIME")]
     time: Option<Seconds>,
     /// Starts from earlier studies of the database on the same model, data and machine, as the file's `warm_start: true` does.
@@ -59,7 +59,7 @@ pub struct Args {
     warm_start: bool,
     #[command(flatten)]
     workers: WorkerArgs,
-    /// Tells what would be run, and runs nothing.
+    /// Shows what would run, and runs nothing.
     #[arg(long, conflicts_with = "detach")]
     dry_run: bool,
     /// Runs in the background, in a session of its own, with a log file; see `attach`, `status` and `stop`.
@@ -126,7 +126,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         study = study.name,
         resumed = open.resumed,
         process = std::process::id(),
-        "the search begins"
+        "the search starts"
     );
     let mut progress = SearchProgress::new(args.json || !std::io::stderr().is_terminal());
     let parts = TunerParts {

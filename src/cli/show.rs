@@ -25,7 +25,7 @@ pub struct Args {
     /// The same, where the study is not named
     #[arg(long, value_name = "NUMBER", conflicts_with = "number")]
     trial: Option<u64>,
-    /// Show only the last so many trials
+    /// Show only the last N trials
     #[arg(long, value_name = "COUNT", conflicts_with = "trial")]
     last: Option<usize>,
     /// Write JSON with raw numbers

@@ -85,10 +85,10 @@ impl Standing {
             (Some(process), true, _) => format!("paused, in process {process}"),
             (Some(process), false, _) => format!("running, in process {process}"),
             (None, _, Some(ending)) => format!("not running; its last search ended: {}", ending.reason),
-            (None, _, None) => "not running; its last search did not come to an end".to_owned(),
+            (None, _, None) => "not running; its last search did not finish".to_owned(),
         };
         text += &format!(
-            "\n  {} trials finished, {} of trials; last begun {} UTC\n",
+            "\n  {} trials finished, {} of trials; last started {} UTC\n",
             self.finished,
             duration(self.trial_s),
             minute(resumed_at)
@@ -101,7 +101,7 @@ impl Standing {
                 0 | 1 => String::new(),
                 attempt => format!(", attempt {attempt}"),
             };
-            let phase = one.phase.as_deref().unwrap_or("begun");
+            let phase = one.phase.as_deref().unwrap_or("started");
             text += &format!(
                 "  trial {}: {phase}, for {}{attempt}\n",
                 one.trial,

@@ -5,7 +5,7 @@ use super::database::DatabaseArgs;
 use super::output::write_result;
 use super::standing::Standing;
 
-/// Tell where a study stands: who runs it, what is under way, how it ended
+/// Show the state of a study: who runs it, what is under way, how it ended
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the study, the latest where absent

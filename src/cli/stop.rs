@@ -17,7 +17,7 @@ const APART: Duration = Duration::from_millis(200);
 pub struct Args {
     /// Name of the study, the latest where absent
     study: Option<String>,
-    /// End it at once: the trials under way are handed back, to be run again by the next search
+    /// End it at once: trials under way are handed back, and the next search runs them again
     #[arg(long)]
     now: bool,
     /// Wait until it has ended
@@ -84,6 +84,6 @@ fn signal(process: u32) -> Result<(), CliError> {
 
 #[cfg(not(unix))]
 fn signal(_: u32) -> Result<(), CliError> {
-    let message = "`--now` needs signals, which this system has not: leave it out";
+    let message = "`--now` needs signals, which this system does not have: leave it out";
     Err(CliError::bad_input(anyhow::anyhow!(message)))
 }

@@ -56,7 +56,7 @@ fn table(studies: &[StudyOverview]) -> TextTable {
         ("complete".to_owned(), Align::Right),
         ("failed".to_owned(), Align::Right),
         ("trial time".to_owned(), Align::Right),
-        ("last begun".to_owned(), Align::Left),
+        ("last started".to_owned(), Align::Left),
         ("objectives".to_owned(), Align::Left),
         ("model".to_owned(), Align::Left),
     ]);

@@ -24,7 +24,7 @@ use peft_tune_engine::run::{
 ///
 /// The output folder gets the adapter, checkpoints, the best adapter where there are several evaluations, event files for
 /// TensorBoard, and the recipe. Ctrl-C finishes the step under way, writes a checkpoint and ends with exit code 130;
-/// `--resume` goes on from there, in float32 bit by bit as if nothing had happened.
+/// `--resume` continues from there, in float32 bit by bit as if nothing had happened.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Recipe file (YAML).
@@ -32,7 +32,7 @@ pub struct Args {
     /// Folder to write to; it must be empty, except with --resume or --force [default: <recipe>-trained].
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Goes on from the latest whole checkpoint in the output folder; starts where there is none yet.
+    /// Continues from the latest whole checkpoint in the output folder; starts anew where there is none yet.
     #[arg(long, conflicts_with = "force")]
     resume: bool,
     /// Removes an earlier training from the output folder and starts again.
@@ -44,7 +44,7 @@ pub struct Args {
     /// Keeps the last K checkpoints.
     #[arg(long, value_name = "K", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     keep_checkpoints: u16,
-    /// Writes one step in N into the event file and to the screen, beside the first and the last.
+    /// Logs one step in N to the event file and the screen, besides the first and the last.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     log_every: u64,
     /// Stops after N evaluations in a row without a lower held-out loss.
@@ -77,7 +77,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         Opened::Run(run) => *run,
         Opened::Over(outcome) => {
             let output = settings.output.display();
-            eprintln!("{output} holds this training already, and it is over");
+            eprintln!("{output} already holds this training, and it has ended");
             return report(&args, &settings, &outcome, signals.exit_code());
         }
     };
@@ -106,14 +106,14 @@ pub fn run(args: Args) -> Result<(), CliError> {
     )
 }
 
-/// Tells where a training goes on from.
+/// Says where a training continues from.
 fn announce(run: &TrainingRun) {
     for damaged in run.damaged() {
-        eprintln!("warning: {} is damaged and passed over", damaged.display());
+        eprintln!("warning: {} is damaged and skipped", damaged.display());
     }
     if let Some(checkpoint) = run.resumed_from() {
         let (steps, checkpoint) = (run.trainer().steps(), checkpoint.display());
-        eprintln!("going on after step {steps} from {checkpoint}");
+        eprintln!("continuing after step {steps} from {checkpoint}");
     }
 }
 
@@ -205,7 +205,7 @@ fn report(args: &Args, settings: &RunSettings, outcome: &Outcome, interrupted: u
             checkpoint,
         } => {
             let kept = match checkpoint {
-                Some(folder) => format!("the last good checkpoint is kept in {}", folder.display()),
+                Some(folder) => format!("the last good checkpoint is in {}", folder.display()),
                 None => "no checkpoint had been written".to_owned(),
             };
             let message = format!("the training diverged: {what} in step {at_step}; {kept}; lower `learning_rate`");
@@ -277,14 +277,14 @@ fn beside_the_steps(progress: &RunProgress) -> String {
     let all = (progress.seconds + beside.checkpoint_s + beside.logging_s).max(f64::MIN_POSITIVE);
     let percent = |seconds: f64| 100.0 * seconds / all;
     format!(
-        "of its time {:.1}% were evaluations, {:.1}% checkpoints, {:.1}% logging\n",
+        "time spent: evaluations {:.1}%, checkpoints {:.1}%, logging {:.1}%\n",
         percent(beside.evaluation_s),
         percent(beside.checkpoint_s),
         percent(beside.logging_s)
     )
 }
 
-/// The command that goes on from here.
+/// The command that continues from here.
 fn resume_command(args: &Args, settings: &RunSettings) -> String {
     let mut command = format!(
         "peft-tune train {} --output {} --resume",

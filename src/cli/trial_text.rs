@@ -40,13 +40,15 @@ pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, wi
         let parts: Vec<String> = parts
             .map(|(part, source)| format!("{part} from trial {source}"))
             .collect();
-        add(format!("  took over {}", printable(&parts.join(", "))));
+        add(format!("  inherited {}", printable(&parts.join(", "))));
     }
     match detail.kernels.as_deref() {
         Some("reference") => {
-            add("  computed with plain tensor ops (`--kernels reference`): slower than with own kernels".to_owned());
+            add(
+                "  computed with plain tensor ops (`--kernels reference`): slower than the engine's kernels".to_owned(),
+            );
         }
-        Some("graphs") => add("  computed with CUDA graphs where shapes came again (`--kernels graphs`)".to_owned()),
+        Some("graphs") => add("  computed with CUDA graphs where shapes repeated (`--kernels graphs`)".to_owned()),
         _ => {}
     }
     for lost in &detail.lost {

@@ -5,7 +5,7 @@ use super::database::DatabaseArgs;
 use super::output::write_result;
 use crate::report::bytes;
 
-/// Check the results database, give back room that deleted studies took, and renew its statistics
+/// Check the results database, free the space of deleted studies, and renew its statistics
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]

@@ -77,7 +77,7 @@ impl WorkerArgs {
                     .strip_prefix("cuda:")
                     .is_some_and(|number| number.parse::<u16>().is_ok());
             let message = if !known {
-                format!("`--devices`: `{device}` is no device; write the number of a GPU, `cuda:0` or `cpu`")
+                format!("`--devices`: `{device}` is not a device; write the number of a GPU, `cuda:0` or `cpu`")
             } else if devices[..index].contains(device) {
                 format!("`--devices` names {device} twice: measured trials never share a device; use `--workers`")
             } else {

@@ -16,6 +16,6 @@ pub enum DashboardError {
     Serve(#[source] std::io::Error),
     #[error("the study cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("no random numbers can be had from the system for the token: {0}")]
+    #[error("the system gave no random numbers for the token: {0}")]
     Random(String),
 }

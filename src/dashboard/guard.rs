@@ -51,14 +51,14 @@ impl Hosts {
         if !text(HOST).is_some_and(|host| self.has(host)) {
             return Some((
                 StatusCode::MISDIRECTED_REQUEST,
-                "this dashboard answers to 127.0.0.1 and localhost only\n",
+                "this dashboard answers only to 127.0.0.1 and localhost\n",
             ));
         }
         // Scripts outside a browser send no origin; the token is asked of them all the same.
         let own = |origin: &str| origin.strip_prefix("http://").is_some_and(|host| self.has(host));
         let foreign = text(ORIGIN).is_some_and(|origin| !own(origin));
         if foreign && method != Method::GET && method != Method::HEAD {
-            return Some((StatusCode::FORBIDDEN, "requests of other pages are not taken\n"));
+            return Some((StatusCode::FORBIDDEN, "requests from other pages are refused\n"));
         }
         None
     }

@@ -91,7 +91,7 @@ async fn listen(State(served): State<Served>, Query(which): Query<Which>) -> Ans
     let Ok(permit) = served.listeners.try_acquire_owned() else {
         return Err(Refusal(
             StatusCode::SERVICE_UNAVAILABLE,
-            "too many pages listen: close some\n".to_owned(),
+            "too many pages are open: close some\n".to_owned(),
         ));
     };
     let events = events(served.shared, study.name, permit);
@@ -103,12 +103,12 @@ async fn request(State(served): State<Served>, Query(which): Query<Which>, heade
     let Some(token) = &served.shared.token else {
         return Err(Refusal(
             StatusCode::FORBIDDEN,
-            "this dashboard only shows: start it without `--read-only`\n".to_owned(),
+            "this dashboard is read-only: start it without `--read-only`\n".to_owned(),
         ));
     };
     let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     if !header.is_some_and(|header| token.is_in(header)) {
-        let text = "the token is missing or of another run: open the address that the dashboard printed\n";
+        let text = "the token is missing or from another run: open the address that the dashboard printed\n";
         return Err(Refusal(StatusCode::UNAUTHORIZED, text.to_owned()));
     }
     // A page of another origin cannot send this type without asking first, which is refused.
@@ -121,7 +121,7 @@ async fn request(State(served): State<Served>, Query(which): Query<Which>, heade
     let asked: StudyRequest = serde_json::from_slice(&body).map_err(|error| {
         Refusal(
             StatusCode::UNPROCESSABLE_ENTITY,
-            format!("this is no request: {error}\n"),
+            format!("this is not a request: {error}\n"),
         )
     })?;
     let study = served.shared.study(which.study.as_deref()).await?;

@@ -211,7 +211,7 @@ impl Summary {
                     self.front_text(&rows, recommended, width)
                 );
                 if rows.len() < count {
-                    let _ = writeln!(text, "\nall of them: `peft-tune pareto {}`", printable(&self.study));
+                    let _ = writeln!(text, "\nthe whole front: `peft-tune pareto {}`", printable(&self.study));
                 }
             }
         }
@@ -363,7 +363,7 @@ mod tests {
         let text = summary.showing([TrialNumber(0)]).to_text(None);
         assert!(text.contains("loss (min): 2 trials, of which 1 are shown\n"), "{text}");
         assert!(
-            text.ends_with("\nall of them: `peft-tune pareto quickstart`\n"),
+            text.ends_with("\nthe whole front: `peft-tune pareto quickstart`\n"),
             "{text}"
         );
         assert!(!text.contains("12,800"), "{text}");

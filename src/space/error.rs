@@ -28,7 +28,7 @@ pub enum SpaceError {
     #[error("{at}: grows too large when its aliases (`*name`) are written out; write the values themselves")]
     TooComplex { at: Box<Span> },
 
-    #[error("{at}: key `{}` stands twice; remove one", at.key)]
+    #[error("{at}: key `{}` appears twice; remove one", at.key)]
     DuplicateKey { at: Box<Span> },
 
     #[error("{at}: unknown key `{}`; {}", at.key, suggestion(nearest.as_deref(), known))]
@@ -68,7 +68,7 @@ pub enum SpaceError {
     #[error("{at}: key `{}`: the list of choices is empty; write at least one value", at.key)]
     NoChoices { at: Box<Span> },
 
-    #[error("{at}: key `{}`: the choice {value} stands twice; remove one", at.key)]
+    #[error("{at}: key `{}`: the choice {value} appears twice; remove one", at.key)]
     DuplicateChoice { at: Box<Span>, value: String },
 
     #[error("{at}: key `{}`: {value} is not legal for `{parameter}`; write {legal}", at.key)]
@@ -90,10 +90,10 @@ pub enum SpaceError {
     #[error("{at}: key `{}`: `{parameter}` cannot depend on itself; name another parameter", at.key)]
     ConditionOnItself { at: Box<Span>, parameter: String },
 
-    #[error("{at}: key `{}`: `{parameter}` stands below; move it above the parameter that depends on it", at.key)]
+    #[error("{at}: key `{}`: `{parameter}` is declared below; move it above the parameter that depends on it", at.key)]
     ConditionOnLater { at: Box<Span>, parameter: String },
 
-    #[error("{at}: key `{}`: the conditions run in a circle: {}; remove one of them", at.key, cycle.join(" -> "))]
+    #[error("{at}: key `{}`: the conditions form a cycle: {}; remove one of them", at.key, cycle.join(" -> "))]
     CircularConditions { at: Box<Span>, cycle: Vec<String> },
 
     #[error("{at}: key `{}`: `{parameter}` is never {value}; {legal}", at.key)]
@@ -133,7 +133,7 @@ pub enum SpaceError {
         known: Vec<String>,
     },
 
-    #[error("{at}: key `{}`: {metric} stands twice; remove one", at.key)]
+    #[error("{at}: key `{}`: {metric} appears twice; remove one", at.key)]
     DuplicateObjective { at: Box<Span>, metric: String },
 
     #[error("{at}: key `{}`: a study has 1 to 4 objectives, not {count}; {}", at.key, if *count == 0 { "name at least one metric" } else { "keep the four that matter" })]

@@ -55,11 +55,11 @@ pub enum StoreError {
         path: PathBuf,
         known: String,
     },
-    #[error("there is a study `{study}` in {path} already: choose another name with `--as`")]
+    #[error("{path} already has a study `{study}`: choose another name with `--as`")]
     NameTaken { study: String, path: PathBuf },
     #[error("{path} is the database to import into: name another file")]
     SameFile { path: PathBuf },
-    #[error("{path} is there already: choose another folder with `--output`")]
+    #[error("{path} already exists: choose another folder with `--output`")]
     OptunaExists { path: PathBuf },
     #[error("{path} has no study yet: run `peft-tune search` first")]
     Empty { path: PathBuf },
@@ -198,7 +198,7 @@ impl StoreError {
             8 | 23 => Self::NotWritable { path },
             11 => Self::Corrupt {
                 path,
-                detail: "a page does not read as it should".to_owned(),
+                detail: "a page is not as it should be".to_owned(),
             },
             13 => Self::DiskFull { path },
             14 => Self::NotWritable { path },

@@ -1,11 +1,11 @@
-//! Values that a trial took over from another trial of its study.
+//! Values that a trial inherited from another trial of its study.
 
 use super::row::to_i64;
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
 
 impl Store {
-    /// Records that a trial took over `part` (`cost` or `loss`) from `source`.
+    /// Records that a trial inherited `part` (`cost` or `loss`) from `source`.
     ///
     /// # Errors
     /// [`StoreError::NoTrial`] where one of the two is not stored.
@@ -51,7 +51,7 @@ impl Store {
             .collect())
     }
 
-    /// What a trial took over: part (`cost` or `loss`) or metric of a command, and source.
+    /// What a trial inherited: part (`cost` or `loss`) or metric of a command, and source.
     ///
     /// # Errors
     /// Where reading fails.

@@ -1,4 +1,4 @@
--- front: the trials that no other trial beats in everything
+-- front: the trials that no other trial beats in every objective
 select trial, throughput, round(peak_memory / 1073741824.0, 3) as peak_gib, loss, rank, micro_batch, precision,
        gradient_checkpointing, optimizer, learning_rate
 from pareto_front where study = ?1 order by throughput desc
@@ -21,11 +21,11 @@ select trial, loss, throughput, round(peak_memory / 1073741824.0, 3) as peak_gib
        optimizer, micro_batch * gradient_accumulation as global_batch
 from trial_summary where study = ?1 and loss is not null order by loss limit 10
 
--- states: how many trials ended how, and what they cost
+-- states: the number of trials by outcome, and their cost
 select state, count(*) as trials, round(total(wall_s), 1) as wall_s, round(avg(wall_s), 2) as wall_s_each
 from trial join study on study.id = trial.study_id where study.name = ?1 group by state order by trials desc
 
--- failures: the trials that failed, with why and in which phase
+-- failures: the trials that failed, with reason and phase
 select number as trial, trial.reason, phase, round(wall_s, 1) as wall_s, detail
 from trial join study on study.id = trial.study_id where study.name = ?1 and state = 'failed' order by number
 
@@ -79,7 +79,7 @@ where study.name = ?1 group by trial.number
 select trial.number as trial, trial.state, round(wall_s, 1) as wall_s, started_at, trial.rank, micro_batch, sequence_length
 from trial join study on study.id = trial.study_id where study.name = ?1 order by wall_s desc limit 10
 
--- inherited: what trials took over from others because nothing could have changed it
+-- inherited: values that trials took from others whose settings could not have changed them
 select part, count(*) as trials, count(distinct source) as sources from trial_inherited where study = ?1 group by part
 
 -- machines: where the trials ran

@@ -133,7 +133,7 @@ impl Store {
         .map_err(|error| self.error(error))
     }
 
-    /// Whether the search of a study was asked to pause and has not been asked to go on.
+    /// Whether the search of a study was asked to pause and has not been asked to continue.
     ///
     /// # Errors
     /// Where reading fails.

@@ -72,7 +72,7 @@ impl Store {
             .collect())
     }
 
-    /// What the trials of a study took over, by trial: part (`cost`, `loss`) or metric, and source.
+    /// What the trials of a study inherited, by trial: part (`cost`, `loss`) or metric, and source.
     ///
     /// # Errors
     /// Where reading fails.

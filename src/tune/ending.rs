@@ -11,7 +11,7 @@ pub enum Ending {
     TimeSpent,
     /// The sampler has nothing left to propose.
     Exhausted,
-    /// Somebody asked to stop.
+    /// A stop was requested.
     Interrupted,
     /// The study's stopping rule found that further trials bring next to nothing.
     Stopped { reason: String },
@@ -24,7 +24,7 @@ impl Ending {
             Self::TrialsDone => ("trials_done", "the budget's trials are done"),
             Self::TimeSpent => ("time_spent", "the budget's time is spent"),
             Self::Exhausted => ("exhausted", "the sampler has nothing left to propose"),
-            Self::Interrupted => ("interrupted", "somebody asked to stop"),
+            Self::Interrupted => ("interrupted", "it was asked to stop"),
             Self::Stopped { reason } => ("stopped", reason.as_str()),
         };
         EndingRecord {

@@ -1,4 +1,4 @@
-//! Why a study cannot go on.
+//! Why a study cannot continue.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use crate::store::StoreError;
 use crate::worker::EvaluatorError;
 use peft_tune_core::study::FailReason;
 
-/// The study loop cannot go on. A trial that fails is a result, not an error.
+/// The study loop cannot continue. A trial that fails is a result, not an error.
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
     #[error(transparent)]
@@ -19,8 +19,8 @@ pub enum TuneError {
     )]
     InputChanged { path: PathBuf },
     #[error(
-        "{trials} trials in a row lost every attempt, which is hardly their settings' fault (the last: {}): \
-         see to that and start the search again",
+        "{trials} trials in a row lost every attempt, so the settings are hardly to blame (the last: {}): \
+         fix the cause and start the search again",
         said(reason)
     )]
     WorkersLost { trials: u64, reason: FailReason },

@@ -200,7 +200,7 @@ pub(super) fn describe_end(status: Option<ExitStatus>, tail: &str) -> String {
     #[cfg(not(unix))]
     let signal: Option<i32> = None;
     let how = match (signal, status.and_then(|status| status.code())) {
-        (Some(9), _) => "the trial process was killed (signal 9): by hand, or by the kernel for want of memory".into(),
+        (Some(9), _) => "the trial process was killed (signal 9): by hand, or by the kernel for lack of memory".into(),
         (Some(signal), _) => format!("the trial process was ended by signal {signal}"),
         (None, Some(code)) => format!("the trial process ended with exit code {code}"),
         (None, None) => "the trial process ended".to_owned(),

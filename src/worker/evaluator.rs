@@ -128,7 +128,7 @@ pub trait Evaluator {
     fn cancel(&mut self, number: TrialNumber) -> Result<(), EvaluatorError>;
 }
 
-/// The evaluator itself cannot go on (a trial that fails is an event, not an error).
+/// The evaluator itself cannot continue (a trial that fails is an event, not an error).
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluatorError {
     #[error("cannot start the trial process {program}: {source}")]
@@ -142,6 +142,6 @@ pub enum EvaluatorError {
     DiesAtStart { worker: usize, times: u32, message: String },
     #[error("this evaluator cannot run {task}")]
     Unsupported { task: &'static str },
-    #[error("all {capacity} places are taken")]
+    #[error("all {capacity} worker slots are taken")]
     Full { capacity: usize },
 }

@@ -123,7 +123,7 @@ fn read_orders(input: impl BufRead + Send + 'static, control: Control) -> Receiv
                     }
                 }
                 Ok(Order::Stop(number)) => control.cancel(number),
-                Err(error) => tracing::error!(%error, line, "not an order"),
+                Err(error) => tracing::error!(%error, line, "not a request"),
             }
         }
     });

@@ -18,6 +18,8 @@ mod checkpoints;
 mod data;
 /// Trials on several devices against the same on one, and what becomes of a device that dies or hangs.
 mod data_parallel;
+/// The documents: widths, links, and what they say of commands, exit codes and predictions.
+mod docs;
 /// What a study found, in words.
 mod explain;
 /// Files for other tools against golden ones.
@@ -25,7 +27,7 @@ mod export;
 /// What goes wrong around trials: processes that die or hang, databases that fail, people who stop.
 #[cfg(target_os = "linux")]
 mod faults;
-/// Trials that are stopped early, taken over from others or repeated.
+/// Trials that are stopped early, that inherit from others, or that are repeated.
 mod fidelity;
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
 mod floors;
@@ -60,6 +62,9 @@ mod proposals;
 mod quant;
 /// The assets of the quickstart, and the generator that made them.
 mod quickstart;
+/// The door to the scripts.
+#[cfg(unix)]
+mod scripts;
 /// Trials side by side that need the same measurement.
 mod sharing;
 /// Study and recipe files: what they mean, and what each mistake says.

@@ -1,5 +1,5 @@
 //! `report` and `pareto --plot` as people call them, and the charts against golden files. After a wanted change, write those
-//! anew with `UPDATE_GOLDEN=1 cargo test --test it report` and look at them.
+//! again with `UPDATE_GOLDEN=1 cargo test --test it report` and look at them.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -253,7 +253,7 @@ async fn bad_input_says_what_to_do_and_writes_nothing() {
         String::from_utf8(assert.get_output().stderr.clone()).unwrap()
     };
     assert!(stderr(&["report", "other"]).contains("no study `other`"));
-    assert!(stderr(&["report", "--output", "/no/such/folder/a.html"]).contains("choose another place"));
+    assert!(stderr(&["report", "--output", "/no/such/folder/a.html"]).contains("choose another path"));
     assert!(stderr(&["pareto", "--plot=speed,loss"]).contains("use two of throughput, peak_memory, loss"));
     let text = folder.path().join("text.db");
     std::fs::write(&text, "this is not a database").unwrap();

@@ -21,7 +21,7 @@ pub struct WholeStudy {
 pub fn run(args: &Args) -> Result<(), CliError> {
     if args.trial.is_some() || args.front || args.rule != super::RuleArgs::default() {
         return Err(CliError::bad_input(anyhow::anyhow!(
-            "this format takes the whole study: leave out --trial, --front and the rules of choice"
+            "this format takes the whole study: leave out --trial, --front and the options that choose a trial"
         )));
     }
     let files = match args.format {
@@ -89,7 +89,7 @@ fn mlflow(args: &Args, study: &WholeStudy) -> Result<Vec<PathBuf>, CliError> {
         "MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {}",
         args.output.display()
     );
-    eprintln!("or take it over into a database with `mlflow migrate-filestore`");
+    eprintln!("or move it into a database with `mlflow migrate-filestore`");
     Ok(vec![folder])
 }
 

@@ -48,7 +48,7 @@ pub struct Args {
     /// Its micro-batch, rows x tokens.
     #[arg(long, default_value = "8x512", value_name = "ROWSxTOKENS")]
     literature_batch: setting::Rows,
-    /// Measured steps of each timing, behind two others.
+    /// Measured steps of each timing, after two others.
     #[arg(long, default_value_t = 5, value_name = "N")]
     steps: usize,
     #[command(flatten)]

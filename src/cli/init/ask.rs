@@ -57,7 +57,7 @@ impl Asker {
             match chosen.map(|chosen| check(&chosen).map(|()| chosen)) {
                 Some(Ok(chosen)) => return Ok(chosen),
                 Some(Err(error)) => eprintln!("{error}"),
-                None => eprintln!("that is none of the choices"),
+                None => eprintln!("that is not one of the choices"),
             }
         }
     }
@@ -90,7 +90,7 @@ fn line(question: &str) -> Result<String, CliError> {
     let read = io::stdin().lock().read_line(&mut answer).map_err(CliError::failed)?;
     if read == 0 {
         return Err(CliError::bad_input(anyhow::anyhow!(
-            "nobody answered; give the flags, or `--yes`"
+            "no answer; give the flags, or `--yes`"
         )));
     }
     Ok(answer.trim().to_owned())

@@ -60,7 +60,7 @@ impl WholeOutput {
         let failed = |error: io::Error| CliError::failed(anyhow::anyhow!("cannot write {}: {error}", path.display()));
         if !force && path.symlink_metadata().is_ok() {
             return Err(CliError::bad_input(anyhow::anyhow!(
-                "{} is there already; choose another --output, or overwrite it with --force",
+                "{} already exists; choose another --output, or overwrite it with --force",
                 path.display()
             )));
         }

@@ -17,7 +17,7 @@ const TEMPLATE: &str = include_str!("assets/page.html");
 pub enum DocumentError {
     #[error("the study cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("the page cannot be put together: {0}")]
+    #[error("the page cannot be built: {0}")]
     Template(#[from] minijinja::Error),
 }
 

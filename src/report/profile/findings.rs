@@ -30,7 +30,7 @@ fn predicted(gain: Option<Gain>) -> String {
     };
     let by = match gain.by {
         PredictedBy::Model => "from bytes, FLOPs and this machine's ceilings",
-        PredictedBy::Shares => "from its part of the measured step",
+        PredictedBy::Shares => "from its share of the measured step",
     };
     format!("{} ({by})", amount(gain.metric, gain.value))
 }

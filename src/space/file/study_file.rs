@@ -16,6 +16,7 @@ use super::{
 use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::recipe::{DataSettings, TrainingSettings};
 use peft_tune_core::study::LauncherSettings;
+use peft_tune_search::SamplerKind;
 
 /// A tuning study: what to tune, within which space, for which objectives, at what cost.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -161,7 +162,7 @@ pub struct SamplerEntry(pub SamplerDetails);
 #[serde(deny_unknown_fields)]
 pub struct SamplerDetails {
     /// Name of the sampler.
-    pub kind: peft_tune_core::space::SamplerKind,
+    pub kind: SamplerKind,
     /// Settings of this sampler; it refuses those it does not know.
     #[serde(default)]
     pub options: BTreeMap<String, FileValue>,
@@ -170,7 +171,7 @@ pub struct SamplerDetails {
 impl Default for SamplerDetails {
     fn default() -> Self {
         Self {
-            kind: peft_tune_core::space::SamplerKind::Auto,
+            kind: SamplerKind::Auto,
             options: BTreeMap::new(),
         }
     }
@@ -200,7 +201,7 @@ pub struct CommandEntry {
 
 /// A form that is either a bare name or keys and values.
 macro_rules! name_or_map {
-    ($entry:ty, $expecting:literal, $name:expr, $map:expr) => {
+    ($entry:ty, $expecting:expr, $name:expr, $map:expr) => {
         impl<'de> Deserialize<'de> for $entry {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 struct EntryVisitor;
@@ -239,9 +240,16 @@ name_or_map!(
 
 name_or_map!(
     SamplerEntry,
-    "one of auto, random, sobol, grid, nsga2, tpe, bayes, or {kind: .., options: {..}}",
+    &format!(
+        "one of {}, or {{kind: .., options: {{..}}}}",
+        SamplerKind::ALL
+            .iter()
+            .map(|kind| kind.name())
+            .collect::<Vec<_>>()
+            .join(", ")
+    ),
     |name| {
-        let kind = peft_tune_core::space::SamplerKind::from_name(name)?;
+        let kind = SamplerKind::from_name(name)?;
         Some(SamplerEntry(SamplerDetails {
             kind,
             ..SamplerDetails::default()
@@ -275,7 +283,7 @@ impl JsonSchema for SamplerEntry {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let kind = generator.subschema_for::<peft_tune_core::space::SamplerKind>();
+        let kind = generator.subschema_for::<SamplerKind>();
         let details = generator.subschema_for::<SamplerDetails>();
         json_schema!({"anyOf": [kind, details], "default": "auto"})
     }

@@ -59,7 +59,7 @@ fn messages_say_where_what_and_how() {
     DATA/a.jsonl line 2: no column `text` (did you mean `txt`?); the row has `txt`; rename with `data.columns: {text: <name in the file>}`
     DATA/a.jsonl line 2: column `instruction` is null, expected text; correct the row, or name another column under `data.columns`
     DATA/a.jsonl line 1: column `text` is a list, expected text; correct the row, or name another column under `data.columns`
-    DATA/a.jsonl line 1: column `messages` is text that is no JSON list, expected a list; correct the row, or name another column under `data.columns`
+    DATA/a.jsonl line 1: column `messages` is text that is not a JSON list, expected a list; correct the row, or name another column under `data.columns`
     DATA/a.jsonl line 1: column `completion` is a string, expected a list, as `prompt` is; correct the row, or name another column under `data.columns`
     DATA/a.jsonl line 2: token id 99999 is not in the vocabulary of 480; was it made with another tokenizer?
     DATA/a.jsonl line 1: 1 labels for 2 input_ids; give one label per token, -100 where there is no target

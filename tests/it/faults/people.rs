@@ -28,7 +28,7 @@ fn ctrl_c_once_finishes_the_trials_under_way() {
         assert_eq!(output.status.code(), Some(code), "{text}");
         assert!(text.contains("finishing the trials under way"), "{text}");
         assert!(
-            text.contains("`peft-tune search space.yaml` goes on from here"),
+            text.contains("`peft-tune search space.yaml` continues from here"),
             "{text}"
         );
         let finished = bench.sound(&Finished::new());
@@ -125,7 +125,7 @@ fn a_search_in_the_background_is_watched_and_stopped_from_elsewhere() {
     assert!(messages(&output).contains("complete"), "{}", messages(&output));
     let text = Bench::succeed(bench.command(&["status"]));
     assert!(
-        text.contains("not running; its last search ended: somebody asked to stop"),
+        text.contains("not running; its last search ended: it was asked to stop"),
         "{text}"
     );
     let log = std::fs::read_to_string(bench.path("study.db-faults.log")).unwrap();
@@ -222,7 +222,7 @@ fn a_log_has_an_object_a_line_for_every_start_and_end() {
     let log = std::fs::read_to_string(bench.path("log.json")).unwrap();
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let count = |message: &str| lines.iter().filter(|line| line["message"] == message).count();
-    assert_eq!((count("the search begins"), count("the search ended")), (1, 1), "{log}");
+    assert_eq!((count("the search starts"), count("the search ended")), (1, 1), "{log}");
     assert_eq!((count("a trial begins"), count("a trial ended")), (3, 3), "{log}");
     assert!(
         count("a worker is ready") == 1 && lines.iter().all(|line| line["timestamp"].is_string()),

@@ -164,7 +164,7 @@ fn what_cannot_be_profiled_is_refused_with_what_to_do() {
         (&["profile", "missing.yaml"], "missing.yaml"),
         (
             &["profile", "recipe.yaml", "--trace", "none/trace.json"],
-            "there is no folder none; make it first",
+            "there is no folder none; create it first",
         ),
         (&["profile", "recipe.yaml", "--trace", "."], "name a file in it"),
         (&["profile", "recipe.yaml", "--against", "7"], "peft-tune.db"),

@@ -78,8 +78,8 @@ fn ranges_must_hold_something() {
 #[test]
 fn choices_must_be_legal_and_different() {
     insta::assert_snapshot!(space("  rank: []"), @"space.yaml:5:3: key `space.rank`: the list of choices is empty; write at least one value");
-    insta::assert_snapshot!(space("  rank: [4, 8, 4]"), @"space.yaml:5:16: key `space.rank[2]`: the choice `4` stands twice; remove one");
-    insta::assert_snapshot!(space("  learning_rate: [1, 1.0]"), @"space.yaml:5:22: key `space.learning_rate[1]`: the choice `1` stands twice; remove one");
+    insta::assert_snapshot!(space("  rank: [4, 8, 4]"), @"space.yaml:5:16: key `space.rank[2]`: the choice `4` appears twice; remove one");
+    insta::assert_snapshot!(space("  learning_rate: [1, 1.0]"), @"space.yaml:5:22: key `space.learning_rate[1]`: the choice `1` appears twice; remove one");
     insta::assert_snapshot!(space("  rank: [4, 0]"), @"space.yaml:5:13: key `space.rank[1]`: `0` is not legal for `rank`; write a whole number from 1 to 4096");
     insta::assert_snapshot!(space("  rank: 2.5"), @"space.yaml:5:9: key `space.rank`: `2.5` is not legal for `rank`; write a whole number from 1 to 4096");
     insta::assert_snapshot!(space("  optimizer: [adamw, adam]"), @"space.yaml:5:22: key `space.optimizer[1]`: `adam` is not legal for `optimizer`; write one of adamw, sgd, adamw_8bit, paged_adamw, paged_adamw_8bit, lion, lion_8bit, adafactor, muon");
@@ -92,14 +92,14 @@ fn choices_must_be_legal_and_different() {
 #[test]
 fn conditions_must_be_possible() {
     insta::assert_snapshot!(space("  optimizer: [adamw, sgd]\n  momentum: {low: 0, high: 0.9, when: {optimiser: sgd}}"), @"space.yaml:6:40: key `space.momentum.when.optimiser`: there is no parameter `optimiser` in `space`; did you mean `optimizer`?");
-    insta::assert_snapshot!(space("  momentum: {low: 0, high: 0.9, when: {optimizer: sgd}}\n  optimizer: [adamw, sgd]"), @"space.yaml:5:40: key `space.momentum.when.optimizer`: `optimizer` stands below; move it above the parameter that depends on it");
+    insta::assert_snapshot!(space("  momentum: {low: 0, high: 0.9, when: {optimizer: sgd}}\n  optimizer: [adamw, sgd]"), @"space.yaml:5:40: key `space.momentum.when.optimizer`: `optimizer` is declared below; move it above the parameter that depends on it");
     insta::assert_snapshot!(space("  momentum: {low: 0, high: 0.9, when: {momentum: 0.5}}"), @"space.yaml:5:40: key `space.momentum.when.momentum`: `momentum` cannot depend on itself; name another parameter");
     insta::assert_snapshot!(space("  optimizer: [adamw, sgd]\n  momentum: {low: 0, high: 0.9, when: {optimizer: lion}}"), @"space.yaml:6:51: key `space.momentum.when.optimizer`: `optimizer` is never `lion`; write one of adamw, sgd");
     insta::assert_snapshot!(space("  optimizer: [adamw, sgd]\n  momentum: {low: 0, high: 0.9, when: {optimizer: [sgd, lion]}}"), @"space.yaml:6:57: key `space.momentum.when.optimizer[1]`: `optimizer` is never `lion`; write one of adamw, sgd");
     insta::assert_snapshot!(space("  optimizer: adamw\n  rank: [1, 2]\n  momentum: {low: 0, high: 0.9, when: {optimizer: sgd}}"), @"space.yaml:7:51: key `space.momentum.when.optimizer`: `optimizer` is never `sgd`; it is fixed to adamw; write that, or remove this parameter");
     insta::assert_snapshot!(space("  learning_rate: {low: 1e-5, high: 1e-3}\n  warmup: {value: 5, when: {learning_rate: 1e-4}}"), @"space.yaml:6:44: key `space.warmup.when.learning_rate`: `learning_rate` is never `1e-4`; it takes any value of its range, so it never has exactly this one; give it a list of choices");
     insta::assert_snapshot!(space("  rank: {low: 4, high: 16, step: 4}\n  dora: {value: true, when: {rank: 6}}"), @"space.yaml:6:36: key `space.dora.when.rank`: `rank` is never `6`; write a value of its range, 4 to 16 by 4");
-    insta::assert_snapshot!(space("  rank: {choices: [4, 8], when: {dora: true}}\n  dora: {choices: [true, false], when: {rank: 4}}"), @"space.yaml:5:34: key `space.rank.when.dora`: the conditions run in a circle: rank -> dora -> rank; remove one of them");
+    insta::assert_snapshot!(space("  rank: {choices: [4, 8], when: {dora: true}}\n  dora: {choices: [true, false], when: {rank: 4}}"), @"space.yaml:5:34: key `space.rank.when.dora`: the conditions form a cycle: rank -> dora -> rank; remove one of them");
     insta::assert_snapshot!(space("  dora: [true, false]\n  rank: {choices: [4, 8], when: {dora: true, rslora: true}}"), @"space.yaml:6:27: key `space.rank.when`: found 2 conditions; write one, such as {optimizer: sgd}");
     insta::assert_snapshot!(space("  dora: [true, false]\n  rank: {choices: [4, 8], when: {dora: []}}"), @"space.yaml:6:34: key `space.rank.when.dora`: the list of choices is empty; write at least one value");
 }
@@ -131,7 +131,7 @@ fn files_that_are_not_there_are_named() {
 fn objectives_and_constraints_must_be_measurable() {
     insta::assert_snapshot!(top("objectives: [throughput, los]"), @"space.yaml:3:26: key `objectives[1]`: unknown metric `los`; did you mean `loss`?");
     insta::assert_snapshot!(top("objectives: [throughput, f1]"), @"space.yaml:3:26: key `objectives[1]`: unknown metric `f1`; write one of throughput, peak_memory, loss");
-    insta::assert_snapshot!(top("objectives: [loss, throughput, loss]"), @"space.yaml:3:32: key `objectives[2]`: loss stands twice; remove one");
+    insta::assert_snapshot!(top("objectives: [loss, throughput, loss]"), @"space.yaml:3:32: key `objectives[2]`: loss appears twice; remove one");
     insta::assert_snapshot!(top("objectives: []"), @"space.yaml:3:1: key `objectives`: a study has 1 to 4 objectives, not 0; name at least one metric");
     insta::assert_snapshot!(top("objectives: [{metric: loss, direction: maximize}]"), @"space.yaml:3:40: key `objectives[0].direction`: the direction of `loss` is minimize; remove this key");
     insta::assert_snapshot!(top("objectives: [{metric: peak_memory, reference: 24 apples}]"), @"space.yaml:3:47: key `objectives[0].reference`: found `24 apples`; write a size such as 22 GiB");
@@ -158,8 +158,8 @@ fn units_and_zeroes_are_named() {
 fn text_that_is_not_yaml_is_named() {
     insta::assert_snapshot!(message(read("model: ./base\nspace: {rank: [4, 8}\n")), @"space.yaml:2:15: not valid YAML: mismatched bracket '[' closed by '}'; check indentation, brackets and quotes here and on the line above");
     insta::assert_snapshot!(message(read("model: ./base\n  data: x\n")), @"space.yaml:2:7: not valid YAML: mapping values are not allowed in this context; check indentation, brackets and quotes here and on the line above");
-    insta::assert_snapshot!(message(read("model: a\nseed: 1\nmodel: b\n")), @"space.yaml:3:1: key `model` stands twice; remove one");
-    insta::assert_snapshot!(message(read("space: {rank: [1, 2], rank: 3}\n")), @"space.yaml:1:23: key `rank` stands twice; remove one");
+    insta::assert_snapshot!(message(read("model: a\nseed: 1\nmodel: b\n")), @"space.yaml:3:1: key `model` appears twice; remove one");
+    insta::assert_snapshot!(message(read("space: {rank: [1, 2], rank: 3}\n")), @"space.yaml:1:23: key `rank` appears twice; remove one");
     insta::assert_snapshot!(message(read("space: *unknown\n")), @"space.yaml:1:8: not valid YAML: alias references unknown anchor; check indentation, brackets and quotes here and on the line above");
     insta::assert_snapshot!(message(read("a: 1\n---\nb: 2\n")), @"space.yaml:3:1: not valid YAML: a second document starts here (`---`); check indentation, brackets and quotes here and on the line above");
     insta::assert_snapshot!(message(read("# nothing\n")), @"space.yaml:1:1: the file is empty; start from one in search_spaces/");

@@ -34,7 +34,7 @@ fn items() -> Vec<Item> {
     for file in files {
         let text = std::fs::read_to_string(file).unwrap();
         for item in text.split("\n\n").filter_map(item) {
-            // A table that is made anew is described where that is done.
+            // A table that is made again is described where that is done.
             items.retain(|older: &Item| (&older.kind, &older.name) != (&item.kind, &item.name));
             items.push(item);
         }
@@ -120,6 +120,24 @@ async fn columns(store: &Store, table: &str) -> Vec<(String, String)> {
         .collect()
 }
 
+/// The words of `text` in lines of at most 110 columns; all lines but the first begin with `indent`.
+fn folded(text: &str, indent: &str) -> String {
+    let mut words = text.split_whitespace();
+    let mut lines = words.next().unwrap_or_default().to_owned();
+    let mut width = lines.chars().count();
+    for word in words {
+        let more = 1 + word.chars().count();
+        if width + more > 110 {
+            lines += &format!("\n{indent}{word}");
+            width = indent.len() + more - 1;
+        } else {
+            lines += &format!(" {word}");
+            width += more;
+        }
+    }
+    lines
+}
+
 async fn document(store: &Store) -> String {
     let items = items();
     let mut text = String::new();
@@ -131,7 +149,7 @@ async fn document(store: &Store) -> String {
                 Some(source) => &items.iter().find(|item| item.name == *source).unwrap().columns,
                 None => &item.columns,
             };
-            let _ = write!(text, "\n### `{}`\n\n{}\n\n", item.name, item.comment);
+            let _ = write!(text, "\n### `{}`\n\n{}\n\n", item.name, folded(&item.comment, ""));
             if let Some(source) = source {
                 let _ = writeln!(text, "Columns: those of `{source}`.");
             } else {
@@ -154,7 +172,8 @@ async fn document(store: &Store) -> String {
     }
     text.push_str("\n## Indexes\n\n");
     for item in items.iter().filter(|item| item.kind == "index") {
-        let _ = writeln!(text, "- `{}`: {}", item.name, item.comment.replace('\n', " "));
+        let entry = format!("- `{}`: {}", item.name, item.comment);
+        let _ = writeln!(text, "{}", folded(&entry, "  "));
     }
     text
 }

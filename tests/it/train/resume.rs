@@ -130,11 +130,8 @@ fn a_damaged_checkpoint_is_passed_over() {
             .output()
             .unwrap();
         let message = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            message.contains("step-00000012 is damaged and passed over"),
-            "{message}"
-        );
-        assert!(message.contains("going on after step 9 from"), "{message}");
+        assert!(message.contains("step-00000012 is damaged and skipped"), "{message}");
+        assert!(message.contains("continuing after step 9 from"), "{message}");
         assert_eq!(
             column(&super::lines(&output.stdout), "step", "loss"),
             column(&whole, "step", "loss")[9..]
@@ -203,7 +200,7 @@ fn another_recipe_is_refused_by_its_first_difference() {
     let rows = std::fs::read_to_string(place.path("rows.jsonl")).unwrap();
     std::fs::write(place.path("rows.jsonl"), rows.replace("[", "[1,")).unwrap();
     let first = place.refused(2, &["--output", "out", "--resume"]);
-    assert!(first.contains("was begun with other data"), "{first}");
+    assert!(first.contains("was started with other data"), "{first}");
 }
 
 #[test]
@@ -215,7 +212,7 @@ fn a_training_that_is_over_says_so() {
     assert!(output.status.success());
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(
-        message.contains("holds this training already, and it is over"),
+        message.contains("already holds this training, and it has ended"),
         "{message}"
     );
     assert_eq!(adapter_bytes(&place.path("out")), before);
@@ -229,13 +226,13 @@ fn a_folder_in_use_is_refused_unless_told_otherwise() {
     let message = place.refused(2, &["--output", "out"]);
     assert!(message.contains("is not empty; give `--resume`"), "{message}");
     let message = place.refused(2, &["--output", "out", "--resume"]);
-    assert!(message.contains("holds no training to go on with"), "{message}");
+    assert!(message.contains("holds no training to resume"), "{message}");
     place.train(&["--output", "out", "--force"]);
     let first = adapter_bytes(&place.path("out"));
     place.train(&["--output", "out", "--force"]);
     assert_eq!(adapter_bytes(&place.path("out")), first);
     assert_eq!(std::fs::read_to_string(place.path("out/mine.txt")).unwrap(), "keep");
-    // Nothing to go on from is a beginning.
+    // Nothing to continue from is a beginning.
     assert_eq!(
         column(&place.train(&["--output", "new", "--resume"]), "step", "step").len(),
         14

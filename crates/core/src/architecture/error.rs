@@ -33,7 +33,7 @@ pub enum ArchitectureError {
     },
 
     #[error(
-        "model_type `{model_type}` in {path} is a multimodal model: `peft-tune plan` can tell what its language model costs, \
+        "model_type `{model_type}` in {path} is a multimodal model: `peft-tune plan` predicts what its language model costs, \
          but only a language model by itself can be trained; save it by itself as docs/prediction.md shows, and take that folder"
     )]
     Multimodal { path: PathBuf, model_type: String },

@@ -6,7 +6,7 @@ use crate::study::{ParamValue, Params};
 /// Why a setting is not one of the space.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SettingError {
-    #[error("`{name}` is no parameter of this study: use {known}")]
+    #[error("`{name}` is not a parameter of this study: use {known}")]
     Unknown { name: String, known: String },
     #[error("`{name}` is missing: give it {allowed}")]
     Missing { name: String, allowed: String },
@@ -16,7 +16,7 @@ pub enum SettingError {
         value: String,
         allowed: String,
     },
-    #[error("`{name}` does not exist here, as `{parameter}` is not {values}: leave it out")]
+    #[error("`{name}` does not exist where `{parameter}` is not {values}: leave it out")]
     Inactive {
         name: String,
         parameter: String,
@@ -192,11 +192,11 @@ mod tests {
             ),
             (
                 json!({"rate": 1, "rank": 8, "optimizer": "adamw", "momentum": 0.5}),
-                "`momentum` does not exist here, as `optimizer` is not sgd: leave it out",
+                "`momentum` does not exist where `optimizer` is not sgd: leave it out",
             ),
             (
                 json!({"x": 1}),
-                "`x` is no parameter of this study: use rate, rank, optimizer, momentum",
+                "`x` is not a parameter of this study: use rate, rank, optimizer, momentum",
             ),
         ];
         for (given, expected) in cases {

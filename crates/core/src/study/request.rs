@@ -8,9 +8,9 @@ use super::Params;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "params")]
 pub enum StudyRequest {
-    /// Start no further trial until asked to go on.
+    /// Start no further trial until asked to continue.
     Pause,
-    /// Go on after a pause.
+    /// Continue after a pause.
     Resume,
     /// End the search after the trials under way.
     Stop,

@@ -44,7 +44,7 @@ pub enum AdapterError {
     #[error("tensor `{name}` is missing in {path}; the adapter belongs to other settings or another model")]
     MissingTensor { path: PathBuf, name: String },
     #[error(
-        "tensor `{name}` in {path} has no place in this model; the adapter belongs to other settings or another model"
+        "tensor `{name}` in {path} does not belong in this model; the adapter belongs to other settings or another model"
     )]
     ExtraTensor { path: PathBuf, name: String },
     #[error("{path} holds no LoRA tensor; expected names such as `base_model.model.*.lora_A.weight`")]

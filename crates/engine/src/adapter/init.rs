@@ -23,7 +23,8 @@ use super::error::AdapterError;
 /// Fills the adapters' slots with their start values. Slots of whole base parameters and magnitudes are left alone:
 /// they start from the base model's weights.
 ///
-/// [`AdapterInit::Pissa`] starts as [`AdapterInit::Kaiming`] here; [`fill_pissa`](super::fill_pissa) goes on from there.
+/// [`AdapterInit::Pissa`] starts as [`AdapterInit::Kaiming`] here; [`fill_pissa`](super::fill_pissa) continues from
+/// there.
 ///
 /// # Errors
 /// Those of candle.

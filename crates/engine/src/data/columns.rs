@@ -128,7 +128,7 @@ impl<'a> Columns<'a> {
             Value::Array(items) => Ok(items),
             Value::String(text) => match serde_json::from_str(&text) {
                 Ok(Value::Array(items)) => Ok(items),
-                _ => Err(self.wrong_type(key, "a list", "text that is no JSON list")),
+                _ => Err(self.wrong_type(key, "a list", "text that is not a JSON list")),
             },
             other => Err(self.wrong_type(key, "a list", kind_of(&other))),
         }

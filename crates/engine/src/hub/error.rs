@@ -51,14 +51,14 @@ pub enum HubError {
          HF_TOKEN to a token that may read it"
     )]
     Refused { id: String, status: u16, endpoint: String },
-    #[error("cannot download {file} of model {id} into {cache}: {source}; run it again, it goes on where it stopped")]
+    #[error("cannot download {file} of model {id} into {cache}: {source}; run it again, it continues where it stopped")]
     Download {
         id: String,
         file: String,
         cache: PathBuf,
         source: Box<hf_hub::api::sync::ApiError>,
     },
-    #[error("{path} is no index of safetensors shards ({reason}); fetch the model again")]
+    #[error("{path} is not an index of safetensors shards ({reason}); fetch the model again")]
     BadIndex { path: PathBuf, reason: String },
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },

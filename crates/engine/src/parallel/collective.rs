@@ -63,10 +63,10 @@ pub trait Collective: fmt::Debug + Send + Sync {
     }
 }
 
-/// Devices that no longer work together: the training cannot go on.
+/// Devices that no longer work together: the training cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectiveError {
-    #[error("rank {rank} of {ranks} is gone, and the others cannot go on without it")]
+    #[error("rank {rank} of {ranks} is gone, and the others cannot continue without it")]
     Gone { rank: usize, ranks: usize },
     #[error(
         "rank {rank} of {ranks} has not arrived within {waited_s:.0} s; it hangs, or its device is much slower than the others"

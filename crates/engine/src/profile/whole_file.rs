@@ -17,8 +17,8 @@ pub struct WriteError {
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space, or choose another disk",
-        io::ErrorKind::NotFound => "make the folder first, or choose another one",
-        _ => "choose a place where this user may write",
+        io::ErrorKind::NotFound => "create the folder first, or choose another one",
+        _ => "choose a folder that this user may write to",
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .ends_with("make the folder first, or choose another one"),
+                .ends_with("create the folder first, or choose another one"),
             "{error}"
         );
     }

@@ -1,4 +1,4 @@
-//! Why a training cannot begin, go on or be saved.
+//! Why a training cannot begin, continue or be saved.
 
 use std::path::{Path, PathBuf};
 
@@ -6,23 +6,23 @@ use crate::TrainError;
 use crate::data::DataError;
 use crate::optimizer::OptimizerError;
 
-/// A training that cannot begin, go on or be saved. A loss that is not finite is no error but an
+/// A training that cannot begin, continue or be saved. A loss that is not finite is no error but an
 /// [`Ending`](super::Ending).
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error(
-        "the output folder {folder} is not empty; give `--resume` to go on from its latest checkpoint, `--force` to \
+        "the output folder {folder} is not empty; give `--resume` to continue from its latest checkpoint, `--force` to \
          start again in it, or another `--output`"
     )]
     NotEmpty { folder: PathBuf },
 
     #[error(
-        "{folder} holds no training to go on with (it has no run.json); leave `--resume` out and give another `--output`"
+        "{folder} holds no training to resume (it has no run.json); leave `--resume` out and give another `--output`"
     )]
     NothingToResume { folder: PathBuf },
 
     #[error(
-        "{folder} was begun with another recipe: `{key}` was {before} and is {now}; go on with the recipe.yaml in that \
+        "{folder} was started with another recipe: `{key}` was {before} and is {now}; continue with the recipe.yaml in that \
          folder, or give another `--output` (`adapter.adapter_init` can start from what is there), or `--force` to \
          start again"
     )]
@@ -34,7 +34,7 @@ pub enum RunError {
     },
 
     #[error(
-        "{folder} was begun with other data: the files of `data` hold other rows, or the model another tokenizer; bring \
+        "{folder} was started with other data: the files of `data` hold other rows, or the model another tokenizer; bring \
          the old ones back, or give another `--output`, or `--force` to start again"
     )]
     OtherData { folder: PathBuf },
@@ -53,10 +53,10 @@ pub enum RunError {
     #[error("cannot read or write {path}: {source}; check its permissions and the space on the disk")]
     File { path: PathBuf, source: std::io::Error },
 
-    #[error("{path} is damaged: {source}; remove the folder that it is in")]
+    #[error("{path} is damaged: {source}; remove its folder")]
     Json { path: PathBuf, source: serde_json::Error },
 
-    #[error("cannot go on from {checkpoint}: {source}")]
+    #[error("cannot resume from {checkpoint}: {source}")]
     Optimizer {
         checkpoint: PathBuf,
         source: OptimizerError,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub enum TokenizerError {
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{path} is no tokenizer ({reason}); fetch it again, or save it anew with transformers' AutoTokenizer")]
+    #[error("{path} is not a tokenizer ({reason}); fetch it again, or save it again with transformers' AutoTokenizer")]
     BadTokenizer { path: PathBuf, reason: String },
     #[error("{path} is not valid JSON: {source}")]
     BadJson { path: PathBuf, source: serde_json::Error },

@@ -24,7 +24,7 @@ const PARTS: [f64; 9] = [-1.5932, -0.9674, -0.5895, -0.2822, 0.0, 0.2822, 0.5895
 pub struct Dominance {
     /// Share of the trial's steps before which its own curve counts for nothing.
     pub warm_up: f64,
-    /// Share of the hypervolume that is too little to go on for.
+    /// Share of the hypervolume that is too little to continue for.
     pub least_gain: f64,
     /// Share of what a step is worth elsewhere below which a trial's own steps are not worth running.
     pub worth: f64,
@@ -141,7 +141,7 @@ impl Dominance {
         let volume = hypervolume(points, reference);
         (volume > 0.0 && gain < self.worth * rate * left as f64).then(|| {
             format!(
-                "it is expected to add {:.3}% to the hypervolume, and other settings {:.3}% in the {left} steps that it has left",
+                "it is expected to add {:.3}% to the hypervolume; other settings would add {:.3}% in the {left} steps it has left",
                 100.0 * gain / volume,
                 100.0 * rate * left as f64 / volume
             )
@@ -253,7 +253,7 @@ mod tests {
         let Verdict::Stop { reason, .. } = worth.judge(&trial, field(&finished)) else {
             panic!("it goes on for less than half of what its steps are worth")
         };
-        assert!(reason.contains("in the 60 steps that it has left"), "{reason}");
+        assert!(reason.contains("in the 60 steps it has left"), "{reason}");
         trial.rate = None;
         assert_eq!(worth.judge(&trial, field(&finished)), Verdict::Continue);
     }

@@ -12,7 +12,7 @@
   };
 
   PT.growth = (host) => {
-    const over = h("select", { "aria-label": "What the course is over" }, h("option", { value: "time" }, "over time"), h("option", { value: "trials" }, "over trials"));
+    const over = h("select", { "aria-label": "Horizontal axis" }, h("option", { value: "time" }, "over time"), h("option", { value: "trials" }, "over trials"));
     const stage = PT.card(host, "How the front grew", over);
     const draw = () => {
       const growth = PT.view.growth;
@@ -20,7 +20,7 @@
       if (host.hidden) return;
       const at = over.value === "time" ? (point) => point.elapsed_s : (point) => point.trial + 1;
       const width = PT.width(stage), box = { left: 48, right: width - 12, top: 26, bottom: HEIGHT - 42 };
-      const svg = PT.chart(width, HEIGHT, "Hypervolume of the front as the search went on");
+      const svg = PT.chart(width, HEIGHT, "Hypervolume of the front during the search");
       const x = PT.scale([0, ...growth.points.map(at)], box.left, box.right, { pad: 0.01, zero: true, time: over.value === "time" }), y = PT.scale([0, 1], box.bottom, box.top, { pad: 0, zero: true });
       y.text = (tick) => `${Math.round(tick * 100)}%`;
       PT.frame(svg, box, x, y, { x: over.value === "time" ? "time in trials" : "trials", y: "hypervolume" });

@@ -60,12 +60,12 @@
       parts.push(h("ul", { class: "chips" }, params.map(([key, value]) => h("li", {}, h("span", {}, `${key} `), h("b", {}, PT.param(value))))));
       if (one.curve.length > 1) parts.push(spark(one.curve, "training loss", (value) => value.toFixed(4)));
     }
-    if (!now.trials.length) parts.push(h("p", { class: "quiet" }, now.running ? (now.paused ? "Paused: no trial starts until the search goes on." : "Between two trials.") : "No process runs this study. A search on it goes on where it stopped."));
+    if (!now.trials.length) parts.push(h("p", { class: "quiet" }, now.running ? (now.paused ? "Paused: no trial starts until the search resumes." : "Between two trials.") : "No process runs this study. A search on it continues where it stopped."));
     const waits = now.queue.map((one) => h("li", {}, h("b", {}, one.kind), h("span", {}, one.params ? ` ${Object.entries(one.params).map(([key, value]) => `${key} ${PT.param(value)}`).join(", ")}` : "")));
     if (waits.length) parts.push(h("h3", {}, "Queue"), h("ul", { class: "chips" }, waits));
     for (const why of now.refused) parts.push(h("p", { class: "note" }, `Refused: ${why}`));
     at("running").replaceChildren(...parts.filter((part) => part));
-    const allowed = { Pause: state === "running", "Go on": state === "paused", "Stop after this trial": state !== "ended" };
+    const allowed = { Pause: state === "running", "Resume": state === "paused", "Stop after this trial": state !== "ended" };
     for (const button of at("control").querySelectorAll(".row button")) button.disabled = !allowed[button.textContent];
   };
 
@@ -111,8 +111,8 @@
     const button = (text, request, main) => { const one = h("button", { type: "button", class: main ? "main" : null }, text); one.addEventListener("click", () => ask(typeof request === "function" ? request() : request, one, note)); return one; };
     const fields = space.parameters.map((parameter) => [parameter, field(parameter)]);
     const params = () => Object.fromEntries(fields.filter(([, [, read]]) => read() !== undefined).map(([parameter, [, read]]) => [parameter.name, read()]));
-    host.replaceChildren(h("h3", {}, "Ask the search"),
-      h("div", { class: "row" }, button("Pause", { kind: "pause" }), button("Go on", { kind: "resume" }), button("Stop after this trial", { kind: "stop" })),
+    host.replaceChildren(h("h3", {}, "Control the search"),
+      h("div", { class: "row" }, button("Pause", { kind: "pause" }), button("Resume", { kind: "resume" }), button("Stop after this trial", { kind: "stop" })),
       fields.length ? h("details", {}, h("summary", {}, "Try a setting next"), h("div", { class: "fields" }, fields.map(([parameter, [input]]) => h("label", {}, parameter.name, input))), button("Enqueue", () => ({ kind: "enqueue", params: params() }), true)) : "", note);
   };
 

@@ -125,7 +125,7 @@ pub(super) fn rank_too_high(evidence: &Evidence<'_>) -> Option<Finding> {
         None if own.is_some() && evidence.losses_by_rank.iter().any(|(other, _)| *other < rank) => return None,
         None => (
             rank / 2,
-            "; whether its loss is worth that, no trial has told yet".to_owned(),
+            "; no trial has shown yet whether its loss is worth that".to_owned(),
         ),
     };
     let change = Change::Rank(target);

@@ -78,7 +78,7 @@ pub(super) fn copies_not_overlapped(evidence: &Evidence<'_>) -> Option<Finding> 
     let change = changes_that_copy_less(evidence.recipe).find(|change| fits(evidence, change));
     let change = change.unwrap_or_else(|| {
         Change::Advice(
-            "give the copies more computing to hide behind: a larger micro_batch or sequence_length".to_owned(),
+            "give the copies more computation to hide behind: a larger micro_batch or sequence_length".to_owned(),
         )
     });
     let gain = evidence
@@ -197,7 +197,7 @@ fn fits(evidence: &Evidence<'_>, change: &Change) -> bool {
     }
 }
 
-/// The beginning of a kernel's name: those of templates go on for hundreds of letters.
+/// The beginning of a kernel's name: those of templates run on for hundreds of letters.
 fn short(name: &str) -> &str {
     match name.char_indices().nth(60) {
         Some((end, _)) => &name[..end],

@@ -50,7 +50,7 @@ pub(super) fn logs_too_often(evidence: &Evidence<'_>) -> Option<Finding> {
     Some(Finding {
         rule: Rule::LogsTooOften,
         evidence: format!(
-            "{} of a step's time passes writing it down ({:.2} ms of {:.2} ms{})",
+            "{} of a step's time goes into logging it ({:.2} ms of {:.2} ms{})",
             percent(logging),
             1e3 * seconds,
             1e3 * profile.steps.step_s,

@@ -48,7 +48,7 @@ fn why_not(change: &Change) -> &'static str {
     match change {
         Change::Threads(_) => "threads are counted when the program starts; run it again with this number",
         Change::EvaluateEvery(_) => "it changes a whole training and none of its steps",
-        _ => "it is no setting that a profile can run",
+        _ => "it is not a setting that a profile can run",
     }
 }
 

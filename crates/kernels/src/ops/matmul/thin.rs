@@ -65,7 +65,7 @@ impl Sums {
     }
 }
 
-/// Lets go of what this thread keeps.
+/// Releases what this thread keeps.
 pub fn forget() {
     SUMS.take();
 }

@@ -1,0 +1,209 @@
+//! The documents: widths, links, and what they say of commands, exit codes and predictions.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+
+/// Columns of a line of prose.
+const LINE: usize = 110;
+/// Characters of a cell of a table.
+const CELL: usize = 200;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The Markdown files of `folder`, not of those in it.
+fn markdown(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths
+        .filter(|path| path.extension().is_some_and(|ext| ext == "md"))
+        .collect()
+}
+
+/// Every document of the repository.
+fn documents() -> Vec<PathBuf> {
+    let crates = std::fs::read_dir(root().join("crates")).into_iter().flatten();
+    let mut paths: Vec<PathBuf> = ["", "docs", "search_spaces/quickstart", "tests/golden"]
+        .map(|folder| root().join(folder))
+        .into_iter()
+        .chain(crates.map(|entry| entry.unwrap().path()))
+        .flat_map(|folder| markdown(&folder))
+        .collect();
+    paths.sort();
+    assert!(paths.len() > 15, "{paths:?}");
+    paths
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The lines outside fenced code, with their numbers.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut fenced = false;
+    text.lines().enumerate().filter_map(move |(number, line)| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        (!fenced && !fence).then_some((number + 1, line))
+    })
+}
+
+#[test]
+fn lines_and_cells_are_short_enough_to_read() {
+    let mut long = Vec::new();
+    for path in documents() {
+        let text = read(&path);
+        for (number, line) in prose(&text) {
+            let ok = if line.starts_with('|') {
+                line.split('|').all(|cell| cell.trim().chars().count() <= CELL)
+            } else {
+                // A lone link cannot be broken.
+                line.chars().count() <= LINE || !line.trim().contains(' ')
+            };
+            if !ok {
+                long.push(format!("{}:{number}", path.display()));
+            }
+        }
+    }
+    assert!(
+        long.is_empty(),
+        "lines over {LINE} columns or cells over {CELL} characters:\n{}",
+        long.join("\n")
+    );
+}
+
+/// The targets of the links of a document.
+fn links(text: &str) -> Vec<&str> {
+    prose(text)
+        .flat_map(|(_, line)| line.split("](").skip(1))
+        .filter_map(|rest| rest.split_once(')'))
+        .map(|(target, _)| target)
+        .collect()
+}
+
+/// The anchor of a heading, as GitHub makes it.
+fn anchor(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    let title = heading.trim_start_matches('#').trim().to_lowercase();
+    title
+        .chars()
+        .filter(kept)
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}
+
+#[test]
+fn links_lead_to_files_and_headings_that_exist() {
+    let mut broken = Vec::new();
+    for path in documents() {
+        let text = read(&path);
+        for link in links(&text).into_iter().filter(|link| !link.contains("://")) {
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => path.clone(),
+                _ => path.parent().unwrap().join(file),
+            };
+            let found = heading.is_empty()
+                || prose(&read(&target)).any(|(_, line)| line.starts_with('#') && anchor(line) == heading);
+            if !target.exists() || !found {
+                broken.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn files_that_the_documents_name_exist() {
+    let folders = [
+        "scripts",
+        "tests",
+        "benches",
+        "examples",
+        "search_spaces",
+        "integrations",
+        "crates",
+        "src",
+    ];
+    let mut missing = Vec::new();
+    // The changelog may name what a later version no longer has.
+    for path in documents().into_iter().filter(|path| !path.ends_with("CHANGELOG.md")) {
+        let text = read(&path);
+        let words = text.split(|c: char| c.is_whitespace() || "`(),;:\"'[]".contains(c));
+        for word in words.filter(|word| !word.contains(['*', '<', '{'])) {
+            let named = word.trim_end_matches('.');
+            let ours = named
+                .split_once('/')
+                .is_some_and(|(folder, _)| folders.contains(&folder));
+            if ours && !root().join(named).exists() {
+                missing.push(format!("{}: {named}", path.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn commands_in_the_documents_exist() {
+    let mut commands = BTreeSet::new();
+    for path in documents() {
+        for line in read(&path).lines() {
+            for (at, _) in line.match_indices("peft-tune ") {
+                let (before, rest) = (&line[..at], &line[at + "peft-tune ".len()..]);
+                let word: String = rest
+                    .chars()
+                    .take_while(|c| c.is_ascii_lowercase() || *c == '-')
+                    .collect();
+                let code = before.ends_with('`') || ["", "$"].contains(&before.trim());
+                if code && !word.is_empty() {
+                    commands.insert(word);
+                }
+            }
+        }
+    }
+    assert!(commands.len() > 15, "{commands:?}");
+    for command in commands {
+        Command::new(env!("CARGO_BIN_EXE_peft-tune"))
+            .args([&command, "--help"])
+            .assert()
+            .success();
+    }
+}
+
+#[test]
+fn the_documents_list_every_exit_code() {
+    let document = read(&root().join("docs/exit-codes.md"));
+    let codes: Vec<u8> = document
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(' ').next()?.parse().ok())
+        .collect();
+    assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 129, 130, 143]);
+}
+
+/// `docs/benchmarks/literature.csv` is checked against the prediction by a unit test.
+#[test]
+fn the_page_on_gpus_has_the_predicted_table() {
+    let document = read(&root().join("docs/gpu.md"));
+    for row in read(&root().join("docs/benchmarks/literature.csv")).lines().skip(1) {
+        let (setting, figures) = row.rsplit_once("\",").unwrap();
+        let (none, full) = figures.split_once(',').unwrap();
+        let row = format!("| {} | {none} | {full} |", setting.trim_start_matches('"'));
+        assert!(document.contains(&row), "{row}");
+    }
+}
+
+#[test]
+fn measured_results_say_where_when_and_how() {
+    for entry in std::fs::read_dir(root().join("docs/benchmarks")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = read(&path);
+        let mut rows = text.lines();
+        let header = rows.next().unwrap();
+        let measured = header.starts_with("machine,date,command,");
+        assert!(measured || path.ends_with("literature.csv"), "{}", path.display());
+        assert!(rows.all(|row| row.matches(',').count() >= header.matches(',').count()));
+    }
+}
