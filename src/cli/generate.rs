@@ -1,15 +1,12 @@
 //! `peft-tune generate`: text from a base model and, if wanted, an adapter.
 
-use std::path::PathBuf;
-
 use super::CliError;
 use super::download::DownloadProgress;
 use super::model::{BaseArgs, ComputeArgs};
 use super::output::write_result;
-use peft_tune_core::recipe::Precision;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::tokenizer::{GenerationPrompt, Specials, Tokenizer};
-use peft_tune_engine::{BaseModel, Control, Generated, GenerationSettings, Generator, TextEnd};
+use peft_tune_engine::{Control, Generated, GenerationSettings, Generator, TextEnd};
 
 /// Prints text that a model generates: the base model as it is, or with an adapter.
 ///
