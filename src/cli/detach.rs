@@ -1,4 +1,4 @@
-//! `search --detach`: the search goes on in a session of its own, whatever becomes of the terminal.
+//! `search --detach`: the search continues in a session of its own, whatever becomes of the terminal.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};

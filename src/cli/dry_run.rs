@@ -81,7 +81,7 @@ fn found(database: &DatabaseArgs, study: &Study) -> Result<Found, CliError> {
     })
 }
 
-/// The trials that were begun and not finished, and what the sampler proposes after them if nothing that runs ends.
+/// The trials that were started and not finished, and what the sampler proposes after them if nothing that runs ends.
 fn next_settings(study: &Study, sampler: &mut dyn Sampler, found: &Found) -> (Vec<u64>, Vec<Params>) {
     let problem = study.problem();
     let mut history = found.trials.clone();

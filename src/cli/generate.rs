@@ -90,8 +90,8 @@ fn prompt_tokens(args: &Args, tokenizer: &Tokenizer) -> Result<Vec<u32>, CliErro
     Ok(encoded.map_err(CliError::bad_input)?.ids)
 }
 
-/// Text that grows token by token. A token may hold part of a character, so the text is decoded anew each time, and what
-/// can still change is kept back.
+/// Text that grows token by token. A token may hold part of a character, so the text is decoded again each time, and
+/// what can still change is kept back.
 struct GrowingText<'a> {
     tokenizer: &'a Tokenizer,
     tokens: Vec<u32>,

@@ -125,7 +125,7 @@ fn measure_forms(
             args.ranks.iter().map(with_rank).collect::<Result<_, CliError>>()?
         }
     };
-    // The merged model stands for itself: the base model is let go of where nothing else needs it.
+    // The merged model stands for itself: the base model is released where nothing else needs it.
     drop(base);
     for (rank, generator) in adapted {
         let generator = measure("adapter", rank, generator)?;

@@ -16,8 +16,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// The exit code that tells which signal came first, as a shell reports it; that of Ctrl-C where none came and a person
-    /// asked another way.
+    /// The exit code that says which signal came first, as a shell reports it; that of Ctrl-C where none came and a
+    /// person asked another way.
     pub fn exit_code(&self) -> u8 {
         match self.first.load(Relaxed) {
             0 => 130,

@@ -31,7 +31,7 @@ pub struct TrialDetail {
     pub predictions: Vec<PredictionRecord>,
     /// Why it was stopped before its end, if it was.
     pub stop: Option<Stop>,
-    /// What it took over, by part (`cost`, `loss`) or metric, and from which trial.
+    /// What it inherited, by part (`cost`, `loss`) or metric, and from which trial.
     pub inherited: Vec<(String, TrialNumber)>,
     /// Form of the ops that it was computed with: `fused` or `reference`; absent where it is not known.
     pub kernels: Option<String>,

@@ -1,10 +1,10 @@
-//! Values that a trial took over from another trial of its study.
+//! Values that a trial inherited from another trial of its study.
 
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
 
 impl Store {
-    /// Records that a trial took over `part` (`cost` or `loss`) from `source`.
+    /// Records that a trial inherited `part` (`cost` or `loss`) from `source`.
     pub async fn record_inherited(
         &self,
         study: StudyId,
@@ -44,7 +44,7 @@ impl Store {
             .collect())
     }
 
-    /// What a trial took over: part (`cost` or `loss`) or metric of a command, and source.
+    /// What a trial inherited: part (`cost` or `loss`) or metric of a command, and source.
     pub async fn inherited(
         &self,
         study: StudyId,

@@ -19,7 +19,7 @@ pub struct StudyLock {
 #[derive(Debug)]
 pub(super) enum Attempt {
     Locked(StudyLock),
-    /// Another process has it; its id, or `another process` where the file does not tell.
+    /// Another process has it; its id, or `another process` where the file does not say.
     HeldBy(String),
 }
 

@@ -118,7 +118,7 @@ impl Store {
         .map_err(|error| self.error(error))
     }
 
-    /// Whether the search of a study was asked to pause and has not been asked to go on.
+    /// Whether the search of a study was asked to pause and has not been asked to continue.
     pub async fn is_paused(&self, study: StudyId) -> Result<bool, StoreError> {
         let last: Option<String> = sqlx::query_scalar(
             "select kind from request

@@ -48,7 +48,7 @@ impl Store {
         .map_err(|error| self.error(error))
     }
 
-    /// What the trials of a study took over, by trial: part (`cost`, `loss`) or metric, and source.
+    /// What the trials of a study inherited, by trial: part (`cost`, `loss`) or metric, and source.
     pub async fn all_inherited(&self, study: StudyId) -> Result<Vec<(TrialNumber, String, TrialNumber)>, StoreError> {
         let rows: Vec<(i64, String, i64)> = sqlx::query_as(
             "select trial.number, part, source.number

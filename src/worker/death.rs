@@ -15,7 +15,7 @@ pub(super) struct Death<'a> {
     pub(super) phase: Phase,
     /// What it said from inside the allocator.
     pub(super) out_of_memory: Option<FailReason>,
-    /// Whether the kernel ended a process for want of memory meanwhile.
+    /// Whether the kernel ended a process for lack of memory meanwhile.
     pub(super) kernel_killed: bool,
 }
 

@@ -25,7 +25,7 @@ struct Plan {
 /// Kinds of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The computing thread stands still; heartbeats go on.
+    /// The computing thread stands still; heartbeats continue.
     Hang,
     /// The whole process stands still.
     Freeze,

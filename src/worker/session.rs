@@ -87,7 +87,7 @@ struct DataKey {
     seed: u64,
 }
 
-/// What decides a model's loss before its training: base weights, the adapter that it goes on from, held-out rows.
+/// What decides a model's loss before its training: base weights, the adapter that it continues from, held-out rows.
 #[derive(PartialEq)]
 struct StartKey {
     base: BaseKey,
@@ -124,7 +124,7 @@ impl Session {
 }
 
 impl Runner for Session {
-    /// Runs one trial and tells how it ended. Never panics: a panic inside is the trial's crash.
+    /// Runs one trial and says how it ended. Never panics: a panic inside is the trial's crash.
     ///
     /// # Errors
     /// The device's context is lost: only another process can use it, and the end of this one tells of the trial's.
@@ -243,7 +243,7 @@ impl Session {
         ended
     }
 
-    /// Loads what the recipe needs and is not loaded yet, and lets go of what it does not need.
+    /// Loads what the recipe needs and is not loaded yet, and releases what it does not need.
     fn load(
         &mut self,
         recipe: &Recipe,

@@ -1,5 +1,5 @@
-//! Files for other tools, held against golden ones. `scripts/validate_exports.py` reads the golden files with the real
-//! tools; after a wanted change, write them anew with `UPDATE_GOLDEN=1 cargo test --test it export` and run it again.
+//! Files for other tools, held against golden ones. `scripts/peers/exports.py` reads the golden files with the real
+//! tools; after a wanted change, write them again with `UPDATE_GOLDEN=1 cargo test --test it export` and run it again.
 
 use std::path::{Path, PathBuf};
 

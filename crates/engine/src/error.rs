@@ -97,7 +97,7 @@ pub enum WeightsError {
     Candle(#[from] candle_core::Error),
 }
 
-/// A training that cannot start or go on.
+/// A training that cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     #[error(transparent)]

@@ -105,7 +105,7 @@ pub fn prepare(device: &Device) -> candle_core::Result<()> {
     super::gpu::prepare(device)
 }
 
-/// Lets go of the memory that ops keep from one call to the next: what a trial needs of it then counts as its own.
+/// Releases the memory that ops keep from one call to the next: what a trial needs of it then counts as its own.
 pub fn forget_scratch() {
     super::gpu::forget_scratch();
     super::ops::forget_scratch();

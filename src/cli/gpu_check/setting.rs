@@ -178,7 +178,7 @@ impl Setting {
     }
 
     /// Times `steps` steps behind some others. Where every parameter trains, `base` should be the only one who holds the model:
-    /// its weights are let go of.
+    /// its weights are released.
     pub(super) fn measure(&self, base: Arc<BaseModel>, steps: usize) -> Result<Measured, TrainError> {
         let (device, base_bytes) = (base.device().clone(), base.bytes());
         let architecture = base.architecture().clone();

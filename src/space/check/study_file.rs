@@ -12,8 +12,8 @@ use crate::space::file::{BackendEntry, BudgetEntry, SamplerEntry, StudyFile};
 use crate::space::study::{Backend, Budget, CommandBackend, Source, Study};
 use crate::space::yaml::Document;
 use peft_tune_core::recipe::{DataSettings, Recipe};
-use peft_tune_core::space::SamplerChoice;
 use peft_tune_core::study::LauncherSettings;
+use peft_tune_search::SamplerChoice;
 
 /// Trials of a study that gives neither a number nor a time.
 const DEFAULT_TRIALS: u64 = 40;

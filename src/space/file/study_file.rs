@@ -15,8 +15,8 @@ use super::{
 };
 use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::recipe::{DataSettings, TrainingSettings};
-use peft_tune_core::space::SamplerKind;
 use peft_tune_core::study::LauncherSettings;
+use peft_tune_search::SamplerKind;
 
 /// A tuning study: what to tune, within which space, for which objectives, at what cost.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -190,10 +190,10 @@ pub struct CommandEntry {
     pub env: BTreeMap<String, String>,
 }
 
-/// A form that is either a bare name or keys and values: what is expected, how a name and how keys are read, and the schema's name and its forms,
-/// made from the schemas of `$($part)*`.
+/// A form that is either a bare name or keys and values: what is expected, how a name and how keys are read, and the
+/// name of its schema with the forms that it allows.
 macro_rules! name_or_map {
-    ($entry:ty, $expecting:literal, $name:expr, $map:expr, $schema:literal, |$($part:ident: $of:ty),*| $forms:tt) => {
+    ($entry:ty, $expecting:expr, $name:expr, $map:expr, $schema:literal, |$($part:ident: $of:ty),*| $forms:tt) => {
         impl<'de> Deserialize<'de> for $entry {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 struct EntryVisitor;
@@ -247,7 +247,14 @@ name_or_map!(
 
 name_or_map!(
     SamplerEntry,
-    "one of auto, random, sobol, grid, nsga2, tpe, bayes, or {kind: .., options: {..}}",
+    &format!(
+        "one of {}, or {{kind: .., options: {{..}}}}",
+        SamplerKind::ALL
+            .iter()
+            .map(|kind| kind.name())
+            .collect::<Vec<_>>()
+            .join(", ")
+    ),
     |name| {
         let (kind, options) = (SamplerKind::from_name(name)?, BTreeMap::new());
         Some(SamplerEntry(SamplerDetails { kind, options }))

@@ -232,7 +232,7 @@ fn a_folder_in_use_is_refused_unless_told_otherwise() {
     place.train(&["--output", "out", "--force"]);
     assert_eq!(adapter_bytes(&place.path("out")), first);
     assert_eq!(std::fs::read_to_string(place.path("out/mine.txt")).unwrap(), "keep");
-    // Nothing to go on from is a beginning.
+    // Nothing to continue from is a beginning.
     assert_eq!(
         column(&place.train(&["--output", "new", "--resume"]), "step", "step").len(),
         14

@@ -10,9 +10,9 @@ use super::Params;
 #[derive(strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum StudyRequest {
-    /// Start no further trial until asked to go on.
+    /// Start no further trial until asked to continue.
     Pause,
-    /// Go on after a pause.
+    /// Continue after a pause.
     Resume,
     /// End the search after the trials under way.
     Stop,

@@ -23,7 +23,8 @@ use super::plan::{AdaptedLinear, AdapterPlan, AdapterSlots};
 /// Fills the adapters' slots with their start values. Slots of whole base parameters and magnitudes are left alone:
 /// they start from the base model's weights.
 ///
-/// [`AdapterInit::Pissa`] starts as [`AdapterInit::Kaiming`] here; [`fill_pissa`](super::fill_pissa) goes on from there.
+/// [`AdapterInit::Pissa`] starts as [`AdapterInit::Kaiming`] here; [`fill_pissa`](super::fill_pissa) continues from
+/// there.
 pub fn fill(plan: &AdapterPlan, slots: &AdapterSlots, parameters: &Parameters, seed: u64) -> Result<(), AdapterError> {
     for (linear, slots) in plan.linears.iter().zip(&slots.linears) {
         let slot = &parameters.layout.slots()[slots.lora_a];

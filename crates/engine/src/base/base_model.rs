@@ -108,7 +108,7 @@ impl BaseModel {
         if device.is_cpu() {
             return Self::random(architecture, SEED, precision, device);
         }
-        // A device's generator goes on where it was: without it the next model would be another one.
+        // A device's generator continues where it was: without it the next model would be another one.
         device.set_seed(SEED)?;
         Self::of(architecture, precision, device, |tensor, architecture| {
             let shape = tensor.shape.as_slice();

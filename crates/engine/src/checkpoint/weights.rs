@@ -1,7 +1,8 @@
 //! Checkpoints: one or several memory-mapped safetensors files, read tensor by tensor into the wanted dtype.
 //!
-//! The files are mapped, not read: a tensor's pages come in while it is converted, belong to the page cache and are let go of
-//! afterwards, so that loading needs no memory beyond the result. Every size and offset in a file is checked before it is used.
+//! The files are mapped, not read: a tensor's pages come in while it is converted, belong to the page cache and are
+//! released afterwards, so that loading needs no memory beyond the result. Every size and offset in a file is checked
+//! before it is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -2,7 +2,7 @@
 //!
 //! The key is a hash of everything that decides the tokens, so a file is never out of date, and the sequence length is
 //! no part of it: rows are kept uncut. A file is written under another name and then renamed, so that two processes
-//! may prepare the same data at once; it carries a checksum, and one that does not match is written anew.
+//! may prepare the same data at once; it carries a checksum, and one that does not match is written again.
 //!
 //! | 64-bit words | meaning |
 //! |---|---|

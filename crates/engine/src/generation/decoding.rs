@@ -7,7 +7,7 @@ use crate::model::{KeyValueCache, Stream};
 use crate::{Generator, TrainError};
 use peft_tune_kernels::ops::loss_head::IGNORE;
 
-/// Sequences that a model is going on with. Their tokens' keys and values are kept, so that a step costs its own tokens
+/// Sequences that a model is continuing. Their tokens' keys and values are kept, so that a step costs its own tokens
 /// and a look at what is kept.
 #[derive(Debug)]
 pub struct Decoding {
@@ -32,7 +32,7 @@ impl Decoding {
         self.lengths().iter().all(|length| *length < self.cache.capacity())
     }
 
-    /// The longest sequence that it was begun for.
+    /// The longest sequence that it was started for.
     pub(crate) fn longest(&self) -> usize {
         self.longest
     }
@@ -77,7 +77,7 @@ impl Generator {
         self.read(decoding, &tokens)
     }
 
-    /// Reads the tokens that go on with each sequence.
+    /// Reads the tokens that continue with each sequence.
     fn read(&mut self, decoding: &mut Decoding, tokens: &[&[u32]]) -> Result<Tensor, TrainError> {
         let batch = going_on(decoding.lengths(), tokens);
         let longest = batch.positions.iter().max().map_or(0, |last| *last as usize + 1);
@@ -93,7 +93,7 @@ impl Generator {
     }
 }
 
-/// A stream whose documents go on after so many tokens each.
+/// A stream whose documents continue after so many tokens each.
 fn going_on(lengths: &[usize], tokens: &[&[u32]]) -> MicroBatch {
     let mut batch = MicroBatch::new();
     for (length, tokens) in lengths.iter().zip(tokens) {

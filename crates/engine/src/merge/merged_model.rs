@@ -56,7 +56,7 @@ impl<'a> MergedModel<'a> {
     /// Memory; a name that the architecture does not have.
     pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
         let value = match self.whole.get(name) {
-            // A copy: the optimizer would go on changing a view.
+            // A copy: the optimizer would keep changing a view.
             Some(slot) => self.trained.parameters.value(*slot)?.copy()?,
             None => self.trained.frozen(self.base, name)?.to_dtype(DType::F32)?,
         };

@@ -64,7 +64,7 @@ pub fn clip(gradients: &Tensor, max_norm: f64) -> Result<f64> {
     norm_and_clip(gradients, Some(max_norm))?.read()
 }
 
-/// As [`clip`], or the norm alone; on a GPU nobody waits for it: the device finds the factor by itself.
+/// As [`clip`], or the norm alone; on a GPU nothing waits for it: the device finds the factor by itself.
 pub fn norm_and_clip(gradients: &Tensor, max_norm: Option<f64>) -> Result<Norm> {
     if gpu::takes(gradients) {
         let clipping = Clipping::new(max_norm, gradients.device())?;

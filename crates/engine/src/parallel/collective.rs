@@ -51,7 +51,7 @@ pub trait Collective: fmt::Debug + Send + Sync {
     }
 }
 
-/// Devices that no longer work together: the training cannot go on.
+/// Devices that no longer work together: the training cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectiveError {
     #[error("rank {rank} of {ranks} is gone, and the others cannot continue without it")]

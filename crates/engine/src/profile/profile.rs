@@ -52,7 +52,7 @@ pub struct Setting {
     pub gradient_accumulation: usize,
     pub sequence_length: usize,
     pub packing: bool,
-    /// A step in so many is written down; 0 where none was.
+    /// One step in N is logged; 0 where none was.
     #[serde(default)]
     pub log_every: u64,
     /// Device memory that may be used, in bytes.

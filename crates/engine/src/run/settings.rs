@@ -36,7 +36,7 @@ pub struct RunSettings {
 pub enum Start {
     /// Refuse a folder that is not empty.
     New,
-    /// Go on from its latest whole checkpoint; begin where there is nothing yet.
+    /// Continue from its latest whole checkpoint; begin where there is nothing yet.
     Resume,
     /// Remove an earlier training and begin again.
     Force,

@@ -48,7 +48,8 @@ pub struct Trainer {
 
 impl Trainer {
     /// A trainer with a fresh adapter from the recipe's seed, the adapter of `adapter_init`, or, with
-    /// `adapter: null`, all parameters of the base model, which is then let go of. `total_steps` is what the learning-rate schedule spans.
+    /// `adapter: null`, all parameters of the base model, which is then released. `total_steps` is what the
+    /// learning-rate schedule spans.
     ///
     /// # Errors
     /// Adapter settings that do not fit the model, an adapter directory that cannot be read, memory.

@@ -1,8 +1,9 @@
 //! What follows the passes of a step: the gradients' norm, clipping and the optimizer.
 //!
 //! On an NVIDIA GPU these are a few launches that are the same in every step, for all optimizers but those whose state lies in the
-//! host's memory and Muon on large matrices. Nobody waits for the norm: the kernels themselves leave out a step in fp16 whose gradients
-//! overflowed. Where graphs are asked for, the launches are captured at the second step and replayed from then on.
+//! host's memory and Muon on large matrices. Nothing waits for the norm: the kernels themselves leave out a step in
+//! fp16 whose gradients overflowed. Where graphs are asked for, the launches are captured at the second step and
+//! replayed from then on.
 
 use candle_core::{Device, Result};
 

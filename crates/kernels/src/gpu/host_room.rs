@@ -67,7 +67,7 @@ fn take(free: &mut Vec<Pinned>, bytes: usize) -> Option<Pinned> {
     None
 }
 
-/// Lets go of all memory that nobody uses.
+/// Releases all unused memory.
 pub(super) fn forget() {
     FREE.take();
 }

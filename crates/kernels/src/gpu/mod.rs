@@ -65,7 +65,7 @@ pub fn has_transfer_stream(device: &Device) -> bool {
     kernels().are_own() && (device.is_cuda() || is_emulated())
 }
 
-/// Lets go of all memory that is kept from one launch to the next, so that it counts in what needs it next.
+/// Releases all memory that is kept from one launch to the next, so that it counts in what needs it next.
 pub fn forget_scratch() {
     scratch::forget_scratch();
     host_room::forget();

@@ -156,7 +156,7 @@ fn rotate_both(
         cuda::rope::rotate(&both[0], Some(&both[1]), table, positions, direction.sign())?;
         return Ok(both);
     }
-    // By value: what was rotated is let go of before the next is.
+    // By value: what was rotated is released before the next is.
     let rotated = |x: Tensor| rotate(&x, table, positions, direction);
     Ok([rotated(q)?, rotated(k)?])
 }

@@ -197,7 +197,7 @@ fn fits(evidence: &Evidence<'_>, change: &Change) -> bool {
     }
 }
 
-/// The beginning of a kernel's name: those of templates go on for hundreds of letters.
+/// The beginning of a kernel's name: those of templates run on for hundreds of letters.
 fn short(name: &str) -> &str {
     match name.char_indices().nth(60) {
         Some((end, _)) => &name[..end],

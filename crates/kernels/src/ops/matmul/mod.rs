@@ -61,7 +61,7 @@ pub fn multiplies_tiles() -> bool {
     return false;
 }
 
-/// Lets go of what this thread keeps from one product to the next.
+/// Releases what this thread keeps from one product to the next.
 pub(in crate::ops) fn forget() {
     #[cfg(target_arch = "x86_64")]
     {

@@ -168,7 +168,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Lets go of what this thread keeps.
+/// Releases what this thread keeps.
 #[cfg(target_arch = "x86_64")]
 pub fn forget() {
     SCRATCH.take();

@@ -73,7 +73,7 @@ impl Sums {
     }
 }
 
-/// Lets go of what this thread keeps.
+/// Releases what this thread keeps.
 pub fn forget() {
     SUMS.take();
 }

@@ -43,7 +43,7 @@ thread_local! {
     static RIGHT: RefCell<Vec<Line>> = RefCell::default();
 }
 
-/// Lets go of what this thread keeps.
+/// Releases what this thread keeps.
 pub fn forget() {
     MEMORY.take();
     RIGHT.take();

@@ -23,7 +23,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Lets go of what this thread keeps.
+/// Releases what this thread keeps.
 pub fn forget() {
     SCRATCH.take();
 }
