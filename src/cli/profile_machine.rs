@@ -42,10 +42,10 @@ impl MachineCeilings {
             store.close().await?;
             Ok(ceilings)
         })?;
-        let predictor = Predictor {
-            architecture: Architecture::from_config(&files.config).map_err(CliError::bad_input)?,
-            machine: Machine::Measured(Box::new(ceilings.clone())),
-        };
+        let predictor = Predictor::new(
+            Architecture::from_config(&files.config).map_err(CliError::bad_input)?,
+            Machine::Measured(Box::new(ceilings.clone())),
+        );
         Ok(Self {
             oracle: ModelOracle::new(predictor, rows(recipe, data)?),
             ceilings,

@@ -190,8 +190,8 @@ pub struct CommandEntry {
     pub env: BTreeMap<String, String>,
 }
 
-/// A form that is either a bare name or keys and values: what is expected, how a name and how keys are read, and the schema's name and its forms,
-/// made from the schemas of `$($part)*`.
+/// A form that is either a bare name or keys and values: what is expected, how a name and how keys are read, and the
+/// name of its schema with the forms that it allows.
 macro_rules! name_or_map {
     ($entry:ty, $expecting:expr, $name:expr, $map:expr, $schema:literal, |$($part:ident: $of:ty),*| $forms:tt) => {
         impl<'de> Deserialize<'de> for $entry {

@@ -349,7 +349,7 @@ const ROWS: &[FamilyRow] = &[
 
 impl Family {
     /// All families, in the order of the table.
-    pub fn all() -> impl Iterator<Item = Self> {
+    pub fn all() -> impl Iterator<Item = Self> + Clone {
         ROWS.iter().map(|row| row.family)
     }
 

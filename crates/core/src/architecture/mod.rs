@@ -18,4 +18,4 @@ pub use error::ArchitectureError;
 pub use family::{Bias, ChatMarks, Family, FamilyRow, SoftCap, Switches, TorchtuneFamily, TorchtuneTokenizer, Windows};
 pub use rope::{Rope, RopeScaling};
 pub use tensors::{EMBEDDING, FINAL_NORM, LM_HEAD};
-pub use tensors::{LinearModule, LinearRole, ParameterCount, TensorShape};
+pub use tensors::{LinearModule, LinearRole, ParameterCount, Projection, TensorShape};

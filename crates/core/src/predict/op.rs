@@ -7,6 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::recipe::OptimizerKind;
 
+use crate::plan::Form;
+
 /// Part of the model that an op belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -48,18 +50,6 @@ pub enum Stage {
     Recompute,
     Backward,
     Optimizer,
-}
-
-/// How the operands of a product lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Form {
-    /// x (rows, depth) times the transpose of w (columns, depth).
-    Nt,
-    /// x (rows, depth) times w (depth, columns).
-    Nn,
-    /// += the transpose of a (depth, rows) times b (depth, columns), F32.
-    Tn,
 }
 
 /// Storage of a product's right operand.

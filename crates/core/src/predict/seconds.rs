@@ -2,9 +2,10 @@
 
 use super::ceilings::{Ceilings, OpTimes, WeightProducts};
 use super::data_sheet::DataSheet;
-use super::op::{Form, Op, Product, Right, Work};
-use super::scratch::Heads;
+use super::op::{Op, Product, Right, Work};
 use super::stream::StreamShape;
+use crate::plan::Form;
+use crate::plan::attention::Heads;
 use crate::recipe::Precision;
 
 /// Parts of a step's time whose ceilings are learned apart from each other.

@@ -10,7 +10,6 @@ use rand_pcg::Pcg64;
 use sha2::{Digest, Sha256};
 
 use super::weight::{Weight, compute_dtype};
-use crate::adapter::{BaseShape, LinearShape, ParameterShape};
 use crate::checkpoint::Checkpoint;
 use crate::{TrainError, WeightsError};
 use peft_tune_core::architecture::{Architecture, LM_HEAD, TensorShape};
@@ -183,39 +182,6 @@ impl BaseModel {
     /// The architecture has no such tensor.
     pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
         Ok(self.weight(name)?.exact()?)
-    }
-
-    /// Names and shapes of what an adapter can attach to.
-    pub fn shape(&self) -> BaseShape {
-        let architecture = &self.architecture;
-        let modules = architecture.linear_modules();
-        let mut linears = Vec::new();
-        for layer in 0..architecture.layers.len() {
-            linears.extend(modules.iter().map(|module| LinearShape {
-                name: format!("{}.{}", Architecture::layer_name(layer), module.name),
-                inputs: module.in_features,
-                outputs: module.out_features,
-                bias: module.bias,
-            }));
-        }
-        let of_linear = |name: &str| {
-            let weight = name.strip_suffix("bias").map(|module| format!("{module}weight"));
-            is_linear(weight.as_deref().unwrap_or(name), architecture)
-        };
-        let others = architecture
-            .tensors()
-            .into_iter()
-            .filter(|tensor| !of_linear(&tensor.name));
-        BaseShape {
-            layers: architecture.layers.len(),
-            linears,
-            others: others
-                .map(|tensor| ParameterShape {
-                    name: tensor.name,
-                    shape: tensor.shape,
-                })
-                .collect(),
-        }
     }
 
     /// The weight `name` as it is stored.

@@ -119,7 +119,7 @@ impl Generator {
 
     /// Rank of the adapter's first layer; absent without an adapter.
     pub fn adapter_rank(&self) -> Option<usize> {
-        let plan = self.trained.plan.as_ref()?;
+        let plan = self.trained.plan.adapter.as_ref()?;
         plan.linears.first().map(|linear| linear.rank)
     }
 

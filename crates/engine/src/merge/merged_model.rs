@@ -9,12 +9,12 @@ use std::path::Path;
 use candle_core::{DType, Tensor};
 
 use super::tensor_file::{TensorEntry, write_tensors};
-use crate::adapter::{AdaptedLinear, LinearSlots};
 use crate::base::BaseModel;
 use crate::model::update_norm;
 use crate::training::TrainedSet;
 use crate::{TrainError, Trainer};
 use peft_tune_core::architecture::Dtype;
+use peft_tune_core::plan::{AdaptedLinear, LinearSlots};
 use peft_tune_kernels::ops::matmul;
 
 /// A trained model whose plain weights are computed one by one, so that they need not be in memory all at once.
@@ -33,20 +33,17 @@ impl<'a> MergedModel<'a> {
     /// # Errors
     /// A trained bias of lora_b on a layer that has no bias to hold it.
     pub(crate) fn new(base: &'a BaseModel, trained: &'a TrainedSet) -> Result<Self, TrainError> {
-        for (linear, slots) in trained.adapted_linears() {
+        for (linear, slots) in trained.plan.adapted_linears() {
             if slots.lora_bias.is_some() && !linear.linear.bias {
                 let module = linear.linear.name.clone();
                 return Err(TrainError::NoBiasToMergeInto { module });
             }
         }
-        let linears = trained.adapted_linears();
         Ok(Self {
             base,
             trained,
-            whole: trained.trainables().whole,
-            linears: linears
-                .map(|(linear, slots)| (linear.linear.name.as_str(), (linear, slots)))
-                .collect(),
+            whole: trained.plan.whole_slots(),
+            linears: trained.plan.adapters(),
         })
     }
 

@@ -10,7 +10,6 @@ use super::passes::{Lap, PassInput, PassModel, Passes};
 use super::stopwatch::Stopwatch;
 use super::trained_set::TrainedSet;
 use super::update_pass::{UpdateInput, UpdatePass};
-use crate::adapter::AdapterPlan;
 use crate::base::BaseModel;
 use crate::data::MicroBatch;
 use crate::model::{Decoder, DropoutKey, Keep, RopeTables, Stream};
@@ -20,6 +19,7 @@ use crate::parallel::{Alone, Collective};
 use crate::span;
 use crate::span::{StepPhase, Work};
 use crate::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
+use peft_tune_core::plan::AdapterPlan;
 use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_kernels::kernels;
 use peft_tune_kernels::ops::loss_head::Sums;
@@ -57,7 +57,7 @@ impl Trainer {
         let trained = TrainedSet::new(&base, recipe)?;
         let decoder = Decoder::new(&base, &trained.trainables())?;
         // Where every parameter trains, the base model's own values have been copied and are not needed again.
-        let base = match trained.plan {
+        let base = match trained.plan.adapter {
             Some(_) => base,
             None => Arc::new(base.without_weights()),
         };
@@ -260,7 +260,7 @@ impl Trainer {
 
     /// What the adapter consists of; absent in full fine-tuning.
     pub fn adapter_plan(&self) -> Option<&AdapterPlan> {
-        self.trained.plan.as_ref()
+        self.trained.plan.adapter.as_ref()
     }
 
     /// The base model; without its weights in full fine-tuning.

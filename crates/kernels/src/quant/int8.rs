@@ -10,6 +10,7 @@
 use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
+use peft_tune_core::plan::BLOCK;
 use rayon::prelude::*;
 
 use super::blocks::{CHUNK, absmax, to_rows, with_slice};
@@ -19,8 +20,6 @@ use super::error::QuantError;
 use super::expand::{INT8_STEP, int8_block};
 use super::quantized::Quantized;
 
-/// Elements of a block when weights are quantized here.
-const BLOCK: usize = 64;
 /// Added to a code to store it in a U8.
 const BIAS: u8 = 128;
 /// 1.5 * 2^23

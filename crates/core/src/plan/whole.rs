@@ -1,15 +1,15 @@
 //! Parameters of the base model that train beside the adapters: biases and `modules_to_save`.
 
-use peft_tune_core::recipe::{AdapterBias, AdapterSettings};
+use crate::recipe::{AdapterBias, AdapterSettings};
 
-use super::error::AdapterError;
-use super::plan::AdaptedLinear;
+use super::adapter::AdaptedLinear;
+use super::error::PlanError;
+use super::parameters::ParameterKind;
 use super::shape::{BaseShape, LinearShape};
 use super::target::known_suffixes;
-use crate::ParameterKind;
 
 /// Prefix of every tensor name in a PEFT checkpoint.
-pub(super) const PREFIX: &str = "base_model.model.";
+pub const PREFIX: &str = "base_model.model.";
 
 /// A parameter of the base model that is trained and saved whole (`modules_to_save`, `bias`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(super) fn modules_to_save(
     settings: &AdapterSettings,
     base: &BaseShape,
     linears: &[AdaptedLinear],
-) -> Result<Vec<WholeParameter>, AdapterError> {
+) -> Result<Vec<WholeParameter>, PlanError> {
     let candidates = base_parameters(base);
     let module = |parameter: &WholeParameter| {
         let name = &parameter.base_name;
@@ -64,13 +64,13 @@ pub(super) fn modules_to_save(
     };
     for wanted in &settings.modules_to_save {
         if let Some(taken) = linears.iter().find(|adapted| adapted.linear.name.ends_with(wanted)) {
-            return Err(AdapterError::SavedTarget {
+            return Err(PlanError::SavedTarget {
                 name: taken.linear.name.clone(),
             });
         }
         if !candidates.iter().any(|parameter| module(parameter).ends_with(wanted)) {
             let modules: Vec<_> = candidates.iter().map(module).collect();
-            return Err(AdapterError::UnknownModule {
+            return Err(PlanError::UnknownModule {
                 name: wanted.clone(),
                 known: known_suffixes(modules.iter().map(String::as_str)),
             });

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use regex::Regex;
 
-use super::error::AdapterError;
+use super::error::PlanError;
 
 /// A compiled pattern map.
 pub(super) struct Patterns<'a, V> {
@@ -17,7 +17,7 @@ pub(super) struct Patterns<'a, V> {
 
 impl<'a, V: Copy> Patterns<'a, V> {
     /// Compiles the keys of `map`; `setting` is its name in the recipe, for messages.
-    pub fn new(setting: &'static str, map: &'a BTreeMap<String, V>) -> Result<Self, AdapterError> {
+    pub fn new(setting: &'static str, map: &'a BTreeMap<String, V>) -> Result<Self, PlanError> {
         let mut entries = Vec::with_capacity(map.len());
         for (key, value) in map {
             entries.push((key.as_str(), compile(setting, key)?, *value));
@@ -36,10 +36,10 @@ impl<'a, V: Copy> Patterns<'a, V> {
     }
 
     /// Fails on a key that matches none of `modules`: a misspelt key would silently do nothing.
-    pub fn check_used(&self, modules: &[&str], known: &str) -> Result<(), AdapterError> {
+    pub fn check_used(&self, modules: &[&str], known: &str) -> Result<(), PlanError> {
         for (key, regex, _) in &self.entries {
             if !modules.iter().any(|module| regex.is_match(module)) {
-                return Err(AdapterError::UnusedPattern {
+                return Err(PlanError::UnusedPattern {
                     setting: self.setting,
                     key: (*key).to_owned(),
                     known: known.to_owned(),
@@ -54,16 +54,16 @@ impl<'a, V: Copy> Patterns<'a, V> {
 /// first match wins, and may match nothing; `modules` are the modules with an adapter.
 ///
 /// # Errors
-/// A key that is not a regular expression.
-pub(super) fn from_file<V: Copy + PartialEq>(
+/// A key that is no regular expression.
+pub fn from_file<V: Copy + PartialEq>(
     setting: &'static str,
     entries: &[(String, V)],
     modules: &[String],
-) -> Result<BTreeMap<String, V>, AdapterError> {
+) -> Result<BTreeMap<String, V>, PlanError> {
     let compiled: Vec<_> = entries
         .iter()
         .map(|(key, value)| Ok((key, compile(setting, key)?, *value)))
-        .collect::<Result<_, AdapterError>>()?;
+        .collect::<Result<_, PlanError>>()?;
     let is_used = |regex: &Regex| modules.iter().any(|module| regex.is_match(module));
     let used = compiled.iter().filter(|(_, regex, _)| is_used(regex));
     let sorted: BTreeMap<String, V> = used.map(|(key, _, value)| ((*key).clone(), *value)).collect();
@@ -85,8 +85,8 @@ pub(super) fn from_file<V: Copy + PartialEq>(
         .collect())
 }
 
-fn compile(setting: &'static str, key: &str) -> Result<Regex, AdapterError> {
-    Regex::new(&format!(r"^(.*\.)?({key})$")).map_err(|error| AdapterError::BadPattern {
+fn compile(setting: &'static str, key: &str) -> Result<Regex, PlanError> {
+    Regex::new(&format!(r"^(.*\.)?({key})$")).map_err(|error| PlanError::BadPattern {
         setting,
         key: key.to_owned(),
         reason: error.to_string().lines().last().unwrap_or_default().trim().to_owned(),

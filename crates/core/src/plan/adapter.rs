@@ -5,14 +5,14 @@
 //! their lora_a in one contiguous block: (r_q + r_k + r_v, in) is one product. It also makes LoRA+'s two learning
 //! rates two ranges.
 
-use peft_tune_core::recipe::{AdapterInit, AdapterSettings};
+use crate::recipe::{AdapterInit, AdapterSettings};
 
-use super::error::AdapterError;
+use super::error::PlanError;
+use super::parameters::{ParameterKind, ParameterLayout};
 use super::pattern::Patterns;
 use super::shape::{BaseShape, LinearShape};
 use super::target::{known_suffixes, select};
 use super::whole::{PREFIX, WholeParameter, biases, modules_to_save};
-use crate::{ParameterKind, ParameterLayout};
 
 /// One linear layer that gets an adapter.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,7 +60,7 @@ impl AdapterPlan {
     ///
     /// # Errors
     /// Names, layers, ranks or patterns that do not fit the base model; each message says what does.
-    pub fn new(settings: &AdapterSettings, base: &BaseShape) -> Result<Self, AdapterError> {
+    pub fn new(settings: &AdapterSettings, base: &BaseShape) -> Result<Self, PlanError> {
         check_combination(settings)?;
         let targets = select(settings, base)?;
         let names: Vec<&str> = targets.iter().map(|linear| linear.name.as_str()).collect();
@@ -88,64 +88,50 @@ impl AdapterPlan {
 
     /// Appends a slot for each trained parameter, in the flat order of this file's head.
     pub fn push_slots(&self, layout: &mut ParameterLayout) -> AdapterSlots {
-        let mut push = |linear: &AdaptedLinear, ending: &str, shape: &[usize], kind| {
-            layout.push(format!("{PREFIX}{}.{ending}", linear.linear.name), shape, kind)
+        type Shape<'a> = &'a dyn Fn(&AdaptedLinear) -> Vec<usize>;
+        let mut push_all = |ending: &str, kind, shape: Shape<'_>| -> Vec<usize> {
+            let name = |linear: &AdaptedLinear| format!("{PREFIX}{}.{ending}", linear.linear.name);
+            let linears = self.linears.iter();
+            linears
+                .map(|linear| layout.push(name(linear), &shape(linear), kind))
+                .collect()
         };
-        let mut lora_a = Vec::with_capacity(self.linears.len());
-        for linear in &self.linears {
-            let shape = [linear.rank, linear.linear.inputs];
-            lora_a.push(push(linear, "lora_A.weight", &shape, ParameterKind::LoraA));
-        }
-        let mut slots: Vec<LinearSlots> = Vec::with_capacity(self.linears.len());
-        for (linear, lora_a) in self.linears.iter().zip(lora_a) {
-            let shape = [linear.linear.outputs, linear.rank];
-            slots.push(LinearSlots {
-                lora_a,
-                lora_b: push(linear, "lora_B.weight", &shape, ParameterKind::LoraB),
-                lora_bias: None,
-                magnitude: None,
-            });
-        }
-        if self.settings.lora_bias {
-            for (linear, slots) in self.linears.iter().zip(&mut slots) {
-                let shape = [linear.linear.outputs];
-                slots.lora_bias = Some(push(linear, "lora_B.bias", &shape, ParameterKind::Bias));
-            }
-        }
-        if self.settings.dora {
-            for (linear, slots) in self.linears.iter().zip(&mut slots) {
-                let shape = [linear.linear.outputs];
-                slots.magnitude = Some(push(linear, "lora_magnitude_vector", &shape, ParameterKind::Magnitude));
-            }
-        }
+        let outputs = |adapted: &AdaptedLinear| vec![adapted.linear.outputs];
+        let lora_a = push_all("lora_A.weight", ParameterKind::LoraA, &|adapted| {
+            vec![adapted.rank, adapted.linear.inputs]
+        });
+        let lora_b = push_all("lora_B.weight", ParameterKind::LoraB, &|adapted| {
+            vec![adapted.linear.outputs, adapted.rank]
+        });
+        let settings = &self.settings;
+        let mut vectors = |wanted: bool, ending, kind| wanted.then(|| push_all(ending, kind, &outputs));
+        let biases = vectors(settings.lora_bias, "lora_B.bias", ParameterKind::Bias);
+        let magnitudes = vectors(settings.dora, "lora_magnitude_vector", ParameterKind::Magnitude);
+        let linears = (0..self.linears.len()).map(|index| LinearSlots {
+            lora_a: lora_a[index],
+            lora_b: lora_b[index],
+            lora_bias: biases.as_ref().map(|all| all[index]),
+            magnitude: magnitudes.as_ref().map(|all| all[index]),
+        });
         let whole = self
             .whole
             .iter()
             .map(|parameter| layout.push(parameter.name.clone(), &parameter.shape, parameter.kind))
             .collect();
-        AdapterSlots { linears: slots, whole }
-    }
-
-    /// Index into [`linears`](Self::linears) of the module `name`, where it gets an adapter.
-    pub fn position(&self, name: &str) -> Option<usize> {
-        self.linears.iter().position(|linear| linear.linear.name == name)
-    }
-
-    /// Number of trained values.
-    pub fn parameters(&self) -> usize {
-        let mut layout = ParameterLayout::default();
-        self.push_slots(&mut layout);
-        layout.elements()
+        AdapterSlots {
+            linears: linears.collect(),
+            whole,
+        }
     }
 }
 
 /// Combinations that PEFT refuses, so that an adapter that was trained can be loaded.
-fn check_combination(settings: &AdapterSettings) -> Result<(), AdapterError> {
+fn check_combination(settings: &AdapterSettings) -> Result<(), PlanError> {
     if settings.lora_bias && settings.dora {
-        return Err(AdapterError::BiasWith { other: "dora" });
+        return Err(PlanError::BiasWith { other: "dora" });
     }
     if settings.lora_bias && settings.init != AdapterInit::Kaiming {
-        return Err(AdapterError::BiasWith { other: "init" });
+        return Err(PlanError::BiasWith { other: "init" });
     }
     Ok(())
 }
@@ -155,13 +141,13 @@ fn adapted(
     linear: &LinearShape,
     rank: usize,
     alpha: f64,
-) -> Result<AdaptedLinear, AdapterError> {
+) -> Result<AdaptedLinear, PlanError> {
     let name = linear.name.clone();
     if rank == 0 {
-        return Err(AdapterError::ZeroRank { name });
+        return Err(PlanError::ZeroRank { name });
     }
     if rank > linear.inputs.min(linear.outputs) {
-        return Err(AdapterError::RankAboveDimension {
+        return Err(PlanError::RankAboveDimension {
             name,
             rank,
             inputs: linear.inputs,
@@ -169,7 +155,7 @@ fn adapted(
         });
     }
     if !alpha.is_finite() {
-        return Err(AdapterError::BadAlpha { name, alpha });
+        return Err(PlanError::BadAlpha { name, alpha });
     }
     Ok(AdaptedLinear {
         linear: linear.clone(),
@@ -184,7 +170,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use peft_tune_core::recipe::{AdapterBias, TargetModules, TargetPreset};
+    use crate::recipe::{AdapterBias, TargetModules, TargetPreset};
 
     fn tiny() -> BaseShape {
         let mut base = BaseShape {
@@ -259,7 +245,6 @@ mod tests {
             (q.offset + q.elements(), q.shape.as_slice()),
             (k.offset, [2, 8].as_slice())
         );
-        assert_eq!(layout.elements(), plan.parameters());
     }
 
     #[test]
@@ -271,7 +256,7 @@ mod tests {
         };
         let plan = AdapterPlan::new(&settings, &tiny()).unwrap();
         let of = |name: &str| {
-            let linear = &plan.linears[plan.position(name).unwrap()];
+            let linear = plan.linears.iter().find(|one| one.linear.name == name).unwrap();
             (linear.rank, linear.scaling)
         };
         assert_eq!(of("model.layers.0.self_attn.q_proj"), (2, 2.0));

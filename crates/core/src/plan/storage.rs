@@ -13,9 +13,9 @@ use crate::architecture::Architecture;
 use crate::recipe::{BlockConstants, Precision};
 
 /// Elements of a block of quantized weights.
-const BLOCK: u64 = 64;
+pub const BLOCK: usize = 64;
 /// Block constants that share one constant under double quantization.
-const NESTED_BLOCK: u64 = 256;
+pub const NESTED_BLOCK: usize = 256;
 
 /// Codes or values, and block constants, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,13 +27,13 @@ pub struct WeightBytes {
 /// Bytes of a linear layer's weight of `elements`.
 pub fn linear_bytes(elements: u64, precision: Precision) -> WeightBytes {
     let row = precision.row();
-    let blocks = elements.div_ceil(BLOCK);
+    let blocks = elements.div_ceil(BLOCK as u64);
     WeightBytes {
         values: (elements * row.bits).div_ceil(8),
         constants: match row.constants {
             None => 0,
             Some(BlockConstants::Plain) => 4 * blocks,
-            Some(BlockConstants::Quantized) => blocks + 4 * blocks.div_ceil(NESTED_BLOCK),
+            Some(BlockConstants::Quantized) => blocks + 4 * blocks.div_ceil(NESTED_BLOCK as u64),
         },
     }
 }

@@ -3,9 +3,9 @@
 //! A name t selects a module n if n == t or n ends in `.t`. With `layers_to_transform`, only modules below a numbered
 //! layer count, and its number must be in the list.
 
-use peft_tune_core::recipe::{AdapterSettings, TargetModules, TargetPreset};
+use crate::recipe::{AdapterSettings, TargetModules, TargetPreset};
 
-use super::error::AdapterError;
+use super::error::PlanError;
 use super::shape::{BaseShape, LinearShape, last_component};
 
 /// Endings of attention projections; `qkv_proj` is the fused form (Phi-3).
@@ -14,10 +14,7 @@ const ATTENTION: &[&str] = &["q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj"]
 const MLP: &[&str] = &["gate_proj", "up_proj", "down_proj", "gate_up_proj"];
 
 /// The linears of `base` that get an adapter, in the order of `base`.
-pub(super) fn select<'a>(
-    settings: &AdapterSettings,
-    base: &'a BaseShape,
-) -> Result<Vec<&'a LinearShape>, AdapterError> {
+pub(super) fn select<'a>(settings: &AdapterSettings, base: &'a BaseShape) -> Result<Vec<&'a LinearShape>, PlanError> {
     check_names(settings, base)?;
     check_layers(settings, base)?;
     let selected: Vec<_> = base
@@ -26,7 +23,7 @@ pub(super) fn select<'a>(
         .filter(|linear| is_target(&settings.target_modules, &linear.name) && is_in_layers(settings, &linear.name))
         .collect();
     if selected.is_empty() {
-        return Err(AdapterError::NoTarget {
+        return Err(PlanError::NoTarget {
             known: known_suffixes(base.linears.iter().map(|linear| linear.name.as_str())),
         });
     }
@@ -75,13 +72,13 @@ fn layer_index(name: &str) -> Option<usize> {
     numbers.iter().rev().find_map(|part| part.parse().ok())
 }
 
-fn check_names(settings: &AdapterSettings, base: &BaseShape) -> Result<(), AdapterError> {
+fn check_names(settings: &AdapterSettings, base: &BaseShape) -> Result<(), PlanError> {
     let TargetModules::Named(names) = &settings.target_modules else {
         return Ok(());
     };
     for name in names {
         if !base.linears.iter().any(|linear| ends_in(&linear.name, name)) {
-            return Err(AdapterError::UnknownTarget {
+            return Err(PlanError::UnknownTarget {
                 name: name.clone(),
                 known: known_suffixes(base.linears.iter().map(|linear| linear.name.as_str())),
             });
@@ -90,10 +87,10 @@ fn check_names(settings: &AdapterSettings, base: &BaseShape) -> Result<(), Adapt
     Ok(())
 }
 
-fn check_layers(settings: &AdapterSettings, base: &BaseShape) -> Result<(), AdapterError> {
+fn check_layers(settings: &AdapterSettings, base: &BaseShape) -> Result<(), PlanError> {
     for &layer in settings.layers_to_transform.iter().flatten() {
         if layer >= base.layers {
-            return Err(AdapterError::UnknownLayer {
+            return Err(PlanError::UnknownLayer {
                 layer,
                 layers: base.layers,
             });
