@@ -88,8 +88,8 @@ mod tests {
     fn warmup_below_one_is_a_fraction() {
         let warmup = |warmup| {
             ScheduleSettings {
-                kind: ScheduleKind::Linear,
                 warmup,
+                ..ScheduleSettings::default()
             }
             .warmup_steps(50)
         };
