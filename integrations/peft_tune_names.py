@@ -113,7 +113,7 @@ def warmup_steps(warmup, steps):
     """Steps of a warm-up that is a number of steps (1 or more) or a share of all of them; None where these are not known."""
     if warmup >= 1:
         return int(warmup)
-    return math.ceil(warmup * steps) if steps or not warmup else None
+    return math.ceil(warmup * (steps or 0)) if steps or not warmup else None
 
 
 def configuration(base, trial, tool, processes):
