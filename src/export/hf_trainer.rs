@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 
 use super::course::Warmup;
 use super::draft::{Draft, Word};
-use peft_tune_core::recipe::{OptimizerKind, OptimizerSettings, Precision, ScheduleKind, ScheduleSettings, TrainingLength};
+use peft_tune_core::recipe::{
+    OptimizerKind, OptimizerSettings, Precision, ScheduleKind, ScheduleSettings, TrainingLength,
+};
 
 /// What differs between the tools.
 #[derive(Clone, Copy)]
@@ -52,7 +54,14 @@ impl Draft<'_> {
             all.extend(self.word_as("beta2", beta2(optimizer)));
             all.extend(self.word("epsilon"));
         }
-        all.extend(self.word("loraplus_ratio"));
+        let loraplus = self.word("loraplus_ratio");
+        if loraplus.is_none() && optimizer.loraplus_ratio.is_some() {
+            self.warn(
+                "optimizer.loraplus_ratio",
+                "build the optimizer with peft.optimizers.create_loraplus_optimizer",
+            );
+        }
+        all.extend(loraplus);
         all
     }
 

@@ -8,11 +8,11 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::Format;
-use peft_tune_core::architecture::Architecture;
 use crate::export::draft::{Advice, Draft};
 use crate::export::modules::module_names;
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
+use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{AdapterInit, AdapterSettings, Recipe, TargetModules, TargetPreset};
 

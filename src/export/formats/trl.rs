@@ -11,7 +11,9 @@ use crate::export::ExportFormat;
 use crate::export::draft::{Advice, Draft, builder_of};
 use crate::export::hf_trainer::{TrainerWords, adamw_for_muon};
 use peft_tune_core::recipe::settings::Tool;
-use peft_tune_core::recipe::{AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe};
+use peft_tune_core::recipe::{
+    AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe,
+};
 
 pub(super) const FORMAT: Format = Format {
     name: "trl",

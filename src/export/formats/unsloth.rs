@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use super::Format;
 use super::peft::whole_if_possible;
-use peft_tune_core::architecture::Family;
 use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, quantized_bits};
 use crate::export::hf_trainer::{TrainerWords, adamw_for_muon};
 use crate::export::modules::module_names;
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
+use peft_tune_core::architecture::Family;
 use peft_tune_core::recipe::settings::Tool;
-use peft_tune_core::recipe::{AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe};
+use peft_tune_core::recipe::{AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision};
 
 pub(super) const FORMAT: Format = Format {
     name: "unsloth",

@@ -5,10 +5,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::refused;
-use peft_tune_core::architecture::{Architecture, Family, RopeScaling};
 use crate::export::draft::{Draft, Word};
 use crate::export::modules::module_names;
 use crate::export::{ExportError, ExportFormat};
+use peft_tune_core::architecture::{Architecture, Family, RopeScaling};
 use peft_tune_core::recipe::{AdapterSettings, Precision};
 
 /// Writes `model`, `tokenizer` and `checkpointer`.
