@@ -51,6 +51,7 @@ config = SFTConfig(
     gradient_accumulation_steps=4,
     num_train_epochs=1.0,
     lr_scheduler_type="cosine",
+    warmup_steps=2,
     optim="adamw_torch_fused",
     learning_rate=0.00002,
     weight_decay=0.0,
