@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 
 mod known;
 mod rows;
@@ -67,23 +69,16 @@ pub struct RuleArgs {
     pub weights: Option<Weights>,
 }
 
-/// A tool to write for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// What to write: the file of a tool, or a whole study.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// recipe.yaml, for peft-tune itself.
-    Recipe,
-    /// adapter_config.json, for PEFT's LoraConfig.from_pretrained.
-    Peft,
-    /// trl_sft.yaml, for trl sft --config.
-    Trl,
-    /// axolotl.yaml, for axolotl train.
-    Axolotl,
-    /// llamafactory.yaml and dataset_info.json, for llamafactory-cli train.
-    Llamafactory,
-    /// torchtune.yaml, for tune run lora_finetune_single_device --config.
-    Torchtune,
-    /// unsloth_train.py, a script for unsloth.
-    Unsloth,
+    Trial(ExportFormat),
+    Study(StudyFormat),
+}
+
+/// A form of a whole study.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StudyFormat {
     /// The whole study: optuna.db, which optuna and optuna-dashboard open.
     Optuna,
     /// The whole study: trials.csv, evaluations.csv and steps.csv.
@@ -96,19 +91,21 @@ pub enum Format {
     Mlflow,
 }
 
-impl Format {
-    /// The tool's file, for those that take one trial; `None` for those that take a study.
-    fn of_a_trial(self) -> Option<ExportFormat> {
-        Some(match self {
-            Self::Recipe => ExportFormat::Recipe,
-            Self::Peft => ExportFormat::Peft,
-            Self::Trl => ExportFormat::Trl,
-            Self::Axolotl => ExportFormat::Axolotl,
-            Self::Llamafactory => ExportFormat::LlamaFactory,
-            Self::Torchtune => ExportFormat::Torchtune,
-            Self::Unsloth => ExportFormat::Unsloth,
-            Self::Optuna | Self::Csv | Self::Parquet | Self::Tensorboard | Self::Mlflow => return None,
-        })
+impl ValueEnum for Format {
+    fn value_variants<'a>() -> &'a [Self] {
+        static ALL: LazyLock<Vec<Format>> = LazyLock::new(|| {
+            let tools = ExportFormat::ALL.into_iter().map(Format::Trial);
+            let studies = StudyFormat::value_variants().iter().copied().map(Format::Study);
+            tools.chain(studies).collect()
+        });
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Self::Trial(format) => Some(PossibleValue::new(format.name()).help(format.about())),
+            Self::Study(format) => format.to_possible_value(),
+        }
     }
 }
 
@@ -154,8 +151,9 @@ pub struct Chosen {
 /// Those of `choose`; bad input where a file is in the way or the format cannot say the recipe; a failure where the file
 /// cannot be written.
 pub fn run(args: Args, choose: impl FnOnce(&Args) -> Result<Vec<Chosen>, CliError>) -> Result<(), CliError> {
-    let Some(format) = args.format.of_a_trial() else {
-        return study::run(&args);
+    let format = match args.format {
+        Format::Trial(format) => format,
+        Format::Study(format) => return study::run(&args, format),
     };
     for chosen in &choose(&args)? {
         let folder = match args.front {
@@ -183,9 +181,10 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, force: bool) 
         },
     };
     let exported = export::write(format, &input, folder, force).map_err(|error| match error {
-        ExportError::Exists { .. } | ExportError::NoAdapter { .. } | ExportError::Refused { .. } => {
-            CliError::bad_input(error)
-        }
+        ExportError::Exists { .. }
+        | ExportError::NoAdapter { .. }
+        | ExportError::NoOptimizer { .. }
+        | ExportError::Refused { .. } => CliError::bad_input(error),
         ExportError::Write { .. } | ExportError::Recipe(_) => CliError::failed(error),
     })?;
     for reason in &chosen.reasons {

@@ -70,9 +70,6 @@ impl TrainWatch {
     }
 
     /// Writes every step as a training does, into a file of no name in `folder` that is gone with this value.
-    ///
-    /// # Errors
-    /// Those of the file system.
     pub fn unseen(folder: &Path, memory: DeviceMemory) -> std::io::Result<Self> {
         /// Only a number in a text that nobody reads.
         const TOTAL: u64 = 1000;

@@ -1,120 +1,216 @@
-//! A YAML file for another tool as it grows, with what it cannot say.
+//! A file for another tool as it grows, with what it cannot say.
+//!
+//! A draft knows which fields of the recipe have been said. At the end it warns of every other one that means something,
+//! so that an exporter cannot leave a setting out without a word: not one that was added to the recipe after it either.
 
-use serde_json::Value;
+use std::collections::BTreeSet;
 
-use super::course::{Course, Warmup};
-use super::hf_trainer::schedule_name;
+use serde_json::{Value, json};
+
 use super::target_yaml::TargetYaml;
-use super::{ExportFormat, Warning};
-use peft_tune_core::recipe::{
-    AdapterBias, AdapterInit, AdapterSettings, DataSettings, Precision, Recipe, TrainingLength,
-};
+use super::write::Rendered;
+use super::{ExportFormat, ExportInput, Warning};
+use peft_tune_core::recipe::settings::{SettingRow, Tool, setting, settings, unsearched};
+use peft_tune_core::recipe::{DataSettings, ParamValue, Recipe};
+
+/// A key of a tool's file with its value.
+pub(super) type Word = (&'static str, Value);
+
+/// The fields that say which rows are read, and how.
+pub(super) const ROWS: [&str; 6] = [
+    "data.train",
+    "data.format",
+    "data.columns",
+    "data.loss_on",
+    "data.chat_template",
+    "data.max_rows",
+];
 
 /// The file so far.
-#[derive(Default)]
-pub(super) struct Draft {
+pub(super) struct Draft<'a> {
+    pub input: &'a ExportInput<'a>,
     pub yaml: TargetYaml,
-    pub warnings: Vec<Warning>,
+    format: ExportFormat,
+    warnings: Vec<Warning>,
+    said: BTreeSet<&'static str>,
 }
 
-/// Adapter settings beyond rank, alpha, dropout and target modules that a tool can say.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct AdapterWords {
-    pub init: &'static [AdapterInit],
-    pub bias: bool,
-    pub patterns: bool,
-    pub layers: bool,
-    pub modules_to_save: bool,
-    pub start: bool,
-}
-
-/// What a tool calls the length and the schedule of a training; `max_steps` and `warmup_steps` are the same in all.
+/// What to do about a setting that a tool has no key for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CourseWords {
-    pub epochs: &'static str,
-    pub schedule: &'static str,
-    /// Key of a warm-up that is a share of the steps.
-    pub warmup_share: &'static str,
+pub(super) struct Advice {
+    /// For one of the adapter.
+    pub adapter: &'static str,
+    pub other: &'static str,
 }
 
-impl Draft {
+impl Advice {
+    pub const TRAIN_HERE: Self = Self {
+        adapter: "leave it out, or train with `peft-tune train`",
+        other: "set it by hand, or train with `peft-tune train`",
+    };
+}
+
+impl<'a> Draft<'a> {
+    pub fn new(format: ExportFormat, input: &'a ExportInput<'a>) -> Self {
+        Self {
+            input,
+            yaml: TargetYaml::default(),
+            format,
+            warnings: Vec::new(),
+            // Every header says how many processes to start.
+            said: ["batch.devices"].into(),
+        }
+    }
+
+    pub fn recipe(&self) -> &'a Recipe {
+        self.input.recipe
+    }
+
+    /// Whose file it is, where it is another tool's.
+    pub fn tool(&self) -> Option<Tool> {
+        self.format.row().tool
+    }
+
+    /// The tool as messages call it.
+    pub fn title(&self) -> &'static str {
+        self.format.row().title
+    }
+
+    /// Says of a field of the recipe what is different in the tool.
     pub fn warn(&mut self, field: &'static str, message: impl Into<String>) {
+        self.said.insert(field);
         self.warnings.push(Warning::new(field, message));
+    }
+
+    /// Notes that the file says these fields in words of its own.
+    pub fn said(&mut self, fields: &[&'static str]) {
+        self.said.extend(fields);
+    }
+
+    /// Notes that the file is not the place for some fields.
+    pub fn leaves(&mut self, fields: impl Fn(&str) -> bool) {
+        let rows = settings().map(|row| row.field);
+        let all = rows.chain(unsearched(self.recipe()).into_iter().map(|field| field.field));
+        self.said.extend(all.filter(|field| fields(field)));
     }
 
     pub fn key(&mut self, key: &str, value: impl Into<Value>) {
         self.yaml.key(key, value);
     }
 
-    /// Writes how long the training of `recipe` runs, and its learning-rate schedule.
-    pub fn course(&mut self, recipe: &Recipe, course: &Course, words: CourseWords) {
-        match recipe.training.length {
-            TrainingLength::Steps(steps) => self.key("max_steps", steps),
-            TrainingLength::Epochs(epochs) => self.key(words.epochs, epochs),
-            TrainingLength::Tokens(_) => {}
-        }
-        if let Some((steps, message)) = course.of_tokens() {
-            self.key("max_steps", steps);
-            self.warn("training.length", message);
-        }
-        self.key(words.schedule, schedule_name(&recipe.schedule));
-        match course.warmup {
-            Warmup::Steps(steps) => self.key("warmup_steps", steps),
-            Warmup::Share(share) => self.key(words.warmup_share, share),
+    pub fn keys(&mut self, words: impl IntoIterator<Item = Word>) {
+        words.into_iter().for_each(|(key, value)| self.key(key, value));
+    }
+
+    /// Writes a setting under the tool's key for it. Nothing where the tool has none, or the recipe never reads it.
+    pub fn say(&mut self, name: &str) {
+        let word = self.word(name);
+        self.keys(word);
+    }
+
+    /// The same of several.
+    pub fn say_each(&mut self, names: &[&str]) {
+        names.iter().for_each(|name| self.say(name));
+    }
+
+    /// As [`Draft::say`], with another value than the recipe's.
+    pub fn say_as(&mut self, name: &str, value: impl Into<Value>) {
+        let word = self.word_as(name, value);
+        self.keys(word);
+    }
+
+    /// The tool's key for a setting, and the value of the recipe.
+    pub fn word(&mut self, name: &str) -> Option<Word> {
+        let value = (setting(name)?.get)(self.recipe())?;
+        match value {
+            ParamValue::Text(none) if none.as_str() == "none" => None,
+            value => self.word_as(name, json!(value)),
         }
     }
 
-    /// Warns of each adapter setting that the tool has no words for.
-    pub fn unsayable(&mut self, adapter: &AdapterSettings, words: AdapterWords, what_to_do: &str) {
-        let init_is_said = adapter.init == AdapterInit::Kaiming || words.init.contains(&adapter.init);
-        let unsayable = [
-            (!init_is_said, "adapter.init"),
-            (adapter.bias != AdapterBias::None && !words.bias, "adapter.bias"),
-            (adapter.lora_bias, "adapter.lora_bias"),
-            (
-                !adapter.rank_pattern.is_empty() && !words.patterns,
-                "adapter.rank_pattern",
-            ),
-            (
-                !adapter.alpha_pattern.is_empty() && !words.patterns,
-                "adapter.alpha_pattern",
-            ),
-            (
-                adapter.layers_to_transform.is_some() && !words.layers,
-                "adapter.layers_to_transform",
-            ),
-            (
-                !adapter.modules_to_save.is_empty() && !words.modules_to_save,
-                "adapter.modules_to_save",
-            ),
-            (adapter.adapter_init.is_some() && !words.start, "adapter.adapter_init"),
-        ];
-        for (_, field) in unsayable.into_iter().filter(|(given, _)| *given) {
-            self.warn(field, what_to_do);
+    /// The tool's key for a setting that the recipe reads, and this value.
+    pub fn word_as(&mut self, name: &str, value: impl Into<Value>) -> Option<Word> {
+        let row = setting(name).filter(|row| row.is_read(self.recipe()))?;
+        let key = row.name_at(self.tool()?)?;
+        self.said.insert(row.field);
+        Some((key, value.into()))
+    }
+
+    /// Warns of every field that was not said, means something to the recipe and is not off.
+    pub fn warn_of_unsaid(&mut self, advice: Advice) {
+        let recipe = self.recipe();
+        let means_something = |row: &&SettingRow| {
+            let value = (row.get)(recipe).filter(|_| row.derived_from.is_none() && row.is_read(recipe));
+            value.is_some_and(|value| row.legal.off() != Some(value))
+        };
+        let rows = settings().filter(means_something).map(|row| row.field);
+        let others = unsearched(recipe).into_iter().filter(|field| !field.is_off());
+        let fields = rows.chain(others.map(|field| field.field));
+        let unsaid: Vec<_> = fields.filter(|field| !self.said.contains(field)).collect();
+        let title = self.title();
+        for field in unsaid {
+            let what = if field.starts_with("adapter.") {
+                advice.adapter
+            } else {
+                advice.other
+            };
+            self.warn(field, format!("has no key in {title}'s file; {what}"));
         }
     }
 
-    /// `alpha` as a whole number, which some tools insist on; a rounded one is told.
-    pub fn whole_alpha(&mut self, alpha: f64, format: ExportFormat) -> i64 {
+    /// The file, headed by what could not be said; `body` stands below the YAML.
+    pub fn finish(mut self, usage: &str, advice: Advice, body: &str) -> Rendered {
+        self.warn_of_unsaid(advice);
+        let usage = format!("{usage} {}", self.format.file_name());
+        let text = self.input.header(&usage, &self.warnings) + &self.yaml.finish() + body;
+        Rendered::new(self.format, text, self.warnings)
+    }
+
+    /// The same for a file that has no comments: they stand in a note beside it.
+    pub fn finish_with_note(mut self, usage: &str, advice: Advice, text: String, note: &'static str) -> Rendered {
+        self.warn_of_unsaid(advice);
+        let notes = self.input.notes(usage, &self.warnings).join("\n") + "\n";
+        let mut rendered = Rendered::new(self.format, text, self.warnings);
+        rendered.files.push((note, notes));
+        rendered
+    }
+
+    /// Says alpha as a whole number, which some tools insist on; a rounded one is told.
+    pub fn say_whole_alpha(&mut self, alpha: f64) {
         let whole = (alpha.round() as i64).max(1);
         if (whole as f64 - alpha).abs() > 1e-9 * alpha.abs() {
             let change = 100.0 * (whole as f64 / alpha - 1.0);
+            let format = self.format;
             self.warn(
                 "adapter.alpha",
                 format!("{format} takes whole numbers, so {alpha} became {whole} ({change:+.1}% scaling); adjust the learning rate"),
             );
         }
-        whole
+        self.say_as("alpha", whole);
     }
 
-    /// Warns where columns are renamed, for tools that rename none.
-    pub fn no_renaming(&mut self, data: &DataSettings, format: ExportFormat) {
-        if !data.columns.is_empty() {
-            self.warn(
-                "data.columns",
-                format!("{format} renames no columns; rename them in the file"),
-            );
-        }
+    /// Says the seed.
+    pub fn say_seed(&mut self, key: &str) {
+        self.said(&["training.seed"]);
+        self.key(key, self.recipe().training.seed);
+    }
+
+    /// Notes that the tool recomputes all layers or none.
+    pub fn warn_of_every_layer(&mut self) {
+        let title = self.title();
+        self.warn(
+            "gradient_checkpointing",
+            format!("{title} recomputes every layer: slower, and less memory"),
+        );
+    }
+
+    /// Notes that the tool picks the held-out rows itself.
+    pub fn warn_of_other_rows(&mut self) {
+        let title = self.title();
+        self.warn(
+            "data.held_out",
+            format!("{title} holds out other rows than were measured; its loss differs a little"),
+        );
     }
 }
 
@@ -133,14 +229,5 @@ pub(super) fn builder_of(path: &std::path::Path) -> &'static str {
         Some("parquet") => "parquet",
         Some("txt" | "text" | "md") => "text",
         _ => "json",
-    }
-}
-
-/// Whether the base weights are quantized: bits, if so.
-pub(super) fn quantized_bits(precision: Precision) -> Option<u8> {
-    match precision {
-        Precision::Int8 => Some(8),
-        Precision::Nf4 | Precision::Nf4Double => Some(4),
-        Precision::Fp32 | Precision::Bf16 | Precision::Fp16 => None,
     }
 }

@@ -1,66 +1,92 @@
-//! What tools built on transformers' `TrainingArguments` (TRL, axolotl, LLaMA-Factory, unsloth) share: the names of
-//! optimizers and schedules, and the optimizers' constants.
+//! What tools built on transformers' `TrainingArguments` (TRL, axolotl, LLaMA-Factory, unsloth) share: the words for
+//! optimizer, schedule, length and evaluation.
 
-use serde_json::Value;
+use serde_json::json;
 
-use peft_tune_core::recipe::{OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
+use super::course::Warmup;
+use super::draft::{Draft, Word};
+use super::rows::words;
+use peft_tune_core::recipe::TrainingLength;
 
-/// Name in transformers' `OptimizerNames`; `None` for muon, which it does not have.
-pub(super) fn optimizer_name(kind: OptimizerKind) -> Option<&'static str> {
-    Some(match kind {
-        OptimizerKind::AdamW => "adamw_torch",
-        OptimizerKind::Sgd => "sgd",
-        OptimizerKind::AdamW8bit => "adamw_8bit",
-        OptimizerKind::PagedAdamW => "paged_adamw_32bit",
-        OptimizerKind::PagedAdamW8bit => "paged_adamw_8bit",
-        OptimizerKind::Lion => "lion_32bit",
-        OptimizerKind::Lion8bit => "lion_8bit",
-        OptimizerKind::Adafactor => "adafactor",
-        OptimizerKind::Muon => return None,
-    })
+/// What differs between the tools.
+#[derive(Clone, Copy)]
+pub(super) struct TrainerWords {
+    /// Key of a length in epochs.
+    pub epochs: &'static str,
+    /// Key of a warm-up that is a share of the steps.
+    pub warmup_share: &'static str,
 }
 
-/// Name in transformers' `SchedulerType`.
-pub(super) fn schedule_name(schedule: &ScheduleSettings) -> &'static str {
-    match schedule.kind {
-        ScheduleKind::Constant if schedule.warmup > 0.0 => "constant_with_warmup",
-        ScheduleKind::Constant => "constant",
-        ScheduleKind::Linear => "linear",
-        ScheduleKind::Cosine => "cosine",
-    }
-}
-
-/// Keys and values of the constants that the optimizer has.
-pub(super) fn constants(optimizer: &OptimizerSettings) -> Vec<(&'static str, Value)> {
-    match optimizer.kind {
-        OptimizerKind::Sgd => {
-            let nesterov = if optimizer.nesterov { ",nesterov=true" } else { "" };
-            vec![(
+impl Draft<'_> {
+    /// Optimizer and constants.
+    pub fn optimizer_words(&mut self) -> Vec<Word> {
+        let optimizer = &self.recipe().optimizer;
+        let kind = optimizer.kind;
+        self.said(&["optimizer.kind"]);
+        // One that the tool lacks was refused before anything was written.
+        let mut all = words(&kind.row().keys, self.tool()).unwrap_or_default();
+        all.extend(self.word("learning_rate"));
+        all.extend(self.word("weight_decay"));
+        all.extend(self.word_as("max_grad_norm", optimizer.max_grad_norm.unwrap_or(0.0)));
+        // Only transformers' own optimizers read these.
+        if kind.reads_momentum() && kind.row().keys.trl.is_some() {
+            let is_nesterov = kind.reads_nesterov() && optimizer.nesterov;
+            let nesterov = if is_nesterov { ",nesterov=true" } else { "" };
+            all.push((
                 "optim_args",
                 format!("momentum={}{nesterov}", optimizer.momentum).into(),
-            )]
+            ));
+            self.said(&["optimizer.momentum", "optimizer.nesterov"]);
         }
-        OptimizerKind::Adafactor | OptimizerKind::Muon => Vec::new(),
-        kind => {
-            let mut constants = vec![
-                ("adam_beta1", optimizer.beta1.into()),
-                ("adam_beta2", beta2(optimizer).into()),
-            ];
-            if !is_lion(kind) {
-                constants.push(("adam_epsilon", optimizer.epsilon.into()));
-            }
-            constants
+        all.extend(self.word("beta1"));
+        all.extend(self.word_as("beta2", optimizer.beta2()));
+        all.extend(self.word("epsilon"));
+        all.extend(self.word("loraplus_ratio"));
+        all
+    }
+
+    /// How long the training runs, and the course of its learning rate. Steps where they can be known, since every version
+    /// of transformers understands those.
+    pub fn course_words(&mut self, words: TrainerWords) -> Vec<Word> {
+        let recipe = self.recipe();
+        let course = self.input.course();
+        self.said(&["training.length", "schedule.warmup"]);
+        let mut all: Vec<Word> = Vec::new();
+        match recipe.training.length {
+            TrainingLength::Steps(steps) => all.push(("max_steps", json!(steps))),
+            TrainingLength::Epochs(epochs) => all.push((words.epochs, json!(epochs))),
+            TrainingLength::Tokens(_) => {}
+        }
+        if let Some((steps, message)) = course.of_tokens() {
+            all.push(("max_steps", json!(steps)));
+            self.warn("training.length", message);
+        }
+        all.extend(self.schedule_words());
+        all.push(match course.warmup {
+            Warmup::Steps(steps) => ("warmup_steps", json!(steps)),
+            Warmup::Share(share) => (words.warmup_share, json!(share)),
+        });
+        all
+    }
+
+    /// When it evaluates.
+    pub fn evaluation_words(&mut self) -> Vec<Word> {
+        self.said(&["training.evaluate_every"]);
+        match self.recipe().training.evaluate_every {
+            Some(steps) => vec![("eval_strategy", json!("steps")), ("eval_steps", json!(steps))],
+            None => vec![("eval_strategy", json!("epoch"))],
         }
     }
-}
 
-/// Decay of the second moment: as set, or the optimizer's own.
-pub(super) fn beta2(optimizer: &OptimizerSettings) -> f64 {
-    optimizer
-        .beta2
-        .unwrap_or(if is_lion(optimizer.kind) { 0.99 } else { 0.999 })
-}
-
-fn is_lion(kind: OptimizerKind) -> bool {
-    matches!(kind, OptimizerKind::Lion | OptimizerKind::Lion8bit)
+    /// The order of the rows.
+    pub fn sampling_words(&mut self) -> Option<Word> {
+        let recipe = self.recipe();
+        self.said(&["training.shuffle", "batch.group_by_length"]);
+        let strategy = |name: &str| Some(("train_sampling_strategy", json!(name)));
+        match (recipe.training.shuffle, recipe.batch.group_by_length) {
+            (false, _) => strategy("sequential"),
+            (true, true) => strategy("group_by_length"),
+            (true, false) => None,
+        }
+    }
 }

@@ -4,10 +4,9 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::{
-    ExportError, ExportFormat, ExportInput, Exported, Warning, axolotl, llamafactory, peft, recipe, torchtune, trl,
-    unsloth,
-};
+use super::rows::has_optimizer;
+use super::{ExportError, ExportFormat, ExportInput, Exported, Warning};
+use peft_tune_core::recipe::OptimizerKind;
 
 /// The files of an export, and what they could not say.
 pub(super) struct Rendered {
@@ -38,15 +37,8 @@ pub fn write(
     directory: &Path,
     force: bool,
 ) -> Result<Exported, ExportError> {
-    let Rendered { files, warnings } = match format {
-        ExportFormat::Recipe => recipe::render(input)?,
-        ExportFormat::Peft => peft::render(input)?,
-        ExportFormat::Trl => trl::render(input),
-        ExportFormat::Axolotl => axolotl::render(input),
-        ExportFormat::LlamaFactory => llamafactory::render(input, directory)?,
-        ExportFormat::Torchtune => torchtune::render(input)?,
-        ExportFormat::Unsloth => unsloth::render(input)?,
-    };
+    check_optimizer(format, input.recipe.optimizer.kind)?;
+    let Rendered { files, warnings } = (format.row().render)(input, directory)?;
     let paths: Vec<PathBuf> = files.iter().map(|(name, _)| directory.join(name)).collect();
     // Looked at before the first is written, so that none is where another is in the way.
     if !force && let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
@@ -56,6 +48,20 @@ pub fn write(
         write_whole(path, text, force)?;
     }
     Ok(Exported { files: paths, warnings })
+}
+
+/// Refuses a tool that has no such optimizer.
+fn check_optimizer(format: ExportFormat, optimizer: OptimizerKind) -> Result<(), ExportError> {
+    let has = |format: &ExportFormat| has_optimizer(format.row().tool, optimizer);
+    if has(&format) {
+        return Ok(());
+    }
+    let others = ExportFormat::ALL.into_iter().filter(has).map(ExportFormat::name);
+    Err(ExportError::NoOptimizer {
+        format,
+        optimizer,
+        others: others.collect(),
+    })
 }
 
 fn write_whole(path: &Path, text: &str, force: bool) -> Result<(), ExportError> {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, SourceCode};
 
-use super::binding::{binding, binding_called_elsewhere};
 use super::yaml::Span;
+use peft_tune_core::recipe::settings::{setting, setting_called_elsewhere};
 
 /// A mistake in a file. The message names file, line, column and key, and ends in what to do.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -151,7 +151,7 @@ impl SpaceError {
     pub(super) fn unknown_key(at: Box<Span>, key: &str, known: Vec<String>) -> Self {
         // A parameter written beside `space` instead of in it.
         let is_top_level_of_a_study = at.key == key && known.iter().any(|name| name == "space");
-        let parameter = binding(key).or_else(|| binding_called_elsewhere(key));
+        let parameter = setting(key).or_else(|| setting_called_elsewhere(key));
         let nearest = match parameter {
             Some(parameter) if is_top_level_of_a_study => Some(format!("space.{}", parameter.name)),
             _ => nearest(key, &known),

@@ -1,20 +1,19 @@
 //! Search space files: what may be sampled, and the study around it.
 
-mod binding;
 mod check;
 mod error;
 pub mod file;
+mod problem;
+mod recipe_for;
 mod schema;
 mod study;
 mod yaml;
 
-pub use binding::{
-    Binding, Effect, Effects, FloatRange, Legal, RecipeError, SetError, affected_metrics, binding, bindings, params_of,
-    recipe_for,
-};
 pub use check::{ReadOptions, RecipeFile, RecipeFileError};
 pub use error::SpaceError;
 pub use file::{Bytes, Count, QuantityError, Seconds, StudyFile};
+pub use problem::problem_of;
+pub use recipe_for::{RecipeError, params_of, recipe_for};
 pub use schema::{recipe_schema, study_schema};
 pub use study::{Backend, Budget, CommandBackend, Source, Study, WarmStart};
 pub use yaml::Span;

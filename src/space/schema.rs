@@ -3,14 +3,14 @@
 use serde_json::{Map, Value, json};
 
 use super::StudyFile;
-use super::binding::{Binding, FloatRange, Legal, TARGET_PRESETS, bindings};
-use peft_tune_core::recipe::{Checkpointing, Recipe};
+use peft_tune_core::recipe::settings::{FloatRange, Legal, SettingRow, settings};
+use peft_tune_core::recipe::{Checkpointing, Recipe, TargetPreset};
 
 /// The JSON Schema (draft 2020-12) of a study file.
 pub fn study_schema() -> Value {
     let mut schema = Value::from(schemars::schema_for!(StudyFile));
-    let parameters: Map<String, Value> = bindings()
-        .map(|binding| (binding.name.to_owned(), parameter_schema(binding)))
+    let parameters: Map<String, Value> = settings()
+        .map(|row| (row.name.to_owned(), parameter_schema(row)))
         .collect();
     let any_name = json!({"$ref": "#/$defs/Parameter"});
     schema["properties"]["space"] = json!({
@@ -38,8 +38,8 @@ pub fn recipe_schema() -> Value {
 }
 
 /// One parameter: a value, choices, a range where it is a number, or keys with a condition.
-fn parameter_schema(binding: &Binding) -> Value {
-    let value = value_schema(&binding.legal);
+fn parameter_schema(row: &SettingRow) -> Value {
+    let value = value_schema(&row.legal);
     let choices = json!({"type": "array", "items": value, "minItems": 1, "uniqueItems": true});
     let when = json!({"$ref": "#/$defs/MapOfValue"});
     let mut forms = vec![
@@ -58,8 +58,8 @@ fn parameter_schema(binding: &Binding) -> Value {
             "additionalProperties": false,
         }),
     ];
-    if binding.legal.is_numeric() {
-        let number = number_schema(&binding.legal);
+    if row.legal.is_numeric() {
+        let number = number_schema(&row.legal);
         forms.push(json!({
             "type": "object",
             "properties": {
@@ -73,7 +73,7 @@ fn parameter_schema(binding: &Binding) -> Value {
             "additionalProperties": false,
         }));
     }
-    json!({"description": binding.about, "anyOf": forms})
+    json!({"description": row.about, "anyOf": forms})
 }
 
 fn value_schema(legal: &Legal) -> Value {
@@ -85,7 +85,7 @@ fn value_schema(legal: &Legal) -> Value {
         Legal::Checkpointing => json!({"type": "string", "pattern": Checkpointing::PATTERN}),
         Legal::Targets => json!({
             "anyOf": [
-                {"enum": TARGET_PRESETS},
+                {"enum": TargetPreset::NAMES},
                 {"type": "array", "items": {"type": "string"}, "minItems": 1},
             ],
         }),

@@ -52,8 +52,8 @@ impl Store {
     /// Opens the database at `path` for reading and writing, creating it or bringing it up to date where needed.
     ///
     /// # Errors
-    /// Where `path` is no database of ours, is damaged, comes from a newer version, cannot be written or is locked; the
-    /// file is then as it was.
+    /// Where `path` is not a database of ours, is damaged, comes from a newer version, cannot be written or is locked;
+    /// the file is then as it was.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
         Self::open_within(path, BUSY_TIMEOUT).await
     }

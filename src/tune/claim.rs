@@ -31,8 +31,8 @@ impl Claim {
     }
 }
 
-/// A proposal that waits until a trial under way knows what both need. It is no trial yet: a search that ends meanwhile
-/// leaves no trace of it.
+/// A proposal that waits until a trial under way knows what both need. It is not a trial yet: a search that ends
+/// meanwhile leaves no trace of it.
 pub(super) struct Deferred {
     proposed: Proposed,
     claims: Vec<Claim>,

@@ -51,7 +51,7 @@ impl KeptMetrics {
         trial
             .params
             .values_mut()
-            .for_each(|value| value.share(&mut self.shared));
+            .for_each(|value| self.shared.share_value(value));
         if let Some(metrics) = trial.state.metrics_mut() {
             metrics.retain(|name| self.metrics.contains(name));
             metrics.share(&mut self.shared);

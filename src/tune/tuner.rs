@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::claim::Deferred;
-use super::decide::{Memory, problem_of, recipe_of, whole_task};
+use super::decide::{Memory, recipe_of, whole_task};
 use super::expect::Expectations;
 use super::kept_metrics::KeptMetrics;
 use super::known::{Decision, Inherited, Measurement, Taken};
@@ -78,7 +78,7 @@ impl<'a> Tuner<'a> {
     /// A tuner that continues where the stored study stands.
     pub async fn new(parts: TunerParts<'a>) -> Result<Self, TuneError> {
         let mut history = parts.store.trials(parts.id).await?;
-        let problem = problem_of(parts.study);
+        let problem = parts.study.problem();
         let mut memory = Memory::new(parts.study);
         let forms = forms_of(parts.store, parts.id).await?;
         for trial in &history {

@@ -69,7 +69,7 @@ impl CommandEvaluator {
             surroundings: Surroundings {
                 folder: Some(folder),
                 env,
-                farewell: None,
+                ..Surroundings::default()
             },
             grace: GRACE,
             slots: vec![Program::at(Placement::whole_machine(None))],
@@ -237,7 +237,6 @@ impl Evaluator for CommandEvaluator {
 }
 
 #[cfg(test)]
-#[cfg(unix)]
 mod tests {
     use super::*;
     use peft_tune_core::study::{FailReason, Phase};

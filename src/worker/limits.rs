@@ -222,7 +222,6 @@ fn passes_memory_on(level: &Path, version: &'static Version) -> bool {
     passed_on.is_ok_and(|controllers| controllers.split_whitespace().any(|one| one == "memory"))
 }
 
-#[cfg(unix)]
 fn is_writable(folder: &Path) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let Ok(path) = std::ffi::CString::new(folder.as_os_str().as_bytes()) else {
@@ -230,11 +229,6 @@ fn is_writable(folder: &Path) -> bool {
     };
     // SAFETY: the path is a string that ends in zero and outlives the call.
     unsafe { libc::access(path.as_ptr(), libc::W_OK) == 0 }
-}
-
-#[cfg(not(unix))]
-fn is_writable(_: &Path) -> bool {
-    false
 }
 
 #[cfg(target_os = "linux")]

@@ -16,7 +16,7 @@ use super::serve::Runner;
 use super::trial::{Interruption, TrialRun, failure};
 use super::{Task, TrialEvent, TrialRequest};
 use peft_tune_core::recipe::{DataSettings, Precision, Recipe};
-use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState};
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState, with_causes};
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::parallel::{Alone, Collective};
@@ -335,9 +335,9 @@ fn prepare(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, Interrup
 }
 
 /// Input that no setting can mend: the trial is invalid, with the whole chain of causes as its reason.
-pub(super) fn invalid(error: impl std::error::Error) -> Interruption {
+pub(super) fn invalid(error: impl std::error::Error + 'static) -> Interruption {
     Interruption::Failed(FailReason::Invalid {
-        message: error.to_string(),
+        message: with_causes(&error),
     })
 }
 
@@ -358,4 +358,22 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
         .map(String::as_str)
         .or_else(|| panic.downcast_ref::<&str>().copied());
     format!("the engine panicked: {}", text.unwrap_or("no message"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the data cannot be used")]
+    struct Unusable(#[source] std::io::Error);
+
+    #[test]
+    fn an_invalid_trial_tells_the_whole_chain_of_causes() {
+        let error = Unusable(std::io::Error::other("row 3 is torn"));
+        let Interruption::Failed(FailReason::Invalid { message }) = invalid(error) else {
+            panic!("not invalid");
+        };
+        assert_eq!(message, "the data cannot be used: row 3 is torn");
+    }
 }

@@ -216,6 +216,48 @@ fn a_recipe_without_adapter_has_nothing_to_say_to_peft() {
 }
 
 #[test]
+fn an_optimizer_that_a_tool_lacks_is_refused_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recipe = lora();
+    recipe.optimizer.kind = OptimizerKind::Muon;
+    for format in [ExportFormat::Trl, ExportFormat::Unsloth] {
+        let error = export(&recipe, format, folder.path()).unwrap_err().to_string();
+        let expected =
+            format!("{format} has no optimizer `muon`; use --format recipe, peft, axolotl, llamafactory, torchtune");
+        assert!(error.starts_with(&expected), "{error}");
+    }
+    let text = |format| {
+        let exported = export(&recipe, format, folder.path()).unwrap();
+        std::fs::read_to_string(&exported.files[0]).unwrap()
+    };
+    assert!(text(ExportFormat::Axolotl).contains("optimizer: muon\n"));
+    assert!(text(ExportFormat::LlamaFactory).contains("use_muon: true\n"));
+    assert!(text(ExportFormat::Torchtune).contains("torch.optim.Muon"));
+}
+
+#[test]
+fn every_optimizer_has_its_name_in_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    for kind in OptimizerKind::ALL {
+        let mut recipe = lora();
+        recipe.optimizer.kind = kind;
+        let Some(name) = kind.row().keys.trl.and_then(|keys| keys.text("optim")) else {
+            continue;
+        };
+        let folder = folder.path().join(kind.name());
+        for (format, key) in [
+            (ExportFormat::Trl, "optim"),
+            (ExportFormat::Axolotl, "optimizer"),
+            (ExportFormat::LlamaFactory, "optim"),
+        ] {
+            let exported = export(&recipe, format, &folder).unwrap();
+            let text = std::fs::read_to_string(&exported.files[0]).unwrap();
+            assert!(text.contains(&format!("{key}: {name}\n")), "{format}: {text}");
+        }
+    }
+}
+
+#[test]
 fn what_peft_itself_refuses_is_refused_here() {
     let folder = tempfile::tempdir().unwrap();
     for change in [

@@ -1,4 +1,4 @@
-//! What `recipe/keys.rs` says on the real engine: two recipes with one loss key train to the same loss, two with one cost
+//! What a recipe's keys say on the real engine: two recipes with one loss key train to the same loss, two with one cost
 //! key have the same peak memory.
 
 use std::path::Path;

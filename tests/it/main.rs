@@ -74,10 +74,12 @@ mod tune;
 /// The engine's kinds of adapter, optimizers and schedules, against PEFT's.
 mod variants;
 
-/// Which setting can change what, on the real engine.
+/// Which setting can change what, on the real engine through a worker.
 mod keys;
 /// `query`, `show`, `pareto` and `studies` as people call them, on real database files.
 mod query;
+/// The same for every setting with every optimizer, against the table.
+mod settings;
 
 /// Programs under test that can be interrupted whoever runs the tests; no tests of its own.
 #[cfg(unix)]

@@ -6,19 +6,33 @@
 mod adapter;
 mod batch;
 mod data;
-mod keys;
+mod named;
 mod optimizer;
+mod optimizer_kind;
+mod optimizer_reads;
+mod precision;
+mod schedule;
+pub mod settings;
+mod tool_keys;
 mod training;
+mod value;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use adapter::{AdapterBias, AdapterInit, AdapterSettings, TargetModules, TargetPreset};
-pub use batch::{BatchSettings, Checkpointing};
+pub use adapter::{
+    AdapterBias, AdapterInit, AdapterInitRow, AdapterSettings, TargetModules, TargetPreset, TargetPresetRow,
+};
+pub use batch::{BatchSettings, Checkpointing, CheckpointingRow};
 pub use data::{DataFormat, DataSettings, HeldOut, LossOn};
-pub use keys::RecipeKey;
-pub use optimizer::{OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
+pub use optimizer::OptimizerSettings;
+pub use optimizer_kind::{OptimizerKind, OptimizerRow, Reads, States, Update, UpdateOrder};
+pub use precision::{BlockConstants, Precision, PrecisionRow};
+pub use schedule::{ScheduleKind, ScheduleRow, ScheduleSettings};
+pub use settings::RecipeKey;
+pub use tool_keys::{KeyValue, Keys, ToolKeys};
 pub use training::{TrainingLength, TrainingSettings};
+pub use value::ParamValue;
 
 /// Settings of one fine-tuning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -63,29 +77,6 @@ impl Recipe {
             schedule: ScheduleSettings::default(),
             training: TrainingSettings::default(),
         }
-    }
-}
-
-/// Storage and arithmetic of the frozen base weights; adapters are always F32.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Precision {
-    Fp32,
-    #[default]
-    Bf16,
-    Fp16,
-    /// 8-bit block-wise weights.
-    Int8,
-    /// 4-bit NormalFloat weights in blocks of 64 (QLoRA).
-    Nf4,
-    /// [`Precision::Nf4`] whose block constants are quantized again.
-    Nf4Double,
-}
-
-impl Precision {
-    /// Whether linear weights are held in codes, which cannot be trained themselves.
-    pub fn is_quantized(self) -> bool {
-        matches!(self, Self::Int8 | Self::Nf4 | Self::Nf4Double)
     }
 }
 

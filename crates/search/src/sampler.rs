@@ -6,7 +6,7 @@ use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Params, Trial};
 
 /// What is being searched.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     pub space: SearchSpace,
     pub objectives: Vec<Objective>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::{Args, Format, rows, tensorboard};
+use super::{Args, StudyFormat, rows, tensorboard};
 use crate::cli::CliError;
 use crate::export::{ExportError, MlflowExperiment, MlflowMetric, MlflowRun, MlflowStatus};
 use crate::store::{StepRecord, StoreError, StudyOverview, TrialRun};
@@ -18,18 +18,18 @@ pub struct WholeStudy {
 }
 
 /// Writes the study that the arguments name.
-pub fn run(args: &Args) -> Result<(), CliError> {
+pub fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
     if args.trial.is_some() || args.front || args.rule != super::RuleArgs::default() {
         return Err(CliError::bad_input(anyhow::anyhow!(
             "this format takes the whole study: leave out --trial, --front and the options that choose a trial"
         )));
     }
-    let files = match args.format {
-        Format::Optuna => vec![optuna(args)?],
-        Format::Csv => rows::write(args, crate::cli::rows::RowFormat::Csv, "csv")?,
-        Format::Parquet => rows::write(args, crate::cli::rows::RowFormat::Parquet, "parquet")?,
-        Format::Tensorboard => tensorboard::write(args, &read(args)?)?,
-        _ => mlflow(args, &read(args)?)?,
+    let files = match format {
+        StudyFormat::Optuna => vec![optuna(args)?],
+        StudyFormat::Csv => rows::write(args, crate::cli::rows::RowFormat::Csv, "csv")?,
+        StudyFormat::Parquet => rows::write(args, crate::cli::rows::RowFormat::Parquet, "parquet")?,
+        StudyFormat::Tensorboard => tensorboard::write(args, &read(args)?)?,
+        StudyFormat::Mlflow => mlflow(args, &read(args)?)?,
     };
     for file in files {
         println!("{}", file.display());

@@ -3,9 +3,9 @@
 use super::Context;
 use super::values::Values;
 use crate::space::SpaceError;
-use crate::space::binding::Binding;
 use crate::space::error::nearest;
 use crate::space::file::{DetailedParameter, FileValue};
+use peft_tune_core::recipe::settings::SettingRow;
 use peft_tune_core::space::{Condition, Distribution};
 use peft_tune_core::study::ParamValue;
 
@@ -15,7 +15,7 @@ const LISTED_CHOICES: usize = 12;
 /// A parameter whose values are read and whose condition is not yet understood.
 pub(super) struct Draft {
     pub name: String,
-    pub binding: Option<&'static Binding>,
+    pub row: Option<&'static SettingRow>,
     pub values: Values,
     /// The parameter it depends on, and the values asked for with whether they stood in a list.
     pub when: Option<When>,
@@ -142,8 +142,8 @@ fn circle(start: &Draft, drafts: &[Draft]) -> Option<Vec<String>> {
 impl Draft {
     /// The value of this parameter that a condition asks for, as trials will hold it.
     fn member(&self, value: &FileValue) -> Option<ParamValue> {
-        let value = match self.binding {
-            Some(binding) => binding.legal.read(value)?,
+        let value = match self.row {
+            Some(row) => value.to_legal(&row.legal)?,
             None => value.to_param()?,
         };
         let same = |other: &&ParamValue| match (other.as_f64(), value.as_f64()) {

@@ -4,9 +4,9 @@ use super::Context;
 use super::condition::Draft;
 use super::values::{ValueReader, Values};
 use crate::space::SpaceError;
-use crate::space::binding::{Binding, affected_metrics, binding, binding_called_elsewhere, bindings};
 use crate::space::file::{DetailedParameter, Entries, ParameterEntry};
 use crate::space::yaml::Span;
+use peft_tune_core::recipe::settings::{SettingRow, setting, setting_called_elsewhere, settings};
 use peft_tune_core::space::{Distribution, Parameter, SearchSpace};
 use peft_tune_core::study::{ParamValue, Params};
 
@@ -56,8 +56,8 @@ impl Context<'_> {
                 name: draft.name.clone(),
                 distribution,
                 condition,
-                affects: match draft.binding {
-                    Some(binding) => affected_metrics(binding, holds_global_batch),
+                affects: match draft.row {
+                    Some(row) => row.effects.affected_metrics(holds_global_batch),
                     None => draft.affects.clone(),
                 },
             });
@@ -71,16 +71,16 @@ impl Context<'_> {
     }
 
     fn draft(&self, name: &str, entry: &ParameterEntry, native: bool) -> Result<Draft, SpaceError> {
-        let binding = if native { Some(self.known(name)?) } else { None };
+        let row = if native { Some(self.known(name)?) } else { None };
         let keys = ["space", name];
         let reader = ValueReader {
             context: *self,
             name,
-            legal: binding.map(|binding| &binding.legal),
+            legal: row.map(|row| &row.legal),
         };
         let draft = |values| Draft {
             name: name.to_owned(),
-            binding,
+            row,
             values,
             when: None,
             affects: None,
@@ -97,14 +97,14 @@ impl Context<'_> {
         }
     }
 
-    fn known(&self, name: &str) -> Result<&'static Binding, SpaceError> {
-        binding(name).ok_or_else(|| {
+    fn known(&self, name: &str) -> Result<&'static SettingRow, SpaceError> {
+        setting(name).ok_or_else(|| {
             let at = self.document.key(&["space", name]);
-            let known: Vec<String> = bindings().map(|binding| binding.name.to_owned()).collect();
-            match binding_called_elsewhere(name) {
-                Some(binding) => SpaceError::UnknownKey {
+            let known: Vec<String> = settings().map(|row| row.name.to_owned()).collect();
+            match setting_called_elsewhere(name) {
+                Some(row) => SpaceError::UnknownKey {
                     at,
-                    nearest: Some(binding.name.to_owned()),
+                    nearest: Some(row.name.to_owned()),
                     known,
                 },
                 None => SpaceError::unknown_key(at, name, known),

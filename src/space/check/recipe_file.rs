@@ -4,9 +4,9 @@ use std::path::Path;
 
 use super::{Context, ReadOptions};
 use crate::space::SpaceError;
-use crate::space::binding::bindings;
 use crate::space::yaml::Document;
 use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::settings::settings;
 
 /// A `recipe.yaml`: one complete [`Recipe`].
 pub struct RecipeFile;
@@ -21,17 +21,11 @@ impl RecipeFile {
     }
 
     /// As [`RecipeFile::read`], as strictly as `options` say.
-    ///
-    /// # Errors
-    /// As [`RecipeFile::read`].
     pub fn read_with(path: &Path, options: ReadOptions) -> Result<Recipe, SpaceError> {
         recipe_of(&Document::read(path)?, options)
     }
 
     /// Checks text as if it stood in the file `path`.
-    ///
-    /// # Errors
-    /// As [`RecipeFile::read`].
     pub fn parse(path: &Path, text: &str, options: ReadOptions) -> Result<Recipe, SpaceError> {
         recipe_of(&Document::parse(path, text)?, options)
     }
@@ -62,15 +56,15 @@ fn recipe_of(document: &Document, options: ReadOptions) -> Result<Recipe, SpaceE
     }
     context.check_training(&recipe.training)?;
     // A derived parameter (alpha_ratio, global_batch) is checked through the fields it is computed from.
-    for binding in bindings().filter(|binding| binding.derived_from.is_none()) {
-        let keys: Vec<&str> = binding.field.split('.').collect();
-        match (binding.get)(&recipe) {
-            Some(value) if !binding.legal.allows(&value) => {
+    for row in settings().filter(|row| row.derived_from.is_none()) {
+        let keys: Vec<&str> = row.field.split('.').collect();
+        match (row.get)(&recipe) {
+            Some(value) if !row.legal.allows(&value) => {
                 return Err(SpaceError::IllegalValue {
                     at: document.value(&keys),
-                    parameter: binding.name.to_owned(),
+                    parameter: row.name.to_owned(),
                     value: format!("`{value}`"),
-                    legal: binding.legal.to_string(),
+                    legal: row.legal.to_string(),
                 });
             }
             _ => {}

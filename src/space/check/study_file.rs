@@ -7,10 +7,11 @@ use sha2::{Digest, Sha256};
 use super::parameter::Parameters;
 use super::{Context, ReadOptions};
 use crate::space::SpaceError;
-use crate::space::binding::{apply, bindings};
 use crate::space::file::{BackendEntry, BudgetEntry, SamplerEntry, StudyFile};
+use crate::space::recipe_for::apply;
 use crate::space::study::{Backend, Budget, CommandBackend, Source, Study};
 use crate::space::yaml::Document;
+use peft_tune_core::recipe::settings::settings;
 use peft_tune_core::recipe::{DataSettings, Recipe};
 use peft_tune_core::study::LauncherSettings;
 use peft_tune_search::SamplerChoice;
@@ -43,17 +44,11 @@ impl StudyFile {
     }
 
     /// As [`StudyFile::read`], as strictly as `options` say.
-    ///
-    /// # Errors
-    /// As [`StudyFile::read`].
     pub fn read_with(path: &Path, options: ReadOptions) -> Result<Study, SpaceError> {
         study_of(Document::read(path)?, options)
     }
 
     /// Checks text as if it stood in the file `path`: a study kept in the database, say.
-    ///
-    /// # Errors
-    /// As [`StudyFile::read`].
     pub fn parse(path: &Path, text: &str, options: ReadOptions) -> Result<Study, SpaceError> {
         study_of(Document::parse(path, text)?, options)
     }
@@ -209,16 +204,16 @@ impl Context<'_> {
             recipe.batch.sequence_length = length.get();
         }
         // In their own order: some read what others have set, as `global_batch` does `micro_batch`.
-        for binding in bindings() {
-            let name = binding.name;
+        for row in settings() {
+            let name = row.name;
             let Some(value) = parameters.fixed.get(name) else {
                 continue;
             };
-            let source_is_searched = binding
+            let source_is_searched = row
                 .derived_from
                 .is_some_and(|source| parameters.space.parameters.iter().any(|other| other.name == source));
             if !source_is_searched {
-                apply(binding, value, &mut recipe).map_err(|error| SpaceError::Rejected {
+                apply(row, value, &mut recipe).map_err(|error| SpaceError::Rejected {
                     at: self.document.value(&["space", name]),
                     message: error.to_string(),
                 })?;

@@ -2,9 +2,9 @@
 
 use super::Context;
 use crate::space::SpaceError;
-use crate::space::binding::Legal;
 use crate::space::file::{DetailedParameter, FileValue, Number};
 use crate::space::yaml::Span;
+use peft_tune_core::recipe::settings::Legal;
 use peft_tune_core::space::{Distribution, Scale};
 use peft_tune_core::study::ParamValue;
 
@@ -32,7 +32,7 @@ impl ValueReader<'_> {
 
     pub(super) fn value(&self, keys: &[&str], value: &FileValue) -> Result<ParamValue, SpaceError> {
         let read = match self.legal {
-            Some(legal) => legal.read(value),
+            Some(legal) => value.to_legal(legal),
             None => value.to_param(),
         };
         read.ok_or_else(|| SpaceError::IllegalValue {

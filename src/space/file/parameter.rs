@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::Entries;
+use peft_tune_core::recipe::settings::Legal;
 use peft_tune_core::space::Scale;
 use peft_tune_core::study::ParamValue;
 
@@ -92,6 +93,15 @@ impl FileValue {
                 .collect::<Option<Vec<_>>>()
                 .map(ParamValue::list),
         }
+    }
+
+    /// The value as a setting holds it (a number for a number), or `None` where it is not legal.
+    pub fn to_legal(&self, legal: &Legal) -> Option<ParamValue> {
+        let value = match (legal, self.to_param()?) {
+            (Legal::Float(_) | Legal::FloatOrNone(_), ParamValue::Int(number)) => ParamValue::Float(number as f64),
+            (_, value) => value,
+        };
+        legal.allows(&value).then_some(value)
     }
 }
 
@@ -267,5 +277,21 @@ impl JsonSchema for ParameterEntry {
             "description": "A value (fixed), a list of choices, or keys: a range `low`/`high`, `choices` or `value`, with `when`.",
             "anyOf": [value, details],
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peft_tune_core::recipe::settings::FloatRange;
+
+    #[test]
+    fn whole_numbers_become_numbers_where_numbers_are_asked_for() {
+        let legal = Legal::Float(FloatRange::POSITIVE);
+        let one = |value| FileValue::One(value).to_legal(&legal);
+        assert_eq!(one(1i64.into()), Some(ParamValue::Float(1.0)));
+        assert_eq!(one(0i64.into()), None);
+        let legal = Legal::Int { least: 1, most: 8 };
+        assert_eq!(FileValue::One(2.0.into()).to_legal(&legal), None);
     }
 }

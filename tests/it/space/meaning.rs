@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use peft_tune::space::file::StudyFile;
-use peft_tune::space::{Backend, Effect, ReadOptions, RecipeError, bindings, params_of, recipe_for};
+use peft_tune::space::{Backend, ReadOptions, RecipeError, params_of, recipe_for};
 use peft_tune_core::objective::{Bound, Direction};
+use peft_tune_core::recipe::settings::settings;
 use peft_tune_core::recipe::{Checkpointing, HeldOut, OptimizerKind, TargetModules, TrainingLength};
 use peft_tune_core::space::{Distribution, Scale};
 use peft_tune_core::study::{ParamValue, Params};
@@ -256,33 +257,43 @@ space: {rank: [4, 8]}
     assert!(StudyFile::parse(path, text, ReadOptions::default()).is_err());
 }
 
+/// The two tables of the settings stand in the documentation as the rows say; `UPDATE_GOLDEN=1` writes them anew.
 #[test]
-fn the_documentation_lists_every_parameter_and_what_it_changes() {
+fn the_documentation_has_the_tables_of_the_settings() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/space-file.md");
-    let text = std::fs::read_to_string(path).unwrap();
-    let cell = |effect: Effect| match effect {
-        Effect::Changes(reason) => format!("yes: {reason}"),
-        Effect::ThroughGlobalBatch(reason) => format!("only with the global batch: {reason}"),
-        Effect::Same(reason) => format!("no: {reason}"),
-    };
-    for binding in bindings() {
-        let rows = [
-            format!(
-                "| `{}` | `{}` | {} | {} |",
-                binding.name, binding.field, binding.legal, binding.about
-            ),
-            format!(
-                "| `{}` | {} | {} | {} |",
-                binding.name,
-                cell(binding.effects.throughput),
-                cell(binding.effects.peak_memory),
-                cell(binding.effects.loss)
-            ),
-        ];
-        for row in rows {
-            assert!(text.contains(&row), "docs/space-file.md lacks the row\n{row}");
-        }
+    let mut text = std::fs::read_to_string(&path).unwrap();
+    let mut meanings = String::from("| name | recipe field | legal values | meaning |\n|---|---|---|---|\n");
+    let mut effects = String::from("| name | throughput | peak memory | loss |\n|---|---|---|---|\n");
+    for row in settings() {
+        let unit = row.unit.map(|unit| format!(" ({unit})")).unwrap_or_default();
+        meanings += &format!(
+            "| `{}` | `{}` | {}{unit} | {} |\n",
+            row.name, row.field, row.legal, row.about
+        );
+        let of = row.effects;
+        effects += &format!(
+            "| `{}` | {} | {} | {} |\n",
+            row.name, of.throughput, of.peak_memory, of.loss
+        );
     }
+    for table in [meanings, effects] {
+        let head = table.lines().next().unwrap();
+        let start = text.find(head).unwrap();
+        let end = text[start..]
+            .find("\n\n")
+            .map_or(text.len(), |length| start + length + 1);
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            text.replace_range(start..end, &table);
+            std::fs::write(&path, &text).unwrap();
+            continue;
+        }
+        assert_eq!(text[start..end], table, "write it anew with UPDATE_GOLDEN=1");
+    }
+    let long = text
+        .lines()
+        .flat_map(|line| line.split(" | "))
+        .find(|cell| cell.starts_with("with ") && cell.len() > 200);
+    assert_eq!(long, None, "a cell that nobody reads");
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::{fmt, slice, vec};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::recipe::ParamValue;
+
 /// Values by name, in name order; written as an object.
 ///
 /// A tree with names of its own takes ten times the memory of its values. Here a set is one allocation, beside names
@@ -16,6 +18,9 @@ pub struct ByName<V> {
     names: Arc<Vec<String>>,
     values: Box<[V]>,
 }
+
+/// Values by parameter name, in name order; a parameter whose condition does not hold is absent.
+pub type Params = ByName<ParamValue>;
 
 /// Texts that many trials have, each held once.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +33,15 @@ impl SharedText {
     /// Puts the text that is held already in the place of an equal one.
     pub fn share_text(&mut self, text: &mut Arc<String>) {
         share(&mut self.texts, text);
+    }
+
+    /// The same for the text of a value.
+    pub fn share_value(&mut self, value: &mut ParamValue) {
+        match value {
+            ParamValue::Text(text) => self.share_text(text),
+            ParamValue::List(list) => self.share_list(list),
+            ParamValue::Bool(_) | ParamValue::Int(_) | ParamValue::Float(_) => {}
+        }
     }
 
     /// The same for a list of texts.

@@ -26,7 +26,6 @@ impl BaseSource {
     /// The model, for one trainer.
     ///
     /// # Errors
-    ///
     /// As for [`BaseModel::load`].
     pub fn open(&self) -> Result<Arc<BaseModel>, TrainError> {
         match self {

@@ -43,7 +43,6 @@ impl Generator {
     /// tokens a sequence may have in all.
     ///
     /// # Errors
-    ///
     /// No prompts, an empty one, a token outside the vocabulary, or more than the model has positions; memory.
     pub fn begin(&mut self, prompts: &[&[u32]], room: usize) -> Result<(Decoding, Tensor), TrainError> {
         if prompts.is_empty() {
@@ -72,7 +71,6 @@ impl Generator {
     /// Reads one more token of each sequence and returns the logits (sequences, V), F32, of the token that follows.
     ///
     /// # Errors
-    ///
     /// As [`Generator::begin`]; a sequence without room.
     pub fn advance(&mut self, decoding: &mut Decoding, tokens: &[u32]) -> Result<Tensor, TrainError> {
         let tokens: Vec<&[u32]> = tokens.chunks(1).collect();

@@ -11,7 +11,7 @@ use super::adamw::AdamW;
 use super::group;
 use super::lion::Lion;
 use super::muon::Muon;
-use super::rule::{Step, UpdateRule};
+use super::rule::{ElementRule, Step, UpdateRule};
 use super::sgd::{Momentum, Sgd};
 use super::states_8bit::States8bit;
 use super::states_f32::StatesF32;
@@ -51,17 +51,18 @@ impl Optimizer {
     /// # Errors
     /// Those of candle, out of memory included.
     pub fn new(settings: &OptimizerSettings, layout: &ParameterLayout, device: &Device) -> Result<Self> {
-        let merged = || group::merged(layout, settings);
-        let of_slots = || group::of_slots(layout, settings);
         let rule: Box<dyn UpdateRule> = match settings.kind {
-            OptimizerKind::AdamW => Box::new(StatesF32::new(AdamW::new(settings), merged(), device)?),
-            OptimizerKind::PagedAdamW => Box::new(StatesF32::paged(AdamW::new(settings), merged(), device)?),
-            OptimizerKind::AdamW8bit => Box::new(States8bit::new(AdamW::new(settings), of_slots(), device)?),
-            OptimizerKind::PagedAdamW8bit => Box::new(States8bit::paged(AdamW::new(settings), of_slots(), device)?),
-            OptimizerKind::Lion => Box::new(StatesF32::new(Lion::new(settings), merged(), device)?),
-            OptimizerKind::Lion8bit => Box::new(States8bit::new(Lion::new(settings), of_slots(), device)?),
-            OptimizerKind::Sgd if settings.momentum == 0.0 => Box::new(StatesF32::new(Sgd, merged(), device)?),
-            OptimizerKind::Sgd => Box::new(StatesF32::new(Momentum::new(settings), merged(), device)?),
+            OptimizerKind::AdamW
+            | OptimizerKind::AdamW8bit
+            | OptimizerKind::PagedAdamW
+            | OptimizerKind::PagedAdamW8bit => with_states(AdamW::new(settings), settings, layout, device)?,
+            OptimizerKind::Lion | OptimizerKind::Lion8bit => {
+                with_states(Lion::new(settings), settings, layout, device)?
+            }
+            OptimizerKind::Sgd if settings.momentum == 0.0 => {
+                Box::new(StatesF32::new(Sgd, group::merged(layout, settings), device)?)
+            }
+            OptimizerKind::Sgd => with_states(Momentum::new(settings), settings, layout, device)?,
             OptimizerKind::Adafactor => Box::new(Adafactor::new(settings, layout, device)?),
             OptimizerKind::Muon => Box::new(Muon::new(settings, layout, device)?),
         };
@@ -69,9 +70,6 @@ impl Optimizer {
     }
 
     /// Updates the values of `parameters` in place from their gradients, which stay as they are.
-    ///
-    /// # Errors
-    /// Those of candle.
     pub fn step(&mut self, parameters: &Parameters, learning_rate: f64) -> Result<()> {
         self.update(parameters, learning_rate)?;
         self.count_step();
@@ -142,9 +140,6 @@ impl Optimizer {
 
     /// A copy of the whole state on the CPU, for a checkpoint, to be called when the device has finished its steps: [`load_state`](Self::load_state) continues from it
     /// exactly.
-    ///
-    /// # Errors
-    /// Those of candle.
     pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
         let mut state = vec![(STEPS.to_owned(), Tensor::new(&[self.steps as i64], &Device::Cpu)?)];
         for (name, tensor) in self.rule.state() {
@@ -182,6 +177,23 @@ impl Optimizer {
     }
 }
 
+/// A rule with its states, stored as the optimizer's row says.
+fn with_states<R: ElementRule<N> + Copy + 'static, const N: usize>(
+    rule: R,
+    settings: &OptimizerSettings,
+    layout: &ParameterLayout,
+    device: &Device,
+) -> Result<Box<dyn UpdateRule>> {
+    let merged = || group::merged(layout, settings);
+    let of_slots = || group::of_slots(layout, settings);
+    Ok(match (settings.kind.has_8bit_states(), settings.kind.is_paged()) {
+        (false, false) => Box::new(StatesF32::new(rule, merged(), device)?),
+        (false, true) => Box::new(StatesF32::paged(rule, merged(), device)?),
+        (true, false) => Box::new(States8bit::new(rule, of_slots(), device)?),
+        (true, true) => Box::new(States8bit::paged(rule, of_slots(), device)?),
+    })
+}
+
 fn check_same_kind(name: &str, saved: &Tensor, live: &Tensor) -> std::result::Result<(), OptimizerError> {
     if saved.dims() == live.dims() && saved.dtype() == live.dtype() {
         return Ok(());
@@ -199,18 +211,6 @@ fn check_same_kind(name: &str, saved: &Tensor, live: &Tensor) -> std::result::Re
 mod tests {
     use super::*;
     use crate::ParameterKind;
-
-    const KINDS: [OptimizerKind; 9] = [
-        OptimizerKind::AdamW,
-        OptimizerKind::Sgd,
-        OptimizerKind::AdamW8bit,
-        OptimizerKind::PagedAdamW,
-        OptimizerKind::PagedAdamW8bit,
-        OptimizerKind::Lion,
-        OptimizerKind::Lion8bit,
-        OptimizerKind::Adafactor,
-        OptimizerKind::Muon,
-    ];
 
     /// Parameters of every kind with values and gradients that a formula gives.
     fn parameters() -> Parameters {
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn the_plain_form_agrees_with_the_fused_one() {
-        for kind in KINDS {
+        for kind in OptimizerKind::ALL {
             let (fused, plain) = (parameters(), parameters());
             let new = || {
                 Optimizer::new(&settings(kind), &fused.layout, &Device::Cpu)
@@ -272,12 +272,8 @@ mod tests {
                 .unwrap();
             let difference = difference.to_scalar::<f32>().unwrap();
             // A state near the bound of two 8-bit codes may take the other one.
-            let is_coded = matches!(
-                kind,
-                OptimizerKind::AdamW8bit | OptimizerKind::PagedAdamW8bit | OptimizerKind::Lion8bit
-            );
             assert!(
-                difference < if is_coded { 1e-4 } else { 1e-6 },
+                difference < if kind.has_8bit_states() { 1e-4 } else { 1e-6 },
                 "{kind:?}: {difference:e}"
             );
         }

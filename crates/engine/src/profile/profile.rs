@@ -241,11 +241,6 @@ pub struct EvaluationCost {
 }
 
 impl Profile {
-    /// Mean or median seconds of a phase in a step; 0 where it has none.
-    pub fn phase_seconds(&self, phase: StepPhase) -> f64 {
-        self.phase(phase.name()).map_or(0.0, |phase| phase.seconds)
-    }
-
     /// Part of the step that a phase takes; 0 where it has none.
     pub fn phase_share(&self, phase: StepPhase) -> f64 {
         self.phase(phase.name()).map_or(0.0, |phase| phase.share)

@@ -6,7 +6,7 @@ use crate::TrainError;
 use crate::data::DataError;
 use crate::optimizer::OptimizerError;
 
-/// A training that cannot begin, continue or be saved. A loss that is not finite is no error but an
+/// A training that cannot begin, continue or be saved. A loss that is not finite is not an error but an
 /// [`Ending`](super::Ending).
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {

@@ -57,7 +57,6 @@ impl RunSettings {
     /// Finds what is wrong before anything is loaded.
     ///
     /// # Errors
-    ///
     /// An output folder that is in use, and settings that do not go with the recipe.
     pub fn check(&self, recipe: &Recipe) -> Result<(), RunError> {
         if self.patience.is_some() && recipe.training.evaluate_every.is_none() {

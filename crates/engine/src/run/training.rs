@@ -42,7 +42,6 @@ impl TrainingRun {
     /// Opens the output folder and makes everything ready for the next step.
     ///
     /// # Errors
-    ///
     /// A folder that is in use or holds another training; settings that do not go together; whatever keeps the engine
     /// from starting.
     pub fn open(inputs: RunInputs, settings: RunSettings) -> Result<Opened, RunError> {
@@ -100,7 +99,6 @@ impl TrainingRun {
     /// Trains to the end, or until `observer` says stop: then the step under way is finished and a checkpoint written.
     ///
     /// # Errors
-    ///
     /// Those of the engine and of the file system. A loss that is not finite is an [`Ending`].
     pub fn run(mut self, observer: &mut dyn StepObserver) -> Result<Outcome, RunError> {
         let ending = self.train(observer)?;

@@ -163,7 +163,7 @@ impl Passes {
     /// Adds the gradients of a micro-batch, and returns what the loss head found.
     ///
     /// # Errors
-    /// Those of the ops, memory. A graph that cannot be made or launched is no error.
+    /// Those of the ops, memory. A graph that cannot be made or launched is not an error.
     pub fn run(&mut self, model: &PassModel<'_>, input: &PassInput<'_>, clock: &mut Stopwatch<Lap>) -> Result<Sums> {
         let shape = Shape {
             tokens: input.batch.tokens(),

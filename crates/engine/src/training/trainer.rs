@@ -10,7 +10,6 @@ use super::passes::{Lap, PassInput, PassModel, Passes};
 use super::stopwatch::Stopwatch;
 use super::trained_set::TrainedSet;
 use super::update_pass::{UpdateInput, UpdatePass};
-use crate::adapter::AdapterPlan;
 use crate::base::BaseModel;
 use crate::data::MicroBatch;
 use crate::model::{Decoder, DropoutKey, Keep, RopeTables, Stream};
@@ -20,6 +19,7 @@ use crate::parallel::{Alone, Collective};
 use crate::span;
 use crate::span::{StepPhase, Work};
 use crate::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
+use peft_tune_core::plan::AdapterPlan;
 use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_kernels::kernels;
 use peft_tune_kernels::ops::loss_head::Sums;
@@ -52,13 +52,12 @@ impl Trainer {
     /// learning-rate schedule spans.
     ///
     /// # Errors
-    ///
     /// Adapter settings that do not fit the model, an adapter directory that cannot be read, memory.
     pub fn new(base: Arc<BaseModel>, recipe: &Recipe, total_steps: u64) -> Result<Self, TrainError> {
         let trained = TrainedSet::new(&base, recipe)?;
         let decoder = Decoder::new(&base, &trained.trainables())?;
         // Where every parameter trains, the base model's own values have been copied and are not needed again.
-        let base = match trained.plan {
+        let base = match trained.plan.adapter {
             Some(_) => base,
             None => Arc::new(base.without_weights()),
         };
@@ -84,7 +83,6 @@ impl Trainer {
     /// ranks step and evaluate together, on the same micro-batches.
     ///
     /// # Errors
-    ///
     /// A rank that does not take part.
     pub fn with_collective(mut self, collective: Arc<dyn Collective>) -> Result<Self, TrainError> {
         collective.broadcast(&self.trained.parameters.values)?;
@@ -100,9 +98,8 @@ impl Trainer {
     /// forward and backward in the proportion that they had when they were last launched op by op. Adding up the gradients of several ranks counts as backward.
     ///
     /// # Errors
-    ///
     /// A global batch without any target, a token outside the vocabulary, a document longer than the model's
-    /// positions, memory, a rank that is gone. A loss that is not finite is no error.
+    /// positions, memory, a rank that is gone. A loss that is not finite is not an error.
     pub fn step(&mut self, micro_batches: &[MicroBatch]) -> Result<StepEvent, TrainError> {
         let targets = self.check(micro_batches)?;
         let mut clock = Stopwatch::start(self.base.device())?;
@@ -178,7 +175,6 @@ impl Trainer {
     /// Loss and accuracy over held-out micro-batches, without dropout; changes nothing.
     ///
     /// # Errors
-    ///
     /// As for [`Trainer::step`].
     pub fn evaluate(&mut self, micro_batches: &[MicroBatch]) -> Result<Evaluation, TrainError> {
         let targets = self.check(micro_batches)?;
@@ -212,7 +208,6 @@ impl Trainer {
     /// Logits (tokens, V) F32 of one micro-batch, without dropout.
     ///
     /// # Errors
-    ///
     /// As for [`Trainer::step`]; targets are not needed.
     pub fn logits(&mut self, batch: &MicroBatch) -> Result<Tensor, TrainError> {
         self.check_tokens(batch)?;
@@ -226,7 +221,6 @@ impl Trainer {
     /// positions at a time.
     ///
     /// # Errors
-    ///
     /// As for [`Trainer::step`]; targets are not needed.
     pub fn most_likely(&mut self, batch: &MicroBatch) -> Result<Vec<u32>, TrainError> {
         self.check_tokens(batch)?;
@@ -245,7 +239,6 @@ impl Trainer {
     /// Runs one micro-batch forward and counts what it keeps for the backward pass.
     ///
     /// # Errors
-    ///
     /// As for [`Trainer::step`]; targets are not needed.
     pub fn saved_bytes(&mut self, batch: &MicroBatch) -> Result<SavedBytes, TrainError> {
         self.check_tokens(batch)?;
@@ -264,7 +257,7 @@ impl Trainer {
 
     /// What the adapter consists of; absent in full fine-tuning.
     pub fn adapter_plan(&self) -> Option<&AdapterPlan> {
-        self.trained.plan.as_ref()
+        self.trained.plan.adapter.as_ref()
     }
 
     /// The base model; without its weights in full fine-tuning.
@@ -291,7 +284,6 @@ impl Trainer {
     /// are the caller's to restore.
     ///
     /// # Errors
-    ///
     /// A state of another optimizer or another adapter; nothing has changed then.
     pub fn restore(&mut self, position: TrainerPosition, state: &[(String, Tensor)]) -> Result<(), OptimizerError> {
         self.updates.optimizer_mut().load_state(state)?;

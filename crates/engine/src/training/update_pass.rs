@@ -77,7 +77,7 @@ impl UpdatePass {
     /// before clipping. The caller counts the step ([`Optimizer::count_step`]) when it knows the norm.
     ///
     /// # Errors
-    /// Those of candle, memory. A graph that cannot be made or launched is no error.
+    /// Those of candle, memory. A graph that cannot be made or launched is not an error.
     pub fn run(&mut self, parameters: &Parameters, input: UpdateInput) -> Result<Norm> {
         if gpu::takes(&parameters.values) {
             return self.run_on_gpu(parameters, input);
@@ -247,18 +247,9 @@ mod tests {
         if !has_compiler() {
             return;
         }
-        let kinds = [
-            (OptimizerKind::AdamW, true),
-            (OptimizerKind::AdamW8bit, true),
-            (OptimizerKind::PagedAdamW, false),
-            (OptimizerKind::PagedAdamW8bit, false),
-            (OptimizerKind::Lion, true),
-            (OptimizerKind::Lion8bit, true),
-            (OptimizerKind::Sgd, true),
-            (OptimizerKind::Adafactor, true),
-            (OptimizerKind::Muon, true),
-        ];
-        for (kind, is_repeated) in kinds {
+        for kind in OptimizerKind::ALL {
+            // Pages of states come and go between launches.
+            let is_repeated = !kind.is_paged();
             let settings = settings(kind);
             let (norms, values, none) = emulated(|| trained(&settings, Kernels::Fused));
             let (same_norms, same_values, some) = emulated(|| trained(&settings, Kernels::Graphs));

@@ -105,9 +105,6 @@ pub struct Copied {
 
 impl TransferStream {
     /// The queue of `device`: one for the process.
-    ///
-    /// # Errors
-    /// Those of the driver.
     pub fn of(device: &Device) -> Result<Self> {
         #[cfg(not(feature = "cuda"))]
         let _ = device;
@@ -186,9 +183,6 @@ enum Direction {
 
 impl Copied {
     /// Makes the device continue after the copy, and returns the device's end.
-    ///
-    /// # Errors
-    /// Those of the driver.
     pub fn wait(mut self) -> Result<Tensor> {
         self.finish()?;
         Ok(self.device_end.clone())

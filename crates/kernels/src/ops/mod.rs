@@ -20,6 +20,7 @@ pub mod matmul;
 mod oracle;
 pub mod residual;
 pub mod rms_norm;
+mod room;
 pub mod rope;
 pub mod rounding;
 mod shape;

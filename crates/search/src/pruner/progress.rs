@@ -153,7 +153,7 @@ pub(super) mod tests {
 
     #[test]
     fn every_kind_is_built_under_its_name() {
-        for kind in PrunerKind::ALL {
+        for &kind in PrunerKind::ALL {
             let pruner = build_pruner(&PrunerChoice::new(kind));
             assert_eq!(pruner.map_or("none", |pruner| pruner.name()), kind.name());
         }

@@ -78,9 +78,6 @@ impl Sums {
     pub const NONE: Self = Self::Known { loss: 0.0, correct: 0 };
 
     /// (Sum of the cross-entropy over the targets in nats, targets that are the most likely token); waits for the device.
-    ///
-    /// # Errors
-    /// Those of the device.
     pub fn read(&self) -> Result<(f64, u64)> {
         match self {
             Self::Known { loss, correct } => Ok((*loss, *correct)),

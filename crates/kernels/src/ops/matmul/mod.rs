@@ -48,9 +48,9 @@ mod thin;
 mod tile;
 mod widened;
 
-pub use engine::MAX_TERMS;
 pub(in crate::ops) use linear::{Guard, rows_of};
 pub use linear::{Term, nn, nn_beside, nn_sum, nt, nt_onto, nt_sum, tn_add};
+pub use peft_tune_core::plan::products::MAX_TERMS;
 pub use quantized::{Factor, QuantizedMatrix};
 
 /// Whether large products run on AMX here.

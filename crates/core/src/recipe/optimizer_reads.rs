@@ -1,0 +1,21 @@
+//! Which constants of the optimizer the update of a recipe reads.
+
+use super::{AdapterBias, OptimizerKind, Recipe};
+
+impl Recipe {
+    /// Whether the update rule of some trained parameter `reads` a constant.
+    pub(super) fn updates_by(&self, reads: fn(OptimizerKind) -> bool) -> bool {
+        let kind = self.optimizer.kind;
+        reads(kind) || self.may_train_vectors() && reads(kind.of_vectors())
+    }
+
+    /// Whether parameters that are no matrices may train: biases, DoRA's magnitudes, norms.
+    fn may_train_vectors(&self) -> bool {
+        self.adapter.as_ref().is_none_or(|adapter| {
+            adapter.dora
+                || adapter.lora_bias
+                || adapter.bias != AdapterBias::None
+                || !adapter.modules_to_save.is_empty()
+        })
+    }
+}

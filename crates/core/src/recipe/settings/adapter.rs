@@ -1,0 +1,281 @@
+//! Settings of the adapter and of the base weights under it.
+
+use super::Tool::{Axolotl, LlamaFactory, Peft, Torchtune, Trl, Unsloth};
+use super::effect::{Effects, Form, changes, form, same};
+use super::field::{count, name_of, named, put, truth};
+use super::tool::name;
+use super::{FloatRange, Legal, SetError, SettingRow};
+use crate::recipe::{AdapterInit, AdapterSettings, ParamValue, Precision, Recipe, TargetModules};
+
+/// A factor on numbers that are computed anyway.
+const SAME_WORK: &str = "the same operations on other numbers";
+
+/// The mask costs the same at any probability.
+const ABOVE_ZERO: Form = Form {
+    words: "whether it is above 0",
+    of: |value| (value.as_f64() > Some(0.0)).into(),
+};
+
+/// Other adapters start without touching the base weights.
+const PISSA: Form = Form {
+    words: "whether it is pissa",
+    of: |value| (*value == "pissa".into()).into(),
+};
+
+pub(super) const ROWS: &[SettingRow] = &[
+    SettingRow {
+        name: "method",
+        field: "adapter",
+        about: "Whether an adapter trains (lora), or every parameter of the model (full), to which the adapter's parameters mean nothing.",
+        legal: Legal::Choice(&["lora", "full"]),
+        elsewhere: &[
+            name("finetuning_type", &[LlamaFactory]),
+            name("tuner_type", &[]),
+            name("peft_method", &[]),
+            name("use_peft", &[Trl]),
+        ],
+        unit: None,
+        derived_from: None,
+        effects: Effects::all(
+            "gradients of all weights",
+            "gradients and optimizer state of all weights",
+            "what can be learned",
+        ),
+        get: |recipe| Some(if recipe.adapter.is_some() { "lora" } else { "full" }.into()),
+        set: |recipe, value| {
+            match value {
+                ParamValue::Text(name) if name.as_str() == "full" => recipe.adapter = None,
+                _ => drop(recipe.adapter.get_or_insert_default()),
+            }
+            Ok(())
+        },
+    },
+    SettingRow {
+        name: "precision",
+        field: "precision",
+        about: "How the frozen base weights are stored and multiplied.",
+        legal: Legal::Choice(&Precision::NAMES),
+        elsewhere: &[
+            name("dtype", &[Trl, Torchtune, Unsloth]),
+            name("torch_dtype", &[]),
+            name("bf16", &[]),
+            name("fp16", &[]),
+            name("load_in_4bit", &[]),
+            name("load_in_8bit", &[]),
+            name("quantization", &[]),
+            name("quantization_bit", &[]),
+        ],
+        unit: None,
+        derived_from: None,
+        effects: Effects::all(
+            "other products, and dequantization",
+            "bytes per base weight",
+            "rounding and quantization of the base model",
+        ),
+        get: |recipe| name_of(&recipe.precision),
+        set: |recipe, value| put(&mut recipe.precision, named(value)),
+    },
+    SettingRow {
+        name: "rank",
+        field: "adapter.rank",
+        about: "Rank r of the adapters.",
+        legal: Legal::Int { least: 1, most: 4096 },
+        elsewhere: &[
+            name("r", &[Peft, Unsloth]),
+            name("lora_r", &[Trl, Axolotl]),
+            name("lora_rank", &[LlamaFactory, Torchtune]),
+            name("lora_dim", &[]),
+        ],
+        unit: None,
+        derived_from: None,
+        effects: Effects::all(
+            "size of the adapter products",
+            "adapters, their gradients and optimizer state",
+            "capacity of the adapters",
+        ),
+        get: |recipe| Some(ParamValue::Int(adapter_of(recipe)?.rank as i64)),
+        set: |recipe, value| put(&mut adapter(recipe)?.rank, count(value)),
+    },
+    SettingRow {
+        name: "alpha",
+        field: "adapter.alpha",
+        about: "Numerator of the scaling alpha / r.",
+        legal: Legal::Float(FloatRange::POSITIVE),
+        elsewhere: &[name(
+            "lora_alpha",
+            &[Peft, Trl, Axolotl, LlamaFactory, Torchtune, Unsloth],
+        )],
+        unit: None,
+        derived_from: None,
+        effects: Effects::loss_only(SAME_WORK, "scale of the adapters' output"),
+        get: |recipe| Some(ParamValue::Float(adapter_of(recipe)?.alpha)),
+        set: |recipe, value| put(&mut adapter(recipe)?.alpha, value.as_f64()),
+    },
+    SettingRow {
+        name: "alpha_ratio",
+        field: "adapter.alpha",
+        about: "Sets alpha to this many times the rank.",
+        legal: Legal::Float(FloatRange::POSITIVE),
+        elsewhere: &[
+            name("scaling", &[]),
+            name("lora_scaling", &[]),
+            name("alpha_over_rank", &[]),
+        ],
+        unit: None,
+        derived_from: Some("rank"),
+        effects: Effects::loss_only(SAME_WORK, "scale of the adapters' output"),
+        get: |recipe| adapter_of(recipe).map(|adapter| ParamValue::Float(adapter.alpha / adapter.rank as f64)),
+        set: |recipe, value| {
+            let adapter = adapter(recipe)?;
+            let ratio = value.as_f64().ok_or(SetError::Inapplicable)?;
+            adapter.alpha = ratio * adapter.rank as f64;
+            Ok(())
+        },
+    },
+    SettingRow {
+        name: "dropout",
+        field: "adapter.dropout",
+        about: "Probability that an element of an adapter's input is dropped.",
+        legal: Legal::Float(FloatRange::BELOW_ONE),
+        elsewhere: &[name(
+            "lora_dropout",
+            &[Peft, Trl, Axolotl, LlamaFactory, Torchtune, Unsloth],
+        )],
+        unit: None,
+        derived_from: None,
+        effects: Effects {
+            throughput: form(ABOVE_ZERO, "drawing and applying the mask"),
+            peak_memory: form(ABOVE_ZERO, "the mask kept for the backward pass"),
+            loss: changes("regularisation"),
+        },
+        get: |recipe| Some(ParamValue::Float(adapter_of(recipe)?.dropout)),
+        set: |recipe, value| put(&mut adapter(recipe)?.dropout, value.as_f64()),
+    },
+    SettingRow {
+        name: "target_modules",
+        field: "adapter.target_modules",
+        about: "Linear layers that get an adapter.",
+        legal: Legal::Targets,
+        elsewhere: &[
+            name("target_modules", &[Peft, Unsloth]),
+            name("lora_target_modules", &[Trl, Axolotl]),
+            name("lora_target", &[LlamaFactory]),
+            name("lora_attn_modules", &[Torchtune]),
+            name("targets", &[]),
+            name("modules", &[]),
+        ],
+        unit: None,
+        derived_from: None,
+        effects: Effects::all(
+            "number of adapter products",
+            "adapters, and inputs kept for their gradients",
+            "which layers can learn",
+        ),
+        get: |recipe| match &adapter_of(recipe)?.target_modules {
+            TargetModules::Preset(preset) => name_of(preset),
+            TargetModules::Named(names) => Some(ParamValue::list(names.iter().cloned())),
+        },
+        set: |recipe, value| {
+            let targets = match value {
+                ParamValue::List(names) => Some(TargetModules::Named(names.as_ref().clone())),
+                preset => named(preset).map(TargetModules::Preset),
+            };
+            put(&mut adapter(recipe)?.target_modules, targets)
+        },
+    },
+    SettingRow {
+        name: "rslora",
+        field: "adapter.rslora",
+        about: "Scales by alpha / sqrt(r) instead of alpha / r (arXiv:2312.03732).",
+        legal: Legal::Bool,
+        elsewhere: &[
+            name("use_rslora", &[Peft, Trl, LlamaFactory, Unsloth]),
+            name("peft_use_rslora", &[Axolotl]),
+        ],
+        unit: None,
+        derived_from: None,
+        effects: Effects::loss_only(SAME_WORK, "scale of the adapters' output"),
+        get: |recipe| Some(adapter_of(recipe)?.rslora.into()),
+        set: |recipe, value| put(&mut adapter(recipe)?.rslora, truth(value)),
+    },
+    SettingRow {
+        name: "dora",
+        field: "adapter.dora",
+        about: "Trains magnitude and direction of the weights apart (arXiv:2402.09353).",
+        legal: Legal::Bool,
+        elsewhere: &[
+            name("use_dora", &[Peft, Trl, LlamaFactory, Torchtune, Unsloth]),
+            name("peft_use_dora", &[Axolotl]),
+        ],
+        unit: None,
+        derived_from: None,
+        effects: Effects::all(
+            "norms of the adapted weights",
+            "magnitudes and workspace for the norms",
+            "another parametrisation",
+        ),
+        get: |recipe| Some(adapter_of(recipe)?.dora.into()),
+        set: |recipe, value| put(&mut adapter(recipe)?.dora, truth(value)),
+    },
+    SettingRow {
+        name: "init",
+        field: "adapter.init",
+        about: "How the adapters start.",
+        legal: Legal::Choice(&AdapterInit::NAMES),
+        elsewhere: &[
+            name("init_lora_weights", &[Peft, Unsloth]),
+            name("peft_init_lora_weights", &[Axolotl]),
+            name("pissa_init", &[LlamaFactory]),
+            name("lora_init", &[]),
+        ],
+        unit: None,
+        derived_from: None,
+        effects: Effects {
+            throughput: same("it acts before the first step"),
+            peak_memory: form(PISSA, "it changes base weights, so it needs its own copy of them"),
+            loss: changes("where the training starts"),
+        },
+        get: |recipe| name_of(&adapter_of(recipe)?.init),
+        set: |recipe, value| put(&mut adapter(recipe)?.init, named(value)),
+    },
+    SettingRow {
+        name: "bias",
+        field: "adapter.bias",
+        about: "Which biases of the base model train too.",
+        legal: Legal::Choice(&["none", "lora_only", "all"]),
+        elsewhere: &[name("bias", &[Peft, Unsloth]), name("lora_bias_type", &[])],
+        unit: None,
+        derived_from: None,
+        effects: Effects::all(
+            "sums for bias gradients",
+            "their gradients and optimizer state",
+            "more that can learn",
+        ),
+        get: |recipe| name_of(&adapter_of(recipe)?.bias),
+        set: |recipe, value| put(&mut adapter(recipe)?.bias, named(value)),
+    },
+    SettingRow {
+        name: "lora_bias",
+        field: "adapter.lora_bias",
+        about: "Adds a trainable bias to lora_b.",
+        legal: Legal::Bool,
+        elsewhere: &[name("lora_bias", &[Peft]), name("use_bias", &[])],
+        unit: None,
+        derived_from: None,
+        effects: Effects::all(
+            "sums for bias gradients",
+            "their gradients and optimizer state",
+            "more that can learn",
+        ),
+        get: |recipe| Some(adapter_of(recipe)?.lora_bias.into()),
+        set: |recipe, value| put(&mut adapter(recipe)?.lora_bias, truth(value)),
+    },
+];
+
+fn adapter_of(recipe: &Recipe) -> Option<&AdapterSettings> {
+    recipe.adapter.as_ref()
+}
+
+fn adapter(recipe: &mut Recipe) -> Result<&mut AdapterSettings, SetError> {
+    recipe.adapter.as_mut().ok_or(SetError::Inapplicable)
+}

@@ -1,0 +1,206 @@
+//! Settings of batching and of what is kept for the backward pass.
+
+use super::Tool::{Axolotl, LlamaFactory, Torchtune, Trl, Unsloth};
+use super::effect::{Effects, changes, same, through_global_batch};
+use super::field::{count, name_of, named, put, truth};
+use super::tool::name;
+use super::{Legal, SetError, SettingRow};
+use crate::recipe::ParamValue;
+
+pub(super) const ROWS: &[SettingRow] = &[
+    SettingRow {
+        name: "sequence_length",
+        field: "batch.sequence_length",
+        about: "Longest row in tokens; longer ones are cut.",
+        legal: Legal::Int {
+            least: 2,
+            most: 4_194_304,
+        },
+        elsewhere: &[
+            name("max_length", &[Trl, Unsloth]),
+            name("max_seq_length", &[]),
+            name("max_seq_len", &[Torchtune]),
+            name("cutoff_len", &[LlamaFactory]),
+            name("sequence_len", &[Axolotl]),
+            name("seq_len", &[]),
+            name("context_length", &[]),
+        ],
+        unit: Some("tokens"),
+        derived_from: None,
+        effects: Effects::all(
+            "attention grows with the square of a row's length",
+            "activations of a micro-batch",
+            "which tokens are seen at all",
+        ),
+        get: |recipe| Some(ParamValue::Int(recipe.batch.sequence_length as i64)),
+        set: |recipe, value| put(&mut recipe.batch.sequence_length, count(value)),
+    },
+    SettingRow {
+        name: "packing",
+        field: "batch.packing",
+        about: "Fills rows with several documents, each attending to itself only.",
+        legal: Legal::Bool,
+        elsewhere: &[
+            name("packing", &[Trl, LlamaFactory, Unsloth]),
+            name("sample_packing", &[Axolotl]),
+            name("packed", &[Torchtune]),
+            name("neat_packing", &[]),
+        ],
+        unit: None,
+        derived_from: None,
+        effects: Effects::all("tokens in a row", "tokens in a micro-batch", "documents in a step"),
+        get: |recipe| Some(recipe.batch.packing.into()),
+        set: |recipe, value| put(&mut recipe.batch.packing, truth(value)),
+    },
+    SettingRow {
+        name: "group_by_length",
+        field: "batch.group_by_length",
+        about: "Puts rows of similar length into the same step. Saves padding in stacks that pad; this engine never does.",
+        legal: Legal::Bool,
+        elsewhere: &[
+            name("group_by_length", &[Axolotl]),
+            name("train_sampling_strategy", &[Trl, Unsloth]),
+            name("length_grouped", &[]),
+            name("length_grouping", &[]),
+        ],
+        unit: None,
+        derived_from: None,
+        effects: Effects {
+            throughput: changes("tokens of each step"),
+            peak_memory: same("the longest rows can meet in any order"),
+            loss: changes("which rows share a step"),
+        },
+        get: |recipe| Some(recipe.batch.group_by_length.into()),
+        set: |recipe, value| put(&mut recipe.batch.group_by_length, truth(value)),
+    },
+    SettingRow {
+        name: "micro_batch",
+        field: "batch.micro_batch",
+        about: "Rows that go through the model at once.",
+        legal: Legal::Int { least: 1, most: 65_536 },
+        elsewhere: &[
+            name("per_device_train_batch_size", &[Trl, LlamaFactory, Unsloth]),
+            name("micro_batch_size", &[Axolotl]),
+            name("batch_size", &[Torchtune]),
+            name("batch", &[]),
+            name("train_micro_batch_size_per_gpu", &[]),
+        ],
+        unit: Some("rows"),
+        derived_from: None,
+        effects: Effects {
+            throughput: changes("size of every product"),
+            peak_memory: changes("activations"),
+            loss: through_global_batch("gradients are means over the global batch, however it is cut"),
+        },
+        get: |recipe| Some(ParamValue::Int(recipe.batch.micro_batch as i64)),
+        set: |recipe, value| put(&mut recipe.batch.micro_batch, count(value)),
+    },
+    SettingRow {
+        name: "devices",
+        field: "batch.devices",
+        about: "Devices of one node that share each step (data parallel).",
+        legal: Legal::Int { least: 1, most: 64 },
+        elsewhere: &[
+            name("num_devices", &[]),
+            name("n_gpus", &[]),
+            name("num_gpus", &[]),
+            name("gpus", &[]),
+            name("nproc_per_node", &[]),
+            name("num_processes", &[]),
+            name("world_size", &[]),
+            name("data_parallel_size", &[]),
+        ],
+        unit: Some("devices"),
+        derived_from: None,
+        effects: Effects {
+            throughput: changes("devices that work at once, and what adding up their gradients costs"),
+            peak_memory: changes("micro-batches under way, where the global batch is held fixed"),
+            loss: through_global_batch("gradients are means over the global batch, whoever computes its parts"),
+        },
+        get: |recipe| Some(ParamValue::Int(recipe.batch.devices as i64)),
+        set: |recipe, value| put(&mut recipe.batch.devices, count(value)),
+    },
+    SettingRow {
+        name: "gradient_accumulation",
+        field: "batch.gradient_accumulation",
+        about: "Micro-batches of each device whose gradients are added up before a step.",
+        legal: Legal::Int { least: 1, most: 65_536 },
+        elsewhere: &[
+            name(
+                "gradient_accumulation_steps",
+                &[Trl, Axolotl, LlamaFactory, Torchtune, Unsloth],
+            ),
+            name("grad_accum", &[]),
+            name("accumulate_grad_batches", &[]),
+            name("accumulation", &[]),
+        ],
+        unit: Some("micro-batches"),
+        derived_from: None,
+        effects: Effects {
+            throughput: changes("fewer updates per token"),
+            peak_memory: changes("several micro-batches under way"),
+            loss: through_global_batch("gradients are means over the global batch, however it is cut"),
+        },
+        get: |recipe| Some(ParamValue::Int(recipe.batch.gradient_accumulation as i64)),
+        set: |recipe, value| put(&mut recipe.batch.gradient_accumulation, count(value)),
+    },
+    SettingRow {
+        name: "global_batch",
+        field: "batch.gradient_accumulation",
+        about: "Rows in one step: sets gradient accumulation to this divided by the micro-batch and the devices.",
+        legal: Legal::Int {
+            least: 1,
+            most: 16_777_216,
+        },
+        elsewhere: &[
+            name("global_batch_size", &[]),
+            name("effective_batch_size", &[]),
+            name("train_batch_size", &[]),
+            name("total_batch_size", &[]),
+        ],
+        unit: Some("rows"),
+        derived_from: Some("micro_batch"),
+        effects: Effects::all(
+            "fewer updates per token",
+            "several micro-batches under way",
+            "rows in a step",
+        ),
+        get: |recipe| Some(ParamValue::Int(recipe.batch.global_batch() as i64)),
+        set: |recipe, value| {
+            let global_batch = count(value).ok_or(SetError::Inapplicable)?;
+            let micro_batch = recipe.batch.micro_batch.saturating_mul(recipe.batch.devices);
+            if micro_batch == 0 || global_batch == 0 || global_batch % micro_batch != 0 {
+                return Err(SetError::Indivisible {
+                    global_batch,
+                    micro_batch: recipe.batch.micro_batch,
+                    devices: recipe.batch.devices,
+                });
+            }
+            recipe.batch.gradient_accumulation = global_batch / micro_batch;
+            Ok(())
+        },
+    },
+    SettingRow {
+        name: "gradient_checkpointing",
+        field: "gradient_checkpointing",
+        about: "Which activations are computed again in the backward pass instead of kept.",
+        legal: Legal::Checkpointing,
+        elsewhere: &[
+            name("gradient_checkpointing", &[Trl, Axolotl]),
+            name("use_gradient_checkpointing", &[Unsloth]),
+            name("enable_activation_checkpointing", &[Torchtune]),
+            name("disable_gradient_checkpointing", &[LlamaFactory]),
+            name("activation_checkpointing", &[]),
+            name("checkpointing", &[]),
+        ],
+        unit: None,
+        derived_from: None,
+        effects: Effects {
+            throughput: changes("layers computed twice"),
+            peak_memory: changes("activations kept"),
+            loss: same("recomputation gives the same numbers"),
+        },
+        get: |recipe| name_of(&recipe.gradient_checkpointing),
+        set: |recipe, value| put(&mut recipe.gradient_checkpointing, named(value)),
+    },
+];

@@ -1,0 +1,233 @@
+//! What a setting can change, where, and why.
+
+use std::fmt;
+
+use super::SettingRow;
+use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use crate::recipe::{DataSettings, OptimizerKind, ParamValue, Recipe};
+
+/// What a training comes to, as far as settings decide it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    Throughput,
+    PeakMemory,
+    Loss,
+}
+
+impl Outcome {
+    pub const ALL: [Self; 3] = [Self::Throughput, Self::PeakMemory, Self::Loss];
+
+    /// The metric that says it.
+    pub fn metric(self) -> &'static str {
+        match self {
+            Self::Throughput => THROUGHPUT,
+            Self::PeakMemory => PEAK_MEMORY,
+            Self::Loss => LOSS,
+        }
+    }
+}
+
+/// What of a setting one outcome depends on. In doubt it is too much: a reused number must be right, a number measured
+/// once too often only costs time.
+#[derive(Clone, Copy, Debug)]
+pub struct Effect {
+    pub reach: Reach,
+    /// The recipes in which there is that reach; the others never read the setting. Absent: all.
+    pub only: Option<Circumstance>,
+    pub reason: &'static str,
+}
+
+/// How far a setting's values tell two trainings apart.
+#[derive(Clone, Copy, Debug)]
+pub enum Reach {
+    /// Each value is another training.
+    Value,
+    /// Values of one form are the same training.
+    Form(Form),
+    /// It counts only in the number of rows in a step: not where the study holds `global_batch`.
+    GlobalBatch,
+    Nothing,
+}
+
+/// What of a value counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    /// In words that fit after "only".
+    pub words: &'static str,
+    pub of: fn(&ParamValue) -> ParamValue,
+}
+
+/// Recipes that read a setting.
+#[derive(Clone, Copy, Debug)]
+pub struct Circumstance(pub fn(&Recipe) -> bool);
+
+/// The effects of one setting.
+#[derive(Clone, Copy, Debug)]
+pub struct Effects {
+    pub throughput: Effect,
+    pub peak_memory: Effect,
+    pub loss: Effect,
+}
+
+/// It can change the outcome.
+pub(super) const fn changes(reason: &'static str) -> Effect {
+    let reach = Reach::Value;
+    Effect {
+        reach,
+        only: None,
+        reason,
+    }
+}
+
+/// It cannot.
+pub(super) const fn same(reason: &'static str) -> Effect {
+    let reach = Reach::Nothing;
+    Effect {
+        reach,
+        only: None,
+        reason,
+    }
+}
+
+/// Only a change of its form can.
+pub(super) const fn form(form: Form, reason: &'static str) -> Effect {
+    let reach = Reach::Form(form);
+    Effect {
+        reach,
+        only: None,
+        reason,
+    }
+}
+
+/// Only through the global batch.
+pub(super) const fn through_global_batch(reason: &'static str) -> Effect {
+    let reach = Reach::GlobalBatch;
+    Effect {
+        reach,
+        only: None,
+        reason,
+    }
+}
+
+impl Effect {
+    /// The same, in some recipes only.
+    pub(super) const fn only(self, only: Circumstance) -> Self {
+        Self {
+            only: Some(only),
+            ..self
+        }
+    }
+
+    /// Whether the outcome can change in some recipe, the global batch being free to change too.
+    pub fn changes(&self) -> bool {
+        !matches!(self.reach, Reach::Nothing)
+    }
+
+    /// What of the setting's value the outcome of `recipe` depends on, if anything.
+    pub fn part(&self, row: &SettingRow, recipe: &Recipe) -> Option<ParamValue> {
+        if self.only.is_some_and(|only| !(only.0)(recipe)) {
+            return None;
+        }
+        match self.reach {
+            Reach::Value => (row.get)(recipe),
+            Reach::Form(form) => (row.get)(recipe).map(|value| (form.of)(&value)),
+            Reach::GlobalBatch => Some(ParamValue::Int(recipe.batch.global_batch() as i64)),
+            Reach::Nothing => None,
+        }
+    }
+}
+
+/// As the table in docs/space-file.md has it.
+impl fmt::Display for Effect {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let only = self.only.map(|only| only.to_string());
+        match (self.reach, only) {
+            (Reach::Value, None) => formatter.write_str("yes")?,
+            (Reach::Value, Some(only)) => formatter.write_str(&only)?,
+            (Reach::Form(form), None) => write!(formatter, "only {}", form.words)?,
+            (Reach::Form(form), Some(only)) => write!(formatter, "{only}, only {}", form.words)?,
+            (Reach::GlobalBatch, _) => formatter.write_str("only with the global batch")?,
+            (Reach::Nothing, _) => formatter.write_str("no")?,
+        }
+        write!(formatter, ": {}", self.reason)
+    }
+}
+
+/// With which optimizers: found by asking it of a recipe for each.
+impl fmt::Display for Circumstance {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut recipe = Recipe::new("", DataSettings::default());
+        let mut with = |adapter| {
+            recipe.adapter = adapter;
+            let kinds = OptimizerKind::ALL.into_iter().filter(|kind| {
+                recipe.optimizer.kind = *kind;
+                (self.0)(&recipe)
+            });
+            kinds.map(OptimizerKind::name).collect::<Vec<_>>()
+        };
+        let of_adapters = with(Some(Default::default()));
+        let vectors: Vec<_> = with(None)
+            .into_iter()
+            .filter(|name| !of_adapters.contains(name))
+            .collect();
+        write!(formatter, "with {}", of_adapters.join(", "))?;
+        if !vectors.is_empty() {
+            write!(formatter, ", and {} where vectors train", vectors.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+impl Effects {
+    /// A setting of the update rule or of the adapter's function: the same work on other numbers.
+    pub(super) const fn loss_only(why_not_cost: &'static str, why_loss: &'static str) -> Self {
+        Self {
+            throughput: same(why_not_cost),
+            peak_memory: same(why_not_cost),
+            loss: changes(why_loss),
+        }
+    }
+
+    /// The same where only some recipes read the setting.
+    pub(super) const fn loss_only_where(
+        only: Circumstance,
+        why_not_cost: &'static str,
+        why_loss: &'static str,
+    ) -> Self {
+        Self {
+            loss: changes(why_loss).only(only),
+            ..Self::loss_only(why_not_cost, why_loss)
+        }
+    }
+
+    /// A setting that can change everything.
+    pub(super) const fn all(throughput: &'static str, peak_memory: &'static str, loss: &'static str) -> Self {
+        Self {
+            throughput: changes(throughput),
+            peak_memory: changes(peak_memory),
+            loss: changes(loss),
+        }
+    }
+
+    /// The effect on one outcome.
+    pub fn on(&self, outcome: Outcome) -> &Effect {
+        match outcome {
+            Outcome::Throughput => &self.throughput,
+            Outcome::PeakMemory => &self.peak_memory,
+            Outcome::Loss => &self.loss,
+        }
+    }
+
+    /// The metrics that the setting can change in a study, or `None` where it can change all. `holds_global_batch` says
+    /// that the study gives `global_batch`, so that the micro-batch alone does not change the loss.
+    pub fn affected_metrics(&self, holds_global_batch: bool) -> Option<Vec<String>> {
+        let is_affected = |outcome: &Outcome| match self.on(*outcome).reach {
+            Reach::Value | Reach::Form(_) => true,
+            Reach::GlobalBatch => !holds_global_batch,
+            Reach::Nothing => false,
+        };
+        let affected: Vec<_> = Outcome::ALL.into_iter().filter(is_affected).collect();
+        let metrics = || affected.iter().map(|outcome| outcome.metric().to_owned());
+        (affected.len() < Outcome::ALL.len()).then(|| metrics().collect())
+    }
+}

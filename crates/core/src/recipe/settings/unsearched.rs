@@ -1,0 +1,188 @@
+//! Fields of a recipe that no row covers: they are given, never searched.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Outcome;
+use super::keys::json;
+use crate::recipe::{
+    AdapterSettings, BatchSettings, DataSettings, OptimizerSettings, Recipe, ScheduleSettings, TrainingSettings,
+};
+
+/// One such field of one recipe.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unsearched {
+    /// Dotted path, as a row's.
+    pub field: &'static str,
+    pub value: Value,
+    /// How long and on what a recipe trains says nothing about the cost of a step.
+    pub is_cost: bool,
+}
+
+impl Unsearched {
+    /// Whether an outcome can depend on it.
+    pub fn can_change(&self, outcome: Outcome) -> bool {
+        self.is_cost || outcome == Outcome::Loss
+    }
+
+    /// Whether it says nothing: absent or empty.
+    pub fn is_off(&self) -> bool {
+        match &self.value {
+            Value::Null => true,
+            Value::Object(entries) => entries.is_empty(),
+            Value::Array(items) => items.is_empty(),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+        }
+    }
+}
+
+/// The fields of `recipe` that no row covers.
+pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
+    // All is taken apart field by field: a new field does not compile until it has a row (then it is `_` here) or stands in
+    // the list, and so is in the keys and told by exports.
+    let Recipe {
+        model,
+        data,
+        adapter,
+        precision: _,
+        batch,
+        gradient_checkpointing: _,
+        optimizer,
+        schedule,
+        training,
+    } = recipe;
+    let DataSettings {
+        train,
+        held_out,
+        format,
+        columns,
+        loss_on,
+        chat_template,
+        max_rows,
+    } = data;
+    let BatchSettings {
+        micro_batch: _,
+        gradient_accumulation: _,
+        devices: _,
+        sequence_length: _,
+        packing: _,
+        group_by_length: _,
+    } = batch;
+    let OptimizerSettings {
+        kind: _,
+        learning_rate: _,
+        weight_decay: _,
+        beta1: _,
+        beta2: _,
+        epsilon: _,
+        momentum: _,
+        nesterov: _,
+        loraplus_ratio: _,
+        max_grad_norm: _,
+    } = optimizer;
+    let ScheduleSettings { kind: _, warmup: _ } = schedule;
+    let TrainingSettings {
+        length,
+        evaluate_every,
+        evaluation_rows,
+        shuffle,
+        seed,
+    } = training;
+    let mut fields = vec![
+        cost_too("model", model),
+        cost_too("data.train", train),
+        loss_only("data.held_out", held_out),
+        cost_too("data.format", format),
+        cost_too("data.columns", columns),
+        cost_too("data.loss_on", loss_on),
+        cost_too("data.chat_template", chat_template),
+        cost_too("data.max_rows", max_rows),
+        loss_only("training.length", length),
+        loss_only("training.evaluate_every", evaluate_every),
+        loss_only("training.evaluation_rows", evaluation_rows),
+        loss_only("training.shuffle", shuffle),
+        loss_only("training.seed", seed),
+    ];
+    fields.extend(adapter.iter().flat_map(of_adapter));
+    fields
+}
+
+fn of_adapter(adapter: &AdapterSettings) -> [Unsearched; 5] {
+    let AdapterSettings {
+        rank: _,
+        alpha: _,
+        dropout: _,
+        target_modules: _,
+        rslora: _,
+        dora: _,
+        init: _,
+        bias: _,
+        lora_bias: _,
+        rank_pattern,
+        alpha_pattern,
+        layers_to_transform,
+        modules_to_save,
+        adapter_init,
+    } = adapter;
+    [
+        cost_too("adapter.rank_pattern", rank_pattern),
+        // Numbers of the same shapes; starting values cost no step.
+        loss_only("adapter.alpha_pattern", alpha_pattern),
+        cost_too("adapter.layers_to_transform", layers_to_transform),
+        cost_too("adapter.modules_to_save", modules_to_save),
+        loss_only("adapter.adapter_init", adapter_init),
+    ]
+}
+
+fn cost_too(field: &'static str, value: &impl Serialize) -> Unsearched {
+    let (value, is_cost) = (json(value), true);
+    Unsearched { field, value, is_cost }
+}
+
+fn loss_only(field: &'static str, value: &impl Serialize) -> Unsearched {
+    let (value, is_cost) = (json(value), false);
+    Unsearched { field, value, is_cost }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::recipe::settings::settings;
+
+    #[test]
+    fn rows_and_unsearched_fields_are_the_whole_recipe() {
+        let mut recipe = Recipe::new("model", DataSettings::default());
+        // What is absent or empty is not written: the structs as a whole say what there is.
+        let adapter = recipe.adapter.as_mut().unwrap();
+        adapter.rank_pattern.insert("q".into(), 1);
+        adapter.alpha_pattern.insert("q".into(), 1.0);
+        adapter.layers_to_transform = Some(vec![0]);
+        adapter.modules_to_save.push("lm_head".into());
+        adapter.adapter_init = Some("adapter".into());
+        recipe.data.columns.insert("text".into(), "body".into());
+        recipe.data.chat_template = Some("chat.jinja".into());
+        recipe.data.max_rows = Some(1);
+        recipe.batch.devices = 2;
+        recipe.batch.group_by_length = true;
+        recipe.optimizer.beta2 = Some(0.9);
+        recipe.optimizer.loraplus_ratio = Some(2.0);
+        recipe.training.evaluate_every = Some(1);
+        recipe.training.evaluation_rows = Some(1);
+        let mut written = BTreeSet::new();
+        for (name, value) in json(&recipe).as_object().unwrap() {
+            match (name.as_str(), value.as_object()) {
+                ("model" | "precision" | "gradient_checkpointing", _) => written.extend([name.clone()]),
+                (_, inner) => written.extend(inner.unwrap().keys().map(|key| format!("{name}.{key}"))),
+            }
+        }
+        let rows = settings()
+            .filter(|row| row.name != "method")
+            .map(|row| row.field.to_owned());
+        let known: BTreeSet<String> = rows
+            .chain(unsearched(&recipe).into_iter().map(|field| field.field.to_owned()))
+            .collect();
+        assert_eq!(known, written);
+    }
+}

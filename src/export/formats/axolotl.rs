@@ -1,0 +1,235 @@
+//! `axolotl.yaml`: the file that `axolotl train` (0.19) reads.
+//!
+//! axolotl drops keys that it does not know without a word, so every key is one of its schema's. Its own defaults
+//! (packing sequences to full length, for one) are overridden where the recipe decides.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::Format;
+use crate::export::ExportFormat;
+use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column};
+use crate::export::hf_trainer::TrainerWords;
+use crate::export::modules::module_names;
+use peft_tune_core::recipe::settings::Tool;
+use peft_tune_core::recipe::{
+    AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe, TargetModules, TargetPreset,
+};
+
+pub(super) const FORMAT: Format = Format {
+    name: "axolotl",
+    about: "axolotl.yaml, for axolotl train",
+    file_name: "axolotl.yaml",
+    title: "axolotl",
+    tool: Some(Tool::Axolotl),
+    render: |input, _| {
+        let recipe = input.recipe;
+        let mut draft = Draft::new(ExportFormat::Axolotl, input);
+        model(&mut draft, recipe);
+        if let Some(adapter) = &recipe.adapter {
+            self::adapter(&mut draft, adapter);
+        }
+        data(&mut draft, &recipe.data);
+        held_out(&mut draft, recipe);
+        batch(&mut draft);
+        let words = draft.optimizer_words();
+        draft.keys(words);
+        let words = draft.course_words(WORDS);
+        draft.keys(words);
+        draft.say_seed("seed");
+        draft.key("logging_steps", 1);
+        draft.key("output_dir", input.output_folder());
+        Ok(draft.finish("axolotl train", Advice::TRAIN_HERE, ""))
+    },
+};
+
+const WORDS: TrainerWords = TrainerWords {
+    epochs: "num_epochs",
+    warmup_share: "warmup_ratio",
+};
+
+fn model(draft: &mut Draft<'_>, recipe: &Recipe) {
+    draft.said(&["model", "adapter"]);
+    draft.key("base_model", recipe.model.as_str());
+    let mut words = draft.precision_words();
+    words.retain(|(key, _)| *key != "adapter" || recipe.adapter.is_some());
+    draft.keys(words);
+    // The only kinds of attention that keep packed documents apart are those of flash-attn.
+    let attention = if recipe.batch.packing {
+        "flash_attention_2"
+    } else {
+        "sdpa"
+    };
+    draft.key("attn_implementation", attention);
+    if recipe.batch.packing {
+        draft.warn("batch.packing", "needs the flash-attn package");
+    }
+}
+
+fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
+    draft.say("rank");
+    draft.say_whole_alpha(adapter.alpha);
+    draft.say("dropout");
+    if adapter.target_modules == TargetModules::Preset(TargetPreset::AllLinear) {
+        draft.said(&["adapter.target_modules"]);
+        draft.key("lora_target_linear", true);
+    } else {
+        let names = module_names(&adapter.target_modules, draft.input.known.architecture);
+        draft.say_as("target_modules", names);
+    }
+    draft.say_each(&["rslora", "dora"]);
+    let words = draft.init_words(adapter.init);
+    draft.keys(words);
+    draft.said(&[
+        "adapter.rank_pattern",
+        "adapter.alpha_pattern",
+        "adapter.layers_to_transform",
+        "adapter.modules_to_save",
+        "adapter.adapter_init",
+    ]);
+    if !adapter.rank_pattern.is_empty() {
+        draft.key("lora_rank_pattern", json!(adapter.rank_pattern));
+    }
+    if !adapter.alpha_pattern.is_empty() {
+        draft.key("lora_alpha_pattern", json!(adapter.alpha_pattern));
+    }
+    if let Some(layers) = &adapter.layers_to_transform {
+        draft.key("peft_layers_to_transform", layers.clone());
+    }
+    if !adapter.modules_to_save.is_empty() {
+        draft.key("lora_modules_to_save", adapter.modules_to_save.clone());
+    }
+    if let Some(folder) = &adapter.adapter_init {
+        draft.key("lora_model_dir", folder.to_string_lossy().into_owned());
+    }
+}
+
+fn data(draft: &mut Draft<'_>, data: &DataSettings) {
+    draft.said(&ROWS);
+    let format = draft.input.data_format();
+    let items: Vec<_> = data
+        .train
+        .iter()
+        .map(|path| item(format, path, data, data.max_rows))
+        .collect();
+    draft.yaml.block("datasets", &items);
+    if matches!(format, DataFormat::Messages | DataFormat::Sharegpt) {
+        match &data.chat_template {
+            Some(template) => {
+                draft.key("chat_template", "jinja");
+                draft.key("chat_template_jinja", template.to_string_lossy().into_owned());
+            }
+            None => draft.key("chat_template", "tokenizer_default"),
+        }
+    }
+    draft.key("train_on_inputs", data.loss_on == LossOn::All);
+    draft.key("dataset_prepared_path", "last_run_prepared");
+    match format {
+        DataFormat::Auto => draft.warn(
+            "data.format",
+            "the rows were not recognised, so they are taken for alpaca; set `type` under `datasets`",
+        ),
+        DataFormat::Alpaca => draft.warn(
+            "data.format",
+            "axolotl writes alpaca rows with its own prompt; convert them to `messages` for the chat template",
+        ),
+        _ => {}
+    }
+    if data.max_rows.is_some() && data.train.len() > 1 {
+        draft.warn(
+            "data.max_rows",
+            "is applied to each file by itself; lower it in `split`",
+        );
+    }
+}
+
+/// One file of rows.
+fn item(format: DataFormat, path: &Path, data: &DataSettings, rows: Option<usize>) -> Vec<Word> {
+    let mut item = vec![
+        ("path", json!(path.to_string_lossy())),
+        ("ds_type", json!(builder_of(path))),
+        (
+            "split",
+            match rows {
+                Some(rows) => json!(format!("train[:{rows}]")),
+                None => json!("train"),
+            },
+        ),
+    ];
+    match format {
+        DataFormat::Messages => item.extend(chat(data, "messages", "role", "content")),
+        DataFormat::Sharegpt => item.extend(chat(data, "conversations", "from", "value")),
+        DataFormat::PromptCompletion => {
+            let plain = json!({
+                "field_instruction": column(data, "prompt"),
+                "field_output": column(data, "completion"),
+                "format": "{instruction}",
+                "no_input_format": "{instruction}",
+            });
+            item.push(("type", plain));
+        }
+        DataFormat::Text => {
+            item.push(("type", json!("completion")));
+            item.push(("field", json!(column(data, "text"))));
+        }
+        // Rows of input_ids and labels have no type.
+        DataFormat::Tokenized => item.push(("type", Value::Null)),
+        DataFormat::Alpaca | DataFormat::Auto => item.push(("type", json!("alpaca"))),
+    }
+    item
+}
+
+/// Rows of conversations, of which the answers are trained on.
+fn chat(data: &DataSettings, messages: &str, role: &str, content: &str) -> Vec<Word> {
+    let trained = match data.loss_on {
+        LossOn::Completions => json!(["assistant"]),
+        LossOn::All => json!(["system", "user", "assistant"]),
+    };
+    vec![
+        ("type", json!("chat_template")),
+        ("field_messages", json!(column(data, messages))),
+        ("message_property_mappings", json!({"role": role, "content": content})),
+        ("roles_to_train", trained),
+        ("train_on_eos", json!("turn")),
+    ]
+}
+
+fn held_out(draft: &mut Draft<'_>, recipe: &Recipe) {
+    draft.said(&["data.held_out", "training.evaluate_every", "training.shuffle"]);
+    let files = match &recipe.data.held_out {
+        HeldOut::Fraction(fraction) => {
+            draft.key("val_set_size", *fraction);
+            draft.warn_of_other_rows();
+            Vec::new()
+        }
+        HeldOut::File(path) => vec![path],
+        HeldOut::Files(paths) => paths.iter().collect(),
+    };
+    if !files.is_empty() {
+        let format = draft.input.data_format();
+        let items: Vec<_> = files
+            .into_iter()
+            .map(|path| item(format, path, &recipe.data, None))
+            .collect();
+        draft.yaml.block("test_datasets", &items);
+    }
+    match recipe.training.evaluate_every {
+        Some(steps) => draft.key("eval_steps", steps),
+        None => draft.key("eval_strategy", "epoch"),
+    }
+    draft.key("eval_batch_size", recipe.batch.micro_batch);
+    if !recipe.training.shuffle {
+        draft.key("shuffle_merged_datasets", false);
+        draft.warn("training.shuffle", "axolotl still shuffles the rows within an epoch");
+    }
+}
+
+fn batch(draft: &mut Draft<'_>) {
+    draft.say_each(&["sequence_length", "packing"]);
+    draft.key("eval_sample_packing", false);
+    draft.key("pad_to_sequence_len", false);
+    draft.say_each(&["group_by_length", "micro_batch", "gradient_accumulation"]);
+    let words = draft.checkpointing_words();
+    draft.keys(words);
+}

@@ -1,0 +1,239 @@
+//! `llamafactory.yaml` and `dataset_info.json`: what `llamafactory-cli train` (0.9.5) reads.
+//!
+//! LLaMA-Factory knows data by name: the names stand in `dataset_info.json`, beside which it looks for files with
+//! relative paths. Its `template` is left out, so that it takes the tokenizer's own chat template, as the trials did.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::Format;
+use crate::export::draft::{Advice, Draft, ROWS, column};
+use crate::export::hf_trainer::TrainerWords;
+use crate::export::modules::module_names;
+use crate::export::write::Rendered;
+use crate::export::{ExportError, ExportFormat, ExportInput};
+use peft_tune_core::recipe::settings::Tool;
+use peft_tune_core::recipe::{
+    AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe, TargetModules, TargetPreset,
+};
+
+const DATA_SETS: &str = "dataset_info.json";
+
+pub(super) const FORMAT: Format = Format {
+    name: "llamafactory",
+    about: "llamafactory.yaml and dataset_info.json, for llamafactory-cli train",
+    file_name: "llamafactory.yaml",
+    title: "LLaMA-Factory",
+    tool: Some(Tool::LlamaFactory),
+    render,
+};
+
+const WORDS: TrainerWords = TrainerWords {
+    epochs: "num_train_epochs",
+    warmup_share: "warmup_ratio",
+};
+
+fn render(input: &ExportInput<'_>, directory: &Path) -> Result<Rendered, ExportError> {
+    let recipe = input.recipe;
+    if input.data_format() == DataFormat::Tokenized {
+        return Err(ExportError::Refused {
+            format: ExportFormat::LlamaFactory,
+            field: "data.format",
+            reason: "it reads no files of token ids; give it the text that they were made from",
+        });
+    }
+    let mut draft = Draft::new(ExportFormat::LlamaFactory, input);
+    model(&mut draft, recipe);
+    draft.say("method");
+    if let Some(adapter) = &recipe.adapter {
+        self::adapter(&mut draft, adapter);
+    }
+    let data_sets = data(&mut draft, &recipe.data, directory);
+    held_out(&mut draft, recipe);
+    batch(&mut draft, recipe);
+    let words = draft.optimizer_words();
+    draft.keys(words);
+    let words = draft.course_words(WORDS);
+    draft.keys(words);
+    draft.say_seed("seed");
+    draft.key("logging_steps", 1);
+    draft.key("report_to", "none");
+    draft.key("output_dir", input.output_folder());
+    let mut rendered = draft.finish("llamafactory-cli train", Advice::TRAIN_HERE, "");
+    let data_sets = serde_json::to_string_pretty(&data_sets).unwrap_or_default() + "\n";
+    rendered.files.push((DATA_SETS, data_sets));
+    Ok(rendered)
+}
+
+fn model(draft: &mut Draft<'_>, recipe: &Recipe) {
+    draft.said(&["model"]);
+    draft.key("model_name_or_path", recipe.model.as_str());
+    draft.key("trust_remote_code", false);
+    let words = draft.precision_words();
+    draft.keys(words);
+    draft.key("flash_attn", if recipe.batch.packing { "fa2" } else { "sdpa" });
+    if recipe.batch.packing {
+        draft.warn("batch.packing", "needs the flash-attn package");
+    }
+}
+
+fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
+    draft.say("rank");
+    draft.say_whole_alpha(adapter.alpha);
+    draft.say("dropout");
+    let targets = match &adapter.target_modules {
+        TargetModules::Preset(TargetPreset::AllLinear) => "all".to_owned(),
+        targets => module_names(targets, draft.input.known.architecture).join(","),
+    };
+    draft.say_as("target_modules", targets);
+    draft.say_each(&["rslora", "dora"]);
+    let words = draft.init_words(adapter.init);
+    draft.keys(words);
+    draft.said(&["adapter.modules_to_save", "adapter.adapter_init"]);
+    if !adapter.modules_to_save.is_empty() {
+        draft.key("additional_target", adapter.modules_to_save.join(","));
+    }
+    if let Some(folder) = &adapter.adapter_init {
+        draft.key("adapter_name_or_path", folder.to_string_lossy().into_owned());
+    }
+}
+
+/// Writes the data keys and returns the content of `dataset_info.json`.
+fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Value {
+    draft.said(&ROWS);
+    let format = draft.input.data_format();
+    let held_out = match &data.held_out {
+        HeldOut::Fraction(_) => &[][..],
+        HeldOut::File(path) => std::slice::from_ref(path),
+        HeldOut::Files(paths) => paths,
+    };
+    let train = named("train", &data.train);
+    let held_out = named("held_out", held_out);
+    let stage = if format == DataFormat::Text { "pt" } else { "sft" };
+    draft.key("stage", stage);
+    draft.key("do_train", true);
+    draft.key("dataset", join(&train));
+    if !held_out.is_empty() {
+        draft.key("eval_dataset", join(&held_out));
+    }
+    // Where the files are: relative to the folder that the tool is started in.
+    let folder = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+    draft.key("dataset_dir", folder.to_string_lossy().into_owned());
+    draft.key("train_on_prompt", data.loss_on == LossOn::All);
+    if let Some(rows) = data.max_rows {
+        draft.key("max_samples", rows);
+    }
+    if data.chat_template.is_some() {
+        draft.warn(
+            "data.chat_template",
+            "LLaMA-Factory takes the template from the tokenizer; put yours into tokenizer_config.json",
+        );
+    }
+    if format == DataFormat::Auto {
+        draft.warn(
+            "data.format",
+            "the rows were not recognised; describe them in dataset_info.json",
+        );
+    }
+    if data.columns.contains_key("tools") {
+        draft.warn("data.columns", "tools must be JSON text there; convert the column");
+    }
+    let entries = train.iter().chain(&held_out);
+    let entries: Map<String, Value> = entries
+        .map(|(name, path)| (name.clone(), entry(format, path, data)))
+        .collect();
+    Value::Object(entries)
+}
+
+/// What `dataset_info.json` says of one file.
+fn entry(format: DataFormat, path: &Path, data: &DataSettings) -> Value {
+    let file = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let (formatting, columns, tags) = match format {
+        DataFormat::Messages => (
+            "sharegpt",
+            json!({"messages": column(data, "messages")}),
+            Some(json!({
+                "role_tag": "role", "content_tag": "content",
+                "user_tag": "user", "assistant_tag": "assistant", "system_tag": "system",
+            })),
+        ),
+        DataFormat::Sharegpt => (
+            "sharegpt",
+            json!({"messages": column(data, "conversations")}),
+            Some(json!({
+                "role_tag": "from", "content_tag": "value",
+                "user_tag": "human", "assistant_tag": "gpt", "system_tag": "system",
+            })),
+        ),
+        DataFormat::PromptCompletion => (
+            "alpaca",
+            json!({"prompt": column(data, "prompt"), "response": column(data, "completion")}),
+            None,
+        ),
+        DataFormat::Text => ("alpaca", json!({"prompt": column(data, "text")}), None),
+        DataFormat::Alpaca | DataFormat::Auto | DataFormat::Tokenized => (
+            "alpaca",
+            json!({
+                "prompt": column(data, "instruction"),
+                "query": column(data, "input"),
+                "response": column(data, "output"),
+            }),
+            None,
+        ),
+    };
+    let mut entry = json!({"file_name": file.to_string_lossy(), "formatting": formatting, "columns": columns});
+    if let Some(tags) = tags {
+        entry["tags"] = tags;
+    }
+    entry
+}
+
+fn held_out(draft: &mut Draft<'_>, recipe: &Recipe) {
+    draft.said(&["data.held_out"]);
+    if let HeldOut::Fraction(fraction) = &recipe.data.held_out {
+        draft.key("val_size", *fraction);
+        draft.warn_of_other_rows();
+    }
+    let words = draft.evaluation_words();
+    draft.keys(words);
+    draft.key("per_device_eval_batch_size", recipe.batch.micro_batch);
+}
+
+fn batch(draft: &mut Draft<'_>, recipe: &Recipe) {
+    draft.say_each(&["sequence_length", "packing"]);
+    // Keeps packed documents from attending to each other.
+    draft.key("neat_packing", recipe.batch.packing);
+    draft.say_each(&["micro_batch", "gradient_accumulation"]);
+    let words = draft.checkpointing_words();
+    draft.keys(words);
+    draft.said(&["training.shuffle"]);
+    draft.key("disable_shuffling", !recipe.training.shuffle);
+    if recipe.batch.group_by_length {
+        draft.warn(
+            "batch.group_by_length",
+            "set `group_by_length: true` with transformers 4, `train_sampling_strategy: group_by_length` with 5",
+        );
+    }
+}
+
+/// Files with a name each: `train`, `train_2`, ...
+fn named(name: &str, paths: &[PathBuf]) -> Vec<(String, PathBuf)> {
+    let name_of = |index: usize| match index {
+        0 => name.to_owned(),
+        index => format!("{name}_{}", index + 1),
+    };
+    paths
+        .iter()
+        .enumerate()
+        .map(|(index, path)| (name_of(index), path.clone()))
+        .collect()
+}
+
+fn join(named: &[(String, PathBuf)]) -> String {
+    named
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect::<Vec<_>>()
+        .join(",")
+}

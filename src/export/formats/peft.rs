@@ -1,0 +1,141 @@
+//! `adapter_config.json`: the adapter's settings as PEFT's `LoraConfig` (0.21) has them.
+//!
+//! Every key is one that `LoraConfig` knows: PEFT drops unknown ones with no more than a warning. `inference_mode` is
+//! false, since a config with true gives an adapter whose parameters are frozen.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::Format;
+use crate::export::draft::{Advice, Draft};
+use crate::export::modules::module_names;
+use crate::export::write::Rendered;
+use crate::export::{ExportError, ExportFormat, ExportInput};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::recipe::settings::Tool;
+use peft_tune_core::recipe::{AdapterInit, AdapterSettings, Recipe, TargetModules, TargetPreset};
+
+pub(super) const FORMAT: Format = Format {
+    name: "peft",
+    about: "adapter_config.json, for PEFT's LoraConfig.from_pretrained",
+    file_name: "adapter_config.json",
+    title: "PEFT",
+    tool: Some(Tool::Peft),
+    render,
+};
+
+/// JSON has no comments: what they would say stands in a file of its own.
+const NOTE: &str = "adapter_config.notes.txt";
+
+fn render(input: &ExportInput<'_>, _: &Path) -> Result<Rendered, ExportError> {
+    let Some(adapter) = &input.recipe.adapter else {
+        return Err(ExportError::NoAdapter {
+            format: ExportFormat::Peft,
+        });
+    };
+    if adapter.lora_bias && (adapter.dora || adapter.init != AdapterInit::Kaiming) {
+        return Err(ExportError::Refused {
+            format: ExportFormat::Peft,
+            field: "adapter.lora_bias",
+            reason: "it takes neither DoRA nor another init beside a bias of lora_b; set `lora_bias: false`",
+        });
+    }
+    let mut draft = Draft::new(ExportFormat::Peft, input);
+    draft.said(&["model"]);
+    // Writing a tree of strings and finite numbers cannot fail.
+    let text = serde_json::to_string_pretty(&config(&mut draft, adapter)).unwrap_or_default() + "\n";
+    warn(&mut draft, input.recipe, adapter);
+    let usage = "for LoraConfig.from_pretrained";
+    Ok(draft.finish_with_note(usage, Advice::TRAIN_HERE, text, NOTE))
+}
+
+fn config(draft: &mut Draft<'_>, adapter: &AdapterSettings) -> Value {
+    let architecture = draft.input.known.architecture;
+    let targets = match &adapter.layers_to_transform {
+        // PEFT takes its shorthand only for all layers.
+        Some(_) => json!(module_names(&adapter.target_modules, architecture)),
+        None => target_modules(&adapter.target_modules, architecture),
+    };
+    let alphas: Map<String, Value> = adapter
+        .alpha_pattern
+        .iter()
+        .map(|(name, alpha)| (name.clone(), whole_if_possible(*alpha)))
+        .collect();
+    let mut config = json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": draft.recipe().model,
+        "inference_mode": false,
+        "bias": adapter.bias,
+        "fan_in_fan_out": false,
+        "modules_to_save": (!adapter.modules_to_save.is_empty()).then_some(&adapter.modules_to_save),
+        "layers_to_transform": adapter.layers_to_transform,
+        "rank_pattern": adapter.rank_pattern,
+        "alpha_pattern": alphas,
+    });
+    let words = [
+        draft.word("rank"),
+        draft.word_as("alpha", whole_if_possible(adapter.alpha)),
+        draft.word("dropout"),
+        draft.word_as("target_modules", targets),
+        draft.word("lora_bias"),
+        draft.word("rslora"),
+        draft.word("dora"),
+    ];
+    let words = words.into_iter().flatten().chain(draft.init_words(adapter.init));
+    for (key, value) in words {
+        config[key] = value;
+    }
+    draft.said(&[
+        "adapter.bias",
+        "adapter.modules_to_save",
+        "adapter.layers_to_transform",
+        "adapter.rank_pattern",
+        "adapter.alpha_pattern",
+    ]);
+    config
+}
+
+fn warn(draft: &mut Draft<'_>, recipe: &Recipe, adapter: &AdapterSettings) {
+    draft.leaves(|field| !field.starts_with("adapter."));
+    draft.warn(
+        "optimizer",
+        "this file describes the adapter only; take learning rate, batch, schedule and precision from --format recipe",
+    );
+    if recipe.precision.is_quantized() {
+        draft.warn(
+            "precision",
+            "the base model was measured quantized; load it with BitsAndBytesConfig",
+        );
+    }
+    if recipe.optimizer.loraplus_ratio.is_some() {
+        draft.warn(
+            "optimizer.loraplus_ratio",
+            "build the optimizer with peft.optimizers.create_loraplus_optimizer",
+        );
+    }
+    if adapter.adapter_init.is_some() {
+        draft.warn(
+            "adapter.adapter_init",
+            "start from that adapter with PeftModel.from_pretrained(.., is_trainable=True)",
+        );
+    }
+}
+
+/// PEFT's value for target modules; `all-linear` is its own shorthand with the same meaning.
+pub(super) fn target_modules(targets: &TargetModules, architecture: Option<&Architecture>) -> Value {
+    match targets {
+        TargetModules::Preset(TargetPreset::AllLinear) => json!("all-linear"),
+        targets => json!(module_names(targets, architecture)),
+    }
+}
+
+/// A whole number without a point: PEFT declares alpha as an integer, though it computes with any number.
+pub(super) fn whole_if_possible(value: f64) -> Value {
+    if value.fract() == 0.0 && value.abs() < 9e15 {
+        json!(value as i64)
+    } else {
+        json!(value)
+    }
+}

@@ -1,0 +1,22 @@
+//! `recipe.yaml`: the recipe as peft-tune reads it.
+
+use super::Format;
+use crate::export::ExportFormat;
+use crate::export::write::Rendered;
+use crate::space::RecipeFile;
+
+pub(super) const FORMAT: Format = Format {
+    name: "recipe",
+    about: "recipe.yaml, for peft-tune itself",
+    file_name: "recipe.yaml",
+    title: "peft-tune",
+    tool: None,
+    render: |input, _| {
+        let mut text = String::from("# One fine-tuning, for `peft-tune train recipe.yaml`\n");
+        for line in input.origin() {
+            text.push_str(&format!("# {line}\n"));
+        }
+        text.push_str(&RecipeFile::to_yaml(input.recipe)?);
+        Ok(Rendered::new(ExportFormat::Recipe, text, Vec::new()))
+    },
+};

@@ -1,0 +1,271 @@
+//! `torchtune.yaml`: the file that `tune run lora_finetune_single_device --config` (torchtune 0.6.1) reads.
+//!
+//! torchtune reads no `config.json`: the model is built from dimensions, which are therefore written out. It knows no
+//! rsLoRA (its scaling is always alpha / r), so that alpha becomes alpha·sqrt(r), and no constant learning rate, which
+//! is a cosine of no cycles.
+
+mod model;
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::Format;
+use crate::export::course::{Course, Warmup};
+use crate::export::draft::{Advice, Draft, ROWS, builder_of, column};
+use crate::export::rows::{value_of, words};
+use crate::export::write::Rendered;
+use crate::export::{ExportError, ExportFormat, ExportInput};
+use peft_tune_core::recipe::settings::Tool;
+use peft_tune_core::recipe::{
+    DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, OptimizerSettings, Precision, Recipe, TrainingLength,
+};
+
+pub(super) const FORMAT: Format = Format {
+    name: "torchtune",
+    about: "torchtune.yaml, for tune run lora_finetune_single_device --config",
+    file_name: "torchtune.yaml",
+    title: "torchtune",
+    tool: Some(Tool::Torchtune),
+    render,
+};
+
+fn render(input: &ExportInput<'_>, _: &Path) -> Result<Rendered, ExportError> {
+    let recipe = input.recipe;
+    let mut draft = Draft::new(ExportFormat::Torchtune, input);
+    draft.key("output_dir", input.output_folder());
+    model::write(&mut draft)?;
+    data(&mut draft)?;
+    held_out(&mut draft, recipe);
+    draft.say_seed("seed");
+    draft.said(&["training.shuffle", "training.length"]);
+    draft.key("shuffle", recipe.training.shuffle);
+    length(&mut draft, &input.course());
+    draft.say_each(&["micro_batch", "gradient_accumulation"]);
+    optimizer(&mut draft, &recipe.optimizer);
+    schedule(&mut draft, &input.course());
+    draft.yaml.map(
+        "loss",
+        &[("_component_", json!("torchtune.modules.loss.CEWithChunkedOutputLoss"))],
+    );
+    arithmetic(&mut draft, recipe)?;
+    log(&mut draft);
+    Ok(draft.finish("tune run lora_finetune_single_device --config", Advice::TRAIN_HERE, ""))
+}
+
+fn refused(field: &'static str, reason: &'static str) -> ExportError {
+    ExportError::Refused {
+        format: ExportFormat::Torchtune,
+        field,
+        reason,
+    }
+}
+
+fn data(draft: &mut Draft<'_>) -> Result<(), ExportError> {
+    draft.said(&ROWS);
+    let data = &draft.recipe().data;
+    let format = draft.input.data_format();
+    let component = match format {
+        DataFormat::Messages | DataFormat::Sharegpt => "chat_dataset",
+        DataFormat::Alpaca | DataFormat::Auto => "alpaca_dataset",
+        DataFormat::PromptCompletion => "instruct_dataset",
+        DataFormat::Text => "text_completion_dataset",
+        DataFormat::Tokenized => {
+            return Err(refused(
+                "data.format",
+                "it reads no token ids; give it the text that they were made from",
+            ));
+        }
+    };
+    let files: Vec<_> = data
+        .train
+        .iter()
+        .map(|path| path.to_string_lossy().into_owned())
+        .collect();
+    let mut keys = vec![
+        ("_component_", json!(format!("torchtune.datasets.{component}"))),
+        (
+            "source",
+            json!(data.train.first().map_or("json", |path| builder_of(path))),
+        ),
+        ("data_files", json!(files)),
+        ("split", json!(split(data))),
+    ];
+    match format {
+        DataFormat::Messages => {
+            keys.push(("conversation_column", json!(column(data, "messages"))));
+            keys.push(("conversation_style", json!("openai")));
+        }
+        DataFormat::Sharegpt => {
+            keys.push(("conversation_column", json!(column(data, "conversations"))));
+            keys.push(("conversation_style", json!("sharegpt")));
+        }
+        DataFormat::PromptCompletion => keys.push((
+            "column_map",
+            json!({"input": column(data, "prompt"), "output": column(data, "completion")}),
+        )),
+        DataFormat::Text => keys.push(("column", json!(column(data, "text")))),
+        DataFormat::Alpaca | DataFormat::Auto | DataFormat::Tokenized => keys.push((
+            "column_map",
+            json!({
+                "instruction": column(data, "instruction"),
+                "input": column(data, "input"),
+                "output": column(data, "output"),
+            }),
+        )),
+    }
+    if format != DataFormat::Text {
+        keys.push(("train_on_input", json!(data.loss_on == LossOn::All)));
+    }
+    keys.extend(draft.word("packing"));
+    draft.yaml.map("dataset", &keys);
+    if format == DataFormat::Auto {
+        draft.warn(
+            "data.format",
+            "the rows were not recognised, so they are taken for alpaca; set `dataset`",
+        );
+    }
+    if draft.recipe().batch.group_by_length {
+        draft.warn(
+            "batch.group_by_length",
+            "torchtune orders rows by chance only: more padding, less throughput",
+        );
+    }
+    if data.chat_template.is_some() {
+        draft.warn(
+            "data.chat_template",
+            "torchtune has chat templates of its own; set `tokenizer.prompt_template`",
+        );
+    } else if matches!(format, DataFormat::Messages | DataFormat::Sharegpt) {
+        draft.warn(
+            "data.chat_template",
+            "torchtune writes chats with its own template of the family; compare a row with the tokenizer's",
+        );
+    }
+    Ok(())
+}
+
+/// Which of the rows are read: as many as were asked for, without the last ones where a part is held out.
+fn split(data: &DataSettings) -> String {
+    match (&data.held_out, data.max_rows) {
+        (_, Some(rows)) => format!("train[:{rows}]"),
+        (HeldOut::Fraction(fraction), None) => format!("train[:{}%]", (100.0 * (1.0 - fraction)).round()),
+        (HeldOut::File(_) | HeldOut::Files(_), None) => "train".to_owned(),
+    }
+}
+
+fn held_out(draft: &mut Draft<'_>, recipe: &Recipe) {
+    let message = match recipe.data.held_out {
+        HeldOut::Fraction(_) => "the recipe of torchtune does not evaluate; the last rows are left for you to do it",
+        HeldOut::File(_) | HeldOut::Files(_) => "the recipe of torchtune does not evaluate; do it afterwards",
+    };
+    draft.warn("data.held_out", message);
+    draft.said(&["training.evaluate_every", "training.evaluation_rows"]);
+}
+
+fn length(draft: &mut Draft<'_>, course: &Course) {
+    let (epochs, steps_per_epoch) = match (course.length, course.steps_per_epoch, course.steps) {
+        // Whole epochs need no steps.
+        (TrainingLength::Epochs(epochs), _, _) if epochs.fract() == 0.0 => (epochs as u64, None),
+        (_, Some(per_epoch), Some(steps)) if steps > per_epoch => {
+            let epochs = steps.div_ceil(per_epoch);
+            if epochs * per_epoch != steps {
+                draft.warn(
+                    "training.length",
+                    format!("torchtune trains whole epochs beyond the first, so {steps} steps are {epochs} epochs"),
+                );
+            }
+            (epochs, None)
+        }
+        (_, _, Some(steps)) => (1, Some(steps)),
+        (TrainingLength::Epochs(epochs), _, None) => {
+            draft.warn(
+                "training.length",
+                format!("{epochs} epochs are rounded up; set `max_steps_per_epoch`"),
+            );
+            (epochs.ceil() as u64, None)
+        }
+        (TrainingLength::Steps(_) | TrainingLength::Tokens(_), _, None) => (1, None),
+    };
+    draft.key("epochs", epochs.max(1));
+    draft.key("max_steps_per_epoch", steps_per_epoch);
+    if let Some((_, message)) = course.of_tokens() {
+        draft.warn("training.length", message);
+    }
+}
+
+fn optimizer(draft: &mut Draft<'_>, optimizer: &OptimizerSettings) {
+    draft.said(&["optimizer.kind"]);
+    let mut keys = words(&optimizer.kind.row().keys, draft.tool()).unwrap_or_default();
+    keys.extend(draft.word("learning_rate"));
+    keys.extend(draft.word("weight_decay"));
+    // torch's Muon takes matrices only: what it does to them is all that can be said.
+    if optimizer.kind.reads_betas() {
+        keys.push(("betas", json!([optimizer.beta1, optimizer.beta2()])));
+        draft.said(&["optimizer.beta1", "optimizer.beta2"]);
+    }
+    if optimizer.kind.reads_epsilon() {
+        keys.extend(draft.word("epsilon"));
+    }
+    keys.extend(draft.word("momentum"));
+    keys.extend(draft.word("nesterov"));
+    draft.yaml.map("optimizer", &keys);
+    if optimizer.loraplus_ratio.is_some() {
+        draft.warn(
+            "optimizer.loraplus_ratio",
+            "torchtune knows no LoRA+; lower the learning rate's ratio to 1",
+        );
+    }
+    if optimizer.kind == OptimizerKind::Muon {
+        draft.warn("optimizer.kind", "needs torch 2.9 or later, where torch.optim has Muon");
+    }
+}
+
+fn schedule(draft: &mut Draft<'_>, course: &Course) {
+    draft.said(&["schedule.warmup"]);
+    let steps = match course.warmup {
+        Warmup::Steps(steps) => steps,
+        Warmup::Share(share) => {
+            draft.warn(
+                "schedule.warmup",
+                format!("torchtune counts warm-up in steps; set `num_warmup_steps` to {share} of all steps"),
+            );
+            0
+        }
+    };
+    let mut keys = draft.schedule_words();
+    keys.insert(keys.len().min(1), ("num_warmup_steps", json!(steps)));
+    draft.yaml.map("lr_scheduler", &keys);
+}
+
+fn arithmetic(draft: &mut Draft<'_>, recipe: &Recipe) -> Result<(), ExportError> {
+    if recipe.precision == Precision::Fp16 {
+        return Err(refused(
+            "precision",
+            "its recipe takes no fp16; search with bf16 or fp32",
+        ));
+    }
+    let dtype = value_of(&draft.precision_words(), "dtype");
+    draft.key("device", "cuda");
+    draft.key("dtype", dtype);
+    let words = draft.checkpointing_words();
+    draft.keys(words);
+    draft.say_as("max_grad_norm", recipe.optimizer.max_grad_norm);
+    draft.key("compile", false);
+    Ok(())
+}
+
+fn log(draft: &mut Draft<'_>) {
+    let logger = [
+        ("_component_", json!("torchtune.training.metric_logging.DiskLogger")),
+        ("log_dir", json!("${output_dir}/logs")),
+    ];
+    draft.yaml.map("metric_logger", &logger);
+    draft.key("log_every_n_steps", 1);
+    draft.key("log_peak_memory_stats", true);
+    let profiler = [
+        ("_component_", json!("torchtune.training.setup_torch_profiler")),
+        ("enabled", json!(false)),
+    ];
+    draft.yaml.map("profiler", &profiler);
+}

@@ -1,0 +1,188 @@
+//! `trl_sft.yaml`: the file that `trl sft --config` (TRL 1.16, transformers 5.23) reads.
+//!
+//! TRL refuses unknown keys and has defaults of its own (gradient checkpointing is on, for one), so everything that the
+//! recipe decides is written out, and nothing else but the output folder.
+
+use serde_json::{Value, json};
+
+use super::Format;
+use super::peft::{target_modules, whole_if_possible};
+use crate::export::ExportFormat;
+use crate::export::draft::{Advice, Draft, builder_of};
+use crate::export::hf_trainer::TrainerWords;
+use peft_tune_core::recipe::settings::Tool;
+use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe};
+
+pub(super) const FORMAT: Format = Format {
+    name: "trl",
+    about: "trl_sft.yaml, for trl sft --config",
+    file_name: "trl_sft.yaml",
+    title: "TRL",
+    tool: Some(Tool::Trl),
+    render: |input, _| {
+        let recipe = input.recipe;
+        let mut draft = Draft::new(ExportFormat::Trl, input);
+        model(&mut draft, recipe);
+        draft.say_as("method", recipe.adapter.is_some());
+        if let Some(adapter) = &recipe.adapter {
+            self::adapter(&mut draft, adapter);
+        }
+        data(&mut draft, &recipe.data);
+        batch(&mut draft, recipe);
+        let words = draft.optimizer_words();
+        draft.keys(words);
+        let words = draft.course_words(WORDS);
+        draft.keys(words);
+        evaluation(&mut draft, recipe);
+        draft.say_seed("seed");
+        draft.key("output_dir", input.output_folder());
+        Ok(draft.finish("trl sft --config", ADVICE, ""))
+    },
+};
+
+const WORDS: TrainerWords = TrainerWords {
+    epochs: "num_train_epochs",
+    // Below 1 it is a fraction there too.
+    warmup_share: "warmup_steps",
+};
+
+const ADVICE: Advice = Advice {
+    adapter: "pass the LoraConfig of --format peft to SFTTrainer yourself",
+    other: "pass it in code, or train with `peft-tune train`",
+};
+
+fn model(draft: &mut Draft<'_>, recipe: &Recipe) {
+    draft.said(&["model"]);
+    draft.key("model_name_or_path", recipe.model.as_str());
+    let words = draft.precision_words();
+    draft.keys(words);
+    if recipe.batch.packing {
+        // The only way in which TRL keeps packed documents from attending to each other.
+        draft.key("attn_implementation", "flash_attention_2");
+        draft.warn(
+            "batch.packing",
+            "needs the flash-attn package, or documents attend to each other",
+        );
+    }
+}
+
+fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
+    draft.say("rank");
+    draft.say_as("alpha", whole_if_possible(adapter.alpha));
+    draft.say("dropout");
+    let targets = match target_modules(&adapter.target_modules, draft.input.known.architecture) {
+        Value::String(name) => json!([name]),
+        names => names,
+    };
+    draft.say_as("target_modules", targets);
+    draft.say_each(&["rslora", "dora"]);
+    draft.said(&["adapter.modules_to_save"]);
+    if !adapter.modules_to_save.is_empty() {
+        draft.key("lora_modules_to_save", adapter.modules_to_save.clone());
+    }
+}
+
+fn data(draft: &mut Draft<'_>, data: &DataSettings) {
+    draft.said(&["data.train", "data.max_rows", "data.chat_template"]);
+    let builder = data.train.first().map_or("json", |path| builder_of(path));
+    let item = vec![
+        ("path", json!(builder)),
+        (
+            "data_files",
+            match &data.train[..] {
+                [one] => json!(one),
+                many => json!(many),
+            },
+        ),
+        (
+            "split",
+            match data.max_rows {
+                Some(rows) => json!(format!("train[:{rows}]")),
+                None => json!("train"),
+            },
+        ),
+    ];
+    draft.yaml.block("datasets", &[item]);
+    if builder == "text" {
+        draft.warn(
+            "data.train",
+            "TRL takes each line of a text file for a row; write JSONL rows of `text`",
+        );
+    }
+    if let Some(template) = &data.chat_template {
+        draft.key("chat_template_path", template.to_string_lossy().into_owned());
+    }
+    if !data.columns.is_empty() {
+        draft.warn("data.columns", "trl renames no columns; rename them in the file");
+    }
+    targets(draft, data);
+}
+
+/// Which tokens count in the loss.
+fn targets(draft: &mut Draft<'_>, data: &DataSettings) {
+    draft.said(&["data.format", "data.loss_on"]);
+    match (draft.input.data_format(), data.loss_on) {
+        (DataFormat::Alpaca | DataFormat::Sharegpt, _) => {
+            draft.warn(
+                "data.format",
+                "TRL reads `messages` or `prompt` and `completion`; convert the rows",
+            );
+        }
+        (DataFormat::Auto, LossOn::Completions) => draft.warn(
+            "data.loss_on",
+            "write data.format for chats, so that assistant_only_loss can be set; TRL trains on whole chats otherwise",
+        ),
+        (DataFormat::Messages, LossOn::Completions) => {
+            draft.key("assistant_only_loss", true);
+            draft.warn(
+                "data.loss_on",
+                "the chat template must mark answers with {% generation %}",
+            );
+        }
+        (DataFormat::PromptCompletion, loss_on) => {
+            draft.key("completion_only_loss", loss_on == LossOn::Completions);
+        }
+        (DataFormat::Tokenized, _) => {
+            draft.warn(
+                "data.format",
+                "TRL trains on every token of `input_ids` and leaves `labels` out",
+            );
+        }
+        (DataFormat::Text, _) | (DataFormat::Auto | DataFormat::Messages, LossOn::All) => {
+            draft.key("assistant_only_loss", false);
+        }
+    }
+}
+
+fn batch(draft: &mut Draft<'_>, recipe: &Recipe) {
+    draft.say_each(&["sequence_length", "packing"]);
+    if recipe.batch.packing {
+        draft.key("packing_strategy", "bfd");
+        draft.key("eval_packing", false);
+    }
+    draft.say_each(&["micro_batch", "gradient_accumulation"]);
+    let words = draft.checkpointing_words();
+    draft.keys(words);
+}
+
+fn evaluation(draft: &mut Draft<'_>, recipe: &Recipe) {
+    let sampling = draft.sampling_words();
+    draft.keys(sampling);
+    match &recipe.data.held_out {
+        HeldOut::Fraction(fraction) => {
+            draft.key("test_split_size", *fraction);
+            let words = draft.evaluation_words();
+            draft.keys(words);
+            draft.key("per_device_eval_batch_size", recipe.batch.micro_batch);
+            draft.warn_of_other_rows();
+        }
+        HeldOut::File(_) | HeldOut::Files(_) => {
+            draft.said(&["training.evaluate_every", "training.evaluation_rows"]);
+            draft.key("eval_strategy", "no");
+            draft.warn(
+                "data.held_out",
+                "TRL's file takes no held-out file beside local data; evaluate afterwards",
+            );
+        }
+    }
+}

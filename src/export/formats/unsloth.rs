@@ -1,0 +1,323 @@
+//! `unsloth_train.py`: a script for unsloth (2026.10), which has no configuration file.
+//!
+//! Every argument is one that unsloth's and TRL's functions have. What unsloth itself cannot say is written as the few
+//! lines of Python that a user would add: rows of other formats become messages, prompts are masked by the markers of
+//! the family's chat template.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::Format;
+use super::peft::whole_if_possible;
+use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column};
+use crate::export::hf_trainer::TrainerWords;
+use crate::export::modules::module_names;
+use crate::export::rows::{value_of, words};
+use crate::export::write::Rendered;
+use crate::export::{ExportError, ExportFormat, ExportInput};
+use peft_tune_core::recipe::settings::Tool;
+use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn};
+
+pub(super) const FORMAT: Format = Format {
+    name: "unsloth",
+    about: "unsloth_train.py, a script for unsloth",
+    file_name: "unsloth_train.py",
+    title: "unsloth",
+    tool: Some(Tool::Unsloth),
+    render,
+};
+
+const WORDS: TrainerWords = TrainerWords {
+    epochs: "num_train_epochs",
+    warmup_share: "warmup_steps",
+};
+
+const ADVICE: Advice = Advice {
+    adapter: "leave it out, or use --format trl",
+    other: "pass it in code, or train with `peft-tune train`",
+};
+
+fn render(input: &ExportInput<'_>, _: &Path) -> Result<Rendered, ExportError> {
+    let Some(adapter) = &input.recipe.adapter else {
+        let format = ExportFormat::Unsloth;
+        return Err(ExportError::NoAdapter { format });
+    };
+    let mut draft = Draft::new(ExportFormat::Unsloth, input);
+    let script = [
+        "import unsloth  # before transformers and trl, which it changes\n\
+         import torch\n\
+         from datasets import load_dataset\n\
+         from trl import SFTConfig, SFTTrainer\n\
+         from unsloth import FastLanguageModel\n"
+            .to_owned(),
+        model(&mut draft),
+        lora(&mut draft, adapter),
+        data(&mut draft)?,
+        trainer(&mut draft),
+    ];
+    Ok(draft.finish("python", ADVICE, &script.join("\n")))
+}
+
+/// A value as Python writes it.
+fn python(value: &Value) -> String {
+    match value {
+        Value::Null => "None".to_owned(),
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        Value::Array(values) => format!("[{}]", values.iter().map(python).collect::<Vec<_>>().join(", ")),
+        // JSON's strings and numbers are Python's.
+        other => other.to_string(),
+    }
+}
+
+/// A call with one argument a line; the names are ours, the values may be anyone's.
+fn call(function: &str, arguments: &[Word]) -> String {
+    let lines: String = arguments
+        .iter()
+        .map(|(name, value)| match value {
+            // Names of the script's own variables stand in a one-entry map.
+            Value::Object(map) => format!("    {name}={},\n", map.keys().next().map_or("None", String::as_str)),
+            value => format!("    {name}={},\n", python(value)),
+        })
+        .collect();
+    format!("{function}(\n{lines})\n")
+}
+
+/// An expression of the script, as an argument.
+fn expression(text: &str) -> Value {
+    json!({ text: null })
+}
+
+fn model(draft: &mut Draft<'_>) -> String {
+    let recipe = draft.recipe();
+    draft.said(&["model", "adapter"]);
+    let words = draft.precision_words();
+    let dtype = value_of(&words, "dtype");
+    let arguments = [
+        ("model_name", json!(recipe.model)),
+        ("max_seq_length", json!(recipe.batch.sequence_length)),
+        (
+            "dtype",
+            expression(&format!("torch.{}", dtype.as_str().unwrap_or_default())),
+        ),
+        ("load_in_4bit", value_of(&words, "load_in_4bit")),
+        ("load_in_8bit", value_of(&words, "load_in_8bit")),
+    ];
+    call("model, tokenizer = FastLanguageModel.from_pretrained", &arguments)
+}
+
+fn lora(draft: &mut Draft<'_>, adapter: &AdapterSettings) -> String {
+    let recipe = draft.recipe();
+    let mut arguments = vec![("model", expression("model"))];
+    arguments.extend(draft.word("rank"));
+    arguments.extend(draft.word_as("alpha", whole_if_possible(adapter.alpha)));
+    arguments.extend(draft.word("dropout"));
+    if adapter.dropout > 0.0 {
+        draft.warn(
+            "adapter.dropout",
+            "unsloth's fast kernels need dropout 0; expect less throughput",
+        );
+    }
+    arguments.push(("bias", json!("none")));
+    let names = module_names(&adapter.target_modules, draft.input.known.architecture);
+    arguments.extend(draft.word_as("target_modules", names));
+    arguments.extend(draft.word("rslora"));
+    arguments.extend(draft.init_words(adapter.init));
+    arguments.extend(draft.checkpointing_words());
+    arguments.push(("random_state", json!(recipe.training.seed)));
+    if adapter.dora {
+        arguments.extend(draft.word("dora"));
+    }
+    draft.said(&["adapter.layers_to_transform", "adapter.modules_to_save"]);
+    if let Some(layers) = &adapter.layers_to_transform {
+        arguments.push(("layers_to_transform", json!(layers)));
+    }
+    if !adapter.modules_to_save.is_empty() {
+        arguments.push(("modules_to_save", json!(adapter.modules_to_save)));
+    }
+    call("model = FastLanguageModel.get_peft_model", &arguments)
+}
+
+fn data(draft: &mut Draft<'_>) -> Result<String, ExportError> {
+    let recipe = draft.recipe();
+    let data = &recipe.data;
+    let mut text = load("train_dataset", &data.train, data.max_rows);
+    match &data.held_out {
+        HeldOut::Fraction(fraction) => {
+            text.push_str(&format!(
+                "parts = train_dataset.train_test_split(test_size={fraction}, seed={})\n\
+                 train_dataset, eval_dataset = parts[\"train\"], parts[\"test\"]\n",
+                recipe.training.seed
+            ));
+            draft.warn_of_other_rows();
+        }
+        HeldOut::File(path) => text.push_str(&load("eval_dataset", std::slice::from_ref(path), None)),
+        HeldOut::Files(paths) => text.push_str(&load("eval_dataset", paths, None)),
+    }
+    draft.said(&["data.held_out"]);
+    text.push_str(&to_rows(draft)?);
+    Ok(text)
+}
+
+fn load(name: &str, files: &[std::path::PathBuf], rows: Option<usize>) -> String {
+    let builder = files.first().map_or("json", |path| builder_of(path));
+    let files: Vec<_> = files.iter().map(|path| json!(path.to_string_lossy())).collect();
+    let split = rows.map_or("train".to_owned(), |rows| format!("train[:{rows}]"));
+    format!(
+        "{name} = load_dataset({}, data_files={}, split={})\n",
+        python(&json!(builder)),
+        python(&Value::Array(files)),
+        python(&json!(split))
+    )
+}
+
+/// Turns rows into what TRL's trainer takes: `text`, or `prompt` and `completion`.
+fn to_rows(draft: &mut Draft<'_>) -> Result<String, ExportError> {
+    draft.said(&ROWS);
+    let (input, data) = (draft.input, &draft.recipe().data);
+    let name = |column_name: &str| python(&json!(column(data, column_name)));
+    let row = match input.data_format() {
+        DataFormat::Messages => format!(
+            "    return {{\"text\": tokenizer.apply_chat_template(row[{}], tokenize=False)}}\n",
+            name("messages")
+        ),
+        DataFormat::Sharegpt => format!(
+            "    roles = {{\"human\": \"user\", \"gpt\": \"assistant\"}}\n    \
+             turns = [{{\"role\": roles.get(turn[\"from\"], turn[\"from\"]), \"content\": turn[\"value\"]}} for turn in row[{}]]\n    \
+             return {{\"text\": tokenizer.apply_chat_template(turns, tokenize=False)}}\n",
+            name("conversations")
+        ),
+        DataFormat::PromptCompletion => format!(
+            "    return {{\"prompt\": row[{}], \"completion\": row[{}]}}\n",
+            name("prompt"),
+            name("completion")
+        ),
+        DataFormat::Text => format!("    return {{\"text\": row[{}] + tokenizer.eos_token}}\n", name("text")),
+        DataFormat::Alpaca | DataFormat::Auto => format!(
+            "    question = \"\\n\".join(filter(None, [row[{}], row.get({})]))\n    \
+             turns = [{{\"role\": \"user\", \"content\": question}}, {{\"role\": \"assistant\", \"content\": row[{}]}}]\n    \
+             return {{\"text\": tokenizer.apply_chat_template(turns, tokenize=False)}}\n",
+            name("instruction"),
+            name("input"),
+            name("output")
+        ),
+        DataFormat::Tokenized => {
+            return Err(ExportError::Refused {
+                format: ExportFormat::Unsloth,
+                field: "data.format",
+                reason: "it reads no token ids; give it the text that they were made from",
+            });
+        }
+    };
+    if input.data_format() == DataFormat::Auto {
+        draft.warn(
+            "data.format",
+            "the rows were not recognised, so they are taken for alpaca; change `to_row`",
+        );
+    }
+    let template = match &data.chat_template {
+        Some(path) => format!(
+            "tokenizer.chat_template = open({}).read()\n",
+            python(&json!(path.to_string_lossy()))
+        ),
+        None => String::new(),
+    };
+    Ok(format!(
+        "{template}\n\ndef to_row(row):\n{row}\n\n\
+         train_dataset = train_dataset.map(to_row, remove_columns=train_dataset.column_names)\n\
+         eval_dataset = eval_dataset.map(to_row, remove_columns=eval_dataset.column_names)\n"
+    ))
+}
+
+fn trainer(draft: &mut Draft<'_>) -> String {
+    let config = call("config = SFTConfig", &arguments(draft));
+    let trainer = call(
+        "trainer = SFTTrainer",
+        &[
+            ("model", expression("model")),
+            ("processing_class", expression("tokenizer")),
+            ("train_dataset", expression("train_dataset")),
+            ("eval_dataset", expression("eval_dataset")),
+            ("args", expression("config")),
+        ],
+    );
+    let masked = mask(draft, &draft.recipe().data);
+    let folder = python(&json!(format!("{}/adapter", draft.input.output_folder())));
+    format!(
+        "{config}{trainer}{masked}trainer.train()\n\
+         print(trainer.evaluate())\n\
+         model.save_pretrained({folder})\n\
+         tokenizer.save_pretrained({folder})\n"
+    )
+}
+
+fn arguments(draft: &mut Draft<'_>) -> Vec<Word> {
+    let recipe = draft.recipe();
+    let mut arguments: Vec<Word> = Vec::new();
+    arguments.extend(draft.word("sequence_length"));
+    arguments.extend(draft.word("packing"));
+    if recipe.batch.packing {
+        draft.warn(
+            "batch.packing",
+            "needs the flash-attn package, or documents attend to each other",
+        );
+    }
+    arguments.extend(draft.word("micro_batch"));
+    arguments.push(("per_device_eval_batch_size", json!(recipe.batch.micro_batch)));
+    arguments.extend(draft.word("gradient_accumulation"));
+    arguments.extend(draft.course_words(WORDS));
+    arguments.extend(draft.optimizer_words());
+    let computing = words(&recipe.precision.compute().row().keys, draft.tool()).unwrap_or_default();
+    let is_half = |(key, _): &Word| ["bf16", "fp16"].contains(key);
+    arguments.extend(computing.into_iter().filter(is_half));
+    arguments.extend(draft.sampling_words());
+    arguments.extend(draft.evaluation_words());
+    if draft.input.data_format() == DataFormat::PromptCompletion {
+        let only_completions = recipe.data.loss_on == LossOn::Completions;
+        arguments.push(("completion_only_loss", json!(only_completions)));
+    } else {
+        arguments.push(("dataset_text_field", json!("text")));
+    }
+    draft.said(&["training.seed"]);
+    arguments.push(("seed", json!(recipe.training.seed)));
+    arguments.push(("logging_steps", json!(1)));
+    arguments.push(("report_to", json!("none")));
+    arguments.push(("output_dir", json!(draft.input.output_folder())));
+    arguments
+}
+
+/// Masks the questions of chats, which unsloth finds by the marks around them.
+fn mask(draft: &mut Draft<'_>, data: &DataSettings) -> String {
+    let input = draft.input;
+    let is_chat = !matches!(
+        input.data_format(),
+        DataFormat::Text | DataFormat::PromptCompletion | DataFormat::Tokenized
+    );
+    if data.loss_on == LossOn::All || !is_chat {
+        return String::new();
+    }
+    let marks = match (input.known.architecture, &data.chat_template) {
+        (Some(architecture), None) => architecture.family.row().chat,
+        _ => {
+            draft.warn(
+                "data.loss_on",
+                "the marks of this chat template are not known, so every token counts; add train_on_responses_only",
+            );
+            return String::new();
+        }
+    };
+    draft.warn(
+        "data.loss_on",
+        "answers are found by the usual marks of the family; check them against the model's chat template",
+    );
+    let arguments = [
+        ("trainer", expression("trainer")),
+        ("instruction_part", json!(marks.user)),
+        ("response_part", json!(marks.assistant)),
+    ];
+    format!(
+        "from unsloth.chat_templates import train_on_responses_only\n\n{}",
+        call("trainer = train_on_responses_only", &arguments)
+    )
+}

@@ -1,0 +1,152 @@
+//! What is exported, and what came of it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::course::{Course, TrainedRows};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::recipe::{DataFormat, Recipe};
+use peft_tune_core::study::{Metrics, TrialNumber};
+
+/// A recipe with what is known about it; all but the recipe ends up in comments.
+#[derive(Clone, Copy, Debug)]
+pub struct ExportInput<'a> {
+    pub recipe: &'a Recipe,
+    pub study: &'a str,
+    pub trial: TrialNumber,
+    pub metrics: &'a Metrics,
+    /// Sentences that say why this trial was chosen.
+    pub reasons: &'a [String],
+    /// What else is known of the model and the data.
+    pub known: Known<'a>,
+}
+
+/// Facts beside the recipe, each of which makes an export more exact.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'a> {
+    /// The model's dimensions. torchtune, which reads no `config.json`, cannot do without.
+    pub architecture: Option<&'a Architecture>,
+    /// The folder with the model's files on this machine.
+    pub model_folder: Option<&'a Path>,
+    /// What the data were recognised as, where the recipe says `auto`.
+    pub data_format: Option<DataFormat>,
+    /// Rows that are trained on, which turn epochs into steps.
+    pub trained: Option<TrainedRows>,
+}
+
+/// What an export wrote.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exported {
+    pub files: Vec<PathBuf>,
+    pub warnings: Vec<Warning>,
+}
+
+/// Something that the target cannot say, or says differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// Dotted recipe field that it is about.
+    pub field: &'static str,
+    /// A fragment that ends in what to do.
+    pub message: String,
+}
+
+impl Warning {
+    pub(super) fn new(field: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            field,
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "`{}`: {}", self.field, self.message)
+    }
+}
+
+impl ExportInput<'_> {
+    /// Layout of a row: as the recipe says, or as it was recognised.
+    pub(super) fn data_format(&self) -> DataFormat {
+        match self.recipe.data.format {
+            DataFormat::Auto => self.known.data_format.unwrap_or_default(),
+            format => format,
+        }
+    }
+
+    /// Length and warm-up in steps, as far as they can be known.
+    pub(super) fn course(&self) -> Course {
+        Course::new(self.recipe, self.known.trained)
+    }
+
+    /// Folder that the tool writes into: a name of its own for each trial.
+    pub(super) fn output_folder(&self) -> String {
+        format!("./{}-trial-{}", file_part(self.study), self.trial)
+    }
+
+    /// The comment at the top of a file.
+    pub(super) fn header(&self, usage: &str, warnings: &[Warning]) -> String {
+        let lines = self.notes(usage, warnings);
+        lines.iter().map(|line| format!("# {line}\n")).collect()
+    }
+
+    /// Lines that say how a file is used, where it comes from and what it cannot say.
+    pub(super) fn notes(&self, usage: &str, warnings: &[Warning]) -> Vec<String> {
+        let mut lines = vec![usage.to_owned()];
+        lines.extend(self.origin());
+        lines.extend(warnings.iter().map(|warning| format!("not as measured: {warning}")));
+        lines.iter().map(|line| one_line(line)).collect()
+    }
+
+    /// Lines, without comment signs, that say where the recipe comes from and what it measured.
+    pub(super) fn origin(&self) -> Vec<String> {
+        let mut lines = vec![format!(
+            "written by peft-tune {} from study {}, trial {}",
+            env!("CARGO_PKG_VERSION"),
+            one_line(self.study),
+            self.trial
+        )];
+        let devices = self.recipe.batch.devices;
+        if devices > 1 {
+            lines.push(format!(
+                "measured on {devices} devices; start as many processes: `torchrun --nproc_per_node {devices}` or `accelerate launch --num_processes {devices}`"
+            ));
+        }
+        let measured: Vec<_> = [
+            ("throughput", 1.0, " tokens/s", 0),
+            ("peak_memory", (1u64 << 30) as f64, " GiB", 2),
+            ("loss", 1.0, " nats per token", 4),
+        ]
+        .into_iter()
+        .filter_map(|(name, unit, suffix, decimals)| {
+            let value = self.metrics.value(name)? / unit;
+            Some(format!("{} {value:.decimals$}{suffix}", name.replace('_', " ")))
+        })
+        .collect();
+        if !measured.is_empty() {
+            lines.push(format!("measured: {}", measured.join(", ")));
+        }
+        lines.extend(self.reasons.iter().map(|reason| one_line(reason)));
+        lines
+    }
+}
+
+/// A comment ends with its line, so nothing in it may begin another.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A study's name as a part of a file name.
+fn file_part(name: &str) -> String {
+    let part: String = name
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || "._-".contains(c) {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    part.trim_start_matches('.').to_owned()
+}

@@ -1,0 +1,93 @@
+//! From sampled values to a recipe.
+
+use super::Study;
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::settings::{SetError, SettingRow, setting, settings};
+use peft_tune_core::study::{ParamValue, Params};
+
+/// Why there is no recipe for some values: the trial is invalid, and is recorded without being run.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RecipeError {
+    #[error("a command backend has no recipe")]
+    NoRecipe,
+    #[error("there is no parameter `{name}`")]
+    UnknownParameter { name: String },
+    #[error("{value} is not legal for `{name}`; write {legal}")]
+    IllegalValue { name: String, value: String, legal: String },
+    #[error(
+        "`global_batch` {global_batch} is not a multiple of `micro_batch` {micro_batch}{}; lower `micro_batch`",
+        times_devices(*.devices)
+    )]
+    Indivisible {
+        global_batch: usize,
+        micro_batch: usize,
+        devices: usize,
+    },
+    #[error(
+        "full fine-tuning cannot train quantized weights; search the quantized precisions with `method: lora` only"
+    )]
+    QuantizedWhole,
+}
+
+/// The recipe of one trial: the study's base with its fixed and the sampled values.
+///
+/// # Errors
+/// Where the values do not make a recipe (see [`RecipeError`]): `global_batch` that `micro_batch` does not divide is
+/// the one that a sound study can run into.
+pub fn recipe_for(study: &Study, sampled: &Params) -> Result<Recipe, RecipeError> {
+    let mut recipe = study.base.clone().ok_or(RecipeError::NoRecipe)?;
+    let params = study.all_params(sampled);
+    if let Some(name) = params.keys().find(|name| setting(name).is_none()) {
+        return Err(RecipeError::UnknownParameter { name: name.clone() });
+    }
+    let full = params.get("method") == Some(&"full".into());
+    let means_nothing = |row: &SettingRow| full && row.field.starts_with("adapter.");
+    for row in settings().filter(|row| !means_nothing(row)) {
+        if let Some(value) = params.get(row.name) {
+            apply(row, value, &mut recipe)?;
+        }
+    }
+    if recipe.adapter.is_none() && recipe.precision.is_quantized() {
+        return Err(RecipeError::QuantizedWhole);
+    }
+    Ok(recipe)
+}
+
+/// Sets one value on a recipe.
+pub(crate) fn apply(row: &SettingRow, value: &ParamValue, recipe: &mut Recipe) -> Result<(), RecipeError> {
+    let illegal = || RecipeError::IllegalValue {
+        name: row.name.to_owned(),
+        value: value.to_string(),
+        legal: row.legal.to_string(),
+    };
+    if !row.legal.allows(value) {
+        return Err(illegal());
+    }
+    (row.set)(recipe, value).map_err(|error| match error {
+        SetError::Inapplicable => illegal(),
+        SetError::Indivisible {
+            global_batch,
+            micro_batch,
+            devices,
+        } => RecipeError::Indivisible {
+            global_batch,
+            micro_batch,
+            devices,
+        },
+    })
+}
+
+/// What multiplies the micro-batch, where there is more than one device.
+fn times_devices(devices: usize) -> String {
+    match devices {
+        0 | 1 => String::new(),
+        devices => format!(" times {devices} `devices`"),
+    }
+}
+
+/// The values that a recipe gives to each setting, derived ones included.
+pub fn params_of(recipe: &Recipe) -> Params {
+    settings()
+        .filter_map(|row| Some((row.name.to_owned(), (row.get)(recipe)?)))
+        .collect()
+}

@@ -1,0 +1,380 @@
+//! The table of settings against the engine: every setting is changed, with every optimizer, on a tiny model, and what that
+//! does to loss, peak memory and the work of a step is held against what the table says it can change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use peft_tune_core::recipe::settings::{Legal, Outcome, SettingRow, settings};
+use peft_tune_core::recipe::{
+    AdapterBias, BatchSettings, DataFormat, DataSettings, HeldOut, OptimizerKind, ParamValue, Precision, Recipe,
+    RecipeKey,
+};
+use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder, evaluation_batches};
+use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::optimizer::global_norm;
+use peft_tune_engine::profile::{HostMemory, ceilings};
+use peft_tune_engine::span::{MemoryReading, Probe, Range, Recording, Work};
+use peft_tune_engine::{BaseModel, Trainer};
+use peft_tune_kernels::device;
+
+/// Steps before the loss is looked at: a decay of a mean shows from the second one on.
+const STEPS: u64 = 3;
+/// Steps that the schedule spans.
+const SCHEDULED: u64 = 6;
+
+/// Relative difference of losses that are the same: with the same micro-batches to the last bit but for a few, and where a
+/// global batch is cut otherwise, sums are taken in another order, which Lion and Muon blow up.
+const SAME_LOSS: f64 = 1e-6;
+const SAME_LOSS_IN_OTHER_PARTS: f64 = 2e-3;
+/// Relative difference of peaks that are the same: names and lists of a recipe take a few bytes.
+const SAME_PEAK: f64 = 1e-3;
+
+/// Other tests of this process would be counted too: the comparison runs in a process of its own.
+#[test]
+fn the_table_says_what_the_engine_does() {
+    let program = std::env::current_exe().unwrap();
+    let run = std::process::Command::new(program)
+        .args(["--ignored", "--exact", "settings::alone", "--nocapture"])
+        .output()
+        .unwrap();
+    let (said, wrong) = (
+        String::from_utf8_lossy(&run.stdout),
+        String::from_utf8_lossy(&run.stderr),
+    );
+    assert!(run.status.success(), "{said}{wrong}");
+}
+
+#[test]
+#[ignore = "counts every byte of its process; the test above runs it"]
+fn alone() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    pool.install(|| {
+        ceilings::warm_threads().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut engine = Engine::new(folder.path());
+        let trials = engine.trials();
+        let mut wrong = what_changes_in_spite_of_the_table(&trials);
+        wrong.extend(what_does_not_change_in_spite_of_the_table(&trials));
+        assert!(
+            wrong.is_empty(),
+            "{} of {} trials\n{}",
+            wrong.len(),
+            trials.len(),
+            wrong.join("\n")
+        );
+    });
+}
+
+/// What one training came to.
+#[derive(Clone, Debug)]
+struct Observed {
+    loss: f64,
+    peak: u64,
+    /// The ops of a step, and whether the gradients were scaled down, which the trace does not tell.
+    work: (Vec<(Range, Work)>, bool),
+}
+
+/// One recipe and what became of it.
+struct Trial {
+    /// The setting that was changed; none for the recipe that it was changed in.
+    row: Option<&'static SettingRow>,
+    value: String,
+    /// The trial of the recipe that it was changed in.
+    context: usize,
+    recipe: Recipe,
+    observed: Observed,
+}
+
+impl Trial {
+    fn describe(&self) -> String {
+        let kind = self.recipe.optimizer.kind.name();
+        let form = match &self.recipe.adapter {
+            None => "full",
+            Some(adapter) if adapter.dora => "rich adapter",
+            Some(_) => "adapter",
+        };
+        match self.row {
+            Some(row) => format!("{kind} | {form} | {} = {}", row.name, self.value),
+            None => format!("{kind} | {form}"),
+        }
+    }
+
+    fn parts(&self) -> (usize, usize, usize) {
+        let batch = &self.recipe.batch;
+        (batch.micro_batch, batch.gradient_accumulation, batch.devices)
+    }
+}
+
+fn differs(one: &Trial, other: &Trial, outcome: Outcome) -> bool {
+    let (a, b) = (&one.observed, &other.observed);
+    match outcome {
+        Outcome::Throughput => a.work != b.work,
+        Outcome::PeakMemory => a.peak.abs_diff(b.peak) as f64 > SAME_PEAK * a.peak as f64,
+        Outcome::Loss => {
+            let same = if one.parts() == other.parts() {
+                SAME_LOSS
+            } else {
+                SAME_LOSS_IN_OTHER_PARTS
+            };
+            !((a.loss - b.loss).abs() <= same * a.loss)
+        }
+    }
+}
+
+/// Trials with the same key for an outcome, of which that outcome is not the same.
+fn what_changes_in_spite_of_the_table(trials: &[Trial]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for outcome in Outcome::ALL {
+        let mut groups: BTreeMap<RecipeKey, Vec<&Trial>> = BTreeMap::new();
+        for trial in trials {
+            groups.entry(trial.recipe.key(&[outcome])).or_default().push(trial);
+        }
+        for group in groups.values() {
+            let first = group[0];
+            for other in group.iter().filter(|other| differs(first, other, outcome)) {
+                let numbers = |trial: &Trial| (trial.observed.loss, trial.observed.peak, trial.observed.work.0.len());
+                wrong.push(format!(
+                    "one key, but another {outcome:?}: [{}] {:?} and [{}] {:?}",
+                    first.describe(),
+                    numbers(first),
+                    other.describe(),
+                    numbers(other)
+                ));
+            }
+        }
+    }
+    wrong
+}
+
+/// Settings that the table says can change an outcome, with an optimizer where it names optimizers, and that never did.
+fn what_does_not_change_in_spite_of_the_table(trials: &[Trial]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for row in settings() {
+        let of_row = || {
+            trials
+                .iter()
+                .filter(|trial| trial.row.is_some_and(|of| of.name == row.name))
+        };
+        for outcome in Outcome::ALL {
+            let effect = row.effects.on(outcome);
+            let changed = |trial: &&Trial| differs(&trials[trial.context], trial, outcome);
+            if effect.changes() && effect.only.is_none() && !of_row().any(|trial| changed(&trial)) {
+                wrong.push(format!("{} never changed {outcome:?}", row.name));
+            }
+            if effect.only.is_none() {
+                continue;
+            }
+            for kind in OptimizerKind::ALL {
+                let reads = |trial: &&Trial| {
+                    trial.recipe.optimizer.kind == kind && row.part(&trials[trial.context].recipe, outcome).is_some()
+                };
+                let mut tried = of_row().filter(reads).peekable();
+                if tried.peek().is_some() && !tried.any(|trial| changed(&trial)) {
+                    wrong.push(format!("{} never changed {outcome:?} with {}", row.name, kind.name()));
+                }
+            }
+        }
+    }
+    wrong
+}
+
+/// The tiny model and its data.
+struct Engine {
+    recipe: Recipe,
+    files: ModelFiles,
+    data: PreparedData,
+    bases: BTreeMap<Precision, Arc<BaseModel>>,
+}
+
+impl Engine {
+    fn new(folder: &Path) -> Self {
+        let rows = |count: usize, name: &str| {
+            let row = |row: usize| {
+                let length = 6 + row * 7 % 15;
+                let ids: Vec<usize> = (0..length).map(|place| (row * 31 + place * place * 17) % 500).collect();
+                serde_json::json!({"input_ids": ids}).to_string()
+            };
+            let text: Vec<String> = (0..count).map(row).collect();
+            let path = folder.join(name);
+            std::fs::write(&path, text.join("\n")).unwrap();
+            path
+        };
+        let data = DataSettings {
+            train: vec![rows(64, "train.jsonl")],
+            held_out: HeldOut::File(rows(4, "held_out.jsonl")),
+            format: DataFormat::Tokenized,
+            ..DataSettings::default()
+        };
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/ref_qwen2/model");
+        let mut recipe = Recipe::new(model.to_str().unwrap(), data);
+        recipe.precision = Precision::Fp32;
+        recipe.batch = BatchSettings {
+            micro_batch: 2,
+            gradient_accumulation: 2,
+            sequence_length: 16,
+            ..BatchSettings::default()
+        };
+        recipe.adapter.as_mut().unwrap().rank = 4;
+        recipe.optimizer.learning_rate = 0.05;
+        recipe.optimizer.weight_decay = 0.1;
+        let files = ModelFiles::resolve_weights(&recipe.model, &mut ()).unwrap();
+        let data = PreparedData::of_recipe(&recipe, &files).unwrap();
+        Self {
+            recipe,
+            files,
+            data,
+            bases: BTreeMap::new(),
+        }
+    }
+
+    /// Recipes in which settings are changed: an adapter, one with all that may come with it, and the whole model.
+    fn contexts(&self, kind: OptimizerKind) -> [Recipe; 3] {
+        let mut plain = self.recipe.clone();
+        plain.optimizer.kind = kind;
+        let mut rich = plain.clone();
+        let adapter = rich.adapter.as_mut().unwrap();
+        (adapter.dora, adapter.lora_bias, adapter.bias, adapter.dropout) = (true, true, AdapterBias::All, 0.2);
+        let mut full = plain.clone();
+        full.adapter = None;
+        [plain, rich, full]
+    }
+
+    /// Every setting changed in every context: to all its values where the optimizer decides whether it is read, and
+    /// elsewhere to all of them with the first optimizer and one in turn with each other.
+    fn trials(&mut self) -> Vec<Trial> {
+        let mut trials: Vec<Trial> = Vec::new();
+        for (turn, kind) in OptimizerKind::ALL.into_iter().enumerate() {
+            for recipe in self.contexts(kind) {
+                let (context, observed) = (trials.len(), self.observe(&recipe));
+                let (row, value) = (None, String::new());
+                let recipe_of_context = recipe.clone();
+                trials.push(Trial {
+                    row,
+                    value,
+                    context,
+                    recipe,
+                    observed,
+                });
+                for row in settings() {
+                    let depends = Outcome::ALL
+                        .iter()
+                        .any(|outcome| row.effects.on(*outcome).only.is_some());
+                    let values = changed(row, &recipe_of_context);
+                    let one = turn % values.len().max(1);
+                    let all = depends || turn == 0;
+                    for (index, (value, recipe)) in values.into_iter().enumerate() {
+                        if all || index == one {
+                            let observed = self.observe(&recipe);
+                            let (row, value) = (Some(row), value.to_string());
+                            trials.push(Trial {
+                                row,
+                                value,
+                                context,
+                                recipe,
+                                observed,
+                            });
+                        }
+                    }
+                }
+                trials.extend(self.in_other_parts(context, &recipe_of_context));
+            }
+        }
+        trials
+    }
+
+    /// The same global batch in other micro-batches.
+    fn in_other_parts(&mut self, context: usize, recipe: &Recipe) -> Vec<Trial> {
+        let parts = [(4, 1, 1), (1, 4, 1), (1, 2, 2)];
+        let trial = |(micro_batch, gradient_accumulation, devices)| {
+            let mut recipe = recipe.clone();
+            recipe.batch = BatchSettings {
+                micro_batch,
+                gradient_accumulation,
+                devices,
+                ..recipe.batch
+            };
+            let (row, value, observed) = (None, String::new(), self.observe(&recipe));
+            Trial {
+                row,
+                value,
+                context,
+                recipe,
+                observed,
+            }
+        };
+        parts.into_iter().map(trial).collect()
+    }
+
+    fn observe(&mut self, recipe: &Recipe) -> Observed {
+        let length = recipe.batch.sequence_length;
+        if self.data.sequence_length() != length {
+            self.data = self.data.at_length(length).unwrap();
+        }
+        let load = || BaseModel::load(&self.files.folder, recipe.precision, &device::open("cpu").unwrap());
+        let base = self
+            .bases
+            .entry(recipe.precision)
+            .or_insert_with(|| Arc::new(load().unwrap()));
+        let order = RowOrder::Shuffled { seed: 1 };
+        let source = BatchSource::new(self.data.train().clone(), &recipe.batch, order).unwrap();
+        let held_out: Vec<_> = evaluation_batches(self.data.held_out(), 4, None).collect();
+        device::forget_scratch();
+        let before = HostMemory::in_use_bytes() - base.bytes() as u64;
+        HostMemory::reset_peak();
+        let mut trainer = Trainer::new(Arc::clone(base), recipe, SCHEDULED).unwrap();
+        for step in 0..STEPS {
+            trainer.step(&source.global_batch(step)).unwrap();
+        }
+        let loss = trainer.evaluate(&held_out).unwrap().loss;
+        // As a trial does before it measures: the rows that need the most memory.
+        let worst = vec![source.longest_micro_batch(); recipe.batch.micro_batches()];
+        trainer.step(&worst).unwrap();
+        let peak = HostMemory::peak_bytes() - before;
+        let batch = source.global_batch(STEPS);
+        let recording = Recording::start(Probe {
+            memory: Box::new(MemoryReading::default),
+            device: None,
+        });
+        let event = trainer.step(&batch).unwrap();
+        let spans = recording.take().into_iter().flat_map(|tree| tree.spans);
+        let work = spans.map(|span| (span.range, span.work)).collect();
+        drop(recording);
+        let is_scaled = global_norm(&trainer.parameters().gradients).unwrap() < 0.999 * event.grad_norm;
+        let work = (work, is_scaled);
+        Observed { loss, peak, work }
+    }
+}
+
+/// Recipes that differ from `recipe` in one setting, with its value.
+fn changed(row: &SettingRow, recipe: &Recipe) -> Vec<(ParamValue, Recipe)> {
+    let floats = |values: &[f64]| values.iter().map(|value| ParamValue::Float(*value)).collect::<Vec<_>>();
+    let names = |names: &[&str]| names.iter().map(|name| ParamValue::from(*name)).collect::<Vec<_>>();
+    let values = match row.legal {
+        Legal::Int { .. } => [1, 2, 4, 8].map(ParamValue::Int).to_vec(),
+        Legal::Float(_) => floats(&[0.0, 0.01, 0.3, 0.6, 2.0]),
+        Legal::FloatOrNone(_) => [names(&["none"]), floats(&[0.01, 0.6, 2.0])].concat(),
+        Legal::Bool => vec![true.into(), false.into()],
+        Legal::Choice(choices) => names(choices),
+        Legal::Checkpointing => names(&["none", "every_2", "full", "offload"]),
+        Legal::Targets => [names(&["attention", "mlp"]), vec![ParamValue::list(["q_proj"])]].concat(),
+    };
+    let with = |value: ParamValue| {
+        let mut changed = recipe.clone();
+        let is_set = row.legal.allows(&value) && (row.get)(recipe).is_some() && (row.set)(&mut changed, &value).is_ok();
+        let can_train = changed.adapter.is_some() || !changed.precision.is_quantized();
+        (is_set && can_train && changed != *recipe).then_some((value, changed))
+    };
+    values.into_iter().filter_map(with).collect()
+}
+
+/// A setting that is not tried is not tested.
+#[test]
+fn every_setting_has_values_to_try() {
+    let recipe = Recipe::new("model", DataSettings::default());
+    let untried: BTreeSet<_> = settings()
+        .filter(|row| changed(row, &recipe).is_empty())
+        .map(|row| row.name)
+        .collect();
+    assert_eq!(untried, BTreeSet::new());
+}
