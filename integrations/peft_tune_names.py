@@ -19,6 +19,8 @@ TABLES = {
     "gradient_checkpointing": "checkpointing",
     "init": "inits",
 }
+#: A schedule-free optimizer gets the number as it is, and takes a share for a fraction of one step.
+STEPS_OF_WARMUP = "`warmup`: this optimizer warms up by itself and counts in steps; give a number of 1 or more"
 
 
 def row(setting, value):
@@ -40,13 +42,36 @@ def keys(setting, value, tool):
     return dict(known["keys"][tool])
 
 
+def schedule_row(value):
+    """The row of a schedule; None where there is none."""
+    table = NAMES["schedules"]
+    return table.get(value) or next((row for row in table.values() if value in row["aliases"]), None)
+
+
 def schedule_keys(value, warms_up, tool):
     """A tool's keys for a schedule, which may have another name behind a warm-up."""
-    known = NAMES["schedules"].get(value)
+    known = schedule_row(value)
     if known is None:
         raise Invalid(f"`schedule` {value} is none of {', '.join(NAMES['schedules'])}")
     with_warmup = known["keys_with_warmup"]
     return dict((with_warmup if with_warmup and warms_up else known["keys"])[tool])
+
+
+def schedule_arguments(value, params, steps):
+    """The key for a schedule's arguments, some of which are counted in steps."""
+    known = schedule_row(value) or {"arguments": []}
+    made = {argument: params.get(setting, default(setting)) for argument, setting in known["arguments"]}
+    if "num_decay_steps" in made:
+        made["num_decay_steps"] = warmup_steps(made["num_decay_steps"], steps)
+        if made["num_decay_steps"] is None:
+            raise Invalid("`lr_decay`: the length of the training is not known in steps; give a number of 1 or more")
+    return {"lr_scheduler_kwargs": made} if made else {}
+
+
+def is_schedule_free(optimizer):
+    """Whether an optimizer warms up by itself and has no other schedule."""
+    known = row("optimizer", optimizer)
+    return known is not None and known["schedule_free"]
 
 
 def key_of(setting, tool):
@@ -88,18 +113,24 @@ def warmup_steps(warmup, steps):
     """Steps of a warm-up that is a number of steps (1 or more) or a share of all of them; None where these are not known."""
     if warmup >= 1:
         return int(warmup)
-    return math.ceil(warmup * steps) if steps or not warmup else None
+    return math.ceil(warmup * (steps or 0)) if steps or not warmup else None
 
 
 def configuration(base, trial, tool, processes):
     """The configuration `base` of axolotl or LLaMA-Factory with a trial's parameters. Names that peft-tune does not know are
     the tool's own keys and go in as they are."""
     config, params = dict(base), dict(trial.params)
+    is_free = is_schedule_free(params.get("optimizer", config.get(key_of("optimizer", tool))))
+    if is_free:
+        params["schedule"] = "constant"
     if "warmup" in params:
         put_warmup(config, params["warmup"], trial.steps, tool)
+    if is_free and "warmup_ratio" in config:
+        raise Invalid(STEPS_OF_WARMUP)
     if "warmup" in params or "schedule" in params:
-        put_schedule(config, params.pop("schedule", None), tool)
-    params.pop("warmup", None)
+        put_schedule(config, params.pop("schedule", None), trial, tool, is_free)
+    for name in ("warmup", "lr_decay", "lr_decay_type", "min_lr_rate"):
+        params.pop(name, None)
     for setting in TABLES:
         if setting in params:
             put(config, setting, params.pop(setting), trial.params, tool)
@@ -176,7 +207,7 @@ def beta2_keys(kind, tool):
     return {} if beta2 is None else {key_of("beta2", tool): beta2}
 
 
-def put_schedule(config, value, tool):
+def put_schedule(config, value, trial, tool, is_free):
     """Puts a schedule, of which some have another name behind a warm-up. Without a value, the one that `config` has."""
     table = NAMES["schedules"]
     if value is None:
@@ -184,14 +215,18 @@ def put_schedule(config, value, tool):
         value = next(said_by, None)
         if value is None:
             return
-    known = table.get(value)
+    else:
+        config.pop("lr_scheduler_kwargs", None)
+    known = schedule_row(value)
     clear(config, "schedules", tool)
     if known is None:
         # The tool's own.
         config[key_of("schedule", tool)] = value
     else:
         warms_up = config.get("warmup_steps") or config.get("warmup_ratio")
-        config.update(schedule_keys(value, warms_up, tool))
+        config.update(schedule_keys(value, warms_up and not is_free, tool))
+        if "lr_scheduler_kwargs" not in config:
+            config.update(schedule_arguments(value, trial.params, trial.steps))
 
 
 def put_targets(config, value, tool):

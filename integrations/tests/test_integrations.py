@@ -238,6 +238,27 @@ print(adapter.train(Path({str(base)!r}), trial, Path({folder!r}, "reports" + sys
         keys = train_of("trl").trainer_keys(trial(schedule="constant", warmup=0.1), 1, on_gpu=True)
         self.assertEqual((keys["lr_scheduler_type"], keys["warmup_steps"]), ("constant_with_warmup", 0.1))
 
+    def test_a_schedule_has_its_arguments(self):
+        for adapter in self.adapters(schedule="wsd", lr_decay=5, lr_decay_type="linear"):
+            kwargs = adapter()["lr_scheduler_kwargs"]
+            self.assertEqual(kwargs, {"num_decay_steps": 5, "decay_type": "linear", "min_lr_ratio": 0.1})
+            self.assertIn("warmup_stable_decay", adapter().values())
+        for adapter in self.adapters(steps=30, schedule="warmup_stable_decay", lr_decay=0.2):
+            self.assertEqual(adapter()["lr_scheduler_kwargs"]["num_decay_steps"], 6)
+        self.refused("`lr_decay`: the length", *self.adapters(schedule="wsd"))
+        for adapter in self.adapters(schedule="cosine_with_min_lr", min_lr_rate=0.3):
+            self.assertEqual(adapter()["lr_scheduler_kwargs"], {"min_lr_rate": 0.3})
+        for adapter in self.adapters(schedule="cosine", min_lr_rate=0.3):
+            self.assertTrue({"lr_scheduler_kwargs", "min_lr_rate"}.isdisjoint(adapter()))
+
+    def test_a_schedule_free_optimizer_warms_up_by_itself(self):
+        for adapter in self.adapters(steps=30, optimizer="adamw_schedulefree", schedule="cosine", warmup=0.1):
+            said = adapter()
+            self.assertIn("schedule_free_adamw", said.values())
+            self.assertEqual(said.get("lr_scheduler_type", said.get("lr_scheduler")), "constant")
+            self.assertEqual((said["warmup_steps"], "warmup_ratio" in said), (3, False))
+        self.refused("`warmup`: this optimizer", *self.adapters(optimizer="adamw_schedulefree", warmup=0.1))
+
     def test_modules_of_a_preset_are_those_of_all_families(self):
         axolotl, llamafactory = self.configurations(target_modules="mlp")
         self.assertEqual(axolotl["lora_target_modules"], ["gate_proj", "up_proj", "down_proj", "gate_up_proj"])

@@ -24,7 +24,8 @@ PLAIN = ("learning_rate", "weight_decay", "beta1", "beta2", "epsilon", "max_grad
 OF_ADAPTER = ("rank", "alpha", "dropout", "rslora", "dora", "bias", "lora_bias")
 #: What else this program knows.
 OTHERS = ("alpha_ratio", "target_modules", "init", "precision", "micro_batch", "gradient_accumulation", "global_batch",
-          "devices", "gradient_checkpointing", "optimizer", "momentum", "nesterov", "schedule", "warmup")
+          "devices", "gradient_checkpointing", "optimizer", "momentum", "nesterov", "schedule", "warmup",
+          "lr_decay", "lr_decay_type", "min_lr_rate")
 
 
 def arguments():
@@ -101,7 +102,14 @@ def trainer_keys(trial, processes, on_gpu):
     warmup = params.get("warmup", 0)
     # A share of the steps is one here too.
     said[names.key_of("warmup", TOOL)] = warmup
-    said.update(names.schedule_keys(params.get("schedule", "linear"), warmup, TOOL))
+    schedule = params.get("schedule", "linear")
+    if names.is_schedule_free(kind):
+        said[names.key_of("warmup", TOOL)] = names.warmup_steps(warmup, trial.steps)
+        if said[names.key_of("warmup", TOOL)] is None:
+            raise Invalid(names.STEPS_OF_WARMUP)
+        schedule, warmup = "constant", 0
+    said.update(names.schedule_keys(schedule, warmup, TOOL))
+    said.update(names.schedule_arguments(schedule, params, trial.steps))
     said.update(names.keys("gradient_checkpointing", params.get("gradient_checkpointing", "none"), TOOL))
     return said
 

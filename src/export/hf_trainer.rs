@@ -73,6 +73,17 @@ impl Draft<'_> {
         all.extend(self.schedule_words());
         all.push(match course.warmup {
             Warmup::Steps(steps) => ("warmup_steps", json!(steps)),
+            // It takes a number of steps for its own warm-up.
+            Warmup::Share(share) if recipe.optimizer.kind.is_schedule_free() => {
+                self.warn(
+                    "schedule.warmup",
+                    format!(
+                        "{} counts in steps; set `warmup_steps` to {share} of all steps",
+                        recipe.optimizer.kind
+                    ),
+                );
+                ("warmup_steps", json!(0))
+            }
             Warmup::Share(share) => (words.warmup_share, json!(share)),
         });
         all

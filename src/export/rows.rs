@@ -1,10 +1,10 @@
 //! What the tables of optimizers, precisions, schedules and the like say in a tool's file.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::draft::{Draft, Word};
-use peft_tune_core::recipe::settings::Tool;
-use peft_tune_core::recipe::{AdapterInit, Checkpointing, OptimizerKind, Precision, ToolKeys};
+use peft_tune_core::recipe::settings::{Tool, setting};
+use peft_tune_core::recipe::{AdapterInit, Checkpointing, OptimizerKind, Precision, ScheduleKind, ToolKeys};
 
 /// A row's keys at a tool; `None` where the tool has no such thing.
 pub(super) fn words(keys: &ToolKeys, tool: Option<Tool>) -> Option<Vec<Word>> {
@@ -61,10 +61,46 @@ impl Draft<'_> {
             .unwrap_or_default()
     }
 
-    /// The words for the schedule, which some tools call otherwise behind a warm-up.
+    /// The words for the schedule, which some tools call otherwise behind a warm-up, and for its arguments.
     pub fn schedule_words(&mut self) -> Vec<Word> {
         self.said(&["schedule.kind"]);
-        words(self.recipe().schedule.keys(), self.tool()).unwrap_or_default()
+        if self.recipe().optimizer.kind.is_schedule_free() {
+            // It warms up by itself.
+            return words(&ScheduleKind::Constant.row().keys, self.tool()).unwrap_or_default();
+        }
+        let mut all = words(self.recipe().schedule.keys(), self.tool()).unwrap_or_default();
+        let arguments = self.schedule_arguments();
+        match self.tool() {
+            Some(Tool::Torchtune) => all.extend(arguments),
+            _ if arguments.is_empty() => {}
+            _ => {
+                let arguments = arguments.into_iter().map(|(name, value)| (name.to_owned(), value));
+                all.push(("lr_scheduler_kwargs", Value::Object(arguments.collect())));
+            }
+        }
+        all
+    }
+
+    fn schedule_arguments(&mut self) -> Vec<Word> {
+        let (recipe, steps) = (self.recipe(), self.input.course().steps);
+        let mut all = Vec::new();
+        for (argument, name) in recipe.schedule.kind.row().arguments {
+            let Some(row) = setting(name) else { continue };
+            self.said(&[row.field]);
+            let decay = recipe.schedule.decay();
+            match (*name, steps) {
+                ("lr_decay", Some(total)) => all.push((*argument, json!(recipe.schedule.decay_steps(total)))),
+                ("lr_decay", None) if decay < 1.0 => {
+                    self.warn(
+                        row.field,
+                        format!("is counted in steps; set `{argument}` to {decay} of all steps"),
+                    );
+                }
+                ("lr_decay", None) => all.push((*argument, json!(decay as u64))),
+                _ => all.extend((row.get)(recipe).map(|value| (*argument, json!(value)))),
+            }
+        }
+        all
     }
 }
 

@@ -28,7 +28,7 @@ pub use data::{DataFormat, DataSettings, HeldOut, LossOn};
 pub use optimizer::OptimizerSettings;
 pub use optimizer_kind::{OptimizerKind, OptimizerRow, Reads, States, Update, UpdateOrder};
 pub use precision::{BlockConstants, Precision, PrecisionRow};
-pub use schedule::{ScheduleKind, ScheduleRow, ScheduleSettings};
+pub use schedule::{DecayType, ScheduleKind, ScheduleRow, ScheduleSettings};
 pub use settings::RecipeKey;
 pub use tool_keys::{KeyValue, Keys, ToolKeys};
 pub use training::{TrainingLength, TrainingSettings};
@@ -88,8 +88,8 @@ mod tests {
     fn warmup_below_one_is_a_fraction() {
         let warmup = |warmup| {
             ScheduleSettings {
-                kind: ScheduleKind::Linear,
                 warmup,
+                ..ScheduleSettings::default()
             }
             .warmup_steps(50)
         };

@@ -19,6 +19,7 @@ pub enum OptimizerKind {
     Lion8bit,
     Adafactor,
     Muon,
+    AdamWScheduleFree,
 }
 
 /// What is to be known of an optimizer.
@@ -39,6 +40,8 @@ pub struct OptimizerRow {
     /// Whether the states lie in the host's memory.
     pub paged: bool,
     pub states: States,
+    /// Whether it averages where it was in place of a falling learning rate: of the schedule it reads the warm-up only.
+    pub schedule_free: bool,
     pub reads: Reads,
     pub update: Update,
     /// What other tools call it.
@@ -141,6 +144,7 @@ const ADAMW: OptimizerRow = OptimizerRow {
     bits: 32,
     paged: false,
     states: States::OfElements(2),
+    schedule_free: false,
     reads: ADAM,
     update: at_once("update_f32", 28.0),
     keys: trainers!("adamw_torch_fused", "torch.optim.AdamW"),
@@ -165,6 +169,7 @@ const LION_ROW: OptimizerRow = OptimizerRow {
     bits: 32,
     paged: false,
     states: States::OfElements(1),
+    schedule_free: false,
     reads: LION,
     update: at_once("update_lion", 20.0),
     keys: trainers!("lion_32bit", "bitsandbytes.optim.Lion"),
@@ -182,6 +187,7 @@ const ROWS: &[OptimizerRow] = &[
         bits: 32,
         paged: false,
         states: States::Velocity,
+        schedule_free: false,
         reads: Reads {
             momentum: true,
             nesterov: true,
@@ -230,6 +236,7 @@ const ROWS: &[OptimizerRow] = &[
         bits: 32,
         paged: false,
         states: States::Factored,
+        schedule_free: false,
         reads: NOTHING,
         update: Update {
             ceiling: "update_adafactor",
@@ -248,6 +255,7 @@ const ROWS: &[OptimizerRow] = &[
         bits: 32,
         paged: false,
         states: States::ByShape { matrix: 1, vector: 2 },
+        schedule_free: false,
         reads: Reads {
             momentum: true,
             ..NOTHING
@@ -262,6 +270,22 @@ const ROWS: &[OptimizerRow] = &[
             torchtune: keys!("_component_": Text("torch.optim.Muon")),
             ..ToolKeys::NONE
         },
+    },
+    OptimizerRow {
+        kind: OptimizerKind::AdamWScheduleFree,
+        name: "adamw_schedulefree",
+        aliases: &["schedule_free_adamw"],
+        about: "Schedule-Free AdamW, of whose schedule only the warm-up counts (arXiv:2405.15682).",
+        rule: OptimizerKind::AdamWScheduleFree,
+        schedule_free: true,
+        // The update, and before the passes a read of values and offsets and a write of values.
+        update: at_once("update_schedulefree", 40.0),
+        keys: ToolKeys {
+            // torchtune never tells an optimizer whether it trains or evaluates.
+            torchtune: None,
+            ..trainers!("schedule_free_adamw", "")
+        },
+        ..ADAMW
     },
 ];
 
@@ -286,6 +310,11 @@ impl OptimizerKind {
     /// Whether it reads `nesterov`.
     pub fn reads_nesterov(self) -> bool {
         self.row().reads.nesterov
+    }
+
+    /// Whether it reads no more of the schedule than the warm-up.
+    pub fn is_schedule_free(self) -> bool {
+        self.row().schedule_free
     }
 
     /// Whether its states lie in the host's memory.
@@ -340,7 +369,18 @@ mod tests {
         let unpaged = OptimizerKind::ALL.map(OptimizerKind::unpaged);
         assert_eq!(
             unpaged,
-            [AdamW, Sgd, AdamW8bit, AdamW, AdamW8bit, Lion, Lion8bit, Adafactor, Muon]
+            [
+                AdamW,
+                Sgd,
+                AdamW8bit,
+                AdamW,
+                AdamW8bit,
+                Lion,
+                Lion8bit,
+                Adafactor,
+                Muon,
+                AdamWScheduleFree
+            ]
         );
         let coded = [PagedAdamW, Lion, Sgd, Muon].map(OptimizerKind::in_8_bits);
         assert_eq!(coded, [Some(AdamW8bit), Some(Lion8bit), None, None]);

@@ -1,4 +1,4 @@
-//! Which constants of the optimizer the update of a recipe reads.
+//! Which settings of the optimizer and of the schedule the updates of a recipe read.
 
 use super::{AdapterBias, OptimizerKind, Recipe};
 
@@ -7,6 +7,12 @@ impl Recipe {
     pub(super) fn updates_by(&self, reads: fn(OptimizerKind) -> bool) -> bool {
         let kind = self.optimizer.kind;
         reads(kind) || self.may_train_vectors() && reads(kind.of_vectors())
+    }
+
+    /// Whether the schedule has this setting among its arguments.
+    pub(super) fn schedules_by(&self, setting: &str) -> bool {
+        let mut arguments = self.schedule.kind.row().arguments.iter();
+        !self.optimizer.kind.is_schedule_free() && arguments.any(|(_, read)| *read == setting)
     }
 
     /// Whether parameters that are no matrices may train: biases, DoRA's magnitudes, norms.

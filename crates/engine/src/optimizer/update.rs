@@ -12,17 +12,21 @@ use super::group;
 use super::lion::Lion;
 use super::muon::Muon;
 use super::rule::{ElementRule, Step, UpdateRule};
+use super::schedule_free::{ScheduleFree, Shares, shift};
 use super::sgd::{Momentum, Sgd};
 use super::states_8bit::States8bit;
 use super::states_f32::StatesF32;
 
 /// Name of the step count among the state tensors.
 const STEPS: &str = "steps";
+/// Name of the [`Shares`] among them.
+const SHARES: &str = "shares";
 
 /// Turns gradients into parameter updates; keeps the state that this takes.
 pub struct Optimizer {
     rule: Box<dyn UpdateRule>,
     steps: u64,
+    shares: Shares,
 }
 
 /// A state that does not belong to this optimizer.
@@ -65,15 +69,48 @@ impl Optimizer {
             OptimizerKind::Sgd => with_states(Momentum::new(settings), settings, layout, device)?,
             OptimizerKind::Adafactor => Box::new(Adafactor::new(settings, layout, device)?),
             OptimizerKind::Muon => Box::new(Muon::new(settings, layout, device)?),
+            OptimizerKind::AdamWScheduleFree => with_states(ScheduleFree::new(settings), settings, layout, device)?,
         };
-        Ok(Self { rule, steps: 0 })
+        Ok(Self {
+            rule,
+            steps: 0,
+            shares: Shares::default(),
+        })
     }
 
     /// Updates the values of `parameters` in place from their gradients, which stay as they are.
     pub fn step(&mut self, parameters: &Parameters, learning_rate: f64) -> Result<()> {
+        self.look_ahead(parameters)?;
         self.update(parameters, learning_rate)?;
-        self.count_step();
+        self.count_step(learning_rate);
         Ok(())
+    }
+
+    /// Whether gradients are taken elsewhere than at the values: [`look_ahead`](Self::look_ahead) goes there.
+    pub(crate) fn looks_ahead(&self) -> bool {
+        self.rule.look_ahead().is_some()
+    }
+
+    /// Brings the values to where this optimizer takes gradients: for most where they are. The update brings them back.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub(crate) fn look_ahead(&self, parameters: &Parameters) -> Result<()> {
+        match self.rule.look_ahead() {
+            Some((state, factor)) => shift(&parameters.values, state, factor),
+            None => Ok(()),
+        }
+    }
+
+    /// Brings the values back where no update follows [`look_ahead`](Self::look_ahead).
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub(crate) fn look_back(&self, parameters: &Parameters) -> Result<()> {
+        match self.rule.look_ahead() {
+            Some((state, factor)) => shift(&parameters.values, state, -factor),
+            None => Ok(()),
+        }
     }
 
     /// Updates as [`step`](Self::step) does, without counting it.
@@ -95,8 +132,9 @@ impl Optimizer {
     }
 
     /// Takes note that a step was taken.
-    pub(crate) fn count_step(&mut self) {
+    pub(crate) fn count_step(&mut self, learning_rate: f64) {
         self.steps += 1;
+        self.shares = self.shares.with(learning_rate);
     }
 
     /// Whether an update on an NVIDIA GPU is the same launches in every step.
@@ -124,6 +162,7 @@ impl Optimizer {
         Step {
             number: self.steps + 1,
             learning_rate,
+            share: self.shares.with(learning_rate).last(),
         }
     }
 
@@ -142,6 +181,9 @@ impl Optimizer {
     /// exactly.
     pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
         let mut state = vec![(STEPS.to_owned(), Tensor::new(&[self.steps as i64], &Device::Cpu)?)];
+        if self.looks_ahead() {
+            state.push((SHARES.to_owned(), self.shares.to_tensor()?));
+        }
         for (name, tensor) in self.rule.state() {
             // `copy` first: on the CPU, `to_device` would hand out the live buffer.
             state.push((name, tensor.copy()?.to_device(&Device::Cpu)?));
@@ -169,10 +211,15 @@ impl Optimizer {
         let steps = find(STEPS)?;
         check_same_kind(STEPS, steps, &Tensor::zeros(1, DType::I64, &Device::Cpu)?)?;
         let steps = steps.to_vec1::<i64>()?[0];
+        let shares = match self.rule.look_ahead() {
+            Some(_) => Shares::from_tensor(find(SHARES)?)?,
+            None => Shares::default(),
+        };
         for (saved, live) in pairs {
             live.slice_set(&saved.to_device(live.device())?.copy()?, 0, 0)?;
         }
         self.steps = steps.max(0) as u64;
+        self.shares = shares;
         Ok(())
     }
 }
@@ -257,6 +304,7 @@ mod tests {
                 let step = Step {
                     number,
                     learning_rate: 1e-2,
+                    share: 1.0 / number as f64,
                 };
                 first.update_fused(&fused, step).unwrap();
                 second.update_plain(&plain, step).unwrap();
@@ -277,6 +325,26 @@ mod tests {
                 "{kind:?}: {difference:e}"
             );
         }
+    }
+
+    #[test]
+    fn a_look_ahead_without_an_update_is_taken_back() {
+        let parameters = parameters();
+        let settings = settings(OptimizerKind::AdamWScheduleFree);
+        let mut optimizer = Optimizer::new(&settings, &parameters.layout, &Device::Cpu).unwrap();
+        for _ in 0..2 {
+            optimizer.step(&parameters, 1e-2).unwrap();
+        }
+        let values = || parameters.values.to_vec1::<f32>().unwrap();
+        let before = values();
+        let distance = || {
+            let pairs = before.iter().zip(values());
+            pairs.fold(0f32, |most, (before, now)| most.max((before - now).abs()))
+        };
+        optimizer.look_ahead(&parameters).unwrap();
+        assert!(distance() > 1e-4);
+        optimizer.look_back(&parameters).unwrap();
+        assert!(distance() < 1e-7);
     }
 
     #[test]

@@ -116,6 +116,7 @@ impl Trainer {
         let span = span::op("zero_gradients", || Work::on_buffer(gradients, 1));
         gradients.zero_set()?;
         drop(span);
+        self.updates.look_ahead(&self.trained.parameters, &mut clock)?;
         let loss_scale = self.loss_scale.as_ref().map_or(1.0, LossScale::factor);
         let gradient_scale = loss_scale / targets as f32;
         let mut sums = Vec::with_capacity(micro_batches.len());
@@ -165,7 +166,9 @@ impl Trainer {
         // A step in fp16 whose gradients overflowed was left out, and the next one takes a smaller factor.
         let scale = self.loss_scale.as_mut();
         if scale.is_none_or(|scale| scale.keep(event.grad_norm.is_finite())) {
-            self.updates.optimizer_mut().count_step();
+            self.updates.optimizer_mut().count_step(event.learning_rate);
+        } else {
+            self.updates.optimizer().look_back(&self.trained.parameters)?;
         }
         self.step = event.step;
         self.tokens += event.tokens;
@@ -319,8 +322,12 @@ impl Trainer {
     }
 
     fn next_learning_rate(&self) -> f64 {
+        let rate = match self.recipe.optimizer.kind.is_schedule_free() {
+            true => optimizer::schedule_free_rate,
+            false => optimizer::learning_rate,
+        };
         let peak = self.recipe.optimizer.learning_rate;
-        optimizer::learning_rate(&self.recipe.schedule, peak, self.step, self.total_steps)
+        rate(&self.recipe.schedule, peak, self.step, self.total_steps)
     }
 
     /// The masks of the micro-batch that begins at `first_token` of the global batch.

@@ -7,10 +7,12 @@
 
 use candle_core::{Device, Result};
 
+use super::passes::Lap;
+use super::stopwatch::Stopwatch;
 use crate::Parameters;
 use crate::optimizer::{Clipping, Norm, Optimizer, norm_and_clip};
 use crate::span;
-use crate::span::Work;
+use crate::span::{StepPhase, Work};
 use peft_tune_core::recipe::OptimizerSettings;
 use peft_tune_kernels::Kernels;
 use peft_tune_kernels::gpu;
@@ -71,6 +73,21 @@ impl UpdatePass {
     /// Updates that were replayed from a graph.
     pub fn replayed(&self) -> u64 {
         self.replayed
+    }
+
+    /// Brings the values to where the optimizer takes gradients. The update brings them back.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn look_ahead(&self, parameters: &Parameters, clock: &mut Stopwatch<Lap>) -> Result<()> {
+        if !self.optimizer.looks_ahead() {
+            return Ok(());
+        }
+        let _phase = span::phase(StepPhase::Optimizer);
+        let span = span::op("optimizer_step", || Work::on_buffer(&parameters.values, 3));
+        self.optimizer.look_ahead(parameters)?;
+        drop(span);
+        clock.lap(Lap::Optimizer)
     }
 
     /// Unscales and clips the gradients and updates the values, unless there is a loss scale and the norm is not finite; returns the norm
@@ -224,7 +241,7 @@ mod tests {
             };
             let norm = updates.run(&parameters, input).unwrap().read().unwrap();
             if norm.is_finite() {
-                updates.optimizer_mut().count_step();
+                updates.optimizer_mut().count_step(input.learning_rate);
             }
             norm
         };
