@@ -38,10 +38,19 @@ impl Draft<'_> {
             ));
             self.said(&["optimizer.momentum", "optimizer.nesterov"]);
         }
-        all.extend(self.word("beta1"));
-        all.extend(self.word_as("beta2", optimizer.beta2()));
-        all.extend(self.word("epsilon"));
-        all.extend(self.word("loraplus_ratio"));
+        if kind.row().keys.trl.is_some() {
+            all.extend(self.word("beta1"));
+            all.extend(self.word_as("beta2", optimizer.beta2()));
+            all.extend(self.word("epsilon"));
+        }
+        let loraplus = self.word("loraplus_ratio");
+        if loraplus.is_none() && optimizer.loraplus_ratio.is_some() {
+            self.warn(
+                "optimizer.loraplus_ratio",
+                "build the optimizer with peft.optimizers.create_loraplus_optimizer",
+            );
+        }
+        all.extend(loraplus);
         all
     }
 

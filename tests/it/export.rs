@@ -267,7 +267,10 @@ fn a_schedule_has_its_arguments_in_the_file() {
     let arguments = ["num_decay_steps: 20", "decay_type: cosine", "min_lr_ratio: 0.05"];
     let kwargs = format!("lr_scheduler_kwargs: {{{}}}\n", arguments.join(", "));
     let python = r#"lr_scheduler_kwargs={"num_decay_steps":20,"decay_type":"cosine","min_lr_ratio":0.05},"#.to_owned();
-    let keys = format!("get_wsd_schedule\n  num_warmup_steps: 6\n  {}\n", arguments.join("\n  "));
+    let keys = format!(
+        "get_wsd_schedule\n  num_warmup_steps: 6\n  {}\n",
+        arguments.join("\n  ")
+    );
     for (format, expected) in [
         (ExportFormat::Trl, &kwargs),
         (ExportFormat::Axolotl, &kwargs),
@@ -278,7 +281,12 @@ fn a_schedule_has_its_arguments_in_the_file() {
         let exported = export(&recipe, format, &folder.path().join(format.to_string())).unwrap();
         let text = std::fs::read_to_string(&exported.files[0]).unwrap();
         assert!(text.contains(expected), "{format}: {text}");
-        assert!(exported.warnings.iter().all(|warning| !warning.field.starts_with("schedule")));
+        assert!(
+            exported
+                .warnings
+                .iter()
+                .all(|warning| !warning.field.starts_with("schedule"))
+        );
     }
 }
 
@@ -290,7 +298,11 @@ fn a_schedule_free_optimizer_has_no_schedule_in_the_file() {
     recipe.optimizer.kind = OptimizerKind::AdamWScheduleFree;
     let exported = export(&recipe, ExportFormat::Trl, &folder.path().join("trl")).unwrap();
     let text = std::fs::read_to_string(&exported.files[0]).unwrap();
-    for line in ["optim: schedule_free_adamw", "lr_scheduler_type: constant", "warmup_steps: 6"] {
+    for line in [
+        "optim: schedule_free_adamw",
+        "lr_scheduler_type: constant",
+        "warmup_steps: 6",
+    ] {
         assert!(text.contains(&format!("{line}\n")), "{text}");
     }
     // Its recipe never tells an optimizer that it evaluates.

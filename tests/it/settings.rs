@@ -18,10 +18,10 @@ use peft_tune_engine::span::{MemoryReading, Probe, Range, Recording, Work};
 use peft_tune_engine::{BaseModel, Trainer};
 use peft_tune_kernels::device;
 
-/// Steps before the loss is looked at: a decay of a mean shows from the second one on.
-const STEPS: u64 = 3;
+/// Steps before the loss is looked at: the decay of a mean shows from the second one on.
+const STEPS: u64 = 2;
 /// Steps that the schedule spans.
-const SCHEDULED: u64 = 6;
+const SCHEDULED: u64 = 4;
 
 /// Relative difference of losses that are the same: with the same micro-batches to the last bit but for a few, and where a
 /// global batch is cut otherwise, sums are taken in another order, which Lion and Muon blow up.
@@ -54,8 +54,17 @@ fn alone() {
         let folder = tempfile::tempdir().unwrap();
         let mut engine = Engine::new(folder.path());
         let trials = engine.trials();
-        let mut wrong = what_changes_in_spite_of_the_table(&trials);
-        wrong.extend(what_does_not_change_in_spite_of_the_table(&trials));
+        // A key that forgets that Muon updates vectors by AdamW is found out: the comparison sees what it is for.
+        let forgetful = |recipe: &Recipe, outcome| {
+            let mut recipe = recipe.clone();
+            if recipe.optimizer.kind == OptimizerKind::Muon {
+                (recipe.optimizer.beta1, recipe.optimizer.beta2) = (0.9, None);
+            }
+            recipe.key(&[outcome])
+        };
+        assert!(!what_changes_under_one_key(&trials, forgetful).is_empty());
+        let mut wrong = what_changes_under_one_key(&trials, |recipe, outcome| recipe.key(&[outcome]));
+        wrong.extend(what_never_changes(&trials));
         assert!(
             wrong.is_empty(),
             "{} of {} trials\n{}",
@@ -71,8 +80,17 @@ fn alone() {
 struct Observed {
     loss: f64,
     peak: u64,
-    /// The ops of a step, and whether the gradients were scaled down, which the trace does not tell.
-    work: (Vec<(Range, Work)>, bool),
+    work: WorkOfSteps,
+}
+
+/// What the steps had to do.
+#[derive(Clone, Debug, PartialEq)]
+struct WorkOfSteps {
+    tokens: Vec<u64>,
+    /// The ops of one of them.
+    ops: Vec<(Range, Work)>,
+    /// Whether its gradients were scaled down, which the trace does not tell.
+    is_scaled: bool,
 }
 
 /// One recipe and what became of it.
@@ -123,17 +141,17 @@ fn differs(one: &Trial, other: &Trial, outcome: Outcome) -> bool {
 }
 
 /// Trials with the same key for an outcome, of which that outcome is not the same.
-fn what_changes_in_spite_of_the_table(trials: &[Trial]) -> Vec<String> {
+fn what_changes_under_one_key(trials: &[Trial], key: impl Fn(&Recipe, Outcome) -> RecipeKey) -> Vec<String> {
     let mut wrong = Vec::new();
     for outcome in Outcome::ALL {
         let mut groups: BTreeMap<RecipeKey, Vec<&Trial>> = BTreeMap::new();
         for trial in trials {
-            groups.entry(trial.recipe.key(&[outcome])).or_default().push(trial);
+            groups.entry(key(&trial.recipe, outcome)).or_default().push(trial);
         }
         for group in groups.values() {
             let first = group[0];
             for other in group.iter().filter(|other| differs(first, other, outcome)) {
-                let numbers = |trial: &Trial| (trial.observed.loss, trial.observed.peak, trial.observed.work.0.len());
+                let numbers = |trial: &Trial| (trial.observed.loss, trial.observed.peak, trial.observed.work.ops.len());
                 wrong.push(format!(
                     "one key, but another {outcome:?}: [{}] {:?} and [{}] {:?}",
                     first.describe(),
@@ -148,7 +166,7 @@ fn what_changes_in_spite_of_the_table(trials: &[Trial]) -> Vec<String> {
 }
 
 /// Settings that the table says can change an outcome, with an optimizer where it names optimizers, and that never did.
-fn what_does_not_change_in_spite_of_the_table(trials: &[Trial]) -> Vec<String> {
+fn what_never_changes(trials: &[Trial]) -> Vec<String> {
     let mut wrong = Vec::new();
     for row in settings() {
         let of_row = || {
@@ -235,7 +253,7 @@ impl Engine {
         plain.optimizer.kind = kind;
         let mut rich = plain.clone();
         let adapter = rich.adapter.as_mut().unwrap();
-        (adapter.dora, adapter.lora_bias, adapter.bias, adapter.dropout) = (true, true, AdapterBias::All, 0.2);
+        (adapter.dora, adapter.bias, adapter.dropout) = (true, AdapterBias::All, 0.2);
         let mut full = plain.clone();
         full.adapter = None;
         let mut falling = plain.clone();
@@ -244,15 +262,16 @@ impl Engine {
         [plain, rich, full].into_iter().chain(falling).collect()
     }
 
-    /// Every setting changed in every context: to all its values where the optimizer decides whether it is read, and
-    /// elsewhere to all of them with the first optimizer and one in turn with each other.
+    /// Every setting changed with every optimizer. All values are tried with the first optimizer, and where optimizers decide
+    /// whether a setting is read; elsewhere each optimizer has one of them in turn.
     fn trials(&mut self) -> Vec<Trial> {
         let mut trials: Vec<Trial> = Vec::new();
         for (turn, kind) in OptimizerKind::ALL.into_iter().enumerate() {
-            for recipe in self.contexts(kind) {
-                let (context, observed) = (trials.len(), self.observe(&recipe));
+            for (form, recipe) in self.contexts(kind).into_iter().enumerate() {
+                let context = trials.len();
+                let observed = self.observe(&recipe).expect("a sound recipe");
                 let (row, value) = (None, String::new());
-                let recipe_of_context = recipe.clone();
+                let before = recipe.clone();
                 trials.push(Trial {
                     row,
                     value,
@@ -261,15 +280,17 @@ impl Engine {
                     observed,
                 });
                 for row in settings() {
+                    let mut values = changed(row, &before);
                     let depends = Outcome::ALL
                         .iter()
                         .any(|outcome| row.effects.on(*outcome).only.is_some());
-                    let values = changed(row, &recipe_of_context);
-                    let one = turn % values.len().max(1);
-                    let all = depends || turn == 0;
-                    for (index, (value, recipe)) in values.into_iter().enumerate() {
-                        if all || index == one {
-                            let observed = self.observe(&recipe);
+                    if turn > 0 && !depends {
+                        let one = turn % values.len().max(1);
+                        values = values.into_iter().skip(one).take(usize::from(form == 0)).collect();
+                    }
+                    for (value, recipe) in values {
+                        // What the engine refuses beside other settings changes nothing.
+                        if let Some(observed) = self.observe(&recipe) {
                             let (row, value) = (Some(row), value.to_string());
                             trials.push(Trial {
                                 row,
@@ -281,7 +302,7 @@ impl Engine {
                         }
                     }
                 }
-                trials.extend(self.in_other_parts(context, &recipe_of_context));
+                trials.extend(self.in_other_parts(context, &before));
             }
         }
         trials
@@ -289,7 +310,7 @@ impl Engine {
 
     /// The same global batch in other micro-batches.
     fn in_other_parts(&mut self, context: usize, recipe: &Recipe) -> Vec<Trial> {
-        let parts = [(4, 1, 1), (1, 4, 1), (1, 2, 2)];
+        let parts = [(4, 1, 1), (1, 2, 2)];
         let trial = |(micro_batch, gradient_accumulation, devices)| {
             let mut recipe = recipe.clone();
             recipe.batch = BatchSettings {
@@ -298,7 +319,8 @@ impl Engine {
                 devices,
                 ..recipe.batch
             };
-            let (row, value, observed) = (None, String::new(), self.observe(&recipe));
+            let observed = self.observe(&recipe).expect("a sound recipe");
+            let (row, value) = (None, String::new());
             Trial {
                 row,
                 value,
@@ -310,7 +332,8 @@ impl Engine {
         parts.into_iter().map(trial).collect()
     }
 
-    fn observe(&mut self, recipe: &Recipe) -> Observed {
+    /// Trains, or `None` where the settings exclude each other.
+    fn observe(&mut self, recipe: &Recipe) -> Option<Observed> {
         let length = recipe.batch.sequence_length;
         if self.data.sequence_length() != length {
             self.data = self.data.at_length(length).unwrap();
@@ -326,27 +349,25 @@ impl Engine {
         device::forget_scratch();
         let before = HostMemory::in_use_bytes() - base.bytes() as u64;
         HostMemory::reset_peak();
-        let mut trainer = Trainer::new(Arc::clone(base), recipe, SCHEDULED).unwrap();
-        for step in 0..STEPS {
-            trainer.step(&source.global_batch(step)).unwrap();
-        }
+        let mut trainer = Trainer::new(Arc::clone(base), recipe, SCHEDULED).ok()?;
+        let mut step = |step| trainer.step(&source.global_batch(step)).unwrap().tokens;
+        let tokens = (0..STEPS).map(&mut step).collect();
         let loss = trainer.evaluate(&held_out).unwrap().loss;
         // As a trial does before it measures: the rows that need the most memory.
         let worst = vec![source.longest_micro_batch(); recipe.batch.micro_batches()];
-        trainer.step(&worst).unwrap();
-        let peak = HostMemory::peak_bytes() - before;
-        let batch = source.global_batch(STEPS);
         let recording = Recording::start(Probe {
             memory: Box::new(MemoryReading::default),
             device: None,
         });
-        let event = trainer.step(&batch).unwrap();
+        let event = trainer.step(&worst).unwrap();
+        let peak = HostMemory::peak_bytes() - before;
         let spans = recording.take().into_iter().flat_map(|tree| tree.spans);
-        let work = spans.map(|span| (span.range, span.work)).collect();
-        drop(recording);
-        let is_scaled = global_norm(&trainer.parameters().gradients).unwrap() < 0.999 * event.grad_norm;
-        let work = (work, is_scaled);
-        Observed { loss, peak, work }
+        let work = WorkOfSteps {
+            tokens,
+            ops: spans.map(|span| (span.range, span.work)).collect(),
+            is_scaled: global_norm(&trainer.parameters().gradients).unwrap() < 0.999 * event.grad_norm,
+        };
+        Some(Observed { loss, peak, work })
     }
 }
 
@@ -356,8 +377,8 @@ fn changed(row: &SettingRow, recipe: &Recipe) -> Vec<(ParamValue, Recipe)> {
     let names = |names: &[&str]| names.iter().map(|name| ParamValue::from(*name)).collect::<Vec<_>>();
     let values = match row.legal {
         Legal::Int { .. } => [1, 2, 4, 8].map(ParamValue::Int).to_vec(),
-        Legal::Float(_) => floats(&[0.0, 0.01, 0.3, 0.6, 2.0]),
-        Legal::FloatOrNone(_) => [names(&["none"]), floats(&[0.01, 0.6, 2.0])].concat(),
+        Legal::Float(_) => floats(&[0.0, 0.3, 2.0]),
+        Legal::FloatOrNone(_) => [names(&["none"]), floats(&[0.3, 2.0])].concat(),
         Legal::Bool => vec![true.into(), false.into()],
         Legal::Choice(choices) => names(choices),
         Legal::Checkpointing => names(&["none", "every_2", "full", "offload"]),

@@ -2,13 +2,13 @@
 # written by peft-tune 0.1.0 from study first try, trial 12
 # measured: throughput 5438 tokens/s, peak memory 2.50 GiB, loss 2.3051 nats per token
 # it is the knee of the front: less memory costs 30% throughput
-# not as measured: `adapter.bias`: unsloth's fast path has no such setting; leave it out, or use --format trl
-# not as measured: `adapter.rank_pattern`: unsloth's fast path has no such setting; leave it out, or use --format trl
-# not as measured: `adapter.alpha_pattern`: unsloth's fast path has no such setting; leave it out, or use --format trl
 # not as measured: `gradient_checkpointing`: unsloth recomputes every layer: slower, and less memory
-# not as measured: `data.held_out`: the script holds out other rows than were measured; its loss differs a little
+# not as measured: `data.held_out`: unsloth holds out other rows than were measured; its loss differs a little
 # not as measured: `training.length`: tokens cannot be counted; 100000 tokens are 250 steps at the mean length of the rows
-# not as measured: `optimizer.loraplus_ratio`: build the optimizer with peft.optimizers.create_loraplus_optimizer
+# not as measured: `adapter.bias`: has no key in unsloth's file; leave it out, or use --format trl
+# not as measured: `optimizer.loraplus_ratio`: has no key in unsloth's file; pass it in code, or train with `peft-tune train`
+# not as measured: `adapter.rank_pattern`: has no key in unsloth's file; leave it out, or use --format trl
+# not as measured: `adapter.alpha_pattern`: has no key in unsloth's file; leave it out, or use --format trl
 import unsloth  # before transformers and trl, which it changes
 import torch
 from datasets import load_dataset
@@ -56,8 +56,8 @@ config = SFTConfig(
     per_device_eval_batch_size=4,
     gradient_accumulation_steps=1,
     max_steps=250,
-    warmup_steps=0,
     lr_scheduler_type="linear",
+    warmup_steps=0,
     optim="sgd",
     learning_rate=0.0002,
     weight_decay=0.0,
