@@ -18,8 +18,9 @@ use peft_tune_engine::span::{MemoryReading, Probe, Range, Recording, Work};
 use peft_tune_engine::{BaseModel, Trainer};
 use peft_tune_kernels::device;
 
-/// Steps before the loss is looked at: the decay of a mean shows from the second one on.
-const STEPS: u64 = 2;
+/// Steps before the loss is looked at: the decay of a mean shows from the second one on, and the point at which Schedule-Free
+/// takes gradients from the third one.
+const STEPS: u64 = 3;
 /// Steps that the schedule spans.
 const SCHEDULED: u64 = 4;
 
