@@ -1,17 +1,217 @@
-# What CI runs, and what to run before a commit.
-check: fmt clippy test doc
+# One door to everything that is run by hand. `just` (https://just.systems: `cargo install just`, `pip install rust-just`) lists
+# the recipes; without it, copy the command that stands below a name.
 
+binary := "target/release/peft-tune"
+
+[private]
+default:
+    @just --list --unsorted
+
+# Formatting, lints, documentation, tests, dependencies: what a change must pass
+[group('check')]
+check: fmt clippy doc test deny
+
+# Is the code formatted?
+[group('check')]
 fmt:
-    cargo fmt --check
+    cargo fmt --all --check
 
+# Lints of all crates and targets
+[group('check')]
 clippy:
-    cargo clippy --all-targets --locked -- -D warnings
+    cargo clippy --workspace --all-targets --locked -- -D warnings
 
-test:
-    cargo test --locked
-
+# Documentation builds without a warning
+[group('check')]
 doc:
-    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
-bench:
-    cargo bench
+# Tests of all crates, and those of the Python adapters; `just test front` for those whose name has `front`
+[group('check')]
+test *args:
+    cargo test --locked {{args}}
+
+# Licences, advisories and sources of the dependencies (`cargo install --locked cargo-deny`)
+[group('check')]
+deny:
+    cargo deny --locked check
+
+# Tests of the adapters for other trainers alone
+[group('check')]
+adapters:
+    python3 -m unittest discover -s integrations/tests
+
+# Report and dashboard in headless Chromium, on a study made for it
+[group('check')]
+pages:
+    cargo test --locked pages_work -- --ignored
+
+# Opens a report of yours in headless Chromium: `just page REPORT.html --pictures DIR`
+[group('check')]
+page *args:
+    node scripts/checks/pages.mjs {{args}}
+
+# Shipped search spaces against the printed JSON schemas (`pip install jsonschema ruamel.yaml`)
+[group('check')]
+schemas program="target/debug/peft-tune":
+    scripts/checks/schemas.py {{program}} search_spaces/*.yaml search_spaces/*/*.yaml
+
+# Subjects of the commits since a revision: `area: reason`, at most 72 characters
+[group('check')]
+commits since="origin/main":
+    scripts/checks/commits.sh {{since}}
+
+# All that CI runs on Linux: the checks above, exports in PEFT and TRL, kernels in NVRTC, the build for NVIDIA GPUs
+[group('check')]
+ci:
+    .ci/run
+
+# Micro-benchmarks; one of race, fidelity, proposal, step, ops, spans, store, optimizer, quant, with its flags behind `--`
+[group('measure')]
+bench name *args:
+    cargo bench --locked --bench {{name}} {{args}}
+
+# Predicted against counted peak memory on random recipes: `just predict memory 64`
+[group('measure')]
+predict *args:
+    cargo run --release --locked --example predict -- {{args}}
+
+# A training step beside PEFT's: tokens/s and memory (a Python with torch, transformers, peft)
+[group('measure')]
+beside-peft *args:
+    scripts/measure/compare_with_peft.py --binary {{binary}} {{args}}
+
+# 32 settings by the engine and by TRL: rank correlation (`--python PYTHON` has torch, transformers, peft, trl)
+[group('measure')]
+beside-trl *args:
+    scripts/measure/compare_backends.py --binary {{binary}} {{args}}
+
+# What a search costs around its trials: coordinator, idle workers, memory, starts
+[group('measure')]
+workers *args:
+    scripts/measure/workers.py {{args}}
+
+# The race of samplers through the program, beside Optuna and BoTorch where they are installed
+[group('measure')]
+race *args:
+    python3 benches/race/race.py --binary {{binary}} {{args}}
+
+# Exported files read by the tools they are for, unknown keys refused (`pip install peft trl`)
+[group('peers')]
+exports *args="tests/golden/exports/*":
+    scripts/peers/exports.py {{args}}
+
+# Exported studies opened in Optuna, MLflow, TensorBoard and pandas: `just studies --db peft-tune.db`
+[group('peers')]
+studies *args:
+    scripts/peers/studies_with_tools.py --binary {{binary}} {{args}}
+
+# Adapters of nine kinds trained here and opened in PEFT
+[group('peers')]
+in-peft *args:
+    scripts/peers/adapters_with_peft.py {{args}}
+
+# A search that runs TRL: `just trl BINARY PYTHON`
+[group('peers')]
+trl *args:
+    scripts/peers/trl-test.sh {{args}}
+
+# A search that runs axolotl: `just axolotl BINARY PYTHON`
+[group('peers')]
+axolotl *args:
+    scripts/peers/axolotl-test.sh {{args}}
+
+# A search whose trials torchrun, accelerate and DeepSpeed start: `just launchers BINARY PYTHON`
+[group('peers')]
+launchers *args:
+    scripts/peers/launch-test.sh {{args}}
+
+# A search through Slurm on this machine, with a node that is lost (as root)
+[group('clusters')]
+slurm *args:
+    scripts/clusters/slurm-test.sh {{args}}
+
+# A Slurm cluster of several nodes on this machine: `just slurm-cluster start DIR 2`, `stop DIR`
+[group('clusters')]
+slurm-cluster *args:
+    scripts/clusters/slurm-cluster.sh {{args}}
+
+# A search through ssh on this machine, with a connection that is cut
+[group('clusters')]
+ssh *args:
+    scripts/clusters/ssh-test.sh {{args}}
+
+# Every kernel compiled by NVRTC; fails where registers spill (no GPU needed)
+[group('gpu')]
+kernels *args:
+    scripts/kernels/compile_kernels.py {{args}}
+
+# The kernels' PTX run on the CPU, beside Triton's (numpy, and triton where it is installed)
+[group('gpu')]
+ptx *args:
+    scripts/kernels/check_ptx.py {{args}}
+
+# The program with NVIDIA support: lints, links, starts, and runs on a GPU in software (no GPU needed)
+[group('gpu')]
+gpu-build:
+    scripts/gpu/build-test.sh
+
+# The program on a GPU in software, after gpu-build: all parts, or those named
+[group('gpu')]
+gpu-stand-in *parts:
+    scripts/gpu/stand-in-test.sh {{parts}}
+
+# Records of CUPTI against a toolkit's header; `--update` writes the golden file
+[group('gpu')]
+gpu-cupti *args:
+    scripts/gpu/cupti-layouts.sh {{args}}
+
+# One archive with program, launcher and checks for machines without Rust
+[group('gpu')]
+gpu-pack *args:
+    scripts/gpu/pack.sh {{args}}
+
+# Checks and times this machine's NVIDIA GPU, beside PEFT: `just gpu-check all`
+[group('gpu')]
+gpu-check *parts:
+    scripts/gpu/check.sh {{parts}}
+
+# What gpu-check left in a folder: `just gpu-results table FOLDER`
+[group('gpu')]
+gpu-results *args:
+    scripts/gpu/results.py {{args}}
+
+# PyTorch's attention beside what gpu-check timed: `just gpu-attention gpu-results/attention.json`
+[group('gpu')]
+gpu-attention *args:
+    scripts/gpu/attention_bench.py {{args}}
+
+# PEFT on the settings that gpu-check times: `just gpu-peft OUTPUT.json`
+[group('gpu')]
+gpu-peft *args:
+    scripts/gpu/peft_bench.py {{args}}
+
+# A model directory with random weights of a large model's shape: `just gpu-model FOLDER TOKENIZER_FOLDER`
+[group('gpu')]
+gpu-model *args:
+    scripts/gpu/make_model.py {{args}}
+
+# Exported files and charts as they are now become the expected ones: read the diff
+[group('goldens')]
+accept:
+    UPDATE_GOLDEN=1 cargo test --locked --test it -- export:: report::
+
+# The table of docs/database.md from the migrations
+[group('goldens')]
+accept-docs:
+    UPDATE_DOCS=1 cargo test --locked --test it document
+
+# The quickstart's texts, tokenizer and base model
+[group('goldens')]
+quickstart:
+    cargo run --release --locked --example make_quickstart
+
+# Numbers of other programs: one script of tests/golden or tests/fixtures (its head says what it needs)
+[group('goldens')]
+golden script:
+    cd "$(dirname {{script}})" && TORCHDYNAMO_DISABLE=1 python3 "$(basename {{script}})"

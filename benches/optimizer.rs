@@ -6,6 +6,7 @@
 use candle_core::{Device, Tensor};
 use divan::Bencher;
 use divan::counter::BytesCount;
+use peft_tune_core::predict::Pass;
 use peft_tune_core::recipe::{OptimizerKind, OptimizerSettings};
 use peft_tune_engine::optimizer::{Optimizer, global_norm};
 use peft_tune_engine::{ParameterKind, ParameterLayout, Parameters};
@@ -27,15 +28,8 @@ fn parameters() -> Parameters {
     parameters
 }
 
-#[divan::bench(args = [
-    (OptimizerKind::Sgd, 20),
-    (OptimizerKind::AdamW, 28),
-    (OptimizerKind::Lion, 20),
-    (OptimizerKind::AdamW8bit, 16),
-    (OptimizerKind::Lion8bit, 14),
-    (OptimizerKind::Adafactor, 20),
-])]
-fn step(bencher: Bencher<'_, '_>, (kind, bytes_an_element): (OptimizerKind, usize)) {
+#[divan::bench(args = Pass::updates())]
+fn step(bencher: Bencher<'_, '_>, kind: OptimizerKind) {
     let settings = OptimizerSettings {
         kind,
         ..Default::default()
@@ -44,7 +38,7 @@ fn step(bencher: Bencher<'_, '_>, (kind, bytes_an_element): (OptimizerKind, usiz
     let mut optimizer =
         Optimizer::new(&settings, &parameters.layout, &Device::Cpu).expect("memory for the optimizer's state");
     bencher
-        .counter(BytesCount::new(ELEMENTS * bytes_an_element))
+        .counter(BytesCount::new(ELEMENTS * kind.row().update.bytes as usize))
         .bench_local(|| optimizer.step(&parameters, 1e-4).expect("an update on the CPU"));
 }
 

@@ -12,6 +12,9 @@
 //! | 2 | [`worker`], [`report`] |
 //! | 1 | [`export`], [`store`], [`space`] |
 
+#[cfg(not(unix))]
+compile_error!("peft-tune runs on Linux and macOS");
+
 pub mod cli;
 pub mod dashboard;
 pub mod export;

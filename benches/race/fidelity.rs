@@ -75,7 +75,7 @@ async fn run(seed: u64, options: &Options) -> Run {
         total: 0,
         spent: spent.clone(),
     };
-    let problem = problem_of(&study);
+    let problem = study.problem();
     let parts = TunerParts {
         study: &study,
         store: &store,
@@ -246,14 +246,6 @@ fn out_of_memory() -> TrialState {
 
 fn study(path: &Path) -> Study {
     StudyFile::read_with(path, ReadOptions { check_files: false }).expect("a sound study file")
-}
-
-fn problem_of(study: &Study) -> Problem {
-    Problem {
-        space: study.space.clone(),
-        objectives: study.objectives.clone(),
-        constraints: study.constraints.clone(),
-    }
 }
 
 fn record(study: &Study) -> StudyRecord {

@@ -13,8 +13,8 @@ mod problems;
 
 use std::time::Instant;
 
-use peft_tune_core::space::SamplerKind;
 use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
+use peft_tune_search::SamplerKind;
 use peft_tune_search::{Problem, build, evaluated, hypervolume, reference_point};
 
 struct Options {

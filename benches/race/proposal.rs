@@ -7,8 +7,8 @@ mod lora;
 #[expect(dead_code, reason = "the other benches of this folder use more of it")]
 mod problems;
 
-use peft_tune_core::space::SamplerKind;
 use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
+use peft_tune_search::SamplerKind;
 use peft_tune_search::{Problem, build};
 
 fn main() {

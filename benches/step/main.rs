@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use peft_tune_core::architecture::Architecture;
+use peft_tune_core::plan::{Memory, chunk_tokens};
 use peft_tune_core::recipe::{AdapterSettings, Checkpointing, DataSettings, Precision, Recipe};
 use peft_tune_engine::data::{Document, MicroBatch};
 use peft_tune_engine::profile::{CountingAllocator, HostMemory, median};
@@ -33,8 +34,6 @@ use peft_tune_engine::{BaseModel, StepSeconds, Trainer};
 const ROWS: usize = 4;
 const LENGTH: usize = 256;
 const RANK: usize = 16;
-/// Bytes of logits that the decoder makes at a time.
-const LOGIT_BYTES: usize = 64 << 20;
 
 /// Name and `config.json` of each shape.
 const SHAPES: [(&str, &str); 2] = [
@@ -233,7 +232,7 @@ fn print(names: &[&str; 3], measured: &Measured, json: bool) {
 fn print_floor(base: &BaseModel, checkpointing: Checkpointing, measured: &Measured, json: bool) {
     let (architecture, precision) = (base.architecture(), base.precision());
     let rate = floor::product_rate(architecture, precision);
-    let chunk = (LOGIT_BYTES / (4 * architecture.vocabulary)).max(16);
+    let chunk = chunk_tokens(architecture.vocabulary, Memory::Host, false);
     let head = floor::head_seconds(architecture, precision, chunk);
     let operations = floor::Operations::of(architecture, checkpointing);
     let floor = |operations: f64| operations / rate / 1e9;

@@ -91,6 +91,7 @@ fn recipe() -> Recipe {
     recipe.schedule = ScheduleSettings {
         kind: ScheduleKind::Cosine,
         warmup: 50.0,
+        ..ScheduleSettings::default()
     };
     recipe
 }

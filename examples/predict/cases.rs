@@ -1,11 +1,11 @@
-//! Random recipes on small random models of four families, and what the engine's allocator counts for each.
+//! Random recipes on small random models of all families, and what the engine's allocator counts for each.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Device;
-use peft_tune_core::architecture::Architecture;
-use peft_tune_core::predict::{Bytes, Host, Machine, Predictor, Setting, StreamShape, Workload, precision_name};
+use peft_tune_core::architecture::{Architecture, Family};
+use peft_tune_core::predict::{Bytes, Host, Machine, Predictor, Setting, StreamShape, Workload};
 use peft_tune_core::recipe::{
     AdapterSettings, Checkpointing, DataSettings, OptimizerKind, Precision, Recipe, TargetModules, TargetPreset,
 };
@@ -15,9 +15,6 @@ use peft_tune_engine::{BaseModel, Trainer};
 use peft_tune_kernels::device;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
-
-/// The families that are drawn from.
-pub const FAMILIES: [&str; 4] = ["llama", "qwen3", "gemma2", "phi3"];
 
 /// One setting.
 #[derive(Debug)]
@@ -49,16 +46,18 @@ fn one<T: Clone>(random: &mut Pcg64, values: &[T]) -> T {
     values[random.random_range(0..values.len())].clone()
 }
 
-/// `count` settings, the families by turns.
-pub fn draw(count: usize, seed: u64) -> Vec<Case> {
+/// `count` settings, the families by turns, with rows of some of these lengths.
+pub fn draw(count: usize, seed: u64, lengths: &[usize]) -> Vec<Case> {
     let mut random = Pcg64::seed_from_u64(seed);
-    (0..count)
-        .map(|index| Case::new(FAMILIES[index % 4], &mut random))
+    Family::all()
+        .cycle()
+        .take(count)
+        .map(|family| Case::new(family.name(), &mut random, lengths))
         .collect()
 }
 
 impl Case {
-    fn new(family: &'static str, random: &mut Pcg64) -> Self {
+    fn new(family: &'static str, random: &mut Pcg64, lengths: &[usize]) -> Self {
         let mut recipe = Recipe::new("random", DataSettings::default());
         recipe.precision = one(
             random,
@@ -105,7 +104,7 @@ impl Case {
             config: config(family, random),
             recipe,
             rows: one(random, &[2, 4, 8]),
-            length: one(random, &[128, 200, 384, 512, 700]),
+            length: one(random, lengths),
         }
     }
 
@@ -126,7 +125,7 @@ impl Case {
         format!(
             "{} | {} | {} | {} | {adapter} | {} x {}",
             self.family,
-            precision_name(self.recipe.precision),
+            self.recipe.precision.name(),
             self.recipe.gradient_checkpointing,
             name(serde_json::to_value(self.recipe.optimizer.kind).unwrap_or_default()),
             self.rows,
@@ -145,10 +144,7 @@ impl Case {
 
     /// What is predicted beside what was counted: the peak, and what the forward pass keeps.
     fn outcome(&self, host: Host, (counted, counted_saved): (u64, u64)) -> Outcome {
-        let predictor = Predictor {
-            architecture: self.architecture(),
-            machine: Machine::Unmeasured(host),
-        };
+        let predictor = Predictor::new(self.architecture(), Machine::Unmeasured(host));
         let stream = StreamShape::full(self.rows, self.length);
         let workload = Workload {
             longest: stream.clone(),
@@ -232,6 +228,12 @@ fn config(family: &str, random: &mut Pcg64) -> String {
             r#", "head_dim": {head_dim}, "query_pre_attn_scalar": 32, "sliding_window": 100,
             "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "hidden_activation": "gelu_pytorch_tanh""#
         ),
+        "gemma3_text" => {
+            format!(
+                r#", "head_dim": {head_dim}, "query_pre_attn_scalar": 32, "sliding_window": 100, "sliding_window_pattern": 2"#
+            )
+        }
+        "mistral" => format!(r#", "head_dim": {head_dim}, "sliding_window": 150"#),
         "phi3" => r#", "pad_token_id": 0, "original_max_position_embeddings": 4096"#.to_owned(),
         "qwen3" => format!(r#", "tie_word_embeddings": true, "head_dim": {head_dim}"#),
         _ => format!(r#", "tie_word_embeddings": false, "head_dim": {head_dim}"#),

@@ -1,7 +1,7 @@
 //! How good predictions are.
 //!
 //! `cargo run --release --example predict -- memory [CASES] [SEED] [FIRST]` prints predicted against counted peak memory of
-//! random recipes on small random models of four families, as a Markdown table, from the FIRST on; `throughput FILE
+//! random recipes on small random models of all families, as a Markdown table, from the FIRST on; `throughput FILE
 //! [SETTINGS] [SEED]` predicts, measures and compares settings of a study file.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints a table")]
@@ -31,6 +31,9 @@ fn main() {
     }
 }
 
+/// Tokens of a row.
+const LENGTHS: [usize; 5] = [128, 200, 384, 512, 700];
+
 /// One line for each case, the median and the largest error at the end.
 fn memory(count: usize, seed: u64, first: usize) {
     let host = ceilings::host();
@@ -39,7 +42,7 @@ fn memory(count: usize, seed: u64, first: usize) {
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     let (mut errors, mut equal) = (Vec::new(), 0);
-    for case in cases::draw(count, seed).into_iter().skip(first) {
+    for case in cases::draw(count, seed, &LENGTHS).into_iter().skip(first) {
         let outcome = case.run(host);
         let error = outcome.error();
         println!(

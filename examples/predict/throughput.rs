@@ -46,10 +46,10 @@ pub fn run(path: &Path, count: usize, seed: u64) {
         (base.batch.sequence_length, base.batch.packing),
         RowLengths::new(source.row_documents()),
     )];
-    let predictor = Predictor {
-        architecture: Architecture::from_config(&files.config).expect("a known architecture"),
-        machine: Machine::Measured(Box::new(measured)),
-    };
+    let predictor = Predictor::new(
+        Architecture::from_config(&files.config).expect("a known architecture"),
+        Machine::Measured(Box::new(measured)),
+    );
     let forecast = Forecast::new(&study, predictor, rows.into());
     let mut random = Pcg64::seed_from_u64(seed);
     let mut table = Vec::new();

@@ -19,7 +19,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from peft_tune_callback import TRIAL_VARIABLE, Memory, PeftTuneCallback, Trial, outcome_of
+import peft_tune_names
+from peft_tune_callback import TRIAL_VARIABLE, Invalid, Memory, PeftTuneCallback, Trial, outcome_of
 
 try:
     from axolotl.integrations.base import BasePlugin
@@ -28,69 +29,12 @@ except ImportError:
 
 #: The line behind the last report.
 END = b"end\n"
-#: peft-tune's parameters under axolotl's names. `precision`, `devices` and `global_batch` are not one key each.
-NAMES = {
-    "rank": "lora_r",
-    "alpha": "lora_alpha",
-    "dropout": "lora_dropout",
-    "target_modules": "lora_target_modules",
-    "rslora": "peft_use_rslora",
-    "dora": "peft_use_dora",
-    "sequence_length": "sequence_len",
-    "packing": "sample_packing",
-    "micro_batch": "micro_batch_size",
-    "gradient_accumulation": "gradient_accumulation_steps",
-    "schedule": "lr_scheduler",
-    "warmup": "warmup_ratio",
-    "beta1": "adam_beta1",
-    "beta2": "adam_beta2",
-    "epsilon": "adam_epsilon",
-}
-PRESETS = {
-    "attention": ["q_proj", "k_proj", "v_proj", "o_proj"],
-    "qv": ["q_proj", "v_proj"],
-    "mlp": ["gate_proj", "up_proj", "down_proj"],
-}
-OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw8bit": "adamw_bnb_8bit", "lion": "lion_pytorch"}
-PRECISIONS = {
-    "fp32": {"bf16": False, "tf32": False},
-    "bf16": {"bf16": True},
-    "fp16": {"bf16": False, "fp16": True},
-    "int8": {"bf16": True, "load_in_8bit": True},
-    "nf4": {"bf16": True, "load_in_4bit": True, "adapter": "qlora"},
-}
 
 
 def configuration(base, trial):
     """The configuration `base` with a trial's parameters."""
-    config = dict(base)
-    params = dict(trial.params)
-    devices = params.pop("devices", 1)
-    ratio = params.pop("alpha_ratio", None)
-    global_batch = params.pop("global_batch", None)
-    config.update(PRECISIONS.get(params.pop("precision", None), {}))
-    for name, value in params.items():
-        if name == "target_modules" and value == "all-linear":
-            config.pop("lora_target_modules", None)
-            config["lora_target_linear"] = True
-        elif name == "target_modules":
-            config["lora_target_modules"] = PRESETS.get(value, value) if isinstance(value, str) else value
-        elif name == "gradient_checkpointing":
-            config[name] = value if value == "offload" else value == "full"
-        elif name == "optimizer":
-            config[name] = OPTIMIZERS.get(value, value)
-        else:
-            config[NAMES.get(name, name)] = value
-    if ratio is not None:
-        config["lora_alpha"] = ratio * config["lora_r"]
-    if global_batch is not None:
-        share = config.get("micro_batch_size", 1) * devices
-        if global_batch % share:
-            raise ValueError(f"`global_batch` {global_batch} is not a multiple of {share}; lower `micro_batch`")
-        config["gradient_accumulation_steps"] = global_batch // share
-    if trial.steps:
-        config["max_steps"] = trial.steps
-    config.update(seed=trial.seed % 2**32, include_tokens_per_second=True, include_num_input_tokens_seen="non_padding")
+    config = peft_tune_names.configuration(base, trial, "axolotl", trial.param("devices", default=1))
+    config["include_tokens_per_second"] = True
     config["plugins"] = [*config.get("plugins", []), "peft_tune_axolotl.PeftTunePlugin"]
     return config
 
@@ -114,8 +58,8 @@ def main():
     base = yaml.safe_load(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
         config = configuration(base, trial)
-    except ValueError as error:
-        return trial.fail("invalid", error)
+    except Invalid as error:
+        return trial.fail(*outcome_of(error))
     with tempfile.TemporaryDirectory(prefix="peft-tune-axolotl-") as folder:
         path = Path(folder) / "trial.yaml"
         config["output_dir"] = str(Path(folder) / "output")

@@ -16,13 +16,14 @@ for folder in ("", "axolotl", "launch"):
 import launch
 import peft_tune_axolotl
 import peft_tune_callback as callback
+import peft_tune_names as names
 import importlib.util
 
 
-def llamafactory():
-    """integrations/llamafactory/train.py, which has the name of others."""
-    path = HERE.parent / "llamafactory" / "train.py"
-    spec = importlib.util.spec_from_file_location("llamafactory_train", path)
+def train_of(tool):
+    """A tool's train.py, all of which have one name."""
+    path = HERE.parent / tool / "train.py"
+    spec = importlib.util.spec_from_file_location(f"{tool}_train", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -115,18 +116,18 @@ class Configurations(unittest.TestCase):
     def test_axolotl_gets_its_own_names(self):
         base = {"base_model": "m", "lora_target_modules": ["q_proj"], "plugins": ["other.Plugin"]}
         one = trial(30, rank=8, alpha_ratio=2, target_modules="all-linear", micro_batch=2, global_batch=16, devices=2,
-                    precision="nf4", gradient_checkpointing="full", optimizer="adamw8bit", flash_attention=True)
+                    precision="nf4", gradient_checkpointing="full", optimizer="adamw_8bit", flash_attention=True)
         config = peft_tune_axolotl.configuration(base, one)
         self.assertEqual((config["lora_r"], config["lora_alpha"]), (8, 16))
         self.assertTrue(config["lora_target_linear"] and "lora_target_modules" not in config)
         self.assertEqual(config["gradient_accumulation_steps"], 4)
         self.assertEqual((config["adapter"], config["load_in_4bit"]), ("qlora", True))
-        self.assertEqual((config["gradient_checkpointing"], config["optimizer"]), (True, "adamw_bnb_8bit"))
+        self.assertEqual((config["gradient_checkpointing"], config["optimizer"]), (True, "adamw_8bit"))
         self.assertEqual((config["flash_attention"], config["max_steps"]), (True, 30))
         self.assertEqual(config["plugins"], ["other.Plugin", "peft_tune_axolotl.PeftTunePlugin"])
         self.assertLess(config["seed"], 2**32)
         self.assertEqual(base["plugins"], ["other.Plugin"])
-        with self.assertRaises(ValueError):
+        with self.assertRaises(callback.Invalid):
             peft_tune_axolotl.configuration({}, trial(micro_batch=3, global_batch=16))
 
     def test_what_a_process_of_a_process_reports_is_passed_on(self):
@@ -154,12 +155,131 @@ print(adapter.train(Path({str(base)!r}), trial, Path({folder!r}, "reports" + sys
     def test_llamafactory_gets_its_own_names(self):
         one = trial(30, rank=8, alpha_ratio=2, target_modules=["q_proj", "v_proj"], micro_batch=2, global_batch=16,
                     precision="nf4_double", gradient_checkpointing="none", packing=True, sequence_length=512)
-        config = llamafactory().configuration({"model_name_or_path": "m"}, one)
+        config = train_of("llamafactory").configuration({"model_name_or_path": "m"}, one)
         self.assertEqual((config["lora_rank"], config["lora_alpha"], config["lora_target"]), (8, 16, "q_proj,v_proj"))
         self.assertEqual(config["gradient_accumulation_steps"], 8)
         self.assertEqual((config["quantization_bit"], config["double_quantization"]), (4, True))
         self.assertTrue(config["disable_gradient_checkpointing"] and config["neat_packing"])
         self.assertEqual((config["cutoff_len"], config["max_steps"]), (512, 30))
+
+    def configurations(self, **params):
+        """What axolotl's and LLaMA-Factory's adapters make of some parameters."""
+        axolotl = peft_tune_axolotl.configuration({"adapter": "lora"}, trial(**params))
+        return axolotl, train_of("llamafactory").configuration({"use_unsloth_gc": True}, trial(**params))
+
+    def refused(self, message, *calls):
+        for call in calls:
+            with self.assertRaisesRegex(callback.Invalid, message):
+                call()
+
+    def adapters(self, **params):
+        """The adapters, to be called with the same parameters."""
+        keys = lambda: train_of("trl").trainer_keys(trial(**params), 1, on_gpu=True)
+        axolotl = lambda: peft_tune_axolotl.configuration({"adapter": "lora"}, trial(**params))
+        return keys, axolotl, lambda: train_of("llamafactory").configuration({}, trial(**params))
+
+    def test_every_optimizer_is_run_by_its_own_name_or_refused(self):
+        for name, row in names.NAMES["optimizers"].items():
+            for tool, run in zip(("trl", "axolotl", "llamafactory"), self.adapters(optimizer=name)):
+                if row["keys"][tool] is None:
+                    self.refused(f"`optimizer` {name}: {tool} has no such thing; it has adamw", run)
+                else:
+                    self.assertLessEqual(row["keys"][tool].items(), run().items())
+        # Spellings of old.
+        for adapter in self.adapters(optimizer="paged_adamw8bit"):
+            self.assertIn("paged_adamw_8bit", adapter().values())
+        self.refused("`optimizer` adamq is none of adamw, ", self.adapters(optimizer="adamq")[0])
+
+    def test_optimizers_have_their_own_constants(self):
+        for adapter in self.adapters(optimizer="lion"):
+            self.assertEqual(adapter()["adam_beta2"], 0.99)
+        for adapter in self.adapters(optimizer="lion", beta2=0.9):
+            self.assertEqual(adapter()["adam_beta2"], 0.9)
+        for adapter in self.adapters(optimizer="sgd", nesterov=True):
+            self.assertEqual(adapter()["optim_args"], "momentum=0.9,nesterov=true")
+
+    def test_fp16_is_fp16(self):
+        for adapter in self.adapters(precision="fp16"):
+            self.assertEqual([adapter()[half] for half in ("fp16", "bf16")], [True, False])
+        on_cpu = train_of("trl").trainer_keys(trial(precision="fp16"), 1, on_gpu=False)
+        self.assertEqual([on_cpu[half] for half in ("fp16", "bf16")], [False, False])
+
+    def test_double_quantisation_is_said(self):
+        axolotl, llamafactory = self.configurations(precision="nf4_double")
+        self.assertEqual((axolotl["adapter"], axolotl["load_in_4bit"]), ("qlora", True))
+        self.assertTrue(axolotl["bnb_config_kwargs"]["bnb_4bit_use_double_quant"])
+        self.assertEqual((llamafactory["quantization_bit"], llamafactory["double_quantization"]), (4, True))
+        # What one precision says is gone with the next.
+        config = peft_tune_axolotl.configuration(axolotl, trial(precision="bf16"))
+        self.assertEqual((config["adapter"], config["load_in_4bit"]), ("lora", False))
+        self.assertNotIn("bnb_config_kwargs", config)
+        self.refused("`precision` nf5 is none of fp32, ", *self.adapters(precision="nf5"))
+
+    def test_what_a_tool_cannot_recompute_is_refused(self):
+        self.refused("`gradient_checkpointing` every_2: .* has no such thing; it has none, full, offload",
+                     *self.adapters(gradient_checkpointing="every_2"))
+        axolotl, llamafactory = self.configurations(gradient_checkpointing="offload")
+        self.assertEqual((axolotl["gradient_checkpointing"], axolotl["activation_offloading"]), (True, True))
+        self.assertEqual((llamafactory["disable_gradient_checkpointing"], llamafactory["use_unsloth_gc"]), (False, True))
+        axolotl, llamafactory = self.configurations(gradient_checkpointing="full")
+        self.assertEqual(axolotl["gradient_checkpointing"], True)
+        self.assertEqual(llamafactory["disable_gradient_checkpointing"], False)
+        self.assertNotIn("use_unsloth_gc", llamafactory)
+
+    def test_a_warm_up_is_steps_or_a_share(self):
+        for config in self.configurations(warmup=10):
+            self.assertEqual((config["warmup_steps"], "warmup_ratio" in config), (10, False))
+        for config in self.configurations(warmup=0.1):
+            self.assertEqual((config["warmup_ratio"], "warmup_steps" in config), (0.1, False))
+        base = {"warmup_ratio": 0.5, "lr_scheduler": "constant"}
+        config = peft_tune_axolotl.configuration(base, trial(25, warmup=0.1))
+        self.assertEqual((config["warmup_steps"], config["lr_scheduler"]), (3, "constant_with_warmup"))
+        self.assertNotIn("warmup_ratio", config)
+        keys = train_of("trl").trainer_keys(trial(schedule="constant", warmup=0.1), 1, on_gpu=True)
+        self.assertEqual((keys["lr_scheduler_type"], keys["warmup_steps"]), ("constant_with_warmup", 0.1))
+
+    def test_a_schedule_has_its_arguments(self):
+        for adapter in self.adapters(schedule="wsd", lr_decay=5, lr_decay_type="linear"):
+            kwargs = adapter()["lr_scheduler_kwargs"]
+            self.assertEqual(kwargs, {"num_decay_steps": 5, "decay_type": "linear", "min_lr_ratio": 0.1})
+            self.assertIn("warmup_stable_decay", adapter().values())
+        for adapter in self.adapters(steps=30, schedule="warmup_stable_decay", lr_decay=0.2):
+            self.assertEqual(adapter()["lr_scheduler_kwargs"]["num_decay_steps"], 6)
+        self.refused("`lr_decay`: the length", *self.adapters(schedule="wsd"))
+        for adapter in self.adapters(schedule="cosine_with_min_lr", min_lr_rate=0.3):
+            self.assertEqual(adapter()["lr_scheduler_kwargs"], {"min_lr_rate": 0.3})
+        for adapter in self.adapters(schedule="cosine", min_lr_rate=0.3):
+            self.assertTrue({"lr_scheduler_kwargs", "min_lr_rate"}.isdisjoint(adapter()))
+
+    def test_a_schedule_free_optimizer_warms_up_by_itself(self):
+        for adapter in self.adapters(steps=30, optimizer="adamw_schedulefree", schedule="cosine", warmup=0.1):
+            said = adapter()
+            self.assertIn("schedule_free_adamw", said.values())
+            self.assertEqual(said.get("lr_scheduler_type", said.get("lr_scheduler")), "constant")
+            self.assertEqual((said["warmup_steps"], "warmup_ratio" in said), (3, False))
+        self.refused("`warmup`: this optimizer", *self.adapters(optimizer="adamw_schedulefree", warmup=0.1))
+
+    def test_modules_of_a_preset_are_those_of_all_families(self):
+        axolotl, llamafactory = self.configurations(target_modules="mlp")
+        self.assertEqual(axolotl["lora_target_modules"], ["gate_proj", "up_proj", "down_proj", "gate_up_proj"])
+        self.assertEqual(llamafactory["lora_target"], "gate_proj,up_proj,down_proj,gate_up_proj")
+        self.refused("`target_modules` qv: write one of all-linear", lambda: names.modules("qv"))
+
+    def test_settings_without_a_key_are_refused_where_they_would_say_something(self):
+        axolotl, _ = self.configurations(lora_bias=False, bias="none")
+        self.assertTrue({"lora_bias", "bias"}.isdisjoint(axolotl))
+        self.refused("`lora_bias`: axolotl has no such setting", lambda: self.configurations(lora_bias=True))
+        self.refused("`init` gaussian: llamafactory has no such thing", self.adapters(init="gaussian")[2])
+        axolotl, llamafactory = self.configurations(init="pissa", max_grad_norm="none", loraplus_ratio="none")
+        self.assertEqual((axolotl["peft_init_lora_weights"], llamafactory["pissa_init"]), ("pissa", True))
+        self.assertEqual((axolotl["max_grad_norm"], "loraplus_lr_ratio" in axolotl), (0.0, False))
+
+    def test_a_refusal_is_an_outcome(self):
+        one = trial(optimizer="muon")
+        with callback.tuned(one):
+            train_of("trl").trainer_keys(one, 1, on_gpu=False)
+        line = json.loads(one.output.getvalue())
+        self.assertEqual((line["outcome"], "`optimizer` muon" in line["message"]), ("invalid", True))
 
 
 if __name__ == "__main__":

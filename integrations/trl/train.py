@@ -14,31 +14,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import peft_tune_names as names
 from peft_tune_callback import Invalid, Memory, PeftTuneCallback, tuned
 
-PRESETS = {
-    "attention": ["q_proj", "k_proj", "v_proj", "o_proj"],
-    "qv": ["q_proj", "v_proj"],
-    "mlp": ["gate_proj", "up_proj", "down_proj"],
-    "all-linear": "all-linear",
-}
-#: peft-tune's optimizers under the names of transformers.
-OPTIMIZERS = {
-    "adamw": "adamw_torch_fused",
-    "adamw8bit": "adamw_bnb_8bit",
-    "paged_adamw": "paged_adamw_32bit",
-    "paged_adamw8bit": "paged_adamw_8bit",
-    "lion": "lion_32bit",
-    "adafactor": "adafactor",
-    "sgd": "sgd",
-}
-SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
-#: Parameters that this program knows.
-KNOWN = {
-    "rank", "alpha", "alpha_ratio", "dropout", "target_modules", "rslora", "dora", "init", "precision", "sequence_length",
-    "packing", "micro_batch", "gradient_accumulation", "global_batch", "devices", "gradient_checkpointing", "optimizer",
-    "learning_rate", "weight_decay", "beta1", "beta2", "epsilon", "max_grad_norm", "schedule", "warmup",
-}
+TOOL = "trl"
+#: Settings that are keys of SFTConfig with the same value there.
+PLAIN = ("learning_rate", "weight_decay", "beta1", "beta2", "epsilon", "max_grad_norm", "sequence_length", "packing")
+#: Settings of the adapter that are arguments of LoraConfig.
+OF_ADAPTER = ("rank", "alpha", "dropout", "rslora", "dora", "bias", "lora_bias")
+#: What else this program knows.
+OTHERS = ("alpha_ratio", "target_modules", "init", "precision", "micro_batch", "gradient_accumulation", "global_batch",
+          "devices", "gradient_checkpointing", "optimizer", "momentum", "nesterov", "schedule", "warmup",
+          "lr_decay", "lr_decay_type", "min_lr_rate")
 
 
 def arguments():
@@ -56,52 +43,75 @@ def arguments():
     return parser.parse_args()
 
 
-def batches(trial):
-    """(micro-batch, gradient accumulation) of each process."""
-    micro_batch = trial.param("micro_batch", default=4)
-    accumulation = trial.param("gradient_accumulation", default=1)
-    global_batch = trial.param("global_batch")
-    if global_batch is not None:
-        share = micro_batch * trial.processes
-        if global_batch % share:
-            raise Invalid(f"`global_batch` {global_batch} is not a multiple of {share}; lower `micro_batch`")
-        accumulation = global_batch // share
-    return micro_batch, accumulation
-
-
 def load_model(arguments, trial):
     import torch
     from transformers import AutoModelForCausalLM
 
     precision = trial.param("precision", default="bf16")
-    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-    options = {"dtype": dtypes.get(precision, torch.bfloat16)}
-    if precision not in dtypes:
+    said = names.keys("precision", precision, TOOL)
+    options = {"dtype": getattr(torch, said["dtype"])}
+    if said.get("load_in_8bit") or said.get("load_in_4bit"):
         from transformers import BitsAndBytesConfig
 
-        if not torch.cuda.is_available():
-            raise Invalid(f"`precision` {precision} needs a GPU with this trainer; take fp32 or bf16")
+        needs_gpu("precision", precision)
         options["quantization_config"] = BitsAndBytesConfig(
-            load_in_8bit=precision == "int8", load_in_4bit=precision.startswith("nf4"), bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=precision == "nf4_double", bnb_4bit_compute_dtype=torch.bfloat16)
+            load_in_8bit=said.get("load_in_8bit", False), load_in_4bit=said.get("load_in_4bit", False),
+            bnb_4bit_quant_type=said.get("bnb_4bit_quant_type", "nf4"),
+            bnb_4bit_use_double_quant=said.get("use_bnb_nested_quant", False), bnb_4bit_compute_dtype=options["dtype"])
     model = AutoModelForCausalLM.from_pretrained(arguments.model, **options)
     model.config.use_cache = False
     return model
+
+
+def needs_gpu(setting, value):
+    """Refuses what runs on GPUs only where there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise Invalid(f"`{setting}` {value} needs a GPU with this trainer; take another one")
 
 
 def adapter(trial):
     from peft import LoraConfig
 
     rank = trial.param("rank", default=8)
+    said = {"rank": rank, "alpha": rank * trial.param("alpha_ratio", default=2), "dropout": 0.0}
+    said.update({name: trial.params[name] for name in OF_ADAPTER if name in trial.params})
     targets = trial.param("target_modules", default="all-linear")
-    alpha = trial.param("alpha", default=rank * trial.param("alpha_ratio", default=2))
-    # `init` as PEFT calls it.
-    init = {"kaiming": True, "gaussian": "gaussian", "pissa": "pissa"}[trial.param("init", default="kaiming")]
+    # PEFT has the same word for all of them.
+    said["target_modules"] = targets if targets == "all-linear" else names.modules(targets)
     return LoraConfig(
-        r=rank, lora_alpha=alpha, lora_dropout=trial.param("dropout", default=0.0),
-        target_modules=PRESETS.get(targets, targets) if isinstance(targets, str) else targets,
-        use_rslora=trial.param("rslora", default=False), use_dora=trial.param("dora", default=False),
-        init_lora_weights=init, task_type="CAUSAL_LM")
+        task_type="CAUSAL_LM", **names.keys("init", trial.param("init", default="kaiming"), "peft"),
+        **{names.key_of(name, "peft"): value for name, value in said.items()})
+
+
+def trainer_keys(trial, processes, on_gpu):
+    """Arguments of SFTConfig that the trial decides."""
+    params = {"sequence_length": 1024, "learning_rate": 2e-4, **trial.params}
+    kind, micro_batch = params.get("optimizer", "adamw"), params.get("micro_batch", 4)
+    said = names.keys("optimizer", kind, TOOL)
+    said.update(names.beta2_keys(kind, TOOL), **names.momentum_keys(params, kind, TOOL))
+    said[names.key_of("micro_batch", TOOL)] = micro_batch
+    for name in PLAIN:
+        if name in params:
+            names.put_plain(said, name, params[name], TOOL)
+    said[names.key_of("gradient_accumulation", TOOL)] = names.accumulation(params, processes, micro_batch) or 1
+    precision = names.keys("precision", params.get("precision", "bf16"), TOOL)
+    # Without a GPU, weights are in the precision and nothing is scaled.
+    said.update({name: on_gpu and precision[name] for name in ("bf16", "fp16")})
+    warmup = params.get("warmup", 0)
+    # A share of the steps is one here too.
+    said[names.key_of("warmup", TOOL)] = warmup
+    schedule = params.get("schedule", "linear")
+    if names.is_schedule_free(kind):
+        said[names.key_of("warmup", TOOL)] = names.warmup_steps(warmup, trial.steps)
+        if said[names.key_of("warmup", TOOL)] is None:
+            raise Invalid(names.STEPS_OF_WARMUP)
+        schedule, warmup = "constant", 0
+    said.update(names.schedule_keys(schedule, warmup, TOOL))
+    said.update(names.schedule_arguments(schedule, params, trial.steps))
+    said.update(names.keys("gradient_checkpointing", params.get("gradient_checkpointing", "none"), TOOL))
+    return said
 
 
 def settings(arguments, trial, steps):
@@ -111,33 +121,22 @@ def settings(arguments, trial, steps):
     import torch
     from trl import SFTConfig
 
-    micro_batch, accumulation = batches(trial)
-    warmup = trial.param("warmup", default=0)
-    checkpointing = trial.param("gradient_checkpointing", default="none")
-    if checkpointing not in ("none", "full"):
-        raise Invalid(f"`gradient_checkpointing` {checkpointing}: this trainer knows `none` and `full`")
-    clip = trial.param("max_grad_norm", default=1.0)
     on_gpu = torch.cuda.is_available()
+    said = trainer_keys(trial, trial.processes, on_gpu)
+    kind = names.row("optimizer", trial.param("optimizer", default="adamw"))
+    if kind["paged"] or kind["bits"] == 8:
+        needs_gpu("optimizer", trial.param("optimizer"))
+    if said.get("activation_offloading"):
+        needs_gpu("gradient_checkpointing", trial.param("gradient_checkpointing"))
     return SFTConfig(
         output_dir=tempfile.mkdtemp(prefix="peft-tune-trl-"), save_strategy="no", report_to=[], disable_tqdm=True,
         logging_strategy="steps", logging_steps=1, max_steps=steps, seed=trial.seed % 2**32,
-        per_device_train_batch_size=micro_batch, per_device_eval_batch_size=micro_batch,
-        gradient_accumulation_steps=accumulation, max_length=trial.param("sequence_length", default=1024),
-        packing=trial.param("packing", default=False), eval_packing=False,
-        gradient_checkpointing=checkpointing == "full", gradient_checkpointing_kwargs={"use_reentrant": False},
-        optim=OPTIMIZERS[trial.param("optimizer", default="adamw")],
-        learning_rate=trial.param("learning_rate", default=2e-4),
-        weight_decay=trial.param("weight_decay", default=0.0),
-        adam_beta1=trial.param("beta1", default=0.9), adam_beta2=trial.param("beta2", default=0.999),
-        adam_epsilon=trial.param("epsilon", default=1e-8),
-        max_grad_norm=0.0 if clip in (None, "none") else clip,
-        lr_scheduler_type=SCHEDULES[trial.param("schedule", default="linear")],
-        warmup_steps=warmup,
-        bf16=on_gpu and trial.param("precision", default="bf16") != "fp32", use_cpu=not on_gpu,
+        per_device_eval_batch_size=said["per_device_train_batch_size"], eval_packing=False,
+        gradient_checkpointing_kwargs={"use_reentrant": False}, use_cpu=not on_gpu,
         eval_strategy="steps" if arguments.held_out else "no",
         eval_steps=max(steps // max(arguments.evaluations, 1), 1),
         include_num_input_tokens_seen="non_padding", deepspeed=arguments.deepspeed, fsdp=arguments.fsdp,
-        dataloader_pin_memory=on_gpu)
+        dataloader_pin_memory=on_gpu, **said)
 
 
 def rows(paths, most):
@@ -150,7 +149,7 @@ def rows(paths, most):
 def train(trial, arguments):
     import torch
 
-    unknown = sorted(set(trial.params) - KNOWN)
+    unknown = sorted(set(trial.params).difference(PLAIN, OF_ADAPTER, OTHERS))
     if unknown:
         raise Invalid(f"this trainer does not know {', '.join(unknown)}; remove them from `space`")
     trial.check_processes()

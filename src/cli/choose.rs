@@ -7,9 +7,8 @@ use crate::report::confirmation_text;
 use crate::store::{Confirmations, StudyOverview, TrialDetail};
 use peft_tune_core::objective::{Bound, Constraint, LOSS, PEAK_MEMORY};
 use peft_tune_core::recipe::Recipe;
-use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
-use peft_tune_search::{Preference, Problem, Rule, recommend};
+use peft_tune_search::{Preference, Rule, recommend};
 
 /// What the database has for the arguments.
 struct Stored {
@@ -84,11 +83,7 @@ fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String
 }
 
 fn recommended(stored: &Stored, rule: &RuleArgs) -> Result<(TrialNumber, String), CliError> {
-    let problem = Problem {
-        space: SearchSpace::default(),
-        objectives: stored.study.objectives.clone(),
-        constraints: stored.study.constraints.clone(),
-    };
+    let problem = stored.study.problem(None);
     let chosen = recommend(&problem, &stored.trials, &wish_of(rule)).map_err(CliError::bad_input)?;
     Ok((chosen.trial.number, chosen.reason))
 }

@@ -1,4 +1,4 @@
-//! `search --detach`: the search goes on in a session of its own, whatever becomes of the terminal.
+//! `search --detach`: the search continues in a session of its own, whatever becomes of the terminal.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -89,19 +89,15 @@ fn start(log: &Path, file: &File, own_log: bool) -> std::io::Result<Child> {
         .stdin(Stdio::null())
         .stdout(file.try_clone()?)
         .stderr(file.try_clone()?);
-    #[cfg(unix)]
-    {
-        use std::os::unix::process::CommandExt;
-        let leave = || {
-            // SAFETY: the call has no arguments, and may be made between fork and exec.
-            match unsafe { libc::setsid() } {
-                -1 => Err(std::io::Error::last_os_error()),
-                _ => Ok(()),
-            }
-        };
-        // SAFETY: the closure allocates nothing and takes no lock.
-        unsafe { command.pre_exec(leave) };
-    }
+    let leave = || {
+        // SAFETY: the call has no arguments, and may be made between fork and exec.
+        match unsafe { libc::setsid() } {
+            -1 => Err(std::io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    // SAFETY: the closure allocates nothing and takes no lock.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, leave) };
     command.spawn()
 }
 

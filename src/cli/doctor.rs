@@ -12,7 +12,8 @@ use super::machine::machine;
 use super::output::write_result;
 use crate::report::{bytes, printable, significant};
 use crate::store::Store;
-use peft_tune_core::predict::{Ceilings, Headline, Vectors};
+use peft_tune_core::plan::Vectors;
+use peft_tune_core::predict::{Ceilings, Headline};
 use peft_tune_core::recipe::Precision;
 use peft_tune_engine::profile::LibraryFolders;
 use peft_tune_kernels::device;
@@ -123,19 +124,14 @@ pub fn run(args: Args) -> Result<(), CliError> {
 
 /// Ceilings of all precisions, and the same again where something was measured for them.
 fn complete(known: Option<Ceilings>, threads: usize) -> Result<(Ceilings, Option<Ceilings>), CliError> {
-    const ALL: [Precision; 6] = [
-        Precision::Fp32,
-        Precision::Bf16,
-        Precision::Fp16,
-        Precision::Int8,
-        Precision::Nf4,
-        Precision::Nf4Double,
-    ];
-    if let Some(known) = known.as_ref().filter(|known| ALL.iter().all(|one| known.covers(*one))) {
+    if let Some(known) = known
+        .as_ref()
+        .filter(|known| Precision::ALL.iter().all(|one| known.covers(*one)))
+    {
         return Ok((known.clone(), None));
     }
     eprintln!("measuring this machine, a few seconds");
-    let measured = forecast::measured(known, threads, &ALL)?;
+    let measured = forecast::measured(known, threads, &Precision::ALL)?;
     Ok((measured.clone(), Some(measured)))
 }
 

@@ -13,7 +13,7 @@ use crate::space::{Backend, Study, WarmStart};
 use crate::store::Store;
 use crate::worker::Placement;
 use peft_tune_core::study::{Params, Trial, TrialNumber, TrialState};
-use peft_tune_search::{Problem, Sampler};
+use peft_tune_search::Sampler;
 
 /// Settings that are shown.
 const SHOWN: u64 = 10;
@@ -81,13 +81,9 @@ fn found(database: &DatabaseArgs, study: &Study) -> Result<Found, CliError> {
     })
 }
 
-/// The trials that were begun and not finished, and what the sampler proposes after them if nothing that runs ends.
+/// The trials that were started and not finished, and what the sampler proposes after them if nothing that runs ends.
 fn next_settings(study: &Study, sampler: &mut dyn Sampler, found: &Found) -> (Vec<u64>, Vec<Params>) {
-    let problem = Problem {
-        space: study.space.clone(),
-        objectives: study.objectives.clone(),
-        constraints: study.constraints.clone(),
-    };
+    let problem = study.problem();
     let mut history = found.trials.clone();
     let unfinished = history.iter().filter(|trial| !trial.state.is_finished());
     let repeated: Vec<u64> = unfinished.map(|trial| trial.number.0).collect();

@@ -6,30 +6,31 @@ use crate::report::printable;
 use crate::space::SpaceError;
 use crate::store::StoreError;
 use crate::tune::TuneError;
+use peft_tune_core::study::with_causes;
 
 /// A failed command; the variant decides the exit code.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     /// Bad input or usage: exit code 2. The message names the file, the key and what to do.
-    #[error("{0:#}")]
+    #[error("{}", with_causes(.0.as_ref()))]
     BadInput(anyhow::Error),
     /// A mistake in a study or recipe file: exit code 2. Shown with the lines of the file that it is about.
     #[error("{}", .0.rendered(std::io::stderr().is_terminal()))]
     BadFile(Box<SpaceError>),
     /// Something failed while running: exit code 1.
-    #[error("{0:#}")]
+    #[error("{}", with_causes(.0.as_ref()))]
     Failed(anyhow::Error),
     /// The results database failed while it was used: locked, full, no longer to be written. Exit code 3.
-    #[error("{0:#}")]
+    #[error("{}", with_causes(.0.as_ref()))]
     Database(anyhow::Error),
     /// Another process runs the study: exit code 4.
-    #[error("{0:#}")]
+    #[error("{}", with_causes(.0.as_ref()))]
     Taken(anyhow::Error),
     /// No worker can be kept alive: exit code 5.
-    #[error("{0:#}")]
+    #[error("{}", with_causes(.0.as_ref()))]
     Workers(anyhow::Error),
     /// A file that trials read was changed under way: exit code 6.
-    #[error("{0:#}")]
+    #[error("{}", with_causes(.0.as_ref()))]
     InputChanged(anyhow::Error),
     /// A person or a scheduler stopped a search or a training: exit code 128 and the signal's number, as shells have it;
     /// 130 for Ctrl-C and requests.
@@ -126,6 +127,14 @@ mod tests {
     fn a_name_in_a_message_cannot_steer_the_terminal() {
         let error = CliError::failed(anyhow::anyhow!("no study `\u{1b}[31m`:\n  it has `é`"));
         assert_eq!(error.shown(), "no study `\\u{1b}[31m`:\n  it has `é`");
+    }
+
+    #[test]
+    fn a_cause_that_the_message_quotes_is_not_told_again() {
+        let source = std::io::Error::other("the disk is full");
+        let path = "a.db".into();
+        let error = CliError::from(StoreError::Io { path, source });
+        assert_eq!(error.to_string(), "a.db: the disk is full");
     }
 
     /// Scripts rely on these codes.

@@ -11,7 +11,7 @@ use crate::store::{Confirmations, EndingRecord, PredictionRecord, StudyOverview}
 use peft_tune_core::space::{SearchSpace, StopRule};
 use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
 use peft_tune_search::{
-    Bayes, Effect, Importance, Insight, Preference, Problem, Proposal, hypervolume_history, recommend, stop_reason,
+    Bayes, Effect, Importance, Insight, Preference, Proposal, hypervolume_history, recommend, stop_reason,
 };
 
 /// Parameters that are looked at closely: the most important ones of each objective.
@@ -86,7 +86,7 @@ fn read(args: &Args) -> Result<Stored, CliError> {
         let trials = with_confirmed(&store.trials(study.id).await?, &confirmed);
         let expectations = store.expectations(study.id).await?;
         let expected = trials.iter().map(|trial| expectations.get(&trial.number).copied());
-        let problem = problem_of(&study, None);
+        let problem = study.problem(None);
         let predictions = match recommend(&problem, &trials, &Preference::default()) {
             Ok(chosen) => store.predictions(study.id, chosen.trial.number).await?,
             Err(_) => Vec::new(),
@@ -103,16 +103,8 @@ fn read(args: &Args) -> Result<Stored, CliError> {
     })
 }
 
-fn problem_of(study: &StudyOverview, space: Option<SearchSpace>) -> Problem {
-    Problem {
-        space: space.unwrap_or_default(),
-        objectives: study.objectives.clone(),
-        constraints: study.constraints.clone(),
-    }
-}
-
 fn explain(stored: Stored, next: usize) -> Explanation {
-    let problem = problem_of(&stored.study, stored.space);
+    let problem = stored.study.problem(stored.space);
     let insight = Insight::new(&problem, &stored.trials);
     let importance = insight.importance();
     let effects = worth_a_look(&importance)

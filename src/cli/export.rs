@@ -181,9 +181,10 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, force: bool) 
         },
     };
     let exported = export::write(format, &input, folder, force).map_err(|error| match error {
-        ExportError::Exists { .. } | ExportError::NoAdapter { .. } | ExportError::Refused { .. } => {
-            CliError::bad_input(error)
-        }
+        ExportError::Exists { .. }
+        | ExportError::NoAdapter { .. }
+        | ExportError::NoOptimizer { .. }
+        | ExportError::Refused { .. } => CliError::bad_input(error),
         ExportError::Write { .. } | ExportError::Recipe(_) => CliError::failed(error),
     })?;
     for reason in &chosen.reasons {

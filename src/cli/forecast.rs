@@ -88,10 +88,7 @@ impl Here {
 
     /// The forecast of `study` here.
     pub fn forecast(self, study: &Study, architecture: Architecture, rows: Rows) -> Forecast {
-        let predictor = Predictor {
-            architecture,
-            machine: self.machine,
-        };
+        let predictor = Predictor::new(architecture, self.machine);
         let forecast = Forecast::new(study, predictor, rows);
         match self.device_bytes {
             Some(bytes) => forecast.within(bytes as f64),

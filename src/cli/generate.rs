@@ -1,15 +1,12 @@
 //! `peft-tune generate`: text from a base model and, if wanted, an adapter.
 
-use std::path::PathBuf;
-
 use super::CliError;
 use super::download::DownloadProgress;
-use super::model::{ComputeArgs, base_of};
+use super::model::{BaseArgs, ComputeArgs};
 use super::output::write_result;
-use peft_tune_core::recipe::Precision;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::tokenizer::{GenerationPrompt, Specials, Tokenizer};
-use peft_tune_engine::{BaseModel, Control, Generated, GenerationSettings, Generator, TextEnd};
+use peft_tune_engine::{Control, Generated, GenerationSettings, Generator, TextEnd};
 
 /// Prints text that a model generates: the base model as it is, or with an adapter.
 ///
@@ -17,12 +14,8 @@ use peft_tune_engine::{BaseModel, Control, Generated, GenerationSettings, Genera
 /// the model ends it, or after `--max-tokens`; the prompt is not printed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Base model: a directory or a hub id; the one that the adapter names if absent.
-    #[arg(long, value_name = "DIR|ID", required_unless_present = "adapter")]
-    model: Option<String>,
-    /// PEFT adapter directory.
-    #[arg(long, value_name = "DIR")]
-    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    base: BaseArgs,
     /// Text to continue.
     #[arg(long, value_name = "TEXT", required_unless_present = "chat", conflicts_with = "chat")]
     prompt: Option<String>,
@@ -38,9 +31,6 @@ pub struct Args {
     /// Seed of the draws.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// How the base weights are stored and multiplied [default: as the model stores them].
-    #[arg(long, value_name = "PRECISION", value_parser = parse_precision)]
-    precision: Option<Precision>,
     /// Prints one JSON object with the text, its tokens and why it ended.
     #[arg(long)]
     json: bool,
@@ -51,24 +41,12 @@ pub struct Args {
 /// Generates, and prints the text as it comes.
 pub fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
-    let model = match (&args.model, &args.adapter) {
-        (Some(model), _) => model.clone(),
-        (None, Some(adapter)) => base_of(adapter)?,
-        (None, None) => {
-            return Err(CliError::bad_input(anyhow::anyhow!(
-                "no model; name one with `--model`"
-            )));
-        }
-    };
+    let model = args.base.name()?;
     let files = ModelFiles::resolve_watched(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let tokenizer = Tokenizer::open(&files.tokenizer).map_err(CliError::bad_input)?;
     let prompt = prompt_tokens(&args, &tokenizer)?;
-    let precision = match args.precision {
-        Some(precision) => precision,
-        None => BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input)?,
-    };
-    let base = args.compute.load(&files, precision)?;
-    let mut generator = Generator::new(base, args.adapter.as_deref()).map_err(CliError::bad_input)?;
+    let base = args.compute.load(&files, args.base.precision(&files)?)?;
+    let mut generator = Generator::new(base, args.base.adapter.as_deref()).map_err(CliError::bad_input)?;
     let settings = GenerationSettings {
         max_tokens: args.max_tokens,
         temperature: args.temperature,
@@ -112,8 +90,8 @@ fn prompt_tokens(args: &Args, tokenizer: &Tokenizer) -> Result<Vec<u32>, CliErro
     Ok(encoded.map_err(CliError::bad_input)?.ids)
 }
 
-/// Text that grows token by token. A token may hold part of a character, so the text is decoded anew each time, and what
-/// can still change is kept back.
+/// Text that grows token by token. A token may hold part of a character, so the text is decoded again each time, and
+/// what can still change is kept back.
 struct GrowingText<'a> {
     tokenizer: &'a Tokenizer,
     tokens: Vec<u32>,
@@ -179,9 +157,4 @@ fn parse_temperature(text: &str) -> Result<f64, String> {
         Ok(temperature) if temperature.is_finite() && temperature >= 0.0 => Ok(temperature),
         _ => Err("write a number from 0, such as 0.7".to_owned()),
     }
-}
-
-/// A precision by its name in recipes.
-pub(super) fn parse_precision(text: &str) -> Result<Precision, String> {
-    serde_json::from_value(text.into()).map_err(|_| "write fp32, bf16, fp16, int8, nf4 or nf4_double".to_owned())
 }

@@ -7,7 +7,7 @@ use super::CliError;
 use super::database::{DatabaseArgs, block_on};
 use super::download::DownloadProgress;
 use super::machine::machine;
-use super::model::{ComputeArgs, base_of};
+use super::model::{BaseArgs, ComputeArgs};
 use super::output::{terminal_width, write_result};
 use crate::report::{Align, CurveLine, CurvePoint, TextTable, bytes, curve_svg, curve_text, duration};
 use crate::space::Seconds;
@@ -24,12 +24,8 @@ use peft_tune_engine::{BaseModel, Generator, TrainError};
 /// curve of time against throughput over batch sizes.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Base model: a directory or a hub id; the one that the adapter names if absent.
-    #[arg(long, value_name = "DIR|ID", required_unless_present = "adapter")]
-    model: Option<String>,
-    /// PEFT adapter directory.
-    #[arg(long, value_name = "DIR")]
-    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    base: BaseArgs,
     /// Ranks of fresh adapters on all linear layers, instead of `--adapter`.
     #[arg(long, value_name = "RANKS", value_delimiter = ',', conflicts_with = "adapter", default_value = "16", value_parser = clap::value_parser!(u32).range(1..))]
     ranks: Vec<u32>,
@@ -45,9 +41,6 @@ pub struct Args {
     /// Time to spend on each point; three repetitions are made in any case.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     budget: Seconds,
-    /// How the base weights are stored and multiplied [default: as the model stores them].
-    #[arg(long, value_name = "PRECISION", value_parser = super::generate::parse_precision)]
-    precision: Option<Precision>,
     /// Writes the curve as an SVG file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -74,19 +67,9 @@ struct FormPoints {
 /// Measures all forms, and prints what was found.
 pub fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
-    let model = match (&args.model, &args.adapter) {
-        (Some(model), _) => model.clone(),
-        (None, Some(adapter)) => base_of(adapter)?,
-        (None, None) => {
-            let message = "no model; name one with `--model`";
-            return Err(CliError::bad_input(anyhow::anyhow!(message)));
-        }
-    };
+    let model = args.base.name()?;
     let files = ModelFiles::resolve_weights(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
-    let precision = match args.precision {
-        Some(precision) => precision,
-        None => BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input)?,
-    };
+    let precision = args.base.precision(&files)?;
     let program_bytes = HostMemory::in_use_bytes();
     let base = Arc::new(args.compute.load(&files, precision)?);
     check_lengths(&args, &base)?;
@@ -128,7 +111,7 @@ fn measure_forms(
         Ok::<Generator, CliError>(generator)
     };
     measure("base", None, Generator::new(Arc::clone(&base), None).map_err(failed)?)?;
-    let adapted: Vec<(Option<usize>, Generator)> = match &args.adapter {
+    let adapted: Vec<(Option<usize>, Generator)> = match &args.base.adapter {
         Some(folder) => {
             let generator = Generator::new(Arc::clone(&base), Some(folder)).map_err(failed)?;
             vec![(generator.adapter_rank(), generator)]
@@ -142,7 +125,7 @@ fn measure_forms(
             args.ranks.iter().map(with_rank).collect::<Result<_, CliError>>()?
         }
     };
-    // The merged model stands for itself: the base model is let go of where nothing else needs it.
+    // The merged model stands for itself: the base model is released where nothing else needs it.
     drop(base);
     for (rank, generator) in adapted {
         let generator = measure("adapter", rank, generator)?;

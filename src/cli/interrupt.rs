@@ -16,8 +16,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// The exit code that tells which signal came first, as a shell reports it; that of Ctrl-C where none came and a person
-    /// asked another way.
+    /// The exit code that says which signal came first, as a shell reports it; that of Ctrl-C where none came and a
+    /// person asked another way.
     pub fn exit_code(&self) -> u8 {
         match self.first.load(Relaxed) {
             0 => 130,
@@ -68,7 +68,6 @@ pub fn tell(message: &str) {
     let _ = writeln!(io::stderr(), "{message}");
 }
 
-#[cfg(unix)]
 mod stream {
     use std::io;
 
@@ -119,24 +118,4 @@ mod stream {
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
     }
-}
-
-#[cfg(not(unix))]
-mod stream {
-    use std::io;
-
-    pub(super) struct Stream;
-
-    impl Stream {
-        pub(super) fn new() -> io::Result<Self> {
-            Ok(Self)
-        }
-
-        pub(super) async fn next(&mut self) -> u8 {
-            let _ = tokio::signal::ctrl_c().await;
-            2
-        }
-    }
-
-    pub(super) fn restore_default() {}
 }

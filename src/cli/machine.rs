@@ -3,7 +3,7 @@
 use crate::store::MachineRecord;
 use peft_tune_kernels::device::first_gpu;
 
-/// Facts about this machine; empty where the system does not tell.
+/// Facts about this machine; empty where the system does not say.
 pub fn machine() -> MachineRecord {
     use sysinfo::System;
     let wanted = sysinfo::RefreshKind::nothing()

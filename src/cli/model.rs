@@ -22,6 +22,40 @@ pub struct ComputeArgs {
     pub kernels: KernelArgs,
 }
 
+/// A base model, perhaps with an adapter.
+#[derive(Clone, Debug, clap::Args)]
+pub struct BaseArgs {
+    /// Base model: a directory or a hub id; the one that the adapter names if absent.
+    #[arg(long, value_name = "DIR|ID", required_unless_present = "adapter")]
+    model: Option<String>,
+    /// PEFT adapter directory.
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
+    /// How the base weights are stored and multiplied [default: as the model stores them].
+    #[arg(long, value_name = "PRECISION", value_parser = parse_precision)]
+    precision: Option<Precision>,
+}
+
+impl BaseArgs {
+    /// The model that was named, else the one that the adapter names.
+    pub fn name(&self) -> Result<String, CliError> {
+        match (&self.model, &self.adapter) {
+            (Some(model), _) => Ok(model.clone()),
+            (None, Some(adapter)) => base_of(adapter),
+            (None, None) => {
+                let message = "no model; name one with `--model`";
+                Err(CliError::bad_input(anyhow::anyhow!(message)))
+            }
+        }
+    }
+
+    /// The precision that was asked for, else that of the model's own files.
+    pub fn precision(&self, files: &ModelFiles) -> Result<Precision, CliError> {
+        let stored = || BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input);
+        self.precision.map_or_else(stored, Ok)
+    }
+}
+
 /// Which form of the ops computes.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct KernelArgs {
@@ -88,6 +122,11 @@ pub fn use_threads(threads: usize) {
     // SAFETY: no other thread is running yet that could read the environment at the same time: commands call this before
     // they do anything else.
     unsafe { std::env::set_var("RAYON_NUM_THREADS", threads.to_string()) };
+}
+
+/// A precision by its name in recipes.
+fn parse_precision(text: &str) -> Result<Precision, String> {
+    serde_json::from_value(text.into()).map_err(|_| "write fp32, bf16, fp16, int8, nf4 or nf4_double".to_owned())
 }
 
 /// The model that an adapter was trained on, as its `adapter_config.json` says.

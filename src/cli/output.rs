@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::CliError;
 
-/// Writes a result to stdout. A reader that has seen enough (`| head`) is no error.
+/// Writes a result to stdout. A reader that has seen enough (`| head`) is not an error.
 pub fn write_result(text: &str) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());

@@ -9,9 +9,8 @@ use crate::report::charts::plot;
 use crate::report::{Summary, SummaryInput};
 use crate::store::StudyOverview;
 use peft_tune_core::objective::Objective;
-use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
-use peft_tune_search::{Preference, Problem, pareto_front, recommend};
+use peft_tune_search::{Preference, pareto_front, recommend};
 
 /// Show the Pareto front of a study
 #[derive(Debug, clap::Args)]
@@ -70,24 +69,16 @@ pub fn run(args: Args) -> Result<(), CliError> {
     write_result(&text)
 }
 
-fn problem_of(study: &StudyOverview) -> Problem {
-    Problem {
-        space: SearchSpace::default(),
-        objectives: study.objectives.clone(),
-        constraints: study.constraints.clone(),
-    }
-}
-
 /// The front of trials whose repeats count.
 fn front_of(study: &StudyOverview, trials: &[Trial]) -> Vec<TrialNumber> {
-    let problem = problem_of(study);
+    let problem = study.problem(None);
     let front = pareto_front(&problem, trials);
     front.iter().map(|one| one.trial.number).collect()
 }
 
 /// The front in each pair of objectives, or in the named one.
 fn plots(study: &StudyOverview, trials: &[Trial], front: &[TrialNumber], names: &str) -> Result<String, CliError> {
-    let problem = problem_of(study);
+    let problem = study.problem(None);
     // Without a recommendation the plot has no star.
     let recommended = recommend(&problem, trials, &Preference::default())
         .ok()

@@ -81,7 +81,7 @@ fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) ->
     };
     if let Some(sheet) = sheet {
         let machine = Machine::DataSheet(sheet);
-        let forecast = Forecast::new(study, Predictor { architecture, machine }, rows);
+        let forecast = Forecast::new(study, Predictor::new(architecture, machine), rows);
         return Ok((forecast.within(sheet.memory_bytes as f64), sheet.name.to_owned()));
     }
     let precisions = forecast::precisions(study, base);

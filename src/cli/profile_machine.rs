@@ -7,7 +7,7 @@ use super::database::{DatabaseArgs, block_on};
 use super::forecast;
 use crate::store::Store;
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::predict::{Ceilings, Machine, Predictor, RowLengths, compute, precision_name};
+use peft_tune_core::predict::{Ceilings, Machine, Predictor, RowLengths};
 use peft_tune_core::recipe::{BatchSettings, Precision, Recipe};
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
 use peft_tune_engine::hub::ModelFiles;
@@ -42,10 +42,10 @@ impl MachineCeilings {
             store.close().await?;
             Ok(ceilings)
         })?;
-        let predictor = Predictor {
-            architecture: Architecture::from_config(&files.config).map_err(CliError::bad_input)?,
-            machine: Machine::Measured(Box::new(ceilings.clone())),
-        };
+        let predictor = Predictor::new(
+            Architecture::from_config(&files.config).map_err(CliError::bad_input)?,
+            Machine::Measured(Box::new(ceilings.clone())),
+        );
         Ok(Self {
             oracle: ModelOracle::new(predictor, rows(recipe, data)?),
             ceilings,
@@ -55,16 +55,16 @@ impl MachineCeilings {
     /// The roofline for products in the compute dtype of `precision`.
     pub fn ceiling(&self, precision: Precision) -> Option<Ceiling> {
         Some(Ceiling {
-            flops_per_s: self.rate(compute(precision))?,
+            flops_per_s: self.rate(precision.compute())?,
             bytes_per_s: self.ceilings.memory_bytes_per_s,
         })
     }
 
     /// The number type that is multiplied faster than that of `precision`, and how many times as fast.
     pub fn faster_type(&self, precision: Precision) -> Option<(&'static str, f64)> {
-        let own = self.rate(compute(precision))?;
+        let own = self.rate(precision.compute())?;
         let times = self.rate(Precision::Bf16)? / own;
-        (times > 1.0).then_some((precision_name(Precision::Bf16), times))
+        (times > 1.0).then_some((Precision::Bf16.name(), times))
     }
 
     /// FLOP/s of a large product with dense weights of this precision.

@@ -70,7 +70,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     }
 }
 
-/// The named query that `text` is the name of: a single word is no statement.
+/// The named query that `text` is the name of: a single word is not a statement.
 fn named(text: &str) -> Result<Option<NamedQuery>, CliError> {
     let name = text.trim();
     let is_word = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');

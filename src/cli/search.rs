@@ -86,7 +86,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     }
     args.workers.places(&study)?;
     if args.dry_run {
-        let sampler = sampler_of(&study, &problem_of(&study), Knowledge::default())?;
+        let sampler = sampler_of(&study, &study.problem(), Knowledge::default())?;
         return dry_run::run(&args.database, &study, sampler, (&args.workers, args.json));
     }
     if args.detach {
@@ -108,7 +108,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
 }
 
 async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
-    let problem = problem_of(study);
+    let problem = study.problem();
     // Before anything is read: a mistake in the file is told at once.
     sampler_of(study, &problem, Knowledge::default())?;
     let preflight = study.base.as_ref().map(preflight::check).transpose()?;
@@ -182,14 +182,6 @@ async fn warn_of_other_kernels(store: &Store, id: StudyId, kernels: Kernels) -> 
         ));
     }
     Ok(())
-}
-
-fn problem_of(study: &Study) -> Problem {
-    Problem {
-        space: study.space.clone(),
-        objectives: study.objectives.clone(),
-        constraints: study.constraints.clone(),
-    }
 }
 
 fn print_summary(
@@ -296,4 +288,28 @@ fn record_of(study: &Study, preflight: Option<Preflight>) -> StudyRecord {
 
 fn resume_command(args: &Args) -> String {
     format!("peft-tune search {}", args.file.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::ReadOptions;
+
+    #[tokio::test]
+    async fn a_stored_study_has_the_problem_that_is_searched() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("a.db")).await.unwrap();
+        let native = "model: m\ndata: {train: [a.jsonl]}\nspace: {rank: [4, 8]}\n";
+        let command = "backend: {command: [run]}\nobjectives: [loss, throughput]\nspace: {x: [1, 2]}\n";
+        for (name, text) in [("native", native), ("command", command)] {
+            let path = folder.path().join(format!("{name}.yaml"));
+            let study = StudyFile::parse(&path, text, ReadOptions { check_files: false }).unwrap();
+            let open = store.begin_study(&record_of(&study, None)).await.unwrap();
+            let stored = store.study(Some(name)).await.unwrap();
+            let space = store.search_space(open.id).await.unwrap();
+            assert_eq!(stored.problem(space), study.problem(), "{name}");
+            let known_at_once = study.problem().objectives.iter().any(|one| one.known_after == Some(0));
+            assert_eq!(known_at_once, name == "native");
+        }
+    }
 }

@@ -10,9 +10,8 @@ use super::trial_text::{detail_json, detail_text};
 use crate::report::{Align, Counts, TextTable, duration, metric_heading, metric_value, param_value, printable};
 use crate::store::{EndingRecord, StudyOverview};
 use peft_tune_core::objective::{Bound, Direction};
-use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Trial, TrialNumber, TrialState};
-use peft_tune_search::{Problem, hypervolume_history};
+use peft_tune_search::hypervolume_history;
 
 /// Show a study with its trials, or one trial in depth
 #[derive(Debug, clap::Args)]
@@ -69,7 +68,7 @@ fn show_study(args: &Args) -> Result<String, CliError> {
         let ending = store.ending(study.id).await?;
         Ok((study, trials, ending))
     })?;
-    let volumes = hypervolume_history(&problem_of(&study), &trials);
+    let volumes = hypervolume_history(&study.problem(None), &trials);
     let first = args.last.map_or(0, |last| trials.len().saturating_sub(last));
     if args.json {
         let mut shown = study_json(&study);
@@ -157,15 +156,6 @@ fn standing(volumes: &[f64], ending: Option<&EndingRecord>) -> String {
         let _ = writeln!(text, "  {:<12}{}", "ended", printable(&ending.reason));
     }
     text
-}
-
-/// What the study asks, as far as the hypervolume needs it.
-fn problem_of(study: &StudyOverview) -> Problem {
-    Problem {
-        space: SearchSpace::default(),
-        objectives: study.objectives.clone(),
-        constraints: study.constraints.clone(),
-    }
 }
 
 fn trial_table(study: &StudyOverview, trials: &[Trial]) -> TextTable {

@@ -39,9 +39,6 @@ pub struct UnderWay {
 
 impl Standing {
     /// Reads where a study stands.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn read(store: &Store, study: &StudyOverview) -> Result<Self, StoreError> {
         let runner = store.live_runner(study.id);
         let times = store.trial_times(study.id).await?;

@@ -65,7 +65,6 @@ pub fn run(args: Args) -> Result<(), CliError> {
     }
 }
 
-#[cfg(unix)]
 fn signal(process: u32) -> Result<(), CliError> {
     let number = libc::pid_t::try_from(process).map_err(CliError::failed)?;
     // SAFETY: sending a signal has no precondition.
@@ -80,10 +79,4 @@ fn signal(process: u32) -> Result<(), CliError> {
             }
         }
     }
-}
-
-#[cfg(not(unix))]
-fn signal(_: u32) -> Result<(), CliError> {
-    let message = "`--now` needs signals, which this system does not have: leave it out";
-    Err(CliError::bad_input(anyhow::anyhow!(message)))
 }

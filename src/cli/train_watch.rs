@@ -26,7 +26,7 @@ pub struct TrainWatch {
 /// Which steps of a training are written down.
 #[derive(Clone, Copy, Debug)]
 pub struct LogEvery {
-    /// One in so many, beside the first and the last.
+    /// One in N, beside the first and the last.
     pub every: u64,
     /// Steps taken before.
     pub first: u64,
@@ -70,9 +70,6 @@ impl TrainWatch {
     }
 
     /// Writes every step as a training does, into a file of no name in `folder` that is gone with this value.
-    ///
-    /// # Errors
-    /// Those of the file system.
     pub fn unseen(folder: &Path, memory: DeviceMemory) -> std::io::Result<Self> {
         /// Only a number in a text that nobody reads.
         const TOTAL: u64 = 1000;
@@ -175,7 +172,7 @@ impl Pace {
         Self { started, first, total }
     }
 
-    /// Seconds that the steps after `step` will take if they go on as so far, evaluations and checkpoints included.
+    /// Seconds that the steps after `step` will take if they continue as so far, evaluations and checkpoints included.
     fn left_s(&self, step: u64) -> f64 {
         let done = step.saturating_sub(self.first).max(1);
         let left = self.total.saturating_sub(step);
@@ -223,7 +220,7 @@ fn evaluation_line(evaluation: &Evaluation) -> serde_json::Value {
     })
 }
 
-/// Prints a line; a training goes on where nobody reads it any more.
+/// Prints a line; a training continues where nobody reads it any more.
 fn print_line(line: &serde_json::Value) {
     if let Err(error) = write_result(&format!("{line}\n")) {
         eprintln!("warning: {error}");

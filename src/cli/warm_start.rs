@@ -7,8 +7,8 @@ use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Params, Trial};
 use peft_tune_kernels::Kernels;
 
-/// Refuses names of studies that the database does not have, before a new study begins. One that goes on has taken their
-/// trials, and they may be gone since.
+/// Refuses names of studies that the database does not have, before a new study begins. One that continues has taken
+/// their trials, and they may be gone since.
 ///
 /// # Errors
 /// Where a name is not known, or reading fails.
@@ -32,8 +32,9 @@ pub async fn check(study: &Study, store: &Store) -> Result<(), CliError> {
     }
 }
 
-/// The trials that `study` starts from, in params of its own space; records which studies they are from. A study that goes on
-/// takes the same as when it began. Trials that were computed with other kernels are left out: what they cost does not compare.
+/// The trials that `study` starts from, in params of its own space; records which studies they are from. A study that
+/// continues takes the same as when it began. Trials that were computed with other kernels are left out: what they cost
+/// does not compare.
 ///
 /// # Errors
 /// Where the file names a study that the database does not have, or reading fails.

@@ -12,9 +12,8 @@ use crate::store::{
     Confirmations, EvaluationRecord, StepRecord, Store, StoreError, StudyId, StudyOverview, TrialFinding, TrialTimes,
 };
 use peft_tune_core::objective::Objective;
-use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Confirmed, Curve, Phase, Trial, TrialNumber, TrialState, with_confirmed};
-use peft_tune_search::{Importance, Insight, Preference, Problem, Share, pareto_front, recommend};
+use peft_tune_search::{Importance, Insight, Preference, Share, pareto_front, recommend};
 
 /// Reads studies, and remembers what happened inside finished trials: that does not change any more.
 #[derive(Debug, Default)]
@@ -32,9 +31,6 @@ const IMPORTANCE_TRIALS: usize = 150;
 
 impl Gatherer {
     /// Everything that a page may show of a study.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn gather(&mut self, store: &Store, study: &StudyOverview) -> Result<PageInput, StoreError> {
         let measured = store.trials(study.id).await?;
         let confirmed = store.confirmations(study.id).await?;
@@ -100,14 +96,10 @@ impl Gatherer {
         {
             return Ok(importance.clone());
         }
-        let mut settings = store.study_settings(study.id).await?;
-        let Ok(space) = serde_json::from_value(settings["space"].take()) else {
+        let Some(space) = store.search_space(study.id).await? else {
             return Ok(Vec::new());
         };
-        let problem = Problem {
-            space,
-            ..problem_of(study)
-        };
+        let problem = study.problem(Some(space));
         let history = measured[measured.len().saturating_sub(IMPORTANCE_TRIALS)..].to_vec();
         // Arithmetic of up to seconds: other pages are answered meanwhile.
         let found = tokio::task::spawn_blocking(move || Insight::new(&problem, &history).importance()).await;
@@ -192,17 +184,9 @@ fn commands_of(store: &Store, study: &StudyOverview, trial: TrialNumber) -> Vec<
     commands(store.path(), &study.name, trial)
 }
 
-fn problem_of(study: &StudyOverview) -> Problem {
-    Problem {
-        space: SearchSpace::default(),
-        objectives: study.objectives.clone(),
-        constraints: study.constraints.clone(),
-    }
-}
-
 /// The front with what repeats of trials gave, which the database's view does not know.
 fn front(study: &StudyOverview, trials: &[Trial]) -> Vec<TrialNumber> {
-    let problem = problem_of(study);
+    let problem = study.problem(None);
     pareto_front(&problem, trials)
         .iter()
         .map(|one| one.trial.number)
@@ -260,7 +244,7 @@ fn add_reports(trial_curves: &mut Vec<TrialCurves>, reported: &BTreeMap<TrialNum
 }
 
 fn recommended(study: &StudyOverview, trials: &[Trial]) -> Option<Recommendation> {
-    let problem = problem_of(study);
+    let problem = study.problem(None);
     // That nothing can be recommended yet is seen on the page: the front is empty.
     let chosen = recommend(&problem, trials, &Preference::default()).ok()?;
     Some(Recommendation {

@@ -1,7 +1,7 @@
 //! Live pages on this machine: a study as it runs, and what a person may ask of it.
 //!
-//! The pages are served to this machine only. Whoever has the token may ask the study loop to pause, go on, stop, or try a
-//! setting; requests go through the database, so that the search may be another process and needs no open port.
+//! The pages are served to this machine only. Whoever has the token may ask the study loop to pause, continue, stop, or
+//! try a setting; requests go through the database, so that the search may be another process and needs no open port.
 
 mod commands;
 mod error;

@@ -49,9 +49,6 @@ pub struct Waiting {
 
 impl Now {
     /// Reads the moment.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn read(store: &Store, study: StudyId, machine: &Machine) -> Result<Self, StoreError> {
         let runner = store.runner(study);
         let sample = machine.sample(runner);

@@ -88,9 +88,6 @@ impl Dashboard {
     }
 
     /// Answers until `end` is ready. Pages that listen are let go.
-    ///
-    /// # Errors
-    /// Where the listener fails.
     pub async fn serve(self, end: impl Future<Output = ()>) -> Result<(), DashboardError> {
         let hosts = Hosts::of(self.address.port());
         let router = router(self.shared, hosts, MOST_LISTENERS);

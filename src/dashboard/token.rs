@@ -13,9 +13,6 @@ pub struct Token(String);
 
 impl Token {
     /// A new token from the system's random numbers.
-    ///
-    /// # Errors
-    /// Where the system has none.
     pub fn new() -> Result<Self, DashboardError> {
         let mut bytes = [0u8; 18];
         SysRng

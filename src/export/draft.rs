@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::target_yaml::TargetYaml;
 use super::write::Rendered;
 use super::{ExportFormat, ExportInput, Warning};
-use peft_tune_core::recipe::settings::{SettingRow, setting, settings, unsearched};
-use peft_tune_core::recipe::{DataSettings, ParamValue, Precision, Recipe};
+use peft_tune_core::recipe::settings::{SettingRow, Tool, setting, settings, unsearched};
+use peft_tune_core::recipe::{DataSettings, ParamValue, Recipe};
 
 /// A key of a tool's file with its value.
 pub(super) type Word = (&'static str, Value);
@@ -64,6 +64,16 @@ impl<'a> Draft<'a> {
 
     pub fn recipe(&self) -> &'a Recipe {
         self.input.recipe
+    }
+
+    /// Whose file it is, where it is another tool's.
+    pub fn tool(&self) -> Option<Tool> {
+        self.format.row().tool
+    }
+
+    /// The tool as messages call it.
+    pub fn title(&self) -> &'static str {
+        self.format.row().title
     }
 
     /// Says of a field of the recipe what is different in the tool.
@@ -121,7 +131,7 @@ impl<'a> Draft<'a> {
     /// The tool's key for a setting that the recipe reads, and this value.
     pub fn word_as(&mut self, name: &str, value: impl Into<Value>) -> Option<Word> {
         let row = setting(name).filter(|row| row.is_read(self.recipe()))?;
-        let key = row.name_at(self.format.row().tool?)?;
+        let key = row.name_at(self.tool()?)?;
         self.said.insert(row.field);
         Some((key, value.into()))
     }
@@ -137,7 +147,7 @@ impl<'a> Draft<'a> {
         let others = unsearched(recipe).into_iter().filter(|field| !field.is_off());
         let fields = rows.chain(others.map(|field| field.field));
         let unsaid: Vec<_> = fields.filter(|field| !self.said.contains(field)).collect();
-        let title = self.format.row().title;
+        let title = self.title();
         for field in unsaid {
             let what = if field.starts_with("adapter.") {
                 advice.adapter
@@ -187,7 +197,7 @@ impl<'a> Draft<'a> {
 
     /// Notes that the tool recomputes all layers or none.
     pub fn warn_of_every_layer(&mut self) {
-        let title = self.format.row().title;
+        let title = self.title();
         self.warn(
             "gradient_checkpointing",
             format!("{title} recomputes every layer: slower, and less memory"),
@@ -196,7 +206,7 @@ impl<'a> Draft<'a> {
 
     /// Notes that the tool picks the held-out rows itself.
     pub fn warn_of_other_rows(&mut self) {
-        let title = self.format.row().title;
+        let title = self.title();
         self.warn(
             "data.held_out",
             format!("{title} holds out other rows than were measured; its loss differs a little"),
@@ -219,14 +229,5 @@ pub(super) fn builder_of(path: &std::path::Path) -> &'static str {
         Some("parquet") => "parquet",
         Some("txt" | "text" | "md") => "text",
         _ => "json",
-    }
-}
-
-/// Whether the base weights are quantized: bits, if so.
-pub(super) fn quantized_bits(precision: Precision) -> Option<u8> {
-    match precision {
-        Precision::Int8 => Some(8),
-        Precision::Nf4 | Precision::Nf4Double => Some(4),
-        Precision::Fp32 | Precision::Bf16 | Precision::Fp16 => None,
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::ExportFormat;
 use crate::space::RecipeFileError;
+use peft_tune_core::recipe::OptimizerKind;
 
 /// A failed export; nothing was written.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +17,13 @@ pub enum ExportError {
         "the recipe has no adapter (it trains every parameter), so there is nothing to say in {format}; use --format recipe or trl"
     )]
     NoAdapter { format: ExportFormat },
+    #[error("{format} has no optimizer `{optimizer}`; use --format {}, or search with another one", others.join(", "))]
+    NoOptimizer {
+        format: ExportFormat,
+        optimizer: OptimizerKind,
+        /// Formats of tools that have it.
+        others: Vec<&'static str>,
+    },
     #[error("{format} refuses `{field}` here: {reason}")]
     Refused {
         format: ExportFormat,

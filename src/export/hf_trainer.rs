@@ -1,13 +1,12 @@
 //! What tools built on transformers' `TrainingArguments` (TRL, axolotl, LLaMA-Factory, unsloth) share: the words for
-//! precision, optimizer, schedule, length and evaluation, and the names that these have there.
+//! optimizer, schedule, length and evaluation.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::course::Warmup;
 use super::draft::{Draft, Word};
-use peft_tune_core::recipe::{
-    OptimizerKind, OptimizerSettings, Precision, ScheduleKind, ScheduleSettings, TrainingLength,
-};
+use super::rows::words;
+use peft_tune_core::recipe::TrainingLength;
 
 /// What differs between the tools.
 #[derive(Clone, Copy)]
@@ -16,42 +15,32 @@ pub(super) struct TrainerWords {
     pub epochs: &'static str,
     /// Key of a warm-up that is a share of the steps.
     pub warmup_share: &'static str,
-    /// What to say where transformers has no such optimizer.
-    pub own_optimizer: fn(&mut Draft<'_>) -> Word,
 }
 
 impl Draft<'_> {
-    /// In which of the halves it computes.
-    pub fn half_words(&self) -> [Word; 2] {
-        let precision = self.recipe().precision;
-        let fp16 = precision == Precision::Fp16;
-        [
-            ("bf16", json!(!fp16 && precision != Precision::Fp32)),
-            ("fp16", json!(fp16)),
-        ]
-    }
-
     /// Optimizer and constants.
-    pub fn optimizer_words(&mut self, words: TrainerWords) -> Vec<Word> {
+    pub fn optimizer_words(&mut self) -> Vec<Word> {
         let optimizer = &self.recipe().optimizer;
-        let kind = match optimizer_name(optimizer.kind) {
-            Some(name) => self.word_as("optimizer", name),
-            None => Some((words.own_optimizer)(self)),
-        };
+        let kind = optimizer.kind;
         self.said(&["optimizer.kind"]);
-        let mut all: Vec<Word> = kind.into_iter().collect();
+        // One that the tool lacks was refused before anything was written.
+        let mut all = words(&kind.row().keys, self.tool()).unwrap_or_default();
         all.extend(self.word("learning_rate"));
         all.extend(self.word("weight_decay"));
         all.extend(self.word_as("max_grad_norm", optimizer.max_grad_norm.unwrap_or(0.0)));
-        if optimizer.kind == OptimizerKind::Sgd {
-            let nesterov = if optimizer.nesterov { ",nesterov=true" } else { "" };
-            let arguments = format!("momentum={}{nesterov}", optimizer.momentum);
-            all.push(("optim_args", arguments.into()));
+        // Only transformers' own optimizers read these.
+        if kind.reads_momentum() && kind.row().keys.trl.is_some() {
+            let is_nesterov = kind.reads_nesterov() && optimizer.nesterov;
+            let nesterov = if is_nesterov { ",nesterov=true" } else { "" };
+            all.push((
+                "optim_args",
+                format!("momentum={}{nesterov}", optimizer.momentum).into(),
+            ));
             self.said(&["optimizer.momentum", "optimizer.nesterov"]);
         }
-        if optimizer_name(optimizer.kind).is_some() {
+        if kind.row().keys.trl.is_some() {
             all.extend(self.word("beta1"));
-            all.extend(self.word_as("beta2", beta2(optimizer)));
+            all.extend(self.word_as("beta2", optimizer.beta2()));
             all.extend(self.word("epsilon"));
         }
         let loraplus = self.word("loraplus_ratio");
@@ -81,9 +70,20 @@ impl Draft<'_> {
             all.push(("max_steps", json!(steps)));
             self.warn("training.length", message);
         }
-        all.extend(self.word_as("schedule", schedule_name(&recipe.schedule)));
+        all.extend(self.schedule_words());
         all.push(match course.warmup {
             Warmup::Steps(steps) => ("warmup_steps", json!(steps)),
+            // It takes a number of steps for its own warm-up.
+            Warmup::Share(share) if recipe.optimizer.kind.is_schedule_free() => {
+                self.warn(
+                    "schedule.warmup",
+                    format!(
+                        "{} counts in steps; set `warmup_steps` to {share} of all steps",
+                        recipe.optimizer.kind
+                    ),
+                );
+                ("warmup_steps", json!(0))
+            }
             Warmup::Share(share) => (words.warmup_share, json!(share)),
         });
         all
@@ -109,44 +109,4 @@ impl Draft<'_> {
             (true, false) => None,
         }
     }
-}
-
-/// TRL's and unsloth's arguments have no Muon.
-pub(super) fn adamw_for_muon(draft: &mut Draft<'_>) -> Word {
-    draft.warn(
-        "optimizer.kind",
-        "transformers' arguments know no muon, so they say adamw; pass the optimizer in code",
-    );
-    ("optim", Value::from("adamw_torch"))
-}
-
-/// Name in transformers' `OptimizerNames`; `None` for muon, which it does not have.
-pub(super) fn optimizer_name(kind: OptimizerKind) -> Option<&'static str> {
-    Some(match kind {
-        OptimizerKind::AdamW => "adamw_torch",
-        OptimizerKind::Sgd => "sgd",
-        OptimizerKind::AdamW8bit => "adamw_8bit",
-        OptimizerKind::PagedAdamW => "paged_adamw_32bit",
-        OptimizerKind::PagedAdamW8bit => "paged_adamw_8bit",
-        OptimizerKind::Lion => "lion_32bit",
-        OptimizerKind::Lion8bit => "lion_8bit",
-        OptimizerKind::Adafactor => "adafactor",
-        OptimizerKind::Muon => return None,
-    })
-}
-
-/// Name in transformers' `SchedulerType`.
-fn schedule_name(schedule: &ScheduleSettings) -> &'static str {
-    match schedule.kind {
-        ScheduleKind::Constant if schedule.warmup > 0.0 => "constant_with_warmup",
-        ScheduleKind::Constant => "constant",
-        ScheduleKind::Linear => "linear",
-        ScheduleKind::Cosine => "cosine",
-    }
-}
-
-/// Decay of the second moment: as set, or the optimizer's own.
-pub(super) fn beta2(optimizer: &OptimizerSettings) -> f64 {
-    let is_lion = matches!(optimizer.kind, OptimizerKind::Lion | OptimizerKind::Lion8bit);
-    optimizer.beta2.unwrap_or(if is_lion { 0.99 } else { 0.999 })
 }

@@ -8,6 +8,7 @@ mod hf_trainer;
 mod input;
 mod mlflow;
 mod modules;
+mod rows;
 mod target_yaml;
 mod write;
 

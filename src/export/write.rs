@@ -4,7 +4,9 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::rows::has_optimizer;
 use super::{ExportError, ExportFormat, ExportInput, Exported, Warning};
+use peft_tune_core::recipe::OptimizerKind;
 
 /// The files of an export, and what they could not say.
 pub(super) struct Rendered {
@@ -35,6 +37,7 @@ pub fn write(
     directory: &Path,
     force: bool,
 ) -> Result<Exported, ExportError> {
+    check_optimizer(format, input.recipe.optimizer.kind)?;
     let Rendered { files, warnings } = (format.row().render)(input, directory)?;
     let paths: Vec<PathBuf> = files.iter().map(|(name, _)| directory.join(name)).collect();
     // Looked at before the first is written, so that none is where another is in the way.
@@ -45,6 +48,20 @@ pub fn write(
         write_whole(path, text, force)?;
     }
     Ok(Exported { files: paths, warnings })
+}
+
+/// Refuses a tool that has no such optimizer.
+fn check_optimizer(format: ExportFormat, optimizer: OptimizerKind) -> Result<(), ExportError> {
+    let has = |format: &ExportFormat| has_optimizer(format.row().tool, optimizer);
+    if has(&format) {
+        return Ok(());
+    }
+    let others = ExportFormat::ALL.into_iter().filter(has).map(ExportFormat::name);
+    Err(ExportError::NoOptimizer {
+        format,
+        optimizer,
+        others: others.collect(),
+    })
 }
 
 fn write_whole(path: &Path, text: &str, force: bool) -> Result<(), ExportError> {

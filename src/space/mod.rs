@@ -3,6 +3,7 @@
 mod check;
 mod error;
 pub mod file;
+mod problem;
 mod recipe_for;
 mod schema;
 mod study;
@@ -11,6 +12,7 @@ mod yaml;
 pub use check::{ReadOptions, RecipeFile, RecipeFileError};
 pub use error::SpaceError;
 pub use file::{Bytes, Count, QuantityError, Seconds, StudyFile};
+pub use problem::problem_of;
 pub use recipe_for::{RecipeError, params_of, recipe_for};
 pub use schema::{recipe_schema, study_schema};
 pub use study::{Backend, Budget, CommandBackend, Source, Study, WarmStart};

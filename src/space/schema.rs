@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::StudyFile;
-use peft_tune_core::recipe::settings::{FloatRange, Legal, SettingRow, TARGET_PRESETS, settings};
-use peft_tune_core::recipe::{Checkpointing, Recipe};
+use peft_tune_core::recipe::settings::{FloatRange, Legal, SettingRow, settings};
+use peft_tune_core::recipe::{Checkpointing, Recipe, TargetPreset};
 
 /// The JSON Schema (draft 2020-12) of a study file.
 pub fn study_schema() -> Value {
@@ -85,7 +85,7 @@ fn value_schema(legal: &Legal) -> Value {
         Legal::Checkpointing => json!({"type": "string", "pattern": Checkpointing::PATTERN}),
         Legal::Targets => json!({
             "anyOf": [
-                {"enum": TARGET_PRESETS},
+                {"enum": TargetPreset::NAMES},
                 {"type": "array", "items": {"type": "string"}, "minItems": 1},
             ],
         }),

@@ -7,8 +7,9 @@ use super::SpaceError;
 use super::yaml::Document;
 use peft_tune_core::objective::{Constraint, Objective};
 use peft_tune_core::recipe::Recipe;
-use peft_tune_core::space::{ConfirmPlan, PrunerChoice, SamplerChoice, SearchSpace, StopRule};
+use peft_tune_core::space::{ConfirmPlan, PrunerChoice, SearchSpace, StopRule};
 use peft_tune_core::study::{LauncherSettings, Params, TrialPlan};
+use peft_tune_search::SamplerChoice;
 
 /// What a study file says.
 #[derive(Clone, Debug, PartialEq)]

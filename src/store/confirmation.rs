@@ -11,9 +11,6 @@ pub type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
 
 impl Store {
     /// Records one repeat of a trial with what all its repeats say by now, all or nothing.
-    ///
-    /// # Errors
-    /// [`StoreError::NoTrial`], or where writing fails.
     pub async fn record_repeat(
         &self,
         study: StudyId,
@@ -54,9 +51,6 @@ impl Store {
     }
 
     /// The metrics of every repeat of a study's trials, in order of repeat.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn repeats(&self, study: StudyId) -> Result<BTreeMap<TrialNumber, Vec<Metrics>>, StoreError> {
         let rows: Vec<(i64, i64, String, f64)> = sqlx::query_as(
             "select number, repeat, name, value from confirmation_run join trial on trial.id = confirmation_run.trial_id
@@ -78,9 +72,6 @@ impl Store {
     }
 
     /// What the repeats of a study's trials say; trials that were not repeated are absent.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn confirmations(&self, study: StudyId) -> Result<Confirmations, StoreError> {
         let rows: Vec<(i64, String, f64, f64, i64)> = sqlx::query_as(
             "select number, name, value, interval, repeats from confirmation

@@ -52,7 +52,7 @@ impl Store {
             .await
             .map_err(|error| self.error(error))?;
         for (_, sweep) in SHARED {
-            // Facts that a later table refers to as well stay: a foreign key that would break is no error here.
+            // Facts that a later table refers to as well stay: a foreign key that would break is not an error here.
             let swept = sqlx::query(sweep).execute(&mut *transaction).await;
             match swept {
                 Err(error) if !is_constraint(&error) => return Err(self.error(error)),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::row::to_u64;
+use super::run::EvaluationRow;
 use super::{EvaluationRecord, PredictionRecord, Store, StoreError, StudyId};
 use peft_tune_core::study::{Confirmed, Stop, Trial, TrialNumber};
 
@@ -30,7 +31,7 @@ pub struct TrialDetail {
     pub predictions: Vec<PredictionRecord>,
     /// Why it was stopped before its end, if it was.
     pub stop: Option<Stop>,
-    /// What it took over, by part (`cost`, `loss`) or metric, and from which trial.
+    /// What it inherited, by part (`cost`, `loss`) or metric, and from which trial.
     pub inherited: Vec<(String, TrialNumber)>,
     /// Form of the ops that it was computed with: `fused` or `reference`; absent where it is not known.
     pub kernels: Option<String>,
@@ -68,21 +69,8 @@ struct DetailRow {
     wall_s: Option<f64>,
 }
 
-#[derive(sqlx::FromRow)]
-struct EvaluationRow {
-    step: i64,
-    tokens: i64,
-    loss: Option<f64>,
-    accuracy: Option<f64>,
-    target_tokens: i64,
-    seconds: Option<f64>,
-}
-
 impl Store {
     /// Everything about one trial but its single steps.
-    ///
-    /// # Errors
-    /// [`StoreError::NoTrial`], or where reading fails.
     pub async fn trial(&self, study: StudyId, number: TrialNumber) -> Result<TrialDetail, StoreError> {
         let id = self.trial_id(study, number).await?;
         let trial = self.one_trial(id).await?;
@@ -108,7 +96,7 @@ impl Store {
             predictions: self.predictions(study, number).await?,
             stop: self.stop(study, number).await?,
             inherited: self.inherited(study, number).await?,
-            kernels: self.kernels_of(row.id).await?,
+            kernels: self.kernels(study).await?.remove(&number),
             lost: self.lost_attempts(study, number).await?,
             confirmed: self.confirmations(study).await?.remove(&number).unwrap_or_default(),
         })
@@ -133,22 +121,13 @@ impl Store {
 
     pub(super) async fn evaluations(&self, trial: i64) -> Result<Vec<EvaluationRecord>, StoreError> {
         let rows: Vec<EvaluationRow> = sqlx::query_as(
-            "select step, tokens, loss, accuracy, target_tokens, seconds from evaluation where trial_id = ? order by step",
+            "select trial_id, step, tokens, loss, accuracy, target_tokens, seconds
+             from evaluation where trial_id = ? order by step",
         )
         .bind(trial)
         .fetch_all(&self.pool)
         .await
         .map_err(|error| self.error(error))?;
-        Ok(rows
-            .into_iter()
-            .map(|row| EvaluationRecord {
-                step: to_u64(row.step),
-                tokens: to_u64(row.tokens),
-                loss: row.loss.unwrap_or(f64::NAN),
-                accuracy: row.accuracy.unwrap_or(f64::NAN),
-                target_tokens: to_u64(row.target_tokens),
-                seconds: row.seconds.unwrap_or(f64::NAN),
-            })
-            .collect())
+        Ok(rows.into_iter().map(EvaluationRow::into_record).collect())
     }
 }

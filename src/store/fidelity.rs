@@ -7,22 +7,20 @@ use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::{Curve, Metrics, Stop, TrialNumber};
 
 /// Why one run of a study ended.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
 pub struct EndingRecord {
     /// `trials_done`, `time_spent`, `exhausted`, `interrupted` or `stopped`.
     pub kind: String,
     /// The reason in words, with its numbers.
     pub reason: String,
     /// Finished trials by then.
+    #[sqlx(try_from = "i64")]
     pub trials: u64,
 }
 
 impl Store {
     /// Records metrics that a running trial reported, with the steps after which it did. One after the same step replaces
     /// it. They are one transaction: a program may report many times a second.
-    ///
-    /// # Errors
-    /// [`StoreError::NoTrial`], or where writing fails.
     pub async fn record_reports(
         &self,
         study: StudyId,
@@ -49,9 +47,6 @@ impl Store {
     }
 
     /// What every trial of a study told on its way, by number and step.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn curves(&self, study: StudyId) -> Result<BTreeMap<TrialNumber, Curve>, StoreError> {
         let rows: Vec<(i64, i64, String, f64)> = sqlx::query_as(
             "select trial, step, metric, value from trial_report
@@ -70,9 +65,6 @@ impl Store {
     }
 
     /// Records why a trial was stopped before its end.
-    ///
-    /// # Errors
-    /// [`StoreError::NoTrial`], or where writing fails.
     pub async fn record_stop(&self, study: StudyId, number: TrialNumber, stop: &Stop) -> Result<(), StoreError> {
         let trial = self.trial_id(study, number).await?;
         sqlx::query("insert or replace into stop (trial_id, step, rule, reason) values (?, ?, ?, ?)")
@@ -87,9 +79,6 @@ impl Store {
     }
 
     /// Why a trial was stopped before its end, if it was.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn stop(&self, study: StudyId, number: TrialNumber) -> Result<Option<Stop>, StoreError> {
         let row: Option<(i64, String, String)> = sqlx::query_as(
             "select step, rule, stop.reason from stop join trial on trial.id = stop.trial_id
@@ -108,9 +97,6 @@ impl Store {
     }
 
     /// Records that a command's trial took the value of `metric` over from `source`.
-    ///
-    /// # Errors
-    /// [`StoreError::NoTrial`] where one of the two is not stored.
     pub async fn record_inherited_metric(
         &self,
         study: StudyId,
@@ -131,9 +117,6 @@ impl Store {
     }
 
     /// Records the hypervolume that a trial was expected to add when it was proposed.
-    ///
-    /// # Errors
-    /// [`StoreError::NoTrial`], or where writing fails.
     pub async fn record_expectation(
         &self,
         study: StudyId,
@@ -154,9 +137,6 @@ impl Store {
     }
 
     /// What was expected of each trial when it was proposed; trials of which nothing was expected are absent.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn expectations(&self, study: StudyId) -> Result<BTreeMap<TrialNumber, f64>, StoreError> {
         let rows: Vec<(i64, f64)> = sqlx::query_as(
             "select number, expected_improvement from proposal join trial on trial.id = proposal.trial_id
@@ -173,9 +153,6 @@ impl Store {
     }
 
     /// Records why a run of a study ended.
-    ///
-    /// # Errors
-    /// Where writing fails.
     pub async fn record_ending(&self, study: StudyId, ending: &EndingRecord) -> Result<(), StoreError> {
         sqlx::query("insert into ending (study_id, kind, reason, trials) values (?, ?, ?, ?)")
             .bind(study.0)
@@ -189,27 +166,15 @@ impl Store {
     }
 
     /// Why the latest run of a study ended; `None` where it never did.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn ending(&self, study: StudyId) -> Result<Option<EndingRecord>, StoreError> {
-        let row: Option<(String, String, i64)> =
-            sqlx::query_as("select kind, reason, trials from ending where study_id = ? order by id desc limit 1")
-                .bind(study.0)
-                .fetch_optional(&self.pool)
-                .await
-                .map_err(|error| self.error(error))?;
-        Ok(row.map(|(kind, reason, trials)| EndingRecord {
-            kind,
-            reason,
-            trials: to_u64(trials),
-        }))
+        sqlx::query_as("select kind, reason, trials from ending where study_id = ? order by id desc limit 1")
+            .bind(study.0)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(|error| self.error(error))
     }
 
     /// How the last search of a study ended; `None` while it runs, and where its process was lost.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn ending_of_last_search(&self, study: StudyId) -> Result<Option<EndingRecord>, StoreError> {
         let is_last: bool = sqlx::query_scalar(
             "select coalesce(max(ended_at), '') >= (select coalesce(resumed_at, created_at) from study where id = ?1)

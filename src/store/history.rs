@@ -19,9 +19,6 @@ struct TrialRow {
 
 impl Store {
     /// Wall-clock seconds of all finished trials of a study.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn spent_s(&self, study: StudyId) -> Result<f64, StoreError> {
         sqlx::query_scalar("select total(wall_s) from trial where study_id = ? and state not in ('waiting', 'running')")
             .bind(study.0)
@@ -31,9 +28,6 @@ impl Store {
     }
 
     /// What one trial measured; nothing where it has not finished.
-    ///
-    /// # Errors
-    /// [`StoreError::NoTrial`], or where reading fails.
     pub async fn metrics(&self, study: StudyId, number: TrialNumber) -> Result<Metrics, StoreError> {
         let trial = self.trial_id(study, number).await?;
         let rows: Vec<(String, f64)> = sqlx::query_as("select name, value from metric where trial_id = ?")
@@ -49,9 +43,6 @@ impl Store {
     }
 
     /// Every trial of a study in order of number.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn trials(&self, study: StudyId) -> Result<Vec<Trial>, StoreError> {
         // One transaction, so that the three statements see the same moment.
         let mut snapshot = self.pool.begin().await.map_err(|error| self.error(error))?;
@@ -101,9 +92,6 @@ impl Store {
     }
 
     /// Numbers of the trials on a study's Pareto front, ascending.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn front(&self, study: StudyId) -> Result<Vec<TrialNumber>, StoreError> {
         let numbers: Vec<i64> = sqlx::query_scalar(
             "select trial from pareto_front where study = (select name from study where id = ?) order by trial",

@@ -315,7 +315,7 @@ impl Store {
             format!("insert or ignore into main.\"{name}\" ({list}) select {list} from other.\"{name}\""),
         )
         .await?;
-        // The first unique index tells which columns make two rows the same.
+        // The first unique index says which columns make two rows the same.
         let keys: Vec<String> = sqlx::query_scalar(
             "select info.name from pragma_index_list(?1) as list, pragma_index_info(list.name) as info
              where list.\"unique\" and list.origin = 'u'",

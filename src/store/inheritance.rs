@@ -1,14 +1,10 @@
-//! Values that a trial took over from another trial of its study.
+//! Values that a trial inherited from another trial of its study.
 
-use super::row::to_i64;
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
 
 impl Store {
-    /// Records that a trial took over `part` (`cost` or `loss`) from `source`.
-    ///
-    /// # Errors
-    /// [`StoreError::NoTrial`] where one of the two is not stored.
+    /// Records that a trial inherited `part` (`cost` or `loss`) from `source`.
     pub async fn record_inherited(
         &self,
         study: StudyId,
@@ -30,9 +26,6 @@ impl Store {
     }
 
     /// The trials that took their cost over from one which then lost its attempt, and has not finished yet.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn costs_from_unfinished(&self, study: StudyId) -> Result<Vec<TrialNumber>, StoreError> {
         let numbers: Vec<i64> = sqlx::query_scalar(
             "select trial.number
@@ -51,34 +44,16 @@ impl Store {
             .collect())
     }
 
-    /// What a trial took over: part (`cost` or `loss`) or metric of a command, and source.
-    ///
-    /// # Errors
-    /// Where reading fails.
+    /// What a trial inherited: part (`cost` or `loss`) or metric of a command, and source.
     pub async fn inherited(
         &self,
         study: StudyId,
         number: TrialNumber,
     ) -> Result<Vec<(String, TrialNumber)>, StoreError> {
-        let rows: Vec<(String, i64)> = sqlx::query_as(
-            "select part, source.number
-             from (
-                 select trial_id, part, source_id from inheritance
-                 union all
-                 select trial_id, metric, source_id from metric_inheritance
-             ) as taken
-             join trial on trial.id = taken.trial_id
-             join trial as source on source.id = taken.source_id
-             where trial.study_id = ? and trial.number = ? order by part",
-        )
-        .bind(study.0)
-        .bind(to_i64(number.0)?)
-        .fetch_all(&self.pool)
-        .await
-        .map_err(|error| self.error(error))?;
-        Ok(rows
-            .into_iter()
-            .map(|(part, source)| (part, TrialNumber(source.unsigned_abs())))
+        let all = self.all_inherited(study).await?.into_iter();
+        Ok(all
+            .filter(|(trial, ..)| *trial == number)
+            .map(|(_, part, source)| (part, source))
             .collect())
     }
 }

@@ -24,9 +24,6 @@ impl Store {
     }
 
     /// The form of the ops of each trial of a study of which it is known.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn kernels(&self, study: StudyId) -> Result<BTreeMap<TrialNumber, String>, StoreError> {
         let rows: Vec<(i64, String)> = sqlx::query_as(
             "select trial.number, kernels from trial_kernels join trial on trial.id = trial_kernels.trial_id
@@ -38,14 +35,5 @@ impl Store {
         .map_err(|error| self.error(error))?;
         let form = |(number, form)| (TrialNumber(to_u64(number)), form);
         Ok(rows.into_iter().map(form).collect())
-    }
-
-    /// The form of the ops of one trial, where it is known.
-    pub(super) async fn kernels_of(&self, trial: i64) -> Result<Option<String>, StoreError> {
-        sqlx::query_scalar("select kernels from trial_kernels where trial_id = ?")
-            .bind(trial)
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(|error| self.error(error))
     }
 }

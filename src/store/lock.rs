@@ -19,7 +19,7 @@ pub struct StudyLock {
 #[derive(Debug)]
 pub(super) enum Attempt {
     Locked(StudyLock),
-    /// Another process has it; its id, or `another process` where the file does not tell.
+    /// Another process has it; its id, or `another process` where the file does not say.
     HeldBy(String),
 }
 
@@ -86,19 +86,12 @@ fn holder(file: &mut File) -> String {
 }
 
 /// Whether `path` still names the open file.
-#[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     match (file.metadata(), std::fs::metadata(path)) {
         (Ok(open), Ok(named)) => open.dev() == named.dev() && open.ino() == named.ino(),
         _ => false,
     }
-}
-
-/// Elsewhere an open file cannot be removed, so its name stays its own.
-#[cfg(not(unix))]
-fn is_at(_file: &File, _path: &Path) -> bool {
-    true
 }
 
 #[cfg(test)]

@@ -18,9 +18,6 @@ pub struct LostAttempt {
 impl Store {
     /// Notes that the running attempt at a trial was lost. Returns how many the trial has lost by now, this one included;
     /// [`Store::release_trial`] hands the trial back.
-    ///
-    /// # Errors
-    /// [`StoreError::NoTrial`], or where writing fails.
     pub async fn record_loss(
         &self,
         study: StudyId,
@@ -55,9 +52,6 @@ impl Store {
     }
 
     /// Attempts at all trials of a study that were lost.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn count_lost_attempts(&self, study: StudyId) -> Result<u64, StoreError> {
         let count: i64 = sqlx::query_scalar(
             "select count(*) from lost_attempt where trial_id in (select id from trial where study_id = ?)",
@@ -70,9 +64,6 @@ impl Store {
     }
 
     /// The lost attempts at a trial, in order.
-    ///
-    /// # Errors
-    /// [`StoreError::NoTrial`], or where reading fails.
     pub async fn lost_attempts(&self, study: StudyId, number: TrialNumber) -> Result<Vec<LostAttempt>, StoreError> {
         let trial = self.trial_id(study, number).await?;
         sqlx::query_as("select attempt, phase, message, lost_at from lost_attempt where trial_id = ? order by id")

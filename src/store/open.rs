@@ -52,14 +52,14 @@ impl Store {
     /// Opens the database at `path` for reading and writing, creating it or bringing it up to date where needed.
     ///
     /// # Errors
-    /// Where `path` is no database of ours, is damaged, comes from a newer version, cannot be written or is locked; the
-    /// file is then as it was.
+    /// Where `path` is not a database of ours, is damaged, comes from a newer version, cannot be written or is locked;
+    /// the file is then as it was.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
         Self::open_within(path, BUSY_TIMEOUT).await
     }
 
     /// Opens an existing database for reading only, and leaves nothing beside it. Sees what another process writes
-    /// meanwhile if that had begun before; [`Store::close`] tells if it began later.
+    /// meanwhile if that had started before; [`Store::close`] tells if it began later.
     ///
     /// # Errors
     /// As [`Store::open`], and where there is no database or one from an older version.
@@ -182,7 +182,7 @@ impl Store {
         }
         match readable_pool(reading(&path)).await {
             Ok(pool) => Ok(Self::new(pool, path, None)),
-            // A read-only folder with the log of a process that is gone: without content it can be passed over.
+            // A read-only folder with the log of a process that is gone: without content it can be skipped.
             Err(error) if cannot_share(&error) && journal == Some(0) => Self::connect_as_unchanging(path).await,
             Err(error) if cannot_share(&error) => Err(StoreError::Unmerged { path }),
             Err(error) => Err(StoreError::from_sqlx(&path, error)),

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 
 use super::row::to_u64;
 use super::{Store, StoreError, StudyId};
+use crate::space::problem_of;
 use peft_tune_core::objective::{Bound, Constraint, Direction, Objective};
+use peft_tune_core::space::SearchSpace;
+use peft_tune_search::Problem;
 
 /// A study as lists show it.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +19,8 @@ pub struct StudyOverview {
     pub sampler: String,
     pub seed: u64,
     pub model: Option<String>,
+    /// Whether the native engine runs its trials, rather than a command.
+    pub is_native: bool,
     /// Rows and tokens that are trained on, where they were recorded.
     pub trained_rows: Option<u64>,
     pub trained_tokens: Option<u64>,
@@ -36,6 +41,16 @@ impl StudyOverview {
     pub fn trials(&self) -> u64 {
         self.states.values().sum()
     }
+
+    /// What it searches; fronts and recommendations need no space.
+    pub fn problem(&self, space: Option<SearchSpace>) -> Problem {
+        problem_of(
+            space.unwrap_or_default(),
+            &self.objectives,
+            &self.constraints,
+            self.is_native,
+        )
+    }
 }
 
 #[derive(sqlx::FromRow)]
@@ -46,6 +61,7 @@ struct StudyRow {
     sampler: String,
     seed: i64,
     model: Option<String>,
+    is_native: bool,
     rows: Option<i64>,
     tokens: Option<i64>,
     created_at: String,
@@ -70,12 +86,10 @@ struct ConstraintRow {
 
 impl Store {
     /// Every study, the latest last.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn studies(&self) -> Result<Vec<StudyOverview>, StoreError> {
         let rows: Vec<StudyRow> = sqlx::query_as(
-            "select study.id, name, space_path, sampler, seed, model.source as model, rows, tokens, created_at, resumed_at,
+            "select study.id, name, space_path, sampler, seed, model.source as model,
+                    definition ->> '$.settings.backend' is null as is_native, rows, tokens, created_at, resumed_at,
                     (select total(wall_s) from trial where study_id = study.id) as wall_s
              from study left join model on model.id = study.model_id
                         left join data_set on data_set.id = study.data_set_id
@@ -134,6 +148,7 @@ impl Store {
             sampler: row.sampler,
             seed: row.seed.cast_unsigned(),
             model: row.model,
+            is_native: row.is_native,
             trained_rows: row.rows.map(to_u64),
             trained_tokens: row.tokens.map(to_u64),
             created_at: row.created_at,

@@ -28,9 +28,6 @@ pub struct PredictionRecord {
 
 impl Store {
     /// Keeps the ceilings of a machine, in place of those that the same build measured before.
-    ///
-    /// # Errors
-    /// Where writing fails.
     pub async fn record_ceilings(&self, machine: &MachineRecord, record: &CeilingRecord) -> Result<(), StoreError> {
         let mut transaction = self.begin().await?;
         let id = self.machine_id(&mut transaction, machine).await?;
@@ -51,9 +48,6 @@ impl Store {
     }
 
     /// The JSON of the ceilings that `build` measured on a machine with so many threads.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn ceilings(
         &self,
         machine: &MachineRecord,
@@ -81,9 +75,6 @@ impl Store {
     }
 
     /// Records what a trial is expected to measure. Values that are not finite are left out.
-    ///
-    /// # Errors
-    /// [`StoreError::NoTrial`].
     pub async fn record_predictions(
         &self,
         study: StudyId,
@@ -110,9 +101,6 @@ impl Store {
     }
 
     /// Records what a trial's peak memory is expected to consist of: parts and their bytes.
-    ///
-    /// # Errors
-    /// [`StoreError::NoTrial`].
     pub async fn record_predicted_parts(
         &self,
         study: StudyId,
@@ -134,9 +122,6 @@ impl Store {
     }
 
     /// What the peak memory of each trial of a study was expected to consist of, the largest part first.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn predicted_parts(&self, study: StudyId) -> Result<Vec<(TrialNumber, String, u64)>, StoreError> {
         let rows: Vec<(i64, String, i64)> = sqlx::query_as(
             "select number, part, bytes from prediction_part join trial on trial.id = prediction_part.trial_id
@@ -151,9 +136,6 @@ impl Store {
     }
 
     /// What every trial of a study was expected to measure, by trial and name of the metric.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn all_predictions(&self, study: StudyId) -> Result<Vec<(TrialNumber, String, f64)>, StoreError> {
         let rows: Vec<(i64, String, f64)> = sqlx::query_as(
             "select number, metric, value from prediction join trial on trial.id = prediction.trial_id
@@ -168,9 +150,6 @@ impl Store {
     }
 
     /// What a trial was expected to measure, by name of the metric.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn predictions(&self, study: StudyId, number: TrialNumber) -> Result<Vec<PredictionRecord>, StoreError> {
         sqlx::query_as(
             "select metric, value, deviation from prediction join trial on trial.id = prediction.trial_id

@@ -2,12 +2,13 @@
 
 use sqlx::SqliteConnection;
 
-use super::row::{finite, to_i64, to_u64};
+use super::row::{finite, to_i64};
 use super::{MachineRecord, Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
 
 /// `profile.id`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, sqlx::Type)]
+#[sqlx(transparent)]
 pub struct ProfileId(pub i64);
 
 /// A profile as it is handed to the database. Numbers that are not finite are stored as null.
@@ -103,15 +104,17 @@ pub struct StoredProfile {
 }
 
 /// A profile in a list.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, sqlx::FromRow)]
 pub struct ProfileOverview {
     pub id: ProfileId,
     pub name: String,
     /// UTC, ISO 8601.
     pub created_at: String,
     pub tokens_per_s: f64,
+    #[sqlx(try_from = "i64")]
     pub peak_memory_bytes: u64,
     /// Findings of its diagnosis.
+    #[sqlx(try_from = "i64")]
     pub diagnoses: u64,
 }
 
@@ -124,21 +127,8 @@ struct ProfileRow {
     document: String,
 }
 
-#[derive(sqlx::FromRow)]
-struct OverviewRow {
-    id: i64,
-    name: String,
-    created_at: String,
-    tokens_per_s: f64,
-    peak_memory_bytes: i64,
-    diagnoses: i64,
-}
-
 impl Store {
     /// Stores a profile with all that belongs to it, or nothing.
-    ///
-    /// # Errors
-    /// Where the trial is not there, or writing fails.
     pub async fn record_profile(&self, record: &ProfileRecord) -> Result<ProfileId, StoreError> {
         let trial = match record.trial {
             Some((study, number)) => Some(self.trial_id(study, number).await?.0),
@@ -178,9 +168,6 @@ impl Store {
     }
 
     /// The profile of this number; `None` where there is none.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn profile(&self, id: ProfileId) -> Result<Option<StoredProfile>, StoreError> {
         let row: Option<ProfileRow> =
             sqlx::query_as("select id, name, created_at, recipe, document from profile where id = ?")
@@ -192,27 +179,15 @@ impl Store {
     }
 
     /// All profiles, the latest last.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn profiles(&self) -> Result<Vec<ProfileOverview>, StoreError> {
-        let rows: Vec<OverviewRow> = sqlx::query_as(
+        sqlx::query_as(
             "select id, name, created_at, tokens_per_s, peak_memory_bytes,
                     (select count(*) from diagnosis where profile_id = profile.id) as diagnoses
              from profile order by id",
         )
         .fetch_all(&self.pool)
         .await
-        .map_err(|error| self.error(error))?;
-        let overview = |row: OverviewRow| ProfileOverview {
-            id: ProfileId(row.id),
-            name: row.name,
-            created_at: row.created_at,
-            tokens_per_s: row.tokens_per_s,
-            peak_memory_bytes: to_u64(row.peak_memory_bytes),
-            diagnoses: to_u64(row.diagnoses),
-        };
-        Ok(rows.into_iter().map(overview).collect())
+        .map_err(|error| self.error(error))
     }
 
     fn stored(&self, row: ProfileRow) -> Result<StoredProfile, StoreError> {

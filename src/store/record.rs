@@ -21,7 +21,7 @@ pub struct StudyRecord {
     pub objectives: Vec<Objective>,
     pub constraints: Vec<Constraint>,
     pub seed: u64,
-    /// Name of the sampler; another one may go on with a study.
+    /// Name of the sampler; another one may continue with a study.
     pub sampler: String,
     pub model: Option<ModelRecord>,
     pub data_set: Option<DataSetRecord>,

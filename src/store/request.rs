@@ -38,9 +38,6 @@ struct RequestRow {
 
 impl Store {
     /// Adds a request to a study.
-    ///
-    /// # Errors
-    /// Where writing fails.
     pub async fn add_request(&self, study: StudyId, request: &StudyRequest) -> Result<RequestId, StoreError> {
         let params = request.params().map(serde_json::to_string).transpose();
         let params = params.map_err(|source| StoreError::Unwritable {
@@ -58,9 +55,6 @@ impl Store {
     }
 
     /// The requests to a study that wait, the oldest first.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn waiting_requests(&self, study: StudyId) -> Result<Vec<StoredRequest>, StoreError> {
         let rows: Vec<RequestRow> = sqlx::query_as(
             "select id, kind, params, made_at from request where study_id = ? and outcome is null order by id",
@@ -73,9 +67,6 @@ impl Store {
     }
 
     /// Notes what became of a request.
-    ///
-    /// # Errors
-    /// Where writing fails.
     pub async fn settle_request(&self, id: RequestId, outcome: &RequestOutcome) -> Result<(), StoreError> {
         let (name, detail) = match outcome {
             RequestOutcome::Done { trial } => ("done", trial.map(|number| number.to_string())),
@@ -93,9 +84,6 @@ impl Store {
     }
 
     /// What became of a request: name of the outcome and its detail; `None` while it waits.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn request_outcome(&self, id: RequestId) -> Result<Option<RequestOutcome>, StoreError> {
         let row: Option<(Option<String>, Option<String>)> =
             sqlx::query_as("select outcome, detail from request where id = ?")
@@ -118,9 +106,6 @@ impl Store {
 
     /// Lets go what an earlier search was asked and did not do, except for settings to run: those still wait for the next
     /// search.
-    ///
-    /// # Errors
-    /// Where writing fails.
     pub async fn expire_requests(&self, study: StudyId) -> Result<(), StoreError> {
         sqlx::query(
             "update request set outcome = 'expired'
@@ -133,10 +118,7 @@ impl Store {
         .map_err(|error| self.error(error))
     }
 
-    /// Whether the search of a study was asked to pause and has not been asked to go on.
-    ///
-    /// # Errors
-    /// Where reading fails.
+    /// Whether the search of a study was asked to pause and has not been asked to continue.
     pub async fn is_paused(&self, study: StudyId) -> Result<bool, StoreError> {
         let last: Option<String> = sqlx::query_scalar(
             "select kind from request
@@ -150,9 +132,6 @@ impl Store {
     }
 
     /// Why settings that people asked for in the last ten minutes were refused, the latest first.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn refusals(&self, study: StudyId, most: u64) -> Result<Vec<String>, StoreError> {
         sqlx::query_scalar(
             "select coalesce(detail, '') from request where study_id = ? and outcome = 'refused'

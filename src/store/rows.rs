@@ -84,7 +84,7 @@ impl<'a> Statement<'a> {
     /// Names of the columns.
     pub fn names(&self) -> Vec<String> {
         let name = |column| {
-            // SAFETY: the name stays until the statement is gone or prepared anew; null means that there is no memory.
+            // SAFETY: the name stays until the statement is gone or prepared again; null means that there is no memory.
             let name = unsafe { ffi::sqlite3_column_name(self.statement.as_ptr(), column) };
             match name.is_null() {
                 true => String::new(),

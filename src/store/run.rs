@@ -42,8 +42,9 @@ struct RunRow {
     ended_s: Option<f64>,
 }
 
+/// A row of the table `evaluation`.
 #[derive(sqlx::FromRow)]
-struct EvaluationRow {
+pub(super) struct EvaluationRow {
     trial_id: i64,
     step: i64,
     tokens: i64,
@@ -53,11 +54,21 @@ struct EvaluationRow {
     seconds: Option<f64>,
 }
 
+impl EvaluationRow {
+    pub(super) fn into_record(self) -> EvaluationRecord {
+        EvaluationRecord {
+            step: to_u64(self.step),
+            tokens: to_u64(self.tokens),
+            loss: self.loss.unwrap_or(f64::NAN),
+            accuracy: self.accuracy.unwrap_or(f64::NAN),
+            target_tokens: to_u64(self.target_tokens),
+            seconds: self.seconds.unwrap_or(f64::NAN),
+        }
+    }
+}
+
 impl Store {
     /// Every trial of a study in order of number, with times, recipe and evaluations.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn trial_runs(&self, study: StudyId) -> Result<Vec<TrialRun>, StoreError> {
         let trials = self.trials(study).await?;
         let rows: Vec<RunRow> = sqlx::query_as(
@@ -95,17 +106,9 @@ impl Store {
     }
 
     /// What the study's file let be sampled; `None` where the definition is of another form.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn search_space(&self, study: StudyId) -> Result<Option<SearchSpace>, StoreError> {
-        let definition: String = sqlx::query_scalar("select definition from study where id = ?")
-            .bind(study.0)
-            .fetch_one(&self.pool)
-            .await
-            .map_err(|error| self.error(error))?;
-        let definition: serde_json::Value = self.read_json(&definition, || "the study's definition".to_owned())?;
-        Ok(serde_json::from_value(definition["settings"]["space"].clone()).ok())
+        let mut settings = self.study_settings(study).await?;
+        Ok(serde_json::from_value(settings["space"].take()).ok())
     }
 
     async fn all_evaluations(&self, study: StudyId) -> Result<HashMap<i64, Vec<EvaluationRecord>>, StoreError> {
@@ -119,14 +122,8 @@ impl Store {
         .map_err(|error| self.error(error))?;
         let mut evaluations: HashMap<i64, Vec<EvaluationRecord>> = HashMap::new();
         for row in rows {
-            evaluations.entry(row.trial_id).or_default().push(EvaluationRecord {
-                step: to_u64(row.step),
-                tokens: to_u64(row.tokens),
-                loss: row.loss.unwrap_or(f64::NAN),
-                accuracy: row.accuracy.unwrap_or(f64::NAN),
-                target_tokens: to_u64(row.target_tokens),
-                seconds: row.seconds.unwrap_or(f64::NAN),
-            });
+            let of_trial = evaluations.entry(row.trial_id).or_default();
+            of_trial.push(row.into_record());
         }
         Ok(evaluations)
     }

@@ -61,9 +61,6 @@ struct StepRow {
 impl Store {
     /// Records a step of a running trial. It is written within a second of steps, with the trial's end, or by
     /// [`Store::flush_steps`], whichever is first. A step that was recorded before is replaced.
-    ///
-    /// # Errors
-    /// Where the study has no such trial, or writing fails.
     pub async fn record_step(&self, study: StudyId, number: TrialNumber, step: StepRecord) -> Result<(), StoreError> {
         self.record_steps(study, number, &[step]).await
     }
@@ -107,9 +104,6 @@ impl Store {
     }
 
     /// Records an evaluation of a running trial. One after the same step replaces it.
-    ///
-    /// # Errors
-    /// Where the study has no such trial, or writing fails.
     pub async fn record_evaluation(
         &self,
         study: StudyId,
@@ -135,9 +129,6 @@ impl Store {
     }
 
     /// Records the phase that a running trial has come to.
-    ///
-    /// # Errors
-    /// Where writing fails.
     pub async fn record_phase(&self, study: StudyId, number: TrialNumber, phase: Phase) -> Result<(), StoreError> {
         sqlx::query("update trial set phase = ? where study_id = ? and number = ? and state = 'running'")
             .bind(phase.name())
@@ -150,9 +141,6 @@ impl Store {
     }
 
     /// The steps of one phase of a trial, in order. Numbers that were not finite come back as NaN.
-    ///
-    /// # Errors
-    /// Where the study has no such trial, or reading fails.
     pub async fn steps(
         &self,
         study: StudyId,

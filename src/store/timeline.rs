@@ -8,10 +8,12 @@ use super::{EvaluationRecord, Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
 
 /// When a trial ran.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, sqlx::FromRow)]
 pub struct TrialTimes {
+    #[sqlx(try_from = "i64")]
     pub number: TrialNumber,
     /// From 1; a repeated trial has a higher one.
+    #[sqlx(try_from = "i64")]
     pub attempt: u64,
     /// Phase it is in, or in which it was stopped.
     pub phase: Option<String>,
@@ -32,50 +34,21 @@ pub struct Runner {
     pub since: SystemTime,
 }
 
-#[derive(sqlx::FromRow)]
-struct TimesRow {
-    number: i64,
-    attempt: i64,
-    phase: Option<String>,
-    started_at: String,
-    ended_at: Option<String>,
-    wall_s: Option<f64>,
-    since_start_s: Option<f64>,
-}
-
 impl Store {
     /// When the trials of a study ran, by number.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn trial_times(&self, study: StudyId) -> Result<Vec<TrialTimes>, StoreError> {
-        let rows: Vec<TimesRow> = sqlx::query_as(
+        sqlx::query_as(
             "select number, attempt, phase, started_at, ended_at, wall_s,
-                    (julianday('now') - julianday(started_at)) * 86400.0 as since_start_s
+                    max(0.0, coalesce((julianday('now') - julianday(started_at)) * 86400.0, 0.0)) as since_start_s
              from trial where study_id = ? order by number",
         )
         .bind(study.0)
         .fetch_all(&self.pool)
         .await
-        .map_err(|error| self.error(error))?;
-        Ok(rows
-            .into_iter()
-            .map(|row| TrialTimes {
-                number: TrialNumber(to_u64(row.number)),
-                attempt: to_u64(row.attempt),
-                phase: row.phase,
-                started_at: row.started_at,
-                ended_at: row.ended_at,
-                wall_s: row.wall_s,
-                since_start_s: row.since_start_s.unwrap_or(0.0).max(0.0),
-            })
-            .collect())
+        .map_err(|error| self.error(error))
     }
 
-    /// What the trials of a study took over, by trial: part (`cost`, `loss`) or metric, and source.
-    ///
-    /// # Errors
-    /// Where reading fails.
+    /// What the trials of a study inherited, by trial: part (`cost`, `loss`) or metric, and source.
     pub async fn all_inherited(&self, study: StudyId) -> Result<Vec<(TrialNumber, String, TrialNumber)>, StoreError> {
         let rows: Vec<(i64, String, i64)> = sqlx::query_as(
             "select trial.number, part, source.number
@@ -100,9 +73,6 @@ impl Store {
     }
 
     /// The settings that define a study, as the search that began it stored them.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn study_settings(&self, study: StudyId) -> Result<serde_json::Value, StoreError> {
         let definition: String = sqlx::query_scalar("select definition from study where id = ?")
             .bind(study.0)
@@ -115,9 +85,6 @@ impl Store {
     }
 
     /// A number that changes when another process (or another connection) has written to the database.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn change_mark(&self) -> Result<i64, StoreError> {
         sqlx::query_scalar("pragma data_version")
             .fetch_one(&self.pool)
@@ -139,9 +106,6 @@ impl Store {
     }
 
     /// Evaluations on the held-out set during a trial, in order. Numbers that were not finite come back as NaN.
-    ///
-    /// # Errors
-    /// [`StoreError::NoTrial`], or where reading fails.
     pub async fn evaluations_of(
         &self,
         study: StudyId,

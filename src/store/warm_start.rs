@@ -6,9 +6,6 @@ use super::{Store, StoreError, StudyId};
 impl Store {
     /// Names of the studies that began before this one on the same model, data and machine, or with the same command, the
     /// latest first.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn earlier_studies(&self, study: StudyId) -> Result<Vec<String>, StoreError> {
         sqlx::query_scalar(
             "select earlier.name from study as own join study as earlier
@@ -26,9 +23,6 @@ impl Store {
     }
 
     /// Records that a study starts from the first `trials` trials of the study called `source`.
-    ///
-    /// # Errors
-    /// Where writing fails.
     pub async fn record_warm_start(&self, study: StudyId, source: &str, trials: u64) -> Result<(), StoreError> {
         sqlx::query("insert or replace into warm_start (study_id, source, trials) values (?, ?, ?)")
             .bind(study.0)
@@ -41,9 +35,6 @@ impl Store {
     }
 
     /// The earlier studies that a study started from, by name, with how many of their first trials it took.
-    ///
-    /// # Errors
-    /// Where reading fails.
     pub async fn warm_start(&self, study: StudyId) -> Result<Vec<(String, u64)>, StoreError> {
         let rows: Vec<(String, i64)> =
             sqlx::query_as("select source, trials from warm_start where study_id = ? order by source")

@@ -2,7 +2,7 @@
 //!
 //! A trial that needs what another is about to know is deferred, and ones that do not are handed out meanwhile. It starts
 //! when that is known, and takes it over; where the other failed or was lost, it measures itself. Only trials that run are
-//! waited for and they always end, so nobody waits for ever.
+//! waited for and they always end, so nothing waits for ever.
 
 use super::known::{Inherited, Measurement};
 use super::propose::Proposed;
@@ -31,8 +31,8 @@ impl Claim {
     }
 }
 
-/// A proposal that waits until a trial under way knows what both need. It is no trial yet: a search that ends meanwhile
-/// leaves no trace of it.
+/// A proposal that waits until a trial under way knows what both need. It is not a trial yet: a search that ends
+/// meanwhile leaves no trace of it.
 pub(super) struct Deferred {
     proposed: Proposed,
     claims: Vec<Claim>,
@@ -107,8 +107,8 @@ impl Tuner<'_> {
         }
     }
 
-    /// Whether a trial took its cost over from one that has not finished. Should that be repeated, it measures anew rather than
-    /// take over what was taken from it.
+    /// Whether a trial took its cost over from one that has not finished. Should that be repeated, it measures again
+    /// rather than take over what was taken from it.
     pub(super) fn took_from_open(&self, inherited: &[Inherited]) -> bool {
         let is_open = |source| self.trial(source).is_some_and(|trial| !trial.state.is_finished());
         inherited

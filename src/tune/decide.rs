@@ -5,7 +5,7 @@ use super::known::{Decision, Known, Measurement, Taken};
 use super::reported::{Reported, key, known_after, needed};
 use crate::space::{Backend, RecipeError, Study, recipe_for};
 use crate::worker::Task;
-use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::LOSS;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{Params, Trial, TrialNumber};
 use peft_tune_kernels::Kernels;
@@ -121,22 +121,6 @@ impl Memory {
             },
         }
     }
-}
-
-/// The problem as the study loop sees it: the native engine's profile phase knows throughput and memory before training.
-pub(super) fn problem_of(study: &Study) -> Problem {
-    let mut problem = Problem {
-        space: study.space.clone(),
-        objectives: study.objectives.clone(),
-        constraints: study.constraints.clone(),
-    };
-    if study.backend == Backend::Native {
-        for objective in &mut problem.objectives {
-            let measured = [THROUGHPUT, PEAK_MEMORY].contains(&objective.metric.as_str());
-            objective.known_after = measured.then_some(0);
-        }
-    }
-    problem
 }
 
 /// The whole task of a trial, as if nothing were known.

@@ -11,7 +11,7 @@ pub enum Ending {
     TimeSpent,
     /// The sampler has nothing left to propose.
     Exhausted,
-    /// Somebody asked to stop.
+    /// A stop was requested.
     Interrupted,
     /// The study's stopping rule found that further trials bring next to nothing.
     Stopped { reason: String },

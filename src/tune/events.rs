@@ -114,7 +114,7 @@ impl Tuner<'_> {
 
     pub(super) async fn end(&mut self, number: TrialNumber, state: TrialState, wall_s: f64) -> Result<(), TuneError> {
         if matches!(state, TrialState::Failed { .. }) {
-            // A trial that fails for want of its files says nothing about its settings.
+            // A trial that fails for lack of its files says nothing about its settings.
             self.check_inputs()?;
         }
         self.record_waiting(number).await?;

@@ -77,7 +77,7 @@ impl Forecast {
 
     /// What is believed of predictions before any trial.
     pub fn correction(&self) -> Correction {
-        self.predictor.machine.correction()
+        self.predictor.machine().correction()
     }
 
     /// What a setting costs.
@@ -146,7 +146,7 @@ impl Forecast {
     /// Why a predicted setting cannot fit, where that is certain: it is above the limit by more than the prediction's error.
     pub fn does_not_fit(&self, prediction: &Prediction) -> Option<String> {
         let (bytes, limit) = (prediction.peak_bytes() as f64, self.limit_bytes?);
-        (bytes > limit * (1.0 + self.predictor.machine.memory_margin())).then(|| {
+        (bytes > limit * (1.0 + self.predictor.machine().memory_margin())).then(|| {
             let mib = |bytes: f64| bytes / f64::from(1 << 20);
             format!(
                 "predicted to need {:.0} MiB, and {:.0} MiB are allowed; lower `micro_batch` or `sequence_length`",

@@ -21,12 +21,12 @@ impl Interrupt {
         self.0.fetch_max(NOW, Relaxed);
     }
 
-    /// Whether somebody asked to stop.
+    /// Whether a stop was requested.
     pub fn is_requested(&self) -> bool {
         self.0.load(Relaxed) >= ASKED
     }
 
-    /// Whether somebody asked to stop at once.
+    /// Whether an immediate stop was requested.
     pub fn is_immediate(&self) -> bool {
         self.0.load(Relaxed) >= NOW
     }

@@ -1,4 +1,4 @@
-//! Whether a trial under way goes on: what is known of it by now, and the rules that may stop it.
+//! Whether a trial under way continues: what is known of it by now, and the rules that may stop it.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ pub(super) struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Judges a trial; `None` where it goes on.
+    /// Judges a trial; `None` where it continues.
     pub(super) fn judge(&self, trial: &UnderWay<'_>) -> Option<Order> {
         self.all_known(trial)
             .or_else(|| self.broken_constraint(trial))

@@ -72,7 +72,7 @@ impl Measurement {
 /// What to do with a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decision {
-    /// Run this; the rest is taken over.
+    /// Run this; the rest is inherited.
     Run { task: Task, taken: Vec<Taken> },
     /// Everything is known.
     Known { taken: Vec<Taken> },

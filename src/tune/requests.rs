@@ -1,4 +1,4 @@
-//! What people ask of a study while it runs: pause, go on, stop, or try a setting next.
+//! What people ask of a study while it runs: pause, continue, stop, or try a setting next.
 //!
 //! Requests wait in the database, where a dashboard or a script puts them. The study loop looks there a few times a second,
 //! so they are taken between trials and while a trial runs, and noted as done as soon as they are.

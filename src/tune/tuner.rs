@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::claim::Deferred;
-use super::decide::{Memory, problem_of, recipe_of, whole_task};
+use super::decide::{Memory, recipe_of, whole_task};
 use super::expect::Expectations;
 use super::kept_metrics::KeptMetrics;
 use super::known::{Decision, Inherited, Measurement, Taken};
@@ -50,7 +50,7 @@ pub struct Tuner<'a> {
     pub(super) longest: Option<u64>,
     /// Hypervolume that each trial was expected to add when it was proposed.
     expectations: BTreeMap<TrialNumber, f64>,
-    /// Trials that were begun and not finished, by an earlier process or one that was lost.
+    /// Trials that were started and not finished, by an earlier process or one that was lost.
     pub(super) unfinished: VecDeque<TrialNumber>,
     /// Proposals that wait for what a trial under way measures.
     pub(super) defer: VecDeque<Deferred>,
@@ -75,10 +75,10 @@ pub struct Tuner<'a> {
 }
 
 impl<'a> Tuner<'a> {
-    /// A tuner that goes on where the stored study stands.
+    /// A tuner that continues where the stored study stands.
     pub async fn new(parts: TunerParts<'a>) -> Result<Self, TuneError> {
         let mut history = parts.store.trials(parts.id).await?;
-        let problem = problem_of(parts.study);
+        let problem = parts.study.problem();
         let mut memory = Memory::new(parts.study);
         let forms = forms_of(parts.store, parts.id).await?;
         for trial in &history {
@@ -148,7 +148,7 @@ impl<'a> Tuner<'a> {
     }
 
     /// Runs trials until the budget is spent, nothing is left to try, further trials would bring next to nothing, or
-    /// somebody asks to stop; then confirms the recommendation, if the study asks for that.
+    /// a stop is requested; then confirms the recommendation, if the study asks for that.
     ///
     /// # Errors
     /// The database cannot be written, no worker can be kept alive, or a file that trials read was changed. The trials

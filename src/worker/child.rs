@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::RawFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
@@ -36,6 +38,8 @@ pub(super) struct Surroundings {
     /// How long the program may take to end once it was asked to (SIGTERM); where absent it is ended at once. A launcher has
     /// something to give back: `srun` its place on a node, `kubectl` a pod.
     pub(super) farewell: Option<Duration>,
+    /// Shared memory that stays open in the child. Such a child stays in its parent's process group, with which it is ended.
+    pub(super) shared: Option<RawFd>,
 }
 
 /// What children say, with the number that each was started under: one channel for all of them.
@@ -51,7 +55,7 @@ pub(super) struct ChildProcess {
 }
 
 impl ChildProcess {
-    /// Starts `program` in a process group of its own, so that a Ctrl-C in the terminal does not reach it: the
+    /// Starts `program`, as a rule in a process group of its own, so that a Ctrl-C in the terminal does not reach it: the
     /// coordinator decides what that means for a trial. What it says goes to `lines` under `number`.
     pub(super) fn start<M: DeserializeOwned + Send + 'static>(
         program: &Path,
@@ -73,10 +77,10 @@ impl ChildProcess {
         if let Some(folder) = &surroundings.folder {
             command.current_dir(folder);
         }
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        #[cfg(target_os = "linux")]
-        die_with_parent(&mut command, surroundings.farewell);
+        if surroundings.shared.is_none() {
+            command.process_group(0);
+        }
+        bind_to_parent(&mut command, surroundings);
         let mut child = command.spawn().map_err(start_error)?;
         let input = child.stdin.take();
         let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
@@ -98,10 +102,7 @@ impl ChildProcess {
     /// Writes one object as a line.
     pub(super) fn send(&mut self, message: &impl Serialize) -> std::io::Result<()> {
         let Some(input) = &mut self.input else { return Ok(()) };
-        let mut line = serde_json::to_vec(message)?;
-        line.push(b'\n');
-        input.write_all(&line)?;
-        input.flush()
+        write_line(input, message)
     }
 
     /// Closes the child's standard input.
@@ -128,10 +129,7 @@ impl ChildProcess {
 
     /// Asks the process, and those it started in its group, to end (SIGTERM).
     pub(super) fn terminate(&mut self) {
-        #[cfg(unix)]
         self.signal(libc::SIGTERM);
-        #[cfg(not(unix))]
-        let _ = self.child.kill();
     }
 
     /// Ends the process, and those it started in its group, after its farewell or at once. A group may outlive the process that leads it: a
@@ -144,14 +142,12 @@ impl ChildProcess {
                 std::thread::sleep(TICK);
             }
         }
-        #[cfg(unix)]
         self.signal(libc::SIGKILL);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
     /// Sends a signal to the process's group, unless its end was waited for.
-    #[cfg(unix)]
     fn signal(&self, signal: libc::c_int) {
         if self.waited {
             return;
@@ -170,35 +166,47 @@ impl Drop for ChildProcess {
     }
 }
 
-/// Lets the kernel end the child when the coordinator is gone, however that ended: what a search left behind would
-/// compute beside the next one and disturb its measurements.
-#[cfg(target_os = "linux")]
-fn die_with_parent(command: &mut Command, farewell: Option<Duration>) {
-    use std::os::unix::process::CommandExt;
-    let parent = std::process::id();
-    let signal = match farewell {
+/// Leaves shared memory open in the child, and lets the kernel end the child when the coordinator is gone, however that
+/// ended: what a search left behind would compute beside the next one and disturb its measurements.
+fn bind_to_parent(command: &mut Command, surroundings: &Surroundings) {
+    let (shared, parent) = (surroundings.shared, std::process::id());
+    let signal = match surroundings.farewell {
         Some(_) => libc::SIGTERM,
         None => libc::SIGKILL,
     };
-    let ask = move || {
-        // SAFETY: both calls take plain numbers and may be made between fork and exec.
-        let (asked, now) = unsafe { (libc::prctl(libc::PR_SET_PDEATHSIG, signal), libc::getppid()) };
-        // The parent may have ended before the child asked.
-        match asked == 0 && u32::try_from(now) == Ok(parent) {
-            true => Ok(()),
-            false => Err(std::io::Error::other("the coordinator is gone")),
+    let prepare = move || {
+        // SAFETY: plain numbers, and a call that may be made between fork and exec.
+        if shared.is_some_and(|shared| unsafe { libc::fcntl(shared, libc::F_SETFD, 0) } < 0) {
+            return Err(std::io::Error::last_os_error());
         }
+        #[cfg(target_os = "linux")]
+        {
+            // SAFETY: as above.
+            let (asked, now) = unsafe { (libc::prctl(libc::PR_SET_PDEATHSIG, signal), libc::getppid()) };
+            // The parent may have ended before the child asked.
+            if asked != 0 || u32::try_from(now) != Ok(parent) {
+                return Err(std::io::ErrorKind::BrokenPipe.into());
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (parent, signal);
+        Ok(())
     };
-    // SAFETY: the closure allocates nothing on its usual way and touches no lock, as is asked of what runs after a fork.
-    unsafe { command.pre_exec(ask) };
+    // SAFETY: the closure allocates nothing and touches no lock, as is asked of what runs after a fork.
+    unsafe { command.pre_exec(prepare) };
+}
+
+/// Writes one object as a line.
+pub(super) fn write_line(output: &mut impl Write, message: &impl Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    output.write_all(&line)?;
+    output.flush()
 }
 
 /// What a process's end looks like to a person.
 pub(super) fn describe_end(status: Option<ExitStatus>, tail: &str) -> String {
-    #[cfg(unix)]
-    let signal = status.and_then(|status| std::os::unix::process::ExitStatusExt::signal(&status));
-    #[cfg(not(unix))]
-    let signal: Option<i32> = None;
+    let signal = status.and_then(|status| status.signal());
     let how = match (signal, status.and_then(|status| status.code())) {
         (Some(9), _) => "the trial process was killed (signal 9): by hand, or by the kernel for lack of memory".into(),
         (Some(signal), _) => format!("the trial process was ended by signal {signal}"),

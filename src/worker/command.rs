@@ -4,7 +4,7 @@
 //! where the study file says how long a whole trial is), and prints JSON
 //! lines: `{"step": n, "metrics": {...}}` as often as it likes, and at the end `{"metrics": {...}}`, or
 //! `{"outcome": "out_of_memory"}` (`diverged`, `timed_out`, `invalid`, `crashed`; with an optional `message`). Lines that
-//! are not JSON objects of these forms are passed over, so a chatty trainer needs no change. Any other end is a crash,
+//! are not JSON objects of these forms are skipped, so a chatty trainer needs no change. Any other end is a crash,
 //! stored with the tail of its standard error. A trial that is stopped gets SIGTERM, and SIGKILL five seconds later.
 //!
 //! Several programs may run side by side, one a slot. `PEFT_TUNE_WORKER` tells each the number of its slot, and a slot
@@ -69,7 +69,7 @@ impl CommandEvaluator {
             surroundings: Surroundings {
                 folder: Some(folder),
                 env,
-                farewell: None,
+                ..Surroundings::default()
             },
             grace: GRACE,
             slots: vec![Program::at(Placement::whole_machine(None))],
@@ -237,7 +237,6 @@ impl Evaluator for CommandEvaluator {
 }
 
 #[cfg(test)]
-#[cfg(unix)]
 mod tests {
     use super::*;
     use peft_tune_core::study::{FailReason, Phase};

@@ -47,7 +47,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     cancelled: Option<TrialNumber>,
-    /// Nobody is there any more to report to.
+    /// Nothing is left to report to.
     coordinator_gone: bool,
     /// The turn of a hold that was not taken back.
     held: Option<u64>,
@@ -120,7 +120,7 @@ impl Control {
         self.state().under_way
     }
 
-    /// Whether nobody is there any more to report to.
+    /// Whether nothing is left to report to.
     pub(super) fn is_alone(&self) -> bool {
         self.state().coordinator_gone
     }

@@ -1,5 +1,6 @@
 //! What a worker's death says about its trial.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use super::child::describe_end;
@@ -14,7 +15,7 @@ pub(super) struct Death<'a> {
     pub(super) phase: Phase,
     /// What it said from inside the allocator.
     pub(super) out_of_memory: Option<FailReason>,
-    /// Whether the kernel ended a process for want of memory meanwhile.
+    /// Whether the kernel ended a process for lack of memory meanwhile.
     pub(super) kernel_killed: bool,
 }
 
@@ -27,7 +28,7 @@ impl Death<'_> {
             return (reason, false);
         }
         let code = self.status.and_then(|status| status.code());
-        let by_system = self.kernel_killed && signal_of(self.status) == Some(KILL);
+        let by_system = self.kernel_killed && self.status.and_then(|status| status.signal()) == Some(libc::SIGKILL);
         // Said by Rust's runtime where memory cannot be had and nobody handles it.
         let by_runtime = self.tail.contains("memory allocation of");
         if code == Some(OUT_OF_MEMORY_EXIT) || by_system || by_runtime {
@@ -44,19 +45,8 @@ impl Death<'_> {
     }
 }
 
-const KILL: i32 = 9;
-
-fn signal_of(status: Option<ExitStatus>) -> Option<i32> {
-    #[cfg(unix)]
-    return status.and_then(|status| std::os::unix::process::ExitStatusExt::signal(&status));
-    #[cfg(not(unix))]
-    None
-}
-
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt;
-
     use super::*;
 
     fn death(raw: i32, tail: &str, kernel_killed: bool) -> (&'static str, bool) {

@@ -128,7 +128,7 @@ pub trait Evaluator {
     fn cancel(&mut self, number: TrialNumber) -> Result<(), EvaluatorError>;
 }
 
-/// The evaluator itself cannot go on (a trial that fails is an event, not an error).
+/// The evaluator itself cannot continue (a trial that fails is an event, not an error).
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluatorError {
     #[error("cannot start the trial process {program}: {source}")]

@@ -25,7 +25,7 @@ struct Plan {
 /// Kinds of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The computing thread stands still; heartbeats go on.
+    /// The computing thread stands still; heartbeats continue.
     Hang,
     /// The whole process stands still.
     Freeze,
@@ -162,7 +162,6 @@ enum Signal {
     Kill,
 }
 
-#[cfg(unix)]
 fn signal_self(signal: Signal) {
     let signal = match signal {
         Signal::Stop => libc::SIGSTOP,
@@ -170,11 +169,6 @@ fn signal_self(signal: Signal) {
     };
     // SAFETY: raising a signal has no precondition.
     unsafe { libc::raise(signal) };
-}
-
-#[cfg(not(unix))]
-fn signal_self(_: Signal) {
-    std::process::abort();
 }
 
 /// Asks for memory until there is no more. Where it need not be touched the machine has it still.

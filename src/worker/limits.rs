@@ -116,7 +116,7 @@ impl Cgroup {
         }
     }
 
-    /// Processes of the group that the kernel has ended for want of memory.
+    /// Processes of the group that the kernel has ended for lack of memory.
     fn oom_kills(&self) -> u64 {
         oom_kills_in(&std::fs::read_to_string(self.folder.join(self.version.events)).unwrap_or_default())
     }
@@ -134,7 +134,7 @@ impl Cgroup {
     }
 }
 
-/// Removes the control group of a worker that is gone, and tells whether the kernel ended it for want of memory.
+/// Removes the control group of a worker that is gone, and says whether the kernel ended it for lack of memory.
 pub(super) fn bury(process: u32) -> bool {
     let Some(group) = cgroup_parent().map(|parent| parent.of_worker(process)) else {
         return false;
@@ -144,7 +144,8 @@ pub(super) fn bury(process: u32) -> bool {
     killed
 }
 
-/// Processes that the kernel of this machine has ended for want of memory since it started; `None` where it does not tell.
+/// Processes that the kernel of this machine has ended for lack of memory since it started; `None` where it does not
+/// say.
 pub(super) fn oom_kills() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/vmstat").ok()?;
     Some(oom_kills_in(&text))
@@ -221,7 +222,6 @@ fn passes_memory_on(level: &Path, version: &'static Version) -> bool {
     passed_on.is_ok_and(|controllers| controllers.split_whitespace().any(|one| one == "memory"))
 }
 
-#[cfg(unix)]
 fn is_writable(folder: &Path) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let Ok(path) = std::ffi::CString::new(folder.as_os_str().as_bytes()) else {
@@ -229,11 +229,6 @@ fn is_writable(folder: &Path) -> bool {
     };
     // SAFETY: the path is a string that ends in zero and outlives the call.
     unsafe { libc::access(path.as_ptr(), libc::W_OK) == 0 }
-}
-
-#[cfg(not(unix))]
-fn is_writable(_: &Path) -> bool {
-    false
 }
 
 #[cfg(target_os = "linux")]

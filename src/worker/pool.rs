@@ -158,7 +158,11 @@ impl WorkerPool {
             Line::Message(Message::Trial(event)) => self.take_event(slot, event),
             Line::Message(Message::Control(message)) => return self.take_control(slot, message),
             Line::Garbled(text) => {
-                tracing::warn!(worker = slot, line = text, "a worker printed a line that is not a message");
+                tracing::warn!(
+                    worker = slot,
+                    line = text,
+                    "a worker printed a line that is not a message"
+                );
             }
             Line::Closed(tail) => return self.worker_died(slot, &tail),
         }

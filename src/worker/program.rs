@@ -40,7 +40,7 @@ pub(super) enum Output {
     Final { metrics: Values },
 }
 
-/// Reported numbers; `null` (as many serialisers write NaN) is no number.
+/// Reported numbers; `null` (as many serialisers write NaN) is not a number.
 pub(super) type Values = BTreeMap<String, Option<f64>>;
 
 #[derive(Clone, Copy, Deserialize)]

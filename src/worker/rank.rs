@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::child::write_line;
 use super::control::{Control, Outbox};
 use super::fault::Fault;
 use super::protocol::Message;
@@ -128,11 +129,4 @@ fn read_orders(input: impl BufRead + Send + 'static, control: Control) -> Receiv
         }
     });
     receiver
-}
-
-pub(super) fn write_line(output: &mut impl Write, message: &impl Serialize) -> std::io::Result<()> {
-    let mut line = serde_json::to_vec(message)?;
-    line.push(b'\n');
-    output.write_all(&line)?;
-    output.flush()
 }

@@ -4,18 +4,16 @@
 //! of them fails, ends or hangs, the trial has failed for its reason: the others are told through the memory that they
 //! share, and ended. They are ended with the trial process as well, whatever ends that.
 
-use std::io::{BufRead, BufReader, Read};
 use std::os::fd::RawFd;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use super::child::describe_end;
+use super::child::{ChildProcess, Line, Lines, Surroundings, describe_end};
 use super::placement::place_arguments;
 use super::protocol::{ControlMessage, Message};
-use super::rank::{Order, write_line};
+use super::rank::Order;
 use super::trial::Interruption;
-use super::{DeviceAssignment, TrialEvent, TrialRequest};
+use super::{DeviceAssignment, EvaluatorError, TrialEvent, TrialRequest};
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState};
 use peft_tune_engine::parallel::{CollectiveError, Segment};
 use peft_tune_engine::profile::OUT_OF_MEMORY_EXIT;
@@ -23,29 +21,14 @@ use peft_tune_kernels::kernels;
 
 /// How often a request to stop is looked for while the ranks are silent.
 const TICK: Duration = Duration::from_millis(20);
-/// Bytes of standard error that are kept of each rank.
-const TAIL_BYTES: usize = 4096;
 
 /// Ranks that wait for a trial.
 pub(super) struct RankGroup {
-    ranks: Vec<Rank>,
+    ranks: Vec<ChildProcess>,
     /// Where they are, if that was told.
     assignments: Vec<DeviceAssignment>,
     segment: Segment,
-    news: Receiver<(usize, News)>,
-}
-
-/// One process. It is killed when dropped.
-struct Rank {
-    child: Child,
-    input: ChildStdin,
-}
-
-/// What a rank's output says.
-enum News {
-    Message(Box<Message>),
-    /// The output is closed; the tail of standard error.
-    Closed(String),
+    news: Receiver<(u64, Line<Message>)>,
 }
 
 /// Why the ranks of a trial cannot be started.
@@ -57,7 +40,7 @@ pub(super) enum GroupError {
     Start {
         rank: usize,
         ranks: usize,
-        source: std::io::Error,
+        source: EvaluatorError,
     },
 }
 
@@ -67,14 +50,16 @@ impl RankGroup {
     pub(super) fn start(ranks: usize, assignments: &[DeviceAssignment]) -> Result<Self, GroupError> {
         let segment = Segment::create(ranks)?;
         let (sender, news) = channel();
-        let start =
-            |rank| {
-                let assignment = assignments.get(rank).cloned().unwrap_or_default();
-                Rank::start((rank, ranks), &assignment, segment.descriptor(), &sender)
-                    .map_err(|source| GroupError::Start { rank, ranks, source })
-            };
+        let start_one = |rank| {
+            let assignment = assignments.get(rank).cloned().unwrap_or_default();
+            start((rank, ranks), &assignment, segment.descriptor(), &sender).map_err(|source| GroupError::Start {
+                rank,
+                ranks,
+                source,
+            })
+        };
         Ok(Self {
-            ranks: (0..ranks).map(start).collect::<Result<_, _>>()?,
+            ranks: (0..ranks).map(start_one).collect::<Result<_, _>>()?,
             assignments: assignments.to_vec(),
             segment,
             news,
@@ -93,8 +78,7 @@ impl RankGroup {
 
     /// Whether all of them live.
     pub(super) fn is_whole(&mut self) -> bool {
-        let mut ranks = self.ranks.iter_mut();
-        ranks.all(|rank| matches!(rank.child.try_wait(), Ok(None)))
+        self.ranks.iter_mut().all(ChildProcess::is_alive)
     }
 
     /// Runs one trial and returns how it ended, with the group where it can run another.
@@ -127,12 +111,17 @@ impl RankGroup {
                 self.tell(&Order::Stop(request.number));
                 told_to_stop = true;
             }
-            let Ok((rank, news)) = self.news.recv_timeout(TICK) else {
+            let Ok((rank, line)) = self.news.recv_timeout(TICK) else {
                 continue;
             };
-            let outcome = match news {
-                News::Message(message) => progress.take(rank, *message, emit, metrics),
-                News::Closed(tail) => Err(self.ended(rank, &progress, &tail)),
+            let rank = rank as usize;
+            let outcome = match line {
+                Line::Message(message) => progress.take(rank, message, emit, metrics),
+                Line::Garbled(line) => {
+                    tracing::warn!(line, rank, "a rank printed a line that is not a message");
+                    Ok(())
+                }
+                Line::Closed(tail) => Err(self.ended(rank, &progress, &tail)),
             };
             if let Err(interruption) = outcome {
                 // Those that wait for it need not find out for themselves.
@@ -148,7 +137,7 @@ impl RankGroup {
 
     /// What it means that a rank's output has ended.
     fn ended(&mut self, rank: usize, progress: &TrialProgress, tail: &str) -> Interruption {
-        let status = self.ranks[rank].child.wait().ok();
+        let status = self.ranks[rank].wait();
         let out_of_memory = status.and_then(|status| status.code()) == Some(OUT_OF_MEMORY_EXIT);
         let reason = match (&progress.out_of_memory, out_of_memory) {
             (Some(reason), _) => reason.clone(),
@@ -164,7 +153,7 @@ impl RankGroup {
     /// A write that fails means that the rank is dying; its output tells of its end.
     fn tell(&mut self, order: &Order) {
         for rank in &mut self.ranks {
-            if let Err(error) = write_line(&mut rank.input, order) {
+            if let Err(error) = rank.send(order) {
                 tracing::warn!(%error, "cannot write to a rank");
             }
         }
@@ -273,98 +262,29 @@ fn named(rank: usize, ranks: usize, message: &str) -> String {
     format!("rank {rank} of {ranks}: {message}")
 }
 
-impl Rank {
-    fn start(
-        (rank, ranks): (usize, usize),
-        assignment: &DeviceAssignment,
-        segment: RawFd,
-        news: &Sender<(usize, News)>,
-    ) -> std::io::Result<Self> {
-        let share = (rayon::current_num_threads() / ranks).max(1);
-        let threads = assignment.threads.unwrap_or(share);
-        let mut command = Command::new(std::env::current_exe()?);
-        command
-            .arg("rank")
-            .args(["--rank", &rank.to_string(), "--ranks", &ranks.to_string()])
-            .args(["--segment", &segment.to_string()])
-            .args(["--kernels", kernels().name()])
-            .args(place_arguments(assignment.device.as_deref(), &assignment.cpus))
-            .env("RAYON_NUM_THREADS", threads.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        keep_open(&mut command, segment);
-        let mut child = command.spawn()?;
-        let missing = || std::io::Error::other("standard streams are missing");
-        let input = child.stdin.take().ok_or_else(missing)?;
-        let (output, errors) = (
-            child.stdout.take().ok_or_else(missing)?,
-            child.stderr.take().ok_or_else(missing)?,
-        );
-        let tail = std::thread::spawn(move || tail_of(errors));
-        let news = news.clone();
-        std::thread::spawn(move || {
-            read(output, rank, &news);
-            let _ = news.send((rank, News::Closed(tail.join().unwrap_or_default())));
-        });
-        Ok(Self { child, input })
-    }
-}
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Leaves the shared memory open in the program that is started, and ends that program with this process.
-fn keep_open(command: &mut Command, segment: RawFd) {
-    let parent = std::process::id();
-    let prepare = move || {
-        // SAFETY: plain numbers, and calls that may be made between fork and exec.
-        let kept = unsafe { libc::fcntl(segment, libc::F_SETFD, 0) };
-        if kept < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        #[cfg(target_os = "linux")]
-        {
-            // SAFETY: as above.
-            let (asked, now) = unsafe { (libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL), libc::getppid()) };
-            // The parent may have ended before the child asked.
-            if asked != 0 || u32::try_from(now) != Ok(parent) {
-                return Err(std::io::ErrorKind::BrokenPipe.into());
-            }
-        }
-        #[cfg(not(target_os = "linux"))]
-        let _ = parent;
-        Ok(())
+/// Starts one of the ranks, which ends with this process.
+fn start(
+    (rank, ranks): (usize, usize),
+    assignment: &DeviceAssignment,
+    segment: RawFd,
+    lines: &Lines<Message>,
+) -> Result<ChildProcess, EvaluatorError> {
+    let program = std::env::current_exe().unwrap_or_default();
+    let share = (rayon::current_num_threads() / ranks).max(1);
+    let threads = assignment.threads.unwrap_or(share);
+    let mut arguments = vec!["rank".to_owned()];
+    let values = [
+        ("--rank", rank.to_string()),
+        ("--ranks", ranks.to_string()),
+        ("--segment", segment.to_string()),
+        ("--kernels", kernels().name().to_owned()),
+    ];
+    arguments.extend(values.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
+    arguments.extend(place_arguments(assignment.device.as_deref(), &assignment.cpus));
+    let surroundings = Surroundings {
+        env: [("RAYON_NUM_THREADS".to_owned(), threads.to_string())].into(),
+        shared: Some(segment),
+        ..Surroundings::default()
     };
-    // SAFETY: the closure allocates nothing and takes no lock, as is asked of what runs after a fork.
-    unsafe { std::os::unix::process::CommandExt::pre_exec(command, prepare) };
-}
-
-fn read(output: impl Read, rank: usize, news: &Sender<(usize, News)>) {
-    for line in BufReader::new(output).lines() {
-        let Ok(line) = line else { return };
-        match serde_json::from_str(&line) {
-            Ok(message) => {
-                if news.send((rank, News::Message(Box::new(message)))).is_err() {
-                    return;
-                }
-            }
-            Err(_) => tracing::warn!(line, rank, "a rank printed a line that is not a message"),
-        }
-    }
-}
-
-/// Reads to the end and keeps the last [`TAIL_BYTES`].
-fn tail_of(mut input: impl Read) -> String {
-    let (mut tail, mut buffer) = (Vec::new(), [0u8; 1024]);
-    while let Ok(count @ 1..) = input.read(&mut buffer) {
-        tail.extend_from_slice(&buffer[..count]);
-        let too_many = tail.len().saturating_sub(TAIL_BYTES);
-        tail.drain(..too_many);
-    }
-    String::from_utf8_lossy(&tail).into_owned()
+    ChildProcess::start(&program, &arguments, &surroundings, (rank as u64, lines.clone()))
 }

@@ -26,7 +26,7 @@ pub struct ServeSettings {
 
 /// Runs trials on something.
 pub(super) trait Runner {
-    /// Runs one trial and tells how it ended.
+    /// Runs one trial and says how it ended.
     ///
     /// # Errors
     /// This process can run no further trial.

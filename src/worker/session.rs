@@ -16,7 +16,7 @@ use super::serve::Runner;
 use super::trial::{Interruption, TrialRun, failure};
 use super::{Task, TrialEvent, TrialRequest};
 use peft_tune_core::recipe::{DataSettings, Precision, Recipe};
-use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState};
+use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState, with_causes};
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::parallel::{Alone, Collective};
@@ -87,7 +87,7 @@ struct DataKey {
     seed: u64,
 }
 
-/// What decides a model's loss before its training: base weights, the adapter that it goes on from, held-out rows.
+/// What decides a model's loss before its training: base weights, the adapter that it continues from, held-out rows.
 #[derive(PartialEq)]
 struct StartKey {
     base: BaseKey,
@@ -124,7 +124,7 @@ impl Session {
 }
 
 impl Runner for Session {
-    /// Runs one trial and tells how it ended. Never panics: a panic inside is the trial's crash.
+    /// Runs one trial and says how it ended. Never panics: a panic inside is the trial's crash.
     ///
     /// # Errors
     /// The device's context is lost: only another process can use it, and the end of this one tells of the trial's.
@@ -243,7 +243,7 @@ impl Session {
         ended
     }
 
-    /// Loads what the recipe needs and is not loaded yet, and lets go of what it does not need.
+    /// Loads what the recipe needs and is not loaded yet, and releases what it does not need.
     fn load(
         &mut self,
         recipe: &Recipe,
@@ -335,9 +335,9 @@ fn prepare(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, Interrup
 }
 
 /// Input that no setting can mend: the trial is invalid, with the whole chain of causes as its reason.
-pub(super) fn invalid(error: impl std::error::Error) -> Interruption {
+pub(super) fn invalid(error: impl std::error::Error + 'static) -> Interruption {
     Interruption::Failed(FailReason::Invalid {
-        message: error.to_string(),
+        message: with_causes(&error),
     })
 }
 
@@ -358,4 +358,22 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
         .map(String::as_str)
         .or_else(|| panic.downcast_ref::<&str>().copied());
     format!("the engine panicked: {}", text.unwrap_or("no message"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the data cannot be used")]
+    struct Unusable(#[source] std::io::Error);
+
+    #[test]
+    fn an_invalid_trial_tells_the_whole_chain_of_causes() {
+        let error = Unusable(std::io::Error::other("row 3 is torn"));
+        let Interruption::Failed(FailReason::Invalid { message }) = invalid(error) else {
+            panic!("not invalid");
+        };
+        assert_eq!(message, "the data cannot be used: row 3 is torn");
+    }
 }

@@ -42,7 +42,7 @@ pub(super) enum Interruption {
     DeviceLost {
         message: String,
     },
-    /// Somebody asked it to stop.
+    /// It was asked to stop.
     Stopped {
         at_step: u64,
     },
@@ -304,8 +304,8 @@ impl TrialRun<'_> {
         self.waited.set(self.waited.get() + waited);
     }
 
-    /// What decides how the trial goes on, and the time of the step: the same on all devices, each of which sees another
-    /// clock, another memory and other requests.
+    /// What decides how the trial continues, and the time of the step: the same on all devices, each of which sees
+    /// another clock, another memory and other requests.
     fn seen_by_all(&self, event: &mut StepEvent, phase: Phase) -> Result<Seen, Interruption> {
         let peak_bytes = self.loaded.memory.peak_bytes().saturating_sub(self.loaded.beside_bytes);
         let after_s = self.started.elapsed().saturating_sub(self.waited.get()).as_secs_f64();

@@ -1,7 +1,8 @@
 //! Who may measure when: a profile phase has its hardware to itself, so that what it measures is the setting's own.
 //!
 //! The worker whose profile phase is next waits. The others on the same hardware are held at the end of their step; when
-//! all of them stand still, the first in line measures. When the line is empty all go on. Trials that come meanwhile wait.
+//! all of them stand still, the first in line measures. When the line is empty all continue. Trials that come meanwhile
+//! wait.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -203,9 +203,9 @@ impl WorkerSlot {
         let heartbeat_s = settings.heartbeat.as_secs_f64();
         let (program, arguments) = settings.launcher.command_line(&self.placement);
         let surroundings = Surroundings {
-            folder: None,
             env: settings.launcher.env.clone(),
             farewell: settings.launcher.farewell(),
+            ..Surroundings::default()
         };
         let child = ChildProcess::start(&program, &arguments, &surroundings, (serial, lines.clone()))?;
         tracing::info!(worker = self.placement.number, process = child.id(), "started a worker");

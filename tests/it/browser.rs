@@ -23,10 +23,10 @@ fn installed(name: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }
 
-/// The checks of `scripts/check_pages.mjs`, on a report and, where a search runs, a dashboard. Pictures go to the folder that
+/// The checks of `scripts/checks/pages.mjs`, on a report and, where a search runs, a dashboard. Pictures go to the folder that
 /// `PICTURES` names.
 async fn checked(report: &Path, dashboard: Option<&str>) {
-    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("scripts/check_pages.mjs");
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("scripts/checks/pages.mjs");
     let mut command = tokio::process::Command::new("node");
     command
         .arg(script)

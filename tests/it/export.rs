@@ -1,5 +1,5 @@
-//! Files for other tools, held against golden ones. `scripts/validate_exports.py` reads the golden files with the real
-//! tools; after a wanted change, write them anew with `UPDATE_GOLDEN=1 cargo test --test it export` and run it again.
+//! Files for other tools, held against golden ones. `scripts/peers/exports.py` reads the golden files with the real
+//! tools; after a wanted change, write them again with `UPDATE_GOLDEN=1 cargo test --test it export` and run it again.
 
 use std::path::{Path, PathBuf};
 
@@ -213,6 +213,86 @@ fn a_recipe_without_adapter_has_nothing_to_say_to_peft() {
     let exported = export(&recipe, ExportFormat::Trl, folder.path()).unwrap();
     let text = std::fs::read_to_string(&exported.files[0]).unwrap();
     assert!(text.contains("use_peft: false\n"));
+}
+
+#[test]
+fn an_optimizer_that_a_tool_lacks_is_refused_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recipe = lora();
+    recipe.optimizer.kind = OptimizerKind::Muon;
+    for format in [ExportFormat::Trl, ExportFormat::Unsloth] {
+        let error = export(&recipe, format, folder.path()).unwrap_err().to_string();
+        let expected =
+            format!("{format} has no optimizer `muon`; use --format recipe, peft, axolotl, llamafactory, torchtune");
+        assert!(error.starts_with(&expected), "{error}");
+    }
+    let text = |format| {
+        let exported = export(&recipe, format, folder.path()).unwrap();
+        std::fs::read_to_string(&exported.files[0]).unwrap()
+    };
+    assert!(text(ExportFormat::Axolotl).contains("optimizer: muon\n"));
+    assert!(text(ExportFormat::LlamaFactory).contains("use_muon: true\n"));
+    assert!(text(ExportFormat::Torchtune).contains("torch.optim.Muon"));
+}
+
+#[test]
+fn every_optimizer_has_its_name_in_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    for kind in OptimizerKind::ALL {
+        let mut recipe = lora();
+        recipe.optimizer.kind = kind;
+        let Some(name) = kind.row().keys.trl.and_then(|keys| keys.text("optim")) else {
+            continue;
+        };
+        let folder = folder.path().join(kind.name());
+        for (format, key) in [
+            (ExportFormat::Trl, "optim"),
+            (ExportFormat::Axolotl, "optimizer"),
+            (ExportFormat::LlamaFactory, "optim"),
+        ] {
+            let exported = export(&recipe, format, &folder).unwrap();
+            let text = std::fs::read_to_string(&exported.files[0]).unwrap();
+            assert!(text.contains(&format!("{key}: {name}\n")), "{format}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_schedule_has_its_arguments_in_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recipe = lora();
+    recipe.training.length = TrainingLength::Steps(200);
+    recipe.schedule.kind = ScheduleKind::Wsd;
+    recipe.schedule.min_lr_rate = Some(0.05);
+    let arguments = ["num_decay_steps: 20", "decay_type: cosine", "min_lr_ratio: 0.05"];
+    let kwargs = format!("lr_scheduler_kwargs: {{{}}}\n", arguments.join(", "));
+    let keys = format!("get_wsd_schedule\n  num_warmup_steps: 6\n  {}\n", arguments.join("\n  "));
+    for (format, expected) in [
+        (ExportFormat::Trl, &kwargs),
+        (ExportFormat::Axolotl, &kwargs),
+        (ExportFormat::LlamaFactory, &kwargs),
+        (ExportFormat::Torchtune, &keys),
+    ] {
+        let exported = export(&recipe, format, &folder.path().join(format.to_string())).unwrap();
+        let text = std::fs::read_to_string(&exported.files[0]).unwrap();
+        assert!(text.contains(expected), "{format}: {text}");
+        assert!(exported.warnings.iter().all(|warning| !warning.field.starts_with("schedule")));
+    }
+}
+
+#[test]
+fn a_schedule_free_optimizer_has_no_schedule_in_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recipe = lora();
+    recipe.training.length = TrainingLength::Steps(200);
+    recipe.optimizer.kind = OptimizerKind::AdamWScheduleFree;
+    let exported = export(&recipe, ExportFormat::Trl, &folder.path().join("trl")).unwrap();
+    let text = std::fs::read_to_string(&exported.files[0]).unwrap();
+    for line in ["optim: schedule_free_adamw", "lr_scheduler_type: constant", "warmup_steps: 6"] {
+        assert!(text.contains(&format!("{line}\n")), "{text}");
+    }
+    // Its recipe never tells an optimizer that it evaluates.
+    assert!(export(&recipe, ExportFormat::Torchtune, &folder.path().join("torchtune")).is_err());
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Trials that are stopped, taken over from others or repeated: the real binary with programs and with its own engine.
+//! Trials that are stopped, that inherit from others, or that are repeated: the real binary with programs and with its
+//! own engine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -8,7 +8,15 @@ use std::path::{Path, PathBuf};
 const CRATES: &[(&str, &[&str])] = &[
     (
         "crates/core/src",
-        &["objective", "architecture", "recipe", "study", "space", "predict"],
+        &[
+            "objective",
+            "architecture",
+            "recipe",
+            "study",
+            "space",
+            "plan",
+            "predict",
+        ],
     ),
     (
         "crates/kernels/src",

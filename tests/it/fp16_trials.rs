@@ -1,4 +1,4 @@
-//! A trial in fp16 whose gradients overflow the loss scale: steps are skipped, and the trial goes on.
+//! A trial in fp16 whose gradients overflow the loss scale: steps are skipped, and the trial continues.
 
 use std::path::Path;
 use std::time::Duration;

@@ -52,7 +52,7 @@ pub fn recipe(adapter: &Path) -> Recipe {
     };
     recipe.schedule = ScheduleSettings {
         kind: ScheduleKind::Constant,
-        warmup: 0.0,
+        ..Default::default()
     };
     recipe
 }

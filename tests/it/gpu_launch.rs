@@ -16,7 +16,7 @@ const LIBRARIES: [&str; 6] = [
 /// A package whose program shows where it would look, and its libraries but `without`.
 fn package(without: Option<&str>) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/gpu-launch.sh");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/gpu/launch.sh");
     std::fs::copy(script, folder.path().join("peft-tune")).unwrap();
     let program = folder.path().join("peft-tune.bin");
     std::fs::write(&program, "#!/bin/sh\necho \"$LD_LIBRARY_PATH\"; echo \"$@\"\n").unwrap();

@@ -6,17 +6,22 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 fn script(name: &str) -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/gpu").join(name)
 }
 
 fn has_python() -> bool {
     Command::new("python3").arg("--version").output().is_ok()
 }
 
-/// Runs a script on a folder; without Python there is nothing to try.
-fn python(name: &str, folder: &Path) -> String {
+/// What becomes of a folder's results, as `table` or `json`; without Python there is nothing to try.
+fn results(form: &str, folder: &Path) -> String {
     let output = Command::new("python3")
-        .args(["-B".as_ref(), script(name).as_os_str(), folder.as_os_str()])
+        .args([
+            "-B".as_ref(),
+            script("results.py").as_os_str(),
+            form.as_ref(),
+            folder.as_os_str(),
+        ])
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -115,7 +120,7 @@ fn every_measure_that_is_aimed_at_has_a_line_in_the_json() {
         return;
     }
     let folder = folder();
-    python("gpu_results.py", folder.path());
+    results("json", folder.path());
     let text = std::fs::read_to_string(folder.path().join("results.json")).unwrap();
     let results: Value = serde_json::from_str(&text).unwrap();
     for part in ["bench", "graphs", "peft", "literature", "search", "targets"] {
@@ -159,7 +164,7 @@ fn the_tables_hold_timings_the_literature_and_the_aims() {
         return;
     }
     let folder = folder();
-    let table = python("gpu_table.py", folder.path());
+    let table = results("table", folder.path());
     for row in [
         "| llama-3.1-8b | bf16 | none | 2x4096 | 16000 | 8000 (compile) | 2.00 | 50.0 | 20.00 | 20.20 | 40.00 | 0.50 | 0.25 |",
         "| llama-3.1-8b | nf4 | none | 2x4096 | 12000 |  |  | 50.0 | 9.00 | 9.09 |  |  | 0.25 |",
@@ -189,7 +194,7 @@ fn what_was_not_measured_is_said() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let table = python("gpu_table.py", folder.path());
+    let table = results("table", folder.path());
     assert_eq!(table.matches("| not measured |").count(), 9, "{table}");
 }
 
@@ -205,7 +210,7 @@ fn check(folder: &Path, fail: &str, parts: &[&str]) -> (Output, String) {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&program, mode).unwrap();
     let output = Command::new("bash")
-        .arg(script("gpu-check.sh"))
+        .arg(script("check.sh"))
         .args(parts)
         .env("PEFT_TUNE", &program)
         .env("OUT", folder.join("out"))
@@ -261,7 +266,7 @@ fn the_space_of_the_large_search_is_a_space() {
     let function = "source <(sed -n '/^random_space/,/^}/p' \"$0\"); random_space \"$1\"";
     let output = Command::new("bash")
         .args(["-c", function])
-        .args([script("gpu-check.sh"), model])
+        .args([script("check.sh"), model])
         .current_dir(root)
         .output()
         .unwrap();

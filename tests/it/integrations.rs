@@ -1,5 +1,5 @@
 //! The adapters for other trainers, as far as python3 alone takes them: a stand-in for the Hugging Face trainer goes through the
-//! same callback, and a search sees its outcomes. `scripts/trl-test.sh` does the same with TRL itself.
+//! same callback, and a search sees its outcomes. `scripts/peers/trl-test.sh` does the same with TRL itself.
 #![cfg(unix)]
 
 use std::collections::BTreeMap;
@@ -52,6 +52,22 @@ fn train(folder: &Path, mode: &str, cancels: bool) -> (Vec<TrialEvent>, TrialSta
             None => panic!("nothing for two minutes"),
         }
     }
+}
+
+/// The tables that the adapters read are shipped beside them; after a wanted change, write them anew with
+/// `UPDATE_GOLDEN=1 cargo test --test it integrations`.
+#[test]
+fn the_adapters_have_the_names_that_the_program_prints() {
+    let output = Command::new(env!("CARGO_BIN_EXE_peft-tune"))
+        .args(["schema", "names"])
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("integrations/names.json");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &printed).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap(), printed);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Searches whose trial processes are started by something else: stand-ins for srun, ssh and kubectl keep their command line and
-//! then run the worker, so that real trials go through. `scripts/slurm-test.sh` does it with Slurm itself.
+//! then run the worker, so that real trials go through. `scripts/clusters/slurm-test.sh` does it with Slurm itself.
 #![cfg(unix)]
 
 use std::os::unix::fs::PermissionsExt;

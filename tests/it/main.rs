@@ -27,7 +27,7 @@ mod export;
 /// What goes wrong around trials: processes that die or hang, databases that fail, people who stop.
 #[cfg(target_os = "linux")]
 mod faults;
-/// Trials that are stopped early, taken over from others or repeated.
+/// Trials that are stopped early, that inherit from others, or that are repeated.
 mod fidelity;
 /// The walls between the floors: who may use whom, and which folder a heavy dependency enters through.
 mod floors;
@@ -62,6 +62,9 @@ mod proposals;
 mod quant;
 /// The assets of the quickstart, and the generator that made them.
 mod quickstart;
+/// The door to the scripts.
+#[cfg(unix)]
+mod scripts;
 /// Trials side by side that need the same measurement.
 mod sharing;
 /// Study and recipe files: what they mean, and what each mistake says.
@@ -73,10 +76,10 @@ mod variants;
 
 /// Which setting can change what, on the real engine through a worker.
 mod keys;
-/// The same for every setting with every optimizer, against the table.
-mod settings;
 /// `query`, `show`, `pareto` and `studies` as people call them, on real database files.
 mod query;
+/// The same for every setting with every optimizer, against the table.
+mod settings;
 
 /// Programs under test that can be interrupted whoever runs the tests; no tests of its own.
 #[cfg(unix)]

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use candle_core::{Device, Tensor};
-use peft_tune_core::recipe::{OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
-use peft_tune_engine::optimizer::{Optimizer, clip, learning_rate};
+use peft_tune_core::recipe::{DecayType, OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
+use peft_tune_engine::optimizer::{Optimizer, clip, learning_rate, schedule_free_rate};
 use peft_tune_engine::{ParameterKind, ParameterLayout, Parameters};
 
 const STEPS: usize = 4;
@@ -56,7 +56,34 @@ impl Golden {
             .unwrap();
     }
 
-    /// Largest difference from the reference `name` after the four steps, over the largest change of a parameter.
+    /// After 24 steps of Schedule-Free AdamW, whose gradients halve with each round of four.
+    fn schedule_free_error(&self, name: &str, settings: &OptimizerSettings, warmup: f64) -> f32 {
+        let parameters = self.parameters();
+        let schedule = ScheduleSettings {
+            warmup,
+            ..Default::default()
+        };
+        let mut optimizer = Optimizer::new(settings, &parameters.layout, &Device::Cpu).unwrap();
+        for step in 0..24 {
+            let gradients = self.flat(&format!("gradient.{}", step % STEPS));
+            let gradients = (gradients * 0.5_f64.powi((step / STEPS) as i32)).unwrap();
+            parameters.gradients.slice_set(&gradients, 0, 0).unwrap();
+            let rate = schedule_free_rate(&schedule, settings.learning_rate, step as u64, 24);
+            optimizer.step(&parameters, rate).unwrap();
+        }
+        // Between steps the values are the averages, as in the reference behind `eval()`.
+        self.error_of(&parameters, &format!("{name}.x"))
+    }
+
+    /// Largest difference of the values from the reference `name`, over the largest change of a parameter.
+    fn error_of(&self, parameters: &Parameters, name: &str) -> f32 {
+        let expected = self.flat(name);
+        let largest = |difference: Tensor| difference.abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
+        let change = largest((&expected - self.flat("start")).unwrap());
+        largest((&parameters.values - expected).unwrap()) / change
+    }
+
+    /// After the four steps.
     fn error(&self, name: &str, settings: &OptimizerSettings) -> f32 {
         let parameters = self.parameters();
         let mut optimizer = Optimizer::new(settings, &parameters.layout, &Device::Cpu).unwrap();
@@ -64,10 +91,7 @@ impl Golden {
             self.set_gradients(&parameters, step);
             optimizer.step(&parameters, settings.learning_rate).unwrap();
         }
-        let expected = self.flat(name);
-        let largest = |difference: Tensor| difference.abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
-        let change = largest((&expected - self.flat("start")).unwrap());
-        largest((&parameters.values - expected).unwrap()) / change
+        self.error_of(&parameters, name)
     }
 }
 
@@ -140,10 +164,37 @@ fn every_optimizer_steps_as_its_reference() {
     }
 }
 
+/// Each reference of Schedule-Free AdamW with its settings and steps of warm-up.
+fn schedule_free_cases() -> [(&'static str, OptimizerSettings, f64); 2] {
+    let plain = settings(OptimizerKind::AdamWScheduleFree, 1e-2, 0.0);
+    let warmup = OptimizerSettings {
+        weight_decay: 0.1,
+        beta1: 0.95,
+        beta2: Some(0.99),
+        epsilon: 1e-6,
+        loraplus_ratio: Some(16.0),
+        ..plain.clone()
+    };
+    [("schedule_free", plain, 0.0), ("schedule_free_warmup", warmup, 5.0)]
+}
+
+#[test]
+fn schedule_free_averages_are_those_of_the_published_optimizer() {
+    let golden = Golden::read();
+    for (name, settings, warmup) in schedule_free_cases() {
+        let error = golden.schedule_free_error(name, &settings, warmup);
+        assert!(error < 2e-6, "{name}: {error:e}");
+    }
+}
+
 #[test]
 fn a_restored_optimizer_goes_on_bit_for_bit() {
     let golden = Golden::read();
-    for (name, settings, _) in cases() {
+    let schedule_free = schedule_free_cases().into_iter();
+    for (name, settings, _) in cases()
+        .into_iter()
+        .chain(schedule_free.map(|(name, settings, _)| (name, settings, 0.0)))
+    {
         let parameters = golden.parameters();
         let step = |optimizer: &mut Optimizer, parameters: &Parameters, step| {
             golden.set_gradients(parameters, step);
@@ -184,14 +235,29 @@ fn a_foreign_state_is_refused() {
 fn schedules_are_those_of_transformers() {
     let text = std::fs::read_to_string(golden("schedules.json")).unwrap();
     let expected: HashMap<String, Vec<f64>> = serde_json::from_str(&text).unwrap();
+    let schedule = |kind, warmup| ScheduleSettings {
+        kind,
+        warmup,
+        ..Default::default()
+    };
+    let wsd = |warmup, decay, decay_type, lowest| ScheduleSettings {
+        decay: Some(decay),
+        decay_type,
+        min_lr_rate: Some(lowest),
+        ..schedule(ScheduleKind::Wsd, warmup)
+    };
     let cases = [
-        ("constant_warmup3", ScheduleKind::Constant, 3.0),
-        ("linear_warmup3", ScheduleKind::Linear, 3.0),
-        ("cosine_warmup3", ScheduleKind::Cosine, 3.0),
-        ("cosine_warmup0", ScheduleKind::Cosine, 0.0),
+        ("constant_warmup3", schedule(ScheduleKind::Constant, 3.0)),
+        ("linear_warmup3", schedule(ScheduleKind::Linear, 3.0)),
+        ("cosine_warmup3", schedule(ScheduleKind::Cosine, 3.0)),
+        ("cosine_warmup0", schedule(ScheduleKind::Cosine, 0.0)),
+        // A tenth is the default.
+        ("cosine_with_min_lr", schedule(ScheduleKind::CosineWithMinLr, 3.0)),
+        ("wsd", wsd(3.0, 4.0, None, 0.0)),
+        ("wsd_linear", wsd(0.0, 0.5, Some(DecayType::Linear), 0.0)),
+        ("wsd_sqrt", wsd(2.0, 6.0, Some(DecayType::OneMinusSqrt), 0.1)),
     ];
-    for (name, kind, warmup) in cases {
-        let schedule = ScheduleSettings { kind, warmup };
+    for (name, schedule) in cases {
         for (done, expected) in expected[name].iter().enumerate() {
             let rate = learning_rate(&schedule, 2e-3, done as u64, 10);
             assert!(

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::plan::{AdapterPlan, BaseShape, LinearShape, ParameterLayout};
 use peft_tune_core::recipe::{AdapterInit, AdapterSettings, TargetModules};
-use peft_tune_engine::adapter::{
-    AdapterPlan, BaseShape, LinearShape, ParameterShape, SavedAdapter, fill, fill_pissa, write,
-};
-use peft_tune_engine::{ParameterLayout, Parameters};
+use peft_tune_engine::Parameters;
+use peft_tune_engine::adapter::{SavedAdapter, fill, fill_pissa, write};
 use proptest::prelude::*;
 
 fn golden(name: &str) -> PathBuf {
@@ -19,40 +19,7 @@ fn golden(name: &str) -> PathBuf {
 
 /// The shape of the model in `tests/golden/ref_llama/model`.
 fn llama() -> BaseShape {
-    let mut base = BaseShape {
-        layers: 2,
-        ..Default::default()
-    };
-    let parameter = |name: String, shape: &[usize]| ParameterShape {
-        name,
-        shape: shape.to_vec(),
-    };
-    base.others
-        .push(parameter("model.embed_tokens.weight".into(), &[512, 64]));
-    for layer in 0..2 {
-        for (name, outputs, inputs) in [
-            ("self_attn.q_proj", 64, 64),
-            ("self_attn.k_proj", 32, 64),
-            ("self_attn.v_proj", 32, 64),
-            ("self_attn.o_proj", 64, 64),
-            ("mlp.gate_proj", 176, 64),
-            ("mlp.up_proj", 176, 64),
-            ("mlp.down_proj", 64, 176),
-        ] {
-            base.linears.push(LinearShape {
-                name: format!("model.layers.{layer}.{name}"),
-                inputs,
-                outputs,
-                bias: false,
-            });
-        }
-        for norm in ["input_layernorm", "post_attention_layernorm"] {
-            base.others
-                .push(parameter(format!("model.layers.{layer}.{norm}.weight"), &[64]));
-        }
-    }
-    base.others.push(parameter("model.norm.weight".into(), &[64]));
-    base
+    BaseShape::new(&Architecture::from_config(&golden("ref_llama/model/config.json")).unwrap())
 }
 
 fn parameters(plan: &AdapterPlan) -> Parameters {

@@ -5,12 +5,17 @@ mod cases;
 
 use peft_tune_engine::profile::ceilings;
 
-/// Other tests of this process would be counted too: the comparison runs in a process of its own.
+/// Most that a prediction may miss the counted peak by: what docs/prediction.md claims.
+const TOLERANCE: f64 = 0.02;
+
+/// Other tests of this process would be counted too: the comparison runs in a process of its own. It has one thread: of
+/// several, each comes to some of an op's tasks or to none as chance has it, and keeps what they ask for or does not.
 #[test]
-fn predicted_peak_memory_is_near_the_counted_one() {
+fn predicted_peak_memory_is_within_two_percent_of_the_counted_one() {
     let program = std::env::current_exe().unwrap();
     let run = std::process::Command::new(program)
         .args(["--ignored", "--exact", "predict::alone"])
+        .env("RAYON_NUM_THREADS", "1")
         .output()
         .unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
@@ -19,19 +24,13 @@ fn predicted_peak_memory_is_near_the_counted_one() {
 #[test]
 #[ignore = "counts every byte of its process; the test above runs it"]
 fn alone() {
-    let (mut far, mut errors) = (Vec::new(), Vec::new());
-    for case in cases::draw(16, 7) {
+    let mut far = Vec::new();
+    for case in cases::draw(64, 7, &[64, 128, 200]) {
         let outcome = case.run(ceilings::host());
         assert_eq!(outcome.predicted_saved, outcome.counted_saved, "{}", case.describe());
-        // On a busy machine a thread may get no part of the small ops, and then keeps no scratch: up to two mebibytes.
-        let off = outcome.predicted.total().abs_diff(outcome.counted);
-        errors.push(outcome.error().abs());
-        if outcome.error().abs() > 0.04 && off > 2 << 20 {
+        if outcome.error().abs() > TOLERANCE {
             far.push(format!("{}: {:+.2}%", case.describe(), 100.0 * outcome.error()));
         }
     }
     assert!(far.is_empty(), "{}", far.join("\n"));
-    errors.sort_by(f64::total_cmp);
-    let median = errors[errors.len() / 2];
-    assert!(median < 0.04, "half of all errors are above {:.2}%", 100.0 * median);
 }

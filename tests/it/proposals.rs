@@ -1,4 +1,5 @@
-//! What samplers propose, trial by trial: a study that was begun with an earlier version goes on as it would have there.
+//! What samplers propose, trial by trial: a study that was started with an earlier version continues as it would have
+//! there.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
 //! `report` and `pareto --plot` as people call them, and the charts against golden files. After a wanted change, write those
-//! anew with `UPDATE_GOLDEN=1 cargo test --test it report` and look at them.
+//! again with `UPDATE_GOLDEN=1 cargo test --test it report` and look at them.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -149,7 +149,7 @@ fn an_import_takes_everything_over_and_changes_nothing_that_is_there() {
     }
     let sound = place.shown(&["query", "pragma foreign_key_check", "--format", "csv"]);
     assert_eq!(sound.lines().count(), 1, "{sound}");
-    assert!(place.shown(&["import", "other.db"]).contains("there already"));
+    assert!(place.shown(&["import", "other.db"]).contains("already"));
     assert!(
         std::fs::read(place.at("other.db")).unwrap() == other,
         "the other file was changed"
@@ -184,7 +184,7 @@ fn a_study_is_exported_for_other_programs() {
         assert!(
             place
                 .refused(&["export", "--format", format, "--output", format])
-                .contains("there already")
+                .contains("already")
         );
         assert!(
             place

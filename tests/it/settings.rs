@@ -8,7 +8,7 @@ use std::sync::Arc;
 use peft_tune_core::recipe::settings::{Legal, Outcome, SettingRow, settings};
 use peft_tune_core::recipe::{
     AdapterBias, BatchSettings, DataFormat, DataSettings, HeldOut, OptimizerKind, ParamValue, Precision, Recipe,
-    RecipeKey,
+    RecipeKey, ScheduleKind,
 };
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder, evaluation_batches};
 use peft_tune_engine::hub::ModelFiles;
@@ -246,8 +246,9 @@ impl Engine {
         }
     }
 
-    /// Recipes in which settings are changed: an adapter, one with all that may come with it, and the whole model.
-    fn contexts(&self, kind: OptimizerKind) -> [Recipe; 3] {
+    /// Recipes in which settings are changed: an adapter, one with all that may come with it, and the whole model. With the
+    /// first optimizer a schedule that reads what others leave alone, too.
+    fn contexts(&self, kind: OptimizerKind) -> Vec<Recipe> {
         let mut plain = self.recipe.clone();
         plain.optimizer.kind = kind;
         let mut rich = plain.clone();
@@ -255,7 +256,10 @@ impl Engine {
         (adapter.dora, adapter.bias, adapter.dropout) = (true, AdapterBias::All, 0.2);
         let mut full = plain.clone();
         full.adapter = None;
-        [plain, rich, full]
+        let mut falling = plain.clone();
+        (falling.schedule.kind, falling.schedule.decay) = (ScheduleKind::Wsd, Some(SCHEDULED as f64));
+        let falling = (kind == OptimizerKind::default()).then_some(falling);
+        [plain, rich, full].into_iter().chain(falling).collect()
     }
 
     /// Every setting changed with every optimizer. All values are tried with the first optimizer, and where optimizers decide

@@ -39,8 +39,8 @@ struct Log {
     most: usize,
 }
 
-/// Places whose trials go on by one event at a time, whichever the dice choose. The first attempt of one trial is lost after
-/// so many of its events.
+/// Places whose trials continue by one event at a time, whichever the dice choose. The first attempt of one trial is
+/// lost after so many of its events.
 struct Places {
     capacity: usize,
     under_way: Vec<(TrialNumber, VecDeque<TrialEvent>)>,
@@ -237,7 +237,7 @@ async fn where_the_one_that_measures_is_lost_another_does_and_nobody_waits_for_e
             assert_eq!(trials.len(), 24);
             assert_right(&trials);
             let more = |counts: &BTreeMap<RecipeKey, u64>| counts.values().map(|times| times - 1).sum::<u64>();
-            // What the lost attempt had begun, and no more than that, is done again.
+            // What the lost attempt had started, and no more than that, is done again.
             assert!(
                 more(&log.measured) <= 1 && more(&log.trained) <= 1,
                 "after {after}, dice {dice}"

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
 use peft_tune::space::{ReadOptions, StudyFile, recipe_for};
-use peft_tune_core::space::SamplerKind;
+use peft_tune_search::SamplerKind;
 use serde_json::Value;
 
 /// Every shipped study file for real users; their models and data are the user's own.

@@ -8,9 +8,9 @@ use peft_tune::space::{ReadOptions, Study, StudyFile};
 use peft_tune::store::{OpenStudy, Store, StudyRecord};
 use peft_tune::tune::{Ending, Interrupt, Tuner, TunerParts};
 use peft_tune::worker::{MockEvaluator, Task, TrialRequest};
-use peft_tune_core::space::SamplerKind;
 use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
 use peft_tune_kernels::Kernels;
+use peft_tune_search::SamplerKind;
 use peft_tune_search::{Problem, Sampler};
 
 const SPACE: &str = r#"

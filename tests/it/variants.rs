@@ -14,10 +14,10 @@ use crate::golden::{
 const F32: f64 = 1e-5;
 
 fn expected(variant: &str) -> Vec<f64> {
-    let file = if variant.starts_with("bias_") {
-        "bias.json"
-    } else {
-        "variants.json"
+    let file = match variant.split('_').next() {
+        Some("bias") => "bias.json",
+        Some("schedule") => "schedule_free.json",
+        _ => "variants.json",
     };
     numbers(&json(&folder("ref_variants").join(file))[variant]["losses"])
 }
@@ -186,6 +186,23 @@ fn optimizers_match() {
     // Its learning rate of 0.016 carries each step's rounding into the next ones, sixteen times as far as the others'.
     assert_training_within(5e-5, "loraplus_ratio16_adamw", |recipe| {
         recipe.optimizer.loraplus_ratio = Some(16.0);
+    });
+}
+
+#[test]
+fn schedule_free_trains_at_one_point_and_is_evaluated_at_another() {
+    assert_training("schedule_free_lr2e-3", |recipe| {
+        recipe.optimizer.kind = OptimizerKind::AdamWScheduleFree;
+        recipe.optimizer.learning_rate = 2e-3;
+        // No schedule is read.
+        recipe.schedule.kind = ScheduleKind::Cosine;
+    });
+    assert_training("schedule_free_lr2e-3_warmup4_wd0.1", |recipe| {
+        recipe.optimizer.kind = OptimizerKind::AdamWScheduleFree;
+        recipe.optimizer.learning_rate = 2e-3;
+        recipe.optimizer.weight_decay = 0.1;
+        (recipe.optimizer.beta1, recipe.optimizer.beta2) = (0.95, Some(0.99));
+        recipe.schedule.warmup = 4.0;
     });
 }
 

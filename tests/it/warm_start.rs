@@ -63,7 +63,7 @@ fn a_search_knows_the_trials_of_earlier_studies_and_keeps_which() {
     let shared = peft_tune(folder.path(), &["query", both, "--format", "csv"]);
     assert_eq!(String::from_utf8_lossy(&shared.stdout).trim(), "n\n2");
 
-    // What the earlier study has learned since does not change a search that goes on.
+    // What the earlier study has learned since does not change a search that continues.
     assert!(
         peft_tune(folder.path(), &["search", "first.yaml", "--trials", "12"])
             .status

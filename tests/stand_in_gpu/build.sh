@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Builds the stand-in GPU: libraries under the names of NVIDIA's, which a program built with `--features cuda` loads instead of them.
 #
-#   tests/stand_in_gpu/build.sh FOLDER PTX_FOLDER CANDLE_KERNELS
+#   tests/stand_in_gpu/build.sh FOLDER PTX_FOLDER CANDLE_KERNELS EMULATION
 #
-# PTX_FOLDER has the modules of candle's kernels as they were built into the program, CANDLE_KERNELS is the folder of their sources.
-# CUDA_HOME names a toolkit, of which only headers are used.
+# PTX_FOLDER has the modules of candle's kernels as they were built into the program, CANDLE_KERNELS is the folder of their sources, and
+# EMULATION that of emulation.h. CUDA_HOME names a toolkit, of which only headers are used.
 set -euo pipefail
 folder=$1 ptx=$2 sources=$3
+emulation=$(realpath "$4")
 own=$(cd "$(dirname "$0")" && pwd)
-repository=$(cd "$own/../.." && pwd)
 include="$CUDA_HOME/include"
 made="$folder/build"
 mkdir -p "$folder/candle" "$made/headers/cuda/std"
@@ -49,7 +49,7 @@ named() {
   echo "$1 { global: *; };" > "$made/$1.map"
   $library "${@:3}" -Wl,-soname,"$1" -Wl,--version-script="$made/$1.map" -o "$folder/$1" "$own/$2" "$folder/libcuda.so.1"
 }
-run named libnvrtc.so.13 nvrtc.cpp -O1 "-DSOURCES=\"$repository\""
+run named libnvrtc.so.13 nvrtc.cpp -O1 "-DEMULATION=\"$emulation/\"" "-DOWN=\"$own/\""
 run named libcublas.so.13 cublas.cpp -O3 -march=native
 run named libcublasLt.so.13 cublaslt.cpp -O3 -march=native
 run named libcurand.so.10 curand.cpp -O2
@@ -60,7 +60,7 @@ run $library -O1 -Wl,-soname,libnvidia-ml.so.1 -o "$folder/libnvidia-ml.so.1" "$
 for header in cuda_fp16.h cuda_bf16.h cuda_fp8.h cuda.h cuda/std/limits; do : > "$made/headers/$header"; done
 candle() {
   {
-    cat "$repository/crates/kernels/src/gpu/emulation.h" "$own/kernel_entry.h" "$own/candle_kernels.h"
+    cat "$emulation/emulation.h" "$own/kernel_entry.h" "$own/candle_kernels.h"
     # Shared memory whose size the launch gives.
     sed -E 's/extern __shared__ ([a-z]+) ([a-z_]+)\[\];/DYNAMIC_SHARED(dynamic); \1 *\2 = reinterpret_cast<\1 *>(dynamic);/' "$sources/$1.cu"
     grep -oE '\.entry [A-Za-z0-9_]+' "$ptx/$1.ptx" | awk '{print "EMULATE(" $2 ")"}'

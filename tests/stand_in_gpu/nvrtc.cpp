@@ -55,7 +55,7 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* con
         program->log = "the source has no line that tells where its kernels begin";
         return NVRTC_ERROR_COMPILATION;
     }
-    const std::string gpu = SOURCES "/crates/kernels/src/gpu/", own = SOURCES "/tests/stand_in_gpu/";
+    const std::string gpu = EMULATION, own = OWN;
     std::string text = read(gpu + "emulation.h") + read(own + "kernel_entry.h") + program->source.substr(0, kernels + 1) +
                        read(gpu + "emulation_elements.h") + read(gpu + "emulation_warpgroup.h") +
                        program->source.substr(kernels);

@@ -7,12 +7,13 @@
 //! | floor | modules |
 //! |---|---|
 //! | 4 | [`predict`] |
-//! | 3 | [`space`] |
+//! | 3 | [`plan`], [`space`] |
 //! | 2 | [`study`] |
 //! | 1 | [`architecture`], [`objective`], [`recipe`] |
 
 pub mod architecture;
 pub mod objective;
+pub mod plan;
 pub mod predict;
 pub mod recipe;
 pub mod space;

@@ -6,20 +6,31 @@
 mod adapter;
 mod batch;
 mod data;
+mod named;
 mod optimizer;
+mod optimizer_kind;
 mod optimizer_reads;
+mod precision;
+mod schedule;
 pub mod settings;
+mod tool_keys;
 mod training;
 mod value;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use adapter::{AdapterBias, AdapterInit, AdapterSettings, TargetModules, TargetPreset};
-pub use batch::{BatchSettings, Checkpointing};
+pub use adapter::{
+    AdapterBias, AdapterInit, AdapterInitRow, AdapterSettings, TargetModules, TargetPreset, TargetPresetRow,
+};
+pub use batch::{BatchSettings, Checkpointing, CheckpointingRow};
 pub use data::{DataFormat, DataSettings, HeldOut, LossOn};
-pub use optimizer::{OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings};
+pub use optimizer::OptimizerSettings;
+pub use optimizer_kind::{OptimizerKind, OptimizerRow, Reads, States, Update, UpdateOrder};
+pub use precision::{BlockConstants, Precision, PrecisionRow};
+pub use schedule::{DecayType, ScheduleKind, ScheduleRow, ScheduleSettings};
 pub use settings::RecipeKey;
+pub use tool_keys::{KeyValue, Keys, ToolKeys};
 pub use training::{TrainingLength, TrainingSettings};
 pub use value::ParamValue;
 
@@ -69,29 +80,6 @@ impl Recipe {
     }
 }
 
-/// Storage and arithmetic of the frozen base weights; adapters are always F32.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Precision {
-    Fp32,
-    #[default]
-    Bf16,
-    Fp16,
-    /// 8-bit block-wise weights.
-    Int8,
-    /// 4-bit NormalFloat weights in blocks of 64 (QLoRA).
-    Nf4,
-    /// [`Precision::Nf4`] whose block constants are quantized again.
-    Nf4Double,
-}
-
-impl Precision {
-    /// Whether linear weights are held in codes, which cannot be trained themselves.
-    pub fn is_quantized(self) -> bool {
-        matches!(self, Self::Int8 | Self::Nf4 | Self::Nf4Double)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,8 +88,8 @@ mod tests {
     fn warmup_below_one_is_a_fraction() {
         let warmup = |warmup| {
             ScheduleSettings {
-                kind: ScheduleKind::Linear,
                 warmup,
+                ..ScheduleSettings::default()
             }
             .warmup_steps(50)
         };

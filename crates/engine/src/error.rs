@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::adapter::AdapterError;
 use super::parallel::CollectiveError;
 use peft_tune_core::architecture::ArchitectureError;
+use peft_tune_core::plan::PlanError;
 use peft_tune_kernels::device::DeviceError;
 use peft_tune_kernels::quant::QuantError;
 
@@ -97,7 +98,7 @@ pub enum WeightsError {
     Candle(#[from] candle_core::Error),
 }
 
-/// A training that cannot start or go on.
+/// A training that cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     #[error(transparent)]
@@ -132,12 +133,6 @@ pub enum TrainError {
          `sequence_length`"
     )]
     TooLong { tokens: usize, max_positions: usize },
-
-    #[error(
-        "full fine-tuning (`adapter: null`) cannot train quantized weights; take `precision` fp32, bf16 or fp16, or train \
-         an adapter"
-    )]
-    QuantizedWhole,
 
     #[error(transparent)]
     Collective(Box<CollectiveError>),
@@ -176,6 +171,12 @@ impl From<CollectiveError> for TrainError {
             CollectiveError::Candle(error) => Self::Candle(error),
             error => Self::Collective(Box::new(error)),
         }
+    }
+}
+
+impl From<PlanError> for TrainError {
+    fn from(error: PlanError) -> Self {
+        AdapterError::from(error).into()
     }
 }
 

@@ -40,7 +40,8 @@ pub use checkpoint::Checkpoint;
 pub use error::{TrainError, WeightsError};
 pub use generation::{Decoding, Generated, GenerationSettings, Generator, TextEnd};
 pub use merge::{MergedModel, ModelDirectory, WrittenDtype, write_checkpoint};
-pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot, Parameters};
+pub use parameters::Parameters;
+pub use peft_tune_core::plan::{ParameterKind, ParameterLayout, ParameterSlot};
 pub use training::{
     Control, Evaluation, LossKept, OverflowWatch, SavedBytes, StepEvent, StepObserver, StepSeconds, Trainer,
     TrainerPosition,

@@ -87,15 +87,8 @@ fn sync_parent(path: &Path) -> io::Result<()> {
 }
 
 /// Brings a folder's list of names to the disk.
-#[cfg(unix)]
 fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
-}
-
-/// Other systems cannot open a folder as a file.
-#[cfg(not(unix))]
-fn sync(_folder: &Path) -> io::Result<()> {
-    Ok(())
 }
 
 #[cfg(test)]

@@ -23,7 +23,6 @@ pub enum DeviceError {
 /// A GPU is opened once for the process: all that is made on it shares one queue, so that nothing waits for an event.
 ///
 /// # Errors
-///
 /// An unknown name, a program built without the `cuda` feature, or a device that does not answer.
 pub fn open(name: &str) -> Result<Device, DeviceError> {
     let unknown = || DeviceError::Unknown { name: name.to_owned() };
@@ -102,14 +101,11 @@ pub fn default_name() -> &'static str {
 
 /// Allocates what libraries keep on `device` for good, for the calls of this thread: whoever counts what a trial needs calls it
 /// before, or the first trial would be charged with it and no other.
-///
-/// # Errors
-/// Memory.
 pub fn prepare(device: &Device) -> candle_core::Result<()> {
     super::gpu::prepare(device)
 }
 
-/// Lets go of the memory that ops keep from one call to the next: what a trial needs of it then counts as its own.
+/// Releases the memory that ops keep from one call to the next: what a trial needs of it then counts as its own.
 pub fn forget_scratch() {
     super::gpu::forget_scratch();
     super::ops::forget_scratch();

@@ -48,9 +48,6 @@ fn open<const N: usize, R>(tensors: &[Tensor], opened: Vec<&mut [f32]>, change: 
 }
 
 /// Hands the elements of a contiguous U8 tensor on the CPU to `change`, which may alter them.
-///
-/// # Errors
-/// As [`with_f32_mut`].
 pub fn with_u8_mut<R>(tensor: &Tensor, change: impl FnOnce(&mut [u8]) -> Result<R>) -> Result<R> {
     with_mut(tensor, |storage, layout| match storage {
         CpuStorage::U8(values) => change(&mut values[bounds(layout)?]),
@@ -59,9 +56,6 @@ pub fn with_u8_mut<R>(tensor: &Tensor, change: impl FnOnce(&mut [u8]) -> Result<
 }
 
 /// Hands the elements of a contiguous F32 tensor on the CPU to `read`.
-///
-/// # Errors
-/// As [`with_f32_mut`].
 pub fn with_f32<R>(tensor: &Tensor, read: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
     let (storage, layout) = tensor.storage_and_layout();
     match &*storage {

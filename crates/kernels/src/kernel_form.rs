@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 /// The form of the ops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[derive(strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Kernels {
     /// Own loops and kernels where they exist for the device and dtype, plain candle ops elsewhere.
     #[default]
@@ -21,11 +23,7 @@ pub enum Kernels {
 impl Kernels {
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Fused => "fused",
-            Self::Reference => "reference",
-            Self::Graphs => "graphs",
-        }
+        self.into()
     }
 
     /// Whether own loops and kernels run.
@@ -35,8 +33,7 @@ impl Kernels {
 
     /// The form with this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        let forms = [Self::Fused, Self::Reference, Self::Graphs];
-        forms.into_iter().find(|form| form.name() == name)
+        name.parse().ok()
     }
 }
 

@@ -2,15 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Bayes, Grid, Nsga2, Prior, Problem, Random, Sampler, Sobol, Tpe};
-use peft_tune_core::space::{SamplerChoice, SamplerKind};
-use peft_tune_core::study::{ParamValue, Trial};
-
-/// Most objectives that the Bayesian sampler takes: its improvement is computed exactly, in a time that grows steeply.
-const MOST_OBJECTIVES: usize = 4;
-/// Trials of the initial design, and weighing proposals by what they cost.
-const INITIAL: &str = "initial";
-const PER_COST: &str = "per_cost";
+use crate::samplers::{MOST_OBJECTIVES, Request};
+use crate::{Prior, Problem, Sampler, SamplerChoice, SamplerKind};
+use peft_tune_core::study::Trial;
 
 /// Makes the sampler for a problem, with its defaults.
 ///
@@ -51,19 +45,11 @@ pub fn build_with(
     }
     let many = problem.objectives.len() > MOST_OBJECTIVES;
     let kind = match choice.kind {
-        SamplerKind::Bayes if many => {
-            let objectives = problem.objectives.len();
-            return Err(SamplerError::ManyObjectives { objectives });
-        }
         SamplerKind::Auto if many => SamplerKind::Nsga2,
         SamplerKind::Auto => SamplerKind::Bayes,
         kind => kind,
     };
-    let known: &[&str] = if kind == SamplerKind::Bayes {
-        &[INITIAL, PER_COST]
-    } else {
-        &[]
-    };
+    let known = kind.options();
     if let Some(option) = choice.options.keys().find(|option| !known.contains(&option.as_str())) {
         return Err(SamplerError::UnknownOption {
             sampler: kind.name(),
@@ -71,42 +57,12 @@ pub fn build_with(
             known: known.join(", "),
         });
     }
-    Ok(match kind {
-        SamplerKind::Auto | SamplerKind::Bayes => {
-            let sampler = bayes(choice, seed)?.with_earlier(knowledge.earlier);
-            Box::new(match knowledge.prior {
-                Some(prior) => sampler.with_prior(prior),
-                None => sampler,
-            })
-        }
-        SamplerKind::Random => Box::new(Random::new(seed)),
-        SamplerKind::Sobol => Box::new(Sobol::new(seed)),
-        SamplerKind::Grid => Box::new(Grid::new(problem, seed)?),
-        SamplerKind::Nsga2 => Box::new(Nsga2::new(seed)),
-        SamplerKind::Tpe => Box::new(Tpe::new(seed)),
+    kind.make(Request {
+        problem,
+        seed,
+        options: &choice.options,
+        knowledge,
     })
-}
-
-fn bayes(choice: &SamplerChoice, seed: u64) -> Result<Bayes, SamplerError> {
-    let refused = |option: &'static str, value: &ParamValue, wanted: &'static str| SamplerError::Option {
-        option,
-        value: value.to_string(),
-        wanted,
-    };
-    let mut sampler = Bayes::new(seed);
-    match choice.options.get(INITIAL) {
-        None => {}
-        Some(ParamValue::Int(trials)) if (2..=10_000).contains(trials) => {
-            sampler = sampler.with_initial(*trials as usize);
-        }
-        Some(other) => return Err(refused(INITIAL, other, "a whole number from 2 to 10000")),
-    }
-    match choice.options.get(PER_COST) {
-        None => {}
-        Some(ParamValue::Text(metric)) if !metric.is_empty() => sampler = sampler.per_cost(metric.as_str()),
-        Some(other) => return Err(refused(PER_COST, other, "the name of a metric that trials report")),
-    }
-    Ok(sampler)
 }
 
 /// Why a sampler cannot be made.
@@ -158,11 +114,12 @@ mod tests {
     use super::*;
     use crate::fixtures::{conditional_space, drive, mixed_space, mixed_states, problem};
     use peft_tune_core::space::SearchSpace;
+    use peft_tune_core::study::ParamValue;
 
     #[test]
     fn every_sampler_exhausts_a_discrete_space_without_repeating_itself() {
         let problem = problem(conditional_space(), 2);
-        for kind in SamplerKind::ALL {
+        for &kind in SamplerKind::ALL {
             let mut sampler = build(kind, &problem, 7).unwrap();
             assert_eq!(drive(&mut *sampler, &problem, 50, mixed_states).len(), 9, "{kind:?}");
         }
@@ -171,7 +128,7 @@ mod tests {
     #[test]
     fn every_sampler_is_a_function_of_seed_and_history() {
         let problem = problem(mixed_space(), 2);
-        for kind in SamplerKind::ALL.into_iter().filter(|kind| *kind != SamplerKind::Grid) {
+        for &kind in SamplerKind::ALL.iter().filter(|kind| **kind != SamplerKind::Grid) {
             let history = drive(&mut *build(kind, &problem, 3).unwrap(), &problem, 24, mixed_states);
             for count in [0, 3, 11, 23] {
                 let resumed = build(kind, &problem, 3).unwrap().ask(&problem, &history[..count]);
@@ -239,7 +196,7 @@ mod tests {
     #[test]
     fn conditional_parameters_are_there_exactly_when_they_exist() {
         let problem = problem(mixed_space(), 2);
-        for kind in SamplerKind::ALL.into_iter().filter(|kind| *kind != SamplerKind::Grid) {
+        for &kind in SamplerKind::ALL.iter().filter(|kind| **kind != SamplerKind::Grid) {
             let history = drive(&mut *build(kind, &problem, 5).unwrap(), &problem, 40, mixed_states);
             for trial in &history {
                 assert!(
@@ -259,7 +216,7 @@ mod tests {
     #[test]
     fn an_empty_space_has_one_setting_and_no_objective_is_an_error() {
         let mut problem = problem(SearchSpace::default(), 1);
-        for kind in SamplerKind::ALL {
+        for &kind in SamplerKind::ALL {
             assert_eq!(
                 drive(&mut *build(kind, &problem, 1).unwrap(), &problem, 5, mixed_states).len(),
                 1

@@ -70,7 +70,7 @@ impl<'a> Settings<'a> {
         })
     }
 
-    /// Number of settings that go on from `params`, which fixes the parameters before `level`.
+    /// Number of settings that continue from `params`, which fixes the parameters before `level`.
     fn count_below(&self, level: usize, params: &mut Params) -> Option<u64> {
         let Some(parameter) = self.space.parameters.get(level) else {
             return Some(1);

@@ -5,8 +5,8 @@ use super::history::{Evaluated, violation};
 use peft_tune_core::objective::{LOSS, LOSS_BEFORE};
 
 /// The held-out loss of a trial that learns `share` of what the best trial within the problem's constraints learns: the
-/// loss before the training, less that share of what it falls by. `None` where the loss is no objective, or no trial
-/// lowers it or knows where it began.
+/// loss before the training, less that share of what it falls by. `None` where the loss is not an objective, or no
+/// trial lowers it or knows where it began.
 pub(super) fn loss_after_learning(problem: &Problem, complete: &[Evaluated<'_>], share: f64) -> Option<f64> {
     let index = problem.objectives.iter().position(|one| one.metric == LOSS)?;
     let kept = |one: &&Evaluated<'_>| {

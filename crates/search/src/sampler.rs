@@ -6,7 +6,7 @@ use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Params, Trial};
 
 /// What is being searched.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     pub space: SearchSpace,
     pub objectives: Vec<Objective>,
@@ -20,7 +20,7 @@ pub trait Sampler: Send {
 
     /// Returns parameters inside the problem's space, or `None` when there is nothing left to try. The same history and
     /// seed give the same answer: what a sampler needs to know it derives from the history (trials still running
-    /// included), so that a resumed study goes on as if it had never stopped.
+    /// included), so that a resumed study continues as if it had never stopped.
     fn ask(&mut self, problem: &Problem, history: &[Trial]) -> Option<Params>;
 
     /// Whether settings are proposed for what they are expected to add to the hypervolume. A trial is then not worth its

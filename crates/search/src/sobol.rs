@@ -1,9 +1,8 @@
-//! Scrambled Sobol points: a random search without clumps and holes.
+//! Scrambled Sobol points, with which samplers begin: random ones without clumps and holes.
 
 use sobol_burley::NUM_DIMENSIONS;
 
-use super::seeded::{Stream, Tried, first_untried, generator, uniform_point};
-use super::{Problem, Sampler};
+use crate::seeded::{Stream, Tried, first_untried, generator, uniform_point};
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Params, Trial};
 
@@ -12,31 +11,8 @@ const SEQUENCE: u32 = 1 << 16;
 /// Points skipped because they are already tried before random ones are drawn instead.
 const SKIPS: u32 = 64;
 
-/// Proposes the points of an Owen-scrambled Sobol sequence (Burley 2020) in order, passing over those tried before.
-#[derive(Clone, Debug)]
-pub struct Sobol {
-    seed: u64,
-}
-
-impl Sobol {
-    /// A sampler whose scramble follows from `seed`.
-    pub fn new(seed: u64) -> Self {
-        Self { seed }
-    }
-}
-
-impl Sampler for Sobol {
-    fn name(&self) -> &'static str {
-        "sobol"
-    }
-
-    fn ask(&mut self, problem: &Problem, history: &[Trial]) -> Option<Params> {
-        initial_design(&problem.space, self.seed, history)
-    }
-}
-
 /// The next Sobol setting for a history: the point numbered by the history's length, or the next one untried.
-pub(super) fn initial_design(space: &SearchSpace, seed: u64, history: &[Trial]) -> Option<Params> {
+pub(crate) fn initial_design(space: &SearchSpace, seed: u64, history: &[Trial]) -> Option<Params> {
     let tried = Tried::new(history);
     let first = history.len() as u32;
     let mut points = (first..first + SKIPS).map(|index| space.params_at(&sobol_point(index, space.dimensions(), seed)));
@@ -50,8 +26,8 @@ pub(super) fn initial_design(space: &SearchSpace, seed: u64, history: &[Trial]) 
 }
 
 /// Point number `index` of the sequence that `seed` scrambles, in [0, 1)^dimensions. Past the crate's 2^16 points or 256
-/// dimensions a sequence with another scramble goes on ("padding", as its documentation recommends).
-pub(super) fn sobol_point(index: u32, dimensions: usize, seed: u64) -> Vec<f64> {
+/// dimensions a sequence with another scramble continues ("padding", as its documentation recommends).
+pub(crate) fn sobol_point(index: u32, dimensions: usize, seed: u64) -> Vec<f64> {
     let folded = (seed ^ (seed >> 32)) as u32;
     let coordinate = |dimension: u32| {
         let scramble = folded
@@ -69,7 +45,6 @@ pub(super) fn sobol_point(index: u32, dimensions: usize, seed: u64) -> Vec<f64> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{conditional_space, drive, mixed_states, problem};
 
     #[test]
     fn every_power_of_two_of_points_is_spread_evenly() {
@@ -95,11 +70,5 @@ mod tests {
     #[test]
     fn seeds_scramble_differently() {
         assert_ne!(sobol_point(0, 3, 1), sobol_point(0, 3, 2));
-    }
-
-    #[test]
-    fn it_tries_a_discrete_space_once_and_stops() {
-        let problem = problem(conditional_space(), 2);
-        assert_eq!(drive(&mut Sobol::new(1), &problem, 100, mixed_states).len(), 9);
     }
 }

@@ -24,8 +24,8 @@ pub fn hypervolume_history(problem: &Problem, history: &[Trial]) -> Vec<f64> {
     history.iter().map(after).collect()
 }
 
-/// Why a study should stop, or `None` where it should go on. `volumes` is the hypervolume after each trial, `expected` what
-/// each was expected to add when it was proposed, `None` for those of an initial design.
+/// Why a study should stop, or `None` where it should continue. `volumes` is the hypervolume after each trial,
+/// `expected` what each was expected to add when it was proposed, `None` for those of an initial design.
 ///
 /// A sampler that expects something is asked: the study ends when the last `patience` proposals expected too little each.
 /// Any other is judged by what came: the study ends when the last `patience` trials together brought too little.

@@ -10,7 +10,7 @@ use crate::store::{StepRecord, TrialRun};
 use peft_tune_core::study::{ParamValue, Phase, TrialState};
 use peft_tune_engine::profile::{HparamValue, TrialLog, TrialStart};
 
-/// Writes `trial-N/events...` for each trial that has begun, and returns the folders.
+/// Writes `trial-N/events...` for each trial that has started, and returns the folders.
 pub fn write(args: &Args, study: &WholeStudy) -> Result<Vec<PathBuf>, CliError> {
     let folder_of = |run: &TrialRun| args.output.join(format!("trial-{:04}", run.trial.number.0));
     let began = |run: &TrialRun| !matches!(run.trial.state, TrialState::Waiting);

@@ -4,7 +4,7 @@
 //! Published for an A100 with 80 GB: 1,200, 15,000 and 30,000 tokens a second in 48.2, 12.5 and 9.8 GB. The first of these cannot
 //! be a training of all parameters with AdamW: values, gradients and states of 6.7 billion parameters take 108 GB in fp32, values
 //! and gradients alone 54. Hence a row more, adapters on fp32 weights (27 GB), and for the first row the first optimizer, in this
-//! order, that the device's memory holds; what was passed over stays in the results with its predicted bytes.
+//! order, that the device's memory holds; what was skipped stays in the results with its predicted bytes.
 
 use std::sync::Arc;
 
@@ -213,7 +213,7 @@ mod tests {
         setting.predicted_on(peft_tune_core::predict::Host::GPU)
     }
 
-    /// What would run of a row on a device of so many bytes, and what was passed over.
+    /// What would run of a row on a device of so many bytes, and what was skipped.
     fn chosen(method: Method, memory_bytes: u64) -> (Option<(OptimizerKind, Checkpointing)>, usize) {
         let ran = std::cell::Cell::new(None);
         let measure = |setting: &Setting| {

@@ -165,10 +165,7 @@ impl Setting {
 
     /// As [`Setting::predicted_bytes`], on a device that need not be there.
     pub(super) fn predicted_on(&self, host: Host) -> Option<u64> {
-        let predictor = Predictor {
-            architecture: self.architecture().ok()?,
-            machine: Machine::Unmeasured(host),
-        };
+        let predictor = Predictor::new(self.architecture().ok()?, Machine::Unmeasured(host));
         let (recipe, workload) = (self.recipe(), Workload::full(self.rows.rows, self.rows.length));
         let setting = predict::Setting {
             recipe: &recipe,
@@ -178,7 +175,7 @@ impl Setting {
     }
 
     /// Times `steps` steps behind some others. Where every parameter trains, `base` should be the only one who holds the model:
-    /// its weights are let go of.
+    /// its weights are released.
     pub(super) fn measure(&self, base: Arc<BaseModel>, steps: usize) -> Result<Measured, TrainError> {
         let (device, base_bytes) = (base.device().clone(), base.bytes());
         let architecture = base.architecture().clone();

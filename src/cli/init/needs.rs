@@ -28,10 +28,7 @@ impl Needs {
     pub fn new(architecture: &Architecture, machine: &Machine, sequence_length: usize) -> Self {
         let host = if machine.is_gpu { Host::GPU } else { ceilings::host() };
         Self {
-            predictor: Predictor {
-                architecture: architecture.clone(),
-                machine: peft_tune_core::predict::Machine::Unmeasured(host),
-            },
+            predictor: Predictor::new(architecture.clone(), peft_tune_core::predict::Machine::Unmeasured(host)),
             sequence_length,
         }
     }

@@ -5,7 +5,6 @@ use super::find::RowLengths;
 use super::needs::{Needs, Values};
 use crate::report::bytes;
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::predict::precision_name;
 use peft_tune_core::recipe::{Checkpointing, Precision};
 
 /// The values that the file will hold.
@@ -84,7 +83,7 @@ impl Plan {
         self.precisions.retain(|precision| fits(frugal_of(precision)));
         for precision in candidates {
             if !self.precisions.contains(&precision) {
-                let what = format!("precision {}", precision_name(precision));
+                let what = format!("precision {}", precision.name());
                 self.leave_out(&what, needs, frugal_of(&precision));
             }
         }

@@ -9,13 +9,12 @@ use serde_json::{Value, json};
 
 use super::Format;
 use crate::export::ExportFormat;
-use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, quantized_bits};
+use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column};
 use crate::export::hf_trainer::TrainerWords;
 use crate::export::modules::module_names;
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
-    AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe,
-    TargetModules, TargetPreset,
+    AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe, TargetModules, TargetPreset,
 };
 
 pub(super) const FORMAT: Format = Format {
@@ -33,8 +32,8 @@ pub(super) const FORMAT: Format = Format {
         }
         data(&mut draft, &recipe.data);
         held_out(&mut draft, recipe);
-        batch(&mut draft, recipe);
-        let words = draft.optimizer_words(WORDS);
+        batch(&mut draft);
+        let words = draft.optimizer_words();
         draft.keys(words);
         let words = draft.course_words(WORDS);
         draft.keys(words);
@@ -48,31 +47,14 @@ pub(super) const FORMAT: Format = Format {
 const WORDS: TrainerWords = TrainerWords {
     epochs: "num_epochs",
     warmup_share: "warmup_ratio",
-    own_optimizer: |_| ("optimizer", json!("muon")),
 };
 
 fn model(draft: &mut Draft<'_>, recipe: &Recipe) {
-    let bits = quantized_bits(recipe.precision);
     draft.said(&["model", "adapter"]);
     draft.key("base_model", recipe.model.as_str());
-    if recipe.adapter.is_some() {
-        draft.key("adapter", if bits == Some(4) { "qlora" } else { "lora" });
-    }
-    draft.said(&["precision"]);
-    draft.key("load_in_8bit", bits == Some(8));
-    draft.key("load_in_4bit", bits == Some(4));
-    if bits == Some(4) {
-        draft.key(
-            "bnb_config_kwargs",
-            json!({
-                "bnb_4bit_quant_type": "nf4",
-                "bnb_4bit_use_double_quant": recipe.precision == Precision::Nf4Double,
-                "bnb_4bit_compute_dtype": "bfloat16",
-            }),
-        );
-    }
-    draft.keys(draft.half_words());
-    draft.key("tf32", false);
+    let mut words = draft.precision_words();
+    words.retain(|(key, _)| *key != "adapter" || recipe.adapter.is_some());
+    draft.keys(words);
     // The only kinds of attention that keep packed documents apart are those of flash-attn.
     let attention = if recipe.batch.packing {
         "flash_attention_2"
@@ -97,10 +79,8 @@ fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
         draft.say_as("target_modules", names);
     }
     draft.say_each(&["rslora", "dora"]);
-    match adapter.init {
-        AdapterInit::Kaiming => {}
-        AdapterInit::Gaussian | AdapterInit::Pissa => draft.say("init"),
-    }
+    let words = draft.init_words(adapter.init);
+    draft.keys(words);
     draft.said(&[
         "adapter.rank_pattern",
         "adapter.alpha_pattern",
@@ -245,16 +225,11 @@ fn held_out(draft: &mut Draft<'_>, recipe: &Recipe) {
     }
 }
 
-fn batch(draft: &mut Draft<'_>, recipe: &Recipe) {
+fn batch(draft: &mut Draft<'_>) {
     draft.say_each(&["sequence_length", "packing"]);
     draft.key("eval_sample_packing", false);
     draft.key("pad_to_sequence_len", false);
     draft.say_each(&["group_by_length", "micro_batch", "gradient_accumulation"]);
-    let recomputes = recipe.gradient_checkpointing != Checkpointing::None;
-    draft.say_as("gradient_checkpointing", recomputes);
-    match recipe.gradient_checkpointing {
-        Checkpointing::None | Checkpointing::Full => {}
-        Checkpointing::Offload => draft.key("activation_offloading", true),
-        Checkpointing::Every(_) => draft.warn_of_every_layer(),
-    }
+    let words = draft.checkpointing_words();
+    draft.keys(words);
 }

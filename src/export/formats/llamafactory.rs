@@ -8,15 +8,14 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::Format;
-use crate::export::draft::{Advice, Draft, ROWS, column, quantized_bits};
+use crate::export::draft::{Advice, Draft, ROWS, column};
 use crate::export::hf_trainer::TrainerWords;
 use crate::export::modules::module_names;
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
-    AdapterInit, AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe,
-    TargetModules, TargetPreset,
+    AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe, TargetModules, TargetPreset,
 };
 
 const DATA_SETS: &str = "dataset_info.json";
@@ -33,7 +32,6 @@ pub(super) const FORMAT: Format = Format {
 const WORDS: TrainerWords = TrainerWords {
     epochs: "num_train_epochs",
     warmup_share: "warmup_ratio",
-    own_optimizer: |_| ("use_muon", json!(true)),
 };
 
 fn render(input: &ExportInput<'_>, directory: &Path) -> Result<Rendered, ExportError> {
@@ -54,7 +52,7 @@ fn render(input: &ExportInput<'_>, directory: &Path) -> Result<Rendered, ExportE
     let data_sets = data(&mut draft, &recipe.data, directory);
     held_out(&mut draft, recipe);
     batch(&mut draft, recipe);
-    let words = draft.optimizer_words(WORDS);
+    let words = draft.optimizer_words();
     draft.keys(words);
     let words = draft.course_words(WORDS);
     draft.keys(words);
@@ -69,18 +67,11 @@ fn render(input: &ExportInput<'_>, directory: &Path) -> Result<Rendered, ExportE
 }
 
 fn model(draft: &mut Draft<'_>, recipe: &Recipe) {
-    draft.said(&["model", "precision"]);
+    draft.said(&["model"]);
     draft.key("model_name_or_path", recipe.model.as_str());
     draft.key("trust_remote_code", false);
-    draft.keys(draft.half_words());
-    if let Some(bits) = quantized_bits(recipe.precision) {
-        draft.key("quantization_bit", bits);
-        draft.key("quantization_method", "bnb");
-        if bits == 4 {
-            draft.key("quantization_type", "nf4");
-            draft.key("double_quantization", recipe.precision == Precision::Nf4Double);
-        }
-    }
+    let words = draft.precision_words();
+    draft.keys(words);
     draft.key("flash_attn", if recipe.batch.packing { "fa2" } else { "sdpa" });
     if recipe.batch.packing {
         draft.warn("batch.packing", "needs the flash-attn package");
@@ -97,14 +88,8 @@ fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
     };
     draft.say_as("target_modules", targets);
     draft.say_each(&["rslora", "dora"]);
-    match adapter.init {
-        AdapterInit::Kaiming | AdapterInit::Gaussian => draft.key("pissa_init", false),
-        AdapterInit::Pissa => {
-            draft.say_as("init", true);
-            // The exact decomposition, as the trials had it, and no fast approximation.
-            draft.key("pissa_iter", -1);
-        }
-    }
+    let words = draft.init_words(adapter.init);
+    draft.keys(words);
     draft.said(&["adapter.modules_to_save", "adapter.adapter_init"]);
     if !adapter.modules_to_save.is_empty() {
         draft.key("additional_target", adapter.modules_to_save.join(","));
@@ -220,14 +205,8 @@ fn batch(draft: &mut Draft<'_>, recipe: &Recipe) {
     // Keeps packed documents from attending to each other.
     draft.key("neat_packing", recipe.batch.packing);
     draft.say_each(&["micro_batch", "gradient_accumulation"]);
-    let keeps_all = recipe.gradient_checkpointing == Checkpointing::None;
-    draft.say_as("gradient_checkpointing", keeps_all);
-    match recipe.gradient_checkpointing {
-        Checkpointing::None | Checkpointing::Full => {}
-        // Layer inputs go to the host; the unsloth package is not needed for it.
-        Checkpointing::Offload => draft.key("use_unsloth_gc", true),
-        Checkpointing::Every(_) => draft.warn_of_every_layer(),
-    }
+    let words = draft.checkpointing_words();
+    draft.keys(words);
     draft.said(&["training.shuffle"]);
     draft.key("disable_shuffling", !recipe.training.shuffle);
     if recipe.batch.group_by_length {

@@ -82,9 +82,9 @@ fn config(draft: &mut Draft<'_>, adapter: &AdapterSettings) -> Value {
         draft.word("lora_bias"),
         draft.word("rslora"),
         draft.word("dora"),
-        draft.word_as("init", init(adapter.init)),
     ];
-    for (key, value) in words.into_iter().flatten() {
+    let words = words.into_iter().flatten().chain(draft.init_words(adapter.init));
+    for (key, value) in words {
         config[key] = value;
     }
     draft.said(&[
@@ -120,15 +120,6 @@ fn warn(draft: &mut Draft<'_>, recipe: &Recipe, adapter: &AdapterSettings) {
             "adapter.adapter_init",
             "start from that adapter with PeftModel.from_pretrained(.., is_trainable=True)",
         );
-    }
-}
-
-/// PEFT's value for how an adapter starts.
-pub(super) fn init(init: AdapterInit) -> Value {
-    match init {
-        AdapterInit::Kaiming => json!(true),
-        AdapterInit::Gaussian => json!("gaussian"),
-        AdapterInit::Pissa => json!("pissa"),
     }
 }
 

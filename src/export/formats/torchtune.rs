@@ -12,14 +12,13 @@ use serde_json::json;
 
 use super::Format;
 use crate::export::course::{Course, Warmup};
-use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column};
-use crate::export::hf_trainer::beta2;
+use crate::export::draft::{Advice, Draft, ROWS, builder_of, column};
+use crate::export::rows::{value_of, words};
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
-    Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, OptimizerSettings, Precision, Recipe,
-    ScheduleKind, TrainingLength,
+    DataFormat, DataSettings, HeldOut, LossOn, OptimizerKind, OptimizerSettings, Precision, Recipe, TrainingLength,
 };
 
 pub(super) const FORMAT: Format = Format {
@@ -44,7 +43,7 @@ fn render(input: &ExportInput<'_>, _: &Path) -> Result<Rendered, ExportError> {
     length(&mut draft, &input.course());
     draft.say_each(&["micro_batch", "gradient_accumulation"]);
     optimizer(&mut draft, &recipe.optimizer);
-    schedule(&mut draft, recipe, &input.course());
+    schedule(&mut draft, &input.course());
     draft.yaml.map(
         "loss",
         &[("_component_", json!("torchtune.modules.loss.CEWithChunkedOutputLoss"))],
@@ -196,24 +195,13 @@ fn length(draft: &mut Draft<'_>, course: &Course) {
 }
 
 fn optimizer(draft: &mut Draft<'_>, optimizer: &OptimizerSettings) {
-    let component = match optimizer.kind {
-        OptimizerKind::AdamW => "torch.optim.AdamW",
-        OptimizerKind::AdamW8bit => "bitsandbytes.optim.AdamW8bit",
-        OptimizerKind::PagedAdamW => "bitsandbytes.optim.PagedAdamW",
-        OptimizerKind::PagedAdamW8bit => "bitsandbytes.optim.PagedAdamW8bit",
-        OptimizerKind::Lion => "bitsandbytes.optim.Lion",
-        OptimizerKind::Lion8bit => "bitsandbytes.optim.Lion8bit",
-        OptimizerKind::Adafactor => "torch.optim.Adafactor",
-        OptimizerKind::Muon => "torch.optim.Muon",
-        OptimizerKind::Sgd => "torch.optim.SGD",
-    };
     draft.said(&["optimizer.kind"]);
-    let mut keys: Vec<Word> = vec![("_component_", json!(component))];
+    let mut keys = words(&optimizer.kind.row().keys, draft.tool()).unwrap_or_default();
     keys.extend(draft.word("learning_rate"));
     keys.extend(draft.word("weight_decay"));
     // torch's Muon takes matrices only: what it does to them is all that can be said.
     if optimizer.kind.reads_betas() {
-        keys.push(("betas", json!([optimizer.beta1, beta2(optimizer)])));
+        keys.push(("betas", json!([optimizer.beta1, optimizer.beta2()])));
         draft.said(&["optimizer.beta1", "optimizer.beta2"]);
     }
     if optimizer.kind.reads_epsilon() {
@@ -233,9 +221,8 @@ fn optimizer(draft: &mut Draft<'_>, optimizer: &OptimizerSettings) {
     }
 }
 
-fn schedule(draft: &mut Draft<'_>, recipe: &Recipe, course: &Course) {
-    const COSINE: &str = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup";
-    draft.said(&["schedule.kind", "schedule.warmup"]);
+fn schedule(draft: &mut Draft<'_>, course: &Course) {
+    draft.said(&["schedule.warmup"]);
     let steps = match course.warmup {
         Warmup::Steps(steps) => steps,
         Warmup::Share(share) => {
@@ -246,50 +233,23 @@ fn schedule(draft: &mut Draft<'_>, recipe: &Recipe, course: &Course) {
             0
         }
     };
-    let mut keys = vec![("_component_", json!(COSINE)), ("num_warmup_steps", json!(steps))];
-    match recipe.schedule.kind {
-        ScheduleKind::Cosine => {}
-        ScheduleKind::Constant => keys.push(("num_cycles", json!(0.0))),
-        ScheduleKind::Linear => keys[0].1 = json!("transformers.get_linear_schedule_with_warmup"),
-    }
+    let mut keys = draft.schedule_words();
+    keys.insert(keys.len().min(1), ("num_warmup_steps", json!(steps)));
     draft.yaml.map("lr_scheduler", &keys);
 }
 
 fn arithmetic(draft: &mut Draft<'_>, recipe: &Recipe) -> Result<(), ExportError> {
-    let dtype = match recipe.precision {
-        Precision::Fp32 => "fp32",
-        Precision::Fp16 => {
-            return Err(refused(
-                "precision",
-                "its recipe takes no fp16; search with bf16 or fp32",
-            ));
-        }
-        Precision::Int8 => {
-            draft.warn(
-                "precision",
-                "torchtune has no 8-bit base weights, so they are bf16: more memory",
-            );
-            "bf16"
-        }
-        Precision::Bf16 | Precision::Nf4 | Precision::Nf4Double => "bf16",
-    };
-    if recipe.precision == Precision::Nf4 {
-        draft.warn(
+    if recipe.precision == Precision::Fp16 {
+        return Err(refused(
             "precision",
-            "torchtune always quantizes the constants of NF4 too: a little less memory",
-        );
+            "its recipe takes no fp16; search with bf16 or fp32",
+        ));
     }
+    let dtype = value_of(&draft.precision_words(), "dtype");
     draft.key("device", "cuda");
-    draft.say_as("precision", dtype);
-    let recomputes = recipe.gradient_checkpointing != Checkpointing::None;
-    draft.say_as("gradient_checkpointing", recomputes);
-    draft.key(
-        "enable_activation_offloading",
-        recipe.gradient_checkpointing == Checkpointing::Offload,
-    );
-    if matches!(recipe.gradient_checkpointing, Checkpointing::Every(_)) {
-        draft.warn_of_every_layer();
-    }
+    draft.key("dtype", dtype);
+    let words = draft.checkpointing_words();
+    draft.keys(words);
     draft.say_as("max_grad_norm", recipe.optimizer.max_grad_norm);
     draft.key("compile", false);
     Ok(())

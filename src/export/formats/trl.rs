@@ -9,11 +9,9 @@ use super::Format;
 use super::peft::{target_modules, whole_if_possible};
 use crate::export::ExportFormat;
 use crate::export::draft::{Advice, Draft, builder_of};
-use crate::export::hf_trainer::{TrainerWords, adamw_for_muon};
+use crate::export::hf_trainer::TrainerWords;
 use peft_tune_core::recipe::settings::Tool;
-use peft_tune_core::recipe::{
-    AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision, Recipe,
-};
+use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe};
 
 pub(super) const FORMAT: Format = Format {
     name: "trl",
@@ -31,7 +29,7 @@ pub(super) const FORMAT: Format = Format {
         }
         data(&mut draft, &recipe.data);
         batch(&mut draft, recipe);
-        let words = draft.optimizer_words(WORDS);
+        let words = draft.optimizer_words();
         draft.keys(words);
         let words = draft.course_words(WORDS);
         draft.keys(words);
@@ -46,7 +44,6 @@ const WORDS: TrainerWords = TrainerWords {
     epochs: "num_train_epochs",
     // Below 1 it is a fraction there too.
     warmup_share: "warmup_steps",
-    own_optimizer: adamw_for_muon,
 };
 
 const ADVICE: Advice = Advice {
@@ -57,24 +54,8 @@ const ADVICE: Advice = Advice {
 fn model(draft: &mut Draft<'_>, recipe: &Recipe) {
     draft.said(&["model"]);
     draft.key("model_name_or_path", recipe.model.as_str());
-    draft.say_as(
-        "precision",
-        match recipe.precision {
-            Precision::Fp32 => "float32",
-            Precision::Fp16 => "float16",
-            Precision::Bf16 | Precision::Int8 | Precision::Nf4 | Precision::Nf4Double => "bfloat16",
-        },
-    );
-    draft.keys(draft.half_words());
-    match recipe.precision {
-        Precision::Int8 => draft.key("load_in_8bit", true),
-        Precision::Nf4 | Precision::Nf4Double => {
-            draft.key("load_in_4bit", true);
-            draft.key("bnb_4bit_quant_type", "nf4");
-            draft.key("use_bnb_nested_quant", recipe.precision == Precision::Nf4Double);
-        }
-        Precision::Fp32 | Precision::Bf16 | Precision::Fp16 => {}
-    }
+    let words = draft.precision_words();
+    draft.keys(words);
     if recipe.batch.packing {
         // The only way in which TRL keeps packed documents from attending to each other.
         draft.key("attn_implementation", "flash_attention_2");
@@ -180,13 +161,8 @@ fn batch(draft: &mut Draft<'_>, recipe: &Recipe) {
         draft.key("eval_packing", false);
     }
     draft.say_each(&["micro_batch", "gradient_accumulation"]);
-    let recomputes = recipe.gradient_checkpointing != Checkpointing::None;
-    draft.say_as("gradient_checkpointing", recomputes);
-    match recipe.gradient_checkpointing {
-        Checkpointing::None | Checkpointing::Full => {}
-        Checkpointing::Offload => draft.key("activation_offloading", true),
-        Checkpointing::Every(_) => draft.warn_of_every_layer(),
-    }
+    let words = draft.checkpointing_words();
+    draft.keys(words);
 }
 
 fn evaluation(draft: &mut Draft<'_>, recipe: &Recipe) {

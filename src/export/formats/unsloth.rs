@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use super::Format;
 use super::peft::whole_if_possible;
-use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column, quantized_bits};
-use crate::export::hf_trainer::{TrainerWords, adamw_for_muon};
+use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column};
+use crate::export::hf_trainer::TrainerWords;
 use crate::export::modules::module_names;
+use crate::export::rows::{value_of, words};
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
-use peft_tune_core::architecture::Family;
 use peft_tune_core::recipe::settings::Tool;
-use peft_tune_core::recipe::{AdapterSettings, Checkpointing, DataFormat, DataSettings, HeldOut, LossOn, Precision};
+use peft_tune_core::recipe::{AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn};
 
 pub(super) const FORMAT: Format = Format {
     name: "unsloth",
@@ -31,7 +31,6 @@ pub(super) const FORMAT: Format = Format {
 const WORDS: TrainerWords = TrainerWords {
     epochs: "num_train_epochs",
     warmup_share: "warmup_steps",
-    own_optimizer: adamw_for_muon,
 };
 
 const ADVICE: Advice = Advice {
@@ -93,25 +92,18 @@ fn expression(text: &str) -> Value {
 fn model(draft: &mut Draft<'_>) -> String {
     let recipe = draft.recipe();
     draft.said(&["model", "adapter"]);
-    let bits = quantized_bits(recipe.precision);
-    let dtype = match recipe.precision {
-        Precision::Fp32 => "torch.float32",
-        Precision::Fp16 => "torch.float16",
-        _ => "torch.bfloat16",
-    };
-    let mut arguments = vec![
+    let words = draft.precision_words();
+    let dtype = value_of(&words, "dtype");
+    let arguments = [
         ("model_name", json!(recipe.model)),
         ("max_seq_length", json!(recipe.batch.sequence_length)),
+        (
+            "dtype",
+            expression(&format!("torch.{}", dtype.as_str().unwrap_or_default())),
+        ),
+        ("load_in_4bit", value_of(&words, "load_in_4bit")),
+        ("load_in_8bit", value_of(&words, "load_in_8bit")),
     ];
-    arguments.extend(draft.word_as("precision", expression(dtype)));
-    arguments.push(("load_in_4bit", json!(bits == Some(4))));
-    arguments.push(("load_in_8bit", json!(bits == Some(8))));
-    if recipe.precision == Precision::Nf4 {
-        draft.warn(
-            "precision",
-            "unsloth always quantizes the constants of NF4 too: a little less memory",
-        );
-    }
     call("model, tokenizer = FastLanguageModel.from_pretrained", &arguments)
 }
 
@@ -131,16 +123,8 @@ fn lora(draft: &mut Draft<'_>, adapter: &AdapterSettings) -> String {
     let names = module_names(&adapter.target_modules, draft.input.known.architecture);
     arguments.extend(draft.word_as("target_modules", names));
     arguments.extend(draft.word("rslora"));
-    arguments.extend(draft.word_as("init", super::peft::init(adapter.init)));
-    let checkpointing = match recipe.gradient_checkpointing {
-        Checkpointing::None => json!(false),
-        Checkpointing::Full | Checkpointing::Every(_) => json!(true),
-        Checkpointing::Offload => json!("unsloth"),
-    };
-    arguments.extend(draft.word_as("gradient_checkpointing", checkpointing));
-    if matches!(recipe.gradient_checkpointing, Checkpointing::Every(_)) {
-        draft.warn_of_every_layer();
-    }
+    arguments.extend(draft.init_words(adapter.init));
+    arguments.extend(draft.checkpointing_words());
     arguments.push(("random_state", json!(recipe.training.seed)));
     if adapter.dora {
         arguments.extend(draft.word("dora"));
@@ -283,8 +267,10 @@ fn arguments(draft: &mut Draft<'_>) -> Vec<Word> {
     arguments.push(("per_device_eval_batch_size", json!(recipe.batch.micro_batch)));
     arguments.extend(draft.word("gradient_accumulation"));
     arguments.extend(draft.course_words(WORDS));
-    arguments.extend(draft.optimizer_words(WORDS));
-    arguments.extend(draft.half_words());
+    arguments.extend(draft.optimizer_words());
+    let computing = words(&recipe.precision.compute().row().keys, draft.tool()).unwrap_or_default();
+    let is_half = |(key, _): &Word| ["bf16", "fp16"].contains(key);
+    arguments.extend(computing.into_iter().filter(is_half));
     arguments.extend(draft.sampling_words());
     arguments.extend(draft.evaluation_words());
     if draft.input.data_format() == DataFormat::PromptCompletion {
@@ -311,16 +297,8 @@ fn mask(draft: &mut Draft<'_>, data: &DataSettings) -> String {
     if data.loss_on == LossOn::All || !is_chat {
         return String::new();
     }
-    let family = input.known.architecture.map(|architecture| architecture.family);
-    let marks = match (family, &data.chat_template) {
-        (Some(Family::Qwen2 | Family::Qwen3), None) => ("<|im_start|>user\n", "<|im_start|>assistant\n"),
-        (Some(Family::Gemma2 | Family::Gemma3), None) => ("<start_of_turn>user\n", "<start_of_turn>model\n"),
-        (Some(Family::Phi3), None) => ("<|user|>\n", "<|assistant|>\n"),
-        (Some(Family::Mistral), None) => ("[INST]", "[/INST]"),
-        (Some(Family::Llama), None) => (
-            "<|start_header_id|>user<|end_header_id|>\n\n",
-            "<|start_header_id|>assistant<|end_header_id|>\n\n",
-        ),
+    let marks = match (input.known.architecture, &data.chat_template) {
+        (Some(architecture), None) => architecture.family.row().chat,
         _ => {
             draft.warn(
                 "data.loss_on",
@@ -335,8 +313,8 @@ fn mask(draft: &mut Draft<'_>, data: &DataSettings) -> String {
     );
     let arguments = [
         ("trainer", expression("trainer")),
-        ("instruction_part", json!(marks.0)),
-        ("response_part", json!(marks.1)),
+        ("instruction_part", json!(marks.user)),
+        ("response_part", json!(marks.assistant)),
     ];
     format!(
         "from unsloth.chat_templates import train_on_responses_only\n\n{}",

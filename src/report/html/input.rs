@@ -28,7 +28,7 @@ pub struct PageInput {
     pub timings: Vec<Timing>,
     /// Numbers of the trials on the Pareto front.
     pub front: Vec<TrialNumber>,
-    /// What trials took over: trial, part (`cost` or `loss`), source.
+    /// What trials inherited: trial, part (`cost` or `loss`), source.
     pub inherited: Vec<(TrialNumber, String, TrialNumber)>,
     pub trial_curves: Vec<TrialCurves>,
     /// Peak memory by part, where more is known than what the base model takes.
@@ -83,7 +83,7 @@ pub struct TrialCurves {
     pub phases: Vec<PhaseTimes>,
 }
 
-/// A number that was measured again and again as training went on.
+/// A number that was measured again and again as training continued.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// `training loss`, `held-out loss`, or a metric that the trial reported.

@@ -86,7 +86,7 @@ pub struct TrialView {
     /// Whether it is complete and keeps every bound.
     pub feasible: bool,
     pub wall_s: f64,
-    /// What it took over from other trials: part and source.
+    /// What it inherited from other trials: part and source.
     pub inherited: Vec<(String, u64)>,
 }
 

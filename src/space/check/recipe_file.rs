@@ -21,17 +21,11 @@ impl RecipeFile {
     }
 
     /// As [`RecipeFile::read`], as strictly as `options` say.
-    ///
-    /// # Errors
-    /// As [`RecipeFile::read`].
     pub fn read_with(path: &Path, options: ReadOptions) -> Result<Recipe, SpaceError> {
         recipe_of(&Document::read(path)?, options)
     }
 
     /// Checks text as if it stood in the file `path`.
-    ///
-    /// # Errors
-    /// As [`RecipeFile::read`].
     pub fn parse(path: &Path, text: &str, options: ReadOptions) -> Result<Recipe, SpaceError> {
         recipe_of(&Document::parse(path, text)?, options)
     }

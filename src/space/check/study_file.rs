@@ -11,10 +11,10 @@ use crate::space::file::{BackendEntry, BudgetEntry, SamplerEntry, StudyFile};
 use crate::space::recipe_for::apply;
 use crate::space::study::{Backend, Budget, CommandBackend, Source, Study};
 use crate::space::yaml::Document;
-use peft_tune_core::recipe::{DataSettings, Recipe};
 use peft_tune_core::recipe::settings::settings;
-use peft_tune_core::space::SamplerChoice;
+use peft_tune_core::recipe::{DataSettings, Recipe};
 use peft_tune_core::study::LauncherSettings;
+use peft_tune_search::SamplerChoice;
 
 /// Trials of a study that gives neither a number nor a time.
 const DEFAULT_TRIALS: u64 = 40;
@@ -44,17 +44,11 @@ impl StudyFile {
     }
 
     /// As [`StudyFile::read`], as strictly as `options` say.
-    ///
-    /// # Errors
-    /// As [`StudyFile::read`].
     pub fn read_with(path: &Path, options: ReadOptions) -> Result<Study, SpaceError> {
         study_of(Document::read(path)?, options)
     }
 
     /// Checks text as if it stood in the file `path`: a study kept in the database, say.
-    ///
-    /// # Errors
-    /// As [`StudyFile::read`].
     pub fn parse(path: &Path, text: &str, options: ReadOptions) -> Result<Study, SpaceError> {
         study_of(Document::parse(path, text)?, options)
     }

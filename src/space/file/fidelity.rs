@@ -95,53 +95,25 @@ name_or_map!(
     PrunerEntry,
     "one of none, dominance, asha, median, or {kind: .., eta: ..}",
     |name| PrunerKind::from_name(name).map(|kind| PrunerEntry(PrunerDetails::named(kind))),
-    PrunerEntry
+    PrunerEntry,
+    "Pruner",
+    |kind: PrunerKind, details: PrunerDetails| {"anyOf": [kind, details]}
 );
 
 name_or_map!(
     StopEntry,
     "none, or {least_gain: .., patience: ..}",
     |name| (name == "none").then_some(StopEntry::None),
-    StopEntry::Rule
+    StopEntry::Rule,
+    "Stop",
+    |details: StopDetails| {"anyOf": [{"const": "none"}, details], "default": "none"}
 );
 
 name_or_map!(
     ConfirmEntry,
     "none, or {trials: .., repeats: .., steps: .., interval: ..}",
     |name| (name == "none").then_some(ConfirmEntry::None),
-    ConfirmEntry::Plan
+    ConfirmEntry::Plan,
+    "Confirm",
+    |details: ConfirmDetails| {"anyOf": [{"const": "none"}, details]}
 );
-
-impl JsonSchema for PrunerEntry {
-    fn schema_name() -> Cow<'static, str> {
-        "Pruner".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let kind = generator.subschema_for::<PrunerKind>();
-        let details = generator.subschema_for::<PrunerDetails>();
-        json_schema!({"anyOf": [kind, details]})
-    }
-}
-
-impl JsonSchema for StopEntry {
-    fn schema_name() -> Cow<'static, str> {
-        "Stop".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let details = generator.subschema_for::<StopDetails>();
-        json_schema!({"anyOf": [{"const": "none"}, details], "default": "none"})
-    }
-}
-
-impl JsonSchema for ConfirmEntry {
-    fn schema_name() -> Cow<'static, str> {
-        "Confirm".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let details = generator.subschema_for::<ConfirmDetails>();
-        json_schema!({"anyOf": [{"const": "none"}, details]})
-    }
-}

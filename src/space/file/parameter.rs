@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::Entries;
-use peft_tune_core::space::Scale;
 use peft_tune_core::recipe::settings::Legal;
+use peft_tune_core::space::Scale;
 use peft_tune_core::study::ParamValue;
 
 /// What stands behind a parameter's name.

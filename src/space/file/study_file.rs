@@ -16,6 +16,7 @@ use super::{
 use peft_tune_core::objective::{Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::recipe::{DataSettings, TrainingSettings};
 use peft_tune_core::study::LauncherSettings;
+use peft_tune_search::SamplerKind;
 
 /// A tuning study: what to tune, within which space, for which objectives, at what cost.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -157,23 +158,14 @@ pub struct BudgetEntry {
 pub struct SamplerEntry(pub SamplerDetails);
 
 /// A sampler with options.
-#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SamplerDetails {
     /// Name of the sampler.
-    pub kind: peft_tune_core::space::SamplerKind,
+    pub kind: SamplerKind,
     /// Settings of this sampler; it refuses those it does not know.
     #[serde(default)]
     pub options: BTreeMap<String, FileValue>,
-}
-
-impl Default for SamplerDetails {
-    fn default() -> Self {
-        Self {
-            kind: peft_tune_core::space::SamplerKind::Auto,
-            options: BTreeMap::new(),
-        }
-    }
 }
 
 /// What runs the trials.
@@ -198,9 +190,10 @@ pub struct CommandEntry {
     pub env: BTreeMap<String, String>,
 }
 
-/// A form that is either a bare name or keys and values.
+/// A form that is either a bare name or keys and values: what is expected, how a name and how keys are read, and the
+/// name of its schema with the forms that it allows.
 macro_rules! name_or_map {
-    ($entry:ty, $expecting:literal, $name:expr, $map:expr) => {
+    ($entry:ty, $expecting:expr, $name:expr, $map:expr, $schema:literal, |$($part:ident: $of:ty),*| $forms:tt) => {
         impl<'de> Deserialize<'de> for $entry {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 struct EntryVisitor;
@@ -225,6 +218,17 @@ macro_rules! name_or_map {
                 deserializer.deserialize_any(EntryVisitor)
             }
         }
+
+        impl JsonSchema for $entry {
+            fn schema_name() -> Cow<'static, str> {
+                $schema.into()
+            }
+
+            fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+                $(let $part = generator.subschema_for::<$of>();)*
+                json_schema!($forms)
+            }
+        }
     };
 }
 
@@ -234,60 +238,37 @@ name_or_map!(
     ObjectiveEntry,
     "a metric's name, or {metric: .., direction: .., reference: .., known_after: ..}",
     |name| Some(ObjectiveEntry::named(name)),
-    ObjectiveEntry
+    ObjectiveEntry,
+    "Objective",
+    |details: ObjectiveDetails| {
+        "anyOf": [{"type": "string", "enum": [THROUGHPUT, PEAK_MEMORY, LOSS]}, {"type": "string"}, details]
+    }
 );
 
 name_or_map!(
     SamplerEntry,
-    "one of auto, random, sobol, grid, nsga2, tpe, bayes, or {kind: .., options: {..}}",
+    &format!(
+        "one of {}, or {{kind: .., options: {{..}}}}",
+        SamplerKind::ALL
+            .iter()
+            .map(|kind| kind.name())
+            .collect::<Vec<_>>()
+            .join(", ")
+    ),
     |name| {
-        let kind = peft_tune_core::space::SamplerKind::from_name(name)?;
-        Some(SamplerEntry(SamplerDetails {
-            kind,
-            ..SamplerDetails::default()
-        }))
+        let (kind, options) = (SamplerKind::from_name(name)?, BTreeMap::new());
+        Some(SamplerEntry(SamplerDetails { kind, options }))
     },
-    SamplerEntry
+    SamplerEntry,
+    "Sampler",
+    |kind: SamplerKind, details: SamplerDetails| {"anyOf": [kind, details], "default": "auto"}
 );
 
 name_or_map!(
     BackendEntry,
     "native, or {command: [program, argument, ..]}",
     |name| (name == "native").then_some(BackendEntry::Native),
-    BackendEntry::Command
+    BackendEntry::Command,
+    "Backend",
+    |command: CommandEntry| {"anyOf": [{"const": "native"}, command], "default": "native"}
 );
-
-impl JsonSchema for ObjectiveEntry {
-    fn schema_name() -> Cow<'static, str> {
-        "Objective".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let details = generator.subschema_for::<ObjectiveDetails>();
-        let examples = [THROUGHPUT, PEAK_MEMORY, LOSS];
-        json_schema!({"anyOf": [{"type": "string", "enum": examples}, {"type": "string"}, details]})
-    }
-}
-
-impl JsonSchema for SamplerEntry {
-    fn schema_name() -> Cow<'static, str> {
-        "Sampler".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let kind = generator.subschema_for::<peft_tune_core::space::SamplerKind>();
-        let details = generator.subschema_for::<SamplerDetails>();
-        json_schema!({"anyOf": [kind, details], "default": "auto"})
-    }
-}
-
-impl JsonSchema for BackendEntry {
-    fn schema_name() -> Cow<'static, str> {
-        "Backend".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let command = generator.subschema_for::<CommandEntry>();
-        json_schema!({"anyOf": [{"const": "native"}, command], "default": "native"})
-    }
-}

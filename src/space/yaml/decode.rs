@@ -3,10 +3,11 @@
 use std::fmt;
 use std::ops::Range;
 
-use serde::de::value::StrDeserializer;
-use serde::de::{self, DeserializeSeed, EnumAccess, Expected, IntoDeserializer, Unexpected, VariantAccess, Visitor};
+use serde::de::value::{MapAccessDeserializer, StrDeserializer};
+use serde::de::{self, DeserializeSeed, Expected, IntoDeserializer, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
 
+use super::tree::Entry;
 use super::{Node, Value};
 
 /// What was wrong while decoding.
@@ -121,6 +122,7 @@ fn plain_expected(expected: &str) -> String {
         "a string" | "path string" => "text",
         "a sequence" => "a list",
         "a map" => "keys and values",
+        "unit" => "the name alone",
         other if other.starts_with("struct ") => "keys and values",
         other => other,
     }
@@ -219,7 +221,11 @@ impl<'de> de::Deserializer<'de> for Decoder<'de> {
     ) -> Result<V::Value, DecodeError> {
         let result = match &self.node.value {
             Value::Text(name) => visitor.visit_enum(name.as_str().into_deserializer()),
-            Value::Map(entries) if entries.len() == 1 => visitor.visit_enum(Variant { decoder: self }),
+            Value::Map(entries) if entries.len() == 1 => visitor.visit_enum(MapAccessDeserializer::new(Entries {
+                decoder: self,
+                entries,
+                next: 0,
+            })),
             Value::Map(_) => Err(DecodeError::new(Fault::WrongValue {
                 found: "several keys".into(),
                 expected: format!("one key of {}", variants.join(", ")),
@@ -264,7 +270,7 @@ impl<'de> de::SeqAccess<'de> for Elements<'de> {
 
 struct Entries<'de> {
     decoder: Decoder<'de>,
-    entries: &'de [super::tree::Entry],
+    entries: &'de [Entry],
     next: usize,
 }
 
@@ -292,57 +298,5 @@ impl<'de> de::MapAccess<'de> for Entries<'de> {
         };
         seed.deserialize(decoder)
             .map_err(|error| error.at(span).under(&entry.key))
-    }
-}
-
-/// A variant written as a map of one key: `{steps: 20}`.
-struct Variant<'de> {
-    decoder: Decoder<'de>,
-}
-
-impl<'de> Variant<'de> {
-    fn entry(&self) -> Result<&'de super::tree::Entry, DecodeError> {
-        match &self.decoder.node.value {
-            Value::Map(entries) if entries.len() == 1 => Ok(&entries[0]),
-            _ => Err(de::Error::custom("expected one key")),
-        }
-    }
-}
-
-impl<'de> EnumAccess<'de> for Variant<'de> {
-    type Error = DecodeError;
-    type Variant = Self;
-
-    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), DecodeError> {
-        let entry = self.entry()?;
-        let key: StrDeserializer<'_, DecodeError> = entry.key.as_str().into_deserializer();
-        let name = seed.deserialize(key).map_err(|error| error.at(&entry.key_span))?;
-        Ok((name, self))
-    }
-}
-
-impl<'de> VariantAccess<'de> for Variant<'de> {
-    type Error = DecodeError;
-
-    fn unit_variant(self) -> Result<(), DecodeError> {
-        Err(de::Error::custom("this name takes no value"))
-    }
-
-    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, DecodeError> {
-        let entry = self.entry()?;
-        seed.deserialize(self.decoder.child(&entry.value))
-            .map_err(|error| error.at(&entry.value.span).under(&entry.key))
-    }
-
-    fn tuple_variant<V: Visitor<'de>>(self, _len: usize, visitor: V) -> Result<V::Value, DecodeError> {
-        de::Deserializer::deserialize_any(self.decoder.child(&self.entry()?.value), visitor)
-    }
-
-    fn struct_variant<V: Visitor<'de>>(
-        self,
-        _fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, DecodeError> {
-        de::Deserializer::deserialize_any(self.decoder.child(&self.entry()?.value), visitor)
     }
 }

@@ -56,9 +56,6 @@ impl Document {
     }
 
     /// Parses text as if it stood in the file `path`.
-    ///
-    /// # Errors
-    /// As [`Document::read`].
     pub fn parse(path: &Path, text: &str) -> Result<Self, SpaceError> {
         // An editor on Windows may put a byte-order mark first.
         let text: Arc<str> = text.strip_prefix('\u{feff}').unwrap_or(text).into();

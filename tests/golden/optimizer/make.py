@@ -1,10 +1,12 @@
 """Numbers of the reference optimizers, schedules and gradient clipping.
 
-Made with torch 2.15.0, transformers 5.23.0 and bitsandbytes 0.50.2 on a CPU:
+Made with torch 2.15.0, transformers 5.23.0, bitsandbytes 0.50.2 and schedulefree 1.4.1 on a CPU:
     TORCHDYNAMO_DISABLE=1 python make.py
 
 Writes optimizers.safetensors: the parameters `start.*`, their gradients `gradient.STEP.*` for four steps, and for each
 optimizer the parameters after them, `OPTIMIZER.*`; schedules.json: learning rates of twelve steps; clip.json.
+Schedule-Free AdamW takes 24 steps with the same gradients, halved from one round of four to the next; `*.x.*` is what its
+`eval()` shows, `*.y.*` where its `train()` takes gradients.
 """
 
 import json
@@ -15,11 +17,14 @@ import bitsandbytes.functional as bnb_functional
 import torch
 from bitsandbytes.backends.triton.kernels_optim import optimizer_update_8bit_blockwise_pytorch
 from safetensors.torch import save_file
+from schedulefree import AdamWScheduleFree
 from transformers.optimization import (
     Adafactor,
     get_constant_schedule_with_warmup,
     get_cosine_schedule_with_warmup,
+    get_cosine_with_min_lr_schedule_with_warmup,
     get_linear_schedule_with_warmup,
+    get_wsd_schedule,
 )
 
 torch.set_num_threads(1)
@@ -156,6 +161,29 @@ class Blockwise:
 
 run("adamw_8bit", lambda p: Blockwise(groups(p, 0.1), "adam", (0.9, 0.999)))
 run("lion_8bit", lambda p: Blockwise(groups(p, 0.1, rate=1e-3), "lion", (0.9, 0.99)))
+
+
+def run_schedule_free(name, make):
+    """24 steps of the optimizer that `make` builds from parameters by name."""
+    parameters = fresh()
+    optimizer = make(parameters)
+    optimizer.train()
+    for step in range(24):
+        for key, parameter in parameters.items():
+            parameter.grad = gradients[step % STEPS][key] * 0.5 ** (step // STEPS)
+        optimizer.step()
+    out.update({f"{name}.y.{key}": parameter.detach().clone() for key, parameter in parameters.items()})
+    optimizer.eval()
+    out.update({f"{name}.x.{key}": parameter.detach().clone() for key, parameter in parameters.items()})
+
+
+run_schedule_free("schedule_free", lambda p: AdamWScheduleFree(groups(p, 0.0), foreach=False))
+run_schedule_free(
+    "schedule_free_warmup",
+    lambda p: AdamWScheduleFree(
+        groups(p, 0.1, ratio=16.0), betas=(0.95, 0.99), eps=1e-6, warmup_steps=5, foreach=False
+    ),
+)
 out["map.signed"] = bnb_functional.create_dynamic_map(signed=True)
 out["map.unsigned"] = bnb_functional.create_dynamic_map(signed=False)
 save_file({name: value.contiguous() for name, value in out.items()}, "optimizers.safetensors")
@@ -178,6 +206,14 @@ json.dump(
         "linear_warmup3": rates(lambda o: get_linear_schedule_with_warmup(o, 3, 10)),
         "cosine_warmup3": rates(lambda o: get_cosine_schedule_with_warmup(o, 3, 10)),
         "cosine_warmup0": rates(lambda o: get_cosine_schedule_with_warmup(o, 0, 10)),
+        "cosine_with_min_lr": rates(
+            lambda o: get_cosine_with_min_lr_schedule_with_warmup(o, 3, 10, min_lr_rate=0.1)
+        ),
+        "wsd": rates(lambda o: get_wsd_schedule(o, 3, 4, num_training_steps=10)),
+        "wsd_linear": rates(lambda o: get_wsd_schedule(o, 0, 5, num_training_steps=10, decay_type="linear")),
+        "wsd_sqrt": rates(
+            lambda o: get_wsd_schedule(o, 2, 6, num_training_steps=10, decay_type="1-sqrt", min_lr_ratio=0.1)
+        ),
     },
     open("schedules.json", "w"),
     indent=1,

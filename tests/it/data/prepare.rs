@@ -33,7 +33,7 @@ fn the_cache_gives_what_was_tokenised() {
     let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
     assert_eq!(files.len(), 1, "one file for every length");
 
-    // A damaged file is written anew.
+    // A damaged file is written again.
     let path = files[0].as_ref().unwrap().path();
     let mut bytes = std::fs::read(&path).unwrap();
     let whole = bytes.clone();

@@ -74,7 +74,7 @@ fn a_full_disk_ends_the_search_and_loses_nothing() {
     goes_on(&bench);
 }
 
-/// The study goes on from what was finished.
+/// The study continues from what was finished.
 fn goes_on(bench: &Bench) {
     let finished = bench.sound(&Finished::new());
     assert!(finished.len() > 1, "{}", finished.len());

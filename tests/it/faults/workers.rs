@@ -221,7 +221,7 @@ fn a_trial_trains_on_the_processors_of_two_workers() {
     assert!([1, 2, 3].iter().all(|one| devices.contains(one)), "{devices:?}");
 }
 
-/// Processes that the kernel of this machine has ended for want of memory.
+/// Processes that the kernel of this machine has ended for lack of memory.
 fn killed_by_kernel() -> u64 {
     let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));

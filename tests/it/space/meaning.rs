@@ -7,8 +7,9 @@ use peft_tune::space::{Backend, ReadOptions, RecipeError, params_of, recipe_for}
 use peft_tune_core::objective::{Bound, Direction};
 use peft_tune_core::recipe::settings::settings;
 use peft_tune_core::recipe::{Checkpointing, HeldOut, OptimizerKind, TargetModules, TrainingLength};
-use peft_tune_core::space::{Distribution, SamplerKind, Scale};
+use peft_tune_core::space::{Distribution, Scale};
 use peft_tune_core::study::{ParamValue, Params};
+use peft_tune_search::SamplerKind;
 
 use super::files::{WHOLE, read, study};
 

@@ -34,7 +34,7 @@ fn items() -> Vec<Item> {
     for file in files {
         let text = std::fs::read_to_string(file).unwrap();
         for item in text.split("\n\n").filter_map(item) {
-            // A table that is made anew is described where that is done.
+            // A table that is made again is described where that is done.
             items.retain(|older: &Item| (&older.kind, &older.name) != (&item.kind, &item.name));
             items.push(item);
         }

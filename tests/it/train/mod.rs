@@ -32,7 +32,7 @@ impl Workplace {
         place
     }
 
-    /// Writes `recipe.yaml` anew.
+    /// Writes `recipe.yaml` again.
     pub fn write_recipe(&self, changes: &[(&str, &str)]) {
         let mut settings = [
             ("model", format!("{:?}", folder("ref_llama/model"))),

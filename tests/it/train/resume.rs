@@ -68,6 +68,24 @@ fn interrupted(place: &Workplace, steps: usize, arguments: &[&str]) -> (i32, Str
     (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
 }
 
+#[test]
+fn averaged_values_are_what_is_kept_and_gone_on_from() {
+    let place = lively();
+    let mut settings = lively_settings();
+    settings[1].1 = "{kind: adamw_schedulefree, learning_rate: 1e-2, max_grad_norm: 0.5, weight_decay: 0.1}";
+    place.write_recipe(&settings);
+    let arguments = ["--checkpoint-every", "5", "--keep-checkpoints", "9"];
+    let whole = place.train(&[&["--output", "whole"], &arguments[..]].concat());
+    copy_folder(&place.path("whole"), &place.path("parts"));
+    std::fs::remove_file(place.path("parts/result.json")).unwrap();
+    std::fs::remove_dir_all(place.path("parts/checkpoints/step-00000014")).unwrap();
+    let rest = place.train(&["--output", "parts", "--resume"]);
+    assert_eq!(column(&rest, "step", "loss"), column(&whole, "step", "loss")[10..]);
+    let evaluations = column(&whole, "evaluation", "held_out_loss");
+    assert!(evaluations.ends_with(&column(&rest, "evaluation", "held_out_loss")));
+    assert_eq!(adapter_bytes(&place.path("parts")), adapter_bytes(&place.path("whole")));
+}
+
 #[cfg(unix)]
 #[test]
 fn an_interrupted_training_goes_on_to_the_same_bits() {
@@ -232,7 +250,7 @@ fn a_folder_in_use_is_refused_unless_told_otherwise() {
     place.train(&["--output", "out", "--force"]);
     assert_eq!(adapter_bytes(&place.path("out")), first);
     assert_eq!(std::fs::read_to_string(place.path("out/mine.txt")).unwrap(), "keep");
-    // Nothing to go on from is a beginning.
+    // Nothing to continue from is a beginning.
     assert_eq!(
         column(&place.train(&["--output", "new", "--resume"]), "step", "step").len(),
         14

@@ -10,8 +10,10 @@
 
 use std::path::Path;
 
+use serde::Serialize;
+
 use super::config::Config;
-use super::{ArchitectureError, Rope};
+use super::{ArchitectureError, Family, Rope};
 
 /// A decoder-only model's dimensions and the switches in which the families differ.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,45 +77,9 @@ pub struct LayerAttention {
     pub rope: usize,
 }
 
-/// A model family, by `model_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Family {
-    Llama,
-    Mistral,
-    Qwen2,
-    Qwen3,
-    Gemma2,
-    Gemma3,
-    Phi3,
-}
-
-impl Family {
-    /// All families with the `model_type` that their `config.json` has.
-    pub const ALL: [(Self, &'static str); 7] = [
-        (Self::Llama, "llama"),
-        (Self::Mistral, "mistral"),
-        (Self::Qwen2, "qwen2"),
-        (Self::Qwen3, "qwen3"),
-        (Self::Gemma2, "gemma2"),
-        (Self::Gemma3, "gemma3_text"),
-        (Self::Phi3, "phi3"),
-    ];
-
-    /// Its `model_type`.
-    pub fn name(self) -> &'static str {
-        let entry = Self::ALL.into_iter().find(|(family, _)| *family == self);
-        entry.map_or("unknown", |(_, name)| name)
-    }
-
-    /// The family of a `model_type`.
-    pub fn from_model_type(model_type: &str) -> Option<Self> {
-        let known = Self::ALL.iter().find(|(_, name)| *name == model_type);
-        known.map(|(family, _)| *family)
-    }
-}
-
 /// Gate activation of the MLP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Activation {
     /// x·sigmoid(x)
     Silu,
@@ -122,7 +88,8 @@ pub enum Activation {
 }
 
 /// Where the norms of a decoder layer stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum NormPlacement {
     /// Before attention and before the MLP.
     Before,
@@ -143,25 +110,23 @@ impl Architecture {
     /// (`rope_parameters`, `dtype`).
     ///
     /// # Errors
-    ///
     /// A file that cannot be read, an unknown family, a multimodal model, a missing key, and sizes that cannot go together.
     pub fn from_config(path: &Path) -> Result<Self, ArchitectureError> {
-        super::family::read(&Config::read(path)?)
+        super::read::read(&Config::read(path)?)
     }
 
     /// As [`Architecture::from_config`], but takes the language model of a multimodal checkpoint too (`text_config`):
     /// enough to predict what it costs. Its weights have other names, so that it cannot be loaded.
     ///
     /// # Errors
-    ///
     /// Those of [`Architecture::from_config`], a multimodal model aside.
     pub fn language_model(path: &Path) -> Result<Self, ArchitectureError> {
-        super::multimodal::read(&Config::read(path)?)
+        super::multimodal::language_model(&Config::read(path)?)
     }
 
     /// As [`Architecture::from_config`], from the text of the file; `path` only names it in errors.
     pub fn from_json(path: &Path, text: &str) -> Result<Self, ArchitectureError> {
-        super::family::read(&Config::parse(path, text)?)
+        super::read::read(&Config::parse(path, text)?)
     }
 
     /// Width of all query heads together, Hq·d.

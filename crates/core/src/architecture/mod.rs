@@ -8,12 +8,14 @@ mod dimensions;
 mod error;
 mod family;
 mod multimodal;
+mod read;
 mod rope;
 mod rope_config;
 mod tensors;
 
-pub use dimensions::{Activation, Architecture, Dtype, Family, LayerAttention, NormPlacement};
+pub use dimensions::{Activation, Architecture, Dtype, LayerAttention, NormPlacement};
 pub use error::ArchitectureError;
+pub use family::{Bias, ChatMarks, Family, FamilyRow, SoftCap, Switches, TorchtuneFamily, TorchtuneTokenizer, Windows};
 pub use rope::{Rope, RopeScaling};
 pub use tensors::{EMBEDDING, FINAL_NORM, LM_HEAD};
-pub use tensors::{LinearModule, LinearRole, ParameterCount, TensorShape};
+pub use tensors::{LinearModule, LinearRole, ParameterCount, Projection, TensorShape};

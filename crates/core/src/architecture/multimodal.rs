@@ -6,15 +6,15 @@
 use serde_json::{Value, json};
 
 use super::config::Config;
-use super::{Architecture, ArchitectureError, family};
+use super::{Architecture, ArchitectureError, read};
 
 /// The `model_type` of a Gemma 3 with a vision tower.
 pub(super) const GEMMA3: &str = "gemma3";
 
 /// Reads the architecture of the language model, whether it is by itself or has other models beside it.
-pub(super) fn read(config: &Config) -> Result<Architecture, ArchitectureError> {
+pub(super) fn language_model(config: &Config) -> Result<Architecture, ArchitectureError> {
     if config.text("model_type")? != GEMMA3 {
-        return family::read(config);
+        return read::read(config);
     }
     let Some(mut text) = config.object("text_config")? else {
         return Err(config.missing("text_config"));
@@ -28,10 +28,10 @@ pub(super) fn read(config: &Config) -> Result<Architecture, ArchitectureError> {
             text.set_default(key, dtype.clone());
         }
     }
-    family::read(&text)
+    read::read(&text)
 }
 
-/// What `Gemma3TextConfig` takes for keys that are absent, where [`family`] asks for them.
+/// What `Gemma3TextConfig` takes for keys that are absent, where [`read`] asks for them.
 fn gemma3_text_defaults() -> [(&'static str, Value); 9] {
     [
         ("model_type", json!("gemma3_text")),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     fn parse(text: &str) -> Result<Architecture, ArchitectureError> {
-        read(&Config::parse(Path::new("config.json"), text).unwrap())
+        language_model(&Config::parse(Path::new("config.json"), text).unwrap())
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The tensors that a checkpoint of an architecture holds: names, shapes, counts.
 
+use std::ops::Range;
+
 use super::{Architecture, NormPlacement};
 
 /// Name of the embedding tensor.
@@ -26,7 +28,7 @@ pub enum LinearRole {
 }
 
 /// One linear layer of every decoder layer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearModule {
     pub role: LinearRole,
     /// Name inside the decoder layer, such as `self_attn.q_proj`.
@@ -34,6 +36,13 @@ pub struct LinearModule {
     pub in_features: usize,
     pub out_features: usize,
     pub bias: bool,
+}
+
+/// A projection of a decoder layer: a linear layer, or some rows of one that stands for several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Projection {
+    pub module: LinearModule,
+    pub rows: Range<usize>,
 }
 
 /// One tensor of a checkpoint.
@@ -99,6 +108,30 @@ impl Architecture {
         }
         modules.push(module(Down, "mlp.down_proj", inner, hidden, self.mlp_bias));
         modules
+    }
+
+    /// The projections of a decoder layer by the input that they read: query, key and value; output; gate and up; down.
+    pub fn projections(&self) -> [Vec<Projection>; 4] {
+        use LinearRole::{Down, Gate, GateUp, Key, Output, Query, QueryKeyValue, Up, Value};
+        let (query, kv, inner) = (self.query_size(), self.kv_size(), self.intermediate_size);
+        let mut groups: [Vec<Projection>; 4] = Default::default();
+        for module in self.linear_modules() {
+            let (group, widths) = match module.role {
+                Query | Key | Value => (0, vec![module.out_features]),
+                QueryKeyValue => (0, vec![query, kv, kv]),
+                Output => (1, vec![module.out_features]),
+                Gate | Up => (2, vec![module.out_features]),
+                GateUp => (2, vec![inner, inner]),
+                Down => (3, vec![module.out_features]),
+            };
+            let mut start = 0;
+            groups[group].extend(widths.into_iter().map(|width| {
+                let rows = start..start + width;
+                start = rows.end;
+                Projection { module, rows }
+            }));
+        }
+        groups
     }
 
     /// Names of a decoder layer's norms over H, in the order of the forward pass.
@@ -185,7 +218,7 @@ impl Architecture {
 
 #[cfg(test)]
 mod tests {
-    use super::super::family::tests::{gemma3, llama, phi3, qwen3};
+    use super::super::read::tests::{gemma3, llama, phi3, qwen3};
 
     #[test]
     fn counts_agree_with_the_tensors() {

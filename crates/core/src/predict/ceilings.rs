@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::Host;
 use super::grid::Grid;
-use super::op::{PASSES, Pass};
-use super::{Host, compute};
+use super::op::Pass;
 use crate::recipe::Precision;
 
 /// The measured ceilings of one machine and build.
@@ -80,11 +80,13 @@ const SKINNY: [f64; 3] = [512.0, 16.0, 1024.0];
 impl Ceilings {
     /// Whether settings of this precision can be predicted: not by what an earlier version measured, where an op is new.
     pub fn covers(&self, precision: Precision) -> bool {
-        let Some(ops) = self.ops.get(&compute(precision)) else {
+        let Some(ops) = self.ops.get(&precision.compute()) else {
             return false;
         };
         let has = |pass: &Pass| ops.passes.contains_key(pass) || self.updates.contains_key(pass);
-        self.products.contains_key(&precision) && self.whole_steps.contains_key(&precision) && PASSES.iter().all(has)
+        self.products.contains_key(&precision)
+            && self.whole_steps.contains_key(&precision)
+            && Pass::all().all(|pass| has(&pass))
     }
 
     /// The ceilings that people compare machines by.
@@ -92,7 +94,7 @@ impl Ceilings {
         let mut headlines = Vec::new();
         let mut push = |name: String, value: f64, unit| headlines.push(Headline { name, value, unit });
         for (precision, products) in &self.products {
-            let storage = precision_name(*precision);
+            let storage = precision.name();
             for (class, shape) in CLASSES {
                 if let Some(seconds) = products.nt.at(&shape) {
                     let flops = 2.0 * shape.iter().product::<f64>();
@@ -101,19 +103,15 @@ impl Ceilings {
             }
             let skinny = self
                 .ops
-                .get(&compute(*precision))
-                .filter(|_| compute(*precision) == *precision);
+                .get(&precision.compute())
+                .filter(|_| precision.compute() == *precision);
             if let Some(seconds) = skinny.and_then(|ops| ops.adapter_nt.at(&SKINNY)) {
                 let flops = 2.0 * SKINNY.iter().product::<f64>();
                 push(format!("gemm {storage} skinny"), flops / seconds / 1e9, "GFLOP/s");
             }
         }
         for (precision, factor) in &self.whole_steps {
-            push(
-                format!("whole step {}", precision_name(*precision)),
-                *factor,
-                "x its ops",
-            );
+            push(format!("whole step {}", precision.name()), *factor, "x its ops");
         }
         push("memory".to_owned(), self.memory_bytes_per_s / 1e9, "GB/s");
         push("thread wake-up".to_owned(), self.wake_s * 1e6, "us");
@@ -121,17 +119,5 @@ impl Ceilings {
             push("host to device".to_owned(), rate / 1e9, "GB/s");
         }
         headlines
-    }
-}
-
-/// Name of a precision as recipes write it.
-pub fn precision_name(precision: Precision) -> &'static str {
-    match precision {
-        Precision::Fp32 => "fp32",
-        Precision::Bf16 => "bf16",
-        Precision::Fp16 => "fp16",
-        Precision::Int8 => "int8",
-        Precision::Nf4 => "nf4",
-        Precision::Nf4Double => "nf4_double",
     }
 }

@@ -1,21 +1,21 @@
 //! Walks what DoRA adds to a step, as `train::model::dora` and its projections do it.
 
-use super::Vectors;
-use super::network::{Group, Projection};
-use super::op::{Form, Module, Pass, Right};
+use super::op::{Module, Pass, Right};
 use super::part::Part;
 use super::trace::Trace;
-use super::walker::{Sum, Walker};
+use super::walker::Walker;
+use crate::plan::products::Call;
+use crate::plan::{Form, GroupPlan, LayerPlan, ProjectionPlan, Vectors};
 
 impl Walker<'_> {
     /// DoRA's output, in the scratch: before its gain, and what it becomes there or as part of a sum.
-    pub fn turned(&self, trace: &mut Trace, (group, module): (&Group, Module), projection: &Projection) {
+    pub fn turned(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), projection: &ProjectionPlan) {
         let (width, rank, y) = (
-            projection.outputs,
+            projection.outputs(),
             group.rank_of(projection),
-            self.act(projection.outputs),
+            self.act(projection.outputs()),
         );
-        if !self.network.dropout {
+        if !self.plan.dropout() {
             trace.hold(Part::Scratch, y);
             self.adapted(trace, (group, module), projection);
             self.pass(trace, Module::Adapters, Pass::Bias, width);
@@ -44,8 +44,8 @@ impl Walker<'_> {
 
     /// What DoRA needs of the parameters, before each pass: row norms of W + s B A.
     pub fn dora_factors(&self, trace: &mut Trace) {
-        let kinds = self.network.layers.iter().map(|kind| &self.network.kinds[*kind]);
-        for group in kinds.flat_map(|kind| [&kind.qkv, &kind.output, &kind.gate_up, &kind.down]) {
+        let layers = self.plan.layers.iter().map(|kind| &self.plan.kinds[*kind]);
+        for group in layers.flat_map(LayerPlan::groups) {
             let projections = group.projections.iter();
             for projection in projections.filter(|projection| projection.adapter.is_some()) {
                 self.dora_factors_of(trace, group, projection);
@@ -54,11 +54,18 @@ impl Walker<'_> {
     }
 
     /// Products with r columns, whatever the tokens.
-    fn dora_factors_of(&self, trace: &mut Trace, group: &Group, projection: &Projection) {
+    fn dora_factors_of(&self, trace: &mut Trace, group: &GroupPlan, projection: &ProjectionPlan) {
         let rank = group.rank_of(projection);
-        trace.spike(Part::Scratch, (4 * 4 * rank * projection.outputs) as u64);
-        let (outputs, inputs) = (projection.outputs, group.inputs);
-        let mut product = |right, form, shape| self.product(trace, Sum::single(Module::Adapters, right, form, shape));
+        trace.spike(Part::Scratch, (4 * 4 * rank * projection.outputs()) as u64);
+        let (outputs, inputs) = (projection.outputs(), group.inputs);
+        let mut product = |right, form, shape| {
+            let call = Call {
+                left_bytes: 4,
+                f32_result: true,
+                ..self.call(right, form, shape)
+            };
+            self.product(trace, Module::Adapters, right, call);
+        };
         product(Right::Weight, Form::Nt, [rank, outputs, inputs]);
         product(Right::Adapter, Form::Nt, [rank, rank, inputs]);
         product(Right::Adapter, Form::Nn, [outputs, rank, rank]);

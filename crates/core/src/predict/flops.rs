@@ -6,9 +6,9 @@
 use serde::Serialize;
 
 use super::op::{MODULES, Module, Op, Stage, Work};
-use super::scratch::Heads;
 use super::seconds::mean_keys;
 use super::stream::StreamShape;
+use crate::plan::attention::Heads;
 
 /// FLOPs of one step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::scratch::Vectors;
+use crate::plan::{Memory, Vectors};
 
 /// What computes, as far as memory depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,4 +18,12 @@ impl Host {
         threads: 1,
         vectors: Vectors::None,
     };
+
+    /// Where activations lie.
+    pub fn memory(self) -> Memory {
+        match self.vectors {
+            Vectors::None => Memory::Device,
+            _ => Memory::Host,
+        }
+    }
 }

@@ -1,64 +1,49 @@
 //! One decoder layer: what its passes hold, free and compute, in the engine's order.
 
-use super::Vectors;
-use super::network::{Group, LayerKind};
 use super::op::{Module, Pass, Stage, Work};
 use super::part::Part;
-use super::scratch::AttentionCall;
 use super::trace::Trace;
 use super::walker::{Target, Walker};
 use crate::architecture::NormPlacement;
+use crate::plan::attention::AttentionCall;
+use crate::plan::{GroupPlan, LayerPlan, SavedTensor, Vectors};
 
 use Part::{AttentionWorkspace, SavedActivations, Scratch};
 
 impl Walker<'_> {
     fn has_norm_behind(&self) -> bool {
-        self.network.architecture.norm_placement == NormPlacement::BeforeAndBehind
+        self.plan.architecture.norm_placement == NormPlacement::BeforeAndBehind
     }
 
     /// (H, I, Q, K)
     fn widths(&self) -> [usize; 4] {
-        let architecture = self.network.architecture;
+        let architecture = &self.plan.architecture;
         let (query, key) = (architecture.query_size(), architecture.kv_size());
         [architecture.hidden_size, architecture.intermediate_size, query, key]
     }
 
-    /// Bytes that a layer keeps for its backward pass besides its input: the table of `train::model::saved`.
-    pub fn saved_bytes(&self, kind: &LayerKind) -> u64 {
-        let ([hidden, inner, query, key], architecture) = (self.widths(), self.network.architecture);
-        let ranks = |groups: &[&Group]| -> usize { groups.iter().flat_map(|group| &group.ranks).sum() };
-        let head_norms = match architecture.query_key_norm {
-            true => self.wide(architecture.heads + architecture.kv_heads),
-            false => 0,
-        };
-        let behind = match self.has_norm_behind() {
-            true => 2 * (self.act(hidden) + self.wide(1)),
-            false => 0,
-        };
-        let attention = self.wide(1) + self.act(2 * query + 2 * key) + self.wide(architecture.heads) + head_norms;
-        let mlp = self.act(hidden) + self.wide(1) + self.act(2 * inner);
-        let adapters = self.act(ranks(&[&kind.qkv, &kind.output, &kind.gate_up, &kind.down]));
-        attention + mlp + adapters + behind
+    /// Bytes that a layer keeps for its backward pass besides its input.
+    pub fn saved_bytes(&self, kind: &LayerPlan) -> u64 {
+        self.saved(kind, &SavedTensor::ALL) - self.act(self.plan.architecture.hidden_size)
     }
 
-    /// Bytes of the stream between the layer's blocks: what it saves besides, but does not hold until its backward pass where
-    /// its memory is the host's.
-    pub fn between_bytes(&self) -> u64 {
-        match self.host.vectors {
-            Vectors::None => 0,
-            _ => self.act(self.network.architecture.hidden_size),
-        }
+    /// Bytes of what it keeps and does not hold until its backward pass.
+    pub fn dropped_bytes(&self, kind: &LayerPlan) -> u64 {
+        let dropped = SavedTensor::ALL
+            .into_iter()
+            .filter(|tensor| !tensor.is_held(self.host.memory()));
+        self.saved(kind, &dropped.collect::<Vec<_>>())
     }
 
     /// The layer's output into the scratch, what it saves into `kept`. Its input is the caller's.
-    pub fn layer_forward(&self, trace: &mut Trace, kind: &LayerKind, kept: Part) {
+    pub fn layer_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: Part) {
         self.attention_forward(trace, kind, kept);
         self.mlp_inner(trace, kind, kept);
         self.mlp_outer(trace, kind, kept);
     }
 
     /// What the layer saves, made again from its input.
-    pub fn layer_recall(&self, trace: &mut Trace, kind: &LayerKind) {
+    pub fn layer_recall(&self, trace: &mut Trace, kind: &LayerPlan) {
         let [hidden, inner, ..] = self.widths();
         self.attention_forward(trace, kind, SavedActivations);
         self.mlp_inner(trace, kind, SavedActivations);
@@ -72,8 +57,8 @@ impl Walker<'_> {
     }
 
     /// The stream behind attention into `kept`.
-    fn attention_forward(&self, trace: &mut Trace, kind: &LayerKind, kept: Part) {
-        let ([hidden, _, query, key], architecture) = (self.widths(), self.network.architecture);
+    fn attention_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: Part) {
+        let ([hidden, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
         trace.hold(Scratch, self.act(hidden));
         trace.hold(kept, self.wide(1));
         self.pass(trace, Module::Norms, Pass::NormForward, hidden);
@@ -101,7 +86,7 @@ impl Walker<'_> {
 
     /// Rotates heads. With head norms they go into the scratch, and what the norms keep into `kept`.
     fn rotate(&self, trace: &mut Trace, kept: Part) {
-        let ([_, _, query, key], architecture) = (self.widths(), self.network.architecture);
+        let ([_, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
         if architecture.query_key_norm {
             for (width, heads) in [(query, architecture.heads), (key, architecture.kv_heads)] {
                 trace.hold(Scratch, self.act(width));
@@ -128,11 +113,11 @@ impl Walker<'_> {
 
     /// The end of a block: the sum of the residual stream and the group's output, through the norm behind it where there
     /// is one, into `target`; what the norm keeps into `kept`.
-    fn out(&self, trace: &mut Trace, (group, module): (&Group, Module), kept: Part, target: Part) {
+    fn out(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), kept: Part, target: Part) {
         if !self.has_norm_behind() {
             return self.group_forward(trace, (group, module), kept, Target::Sum(target));
         }
-        let hidden = self.network.architecture.hidden_size;
+        let hidden = self.plan.architecture.hidden_size;
         self.group_forward(trace, (group, module), kept, Target::New(Scratch));
         trace.hold(Scratch, self.act(hidden));
         trace.hold(kept, self.wide(1));
@@ -144,7 +129,7 @@ impl Walker<'_> {
     }
 
     /// Everything of the MLP up to the activation's output, which stays in the scratch.
-    fn mlp_inner(&self, trace: &mut Trace, kind: &LayerKind, kept: Part) {
+    fn mlp_inner(&self, trace: &mut Trace, kind: &LayerPlan, kept: Part) {
         let [hidden, inner, ..] = self.widths();
         trace.hold(Scratch, self.act(hidden));
         trace.hold(kept, self.wide(1));
@@ -156,14 +141,14 @@ impl Walker<'_> {
     }
 
     /// The stream behind the MLP into the scratch; frees the activation's output.
-    fn mlp_outer(&self, trace: &mut Trace, kind: &LayerKind, kept: Part) {
+    fn mlp_outer(&self, trace: &mut Trace, kind: &LayerPlan, kept: Part) {
         self.out(trace, (&kind.down, Module::Down), kept, Scratch);
-        trace.free(Scratch, self.act(self.network.architecture.intermediate_size));
+        trace.free(Scratch, self.act(self.plan.architecture.intermediate_size));
     }
 
     /// Backward through the layer. dy is in the scratch and is replaced by dx, which is left there where it is wanted;
     /// all that was saved, the layer's input included, is freed. `between` are the bytes that were not held and are made again.
-    pub fn layer_backward(&self, trace: &mut Trace, kind: &LayerKind, wants_dx: bool, between: u64) {
+    pub fn layer_backward(&self, trace: &mut Trace, kind: &LayerPlan, wants_dx: bool, between: u64) {
         self.mlp_backward(trace, kind, between);
         self.attention_backward(trace, kind, wants_dx);
     }
@@ -173,7 +158,7 @@ impl Walker<'_> {
         if !self.has_norm_behind() {
             return 0;
         }
-        let hidden = self.network.architecture.hidden_size;
+        let hidden = self.plan.architecture.hidden_size;
         trace.hold(Scratch, self.act(hidden));
         trace.spike(Scratch, self.wide(1));
         self.pass(trace, Module::Norms, Pass::NormBackward, hidden);
@@ -183,7 +168,7 @@ impl Walker<'_> {
 
     /// The normed input of a block, made again.
     fn normed(&self, trace: &mut Trace) -> u64 {
-        let hidden = self.network.architecture.hidden_size;
+        let hidden = self.plan.architecture.hidden_size;
         trace.hold(Scratch, self.act(hidden));
         trace.spike(Scratch, self.wide(1));
         self.pass(trace, Module::Norms, Pass::NormForward, hidden);
@@ -191,12 +176,12 @@ impl Walker<'_> {
     }
 
     /// The stream behind attention into the scratch, made again.
-    fn attention_output_again(&self, trace: &mut Trace, kind: &LayerKind) {
+    fn attention_output_again(&self, trace: &mut Trace, kind: &LayerPlan) {
         trace.stage = Stage::Recompute;
         if self.has_norm_behind() {
             let normed = self.normed(trace);
             trace.hold(Scratch, normed);
-            self.pass(trace, Module::Output, Pass::Add, self.network.architecture.hidden_size);
+            self.pass(trace, Module::Output, Pass::Add, self.plan.architecture.hidden_size);
             trace.free(Scratch, normed);
         } else {
             self.group_output_again(trace, (&kind.output, Module::Output));
@@ -204,8 +189,8 @@ impl Walker<'_> {
         trace.stage = Stage::Backward;
     }
 
-    fn mlp_backward(&self, trace: &mut Trace, kind: &LayerKind, between: u64) {
-        let [hidden, inner, ..] = self.widths();
+    fn mlp_backward(&self, trace: &mut Trace, kind: &LayerPlan, between: u64) {
+        let [_, inner, ..] = self.widths();
         let d_down = self.backward_behind(trace);
         let activation = |trace: &mut Trace| {
             trace.hold(Scratch, self.act(inner));
@@ -213,7 +198,7 @@ impl Walker<'_> {
             self.act(inner)
         };
         self.group_backward(trace, (&kind.down, Module::Down), activation, d_down, true);
-        trace.free(SavedActivations, self.act(kind.down.ranks.iter().sum()));
+        trace.free(SavedActivations, self.saved(kind, &[SavedTensor::DownXa]));
         if self.host.vectors == Vectors::None {
             // Both gradients lie in the places of the gate and of d_inner.
             trace.rename(SavedActivations, Scratch, self.act(inner));
@@ -230,15 +215,14 @@ impl Walker<'_> {
         let group = (&kind.gate_up, Module::GateUp);
         self.group_backward(trace, group, |trace| self.normed(trace), self.act(2 * inner), true);
         self.norm_onto(trace);
-        let ranks = kind.gate_up.ranks.iter().sum();
+        let freed = [SavedTensor::Between, SavedTensor::BetweenNorm, SavedTensor::GateUpXa];
         trace.free(Scratch, between);
-        let x = self.act(hidden) - between;
-        trace.free(SavedActivations, x + self.wide(1) + self.act(ranks));
+        trace.free(SavedActivations, self.saved(kind, &freed) - between);
     }
 
     /// From d_normed and dy, both in the scratch, to the sum of dy and what the norm makes of d_normed.
     fn norm_onto(&self, trace: &mut Trace) {
-        let hidden = self.network.architecture.hidden_size;
+        let hidden = self.plan.architecture.hidden_size;
         let one = self.act(hidden);
         trace.hold(Scratch, one);
         trace.spike(Scratch, self.wide(1));
@@ -246,12 +230,12 @@ impl Walker<'_> {
         trace.free(Scratch, 2 * one);
     }
 
-    fn attention_backward(&self, trace: &mut Trace, kind: &LayerKind, wants_dx: bool) {
-        let ([hidden, _, query, key], architecture) = (self.widths(), self.network.architecture);
+    fn attention_backward(&self, trace: &mut Trace, kind: &LayerPlan, wants_dx: bool) {
+        let ([hidden, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
         let (q, k) = (self.act(query), self.act(key));
         let d_output = self.backward_behind(trace);
         self.group_backward(trace, (&kind.output, Module::Output), |_| 0, d_output, true);
-        trace.free(SavedActivations, self.act(kind.output.ranks.iter().sum()));
+        trace.free(SavedActivations, self.saved(kind, &[SavedTensor::OutputXa]));
         let has_norm = architecture.query_key_norm;
         if has_norm {
             self.rotate(trace, Scratch);
@@ -259,7 +243,8 @@ impl Walker<'_> {
         }
         self.attention_op_backward(trace, kind);
         trace.free(Scratch, q + if has_norm { q + k } else { 0 });
-        trace.free(SavedActivations, q + k + self.wide(architecture.heads));
+        let freed = [SavedTensor::Value, SavedTensor::AttentionOutput];
+        trace.free(SavedActivations, self.saved(kind, &freed));
         self.turn(trace);
         if has_norm {
             for (width, heads) in [(query, architecture.heads), (key, architecture.kv_heads)] {
@@ -267,7 +252,10 @@ impl Walker<'_> {
                 self.pass(trace, Module::Norms, Pass::NormBackward, width);
             }
         }
-        trace.free(SavedActivations, q + k);
+        trace.free(
+            SavedActivations,
+            self.saved(kind, &[SavedTensor::Query, SavedTensor::Key]),
+        );
         let wants_d_normed = wants_dx || kind.input_norm_trains;
         let group = (&kind.qkv, Module::QueryKeyValue);
         self.group_backward(trace, group, |trace| self.normed(trace), q + 2 * k, wants_d_normed);
@@ -276,20 +264,12 @@ impl Walker<'_> {
         } else {
             trace.free(Scratch, self.act(hidden) * (1 + u64::from(wants_d_normed)));
         }
-        let head_norms = if has_norm {
-            self.wide(architecture.heads + architecture.kv_heads)
-        } else {
-            0
-        };
-        let ranks = kind.qkv.ranks.iter().sum();
-        trace.free(
-            SavedActivations,
-            self.act(hidden) + self.wide(1) + head_norms + self.act(ranks),
-        );
+        let freed = [SavedTensor::Input, SavedTensor::HeadNorms, SavedTensor::QkvXa];
+        trace.free(SavedActivations, self.saved(kind, &freed));
     }
 
     /// dq, dk and dv into the scratch.
-    fn attention_op_backward(&self, trace: &mut Trace, kind: &LayerKind) {
+    fn attention_op_backward(&self, trace: &mut Trace, kind: &LayerPlan) {
         let [_, _, query, key] = self.widths();
         trace.hold(Scratch, self.act(query) + self.act(2 * key));
         trace.run(Work::Attention {

@@ -14,34 +14,26 @@ mod flops;
 mod grid;
 mod host;
 mod layer;
-mod logits;
 mod network;
 mod op;
 mod optimizer_state;
 mod part;
 mod prediction;
-mod scratch;
 mod seconds;
 mod step;
-mod storage;
 mod stream;
 mod trace;
 mod walker;
 
-pub use ceilings::{Ceilings, Headline, OpTimes, WeightProducts, precision_name};
+pub use ceilings::{Ceilings, Headline, OpTimes, WeightProducts};
 pub use correction::{Correction, Uncertain};
 pub use data_sheet::{DEVICES, DataSheet, device, device_of_driver};
 pub use error::PredictError;
 pub use flops::Flops;
 pub use grid::Grid;
 pub use host::Host;
-pub use logits::{
-    LOGIT_BYTES, LOGIT_BYTES_GPU, LOGIT_BYTES_STREAMED, STREAMED_ROWS, even_chunks, most_chunk_tokens, streamed_columns,
-};
-pub use op::{Form, MODULES, Module, Op, PASSES, Pass, Product, Right, Stage, Work};
+pub use op::{MODULES, Module, Op, Pass, Product, Right, Stage, Work};
 pub use part::{Bytes, PARTS, Part};
 pub use prediction::{Machine, Prediction, Predictor, Setting};
-pub use scratch::Vectors;
-pub use seconds::{Seconds, compute};
-pub use storage::{WeightBytes, base_bytes};
+pub use seconds::Seconds;
 pub use stream::{Documents, RowLengths, StreamShape, Workload};

@@ -1,6 +1,13 @@
 //! The work of a step as a list of ops: what FLOPs and seconds are computed from.
 
-use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::recipe::OptimizerKind;
+
+use crate::plan::Form;
 
 /// Part of the model that an op belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -45,18 +52,6 @@ pub enum Stage {
     Optimizer,
 }
 
-/// How the operands of a product lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Form {
-    /// x (rows, depth) times the transpose of w (columns, depth).
-    Nt,
-    /// x (rows, depth) times w (depth, columns).
-    Nn,
-    /// += the transpose of a (depth, rows) times b (depth, columns), F32.
-    Tn,
-}
-
 /// Storage of a product's right operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -94,9 +89,8 @@ impl Product {
     }
 }
 
-/// A kind of op that passes over memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+/// A kind of op that passes over memory; its name stands in the table of ceilings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pass {
     NormForward,
     NormBackward,
@@ -114,20 +108,14 @@ pub enum Pass {
     Copy,
     /// Clearing, norm and clipping of gradients.
     Clip,
-    /// The optimizer's update, by its kind: AdamW, Lion, SGD with momentum, Adafactor (one matrix), the 8-bit forms (one
-    /// parameter).
-    UpdateF32,
-    UpdateLion,
-    UpdateSgd,
-    UpdateAdafactor,
-    Update8bit,
-    UpdateLion8bit,
     /// Fixed cost of a step: building the batch's tensors, the schedule.
     Step,
+    /// The update of an optimizer, the first of those that share a ceiling; see [`Pass::of_update`].
+    Update(OptimizerKind),
 }
 
-/// All passes.
-pub const PASSES: [Pass; 19] = [
+/// All passes but the updates.
+const PLAIN: [Pass; 13] = [
     Pass::NormForward,
     Pass::NormBackward,
     Pass::Rope,
@@ -140,16 +128,32 @@ pub const PASSES: [Pass; 19] = [
     Pass::Gather,
     Pass::Copy,
     Pass::Clip,
-    Pass::UpdateF32,
-    Pass::UpdateLion,
-    Pass::UpdateSgd,
-    Pass::UpdateAdafactor,
-    Pass::Update8bit,
-    Pass::UpdateLion8bit,
     Pass::Step,
 ];
 
 impl Pass {
+    /// All passes.
+    pub fn all() -> impl Iterator<Item = Self> {
+        PLAIN.into_iter().chain(Self::updates().map(Self::Update))
+    }
+
+    /// The optimizers whose updates are measured: one for each ceiling.
+    pub fn updates() -> impl Iterator<Item = OptimizerKind> {
+        let is_first = |kind: &OptimizerKind| Self::of_update(*kind) == Self::Update(*kind);
+        OptimizerKind::ALL.into_iter().filter(is_first)
+    }
+
+    /// The pass over memory of an optimizer's update.
+    pub fn of_update(kind: OptimizerKind) -> Self {
+        let shares = |other: &OptimizerKind| other.row().update.ceiling == kind.row().update.ceiling;
+        Self::Update(OptimizerKind::ALL.into_iter().find(shares).unwrap_or(kind))
+    }
+
+    /// The pass with a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::all().find(|pass| pass.name() == name)
+    }
+
     /// Name in the table of ceilings.
     pub fn name(self) -> &'static str {
         match self {
@@ -165,31 +169,35 @@ impl Pass {
             Self::Gather => "gather",
             Self::Copy => "copy",
             Self::Clip => "clip",
-            Self::UpdateF32 => "update_f32",
-            Self::UpdateLion => "update_lion",
-            Self::UpdateSgd => "update_sgd",
-            Self::UpdateAdafactor => "update_adafactor",
-            Self::Update8bit => "update_8bit",
-            Self::UpdateLion8bit => "update_lion_8bit",
             Self::Step => "step",
+            Self::Update(kind) => kind.row().update.ceiling,
         }
     }
 
-    /// Tensors of the op's size that it reads or writes.
-    pub fn tensors(self) -> f64 {
+    /// Bytes that it reads and writes for each of its elements, where an element of the activations has `activation` bytes.
+    pub fn bytes(self, activation: f64) -> f64 {
         match self {
-            Self::NormForward | Self::Rope | Self::Dropout | Self::Gather | Self::Copy => 2.0,
-            Self::NormBackward | Self::GluForward | Self::Add => 3.0,
-            Self::GluBackward => 5.0,
-            Self::Bias => 2.0,
-            Self::CrossEntropy => 4.0,
-            Self::Clip => 4.0,
-            Self::UpdateF32 => 7.0,
-            Self::UpdateLion | Self::UpdateSgd => 5.0,
-            Self::UpdateAdafactor | Self::Update8bit => 4.0,
-            Self::UpdateLion8bit => 3.5,
+            Self::NormForward | Self::Rope | Self::Dropout | Self::Gather | Self::Copy | Self::Bias => 2.0 * activation,
+            Self::NormBackward | Self::GluForward | Self::Add => 3.0 * activation,
+            Self::GluBackward => 5.0 * activation,
+            // In F32 whatever the activations are.
+            Self::CrossEntropy | Self::Clip => 16.0,
             Self::Step => 0.0,
+            Self::Update(kind) => kind.row().update.bytes,
         }
+    }
+}
+
+impl Serialize for Pass {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Pass {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = Cow::<'de, str>::deserialize(deserializer)?;
+        Self::from_name(&name).ok_or_else(|| D::Error::custom(format!("unknown pass `{name}`")))
     }
 }
 

@@ -1,16 +1,10 @@
-//! Bytes of the optimizer's state.
+//! Bytes of the optimizer's state, and of what its update takes.
 //!
-//! | optimizer | bytes, E trained elements in all |
-//! |---|---|
-//! | adamw, paged_adamw | 8 E |
-//! | lion, sgd with momentum | 4 E |
-//! | sgd | 0 |
-//! | 8-bit forms, N states | for each parameter of 4096 elements or more, blocks of 256: 256 N codes and 4 N; 4 N an element below |
-//! | adafactor | 4 (rows + columns) of each matrix, 4 n of each vector |
-//! | muon | 4 an element of matrices, 8 of vectors |
+//! F32 states take 4 bytes a value. Those in 8 bits, N of an element, are for each parameter of 4096 elements or more blocks of 256:
+//! 256 N codes and 4 N; smaller parameters keep F32.
 
 use super::network::Slots;
-use crate::recipe::{OptimizerKind, OptimizerSettings};
+use crate::recipe::{OptimizerKind, OptimizerSettings, States, UpdateOrder};
 
 /// Elements of a block of 8-bit states.
 const BLOCK: u64 = 256;
@@ -26,16 +20,14 @@ const BAND_ELEMENTS: usize = 1 << 22;
 pub(super) fn state_bytes(settings: &OptimizerSettings, slots: &[Slots]) -> u64 {
     let of_one = |slots: &Slots| -> u64 {
         let elements = slots.elements();
-        match settings.kind {
-            OptimizerKind::AdamW | OptimizerKind::PagedAdamW => 8 * elements,
-            OptimizerKind::AdamW8bit | OptimizerKind::PagedAdamW8bit => coded_bytes(elements, 2),
-            OptimizerKind::Lion => 4 * elements,
-            OptimizerKind::Lion8bit => coded_bytes(elements, 1),
-            OptimizerKind::Sgd if settings.momentum == 0.0 => 0,
-            OptimizerKind::Sgd => 4 * elements,
-            OptimizerKind::Adafactor => 4 * (slots.rows + slots.columns.unwrap_or(0)) as u64,
-            OptimizerKind::Muon if slots.columns.is_some() => 4 * elements,
-            OptimizerKind::Muon => 8 * elements,
+        match settings.kind.row().states {
+            States::OfElements(states) if settings.kind.has_8bit_states() => coded_bytes(elements, states),
+            States::OfElements(states) => 4 * states * elements,
+            States::Velocity if settings.momentum == 0.0 => 0,
+            States::Velocity => 4 * elements,
+            States::Factored => 4 * (slots.rows + slots.columns.unwrap_or(0)) as u64,
+            States::ByShape { matrix, .. } if slots.columns.is_some() => 4 * matrix * elements,
+            States::ByShape { vector, .. } => 4 * vector * elements,
         }
     };
     slots.iter().map(|slots| slots.count as u64 * of_one(slots)).sum()
@@ -48,28 +40,23 @@ fn coded_bytes(elements: u64, states: u64) -> u64 {
     elements.div_ceil(BLOCK) * (BLOCK + 4) * states
 }
 
-/// Whether the state lies in host memory whatever the device.
-pub(super) fn is_paged(kind: OptimizerKind) -> bool {
-    matches!(kind, OptimizerKind::PagedAdamW | OptimizerKind::PagedAdamW8bit)
-}
-
 /// Bytes that an update takes on the CPU and frees again.
 pub(super) fn update_bytes(kind: OptimizerKind, slots: &[Slots]) -> u64 {
-    match kind {
-        OptimizerKind::Muon => largest_orthogonalisation(slots.iter()),
-        _ => 0,
+    match kind.row().update.order {
+        UpdateOrder::Orthogonalised => largest_orthogonalisation(slots.iter()),
+        UpdateOrder::AllAtOnce | UpdateOrder::OneByOne => 0,
     }
 }
 
 /// Bytes that an update takes on an NVIDIA GPU and frees again.
 pub(super) fn gpu_update_bytes(kind: OptimizerKind, slots: &[Slots]) -> u64 {
-    match kind {
-        OptimizerKind::Muon => {
+    match (kind.row().update.order, kind.row().states) {
+        (UpdateOrder::Orthogonalised, _) => {
             let (short, long): (Vec<&Slots>, Vec<&Slots>) =
                 slots.iter().partition(|slots| short_side(slots) <= LONGEST_SHORT_SIDE);
             muon_room(&short).max(largest_orthogonalisation(long.into_iter()))
         }
-        OptimizerKind::Adafactor => slots.iter().map(adafactor_room).sum(),
+        (_, States::Factored) => slots.iter().map(adafactor_room).sum(),
         _ => 0,
     }
 }

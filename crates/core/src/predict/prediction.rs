@@ -1,5 +1,7 @@
 //! The face: what a recipe costs on a model and a machine.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use super::ceilings::Ceilings;
@@ -7,13 +9,14 @@ use super::correction::Correction;
 use super::data_sheet::DataSheet;
 use super::flops::Flops;
 use super::host::Host;
-use super::network::Network;
+use super::network::{Network, Networks};
 use super::part::Bytes;
-use super::scratch::Heads;
 use super::seconds::{self, Context, Seconds};
 use super::step::StepWalk;
 use super::{PredictError, Workload};
 use crate::architecture::Architecture;
+use crate::plan::PlanError;
+use crate::plan::attention::Heads;
 use crate::recipe::Recipe;
 
 /// The machine that a prediction is for.
@@ -58,8 +61,9 @@ impl Machine {
 /// Predicts settings of one model on one machine.
 #[derive(Clone, Debug)]
 pub struct Predictor {
-    pub architecture: Architecture,
-    pub machine: Machine,
+    architecture: Architecture,
+    machine: Machine,
+    networks: Networks,
 }
 
 /// One setting: a recipe, and what it trains on.
@@ -96,13 +100,30 @@ impl Prediction {
 }
 
 impl Predictor {
+    /// A predictor of a model's settings on a machine.
+    pub fn new(architecture: Architecture, machine: Machine) -> Self {
+        Self {
+            architecture,
+            machine,
+            networks: Networks::default(),
+        }
+    }
+
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
     /// What a setting costs.
     ///
     /// # Errors
     /// A recipe that does not fit the model.
     pub fn predict(&self, setting: &Setting<'_>) -> Result<Prediction, PredictError> {
         check(&self.architecture, setting)?;
-        let network = Network::new(&self.architecture, setting.recipe)?;
+        let network = self.network(setting.recipe)?;
         let walk = self.walk(&network, setting.recipe);
         let batch = &setting.recipe.batch;
         Ok(Prediction {
@@ -118,14 +139,14 @@ impl Predictor {
     /// A recipe that does not fit the model.
     pub fn flops(&self, setting: &Setting<'_>) -> Result<Flops, PredictError> {
         check(&self.architecture, setting)?;
-        let network = Network::new(&self.architecture, setting.recipe)?;
+        let network = self.network(setting.recipe)?;
         let walk = self.walk(&network, setting.recipe);
         let stream = &setting.workload.mean;
         let (micro_batch, update) = walk.ops(stream);
         let mut flops = Flops::default();
         let times = setting.recipe.batch.micro_batches() as f64;
-        flops.count(&micro_batch, times, self.heads(), stream);
-        flops.count(&update, 1.0, self.heads(), stream);
+        flops.count(&micro_batch, times, Heads::of(&self.architecture), stream);
+        flops.count(&update, 1.0, Heads::of(&self.architecture), stream);
         Ok(flops)
     }
 
@@ -134,25 +155,21 @@ impl Predictor {
     /// # Errors
     /// A recipe that does not fit the model.
     pub fn saved_bytes(&self, setting: &Setting<'_>) -> Result<u64, PredictError> {
-        let network = Network::new(&self.architecture, setting.recipe)?;
+        let network = self.network(setting.recipe)?;
         Ok(self
             .walk(&network, setting.recipe)
             .saved_bytes(&setting.workload.longest))
     }
 
-    fn walk<'a>(&self, network: &'a Network<'a>, recipe: &'a Recipe) -> StepWalk<'a> {
+    fn network(&self, recipe: &Recipe) -> Result<Arc<Network>, PlanError> {
+        self.networks.of(&self.architecture, recipe)
+    }
+
+    fn walk<'a>(&self, network: &'a Network, recipe: &'a Recipe) -> StepWalk<'a> {
         StepWalk {
             network,
             recipe,
             host: self.machine.host(),
-        }
-    }
-
-    fn heads(&self) -> Heads {
-        Heads {
-            query: self.architecture.heads,
-            key: self.architecture.kv_heads,
-            width: self.architecture.head_dim,
         }
     }
 
@@ -162,7 +179,7 @@ impl Predictor {
         }
         let context = Context {
             precision: setting.recipe.precision,
-            heads: self.heads(),
+            heads: Heads::of(&self.architecture),
             stream: &setting.workload.mean,
         };
         let (mut ops, update) = walk.ops(&setting.workload.mean);
@@ -227,10 +244,10 @@ mod tests {
         "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "hidden_activation": "gelu_pytorch_tanh"}"#;
 
     fn predictor(config: &str, machine: Machine) -> Predictor {
-        Predictor {
-            architecture: Architecture::from_json(Path::new("config.json"), config).unwrap(),
+        Predictor::new(
+            Architecture::from_json(Path::new("config.json"), config).unwrap(),
             machine,
-        }
+        )
     }
 
     fn a100() -> Machine {
@@ -336,7 +353,7 @@ mod tests {
         );
         let mut whole = recipe();
         (whole.adapter, whole.precision) = (None, Precision::Nf4);
-        assert_eq!(predict(&predictor, &whole), Err(PredictError::QuantizedWhole));
+        assert_eq!(predict(&predictor, &whole), Err(PlanError::QuantizedWhole.into()));
     }
 
     #[test]

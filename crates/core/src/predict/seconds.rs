@@ -2,10 +2,10 @@
 
 use super::ceilings::{Ceilings, OpTimes, WeightProducts};
 use super::data_sheet::DataSheet;
-use super::op::{Form, Op, Pass, Product, Right, Work};
-use super::scratch::Heads;
-use super::storage::compute_bytes;
+use super::op::{Op, Product, Right, Work};
 use super::stream::StreamShape;
+use crate::plan::Form;
+use crate::plan::attention::Heads;
 use crate::recipe::Precision;
 
 /// Parts of a step's time whose ceilings are learned apart from each other.
@@ -52,21 +52,13 @@ pub(super) struct Context<'a> {
     pub stream: &'a StreamShape,
 }
 
-/// Precision that stands for the dtype in which one computes.
-pub fn compute(precision: Precision) -> Precision {
-    match precision {
-        Precision::Fp32 | Precision::Fp16 => precision,
-        Precision::Bf16 | Precision::Int8 | Precision::Nf4 | Precision::Nf4Double => Precision::Bf16,
-    }
-}
-
 /// Seconds of `ops` on a measured machine; `None` where the precision was not measured.
 pub(super) fn measured(ceilings: &Ceilings, context: Context<'_>, ops: &[Op]) -> Option<Seconds> {
     let times = Times {
         weights: ceilings.products.get(&context.precision)?,
-        dense: ceilings.products.get(&compute(context.precision))?,
+        dense: ceilings.products.get(&context.precision.compute())?,
         single: ceilings.products.get(&Precision::Fp32),
-        ops: ceilings.ops.get(&compute(context.precision))?,
+        ops: ceilings.ops.get(&context.precision.compute())?,
         ceilings,
         context,
     };
@@ -161,9 +153,9 @@ const TILE: f64 = 128.0;
 
 /// Seconds of `ops` by a roofline over a data sheet.
 pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> Seconds {
-    let element = compute_bytes(context.precision) as f64;
+    let element = context.precision.compute_bytes() as f64;
     let rate = REACHED
-        * match compute(context.precision) {
+        * match context.precision.compute() {
             Precision::Fp32 => sheet.f32,
             Precision::Bf16 if !sheet.has_bf16 => sheet.f32,
             _ => sheet.matrix,
@@ -177,7 +169,7 @@ pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> S
             let bytes = element * (product.rows * depth + product.columns * depth + product.rows * product.columns);
             let widened = match (product.right, context.precision) {
                 // A quantized weight is widened as a whole: codes are read, values written.
-                (Right::Weight, Precision::Int8 | Precision::Nf4 | Precision::Nf4Double) => {
+                (Right::Weight, precision) if precision.is_quantized() => {
                     2.5 * product.columns * product.depth / bandwidth + LAUNCH_S
                 }
                 _ => 0.0,
@@ -198,19 +190,7 @@ pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> S
             let flops = products * 2.0 * pairs * (context.heads.query * context.heads.width) as f64;
             flops / (0.5 * rate) + LAUNCH_S
         }
-        Work::Pass { pass, elements, .. } => {
-            let element = match pass {
-                Pass::CrossEntropy
-                | Pass::Clip
-                | Pass::UpdateF32
-                | Pass::UpdateLion
-                | Pass::UpdateSgd
-                | Pass::UpdateAdafactor => 4.0,
-                Pass::Update8bit | Pass::UpdateLion8bit => 2.0,
-                _ => element,
-            };
-            pass.tensors() * element * elements / bandwidth + LAUNCH_S
-        }
+        Work::Pass { pass, elements, .. } => pass.bytes(element) * elements / bandwidth + LAUNCH_S,
     };
     let mut seconds = Seconds::default();
     for op in ops {

@@ -5,7 +5,7 @@
 
 use super::op::{Op, Stage, Work};
 use super::part::{Bytes, PARTS, Part};
-use super::scratch::ThreadScratch;
+use crate::plan::ThreadScratch;
 
 /// A recorded piece of a step.
 #[derive(Clone, Debug)]

@@ -10,64 +10,23 @@
 //! here is what the engine holds and frees there, in that order.
 
 use super::host::Host;
-use super::network::{Group, Network, Projection};
-use super::op::{Form, Module, Pass, Product, Right, Work};
+use super::op::{Module, Pass, Product, Right, Work};
 use super::part::Part;
-use super::scratch::{Call, Heads};
-use super::storage::compute_bytes;
 use super::stream::StreamShape;
 use super::trace::Trace;
+use crate::plan::attention::Heads;
+use crate::plan::products::{Call, MAX_TERMS};
+use crate::plan::{AdapterOnInput, Form, GroupPlan, LayerPlan, ModelPlan, ProjectionPlan, SavedTensor, Vectors};
 use crate::recipe::Precision;
 
-/// Products that one call sums.
-const MAX_TERMS: usize = 4;
-
-/// One micro-batch on its way through a network.
+/// One micro-batch on its way through a model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walker<'a> {
-    pub network: &'a Network<'a>,
+    pub plan: &'a ModelPlan,
     pub host: Host,
     pub precision: Precision,
     pub stream: &'a StreamShape,
     pub tokens: usize,
-}
-
-/// A product as [`Walker::product`] takes it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sum {
-    pub module: Module,
-    pub right: Right,
-    pub form: Form,
-    pub rows: usize,
-    pub columns: usize,
-    pub depth: usize,
-    /// Length of the longest of the products that make up `depth`.
-    pub longest_term: usize,
-    pub adapter_depth: usize,
-    /// Columns between those of the adapter's operand and the next row of it: it is a part of a wider tensor.
-    pub beside: usize,
-    /// Bytes of an element of the left operand.
-    pub left_bytes: u64,
-    pub f32_result: bool,
-}
-
-impl Sum {
-    /// A single product of F32 values, without an adapter's term.
-    pub fn single(module: Module, right: Right, form: Form, [rows, columns, depth]: [usize; 3]) -> Self {
-        Self {
-            module,
-            right,
-            form,
-            rows,
-            columns,
-            depth,
-            longest_term: depth,
-            adapter_depth: 0,
-            beside: 0,
-            left_bytes: 4,
-            f32_result: true,
-        }
-    }
 }
 
 /// Where the output of a projection goes.
@@ -79,10 +38,10 @@ pub(super) enum Target {
 }
 
 impl<'a> Walker<'a> {
-    /// A walk of `stream` through `network`.
-    pub fn new(network: &'a Network<'a>, host: Host, precision: Precision, stream: &'a StreamShape) -> Self {
+    /// A walk of `stream` through a model.
+    pub fn new(plan: &'a ModelPlan, host: Host, precision: Precision, stream: &'a StreamShape) -> Self {
         Self {
-            network,
+            plan,
             host,
             precision,
             stream,
@@ -92,7 +51,7 @@ impl<'a> Walker<'a> {
 
     /// Bytes of an element of the activations.
     pub fn c(&self) -> u64 {
-        compute_bytes(self.precision)
+        self.precision.compute_bytes()
     }
 
     /// Whether activations are BF16.
@@ -115,13 +74,17 @@ impl<'a> Walker<'a> {
         (4 * self.tokens * width) as u64
     }
 
+    /// Bytes of some of the tensors that a layer keeps.
+    pub fn saved(&self, layer: &LayerPlan, tensors: &[SavedTensor]) -> u64 {
+        let bytes = |tensor: &SavedTensor| {
+            let [width, wide] = tensor.widths(self.plan, layer);
+            self.act(width) + self.wide(wide)
+        };
+        tensors.iter().map(bytes).sum()
+    }
+
     pub fn heads(&self) -> Heads {
-        let architecture = self.network.architecture;
-        Heads {
-            query: architecture.heads,
-            key: architecture.kv_heads,
-            width: architecture.head_dim,
-        }
+        Heads::of(&self.plan.architecture)
     }
 
     /// Records an op that passes over memory, `width` elements for every token.
@@ -130,39 +93,41 @@ impl<'a> Walker<'a> {
         trace.run(Work::Pass { module, pass, elements });
     }
 
+    /// A product of activations with a result in the compute dtype, or in F32 where it is a gradient.
+    pub fn call(&self, right: Right, form: Form, [rows, columns, depth]: [usize; 3]) -> Call {
+        Call {
+            form,
+            rows,
+            columns,
+            depth,
+            adapter_depth: 0,
+            longest_term: depth,
+            beside: 0,
+            left_bytes: self.c(),
+            bf16: self.is_bf16(),
+            quantized: right == Right::Weight && self.precision.is_quantized(),
+            f32_result: self.c() == 4 || form == Form::Tn,
+        }
+    }
+
     /// Records a product whose result is held already.
-    pub fn product(&self, trace: &mut Trace, sum: Sum) {
-        let is_even = sum.form == Form::Tn || (sum.depth.is_multiple_of(2) && sum.adapter_depth.is_multiple_of(2));
-        let call = Call {
-            form: sum.form,
-            rows: sum.rows,
-            columns: sum.columns,
-            depth: sum.depth + sum.adapter_depth,
-            adapter_depth: sum.adapter_depth,
-            longest_term: sum.longest_term,
-            left_width: match sum.form {
-                Form::Tn => sum.rows,
-                Form::Nt | Form::Nn => sum.depth + sum.adapter_depth + sum.beside,
-            },
-            left_bytes: sum.left_bytes,
-            pairs: self.is_bf16() && sum.left_bytes == 2 && is_even,
-            coded: sum.right == Right::Weight && self.precision.is_quantized(),
-            f32_result: sum.f32_result,
-        };
+    pub fn product(&self, trace: &mut Trace, module: Module, right: Right, call: Call) {
         call.keep(&mut trace.scratch, self.host.vectors, self.host.threads);
         trace.spike(Part::Scratch, call.spike(self.host.vectors));
-        if self.host.vectors == super::Vectors::None && call.coded {
-            // Off the CPU a quantized weight is widened as a whole for each product, into memory that stays.
-            trace.scratch.widen(sum.columns * sum.longest_term, sum.left_bytes);
+        if self.host.vectors == Vectors::None && call.quantized {
+            // Off the CPU a quantized weight is dequantized as a whole for each product, into memory that stays.
+            trace
+                .scratch
+                .dequantize(call.columns * call.longest_term, call.left_bytes);
         }
         trace.run(Work::Product(Product {
-            module: sum.module,
-            right: sum.right,
-            form: sum.form,
-            rows: sum.rows as f64,
-            columns: sum.columns as f64,
-            depth: sum.depth as f64,
-            adapter_depth: sum.adapter_depth as f64,
+            module,
+            right,
+            form: call.form,
+            rows: call.rows as f64,
+            columns: call.columns as f64,
+            depth: call.depth as f64,
+            adapter_depth: call.adapter_depth as f64,
         }));
     }
 
@@ -173,32 +138,24 @@ impl<'a> Walker<'a> {
         module: Module,
         right: Right,
         form: Form,
-        [columns, depth, adapter]: [usize; 3],
+        [columns, depth, adapter_depth]: [usize; 3],
     ) {
-        let sum = Sum {
-            adapter_depth: adapter,
-            left_bytes: self.c(),
-            f32_result: self.c() == 4,
-            ..Sum::single(module, right, form, [self.tokens, columns, depth])
-        };
-        self.product(trace, sum);
+        let call = self.call(right, form, [self.tokens, columns, depth]);
+        self.product(trace, module, right, Call { adapter_depth, ..call });
     }
 
     /// += a^T b for a gradient of (rows, columns).
     pub fn gradient(&self, trace: &mut Trace, module: Module, rows: usize, columns: usize) {
-        let sum = Sum {
-            left_bytes: self.c(),
-            ..Sum::single(module, Right::Dense, Form::Tn, [rows, columns, self.tokens])
-        };
-        self.product(trace, sum);
+        let call = self.call(Right::Dense, Form::Tn, [rows, columns, self.tokens]);
+        self.product(trace, module, Right::Dense, call);
     }
 
-    fn is_stacked(&self, group: &Group) -> bool {
-        group.ranks.len() > 1 && !self.network.dropout
+    fn is_stacked(&self, group: &GroupPlan) -> bool {
+        group.adapters.len() > 1 && !self.plan.dropout()
     }
 
     /// Outputs of a group, xa of its adapters into `kept`.
-    pub fn group_forward(&self, trace: &mut Trace, (group, module): (&Group, Module), kept: Part, target: Target) {
+    pub fn group_forward(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), kept: Part, target: Target) {
         self.adapter_products(trace, group, kept);
         for projection in &group.projections {
             self.projection_forward(trace, (group, module), projection, target);
@@ -206,15 +163,15 @@ impl<'a> Walker<'a> {
     }
 
     /// The sum of the residual stream and a group's output, made again from xa of its adapters, into the scratch.
-    pub fn group_output_again(&self, trace: &mut Trace, (group, module): (&Group, Module)) {
+    pub fn group_output_again(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module)) {
         for projection in &group.projections {
             self.projection_forward(trace, (group, module), projection, Target::Sum(Part::Scratch));
         }
     }
 
     /// xa of the group's adapters into `kept`.
-    pub fn adapter_products(&self, trace: &mut Trace, group: &Group, kept: Part) {
-        let all: usize = group.ranks.iter().sum();
+    pub fn adapter_products(&self, trace: &mut Trace, group: &GroupPlan, kept: Part) {
+        let all: usize = group.ranks();
         if self.is_stacked(group) {
             // Each adapter's part is columns of it.
             trace.hold(kept, self.act(all));
@@ -222,7 +179,7 @@ impl<'a> Walker<'a> {
             self.linear(trace, Module::Adapters, Right::Adapter, Form::Nt, columns);
             return;
         }
-        for rank in &group.ranks {
+        for AdapterOnInput { rank, .. } in &group.adapters {
             let dropped = self.dropped(trace, group.inputs);
             trace.hold(kept, self.act(*rank));
             self.linear(
@@ -238,7 +195,7 @@ impl<'a> Walker<'a> {
 
     /// A dropped copy of an input, where there is dropout; returns the bytes that it holds.
     pub fn dropped(&self, trace: &mut Trace, width: usize) -> u64 {
-        if !self.network.dropout {
+        if !self.plan.dropout() {
             return 0;
         }
         let bytes = self.act(width);
@@ -250,14 +207,14 @@ impl<'a> Walker<'a> {
     fn projection_forward(
         &self,
         trace: &mut Trace,
-        (group, module): (&Group, Module),
-        projection: &Projection,
+        (group, module): (&GroupPlan, Module),
+        projection: &ProjectionPlan,
         target: Target,
     ) {
-        let (width, rank) = (projection.outputs, group.rank_of(projection));
+        let (width, rank) = (projection.outputs(), group.rank_of(projection));
         let (Target::New(outputs) | Target::Sum(outputs)) = target;
         let y = self.act(width);
-        if rank > 0 && self.network.dora {
+        if rank > 0 && self.plan.dora() {
             self.turned(trace, (group, module), projection);
             match target {
                 Target::New(_) => trace.rename(Part::Scratch, outputs, y),
@@ -271,32 +228,24 @@ impl<'a> Walker<'a> {
             trace.hold(outputs, y);
             self.adapted(trace, (group, module), projection);
         }
-        let biases = usize::from(rank > 0 && self.network.lora_bias) + usize::from(projection.bias);
+        let biases = usize::from(rank > 0 && self.plan.lora_bias()) + usize::from(projection.bias);
         (0..biases).for_each(|_| self.pass(trace, module, Pass::Bias, width));
     }
 
     /// x W^T with the adapter's product in the same pass.
-    pub fn adapted(&self, trace: &mut Trace, (group, module): (&Group, Module), projection: &Projection) {
+    pub fn adapted(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), projection: &ProjectionPlan) {
         let rank = group.rank_of(projection);
-        let all: usize = group.ranks.iter().sum();
-        let sum = Sum {
-            module,
-            right: Right::Weight,
-            form: Form::Nt,
-            rows: self.tokens,
-            columns: projection.outputs,
-            depth: group.inputs,
-            longest_term: group.inputs,
+        let is_part = rank > 0 && self.is_stacked(group);
+        let call = Call {
             adapter_depth: rank,
-            beside: if rank > 0 && self.is_stacked(group) {
-                all - rank
-            } else {
-                0
-            },
-            left_bytes: self.c(),
-            f32_result: self.c() == 4,
+            beside: if is_part { group.ranks() - rank } else { 0 },
+            ..self.call(
+                Right::Weight,
+                Form::Nt,
+                [self.tokens, projection.outputs(), group.inputs],
+            )
         };
-        self.product(trace, sum);
+        self.product(trace, module, Right::Weight, call);
     }
 
     /// Gradients of all that trains in a group, and dx into the scratch where it is wanted. `input` holds the group's
@@ -304,7 +253,7 @@ impl<'a> Walker<'a> {
     pub fn group_backward(
         &self,
         trace: &mut Trace,
-        (group, module): (&Group, Module),
+        (group, module): (&GroupPlan, Module),
         input: impl FnOnce(&mut Trace) -> u64,
         dys: u64,
         wants_dx: bool,
@@ -321,9 +270,9 @@ impl<'a> Walker<'a> {
         for projection in &group.projections {
             held += self.projection_backward(trace, group, projection, module);
             // DoRA passes on a gradient of its own; that of the output goes, where nothing else holds it.
-            if dys > 0 && projection.adapter.is_some() && self.network.dora && !self.network.dropout {
-                trace.free(Part::Scratch, self.act(projection.outputs));
-                held -= self.act(projection.outputs);
+            if dys > 0 && projection.adapter.is_some() && self.plan.dora() && !self.plan.dropout() {
+                trace.free(Part::Scratch, self.act(projection.outputs()));
+                held -= self.act(projection.outputs());
             }
         }
         held += self.adapter_gradients(trace, group);
@@ -335,8 +284,14 @@ impl<'a> Walker<'a> {
     }
 
     /// Returns the bytes that it leaves in the scratch.
-    fn projection_backward(&self, trace: &mut Trace, group: &Group, projection: &Projection, module: Module) -> u64 {
-        let (width, rank) = (projection.outputs, group.rank_of(projection));
+    fn projection_backward(
+        &self,
+        trace: &mut Trace,
+        group: &GroupPlan,
+        projection: &ProjectionPlan,
+        module: Module,
+    ) -> u64 {
+        let (width, rank) = (projection.outputs(), group.rank_of(projection));
         let y = self.act(width);
         let widened = if self.c() == 4 { 0 } else { self.wide(width) };
         if projection.bias_trains {
@@ -344,7 +299,7 @@ impl<'a> Walker<'a> {
             self.pass(trace, module, Pass::Copy, width);
         }
         let mut held = 0;
-        if rank > 0 && self.network.dora {
+        if rank > 0 && self.plan.dora() {
             let dropped = self.dropped(trace, group.inputs);
             trace.hold(Part::Scratch, y);
             self.linear(
@@ -357,7 +312,7 @@ impl<'a> Walker<'a> {
             trace.spike(Part::Scratch, self.gain_sums(width));
             self.pass(trace, Module::Adapters, Pass::Add, width);
             held = y;
-            if self.network.dropout {
+            if self.plan.dropout() {
                 trace.hold(Part::Scratch, y);
                 (0..2).for_each(|_| self.pass(trace, Module::Adapters, Pass::Bias, width));
                 held += y;
@@ -366,7 +321,7 @@ impl<'a> Walker<'a> {
         }
         if rank > 0 {
             self.gradient(trace, Module::Adapters, width, rank);
-            if self.network.lora_bias {
+            if self.plan.lora_bias() {
                 trace.spike(Part::Scratch, widened);
                 self.pass(trace, Module::Adapters, Pass::Copy, width);
             }
@@ -378,19 +333,24 @@ impl<'a> Walker<'a> {
     }
 
     /// d_xa and the gradients of A; returns the bytes of d_xa, which stay in the scratch.
-    fn adapter_gradients(&self, trace: &mut Trace, group: &Group) -> u64 {
-        let all: usize = group.ranks.iter().sum();
+    fn adapter_gradients(&self, trace: &mut Trace, group: &GroupPlan) -> u64 {
+        let all: usize = group.ranks();
         trace.hold(Part::Scratch, self.act(all));
-        for (index, rank) in group.ranks.iter().enumerate() {
-            let reads = |projection: &&Projection| projection.adapter == Some(index);
-            let outputs: usize = group.projections.iter().filter(reads).map(|one| one.outputs).sum();
+        for (index, AdapterOnInput { rank, .. }) in group.adapters.iter().enumerate() {
+            let reads = |projection: &&ProjectionPlan| projection.adapter == Some(index);
+            let outputs: usize = group
+                .projections
+                .iter()
+                .filter(reads)
+                .map(ProjectionPlan::outputs)
+                .sum();
             self.linear(trace, Module::Adapters, Right::Adapter, Form::Nn, [*rank, outputs, 0]);
         }
         if self.is_stacked(group) {
             self.gradient(trace, Module::Adapters, all, group.inputs);
             return self.act(all);
         }
-        for rank in &group.ranks {
+        for AdapterOnInput { rank, .. } in &group.adapters {
             let dropped = self.dropped(trace, group.inputs);
             self.gradient(trace, Module::Adapters, *rank, group.inputs);
             trace.free(Part::Scratch, dropped);
@@ -399,29 +359,25 @@ impl<'a> Walker<'a> {
     }
 
     /// The sum of dy W over a group's projections, with that of its adapters.
-    fn gradients_sum(&self, trace: &mut Trace, (group, module): (&Group, Module), adapter_depth: usize) {
-        let longest = group.projections.iter().map(|projection| projection.outputs).max();
-        let sum = Sum {
-            module,
-            right: Right::Weight,
-            form: Form::Nn,
-            rows: self.tokens,
-            columns: group.inputs,
-            depth: group.outputs(),
+    fn gradients_sum(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), adapter_depth: usize) {
+        let longest = group.projections.iter().map(ProjectionPlan::outputs).max();
+        let call = Call {
             longest_term: longest.unwrap_or(0),
             adapter_depth,
-            beside: 0,
-            left_bytes: self.c(),
-            f32_result: self.c() == 4,
+            ..self.call(Right::Weight, Form::Nn, [self.tokens, group.inputs, group.outputs()])
         };
-        self.product(trace, sum);
+        self.product(trace, module, Right::Weight, call);
     }
 
     /// dx of a group into the scratch.
-    fn input_gradient(&self, trace: &mut Trace, group: &Group, module: Module) {
-        let (dx, all): (u64, usize) = (self.act(group.inputs), group.ranks.iter().sum());
-        let adapters = if self.is_stacked(group) { 1 } else { group.ranks.len() };
-        let with_dropout = self.network.dropout;
+    fn input_gradient(&self, trace: &mut Trace, group: &GroupPlan, module: Module) {
+        let (dx, all): (u64, usize) = (self.act(group.inputs), group.ranks());
+        let adapters = if self.is_stacked(group) {
+            1
+        } else {
+            group.adapters.len()
+        };
+        let with_dropout = self.plan.dropout();
         let terms = group.projections.len() + if with_dropout { 0 } else { adapters };
         trace.hold(Part::Scratch, dx);
         let adapter_depth = if with_dropout { 0 } else { all };
@@ -433,20 +389,20 @@ impl<'a> Walker<'a> {
         if !with_dropout {
             return;
         }
-        if self.network.dora {
+        if self.plan.dora() {
             for projection in group
                 .projections
                 .iter()
                 .filter(|projection| projection.adapter.is_some())
             {
                 trace.spike(Part::Scratch, 3 * dx);
-                let columns = [group.inputs, projection.outputs, 0];
+                let columns = [group.inputs, projection.outputs(), 0];
                 self.linear(trace, Module::Adapters, Right::Weight, Form::Nn, columns);
                 self.pass(trace, Module::Adapters, Pass::Dropout, group.inputs);
                 self.pass(trace, Module::Adapters, Pass::Add, group.inputs);
             }
         }
-        for rank in &group.ranks {
+        for AdapterOnInput { rank, .. } in &group.adapters {
             trace.spike(Part::Scratch, 3 * dx);
             self.linear(
                 trace,

@@ -6,6 +6,10 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::KeyValue::{Flag, Number, Text};
+use super::named::named;
+use super::tool_keys::{ToolKeys, keys};
+
 /// LoRA settings, with PEFT's meaning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -97,26 +101,154 @@ impl Default for TargetModules {
 }
 
 /// Shorthands for sets of target modules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TargetPreset {
     AllLinear,
     Attention,
     Mlp,
 }
 
+/// What is to be known of a shorthand.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TargetPresetRow {
+    #[serde(skip)]
+    pub kind: TargetPreset,
+    pub name: &'static str,
+    /// Other names for it.
+    pub aliases: &'static [&'static str],
+    pub about: &'static str,
+    /// The layers in most families.
+    pub modules: &'static [&'static str],
+    /// Those of the families that fuse some of them, beside the ones that are the same.
+    pub fused_modules: &'static [&'static str],
+    /// What other tools call all of them; `None` where the modules are listed.
+    pub keys: ToolKeys,
+}
+
+const PRESETS: &[TargetPresetRow] = &[
+    TargetPresetRow {
+        kind: TargetPreset::AllLinear,
+        name: "all-linear",
+        aliases: &[],
+        about: "Every linear layer but the LM head.",
+        modules: &[
+            "q_proj",
+            "k_proj",
+            "v_proj",
+            "o_proj",
+            "gate_proj",
+            "up_proj",
+            "down_proj",
+        ],
+        fused_modules: &["qkv_proj", "gate_up_proj"],
+        keys: ToolKeys {
+            trl: keys!("lora_target_modules": Text("all-linear")),
+            axolotl: keys!("lora_target_linear": Flag(true)),
+            llamafactory: keys!("lora_target": Text("all")),
+            ..ToolKeys::NONE
+        },
+    },
+    TargetPresetRow {
+        kind: TargetPreset::Attention,
+        name: "attention",
+        aliases: &[],
+        about: "q, k, v and o.",
+        modules: &["q_proj", "k_proj", "v_proj", "o_proj"],
+        fused_modules: &["qkv_proj"],
+        keys: ToolKeys::NONE,
+    },
+    TargetPresetRow {
+        kind: TargetPreset::Mlp,
+        name: "mlp",
+        aliases: &[],
+        about: "gate, up and down.",
+        modules: &["gate_proj", "up_proj", "down_proj"],
+        fused_modules: &["gate_up_proj"],
+        keys: ToolKeys::NONE,
+    },
+];
+
+named!(
+    TargetPreset,
+    TargetPresetRow,
+    PRESETS,
+    "TargetPreset",
+    "Shorthands for sets of target modules."
+);
+
 /// How an adapter starts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AdapterInit {
-    /// lora_a Kaiming-uniform with a = sqrt(5), lora_b zero (PEFT's default).
     #[default]
     Kaiming,
-    /// lora_a normal with deviation 1/r, lora_b zero.
     Gaussian,
-    /// Principal singular vectors of the weight, which keeps the rest (arXiv:2404.02948).
     Pissa,
 }
+
+/// What is to be known of a start.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct AdapterInitRow {
+    #[serde(skip)]
+    pub kind: AdapterInit,
+    pub name: &'static str,
+    /// Other names for it.
+    pub aliases: &'static [&'static str],
+    pub about: &'static str,
+    /// What other tools call it.
+    pub keys: ToolKeys,
+}
+
+const INITS: &[AdapterInitRow] = &[
+    AdapterInitRow {
+        kind: AdapterInit::Kaiming,
+        name: "kaiming",
+        aliases: &[],
+        about: "lora_a Kaiming-uniform with a = sqrt(5), lora_b zero (PEFT's default).",
+        // It is the default everywhere.
+        keys: ToolKeys {
+            peft: keys!("init_lora_weights": Flag(true)),
+            trl: keys!(),
+            axolotl: keys!(),
+            llamafactory: keys!("pissa_init": Flag(false)),
+            torchtune: keys!(),
+            unsloth: keys!("init_lora_weights": Flag(true)),
+        },
+    },
+    AdapterInitRow {
+        kind: AdapterInit::Gaussian,
+        name: "gaussian",
+        aliases: &[],
+        about: "lora_a normal with deviation 1/r, lora_b zero.",
+        keys: ToolKeys {
+            peft: keys!("init_lora_weights": Text("gaussian")),
+            axolotl: keys!("peft_init_lora_weights": Text("gaussian")),
+            unsloth: keys!("init_lora_weights": Text("gaussian")),
+            ..ToolKeys::NONE
+        },
+    },
+    AdapterInitRow {
+        kind: AdapterInit::Pissa,
+        name: "pissa",
+        aliases: &[],
+        about: "Principal singular vectors of the weight, which keeps the rest (arXiv:2404.02948).",
+        keys: ToolKeys {
+            peft: keys!("init_lora_weights": Text("pissa")),
+            axolotl: keys!("peft_init_lora_weights": Text("pissa")),
+            // The exact decomposition, and no fast approximation.
+            llamafactory: keys!("pissa_init": Flag(true), "pissa_iter": Number(-1)),
+            unsloth: keys!("init_lora_weights": Text("pissa")),
+            ..ToolKeys::NONE
+        },
+    },
+];
+
+named!(
+    AdapterInit,
+    AdapterInitRow,
+    INITS,
+    "AdapterInit",
+    "How an adapter starts."
+);
 
 /// Which biases train beside the adapters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]

@@ -1,7 +1,9 @@
-//! The update rule and the course of its learning rate.
+//! The optimizer and its constants.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::OptimizerKind;
 
 /// The optimizer and its constants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -45,58 +47,11 @@ impl Default for OptimizerSettings {
     }
 }
 
-/// The update rule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum OptimizerKind {
-    #[default]
-    #[serde(rename = "adamw")]
-    AdamW,
-    #[serde(rename = "sgd")]
-    Sgd,
-    #[serde(rename = "adamw_8bit")]
-    AdamW8bit,
-    #[serde(rename = "paged_adamw")]
-    PagedAdamW,
-    #[serde(rename = "paged_adamw_8bit")]
-    PagedAdamW8bit,
-    #[serde(rename = "lion")]
-    Lion,
-    #[serde(rename = "lion_8bit")]
-    Lion8bit,
-    #[serde(rename = "adafactor")]
-    Adafactor,
-    #[serde(rename = "muon")]
-    Muon,
-}
-
-/// Course of the learning rate over the training.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct ScheduleSettings {
-    pub kind: ScheduleKind,
-    /// Linear warm-up: a number of steps (1 or more), or a fraction of all steps (below 1).
-    pub warmup: f64,
-}
-
-impl ScheduleSettings {
-    /// Warm-up steps of a training of `total` steps.
-    pub fn warmup_steps(&self, total: u64) -> u64 {
-        if self.warmup >= 1.0 {
-            self.warmup as u64
-        } else {
-            (self.warmup * total as f64).ceil() as u64
-        }
+impl OptimizerSettings {
+    /// Decay of the second moment: as set, or the optimizer's own.
+    pub fn beta2(&self) -> f64 {
+        let own = |kind: OptimizerKind| kind.row().reads.default_beta2;
+        let default = own(self.kind).or(own(self.kind.of_vectors()));
+        self.beta2.or(default).unwrap_or_default()
     }
-}
-
-/// Shape of the learning rate after the warm-up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ScheduleKind {
-    Constant,
-    /// Falls to zero in a straight line.
-    Linear,
-    /// Falls to zero along half a cosine.
-    #[default]
-    Cosine,
 }

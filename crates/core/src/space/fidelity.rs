@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 /// The rules that stop a poor trial early, by the names that space files and the database use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[derive(strum::EnumString, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum PrunerKind {
     /// Every trial is finished.
     None,
@@ -22,21 +24,16 @@ pub enum PrunerKind {
 
 impl PrunerKind {
     /// All pruners in the order of the documentation.
-    pub const ALL: [Self; 4] = [Self::None, Self::Dominance, Self::Asha, Self::Median];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// The name that space files use.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Dominance => "dominance",
-            Self::Asha => "asha",
-            Self::Median => "median",
-        }
+        self.into()
     }
 
     /// The pruner of that name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
+        name.parse().ok()
     }
 }
 
@@ -158,7 +155,7 @@ mod tests {
 
     #[test]
     fn names_are_those_of_the_files() {
-        for kind in PrunerKind::ALL {
+        for &kind in PrunerKind::ALL {
             assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
             assert_eq!(PrunerKind::from_name(kind.name()), Some(kind));
         }

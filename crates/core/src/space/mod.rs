@@ -3,11 +3,9 @@
 mod distribution;
 mod fidelity;
 mod membership;
-mod sampler_choice;
 mod search_space;
 
 pub use distribution::{Distribution, Scale};
 pub use fidelity::{ConfirmPlan, PrunerChoice, PrunerKind, RepeatsInAll, StopRule};
 pub use membership::SettingError;
-pub use sampler_choice::{SamplerChoice, SamplerKind};
 pub use search_space::{Condition, Parameter, SearchSpace};

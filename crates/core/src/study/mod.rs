@@ -1,6 +1,7 @@
 //! A study and its trials as plain values: what was asked, what was run, how it ended.
 
 mod by_name;
+mod causes;
 mod fidelity;
 mod launcher;
 mod metrics;
@@ -10,6 +11,7 @@ mod trial;
 
 pub use crate::recipe::ParamValue;
 pub use by_name::{ByName, Params, SharedText};
+pub use causes::with_causes;
 pub use fidelity::{Confirmed, Curve, Stop, with_confirmed};
 pub use launcher::{KubernetesLauncher, KubernetesVolume, LauncherSettings, SlurmLauncher, SshLauncher};
 pub use metrics::Metrics;

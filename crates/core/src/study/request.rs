@@ -7,10 +7,12 @@ use super::Params;
 /// A person's request to a running study. It is written to the database, and the study loop takes it between trials.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "params")]
+#[derive(strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum StudyRequest {
-    /// Start no further trial until asked to go on.
+    /// Start no further trial until asked to continue.
     Pause,
-    /// Go on after a pause.
+    /// Continue after a pause.
     Resume,
     /// End the search after the trials under way.
     Stop,
@@ -21,12 +23,7 @@ pub enum StudyRequest {
 impl StudyRequest {
     /// Name of the kind as the database holds it.
     pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Pause => "pause",
-            Self::Resume => "resume",
-            Self::Stop => "stop",
-            Self::Enqueue(_) => "enqueue",
-        }
+        self.into()
     }
 
     /// The setting to run, for a request that has one.

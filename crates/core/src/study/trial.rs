@@ -10,6 +10,14 @@ use super::{Metrics, Params};
 #[serde(transparent)]
 pub struct TrialNumber(pub u64);
 
+impl TryFrom<i64> for TrialNumber {
+    type Error = std::num::TryFromIntError;
+
+    fn try_from(number: i64) -> Result<Self, Self::Error> {
+        number.try_into().map(Self)
+    }
+}
+
 impl std::fmt::Display for TrialNumber {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(formatter)
@@ -27,6 +35,8 @@ pub struct Trial {
 /// How a trial ended, or that it has not.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "state")]
+#[derive(strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum TrialState {
     Waiting,
     Running,
@@ -52,14 +62,7 @@ pub enum TrialState {
 impl TrialState {
     /// Name of the state as the database holds it.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Running => "running",
-            Self::Complete { .. } => "complete",
-            Self::Pruned { .. } => "pruned",
-            Self::Failed { .. } => "failed",
-            Self::Skipped { .. } => "skipped",
-        }
+        self.into()
     }
 
     /// Whether nothing more will happen to the trial.
@@ -87,6 +90,8 @@ impl TrialState {
 /// Why a trial failed. Running out of memory and diverging are results of a setting, not errors of the program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
+#[derive(strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum FailReason {
     OutOfMemory {
         phase: Phase,
@@ -120,19 +125,15 @@ pub enum FailReason {
 impl FailReason {
     /// Name of the outcome as the database holds it.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::OutOfMemory { .. } => "out_of_memory",
-            Self::Diverged { .. } => "diverged",
-            Self::Crashed { .. } => "crashed",
-            Self::TimedOut { .. } => "timed_out",
-            Self::Invalid { .. } => "invalid",
-        }
+        self.into()
     }
 }
 
 /// Part of a trial's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[derive(strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Phase {
     /// Reading the base model and the data.
     #[default]
@@ -146,11 +147,6 @@ pub enum Phase {
 impl Phase {
     /// Name of the phase as the database holds it.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Load => "load",
-            Self::Profile => "profile",
-            Self::Train => "train",
-            Self::Evaluate => "evaluate",
-        }
+        self.into()
     }
 }

@@ -8,8 +8,7 @@ use serde_json::{Map, Value, json};
 use peft_tune_core::recipe::{AdapterBias, AdapterInit, AdapterSettings, TargetModules, TargetPreset};
 
 use super::error::AdapterError;
-use super::pattern::from_file;
-use super::shape::last_component;
+use peft_tune_core::plan::{from_file, last_component};
 
 /// Keys of a PEFT configuration that change what the adapter computes and that this engine does not have. They must be
 /// absent, null, false or empty.
@@ -180,7 +179,7 @@ impl Fields<'_> {
                 .map(|(name, value)| Some((name.clone(), convert(value)?)))
                 .collect()
         })?;
-        from_file(key, &entries, modules)
+        Ok(from_file(key, &entries, modules)?)
     }
 
     fn check_supported(&self) -> Result<(), AdapterError> {

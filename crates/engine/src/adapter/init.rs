@@ -14,19 +14,17 @@ use rand_distr::StandardNormal;
 use rand_pcg::Pcg64;
 use sha2::{Digest, Sha256};
 
-use crate::{ParameterSlot, Parameters};
+use crate::Parameters;
+use peft_tune_core::plan::{AdaptedLinear, AdapterPlan, AdapterSlots, ParameterSlot};
 use peft_tune_core::recipe::AdapterInit;
 
 use super::error::AdapterError;
-use super::plan::{AdaptedLinear, AdapterPlan, AdapterSlots};
 
 /// Fills the adapters' slots with their start values. Slots of whole base parameters and magnitudes are left alone:
 /// they start from the base model's weights.
 ///
-/// [`AdapterInit::Pissa`] starts as [`AdapterInit::Kaiming`] here; [`fill_pissa`](super::fill_pissa) goes on from there.
-///
-/// # Errors
-/// Those of candle.
+/// [`AdapterInit::Pissa`] starts as [`AdapterInit::Kaiming`] here; [`fill_pissa`](super::fill_pissa) continues from
+/// there.
 pub fn fill(plan: &AdapterPlan, slots: &AdapterSlots, parameters: &Parameters, seed: u64) -> Result<(), AdapterError> {
     for (linear, slots) in plan.linears.iter().zip(&slots.linears) {
         let slot = &parameters.layout.slots()[slots.lora_a];
@@ -79,9 +77,8 @@ fn generator(seed: u64, name: &str) -> Pcg64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BaseShape, LinearShape};
     use super::*;
-    use crate::ParameterLayout;
+    use peft_tune_core::plan::{BaseShape, LinearShape, ParameterLayout};
     use peft_tune_core::recipe::{AdapterSettings, TargetModules};
 
     fn start(init: AdapterInit, targets: &[&str], seed: u64) -> (AdapterPlan, AdapterSlots, Parameters) {

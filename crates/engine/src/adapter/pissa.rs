@@ -13,7 +13,7 @@ use crate::Parameters;
 
 use super::error::AdapterError;
 use super::init::set;
-use super::plan::{AdaptedLinear, AdapterPlan, AdapterSlots};
+use peft_tune_core::plan::{AdaptedLinear, AdapterPlan, AdapterSlots};
 
 /// A weight split into its principal part and the rest; all F32 on the CPU.
 #[derive(Clone, Debug)]
@@ -94,8 +94,8 @@ pub fn fill_pissa(
 
 #[cfg(test)]
 mod tests {
-    use super::super::LinearShape;
     use super::*;
+    use peft_tune_core::plan::LinearShape;
     use proptest::prelude::*;
 
     fn linear(outputs: usize, inputs: usize, rank: usize, scaling: f64) -> AdaptedLinear {

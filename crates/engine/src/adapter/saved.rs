@@ -16,8 +16,8 @@ use peft_tune_core::recipe::AdapterSettings;
 use super::config::PeftConfig;
 use super::error::AdapterError;
 use super::init::set;
-use super::plan::AdapterPlan;
-use super::whole::PREFIX;
+
+use peft_tune_core::plan::{AdapterPlan, PREFIX};
 
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";

@@ -10,7 +10,6 @@ use rand_pcg::Pcg64;
 use sha2::{Digest, Sha256};
 
 use super::weight::{Weight, compute_dtype};
-use crate::adapter::{BaseShape, LinearShape, ParameterShape};
 use crate::checkpoint::Checkpoint;
 use crate::{TrainError, WeightsError};
 use peft_tune_core::architecture::{Architecture, LM_HEAD, TensorShape};
@@ -32,7 +31,6 @@ impl BaseModel {
     /// Loads the model in `directory` (`config.json` and safetensors) into the storage of `precision` on `device`.
     ///
     /// # Errors
-    ///
     /// A configuration or checkpoint that is missing, damaged, unknown, or does not agree with the other.
     pub fn load(directory: &Path, precision: Precision, device: &Device) -> Result<Self, TrainError> {
         let architecture = Architecture::from_config(&directory.join(CONFIG))?;
@@ -56,7 +54,6 @@ impl BaseModel {
     /// A model of `tensors` that are already in memory: one for each of [`Architecture::tensors`], in any float dtype.
     ///
     /// # Errors
-    ///
     /// A tensor that is missing or mis-shaped.
     pub fn from_tensors(
         architecture: Architecture,
@@ -84,10 +81,6 @@ impl BaseModel {
 
     /// A model that has learned nothing: matrices normal with deviation 0.02, norms 1, biases 0, each tensor from a
     /// generator of its own that `seed` and its name decide.
-    ///
-    /// # Errors
-    ///
-    /// Memory.
     pub fn random(
         architecture: Architecture,
         seed: u64,
@@ -105,10 +98,6 @@ impl BaseModel {
 
     /// As [`BaseModel::random`], with values that a GPU draws itself: for sizes that take the CPU minutes. They are the same
     /// each time, and not the same on another device.
-    ///
-    /// # Errors
-    ///
-    /// Memory.
     pub fn random_on_device(
         architecture: Architecture,
         precision: Precision,
@@ -118,7 +107,7 @@ impl BaseModel {
         if device.is_cpu() {
             return Self::random(architecture, SEED, precision, device);
         }
-        // A device's generator goes on where it was: without it the next model would be another one.
+        // A device's generator continues where it was: without it the next model would be another one.
         device.set_seed(SEED)?;
         Self::of(architecture, precision, device, |tensor, architecture| {
             let shape = tensor.shape.as_slice();
@@ -190,43 +179,9 @@ impl BaseModel {
     /// The tensor `name` of the checkpoint: in the dtype it is stored in, F32 where it is quantized.
     ///
     /// # Errors
-    ///
     /// The architecture has no such tensor.
     pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
         Ok(self.weight(name)?.exact()?)
-    }
-
-    /// Names and shapes of what an adapter can attach to.
-    pub fn shape(&self) -> BaseShape {
-        let architecture = &self.architecture;
-        let modules = architecture.linear_modules();
-        let mut linears = Vec::new();
-        for layer in 0..architecture.layers.len() {
-            linears.extend(modules.iter().map(|module| LinearShape {
-                name: format!("{}.{}", Architecture::layer_name(layer), module.name),
-                inputs: module.in_features,
-                outputs: module.out_features,
-                bias: module.bias,
-            }));
-        }
-        let of_linear = |name: &str| {
-            let weight = name.strip_suffix("bias").map(|module| format!("{module}weight"));
-            is_linear(weight.as_deref().unwrap_or(name), architecture)
-        };
-        let others = architecture
-            .tensors()
-            .into_iter()
-            .filter(|tensor| !of_linear(&tensor.name));
-        BaseShape {
-            layers: architecture.layers.len(),
-            linears,
-            others: others
-                .map(|tensor| ParameterShape {
-                    name: tensor.name,
-                    shape: tensor.shape,
-                })
-                .collect(),
-        }
     }
 
     /// The weight `name` as it is stored.

@@ -13,8 +13,8 @@ use peft_tune_core::recipe::Precision;
 pub enum BaseSource {
     /// Loaded and shared.
     Kept(Arc<BaseModel>),
-    /// Loaded anew for each trainer. Where every parameter trains, the trainer has its own values of all of them, and a
-    /// copy that stays would be weights that no step needs.
+    /// Loaded again for each trainer. Where every parameter trains, the trainer has its own values of all of them, and
+    /// a copy that stays would be weights that no step needs.
     Fresh {
         folder: PathBuf,
         precision: Precision,
@@ -26,7 +26,6 @@ impl BaseSource {
     /// The model, for one trainer.
     ///
     /// # Errors
-    ///
     /// As for [`BaseModel::load`].
     pub fn open(&self) -> Result<Arc<BaseModel>, TrainError> {
         match self {

@@ -291,9 +291,9 @@ impl QuantizedMatrix for QuantizedRows {
 
 /// Dtype in which a precision computes.
 pub(crate) fn compute_dtype(precision: Precision) -> DType {
-    match precision {
+    match precision.compute() {
         Precision::Fp32 => DType::F32,
         Precision::Fp16 => DType::F16,
-        Precision::Bf16 | Precision::Int8 | Precision::Nf4 | Precision::Nf4Double => DType::BF16,
+        _ => DType::BF16,
     }
 }

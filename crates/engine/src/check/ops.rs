@@ -193,8 +193,9 @@ fn check_rope(on: &On<'_>) -> Result<f64> {
             offset: 1.0,
         };
         let here = (table(on.device)?, positions.to_device(on.device)?);
-        let normed = rope::forward_normed([&x, &k], &norms([&w, &v]), &here.0, &here.1)?;
-        let expected = rope::forward_normed([&x64, &k64], &norms([&w64, &v64]), &table(&Device::Cpu)?, &positions)?;
+        let normed = rope::forward_normed([x.clone(), k.clone()], &norms([&w, &v]), &here.0, &here.1)?;
+        let there = [x64.clone(), k64.clone()];
+        let expected = rope::forward_normed(there, &norms([&w64, &v64]), &table(&Device::Cpu)?, &positions)?;
         for ((y, rstd), (y64, rstd64)) in normed.iter().zip(&expected) {
             // Rounded twice.
             errors.extend([error(y, y64)? / 2.0, error(rstd, rstd64)?]);

@@ -5,29 +5,14 @@ use candle_core::{DType, Device, Result, Tensor};
 use crate::optimizer;
 use crate::optimizer::Optimizer;
 use crate::{ParameterKind, ParameterLayout, Parameters};
-use peft_tune_core::recipe::{OptimizerKind, OptimizerSettings};
+use peft_tune_core::recipe::{OptimizerKind, OptimizerSettings, UpdateOrder};
 use peft_tune_kernels::compare::{Check, error, on_cpu};
 
-const KINDS: [OptimizerKind; 9] = [
-    OptimizerKind::AdamW,
-    OptimizerKind::AdamW8bit,
-    OptimizerKind::PagedAdamW,
-    OptimizerKind::PagedAdamW8bit,
-    OptimizerKind::Lion,
-    OptimizerKind::Lion8bit,
-    OptimizerKind::Sgd,
-    OptimizerKind::Adafactor,
-    OptimizerKind::Muon,
-];
-
 pub(super) fn run(device: &Device, push: &mut dyn FnMut(Check)) {
-    for kind in KINDS {
-        // Muon rounds to BF16 between its products; a code of an 8-bit state may fall to a neighbour.
-        let allowed = match kind {
-            OptimizerKind::Muon => 2e-3,
-            OptimizerKind::AdamW8bit | OptimizerKind::PagedAdamW8bit | OptimizerKind::Lion8bit => 2e-3,
-            _ => 2e-6,
-        };
+    for kind in OptimizerKind::ALL {
+        // Orthogonal matrices are rounded to BF16 between products; a code of an 8-bit state may fall to a neighbour.
+        let is_exact = !kind.has_8bit_states() && kind.row().update.order != UpdateOrder::Orthogonalised;
+        let allowed = if is_exact { 2e-6 } else { 2e-3 };
         push(Check::new(format!("optimizer {kind:?}"), allowed, check(kind, device)));
     }
     push(Check::new("gradient norm and clipping", 1e-6, check_clip(device)));

@@ -13,7 +13,7 @@ use serde_json::Value;
 /// Bytes of the header's length, in front of it.
 const PREFIX: usize = size_of::<u64>();
 
-/// Fails where a tensor ends behind the end of `file`. What is no header at all is left to the crate's own message.
+/// Fails where a tensor ends behind the end of `file`. What is not a header at all is left to the crate's own message.
 pub(crate) fn check(file: &[u8]) -> Result<(), SafeTensorError> {
     let Some((length, rest)) = file.split_first_chunk::<PREFIX>() else {
         return Ok(());

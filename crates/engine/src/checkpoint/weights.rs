@@ -1,7 +1,8 @@
 //! Checkpoints: one or several memory-mapped safetensors files, read tensor by tensor into the wanted dtype.
 //!
-//! The files are mapped, not read: a tensor's pages come in while it is converted, belong to the page cache and are let go of
-//! afterwards, so that loading needs no memory beyond the result. Every size and offset in a file is checked before it is used.
+//! The files are mapped, not read: a tensor's pages come in while it is converted, belong to the page cache and are
+//! released afterwards, so that loading needs no memory beyond the result. Every size and offset in a file is checked
+//! before it is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -50,7 +51,6 @@ impl Checkpoint {
     /// Opens the checkpoint in `directory`: `model.safetensors`, or the shards of `model.safetensors.index.json`.
     ///
     /// # Errors
-    ///
     /// No checkpoint, an unreadable or damaged file, or an index that does not agree with its shards.
     pub fn open(directory: &Path) -> Result<Self, WeightsError> {
         let single = directory.join(SINGLE);
@@ -155,7 +155,6 @@ impl Checkpoint {
     /// Reads tensor `name` of shape `shape` and converts it to `dtype` (F32, F16 or BF16) on `device`.
     ///
     /// # Errors
-    ///
     /// A tensor that is missing, has another shape, is stored in a dtype other than F32, F16 and BF16, or holds a
     /// value that is not finite in `dtype`.
     pub fn tensor(&self, name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor, WeightsError> {
@@ -273,7 +272,6 @@ impl Shard {
     }
 
     /// Takes pages that have been read out of this process's memory; they stay in the page cache.
-    #[cfg(unix)]
     fn let_go(&self, bytes: &[u8]) {
         let start = bytes.as_ptr().addr() - self.map.as_ptr().addr();
         let advice = memmap2::UncheckedAdvice::DontNeed;
@@ -281,9 +279,6 @@ impl Shard {
         // SAFETY: nobody writes to the map, so that its pages come back as they were.
         let _ = unsafe { self.map.unchecked_advise_range(advice, start, bytes.len()) };
     }
-
-    #[cfg(not(unix))]
-    fn let_go(&self, _: &[u8]) {}
 }
 
 /// Float types that weights are published in.

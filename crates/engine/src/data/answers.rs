@@ -67,7 +67,7 @@ impl Search<'_> {
         if let Some(prompt) = prompt.as_ref().filter(|prompt| is_beginning(prompt)) {
             return Ok(prompt.len());
         }
-        // Templates may refuse to render nothing at all, or not end as they go on: then the content must tell.
+        // Templates may refuse to render nothing at all, or not end as they continue: then the content must tell.
         let before = render(GenerationPrompt::Omit).filter(is_beginning);
         if let (Some(before), Some(prompt)) = (&before, &prompt)
             && prompt.starts_with(before.as_str())

@@ -2,7 +2,7 @@
 //!
 //! The key is a hash of everything that decides the tokens, so a file is never out of date, and the sequence length is
 //! no part of it: rows are kept uncut. A file is written under another name and then renamed, so that two processes
-//! may prepare the same data at once; it carries a checksum, and one that does not match is written anew.
+//! may prepare the same data at once; it carries a checksum, and one that does not match is written again.
 //!
 //! | 64-bit words | meaning |
 //! |---|---|
@@ -29,19 +29,6 @@ pub(super) type Key = [u8; 32];
 const MAGIC: u64 = u64::from_be_bytes(*b"PFTTOK\x00\x01");
 const HEADER_WORDS: usize = 14;
 const HEADER_BYTES: usize = 8 * HEADER_WORDS;
-
-/// Where tokenised data is kept: `PEFT_TUNE_CACHE`, else `peft-tune` in the user's cache folder; nowhere if there is
-/// none.
-pub(super) fn cache_folder() -> Option<PathBuf> {
-    let from_env = |name: &str| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    from_env("PEFT_TUNE_CACHE")
-        .or_else(|| from_env("XDG_CACHE_HOME").map(|folder| folder.join("peft-tune")))
-        .or_else(|| from_env("HOME").map(|folder| folder.join(".cache").join("peft-tune")))
-}
 
 /// A folder of cache files.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,7 @@ pub(super) enum Example {
     /// Tokens from another tokenising run.
     Tokenized {
         ids: Vec<i64>,
-        /// Same length where present; -100 is no target.
+        /// Same length where present; -100 is not a target.
         labels: Option<Vec<i64>>,
     },
 }

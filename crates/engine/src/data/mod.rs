@@ -35,7 +35,6 @@ mod vocabulary;
 mod warning;
 
 pub use batch::{Document, MicroBatch};
-pub use cache_folder::cache_folder;
 pub use documents::{DocumentSet, DocumentView, Statistics};
 pub use error::DataError;
 pub use format::recognise;

@@ -86,7 +86,7 @@ impl Drop for Prefetch {
     fn drop(&mut self) {
         self.receiver = None;
         if let Some(thread) = self.thread.take() {
-            // A panic in it has been told already or concerns data that nobody waits for.
+            // A panic in it has been told already or concerns data that nothing waits for.
             let _ = thread.join();
         }
     }

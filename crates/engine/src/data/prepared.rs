@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-use super::cache::{TokenCache, cache_folder};
+use super::cache::TokenCache;
+use super::cache_folder::cache_folder;
 use super::encode::encode;
 use super::key::cache_key;
 use super::split::{Located, hold_out, join_pieces, read_examples};

@@ -24,7 +24,7 @@ use peft_tune_core::recipe::{BatchSettings, TrainingLength};
 pub enum RowOrder {
     /// As they stand in the files.
     File,
-    /// Shuffled anew in each epoch.
+    /// Shuffled again in each epoch.
     Shuffled { seed: u64 },
 }
 

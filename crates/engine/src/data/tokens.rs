@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Label of a token that is no target.
+/// Label of a token that is not a target.
 pub(super) const NO_TARGET: u32 = u32::MAX;
 
 /// What becomes of a row that is longer than the sequence length.

@@ -7,7 +7,7 @@ use crate::hub::ModelFiles;
 use crate::tokenizer::Tokenizer;
 use peft_tune_core::architecture::Architecture;
 
-/// Turns text into token ids, where the model has a tokenizer, and tells which ids there are.
+/// Turns text into token ids, where the model has a tokenizer, and says which ids there are.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one of these in a process")]
 pub enum Vocabulary {

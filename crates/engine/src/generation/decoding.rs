@@ -7,7 +7,7 @@ use crate::model::{KeyValueCache, Stream};
 use crate::{Generator, TrainError};
 use peft_tune_kernels::ops::loss_head::IGNORE;
 
-/// Sequences that a model is going on with. Their tokens' keys and values are kept, so that a step costs its own tokens
+/// Sequences that a model is continuing. Their tokens' keys and values are kept, so that a step costs its own tokens
 /// and a look at what is kept.
 #[derive(Debug)]
 pub struct Decoding {
@@ -32,7 +32,7 @@ impl Decoding {
         self.lengths().iter().all(|length| *length < self.cache.capacity())
     }
 
-    /// The longest sequence that it was begun for.
+    /// The longest sequence that it was started for.
     pub(crate) fn longest(&self) -> usize {
         self.longest
     }
@@ -43,7 +43,6 @@ impl Generator {
     /// tokens a sequence may have in all.
     ///
     /// # Errors
-    ///
     /// No prompts, an empty one, a token outside the vocabulary, or more than the model has positions; memory.
     pub fn begin(&mut self, prompts: &[&[u32]], room: usize) -> Result<(Decoding, Tensor), TrainError> {
         if prompts.is_empty() {
@@ -72,14 +71,13 @@ impl Generator {
     /// Reads one more token of each sequence and returns the logits (sequences, V), F32, of the token that follows.
     ///
     /// # Errors
-    ///
     /// As [`Generator::begin`]; a sequence without room.
     pub fn advance(&mut self, decoding: &mut Decoding, tokens: &[u32]) -> Result<Tensor, TrainError> {
         let tokens: Vec<&[u32]> = tokens.chunks(1).collect();
         self.read(decoding, &tokens)
     }
 
-    /// Reads the tokens that go on with each sequence.
+    /// Reads the tokens that continue with each sequence.
     fn read(&mut self, decoding: &mut Decoding, tokens: &[&[u32]]) -> Result<Tensor, TrainError> {
         let batch = going_on(decoding.lengths(), tokens);
         let longest = batch.positions.iter().max().map_or(0, |last| *last as usize + 1);
@@ -95,7 +93,7 @@ impl Generator {
     }
 }
 
-/// A stream whose documents go on after so many tokens each.
+/// A stream whose documents continue after so many tokens each.
 fn going_on(lengths: &[usize], tokens: &[&[u32]]) -> MicroBatch {
     let mut batch = MicroBatch::new();
     for (length, tokens) in lengths.iter().zip(tokens) {

@@ -66,7 +66,6 @@ impl Generator {
     /// `base` with the PEFT adapter in `adapter`, or as it is.
     ///
     /// # Errors
-    ///
     /// An adapter that cannot be read or belongs to another model; memory.
     pub fn new(base: impl Into<Arc<BaseModel>>, adapter: Option<&Path>) -> Result<Self, TrainError> {
         let base = base.into();
@@ -81,7 +80,6 @@ impl Generator {
     /// trained one costs.
     ///
     /// # Errors
-    ///
     /// Adapter settings that do not fit the model; memory.
     pub fn with_fresh_adapter(base: impl Into<Arc<BaseModel>>, recipe: &Recipe) -> Result<Self, TrainError> {
         let base = base.into();
@@ -92,7 +90,6 @@ impl Generator {
     /// The same model with its adapter folded into the weights, which then are the whole model.
     ///
     /// # Errors
-    ///
     /// As [`Generator::merged`]; memory.
     pub fn into_merged(self) -> Result<Self, TrainError> {
         let merged = self.merged()?;
@@ -122,14 +119,13 @@ impl Generator {
 
     /// Rank of the adapter's first layer; absent without an adapter.
     pub fn adapter_rank(&self) -> Option<usize> {
-        let plan = self.trained.plan.as_ref()?;
+        let plan = self.trained.plan.adapter.as_ref()?;
         plan.linears.first().map(|linear| linear.rank)
     }
 
     /// The model with its adapter folded in.
     ///
     /// # Errors
-    ///
     /// A trained bias of lora_b on a layer that has no bias to hold it.
     pub fn merged(&self) -> Result<MergedModel<'_>, TrainError> {
         MergedModel::new(&self.base, &self.trained)
@@ -138,7 +134,6 @@ impl Generator {
     /// Logits (V) of the token that follows `tokens`.
     ///
     /// # Errors
-    ///
     /// No tokens, one outside the vocabulary, or more than the model has positions.
     pub fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, TrainError> {
         self.check(tokens)?;
@@ -154,7 +149,6 @@ impl Generator {
     /// Continues `prompt`. `on_token` is told each token as it comes and may stop the text.
     ///
     /// # Errors
-    ///
     /// As for [`Generator::next_logits`].
     pub fn generate(
         &mut self,

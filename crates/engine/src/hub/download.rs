@@ -136,7 +136,7 @@ fn http_status(error: &ApiError) -> Option<u16> {
     status.get(..3)?.parse().ok()
 }
 
-/// Hands `hf-hub`'s progress on. It announces a file once more whenever the transfer begins or goes on.
+/// Hands `hf-hub`'s progress on. It announces a file once more whenever the transfer begins or continues.
 struct Forward<'a> {
     observer: &'a mut dyn DownloadObserver,
     has_started: bool,

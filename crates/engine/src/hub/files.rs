@@ -59,36 +59,24 @@ impl ModelFiles {
     }
 
     /// [`ModelFiles::resolve`], told to `observer` while it downloads.
-    ///
-    /// # Errors
-    /// See [`HubError`].
     pub fn resolve_watched(model: &str, observer: &mut dyn DownloadObserver) -> Result<Self, HubError> {
         let folder = folder_of(model, NeededFiles::Everything, HubSettings::from_env, observer)?;
         Self::in_folder(model, &folder, NeededFiles::Everything)
     }
 
     /// [`ModelFiles::resolve_watched`], but the model need not have a tokenizer: data may be tokenised already.
-    ///
-    /// # Errors
-    /// See [`HubError`].
     pub fn resolve_weights(model: &str, observer: &mut dyn DownloadObserver) -> Result<Self, HubError> {
         let folder = folder_of(model, NeededFiles::Weights, HubSettings::from_env, observer)?;
         Self::in_folder(model, &folder, NeededFiles::Weights)
     }
 
     /// [`ModelFiles::resolve`] with a cache and mode of the caller's choice instead of the environment's.
-    ///
-    /// # Errors
-    /// See [`HubError`].
     pub fn resolve_with(model: &str, settings: &HubSettings) -> Result<Self, HubError> {
         let folder = folder_of(model, NeededFiles::Everything, || Ok(settings.clone()), &mut ())?;
         Self::in_folder(model, &folder, NeededFiles::Everything)
     }
 
     /// Finds `config.json` alone, which is all that planning needs: no weights are downloaded.
-    ///
-    /// # Errors
-    /// See [`HubError`].
     pub fn resolve_config(model: &str) -> Result<PathBuf, HubError> {
         let folder = folder_of(model, NeededFiles::Config, HubSettings::from_env, &mut ())?;
         check(model, &folder, NeededFiles::Config)?;
@@ -115,9 +103,6 @@ impl ModelFiles {
 
 impl TokenizerFiles {
     /// Finds a model's tokenizer as [`ModelFiles::resolve`] finds the whole model; no weights are downloaded.
-    ///
-    /// # Errors
-    /// See [`HubError`].
     pub fn resolve(model: &str) -> Result<Self, HubError> {
         let folder = folder_of(model, NeededFiles::Tokenizer, HubSettings::from_env, &mut ())?;
         check(model, &folder, NeededFiles::Tokenizer)?;

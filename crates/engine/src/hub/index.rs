@@ -8,7 +8,7 @@ use super::HubError;
 /// The shards that an index of a checkpoint names, each once, in order.
 ///
 /// # Errors
-/// Fails on what is no index, and on names that lead out of the folder.
+/// Fails on what is not an index, and on names that lead out of the folder.
 pub(super) fn shards_of(index: &Path) -> Result<Vec<String>, HubError> {
     let bad = |reason: String| HubError::BadIndex {
         path: index.to_owned(),

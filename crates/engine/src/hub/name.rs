@@ -7,7 +7,7 @@ use super::HubError;
 /// The id and the revision in `owner/name` or `owner/name@revision`; the revision is `main` where it is not said.
 ///
 /// # Errors
-/// Fails on what looks like a directory, and on what is no id. Neither part leads out of the cache.
+/// Fails on what looks like a directory, and on what is not an id. Neither part leads out of the cache.
 pub(super) fn parse_hub_name(model: &str) -> Result<(&str, &str), HubError> {
     let (id, revision) = model.split_once('@').unwrap_or((model, "main"));
     if looks_like_a_path(id) {

@@ -9,12 +9,12 @@ use std::path::Path;
 use candle_core::{DType, Tensor};
 
 use super::tensor_file::{TensorEntry, write_tensors};
-use crate::adapter::{AdaptedLinear, LinearSlots};
 use crate::base::BaseModel;
 use crate::model::update_norm;
 use crate::training::TrainedSet;
 use crate::{TrainError, Trainer};
 use peft_tune_core::architecture::Dtype;
+use peft_tune_core::plan::{AdaptedLinear, LinearSlots};
 use peft_tune_kernels::ops::matmul;
 
 /// A trained model whose plain weights are computed one by one, so that they need not be in memory all at once.
@@ -31,34 +31,29 @@ impl<'a> MergedModel<'a> {
     /// The merged form of `trained` on `base`.
     ///
     /// # Errors
-    ///
     /// A trained bias of lora_b on a layer that has no bias to hold it.
     pub(crate) fn new(base: &'a BaseModel, trained: &'a TrainedSet) -> Result<Self, TrainError> {
-        for (linear, slots) in trained.adapted_linears() {
+        for (linear, slots) in trained.plan.adapted_linears() {
             if slots.lora_bias.is_some() && !linear.linear.bias {
                 let module = linear.linear.name.clone();
                 return Err(TrainError::NoBiasToMergeInto { module });
             }
         }
-        let linears = trained.adapted_linears();
         Ok(Self {
             base,
             trained,
-            whole: trained.trainables().whole,
-            linears: linears
-                .map(|(linear, slots)| (linear.linear.name.as_str(), (linear, slots)))
-                .collect(),
+            whole: trained.plan.whole_slots(),
+            linears: trained.plan.adapters(),
         })
     }
 
     /// The tensor `name` of the base checkpoint as the training has left it, F32 on the training's device.
     ///
     /// # Errors
-    ///
     /// Memory; a name that the architecture does not have.
     pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
         let value = match self.whole.get(name) {
-            // A copy: the optimizer would go on changing a view.
+            // A copy: the optimizer would keep changing a view.
             Some(slot) => self.trained.parameters.value(*slot)?.copy()?,
             None => self.trained.frozen(self.base, name)?.to_dtype(DType::F32)?,
         };
@@ -94,7 +89,6 @@ impl Trainer {
     /// The trained model as plain weights.
     ///
     /// # Errors
-    ///
     /// A trained bias of lora_b on a layer that has no bias to hold it.
     pub fn merged(&self) -> Result<MergedModel<'_>, TrainError> {
         MergedModel::new(self.base(), self.trained())
@@ -103,7 +97,6 @@ impl Trainer {
     /// Every tensor of the trained model by its name in the base checkpoint, F32 on the training's device.
     ///
     /// # Errors
-    ///
     /// Memory; a trained bias of lora_b on a layer that has no bias to hold it.
     pub fn merged_tensors(&self) -> Result<BTreeMap<String, Tensor>, TrainError> {
         let merged = self.merged()?;
@@ -117,7 +110,6 @@ impl Trainer {
 /// Writes `tensors` as one safetensors file in `dtype`; it appears under `path` only when it is whole.
 ///
 /// # Errors
-///
 /// Those of the file system, with the path.
 pub fn write_checkpoint(path: &Path, tensors: &BTreeMap<String, Tensor>, dtype: Dtype) -> Result<(), TrainError> {
     let entries: Vec<TensorEntry> = tensors

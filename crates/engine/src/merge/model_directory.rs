@@ -54,7 +54,6 @@ impl ModelDirectory<'_> {
     /// is larger than one shard.
     ///
     /// # Errors
-    ///
     /// Those of the file system, with the path; a source whose checkpoint or `config.json` cannot be read.
     pub fn write(&self, output: &Path, model: &MergedModel<'_>) -> Result<(), TrainError> {
         let architecture = Architecture::from_config(&self.source.join(CONFIG))?;
@@ -119,7 +118,6 @@ impl BaseModel {
     /// they are not.
     ///
     /// # Errors
-    ///
     /// No checkpoint, or one that cannot be read.
     pub fn stored_precision(directory: &Path) -> Result<Precision, TrainError> {
         let checkpoint = Checkpoint::open(directory)?;

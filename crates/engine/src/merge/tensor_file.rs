@@ -40,7 +40,6 @@ pub(crate) type TensorSource<'a> = &'a mut dyn FnMut(&str) -> Result<Tensor, Tra
 /// appears under `path` only when it is whole and on the disk.
 ///
 /// # Errors
-///
 /// Those of `source`, of the file system, and a tensor that has another shape than its entry says.
 pub(crate) fn write_tensors(path: &Path, entries: &[TensorEntry], source: TensorSource<'_>) -> Result<(), TrainError> {
     let partial = path.with_extension("partial");

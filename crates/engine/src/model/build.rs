@@ -13,41 +13,32 @@ use super::norm::Norm;
 use super::parameter::{BaseParameter, Trained};
 use super::projection::{AdapterOutput, Projection};
 use super::rounded::Rounded;
-use crate::adapter::LinearSlots;
 use crate::base::BaseModel;
 use crate::base::Weight;
 use crate::parameters::flat_view;
 use crate::span::Module;
 use crate::{Parameters, TrainError};
-use peft_tune_core::architecture::{
-    Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, LinearModule, LinearRole, NormPlacement,
-};
+use peft_tune_core::architecture::{Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, NormPlacement};
+use peft_tune_core::plan::{AdaptedLinear, GroupPlan, LayerPlan, LinearSlots, ModelPlan, ProjectionPlan};
 use peft_tune_kernels::ops::{attention, glu};
 
 /// What trains, by name in the base checkpoint.
 #[derive(Debug)]
 pub(crate) struct Trainables<'a> {
+    pub plan: &'a ModelPlan,
     pub parameters: &'a Parameters,
-    /// Slots and scaling of each adapted module (`model.layers.0.self_attn.q_proj`).
-    pub adapters: HashMap<&'a str, (LinearSlots, f64)>,
+    /// Each adapted module (`model.layers.0.self_attn.q_proj`) with its slots.
+    pub adapters: HashMap<&'a str, (&'a AdaptedLinear, &'a LinearSlots)>,
     /// Slot of each base parameter that trains (`model.norm.weight`).
     pub whole: HashMap<&'a str, usize>,
     /// Weights that stand in for the base model's, by the name of their tensor.
     pub replaced: &'a HashMap<String, Weight>,
 }
 
-/// A linear layer of the checkpoint as a part of a group: the rows that one projection takes from it.
-struct RowSlice<'a> {
-    module: &'a LinearModule,
-    start: usize,
-    rows: usize,
-}
-
 impl Decoder {
     /// A decoder on `base` that trains what `trainables` lists.
     ///
     /// # Errors
-    ///
     /// Those of candle; a name that the base model does not have.
     pub(crate) fn new(base: &BaseModel, trainables: &Trainables<'_>) -> Result<Self, TrainError> {
         let rounded = Rounded::new(trainables.parameters, base.compute_dtype())?;
@@ -73,6 +64,7 @@ impl Decoder {
             logit_soft_cap: architecture.logit_soft_cap,
             compute_dtype: base.compute_dtype(),
             rounded,
+            first_on_tape: trainables.plan.first_on_tape(),
         })
     }
 }
@@ -121,17 +113,14 @@ impl Builder<'_> {
     }
 
     fn layer(&self, index: usize) -> Result<Layer, TrainError> {
-        let name = Architecture::layer_name(index);
-        let prefix = format!("{name}.");
-        let mut trained = self.trainables.adapters.keys().chain(self.trainables.whole.keys());
+        let (name, plan) = (Architecture::layer_name(index), self.trainables.plan.layer(index));
         Ok(Layer {
-            attention: self.attention(&name, index)?,
-            mlp: self.mlp(&name)?,
-            trains: trained.any(|name| name.starts_with(&prefix)),
+            attention: self.attention(&name, plan, index)?,
+            mlp: self.mlp(&name, plan)?,
         })
     }
 
-    fn attention(&self, layer: &str, index: usize) -> Result<AttentionBlock, TrainError> {
+    fn attention(&self, layer: &str, plan: &LayerPlan, index: usize) -> Result<AttentionBlock, TrainError> {
         let architecture = self.architecture();
         let kind = architecture.layers[index];
         let head_norm = |name: &str| match architecture.query_key_norm {
@@ -140,10 +129,10 @@ impl Builder<'_> {
         };
         Ok(AttentionBlock {
             norm: self.norm(&format!("{layer}.input_layernorm.weight"))?,
-            projections: self.group(layer, &[LinearRole::Query, LinearRole::Key, LinearRole::Value])?,
+            projections: self.group(layer, Module::QueryKeyValue, &plan.qkv)?,
             query_norm: head_norm("q_norm")?,
             key_norm: head_norm("k_norm")?,
-            output: self.group(layer, &[LinearRole::Output])?,
+            output: self.group(layer, Module::Output, &plan.output)?,
             norm_behind: match architecture.norm_placement {
                 NormPlacement::Before => None,
                 NormPlacement::BeforeAndBehind => Some(self.norm(&format!("{layer}.post_attention_layernorm.weight"))?),
@@ -158,7 +147,7 @@ impl Builder<'_> {
         })
     }
 
-    fn mlp(&self, layer: &str) -> Result<MlpBlock, TrainError> {
+    fn mlp(&self, layer: &str, plan: &LayerPlan) -> Result<MlpBlock, TrainError> {
         let (before, behind) = match self.architecture().norm_placement {
             NormPlacement::Before => ("post_attention_layernorm", None),
             NormPlacement::BeforeAndBehind => ("pre_feedforward_layernorm", Some("post_feedforward_layernorm")),
@@ -166,83 +155,47 @@ impl Builder<'_> {
         let behind = behind.map(|name| self.norm(&format!("{layer}.{name}.weight")));
         Ok(MlpBlock {
             norm: self.norm(&format!("{layer}.{before}.weight"))?,
-            projections: self.group(layer, &[LinearRole::Gate, LinearRole::Up])?,
+            projections: self.group(layer, Module::GateUp, &plan.gate_up)?,
             activation: match self.architecture().activation {
                 Activation::Silu => glu::Activation::Silu,
                 Activation::GeluTanh => glu::Activation::GeluTanh,
             },
-            down: self.group(layer, &[LinearRole::Down])?,
+            down: self.group(layer, Module::Down, &plan.down)?,
             norm_behind: behind.transpose()?,
         })
     }
 
-    /// The group of the projections `roles`, whether they have a tensor each or share one.
-    fn group(&self, layer: &str, roles: &[LinearRole]) -> Result<LinearGroup, TrainError> {
-        let modules = self.architecture().linear_modules();
-        let mut group = LinearGroup {
-            module: match roles {
-                [LinearRole::Query, ..] => Module::QueryKeyValue,
-                [LinearRole::Output, ..] => Module::Output,
-                [LinearRole::Gate, ..] => Module::GateUp,
-                _ => Module::Down,
-            },
-            projections: Vec::with_capacity(roles.len()),
-            adapters: Vec::new(),
-            stacked: None,
-        };
-        let mut inputs: HashMap<String, usize> = HashMap::new();
-        let mut slots = Vec::new();
-        for role in roles {
-            let part = self.part(&modules, *role)?;
-            let module = format!("{layer}.{}", part.module.name);
-            let adapted = self.trainables.adapters.get(module.as_str());
-            let input = match (adapted, inputs.get(&module)) {
-                (None, _) => None,
-                (Some(_), Some(input)) => Some(*input),
-                (Some((adapter, _)), None) => {
-                    inputs.insert(module.clone(), group.adapters.len());
-                    slots.push(adapter.lora_a);
-                    group.adapters.push(AdapterInput {
-                        a: self.slot(adapter.lora_a)?,
-                        number: adapter.lora_a as u64,
-                    });
-                    Some(group.adapters.len() - 1)
-                }
-            };
-            group.projections.push(self.projection(&module, &part, input)?);
+    /// Projections of one input, whether they have a tensor each or share one.
+    fn group(&self, layer: &str, module: Module, plan: &GroupPlan) -> Result<LinearGroup, TrainError> {
+        let mut slots = Vec::with_capacity(plan.adapters.len());
+        for adapter in &plan.adapters {
+            slots.push(self.adapter_of(&format!("{layer}.{}", adapter.module))?.1.lora_a);
         }
-        group.stacked = self.stacked(&slots)?;
-        Ok(group)
+        let input = |slot: &usize| {
+            Ok(AdapterInput {
+                a: self.slot(*slot)?,
+                number: *slot as u64,
+            })
+        };
+        let projections = plan.projections.iter();
+        Ok(LinearGroup {
+            module,
+            projections: projections
+                .map(|projection| self.projection(&format!("{layer}.{}", projection.module), projection))
+                .collect::<Result<_, _>>()?,
+            adapters: slots.iter().map(input).collect::<candle_core::Result<_>>()?,
+            stacked: self.stacked(&slots)?,
+        })
     }
 
-    /// Where the projection `role` stands: in a module of its own, or in rows of a fused one.
-    fn part<'a>(&self, modules: &'a [LinearModule], role: LinearRole) -> Result<RowSlice<'a>, TrainError> {
-        let architecture = self.architecture();
-        let (query, kv, inner) = (
-            architecture.query_size(),
-            architecture.kv_size(),
-            architecture.intermediate_size,
-        );
-        let (fused, start, rows) = match role {
-            LinearRole::Query => (LinearRole::QueryKeyValue, 0, query),
-            LinearRole::Key => (LinearRole::QueryKeyValue, query, kv),
-            LinearRole::Value => (LinearRole::QueryKeyValue, query + kv, kv),
-            LinearRole::Gate => (LinearRole::GateUp, 0, inner),
-            LinearRole::Up => (LinearRole::GateUp, inner, inner),
-            other => (other, 0, 0),
-        };
-        if let Some(module) = modules.iter().find(|module| module.role == role) {
-            let rows = module.out_features;
-            return Ok(RowSlice { module, start: 0, rows });
-        }
-        match modules.iter().find(|module| module.role == fused) {
-            Some(module) => Ok(RowSlice { module, start, rows }),
-            None => Err(candle_core::Error::Msg(format!("no linear layer for {role:?}")).into()),
-        }
+    /// The adapter that the plan has on `module`.
+    fn adapter_of(&self, module: &str) -> candle_core::Result<(&AdaptedLinear, &LinearSlots)> {
+        let found = self.trainables.adapters.get(module).copied();
+        found.ok_or_else(|| candle_core::Error::Msg(format!("no adapter on {module}")))
     }
 
-    fn projection(&self, module: &str, part: &RowSlice<'_>, input: Option<usize>) -> Result<Projection, TrainError> {
-        let name = format!("{module}.weight");
+    fn projection(&self, module: &str, plan: &ProjectionPlan) -> Result<Projection, TrainError> {
+        let (name, rows) = (format!("{module}.weight"), &plan.rows);
         let matrix = match self.trainables.whole.get(name.as_str()) {
             Some(slot) => Matrix::Trained(self.slot(*slot)?),
             None => Matrix::Frozen(match self.trainables.replaced.get(&name) {
@@ -250,14 +203,17 @@ impl Builder<'_> {
                 None => self.base.weight(&name)?.clone(),
             }),
         };
-        let weight = matrix.rows(part.start, part.rows)?;
-        let bias = match part.module.bias {
-            true => Some(self.parameter(&format!("{module}.bias"))?.rows(part.start, part.rows)?),
+        let weight = matrix.rows(rows.start, rows.len())?;
+        let bias = match plan.bias {
+            true => Some(
+                self.parameter(&format!("{module}.bias"))?
+                    .rows(rows.start, rows.len())?,
+            ),
             false => None,
         };
-        let adapter = match (self.trainables.adapters.get(module), input) {
-            (Some((slots, scaling)), Some(input)) => Some(self.adapter(&weight, part, input, slots, *scaling)?),
-            _ => None,
+        let adapter = match plan.adapter {
+            Some(input) => Some(self.adapter(&weight, module, plan, input)?),
+            None => None,
         };
         Ok(Projection { weight, bias, adapter })
     }
@@ -265,12 +221,12 @@ impl Builder<'_> {
     fn adapter(
         &self,
         weight: &Matrix,
-        part: &RowSlice<'_>,
+        module: &str,
+        plan: &ProjectionPlan,
         input: usize,
-        slots: &LinearSlots,
-        scaling: f64,
     ) -> Result<AdapterOutput, TrainError> {
-        let rows = |slot: usize| self.slot(slot)?.rows(part.start, part.rows);
+        let (linear, slots) = self.adapter_of(module)?;
+        let rows = |slot: usize| self.slot(slot)?.rows(plan.rows.start, plan.rows.len());
         let dora = match slots.magnitude {
             Some(slot) => Some(Dora::new(rows(slot)?, squared_row_norms(&weight.dense()?)?)?),
             None => None,
@@ -280,7 +236,7 @@ impl Builder<'_> {
             b: rows(slots.lora_b)?,
             bias: slots.lora_bias.map(rows).transpose()?,
             dora,
-            scaling,
+            scaling: linear.scaling,
         })
     }
 

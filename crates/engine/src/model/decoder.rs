@@ -13,7 +13,7 @@ use super::traced::{embedding, loss_head, matmul};
 use super::{RopeTables, Stream};
 use crate::span;
 use crate::span::{Module, StepPhase};
-use peft_tune_core::predict::{LOGIT_BYTES, LOGIT_BYTES_GPU, LOGIT_BYTES_STREAMED, most_chunk_tokens};
+use peft_tune_core::plan::{LayerKeep, Memory, chunk_tokens, layer_keep};
 use peft_tune_core::recipe::Checkpointing;
 
 /// A base model with what trains on it.
@@ -29,6 +29,8 @@ pub(crate) struct Decoder {
     pub(super) logit_soft_cap: Option<f64>,
     pub(super) compute_dtype: DType,
     pub(super) rounded: Option<Rounded>,
+    /// The lowest layer that a gradient must reach; as many as there are layers where none does.
+    pub(super) first_on_tape: usize,
 }
 
 /// What a forward pass keeps.
@@ -104,15 +106,14 @@ impl Decoder {
     /// The normed hidden states (T, H) that the LM head reads, and the tape.
     pub(crate) fn forward(&self, stream: &Stream<'_>, ropes: &RopeTables, keep: Keep) -> Result<(Tensor, Tape)> {
         let mut x = self.begin(&stream.ids)?;
-        let first = self.first_on_tape();
         let mut layers = Vec::with_capacity(self.layers.len());
         let mut offload = Offload::new(x.device())?;
         for (index, layer) in self.layers.iter().enumerate() {
             let _span = span::module(Module::Layer(index as u16));
             let (y, saved) = layer.forward(&x, stream, ropes)?;
             let tape = match keep {
-                Keep::ForBackward(checkpointing) if index >= first => {
-                    keep_layer(checkpointing, index, x, saved, &mut offload)?
+                Keep::ForBackward(checkpointing) if index >= self.first_on_tape => {
+                    keep_layer(layer_keep(checkpointing, index), x, saved, &mut offload)?
                 }
                 _ => LayerTape::Nothing,
             };
@@ -138,14 +139,14 @@ impl Decoder {
         let _span = span::module(Module::Head);
         let vocabulary = self.head.value().dims2()?.0;
         let trained = self.head.trained().filter(|_| stream.gradient_scale.is_some());
-        let logit_bytes = match trained {
-            _ if normed.device().is_cuda() => LOGIT_BYTES_GPU,
-            Some(_) => LOGIT_BYTES,
-            None => LOGIT_BYTES_STREAMED,
+        let memory = if normed.device().is_cuda() {
+            Memory::Device
+        } else {
+            Memory::Host
         };
         let settings = loss_head::Settings {
             soft_cap: self.logit_soft_cap,
-            chunk_tokens: most_chunk_tokens(vocabulary, logit_bytes),
+            chunk_tokens: chunk_tokens(vocabulary, memory, trained.is_some()),
             gradient_scale: stream.gradient_scale,
         };
         let targets = stream.targets();
@@ -162,7 +163,6 @@ impl Decoder {
         let mut dx = self.final_norm.backward(&tape.last, &tape.last_rstd, &d_normed)?;
         span::release(|| tape.last_bytes());
         drop((tape.last, tape.last_rstd, d_normed));
-        let first = self.first_on_tape();
         let mut kept = SavedLayers::new(tape.layers, dx.device());
         while let Some((index, layer_tape, on_tape)) = kept.pop()? {
             let layer = &self.layers[index];
@@ -170,7 +170,7 @@ impl Decoder {
             let Some(saved) = recompute(layer, layer_tape, stream, ropes)? else {
                 return Ok(());
             };
-            let wants_dx = index > first || self.embedding.is_trained();
+            let wants_dx = index > self.first_on_tape || self.embedding.is_trained();
             let in_use = saved.bytes();
             span::release(|| on_tape);
             span::keep(|| in_use);
@@ -225,30 +225,15 @@ impl Decoder {
         };
         embedding::backward_add(&dx, &stream.ids, &trained.gradient)
     }
-
-    /// The lowest layer that a gradient must reach; as many as there are layers where none does.
-    fn first_on_tape(&self) -> usize {
-        if self.embedding.is_trained() {
-            return 0;
-        }
-        let first = self.layers.iter().position(|layer| layer.trains);
-        first.unwrap_or(self.layers.len())
-    }
 }
 
-/// What is kept of layer `index` under `checkpointing`.
-fn keep_layer(
-    checkpointing: Checkpointing,
-    index: usize,
-    input: Tensor,
-    saved: LayerSaved,
-    offload: &mut Offload,
-) -> Result<LayerTape> {
-    Ok(match checkpointing {
-        Checkpointing::Every(nth) if index.is_multiple_of(nth.get() as usize) => LayerTape::Input(input),
-        Checkpointing::Full => LayerTape::Input(input),
-        Checkpointing::None | Checkpointing::Every(_) => LayerTape::Saved(Box::new(saved.held())),
-        Checkpointing::Offload => LayerTape::HostInput(offload.put(&input)?),
+/// Keeps a layer's input, what it saved, or nothing.
+fn keep_layer(keep: LayerKeep, input: Tensor, saved: LayerSaved, offload: &mut Offload) -> Result<LayerTape> {
+    Ok(match keep {
+        LayerKeep::Nothing => LayerTape::Nothing,
+        LayerKeep::Input => LayerTape::Input(input),
+        LayerKeep::HostInput => LayerTape::HostInput(offload.put(&input)?),
+        LayerKeep::Saved => LayerTape::Saved(Box::new(saved.held())),
     })
 }
 

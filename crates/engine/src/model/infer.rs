@@ -11,8 +11,8 @@ use crate::span;
 use crate::span::Module;
 
 impl Decoder {
-    /// The normed hidden states (T, H) of `stream`: its documents go on with the sequences of `cache`, which has room for
-    /// them and keeps their keys and values.
+    /// The normed hidden states (T, H) of `stream`: its documents continue with the sequences of `cache`, which has
+    /// room for them and keeps their keys and values.
     pub(crate) fn infer(&self, stream: &Stream<'_>, ropes: &RopeTables, cache: &mut KeyValueCache) -> Result<Tensor> {
         let counts: Vec<usize> = stream
             .batch

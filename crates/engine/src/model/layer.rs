@@ -13,8 +13,6 @@ use super::{RopeTables, Stream};
 pub(super) struct Layer {
     pub attention: AttentionBlock,
     pub mlp: MlpBlock,
-    /// Whether any parameter of the layer trains.
-    pub trains: bool,
 }
 
 impl Layer {

@@ -1,6 +1,6 @@
 //! The decoder: one for all families, with a hand-written forward and backward pass over the flat token stream.
 //!
-//! Autograd keeps what it might need and computes gradients that nobody asks for; here each block says what it saves
+//! Autograd keeps what it might need and computes gradients that nobody needs; here each block says what it saves
 //! ([`saved::LayerSaved`] is the whole list) and computes the gradients of what trains, and no others.
 
 mod attention_block;

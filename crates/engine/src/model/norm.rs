@@ -35,7 +35,7 @@ impl Norm {
         let _span = span::module(Module::Norm);
         self.add_weight_gradient(x, rstd, dy)?;
         let weight = self.weight.to_dtype(x.dtype())?;
-        rms_norm::backward_onto(x, &weight, rstd, dy, self.offset, more)
+        rms_norm::backward_onto(x, &weight, rstd, dy, self.offset, Some(more))
     }
 
     /// Adds the weight's gradient alone, where nothing below needs dx.

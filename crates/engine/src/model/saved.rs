@@ -1,30 +1,10 @@
-//! What the forward pass of a decoder layer keeps for its backward pass: the whole list, in one place.
+//! What the forward pass of a decoder layer keeps for its backward pass: the tensors of [`SavedTensor`].
 //!
-//! With T tokens, H hidden, I inner, Hq/Hkv heads of width d, and r_m the rank of the adapter on module m, in elements
-//! of the compute dtype (c) or of F32 (f):
-//!
-//! | field | elements | kept for |
-//! |---|---|---|
-//! | `attention.x` | T·H c | norm backward; the normed input is made again from it |
-//! | `attention.rstd` | T f | norm |
-//! | `attention.q`, `k`, `v` | T·(Hq + 2·Hkv)·d c | attention backward (q and k as rotated, or before their norm) |
-//! | `attention.query_rstd`, `key_rstd` | T·(Hq + Hkv) f | q/k norm, where there is one |
-//! | `attention.o` | T·Hq·d c | attention backward, input of `o_proj` |
-//! | `attention.lse` | T·Hq f | attention backward |
-//! | `attention.input_xa`, `output_xa` | T·sum of r_m c | gradient of lora_b |
-//! | `attention.behind` | T·H c, T f | the norm behind, where there is one |
-//! | `mlp.x` | T·H c | norm backward; not kept on the CPU, where the layer keeps all the rest |
-//! | `mlp.rstd` | T f | norm |
-//! | `mlp.gate`, `mlp.up` | 2·T·I c | activation backward; its output is made again from them |
-//! | `mlp.input_xa`, `down_xa` | T·sum of r_m c | gradient of lora_b |
-//! | `mlp.behind` | T·H c, T f | as above |
-//!
-//! `attention.x` is the output of the layer below and `mlp.x` the stream after attention: neither is held twice. Norm
-//! outputs and the activation's output are recomputed, since they cost one pass over memory and would be the largest
-//! part of the list. On the CPU `mlp.x` is made again as well, by the product of `attention.o` with `o_proj`: a tenth of the
-//! list for 2% of the step. The backward pass takes the struct by value and drops each tensor after its last use.
+//! The backward pass takes the struct by value and drops each tensor after its last use.
 
 use candle_core::Tensor;
+
+use peft_tune_core::plan::{Memory, SavedTensor};
 
 /// Everything that one decoder layer keeps.
 #[derive(Debug)]
@@ -89,40 +69,58 @@ pub(super) struct NormSaved {
 }
 
 impl LayerSaved {
-    /// What a layer holds on to until backward: on the CPU without what lies between its blocks.
+    /// What a layer holds on to until backward.
     pub(super) fn held(mut self) -> Self {
-        self.mlp.x = self.mlp.x.filter(|x| !x.device().is_cpu());
+        let memory = |x: &Tensor| {
+            if x.device().is_cpu() {
+                Memory::Host
+            } else {
+                Memory::Device
+            }
+        };
+        self.mlp.x = self.mlp.x.filter(|x| SavedTensor::Between.is_held(memory(x)));
         self
+    }
+
+    /// All tensors by what they are.
+    pub(super) fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
+        let (attention, mlp) = (&self.attention, &self.mlp);
+        let mut all = vec![
+            (SavedTensor::Input, &attention.x),
+            (SavedTensor::Input, &attention.rstd),
+            (SavedTensor::Query, &attention.q),
+            (SavedTensor::Key, &attention.k),
+            (SavedTensor::Value, &attention.v),
+            (SavedTensor::AttentionOutput, &attention.o),
+            (SavedTensor::AttentionOutput, &attention.lse),
+            (SavedTensor::BetweenNorm, &mlp.rstd),
+            (SavedTensor::Gate, &mlp.gate),
+            (SavedTensor::Up, &mlp.up),
+        ];
+        let head_norms = attention.query_rstd.iter().chain(&attention.key_rstd);
+        all.extend(head_norms.map(|rstd| (SavedTensor::HeadNorms, rstd)));
+        all.extend(mlp.x.iter().map(|x| (SavedTensor::Between, x)));
+        for (saved, tensors) in [
+            (SavedTensor::QkvXa, &attention.input_xa),
+            (SavedTensor::OutputXa, &attention.output_xa),
+            (SavedTensor::GateUpXa, &mlp.input_xa),
+            (SavedTensor::DownXa, &mlp.down_xa),
+        ] {
+            all.extend(tensors.iter().map(|tensor| (saved, tensor)));
+        }
+        let behind = [
+            (SavedTensor::AttentionBehind, &attention.behind),
+            (SavedTensor::MlpBehind, &mlp.behind),
+        ];
+        for (saved, norm) in behind {
+            all.extend(norm.iter().flat_map(|norm| [(saved, &norm.x), (saved, &norm.rstd)]));
+        }
+        all
     }
 
     /// Bytes of all tensors.
     pub(super) fn bytes(&self) -> usize {
-        let Self { attention, mlp } = self;
-        let fixed = [
-            &attention.x,
-            &attention.rstd,
-            &attention.q,
-            &attention.k,
-            &attention.v,
-            &attention.o,
-            &attention.lse,
-            &mlp.rstd,
-            &mlp.gate,
-            &mlp.up,
-        ];
-        let head_norms = attention.query_rstd.iter().chain(&attention.key_rstd);
-        let adapters = attention.input_xa.iter().chain(&attention.output_xa);
-        let adapters = adapters.chain(&mlp.input_xa).chain(&mlp.down_xa);
-        let between = mlp.x.iter();
-        let behind = attention.behind.iter().chain(&mlp.behind);
-        let behind = behind.flat_map(|norm| [&norm.x, &norm.rstd]);
-        let all = fixed
-            .into_iter()
-            .chain(between)
-            .chain(head_norms)
-            .chain(adapters)
-            .chain(behind);
-        all.map(bytes).sum()
+        self.tensors().into_iter().map(|(_, tensor)| bytes(tensor)).sum()
     }
 }
 

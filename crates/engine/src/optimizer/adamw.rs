@@ -47,7 +47,7 @@ impl AdamW {
     pub fn new(settings: &OptimizerSettings) -> Self {
         Self {
             beta1: settings.beta1,
-            beta2: settings.beta2.unwrap_or(0.999),
+            beta2: settings.beta2(),
             epsilon: settings.epsilon,
         }
     }

@@ -33,7 +33,7 @@ impl Lion {
     pub fn new(settings: &OptimizerSettings) -> Self {
         Self {
             beta1: settings.beta1,
-            beta2: settings.beta2.unwrap_or(0.99),
+            beta2: settings.beta2(),
         }
     }
 }

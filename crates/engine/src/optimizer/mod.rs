@@ -10,6 +10,7 @@ mod norm;
 mod pages;
 mod rule;
 mod schedule;
+mod schedule_free;
 mod sgd;
 mod states_8bit;
 mod states_f32;
@@ -17,5 +18,5 @@ mod update;
 
 pub(super) use cuda::Clipping;
 pub use norm::{Norm, clip, global_norm, norm_and_clip};
-pub use schedule::learning_rate;
+pub use schedule::{learning_rate, schedule_free_rate};
 pub use update::{Optimizer, OptimizerError};

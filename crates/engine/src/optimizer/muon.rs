@@ -282,6 +282,7 @@ mod tests {
             let step = Step {
                 number,
                 learning_rate: 1.0,
+                share: 1.0,
             };
             match on_gpu {
                 true => emulated(|| rule.update_gpu(&parameters, step)).unwrap(),

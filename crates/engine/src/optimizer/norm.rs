@@ -13,9 +13,6 @@ const ROW: usize = 1024;
 
 /// Euclidean norm of a flat F32 tensor. Squares are added up in F64 in a fixed order, so that the result does not
 /// depend on the number of threads; off the CPU, rows of 1024 are added up in F32 first.
-///
-/// # Errors
-/// Those of candle.
 pub fn global_norm(gradients: &Tensor) -> Result<f64> {
     if gpu::takes(gradients) {
         return norm_and_clip(gradients, None)?.read();
@@ -53,9 +50,6 @@ pub enum Norm {
 
 impl Norm {
     /// The norm; waits for the device.
-    ///
-    /// # Errors
-    /// Those of the device.
     pub fn read(&self) -> Result<f64> {
         match self {
             Self::Known(norm) => Ok(*norm),
@@ -66,17 +60,11 @@ impl Norm {
 
 /// Scales `gradients` in place so that their norm is at most `max_norm`, and returns the norm before it: the factor is
 /// min(1, max_norm / (norm + 1e-6)). A norm that is not finite changes nothing: the caller decides what it means.
-///
-/// # Errors
-/// Those of candle.
 pub fn clip(gradients: &Tensor, max_norm: f64) -> Result<f64> {
     norm_and_clip(gradients, Some(max_norm))?.read()
 }
 
-/// As [`clip`], or the norm alone; on a GPU nobody waits for it: the device finds the factor by itself.
-///
-/// # Errors
-/// Those of candle.
+/// As [`clip`], or the norm alone; on a GPU nothing waits for it: the device finds the factor by itself.
 pub fn norm_and_clip(gradients: &Tensor, max_norm: Option<f64>) -> Result<Norm> {
     if gpu::takes(gradients) {
         let clipping = Clipping::new(max_norm, gradients.device())?;

@@ -40,6 +40,18 @@ struct Momentum {
     }
 };
 
+// rate, weight decay, ahead = 1 - b1, beta2, take2 = 1 - b2, correction = sqrt(1 - b2^t), epsilon, share
+struct ScheduleFree {
+    static const int states = 2;
+    __device__ static void apply(const float* f, float* value, float gradient, float (&state)[2]) {
+        state[1] = f[3] * state[1] + f[4] * gradient * gradient;
+        float change = gradient / (sqrtf(state[1]) / f[5] + f[6]) + f[1] * *value;
+        float moved = state[0] - f[0] * change;
+        *value = *value - f[2] * state[0] + f[7] * moved;
+        state[0] = (1 - f[7]) * moved;
+    }
+};
+
 #define ELEMENTS 1024
 
 template <class Rule>
@@ -114,6 +126,14 @@ RULE(AdamW, adamw)
 RULE(Lion, lion)
 RULE(Sgd, sgd)
 RULE(Momentum, momentum)
+RULE(ScheduleFree, schedule_free)
+
+// values += factor * offsets
+KERNEL shift(float* values, const float* offsets, float factor, u64 count) {
+    for (u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x; index < count; index += (u64)gridDim.x * blockDim.x)
+        values[index] += factor * offsets[index];
+}
+EMULATE(shift)
 
 // ---- Adafactor -----------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ pub(super) struct Step {
     /// Number of this update, from 1.
     pub number: u64,
     pub learning_rate: f64,
+    /// How much it counts in the average of all updates, for rules that keep one.
+    pub share: f64,
 }
 
 impl Step {
@@ -38,6 +40,12 @@ pub(super) trait UpdateRule: Send {
     /// The update on an NVIDIA GPU of a rule whose steps are not [`repeated`](Self::repeated).
     fn update_gpu(&self, parameters: &Parameters, step: Step) -> Result<()> {
         self.update_plain(parameters, step)
+    }
+
+    /// What to add to the values before gradients are taken, and to take off again where no update follows: so much of a
+    /// state, which lies as the values do. Nothing for most rules.
+    fn look_ahead(&self) -> Option<(&Tensor, f32)> {
+        None
     }
 
     /// The rule's state: one-dimensional tensors by name, not copies. Whoever writes into them restores the state.
@@ -72,6 +80,11 @@ pub(super) trait ElementRule<const N: usize>: Send + Sync {
 
     /// The factors as the kernel takes them.
     fn for_kernel(factors: &Self::Factors) -> GroupFactors;
+
+    /// How much of the first state is added to a value before its gradient is taken. [`apply`](Self::apply) gets that value.
+    fn look_ahead(&self) -> Option<f32> {
+        None
+    }
 
     /// Updates `value` and returns the new states.
     fn apply(factors: &Self::Factors, value: &mut f32, gradient: f32, states: [f32; N]) -> [f32; N];

@@ -176,6 +176,10 @@ impl<R: ElementRule<N>, const N: usize> UpdateRule for StatesF32<R, N> {
         }
     }
 
+    fn look_ahead(&self) -> Option<(&Tensor, f32)> {
+        self.states.first().zip(self.rule.look_ahead())
+    }
+
     fn state(&self) -> Vec<(String, Tensor)> {
         let names = R::STATES.iter().zip(&self.states);
         names.map(|(name, state)| ((*name).to_owned(), state.clone())).collect()

@@ -11,18 +11,22 @@ use super::adamw::AdamW;
 use super::group;
 use super::lion::Lion;
 use super::muon::Muon;
-use super::rule::{Step, UpdateRule};
+use super::rule::{ElementRule, Step, UpdateRule};
+use super::schedule_free::{ScheduleFree, Shares, shift};
 use super::sgd::{Momentum, Sgd};
 use super::states_8bit::States8bit;
 use super::states_f32::StatesF32;
 
 /// Name of the step count among the state tensors.
 const STEPS: &str = "steps";
+/// Name of the [`Shares`] among them.
+const SHARES: &str = "shares";
 
 /// Turns gradients into parameter updates; keeps the state that this takes.
 pub struct Optimizer {
     rule: Box<dyn UpdateRule>,
     steps: u64,
+    shares: Shares,
 }
 
 /// A state that does not belong to this optimizer.
@@ -51,31 +55,62 @@ impl Optimizer {
     /// # Errors
     /// Those of candle, out of memory included.
     pub fn new(settings: &OptimizerSettings, layout: &ParameterLayout, device: &Device) -> Result<Self> {
-        let merged = || group::merged(layout, settings);
-        let of_slots = || group::of_slots(layout, settings);
         let rule: Box<dyn UpdateRule> = match settings.kind {
-            OptimizerKind::AdamW => Box::new(StatesF32::new(AdamW::new(settings), merged(), device)?),
-            OptimizerKind::PagedAdamW => Box::new(StatesF32::paged(AdamW::new(settings), merged(), device)?),
-            OptimizerKind::AdamW8bit => Box::new(States8bit::new(AdamW::new(settings), of_slots(), device)?),
-            OptimizerKind::PagedAdamW8bit => Box::new(States8bit::paged(AdamW::new(settings), of_slots(), device)?),
-            OptimizerKind::Lion => Box::new(StatesF32::new(Lion::new(settings), merged(), device)?),
-            OptimizerKind::Lion8bit => Box::new(States8bit::new(Lion::new(settings), of_slots(), device)?),
-            OptimizerKind::Sgd if settings.momentum == 0.0 => Box::new(StatesF32::new(Sgd, merged(), device)?),
-            OptimizerKind::Sgd => Box::new(StatesF32::new(Momentum::new(settings), merged(), device)?),
+            OptimizerKind::AdamW
+            | OptimizerKind::AdamW8bit
+            | OptimizerKind::PagedAdamW
+            | OptimizerKind::PagedAdamW8bit => with_states(AdamW::new(settings), settings, layout, device)?,
+            OptimizerKind::Lion | OptimizerKind::Lion8bit => {
+                with_states(Lion::new(settings), settings, layout, device)?
+            }
+            OptimizerKind::Sgd if settings.momentum == 0.0 => {
+                Box::new(StatesF32::new(Sgd, group::merged(layout, settings), device)?)
+            }
+            OptimizerKind::Sgd => with_states(Momentum::new(settings), settings, layout, device)?,
             OptimizerKind::Adafactor => Box::new(Adafactor::new(settings, layout, device)?),
             OptimizerKind::Muon => Box::new(Muon::new(settings, layout, device)?),
+            OptimizerKind::AdamWScheduleFree => with_states(ScheduleFree::new(settings), settings, layout, device)?,
         };
-        Ok(Self { rule, steps: 0 })
+        Ok(Self {
+            rule,
+            steps: 0,
+            shares: Shares::default(),
+        })
     }
 
     /// Updates the values of `parameters` in place from their gradients, which stay as they are.
+    pub fn step(&mut self, parameters: &Parameters, learning_rate: f64) -> Result<()> {
+        self.look_ahead(parameters)?;
+        self.update(parameters, learning_rate)?;
+        self.count_step(learning_rate);
+        Ok(())
+    }
+
+    /// Whether gradients are taken elsewhere than at the values: [`look_ahead`](Self::look_ahead) goes there.
+    pub(crate) fn looks_ahead(&self) -> bool {
+        self.rule.look_ahead().is_some()
+    }
+
+    /// Brings the values to where this optimizer takes gradients: for most where they are. The update brings them back.
     ///
     /// # Errors
     /// Those of candle.
-    pub fn step(&mut self, parameters: &Parameters, learning_rate: f64) -> Result<()> {
-        self.update(parameters, learning_rate)?;
-        self.count_step();
-        Ok(())
+    pub(crate) fn look_ahead(&self, parameters: &Parameters) -> Result<()> {
+        match self.rule.look_ahead() {
+            Some((state, factor)) => shift(&parameters.values, state, factor),
+            None => Ok(()),
+        }
+    }
+
+    /// Brings the values back where no update follows [`look_ahead`](Self::look_ahead).
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub(crate) fn look_back(&self, parameters: &Parameters) -> Result<()> {
+        match self.rule.look_ahead() {
+            Some((state, factor)) => shift(&parameters.values, state, -factor),
+            None => Ok(()),
+        }
     }
 
     /// Updates as [`step`](Self::step) does, without counting it.
@@ -97,8 +132,9 @@ impl Optimizer {
     }
 
     /// Takes note that a step was taken.
-    pub(crate) fn count_step(&mut self) {
+    pub(crate) fn count_step(&mut self, learning_rate: f64) {
         self.steps += 1;
+        self.shares = self.shares.with(learning_rate);
     }
 
     /// Whether an update on an NVIDIA GPU is the same launches in every step.
@@ -126,6 +162,7 @@ impl Optimizer {
         Step {
             number: self.steps + 1,
             learning_rate,
+            share: self.shares.with(learning_rate).last(),
         }
     }
 
@@ -142,11 +179,11 @@ impl Optimizer {
 
     /// A copy of the whole state on the CPU, for a checkpoint, to be called when the device has finished its steps: [`load_state`](Self::load_state) continues from it
     /// exactly.
-    ///
-    /// # Errors
-    /// Those of candle.
     pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
         let mut state = vec![(STEPS.to_owned(), Tensor::new(&[self.steps as i64], &Device::Cpu)?)];
+        if self.looks_ahead() {
+            state.push((SHARES.to_owned(), self.shares.to_tensor()?));
+        }
         for (name, tensor) in self.rule.state() {
             // `copy` first: on the CPU, `to_device` would hand out the live buffer.
             state.push((name, tensor.copy()?.to_device(&Device::Cpu)?));
@@ -174,12 +211,34 @@ impl Optimizer {
         let steps = find(STEPS)?;
         check_same_kind(STEPS, steps, &Tensor::zeros(1, DType::I64, &Device::Cpu)?)?;
         let steps = steps.to_vec1::<i64>()?[0];
+        let shares = match self.rule.look_ahead() {
+            Some(_) => Shares::from_tensor(find(SHARES)?)?,
+            None => Shares::default(),
+        };
         for (saved, live) in pairs {
             live.slice_set(&saved.to_device(live.device())?.copy()?, 0, 0)?;
         }
         self.steps = steps.max(0) as u64;
+        self.shares = shares;
         Ok(())
     }
+}
+
+/// A rule with its states, stored as the optimizer's row says.
+fn with_states<R: ElementRule<N> + Copy + 'static, const N: usize>(
+    rule: R,
+    settings: &OptimizerSettings,
+    layout: &ParameterLayout,
+    device: &Device,
+) -> Result<Box<dyn UpdateRule>> {
+    let merged = || group::merged(layout, settings);
+    let of_slots = || group::of_slots(layout, settings);
+    Ok(match (settings.kind.has_8bit_states(), settings.kind.is_paged()) {
+        (false, false) => Box::new(StatesF32::new(rule, merged(), device)?),
+        (false, true) => Box::new(StatesF32::paged(rule, merged(), device)?),
+        (true, false) => Box::new(States8bit::new(rule, of_slots(), device)?),
+        (true, true) => Box::new(States8bit::paged(rule, of_slots(), device)?),
+    })
 }
 
 fn check_same_kind(name: &str, saved: &Tensor, live: &Tensor) -> std::result::Result<(), OptimizerError> {
@@ -199,18 +258,6 @@ fn check_same_kind(name: &str, saved: &Tensor, live: &Tensor) -> std::result::Re
 mod tests {
     use super::*;
     use crate::ParameterKind;
-
-    const KINDS: [OptimizerKind; 9] = [
-        OptimizerKind::AdamW,
-        OptimizerKind::Sgd,
-        OptimizerKind::AdamW8bit,
-        OptimizerKind::PagedAdamW,
-        OptimizerKind::PagedAdamW8bit,
-        OptimizerKind::Lion,
-        OptimizerKind::Lion8bit,
-        OptimizerKind::Adafactor,
-        OptimizerKind::Muon,
-    ];
 
     /// Parameters of every kind with values and gradients that a formula gives.
     fn parameters() -> Parameters {
@@ -245,7 +292,7 @@ mod tests {
 
     #[test]
     fn the_plain_form_agrees_with_the_fused_one() {
-        for kind in KINDS {
+        for kind in OptimizerKind::ALL {
             let (fused, plain) = (parameters(), parameters());
             let new = || {
                 Optimizer::new(&settings(kind), &fused.layout, &Device::Cpu)
@@ -257,6 +304,7 @@ mod tests {
                 let step = Step {
                     number,
                     learning_rate: 1e-2,
+                    share: 1.0 / number as f64,
                 };
                 first.update_fused(&fused, step).unwrap();
                 second.update_plain(&plain, step).unwrap();
@@ -272,15 +320,31 @@ mod tests {
                 .unwrap();
             let difference = difference.to_scalar::<f32>().unwrap();
             // A state near the bound of two 8-bit codes may take the other one.
-            let is_coded = matches!(
-                kind,
-                OptimizerKind::AdamW8bit | OptimizerKind::PagedAdamW8bit | OptimizerKind::Lion8bit
-            );
             assert!(
-                difference < if is_coded { 1e-4 } else { 1e-6 },
+                difference < if kind.has_8bit_states() { 1e-4 } else { 1e-6 },
                 "{kind:?}: {difference:e}"
             );
         }
+    }
+
+    #[test]
+    fn a_look_ahead_without_an_update_is_taken_back() {
+        let parameters = parameters();
+        let settings = settings(OptimizerKind::AdamWScheduleFree);
+        let mut optimizer = Optimizer::new(&settings, &parameters.layout, &Device::Cpu).unwrap();
+        for _ in 0..2 {
+            optimizer.step(&parameters, 1e-2).unwrap();
+        }
+        let values = || parameters.values.to_vec1::<f32>().unwrap();
+        let before = values();
+        let distance = || {
+            let pairs = before.iter().zip(values());
+            pairs.fold(0f32, |most, (before, now)| most.max((before - now).abs()))
+        };
+        optimizer.look_ahead(&parameters).unwrap();
+        assert!(distance() > 1e-4);
+        optimizer.look_back(&parameters).unwrap();
+        assert!(distance() < 1e-7);
     }
 
     #[test]

@@ -20,27 +20,15 @@ pub trait Collective: fmt::Debug + Send + Sync {
     fn all_reduce_sum(&self, tensor: &Tensor) -> Result<(), CollectiveError>;
 
     /// Replaces numbers by their sums over all ranks.
-    ///
-    /// # Errors
-    /// As for [`Collective::all_reduce_sum`].
     fn sum_numbers(&self, numbers: &mut [f64]) -> Result<(), CollectiveError>;
 
     /// Replaces the elements of a contiguous F32 tensor by those of rank 0.
-    ///
-    /// # Errors
-    /// As for [`Collective::all_reduce_sum`].
     fn broadcast(&self, tensor: &Tensor) -> Result<(), CollectiveError>;
 
     /// Waits for all ranks.
-    ///
-    /// # Errors
-    /// As for [`Collective::all_reduce_sum`].
     fn barrier(&self) -> Result<(), CollectiveError>;
 
     /// Replaces each of the numbers by the highest that any rank gave.
-    ///
-    /// # Errors
-    /// As for [`Collective::all_reduce_sum`].
     fn highest(&self, numbers: &mut [f64]) -> Result<(), CollectiveError> {
         if self.ranks() == 1 || numbers.is_empty() {
             return Ok(());
@@ -63,7 +51,7 @@ pub trait Collective: fmt::Debug + Send + Sync {
     }
 }
 
-/// Devices that no longer work together: the training cannot go on.
+/// Devices that no longer work together: the training cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectiveError {
     #[error("rank {rank} of {ranks} is gone, and the others cannot continue without it")]

@@ -1,4 +1,4 @@
-//! Where NVIDIA's libraries may lie on this machine: as `scripts/gpu-launch.sh` looks for them.
+//! Where NVIDIA's libraries may lie on this machine: as `scripts/gpu/launch.sh` looks for them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

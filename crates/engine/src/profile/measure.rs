@@ -66,7 +66,7 @@ pub struct ProfileInputs<'a> {
 /// What a training writes of its steps.
 pub struct StepLog {
     pub observer: Box<dyn StepObserver>,
-    /// A step in so many is written down.
+    /// One step in N is logged.
     pub every: u64,
 }
 

@@ -221,7 +221,7 @@ impl HostMemory {
 
     /// Makes the system's allocator keep freed memory for the next request instead of giving it back. A training step
     /// frees and asks for the same large blocks again and again, and each return to the kernel costs a page fault for
-    /// every 4 KiB when they are touched anew. Does nothing where the allocator has no such switch.
+    /// every 4 KiB when they are touched again. Does nothing where the allocator has no such switch.
     pub fn keep_freed() {
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
         // SAFETY: `mallopt` only sets parameters of the allocator; values that it does not know are refused.

@@ -52,7 +52,7 @@ pub struct Setting {
     pub gradient_accumulation: usize,
     pub sequence_length: usize,
     pub packing: bool,
-    /// A step in so many is written down; 0 where none was.
+    /// One step in N is logged; 0 where none was.
     #[serde(default)]
     pub log_every: u64,
     /// Device memory that may be used, in bytes.
@@ -241,11 +241,6 @@ pub struct EvaluationCost {
 }
 
 impl Profile {
-    /// Mean or median seconds of a phase in a step; 0 where it has none.
-    pub fn phase_seconds(&self, phase: StepPhase) -> f64 {
-        self.phase(phase.name()).map_or(0.0, |phase| phase.seconds)
-    }
-
     /// Part of the step that a phase takes; 0 where it has none.
     pub fn phase_share(&self, phase: StepPhase) -> f64 {
         self.phase(phase.name()).map_or(0.0, |phase| phase.share)

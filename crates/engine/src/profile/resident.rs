@@ -1,6 +1,6 @@
 //! Resident memory as the system counts it, shown beside the exact count.
 
-/// Resident set size of this process in bytes, or `None` where the system does not tell.
+/// Resident set size of this process in bytes, or `None` where the system does not say.
 pub fn resident_bytes() -> Option<u64> {
     status_kib("VmRSS:").map(|kib| kib * 1024)
 }

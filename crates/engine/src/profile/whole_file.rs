@@ -24,9 +24,6 @@ fn advice(error: &io::Error) -> &'static str {
 
 /// Writes a file through `write` beside `path`, and gives it that name once it is whole and on the disk. Where that
 /// fails, what had been at `path` is still there and nothing else is.
-///
-/// # Errors
-/// Those of the file system.
 pub fn write_whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), WriteError> {
     write_whole_with(path, write).map_err(|cause| WriteError {
         path: path.to_owned(),

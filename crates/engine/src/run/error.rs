@@ -1,4 +1,4 @@
-//! Why a training cannot begin, go on or be saved.
+//! Why a training cannot begin, continue or be saved.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use crate::TrainError;
 use crate::data::DataError;
 use crate::optimizer::OptimizerError;
 
-/// A training that cannot begin, go on or be saved. A loss that is not finite is no error but an
+/// A training that cannot begin, continue or be saved. A loss that is not finite is not an error but an
 /// [`Ending`](super::Ending).
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {

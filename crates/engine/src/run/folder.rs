@@ -1,4 +1,4 @@
-//! The output folder of a training: what is in it, and what may begin or go on there.
+//! The output folder of a training: what is in it, and what may begin or continue there.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ pub(super) struct OutputFolder {
     path: PathBuf,
 }
 
-/// What a folder holds of the training that is to go on in it.
+/// What a folder holds of the training that is to continue in it.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// It is over.
@@ -55,7 +55,7 @@ pub(super) fn check(settings: &RunSettings) -> Result<(), RunError> {
 }
 
 impl OutputFolder {
-    /// Makes the folder ready for the training `identity`, and tells what is there of it.
+    /// Makes the folder ready for the training `identity`, and says what is there of it.
     pub fn open(settings: &RunSettings, identity: &Identity, model_folder: &Path) -> Result<(Self, Found), RunError> {
         check(settings)?;
         let path = settings.output.clone();

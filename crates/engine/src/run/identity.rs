@@ -51,7 +51,7 @@ impl Identity {
         serde_json::from_value(value).map_err(json)
     }
 
-    /// Fails unless `now` is the training that `folder` was begun with, which is `self`.
+    /// Fails unless `now` is the training that `folder` was started with, which is `self`.
     pub fn check(&self, now: &Self, folder: &Path) -> Result<(), RunError> {
         let folder = folder.to_owned();
         if let Some((key, before, now)) = recipe_difference(&self.recipe, &now.recipe) {

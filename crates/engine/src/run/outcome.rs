@@ -19,7 +19,7 @@ pub struct RunProgress {
     pub evaluations_since_best: u64,
     /// Seconds spent in steps and evaluations, over all times that the training was resumed.
     pub seconds: f64,
-    /// Absent in checkpoints of versions that did not tell.
+    /// Absent in checkpoints of versions that did not say.
     #[serde(default)]
     pub beside: Beside,
 }
@@ -84,7 +84,7 @@ pub enum Ending {
     Finished,
     /// The held-out loss had not become lower for so many evaluations.
     StoppedEarly { evaluations: u64 },
-    /// The observer asked it to stop; it can go on from this checkpoint.
+    /// The observer asked it to stop; it can continue from this checkpoint.
     Interrupted { checkpoint: PathBuf },
     /// A number stopped being finite in this step. The last good checkpoint is kept, if one had been written.
     Diverged {

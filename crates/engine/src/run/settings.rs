@@ -36,7 +36,7 @@ pub struct RunSettings {
 pub enum Start {
     /// Refuse a folder that is not empty.
     New,
-    /// Go on from its latest whole checkpoint; begin where there is nothing yet.
+    /// Continue from its latest whole checkpoint; begin where there is nothing yet.
     Resume,
     /// Remove an earlier training and begin again.
     Force,
@@ -57,7 +57,6 @@ impl RunSettings {
     /// Finds what is wrong before anything is loaded.
     ///
     /// # Errors
-    ///
     /// An output folder that is in use, and settings that do not go with the recipe.
     pub fn check(&self, recipe: &Recipe) -> Result<(), RunError> {
         if self.patience.is_some() && recipe.training.evaluate_every.is_none() {

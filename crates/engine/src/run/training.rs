@@ -23,7 +23,7 @@ pub struct TrainingRun {
     held_out: Vec<MicroBatch>,
     total_steps: u64,
     progress: RunProgress,
-    /// Where the training goes on from.
+    /// Where the training continues from.
     resumed_from: Option<PathBuf>,
     damaged: Vec<PathBuf>,
     overflows: OverflowWatch,
@@ -42,7 +42,6 @@ impl TrainingRun {
     /// Opens the output folder and makes everything ready for the next step.
     ///
     /// # Errors
-    ///
     /// A folder that is in use or holds another training; settings that do not go together; whatever keeps the engine
     /// from starting.
     pub fn open(inputs: RunInputs, settings: RunSettings) -> Result<Opened, RunError> {
@@ -87,12 +86,12 @@ impl TrainingRun {
         self.total_steps
     }
 
-    /// The checkpoint that the training goes on from.
+    /// The checkpoint that the training continues from.
     pub fn resumed_from(&self) -> Option<&PathBuf> {
         self.resumed_from.as_ref()
     }
 
-    /// Checkpoints that were passed over since they are damaged.
+    /// Checkpoints that were skipped since they are damaged.
     pub fn damaged(&self) -> &[PathBuf] {
         &self.damaged
     }
@@ -100,7 +99,6 @@ impl TrainingRun {
     /// Trains to the end, or until `observer` says stop: then the step under way is finished and a checkpoint written.
     ///
     /// # Errors
-    ///
     /// Those of the engine and of the file system. A loss that is not finite is an [`Ending`].
     pub fn run(mut self, observer: &mut dyn StepObserver) -> Result<Outcome, RunError> {
         let ending = self.train(observer)?;
@@ -213,7 +211,7 @@ impl TrainingRun {
         Ok(evaluation)
     }
 
-    /// Whether something that happens every so many steps, and at the end, is to happen now.
+    /// Whether something that happens every N steps, and at the end, is to happen now.
     fn is_due(&self, every: Option<u64>) -> bool {
         let step = self.trainer.steps();
         step == self.total_steps || every.is_some_and(|every| step.is_multiple_of(every.max(1)))

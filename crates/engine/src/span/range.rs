@@ -14,6 +14,8 @@ pub enum Range {
 /// Part of a step, or what happens beside the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum StepPhase {
     /// One whole step: the phases below are parts of it.
     Step,
@@ -38,31 +40,23 @@ pub enum StepPhase {
 impl StepPhase {
     /// Its name in tables, traces and the database.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Step => "step",
-            Self::Data => "data",
-            Self::HostToDevice => "host_to_device",
-            Self::Forward => "forward",
-            Self::Backward => "backward",
-            Self::Recompute => "recompute",
-            Self::Optimizer => "optimizer",
-            Self::Logging => "logging",
-            Self::Evaluation => "evaluation",
-            Self::Prepare => "prepare",
-        }
+        self.into()
     }
 }
 
 /// A part of the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Module {
     Embedding,
     /// Decoder layer by its index.
     Layer(u16),
     Attention,
     /// Projections q, k and v.
+    #[strum(serialize = "qkv")]
     QueryKeyValue,
     /// The attention's output projection.
+    #[strum(serialize = "o")]
     Output,
     Mlp,
     /// Projections gate and up.
@@ -78,19 +72,7 @@ pub enum Module {
 impl Module {
     /// Its name in tables and traces; a layer's is `layer`, without the index.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Embedding => "embedding",
-            Self::Layer(_) => "layer",
-            Self::Attention => "attention",
-            Self::QueryKeyValue => "qkv",
-            Self::Output => "o",
-            Self::Mlp => "mlp",
-            Self::GateUp => "gate_up",
-            Self::Down => "down",
-            Self::Norm => "norm",
-            Self::Adapter => "adapter",
-            Self::Head => "head",
-        }
+        self.into()
     }
 }
 

@@ -126,7 +126,7 @@ impl Recording {
     }
 }
 
-/// A recording that does not listen; dropping this makes it go on.
+/// A recording that does not listen; dropping this makes it continue.
 #[must_use = "a pause that is dropped at once is none"]
 pub struct Pause {
     joined: Option<Joined>,

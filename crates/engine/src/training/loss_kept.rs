@@ -25,7 +25,6 @@ impl LossKept {
     /// Compares `trainer` with `reference`, which has the same parameters on another base, on `batches`.
     ///
     /// # Errors
-    ///
     /// Those of [`Trainer::evaluate`]; parameters that are not the same in number.
     pub fn measure(trainer: &mut Trainer, reference: &mut Trainer, batches: &[MicroBatch]) -> Result<Self, TrainError> {
         let values = &trainer.parameters().values;

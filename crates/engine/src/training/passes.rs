@@ -163,7 +163,7 @@ impl Passes {
     /// Adds the gradients of a micro-batch, and returns what the loss head found.
     ///
     /// # Errors
-    /// Those of the ops, memory. A graph that cannot be made or launched is no error.
+    /// Those of the ops, memory. A graph that cannot be made or launched is not an error.
     pub fn run(&mut self, model: &PassModel<'_>, input: &PassInput<'_>, clock: &mut Stopwatch<Lap>) -> Result<Sums> {
         let shape = Shape {
             tokens: input.batch.tokens(),
@@ -225,7 +225,7 @@ impl Passes {
 impl Graphs {
     /// Takes note of a micro-batch's shape, which is then the last of `known`.
     fn meet(&mut self, shape: Shape) -> Way {
-        // Tables that were made anew are read by nobody any more.
+        // Tables that were made again are read by nobody any more.
         self.known.retain(|known| known.shape.ropes == shape.ropes);
         let captured = |known: &Known| matches!(known.state, State::Captured(_));
         let graphs = self.known.iter().filter(|known| captured(known)).count();

@@ -62,7 +62,7 @@ pub struct Evaluation {
     pub seconds: f64,
 }
 
-/// Whether to go on.
+/// Whether to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     Continue,

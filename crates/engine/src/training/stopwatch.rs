@@ -36,9 +36,6 @@ enum Mark {
 
 impl<L: Copy + PartialEq> Stopwatch<L> {
     /// Starts once `device` has finished what it was given before.
-    ///
-    /// # Errors
-    /// Those of the device.
     pub(crate) fn start(device: &Device) -> Result<Self> {
         device.synchronize()?;
         Ok(Self {
@@ -50,9 +47,6 @@ impl<L: Copy + PartialEq> Stopwatch<L> {
     }
 
     /// Ends a lap: what the device was given since the last one belongs to it.
-    ///
-    /// # Errors
-    /// Those of the device.
     pub(crate) fn lap(&mut self, label: L) -> Result<()> {
         self.laps.push((label, Mark::new(&self.device)?));
         Ok(())

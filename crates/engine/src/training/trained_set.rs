@@ -6,19 +6,18 @@ use std::path::Path;
 use candle_core::{DType, Tensor};
 
 use crate::adapter;
-use crate::adapter::{AdaptedLinear, AdapterPlan, AdapterSlots, LinearSlots, SavedAdapter};
+use crate::adapter::SavedAdapter;
 use crate::base::BaseModel;
 use crate::base::Weight;
 use crate::model::{Trainables, update_norm};
-use crate::{ParameterKind, ParameterLayout, Parameters, TrainError};
+use crate::{Parameters, TrainError};
+use peft_tune_core::plan::{AdapterPlan, AdapterSlots, ModelPlan};
 use peft_tune_core::recipe::{AdapterInit, AdapterSettings, Recipe};
 
 /// The trained parameters and their places.
 #[derive(Debug)]
 pub(crate) struct TrainedSet {
-    /// Absent where the whole base model trains.
-    pub plan: Option<AdapterPlan>,
-    slots: AdapterSlots,
+    pub plan: ModelPlan,
     pub parameters: Parameters,
     /// Weights that stand in for the base model's, by the name of their tensor.
     replaced: HashMap<String, Weight>,
@@ -27,11 +26,8 @@ pub(crate) struct TrainedSet {
 impl TrainedSet {
     /// The fresh or loaded adapter of `recipe`, or the base model's own values.
     pub(crate) fn new(base: &BaseModel, recipe: &Recipe) -> Result<Self, TrainError> {
-        match &recipe.adapter {
-            Some(settings) => Self::adapter(base, settings, recipe.training.seed),
-            None if recipe.precision.is_quantized() => Err(TrainError::QuantizedWhole),
-            None => Self::whole_model(base),
-        }
+        let plan = ModelPlan::of_recipe(base.architecture(), recipe)?;
+        Self::start(base, plan, recipe.training.seed)
     }
 
     /// The adapter in a PEFT directory, as PEFT would load it.
@@ -40,98 +36,47 @@ impl TrainedSet {
             adapter_init: Some(directory.to_owned()),
             ..SavedAdapter::read(directory)?.config.settings
         };
-        Self::adapter(base, &settings, 0)
+        Self::start(base, ModelPlan::adapted(base.architecture(), &settings)?, 0)
     }
 
     /// Nothing: the base model as it is.
     pub(crate) fn nothing(base: &BaseModel) -> Result<Self, TrainError> {
-        Ok(Self {
-            plan: None,
-            slots: AdapterSlots {
-                linears: Vec::new(),
-                whole: Vec::new(),
-            },
-            parameters: Parameters::zeros(ParameterLayout::default(), base.device())?,
-            replaced: HashMap::new(),
-        })
+        Self::start(base, ModelPlan::frozen(base.architecture()), 0)
     }
 
-    fn adapter(base: &BaseModel, settings: &AdapterSettings, seed: u64) -> Result<Self, TrainError> {
-        let plan = AdapterPlan::new(settings, &base.shape())?;
-        let mut layout = ParameterLayout::default();
-        let slots = plan.push_slots(&mut layout);
-        let parameters = Parameters::zeros(layout, base.device())?;
-        adapter::fill(&plan, &slots, &parameters, seed)?;
-        for (whole, slot) in plan.whole.iter().zip(&slots.whole) {
-            start_from(&parameters, *slot, &base.tensor(&whole.base_name)?)?;
-        }
-        let replaced = match settings.init {
-            AdapterInit::Pissa => start_from_principal_parts(base, &plan, &slots, &parameters)?,
-            AdapterInit::Kaiming | AdapterInit::Gaussian => HashMap::new(),
+    /// What `plan` trains, with the values that it starts from.
+    fn start(base: &BaseModel, plan: ModelPlan, seed: u64) -> Result<Self, TrainError> {
+        let mut set = Self {
+            parameters: Parameters::zeros(plan.layout.clone(), base.device())?,
+            replaced: HashMap::new(),
+            plan,
         };
-        start_magnitudes(base, &plan, &slots, &parameters)?;
-        if let Some(directory) = &settings.adapter_init {
-            SavedAdapter::read(directory)?.load_into(&parameters)?;
+        for (name, slot) in set.plan.whole_slots() {
+            start_from(&set.parameters, slot, &base.tensor(name)?)?;
         }
-        Ok(Self {
-            plan: Some(plan),
-            slots,
-            parameters,
-            replaced,
-        })
-    }
-
-    /// Every parameter of the base model, in the checkpoint's order.
-    fn whole_model(base: &BaseModel) -> Result<Self, TrainError> {
-        let mut layout = ParameterLayout::default();
-        let tensors = base.architecture().tensors();
-        let slots: Vec<usize> = tensors
-            .iter()
-            .map(|tensor| layout.push(tensor.name.clone(), &tensor.shape, ParameterKind::Base))
-            .collect();
-        let parameters = Parameters::zeros(layout, base.device())?;
-        for (tensor, slot) in tensors.iter().zip(&slots) {
-            start_from(&parameters, *slot, &base.tensor(&tensor.name)?)?;
+        let Some(adapter) = &set.plan.adapter else {
+            return Ok(set);
+        };
+        adapter::fill(adapter, &set.plan.slots, &set.parameters, seed)?;
+        if adapter.settings.init == AdapterInit::Pissa {
+            set.replaced = start_from_principal_parts(base, adapter, &set.plan.slots, &set.parameters)?;
         }
-        Ok(Self {
-            plan: None,
-            slots: AdapterSlots {
-                linears: Vec::new(),
-                whole: slots,
-            },
-            parameters,
-            replaced: HashMap::new(),
-        })
+        start_magnitudes(base, &set.plan, &set.parameters)?;
+        if let Some(directory) = &adapter.settings.adapter_init {
+            SavedAdapter::read(directory)?.load_into(&set.parameters)?;
+        }
+        Ok(set)
     }
 
     /// What the decoder is built from.
     pub(crate) fn trainables(&self) -> Trainables<'_> {
-        let mut trainables = Trainables {
+        Trainables {
+            plan: &self.plan,
             parameters: &self.parameters,
-            adapters: HashMap::new(),
-            whole: HashMap::new(),
+            adapters: self.plan.adapters(),
+            whole: self.plan.whole_slots(),
             replaced: &self.replaced,
-        };
-        let Some(plan) = &self.plan else {
-            let slots = self.parameters.layout.slots().iter().enumerate();
-            trainables.whole = slots.map(|(index, slot)| (slot.name.as_str(), index)).collect();
-            return trainables;
-        };
-        for (linear, slots) in plan.linears.iter().zip(&self.slots.linears) {
-            trainables
-                .adapters
-                .insert(&linear.linear.name, (*slots, linear.scaling));
         }
-        for (whole, slot) in plan.whole.iter().zip(&self.slots.whole) {
-            trainables.whole.insert(&whole.base_name, *slot);
-        }
-        trainables
-    }
-
-    /// Each adapted linear layer with its slots.
-    pub(crate) fn adapted_linears(&self) -> impl Iterator<Item = (&AdaptedLinear, &LinearSlots)> {
-        let linears = self.plan.iter().flat_map(|plan| &plan.linears);
-        linears.zip(&self.slots.linears)
     }
 
     /// The frozen tensor `name` that this training computes with.
@@ -178,13 +123,8 @@ fn start_from_principal_parts(
 }
 
 /// Sets every DoRA magnitude to the row norms of its weight with the fresh adapter.
-fn start_magnitudes(
-    base: &BaseModel,
-    plan: &AdapterPlan,
-    slots: &AdapterSlots,
-    parameters: &Parameters,
-) -> Result<(), TrainError> {
-    for (linear, slots) in plan.linears.iter().zip(&slots.linears) {
+fn start_magnitudes(base: &BaseModel, plan: &ModelPlan, parameters: &Parameters) -> Result<(), TrainError> {
+    for (linear, slots) in plan.adapted_linears() {
         let Some(magnitude) = slots.magnitude else { continue };
         let weight = base.tensor(&format!("{}.weight", linear.linear.name))?;
         let (a, b) = (parameters.value(slots.lora_a)?, parameters.value(slots.lora_b)?);

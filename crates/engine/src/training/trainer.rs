@@ -10,7 +10,6 @@ use super::passes::{Lap, PassInput, PassModel, Passes};
 use super::stopwatch::Stopwatch;
 use super::trained_set::TrainedSet;
 use super::update_pass::{UpdateInput, UpdatePass};
-use crate::adapter::AdapterPlan;
 use crate::base::BaseModel;
 use crate::data::MicroBatch;
 use crate::model::{Decoder, DropoutKey, Keep, RopeTables, Stream};
@@ -20,6 +19,7 @@ use crate::parallel::{Alone, Collective};
 use crate::span;
 use crate::span::{StepPhase, Work};
 use crate::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
+use peft_tune_core::plan::AdapterPlan;
 use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_kernels::kernels;
 use peft_tune_kernels::ops::loss_head::Sums;
@@ -48,16 +48,16 @@ pub struct Trainer {
 
 impl Trainer {
     /// A trainer with a fresh adapter from the recipe's seed, the adapter of `adapter_init`, or, with
-    /// `adapter: null`, all parameters of the base model, which is then let go of. `total_steps` is what the learning-rate schedule spans.
+    /// `adapter: null`, all parameters of the base model, which is then released. `total_steps` is what the
+    /// learning-rate schedule spans.
     ///
     /// # Errors
-    ///
     /// Adapter settings that do not fit the model, an adapter directory that cannot be read, memory.
     pub fn new(base: Arc<BaseModel>, recipe: &Recipe, total_steps: u64) -> Result<Self, TrainError> {
         let trained = TrainedSet::new(&base, recipe)?;
         let decoder = Decoder::new(&base, &trained.trainables())?;
         // Where every parameter trains, the base model's own values have been copied and are not needed again.
-        let base = match trained.plan {
+        let base = match trained.plan.adapter {
             Some(_) => base,
             None => Arc::new(base.without_weights()),
         };
@@ -83,7 +83,6 @@ impl Trainer {
     /// ranks step and evaluate together, on the same micro-batches.
     ///
     /// # Errors
-    ///
     /// A rank that does not take part.
     pub fn with_collective(mut self, collective: Arc<dyn Collective>) -> Result<Self, TrainError> {
         collective.broadcast(&self.trained.parameters.values)?;
@@ -99,9 +98,8 @@ impl Trainer {
     /// forward and backward in the proportion that they had when they were last launched op by op. Adding up the gradients of several ranks counts as backward.
     ///
     /// # Errors
-    ///
     /// A global batch without any target, a token outside the vocabulary, a document longer than the model's
-    /// positions, memory, a rank that is gone. A loss that is not finite is no error.
+    /// positions, memory, a rank that is gone. A loss that is not finite is not an error.
     pub fn step(&mut self, micro_batches: &[MicroBatch]) -> Result<StepEvent, TrainError> {
         let targets = self.check(micro_batches)?;
         let mut clock = Stopwatch::start(self.base.device())?;
@@ -118,6 +116,7 @@ impl Trainer {
         let span = span::op("zero_gradients", || Work::on_buffer(gradients, 1));
         gradients.zero_set()?;
         drop(span);
+        self.updates.look_ahead(&self.trained.parameters, &mut clock)?;
         let loss_scale = self.loss_scale.as_ref().map_or(1.0, LossScale::factor);
         let gradient_scale = loss_scale / targets as f32;
         let mut sums = Vec::with_capacity(micro_batches.len());
@@ -167,7 +166,9 @@ impl Trainer {
         // A step in fp16 whose gradients overflowed was left out, and the next one takes a smaller factor.
         let scale = self.loss_scale.as_mut();
         if scale.is_none_or(|scale| scale.keep(event.grad_norm.is_finite())) {
-            self.updates.optimizer_mut().count_step();
+            self.updates.optimizer_mut().count_step(event.learning_rate);
+        } else {
+            self.updates.optimizer().look_back(&self.trained.parameters)?;
         }
         self.step = event.step;
         self.tokens += event.tokens;
@@ -177,7 +178,6 @@ impl Trainer {
     /// Loss and accuracy over held-out micro-batches, without dropout; changes nothing.
     ///
     /// # Errors
-    ///
     /// As for [`Trainer::step`].
     pub fn evaluate(&mut self, micro_batches: &[MicroBatch]) -> Result<Evaluation, TrainError> {
         let targets = self.check(micro_batches)?;
@@ -211,7 +211,6 @@ impl Trainer {
     /// Logits (tokens, V) F32 of one micro-batch, without dropout.
     ///
     /// # Errors
-    ///
     /// As for [`Trainer::step`]; targets are not needed.
     pub fn logits(&mut self, batch: &MicroBatch) -> Result<Tensor, TrainError> {
         self.check_tokens(batch)?;
@@ -225,7 +224,6 @@ impl Trainer {
     /// positions at a time.
     ///
     /// # Errors
-    ///
     /// As for [`Trainer::step`]; targets are not needed.
     pub fn most_likely(&mut self, batch: &MicroBatch) -> Result<Vec<u32>, TrainError> {
         self.check_tokens(batch)?;
@@ -244,7 +242,6 @@ impl Trainer {
     /// Runs one micro-batch forward and counts what it keeps for the backward pass.
     ///
     /// # Errors
-    ///
     /// As for [`Trainer::step`]; targets are not needed.
     pub fn saved_bytes(&mut self, batch: &MicroBatch) -> Result<SavedBytes, TrainError> {
         self.check_tokens(batch)?;
@@ -263,7 +260,7 @@ impl Trainer {
 
     /// What the adapter consists of; absent in full fine-tuning.
     pub fn adapter_plan(&self) -> Option<&AdapterPlan> {
-        self.trained.plan.as_ref()
+        self.trained.plan.adapter.as_ref()
     }
 
     /// The base model; without its weights in full fine-tuning.
@@ -290,7 +287,6 @@ impl Trainer {
     /// are the caller's to restore.
     ///
     /// # Errors
-    ///
     /// A state of another optimizer or another adapter; nothing has changed then.
     pub fn restore(&mut self, position: TrainerPosition, state: &[(String, Tensor)]) -> Result<(), OptimizerError> {
         self.updates.optimizer_mut().load_state(state)?;
@@ -326,8 +322,12 @@ impl Trainer {
     }
 
     fn next_learning_rate(&self) -> f64 {
+        let rate = match self.recipe.optimizer.kind.is_schedule_free() {
+            true => optimizer::schedule_free_rate,
+            false => optimizer::learning_rate,
+        };
         let peak = self.recipe.optimizer.learning_rate;
-        optimizer::learning_rate(&self.recipe.schedule, peak, self.step, self.total_steps)
+        rate(&self.recipe.schedule, peak, self.step, self.total_steps)
     }
 
     /// The masks of the micro-batch that begins at `first_token` of the global batch.

@@ -1,15 +1,18 @@
 //! What follows the passes of a step: the gradients' norm, clipping and the optimizer.
 //!
 //! On an NVIDIA GPU these are a few launches that are the same in every step, for all optimizers but those whose state lies in the
-//! host's memory and Muon on large matrices. Nobody waits for the norm: the kernels themselves leave out a step in fp16 whose gradients
-//! overflowed. Where graphs are asked for, the launches are captured at the second step and replayed from then on.
+//! host's memory and Muon on large matrices. Nothing waits for the norm: the kernels themselves leave out a step in
+//! fp16 whose gradients overflowed. Where graphs are asked for, the launches are captured at the second step and
+//! replayed from then on.
 
 use candle_core::{Device, Result};
 
+use super::passes::Lap;
+use super::stopwatch::Stopwatch;
 use crate::Parameters;
 use crate::optimizer::{Clipping, Norm, Optimizer, norm_and_clip};
 use crate::span;
-use crate::span::Work;
+use crate::span::{StepPhase, Work};
 use peft_tune_core::recipe::OptimizerSettings;
 use peft_tune_kernels::Kernels;
 use peft_tune_kernels::gpu;
@@ -72,11 +75,26 @@ impl UpdatePass {
         self.replayed
     }
 
+    /// Brings the values to where the optimizer takes gradients. The update brings them back.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn look_ahead(&self, parameters: &Parameters, clock: &mut Stopwatch<Lap>) -> Result<()> {
+        if !self.optimizer.looks_ahead() {
+            return Ok(());
+        }
+        let _phase = span::phase(StepPhase::Optimizer);
+        let span = span::op("optimizer_step", || Work::on_buffer(&parameters.values, 3));
+        self.optimizer.look_ahead(parameters)?;
+        drop(span);
+        clock.lap(Lap::Optimizer)
+    }
+
     /// Unscales and clips the gradients and updates the values, unless there is a loss scale and the norm is not finite; returns the norm
     /// before clipping. The caller counts the step ([`Optimizer::count_step`]) when it knows the norm.
     ///
     /// # Errors
-    /// Those of candle, memory. A graph that cannot be made or launched is no error.
+    /// Those of candle, memory. A graph that cannot be made or launched is not an error.
     pub fn run(&mut self, parameters: &Parameters, input: UpdateInput) -> Result<Norm> {
         if gpu::takes(&parameters.values) {
             return self.run_on_gpu(parameters, input);
@@ -223,7 +241,7 @@ mod tests {
             };
             let norm = updates.run(&parameters, input).unwrap().read().unwrap();
             if norm.is_finite() {
-                updates.optimizer_mut().count_step();
+                updates.optimizer_mut().count_step(input.learning_rate);
             }
             norm
         };
@@ -246,18 +264,9 @@ mod tests {
         if !has_compiler() {
             return;
         }
-        let kinds = [
-            (OptimizerKind::AdamW, true),
-            (OptimizerKind::AdamW8bit, true),
-            (OptimizerKind::PagedAdamW, false),
-            (OptimizerKind::PagedAdamW8bit, false),
-            (OptimizerKind::Lion, true),
-            (OptimizerKind::Lion8bit, true),
-            (OptimizerKind::Sgd, true),
-            (OptimizerKind::Adafactor, true),
-            (OptimizerKind::Muon, true),
-        ];
-        for (kind, is_repeated) in kinds {
+        for kind in OptimizerKind::ALL {
+            // Pages of states come and go between launches.
+            let is_repeated = !kind.is_paged();
             let settings = settings(kind);
             let (norms, values, none) = emulated(|| trained(&settings, Kernels::Fused));
             let (same_norms, same_values, some) = emulated(|| trained(&settings, Kernels::Graphs));

@@ -1,7 +1,8 @@
 //! NVRTC, and what it compiled kept on disk.
 //!
-//! A file's binary is named by a digest of its text, the architecture and NVRTC's version: any change compiles it anew,
-//! and nothing stale is ever found. The folder is `$PEFT_TUNE_KERNELS`, else `$XDG_CACHE_HOME/peft-tune/kernels`, else
+//! A file's binary is named by a digest of its text, the architecture and NVRTC's version: any change compiles it
+//! again, and nothing stale is ever found. The folder is `$PEFT_TUNE_KERNELS`, else
+//! `$XDG_CACHE_HOME/peft-tune/kernels`, else
 //! `~/.cache/peft-tune/kernels`; where none can be written, kernels are compiled in each process.
 
 use std::ffi::CString;

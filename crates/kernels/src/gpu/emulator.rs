@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{LazyLock, Mutex};
@@ -55,27 +55,20 @@ pub fn has_compiler() -> bool {
 }
 
 /// Libraries by the name of their source. Kernels keep their state in globals: one runs at a time.
-static LIBRARIES: LazyLock<Mutex<HashMap<&'static str, usize>>> = LazyLock::new(Mutex::default);
+static LIBRARIES: LazyLock<Mutex<HashMap<&'static str, libloading::Library>>> = LazyLock::new(Mutex::default);
 
 type Entry = unsafe extern "C" fn(*const u32, *const u32, usize, *const *const c_void);
 
 pub(super) fn launch(launch: &Launch<'_>, arguments: &[Argument<'_>]) -> Result<()> {
     let mut libraries = LIBRARIES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let library = *libraries
+    // SAFETY: the library is our own and has no constructors with side effects.
+    let library = libraries
         .entry(launch.source.name)
-        .or_insert_with(|| open(&compile(launch.source)));
-    let symbol = CString::new(format!("emulate_{}", launch.kernel)).unwrap();
-    // SAFETY: the library stays open; the symbol has this type (emulation.h).
-    let entry: Entry = unsafe {
-        let entry = libc::dlsym(library as *mut c_void, symbol.as_ptr());
-        assert!(
-            !entry.is_null(),
-            "no kernel {} in {}",
-            launch.kernel,
-            launch.source.name
-        );
-        std::mem::transmute(entry)
-    };
+        .or_insert_with(|| unsafe { libloading::Library::new(compile(launch.source)).unwrap() });
+    let symbol = format!("emulate_{}", launch.kernel);
+    // SAFETY: the symbol has this type (emulation.h).
+    let entry = unsafe { library.get::<Entry>(symbol.as_str()) };
+    let entry = entry.unwrap_or_else(|error| panic!("no kernel {} in {}: {error}", launch.kernel, launch.source.name));
     let values: Vec<u64> = arguments.iter().map(value).collect::<Result<_>>()?;
     let pointers: Vec<*const c_void> = values.iter().map(|value| std::ptr::from_ref(value).cast()).collect();
     let (blocks, threads) = (launch.blocks.map(|n| n as u32), launch.threads.map(|n| n as u32));
@@ -150,14 +143,6 @@ fn compile(source: &Source) -> PathBuf {
     // Whole at once: another test process may look for it.
     std::fs::rename(&part, &library).unwrap();
     library
-}
-
-fn open(library: &std::path::Path) -> usize {
-    let path = CString::new(library.to_str().unwrap()).unwrap();
-    // SAFETY: the library is our own and has no constructors with side effects.
-    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    assert!(!handle.is_null(), "cannot load {}", library.display());
-    handle as usize
 }
 
 /// A product by plain loops, to check that sizes, strides and transposes are right.

@@ -5,7 +5,7 @@
 //!
 //! - read what changes from launch to launch from memory that stays, and write what is read behind the launch to such memory,
 //! - neither wait for the device nor copy from or to the host,
-//! - let go of all that it allocates (the driver makes such memory part of the graph) and of nothing else.
+//! - release all that it allocates (the driver makes such memory part of the graph) and nothing else.
 //!
 //! candle uploads the shapes of strided tensors with each op. Under its cache for graphs they are uploaded once: a [`warm_up`] fills that
 //! cache, and a capture that lacks something in it fails. In tests a graph calls the function again, with whatever of the host it held when it
@@ -30,7 +30,7 @@ thread_local! {
 pub struct Graph {
     #[cfg(feature = "cuda")]
     on_gpu: Option<OnGpu>,
-    /// It stays as long as the graph, whoever else lets go of it.
+    /// It stays as long as the graph, whoever else releases it.
     _read: Vec<Tensor>,
 }
 
@@ -51,7 +51,7 @@ pub fn warm_up<R>(device: &Device, body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// Notes that what is being captured, if anything is, reads `tensor`, which others may let go of.
+/// Notes that what is being captured, if anything is, reads `tensor`, which others may release.
 pub(super) fn reads(tensor: &Tensor) {
     READ.with_borrow_mut(|read| read.iter_mut().for_each(|read| read.push(tensor.clone())));
 }

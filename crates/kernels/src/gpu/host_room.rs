@@ -20,9 +20,6 @@ pub struct HostRoom(Option<Pinned>);
 
 impl HostRoom {
     /// At least `bytes` bytes, pinned for `device`. What lies in them is not defined.
-    ///
-    /// # Errors
-    /// Memory.
     pub fn of(bytes: usize, device: &Device) -> Result<Self> {
         let taken = FREE.with_borrow_mut(|free| take(free, bytes));
         let pinned = match taken {
@@ -70,7 +67,7 @@ fn take(free: &mut Vec<Pinned>, bytes: usize) -> Option<Pinned> {
     None
 }
 
-/// Lets go of all memory that nobody uses.
+/// Releases all unused memory.
 pub(super) fn forget() {
     FREE.take();
 }

@@ -29,6 +29,37 @@ pub enum Argument<'a> {
     F64(f64),
 }
 
+/// Makes an [`Argument`] of each kind of value.
+macro_rules! from {
+    ($($of:ty => $kind:ident),*) => {$(
+        impl<'a> From<$of> for Argument<'a> {
+            fn from(value: $of) -> Self {
+                Self::$kind(value)
+            }
+        }
+    )*};
+}
+from!(&'a Tensor => Tensor, Option<&'a Tensor> => Maybe, u32 => U32, u64 => U64, f32 => F32, f64 => F64);
+
+/// The arguments of a kernel, in its order.
+macro_rules! arguments {
+    ($($value:expr),* $(,)?) => { [$(Argument::from($value)),*] };
+}
+pub(crate) use arguments;
+
+impl Source {
+    /// A kernel of this file without dynamic shared memory.
+    pub fn launch<'a>(&'static self, kernel: &'a str, blocks: [usize; 3], threads: [usize; 3]) -> Launch<'a> {
+        Launch {
+            source: self,
+            kernel,
+            blocks,
+            threads,
+            shared_bytes: 0,
+        }
+    }
+}
+
 impl Launch<'_> {
     /// Puts the kernel at the end of the device's queue.
     ///

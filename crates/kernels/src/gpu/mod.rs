@@ -28,10 +28,12 @@ mod transfer_stream;
 pub use gemm::{Gemm, Matrix};
 pub use graph::{Graph, has_graphs, refuse_capture, warm_up};
 pub use host_room::HostRoom;
+pub(crate) use launch::arguments;
 pub use launch::{Argument, Launch, empty};
 pub use overwrite::overwrite;
 pub use pack::{element_name, pack_size};
 pub use scratch::{constant, scratch};
+pub(crate) use source::source;
 pub use source::{Header, OPERANDS, Source, WARPGROUP};
 pub use transfer_stream::{Copied, Pinned, TransferStream};
 
@@ -63,7 +65,7 @@ pub fn has_transfer_stream(device: &Device) -> bool {
     kernels().are_own() && (device.is_cuda() || is_emulated())
 }
 
-/// Lets go of all memory that is kept from one launch to the next, so that it counts in what needs it next.
+/// Releases all memory that is kept from one launch to the next, so that it counts in what needs it next.
 pub fn forget_scratch() {
     scratch::forget_scratch();
     host_room::forget();

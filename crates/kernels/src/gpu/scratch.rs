@@ -49,7 +49,7 @@ pub fn constant(name: &'static str, device: &Device, make: impl FnOnce() -> Vec<
     })
 }
 
-/// Lets go of all scratch, and of the tables: else the first trial of a process alone would be charged with them.
+/// Releases all scratch and the tables: else the first trial of a process alone would be charged with them.
 pub(super) fn forget_scratch() {
     SCRATCH.take();
     CONSTANTS.take();

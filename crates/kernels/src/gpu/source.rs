@@ -36,6 +36,18 @@ pub const WARPGROUP: Header = Header {
     text: include_str!("warpgroup.cuh"),
 };
 
+/// The file `name.cu` beside the caller, with the headers that it includes.
+macro_rules! source {
+    ($name:literal $(, $header:expr)*) => {
+        Source {
+            name: $name,
+            text: include_str!(concat!($name, ".cu")),
+            headers: &[$($header),*],
+        }
+    };
+}
+pub(crate) use source;
+
 impl Source {
     /// The text that NVRTC compiles.
     #[cfg(feature = "cuda")]

@@ -1,10 +1,10 @@
 //! Copies between the host's memory and a device, beside the computing.
 //!
 //! A device computes in one queue. Copies that it need not wait for go through a second one: a copy begins behind all that
-//! the device had been given until then, and [`Copied::wait`] makes the device go on only behind the copy. The host waits for
-//! neither. Its end of a copy lies in memory that the driver has pinned; without that the driver copies through a buffer of its
-//! own while the host waits, to the same result. On the CPU a copy is done when it is asked for; the tests' emulation does it as
-//! late as it may, so that a missing wait shows.
+//! the device had been given until then, and [`Copied::wait`] makes the device continue only after the copy. The host
+//! waits for neither. Its end of a copy lies in memory that the driver has pinned; without that the driver copies
+//! through a buffer of its own while the host waits, to the same result. On the CPU a copy is done when it is asked
+//! for; the tests' emulation does it as late as it may, so that a missing wait shows.
 
 use candle_core::{Device, Result, Storage, Tensor};
 
@@ -105,9 +105,6 @@ pub struct Copied {
 
 impl TransferStream {
     /// The queue of `device`: one for the process.
-    ///
-    /// # Errors
-    /// Those of the driver.
     pub fn of(device: &Device) -> Result<Self> {
         #[cfg(not(feature = "cuda"))]
         let _ = device;
@@ -185,10 +182,7 @@ enum Direction {
 }
 
 impl Copied {
-    /// Makes the device go on behind the copy, and returns the device's end.
-    ///
-    /// # Errors
-    /// Those of the driver.
+    /// Makes the device continue after the copy, and returns the device's end.
     pub fn wait(mut self) -> Result<Tensor> {
         self.finish()?;
         Ok(self.device_end.clone())
@@ -365,7 +359,7 @@ mod tests {
             last.wait().unwrap();
             assert_eq!((values(&first), values(&second)), (vec![1.0], vec![2.0]));
             drop(before);
-            // What nobody waits for is done when it is dropped.
+            // What nothing waits for is done when it is dropped.
             drop(queue.send(&tensor(&[3.0]), &first).unwrap());
             assert_eq!(values(&first), [3.0]);
         });

@@ -151,9 +151,6 @@ pub mod reference {
     use super::{DType, Range, Result, Settings, Tensor};
 
     /// See [`super::forward`].
-    ///
-    /// # Errors
-    /// Those of candle.
     pub fn forward(
         q: &Tensor,
         keys: &Tensor,

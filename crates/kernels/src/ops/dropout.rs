@@ -29,7 +29,7 @@ pub struct MaskKey {
     pub seed: u64,
     /// Row of the larger tensor that the rows begin with.
     pub first_row: u64,
-    /// [`MaskKey::words`] (4,) U32 in the device's memory, where somebody has put them there.
+    /// [`MaskKey::words`] (4,) U32 in the device's memory, where present.
     pub on_device: Option<Tensor>,
 }
 

@@ -56,7 +56,7 @@ pub fn forward(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Ten
 }
 
 /// Gradients with respect to (gate, up). On a GPU they take the places of `gate` and `dy`, which no other tensor may read
-/// again; on the CPU those of tensors that were let go of are faster, since they are in its caches.
+/// again; on the CPU those of tensors that were released are faster, since they are in its caches.
 pub fn backward(gate: Tensor, up: &Tensor, dy: Tensor, activation: Activation) -> Result<(Tensor, Tensor)> {
     shape::expect(up, gate.dims(), "glu: up")?;
     shape::expect(&dy, gate.dims(), "glu: dy")?;

@@ -20,6 +20,7 @@ pub mod matmul;
 mod oracle;
 pub mod residual;
 pub mod rms_norm;
+mod room;
 pub mod rope;
 pub mod rounding;
 mod shape;
@@ -28,7 +29,7 @@ mod storage;
 
 pub use matmul::multiplies_tiles;
 
-/// Lets go of the memory that all threads keep from one op to the next.
+/// Releases the memory that all threads keep from one op to the next.
 pub fn forget_scratch() {
     crate::thread_pool::on_every_thread(|| {
         matmul::forget();

@@ -101,11 +101,12 @@ pub struct HeadNorms<'a> {
 /// As [`forward_both`], of the norms of queries and keys, which stay as they are; with each comes rstd (T heads,) F32. On a GPU it is
 /// one launch, with the bits of the norms and the rotation one behind the other.
 pub fn forward_normed(
-    [q, k]: [&Tensor; 2],
+    both: [Tensor; 2],
     norms: &HeadNorms<'_>,
     table: &RopeTable,
     positions: &Tensor,
 ) -> Result<[(Tensor, Tensor); 2]> {
+    let [q, k] = both.each_ref();
     for (x, weight) in [q, k].into_iter().zip(norms.weights) {
         check(x, table, positions)?;
         shape::expect(weight, &[x.dim(2)?], "rope: weight of a head norm")?;
@@ -155,7 +156,7 @@ fn rotate_both(
         cuda::rope::rotate(&both[0], Some(&both[1]), table, positions, direction.sign())?;
         return Ok(both);
     }
-    // By value: what was rotated is let go of before the next is.
+    // By value: what was rotated is released before the next is.
     let rotated = |x: Tensor| rotate(&x, table, positions, direction);
     Ok([rotated(q)?, rotated(k)?])
 }

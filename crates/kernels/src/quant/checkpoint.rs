@@ -15,7 +15,8 @@ use super::blocks::CHUNK;
 use super::dynamic_map::DynamicMap;
 use super::error::QuantError;
 use super::int8::Int8;
-use super::nf4::{Constants, NESTED_BLOCK, Nf4, VALUES};
+use super::nf4::{Constants, Nf4, VALUES};
+use peft_tune_core::plan::NESTED_BLOCK;
 
 /// A tensor as it lies in a file.
 #[derive(Clone, Copy, Debug)]

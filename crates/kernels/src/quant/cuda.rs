@@ -5,14 +5,10 @@ use candle_core::{Result, Tensor};
 use super::dynamic_map::DynamicMap;
 use super::int8::Int8;
 use super::nf4::{Constants, Nf4};
-use crate::gpu::{Argument, Launch, Source, constant, element_name};
+use crate::gpu::{Argument, Source, arguments, constant, element_name, source};
 
 /// The kernels of this folder.
-static SOURCE: Source = Source {
-    name: "quant",
-    text: include_str!("quant.cu"),
-    headers: &[],
-};
+static SOURCE: Source = source!("quant");
 
 const THREADS: usize = 256;
 /// Elements of a thread.
@@ -32,43 +28,29 @@ pub(super) fn widen_nf4(weight: &Nf4, first: usize, into: &Tensor) -> Result<()>
         true => "widen_nf4_packs",
         false => "widen_nf4",
     };
-    let arguments = [
-        Argument::Tensor(&weight.packed),
-        Argument::Maybe(absmax),
-        Argument::Maybe(codes),
-        Argument::Maybe(nested),
-        Argument::Tensor(&map),
-        Argument::F32(offset),
-        Argument::Tensor(into),
-        Argument::U64(count as u64),
-        Argument::U64(first as u64),
-        Argument::U32(weight.block as u32),
-    ];
+    let arguments = arguments! {
+        &weight.packed, absmax, codes, nested, &map, offset, into, count as u64, first as u64,
+        weight.block as u32,
+    };
     run(kernel, into, &arguments)
 }
 
 /// Writes the elements from `first` on into `into`, which is contiguous.
 pub(super) fn widen_int8(weight: &Int8, first: usize, into: &Tensor) -> Result<()> {
-    let arguments = [
-        Argument::Tensor(&weight.codes),
-        Argument::Tensor(&weight.constants),
-        Argument::Tensor(into),
-        Argument::U64(into.elem_count() as u64),
-        Argument::U64(first as u64),
-        Argument::U32(weight.block as u32),
-    ];
+    let arguments = arguments! {
+        &weight.codes, &weight.constants, into, into.elem_count() as u64, first as u64,
+        weight.block as u32,
+    };
     run("widen_int8", into, &arguments)
 }
 
 fn run(kernel: &str, into: &Tensor, arguments: &[Argument<'_>]) -> Result<()> {
     let name = format!("{kernel}_{}", element_name(into.dtype()).unwrap_or_default());
-    let launch = Launch {
-        source: &SOURCE,
-        kernel: &name,
-        blocks: [into.elem_count().div_ceil(SHARE * THREADS), 1, 1],
-        threads: [THREADS, 1, 1],
-        shared_bytes: 0,
-    };
+    let launch = SOURCE.launch(
+        &name,
+        [into.elem_count().div_ceil(SHARE * THREADS), 1, 1],
+        [THREADS, 1, 1],
+    );
     launch.run(into.device(), arguments)
 }
 

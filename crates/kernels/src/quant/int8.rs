@@ -10,6 +10,7 @@
 use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
+use peft_tune_core::plan::BLOCK;
 use rayon::prelude::*;
 
 use super::blocks::{CHUNK, absmax, to_rows, with_slice};
@@ -19,8 +20,6 @@ use super::error::QuantError;
 use super::expand::{INT8_STEP, int8_block};
 use super::quantized::Quantized;
 
-/// Elements of a block when weights are quantized here.
-const BLOCK: usize = 64;
 /// Added to a code to store it in a U8.
 const BIAS: u8 = 128;
 /// 1.5 * 2^23
@@ -43,7 +42,7 @@ impl Int8 {
     /// Quantizes a weight (out, in) of any float dtype; the result lies on the weight's device.
     ///
     /// # Errors
-    /// A weight that is no matrix or holds a value that is not finite.
+    /// A weight that is not a matrix or holds a value that is not finite.
     pub fn quantize(weight: &Tensor) -> std::result::Result<Self, QuantError> {
         let (outputs, inputs, values) = to_rows(weight)?;
         let mut codes = vec![0u8; values.len()];

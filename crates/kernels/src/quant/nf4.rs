@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
+use peft_tune_core::plan::{BLOCK, NESTED_BLOCK};
 use rayon::prelude::*;
 
 use super::blocks::{CHUNK, absmax, to_rows, with_slice};
@@ -20,11 +21,6 @@ use super::element::Element;
 use super::error::QuantError;
 use super::expand::{Nf4Table, nf4_block};
 use super::quantized::Quantized;
-
-/// Elements of a block when weights are quantized here.
-const BLOCK: usize = 64;
-/// Constants of a block under double quantization.
-pub(super) const NESTED_BLOCK: usize = 256;
 
 /// The sixteen values: quantiles of a normal distribution with a zero, scaled to [-1, 1] (QLoRA, appendix E).
 pub(super) const VALUES: [f32; 16] = [
@@ -78,7 +74,7 @@ impl Nf4 {
     /// Quantizes a weight (out, in) of any float dtype; the result lies on the weight's device.
     ///
     /// # Errors
-    /// A weight that is no matrix or holds a value that is not finite.
+    /// A weight that is not a matrix or holds a value that is not finite.
     pub fn quantize(weight: &Tensor, double: bool) -> std::result::Result<Self, QuantError> {
         let (outputs, inputs, values) = to_rows(weight)?;
         let mut packed = vec![0u8; values.len().div_ceil(2)];

@@ -45,9 +45,6 @@ pub trait Quantized: Sized {
     fn launch_rows(&self, rows: Range<usize>, into: &Tensor) -> Result<()>;
 
     /// The weight on another device.
-    ///
-    /// # Errors
-    /// Those of candle.
     fn to_device(&self, device: &Device) -> Result<Self>;
 
     /// The whole weight (out, in) in `dtype`.

@@ -3,8 +3,8 @@
 use super::{Field, Progress, Pruner, Verdict};
 use crate::pareto;
 
-/// Rungs stand at `total_steps / eta^k`. A trial that reaches a rung goes on if it is among the best 1 / eta of all that
-/// have reached it, ordered by Pareto rank and, within a rank, by crowding.
+/// Rungs stand at `total_steps / eta^k`. A trial that reaches a rung continues if it is among the best 1 / eta of all
+/// that have reached it, ordered by Pareto rank and, within a rank, by crowding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asha {
     /// Reduction factor, above 1.

@@ -24,7 +24,7 @@ const PARTS: [f64; 9] = [-1.5932, -0.9674, -0.5895, -0.2822, 0.0, 0.2822, 0.5895
 pub struct Dominance {
     /// Share of the trial's steps before which its own curve counts for nothing.
     pub warm_up: f64,
-    /// Share of the hypervolume that is too little to go on for.
+    /// Share of the hypervolume that is too little to continue for.
     pub least_gain: f64,
     /// Share of what a step is worth elsewhere below which a trial's own steps are not worth running.
     pub worth: f64,

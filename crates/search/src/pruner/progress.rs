@@ -38,12 +38,12 @@ impl Progress {
         all.filter(|step| *step < last).max().unwrap_or(0)
     }
 
-    /// The share of its steps that the trial has done; `None` while nobody knows how many there are.
+    /// The share of its steps that the trial has done; `None` while their number is unknown.
     pub(super) fn share(&self) -> Option<f64> {
         self.total_steps.map(|total| self.step() as f64 / total.max(1) as f64)
     }
 
-    /// Whether the trial has done less than a share of its steps; true while nobody knows how many there are.
+    /// Whether the trial has done less than a share of its steps; true while their number is unknown.
     pub(super) fn is_warming_up(&self, share: f64) -> bool {
         self.share().is_none_or(|done| done < share)
     }
@@ -75,7 +75,7 @@ pub struct Field<'a> {
     pub reference: &'a [f64],
 }
 
-/// Whether a trial goes on.
+/// Whether a trial continues.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     Continue,
@@ -89,7 +89,7 @@ pub enum Verdict {
     },
 }
 
-/// Decides after each report whether a trial goes on.
+/// Decides after each report whether a trial continues.
 pub trait Pruner: Send {
     /// Name as the space file and the database write it.
     fn name(&self) -> &'static str;
@@ -153,7 +153,7 @@ pub(super) mod tests {
 
     #[test]
     fn every_kind_is_built_under_its_name() {
-        for kind in PrunerKind::ALL {
+        for &kind in PrunerKind::ALL {
             let pruner = build_pruner(&PrunerChoice::new(kind));
             assert_eq!(pruner.map_or("none", |pruner| pruner.name()), kind.name());
         }

@@ -8,8 +8,8 @@ use super::refused;
 use crate::export::draft::{Draft, Word};
 use crate::export::modules::module_names;
 use crate::export::{ExportError, ExportFormat};
-use peft_tune_core::architecture::{Architecture, Family, RopeScaling};
-use peft_tune_core::recipe::{AdapterSettings, Precision};
+use peft_tune_core::architecture::{Architecture, RopeScaling};
+use peft_tune_core::recipe::AdapterSettings;
 
 /// Writes `model`, `tokenizer` and `checkpointer`.
 pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), ExportError> {
@@ -30,10 +30,7 @@ pub(super) fn write(draft: &mut Draft<'_>) -> Result<(), ExportError> {
     keys.extend(draft.word_as("alpha", alpha(adapter)));
     keys.extend(draft.word("dropout"));
     keys.extend(draft.word("dora"));
-    keys.push((
-        "quantize_base",
-        json!(matches!(recipe.precision, Precision::Nf4 | Precision::Nf4Double)),
-    ));
+    keys.push(("quantize_base", json!(recipe.precision.row().bits == 4)));
     draft.yaml.map("model", &keys);
     draft.said(&[
         "model",
@@ -54,36 +51,21 @@ fn alpha(adapter: &AdapterSettings) -> f64 {
 
 /// The function that builds the model, with its dimensions.
 fn builder(architecture: &Architecture) -> Result<Vec<Word>, ExportError> {
-    let (component, more) = match architecture.family {
-        Family::Llama => ("llama3_2.lora_llama3_2", llama(architecture)?),
-        Family::Mistral => (
-            "mistral.lora_mistral",
-            vec![("rope_base", json!(base(architecture) as u64))],
-        ),
-        Family::Qwen2 => (
-            "qwen2.lora_qwen2",
-            vec![
-                ("rope_base", json!(base(architecture))),
-                ("tie_word_embeddings", json!(architecture.tied_embeddings)),
-            ],
-        ),
-        Family::Gemma2 => ("gemma2.lora_gemma2", gemma(architecture)),
-        Family::Phi3 => ("phi3.lora_phi3", vec![("rope_base", json!(base(architecture) as u64))]),
-        Family::Qwen3 | Family::Gemma3 => {
-            return Err(refused(
-                "model",
-                "torchtune 0.6 has no builder for this family; use --format trl or axolotl",
-            ));
-        }
+    let Some(family) = &architecture.family.row().torchtune else {
+        return Err(refused(
+            "model",
+            "torchtune 0.6 has no builder for this family; use --format trl or axolotl",
+        ));
     };
-    if architecture.family != Family::Gemma2 && architecture.head_dim * architecture.heads != architecture.hidden_size {
+    let takes_head_dim = family.arguments.contains(&"head_dim");
+    if !takes_head_dim && architecture.head_dim * architecture.heads != architecture.hidden_size {
         return Err(refused(
             "model",
             "its heads are not hidden_size / heads wide, as torchtune has them; use --format trl or axolotl",
         ));
     }
     let mut keys = vec![
-        ("_component_", json!(format!("torchtune.models.{component}"))),
+        ("_component_", json!(format!("torchtune.models.{}", family.builder))),
         ("vocab_size", json!(architecture.vocabulary)),
         ("num_layers", json!(architecture.layers.len())),
         ("num_heads", json!(architecture.heads)),
@@ -93,7 +75,9 @@ fn builder(architecture: &Architecture) -> Result<Vec<Word>, ExportError> {
         ("max_seq_len", json!(architecture.max_positions)),
         ("norm_eps", json!(architecture.norm_epsilon)),
     ];
-    keys.extend(more);
+    for name in family.arguments {
+        keys.extend(argument(name, architecture)?);
+    }
     Ok(keys)
 }
 
@@ -102,47 +86,39 @@ fn base(architecture: &Architecture) -> f64 {
     architecture.ropes.first().map_or(10_000.0, |rope| rope.base)
 }
 
-/// The builder of Llama 3.2 serves all llamas: a scale factor of 1 leaves the frequencies as they are.
-fn llama(architecture: &Architecture) -> Result<Vec<Word>, ExportError> {
-    let factor = match architecture.ropes.first().map(|rope| &rope.scaling) {
-        None | Some(RopeScaling::None) => 1.0,
+/// An argument of a family's builder; `None` for what follows from the adapter.
+fn argument(name: &'static str, architecture: &Architecture) -> Result<Option<Word>, ExportError> {
+    let window = || architecture.layers.iter().find_map(|layer| layer.window);
+    let value = match name {
+        "rope_base" => json!(base(architecture) as u64),
+        "rope_base_float" => return Ok(Some(("rope_base", json!(base(architecture))))),
+        "scale_factor" => json!(scale_factor(architecture)?),
+        "tie_word_embeddings" => json!(architecture.tied_embeddings),
+        "head_dim" => json!(architecture.head_dim),
+        "hidden_capping_value" => json!(architecture.attention_soft_cap.unwrap_or(50.0)),
+        "final_capping_value" => json!(architecture.logit_soft_cap.unwrap_or(30.0)),
+        "sliding_window_size" => json!(window().unwrap_or(4096)),
+        "query_pre_attn_scalar" => json!(architecture.attention_scale.powi(-2).round() as u64),
+        _ => return Ok(None),
+    };
+    Ok(Some((name, value)))
+}
+
+/// A scale factor of 1 leaves the frequencies as they are.
+fn scale_factor(architecture: &Architecture) -> Result<u64, ExportError> {
+    match architecture.ropes.first().map(|rope| &rope.scaling) {
+        None | Some(RopeScaling::None) => Ok(1),
         Some(RopeScaling::Llama3 {
             factor,
             low_freq_factor: 1.0,
             high_freq_factor: 4.0,
             original_max_positions: 8192,
-        }) => *factor,
-        Some(_) => {
-            return Err(refused(
-                "model",
-                "torchtune has no such scaling of positions; use --format trl or axolotl",
-            ));
-        }
-    };
-    Ok(vec![
-        ("rope_base", json!(base(architecture) as u64)),
-        ("scale_factor", json!(factor as u64)),
-        ("tie_word_embeddings", json!(architecture.tied_embeddings)),
-    ])
-}
-
-fn gemma(architecture: &Architecture) -> Vec<Word> {
-    let window = architecture.layers.iter().find_map(|layer| layer.window);
-    let scalar = architecture.attention_scale.powi(-2).round() as u64;
-    vec![
-        ("head_dim", json!(architecture.head_dim)),
-        ("rope_base", json!(base(architecture) as u64)),
-        (
-            "hidden_capping_value",
-            json!(architecture.attention_soft_cap.unwrap_or(50.0)),
-        ),
-        (
-            "final_capping_value",
-            json!(architecture.logit_soft_cap.unwrap_or(30.0)),
-        ),
-        ("sliding_window_size", json!(window.unwrap_or(4096))),
-        ("query_pre_attn_scalar", json!(scalar)),
-    ]
+        }) => Ok(*factor as u64),
+        Some(_) => Err(refused(
+            "model",
+            "torchtune has no such scaling of positions; use --format trl or axolotl",
+        )),
+    }
 }
 
 /// Which layers get adapters, in torchtune's words: attention layers by name, the MLP as a whole.
@@ -186,7 +162,8 @@ fn adapted(
         ("lora_attn_modules", json!(attention)),
         ("apply_lora_to_mlp", json!(mlp > 0)),
     ];
-    if architecture.family != Family::Gemma2 {
+    let family = architecture.family.row().torchtune;
+    if family.is_some_and(|family| family.arguments.contains(&"apply_lora_to_output")) {
         let head = names.iter().any(|name| name == "lm_head");
         keys.push(("apply_lora_to_output", json!(head)));
     }
@@ -195,22 +172,17 @@ fn adapted(
 
 fn tokenizer(draft: &mut Draft<'_>, architecture: &Architecture, folder: &Path, longest: usize) {
     let at = |file: &str| json!(folder.join(file).to_string_lossy());
-    /// Rows of the embedding of a llama whose tokenizer is the one of Llama 3.
-    const LLAMA_3: usize = 128_256;
-    let (component, path) = match architecture.family {
-        Family::Qwen2 | Family::Qwen3 => ("qwen2_5.qwen2_5_tokenizer", "vocab.json"),
-        Family::Gemma2 | Family::Gemma3 => ("gemma.gemma_tokenizer", "tokenizer.model"),
-        Family::Mistral => ("mistral.mistral_tokenizer", "tokenizer.model"),
-        Family::Phi3 => ("phi3.phi3_mini_tokenizer", "tokenizer.model"),
-        Family::Llama if architecture.vocabulary == LLAMA_3 => ("llama3.llama3_tokenizer", "original/tokenizer.model"),
-        Family::Llama => ("llama2.llama2_tokenizer", "tokenizer.model"),
+    let family = architecture.family.row().torchtune;
+    let Some(tokenizer) = family.and_then(|family| family.tokenizer(architecture.vocabulary)) else {
+        return;
     };
+    let (component, path) = (tokenizer.builder, tokenizer.file);
     let mut keys = vec![
         ("_component_", json!(format!("torchtune.models.{component}"))),
         ("path", at(path)),
     ];
-    if matches!(architecture.family, Family::Qwen2 | Family::Qwen3) {
-        keys.push(("merges_file", at("merges.txt")));
+    if let Some(merges) = tokenizer.merges {
+        keys.push(("merges_file", at(merges)));
     }
     keys.push(("max_seq_len", json!(longest)));
     draft.yaml.map("tokenizer", &keys);
@@ -225,14 +197,8 @@ fn tokenizer(draft: &mut Draft<'_>, architecture: &Architecture, folder: &Path, 
 }
 
 fn checkpoint(draft: &mut Draft<'_>, architecture: &Architecture, folder: &Path) {
-    let kind = match architecture.family {
-        Family::Qwen2 | Family::Qwen3 => "QWEN2",
-        Family::Gemma2 | Family::Gemma3 => "GEMMA2",
-        Family::Mistral => "MISTRAL",
-        Family::Phi3 => "PHI3_MINI",
-        Family::Llama if architecture.tied_embeddings => "LLAMA3_2",
-        Family::Llama => "LLAMA3",
-    };
+    let family = architecture.family.row().torchtune;
+    let kind = family.map(|family| family.checkpoint(architecture.tied_embeddings));
     let keys = [
         ("_component_", json!("torchtune.training.FullModelHFCheckpointer")),
         ("checkpoint_dir", json!(folder.to_string_lossy())),

@@ -1,20 +1,18 @@
 //! The loss head of a step.
 
-use super::super::Vectors;
-use super::super::logits::{
-    LOGIT_BYTES, LOGIT_BYTES_GPU, LOGIT_BYTES_STREAMED, STREAMED_ROWS, even_chunks, most_chunk_tokens, streamed_columns,
-};
-use super::super::op::{Form, Module, Pass, Right, Stage, Work};
+use super::super::op::{Module, Pass, Right, Stage, Work};
 use super::super::part::Part;
 use super::super::trace::Trace;
-use super::super::walker::{Sum, Walker};
+use super::super::walker::Walker;
 use super::StepWalk;
+use crate::plan::products::Call;
+use crate::plan::{Form, Memory, STREAMED_ROWS, chunk_tokens, even_chunks, streamed_columns};
 use crate::recipe::Precision;
 
 impl StepWalk<'_> {
     /// The last norm, the loss head and the last norm's backward: x in the scratch becomes dx.
     pub(super) fn head(&self, walker: &Walker<'_>) -> Trace {
-        let architecture = self.network.architecture;
+        let architecture = &self.network.plan.architecture;
         let hidden = architecture.hidden_size;
         let x = walker.act(hidden);
         let mut trace = Trace::new(Stage::Forward);
@@ -23,9 +21,9 @@ impl StepWalk<'_> {
         trace.rename(Part::Scratch, Part::SavedActivations, x);
         walker.pass(&mut trace, Module::Norms, Pass::NormForward, hidden);
         let targets = (walker.stream.targets.round() as usize).max(1);
-        let ([rows, columns], buffers, growing) = match self.host.vectors {
-            Vectors::None => self.logits_on_gpu(walker, targets),
-            _ if self.network.head_trains => self.logits_on_host(walker, targets),
+        let ([rows, columns], buffers, growing) = match self.host.memory() {
+            Memory::Device => self.logits_on_gpu(walker, targets),
+            _ if self.network.plan.head_trains => self.logits_on_host(walker, targets),
             _ => self.streamed_logits(walker, targets),
         };
         trace.hold(Part::Logits, buffers);
@@ -45,9 +43,9 @@ impl StepWalk<'_> {
 
     /// (rows and columns of the logits that exist at a time, bytes of the buffers, bytes that are there for a moment).
     fn logits_on_host(&self, walker: &Walker<'_>, targets: usize) -> ([usize; 2], u64, u64) {
-        let architecture = self.network.architecture;
+        let architecture = &self.network.plan.architecture;
         let (vocabulary, row) = (architecture.vocabulary, architecture.hidden_size as u64 * walker.c());
-        let chunk = even_chunks(targets, most_chunk_tokens(vocabulary, LOGIT_BYTES));
+        let chunk = even_chunks(targets, chunk_tokens(vocabulary, Memory::Host, true));
         let inputs = chunk.next_power_of_two() as u64 * row;
         let buffers = 4 * (targets.next_power_of_two() + chunk * vocabulary) as u64 + chunk as u64 * row + inputs;
         // The inputs' buffer doubles as the first chunk is gathered: for a moment its last two sizes exist.
@@ -57,10 +55,10 @@ impl StepWalk<'_> {
     /// Likewise where the head is not trained: beside a group's logits there are inputs and F32 sums, and of each target its
     /// position, its token and the state of its row.
     fn streamed_logits(&self, walker: &Walker<'_>, targets: usize) -> ([usize; 2], u64, u64) {
-        let architecture = self.network.architecture;
+        let architecture = &self.network.plan.architecture;
         let (vocabulary, hidden) = (architecture.vocabulary, architecture.hidden_size);
         let rows = even_chunks(targets, STREAMED_ROWS);
-        let columns = streamed_columns(rows, most_chunk_tokens(vocabulary, LOGIT_BYTES_STREAMED), vocabulary);
+        let columns = streamed_columns(rows, chunk_tokens(vocabulary, Memory::Host, false), vocabulary);
         let of_rows = rows as u64 * (hidden as u64 * (4 + walker.c()) + 8 + 24);
         let positions = 4 * targets.next_power_of_two() as u64;
         ([rows, columns], 4 * (rows * columns) as u64 + of_rows + positions, 0)
@@ -68,9 +66,9 @@ impl StepWalk<'_> {
 
     /// Likewise on a GPU, with the rows of a chunk twice where not every position is a target.
     fn logits_on_gpu(&self, walker: &Walker<'_>, targets: usize) -> ([usize; 2], u64, u64) {
-        let architecture = self.network.architecture;
+        let architecture = &self.network.plan.architecture;
         let (vocabulary, row) = (architecture.vocabulary, architecture.hidden_size as u64 * walker.c());
-        let chunk = most_chunk_tokens(vocabulary, LOGIT_BYTES_GPU).min(targets);
+        let chunk = chunk_tokens(vocabulary, Memory::Device, false).min(targets);
         let gathered = if targets < walker.tokens {
             2 * chunk as u64 * row
         } else {
@@ -81,7 +79,7 @@ impl StepWalk<'_> {
 
     /// The products of all targets, in blocks of `most` and the rest, with `columns` of the vocabulary at a time.
     fn head_products(&self, walker: &Walker<'_>, trace: &mut Trace, targets: usize, [most, columns]: [usize; 2]) {
-        let groups = self.network.architecture.vocabulary as f64 / columns as f64;
+        let groups = self.network.plan.architecture.vocabulary as f64 / columns as f64;
         for (rows, blocks) in [(most, targets / most), (targets % most, 1)] {
             if rows > 0 && blocks > 0 {
                 let first = trace.ops.len();
@@ -94,14 +92,17 @@ impl StepWalk<'_> {
     }
 
     fn block_products(&self, walker: &Walker<'_>, trace: &mut Trace, rows: usize, columns: usize) {
-        let hidden = self.network.architecture.hidden_size;
+        let hidden = self.network.plan.architecture.hidden_size;
         trace.stage = Stage::Forward;
-        let product = |form, shape, left_bytes, f32_result| Sum {
-            left_bytes,
-            f32_result,
-            ..Sum::single(Module::Head, Right::Dense, form, shape)
+        let product = |trace: &mut Trace, form, shape, left_bytes, f32_result| {
+            let call = Call {
+                left_bytes,
+                f32_result,
+                ..walker.call(Right::Dense, form, shape)
+            };
+            walker.product(trace, Module::Head, Right::Dense, call);
         };
-        walker.product(trace, product(Form::Nt, [rows, columns, hidden], walker.c(), true));
+        product(trace, Form::Nt, [rows, columns, hidden], walker.c(), true);
         trace.run(Work::Pass {
             module: Module::Head,
             pass: Pass::CrossEntropy,
@@ -115,11 +116,11 @@ impl StepWalk<'_> {
         } else {
             4
         };
-        let is_streamed = self.host.vectors != Vectors::None && !self.network.head_trains;
+        let is_streamed = self.host.memory() == Memory::Host && !self.network.plan.head_trains;
         let is_f32 = walker.c() == 4 || is_streamed;
-        walker.product(trace, product(Form::Nn, [rows, hidden, columns], left, is_f32));
-        if self.network.head_trains {
-            walker.product(trace, product(Form::Tn, [columns, hidden, rows], left, true));
+        product(trace, Form::Nn, [rows, hidden, columns], left, is_f32);
+        if self.network.plan.head_trains {
+            product(trace, Form::Tn, [columns, hidden, rows], left, true);
         }
     }
 }

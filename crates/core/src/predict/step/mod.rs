@@ -2,17 +2,16 @@
 
 mod head;
 
-use super::Vectors;
 use super::host::Host;
 use super::network::{Network, Slots};
-use super::op::{Form, Module, Op, Pass, Right, Stage, Work};
-use super::optimizer_state::{SMALLEST_CODED, gpu_update_bytes, is_paged, state_bytes, update_bytes};
+use super::op::{Module, Op, Pass, Right, Stage, Work};
+use super::optimizer_state::{SMALLEST_CODED, gpu_update_bytes, state_bytes, update_bytes};
 use super::part::{Bytes, Part};
-use super::storage::{base_bytes, compute_bytes};
 use super::stream::StreamShape;
 use super::trace::{Level, Trace};
 use super::walker::Walker;
-use crate::recipe::{Checkpointing, OptimizerKind, Precision, Recipe};
+use crate::plan::{Form, LayerKeep, Memory, WeightBytes, base_bytes, layer_keep, linear_bytes};
+use crate::recipe::{AdapterInit, Precision, Recipe, UpdateOrder};
 
 /// Bytes of the objects of one adapted linear layer: names, views, map entries.
 const ADAPTER_OBJECT_BYTES: u64 = 2_000;
@@ -25,7 +24,7 @@ const UNDER_WAY: usize = 2;
 /// A step of one recipe on one device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepWalk<'a> {
-    pub network: &'a Network<'a>,
+    pub network: &'a Network,
     pub recipe: &'a Recipe,
     pub host: Host,
 }
@@ -35,11 +34,11 @@ impl<'a> StepWalk<'a> {
     pub fn bytes(&self, stream: &StreamShape) -> Bytes {
         let mut level = Level::default();
         self.hold_lasting(&mut level, stream);
-        let walker = Walker::new(self.network, self.host, self.recipe.precision, stream);
+        let walker = Walker::new(&self.network.plan, self.host, self.recipe.precision, stream);
         self.walk(&walker, |_, trace| level.replay(trace));
         let mut update = Trace::new(Stage::Optimizer);
         let (kind, slots) = (self.recipe.optimizer.kind, &self.network.slots);
-        let on_gpu = self.host.vectors == Vectors::None;
+        let on_gpu = self.host.memory() == Memory::Device;
         if self.recipe.precision == Precision::Fp16 && !on_gpu {
             update.spike(Part::Scratch, 4 * self.network.trained_elements());
         }
@@ -54,24 +53,23 @@ impl<'a> StepWalk<'a> {
 
     /// Bytes that the forward pass keeps for the backward pass, in the host's memory or the device's.
     pub fn saved_bytes(&self, stream: &StreamShape) -> u64 {
-        let walker = Walker::new(self.network, self.host, self.recipe.precision, stream);
-        let x = walker.act(self.network.architecture.hidden_size);
-        let layers = self
-            .network
-            .layers
-            .iter()
-            .enumerate()
-            .skip(self.network.first_on_tape());
-        let of_layer = |(index, kind): (usize, &usize)| match self.keep(index) {
-            Keep::Saved => x + walker.saved_bytes(&self.network.kinds[*kind]) - walker.between_bytes(),
-            Keep::Input | Keep::Home | Keep::Nothing => x,
+        let walker = Walker::new(&self.network.plan, self.host, self.recipe.precision, stream);
+        let plan = &self.network.plan;
+        let x = walker.act(plan.architecture.hidden_size);
+        let of_layer = |index: usize| match self.keep(index) {
+            LayerKeep::Saved => {
+                let layer = plan.layer(index);
+                x + walker.saved_bytes(layer) - walker.dropped_bytes(layer)
+            }
+            LayerKeep::Input | LayerKeep::HostInput => x,
+            LayerKeep::Nothing => 0,
         };
-        layers.map(of_layer).sum::<u64>() + x + walker.wide(1)
+        (0..plan.layers.len()).map(of_layer).sum::<u64>() + x + walker.wide(1)
     }
 
     /// The ops of one micro-batch, and those of the update.
     pub fn ops(&self, stream: &StreamShape) -> (Vec<Op>, Vec<Op>) {
-        let walker = Walker::new(self.network, self.host, self.recipe.precision, stream);
+        let walker = Walker::new(&self.network.plan, self.host, self.recipe.precision, stream);
         let mut pieces: Vec<(Piece, usize, f64)> = Vec::with_capacity(8);
         let mut ops: Vec<Op> = Vec::with_capacity(256);
         self.walk(&walker, |piece, trace| {
@@ -100,93 +98,97 @@ impl<'a> StepWalk<'a> {
 
     /// What is there before the step and after it.
     fn hold_lasting(&self, level: &mut Level, stream: &StreamShape) {
-        let Self { network, recipe, .. } = self;
-        let base = base_bytes(network.architecture, recipe.precision);
-        level.hold(Part::BaseWeights, base.values);
-        level.hold(Part::QuantizationConstants, base.constants);
+        let Self { network, recipe, host } = *self;
+        let (plan, on_gpu) = (&network.plan, host.memory() == Memory::Device);
+        let adapted = plan.adapter.iter().flat_map(|adapter| &adapter.linears);
+        let hold_weights = |level: &mut Level, bytes: WeightBytes| {
+            level.hold(Part::BaseWeights, bytes.values);
+            level.hold(Part::QuantizationConstants, bytes.constants);
+        };
+        let base = base_bytes(&plan.architecture, recipe.precision);
+        hold_weights(level, base);
         let elements = network.trained_elements();
         level.hold(Part::Adapters, 4 * elements);
-        if self.host.vectors == Vectors::None && compute_bytes(recipe.precision) == 2 {
+        if on_gpu && recipe.precision.compute_bytes() == 2 {
             // What products read.
-            level.hold(Part::Adapters, 2 * network.factor_elements);
+            let factors = adapted
+                .clone()
+                .map(|one| one.rank * (one.linear.inputs + one.linear.outputs));
+            level.hold(Part::Adapters, 2 * factors.sum::<usize>() as u64);
         }
         level.hold(Part::Gradients, 4 * elements);
         if recipe.adapter.is_none() {
             // The values are copied tensor by tensor; the weights that they came from are then let go of.
             if recipe.precision != Precision::Fp32 {
-                let largest = network
-                    .slots
-                    .iter()
-                    .map(|slots| 4 * slots.elements())
-                    .max()
-                    .unwrap_or(0);
+                let values = network.slots.iter().map(|slots| 4 * slots.elements());
+                let largest = values.max().unwrap_or(0);
                 level.hold(Part::Scratch, largest);
                 level.free(Part::Scratch, largest);
             }
             level.free(Part::BaseWeights, base.values);
         }
-        let on_device = self.host.vectors != Vectors::None || !is_paged(recipe.optimizer.kind);
-        if on_device {
+        if !(on_gpu && recipe.optimizer.kind.is_paged()) {
             level.hold(Part::OptimizerState, state_bytes(&recipe.optimizer, &network.slots));
         }
-        for (weight, count) in &network.replaced {
-            let bytes = super::storage::linear_bytes(*weight, recipe.precision);
-            level.hold(Part::BaseWeights, *count as u64 * bytes.values);
-            level.hold(Part::QuantizationConstants, *count as u64 * bytes.constants);
+        for linear in adapted.clone().map(|one| &one.linear) {
+            if plan
+                .adapter
+                .as_ref()
+                .is_some_and(|adapter| adapter.settings.init == AdapterInit::Pissa)
+            {
+                let elements = (linear.inputs * linear.outputs) as u64;
+                hold_weights(level, linear_bytes(elements, recipe.precision));
+            }
+            if plan.dora() {
+                // Row norms of the weight, and norms and gains of the pass.
+                level.hold(Part::Adapters, 3 * 4 * linear.outputs as u64);
+            }
         }
-        if network.dora {
-            let vectors = network.slots.iter().filter(|slots| slots.columns.is_none());
-            // Row norms of the weights, and norms and gains of the pass.
-            let norms: u64 = vectors.map(|slots| 3 * 4 * slots.elements() * slots.count as u64).sum();
-            level.hold(Part::Adapters, norms);
-        }
-        let architecture = network.architecture;
         let rows = stream.longest().next_power_of_two();
-        let ropes = architecture.ropes.iter();
+        let ropes = plan.architecture.ropes.iter();
         let tables: usize = ropes
             .map(|rope| 2 * 4 * (rows * rope.rotary_dims / 2).next_power_of_two())
             .sum();
-        let objects =
-            ADAPTER_OBJECT_BYTES * network.adapted as u64 + LAYER_OBJECT_BYTES * architecture.layers.len() as u64;
+        let objects = ADAPTER_OBJECT_BYTES * adapted.count() as u64 + LAYER_OBJECT_BYTES * plan.layers.len() as u64;
         let (tokens, targets) = (stream.tokens() as u64, stream.targets as u64);
-        let rest = match self.host.vectors {
+        let rest = match on_gpu {
             // Ids, positions and bounds of documents, and four numbers for each target.
-            Vectors::None => 4 * (4 * tokens + 4 * targets),
-            _ => objects + 8 * tokens,
+            true => 4 * (4 * tokens + 4 * targets),
+            false => objects + 8 * tokens,
         };
         level.hold(Part::Framework, tables as u64 + rest);
     }
 
     /// Walks one micro-batch forward and backward and hands every piece to `take`.
     fn walk(&self, walker: &Walker<'_>, mut take: impl FnMut(Piece, &Trace)) {
-        let network = self.network;
-        let first = network.first_on_tape();
+        let plan = &self.network.plan;
+        let first = plan.first_on_tape();
         take(Piece::Once, &self.embed(walker));
-        let forward = Pieces::new(network, |kind, kept| self.forward(walker, kind, kept));
-        for (index, kind) in network.layers.iter().enumerate() {
-            let keep = if index < first { Keep::Nothing } else { self.keep(index) };
+        let forward = Pieces::new(plan.kinds.len(), |kind, kept| self.forward(walker, kind, kept));
+        for (index, kind) in plan.layers.iter().enumerate() {
+            let keep = self.keep(index);
             take(Piece::Forward(*kind, keep), forward.of(*kind, keep));
-            if keep == Keep::Home && index >= first + UNDER_WAY {
+            if keep == LayerKeep::HostInput && index >= first + UNDER_WAY {
                 take(Piece::Once, &self.gone_home(walker, 1));
             }
         }
-        let at_home = self.sends_home() && first < network.layers.len();
+        let at_home = self.keep(first) == LayerKeep::HostInput && first < plan.layers.len();
         if at_home {
             take(
                 Piece::Once,
-                &self.gone_home(walker, UNDER_WAY.min(network.layers.len() - first)),
+                &self.gone_home(walker, UNDER_WAY.min(plan.layers.len() - first)),
             );
         }
         take(Piece::Once, &self.head(walker));
-        let backward = Pieces::new(network, |kind, kept| self.backward(walker, kind, kept, true));
-        for index in (first..network.layers.len()).rev() {
-            let (kind, keep) = (network.layers[index], self.keep(index));
+        let backward = Pieces::new(plan.kinds.len(), |kind, kept| self.backward(walker, kind, kept, true));
+        for index in (first..plan.layers.len()).rev() {
+            let (kind, keep) = (plan.layers[index], self.keep(index));
             if at_home {
                 // While a layer runs backward, the input of the one below it is on its way.
-                let top = usize::from(index + 1 == network.layers.len());
+                let top = usize::from(index + 1 == plan.layers.len());
                 take(Piece::Once, &self.come_back(walker, top + usize::from(index > first)));
             }
-            if index > first || network.embedding_trains {
+            if index > first || plan.embedding_trains {
                 take(Piece::Backward(kind, keep), backward.of(kind, keep));
             } else {
                 take(Piece::Once, &self.backward(walker, kind, keep, false));
@@ -194,24 +196,21 @@ impl<'a> StepWalk<'a> {
         }
     }
 
-    fn keep(&self, index: usize) -> Keep {
-        match self.recipe.gradient_checkpointing {
-            Checkpointing::None => Keep::Saved,
-            Checkpointing::Every(nth) if !index.is_multiple_of(nth.get() as usize) => Keep::Saved,
-            Checkpointing::Offload if self.sends_home() => Keep::Home,
-            Checkpointing::Every(_) | Checkpointing::Full | Checkpointing::Offload => Keep::Input,
+    /// What is kept of a layer; its input leaves the device only where the device's memory is not the host's.
+    fn keep(&self, index: usize) -> LayerKeep {
+        if index < self.network.plan.first_on_tape() {
+            return LayerKeep::Nothing;
         }
-    }
-
-    /// Whether layer inputs leave the device: where its memory is not the host's.
-    fn sends_home(&self) -> bool {
-        self.recipe.gradient_checkpointing == Checkpointing::Offload && self.host.vectors == Vectors::None
+        match layer_keep(self.recipe.gradient_checkpointing, index) {
+            LayerKeep::HostInput if self.host.memory() == Memory::Host => LayerKeep::Input,
+            keep => keep,
+        }
     }
 
     /// Layer inputs that have arrived in the host's memory.
     fn gone_home(&self, walker: &Walker<'_>, inputs: usize) -> Trace {
         let mut trace = Trace::new(Stage::Forward);
-        let x = walker.act(self.network.architecture.hidden_size);
+        let x = walker.act(self.network.plan.architecture.hidden_size);
         trace.free(Part::SavedActivations, inputs as u64 * x);
         trace
     }
@@ -219,19 +218,19 @@ impl<'a> StepWalk<'a> {
     /// Layer inputs on their way back.
     fn come_back(&self, walker: &Walker<'_>, inputs: usize) -> Trace {
         let mut trace = Trace::new(Stage::Backward);
-        let x = walker.act(self.network.architecture.hidden_size);
+        let x = walker.act(self.network.plan.architecture.hidden_size);
         trace.hold(Part::SavedActivations, inputs as u64 * x);
         trace
     }
 
     fn embed(&self, walker: &Walker<'_>) -> Trace {
-        let hidden = self.network.architecture.hidden_size;
+        let hidden = self.network.plan.architecture.hidden_size;
         let mut trace = Trace::new(Stage::Forward);
         walker.pass(&mut trace, Module::Optimizer, Pass::Step, 1);
-        if self.network.dora {
+        if self.network.plan.dora() {
             walker.dora_factors(&mut trace);
         }
-        if self.network.embedding_trains && walker.c() < 4 {
+        if self.network.plan.embedding_trains && walker.c() < 4 {
             trace.hold(Part::Scratch, walker.wide(hidden));
             trace.hold(Part::Scratch, walker.act(hidden));
             trace.free(Part::Scratch, walker.wide(hidden));
@@ -239,7 +238,7 @@ impl<'a> StepWalk<'a> {
             trace.hold(Part::Scratch, walker.act(hidden));
         }
         walker.pass(&mut trace, Module::Embedding, Pass::Gather, hidden);
-        if self.network.architecture.embedding_scale.is_some() {
+        if self.network.plan.architecture.embedding_scale.is_some() {
             trace.spike(Part::Scratch, walker.act(hidden));
             walker.pass(&mut trace, Module::Embedding, Pass::Copy, hidden);
         }
@@ -247,40 +246,43 @@ impl<'a> StepWalk<'a> {
     }
 
     /// A layer forward: its input, in the scratch, is replaced by its output.
-    fn forward(&self, walker: &Walker<'_>, kind: usize, keep: Keep) -> Trace {
+    fn forward(&self, walker: &Walker<'_>, kind: usize, keep: LayerKeep) -> Trace {
         let (kind, x) = (
-            &self.network.kinds[kind],
-            walker.act(self.network.architecture.hidden_size),
+            &self.network.plan.kinds[kind],
+            walker.act(self.network.plan.architecture.hidden_size),
         );
         let mut trace = Trace::new(Stage::Forward);
         match keep {
-            Keep::Saved => {
+            LayerKeep::Saved => {
                 trace.rename(Part::Scratch, Part::SavedActivations, x);
                 walker.layer_forward(&mut trace, kind, Part::SavedActivations);
-                trace.free(Part::SavedActivations, walker.between_bytes());
+                trace.free(Part::SavedActivations, walker.dropped_bytes(kind));
             }
-            Keep::Input | Keep::Home | Keep::Nothing => {
-                if keep != Keep::Nothing {
+            LayerKeep::Input | LayerKeep::HostInput | LayerKeep::Nothing => {
+                if keep != LayerKeep::Nothing {
                     trace.rename(Part::Scratch, Part::SavedActivations, x);
                 }
                 walker.layer_forward(&mut trace, kind, Part::Scratch);
-                let input = if keep == Keep::Nothing { x } else { 0 };
+                let input = if keep == LayerKeep::Nothing { x } else { 0 };
                 trace.free(Part::Scratch, walker.saved_bytes(kind) + input);
             }
         }
         trace
     }
 
-    fn backward(&self, walker: &Walker<'_>, kind: usize, keep: Keep, wants_dx: bool) -> Trace {
-        let kind = &self.network.kinds[kind];
+    fn backward(&self, walker: &Walker<'_>, kind: usize, keep: LayerKeep, wants_dx: bool) -> Trace {
+        let kind = &self.network.plan.kinds[kind];
         let mut trace = Trace::new(Stage::Backward);
-        if matches!(keep, Keep::Input | Keep::Home) {
+        if matches!(keep, LayerKeep::Input | LayerKeep::HostInput) {
             trace.stage = Stage::Recompute;
             walker.layer_recall(&mut trace, kind);
             trace.stage = Stage::Backward;
         }
-        let between = if keep == Keep::Saved { walker.between_bytes() } else { 0 };
-        walker.layer_backward(&mut trace, kind, wants_dx, between);
+        let dropped = match keep {
+            LayerKeep::Saved => walker.dropped_bytes(kind),
+            _ => 0,
+        };
+        walker.layer_backward(&mut trace, kind, wants_dx, dropped);
         trace
     }
 
@@ -288,15 +290,14 @@ impl<'a> StepWalk<'a> {
         let slots = &self.network.slots;
         let mut ops = vec![update(Pass::Clip, self.network.trained_elements(), 1)];
         let all = |pass| vec![update(pass, self.network.trained_elements(), 1)];
-        ops.extend(match self.recipe.optimizer.kind {
-            OptimizerKind::AdamW | OptimizerKind::PagedAdamW => all(Pass::UpdateF32),
-            OptimizerKind::Lion => all(Pass::UpdateLion),
-            OptimizerKind::Sgd => all(Pass::UpdateSgd),
-            OptimizerKind::AdamW8bit | OptimizerKind::PagedAdamW8bit => coded(slots, Pass::Update8bit, Pass::UpdateF32),
-            OptimizerKind::Lion8bit => coded(slots, Pass::UpdateLion8bit, Pass::UpdateLion),
-            OptimizerKind::Adafactor => each(slots, Pass::UpdateAdafactor),
-            OptimizerKind::Muon => {
-                let mut ops = all(Pass::UpdateSgd);
+        let kind = self.recipe.optimizer.kind;
+        let pass = Pass::of_update(kind);
+        ops.extend(match kind.row().update.order {
+            UpdateOrder::AllAtOnce if kind.has_8bit_states() => coded(slots, pass, Pass::of_update(kind.rule())),
+            UpdateOrder::AllAtOnce => all(pass),
+            UpdateOrder::OneByOne => each(slots, pass),
+            UpdateOrder::Orthogonalised => {
+                let mut ops = all(pass);
                 ops.extend(slots.iter().flat_map(muon_ops));
                 ops
             }
@@ -336,24 +337,14 @@ fn coded(slots: &[Slots], large: Pass, small: Pass) -> Vec<Op> {
     ops
 }
 
-/// What a forward pass keeps of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Keep {
-    Nothing,
-    Input,
-    /// The input, in the host's memory.
-    Home,
-    Saved,
-}
-
 /// A piece of a step: the same piece computes the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
     /// Comes once.
     Once,
     /// A layer of this kind, and what is kept of it.
-    Forward(usize, Keep),
-    Backward(usize, Keep),
+    Forward(usize, LayerKeep),
+    Backward(usize, LayerKeep),
 }
 
 /// The traces of each kind of layer under each way to keep it, made when they are first asked for.
@@ -362,13 +353,13 @@ struct Pieces<F> {
     make: F,
 }
 
-impl<F: Fn(usize, Keep) -> Trace> Pieces<F> {
-    fn new(network: &Network<'_>, make: F) -> Self {
-        let made = network.kinds.iter().map(|_| Default::default()).collect();
+impl<F: Fn(usize, LayerKeep) -> Trace> Pieces<F> {
+    fn new(kinds: usize, make: F) -> Self {
+        let made = (0..kinds).map(|_| Default::default()).collect();
         Self { made, make }
     }
 
-    fn of(&self, kind: usize, keep: Keep) -> &Trace {
+    fn of(&self, kind: usize, keep: LayerKeep) -> &Trace {
         self.made[kind][keep as usize].get_or_init(|| (self.make)(kind, keep))
     }
 }

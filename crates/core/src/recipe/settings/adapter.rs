@@ -5,7 +5,7 @@ use super::effect::{Effects, Form, changes, form, same};
 use super::field::{count, name_of, named, put, truth};
 use super::tool::name;
 use super::{FloatRange, Legal, SetError, SettingRow};
-use crate::recipe::{AdapterSettings, ParamValue, Recipe, TargetModules};
+use crate::recipe::{AdapterInit, AdapterSettings, ParamValue, Precision, Recipe, TargetModules};
 
 /// A factor on numbers that are computed anyway.
 const SAME_WORK: &str = "the same operations on other numbers";
@@ -54,7 +54,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         name: "precision",
         field: "precision",
         about: "How the frozen base weights are stored and multiplied.",
-        legal: Legal::Choice(&["fp32", "bf16", "fp16", "int8", "nf4", "nf4_double"]),
+        legal: Legal::Choice(&Precision::NAMES),
         elsewhere: &[
             name("dtype", &[Trl, Torchtune, Unsloth]),
             name("torch_dtype", &[]),
@@ -221,7 +221,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         name: "init",
         field: "adapter.init",
         about: "How the adapters start.",
-        legal: Legal::Choice(&["kaiming", "gaussian", "pissa"]),
+        legal: Legal::Choice(&AdapterInit::NAMES),
         elsewhere: &[
             name("init_lora_weights", &[Peft, Unsloth]),
             name("peft_init_lora_weights", &[Axolotl]),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::SettingRow;
 use crate::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
-use crate::recipe::{DataSettings, OptimizerKind, ParamValue, Recipe};
+use crate::recipe::{DataSettings, OptimizerKind, ParamValue, Recipe, ScheduleKind};
 
 /// What a training comes to, as far as settings decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -153,7 +153,7 @@ impl fmt::Display for Effect {
     }
 }
 
-/// With which optimizers: found by asking it of a recipe for each.
+/// With which optimizers or schedules: found by asking it of a recipe for each.
 impl fmt::Display for Circumstance {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut recipe = Recipe::new("", DataSettings::default());
@@ -170,11 +170,32 @@ impl fmt::Display for Circumstance {
             .into_iter()
             .filter(|name| !of_adapters.contains(name))
             .collect();
-        write!(formatter, "with {}", of_adapters.join(", "))?;
+        if of_adapters.is_empty() && vectors.is_empty() {
+            return write!(formatter, "with {}", self.schedules().join(", "));
+        }
+        let others: Vec<_> = OptimizerKind::NAMES
+            .into_iter()
+            .filter(|name| !of_adapters.contains(name))
+            .collect();
+        match &others[..] {
+            [other] => write!(formatter, "with all but {other}")?,
+            _ => write!(formatter, "with {}", of_adapters.join(", "))?,
+        }
         if !vectors.is_empty() {
             write!(formatter, ", and {} where vectors train", vectors.join(", "))?;
         }
         Ok(())
+    }
+}
+
+impl Circumstance {
+    fn schedules(self) -> Vec<&'static str> {
+        let mut recipe = Recipe::new("", DataSettings::default());
+        let kinds = ScheduleKind::ALL.into_iter().filter(|kind| {
+            recipe.schedule.kind = *kind;
+            (self.0)(&recipe)
+        });
+        kinds.map(ScheduleKind::name).collect()
     }
 }
 

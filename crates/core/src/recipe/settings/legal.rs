@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::recipe::{Checkpointing, ParamValue};
+use crate::recipe::{Checkpointing, ParamValue, TargetPreset};
 
 /// The legal values of one parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,9 +32,6 @@ pub struct FloatRange {
     pub high: f64,
     pub high_included: bool,
 }
-
-/// Shorthands for sets of target modules.
-pub const TARGET_PRESETS: [&str; 3] = ["all-linear", "attention", "mlp"];
 
 impl FloatRange {
     /// Above zero.
@@ -76,7 +73,7 @@ impl Legal {
             (Self::Bool, ParamValue::Bool(_)) => true,
             (Self::Choice(names), ParamValue::Text(name)) => names.contains(&name.as_str()),
             (Self::Checkpointing, ParamValue::Text(name)) => Checkpointing::from_name(name).is_some(),
-            (Self::Targets, ParamValue::Text(name)) => TARGET_PRESETS.contains(&name.as_str()),
+            (Self::Targets, ParamValue::Text(name)) => TargetPreset::NAMES.contains(&name.as_str()),
             (Self::Targets, ParamValue::List(names)) => !names.is_empty(),
             _ => false,
         }
@@ -113,7 +110,7 @@ impl fmt::Display for Legal {
             Self::Targets => write!(
                 formatter,
                 "one of {}, or a list of module names (one set is `[[q_proj, v_proj]]`)",
-                TARGET_PRESETS.join(", ")
+                TargetPreset::NAMES.join(", ")
             ),
         }
     }

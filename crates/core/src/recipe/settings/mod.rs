@@ -17,7 +17,7 @@ mod unsearched;
 
 pub use effect::{Circumstance, Effect, Effects, Form, Outcome, Reach};
 pub use keys::RecipeKey;
-pub use legal::{FloatRange, Legal, TARGET_PRESETS};
+pub use legal::{FloatRange, Legal};
 pub use row::{SetError, SettingRow, setting, setting_called_elsewhere, settings};
 pub use tool::{Alias, Tool};
 pub use unsearched::{Unsearched, unsearched};

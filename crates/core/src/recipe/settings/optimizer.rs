@@ -5,7 +5,7 @@ use super::effect::{Circumstance, Effects, Form, changes, form, same};
 use super::field::{maybe, name_of, named, or_none, put, truth};
 use super::tool::name;
 use super::{FloatRange, Legal, SettingRow};
-use crate::recipe::OptimizerKind;
+use crate::recipe::{DecayType, OptimizerKind, ScheduleKind};
 
 /// The update rule does the same work whatever its constants.
 const CONSTANT: &str = "a constant of the update rule";
@@ -14,6 +14,9 @@ const MOMENTUM: Circumstance = Circumstance(|recipe| recipe.updates_by(Optimizer
 const NO_VELOCITY: Circumstance = Circumstance(|recipe| recipe.updates_by(OptimizerKind::drops_velocity));
 const NESTEROV: Circumstance = Circumstance(|recipe| recipe.updates_by(OptimizerKind::reads_nesterov));
 const BETAS: Circumstance = Circumstance(|recipe| recipe.updates_by(OptimizerKind::reads_betas));
+const SCHEDULE: Circumstance = Circumstance(|recipe| !recipe.optimizer.kind.is_schedule_free());
+const LOWEST_RATE: Circumstance = Circumstance(|recipe| recipe.schedules_by("min_lr_rate"));
+const DECAY: Circumstance = Circumstance(|recipe| recipe.schedules_by("lr_decay"));
 const EPSILON: Circumstance = Circumstance(|recipe| recipe.updates_by(OptimizerKind::reads_epsilon));
 
 /// Without momentum there is nothing to keep.
@@ -42,17 +45,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         name: "optimizer",
         field: "optimizer.kind",
         about: "The update rule.",
-        legal: Legal::Choice(&[
-            "adamw",
-            "sgd",
-            "adamw_8bit",
-            "paged_adamw",
-            "paged_adamw_8bit",
-            "lion",
-            "lion_8bit",
-            "adafactor",
-            "muon",
-        ]),
+        legal: Legal::Choice(&OptimizerKind::NAMES),
         elsewhere: &[
             name("optim", &[Trl, LlamaFactory, Unsloth]),
             name("optimizer", &[Axolotl, Torchtune]),
@@ -90,7 +83,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         name: "schedule",
         field: "schedule.kind",
         about: "Course of the learning rate after the warm-up.",
-        legal: Legal::Choice(&["constant", "linear", "cosine"]),
+        legal: Legal::Choice(&ScheduleKind::NAMES),
         elsewhere: &[
             name("lr_scheduler_type", &[Trl, LlamaFactory, Unsloth]),
             name("lr_scheduler", &[Axolotl, Torchtune]),
@@ -99,7 +92,7 @@ pub(super) const ROWS: &[SettingRow] = &[
         ],
         unit: None,
         derived_from: None,
-        effects: Effects::loss_only(CONSTANT, "length of every update"),
+        effects: Effects::loss_only_where(SCHEDULE, CONSTANT, "length of every update"),
         get: |recipe| name_of(&recipe.schedule.kind),
         set: |recipe, value| put(&mut recipe.schedule.kind, named(value)),
     },
@@ -118,6 +111,46 @@ pub(super) const ROWS: &[SettingRow] = &[
         effects: Effects::loss_only(CONSTANT, "length of the first updates"),
         get: |recipe| Some(recipe.schedule.warmup.into()),
         set: |recipe, value| put(&mut recipe.schedule.warmup, value.as_f64()),
+    },
+    SettingRow {
+        name: "lr_decay",
+        field: "schedule.decay",
+        about: "Steps at the end over which `wsd` falls: a number (1 or more), or a fraction of all steps (below 1).",
+        legal: Legal::Float(FloatRange::NOT_NEGATIVE),
+        elsewhere: &[name("num_decay_steps", &[]), name("decay_steps", &[])],
+        unit: Some("steps, or a fraction of them"),
+        derived_from: None,
+        effects: Effects::loss_only_where(DECAY, CONSTANT, "length of the last updates"),
+        get: |recipe| Some(recipe.schedule.decay().into()),
+        set: |recipe, value| put(&mut recipe.schedule.decay, value.as_f64().map(Some)),
+    },
+    SettingRow {
+        name: "lr_decay_type",
+        field: "schedule.decay_type",
+        about: "How `wsd` falls.",
+        legal: Legal::Choice(&DecayType::NAMES),
+        elsewhere: &[name("decay_type", &[])],
+        unit: None,
+        derived_from: None,
+        effects: Effects::loss_only_where(DECAY, CONSTANT, "length of the last updates"),
+        get: |recipe| name_of(&recipe.schedule.decay_type()),
+        set: |recipe, value| put(&mut recipe.schedule.decay_type, named(value).map(Some)),
+    },
+    SettingRow {
+        name: "min_lr_rate",
+        field: "schedule.min_lr_rate",
+        about: "Lowest learning rate over the peak, of `cosine_with_min_lr` and `wsd`.",
+        legal: Legal::Float(FloatRange::BELOW_ONE),
+        elsewhere: &[
+            name("min_lr_ratio", &[]),
+            name("cosine_min_lr_ratio", &[]),
+            name("min_lr", &[]),
+        ],
+        unit: None,
+        derived_from: None,
+        effects: Effects::loss_only_where(LOWEST_RATE, CONSTANT, "length of the last updates"),
+        get: |recipe| Some(recipe.schedule.min_lr_rate().into()),
+        set: |recipe, value| put(&mut recipe.schedule.min_lr_rate, value.as_f64().map(Some)),
     },
     SettingRow {
         name: "weight_decay",

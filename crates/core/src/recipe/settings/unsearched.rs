@@ -80,7 +80,13 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         loraplus_ratio: _,
         max_grad_norm: _,
     } = optimizer;
-    let ScheduleSettings { kind: _, warmup: _ } = schedule;
+    let ScheduleSettings {
+        kind: _,
+        warmup: _,
+        decay: _,
+        decay_type: _,
+        min_lr_rate: _,
+    } = schedule;
     let TrainingSettings {
         length,
         evaluate_every,

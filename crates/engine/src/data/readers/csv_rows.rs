@@ -54,7 +54,7 @@ impl<'a> LineCounter<'a> {
         }
     }
 
-    /// The line of the first byte from `byte` on that is no line end; `byte` never falls.
+    /// The line of the first byte from `byte` on that is not a line end; `byte` never falls.
     fn at(&mut self, byte: usize) -> u64 {
         while let Some((first, rest)) = self.rest.split_first()
             && (self.byte < byte || matches!(first, b'\r' | b'\n'))

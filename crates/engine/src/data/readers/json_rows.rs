@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{BOM, DataError, Record, RowLocation, Visitor, read_text, utf8_hint};
 use crate::data::Unit;
 
-/// Reads one object per line. Blank lines are passed over.
+/// Reads one object per line. Blank lines are skipped.
 pub(super) fn read_lines(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataError> {
     let read_error = |source| DataError::Read {
         path: path.to_path_buf(),
@@ -70,7 +70,7 @@ pub(super) fn read_document(path: &Arc<Path>, visit: &mut Visitor) -> Result<(),
     Ok(())
 }
 
-/// Hands one row over and tells whether that was enough.
+/// Hands one row over and says whether that was enough.
 fn visit_row(place: RowLocation, row: Value, visit: &mut Visitor) -> Result<bool, DataError> {
     match row {
         Value::Object(columns) => Ok(visit(place, Record::Columns(columns))?.is_break()),

@@ -64,7 +64,7 @@ impl FileKind {
         if is_complete && rest.trim_ascii().is_empty() && !is_cut && holds_a_table(first) {
             return Self::Json;
         }
-        // A first line that is no whole object: a document over several lines, unless the object simply goes on
+        // A first line that is not a whole object: a document over several lines, unless the object simply continues
         // beyond what was looked at, or is a broken row whose followers are rows.
         let next_is_a_row = rest.trim_ascii_start().starts_with(b"{") && !first.trim_ascii_end().ends_with(b"[");
         if is_complete || is_cut || next_is_a_row {
@@ -82,7 +82,7 @@ fn split_line(bytes: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Whether an object's values hold a list of objects and the object is no row itself.
+/// Whether an object's values hold a list of objects and the object is not a row itself.
 fn holds_a_table(object: &[u8]) -> bool {
     let Ok(serde_json::Value::Object(object)) = serde_json::from_slice(object) else {
         return false;

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::{bytes, storage};
 use crate::span::{Shape, Work, op};
-use peft_tune_core::predict::STREAMED_ROWS;
+use peft_tune_core::plan::STREAMED_ROWS;
 use peft_tune_kernels::ops::loss_head;
 use peft_tune_kernels::ops::loss_head::IGNORE;
 pub(in crate::model) use peft_tune_kernels::ops::loss_head::{Output, Settings, Targets};

@@ -77,7 +77,7 @@ fn sum(terms: &[Term<'_>], order: Order, base: usize) -> Work {
     let mut total = Work::default();
     for (place, term) in terms.iter().enumerate() {
         let (Ok((tokens, depth)), Ok((rows, columns))) = (term.x.dims2(), term.w.dims2()) else {
-            // The op itself tells what is wrong with the shapes.
+            // The op itself says what is wrong with the shapes.
             return total;
         };
         let flops = 2 * (tokens * rows * columns) as u64;

@@ -27,7 +27,7 @@ pub(crate) struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// Looks at one step; keeps its course where it goes higher than those before. `recorded` tells how many bytes the
+    /// Looks at one step; keeps its course where it goes higher than those before. `recorded` says how many bytes the
     /// records themselves took when a span of this number was opened: they are no part of what is profiled.
     pub(crate) fn push(&mut self, tree: &SpanTree, recorded: impl Fn(usize) -> u64) {
         let peaks = tree.spans.iter().enumerate();

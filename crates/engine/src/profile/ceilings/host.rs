@@ -8,7 +8,8 @@ use rayon::prelude::*;
 
 use super::clock::Effort;
 use super::operand;
-use peft_tune_core::predict::{Host, Vectors};
+use peft_tune_core::plan::Vectors;
+use peft_tune_core::predict::Host;
 use peft_tune_kernels::ops::{attention, multiplies_tiles};
 use peft_tune_kernels::thread_pool::on_every_thread;
 

@@ -17,7 +17,8 @@ use candle_core::{DType, Device, Result};
 pub use self::clock::Effort;
 pub use self::host::{host, warm_threads};
 use crate::TrainError;
-use peft_tune_core::predict::{Ceilings, compute};
+use crate::base::compute_dtype;
+use peft_tune_core::predict::{Ceilings, Pass};
 use peft_tune_core::recipe::Precision;
 
 /// Measures this machine's CPU for settings of `precisions`, on the threads of this process.
@@ -44,17 +45,17 @@ pub fn measure(precisions: &[Precision], effort: Effort) -> std::result::Result<
 /// # Errors
 /// As [`measure`].
 pub fn add(ceilings: &mut Ceilings, precisions: &[Precision], effort: Effort) -> std::result::Result<(), TrainError> {
-    if ceilings.updates.len() < passes::UPDATES.len() {
+    if ceilings.updates.len() < 1 + Pass::updates().count() {
         ceilings.updates = passes::updates(effort)?;
     }
     for precision in precisions {
         // Adapters' F32 products and the dense head count in every precision.
-        for storage in [*precision, compute(*precision)] {
+        for storage in [*precision, precision.compute()] {
             if let Entry::Vacant(place) = ceilings.products.entry(storage) {
                 place.insert(products::weights(storage, effort)?);
             }
         }
-        let dtype = compute(*precision);
+        let dtype = precision.compute();
         if let Entry::Vacant(place) = ceilings.ops.entry(dtype) {
             place.insert(ops(dtype, effort)?);
         }
@@ -69,7 +70,7 @@ pub fn add(ceilings: &mut Ceilings, precisions: &[Precision], effort: Effort) ->
 }
 
 fn ops(precision: Precision, effort: Effort) -> Result<peft_tune_core::predict::OpTimes> {
-    let dtype = dtype(precision);
+    let dtype = compute_dtype(precision);
     let [adapter_nt, adapter_nn, gradient_a, gradient_b] = products::adapters(dtype, effort)?;
     Ok(peft_tune_core::predict::OpTimes {
         adapter_nt,
@@ -80,14 +81,6 @@ fn ops(precision: Precision, effort: Effort) -> Result<peft_tune_core::predict::
         attention_forward: attention::forward(dtype, effort)?,
         attention_backward: attention::backward(dtype, effort)?,
     })
-}
-
-fn dtype(precision: Precision) -> DType {
-    match compute(precision) {
-        Precision::Fp32 => DType::F32,
-        Precision::Fp16 => DType::F16,
-        _ => DType::BF16,
-    }
 }
 
 /// Reproducible operands: what is multiplied changes no time, as long as it is finite and not denormal.

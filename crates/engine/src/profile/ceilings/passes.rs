@@ -37,45 +37,32 @@ const ACTIVATIONS: [Pair; 12] = [
     (Pass::Step, begin_step),
 ];
 
-/// Passes over gradients and states.
-pub(super) const UPDATES: [Pair; 7] = [
-    (Pass::Clip, clip_gradients),
-    (Pass::UpdateF32, |elements, _, effort| {
-        update(OptimizerKind::AdamW, elements, effort)
-    }),
-    (Pass::UpdateLion, |elements, _, effort| {
-        update(OptimizerKind::Lion, elements, effort)
-    }),
-    (Pass::UpdateSgd, |elements, _, effort| {
-        update(OptimizerKind::Sgd, elements, effort)
-    }),
-    (Pass::UpdateAdafactor, |elements, _, effort| {
-        update(OptimizerKind::Adafactor, elements, effort)
-    }),
-    (Pass::Update8bit, |elements, _, effort| {
-        update(OptimizerKind::AdamW8bit, elements, effort)
-    }),
-    (Pass::UpdateLion8bit, |elements, _, effort| {
-        update(OptimizerKind::Lion8bit, elements, effort)
-    }),
-];
-
 pub(super) fn activations(dtype: DType, effort: Effort) -> Result<BTreeMap<Pass, Grid>> {
     grids(&ACTIVATIONS, dtype, effort)
 }
 
 pub(super) fn updates(effort: Effort) -> Result<BTreeMap<Pass, Grid>> {
-    grids(&UPDATES, DType::F32, effort)
+    let mut grids = grids(&[(Pass::Clip, clip_gradients)], DType::F32, effort)?;
+    for kind in Pass::updates() {
+        let grid = grid(effort, |elements| update(kind, elements, effort))?;
+        grids.insert(Pass::Update(kind), grid);
+    }
+    Ok(grids)
 }
 
 fn grids(pairs: &[Pair], dtype: DType, effort: Effort) -> Result<BTreeMap<Pass, Grid>> {
-    let elements = effort.points(&ELEMENTS);
     let mut grids = BTreeMap::new();
     for (pass, time) in pairs {
-        let grid = super::grid([&elements, &[1], &[1]], |[elements, ..]| time(elements, dtype, effort))?;
-        grids.insert(*pass, grid.with_axes(1));
+        grids.insert(*pass, grid(effort, |elements| time(elements, dtype, effort))?);
     }
     Ok(grids)
+}
+
+/// Seconds by elements.
+fn grid(effort: Effort, time: impl Fn(usize) -> Result<f64>) -> Result<Grid> {
+    let elements = effort.points(&ELEMENTS);
+    let grid = super::grid([&elements, &[1], &[1]], |[elements, ..]| time(elements))?;
+    Ok(grid.with_axes(1))
 }
 
 fn rows(elements: usize, dtype: DType) -> Result<Tensor> {

@@ -3,9 +3,9 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::clock::{Effort, seconds};
-use super::{dtype, grid, operand};
+use super::{grid, operand};
 use crate::TrainError;
-use crate::base::Weight;
+use crate::base::{Weight, compute_dtype};
 use peft_tune_core::predict::{Grid, WeightProducts};
 use peft_tune_core::recipe::Precision;
 use peft_tune_kernels::ops::matmul;
@@ -33,12 +33,12 @@ pub(super) fn weights(precision: Precision, effort: Effort) -> std::result::Resu
     };
     let axes = [rows.as_slice(), &widths, &widths];
     let nt = grid(axes, |[rows, columns, depth]| {
-        let x = operand(&[rows, depth], dtype(precision))?;
+        let x = operand(&[rows, depth], compute_dtype(precision))?;
         let terms = [Term::new(&x, weight(columns, depth).factor(), 1.0)];
         seconds(effort, || matmul::nt_sum(&terms).map(drop))
     })?;
     let nn = grid(axes, |[rows, columns, depth]| {
-        let x = operand(&[rows, depth], dtype(precision))?;
+        let x = operand(&[rows, depth], compute_dtype(precision))?;
         let terms = [Term::new(&x, weight(depth, columns).factor(), 1.0)];
         seconds(effort, || matmul::nn_sum(&terms).map(drop))
     })?;

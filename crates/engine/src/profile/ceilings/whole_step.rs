@@ -47,10 +47,7 @@ fn ratio(ceilings: &Ceilings, precision: Precision, model: [usize; 3], effort: E
     };
     let recipe = recipe(precision, rows, tokens);
     let measured = step_s(architecture.clone(), &recipe, effort)?;
-    let predictor = Predictor {
-        architecture,
-        machine: Machine::Measured(Box::new(ceilings.clone())),
-    };
+    let predictor = Predictor::new(architecture, Machine::Measured(Box::new(ceilings.clone())));
     let workload = Workload::full(rows, tokens);
     let prediction = predictor.predict(&Setting {
         recipe: &recipe,

@@ -20,9 +20,9 @@ pub enum Change {
     Optimizer(OptimizerKind),
     Precision(Precision),
     Rank(usize),
-    /// Evaluate after every so many steps.
+    /// Evaluate every N steps.
     EvaluateEvery(u64),
-    /// Write down a step in so many.
+    /// Log one step in N.
     LogEvery(u64),
     /// Compute with so many threads.
     Threads(usize),

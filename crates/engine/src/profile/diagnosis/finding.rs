@@ -8,6 +8,8 @@ use crate::profile::Profile;
 /// The rules by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Rule {
     /// The step waits for data.
     DataBound,
@@ -30,12 +32,14 @@ pub enum Rule {
     /// The optimizer's state is a large part of the memory.
     OptimizerState,
     /// 8-bit or paged state that saves next to nothing.
+    #[strum(serialize = "needless_8bit")]
     Needless8bit,
     /// An op stays far below what the machine reaches.
     SlowOp,
     /// Widening quantized weights takes longer than multiplying them.
     // As earlier databases have it.
     #[serde(rename = "dequantisation_bound")]
+    #[strum(serialize = "dequantisation_bound")]
     DequantizationBound,
     /// The adapters take much of the step.
     RankTooHigh,
@@ -53,27 +57,7 @@ pub enum Rule {
 impl Rule {
     /// Its name in tables and the database.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::DataBound => "data_bound",
-            Self::ShortRows => "short_rows",
-            Self::SmallMicroBatch => "small_micro_batch",
-            Self::LaunchBound => "launch_bound",
-            Self::HostBound => "host_bound",
-            Self::CopiesNotOverlapped => "copies_not_overlapped",
-            Self::LowTensorCoreUse => "low_tensor_core_use",
-            Self::RecomputesWithRoomLeft => "recomputes_with_room_left",
-            Self::RoomForALargerMicroBatch => "room_for_a_larger_micro_batch",
-            Self::OptimizerState => "optimizer_state",
-            Self::Needless8bit => "needless_8bit",
-            Self::SlowOp => "slow_op",
-            Self::DequantizationBound => "dequantisation_bound",
-            Self::RankTooHigh => "rank_too_high",
-            Self::SlowNumberType => "slow_number_type",
-            Self::EvaluatesTooOften => "evaluates_too_often",
-            Self::LogsTooOften => "logs_too_often",
-            Self::Throttled => "throttled",
-            Self::NoisyNeighbour => "noisy_neighbour",
-        }
+        self.into()
     }
 }
 
@@ -102,6 +86,8 @@ pub struct Gain {
 /// What a change is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Metric {
     /// Relative gain of trained tokens per second.
     Throughput,
@@ -112,6 +98,8 @@ pub enum Metric {
 /// Where a predicted gain comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum PredictedBy {
     /// Bytes and FLOPs of both settings, and the machine's measured ceilings.
     Model,
@@ -132,20 +120,14 @@ pub enum Verified {
 impl Metric {
     /// Its name in the database.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Throughput => "throughput",
-            Self::PeakMemory => "peak_memory",
-        }
+        self.into()
     }
 }
 
 impl PredictedBy {
     /// Its name in the database.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Model => "model",
-            Self::Shares => "shares",
-        }
+        self.into()
     }
 }
 

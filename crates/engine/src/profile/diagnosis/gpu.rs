@@ -8,7 +8,7 @@ use super::evidence::percent;
 use super::{Change, Evidence, Finding, Gain, Rule};
 use crate::profile::{GpuTimeline, OpTime};
 use crate::span::StepPhase;
-use peft_tune_core::recipe::{Checkpointing, OptimizerKind, Recipe};
+use peft_tune_core::recipe::{Checkpointing, Recipe};
 
 /// Part of the step that a GPU may wait for launches, and for what else the host does.
 const MOST_WAITING: f64 = 0.1;
@@ -180,11 +180,8 @@ fn least_seconds(op: &OpTime) -> Option<f64> {
 /// Changes that move less between the host and the GPU, at the cost of the GPU's memory.
 fn changes_that_copy_less(recipe: &Recipe) -> impl Iterator<Item = Change> {
     let offloads = recipe.gradient_checkpointing == Checkpointing::Offload;
-    let plain = match recipe.optimizer.kind {
-        OptimizerKind::PagedAdamW => Some(OptimizerKind::AdamW),
-        OptimizerKind::PagedAdamW8bit => Some(OptimizerKind::AdamW8bit),
-        _ => None,
-    };
+    let kind = recipe.optimizer.kind;
+    let plain = kind.is_paged().then(|| kind.unpaged());
     let kept = offloads.then_some(Change::Checkpointing(Checkpointing::Full));
     kept.into_iter().chain(plain.map(Change::Optimizer))
 }
@@ -197,7 +194,7 @@ fn fits(evidence: &Evidence<'_>, change: &Change) -> bool {
     }
 }
 
-/// The beginning of a kernel's name: those of templates go on for hundreds of letters.
+/// The beginning of a kernel's name: those of templates run on for hundreds of letters.
 fn short(name: &str) -> &str {
     match name.char_indices().nth(60) {
         Some((end, _)) => &name[..end],

@@ -3,7 +3,7 @@
 use super::evidence::{mebibytes, percent};
 use super::{Change, Evidence, Finding, Gain, Metric, PredictedBy, Rule};
 use crate::span::StepPhase;
-use peft_tune_core::recipe::{Checkpointing, OptimizerKind};
+use peft_tune_core::recipe::{Checkpointing, States};
 
 /// Part of the limit that may be filled by what a rule proposes.
 const MOST_FILLED: f64 = 0.9;
@@ -91,11 +91,8 @@ pub(super) fn room_for_a_larger_micro_batch(evidence: &Evidence<'_>) -> Option<F
 
 pub(super) fn optimizer_state(evidence: &Evidence<'_>) -> Option<Finding> {
     let profile = evidence.profile;
-    let smaller = match evidence.recipe.optimizer.kind {
-        OptimizerKind::AdamW | OptimizerKind::PagedAdamW => OptimizerKind::AdamW8bit,
-        OptimizerKind::Lion => OptimizerKind::Lion8bit,
-        _ => return None,
-    };
+    let kind = evidence.recipe.optimizer.kind;
+    let smaller = kind.in_8_bits().filter(|_| !kind.has_8bit_states())?;
     let state = profile.part_bytes("optimizer") as f64;
     let change = Change::Optimizer(smaller);
     let gain = evidence.predicted_memory(&change).unwrap_or(Gain {
@@ -123,13 +120,14 @@ pub(super) fn optimizer_state(evidence: &Evidence<'_>) -> Option<Finding> {
 pub(super) fn needless_8bit(evidence: &Evidence<'_>) -> Option<Finding> {
     let profile = evidence.profile;
     let kind = evidence.recipe.optimizer.kind;
-    let plain = match kind {
-        OptimizerKind::AdamW8bit | OptimizerKind::PagedAdamW8bit | OptimizerKind::PagedAdamW => OptimizerKind::AdamW,
-        OptimizerKind::Lion8bit => OptimizerKind::Lion,
-        _ => return None,
+    let plain = kind.rule();
+    let States::OfElements(states) = plain.row().states else {
+        return None;
     };
-    let states = if plain == OptimizerKind::Lion { 1.0 } else { 2.0 };
-    let whole = states * 4.0 * profile.setting.trained_parameters as f64;
+    if plain == kind {
+        return None;
+    }
+    let whole = 4.0 * states as f64 * profile.setting.trained_parameters as f64;
     let costs_more = whole - profile.part_bytes("optimizer") as f64;
     let (peak, updating) = (
         profile.memory.peak_bytes as f64,

@@ -23,7 +23,7 @@ impl ModelOracle {
 
 impl Oracle for ModelOracle {
     fn cost(&self, recipe: &Recipe) -> Option<Cost> {
-        let Machine::Measured(ceilings) = &self.predictor.machine else {
+        let Machine::Measured(ceilings) = self.predictor.machine() else {
             return None;
         };
         if !ceilings.covers(recipe.precision) {

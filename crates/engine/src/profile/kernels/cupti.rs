@@ -5,7 +5,7 @@
 
 use std::alloc::Layout;
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -110,9 +110,6 @@ impl Collector {
     }
 
     /// Nanoseconds of the clock that records count by.
-    ///
-    /// # Errors
-    /// Those of the library.
     pub fn now_ns(&self) -> Result<u64, CuptiError> {
         let mut now = 0;
         // SAFETY: it is written.
@@ -123,9 +120,6 @@ impl Collector {
 
     /// Counts the driver's calls as well, until [`Collector::take_calls`]. It costs each of them some time: what the GPU does
     /// meanwhile is no measure.
-    ///
-    /// # Errors
-    /// Those of the library.
     pub fn count_calls(&self) -> Result<(), CuptiError> {
         *calls() = Some(HashMap::new());
         // SAFETY: a kind that the library knows.
@@ -134,9 +128,6 @@ impl Collector {
     }
 
     /// The driver's calls since [`Collector::count_calls`]: function, how often, seconds.
-    ///
-    /// # Errors
-    /// Those of the library.
     pub fn take_calls(&self) -> Result<Vec<(String, u64, f64)>, CuptiError> {
         // SAFETY: as for `take`.
         let flushed = unsafe { (self.library.flush_all)(FLUSH_FORCED) };
@@ -155,9 +146,6 @@ impl Collector {
 
     /// What the GPU has run since the last call, in the order of its beginning; times count from `origin_ns` of
     /// [`Collector::now_ns`]. The device has finished what it was given.
-    ///
-    /// # Errors
-    /// Those of the library.
     pub fn take(&self, origin_ns: u64) -> Result<Vec<Activity>, CuptiError> {
         // SAFETY: no callback is under way on this thread.
         let call = unsafe { (self.library.flush_all)(FLUSH_FORCED) };
@@ -229,28 +217,26 @@ impl Library {
         let path = folders.find(LIBRARY).ok_or_else(|| CuptiError::Missing {
             looked_in: folders.folders().to_vec(),
         })?;
-        let failed = |message: String| CuptiError::Load {
+        // SAFETY: NVIDIA's library, whose constructors touch nothing of ours.
+        let library = unsafe { libloading::Library::new(&path) };
+        let library = library.map_err(|error| CuptiError::Load {
             path: path.clone(),
-            message,
-        };
-        let name = CString::new(path.to_string_lossy().into_owned()).map_err(|error| failed(error.to_string()))?;
-        // SAFETY: NVIDIA's library; it stays loaded.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if handle.is_null() {
-            return Err(failed(last_error()));
-        }
+            message: error.to_string(),
+        })?;
+        // It stays loaded, so that its functions stay where they are.
+        let library = Box::leak(Box::new(library));
         // SAFETY: each name has the type that its header declares.
         unsafe {
-            check_version(handle, &path)?;
+            check_version(library, &path)?;
             Ok(Self {
-                result_string: function(handle, c"cuptiGetResultString", &path)?,
-                callback_name: function(handle, c"cuptiGetCallbackName", &path)?,
-                timestamp: function(handle, c"cuptiGetTimestamp", &path)?,
-                enable: function(handle, c"cuptiActivityEnable", &path)?,
-                disable: function(handle, c"cuptiActivityDisable", &path)?,
-                flush_all: function(handle, c"cuptiActivityFlushAll", &path)?,
-                next_record: function(handle, c"cuptiActivityGetNextRecord", &path)?,
-                register_callbacks: function(handle, c"cuptiActivityRegisterCallbacks", &path)?,
+                result_string: function(library, "cuptiGetResultString", &path)?,
+                callback_name: function(library, "cuptiGetCallbackName", &path)?,
+                timestamp: function(library, "cuptiGetTimestamp", &path)?,
+                enable: function(library, "cuptiActivityEnable", &path)?,
+                disable: function(library, "cuptiActivityDisable", &path)?,
+                flush_all: function(library, "cuptiActivityFlushAll", &path)?,
+                next_record: function(library, "cuptiActivityGetNextRecord", &path)?,
+                register_callbacks: function(library, "cuptiActivityRegisterCallbacks", &path)?,
             })
         }
     }
@@ -284,12 +270,12 @@ impl Library {
 }
 
 /// # Safety
-/// `handle` is that of CUPTI.
-unsafe fn check_version(handle: *mut c_void, path: &Path) -> Result<(), CuptiError> {
+/// `library` is CUPTI.
+unsafe fn check_version(library: &libloading::Library, path: &Path) -> Result<(), CuptiError> {
     let mut version = 0;
     // SAFETY: the header's type; the version is written.
     unsafe {
-        let read: GetVersion = function(handle, c"cuptiGetVersion", path)?;
+        let read: GetVersion = function(library, "cuptiGetVersion", path)?;
         read(&mut version);
     }
     match VERSIONS.contains(&version) {
@@ -302,30 +288,14 @@ unsafe fn check_version(handle: *mut c_void, path: &Path) -> Result<(), CuptiErr
 }
 
 /// # Safety
-/// `F` is the type of a function pointer, and that of the function of this name.
-unsafe fn function<F: Copy>(handle: *mut c_void, name: &'static CStr, path: &Path) -> Result<F, CuptiError> {
-    // SAFETY: the handle is that of a loaded library; the caller knows the type.
-    unsafe {
-        let symbol = libc::dlsym(handle, name.as_ptr());
-        if symbol.is_null() {
-            return Err(CuptiError::Function {
-                path: path.to_owned(),
-                name: name.to_str().unwrap_or_default(),
-            });
-        }
-        Ok(std::mem::transmute_copy::<*mut c_void, F>(&symbol))
-    }
-}
-
-fn last_error() -> String {
-    // SAFETY: the text is the loader's, valid until its next call on this thread.
-    unsafe {
-        let text = libc::dlerror();
-        match text.is_null() {
-            true => "no reason is given".to_owned(),
-            false => CStr::from_ptr(text).to_string_lossy().into_owned(),
-        }
-    }
+/// `F` is the type of the function of this name, and the library stays loaded as long as it is called.
+unsafe fn function<F: Copy>(library: &libloading::Library, name: &'static str, path: &Path) -> Result<F, CuptiError> {
+    // SAFETY: the caller knows the type.
+    let found = unsafe { library.get::<F>(name) };
+    found.map(|symbol| *symbol).map_err(|_| CuptiError::Function {
+        path: path.to_owned(),
+        name,
+    })
 }
 
 #[cfg(test)]

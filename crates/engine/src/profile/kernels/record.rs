@@ -1,7 +1,7 @@
 //! CUPTI's records, as far as they are read: `cupti_activity.h` of CUDA 13.
 //!
 //! Records grow at their ends from one version to the next; what stands here has kept its place since CUDA 11.
-//! `scripts/check-cupti-layouts.sh` compares these places with a header's, through the same file as the test below.
+//! `scripts/gpu/cupti-layouts.sh` compares these places with a header's, through the same file as the test below.
 
 use std::ffi::{CStr, c_char};
 

@@ -12,7 +12,7 @@ pub struct HostSampler {
 }
 
 impl HostSampler {
-    /// `None` where the system does not tell.
+    /// `None` where the system does not say.
     pub fn new() -> Option<Self> {
         let cpu = CpuRefreshKind::nothing().with_usage().with_frequency();
         let system = System::new_with_specifics(RefreshKind::nothing().with_cpu(cpu)).ok()?;

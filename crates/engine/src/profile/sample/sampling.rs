@@ -15,9 +15,6 @@ pub struct Sampling {
 
 impl Sampling {
     /// Looks at the device every `interval` from now on; times count from `start`.
-    ///
-    /// # Errors
-    /// Where no thread can be started.
     pub fn start(mut sampler: Box<dyn DeviceSampler>, start: Instant, interval: Duration) -> std::io::Result<Self> {
         let (stop, stopped) = channel::<()>();
         let work = move || {

@@ -6,7 +6,7 @@
 //! | | 2 | int64 | step |
 //! | | 3 | string | version of the file; its first event only |
 //! | | 5 | Summary | scalars |
-//! | | 7 | SessionLog | a training began or went on |
+//! | | 7 | SessionLog | a training began or continued |
 //! | Summary | 1 | Value, repeated | |
 //! | Value | 1 | string | tag |
 //! | | 2 | float | value |
@@ -34,7 +34,7 @@ pub(super) fn version(wall_time_s: f64) -> Vec<u8> {
     event
 }
 
-/// Says that the training goes on with the step after `step`: TensorBoard then forgets later steps of earlier files.
+/// Says that the training continues with the step after `step`: TensorBoard then forgets later steps of earlier files.
 pub(super) fn session_start(wall_time_s: f64, step: u64) -> Vec<u8> {
     let mut session = Vec::new();
     key(&mut session, 1, VARINT);

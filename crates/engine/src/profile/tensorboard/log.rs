@@ -31,10 +31,6 @@ pub struct TensorBoard {
 impl TensorBoard {
     /// Starts a file in `folder`, which is made where it is missing. `step` steps have been taken: of those that earlier
     /// files in the folder have beyond them TensorBoard shows nothing more. `memory` counts for the device that trains.
-    ///
-    /// # Errors
-    ///
-    /// Those of the file system.
     pub fn create(folder: &Path, step: u64, memory: DeviceMemory) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let now = wall_time_s();
@@ -52,10 +48,6 @@ impl TensorBoard {
     }
 
     /// A file in `folder` that has lost its name: it takes what any takes, and is gone once it is closed.
-    ///
-    /// # Errors
-    ///
-    /// Those of the file system.
     pub fn nameless(folder: &Path, memory: DeviceMemory) -> io::Result<Self> {
         let log = Self::create(folder, 0, memory)?;
         std::fs::remove_file(&log.path)?;
@@ -68,10 +60,6 @@ impl TensorBoard {
     }
 
     /// Adds a step.
-    ///
-    /// # Errors
-    ///
-    /// Those of the file system.
     pub fn step(&mut self, step: &StepEvent) -> io::Result<()> {
         let mut scalars = vec![
             scalar("train/loss", step.loss),
@@ -86,10 +74,6 @@ impl TensorBoard {
     }
 
     /// Adds an evaluation.
-    ///
-    /// # Errors
-    ///
-    /// Those of the file system.
     pub fn evaluation(&mut self, evaluation: &Evaluation) -> io::Result<()> {
         let scalars = [
             scalar("held_out/loss", evaluation.loss),

@@ -17,10 +17,6 @@ use crate::profile::Profile;
 
 impl TensorBoard {
     /// Adds a profile, its measured steps counted from 1.
-    ///
-    /// # Errors
-    ///
-    /// Those of the file system.
     pub fn profile(&mut self, profile: &Profile) -> io::Result<()> {
         let steps = &profile.steps.each;
         for (step, (seconds, tokens)) in (1..).zip(steps) {

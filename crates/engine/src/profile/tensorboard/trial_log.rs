@@ -29,10 +29,6 @@ pub struct TrialStart<'a> {
 impl TrialLog {
     /// Starts the file `events.out.tfevents.N.peft-tune` in `folder`, which is made where it is missing. A file of that
     /// name, of an export before, is replaced.
-    ///
-    /// # Errors
-    ///
-    /// Those of the file system.
     pub fn create(folder: &Path, start: &TrialStart<'_>) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let name = format!("events.out.tfevents.{:010}.peft-tune", start.at_s.max(0.0) as u64);
@@ -47,10 +43,6 @@ impl TrialLog {
     }
 
     /// Adds numbers of one step; those that are not finite are left out.
-    ///
-    /// # Errors
-    ///
-    /// Those of the file system.
     pub fn scalars(&mut self, at_s: f64, step: u64, values: &[(&str, f64)]) -> io::Result<()> {
         let scalars: Vec<Scalar<'_>> = values
             .iter()
@@ -64,10 +56,6 @@ impl TrialLog {
     }
 
     /// Says how the trial ended, and writes everything out.
-    ///
-    /// # Errors
-    ///
-    /// Those of the file system.
     pub fn finish(mut self, at_s: f64, succeeded: bool) -> io::Result<()> {
         self.write(&hparams::session_end(at_s, succeeded))?;
         self.file.flush()

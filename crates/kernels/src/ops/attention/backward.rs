@@ -3,19 +3,18 @@
 //! A task takes a span of queries of one document and key head. It owns its rows of dq; its shares of dk and dv are kept
 //! apart and added in the order of the spans, so that the result does not depend on the threads.
 
-use super::block::{KEYS, Rows, Shared, Sizes, Span, gather};
+use super::block::{Rows, Shared, Span, gather, query_rows};
 use super::softmax::{self, ScoreBlock};
 use super::{Saved, Settings};
 use crate::ops::element::Element;
 use crate::ops::matmul::serial::{Exactness, Old, View, multiply};
+use crate::ops::room::resize;
 use crate::ops::storage::{Elements, Unwritten};
 use crate::thread_pool;
 use candle_core::{Result, Tensor};
+use peft_tune_core::plan::attention::{Heads, KEYS, SPAN_BACKWARD};
 use std::cell::RefCell;
 use std::ops::Range;
-
-/// Most queries of a task: longer spans leave threads idle, shorter ones add up more shares of dk and dv.
-const SPAN: usize = 512;
 
 /// What all tasks read.
 struct Inputs<'a, T> {
@@ -25,7 +24,7 @@ struct Inputs<'a, T> {
     o: &'a [T],
     d_o: &'a [T],
     lse: &'a [f32],
-    sizes: Sizes,
+    heads: Heads,
     settings: &'a Settings,
 }
 
@@ -48,7 +47,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Lets go of what this thread keeps.
+/// Releases what this thread keeps.
 pub fn forget() {
     SCRATCH.take();
 }
@@ -68,10 +67,10 @@ pub fn backward<T: Element>(
     settings: &Settings,
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let (_, query_heads, head_dim) = saved.q.dims3()?;
-    let sizes = Sizes {
-        query_heads,
-        key_heads: saved.k.dim(1)?,
-        head_dim,
+    let heads = Heads {
+        query: query_heads,
+        key: saved.k.dim(1)?,
+        width: head_dim,
     };
     let read = |tensor| Elements::<T>::new(tensor);
     let (q, k, v, o, d_o) = (
@@ -89,12 +88,12 @@ pub fn backward<T: Element>(
         o: &o,
         d_o: &d_o,
         lse: &lse,
-        sizes,
+        heads,
         settings,
     };
     let mut dq = Unwritten::<T>::new(q.len());
     let (mut dk, mut dv) = (Unwritten::<T>::new(k.len()), Unwritten::<T>::new(k.len()));
-    let spans = Span::all(offsets, sizes.key_heads, SPAN);
+    let spans = Span::all(offsets, heads.key, SPAN_BACKWARD);
     let dq_rows = Shared::new(&mut dq.slots()[..q.len()]);
     let mut spans: Vec<(Span, Option<Share>)> = spans.into_iter().map(|span| (span, None)).collect();
     thread_pool::for_chunks(&mut spans, 1, |_, spans| {
@@ -112,7 +111,7 @@ pub fn backward<T: Element>(
         .chunk_by(|(a, _), (b, _)| a.key_head == b.key_head && a.queries.end == b.queries.start && a.start == b.start)
         .collect();
     thread_pool::for_each(groups.len(), |index| {
-        add_up(groups[index], sizes, scale, &dk_rows, &dv_rows)
+        add_up(groups[index], heads, scale, &dk_rows, &dv_rows)
     });
     // SAFETY: the spans cover every token and head, and the tasks write all of their rows.
     unsafe {
@@ -124,7 +123,7 @@ pub fn backward<T: Element>(
 /// Adds the shares of one document and key head and writes them.
 fn add_up<T: Element>(
     spans: &[(Span, Option<Share>)],
-    sizes: Sizes,
+    heads: Heads,
     scale: f32,
     dk: &Shared<'_, T>,
     dv: &Shared<'_, T>,
@@ -132,10 +131,10 @@ fn add_up<T: Element>(
     let (Some((span, _)), Some((last, _))) = (spans.first(), spans.last()) else {
         return;
     };
-    let width = sizes.head_dim;
+    let width = heads.width;
     let rows = Rows {
         token: span.start,
-        stride: sizes.key_heads * width,
+        stride: heads.key * width,
         offset: span.key_head * width,
         width,
     };
@@ -159,15 +158,15 @@ fn add_up<T: Element>(
 impl<T: Element> Inputs<'_, T> {
     fn run(&self, span: &Span, scratch: &mut Scratch, dq: &Shared<'_, T>) -> Share {
         let keys = Span::keys(&span.queries, self.settings);
-        let width = self.sizes.head_dim;
+        let width = self.heads.width;
         let rows = Rows {
             token: span.start + keys.start,
-            stride: self.sizes.key_heads * width,
+            stride: self.heads.key * width,
             offset: span.key_head * width,
             width,
         };
-        scratch.keys.resize(keys.len() * width, 0.0);
-        scratch.values.resize(keys.len() * width, 0.0);
+        resize(&mut scratch.keys, keys.len() * width, 0.0);
+        resize(&mut scratch.values, keys.len() * width, 0.0);
         gather(self.k, rows, 1.0, &mut scratch.keys);
         gather(self.v, rows, 1.0, &mut scratch.values);
         let mut share = Share {
@@ -175,12 +174,12 @@ impl<T: Element> Inputs<'_, T> {
             d_values: vec![0.0; keys.len() * width],
             keys,
         };
-        let step = self.sizes.block_queries();
+        let step = self.heads.block_queries();
         for first in span.queries.clone().step_by(step) {
             let queries = first..(first + step).min(span.queries.end);
             self.load(span, &queries, scratch);
             self.block(&queries, scratch, &mut share);
-            let rows = self.sizes.query_rows(span.start + queries.start, span.key_head, width);
+            let rows = query_rows(self.heads, span.start + queries.start, span.key_head, width);
             // SAFETY: these rows belong to this task alone.
             unsafe { dq.scatter(&scratch.d_queries, rows, self.settings.scale as f32) };
         }
@@ -189,13 +188,13 @@ impl<T: Element> Inputs<'_, T> {
 
     /// Brings the rows of one block of queries into the scratch.
     fn load(&self, span: &Span, queries: &Range<usize>, scratch: &mut Scratch) {
-        let (width, rows) = (self.sizes.head_dim, queries.len() * self.sizes.group());
-        let place = |width| self.sizes.query_rows(span.start + queries.start, span.key_head, width);
+        let (width, rows) = (self.heads.width, queries.len() * self.heads.group());
+        let place = |width| query_rows(self.heads, span.start + queries.start, span.key_head, width);
         for block in [&mut scratch.queries, &mut scratch.result, &mut scratch.d_result] {
-            block.resize(rows * width, 0.0);
+            resize(block, rows * width, 0.0);
         }
-        scratch.lse.resize(rows, 0.0);
-        scratch.dots.resize(rows, 0.0);
+        resize(&mut scratch.lse, rows, 0.0);
+        resize(&mut scratch.dots, rows, 0.0);
         gather(self.q, place(width), 1.0, &mut scratch.queries);
         gather(self.o, place(width), 1.0, &mut scratch.result);
         gather(self.d_o, place(width), 1.0, &mut scratch.d_result);
@@ -205,12 +204,12 @@ impl<T: Element> Inputs<'_, T> {
 
     /// dq of one block of queries and its part of the share, dk without the scale as well.
     fn block(&self, queries: &Range<usize>, scratch: &mut Scratch, share: &mut Share) {
-        let (width, group) = (self.sizes.head_dim, self.sizes.group());
+        let (width, group) = (self.heads.width, self.heads.group());
         let rows = queries.len() * group;
-        scratch.scores.resize(rows * KEYS, 0.0);
-        scratch.d_weights.resize(rows * KEYS, 0.0);
+        resize(&mut scratch.scores, rows * KEYS, 0.0);
+        resize(&mut scratch.d_weights, rows * KEYS, 0.0);
         scratch.d_queries.clear();
-        scratch.d_queries.resize(rows * width, 0.0);
+        resize(&mut scratch.d_queries, rows * width, 0.0);
         let (seen, exactness) = (Span::keys(queries, self.settings), Exactness::of(T::DTYPE));
         for start in seen.clone().step_by(KEYS) {
             let keys = start..(start + KEYS).min(seen.end);

@@ -6,42 +6,18 @@
 use super::Settings;
 use crate::ops::element::Element;
 use crate::ops::simd::multiversion;
+use peft_tune_core::plan::attention::{Heads, first_key};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Keys of a block.
-pub const KEYS: usize = 128;
-/// Rows of a block of queries, the heads of the group counted.
-const ROWS: usize = 192;
-
-/// Sizes of the tensors of one call.
-#[derive(Clone, Copy, Debug)]
-pub struct Sizes {
-    pub query_heads: usize,
-    pub key_heads: usize,
-    pub head_dim: usize,
-}
-
-impl Sizes {
-    /// Query heads that share a key head.
-    pub fn group(&self) -> usize {
-        self.query_heads / self.key_heads
-    }
-
-    /// The rows of queries from `token` on in a (T, Hq, `width`) tensor: all heads of the group at once.
-    pub fn query_rows(&self, token: usize, key_head: usize, width: usize) -> Rows {
-        let width = self.group() * width;
-        Rows {
-            token,
-            stride: self.key_heads * width,
-            offset: key_head * width,
-            width,
-        }
-    }
-
-    /// Queries of a block.
-    pub fn block_queries(&self) -> usize {
-        (ROWS / self.group()).clamp(8, 64)
+/// The rows of queries from `token` on in a (T, Hq, `width`) tensor: all heads of the group at once.
+pub fn query_rows(heads: Heads, token: usize, key_head: usize, width: usize) -> Rows {
+    let width = heads.group() * width;
+    Rows {
+        token,
+        stride: heads.key * width,
+        offset: key_head * width,
+        width,
     }
 }
 
@@ -77,8 +53,7 @@ impl Span {
 
     /// Keys that the queries of `queries` see, counted from the start of the document.
     pub fn keys(queries: &Range<usize>, settings: &Settings) -> Range<usize> {
-        let window = settings.window.unwrap_or(usize::MAX);
-        (queries.start + 1).saturating_sub(window)..queries.end
+        first_key(queries.start, settings.window)..queries.end
     }
 }
 

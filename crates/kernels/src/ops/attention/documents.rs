@@ -7,7 +7,7 @@ use candle_core::Tensor;
 pub struct Documents<'a> {
     /// (documents + 1,): start of each document; the last entry is the stream's length.
     pub offsets: &'a [u32],
-    /// (2, T) U32 in a GPU's memory, where somebody has put it there: for each token the first token of its document, then for
+    /// (2, T) U32 in a GPU's memory, where present: for each token the first token of its document, then for
     /// each the one behind its last. Kernels read nothing else of the documents, so that the same launches serve any others of as many tokens.
     pub bounds: Option<&'a Tensor>,
 }

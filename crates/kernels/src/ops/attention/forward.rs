@@ -1,25 +1,24 @@
 //! The fused forward: a span of queries passes over its keys block by block, with an online softmax.
 
 use super::Settings;
-use super::block::{KEYS, Rows, Shared, Sizes, Span, gather};
+use super::block::{Rows, Shared, Span, gather, query_rows};
 use super::softmax::{self, ScoreBlock, State};
 use crate::ops::element::Element;
 use crate::ops::matmul::serial::{Exactness, Old, View, multiply};
+use crate::ops::room::resize;
 use crate::ops::storage::{Elements, Unwritten};
 use crate::thread_pool;
 use candle_core::{Result, Tensor};
+use peft_tune_core::plan::attention::{Heads, KEYS, SPAN_FORWARD};
 use std::cell::RefCell;
 use std::ops::Range;
-
-/// Most queries of a task.
-const SPAN: usize = 256;
 
 /// What all tasks read.
 struct Inputs<'a, T> {
     q: &'a [T],
     k: &'a [T],
     v: &'a [T],
-    sizes: Sizes,
+    heads: Heads,
     settings: &'a Settings,
 }
 
@@ -39,7 +38,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Lets go of what this thread keeps.
+/// Releases what this thread keeps.
 pub fn forget() {
     SCRATCH.take();
 }
@@ -51,17 +50,17 @@ pub fn forward<T: Element>(
     settings: &Settings,
 ) -> Result<(Tensor, Tensor)> {
     let (tokens, query_heads, head_dim) = q.dims3()?;
-    let sizes = Sizes {
-        query_heads,
-        key_heads: k.dim(1)?,
-        head_dim,
+    let heads = Heads {
+        query: query_heads,
+        key: k.dim(1)?,
+        width: head_dim,
     };
     let (q, k, v) = (Elements::<T>::new(q)?, Elements::<T>::new(k)?, Elements::<T>::new(v)?);
     let inputs = Inputs {
         q: &q,
         k: &k,
         v: &v,
-        sizes,
+        heads,
         settings,
     };
     let (mut o, mut lse) = (
@@ -72,7 +71,7 @@ pub fn forward<T: Element>(
         Shared::new(&mut o.slots()[..q.len()]),
         Shared::new(&mut lse.slots()[..tokens * query_heads]),
     );
-    let spans = Span::all(offsets, sizes.key_heads, SPAN);
+    let spans = Span::all(offsets, heads.key, SPAN_FORWARD);
     thread_pool::for_each(spans.len(), |index| {
         SCRATCH.with_borrow_mut(|scratch| inputs.run(&spans[index], scratch, &o_rows, &lse_rows));
     });
@@ -88,18 +87,18 @@ pub fn forward<T: Element>(
 impl<T: Element> Inputs<'_, T> {
     fn run(&self, span: &Span, scratch: &mut Scratch, o: &Shared<'_, T>, lse: &Shared<'_, f32>) {
         let keys = Span::keys(&span.queries, self.settings);
-        let width = self.sizes.head_dim;
+        let width = self.heads.width;
         let rows = Rows {
             token: span.start + keys.start,
-            stride: self.sizes.key_heads * width,
+            stride: self.heads.key * width,
             offset: span.key_head * width,
             width,
         };
-        scratch.keys.resize(keys.len() * width, 0.0);
-        scratch.values.resize(keys.len() * width, 0.0);
+        resize(&mut scratch.keys, keys.len() * width, 0.0);
+        resize(&mut scratch.values, keys.len() * width, 0.0);
         gather(self.k, rows, 1.0, &mut scratch.keys);
         gather(self.v, rows, 1.0, &mut scratch.values);
-        let step = self.sizes.block_queries();
+        let step = self.heads.block_queries();
         for first in span.queries.clone().step_by(step) {
             let queries = first..(first + step).min(span.queries.end);
             self.block(span, &queries, keys.start, scratch);
@@ -109,15 +108,15 @@ impl<T: Element> Inputs<'_, T> {
 
     /// Unnormalised result and softmax state of one block of queries; the scratch has the keys from `first_key` on.
     fn block(&self, span: &Span, queries: &Range<usize>, first_key: usize, scratch: &mut Scratch) {
-        let (width, group) = (self.sizes.head_dim, self.sizes.group());
+        let (width, group) = (self.heads.width, self.heads.group());
         let rows = queries.len() * group;
-        scratch.queries.resize(rows * width, 0.0);
+        resize(&mut scratch.queries, rows * width, 0.0);
         gather(self.q, self.query_rows(span, queries, width), 1.0, &mut scratch.queries);
-        scratch.scores.resize(rows * KEYS, 0.0);
+        resize(&mut scratch.scores, rows * KEYS, 0.0);
         scratch.result.clear();
-        scratch.result.resize(rows * width, 0.0);
+        resize(&mut scratch.result, rows * width, 0.0);
         scratch.states.clear();
-        scratch.states.resize(rows, State::EMPTY);
+        resize(&mut scratch.states, rows, State::EMPTY);
         let (seen, exactness) = (Span::keys(queries, self.settings), Exactness::of(T::DTYPE));
         for start in seen.clone().step_by(KEYS) {
             let keys = start..(start + KEYS).min(seen.end);
@@ -160,7 +159,7 @@ impl<T: Element> Inputs<'_, T> {
         o: &Shared<'_, T>,
         lse: &Shared<'_, f32>,
     ) {
-        let width = self.sizes.head_dim;
+        let width = self.heads.width;
         for (row, state) in scratch.result.chunks_exact_mut(width).zip(&scratch.states) {
             let factor = 1.0 / state.sum;
             row.iter_mut().for_each(|value| *value *= factor);
@@ -178,6 +177,6 @@ impl<T: Element> Inputs<'_, T> {
 
     /// The rows of a block of queries in a (T, Hq, `width`) tensor: all heads of the group at once.
     fn query_rows(&self, span: &Span, queries: &Range<usize>, width: usize) -> Rows {
-        self.sizes.query_rows(span.start + queries.start, span.key_head, width)
+        query_rows(self.heads, span.start + queries.start, span.key_head, width)
     }
 }

@@ -39,7 +39,7 @@ use super::storage::is_fused;
 use crate::gpu;
 use candle_core::{DType, Device, Result, Tensor};
 
-/// Lets go of what this thread keeps from one call to the next.
+/// Releases what this thread keeps from one call to the next.
 pub(in crate::ops) fn forget() {
     forward::forget();
     backward::forget();

@@ -4,14 +4,10 @@ use std::ops::Range;
 
 use candle_core::{Result, Tensor};
 
-use crate::gpu::{Argument, Launch, Source, element_name, empty};
+use crate::gpu::{Argument, Source, arguments, element_name, empty, source};
 use crate::ops::attention::Settings;
 
-static SOURCE: Source = Source {
-    name: "cached_attention",
-    text: include_str!("cached_attention.cu"),
-    headers: &[],
-};
+static SOURCE: Source = source!("cached_attention");
 
 /// Sizes of heads that there are kernels for: the smallest that fits is taken.
 const SIZES: [usize; 3] = [64, 128, 256];
@@ -41,28 +37,15 @@ pub fn forward(
     let bounds = Tensor::from_vec(bounds, (tokens, 2), device)?;
     let o = empty(q.shape(), q.dtype(), device)?;
     let size = SIZES.into_iter().find(|size| width <= *size).unwrap_or(width);
-    let launch = Launch {
-        source: &SOURCE,
-        kernel: &format!(
-            "cached_attention_{}_{size}",
-            element_name(q.dtype()).unwrap_or_default()
-        ),
-        blocks: [heads, tokens, 1],
-        threads: [THREADS, 1, 1],
-        shared_bytes: 0,
+    let name = format!(
+        "cached_attention_{}_{size}",
+        element_name(q.dtype()).unwrap_or_default()
+    );
+    let launch = SOURCE.launch(&name, [heads, tokens, 1], [THREADS, 1, 1]);
+    let arguments = arguments! {
+        &q, &keys, &values, &bounds, &o, heads as u32, key_heads as u32, width as u32,
+        settings.scale as f32, settings.soft_cap.unwrap_or(0.0) as f32,
     };
-    let arguments = [
-        Argument::Tensor(&q),
-        Argument::Tensor(&keys),
-        Argument::Tensor(&values),
-        Argument::Tensor(&bounds),
-        Argument::Tensor(&o),
-        Argument::U32(heads as u32),
-        Argument::U32(key_heads as u32),
-        Argument::U32(width as u32),
-        Argument::F32(settings.scale as f32),
-        Argument::F32(settings.soft_cap.unwrap_or(0.0) as f32),
-    ];
     launch.run(device, &arguments)?;
     Ok(o)
 }

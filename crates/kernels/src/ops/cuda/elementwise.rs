@@ -2,15 +2,11 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use crate::gpu::{Argument, Launch, Source, element_name, empty, pack_size};
+use crate::gpu::{Argument, Source, arguments, element_name, empty, pack_size, source};
 use crate::ops::dropout::MaskKey;
 use crate::ops::glu::Activation;
 
-static SOURCE: Source = Source {
-    name: "elementwise",
-    text: include_str!("elementwise.cu"),
-    headers: &[],
-};
+static SOURCE: Source = source!("elementwise");
 
 const THREADS: usize = 256;
 
@@ -26,13 +22,7 @@ fn run(
     let (elements, dtype) = (tensors[0].elem_count(), tensors[0].dtype());
     let packs = elements / pack;
     let name = format!("{kernel}_{}_{pack}", element_name(dtype).unwrap_or_default());
-    let launch = Launch {
-        source: &SOURCE,
-        kernel: &name,
-        blocks: [packs.div_ceil(THREADS), 1, 1],
-        threads: [THREADS, 1, 1],
-        shared_bytes: 0,
-    };
+    let launch = SOURCE.launch(&name, [packs.div_ceil(THREADS), 1, 1], [THREADS, 1, 1]);
     let mut all: Vec<Argument<'_>> = tensors.iter().map(|tensor| Argument::Tensor(tensor)).collect();
     all.extend_from_slice(arguments);
     all.push(Argument::U64(packs as u64));
@@ -115,23 +105,10 @@ pub fn dropout(x: &Tensor, key: &MaskKey, number: u64, threshold: u32, scale: f3
     // As many as there may be, wherever the first element lies.
     let groups = count.div_ceil(64) + 1;
     let name = format!("dropout_{}", element_name(x.dtype()).unwrap_or_default());
-    let launch = Launch {
-        source: &SOURCE,
-        kernel: &name,
-        blocks: [(groups * 16).div_ceil(THREADS), 1, 1],
-        threads: [THREADS, 1, 1],
-        shared_bytes: 0,
+    let launch = SOURCE.launch(&name, [(groups * 16).div_ceil(THREADS), 1, 1], [THREADS, 1, 1]);
+    let arguments = arguments! {
+        &x, &y, count as u64, &key, number, (count / rows) as u64, threshold, scale,
     };
-    let arguments = [
-        Argument::Tensor(&x),
-        Argument::Tensor(&y),
-        Argument::U64(count as u64),
-        Argument::Tensor(&key),
-        Argument::U64(number),
-        Argument::U64((count / rows) as u64),
-        Argument::U32(threshold),
-        Argument::F32(scale),
-    ];
     launch.run(x.device(), &arguments)?;
     Ok(y)
 }

@@ -2,14 +2,10 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use crate::gpu::{Argument, Launch, Source, element_name, empty, pack_size};
+use crate::gpu::{Argument, Launch, Source, arguments, element_name, empty, pack_size, source};
 use crate::ops::gain::NormParts;
 
-static SOURCE: Source = Source {
-    name: "gain",
-    text: include_str!("gain.cu"),
-    headers: &[],
-};
+static SOURCE: Source = source!("gain");
 
 /// Threads beside each other, each of which has a pack of columns.
 const LANES: usize = 32;
@@ -19,13 +15,7 @@ const TURNS: usize = 8;
 const ROWS: usize = 128;
 
 fn launch<'a>(kernel: &'a str, blocks: [usize; 2], threads: [usize; 2]) -> Launch<'a> {
-    Launch {
-        source: &SOURCE,
-        kernel,
-        blocks: [blocks[0], blocks[1], 1],
-        threads: [threads[0], threads[1], 1],
-        shared_bytes: 0,
-    }
+    SOURCE.launch(kernel, [blocks[0], blocks[1], 1], [threads[0], threads[1], 1])
 }
 
 fn name(kernel: &str, tensor: &Tensor, pack: usize) -> String {
@@ -38,13 +28,7 @@ pub fn scale(y: &Tensor, gain: &Tensor, shift: f32) -> Result<()> {
     let gain = gain.contiguous()?;
     let pack = pack_size(columns, &[y]);
     let packs = y.elem_count() / pack;
-    let arguments = [
-        Argument::Tensor(y),
-        Argument::Tensor(&gain),
-        Argument::F32(shift),
-        Argument::U64(packs as u64),
-        Argument::U32((columns / pack) as u32),
-    ];
+    let arguments = arguments! { y, &gain, shift, packs as u64, (columns / pack) as u32 };
     launch(&name("gain_scale", y, pack), [packs.div_ceil(256), 1], [256, 1]).run(y.device(), &arguments)
 }
 
@@ -54,23 +38,10 @@ pub fn backward(dz: &Tensor, y: &Tensor, gain: &Tensor, norm: &Tensor, d_magnitu
     let (gain, norm, bands) = (gain.contiguous()?, norm.contiguous()?, rows.div_ceil(ROWS));
     let partial = empty((bands, columns), DType::F32, device)?;
     let pack = pack_size(columns, &[y, dz]);
-    let arguments = [
-        Argument::Tensor(dz),
-        Argument::Tensor(y),
-        Argument::Tensor(&gain),
-        Argument::Tensor(&partial),
-        Argument::U32(rows as u32),
-        Argument::U32(columns as u32),
-    ];
+    let arguments = arguments! { dz, y, &gain, &partial, rows as u32, columns as u32 };
     let blocks = [(columns / pack).div_ceil(LANES), bands];
     launch(&name("gain_backward", y, pack), blocks, [LANES, TURNS]).run(device, &arguments)?;
-    let arguments = [
-        Argument::Tensor(&partial),
-        Argument::Tensor(&norm),
-        Argument::Tensor(d_magnitude),
-        Argument::U32(bands as u32),
-        Argument::U32(columns as u32),
-    ];
+    let arguments = arguments! { &partial, &norm, d_magnitude, bands as u32, columns as u32 };
     launch("gain_gradient", [columns.div_ceil(128), 1], [128, 1]).run(device, &arguments)
 }
 

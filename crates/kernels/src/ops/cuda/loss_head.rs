@@ -2,14 +2,10 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::gpu::{Argument, Gemm, Launch, Matrix, Source, element_name, empty};
+use crate::gpu::{Argument, Gemm, Matrix, Source, arguments, element_name, empty, source};
 use crate::ops::loss_head::{Output, PlacedTargets, Settings, Sums, Targets, target_positions};
 
-static SOURCE: Source = Source {
-    name: "loss_head",
-    text: include_str!("loss_head.cu"),
-    headers: &[],
-};
+static SOURCE: Source = source!("loss_head");
 
 /// What every chunk reads and writes.
 struct Head<'a> {
@@ -130,38 +126,23 @@ impl Head<'_> {
         let part = |tensor: &Tensor| tensor.narrow(0, first, count);
         let placed = self.targets;
         let (targets, losses, correct) = (part(&placed.ids)?, part(&placed.losses)?, part(&placed.correct)?);
-        let arguments = [
-            Argument::Tensor(logits),
-            Argument::Tensor(&targets),
-            Argument::Tensor(&losses),
-            Argument::Tensor(&correct),
-            Argument::U32(vocabulary as u32),
-            Argument::F32(self.settings.soft_cap.unwrap_or(0.0) as f32),
-            Argument::Maybe(self.settings.gradient_scale.map(|_| &placed.scale)),
-        ];
+        let arguments = arguments! {
+            logits, &targets, &losses, &correct, vocabulary as u32,
+            self.settings.soft_cap.unwrap_or(0.0) as f32,
+            self.settings.gradient_scale.map(|_| &placed.scale),
+        };
         self.launch("loss", count, 512, &arguments)
     }
 
     fn move_rows(&self, kernel: &str, from: &Tensor, rows: &Tensor, to: &Tensor) -> Result<Tensor> {
-        let arguments = [
-            Argument::Tensor(from),
-            Argument::Tensor(rows),
-            Argument::Tensor(to),
-            Argument::U32(to.dim(1)? as u32),
-        ];
+        let arguments = arguments! { from, rows, to, to.dim(1)? as u32 };
         self.launch(kernel, rows.dim(0)?, 256, &arguments)?;
         Ok(to.clone())
     }
 
     fn launch(&self, kernel: &str, blocks: usize, threads: usize, arguments: &[Argument<'_>]) -> Result<()> {
         let name = format!("{kernel}_{}", element_name(self.dtype()).unwrap_or_default());
-        let launch = Launch {
-            source: &SOURCE,
-            kernel: &name,
-            blocks: [blocks, 1, 1],
-            threads: [threads, 1, 1],
-            shared_bytes: 0,
-        };
+        let launch = SOURCE.launch(&name, [blocks, 1, 1], [threads, 1, 1]);
         launch.run(self.device(), arguments)
     }
 

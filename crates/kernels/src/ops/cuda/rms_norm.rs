@@ -2,13 +2,9 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use crate::gpu::{Argument, Launch, Source, element_name, empty, pack_size};
+use crate::gpu::{Argument, Source, arguments, element_name, empty, pack_size, source};
 
-static SOURCE: Source = Source {
-    name: "rms_norm",
-    text: include_str!("rms_norm.cu"),
-    headers: &[],
-};
+static SOURCE: Source = source!("rms_norm");
 
 /// Rows up to this many packs have a warp; longer ones a block.
 const WARP_PACKS: usize = 128;
@@ -33,16 +29,7 @@ pub fn forward(x: &Tensor, weight: &Tensor, eps: f64, offset: f32) -> Result<(Te
         empty((rows, width), x.dtype(), x.device())?,
         empty(rows, DType::F32, x.device())?,
     );
-    let arguments = [
-        Argument::Tensor(&x),
-        Argument::Tensor(&weight),
-        Argument::Tensor(&y),
-        Argument::Tensor(&rstd),
-        Argument::U32(rows as u32),
-        Argument::U32(width as u32),
-        Argument::F32(eps as f32),
-        Argument::F32(offset),
-    ];
+    let arguments = arguments! { &x, &weight, &y, &rstd, rows as u32, width as u32, eps as f32, offset };
     run("rms_norm", &x, &[&x, &weight], &arguments)?;
     Ok((y, rstd))
 }
@@ -61,17 +48,9 @@ pub fn backward(
     let weight = weight.to_dtype(x.dtype())?.contiguous()?;
     let residual = residual.map(Tensor::contiguous).transpose()?;
     let dx = empty((rows, width), x.dtype(), x.device())?;
-    let arguments = [
-        Argument::Tensor(&x),
-        Argument::Tensor(&weight),
-        Argument::Tensor(&rstd),
-        Argument::Tensor(&dy),
-        Argument::Maybe(residual.as_ref()),
-        Argument::Tensor(&dx),
-        Argument::U32(rows as u32),
-        Argument::U32(width as u32),
-        Argument::F32(offset),
-    ];
+    let arguments = arguments! {
+        &x, &weight, &rstd, &dy, residual.as_ref(), &dx, rows as u32, width as u32, offset,
+    };
     let mut read = vec![&x, &weight, &dy];
     read.extend(&residual);
     run("rms_norm_backward", &x, &read, &arguments)?;
@@ -83,13 +62,7 @@ fn run(kernel: &str, x: &Tensor, read: &[&Tensor], arguments: &[Argument<'_>]) -
     let pack = pack_size(width, read);
     let threads = threads(width / pack);
     let name = format!("{kernel}_{}_{pack}", element_name(x.dtype()).unwrap_or_default());
-    let launch = Launch {
-        source: &SOURCE,
-        kernel: &name,
-        blocks: [rows.div_ceil(threads[1]), 1, 1],
-        threads,
-        shared_bytes: 0,
-    };
+    let launch = SOURCE.launch(&name, [rows.div_ceil(threads[1]), 1, 1], threads);
     launch.run(x.device(), arguments)
 }
 
@@ -100,22 +73,10 @@ pub fn weight_gradient(x: &Tensor, rstd: &Tensor, dy: &Tensor) -> Result<Tensor>
     let parts = rows.div_ceil(SHARE).clamp(1, 128);
     let partial = empty((parts, width), DType::F32, x.device())?;
     let name = format!("rms_norm_weight_{}", element_name(x.dtype()).unwrap_or_default());
-    let launch = Launch {
-        source: &SOURCE,
-        kernel: &name,
-        blocks: [width.div_ceil(128), parts, 1],
-        threads: [128, 1, 1],
-        shared_bytes: 0,
+    let launch = SOURCE.launch(&name, [width.div_ceil(128), parts, 1], [128, 1, 1]);
+    let arguments = arguments! {
+        &x, &rstd, &dy, &partial, rows as u32, width as u32, rows.div_ceil(parts) as u32,
     };
-    let arguments = [
-        Argument::Tensor(&x),
-        Argument::Tensor(&rstd),
-        Argument::Tensor(&dy),
-        Argument::Tensor(&partial),
-        Argument::U32(rows as u32),
-        Argument::U32(width as u32),
-        Argument::U32(rows.div_ceil(parts) as u32),
-    ];
     launch.run(x.device(), &arguments)?;
     partial.sum(0)
 }

@@ -2,14 +2,10 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use crate::gpu::{Argument, Launch, Source, element_name, empty, pack_size};
+use crate::gpu::{Argument, Source, arguments, element_name, empty, pack_size, source};
 use crate::ops::rope::{HeadNorms, RopeTable};
 
-static SOURCE: Source = Source {
-    name: "rope",
-    text: include_str!("rope.cu"),
-    headers: &[],
-};
+static SOURCE: Source = source!("rope");
 
 /// Rotates q (T, query heads, d), and k (T, key heads, d) where it is there, in place, by `sign` times the angles of their positions, which are rows of
 /// the table. Both are contiguous.
@@ -23,25 +19,11 @@ pub fn rotate(q: &Tensor, k: Option<&Tensor>, table: &RopeTable, positions: &Ten
     };
     let name = format!("rope_{}_{pack}", element_name(q.dtype()).unwrap_or_default());
     let packs = (query_heads + key_heads) * half / pack;
-    let launch = Launch {
-        source: &SOURCE,
-        kernel: &name,
-        blocks: [tokens, 1, 1],
-        threads: [packs.next_multiple_of(32).clamp(32, 512), 1, 1],
-        shared_bytes: 0,
+    let launch = SOURCE.launch(&name, [tokens, 1, 1], [packs.next_multiple_of(32).clamp(32, 512), 1, 1]);
+    let arguments = arguments! {
+        q, k, &table.cos, &table.sin, positions, query_heads as u32, key_heads as u32, head_dim as u32,
+        half as u32, sign,
     };
-    let arguments = [
-        Argument::Tensor(q),
-        Argument::Tensor(k),
-        Argument::Tensor(&table.cos),
-        Argument::Tensor(&table.sin),
-        Argument::Tensor(positions),
-        Argument::U32(query_heads as u32),
-        Argument::U32(key_heads as u32),
-        Argument::U32(head_dim as u32),
-        Argument::U32(half as u32),
-        Argument::F32(sign),
-    ];
     launch.run(q.device(), &arguments)
 }
 
@@ -70,13 +52,11 @@ pub fn rotate_normed(
         _ => 1,
     };
     let name = format!("rope_normed_{}_{pack}", element_name(q.dtype()).unwrap_or_default());
-    let launch = Launch {
-        source: &SOURCE,
-        kernel: &name,
-        blocks: [(tokens * (query_heads + key_heads)).div_ceil(WARPS), 1, 1],
-        threads: [32, WARPS, 1],
-        shared_bytes: 0,
-    };
+    let launch = SOURCE.launch(
+        &name,
+        [(tokens * (query_heads + key_heads)).div_ceil(WARPS), 1, 1],
+        [32, WARPS, 1],
+    );
     let [(rotated_q, query_rstd), (rotated_k, key_rstd)] = &results;
     let tensors = [
         &q, &k, &of_query, &of_key, rotated_q, rotated_k, query_rstd, key_rstd, &table.cos, &table.sin, positions,

@@ -245,7 +245,7 @@ fn rotated_norms_are_the_norms_and_the_rotation_to_the_last_bit() {
                 epsilon: 1e-5,
                 offset: 1.0,
             };
-            let got = emulated(|| rope::forward_normed([&q, &k], &norms, &table, &positions)).unwrap();
+            let got = emulated(|| rope::forward_normed([q.clone(), k.clone()], &norms, &table, &positions)).unwrap();
             for ((x, weight), (got, got_rstd)) in [&q, &k].into_iter().zip(&weights).zip(got) {
                 let rows = x.reshape(((), head_dim)).unwrap();
                 let (y, rstd) = emulated(|| rms_norm::forward(&rows, weight, 1e-5, 1.0)).unwrap();

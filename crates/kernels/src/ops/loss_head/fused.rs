@@ -15,7 +15,7 @@ use crate::ops::storage::{Elements, Unwritten, update};
 use crate::thread_pool;
 use candle_core::{DType, Device, Result, Tensor};
 use half::bf16;
-use peft_tune_core::predict::even_chunks;
+use peft_tune_core::plan::even_chunks;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 

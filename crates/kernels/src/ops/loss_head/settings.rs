@@ -22,7 +22,7 @@ pub struct Settings {
 pub struct Targets<'a> {
     /// (T,): a token, or [`IGNORE`].
     pub values: &'a [i64],
-    /// The same in a GPU's memory, where somebody has put it there.
+    /// The same in a GPU's memory, where present.
     pub placed: Option<&'a PlacedTargets>,
 }
 
@@ -60,7 +60,7 @@ pub struct Output {
     pub d_hidden: Option<Tensor>,
 }
 
-/// Loss and hits of a micro-batch. On a GPU they stay there until somebody reads them, so that the host goes on giving it work.
+/// Loss and hits of a micro-batch. On a GPU they stay there until they are read, so that the host keeps giving it work.
 #[derive(Clone, Debug)]
 pub enum Sums {
     Known {
@@ -78,9 +78,6 @@ impl Sums {
     pub const NONE: Self = Self::Known { loss: 0.0, correct: 0 };
 
     /// (Sum of the cross-entropy over the targets in nats, targets that are the most likely token); waits for the device.
-    ///
-    /// # Errors
-    /// Those of the device.
     pub fn read(&self) -> Result<(f64, u64)> {
         match self {
             Self::Known { loss, correct } => Ok((*loss, *correct)),

@@ -15,7 +15,7 @@ use crate::ops::matmul::operand::Old;
 use crate::ops::storage::Unwritten;
 use crate::thread_pool;
 use candle_core::{Device, Result, Tensor};
-use peft_tune_core::predict::{STREAMED_ROWS, even_chunks, streamed_columns};
+use peft_tune_core::plan::{STREAMED_ROWS, even_chunks, streamed_columns};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 

@@ -8,35 +8,18 @@
 //! The left operand is read in place where its rows lie along the summed dimension; where they lie across it (the
 //! gradient of a weight), MR micro-panels of it are packed too.
 
-use super::engine::MAX_TERMS;
 use super::finish;
 use super::operand::{Left, Result, Right, Side, Term};
 use super::pack;
 use super::quantized;
-use super::tile::{self, Begin, LANES, Line, MrPanel, PanelProduct, ROWS, TILE, Unit, VECTORS};
+use super::tile::{self, Begin, Line, MrPanel, PanelProduct, TILE, Unit};
 use crate::ops::element::Element;
+use crate::ops::room::{grow, resize};
 use crate::thread_pool;
 use half::bf16;
+use peft_tune_core::plan::products::{KC_UNITS, LANES, MAX_TERMS, NR, TILE_ROWS, VECTORS, task_shape, tile_height};
 use std::cell::RefCell;
 use std::ops::Range;
-
-/// Columns of a full NR micro-panel.
-const NR: usize = VECTORS * LANES;
-/// Units of the summed dimension that are packed at once.
-const KC_UNITS: usize = 768;
-/// Bytes of packed NR micro-panels that a task keeps, within the second-level cache.
-const GROUP_BYTES: usize = 640 * 1024;
-/// Groups of NR micro-panels for each thread where there are enough: more of them balance the threads, but the left operand is
-/// streamed once for each group (with groups of one NR micro-panel, BF16 products of 1024 rows lost a fifth of their speed).
-const GROUPS_PER_THREAD: usize = 4;
-/// Tasks for each thread: where there are fewer groups, rows are split too, and every task packs its NR micro-panels again.
-const TASKS_PER_THREAD: usize = 8;
-/// As above where the right operand is too large for the caches, so that packing it again costs more.
-const LARGE_TASKS_PER_THREAD: usize = 3;
-/// Bytes of a large right operand.
-const LARGE_BYTES: usize = 8 << 20;
-/// Fewest rows of a task: packing costs about as much as two to four rows.
-const TASK_ROWS: usize = 128;
 
 /// Values that units are made of.
 pub trait Operand: Element {
@@ -63,7 +46,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Lets go of what this thread keeps.
+/// Releases what this thread keeps.
 pub fn forget() {
     SCRATCH.take();
 }
@@ -81,7 +64,8 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
     let units = kc_blocks
         .iter()
         .map(|kc_block| kc_block.iter().map(|part| part.units.len()).sum());
-    let (group, height) = task_shape(rows, columns, &units.collect::<Vec<usize>>());
+    let sizes = units.fold([0, 0], |[longest, all], units: usize| [units.max(longest), all + units]);
+    let (group, height) = task_shape(rows, columns, sizes, thread_pool::threads());
     let (groups, heights) = (columns.div_ceil(group * NR), rows.div_ceil(height));
     let (result, kc_blocks) = (&result, &kc_blocks);
     thread_pool::for_each(groups * heights, |index| {
@@ -126,24 +110,6 @@ fn kc_blocks<T: Operand>(terms: &[Term<'_, T>]) -> Vec<Vec<KcSlice>> {
     kc_blocks
 }
 
-/// (NR micro-panels of a task, rows of a task), from the units of each KC block.
-fn task_shape(rows: usize, columns: usize, units: &[usize]) -> (usize, usize) {
-    let threads = thread_pool::threads();
-    let (nr_panels, unit_bytes) = (columns.div_ceil(NR), VECTORS * size_of::<Line>());
-    let (longest, all) = (units.iter().max().copied().unwrap_or(0), units.iter().sum::<usize>());
-    let cached = GROUP_BYTES / (longest.max(1) * unit_bytes);
-    // As many groups for one thread as for another.
-    let groups = nr_panels.div_ceil(cached.max(1)).max(GROUPS_PER_THREAD * threads);
-    let group = nr_panels.div_ceil(groups.next_multiple_of(threads));
-    let tasks = match all * unit_bytes * nr_panels {
-        LARGE_BYTES.. => LARGE_TASKS_PER_THREAD,
-        _ => TASKS_PER_THREAD,
-    };
-    let blocks = (tasks * threads).div_ceil(nr_panels.div_ceil(group));
-    let height = rows.div_ceil(blocks).max(TASK_ROWS).next_multiple_of(2 * ROWS);
-    (group, height)
-}
-
 struct Task<'a, T> {
     terms: &'a [Term<'a, T>],
     kc_blocks: &'a [Vec<KcSlice>],
@@ -168,9 +134,7 @@ impl<T: Operand> Task<'_, T> {
     unsafe fn pack(&self, kc_block: &[KcSlice], nr_panels: &mut Vec<Line>) {
         let units: usize = kc_block.iter().map(|part| part.units.len()).sum();
         let most = self.columns.len().div_ceil(NR) * VECTORS * units;
-        if nr_panels.len() < most {
-            nr_panels.resize(most, Line::ZERO);
-        }
+        grow(nr_panels, most, Line::ZERO);
         let mut start = 0;
         for column in self.columns.clone().step_by(NR) {
             let vectors = pack::vectors(self.columns.end, column);
@@ -188,13 +152,13 @@ impl<T: Operand> Task<'_, T> {
     unsafe fn sweep<O: Element>(&self, number: usize, scratch: &mut Scratch, result: &Result<O>) {
         if self.kc_blocks.len() > 1 {
             let columns = self.columns.len().next_multiple_of(NR);
-            scratch.sums.resize(self.rows.len() * columns, 0.0);
+            resize(&mut scratch.sums, self.rows.len() * columns, 0.0);
         }
         // Tiles of one vector are twice as high; all NR micro-panels of the task share the MR micro-panels, so the first one decides.
         let narrow = pack::vectors(self.columns.end, self.columns.start) == 1;
         let (mut row, mut saved) = (self.rows.start, 0);
         while row < self.rows.end {
-            let rows = row..row + tile::height(self.rows.end - row, if narrow { 1 } else { VECTORS });
+            let rows = row..row + tile_height(self.rows.end - row, if narrow { 1 } else { VECTORS });
             row = rows.end;
             let mr_panels = self.mr_panels(number, &rows, &mut scratch.mr_panels);
             self.fetch(number, row);
@@ -258,7 +222,7 @@ impl<T: Operand> Task<'_, T> {
             if left.side == Side::Transposed {
                 continue;
             }
-            for row in row..(row + ROWS).min(self.rows.end) {
+            for row in row..(row + TILE_ROWS).min(self.rows.end) {
                 let start = row * left.stride + part.units.start * T::UNIT.values();
                 let line = size_of::<Line>() / size_of::<T>();
                 for value in (start..start + part.units.len() * T::UNIT.values()).step_by(line) {
@@ -272,9 +236,7 @@ impl<T: Operand> Task<'_, T> {
     fn mr_panels(&self, number: usize, rows: &Range<usize>, packed: &mut Vec<u32>) -> [MrPanel; MAX_TERMS] {
         let (kc_block, values) = (&self.kc_blocks[number], T::UNIT.values());
         let most: usize = kc_block.iter().map(|part| part.units.len() * rows.len()).sum();
-        if packed.len() < most {
-            packed.resize(most, 0);
-        }
+        grow(packed, most, 0);
         let mut packed = packed.as_mut_slice();
         let mut mr_panels = [MrPanel::NONE; MAX_TERMS];
         for (mr_panel, part) in mr_panels.iter_mut().zip(kc_block) {

@@ -10,21 +10,10 @@ use crate::ops::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::ops::simd::{Level, level};
 use half::bf16;
+#[cfg(target_arch = "x86_64")]
+use peft_tune_core::plan::products;
+use peft_tune_core::plan::products::MAX_TERMS;
 use std::borrow::Cow;
-
-/// Products that one call can sum.
-pub const MAX_TERMS: usize = 4;
-
-/// Fewest rows of a product of BF16 on AMX, whose tiles have 32.
-#[cfg(target_arch = "x86_64")]
-const AMX_ROWS: usize = 16;
-/// Smallest product of F32 on AMX.
-#[cfg(target_arch = "x86_64")]
-const DIGITS_ROWS: usize = 64;
-#[cfg(target_arch = "x86_64")]
-const DIGITS_COLUMNS: usize = 64;
-#[cfg(target_arch = "x86_64")]
-const DIGITS_DEPTH: usize = 64;
 
 /// Computes the sum of `products`, (rows, columns), into `result`.
 ///
@@ -34,7 +23,7 @@ pub unsafe fn multiply<O: Element>(products: &[Product<'_>], (rows, columns): (u
     assert!(products.len() <= MAX_TERMS, "callers split longer sums");
     #[cfg(target_arch = "x86_64")]
     if let Some(terms) = pairs(products) {
-        if rows >= AMX_ROWS && amx::is_available() {
+        if rows >= products::amx::FEWEST_ROWS && amx::is_available() {
             // SAFETY: the unit is there; the result is the caller's promise.
             return unsafe { amx::multiply(&terms, rows, columns, result) };
         }
@@ -68,7 +57,7 @@ pub unsafe fn multiply<O: Element>(products: &[Product<'_>], (rows, columns): (u
 #[cfg(target_arch = "x86_64")]
 fn pays_in_digits(terms: &[Term<'_, f32>], rows: usize, columns: usize) -> bool {
     let depth: usize = terms.iter().map(|term| term.right.depth()).sum();
-    rows >= DIGITS_ROWS && columns >= DIGITS_COLUMNS && depth >= DIGITS_DEPTH
+    rows.min(columns).min(depth) >= products::amx::FEWEST_DIGITS
 }
 
 /// Adds alpha a^T b, a (tokens, rows) and b (tokens, columns) in F32 with so many values from one token to the next, to the row-major
@@ -82,8 +71,7 @@ pub fn multiply_thin(
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
     if let (Values::F32(a), Values::F32(b)) = (a, b) {
-        let is_thin = rows.min(columns) <= thin::MOST && rows.max(columns) > thin::MOST && tokens >= thin::FEWEST;
-        if is_thin && level() == Level::Avx512 {
+        if products::thin::takes([tokens, rows, columns]) && level() == Level::Avx512 {
             assert!(rows * columns <= result.len(), "the result has room");
             let matrix = |values, columns, stride| thin::Tokens {
                 values,

@@ -1,6 +1,6 @@
 //! The products as ops on tensors.
 
-use super::engine::{self, MAX_TERMS};
+use super::engine;
 use super::operand::{Old, Order, Product, Result as Target, Right, Side, Values};
 use super::quantized::{Factor, QuantizedSource};
 use super::reference;
@@ -11,6 +11,7 @@ use crate::ops::shape;
 use crate::ops::storage::{Elements, Unwritten, is_fused, update};
 use candle_core::{DType, Result, Tensor};
 use half::{bf16, f16};
+use peft_tune_core::plan::products::MAX_TERMS;
 
 /// One product of a sum: `scale` times x times w.
 #[derive(Clone, Copy, Debug)]

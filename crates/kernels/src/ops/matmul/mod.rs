@@ -48,9 +48,9 @@ mod thin;
 mod tile;
 mod widened;
 
-pub use engine::MAX_TERMS;
 pub(in crate::ops) use linear::{Guard, rows_of};
 pub use linear::{Term, nn, nn_beside, nn_sum, nt, nt_onto, nt_sum, tn_add};
+pub use peft_tune_core::plan::products::MAX_TERMS;
 pub use quantized::{Factor, QuantizedMatrix};
 
 /// Whether large products run on AMX here.
@@ -61,7 +61,7 @@ pub fn multiplies_tiles() -> bool {
     return false;
 }
 
-/// Lets go of what this thread keeps from one product to the next.
+/// Releases what this thread keeps from one product to the next.
 pub(in crate::ops) fn forget() {
     #[cfg(target_arch = "x86_64")]
     {

@@ -6,12 +6,11 @@ use super::operand;
 use super::pack;
 use super::serial::{Old, View};
 use super::tile::{self, Begin, LANES, Line, MrPanel, PanelProduct, TILE, Unit, VECTORS};
+use crate::ops::room::grow;
 use core::arch::x86_64::*;
+use peft_tune_core::plan::products::{NR, tile_height};
 use std::cell::RefCell;
 use std::ops::Range;
-
-/// Columns of a full NR micro-panel.
-const NR: usize = VECTORS * LANES;
 
 /// Memory that a thread keeps from one product to the next.
 #[derive(Default)]
@@ -24,7 +23,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Lets go of what this thread keeps.
+/// Releases what this thread keeps.
 pub fn forget() {
     SCRATCH.take();
 }
@@ -47,7 +46,7 @@ pub unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old:
             let narrow = right.columns <= LANES;
             let mut row = 0;
             while row < left.rows {
-                let rows = row..row + tile::height(left.rows - row, if narrow { 1 } else { VECTORS });
+                let rows = row..row + tile_height(left.rows - row, if narrow { 1 } else { VECTORS });
                 row = rows.end;
                 let mr_panel = mr_panel(&left, units, rows.clone(), &mut scratch.mr_panel);
                 tile_row(units, mr_panel, rows, &scratch.nr_panels, &target, right.columns);
@@ -60,9 +59,7 @@ pub unsafe fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old:
 unsafe fn pack_right(right: &View<'_>, units: usize, nr_panels: &mut Vec<Line>) {
     let source = right.source();
     let lines = right.columns.div_ceil(LANES) * units;
-    if nr_panels.len() < lines {
-        nr_panels.resize(lines, Line::ZERO);
-    }
+    grow(nr_panels, lines, Line::ZERO);
     let mut start = 0;
     for column in (0..right.columns).step_by(NR) {
         let lines = pack::vectors(right.columns, column) * units;
@@ -113,9 +110,7 @@ unsafe fn tile_row(
 unsafe fn mr_panel(left: &View<'_>, units: usize, rows: Range<usize>, packed: &mut Vec<u32>) -> MrPanel {
     // A line more, since whole lines are written.
     let most = units.next_multiple_of(LANES) * rows.len() + LANES;
-    if packed.len() < most {
-        packed.resize(most, 0);
-    }
+    grow(packed, most, 0);
     // SAFETY: the caller's promise is the same.
     unsafe {
         if left.column_stride == 1 {

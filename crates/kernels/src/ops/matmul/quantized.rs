@@ -20,6 +20,8 @@ use super::{
     tile::{LANES, Line, Unit, VECTORS},
 };
 use crate::kernels;
+#[cfg(target_arch = "x86_64")]
+use crate::ops::room::resize;
 use crate::ops::shape;
 use crate::ops::storage::is_fused;
 
@@ -38,15 +40,9 @@ pub trait QuantizedMatrix: Debug + Sync {
     fn is_on_cpu(&self) -> bool;
 
     /// The whole matrix, for devices and forms that have no blocks.
-    ///
-    /// # Errors
-    /// Those of candle.
     fn dense(&self, dtype: DType) -> Result<Tensor>;
 
     /// Writes the whole matrix into `into`, contiguous and of its shape; its dtype decides.
-    ///
-    /// # Errors
-    /// Those of candle.
     fn fill(&self, into: &Tensor) -> Result<()>;
 
     /// Writes a block, row by row, into `into` (rows times columns).
@@ -174,7 +170,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Lets go of what this thread keeps.
+/// Releases what this thread keeps.
 #[cfg(target_arch = "x86_64")]
 pub fn forget() {
     SCRATCH.take();
@@ -218,7 +214,7 @@ pub fn with_f32<R>(
     let (width, length) = (columns.len(), depth.len());
     let (rows, columns) = source.block(columns, depth);
     SCRATCH.with_borrow_mut(|Scratch { single, .. }| {
-        single.resize(width * length, 0.0);
+        resize(single, width * length, 0.0);
         source.values.fill_f32(rows, columns, single).expect(CHECKED);
         pack(&part(source, single, width, length))
     })
@@ -235,7 +231,7 @@ pub fn with_bf16<R>(
     let (width, length) = (columns.len(), depth.len());
     let (rows, columns) = source.block(columns, depth);
     SCRATCH.with_borrow_mut(|Scratch { pair, .. }| {
-        pair.resize(width * length, bf16::ZERO);
+        resize(pair, width * length, bf16::ZERO);
         source.values.fill_bf16(rows, columns, pair).expect(CHECKED);
         pack(&part(source, pair, width, length))
     })

@@ -6,13 +6,8 @@ use super::operand::{self, Order, Source};
 #[cfg(target_arch = "x86_64")]
 use super::{amx, pairs};
 use candle_core::DType;
-
-/// Fewest rows of a product on AMX, whose tiles have 32.
 #[cfg(target_arch = "x86_64")]
-const SMALL_AMX_ROWS: usize = 8;
-/// Smallest depth and columns of a product of F32 on AMX.
-#[cfg(target_arch = "x86_64")]
-const SMALL_DIGITS: usize = 64;
+use peft_tune_core::plan::products;
 
 /// A matrix in F32, with strides.
 #[derive(Clone, Copy, Debug)]
@@ -116,11 +111,11 @@ pub fn multiply(left: View<'_>, right: View<'_>, result: &mut [f32], old: Old, e
     let form = match exactness {
         Exactness::Bf16 => Some(amx::Form::Pairs),
         // Smaller ones fill no step, or pay more for laying out than they save.
-        Exactness::Full if left.columns.min(right.columns) >= SMALL_DIGITS => Some(amx::Form::Digits),
+        Exactness::Full if left.columns.min(right.columns) >= products::amx::FEWEST_DIGITS => Some(amx::Form::Digits),
         Exactness::Full => None,
     };
     #[cfg(target_arch = "x86_64")]
-    if let Some(form) = form.filter(|_| left.rows >= SMALL_AMX_ROWS && amx::is_available()) {
+    if let Some(form) = form.filter(|_| left.rows >= products::amx::FEWEST_SMALL_ROWS && amx::is_available()) {
         // SAFETY: the unit is there; views lie within their values, and the result has room.
         return unsafe { amx::multiply_small(form, left, right, result, old) };
     }

@@ -6,25 +6,17 @@
 //! up in their order. How the tokens are shared out depends on their number alone.
 
 use super::finish;
-use super::tile::LANES;
+use super::tile::{LANES, VECTORS};
 use crate::ops::element::Element;
+use crate::ops::room::grow;
 use crate::thread_pool;
 use core::arch::x86_64::*;
+use peft_tune_core::plan::products::thin::{self, COLUMNS, ROWS};
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Most columns of u: from the next one on the large products are as fast.
-pub const MOST: usize = 32;
-/// Fewest tokens, and fewest of a task.
-pub const FEWEST: usize = 128;
-/// Most tasks, each of which has sums of its own.
-const TASKS: usize = 8;
 /// Tokens whose rows of x are read side by side.
 const BLOCK: usize = 32;
-/// Columns of u and vectors of x's columns whose sums are in registers.
-const ROWS: usize = 8;
-const VECTORS: usize = 3;
-const COLUMNS: usize = VECTORS * LANES;
 /// Sums in registers.
 const TILE: usize = ROWS * COLUMNS;
 
@@ -73,13 +65,9 @@ impl Sums {
     }
 }
 
-/// Lets go of what this thread keeps.
+/// Releases what this thread keeps.
 pub fn forget() {
     SUMS.take();
-}
-
-fn tasks(tokens: usize) -> usize {
-    (tokens / FEWEST).clamp(1, TASKS)
 }
 
 /// Adds alpha u^T x, over `tokens` tokens, to the target.
@@ -87,15 +75,11 @@ fn tasks(tokens: usize) -> usize {
 /// # Safety
 /// The processor has AVX-512F, BW, DQ and VL; the target is valid for the columns of u and x.
 pub unsafe fn add<U: Element, X: Element>(u: Tokens<'_, U>, x: Tokens<'_, X>, tokens: usize, target: Target) {
-    let tasks = tasks(tokens);
-    let tiles = u.columns.div_ceil(ROWS) * x.columns.div_ceil(COLUMNS);
-    let (len, share) = (tiles * TILE, tokens.div_ceil(tasks));
+    let tasks = thin::tasks(tokens);
+    let (len, share) = (thin::sums(u.columns, x.columns), tokens.div_ceil(tasks));
+    let tiles = len / TILE;
     let mut memory = SUMS.take();
-    if memory.len() < tasks * len {
-        // Not both at once, and no more than that.
-        drop(memory);
-        memory = vec![0.0; tasks * len];
-    }
+    grow(&mut memory, tasks * len, 0.0);
     let sums = Sums(memory.as_mut_ptr());
     thread_pool::for_each(tasks, |task| {
         let tokens = task * share..((task + 1) * share).min(tokens);

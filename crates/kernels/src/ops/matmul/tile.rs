@@ -7,6 +7,8 @@
 //! multiply-add and loads three vectors and eight broadcasts for 24 instructions.
 
 use core::arch::x86_64::*;
+pub use peft_tune_core::plan::products::{LANES, VECTORS};
+use peft_tune_core::plan::products::{NR, TILE_ROWS};
 
 /// One AVX-512 register of units, aligned as the loads want it.
 #[derive(Clone, Copy, Debug)]
@@ -17,14 +19,8 @@ impl Line {
     pub const ZERO: Self = Self([0; 16]);
 }
 
-/// Results per vector.
-pub const LANES: usize = 16;
-/// Vectors of a full NR micro-panel.
-pub const VECTORS: usize = 3;
-/// Rows of a tile; a tile of one vector takes twice as many, to hide the latency with as many sums.
-pub const ROWS: usize = 8;
 /// Elements of the largest tile.
-pub const TILE: usize = ROWS * VECTORS * LANES;
+pub const TILE: usize = TILE_ROWS * NR;
 
 /// What a unit holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +141,7 @@ tile!(pair, "avx512f,avx512bf16", |sum, left, right| _mm512_dpbf16_ps(
 ));
 
 /// Sums up the `pieces`, `rows` of each left operand times its packed NR micro-panel of `vectors` vectors, in `sums`, which is
-/// row-major with `vectors * 16` columns. `rows` is one of the heights of [`height`].
+/// row-major with `vectors * 16` columns. `rows` is a height of [`peft_tune_core::plan::products::tile_height`].
 ///
 /// # Safety
 /// The processor has AVX-512F, and AVX-512 BF16 for [`Unit::Pair`]; the pieces and `sums` are valid for the shapes.
@@ -171,15 +167,4 @@ pub unsafe fn multiply(
         };
     }
     dispatch!(16 x 1, 8 x 1, 4 x 1, 2 x 1, 1 x 1, 8 x 2, 4 x 2, 2 x 2, 1 x 2, 8 x 3, 4 x 3, 2 x 3, 1 x 3)
-}
-
-/// Height of the next tile where `left` rows remain; 0 at the end.
-pub const fn height(left: usize, vectors: usize) -> usize {
-    match left {
-        16.. if vectors == 1 => 16,
-        8.. => 8,
-        4.. => 4,
-        2.. => 2,
-        other => other,
-    }
 }

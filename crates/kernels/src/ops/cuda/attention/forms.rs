@@ -3,30 +3,18 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::first_use::is_right;
-use crate::gpu::{Header, OPERANDS, Source, WARPGROUP, has_warpgroups, pack_size};
+use crate::gpu::{Header, OPERANDS, Source, WARPGROUP, has_warpgroups, pack_size, source};
 
 const PARTS: Header = Header {
     name: "attention_parts.cuh",
     text: include_str!("attention_parts.cuh"),
 };
 
-pub(super) static PLAIN: Source = Source {
-    name: "attention_plain",
-    text: include_str!("attention_plain.cu"),
-    headers: &[PARTS],
-};
+pub(super) static PLAIN: Source = source!("attention_plain", PARTS);
 
-static TILED: Source = Source {
-    name: "attention",
-    text: include_str!("attention.cu"),
-    headers: &[PARTS, OPERANDS],
-};
+static TILED: Source = source!("attention", PARTS, OPERANDS);
 
-static WARPGROUPS: Source = Source {
-    name: "attention_hopper",
-    text: include_str!("attention_hopper.cu"),
-    headers: &[PARTS, WARPGROUP],
-};
+static WARPGROUPS: Source = source!("attention_hopper", PARTS, WARPGROUP);
 
 /// Largest head that the kernels take.
 pub(super) const MAX_HEAD: usize = 256;

@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Result, Tensor};
 pub use self::forms::Form;
 
 use self::forms::{Kernel, MAX_HEAD, PLAIN};
-use crate::gpu::{Argument, Launch, element_name, empty};
+use crate::gpu::{Argument, Launch, arguments, element_name, empty};
 use crate::ops::attention::{Documents, Saved, Settings};
 
 /// Whether the kernels take heads of `head_dim`.
@@ -158,13 +158,7 @@ fn dot(call: &Call<'_>, o: &Tensor, d_o: &Tensor) -> Result<Tensor> {
         threads: [256, 1, 1],
         shared_bytes: 0,
     };
-    let arguments = [
-        Argument::Tensor(d_o),
-        Argument::Tensor(o),
-        Argument::Tensor(&dot),
-        Argument::U32(rows as u32),
-        Argument::U32(call.head_dim as u32),
-    ];
+    let arguments = arguments! { d_o, o, &dot, rows as u32, call.head_dim as u32 };
     launch.run(o.device(), &arguments)?;
     Ok(dot)
 }

@@ -19,11 +19,8 @@ use crate::ops::matmul::finish;
 use crate::ops::matmul::finish::mask;
 use crate::ops::matmul::tile::LANES;
 use core::arch::x86_64::*;
+pub use peft_tune_core::plan::products::amx::{DIGITS, DIGITS_STEP as STEP};
 
-/// Digits of a value.
-pub const DIGITS: usize = 3;
-/// Values of a step.
-pub const STEP: usize = 64;
 /// Lines of the factors of a MR micro-panel.
 pub const LEFT_FACTORS: usize = MR / LANES;
 /// Rows of a NR micro-panel that hold its factors.

@@ -8,24 +8,14 @@ use super::short;
 use super::stream::{KcBlock, Stream, Tile};
 use super::unit::{ROW_BYTES, TILE_ROWS, Tiles};
 use crate::ops::element::Element;
-use crate::ops::matmul::engine::MAX_TERMS;
 use crate::ops::matmul::operand::{Result, Side, Term};
 use crate::ops::matmul::tile::{LANES, Line};
+use crate::ops::room::grow;
 use crate::thread_pool;
+use peft_tune_core::plan::products::{MAX_TERMS, amx as blocking};
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Values of the summed dimension in a KC block.
-const KC: usize = 768;
-/// Rows that the left operand is laid out for at once.
-const ROW_BLOCK: usize = 2048;
-/// Bytes of the sums of several KC blocks.
-const SUMS_BYTES: usize = 16 << 20;
-/// Bytes of the NR micro-panels of a task, within the second-level cache.
-const GROUP_BYTES: usize = 1 << 20;
-/// Fewest NR micro-panels of a task where threads could have some each, and fewest MR micro-panels.
-const LEAST_NR_PANELS: usize = 2;
-const TASK_MR_PANELS: usize = 4;
 /// F32 sums of a tile of the result.
 const TILE_SUMS: usize = MR * NR;
 
@@ -43,7 +33,7 @@ thread_local! {
     static RIGHT: RefCell<Vec<Line>> = RefCell::default();
 }
 
-/// Lets go of what this thread keeps.
+/// Releases what this thread keeps.
 pub fn forget() {
     MEMORY.take();
     RIGHT.take();
@@ -65,19 +55,19 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
     let has_short = T::FORM == Form::Digits && !terms.iter().all(short::is_short);
     let (short, terms): (Vec<_>, Vec<_>) = terms.iter().partition(|term| has_short && short::is_short(term));
     let kc_blocks = kc_blocks(&terms);
-    let height = rows.min(ROW_BLOCK).next_multiple_of(MR);
+    let height = rows.min(blocking::ROW_BLOCK).next_multiple_of(MR);
     let width = match kc_blocks.len() {
         1 => columns,
-        _ => SUMS_BYTES / (height * NR * size_of::<f32>()).max(1) * NR,
+        _ => blocking::panels_with_sums(height / MR) * NR,
     };
     let mut memory = MEMORY.take();
-    for row in (0..rows).step_by(ROW_BLOCK) {
+    for row in (0..rows).step_by(blocking::ROW_BLOCK) {
         for column in (0..columns).step_by(width.max(1)) {
             let block = Block {
                 terms: &terms,
                 short: &short,
                 kc_blocks: &kc_blocks,
-                rows: row..(row + ROW_BLOCK).min(rows),
+                rows: row..(row + blocking::ROW_BLOCK).min(rows),
                 columns: column..(column + width).min(columns),
             };
             // SAFETY: the caller's promise is the same.
@@ -89,7 +79,7 @@ pub unsafe fn multiply<T: Operand, O: Element>(terms: &[Term<'_, T>], rows: usiz
 
 /// Splits the summed dimensions of all terms into KC blocks of bounded length. A term that fits into a KC block is not split.
 fn kc_blocks<T: Operand>(terms: &[&Term<'_, T>]) -> Vec<Vec<KcSlice>> {
-    let most = KC / T::FORM.step();
+    let most = blocking::KC / T::FORM.step();
     let (mut kc_blocks, mut room) = (vec![Vec::new()], most);
     for (term, operands) in terms.iter().enumerate() {
         let (mut start, end) = (0, operands.right.depth().div_ceil(T::FORM.step()));
@@ -152,7 +142,7 @@ impl<T: Operand> Block<'_, T> {
         } else {
             0
         };
-        grow(&mut memory.sums, tiles * TILE_SUMS / LANES);
+        grow(&mut memory.sums, tiles * TILE_SUMS / LANES, Line::ZERO);
         let sums = Lines(memory.sums.as_mut_ptr());
         for (number, kc_block) in self.kc_blocks.iter().enumerate() {
             let (places, mr_panels) = self.place(kc_block, &mut memory.left);
@@ -161,7 +151,8 @@ impl<T: Operand> Block<'_, T> {
                 self.lay_out(kc_block, &places, mr_panel)
             });
             let stride = self.stride(number);
-            let (group, height) = task_shape(self.mr_panels(), self.nr_panels(), stride * size_of::<Line>());
+            let (bytes, threads) = (stride * size_of::<Line>(), thread_pool::threads());
+            let (group, height) = blocking::task_shape(self.mr_panels(), self.nr_panels(), bytes, threads);
             let (groups, heights) = (self.nr_panels().div_ceil(group), self.mr_panels().div_ceil(height));
             let task = Task {
                 block: self,
@@ -195,7 +186,7 @@ impl<T: Operand> Block<'_, T> {
             });
             lines += place.laid_out.map_or(0, |_| mr_panels * mr_panel_lines);
         }
-        grow(memory, lines);
+        grow(memory, lines, Line::ZERO);
         for place in &mut places.0 {
             if let Some(first) = place.laid_out {
                 // SAFETY: the memory has room for all MR micro-panels.
@@ -290,15 +281,6 @@ impl<T: Operand> Block<'_, T> {
     }
 }
 
-/// Makes room for `lines` lines, whatever they hold, and for no more: a vector that grows by itself would take twice the
-/// memory, and the old beside the new for a moment.
-fn grow(memory: &mut Vec<Line>, lines: usize) {
-    if memory.len() < lines {
-        *memory = Vec::new();
-        *memory = vec![Line::ZERO; lines];
-    }
-}
-
 /// Lines of a packed NR micro-panel.
 fn nr_panel_lines<T: Operand>(kc_block: &[KcSlice]) -> usize {
     kc_block
@@ -347,19 +329,6 @@ struct PanelAddresses([PanelAddress; MAX_TERMS]);
 // SAFETY: the MR micro-panels are only read.
 unsafe impl Sync for PanelAddresses {}
 
-/// (NR micro-panels of a task, MR micro-panels of a task), from the bytes of a NR micro-panel: as many groups of NR micro-panels for each thread; where there are
-/// fewer NR micro-panels, as many parts of the MR micro-panels.
-fn task_shape(mr_panels: usize, nr_panels: usize, bytes: usize) -> (usize, usize) {
-    let threads = thread_pool::threads();
-    let cached = (GROUP_BYTES / bytes.max(1)).max(1);
-    let groups = nr_panels
-        .div_ceil(cached)
-        .max(threads.min(nr_panels.div_ceil(LEAST_NR_PANELS)));
-    let group = nr_panels.div_ceil(groups.next_multiple_of(threads));
-    let heights = threads.div_ceil(nr_panels.div_ceil(group));
-    (group, mr_panels.div_ceil(heights).max(TASK_MR_PANELS))
-}
-
 /// What all tasks of a KC block share.
 struct Task<'a, T> {
     block: &'a Block<'a, T>,
@@ -379,7 +348,7 @@ impl<T: Operand> Task<'_, T> {
     /// As [`multiply`]; these MR micro-panels of these NR micro-panels belong to this call alone.
     unsafe fn run<O: Element>(&self, mr_panels: Range<usize>, nr_panels: Range<usize>, result: &Result<O>) {
         RIGHT.with_borrow_mut(|right| {
-            grow(right, nr_panels.len() * self.stride);
+            grow(right, nr_panels.len() * self.stride, Line::ZERO);
             // SAFETY: the caller's promise; nothing that runs below configures tiles.
             unsafe {
                 self.pack(nr_panels.clone(), right);

@@ -178,7 +178,8 @@ pub enum Kind {
     Digits,
 }
 
-/// Adds a piece to the sums of `vectors` vectors (1 or 2), and calls `between` after each step: the tiles go on meanwhile.
+/// Adds a piece to the sums of `vectors` vectors (1 or 2), and calls `between` after each step: the tiles continue
+/// meanwhile.
 ///
 /// # Safety
 /// As [`begin`]; the operands are packed for these steps and vectors.

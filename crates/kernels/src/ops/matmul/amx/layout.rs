@@ -13,15 +13,12 @@
 
 use super::unit::{ROW_BYTES, TILE_ROWS};
 use crate::ops::matmul::tile::LANES;
+pub use peft_tune_core::plan::products::amx::{MR, NR};
 
 /// Pairs or fours of a slice.
 pub const SLICE_ROWS: usize = 16;
-/// Rows of a MR micro-panel of the left operand.
-pub const MR: usize = 2 * TILE_ROWS;
 /// Vectors of a full NR micro-panel.
-pub const VECTORS: usize = 2;
-/// Columns of a full NR micro-panel.
-pub const NR: usize = VECTORS * LANES;
+pub const VECTORS: usize = NR / LANES;
 /// Bytes of a tile.
 pub const TILE_BYTES: usize = TILE_ROWS * ROW_BYTES;
 /// Bytes of a slice of the left operand.

@@ -37,7 +37,7 @@ pub use form::Form;
 pub use small::multiply as multiply_small;
 pub use unit::is_available;
 
-/// Lets go of what this thread keeps from one product to the next.
+/// Releases what this thread keeps from one product to the next.
 pub fn forget() {
     engine::forget();
     small::forget();

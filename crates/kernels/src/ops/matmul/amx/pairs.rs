@@ -7,9 +7,7 @@ use crate::ops::matmul::pack::combine;
 use crate::ops::matmul::tile::LANES;
 use candle_core::DType;
 use core::arch::x86_64::*;
-
-/// Values of a step.
-pub const STEP: usize = 2 * LANES;
+pub use peft_tune_core::plan::products::amx::PAIRS_STEP as STEP;
 
 /// `scale` times 32 consecutive values, of which `count` are there and the rest is zero, in pairs of neighbours.
 ///

@@ -6,13 +6,11 @@ use crate::ops::matmul::operand::{Right, Side, Source, Term};
 use crate::ops::matmul::pack;
 use crate::ops::matmul::tile::{Line, Unit};
 use core::arch::x86_64::*;
-
-/// Most values of a term: 16 take half the time of a step of digits.
-const MOST: usize = 24;
+use peft_tune_core::plan::products::amx::SHORT;
 
 /// Whether the term is one of these.
 pub fn is_short<T>(term: &Term<'_, T>) -> bool {
-    term.left.side == Side::Straight && term.right.depth() <= MOST && !matches!(term.right, Right::QuantizedMatrix(_))
+    term.left.side == Side::Straight && term.right.depth() <= SHORT && !matches!(term.right, Right::QuantizedMatrix(_))
 }
 
 /// Packs the NR micro-panel of `columns` columns from `column` on: the lines of its vectors for each value of the summed dimension.

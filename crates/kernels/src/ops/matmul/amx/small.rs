@@ -9,6 +9,7 @@ use super::unit::{ROW_BYTES, Tiles};
 use crate::ops::matmul::operand::{Left, Right, Side};
 use crate::ops::matmul::serial::{Old, View};
 use crate::ops::matmul::tile::Line;
+use crate::ops::room::grow;
 use half::bf16;
 use std::cell::RefCell;
 
@@ -23,7 +24,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Lets go of what this thread keeps.
+/// Releases what this thread keeps.
 pub fn forget() {
     SCRATCH.take();
 }
@@ -54,9 +55,9 @@ unsafe fn multiply_as<T: Operand>(left: View<'_>, right: View<'_>, result: &mut 
     let values = left.values;
     let (rows, depth, left) = (left.rows, left.columns, Left { values, side, stride });
     SCRATCH.with_borrow_mut(|Scratch { mr_panel, nr_panels }| {
-        mr_panel.resize(mr_panel.len().max(form.mr_panel_lines(steps)), Line::ZERO);
+        grow(mr_panel, form.mr_panel_lines(steps), Line::ZERO);
         let stride = form.nr_panel_rows(steps) * VECTORS;
-        nr_panels.resize(nr_panels.len().max(right.columns.div_ceil(NR) * stride), Line::ZERO);
+        grow(nr_panels, right.columns.div_ceil(NR) * stride, Line::ZERO);
         let mut stream = Stream::<T, f32>::new(&target, &[]);
         // SAFETY: the caller's promise; nothing that runs below configures tiles.
         unsafe {

@@ -1,0 +1,325 @@
+//! What a `config.json` means: dimensions, and the switches of its family's row.
+
+use super::config::Config;
+use super::family::{Bias, DEFAULT_WINDOW, Family, SoftCap, Switches, Windows};
+use super::rope_config::{self, RopeContext};
+use super::{Activation, Architecture, ArchitectureError, Dtype, LayerAttention, Rope, multimodal};
+
+/// More decoder layers than any model has; a larger number is a damaged file.
+const MOST_LAYERS: usize = 4096;
+
+/// Reads the architecture from the top object of a `config.json`.
+pub(super) fn read(config: &Config) -> Result<Architecture, ArchitectureError> {
+    let model_type = config.text("model_type")?;
+    if model_type == multimodal::GEMMA3 {
+        return Err(config.multimodal(model_type));
+    }
+    let Some(family) = Family::from_model_type(model_type) else {
+        return Err(config.unknown_family(model_type, Family::all().map(Family::name).collect()));
+    };
+    let switches = &family.row().switches;
+    if let Some(key) = switches.refused
+        && config.flag(key, false)?
+    {
+        return Err(config.unsupported(key, "true", "false"));
+    }
+    let mut architecture = of_family(config, family, switches)?;
+    architecture.layers = layers(config, switches, architecture.layers.len())?;
+    Ok(architecture)
+}
+
+/// All but the layers' windows and ropes.
+fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Architecture, ArchitectureError> {
+    let hidden_size = config.dimension("hidden_size")?;
+    let heads = config.dimension("num_attention_heads")?;
+    let kv_heads = config.optional_dimension("num_key_value_heads")?.unwrap_or(heads);
+    if !heads.is_multiple_of(kv_heads) {
+        let rule = format!("a divisor of num_attention_heads {heads}");
+        return Err(config.impossible("num_key_value_heads", kv_heads, rule));
+    }
+    let head_dim = head_dim(config, hidden_size, heads)?;
+    let layers = config.dimension("num_hidden_layers")?;
+    if layers > MOST_LAYERS {
+        return Err(config.impossible("num_hidden_layers", layers, format!("at most {MOST_LAYERS}")));
+    }
+    let max_positions = config.dimension("max_position_embeddings")?;
+    let query_scalar = match switches.query_scalar {
+        Some(default) => config.optional_positive("query_pre_attn_scalar")?.unwrap_or(default),
+        None => head_dim as f64,
+    };
+    Ok(Architecture {
+        family,
+        dtype: dtype(config)?,
+        vocabulary: config.dimension("vocab_size")?,
+        hidden_size,
+        intermediate_size: config.dimension("intermediate_size")?,
+        heads,
+        kv_heads,
+        head_dim,
+        max_positions,
+        layers: vec![LayerAttention { window: None, rope: 0 }; layers],
+        ropes: ropes(config, switches, head_dim, max_positions)?,
+        norm_epsilon: config.optional_positive("rms_norm_eps")?.unwrap_or(1e-6),
+        norm_offset: switches.norm_offset,
+        norm_placement: switches.norm_placement,
+        query_key_norm: switches.query_key_norm,
+        qkv_bias: bias(config, switches.qkv_bias)?,
+        output_bias: bias(config, switches.output_bias)?,
+        mlp_bias: bias(config, switches.mlp_bias)?,
+        fused_projections: switches.fused_projections,
+        activation: activation(config, switches.activation)?,
+        tied_embeddings: config.flag("tie_word_embeddings", switches.tied_embeddings)?,
+        embedding_scale: switches.scaled_embeddings.then(|| (hidden_size as f64).sqrt()),
+        attention_scale: query_scalar.powf(-0.5),
+        attention_soft_cap: soft_cap(config, "attn_logit_softcapping", switches.attention_soft_cap)?,
+        logit_soft_cap: soft_cap(config, "final_logit_softcapping", switches.logit_soft_cap)?,
+    })
+}
+
+fn ropes(
+    config: &Config,
+    switches: &Switches,
+    head_dim: usize,
+    max_positions: usize,
+) -> Result<Vec<Rope>, ArchitectureError> {
+    let context = RopeContext {
+        head_dim,
+        max_positions,
+        default_base: if switches.sliding_rope { 1_000_000.0 } else { 10_000.0 },
+    };
+    match switches.sliding_rope {
+        true => Ok(rope_config::full_and_sliding(config, context)?.to_vec()),
+        false => Ok(vec![rope_config::shared(config, context)?]),
+    }
+}
+
+fn bias(config: &Config, bias: Bias) -> Result<bool, ArchitectureError> {
+    match bias {
+        Bias::Never => Ok(false),
+        Bias::Always => Ok(true),
+        Bias::Key(key) => config.flag(key, false),
+    }
+}
+
+fn soft_cap(config: &Config, key: &str, cap: SoftCap) -> Result<Option<f64>, ArchitectureError> {
+    match cap {
+        SoftCap::Never => Ok(None),
+        SoftCap::Default(default) if !config.mentions(key) => Ok(Some(default)),
+        SoftCap::WhereSet | SoftCap::Default(_) => config.optional_positive(key),
+    }
+}
+
+fn head_dim(config: &Config, hidden_size: usize, heads: usize) -> Result<usize, ArchitectureError> {
+    if let Some(head_dim) = config.optional_dimension("head_dim")? {
+        return Ok(head_dim);
+    }
+    if !hidden_size.is_multiple_of(heads) {
+        let rule = format!("a divisor of hidden_size {hidden_size} where head_dim is absent");
+        return Err(config.impossible("num_attention_heads", heads, rule));
+    }
+    Ok(hidden_size / heads)
+}
+
+fn dtype(config: &Config) -> Result<Option<Dtype>, ArchitectureError> {
+    let key = if config.mentions("dtype") {
+        "dtype"
+    } else {
+        "torch_dtype"
+    };
+    match config.optional_text(key)? {
+        None => Ok(None),
+        Some("float32") => Ok(Some(Dtype::F32)),
+        Some("float16") => Ok(Some(Dtype::F16)),
+        Some("bfloat16") => Ok(Some(Dtype::Bf16)),
+        Some(other) => Err(config.unsupported(key, other, "float32, float16, bfloat16")),
+    }
+}
+
+fn activation(config: &Config, (key, default): (&'static str, Activation)) -> Result<Activation, ArchitectureError> {
+    match config.optional_text(key)? {
+        None => Ok(default),
+        Some("silu" | "swish") => Ok(Activation::Silu),
+        Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
+        Some(other) => Err(config.unsupported(key, other, "silu, gelu_pytorch_tanh")),
+    }
+}
+
+/// Windows and ropes of `count` layers.
+fn layers(config: &Config, switches: &Switches, count: usize) -> Result<Vec<LayerAttention>, ArchitectureError> {
+    let window = config.optional_dimension("sliding_window");
+    let windows = match switches.windows {
+        Windows::Never => vec![None; count],
+        Windows::All { default } if !config.mentions("sliding_window") => vec![default; count],
+        // `null` says that there is none.
+        Windows::All { .. } => vec![window?; count],
+        Windows::FromLayer if !config.flag("use_sliding_window", false)? => vec![None; count],
+        Windows::FromLayer => {
+            let first = config.optional_count("max_window_layers")?.unwrap_or(28);
+            windows_of(config, window?, count, |index| index >= first)?
+        }
+        Windows::ExceptEvery { nth, key } => {
+            let set = key.map(|key| config.optional_dimension(key)).transpose()?.flatten();
+            let nth = set.unwrap_or(nth);
+            windows_of(config, window?, count, |index| (index + 1) % nth != 0)?
+        }
+    };
+    let layer = |window: Option<usize>| LayerAttention {
+        window,
+        rope: usize::from(switches.sliding_rope && window.is_some()),
+    };
+    Ok(windows.into_iter().map(layer).collect())
+}
+
+/// `window`, or the usual one, for the layers that `layer_types` names as sliding or, where it is absent, that `slides` names.
+fn windows_of(
+    config: &Config,
+    window: Option<usize>,
+    count: usize,
+    slides: impl Fn(usize) -> bool,
+) -> Result<Vec<Option<usize>>, ArchitectureError> {
+    let window = window.unwrap_or(DEFAULT_WINDOW);
+    let Some(kinds) = config.optional_texts("layer_types")? else {
+        return Ok((0..count).map(|index| slides(index).then_some(window)).collect());
+    };
+    if kinds.len() != count {
+        let rule = format!("{count} entries, one for each of num_hidden_layers");
+        return Err(config.impossible("layer_types", format!("{} entries", kinds.len()), rule));
+    }
+    let of_kind = |kind: &str| match kind {
+        "sliding_attention" => Ok(Some(window)),
+        "full_attention" => Ok(None),
+        other => Err(config.unsupported("layer_types", other, "full_attention, sliding_attention")),
+    };
+    kinds.into_iter().map(of_kind).collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::architecture::RopeScaling;
+
+    const SIZES: &str = r#""vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256"#;
+
+    fn parse(model_type: &str, more: &str) -> Result<Architecture, ArchitectureError> {
+        let text = format!(r#"{{"model_type": "{model_type}", {SIZES}{more}}}"#);
+        Architecture::from_json(Path::new("config.json"), &text)
+    }
+
+    pub(in super::super) fn llama() -> Architecture {
+        parse("llama", "").unwrap()
+    }
+
+    pub(in super::super) fn qwen3() -> Architecture {
+        parse("qwen3", r#", "head_dim": 32"#).unwrap()
+    }
+
+    pub(in super::super) fn gemma3() -> Architecture {
+        parse("gemma3_text", r#", "head_dim": 32, "sliding_window_pattern": 3"#).unwrap()
+    }
+
+    pub(in super::super) fn phi3() -> Architecture {
+        parse("phi3", r#", "partial_rotary_factor": 0.5"#).unwrap()
+    }
+
+    fn windows(architecture: &Architecture) -> Vec<Option<usize>> {
+        architecture.layers.iter().map(|layer| layer.window).collect()
+    }
+
+    #[test]
+    fn both_spellings_of_the_rope_agree() {
+        let old = parse(
+            "llama",
+            r#", "rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 64}, "torch_dtype": "bfloat16""#,
+        );
+        let new = parse(
+            "llama",
+            r#", "rope_parameters": {"rope_theta": 500000, "rope_type": "llama3", "factor": 8.0,
+                "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
+                "dtype": "bfloat16""#,
+        );
+        assert_eq!(old.unwrap(), new.unwrap());
+    }
+
+    #[test]
+    fn gemma3_reads_both_ropes_in_both_spellings() {
+        let old = parse(
+            "gemma3_text",
+            r#", "head_dim": 32, "rope_theta": 1e6, "rope_local_base_freq": 1e4"#,
+        );
+        let new = parse(
+            "gemma3_text",
+            r#", "head_dim": 32, "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}"#,
+        );
+        assert_eq!(old.as_ref().unwrap(), &new.unwrap());
+        assert_eq!(old.unwrap().layers[0].rope, 1);
+    }
+
+    #[test]
+    fn windows_follow_each_family() {
+        assert_eq!(windows(&parse("mistral", "").unwrap()), [Some(4096); 3]);
+        let none = parse("mistral", r#", "sliding_window": null"#).unwrap();
+        assert_eq!(windows(&none), [None; 3]);
+        let qwen = r#", "use_sliding_window": true, "sliding_window": 8, "max_window_layers": 2"#;
+        assert_eq!(windows(&parse("qwen2", qwen).unwrap()), [None, None, Some(8)]);
+        let off = r#", "use_sliding_window": false, "sliding_window": 8, "max_window_layers": 0"#;
+        assert_eq!(windows(&parse("qwen2", off).unwrap()), [None; 3]);
+        let gemma = parse("gemma2", r#", "sliding_window": 8"#).unwrap();
+        assert_eq!(windows(&gemma), [Some(8), None, Some(8)]);
+        let typed =
+            r#", "sliding_window": 8, "layer_types": ["full_attention", "sliding_attention", "full_attention"]"#;
+        assert_eq!(windows(&parse("gemma2", typed).unwrap()), [None, Some(8), None]);
+    }
+
+    #[test]
+    fn families_differ_in_their_switches() {
+        assert!(parse("qwen2", "").unwrap().qkv_bias && !parse("qwen2", "").unwrap().output_bias);
+        assert!(qwen3().query_key_norm && !llama().query_key_norm);
+        let gemma = parse("gemma2", "").unwrap();
+        assert_eq!(
+            (gemma.attention_soft_cap, gemma.logit_soft_cap),
+            (Some(50.0), Some(30.0))
+        );
+        assert!(gemma.tied_embeddings && gemma.norm_offset == 1.0);
+        assert_eq!(phi3().ropes[0].rotary_dims, 8);
+    }
+
+    #[test]
+    fn longrope_derives_its_amplitude_from_the_extension() {
+        let factors = r#""short_factor": [1,1,1,1,1,1,1,1], "long_factor": [2,2,2,2,2,2,2,2]"#;
+        let phi = parse(
+            "phi3",
+            &format!(r#", "original_max_position_embeddings": 64, "rope_scaling": {{"type": "longrope", {factors}}}"#),
+        );
+        let RopeScaling::LongRope { attention_factor, .. } = &phi.unwrap().ropes[0].scaling else {
+            panic!("not longrope")
+        };
+        assert!((attention_factor - (1.0 + 4f64.ln() / 64f64.ln()).sqrt()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn impossible_files_are_explained() {
+        let message = |model_type, more| parse(model_type, more).unwrap_err().to_string();
+        let heads = message("llama", r#", "num_key_value_heads": 3"#);
+        assert!(heads.contains("must be a divisor of num_attention_heads 4"), "{heads}");
+        let family = message("bert", "");
+        assert!(
+            family.contains("`bert`") && family.contains("llama, mistral"),
+            "{family}"
+        );
+        let rope = message("llama", r#", "rope_scaling": {"type": "dynamic", "factor": 2}"#);
+        assert!(
+            rope.contains("key `rope_scaling.type`") && rope.contains("`dynamic`"),
+            "{rope}"
+        );
+        let odd = message("llama", r#", "head_dim": 15"#);
+        assert!(odd.contains("head_dim"), "{odd}");
+        let kinds = message("gemma2", r#", "layer_types": ["full_attention"]"#);
+        assert!(kinds.contains("1 entries") && kinds.contains("3 entries"), "{kinds}");
+    }
+}

@@ -1,0 +1,344 @@
+//! The plan of an adapter: every trained parameter, with its rank, scaling and place.
+//!
+//! The flat order is: all lora_a, all lora_b, lora_b biases, magnitudes, base biases, whole modules; each in the order
+//! of the model's linears. Neighbours in the model that read the same input (q, k and v; gate and up) therefore have
+//! their lora_a in one contiguous block: (r_q + r_k + r_v, in) is one product. It also makes LoRA+'s two learning
+//! rates two ranges.
+
+use crate::recipe::{AdapterInit, AdapterSettings};
+
+use super::error::PlanError;
+use super::parameters::{ParameterKind, ParameterLayout};
+use super::pattern::Patterns;
+use super::shape::{BaseShape, LinearShape};
+use super::target::{known_suffixes, select};
+use super::whole::{PREFIX, WholeParameter, biases, modules_to_save};
+
+/// One linear layer that gets an adapter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdaptedLinear {
+    pub linear: LinearShape,
+    pub rank: usize,
+    pub alpha: f64,
+    /// Factor on B A x.
+    pub scaling: f64,
+}
+
+/// What an adapter trains.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterPlan {
+    pub settings: AdapterSettings,
+    /// In the order of the base model's linears.
+    pub linears: Vec<AdaptedLinear>,
+    pub whole: Vec<WholeParameter>,
+}
+
+/// Indices into a [`ParameterLayout`] of one adapted linear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearSlots {
+    /// (rank, in)
+    pub lora_a: usize,
+    /// (out, rank)
+    pub lora_b: usize,
+    /// (out,), with `lora_bias`.
+    pub lora_bias: Option<usize>,
+    /// (out,), with `dora`.
+    pub magnitude: Option<usize>,
+}
+
+/// Indices into a [`ParameterLayout`] of a whole plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AdapterSlots {
+    /// One for each of [`AdapterPlan::linears`].
+    pub linears: Vec<LinearSlots>,
+    /// One for each of [`AdapterPlan::whole`].
+    pub whole: Vec<usize>,
+}
+
+impl AdapterPlan {
+    /// Decides what is trained.
+    ///
+    /// # Errors
+    /// Names, layers, ranks or patterns that do not fit the base model; each message says what does.
+    pub fn new(settings: &AdapterSettings, base: &BaseShape) -> Result<Self, PlanError> {
+        check_combination(settings)?;
+        let targets = select(settings, base)?;
+        let names: Vec<&str> = targets.iter().map(|linear| linear.name.as_str()).collect();
+        let known = known_suffixes(names.iter().copied());
+        let ranks = Patterns::new("rank_pattern", &settings.rank_pattern)?;
+        let alphas = Patterns::new("alpha_pattern", &settings.alpha_pattern)?;
+        ranks.check_used(&names, &known)?;
+        alphas.check_used(&names, &known)?;
+        let linears = targets
+            .iter()
+            .map(|linear| {
+                let rank = ranks.value(&linear.name, settings.rank);
+                let alpha = alphas.value(&linear.name, settings.alpha);
+                adapted(settings, linear, rank, alpha)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut whole = biases(settings, base, &linears);
+        whole.extend(modules_to_save(settings, base, &linears)?);
+        Ok(Self {
+            settings: settings.clone(),
+            linears,
+            whole,
+        })
+    }
+
+    /// Appends a slot for each trained parameter, in the flat order of this file's head.
+    pub fn push_slots(&self, layout: &mut ParameterLayout) -> AdapterSlots {
+        type Shape<'a> = &'a dyn Fn(&AdaptedLinear) -> Vec<usize>;
+        let mut push_all = |ending: &str, kind, shape: Shape<'_>| -> Vec<usize> {
+            let name = |linear: &AdaptedLinear| format!("{PREFIX}{}.{ending}", linear.linear.name);
+            let linears = self.linears.iter();
+            linears
+                .map(|linear| layout.push(name(linear), &shape(linear), kind))
+                .collect()
+        };
+        let outputs = |adapted: &AdaptedLinear| vec![adapted.linear.outputs];
+        let lora_a = push_all("lora_A.weight", ParameterKind::LoraA, &|adapted| {
+            vec![adapted.rank, adapted.linear.inputs]
+        });
+        let lora_b = push_all("lora_B.weight", ParameterKind::LoraB, &|adapted| {
+            vec![adapted.linear.outputs, adapted.rank]
+        });
+        let settings = &self.settings;
+        let mut vectors = |wanted: bool, ending, kind| wanted.then(|| push_all(ending, kind, &outputs));
+        let biases = vectors(settings.lora_bias, "lora_B.bias", ParameterKind::Bias);
+        let magnitudes = vectors(settings.dora, "lora_magnitude_vector", ParameterKind::Magnitude);
+        let linears = (0..self.linears.len()).map(|index| LinearSlots {
+            lora_a: lora_a[index],
+            lora_b: lora_b[index],
+            lora_bias: biases.as_ref().map(|all| all[index]),
+            magnitude: magnitudes.as_ref().map(|all| all[index]),
+        });
+        let whole = self
+            .whole
+            .iter()
+            .map(|parameter| layout.push(parameter.name.clone(), &parameter.shape, parameter.kind))
+            .collect();
+        AdapterSlots {
+            linears: linears.collect(),
+            whole,
+        }
+    }
+}
+
+/// Combinations that PEFT refuses, so that an adapter that was trained can be loaded.
+fn check_combination(settings: &AdapterSettings) -> Result<(), PlanError> {
+    if settings.lora_bias && settings.dora {
+        return Err(PlanError::BiasWith { other: "dora" });
+    }
+    if settings.lora_bias && settings.init != AdapterInit::Kaiming {
+        return Err(PlanError::BiasWith { other: "init" });
+    }
+    Ok(())
+}
+
+fn adapted(
+    settings: &AdapterSettings,
+    linear: &LinearShape,
+    rank: usize,
+    alpha: f64,
+) -> Result<AdaptedLinear, PlanError> {
+    let name = linear.name.clone();
+    if rank == 0 {
+        return Err(PlanError::ZeroRank { name });
+    }
+    if rank > linear.inputs.min(linear.outputs) {
+        return Err(PlanError::RankAboveDimension {
+            name,
+            rank,
+            inputs: linear.inputs,
+            outputs: linear.outputs,
+        });
+    }
+    if !alpha.is_finite() {
+        return Err(PlanError::BadAlpha { name, alpha });
+    }
+    Ok(AdaptedLinear {
+        linear: linear.clone(),
+        rank,
+        alpha,
+        scaling: settings.scaling(rank, alpha),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::recipe::{AdapterBias, TargetModules, TargetPreset};
+
+    fn tiny() -> BaseShape {
+        let mut base = BaseShape {
+            layers: 2,
+            ..Default::default()
+        };
+        for layer in 0..2 {
+            for (name, outputs, inputs, bias) in [
+                ("self_attn.q_proj", 8, 8, true),
+                ("self_attn.k_proj", 4, 8, true),
+                ("self_attn.o_proj", 8, 8, false),
+                ("mlp.up_proj", 12, 8, false),
+            ] {
+                base.linears.push(LinearShape {
+                    name: format!("model.layers.{layer}.{name}"),
+                    inputs,
+                    outputs,
+                    bias,
+                });
+            }
+            base.others.push(super::super::ParameterShape {
+                name: format!("model.layers.{layer}.input_layernorm.weight"),
+                shape: vec![8],
+            });
+        }
+        base
+    }
+
+    fn settings() -> AdapterSettings {
+        AdapterSettings {
+            rank: 2,
+            alpha: 4.0,
+            ..Default::default()
+        }
+    }
+
+    fn slot_names(plan: &AdapterPlan) -> Vec<String> {
+        let mut layout = ParameterLayout::default();
+        plan.push_slots(&mut layout);
+        layout.slots().iter().map(|slot| slot.name.clone()).collect()
+    }
+
+    #[test]
+    fn presets_select_by_ending() {
+        let endings = |preset| {
+            let settings = AdapterSettings {
+                target_modules: TargetModules::Preset(preset),
+                ..settings()
+            };
+            let plan = AdapterPlan::new(&settings, &tiny()).unwrap();
+            plan.linears
+                .iter()
+                .map(|l| l.linear.suffix().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(endings(TargetPreset::AllLinear).len(), 8);
+        assert_eq!(endings(TargetPreset::Attention)[..3], ["q_proj", "k_proj", "o_proj"]);
+        assert_eq!(endings(TargetPreset::Mlp), ["up_proj", "up_proj"]);
+    }
+
+    #[test]
+    fn neighbours_have_their_lora_a_side_by_side() {
+        let mut layout = ParameterLayout::default();
+        let plan = AdapterPlan::new(&settings(), &tiny()).unwrap();
+        let slots = plan.push_slots(&mut layout);
+        let (q, k) = (
+            &layout.slots()[slots.linears[0].lora_a],
+            &layout.slots()[slots.linears[1].lora_a],
+        );
+        assert_eq!(q.name, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
+        assert_eq!(
+            (q.offset + q.elements(), q.shape.as_slice()),
+            (k.offset, [2, 8].as_slice())
+        );
+    }
+
+    #[test]
+    fn patterns_change_rank_and_scaling() {
+        let settings = AdapterSettings {
+            rank_pattern: BTreeMap::from([("layers.1.self_attn.q_proj".to_owned(), 1)]),
+            alpha_pattern: BTreeMap::from([("up_proj".to_owned(), 6.0)]),
+            ..settings()
+        };
+        let plan = AdapterPlan::new(&settings, &tiny()).unwrap();
+        let of = |name: &str| {
+            let linear = plan.linears.iter().find(|one| one.linear.name == name).unwrap();
+            (linear.rank, linear.scaling)
+        };
+        assert_eq!(of("model.layers.0.self_attn.q_proj"), (2, 2.0));
+        assert_eq!(of("model.layers.1.self_attn.q_proj"), (1, 4.0));
+        assert_eq!(of("model.layers.1.mlp.up_proj"), (2, 3.0));
+    }
+
+    #[test]
+    fn layers_to_transform_keeps_only_those_layers() {
+        let settings = AdapterSettings {
+            layers_to_transform: Some(vec![1]),
+            ..settings()
+        };
+        let plan = AdapterPlan::new(&settings, &tiny()).unwrap();
+        assert!(
+            plan.linears
+                .iter()
+                .all(|l| l.linear.name.starts_with("model.layers.1."))
+        );
+        assert_eq!(plan.linears.len(), 4);
+    }
+
+    #[test]
+    fn biases_and_whole_modules_carry_pefts_names() {
+        let settings = AdapterSettings {
+            target_modules: TargetModules::Named(vec!["q_proj".into()]),
+            bias: AdapterBias::All,
+            modules_to_save: vec!["norm".into()],
+            dora: true,
+            layers_to_transform: Some(vec![0]),
+            ..settings()
+        };
+        let names = slot_names(&AdapterPlan::new(&settings, &tiny()).unwrap());
+        let expected = [
+            "layers.0.self_attn.q_proj.lora_A.weight",
+            "layers.0.self_attn.q_proj.lora_B.weight",
+            "layers.0.self_attn.q_proj.lora_magnitude_vector",
+            "layers.0.self_attn.q_proj.base_layer.bias",
+            "layers.0.self_attn.k_proj.bias",
+            "layers.1.self_attn.q_proj.bias",
+            "layers.1.self_attn.k_proj.bias",
+            "layers.0.input_layernorm.weight",
+            "layers.1.input_layernorm.weight",
+        ];
+        assert_eq!(names, expected.map(|name| format!("base_model.model.model.{name}")));
+    }
+
+    #[test]
+    fn each_mistake_is_named_with_what_would_do() {
+        let message = |settings: AdapterSettings| AdapterPlan::new(&settings, &tiny()).unwrap_err().to_string();
+        let named = |name: &str| AdapterSettings {
+            target_modules: TargetModules::Named(vec![name.to_owned()]),
+            ..settings()
+        };
+        let pattern = |rank| AdapterSettings {
+            rank_pattern: BTreeMap::from([("k_proj".to_owned(), rank)]),
+            ..settings()
+        };
+        assert!(message(named("w1")).contains("the model has: q_proj, k_proj, o_proj, up_proj"));
+        assert!(message(pattern(0)).contains("rank 0 for `model.layers.0.self_attn.k_proj`"));
+        assert!(message(pattern(5)).contains("rank 5 is above the smaller dimension of"));
+        assert!(message(pattern(5)).contains("lower `rank` to 4 or less"));
+        let unused = AdapterSettings {
+            rank_pattern: BTreeMap::from([("w1".to_owned(), 2)]),
+            ..settings()
+        };
+        assert!(message(unused).contains("key `w1` of `rank_pattern` matches no module"));
+        let layer = AdapterSettings {
+            layers_to_transform: Some(vec![2]),
+            ..settings()
+        };
+        assert!(message(layer).contains("has 2, but the model has 2 decoder layers (0 to 1)"));
+        let saved = AdapterSettings {
+            modules_to_save: vec!["lm_head".into()],
+            ..settings()
+        };
+        assert!(message(saved).contains("which no module ends in"));
+        let bias = AdapterSettings {
+            lora_bias: true,
+            dora: true,
+            ..settings()
+        };
+        assert!(message(bias).contains("`lora_bias` cannot be combined with `dora`"));
+    }
+}

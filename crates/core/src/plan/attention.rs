@@ -1,0 +1,123 @@
+//! How the CPU's attention is cut into blocks, and what its threads keep: the engine's blocking.
+
+use super::products::{self, Vectors};
+use super::scratch::{Buffer, ThreadScratch};
+use crate::architecture::Architecture;
+
+/// Keys of a block.
+pub const KEYS: usize = 128;
+/// Rows of a block of queries, the heads of the group counted.
+const ROWS: usize = 192;
+/// Most queries of a task of the forward pass.
+pub const SPAN_FORWARD: usize = 256;
+/// Likewise of the backward pass: longer spans leave threads idle, shorter ones add up more shares of dk and dv.
+pub const SPAN_BACKWARD: usize = 512;
+
+/// Heads of an attention layer.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    pub query: usize,
+    pub key: usize,
+    pub width: usize,
+}
+
+/// A pass of attention, as far as its scratch depends on it.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionCall {
+    /// Tokens of the longest document.
+    pub longest: usize,
+    pub window: Option<usize>,
+    pub backward: bool,
+    /// Whether its products run on pairs of BF16.
+    pub pairs: bool,
+    pub vectors: Vectors,
+}
+
+/// First of the keys that the queries from `first` on see.
+pub fn first_key(first: usize, window: Option<usize>) -> usize {
+    (first + 1).saturating_sub(window.unwrap_or(usize::MAX))
+}
+
+/// Keys that each span of queries of a document sees.
+fn seen(tokens: usize, span: usize, window: Option<usize>) -> impl Iterator<Item = usize> {
+    let keys = move |first: usize| (first + span).min(tokens) - first_key(first, window);
+    (0..tokens).step_by(span).map(keys)
+}
+
+impl Heads {
+    /// Those of a model.
+    pub fn of(architecture: &Architecture) -> Self {
+        Self {
+            query: architecture.heads,
+            key: architecture.kv_heads,
+            width: architecture.head_dim,
+        }
+    }
+
+    /// Query heads that share a key head.
+    pub fn group(&self) -> usize {
+        self.query / self.key
+    }
+
+    /// Queries of a block.
+    pub fn block_queries(&self) -> usize {
+        (ROWS / self.group()).clamp(8, 64)
+    }
+
+    /// Rows of a block of queries in a document of `tokens`.
+    fn block_rows(&self, tokens: usize) -> usize {
+        self.block_queries().min(tokens) * self.group()
+    }
+
+    /// Adds what a thread keeps after a pass over documents of at most `longest` tokens.
+    pub fn keep(&self, kept: &mut ThreadScratch, attention: AttentionCall) {
+        let AttentionCall {
+            longest,
+            window,
+            pairs,
+            vectors,
+            ..
+        } = attention;
+        if vectors == Vectors::None {
+            return;
+        }
+        let (rows, width) = (self.block_rows(longest), self.width);
+        // Queries, results, scores and their statistics.
+        let (span, buffers, block) = match attention.backward {
+            false => (
+                SPAN_FORWARD,
+                [Buffer::ForwardKeys, Buffer::ForwardBlocks],
+                rows * (2 * width + KEYS + 3),
+            ),
+            true => (
+                SPAN_BACKWARD,
+                [Buffer::BackwardKeys, Buffer::BackwardBlocks],
+                rows * (4 * width + 2 * KEYS + 2),
+            ),
+        };
+        let keys = seen(longest, span, window).max().unwrap_or(0);
+        kept.ask(buffers[0], 2 * 4 * keys * width);
+        kept.ask(buffers[1], 4 * block);
+        // (depth, columns) of the block's products.
+        let keys = longest.min(KEYS);
+        let products = [(width, keys), (keys, width), (rows, width)];
+        for (depth, columns) in products.into_iter().take(2 + usize::from(attention.backward)) {
+            products::keep_small(kept, [rows, depth, columns], pairs, vectors);
+        }
+    }
+
+    /// Bytes that one thread's small products pack and free again, where they run through the `gemm` crate.
+    pub fn packing(&self, longest: usize, pairs: bool, vectors: Vectors) -> u64 {
+        let digits = vectors == Vectors::Amx && self.width.min(longest) >= products::amx::FEWEST_DIGITS;
+        if pairs || digits {
+            return 0;
+        }
+        4 * (self.block_rows(longest) * (KEYS + 16 + self.width.max(KEYS))) as u64
+    }
+
+    /// Bytes of all shares of dk and dv of one document: each span of queries has its own over the keys that it sees.
+    pub fn shares(&self, tokens: usize, window: Option<usize>) -> u64 {
+        let keys: usize = seen(tokens, SPAN_BACKWARD, window).sum();
+        (2 * 4 * keys * self.width * self.key) as u64
+    }
+}

@@ -1,0 +1,48 @@
+//! What can be wrong with the settings of an adapter for a model.
+
+/// Settings that no training can have on this model.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    #[error("`target_modules` names `{name}`, which no linear layer ends in; the model has: {known}")]
+    UnknownTarget { name: String, known: String },
+    #[error("`target_modules` selects no linear layer; name some of: {known}, or `all-linear`")]
+    NoTarget { known: String },
+    #[error("`modules_to_save` names `{name}`, which no module ends in; the model has: {known}")]
+    UnknownModule { name: String, known: String },
+    #[error("`modules_to_save` names `{name}`, which already gets an adapter; take it out of one of the two lists")]
+    SavedTarget { name: String },
+    #[error("`layers_to_transform` has {layer}, but the model has {layers} decoder layers (0 to {last}); lower it",
+        last = layers.saturating_sub(1))]
+    UnknownLayer { layer: usize, layers: usize },
+    #[error("`lora_bias` cannot be combined with `{other}` (PEFT refuses to load it); leave one of them out")]
+    BiasWith { other: &'static str },
+    #[error("rank 0 for `{name}`; set `rank` (or its entry in `rank_pattern`) to 1 or more")]
+    ZeroRank { name: String },
+    #[error("rank {rank} is above the smaller dimension of `{name}` ({outputs} x {inputs}); lower `rank` to {most} \
+             or less, or give this layer its own in `rank_pattern`", most = inputs.min(outputs))]
+    RankAboveDimension {
+        name: String,
+        rank: usize,
+        inputs: usize,
+        outputs: usize,
+    },
+    #[error("alpha {alpha} for `{name}` is not a finite number; correct `alpha` or `alpha_pattern`")]
+    BadAlpha { name: String, alpha: f64 },
+    #[error("key `{key}` of `{setting}` is not a pattern ({reason}); write the end of a module name, such as `q_proj`")]
+    BadPattern {
+        setting: &'static str,
+        key: String,
+        reason: String,
+    },
+    #[error("key `{key}` of `{setting}` matches no module that gets an adapter; those are: {known}")]
+    UnusedPattern {
+        setting: &'static str,
+        key: String,
+        known: String,
+    },
+    #[error(
+        "full fine-tuning (`adapter: null`) cannot train quantized weights; take `precision` fp32, bf16 or fp16, or train \
+         an adapter"
+    )]
+    QuantizedWhole,
+}

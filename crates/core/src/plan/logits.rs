@@ -1,0 +1,43 @@
+//! How many logits exist at a time.
+
+use super::Memory;
+use super::products::amx::KC;
+
+/// Bytes of F32 logits that exist at a time in the loss head.
+///
+/// Each chunk of tokens packs the whole head twice: with half of this the head of the 135M model took a tenth longer.
+const LOGIT_BYTES: usize = 64 << 20;
+
+/// As [`LOGIT_BYTES`] where the head is not trained: the vocabulary passes by in groups.
+const LOGIT_BYTES_STREAMED: usize = 8 << 20;
+
+/// Most positions that groups of the vocabulary pass by at once.
+pub const STREAMED_ROWS: usize = 2048;
+
+/// As [`LOGIT_BYTES`] on a GPU, whose products need some hundred rows to be fast.
+const LOGIT_BYTES_GPU: usize = 256 << 20;
+
+/// Most target positions whose logits over `vocabulary` tokens exist at a time in the loss head of a training; at least 16.
+pub fn chunk_tokens(vocabulary: usize, memory: Memory, head_trains: bool) -> usize {
+    let bytes = match (memory, head_trains) {
+        (Memory::Device, _) => LOGIT_BYTES_GPU,
+        (Memory::Host, true) => LOGIT_BYTES,
+        (Memory::Host, false) => LOGIT_BYTES_STREAMED,
+    };
+    (bytes / (4 * vocabulary)).max(16)
+}
+
+/// Tokens of a group of the vocabulary, where as many logits exist at a time as `chunk_tokens` whole rows have: whole KC blocks of a
+/// product where that is possible.
+pub fn streamed_columns(rows: usize, chunk_tokens: usize, vocabulary: usize) -> usize {
+    let most = (chunk_tokens * vocabulary / rows.max(1)).max(2);
+    let whole = if most < KC { most / 2 * 2 } else { most / KC * KC };
+    whole.min(vocabulary).max(1)
+}
+
+/// Positions of a chunk: at most `most`, in chunks of about one size and of whole tiles where that is possible.
+pub fn even_chunks(positions: usize, most: usize) -> usize {
+    let most = most.clamp(1, positions.max(1));
+    let even = positions.div_ceil(positions.div_ceil(most).max(1)).next_multiple_of(8);
+    even.min(most).max(1)
+}

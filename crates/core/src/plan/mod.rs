@@ -1,0 +1,32 @@
+//! The plan of an adapted model: what trains, in which slots, what a step keeps, and how large its buffers are.
+//!
+//! The engine allocates by it and the prediction adds it up, so that neither can forget the other. Nothing here knows a
+//! tensor: an [`Architecture`](crate::architecture::Architecture) and a recipe's settings are all that it takes.
+
+mod adapter;
+pub mod attention;
+mod error;
+mod logits;
+mod model;
+mod parameters;
+mod pattern;
+pub mod products;
+mod saved;
+mod scratch;
+mod shape;
+mod storage;
+mod target;
+mod whole;
+
+pub use adapter::{AdaptedLinear, AdapterPlan, AdapterSlots, LinearSlots};
+pub use error::PlanError;
+pub use logits::{STREAMED_ROWS, chunk_tokens, even_chunks, streamed_columns};
+pub use model::{AdapterOnInput, GroupPlan, LayerPlan, ModelPlan, ProjectionPlan};
+pub use parameters::{ParameterKind, ParameterLayout, ParameterSlot};
+pub use pattern::from_file;
+pub use products::{Form, Vectors};
+pub use saved::{LayerKeep, Memory, SavedTensor, layer_keep};
+pub use scratch::{Buffer, ThreadScratch};
+pub use shape::{BaseShape, LinearShape, ParameterShape, last_component};
+pub use storage::{BLOCK, NESTED_BLOCK, WeightBytes, base_bytes, linear_bytes};
+pub use whole::{PREFIX, WholeParameter};

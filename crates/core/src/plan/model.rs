@@ -1,0 +1,309 @@
+//! A model as a recipe trains it: what trains in which layer, and where it lies in the flat buffers.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::{
+    AdaptedLinear, AdapterPlan, AdapterSlots, BaseShape, LinearSlots, ParameterKind, ParameterLayout, PlanError,
+};
+use crate::architecture::{Architecture, EMBEDDING, LM_HEAD, Projection};
+use crate::recipe::{AdapterSettings, Recipe};
+
+/// One projection of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProjectionPlan {
+    /// The linear layer inside the decoder layer that it belongs to.
+    pub module: &'static str,
+    /// Its rows of that layer's weight (out, in).
+    pub rows: Range<usize>,
+    /// Whether the linear layer has a bias.
+    pub bias: bool,
+    /// Index into [`GroupPlan::adapters`].
+    pub adapter: Option<usize>,
+    pub weight_trains: bool,
+    pub bias_trains: bool,
+}
+
+/// An adapter as the projections of one input share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterOnInput {
+    /// The linear layer inside the decoder layer that it belongs to.
+    pub module: &'static str,
+    pub rank: usize,
+}
+
+/// Projections of one input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupPlan {
+    pub inputs: usize,
+    pub adapters: Vec<AdapterOnInput>,
+    pub projections: Vec<ProjectionPlan>,
+}
+
+/// What a decoder layer consists of, whatever its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerPlan {
+    pub window: Option<usize>,
+    pub qkv: GroupPlan,
+    pub output: GroupPlan,
+    pub gate_up: GroupPlan,
+    pub down: GroupPlan,
+    /// Whether the norm before attention trains: its gradient needs that of the projections' input.
+    pub input_norm_trains: bool,
+    /// Whether anything of it trains.
+    pub trains: bool,
+}
+
+/// A model as a recipe trains it.
+#[derive(Clone, Debug)]
+pub struct ModelPlan {
+    pub architecture: Architecture,
+    /// Absent where the whole base model trains, or nothing.
+    pub adapter: Option<AdapterPlan>,
+    pub layout: ParameterLayout,
+    pub slots: AdapterSlots,
+    /// Layers that differ from each other.
+    pub kinds: Vec<LayerPlan>,
+    /// Index into [`kinds`](Self::kinds) of each layer.
+    pub layers: Vec<usize>,
+    pub head_trains: bool,
+    pub embedding_trains: bool,
+}
+
+impl ProjectionPlan {
+    /// Width of its output.
+    pub fn outputs(&self) -> usize {
+        self.rows.len()
+    }
+}
+
+impl GroupPlan {
+    /// Whether backward needs the group's input: where something of it trains.
+    pub fn reads_input(&self) -> bool {
+        !self.adapters.is_empty() || self.projections.iter().any(|projection| projection.weight_trains)
+    }
+
+    /// Rank of a projection's adapter, 0 without one.
+    pub fn rank_of(&self, projection: &ProjectionPlan) -> usize {
+        projection.adapter.map_or(0, |index| self.adapters[index].rank)
+    }
+
+    /// Ranks of all adapters together.
+    pub fn ranks(&self) -> usize {
+        self.adapters.iter().map(|adapter| adapter.rank).sum()
+    }
+
+    /// Outputs of all projections together.
+    pub fn outputs(&self) -> usize {
+        self.projections.iter().map(ProjectionPlan::outputs).sum()
+    }
+}
+
+impl LayerPlan {
+    /// The groups in the order of the forward pass.
+    pub fn groups(&self) -> [&GroupPlan; 4] {
+        [&self.qkv, &self.output, &self.gate_up, &self.down]
+    }
+}
+
+impl ModelPlan {
+    /// What `recipe` trains on a model of this architecture.
+    ///
+    /// # Errors
+    /// Settings that do not fit the model; each message says what does.
+    pub fn of_recipe(architecture: &Architecture, recipe: &Recipe) -> Result<Self, PlanError> {
+        if recipe.adapter.is_none() && recipe.precision.is_quantized() {
+            return Err(PlanError::QuantizedWhole);
+        }
+        match &recipe.adapter {
+            Some(settings) => Self::adapted(architecture, settings),
+            None => Ok(Self::whole(architecture)),
+        }
+    }
+
+    /// An adapter on frozen weights.
+    ///
+    /// # Errors
+    /// As [`ModelPlan::of_recipe`].
+    pub fn adapted(architecture: &Architecture, settings: &AdapterSettings) -> Result<Self, PlanError> {
+        let adapter = AdapterPlan::new(settings, &BaseShape::new(architecture))?;
+        let mut layout = ParameterLayout::default();
+        let slots = adapter.push_slots(&mut layout);
+        Ok(Self::new(architecture, Some(adapter), layout, slots))
+    }
+
+    /// Every parameter of the base model, in the checkpoint's order.
+    pub fn whole(architecture: &Architecture) -> Self {
+        let mut layout = ParameterLayout::default();
+        let tensors = architecture.tensors().into_iter();
+        let slots = tensors.map(|tensor| layout.push(tensor.name, &tensor.shape, ParameterKind::Base));
+        let slots = AdapterSlots {
+            linears: Vec::new(),
+            whole: slots.collect(),
+        };
+        Self::new(architecture, None, layout, slots)
+    }
+
+    /// Nothing: the base model as it is.
+    pub fn frozen(architecture: &Architecture) -> Self {
+        Self::new(architecture, None, ParameterLayout::default(), AdapterSlots::default())
+    }
+
+    fn new(
+        architecture: &Architecture,
+        adapter: Option<AdapterPlan>,
+        layout: ParameterLayout,
+        slots: AdapterSlots,
+    ) -> Self {
+        let mut plan = Self {
+            architecture: architecture.clone(),
+            adapter,
+            layout,
+            slots,
+            kinds: Vec::new(),
+            layers: Vec::new(),
+            head_trains: false,
+            embedding_trains: false,
+        };
+        let (adapters, whole) = (plan.adapters(), plan.whole_slots());
+        let head = match architecture.tied_embeddings {
+            true => EMBEDDING,
+            false => LM_HEAD,
+        };
+        let (head_trains, embedding_trains) = (whole.contains_key(head), whole.contains_key(EMBEDDING));
+        let names = Names {
+            ranks: adapters
+                .into_iter()
+                .map(|(name, (linear, _))| (name, linear.rank))
+                .collect(),
+            whole,
+        };
+        let groups = architecture.projections();
+        let (mut kinds, mut layers) = (Vec::new(), Vec::with_capacity(architecture.layers.len()));
+        for index in 0..architecture.layers.len() {
+            let layer = names.layer(architecture, &groups, index);
+            let known = kinds.iter().position(|known| *known == layer);
+            layers.push(known.unwrap_or(kinds.len()));
+            if known.is_none() {
+                kinds.push(layer);
+            }
+        }
+        (plan.kinds, plan.layers) = (kinds, layers);
+        (plan.head_trains, plan.embedding_trains) = (head_trains, embedding_trains);
+        plan
+    }
+
+    /// Layer `index`.
+    pub fn layer(&self, index: usize) -> &LayerPlan {
+        &self.kinds[self.layers[index]]
+    }
+
+    /// Each adapted linear layer with its slots.
+    pub fn adapted_linears(&self) -> impl Iterator<Item = (&AdaptedLinear, &LinearSlots)> {
+        let linears = self.adapter.iter().flat_map(|adapter| &adapter.linears);
+        linears.zip(&self.slots.linears)
+    }
+
+    /// The same by the name of their module.
+    pub fn adapters(&self) -> HashMap<&str, (&AdaptedLinear, &LinearSlots)> {
+        let linears = self.adapted_linears();
+        linears.map(|both| (both.0.linear.name.as_str(), both)).collect()
+    }
+
+    /// Slot of each base parameter that trains, by its name in the base checkpoint.
+    pub fn whole_slots(&self) -> HashMap<&str, usize> {
+        let slots = self.slots.whole.iter().copied();
+        match &self.adapter {
+            Some(adapter) => {
+                let names = adapter.whole.iter().map(|whole| whole.base_name.as_str());
+                names.zip(slots).collect()
+            }
+            None => slots
+                .map(|slot| (self.layout.slots()[slot].name.as_str(), slot))
+                .collect(),
+        }
+    }
+
+    /// The lowest layer that a gradient must reach; as many as there are layers where none does.
+    pub fn first_on_tape(&self) -> usize {
+        if self.embedding_trains {
+            return 0;
+        }
+        let first = self.layers.iter().position(|kind| self.kinds[*kind].trains);
+        first.unwrap_or(self.layers.len())
+    }
+
+    fn has(&self, setting: impl Fn(&AdapterSettings) -> bool) -> bool {
+        self.adapter.as_ref().is_some_and(|adapter| setting(&adapter.settings))
+    }
+
+    /// Whether adapters have magnitudes.
+    pub fn dora(&self) -> bool {
+        self.has(|settings| settings.dora)
+    }
+
+    /// Whether adapters' outputs have biases.
+    pub fn lora_bias(&self) -> bool {
+        self.has(|settings| settings.lora_bias)
+    }
+
+    /// Whether adapters' inputs are dropped.
+    pub fn dropout(&self) -> bool {
+        self.has(|settings| settings.dropout > 0.0)
+    }
+}
+
+/// What trains, by name.
+struct Names<'a> {
+    ranks: HashMap<&'a str, usize>,
+    whole: HashMap<&'a str, usize>,
+}
+
+impl Names<'_> {
+    fn layer(&self, architecture: &Architecture, groups: &[Vec<Projection>; 4], index: usize) -> LayerPlan {
+        let name = Architecture::layer_name(index);
+        let [qkv, output, gate_up, down] = groups.each_ref().map(|group| self.group(&name, group));
+        let prefix = format!("{name}.");
+        let mut names = self.ranks.keys().chain(self.whole.keys());
+        LayerPlan {
+            window: architecture.layers[index].window,
+            qkv,
+            output,
+            gate_up,
+            down,
+            input_norm_trains: self
+                .whole
+                .contains_key(format!("{prefix}input_layernorm.weight").as_str()),
+            trains: names.any(|name| name.starts_with(&prefix)),
+        }
+    }
+
+    fn group(&self, layer: &str, projections: &[Projection]) -> GroupPlan {
+        let mut adapters: Vec<AdapterOnInput> = Vec::new();
+        let plan = |Projection { module, rows }: &Projection| {
+            let name = format!("{layer}.{}", module.name);
+            let trains = |part: &str| self.whole.contains_key(format!("{name}.{part}").as_str());
+            if let Some(rank) = self.ranks.get(name.as_str())
+                && adapters.last().is_none_or(|last| last.module != module.name)
+            {
+                adapters.push(AdapterOnInput {
+                    module: module.name,
+                    rank: *rank,
+                });
+            }
+            ProjectionPlan {
+                module: module.name,
+                rows: rows.clone(),
+                bias: module.bias,
+                adapter: adapters.iter().position(|adapter| adapter.module == module.name),
+                weight_trains: trains("weight"),
+                bias_trains: module.bias && trains("bias"),
+            }
+        };
+        GroupPlan {
+            inputs: projections.first().map_or(0, |first| first.module.in_features),
+            projections: projections.iter().map(plan).collect(),
+            adapters,
+        }
+    }
+}

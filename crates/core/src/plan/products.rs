@@ -1,0 +1,364 @@
+//! How the CPU's products are cut into tasks, and what its threads keep: the engine's blocking.
+//!
+//! What a thread keeps from one task to the next is told to its [`ThreadScratch`]; what a call frees again is a spike.
+
+use serde::{Deserialize, Serialize};
+
+use super::scratch::{Buffer, ThreadScratch};
+
+/// Vector instructions that products run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Vectors {
+    /// AVX-512 with products of BF16 pairs, and AMX tiles of them.
+    Amx,
+    /// AVX-512 with products of BF16 pairs.
+    Avx512Bf16,
+    Avx512,
+    /// The `gemm` crate alone.
+    Other,
+    /// Not a CPU.
+    None,
+}
+
+impl Vectors {
+    /// Whether products of BF16 run on pairs.
+    pub fn multiplies_pairs(self) -> bool {
+        matches!(self, Self::Amx | Self::Avx512Bf16)
+    }
+}
+
+/// How the operands of a product lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// x (rows, depth) times the transpose of w (columns, depth).
+    Nt,
+    /// x (rows, depth) times w (depth, columns).
+    Nn,
+    /// += the transpose of a (depth, rows) times b (depth, columns), F32.
+    Tn,
+}
+
+/// Products that one call can sum.
+pub const MAX_TERMS: usize = 4;
+/// Results of one vector.
+pub const LANES: usize = 16;
+/// Bytes of a vector.
+const LINE_BYTES: usize = 64;
+/// Vectors of a full NR micro-panel.
+pub const VECTORS: usize = 3;
+/// Columns of a full NR micro-panel.
+pub const NR: usize = VECTORS * LANES;
+/// Rows of a tile; a tile of one vector takes twice as many, to hide the latency with as many sums.
+pub const TILE_ROWS: usize = 8;
+/// Units of the summed dimension that are packed at once, a KC block.
+pub const KC_UNITS: usize = 768;
+/// Bytes of packed NR micro-panels that a task keeps, within the second-level cache.
+const GROUP_BYTES: usize = 640 * 1024;
+/// Groups of NR micro-panels for each thread where there are enough: more of them balance the threads, but the left operand is
+/// streamed once for each group (with groups of one NR micro-panel, BF16 products of 1024 rows lost a fifth of their speed).
+const GROUPS_PER_THREAD: usize = 4;
+/// Tasks for each thread: where there are fewer groups, rows are split too, and every task packs its NR micro-panels again.
+const TASKS_PER_THREAD: usize = 8;
+/// As above where the right operand is too large for the caches, so that packing it again costs more.
+const LARGE_TASKS_PER_THREAD: usize = 3;
+/// Bytes of a large right operand.
+const LARGE_BYTES: usize = 8 << 20;
+/// Fewest rows of a task: packing costs about as much as two to four rows.
+const TASK_ROWS: usize = 128;
+/// Columns that are widened at once where there is no AVX-512.
+pub const BLOCK: usize = 256;
+/// Depth that the `gemm` crate packs at once.
+const GEMM_DEPTH: usize = 512;
+
+/// Rows of the next tile, of `left` rows that are left.
+pub const fn tile_height(left: usize, vectors: usize) -> usize {
+    match left {
+        16.. if vectors == 1 => 16,
+        8.. => 8,
+        4.. => 4,
+        2.. => 2,
+        other => other,
+    }
+}
+
+/// (NR micro-panels of a task, rows of a task), from the most units of a KC block and the units of all.
+pub fn task_shape(rows: usize, columns: usize, [longest, all]: [usize; 2], threads: usize) -> (usize, usize) {
+    let (nr_panels, unit_bytes) = (columns.div_ceil(NR).max(1), VECTORS * LINE_BYTES);
+    let cached = GROUP_BYTES / (longest.max(1) * unit_bytes);
+    // As many groups for one thread as for another.
+    let groups = nr_panels.div_ceil(cached.max(1)).max(GROUPS_PER_THREAD * threads);
+    let group = nr_panels.div_ceil(groups.next_multiple_of(threads));
+    let tasks = match all * unit_bytes * nr_panels {
+        LARGE_BYTES.. => LARGE_TASKS_PER_THREAD,
+        _ => TASKS_PER_THREAD,
+    };
+    let blocks = (tasks * threads).div_ceil(nr_panels.div_ceil(group));
+    let height = rows.div_ceil(blocks).max(TASK_ROWS).next_multiple_of(2 * TILE_ROWS);
+    (group, height)
+}
+
+/// Gradients of adapters in F32, of which one matrix has few columns.
+pub mod thin {
+    use super::{LANES, VECTORS};
+
+    /// Most columns of the narrow matrix: from the next one on the large products are as fast.
+    const MOST: usize = 32;
+    /// Fewest tokens, and fewest of a task.
+    const FEWEST: usize = 128;
+    /// Most tasks, each of which has sums of its own.
+    const TASKS: usize = 8;
+    /// Columns of the narrow matrix and of the other whose sums are in registers.
+    pub const ROWS: usize = 8;
+    pub const COLUMNS: usize = VECTORS * LANES;
+
+    /// Whether a product of so many tokens is one of these.
+    pub fn takes([tokens, rows, columns]: [usize; 3]) -> bool {
+        rows.min(columns) <= MOST && rows.max(columns) > MOST && tokens >= FEWEST
+    }
+
+    /// Tasks of so many tokens.
+    pub fn tasks(tokens: usize) -> usize {
+        (tokens / FEWEST).clamp(1, TASKS)
+    }
+
+    /// Sums of a task.
+    pub fn sums(few: usize, many: usize) -> usize {
+        few.div_ceil(ROWS) * many.div_ceil(COLUMNS) * ROWS * COLUMNS
+    }
+}
+
+/// Products on AMX, in MR micro-panels of 32 rows and NR micro-panels of 32 columns.
+pub mod amx {
+    use super::LINE_BYTES;
+
+    /// Fewest rows of a product of BF16.
+    pub const FEWEST_ROWS: usize = 16;
+    /// Smallest product of F32, each way: the time of a smaller one is less than that of laying out both operands.
+    pub const FEWEST_DIGITS: usize = 64;
+    /// Fewest rows of attention's own products.
+    pub const FEWEST_SMALL_ROWS: usize = 8;
+    /// Values of a step of BF16.
+    pub const PAIRS_STEP: usize = 32;
+    /// Values of a step of F32.
+    pub const DIGITS_STEP: usize = 64;
+    /// Digits of a value of F32.
+    pub const DIGITS: usize = 3;
+    /// Values of the summed dimension in a KC block.
+    pub const KC: usize = 768;
+    /// Rows of an MR micro-panel, columns of an NR micro-panel.
+    pub const MR: usize = 32;
+    pub const NR: usize = 32;
+    /// Rows that the left operand is laid out for at once.
+    pub const ROW_BLOCK: usize = 2048;
+    /// Most values of an adapter's term, which is multiplied without digits: 16 take half the time of a step of digits.
+    pub const SHORT: usize = 24;
+    /// Bytes of the sums of several KC blocks.
+    const SUMS_BYTES: usize = 16 << 20;
+    /// Bytes of a tile's sums.
+    pub(super) const TILE_BYTES: usize = 4 * MR * NR;
+    /// Bytes of the NR micro-panels of a task, within the second-level cache.
+    const GROUP_BYTES: usize = 1 << 20;
+    /// Fewest NR micro-panels of a task where threads could have some each, and fewest MR micro-panels.
+    const LEAST_PANELS: usize = 2;
+    const TASK_STRIPS: usize = 4;
+
+    /// Bytes of `steps` steps of an MR micro-panel or of a full NR micro-panel, of `terms` terms.
+    pub(super) const fn packed_bytes(pairs: bool, steps: usize, terms: usize) -> usize {
+        match pairs {
+            true => steps * MR * LINE_BYTES,
+            false => steps * DIGITS * MR * LINE_BYTES + terms * 2 * LINE_BYTES,
+        }
+    }
+
+    /// Panels whose sums of several KC blocks exist at a time.
+    pub fn panels_with_sums(mr_panels: usize) -> usize {
+        SUMS_BYTES / (mr_panels * TILE_BYTES).max(1)
+    }
+
+    /// (NR micro-panels of a task, MR micro-panels of a task), from the bytes of an NR micro-panel: as many groups of NR micro-panels for each thread; where there
+    /// are fewer NR micro-panels, as many parts of the MR micro-panels.
+    pub fn task_shape(mr_panels: usize, nr_panels: usize, bytes: usize, threads: usize) -> (usize, usize) {
+        let cached = (GROUP_BYTES / bytes.max(1)).max(1);
+        let groups = nr_panels
+            .div_ceil(cached)
+            .max(threads.min(nr_panels.div_ceil(LEAST_PANELS)));
+        let group = nr_panels.div_ceil(groups.next_multiple_of(threads));
+        let heights = threads.div_ceil(nr_panels.div_ceil(group));
+        (group, mr_panels.div_ceil(heights).max(TASK_STRIPS))
+    }
+}
+
+/// One call of a product, as far as its scratch depends on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    pub form: Form,
+    pub rows: usize,
+    pub columns: usize,
+    /// Summed length of the terms but for the adapters'.
+    pub depth: usize,
+    /// That of the adapters'.
+    pub adapter_depth: usize,
+    /// Length of the longest term.
+    pub longest_term: usize,
+    /// Columns between those of the adapter's operand and the next row of it: it is a part of a wider tensor.
+    pub beside: usize,
+    /// Bytes of an element of the left operand.
+    pub left_bytes: u64,
+    /// Whether two bytes of it are BF16.
+    pub bf16: bool,
+    /// Whether the right operand is dequantized on the way.
+    pub quantized: bool,
+    /// Whether the result is F32.
+    pub f32_result: bool,
+}
+
+impl Call {
+    /// Adds what a thread keeps after the call.
+    pub fn keep(&self, kept: &mut ThreadScratch, vectors: Vectors, threads: usize) {
+        let pairs = self.runs_on_pairs(vectors);
+        if matches!(vectors, Vectors::Other | Vectors::None) {
+            return;
+        }
+        if self.form == Form::Tn && self.left_bytes == 4 && thin::takes([self.depth, self.rows, self.columns]) {
+            let (few, many) = (self.rows.min(self.columns), self.rows.max(self.columns));
+            return kept.ask(Buffer::ThinSums, 4 * thin::tasks(self.depth) * thin::sums(few, many));
+        }
+        if vectors == Vectors::Amx && self.runs_on_tiles(pairs) {
+            return self.keep_tiles(kept, pairs, threads);
+        }
+        let in_units = |depth: usize| depth.div_ceil(if pairs { 2 } else { 1 });
+        let units = in_units(self.depth + self.adapter_depth);
+        let longest = units.clamp(1, KC_UNITS);
+        let (group, height) = task_shape(self.rows, self.columns, [longest, units], threads);
+        let columns = (group * NR).min(self.columns.max(1));
+        kept.ask(Buffer::NrPanels, columns.div_ceil(NR) * longest * VECTORS * LINE_BYTES);
+        let vectors = columns.div_ceil(LANES).min(VECTORS);
+        kept.ask(
+            Buffer::MrPanels,
+            4 * longest * tile_height(self.rows.min(height), vectors),
+        );
+        if units > KC_UNITS {
+            let columns = columns.next_multiple_of(NR);
+            kept.ask(Buffer::Sums, 4 * height.min(self.rows) * columns);
+        }
+        if self.quantized {
+            // Pairs of BF16, or as many F32 values: the same bytes.
+            let units = in_units(self.longest_term).min(KC_UNITS);
+            self.keep_quantized(kept, pairs, 4 * columns.min(NR) * units);
+        }
+    }
+
+    fn keep_quantized(&self, kept: &mut ThreadScratch, pairs: bool, bytes: usize) {
+        let buffer = if pairs {
+            Buffer::QuantizedPair
+        } else {
+            Buffer::QuantizedSingle
+        };
+        kept.ask(buffer, bytes);
+    }
+
+    fn runs_on_pairs(&self, vectors: Vectors) -> bool {
+        let is_even = self.depth.is_multiple_of(2) && self.adapter_depth.is_multiple_of(2);
+        let fits = self.bf16 && self.left_bytes == 2 && (self.form == Form::Tn || is_even);
+        fits && vectors.multiplies_pairs()
+    }
+
+    fn runs_on_tiles(&self, pairs: bool) -> bool {
+        match pairs {
+            true => self.rows >= amx::FEWEST_ROWS,
+            false => self.rows.min(self.columns).min(self.depth + self.adapter_depth) >= amx::FEWEST_DIGITS,
+        }
+    }
+
+    /// What a call on AMX keeps.
+    fn keep_tiles(&self, kept: &mut ThreadScratch, pairs: bool, threads: usize) {
+        let step = if pairs { amx::PAIRS_STEP } else { amx::DIGITS_STEP };
+        let most = amx::KC / step;
+        let base = self.depth.div_ceil(step);
+        // An adapter's few values are multiplied without digits, from an NR micro-panel of F32 values.
+        let is_short = !pairs && base > 0 && self.adapter_depth <= amx::SHORT;
+        let (adapter, short) = match is_short {
+            true => (0, self.adapter_depth * LINE_BYTES * amx::MR / LANES),
+            false => (self.adapter_depth.div_ceil(step), 0),
+        };
+        let term = self.longest_term.div_ceil(step).max(1);
+        // Terms that fit into a KC block are not split.
+        let whole = if term > most { most } else { most / term * term };
+        let longest = (base.min(whole) + adapter).clamp(1, most);
+        let terms = 1 + usize::from(adapter > 0 && base < most);
+        let blocks = [
+            self.rows.min(amx::ROW_BLOCK),
+            self.rows.saturating_sub(amx::ROW_BLOCK) % amx::ROW_BLOCK,
+        ];
+        let laid_out = blocks.map(|rows| {
+            // Whole steps of whole MR micro-panels of BF16 rows stay where they are.
+            let stays = |depth: usize| {
+                pairs && self.form != Form::Tn && rows.is_multiple_of(amx::MR) && depth.is_multiple_of(step)
+            };
+            let mr_panel = match (stays(self.depth), stays(self.adapter_depth)) {
+                (true, true) => 0,
+                (true, false) => amx::packed_bytes(pairs, adapter.min(most), 1),
+                (false, _) => amx::packed_bytes(pairs, longest, terms),
+            };
+            rows.div_ceil(amx::MR) * mr_panel
+        });
+        kept.ask(Buffer::AmxLeft, laid_out[0].max(laid_out[1]));
+        let nr_panel = amx::packed_bytes(pairs, longest, terms) + short;
+        let mr_panels = blocks[0].div_ceil(amx::MR).max(1);
+        let mut nr_panels = self.columns.div_ceil(amx::MR).max(1);
+        if base + adapter > most {
+            nr_panels = nr_panels.min(amx::panels_with_sums(mr_panels));
+            kept.ask(Buffer::AmxSums, mr_panels * nr_panels * amx::TILE_BYTES);
+        }
+        kept.ask(
+            Buffer::AmxRight,
+            amx::task_shape(mr_panels, nr_panels, nr_panel, threads).0 * nr_panel,
+        );
+        if self.quantized {
+            let values = self.columns.min(amx::MR) * self.longest_term.min(amx::KC);
+            self.keep_quantized(kept, pairs, values * if pairs { 2 } else { 4 });
+        }
+    }
+
+    /// Memory that the call takes and frees.
+    pub fn spike(&self, vectors: Vectors) -> u64 {
+        let (narrow, depth) = (self.left_bytes < 4, self.depth + self.adapter_depth);
+        let left = match self.form {
+            Form::Tn => self.depth * self.rows,
+            Form::Nt | Form::Nn => self.rows * (depth + self.beside),
+        };
+        let is_widened = narrow && !self.runs_on_pairs(vectors);
+        let widened = if is_widened { 4 * left } else { 0 };
+        match vectors {
+            Vectors::Amx | Vectors::Avx512Bf16 | Vectors::Avx512 => return widened as u64,
+            Vectors::Other => {}
+            Vectors::None => return 0,
+        }
+        let packed = 4 * depth.min(GEMM_DEPTH) * self.rows.min(2048).next_multiple_of(8);
+        let block = self.columns.min(BLOCK);
+        let sums = if self.f32_result { 0 } else { 4 * self.rows * block };
+        let right = if narrow || self.quantized { 4 * depth * block } else { 0 };
+        (widened + packed + sums + right) as u64
+    }
+}
+
+/// What a product of one block of attention keeps, (rows, depth) times (depth, columns), where it runs on pairs or on digits.
+pub(super) fn keep_small(kept: &mut ThreadScratch, [rows, depth, columns]: [usize; 3], pairs: bool, vectors: Vectors) {
+    let tiles = vectors == Vectors::Amx && rows >= amx::FEWEST_SMALL_ROWS;
+    if tiles && (pairs || depth.min(columns) >= amx::FEWEST_DIGITS) {
+        let step = if pairs { amx::PAIRS_STEP } else { amx::DIGITS_STEP };
+        let mr_panel = amx::packed_bytes(pairs, depth.div_ceil(step), 1);
+        kept.ask(Buffer::SmallNrPanels, columns.div_ceil(amx::MR) * mr_panel);
+        kept.ask(Buffer::SmallMrPanels, mr_panel);
+    } else if pairs {
+        let units = depth.div_ceil(2);
+        kept.ask(Buffer::SmallNrPanels, columns.div_ceil(LANES) * units * LINE_BYTES);
+        let tile = tile_height(usize::MAX, columns.div_ceil(LANES).min(VECTORS));
+        kept.ask(
+            Buffer::SmallMrPanels,
+            4 * (units.next_multiple_of(LANES) * tile + LANES),
+        );
+    }
+}

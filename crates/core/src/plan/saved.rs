@@ -1,0 +1,125 @@
+//! What the forward pass keeps for its backward pass: the whole list, in one place.
+//!
+//! Norm outputs and the activation's output are not in it: they are made again, since they cost one pass over memory and
+//! would be the largest part.
+
+use super::{LayerPlan, ModelPlan};
+use crate::architecture::NormPlacement;
+use crate::recipe::Checkpointing;
+
+/// Where activations lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// The host's own.
+    Host,
+    /// That of a device beside it.
+    Device,
+}
+
+/// What the forward pass keeps of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerKeep {
+    /// Nothing: below all that trains.
+    Nothing,
+    /// Its input; backward runs the layer forward again.
+    Input,
+    /// The same, in the host's memory.
+    HostInput,
+    /// What backward reads.
+    Saved,
+}
+
+/// What is kept of layer `index`, where a gradient reaches it.
+pub fn layer_keep(checkpointing: Checkpointing, index: usize) -> LayerKeep {
+    match checkpointing {
+        Checkpointing::None => LayerKeep::Saved,
+        Checkpointing::Every(nth) if !index.is_multiple_of(nth.get() as usize) => LayerKeep::Saved,
+        Checkpointing::Every(_) | Checkpointing::Full => LayerKeep::Input,
+        Checkpointing::Offload => LayerKeep::HostInput,
+    }
+}
+
+/// What a decoder layer keeps, by what it is kept for: one tensor or some that live as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SavedTensor {
+    /// The layer's input, which is the output of the layer below and is not held twice, and what its norm keeps: the normed
+    /// input is made again from them.
+    Input,
+    /// As rotated, or before its norm.
+    Query,
+    Key,
+    Value,
+    /// What the norms of queries and keys keep.
+    HeadNorms,
+    /// With the log-sum-exp.
+    AttentionOutput,
+    /// x A^T of the adapters on query, key and value: the gradient of lora_b reads it.
+    QkvXa,
+    OutputXa,
+    /// Input of the norm behind attention, and what it keeps.
+    AttentionBehind,
+    /// The stream between attention and MLP.
+    Between,
+    /// What the norm on it keeps.
+    BetweenNorm,
+    Gate,
+    Up,
+    GateUpXa,
+    DownXa,
+    /// Input of the norm behind the MLP, and what it keeps.
+    MlpBehind,
+}
+
+impl SavedTensor {
+    /// All.
+    pub const ALL: [Self; 16] = [
+        Self::Input,
+        Self::Query,
+        Self::Key,
+        Self::Value,
+        Self::HeadNorms,
+        Self::AttentionOutput,
+        Self::QkvXa,
+        Self::OutputXa,
+        Self::AttentionBehind,
+        Self::Between,
+        Self::BetweenNorm,
+        Self::Gate,
+        Self::Up,
+        Self::GateUpXa,
+        Self::DownXa,
+        Self::MlpBehind,
+    ];
+
+    /// Values for each token: in the compute dtype, and in F32.
+    pub fn widths(self, model: &ModelPlan, layer: &LayerPlan) -> [usize; 2] {
+        let architecture = &model.architecture;
+        let [hidden, heads] = [architecture.hidden_size, architecture.heads];
+        match self {
+            Self::Input => [hidden, 1],
+            Self::Query => [architecture.query_size(), 0],
+            Self::Key | Self::Value => [architecture.kv_size(), 0],
+            Self::HeadNorms if architecture.query_key_norm => [0, heads + architecture.kv_heads],
+            Self::AttentionOutput => [architecture.query_size(), heads],
+            Self::Between => [hidden, 0],
+            Self::BetweenNorm => [0, 1],
+            Self::Gate | Self::Up => [architecture.intermediate_size, 0],
+            Self::QkvXa => [layer.qkv.ranks(), 0],
+            Self::OutputXa => [layer.output.ranks(), 0],
+            Self::GateUpXa => [layer.gate_up.ranks(), 0],
+            Self::DownXa => [layer.down.ranks(), 0],
+            Self::AttentionBehind | Self::MlpBehind
+                if architecture.norm_placement == NormPlacement::BeforeAndBehind =>
+            {
+                [hidden, 1]
+            }
+            Self::HeadNorms | Self::AttentionBehind | Self::MlpBehind => [0, 0],
+        }
+    }
+
+    /// Whether it is held until the backward pass. The stream between the blocks is a tenth of the list, and the product of
+    /// attention's output that makes it again 2% of a step: it is not held in the host's memory.
+    pub fn is_held(self, memory: Memory) -> bool {
+        self != Self::Between || memory == Memory::Device
+    }
+}

@@ -1,0 +1,22 @@
+//! Room that a thread keeps from one op to the next.
+//!
+//! A buffer gets as much as is asked of it and no more: a vector that grows by itself would take up to twice the memory, and the
+//! old beside the new for a moment.
+
+/// Makes `buffer` at least `len` values long, whatever they are.
+#[cfg(target_arch = "x86_64")]
+pub fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
+    if buffer.len() < len {
+        *buffer = Vec::new();
+        *buffer = vec![value; len];
+    }
+}
+
+/// Makes `buffer` exactly `len` values long, whatever they are.
+pub fn resize<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
+    if buffer.capacity() < len {
+        *buffer = Vec::new();
+        buffer.reserve_exact(len);
+    }
+    buffer.resize(len, value);
+}

@@ -1,0 +1,158 @@
+//! Finding the setting with the highest acquisition.
+//!
+//! A small discrete space is looked at whole. Otherwise a pool of drawn settings and of mutants of the front is scored, and
+//! from the best of them a local search starts that tries every neighbouring level and climbs along continuous axes, by
+//! turns.
+
+use std::collections::HashSet;
+
+use rand_pcg::Pcg64;
+use rayon::prelude::*;
+
+use super::candidates::Candidates;
+use super::climb::climb;
+use super::landscape::Landscape;
+use crate::encode::Point;
+use crate::seeded::uniform_point;
+
+/// Largest number of settings times conditioning points for which a discrete space is looked at whole: about a second.
+const WHOLE: u64 = 60_000_000;
+/// Largest discrete space that is looked at whole.
+const WHOLE_SETTINGS: u64 = 1_000_000;
+/// Settings drawn from the whole space, and mutants of good ones.
+const DRAWN: usize = 100;
+const MUTANTS: usize = 300;
+/// Starts of the local search.
+const STARTS: usize = 16;
+/// Rounds of neighbours and climbing from one start.
+const ROUNDS: usize = 6;
+/// Squared distance under which a further start is skipped.
+const APART: f64 = 0.02;
+
+/// A setting and its acquisition.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) candidate: Point,
+    pub(super) log_value: f64,
+}
+
+/// What is searched and what must not be proposed again.
+pub(super) struct Search<'a> {
+    pub(super) candidates: &'a Candidates<'a>,
+    pub(super) landscape: &'a Landscape<'a>,
+    /// Settled points that were tried.
+    pub(super) tried: HashSet<Vec<u64>>,
+    /// Settled points worth mutating, best first.
+    pub(super) good: Vec<Point>,
+    /// Number of points the surrogates are conditioned on.
+    pub(super) conditioned: usize,
+}
+
+/// The bits of a settled point, for hashing.
+pub(super) fn key(point: &[f64]) -> Vec<u64> {
+    point.iter().map(|coordinate| (coordinate + 0.0).to_bits()).collect()
+}
+
+impl Search<'_> {
+    /// The best untried settings found, best first; empty where all is tried.
+    pub(super) fn maximise(&self, random: &mut Pcg64) -> Vec<Found> {
+        let most = (WHOLE / self.conditioned.max(1) as u64).min(WHOLE_SETTINGS);
+        let mut found = match self.candidates.all(most) {
+            Some(all) => self.scored(all),
+            None => self.searched(random),
+        };
+        found.sort_by(|a, b| b.log_value.total_cmp(&a.log_value));
+        found.retain(|one| one.log_value > f64::NEG_INFINITY);
+        found
+    }
+
+    fn searched(&self, random: &mut Pcg64) -> Vec<Found> {
+        let mut pool = self.scored(self.pool(random));
+        pool.sort_by(|a, b| b.log_value.total_cmp(&a.log_value));
+        let mut starts: Vec<Found> = Vec::new();
+        for one in &pool {
+            let apart = |other: &Found| square(&one.candidate, &other.candidate) > APART;
+            if starts.len() < STARTS && starts.iter().all(apart) {
+                starts.push(one.clone());
+            }
+        }
+        let mut found: Vec<Found> = starts.into_par_iter().map(|start| self.improved(start)).collect();
+        found.retain(|one| !self.is_tried(&one.candidate));
+        found.extend(pool);
+        found
+    }
+
+    fn pool(&self, random: &mut Pcg64) -> Vec<Point> {
+        let dimensions = self.candidates.dimensions();
+        let mut pool: Vec<Point> = (0..DRAWN)
+            .map(|_| self.candidates.at(&uniform_point(dimensions, random)))
+            .collect();
+        if !self.good.is_empty() {
+            for index in 0..MUTANTS {
+                let parent = self.candidates.of(&self.good[index % self.good.len()], random);
+                pool.push(self.candidates.mutated(&parent, random));
+            }
+        }
+        pool
+    }
+
+    /// Scores the untried ones among candidates, each setting once.
+    fn scored(&self, candidates: Vec<Point>) -> Vec<Found> {
+        let mut met = HashSet::new();
+        let (mut kept, mut settled) = (Vec::new(), Vec::new());
+        for candidate in candidates {
+            let point = self.candidates.settled(&candidate);
+            let key = key(&point);
+            if !self.tried.contains(&key) && met.insert(key) {
+                kept.push(candidate);
+                settled.push(point);
+            }
+        }
+        let values = self.landscape.log_values(&settled);
+        let found = kept.into_iter().zip(values);
+        found
+            .map(|(candidate, log_value)| Found { candidate, log_value })
+            .collect()
+    }
+
+    fn is_tried(&self, candidate: &[f64]) -> bool {
+        self.tried.contains(&key(&self.candidates.settled(candidate)))
+    }
+
+    /// Local search from one start.
+    fn improved(&self, start: Found) -> Found {
+        let mut best = start;
+        for _ in 0..ROUNDS {
+            let before = best.log_value;
+            let free = self.candidates.continuous(&best.candidate);
+            if !free.is_empty() {
+                let settled = self.candidates.settled(&best.candidate);
+                let (at, log_value) = climb(&settled, &free, |point| self.landscape.log_slope(point));
+                if log_value > best.log_value {
+                    for index in free {
+                        best.candidate[index] = at[index];
+                    }
+                    best.log_value = log_value;
+                }
+            }
+            let neighbours = self.scored(self.candidates.neighbours(&best.candidate));
+            let Some(next) = neighbours
+                .into_iter()
+                .max_by(|a, b| a.log_value.total_cmp(&b.log_value))
+            else {
+                break;
+            };
+            if next.log_value > best.log_value {
+                best = next;
+            }
+            if best.log_value - before < 1e-6 {
+                break;
+            }
+        }
+        best
+    }
+}
+
+fn square(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum()
+}

@@ -1,0 +1,27 @@
+//! Bayesian optimisation of several objectives: Gaussian processes predict every metric, and the next setting is the one
+//! with the highest expected hypervolume improvement times its probability of keeping the constraints and not failing.
+
+mod candidates;
+mod climb;
+mod earlier;
+mod effect;
+mod ehvi;
+mod initial;
+mod insight;
+mod landscape;
+mod make;
+mod marginal;
+mod maximise;
+mod model;
+mod observations;
+mod output;
+mod proposal;
+mod sampler;
+mod score;
+
+pub(crate) use make::{MOST_OBJECTIVES, OPTIONS, make};
+
+pub use effect::{Effect, Trend};
+pub use insight::{Dependence, EffectPoint, Importance, Insight, Share, importance};
+pub use proposal::{Predicted, Proposal};
+pub use sampler::Bayes;

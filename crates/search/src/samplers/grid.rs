@@ -1,0 +1,99 @@
+//! Grid search: every setting of a discrete space once.
+
+use crate::seeded::Tried;
+use crate::{Problem, Sampler, SamplerError, Settings};
+use peft_tune_core::study::{Params, Trial};
+
+/// Proposes every setting once, in an order that covers the space evenly from the start.
+///
+/// Design note: settings are visited by a golden-ratio stride through their numbers rather than in listed order, so that a
+/// grid cut short by its budget has still seen every value of every parameter.
+#[derive(Clone, Debug)]
+pub struct Grid {
+    seed: u64,
+}
+
+impl Grid {
+    /// A grid over the problem's space; `seed` chooses where it starts.
+    ///
+    /// # Errors
+    /// [`SamplerError::ContinuousGrid`] names a parameter without steps.
+    pub fn new(problem: &Problem, seed: u64) -> Result<Self, SamplerError> {
+        let continuous = |parameter: &&peft_tune_core::space::Parameter| parameter.distribution.cardinality().is_none();
+        match problem.space.parameters.iter().find(continuous) {
+            Some(parameter) => Err(SamplerError::ContinuousGrid {
+                parameter: parameter.name.clone(),
+            }),
+            None => Ok(Self { seed }),
+        }
+    }
+}
+
+impl Sampler for Grid {
+    fn name(&self) -> &'static str {
+        "grid"
+    }
+
+    fn ask(&mut self, problem: &Problem, history: &[Trial]) -> Option<Params> {
+        let settings = Settings::new(&problem.space)?;
+        let tried = Tried::new(history);
+        let total = settings.len();
+        let stride = stride(total);
+        // Other seeds start elsewhere; the number of tries so far says how far the walk has come.
+        let start = self.seed % total.max(1);
+        let at = |step: u64| {
+            let number = (u128::from(step) * u128::from(stride) + u128::from(start)) % u128::from(total);
+            settings.nth(number as u64)
+        };
+        // Settings tried out of turn can only make the first untried one come sooner than the walk's whole length.
+        (0..total).filter_map(at).find(|params| !tried.contains(params))
+    }
+}
+
+/// A step near `total` / golden ratio that shares no factor with `total`, so that the walk visits every number once.
+fn stride(total: u64) -> u64 {
+    let golden = (total as f64 * 0.618_033_988_749_895).round().max(1.0) as u64;
+    (golden..golden + total)
+        .find(|step| greatest_common_divisor(*step, total) == 1)
+        .unwrap_or(1)
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{conditional_space, drive, mixed_space, mixed_states, problem};
+
+    #[test]
+    fn it_visits_every_setting_once() {
+        let problem = problem(conditional_space(), 2);
+        for seed in 0..5 {
+            let mut grid = Grid::new(&problem, seed).unwrap();
+            let history = drive(&mut grid, &problem, 100, mixed_states);
+            assert_eq!(history.len(), 9);
+            assert_eq!(Tried::new(&history).len(), 9);
+        }
+    }
+
+    #[test]
+    fn a_third_of_the_grid_has_seen_every_rank() {
+        let problem = problem(conditional_space(), 2);
+        let history = drive(&mut Grid::new(&problem, 0).unwrap(), &problem, 4, mixed_states);
+        let mut ranks: Vec<String> = history.iter().map(|trial| trial.params["rank"].to_string()).collect();
+        ranks.sort();
+        ranks.dedup();
+        assert_eq!(ranks.len(), 3);
+    }
+
+    #[test]
+    fn a_continuous_parameter_is_named() {
+        let error = Grid::new(&problem(mixed_space(), 2), 0).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "sampler `grid` needs steps, and parameter `learning_rate` is continuous: give it `step` or a list of `choices`"
+        );
+    }
+}

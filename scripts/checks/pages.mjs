@@ -1,0 +1,233 @@
+// Opens a report and a dashboard in headless Chromium and checks what a person would: they load without an error and
+// without the network, brushing selects, the table sorts and filters, phone and print fit, and the live page follows a
+// search and can pause it.
+//
+//   node scripts/checks/pages.mjs REPORT.html [DASHBOARD_URL_WITH_TOKEN] [--pictures DIR]
+//
+// `cargo test browser` runs it with a study of its own where Node and Chromium are installed. CHROMIUM names the browser
+// where it is not found. Talks to the browser over a pipe (Chrome DevTools Protocol), so it needs no package.
+import { spawn } from "node:child_process";
+import { accessSync, constants, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { delimiter, join, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+
+const NAMES = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome-headless-shell"];
+
+const findBrowser = () => {
+  if (process.env.CHROMIUM) return process.env.CHROMIUM;
+  for (const folder of (process.env.PATH || "").split(delimiter)) for (const name of NAMES) {
+    try { accessSync(join(folder, name), constants.X_OK); return join(folder, name); } catch { /* the next one */ }
+  }
+  throw new Error(`no browser found: install one of ${NAMES.join(", ")} or set CHROMIUM`);
+};
+
+class Browser {
+  constructor(path) {
+    this.profile = mkdtempSync(join(tmpdir(), "pages-"));
+    const flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe", `--user-data-dir=${this.profile}`];
+    this.process = spawn(path, flags, { stdio: ["ignore", "ignore", "ignore", "pipe", "pipe"] });
+    this.next = 0;
+    this.waiting = new Map();
+    this.listeners = [];
+    let rest = "";
+    this.process.stdio[4].on("data", (data) => {
+      const parts = (rest + data).split("\0");
+      rest = parts.pop();
+      for (const part of parts) this.take(JSON.parse(part));
+    });
+  }
+  take(message) {
+    const waiting = this.waiting.get(message.id);
+    if (!waiting) { for (const listener of this.listeners) listener(message); return; }
+    this.waiting.delete(message.id);
+    if (message.error) waiting.reject(new Error(`${waiting.method}: ${message.error.message}`)); else waiting.resolve(message.result);
+  }
+  send(method, params = {}, sessionId = undefined) {
+    const id = ++this.next;
+    this.process.stdio[3].write(`${JSON.stringify({ id, method, params, sessionId })}\0`);
+    return new Promise((resolve, reject) => this.waiting.set(id, { resolve, reject, method }));
+  }
+  async open(url, { width = 1320, height = 900, media = [], scale = 1 } = {}) {
+    const { targetId } = await this.send("Target.createTarget", { url: "about:blank" });
+    const { sessionId } = await this.send("Target.attachToTarget", { targetId, flatten: true });
+    const page = new Page(this, sessionId, targetId);
+    for (const domain of ["Page", "Runtime", "Log", "Network"]) await page.send(`${domain}.enable`);
+    await page.size(width, height, scale);
+    await page.send("Emulation.setEmulatedMedia", { features: media });
+    await page.send("Page.navigate", { url });
+    await page.until("document.readyState === 'complete' && typeof PT === 'object' && PT.charts.length > 0", "the page draws");
+    return page;
+  }
+  // Asked first: some systems start the browser from a shell, which dies alone.
+  close() {
+    this.send("Browser.close").catch(() => {});
+    setTimeout(() => {
+      this.process.kill();
+      for (const pipe of this.process.stdio) pipe?.destroy();
+      rmSync(this.profile, { recursive: true, force: true, maxRetries: 5 });
+    }, 500);
+  }
+}
+
+class Page {
+  constructor(browser, session, target) {
+    this.browser = browser;
+    this.session = session;
+    this.target = target;
+    this.errors = [];
+    this.requests = [];
+    browser.listeners.push((message) => {
+      if (message.sessionId !== session) return;
+      const { method, params } = message;
+      if (method === "Runtime.exceptionThrown") this.errors.push(params.exceptionDetails.exception?.description || params.exceptionDetails.text);
+      if (method === "Runtime.consoleAPICalled" && ["error", "warning", "assert"].includes(params.type)) this.errors.push(params.args.map((one) => one.value || one.description).join(" "));
+      if (method === "Log.entryAdded" && params.entry.level === "error") this.errors.push(`${params.entry.text} ${params.entry.url || ""}`);
+      if (method === "Network.requestWillBeSent") this.requests.push(params.request.url);
+    });
+  }
+  send(method, params) { return this.browser.send(method, params, this.session); }
+  size(width, height, deviceScaleFactor = 1) { return this.send("Emulation.setDeviceMetricsOverride", { width, height, deviceScaleFactor, mobile: width < 700 }); }
+  async run(expression) {
+    const { result, exceptionDetails } = await this.send("Runtime.evaluate", { expression, awaitPromise: true, returnByValue: true });
+    if (exceptionDetails) throw new Error(`${expression}: ${exceptionDetails.exception?.description}`);
+    return result.value;
+  }
+  async until(expression, what, seconds = 20) {
+    const end = Date.now() + seconds * 1000;
+    while (Date.now() < end) {
+      if (await this.run(expression).catch(() => false)) return;
+      await new Promise((done) => setTimeout(done, 100));
+    }
+    throw new Error(`${what}: not within ${seconds} s (${expression}); errors: ${this.errors.join("; ")}`);
+  }
+  mouse(type, x, y) { return this.send("Input.dispatchMouseEvent", { type, x, y, button: type === "mouseMoved" ? "none" : "left", buttons: type === "mouseReleased" ? 0 : 1, clickCount: 1 }); }
+  async drag(from, to) {
+    await this.mouse("mousePressed", ...from);
+    for (let part = 1; part <= 5; part++) await this.send("Input.dispatchMouseEvent", { type: "mouseMoved", x: from[0] + ((to[0] - from[0]) * part) / 5, y: from[1] + ((to[1] - from[1]) * part) / 5, button: "left", buttons: 1 });
+    await this.mouse("mouseReleased", ...to);
+  }
+  async picture(path, whole = true) {
+    const height = whole ? await this.run("document.documentElement.scrollHeight") : 900, width = await this.run("innerWidth");
+    const { data } = await this.send("Page.captureScreenshot", { format: "png", captureBeyondViewport: true, clip: { x: 0, y: 0, width, height, scale: 1 } });
+    writeFileSync(path, Buffer.from(data, "base64"));
+  }
+  async close() { await this.browser.send("Target.closeTarget", { targetId: this.target }); }
+}
+
+const failures = [];
+const check = (holds, what) => { if (!holds) failures.push(what); console.log(`${holds ? "ok  " : "FAIL"} ${what}`); };
+const arguments_ = process.argv.slice(2), at = arguments_.indexOf("--pictures");
+const pictures = at < 0 ? null : resolve(arguments_.splice(at, 2)[1]);
+if (pictures) mkdirSync(pictures, { recursive: true });
+const [report, dashboard] = arguments_;
+
+const middle = (selector) => `(() => { const box = document.querySelector(${JSON.stringify(selector)}).getBoundingClientRect(); return [box.left, box.top, box.width, box.height]; })()`;
+const fits = async (page, what) => {
+  const [wide, room] = await page.run("[document.documentElement.scrollWidth, document.documentElement.clientWidth]");
+  check(wide <= room + 1, `${what} does not scroll sideways (${wide} in ${room})`);
+};
+
+const checkReport = async (browser) => {
+  const url = pathToFileURL(resolve(report)).href, page = await browser.open(url);
+  const charts = await page.run("document.querySelectorAll('svg.chart').length");
+  check(charts >= 5, `the report draws its charts (${charts})`);
+  check(await page.run("document.querySelectorAll('script').length") === 2, "no name became a script");
+  check(page.requests.every((one) => one.startsWith("file:") || one.startsWith("data:")), `the report asks nothing of the network (${page.requests.length} requests)`);
+  if (pictures) await page.picture(join(pictures, "desktop.png"));
+
+  const all = await page.run("PT.view.trials.length"), kept = () => page.run("PT.view.trials.filter(PT.kept).length");
+  await page.run("document.querySelector('#axes').scrollIntoView({ block: 'center' })");
+  const [left, top, width, height] = await page.run(middle("#axes [data-axis] .track"));
+  await page.drag([left + width / 2, top + 10], [left + width / 2, top + height * 0.45]);
+  const some = await kept();
+  check(some > 0 && some < all, `brushing an axis selects (${some} of ${all})`);
+  await page.until(`document.querySelectorAll('#axes .trial.out').length === ${all - some}`, "lines outside the brush fade");
+  check(await page.run("document.querySelectorAll('#pairs .dot.out').length") > 0, "the scatter plots follow the brush");
+  check((await page.run("PT.at('shown').textContent")).startsWith(`${some} of ${all}`), "the table follows the brush");
+  if (pictures) await page.picture(join(pictures, "brushed.png"));
+  await page.run("PT.at('selection').querySelector('button').click()");
+  check(await kept() === all, "clearing the selection keeps all");
+
+  await page.run("document.querySelector('#pairs').scrollIntoView({ block: 'center' })");
+  const [fx, fy, fw, fh] = await page.run(middle("#pairs .field"));
+  await page.drag([fx + 4, fy + fh * 0.5], [fx + fw * 0.6, fy + fh - 4]);
+  const boxed = await kept();
+  check(boxed < all, `a box in a scatter plot selects (${boxed} of ${all})`);
+  await page.run("PT.at('selection').querySelector('button').click()");
+
+  await page.run("(() => { const input = PT.at('filter'); const known = PT.view.trials.map((one) => one.metrics[2]).filter((one) => one !== null).sort((a, b) => a - b); input.value = `loss<${known[known.length >> 1]}`; input.dispatchEvent(new Event('input')); })()");
+  check(await kept() < all && await kept() > 0, `the table filters (${await kept()} of ${all})`);
+  await page.run("(() => { const input = PT.at('filter'); input.value = ''; input.dispatchEvent(new Event('input')); })()");
+  await page.run("[...document.querySelectorAll('#rows th button')].find((one) => one.textContent.startsWith('loss')).click()");
+  check(await page.run("(() => { const cells = [...document.querySelectorAll('#rows tbody tr')].map((row) => parseFloat(row.children[4].textContent)).filter((one) => one >= 0); return cells.every((one, index) => !index || cells[index - 1] <= one); })()"), "the table sorts by loss");
+  const started = Date.now();
+  await page.run("PT.redraw()");
+  check(Date.now() - started < 1500, `everything is drawn again in ${Date.now() - started} ms`);
+  check(page.errors.length === 0, `the report has no error ${page.errors.join("; ")}`);
+  await page.close();
+
+  const phone = await browser.open(url, { width: 390, height: 844, scale: 2 });
+  await fits(phone, "the report on a phone");
+  if (pictures) await phone.picture(join(pictures, "phone.png"));
+  await phone.close();
+  const dark = await browser.open(url, { media: [{ name: "prefers-color-scheme", value: "dark" }] });
+  check(await dark.run("getComputedStyle(document.body).backgroundColor") === "rgb(16, 19, 23)", "a dark system has a dark page");
+  if (pictures) await dark.picture(join(pictures, "dark.png"));
+  await dark.send("Emulation.setEmulatedMedia", { media: "print" });
+  for (const width of [640, 420]) {
+    await dark.size(width, 900);
+    const broken = await dark.run("[...document.querySelectorAll('.command .flag')].map((flag) => flag.getClientRects().length).filter((lines) => lines !== 1).length");
+    const flags = await dark.run("document.querySelectorAll('.command .flag').length");
+    check(flags > 0 && broken === 0, `no flag of a command is broken in print, ${width} wide (${broken} of ${flags})`);
+  }
+  const { data } = await dark.send("Page.printToPDF", { printBackground: true, preferCSSPageSize: true });
+  check(Buffer.from(data, "base64").length > 10_000, "the report prints");
+  if (pictures) writeFileSync(join(pictures, "print.pdf"), Buffer.from(data, "base64"));
+  await dark.close();
+};
+
+const checkDashboard = async (browser) => {
+  const page = await browser.open(dashboard), origin = new URL(dashboard).origin;
+  await page.until("PT.at('link').dataset.state === 'live'", "the live page connects");
+  check(!(await page.run("location.hash")).includes("token"), "the token leaves the address");
+  const before = await page.run("PT.view.trials.length");
+  await page.until(`PT.view.trials.length > ${before} + 1`, "trials appear as the search runs");
+  check(true, "trials appear as the search runs");
+  await page.until("document.querySelectorAll('#rows tbody tr').length > 0 && document.querySelectorAll('#pairs .dot').length > 0", "the charts follow");
+  await page.until("document.querySelectorAll('#device svg').length >= 2", "the machine is sampled");
+  const press = async (text) => { await page.until(`[...document.querySelectorAll('#control button')].some((one) => one.textContent === ${JSON.stringify(text)} && !one.disabled)`, `${text} can be pressed`); return page.run(`[...document.querySelectorAll('#control button')].find((one) => one.textContent === ${JSON.stringify(text)}).click()`); };
+  await page.until("!PT.at('control').hidden && PT.at('control').querySelector('button')", "the controls appear with the token");
+  await press("Pause");
+  await page.until("document.querySelector('#running .pill').dataset.state === 'paused'", "the search pauses");
+  check(true, "the search pauses");
+  if (pictures) await page.picture(join(pictures, "live.png"));
+  await press("Resume");
+  await page.until("document.querySelector('#running .pill').dataset.state === 'running'", "the search goes on");
+  await press("Stop after this trial");
+  await page.until("document.querySelector('#running .pill').dataset.state === 'ended'", "the search stops");
+  check(true, "the search goes on and stops");
+  check(page.requests.every((one) => one.startsWith(origin) || one.startsWith("data:")), "the live page asks only its own server");
+  check(page.errors.length === 0, `the live page has no error ${page.errors.join("; ")}`);
+  await page.size(390, 844, 2);
+  await page.run("PT.redraw()");
+  await fits(page, "the live page on a phone");
+  await page.close();
+  const looking = await browser.open(`${origin}/`);
+  // The token stays with the tab that was opened with it.
+  check(await looking.run("PT.at('control').hidden"), "without the token there are no controls");
+  await looking.close();
+};
+
+const browser = new Browser(findBrowser());
+try {
+  await checkReport(browser);
+  if (dashboard) await checkDashboard(browser);
+} catch (error) {
+  failures.push(error.message);
+  console.log(`FAIL ${error.stack}`);
+} finally {
+  browser.close();
+}
+console.log(failures.length ? `${failures.length} failed` : "all pages work");
+process.exitCode = failures.length ? 1 : 0;

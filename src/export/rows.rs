@@ -1,0 +1,111 @@
+//! What the tables of optimizers, precisions, schedules and the like say in a tool's file.
+
+use serde_json::{Value, json};
+
+use super::draft::{Draft, Word};
+use peft_tune_core::recipe::settings::{Tool, setting};
+use peft_tune_core::recipe::{AdapterInit, Checkpointing, OptimizerKind, Precision, ScheduleKind, ToolKeys};
+
+/// A row's keys at a tool; `None` where the tool has no such thing.
+pub(super) fn words(keys: &ToolKeys, tool: Option<Tool>) -> Option<Vec<Word>> {
+    keys.at(tool?).map(|keys| keys.to_json().collect())
+}
+
+/// Whether a tool has an optimizer. PEFT's file, and that of peft-tune itself, say nothing of another tool's.
+pub(super) fn has_optimizer(tool: Option<Tool>, optimizer: OptimizerKind) -> bool {
+    let tool = tool.filter(|tool| *tool != Tool::Peft);
+    tool.is_none_or(|tool| optimizer.row().keys.at(tool).is_some())
+}
+
+impl Draft<'_> {
+    /// The words for the precision or, where the tool has none, for the one that is nearest to it.
+    pub fn precision_words(&mut self) -> Vec<Word> {
+        self.said(&["precision"]);
+        let (precision, title) = (self.recipe().precision, self.title());
+        let (nearest, difference) = match precision {
+            Precision::Nf4 => (
+                Precision::Nf4Double,
+                format!("{title} always quantizes the constants of NF4 too: a little less memory"),
+            ),
+            other => (
+                other.compute(),
+                format!(
+                    "{title} has no {other} base weights, so they are {}: more memory",
+                    other.compute()
+                ),
+            ),
+        };
+        words(&precision.row().keys, self.tool()).unwrap_or_else(|| {
+            self.warn("precision", difference);
+            words(&nearest.row().keys, self.tool()).unwrap_or_default()
+        })
+    }
+
+    /// The words for what is recomputed; those for all layers where the tool cannot recompute some.
+    pub fn checkpointing_words(&mut self) -> Vec<Word> {
+        self.said(&["gradient_checkpointing"]);
+        let checkpointing = self.recipe().gradient_checkpointing;
+        words(&checkpointing.row().keys, self.tool()).unwrap_or_else(|| {
+            self.warn_of_every_layer();
+            words(&Checkpointing::Full.row().keys, self.tool()).unwrap_or_default()
+        })
+    }
+
+    /// The words for the start of an adapter; those for PEFT's where the tool has no other, which remains to be told.
+    pub fn init_words(&mut self, init: AdapterInit) -> Vec<Word> {
+        let said = words(&init.row().keys, self.tool());
+        if said.is_some() {
+            self.said(&["adapter.init"]);
+        }
+        said.or_else(|| words(&AdapterInit::default().row().keys, self.tool()))
+            .unwrap_or_default()
+    }
+
+    /// The words for the schedule, which some tools call otherwise behind a warm-up, and for its arguments.
+    pub fn schedule_words(&mut self) -> Vec<Word> {
+        self.said(&["schedule.kind"]);
+        if self.recipe().optimizer.kind.is_schedule_free() {
+            // It warms up by itself.
+            return words(&ScheduleKind::Constant.row().keys, self.tool()).unwrap_or_default();
+        }
+        let mut all = words(self.recipe().schedule.keys(), self.tool()).unwrap_or_default();
+        let arguments = self.schedule_arguments();
+        match self.tool() {
+            Some(Tool::Torchtune) => all.extend(arguments),
+            _ if arguments.is_empty() => {}
+            _ => {
+                let arguments = arguments.into_iter().map(|(name, value)| (name.to_owned(), value));
+                all.push(("lr_scheduler_kwargs", Value::Object(arguments.collect())));
+            }
+        }
+        all
+    }
+
+    fn schedule_arguments(&mut self) -> Vec<Word> {
+        let (recipe, steps) = (self.recipe(), self.input.course().steps);
+        let mut all = Vec::new();
+        for (argument, name) in recipe.schedule.kind.row().arguments {
+            let Some(row) = setting(name) else { continue };
+            self.said(&[row.field]);
+            let decay = recipe.schedule.decay();
+            match (*name, steps) {
+                ("lr_decay", Some(total)) => all.push((*argument, json!(recipe.schedule.decay_steps(total)))),
+                ("lr_decay", None) if decay < 1.0 => {
+                    self.warn(
+                        row.field,
+                        format!("is counted in steps; set `{argument}` to {decay} of all steps"),
+                    );
+                }
+                ("lr_decay", None) => all.push((*argument, json!(decay as u64))),
+                _ => all.extend((row.get)(recipe).map(|value| (*argument, json!(value)))),
+            }
+        }
+        all
+    }
+}
+
+/// The value of a key among some words.
+pub(super) fn value_of(words: &[Word], key: &str) -> Value {
+    let found = words.iter().find(|(name, _)| *name == key);
+    found.map_or(Value::Null, |(_, value)| value.clone())
+}
