@@ -266,6 +266,7 @@ fn a_schedule_has_its_arguments_in_the_file() {
     recipe.schedule.min_lr_rate = Some(0.05);
     let arguments = ["num_decay_steps: 20", "decay_type: cosine", "min_lr_ratio: 0.05"];
     let kwargs = format!("lr_scheduler_kwargs: {{{}}}\n", arguments.join(", "));
+    let python = r#"lr_scheduler_kwargs={"num_decay_steps":20,"decay_type":"cosine","min_lr_ratio":0.05},"#.to_owned();
     let keys = format!(
         "get_wsd_schedule\n  num_warmup_steps: 6\n  {}\n",
         arguments.join("\n  ")
@@ -275,6 +276,7 @@ fn a_schedule_has_its_arguments_in_the_file() {
         (ExportFormat::Axolotl, &kwargs),
         (ExportFormat::LlamaFactory, &kwargs),
         (ExportFormat::Torchtune, &keys),
+        (ExportFormat::Unsloth, &python),
     ] {
         let exported = export(&recipe, format, &folder.path().join(format.to_string())).unwrap();
         let text = std::fs::read_to_string(&exported.files[0]).unwrap();

@@ -266,7 +266,12 @@ fn arguments(draft: &mut Draft<'_>) -> Vec<Word> {
     arguments.extend(draft.word("micro_batch"));
     arguments.push(("per_device_eval_batch_size", json!(recipe.batch.micro_batch)));
     arguments.extend(draft.word("gradient_accumulation"));
-    arguments.extend(draft.course_words(WORDS));
+    // A map of numbers and strings is Python's too.
+    let literal = |(name, value): Word| match value {
+        Value::Object(_) => (name, expression(&value.to_string())),
+        value => (name, value),
+    };
+    arguments.extend(draft.course_words(WORDS).into_iter().map(literal));
     arguments.extend(draft.optimizer_words());
     let computing = words(&recipe.precision.compute().row().keys, draft.tool()).unwrap_or_default();
     let is_half = |(key, _): &Word| ["bf16", "fp16"].contains(key);

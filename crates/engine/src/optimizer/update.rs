@@ -349,6 +349,8 @@ mod tests {
 
     #[test]
     fn state_bytes_are_those_of_the_buffers() {
+        use OptimizerKind::{AdamW, AdamWScheduleFree, Sgd};
+
         let layout = parameters().layout;
         let bytes = |kind| {
             Optimizer::new(&settings(kind), &layout, &Device::Cpu)
@@ -357,8 +359,8 @@ mod tests {
         };
         let elements = layout.elements() as u64;
         assert_eq!(
-            (bytes(OptimizerKind::AdamW), bytes(OptimizerKind::Sgd)),
-            (8 * elements, 4 * elements)
+            [AdamW, Sgd, AdamWScheduleFree].map(bytes),
+            [8 * elements, 4 * elements, 8 * elements]
         );
     }
 }
