@@ -61,6 +61,11 @@ schemas program="target/debug/peft-tune":
 commits since="origin/main":
     scripts/checks/commits.sh {{since}}
 
+# Lines by crate, files over 400 lines, functions over 60: of this tree, or of another
+[group('check')]
+lines tree=".":
+    scripts/checks/lines.py {{tree}}
+
 # All that CI runs on Linux: the checks above, exports in PEFT and TRL, kernels in NVRTC, the build for NVIDIA GPUs
 [group('check')]
 ci:

@@ -1,102 +1,13 @@
-//! What can go wrong between a model directory and a finished step.
+//! What can go wrong in a training.
 
 use std::path::PathBuf;
 
 use super::adapter::AdapterError;
+use super::checkpoint::WeightsError;
 use super::parallel::CollectiveError;
 use peft_tune_core::architecture::ArchitectureError;
 use peft_tune_core::plan::PlanError;
 use peft_tune_kernels::device::DeviceError;
-use peft_tune_kernels::quant::QuantError;
-
-/// A checkpoint that cannot be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum WeightsError {
-    #[error(
-        "{directory} holds neither model.safetensors nor model.safetensors.index.json; download the model again, \
-         or save it with `save_pretrained(..., safe_serialization=True)` where it has other weight files"
-    )]
-    NoCheckpoint { directory: PathBuf },
-
-    #[error("cannot read {path}: {source}")]
-    Read { path: PathBuf, source: std::io::Error },
-
-    #[error("cannot write {path}: {source}")]
-    Write {
-        path: PathBuf,
-        source: safetensors::SafeTensorError,
-    },
-
-    #[error("{path} is not a whole safetensors file: {source}; download it again")]
-    Damaged {
-        path: PathBuf,
-        source: safetensors::SafeTensorError,
-    },
-
-    #[error("{path} is not a valid index of shards: {source}; download it again")]
-    Index { path: PathBuf, source: serde_json::Error },
-
-    #[error("the index {path} names the shard `{shard}`, which is not a plain file name; download the index again")]
-    ShardName { path: PathBuf, shard: String },
-
-    #[error("the index {index} places tensor `{tensor}` in {shard}, which does not hold it; download both again")]
-    MisplacedTensor {
-        index: PathBuf,
-        tensor: String,
-        shard: PathBuf,
-    },
-
-    #[error(
-        "tensor `{tensor}` is missing in {path} ({missing} missing in all); config.json belongs to another model, \
-         or the download is not complete"
-    )]
-    MissingTensor {
-        path: PathBuf,
-        tensor: String,
-        missing: usize,
-    },
-
-    #[error(
-        "tensor `{tensor}` in {path} has no place in the architecture that config.json describes ({extra} such in \
-         all); check config.json against the published one"
-    )]
-    ExtraTensor {
-        path: PathBuf,
-        tensor: String,
-        extra: usize,
-    },
-
-    #[error(
-        "tensor `{tensor}` in {path} has shape {got:?}, but config.json asks for {expected:?}; check config.json \
-         against the published one"
-    )]
-    Shape {
-        path: PathBuf,
-        tensor: String,
-        expected: Vec<usize>,
-        got: Vec<usize>,
-    },
-
-    #[error("tensor `{tensor}` in {path} is stored as {got}; supported are F32, F16 and BF16")]
-    Dtype { path: PathBuf, tensor: String, got: String },
-
-    #[error(
-        "tensor `{tensor}` in {path} holds a value that is not finite as {dtype}, at element {element}; take another \
-         `precision`, or download the file again"
-    )]
-    NotFinite {
-        path: PathBuf,
-        tensor: String,
-        dtype: &'static str,
-        element: usize,
-    },
-
-    #[error("tensor `{tensor}`: {source}")]
-    Quantized { tensor: String, source: QuantError },
-
-    #[error(transparent)]
-    Candle(#[from] candle_core::Error),
-}
 
 /// A training that cannot start or continue.
 #[derive(Debug, thiserror::Error)]

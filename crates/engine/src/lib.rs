@@ -36,8 +36,8 @@ mod training;
 mod whole_file;
 
 pub use base::{BaseModel, BaseSource};
-pub use checkpoint::Checkpoint;
-pub use error::{TrainError, WeightsError};
+pub use checkpoint::{Checkpoint, WeightsError};
+pub use error::TrainError;
 pub use generation::{Decoding, Generated, GenerationSettings, Generator, TextEnd};
 pub use merge::{MergedModel, ModelDirectory, WrittenDtype, write_checkpoint};
 pub use parameters::Parameters;

@@ -14,8 +14,8 @@ use memmap2::Mmap;
 use rayon::prelude::*;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
+use super::WeightsError;
 use super::header;
-use crate::WeightsError;
 use peft_tune_core::architecture;
 use peft_tune_core::architecture::TensorShape;
 use peft_tune_kernels::quant::RawTensor;

@@ -110,7 +110,7 @@ pub(super) const ROWS: &[SettingRow] = &[
             name("world_size", &[]),
             name("data_parallel_size", &[]),
         ],
-        unit: Some("devices"),
+        unit: None,
         derived_from: None,
         effects: Effects {
             throughput: changes("devices that work at once, and what adding up their gradients costs"),

@@ -33,7 +33,7 @@ const IS_SET: Form = Form {
 
 /// The same arithmetic on states that lie elsewhere.
 const UNPAGED: Form = Form {
-    words: "without paging",
+    words: "the rule, not the paging",
     of: |value| match named(value).map(OptimizerKind::unpaged) {
         Some(kind) => kind.name().into(),
         None => value.clone(),
