@@ -18,8 +18,8 @@ use peft_tune_engine::span::{MemoryReading, Probe, Range, Recording, Work};
 use peft_tune_engine::{BaseModel, Trainer};
 use peft_tune_kernels::device;
 
-/// Steps before the loss is looked at: the decay of a mean shows from the second one on, and the point at which Schedule-Free
-/// takes gradients from the third one.
+/// Steps before the loss is looked at: the decay of a mean shows from the second one on, and the point at which
+/// Schedule-Free takes gradients from the third one.
 const STEPS: u64 = 3;
 /// Steps that the schedule spans.
 const SCHEDULED: u64 = 4;
@@ -247,8 +247,8 @@ impl Engine {
         }
     }
 
-    /// Recipes in which settings are changed: an adapter, one with all that may come with it, and the whole model. With the
-    /// first optimizer a schedule that reads what others leave alone, too.
+    /// Recipes in which settings are changed: an adapter, one with all that may come with it, and the whole model. With
+    /// the first optimizer a schedule that reads what others leave alone, too.
     fn contexts(&self, kind: OptimizerKind) -> Vec<Recipe> {
         let mut plain = self.recipe.clone();
         plain.optimizer.kind = kind;

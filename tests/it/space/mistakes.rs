@@ -30,7 +30,7 @@ fn unknown_keys_are_named_at_every_level_with_what_was_meant() {
     insta::assert_snapshot!(space("  rnak: [4, 8]"), @"space.yaml:5:3: unknown key `space.rnak`; did you mean `rank`?");
     insta::assert_snapshot!(space("  per_device_train_batch_size: [4, 8]"), @"space.yaml:5:3: unknown key `space.per_device_train_batch_size`; did you mean `micro_batch`?");
     insta::assert_snapshot!(space("  rank: {low: 4, hihg: 8}"), @"space.yaml:5:18: unknown key `space.rank.hihg`; did you mean `high`?");
-    insta::assert_snapshot!(space("  zebra: 8"), @"space.yaml:5:3: unknown key `space.zebra`; write one of method, precision, rank, alpha, alpha_ratio, dropout, target_modules, rslora, dora, init, bias, lora_bias, sequence_length, packing, group_by_length, micro_batch, devices, gradient_accumulation, global_batch, gradient_checkpointing, optimizer, learning_rate, schedule, warmup, weight_decay, momentum, nesterov, beta1, beta2, epsilon, max_grad_norm, loraplus_ratio");
+    insta::assert_snapshot!(space("  zebra: 8"), @"space.yaml:5:3: unknown key `space.zebra`; write one of method, precision, rank, alpha, alpha_ratio, dropout, target_modules, rslora, dora, init, bias, lora_bias, sequence_length, packing, group_by_length, micro_batch, devices, gradient_accumulation, global_batch, gradient_checkpointing, optimizer, learning_rate, schedule, warmup, lr_decay, lr_decay_type, min_lr_rate, weight_decay, momentum, nesterov, beta1, beta2, epsilon, max_grad_norm, loraplus_ratio");
     insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, colums: {}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:28: unknown key `data.colums`; did you mean `columns`?");
 }
 
@@ -55,7 +55,7 @@ fn values_of_the_wrong_type_are_named() {
     insta::assert_snapshot!(top("backend: docker"), @"space.yaml:3:10: key `backend`: found `docker`; write native, or {command: [program, argument, ..]}");
     insta::assert_snapshot!(space("  rank: {low: four, high: 8}"), @"space.yaml:5:15: key `space.rank.low`: found `four`; write a number");
     insta::assert_snapshot!(space("  rank: {low: 4.5, high: 8}"), @"space.yaml:5:15: key `space.rank.low`: `4.5` is not legal for `rank`; write a whole number from 1 to 4096");
-    insta::assert_snapshot!(space("  optimizer: {low: 1, high: 8}"), @"space.yaml:5:3: key `space.optimizer`: found a range; write a list of choices, each one of adamw, sgd, adamw_8bit, paged_adamw, paged_adamw_8bit, lion, lion_8bit, adafactor, muon");
+    insta::assert_snapshot!(space("  optimizer: {low: 1, high: 8}"), @"space.yaml:5:3: key `space.optimizer`: found a range; write a list of choices, each one of adamw, sgd, adamw_8bit, paged_adamw, paged_adamw_8bit, lion, lion_8bit, adafactor, muon, adamw_schedulefree");
     insta::assert_snapshot!(space("  learning_rate: {low: 1e-5, high: 1e-3, scale: logarithmic}"), @"space.yaml:5:49: key `space.learning_rate.scale`: found `logarithmic`; write one of linear, log");
     insta::assert_snapshot!(message(read("model: ./base\ndata: {train: {a: 1}}\nspace: {rank: [1, 2]}")), @"space.yaml:2:15: key `data.train`: write a file or a list of files");
     insta::assert_snapshot!(message(read("model: ./base\ndata: {train: train.jsonl, format: parquet}\nspace: {rank: [1, 2]}")), @"space.yaml:2:36: key `data.format`: found `parquet`; write one of auto, alpaca, sharegpt, messages, prompt_completion, text, tokenized");
@@ -82,7 +82,7 @@ fn choices_must_be_legal_and_different() {
     insta::assert_snapshot!(space("  learning_rate: [1, 1.0]"), @"space.yaml:5:22: key `space.learning_rate[1]`: the choice `1` appears twice; remove one");
     insta::assert_snapshot!(space("  rank: [4, 0]"), @"space.yaml:5:13: key `space.rank[1]`: `0` is not legal for `rank`; write a whole number from 1 to 4096");
     insta::assert_snapshot!(space("  rank: 2.5"), @"space.yaml:5:9: key `space.rank`: `2.5` is not legal for `rank`; write a whole number from 1 to 4096");
-    insta::assert_snapshot!(space("  optimizer: [adamw, adam]"), @"space.yaml:5:22: key `space.optimizer[1]`: `adam` is not legal for `optimizer`; write one of adamw, sgd, adamw_8bit, paged_adamw, paged_adamw_8bit, lion, lion_8bit, adafactor, muon");
+    insta::assert_snapshot!(space("  optimizer: [adamw, adam]"), @"space.yaml:5:22: key `space.optimizer[1]`: `adam` is not legal for `optimizer`; write one of adamw, sgd, adamw_8bit, paged_adamw, paged_adamw_8bit, lion, lion_8bit, adafactor, muon, adamw_schedulefree");
     insta::assert_snapshot!(space("  gradient_checkpointing: [true, false]"), @"space.yaml:5:28: key `space.gradient_checkpointing[0]`: `true` is not legal for `gradient_checkpointing`; write none, every_N (every_2, every_3, ...), full or offload");
     insta::assert_snapshot!(space("  target_modules: [q_proj, v_proj]"), @"space.yaml:5:20: key `space.target_modules[0]`: `q_proj` is not legal for `target_modules`; write one of all-linear, attention, mlp, or a list of module names (one set is `[[q_proj, v_proj]]`)");
     insta::assert_snapshot!(space("  max_grad_norm: [1.0, off]"), @"space.yaml:5:24: key `space.max_grad_norm[1]`: `off` is not legal for `max_grad_norm`; write a number above 0, or none");

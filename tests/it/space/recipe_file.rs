@@ -63,7 +63,7 @@ data: {{train: train.jsonl}}
     insta::assert_snapshot!(recipe("adapter: {rank: eight}"), @"recipe.yaml:3:17: key `adapter.rank`: found `eight`; write a whole number, 0 or more");
     insta::assert_snapshot!(recipe("adapter: {target_modules: everything}"), @"recipe.yaml:3:27: key `adapter.target_modules`: write one of all-linear, attention, mlp, or a list of module names");
     insta::assert_snapshot!(recipe("adapter: {target_modules: []}"), @"recipe.yaml:3:11: key `adapter.target_modules`: `` is not legal for `target_modules`; write one of all-linear, attention, mlp, or a list of module names (one set is `[[q_proj, v_proj]]`)");
-    insta::assert_snapshot!(recipe("optimizer: {kind: adam}"), @"recipe.yaml:3:19: key `optimizer.kind`: found `adam`; write one of adamw, sgd, adamw_8bit, paged_adamw, paged_adamw_8bit, lion, lion_8bit, adafactor, muon");
+    insta::assert_snapshot!(recipe("optimizer: {kind: adam}"), @"recipe.yaml:3:19: key `optimizer.kind`: found `adam`; write one of adamw, sgd, adamw_8bit, paged_adamw, paged_adamw_8bit, lion, lion_8bit, adafactor, muon, adamw_schedulefree");
     insta::assert_snapshot!(recipe("optimizer: {learning_rate: -1e-4}"), @"recipe.yaml:3:28: key `optimizer.learning_rate`: `-1e-4` is not legal for `learning_rate`; write a number above 0");
     insta::assert_snapshot!(recipe("precision: bfloat16"), @"recipe.yaml:3:12: key `precision`: found `bfloat16`; write one of fp32, bf16, fp16, int8, nf4, nf4_double");
     insta::assert_snapshot!(recipe("training: {length: {steps: 0}}"), @"recipe.yaml:3:12: key `training.length`: a training of length zero learns nothing; write a number above 0");

@@ -14,7 +14,8 @@ pub struct ScheduleSettings {
     pub kind: ScheduleKind,
     /// Linear warm-up: a number of steps (1 or more), or a fraction of all steps (below 1).
     pub warmup: f64,
-    /// Steps at the end over which `wsd` falls: a number (1 or more), or a fraction of all steps (below 1). Absent: 0.1.
+    /// Steps at the end over which `wsd` falls: a number (1 or more), or a fraction of all steps (below 1).
+    /// 0.1 where absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decay: Option<f64>,
     /// How `wsd` falls. Absent: `cosine`.

@@ -42,8 +42,8 @@ pub(super) trait UpdateRule: Send {
         self.update_plain(parameters, step)
     }
 
-    /// What to add to the values before gradients are taken, and to take off again where no update follows: so much of a
-    /// state, which lies as the values do. Nothing for most rules.
+    /// What to add to the values before gradients are taken, and to take off again where no update follows: so much of
+    /// a state, which lies as the values do. Nothing for most rules.
     fn look_ahead(&self) -> Option<(&Tensor, f32)> {
         None
     }
@@ -81,7 +81,8 @@ pub(super) trait ElementRule<const N: usize>: Send + Sync {
     /// The factors as the kernel takes them.
     fn for_kernel(factors: &Self::Factors) -> GroupFactors;
 
-    /// How much of the first state is added to a value before its gradient is taken. [`apply`](Self::apply) gets that value.
+    /// How much of the first state is added to a value before its gradient is taken. [`apply`](Self::apply) gets the
+    /// sum.
     fn look_ahead(&self) -> Option<f32> {
         None
     }

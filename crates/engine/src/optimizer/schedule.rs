@@ -1,4 +1,5 @@
-//! The learning rate over the course of a training, as transformers' `get_*_schedule_with_warmup` and `get_wsd_schedule`.
+//! The learning rate over the course of a training, as transformers' `get_*_schedule_with_warmup` and
+//! `get_wsd_schedule`.
 
 use std::f64::consts::PI;
 
@@ -7,10 +8,12 @@ use peft_tune_core::recipe::{DecayType, ScheduleKind, ScheduleSettings};
 /// Learning rate of the step that follows `done` steps, in a training of `total` steps with the peak rate `base`.
 ///
 /// With w warm-up steps: base * done / max(1, w) while done < w, so the first step of a warm-up has rate 0. Then, with
-/// q = (done - w) / max(1, total - w): constant 1, linear max(0, 1 - q), cosine max(0, h(q)) with h(q) = (1 + cos(pi q)) / 2.
+/// q = (done - w) / max(1, total - w): constant 1, linear max(0, 1 - q), cosine max(0, h(q)) with
+/// h(q) = (1 + cos(pi q)) / 2.
 ///
-/// With a lowest rate m of 1: cosine_with_min_lr is m + (1 - m) h(q). wsd rises from m in place of 0, stays at 1 until the
-/// last d steps and falls by m + (1 - m) f(p), p = (done - total + d) / max(1, d), with f(p) = h(p), 1 - p or 1 - sqrt(p).
+/// With m the lowest rate over the peak: cosine_with_min_lr is m + (1 - m) h(q). wsd rises from m in place of 0, stays
+/// at 1 until the last d steps and falls by m + (1 - m) f(p), p = (done - total + d) / max(1, d), with f(p) = h(p),
+/// 1 - p or 1 - sqrt(p).
 pub fn learning_rate(settings: &ScheduleSettings, base: f64, done: u64, total: u64) -> f64 {
     let lowest = settings.min_lr_rate();
     let above_lowest = |factor: f64| base * (factor * (1.0 - lowest) + lowest).max(0.0);
@@ -32,8 +35,9 @@ pub fn learning_rate(settings: &ScheduleSettings, base: f64, done: u64, total: u
     }
 }
 
-/// The same for optimizers that are [schedule-free](peft_tune_core::recipe::OptimizerKind::is_schedule_free), as they do it
-/// themselves: base * (done + 1) / w in the w steps of a warm-up, so that the first one has a rate, and then `base`.
+/// The same for optimizers that are [schedule-free](peft_tune_core::recipe::OptimizerKind::is_schedule_free), as they
+/// do it themselves: base * (done + 1) / w in the w steps of a warm-up, so that the first one has a rate, and then
+/// `base`.
 pub fn schedule_free_rate(settings: &ScheduleSettings, base: f64, done: u64, total: u64) -> f64 {
     let warmup = settings.warmup_steps(total);
     match done < warmup {
