@@ -136,7 +136,9 @@ fn differs(one: &Trial, other: &Trial, outcome: Outcome) -> bool {
             } else {
                 SAME_LOSS_IN_OTHER_PARTS
             };
-            !((a.loss - b.loss).abs() <= same * a.loss)
+            // A loss that is no number differs.
+            let is_same = (a.loss - b.loss).abs() <= same * a.loss;
+            !is_same
         }
     }
 }

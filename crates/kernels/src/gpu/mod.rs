@@ -12,6 +12,11 @@ mod cublas;
 #[cfg(feature = "cuda")]
 mod cublaslt;
 #[cfg(any(test, feature = "emulator"))]
+#[expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "only tests run it: a panic is how they report"
+)]
 mod emulator;
 mod gemm;
 mod graph;

@@ -70,27 +70,28 @@ pub fn multiply_thin(
     result: &mut [f32],
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if let (Values::F32(a), Values::F32(b)) = (a, b) {
-        if products::thin::takes([tokens, rows, columns]) && level() == Level::Avx512 {
-            assert!(rows * columns <= result.len(), "the result has room");
-            let matrix = |values, columns, stride| thin::Tokens {
-                values,
-                columns,
-                stride,
-            };
-            let (a, b) = (matrix(a, rows, a_stride), matrix(b, columns, b_stride));
-            let is_transposed = columns < rows;
-            let (few, many) = if is_transposed { (b, a) } else { (a, b) };
-            let target = thin::Target {
-                start: result.as_mut_ptr(),
-                is_transposed,
-                stride: columns,
-                alpha,
-            };
-            // SAFETY: the level was checked, and the result has room.
-            unsafe { thin::add(few, many, tokens, target) };
-            return true;
-        }
+    if let (Values::F32(a), Values::F32(b)) = (a, b)
+        && products::thin::takes([tokens, rows, columns])
+        && level() == Level::Avx512
+    {
+        assert!(rows * columns <= result.len(), "the result has room");
+        let matrix = |values, columns, stride| thin::Tokens {
+            values,
+            columns,
+            stride,
+        };
+        let (a, b) = (matrix(a, rows, a_stride), matrix(b, columns, b_stride));
+        let is_transposed = columns < rows;
+        let (few, many) = if is_transposed { (b, a) } else { (a, b) };
+        let target = thin::Target {
+            start: result.as_mut_ptr(),
+            is_transposed,
+            stride: columns,
+            alpha,
+        };
+        // SAFETY: the level was checked, and the result has room.
+        unsafe { thin::add(few, many, tokens, target) };
+        return true;
     }
     false
 }
