@@ -174,6 +174,8 @@ mod tests {
         recipe.batch.group_by_length = true;
         recipe.optimizer.beta2 = Some(0.9);
         recipe.optimizer.loraplus_ratio = Some(2.0);
+        (recipe.schedule.decay, recipe.schedule.decay_type) = (Some(0.2), Some(Default::default()));
+        recipe.schedule.min_lr_rate = Some(0.0);
         recipe.training.evaluate_every = Some(1);
         recipe.training.evaluation_rows = Some(1);
         let mut written = BTreeSet::new();
