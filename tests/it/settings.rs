@@ -18,11 +18,9 @@ use peft_tune_engine::span::{MemoryReading, Probe, Range, Recording, Work};
 use peft_tune_engine::{BaseModel, Trainer};
 use peft_tune_kernels::device;
 
-/// Steps before the loss is looked at: the decay of a mean shows from the second one on, and the point at which
-/// Schedule-Free takes gradients from the third one.
+/// Steps of a training: the decay of a mean and a learning rate that falls show from the second one on, the first beta of
+/// Schedule-Free from the third.
 const STEPS: u64 = 3;
-/// Steps that the schedule spans.
-const SCHEDULED: u64 = 4;
 
 /// Relative difference of losses that are the same: with the same micro-batches to the last bit but for a few, and where a
 /// global batch is cut otherwise, sums are taken in another order, which Lion and Muon blow up.
@@ -94,6 +92,12 @@ struct WorkOfSteps {
     is_scaled: bool,
 }
 
+impl WorkOfSteps {
+    fn has_the_ops_of(&self, other: &Self) -> bool {
+        (&self.tokens, &self.ops) == (&other.tokens, &other.ops)
+    }
+}
+
 /// One recipe and what became of it.
 struct Trial {
     /// The setting that was changed; none for the recipe that it was changed in.
@@ -153,7 +157,12 @@ fn what_changes_under_one_key(trials: &[Trial], key: impl Fn(&Recipe, Outcome) -
         }
         for group in groups.values() {
             let first = group[0];
-            for other in group.iter().filter(|other| differs(first, other, outcome)) {
+            // Whether one more pass over the gradients scales them down is a matter of their values, and of no weight.
+            let is_another = |other: &&&Trial| match outcome {
+                Outcome::Throughput => !first.observed.work.has_the_ops_of(&other.observed.work),
+                _ => differs(first, other, outcome),
+            };
+            for other in group.iter().filter(is_another) {
                 let numbers = |trial: &Trial| (trial.observed.loss, trial.observed.peak, trial.observed.work.ops.len());
                 wrong.push(format!(
                     "one key, but another {outcome:?}: [{}] {:?} and [{}] {:?}",
@@ -186,14 +195,19 @@ fn what_never_changes(trials: &[Trial]) -> Vec<String> {
             if effect.only.is_none() {
                 continue;
             }
+            let mut is_tried = false;
             for kind in OptimizerKind::ALL {
                 let reads = |trial: &&Trial| {
                     trial.recipe.optimizer.kind == kind && row.part(&trials[trial.context].recipe, outcome).is_some()
                 };
                 let mut tried = of_row().filter(reads).peekable();
+                is_tried |= tried.peek().is_some();
                 if tried.peek().is_some() && !tried.any(|trial| changed(&trial)) {
                     wrong.push(format!("{} never changed {outcome:?} with {}", row.name, kind.name()));
                 }
+            }
+            if !is_tried {
+                wrong.push(format!("{} was never tried where it changes {outcome:?}", row.name));
             }
         }
     }
@@ -237,7 +251,7 @@ impl Engine {
             ..BatchSettings::default()
         };
         recipe.adapter.as_mut().unwrap().rank = 4;
-        recipe.optimizer.learning_rate = 0.05;
+        recipe.optimizer.learning_rate = 0.01;
         recipe.optimizer.weight_decay = 0.1;
         let files = ModelFiles::resolve_weights(&recipe.model, &mut ()).unwrap();
         let data = PreparedData::of_recipe(&recipe, &files).unwrap();
@@ -249,8 +263,8 @@ impl Engine {
         }
     }
 
-    /// Recipes in which settings are changed: an adapter, one with all that may come with it, and the whole model. With
-    /// the first optimizer a schedule that reads what others leave alone, too.
+    /// Recipes in which settings are changed: an adapter, one with all that may come with it, the whole model, and, with the
+    /// first optimizer, the other schedules.
     fn contexts(&self, kind: OptimizerKind) -> Vec<Recipe> {
         let mut plain = self.recipe.clone();
         plain.optimizer.kind = kind;
@@ -259,22 +273,32 @@ impl Engine {
         (adapter.dora, adapter.bias, adapter.dropout) = (true, AdapterBias::All, 0.2);
         let mut full = plain.clone();
         full.adapter = None;
-        let mut falling = plain.clone();
-        (falling.schedule.kind, falling.schedule.decay) = (ScheduleKind::Wsd, Some(SCHEDULED as f64));
-        let falling = (kind == OptimizerKind::default()).then_some(falling);
-        [plain, rich, full].into_iter().chain(falling).collect()
+        let with_schedule = |schedule: ScheduleKind| {
+            let mut recipe = plain.clone();
+            recipe.schedule.kind = schedule;
+            recipe.schedule.decay = Some(STEPS as f64);
+            recipe
+        };
+        let schedules = ScheduleKind::ALL
+            .into_iter()
+            .filter(|_| kind == OptimizerKind::default());
+        let others: Vec<_> = schedules.map(with_schedule).collect();
+        [vec![plain, rich, full], others].concat()
     }
 
-    /// Every setting changed with every optimizer. All values are tried with the first optimizer, and where optimizers decide
-    /// whether a setting is read; elsewhere each optimizer has one of them in turn.
+    /// Every setting changed with every optimizer. All values are tried with the first optimizer, and where it depends on the
+    /// optimizer whether a setting is read; elsewhere each optimizer has one of them in turn.
     fn trials(&mut self) -> Vec<Trial> {
+        // What a process makes once and keeps is no trial's.
+        let recipe = self.recipe.clone();
+        self.observe(&recipe).expect("a sound recipe");
         let mut trials: Vec<Trial> = Vec::new();
         for (turn, kind) in OptimizerKind::ALL.into_iter().enumerate() {
-            for (form, recipe) in self.contexts(kind).into_iter().enumerate() {
-                let context = trials.len();
-                let observed = self.observe(&recipe).expect("a sound recipe");
+            let contexts = self.contexts(kind);
+            for (form, before) in contexts.iter().enumerate() {
+                let (context, recipe) = (trials.len(), before.clone());
+                let observed = self.observe(before).expect("a sound recipe");
                 let (row, value) = (None, String::new());
-                let before = recipe.clone();
                 trials.push(Trial {
                     row,
                     value,
@@ -283,15 +307,22 @@ impl Engine {
                     observed,
                 });
                 for row in settings() {
-                    let mut values = changed(row, &before);
                     let depends = Outcome::ALL
                         .iter()
                         .any(|outcome| row.effects.on(*outcome).only.is_some());
-                    if turn > 0 && !depends {
-                        let one = turn % values.len().max(1);
-                        values = values.into_iter().skip(one).take(usize::from(form == 0)).collect();
-                    }
-                    for (value, recipe) in values {
+                    let is_read = row.is_read(before);
+                    let as_in_the_first = form > 0 && is_read == row.is_read(&contexts[0]);
+                    let mut values = changed(row, before);
+                    let tried = match (turn == 0 && form < 3, depends) {
+                        (true, _) => values.len(),
+                        (false, true) if is_read && !as_in_the_first => values.len(),
+                        (false, true) if !is_read => 1,
+                        (false, false) if form == 0 => 1,
+                        _ => 0,
+                    };
+                    let shift = turn % values.len().max(1);
+                    values.rotate_left(shift);
+                    for (value, recipe) in values.into_iter().take(tried) {
                         // What the engine refuses beside other settings changes nothing.
                         if let Some(observed) = self.observe(&recipe) {
                             let (row, value) = (Some(row), value.to_string());
@@ -305,7 +336,9 @@ impl Engine {
                         }
                     }
                 }
-                trials.extend(self.in_other_parts(context, &before));
+                if form < 3 {
+                    trials.extend(self.in_other_parts(context, before));
+                }
             }
         }
         trials
@@ -352,7 +385,7 @@ impl Engine {
         device::forget_scratch();
         let before = HostMemory::in_use_bytes() - base.bytes() as u64;
         HostMemory::reset_peak();
-        let mut trainer = Trainer::new(Arc::clone(base), recipe, SCHEDULED).ok()?;
+        let mut trainer = Trainer::new(Arc::clone(base), recipe, STEPS).ok()?;
         let mut step = |step| trainer.step(&source.global_batch(step)).unwrap().tokens;
         let tokens = (0..STEPS).map(&mut step).collect();
         let loss = trainer.evaluate(&held_out).unwrap().loss;

@@ -131,6 +131,6 @@ fn the_schema_of_the_protocol_is_printed() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
     let output = command.args(["schema", "protocol"]).output().unwrap();
     let schema: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(schema["version"], 2);
+    assert_eq!(schema["version"], 3);
     assert!(schema["properties"]["request"].is_object() && schema["properties"]["message"].is_object());
 }

@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(runs.len(), 3);
         for (finding, word) in findings[1..4]
             .iter()
-            .zip(["run it again", "no setting", "out of memory"])
+            .zip(["run it again", "not a setting", "out of memory"])
         {
             let Some(Verified::NotRun { reason }) = &finding.verified else {
                 panic!("{finding:?}")
