@@ -5,8 +5,8 @@
 # not as measured: `gradient_checkpointing`: unsloth recomputes every layer: slower, and less memory
 # not as measured: `data.held_out`: unsloth holds out other rows than were measured; its loss differs a little
 # not as measured: `training.length`: tokens cannot be counted; 100000 tokens are 250 steps at the mean length of the rows
+# not as measured: `optimizer.loraplus_ratio`: build the optimizer with peft.optimizers.create_loraplus_optimizer
 # not as measured: `adapter.bias`: has no key in unsloth's file; leave it out, or use --format trl
-# not as measured: `optimizer.loraplus_ratio`: has no key in unsloth's file; pass it in code, or train with `peft-tune train`
 # not as measured: `adapter.rank_pattern`: has no key in unsloth's file; leave it out, or use --format trl
 # not as measured: `adapter.alpha_pattern`: has no key in unsloth's file; leave it out, or use --format trl
 import unsloth  # before transformers and trl, which it changes
