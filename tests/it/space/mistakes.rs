@@ -151,7 +151,7 @@ fn units_and_zeroes_are_named() {
     insta::assert_snapshot!(top("budget: {trials: 0}"), @"space.yaml:3:18: key `budget.trials`: a budget of zero runs nothing; write at least 1 trial and some time");
     insta::assert_snapshot!(top("budget: {time: 0m}"), @"space.yaml:3:16: key `budget.time`: a budget of zero runs nothing; write at least 1 trial and some time");
     insta::assert_snapshot!(top("training: {length: {epochs: 0}}"), @"space.yaml:3:12: key `training.length`: a training of length zero learns nothing; write a number above 0");
-    insta::assert_snapshot!(top("training: {length: {hours: 1}}"), @"space.yaml:3:21: key `training.length`: found `hours`; write one of steps, tokens, epochs");
+    insta::assert_snapshot!(top("training: {length: {hours: 1}}"), @"space.yaml:3:21: key `training.length.hours`: found `hours`; write one of steps, tokens, epochs");
 }
 
 #[test]
