@@ -10,7 +10,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_whole_with(path, |file| file.write_all(bytes))
 }
 
-/// As [`write_whole`], for a file that `write` fills piece by piece.
+/// As `write_whole`, for a file that `write` fills piece by piece.
 pub fn write_whole_with(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let partial = beside(path, "partial");
     let written = write_partial(&partial, write).and_then(|()| fs::rename(&partial, path));

@@ -2,7 +2,7 @@
 //!
 //! A step is thousands of short loops, one after the other. A thread pool that puts its threads to sleep in between pays
 //! for waking them about as much as a small op takes. The threads of the pool stay awake for a moment after each loop
-//! ([`AWAKE`]) and watch for the next one; tasks are handed out by a counter, so that a thread that is held up takes
+//! (`AWAKE`) and watch for the next one; tasks are handed out by a counter, so that a thread that is held up takes
 //! fewer of them. The caller is one of the threads and never waits for one that has not started.
 //!
 //! A loop that is started while the pool works for another thread, or from within a task, runs on the calling thread

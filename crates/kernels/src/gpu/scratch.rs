@@ -32,7 +32,7 @@ pub fn scratch(elements: usize, dtype: DType, device: &Device) -> Result<Tensor>
     })
 }
 
-/// A small table on `device`, made once between two calls of [`forget_scratch`].
+/// A small table on `device`, made once between two calls of `forget_scratch`.
 pub fn constant(name: &'static str, device: &Device, make: impl FnOnce() -> Vec<f32>) -> Result<Tensor> {
     CONSTANTS.with_borrow_mut(|all| {
         let key = (name, device.location());

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | `hidden` | (T, H) | last hidden states, already normalised; compute dtype |
 //! | `weight` | (V, H) | the head (the embedding table where they are tied), any float dtype |
-//! | `targets` | (T,) | token to predict, or [`IGNORE`](crate::ops::loss_head::IGNORE) |
+//! | `targets` | (T,) | token to predict, or [`IGNORE`] |
 //! | `z` | (chunk, V) or (n, group) F32 | logits of one chunk of the n target positions, or of one group |
 //!
 //! z = cap(hidden weight^T), cap(z) = c tanh(z / c) with soft-cap c (gemma2), else z. loss = sum over the targets of

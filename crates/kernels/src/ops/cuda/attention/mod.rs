@@ -89,7 +89,7 @@ pub fn forward(
     forward_by(Form::of(&[q, k, v])?, [q, k, v], documents, settings)
 }
 
-/// As [`forward`], in `form`, which takes the tensors.
+/// As `forward`, in `form`, which takes the tensors.
 pub fn forward_by(
     form: Form,
     [q, k, v]: [&Tensor; 3],
@@ -122,7 +122,7 @@ pub fn backward(
     )
 }
 
-/// As [`backward`], in `form`, which takes the tensors.
+/// As `backward`, in `form`, which takes the tensors.
 pub fn backward_by(
     form: Form,
     saved: Saved<'_>,
