@@ -17,7 +17,7 @@ use super::control::{Control, Outbox};
 use super::fault::Fault;
 use super::protocol::Message;
 use super::serve::Runner;
-use super::session::{Place, Session};
+use super::session::{RankDevice, Session};
 use super::{TrialEvent, TrialRequest};
 use peft_tune_core::study::TrialNumber;
 use peft_tune_engine::parallel::{Collective, CollectiveError, Segment, SharedMemory};
@@ -67,7 +67,7 @@ pub fn serve_rank(
     input: impl BufRead + Send + 'static,
     mut output: impl Write,
 ) -> Result<(), RankError> {
-    let mut session = Session::new(place_of(settings)?, Fault::default());
+    let mut session = Session::new(device_of(settings)?, Fault::default());
     // Nobody holds a rank or tells it when to measure: that is settled with the process that started it.
     let control = Control::new(Outbox::new(std::io::sink()));
     for request in read_orders(input, control.clone()) {
@@ -84,7 +84,7 @@ pub fn serve_rank(
 }
 
 /// The device of this rank, linked with those of the others.
-fn place_of(settings: &RankSettings) -> Result<Place, RankError> {
+fn device_of(settings: &RankSettings) -> Result<RankDevice, RankError> {
     let segment = Arc::new(Segment::inherited(settings.segment, settings.ranks)?);
     let shared = SharedMemory::new(segment, settings.rank, settings.patience)?;
     let device = match (&settings.device, device::default_name()) {
@@ -93,7 +93,7 @@ fn place_of(settings: &RankSettings) -> Result<Place, RankError> {
         (None, host) => host.to_owned(),
     };
     let collective = linked(shared, &device)?;
-    Ok(Place { device, collective })
+    Ok(RankDevice { device, collective })
 }
 
 #[cfg(not(feature = "nccl"))]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::control::{Control, Outbox};
 use super::fault::Fault;
 use super::protocol::{About, ControlMessage, Message, PROTOCOL_VERSION, Request};
-use super::session::{Place, Session};
+use super::session::{RankDevice, Session};
 use super::{TrialEvent, TrialRequest};
 use peft_tune_engine::profile::resident_bytes;
 
@@ -60,7 +60,7 @@ pub fn serve(
     }))?;
     let mut runner: Box<dyn Runner> = match settings.mock_s {
         Some(seconds) => Box::new(super::mock_session::MockSession::new(seconds, fault)),
-        None => Box::new(Session::new(Place::on(settings.device), fault)),
+        None => Box::new(Session::new(RankDevice::on(settings.device), fault)),
     };
     let trials = read_requests(input, control.clone(), outbox.clone(), on_alone);
     for trial in trials {

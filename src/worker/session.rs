@@ -29,7 +29,7 @@ use peft_tune_kernels::device;
 pub(super) struct Session {
     kept: LoadedInputs,
     /// This process's place among those that share its trials.
-    place: Place,
+    place: RankDevice,
     /// The processes that run trials on several devices.
     group: Option<RankGroup>,
     fault: Fault,
@@ -58,12 +58,12 @@ impl LoadedInputs {
 
 /// A device, and the others that work on the same trials.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct RankDevice {
     pub(super) device: String,
     pub(super) collective: Arc<dyn Collective>,
 }
 
-impl Place {
+impl RankDevice {
     /// A device on its own; the first GPU, or the CPU, where none is named.
     pub(super) fn on(device: Option<String>) -> Self {
         Self {
@@ -112,7 +112,7 @@ pub(super) struct Loaded {
 
 impl Session {
     /// A session that has nothing loaded.
-    pub(super) fn new(place: Place, fault: Fault) -> Self {
+    pub(super) fn new(place: RankDevice, fault: Fault) -> Self {
         Self {
             kept: LoadedInputs::default(),
             place,
