@@ -70,12 +70,12 @@ impl<'a> StepWalk<'a> {
     /// The ops of one micro-batch, and those of the update.
     pub fn ops(&self, stream: &StreamShape) -> (Vec<Op>, Vec<Op>) {
         let walker = Walker::new(&self.network.plan, self.host, self.recipe.precision, stream);
-        let mut pieces: Vec<(Piece, usize, f64)> = Vec::with_capacity(8);
+        let mut pieces: Vec<(StepSegment, usize, f64)> = Vec::with_capacity(8);
         let mut ops: Vec<Op> = Vec::with_capacity(256);
         self.walk(&walker, |piece, trace| {
             let known = pieces
                 .iter_mut()
-                .find(|(known, ..)| *known == piece && piece != Piece::Once);
+                .find(|(known, ..)| *known == piece && piece != StepSegment::Once);
             match known {
                 Some((.., times)) => *times += 1.0,
                 None => {
@@ -160,38 +160,41 @@ impl<'a> StepWalk<'a> {
     }
 
     /// Walks one micro-batch forward and backward and hands every piece to `take`.
-    fn walk(&self, walker: &Walker<'_>, mut take: impl FnMut(Piece, &Trace)) {
+    fn walk(&self, walker: &Walker<'_>, mut take: impl FnMut(StepSegment, &Trace)) {
         let plan = &self.network.plan;
         let first = plan.first_on_tape();
-        take(Piece::Once, &self.embed(walker));
-        let forward = Pieces::new(plan.kinds.len(), |kind, kept| self.forward(walker, kind, kept));
+        take(StepSegment::Once, &self.embed(walker));
+        let forward = SegmentTraces::new(plan.kinds.len(), |kind, kept| self.forward(walker, kind, kept));
         for (index, kind) in plan.layers.iter().enumerate() {
             let keep = self.keep(index);
-            take(Piece::Forward(*kind, keep), forward.of(*kind, keep));
+            take(StepSegment::Forward(*kind, keep), forward.of(*kind, keep));
             if keep == LayerKeep::HostInput && index >= first + UNDER_WAY {
-                take(Piece::Once, &self.gone_home(walker, 1));
+                take(StepSegment::Once, &self.gone_home(walker, 1));
             }
         }
         let at_home = self.keep(first) == LayerKeep::HostInput && first < plan.layers.len();
         if at_home {
             take(
-                Piece::Once,
+                StepSegment::Once,
                 &self.gone_home(walker, UNDER_WAY.min(plan.layers.len() - first)),
             );
         }
-        take(Piece::Once, &self.head(walker));
-        let backward = Pieces::new(plan.kinds.len(), |kind, kept| self.backward(walker, kind, kept, true));
+        take(StepSegment::Once, &self.head(walker));
+        let backward = SegmentTraces::new(plan.kinds.len(), |kind, kept| self.backward(walker, kind, kept, true));
         for index in (first..plan.layers.len()).rev() {
             let (kind, keep) = (plan.layers[index], self.keep(index));
             if at_home {
                 // While a layer runs backward, the input of the one below it is on its way.
                 let top = usize::from(index + 1 == plan.layers.len());
-                take(Piece::Once, &self.come_back(walker, top + usize::from(index > first)));
+                take(
+                    StepSegment::Once,
+                    &self.come_back(walker, top + usize::from(index > first)),
+                );
             }
             if index > first || plan.embedding_trains {
-                take(Piece::Backward(kind, keep), backward.of(kind, keep));
+                take(StepSegment::Backward(kind, keep), backward.of(kind, keep));
             } else {
-                take(Piece::Once, &self.backward(walker, kind, keep, false));
+                take(StepSegment::Once, &self.backward(walker, kind, keep, false));
             }
         }
     }
@@ -337,9 +340,9 @@ fn coded(slots: &[Slots], large: Pass, small: Pass) -> Vec<Op> {
     ops
 }
 
-/// A piece of a step: the same piece computes the same.
+/// A segment of a step: the same segment computes the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Piece {
+enum StepSegment {
     /// Comes once.
     Once,
     /// A layer of this kind, and what is kept of it.
@@ -348,12 +351,12 @@ enum Piece {
 }
 
 /// The traces of each kind of layer under each way to keep it, made when they are first asked for.
-struct Pieces<F> {
+struct SegmentTraces<F> {
     made: Vec<[std::cell::OnceCell<Trace>; 4]>,
     make: F,
 }
 
-impl<F: Fn(usize, LayerKeep) -> Trace> Pieces<F> {
+impl<F: Fn(usize, LayerKeep) -> Trace> SegmentTraces<F> {
     fn new(kinds: usize, make: F) -> Self {
         let made = (0..kinds).map(|_| Default::default()).collect();
         Self { made, make }
