@@ -54,7 +54,7 @@ page *args:
 # Shipped search spaces against the printed JSON schemas (`pip install jsonschema ruamel.yaml`)
 [group('check')]
 schemas program="target/debug/peft-tune":
-    scripts/checks/schemas.py {{program}} search_spaces/*.yaml search_spaces/*/*.yaml
+    scripts/checks/schemas.py {{program}} search_spaces/*.yaml
 
 # Subjects of the commits since a revision: `area: reason`, at most 72 characters
 [group('check')]
@@ -95,6 +95,11 @@ beside-trl *args:
 [group('measure')]
 workers *args:
     scripts/measure/workers.py {{args}}
+
+# Exhaustive tables of real trainings, by which `just bench regret` judges searches: half an hour, with other work stopped
+[group('measure')]
+tables *args:
+    scripts/measure/tables.py {{binary}} benches/race/tables {{args}}
 
 # The race of samplers through the program, beside Optuna and BoTorch where they are installed
 [group('measure')]

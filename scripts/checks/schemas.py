@@ -2,7 +2,7 @@
 """Checks YAML files against the JSON Schemas that `peft-tune schema` prints.
 
     pip install jsonschema ruamel.yaml
-    scripts/checks/schemas.py target/debug/peft-tune search_spaces/*.yaml search_spaces/*/*.yaml
+    scripts/checks/schemas.py target/debug/peft-tune search_spaces/*.yaml
 
 Files named recipe*.yaml are held against the recipe's schema, all others against the study file's. Prints one line a
 file and exits with 1 if one does not fit. It also makes sure that the schemas refuse some wrong files: a schema that

@@ -3,7 +3,7 @@
 use super::CliError;
 use super::export::{Args, Chosen, RuleArgs};
 use crate::export::TrainedRows;
-use crate::report::confirmation_text;
+use crate::report::{against_baseline, confirmation_text};
 use crate::store::{Confirmations, StudyOverview, TrialDetail};
 use peft_tune_core::objective::{Bound, Constraint, LOSS, PEAK_MEMORY};
 use peft_tune_core::recipe::Recipe;
@@ -16,6 +16,8 @@ struct Stored {
     /// With what repeats say in the place of what was measured once.
     trials: Vec<Trial>,
     confirmed: Confirmations,
+    /// The trial that others are compared with.
+    baseline: Option<TrialNumber>,
 }
 
 /// Finds the trials to export: one, or the whole front.
@@ -34,6 +36,7 @@ pub fn choose(args: &Args) -> Result<Vec<Chosen>, CliError> {
             false => Vec::new(),
         };
         let stored = Stored {
+            baseline: store.baseline(study.id).await?,
             study,
             trials,
             confirmed,
@@ -77,9 +80,16 @@ fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String
         study: study.name.clone(),
         trial: number,
         metrics,
-        reasons: vec![reason, basis],
+        reasons: [reason, basis].into_iter().chain(against(stored, number)).collect(),
         trained: trained.map(|(rows, tokens)| TrainedRows { rows, tokens }),
     })
+}
+
+/// What a trial wins against the baseline of its study, where that has one.
+fn against(stored: &Stored, number: TrialNumber) -> Option<String> {
+    let of = |number: TrialNumber| stored.trials.iter().find(|trial| trial.number == number);
+    let pair = (of(number)?, of(stored.baseline?)?);
+    Some(against_baseline(&stored.study.objectives, pair, &stored.confirmed))
 }
 
 fn recommended(stored: &Stored, rule: &RuleArgs) -> Result<(TrialNumber, String), CliError> {
@@ -95,9 +105,12 @@ fn wish_of(rule: &RuleArgs) -> Preference {
     });
     Preference {
         rule: match (&rule.prefer, &rule.weights) {
-            (Some(preference), _) => Rule::Prefer(preference.metric().to_owned()),
+            (Some(preference), _) => match preference.metric() {
+                Some(metric) => Rule::Prefer(metric.to_owned()),
+                None => Rule::Knee,
+            },
             (None, Some(weights)) => Rule::Weights(weights.0.clone().into_iter().collect()),
-            (None, None) => Rule::Knee,
+            (None, None) => Rule::Fastest,
         },
         limits: limit.into_iter().collect(),
         slack: rule

@@ -1,6 +1,7 @@
 //! `search --dry-run`: what a search would run, without running it.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use serde_json::json;
 
@@ -11,7 +12,9 @@ use super::workers::WorkerArgs;
 use crate::report::duration;
 use crate::space::{Backend, Study, WarmStart};
 use crate::store::Store;
+use crate::tune::baseline;
 use crate::worker::Placement;
+use peft_tune_core::architecture::Architecture;
 use peft_tune_core::study::{Params, Trial, TrialNumber, TrialState};
 use peft_tune_search::Sampler;
 
@@ -22,6 +25,8 @@ const SHOWN: u64 = 10;
 #[derive(Default)]
 struct Found {
     trials: Vec<Trial>,
+    /// Of these, the ones that the budget does not count.
+    variants: u64,
     spent_s: f64,
     process: Option<u32>,
 }
@@ -72,6 +77,7 @@ fn found(database: &DatabaseArgs, study: &Study) -> Result<Found, CliError> {
         if let Some(known) = studies.iter().find(|known| known.name == study.name) {
             found = Found {
                 trials: store.trials(known.id).await?,
+                variants: variants(&store.all_inherited(known.id).await?),
                 spent_s: store.spent_s(known.id).await?,
                 process: store.live_runner(known.id).map(|runner| runner.process),
             };
@@ -87,14 +93,14 @@ fn next_settings(study: &Study, sampler: &mut dyn Sampler, found: &Found) -> (Ve
     let mut history = found.trials.clone();
     let unfinished = history.iter().filter(|trial| !trial.state.is_finished());
     let repeated: Vec<u64> = unfinished.map(|trial| trial.number.0).collect();
-    let left = study
-        .budget
-        .trials
-        .map_or(SHOWN, |budget| budget.saturating_sub(history.len() as u64));
+    let left = study.budget.trials.map_or(SHOWN, |budget| {
+        budget.saturating_sub(history.len() as u64 - found.variants)
+    });
     let is_over = study.budget.time_s.is_some_and(|budget| found.spent_s >= budget);
     let mut next = Vec::new();
     while !is_over && (next.len() as u64) < left.min(SHOWN) {
-        let Some(params) = sampler.ask(&problem, &history) else {
+        let first = history.is_empty().then(|| first_setting(study)).flatten();
+        let Some(params) = first.or_else(|| sampler.ask(&problem, &history)) else {
             break;
         };
         history.push(Trial {
@@ -105,6 +111,18 @@ fn next_settings(study: &Study, sampler: &mut dyn Sampler, found: &Found) -> (Ve
         next.push(params);
     }
     (repeated, next)
+}
+
+/// Trials that took their loss over from another.
+fn variants(inherited: &[(TrialNumber, String, TrialNumber)]) -> u64 {
+    inherited.iter().filter(|(_, part, _)| part == "loss").count() as u64
+}
+
+/// The baseline. A model that is not on this machine says nothing of its learning rate.
+fn first_setting(study: &Study) -> Option<Params> {
+    let model = study.base.as_ref().map(|base| Path::new(&base.model));
+    let architecture = model.and_then(|folder| Architecture::from_config(&folder.join("config.json")).ok());
+    baseline(study, architecture.as_ref())
 }
 
 /// What a whole trial runs.

@@ -52,10 +52,11 @@ pub struct Args {
     pub rule: RuleArgs,
 }
 
-/// How to choose among the trials of the front, instead of its knee.
+/// How to choose among the trials of the front, instead of the fastest with a loss at most 1% above the best.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct RuleArgs {
-    /// Takes the best trial in this objective.
+    /// Takes the best trial in this objective, or the knee: where giving up a little of one objective no longer buys much of
+    /// another.
     #[arg(long, value_enum)]
     pub prefer: Option<Preference>,
     /// Considers only trials with at most this peak memory, such as 16GiB.
@@ -115,15 +116,17 @@ pub enum Preference {
     Throughput,
     Memory,
     Loss,
+    Knee,
 }
 
 impl Preference {
-    /// The metric of that objective.
-    pub fn metric(self) -> &'static str {
+    /// The metric of that objective; none is the knee.
+    pub fn metric(self) -> Option<&'static str> {
         match self {
-            Self::Throughput => THROUGHPUT,
-            Self::Memory => PEAK_MEMORY,
-            Self::Loss => LOSS,
+            Self::Throughput => Some(THROUGHPUT),
+            Self::Memory => Some(PEAK_MEMORY),
+            Self::Loss => Some(LOSS),
+            Self::Knee => None,
         }
     }
 }

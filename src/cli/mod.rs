@@ -7,6 +7,8 @@
 
 mod args;
 mod attach;
+mod baseline_file;
+mod changed_inputs;
 mod choose;
 mod compare;
 mod completions;

@@ -1,8 +1,9 @@
 //! What a search looks at before its first trial: the model and the data. A mistake there would fail every trial.
 
 use super::CliError;
+use super::changed_inputs::{fingerprint_of, inputs_of};
 use super::download::DownloadProgress;
-use crate::store::{DataSetRecord, ModelRecord};
+use crate::store::{DataSetRecord, InputRecord, ModelRecord};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::Recipe;
 use peft_tune_engine::data::PreparedData;
@@ -10,8 +11,11 @@ use peft_tune_engine::hub::ModelFiles;
 
 /// What was found.
 pub struct Preflight {
+    pub architecture: Architecture,
     pub model: ModelRecord,
     pub data_set: DataSetRecord,
+    /// What the files hold.
+    pub inputs: Vec<InputRecord>,
 }
 
 /// Finds (or downloads) the model, reads its dimensions, and reads and tokenises the data into the cache that the trials
@@ -34,19 +38,25 @@ pub fn check(recipe: &Recipe) -> Result<Preflight, CliError> {
         .iter()
         .map(|path| path.display().to_string())
         .collect();
+    let inputs = inputs_of(recipe, &files)?;
     Ok(Preflight {
         model: ModelRecord {
             source: recipe.model.clone(),
             architecture: architecture.family.name().to_owned(),
             parameters: Some(architecture.parameter_count().total() as u64),
-            ..ModelRecord::default()
+            fingerprint: fingerprint_of(&inputs, &["config", "weights"]),
         },
         data_set: DataSetRecord {
             source: sources.join(", "),
             rows: Some(train.documents),
             tokens: Some(train.tokens),
             held_out_rows: Some(held_out.documents),
-            ..DataSetRecord::default()
+            fingerprint: fingerprint_of(
+                &inputs,
+                &["tokenizer", "chat template", "training data", "held-out data"],
+            ),
         },
+        inputs,
+        architecture,
     })
 }

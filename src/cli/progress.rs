@@ -86,9 +86,12 @@ impl TuneObserver for SearchProgress {
 /// `12/40 trials, 1m 20s, about 3m left; best throughput 5120 tokens/s, loss 3.2100`.
 fn standing(progress: &Progress) -> String {
     let mut text = match progress.budget_trials {
-        Some(budget) => format!("{}/{budget} trials", progress.finished),
-        None => format!("{} trials", progress.finished),
+        Some(budget) => format!("{}/{budget} trials", progress.counted()),
+        None => format!("{} trials", progress.counted()),
     };
+    if progress.variants > 0 {
+        text += &format!(" and {} variants", progress.variants);
+    }
     text += &format!(", {}", duration(progress.spent_s));
     if let Some(left) = progress.left_s() {
         text += &format!(", about {} left", duration(left));

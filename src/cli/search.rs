@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::CliError;
+use super::baseline_file;
+use super::changed_inputs;
 use super::database::DatabaseArgs;
 use super::detach;
 use super::dry_run;
@@ -22,7 +24,7 @@ use super::workers::WorkerArgs;
 use crate::report::{Recommendation, Summary, SummaryInput};
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
 use crate::store::{Confirmations, Store, StudyId, StudyRecord};
-use crate::tune::{Ending, Inputs, Tuner, TunerParts};
+use crate::tune::{Ending, Inputs, Tuner, TunerParts, baseline};
 use peft_tune_core::recipe::HeldOut;
 use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
 use peft_tune_engine::hub::ModelFiles;
@@ -54,6 +56,17 @@ pub struct Args {
     /// Time that all trials of the study may take, such as `30m`, instead of the file's `budget: time`.
     #[arg(long, value_name = "TIME")]
     time: Option<Seconds>,
+    /// Runs the file as a study of this name.
+    #[arg(long = "as", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    name: Option<String>,
+    /// Where model or data hold something else than when the study began: measures its settings again, and keeps what was
+    /// measured under another name.
+    #[arg(long)]
+    accept_changed_inputs: bool,
+    /// A config of yours to compare the recommended setting with (of TRL, axolotl, LLaMA-Factory, torchtune, or PEFT's
+    /// adapter_config.json), instead of the file's `baseline`.
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
     /// Starts from earlier studies of the database on the same model, data and machine, as the file's `warm_start: true` does.
     #[arg(long)]
     warm_start: bool,
@@ -75,11 +88,17 @@ pub struct Args {
 /// Runs the search and prints what it found.
 pub fn run(args: Args) -> Result<(), CliError> {
     let mut study = StudyFile::read(&args.file)?;
+    if let Some(name) = &args.name {
+        study.name.clone_from(name);
+    }
     if let Some(trials) = args.trials {
         study.budget.trials = Some(trials);
     }
     if args.warm_start && study.warm_start == WarmStart::Off {
         study.warm_start = WarmStart::Alike;
+    }
+    if let Some(path) = &args.baseline {
+        study.baseline = baseline_file::read(path)?;
     }
     if let Some(time) = args.time {
         study.budget.time_s = Some(time.0);
@@ -116,7 +135,11 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     let forecast = forecast::of_search(study, &store, &args.workers.first_place(study)?).await?;
     let prior = forecast.clone().map(|forecast| forecast as Arc<dyn Prior>);
     warm_start::check(study, &store).await?;
+    let inputs = preflight.as_ref().map(|found| found.inputs.clone()).unwrap_or_default();
+    let again = changed_inputs::check(study, &store, (&inputs, args.accept_changed_inputs)).await?;
+    let baseline = baseline(study, preflight.as_ref().map(|found| &found.architecture));
     let open = store.begin_study(&record_of(study, preflight)).await?;
+    store.record_inputs(open.id, &inputs).await?;
     let kernels = args.workers.kernels.form();
     let earlier = warm_start::earlier_trials(study, &store, open.id, kernels).await?;
     let sampler = sampler_of(study, &problem, Knowledge { prior, earlier })?;
@@ -140,7 +163,12 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     };
     warn_of_other_kernels(&store, open.id, kernels).await?;
     let tuner = Tuner::new(parts).await?.with_kernels(kernels);
-    let mut tuner = tuner.with_attempts(args.workers.attempts).with_inputs(inputs_of(study));
+    // The baseline is the first trial anyway.
+    for setting in again.iter().filter(|setting| setting.params() != baseline.as_ref()) {
+        store.add_request(open.id, setting).await?;
+    }
+    let tuner = tuner.with_attempts(args.workers.attempts).with_inputs(inputs_of(study));
+    let mut tuner = tuner.with_baseline(baseline);
     if let Some(forecast) = forecast {
         tuner = tuner.with_forecast(forecast);
     }
@@ -152,6 +180,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     let history = store.trials(open.id).await?;
     let confirmed = store.confirmations(open.id).await?;
     let predicted = store.all_predictions(open.id).await?;
+    let baseline = store.baseline(open.id).await?;
     drop(open);
     store.close().await?;
     if let Ending::Stopped { reason } = &ending {
@@ -159,7 +188,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     }
     let history = with_confirmed(&history, &confirmed);
     let beside = (confirmed, predicted);
-    let printed = print_summary(args, study, (&problem, &history), beside, spent_s);
+    let printed = print_summary(args, study, (&problem, &history), beside, (baseline, spent_s));
     match ending {
         // The terminal may be gone.
         Ending::Interrupted => Err(CliError::Interrupted {
@@ -189,7 +218,7 @@ fn print_summary(
     study: &Study,
     (problem, history): (&Problem, &[Trial]),
     (confirmed, predicted): (Confirmations, Vec<(TrialNumber, String, f64)>),
-    wall_s: f64,
+    (baseline, wall_s): (Option<TrialNumber>, f64),
 ) -> Result<(), CliError> {
     let front: Vec<_> = pareto_front(problem, history)
         .iter()
@@ -216,6 +245,7 @@ fn print_summary(
     })
     .with_confirmed(confirmed)
     .with_predicted(predicted)
+    .with_baseline(baseline, history)
     .showing(
         most_telling(problem, history, FRONT_ROWS)
             .iter()
@@ -253,7 +283,8 @@ fn inputs_of(study: &Study) -> Inputs {
         HeldOut::File(path) => vec![path.clone()],
         HeldOut::Files(paths) => paths.clone(),
     };
-    Inputs::of(model.into_iter().chain(base.data.train.iter().cloned()).chain(held_out))
+    let data = base.data.train.iter().chain(&base.data.chat_template).cloned();
+    Inputs::of(model.into_iter().chain(data).chain(held_out))
 }
 
 /// The study as the database keeps it. What decides the meaning of a trial is its definition; the budget is not.

@@ -3,9 +3,9 @@
 
 use serde_json::json;
 
-use super::course::Warmup;
 use super::draft::{Draft, Word};
 use super::rows::words;
+use super::step_counts::Warmup;
 use peft_tune_core::recipe::TrainingLength;
 
 /// What differs between the tools.
@@ -54,11 +54,11 @@ impl Draft<'_> {
         all
     }
 
-    /// How long the training runs, and the course of its learning rate. Steps where they can be known, since every version
+    /// How long the training runs, and the schedule of its learning rate. Steps where they can be known, since every version
     /// of transformers understands those.
     pub fn course_words(&mut self, words: TrainerWords) -> Vec<Word> {
         let recipe = self.recipe();
-        let course = self.input.course();
+        let step_counts = self.input.step_counts();
         self.said(&["training.length", "schedule.warmup"]);
         let mut all: Vec<Word> = Vec::new();
         match recipe.training.length {
@@ -66,12 +66,12 @@ impl Draft<'_> {
             TrainingLength::Epochs(epochs) => all.push((words.epochs, json!(epochs))),
             TrainingLength::Tokens(_) => {}
         }
-        if let Some((steps, message)) = course.of_tokens() {
+        if let Some((steps, message)) = step_counts.of_tokens() {
             all.push(("max_steps", json!(steps)));
             self.warn("training.length", message);
         }
         all.extend(self.schedule_words());
-        all.push(match course.warmup {
+        all.push(match step_counts.warmup {
             Warmup::Steps(steps) => ("warmup_steps", json!(steps)),
             // It takes a number of steps for its own warm-up.
             Warmup::Share(share) if recipe.optimizer.kind.is_schedule_free() => {

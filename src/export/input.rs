@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::course::{Course, TrainedRows};
+use super::step_counts::{StepCounts, TrainedRows};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::{DataFormat, Recipe};
 use peft_tune_core::study::{Metrics, TrialNumber};
@@ -75,8 +75,8 @@ impl ExportInput<'_> {
     }
 
     /// Length and warm-up in steps, as far as they can be known.
-    pub(super) fn course(&self) -> Course {
-        Course::new(self.recipe, self.known.trained)
+    pub(super) fn step_counts(&self) -> StepCounts {
+        StepCounts::new(self.recipe, self.known.trained)
     }
 
     /// Folder that the tool writes into: a name of its own for each trial.

@@ -1,6 +1,5 @@
 //! Recipe -> other tools' files.
 
-mod course;
 mod draft;
 mod error;
 mod formats;
@@ -9,12 +8,13 @@ mod input;
 mod mlflow;
 mod modules;
 mod rows;
+mod step_counts;
 mod target_yaml;
 mod write;
 
-pub use course::TrainedRows;
 pub use error::ExportError;
 pub use formats::ExportFormat;
 pub use input::{ExportInput, Exported, Known, Warning};
 pub use mlflow::{MlflowExperiment, MlflowMetric, MlflowRun, MlflowStatus};
+pub use step_counts::TrainedRows;
 pub use write::write;

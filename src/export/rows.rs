@@ -82,7 +82,7 @@ impl Draft<'_> {
     }
 
     fn schedule_arguments(&mut self) -> Vec<Word> {
-        let (recipe, steps) = (self.recipe(), self.input.course().steps);
+        let (recipe, steps) = (self.recipe(), self.input.step_counts().steps);
         let mut all = Vec::new();
         for (argument, name) in recipe.schedule.kind.row().arguments {
             let Some(row) = setting(name) else { continue };

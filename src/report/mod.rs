@@ -3,6 +3,7 @@
 pub mod charts;
 pub mod html;
 
+mod baseline;
 mod basis;
 mod front_table;
 mod number;
@@ -10,6 +11,7 @@ mod profile;
 mod summary;
 mod table;
 
+pub use baseline::against_baseline;
 pub use basis::{basis, confirmation_text};
 pub use front_table::FrontRow;
 pub use number::{bytes, duration, metric_heading, metric_value, param_value, significant};

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use super::baseline::against_baseline;
 use super::basis::confirmation_text;
 use super::front_table::{FrontNotes, FrontRow, front_table};
 use super::number::duration;
@@ -46,6 +47,8 @@ pub struct Summary {
     pub recommendation: Option<Recommendation>,
     /// What repeats say, by trial and metric; the values of every other trial were measured once.
     pub confirmed: BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
+    /// What the recommended trial wins against the baseline, in words.
+    pub against_baseline: Option<String>,
     /// What was predicted before a trial ran, by trial and metric.
     pub predicted: BTreeMap<TrialNumber, BTreeMap<String, f64>>,
     /// The trials of the front that the text shows; all where absent.
@@ -153,6 +156,7 @@ impl Summary {
             front,
             recommendation: input.recommendation.cloned(),
             confirmed: BTreeMap::new(),
+            against_baseline: None,
             predicted: BTreeMap::new(),
             shown: None,
         }
@@ -174,6 +178,17 @@ impl Summary {
                 self.predicted.entry(trial).or_default().insert(metric, value);
             }
         }
+        self
+    }
+
+    /// The summary with what the recommended trial wins against the baseline. Comes behind [`Summary::with_confirmed`].
+    #[must_use]
+    pub fn with_baseline(mut self, baseline: Option<TrialNumber>, trials: &[Trial]) -> Self {
+        let of = |number: TrialNumber| trials.iter().find(|trial| trial.number == number);
+        let recommended = self.recommendation.as_ref().and_then(|one| of(one.trial));
+        self.against_baseline = recommended
+            .zip(baseline.and_then(of))
+            .map(|pair| against_baseline(&self.objectives, pair, &self.confirmed));
         self
     }
 
@@ -219,6 +234,9 @@ impl Summary {
             let _ = writeln!(text, "\n* recommended: {}", printable(&recommendation.reason));
             if let Some(confirmed) = confirmation_text(self.confirmed.get(&recommendation.trial)) {
                 let _ = writeln!(text, "  {}", printable(&confirmed));
+            }
+            if let Some(against) = &self.against_baseline {
+                let _ = writeln!(text, "  {}", printable(against));
             }
         }
         text

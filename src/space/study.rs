@@ -22,6 +22,8 @@ pub struct Study {
     pub fixed: Params,
     /// What is sampled; never empty.
     pub space: SearchSpace,
+    /// What the file says of the setting that the recommended one is compared with; values may lie outside the space.
+    pub baseline: Params,
     /// 1 to 4, each with a different metric.
     pub objectives: Vec<Objective>,
     pub constraints: Vec<Constraint>,

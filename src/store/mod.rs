@@ -6,6 +6,7 @@
 //! What is promised when the process is killed at any moment: a trial that was committed stays, a trial that was running
 //! is handed back to be repeated, and the file passes `pragma integrity_check`.
 
+mod baseline;
 mod confirmation;
 mod delete;
 mod detail;
@@ -17,6 +18,7 @@ mod history;
 mod import;
 mod infer_bench;
 mod inheritance;
+mod input;
 mod kernels;
 mod lock;
 mod loss;
@@ -48,6 +50,7 @@ pub use error::{QueryError, StoreError};
 pub use fidelity::EndingRecord;
 pub use import::{ImportOutcome, ImportWish, Imported};
 pub use infer_bench::InferenceRecord;
+pub use input::InputRecord;
 pub use lock::StudyLock;
 pub use loss::LostAttempt;
 pub use named::NamedQuery;

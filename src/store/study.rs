@@ -200,7 +200,7 @@ impl Store {
         Ok(())
     }
 
-    fn lock_study(&self, id: StudyId, name: &str) -> Result<StudyLock, StoreError> {
+    pub(super) fn lock_study(&self, id: StudyId, name: &str) -> Result<StudyLock, StoreError> {
         let path = lock_path(&self.path, id.0);
         match StudyLock::try_at(&path) {
             Ok(Attempt::Locked(lock)) => Ok(lock),

@@ -5,13 +5,20 @@ use super::{Store, StoreError, StudyId};
 
 impl Store {
     /// Names of the studies that began before this one on the same model, data and machine, or with the same command, the
-    /// latest first.
+    /// latest first. Models and data are the same where they hold the same; where a study of an earlier version does not say
+    /// what they held, where they lie in the same place.
     pub async fn earlier_studies(&self, study: StudyId) -> Result<Vec<String>, StoreError> {
         sqlx::query_scalar(
             "select earlier.name from study as own join study as earlier
                 on earlier.id <> own.id and earlier.created_at <= own.created_at
-               and earlier.model_id is own.model_id
-               and earlier.data_set_id is own.data_set_id
+               and (earlier.model_id is own.model_id or exists (
+                    select 1 from model as a join model as b
+                    where a.id = earlier.model_id and b.id = own.model_id
+                      and case when a.fingerprint <> '' then a.fingerprint = b.fingerprint else a.source = b.source end))
+               and (earlier.data_set_id is own.data_set_id or exists (
+                    select 1 from data_set as a join data_set as b
+                    where a.id = earlier.data_set_id and b.id = own.data_set_id
+                      and case when a.fingerprint <> '' then a.fingerprint = b.fingerprint else a.source = b.source end))
                and earlier.machine_id is own.machine_id
                and earlier.definition -> '$.settings.backend' is own.definition -> '$.settings.backend'
              where own.id = ? order by earlier.created_at desc, earlier.id desc",

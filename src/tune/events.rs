@@ -147,6 +147,7 @@ impl Tuner<'_> {
         if let Some(mut trial) = self.trial_mut(number).cloned() {
             trial.state = state;
             self.standing.count(&self.problem, std::slice::from_ref(&trial));
+            self.standing.variants += u64::from(self.variants.contains(&trial.number));
             self.memory.learn(self.parts.study, &self.problem, &trial, self.kernels);
             let inherits_cost = running.inherited.iter().any(|one| one.part == Measurement::Cost);
             if let Some(expecting) = self.expecting.as_mut().filter(|_| !inherits_cost) {

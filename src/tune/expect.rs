@@ -2,11 +2,20 @@
 
 use std::sync::Arc;
 
+use super::propose::Proposed;
 use super::{Forecast, TuneError, Tuner};
 use crate::store::PredictionRecord;
 use peft_tune_core::objective::{PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::predict::Correction;
 use peft_tune_core::study::Trial;
+use peft_tune_search::next_variant;
+
+/// Trainings for one variant that may be measured.
+const VARIANTS: u64 = 2;
+/// Variants that may be measured however few trainings there are.
+const FEWEST_VARIANTS: u64 = 8;
+/// Share of a budget of time that is left to trainings.
+const SHARE_FOR_TRAININGS: f64 = 0.92;
 
 /// A forecast with what trials have taught about it.
 pub(super) struct Expectations {
@@ -36,6 +45,29 @@ impl Tuner<'_> {
         of_this_form.for_each(|trial| expecting.learn(trial));
         self.expecting = Some(expecting);
         self
+    }
+
+    /// The variant of a trained setting to measure next, once nothing is left to train; `None` where none would change what
+    /// the study says, or so many are measured that it is time to end.
+    pub(super) fn next_variant(&self) -> Option<Proposed> {
+        let Expectations { forecast, .. } = self.expecting.as_ref()?;
+        let begun = self.variants.len() as u64;
+        let trained = self.history.len() as u64 - begun.min(self.history.len() as u64);
+        let progress = self.progress();
+        let out_of_time = progress.budget_s.is_some_and(|budget| progress.spent_s >= budget);
+        if out_of_time || begun >= (trained / VARIANTS).max(FEWEST_VARIANTS) {
+            return None;
+        }
+        let params = next_variant(&self.problem, &self.history, forecast.as_ref())?;
+        (!self.has_to_wait(&params)).then_some(Proposed { params, score: None })
+    }
+
+    /// The share of a budget of time that trainings may take: what is left is for their variants.
+    pub(super) fn share_for_trainings(&self) -> f64 {
+        match self.expecting {
+            Some(_) => SHARE_FOR_TRAININGS,
+            None => 1.0,
+        }
     }
 
     /// Stores what is expected of a trial; returns why it is not worth a try, where it is not.

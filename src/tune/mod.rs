@@ -1,5 +1,6 @@
 //! The study loop: ask, decide, run, tell, record.
 
+mod baseline;
 mod claim;
 mod confirm;
 mod cost_survey;
@@ -23,6 +24,7 @@ mod retry_policy;
 mod running;
 mod tuner;
 
+pub use baseline::{baseline, usual_learning_rate};
 pub use cost_survey::{CostSurvey, Expected};
 pub use ending::Ending;
 pub use error::TuneError;

@@ -11,6 +11,8 @@ use peft_tune_search::{Problem, evaluated};
 pub struct Progress {
     /// Finished trials of the study, earlier runs included.
     pub finished: u64,
+    /// Of these, the ones that took their loss over from another: variants, which measured a cost at most.
+    pub variants: u64,
     /// Trials the budget allows, where it limits them.
     pub budget_trials: Option<u64>,
     /// Seconds of trials so far, earlier runs included.
@@ -38,11 +40,16 @@ impl Progress {
         }
     }
 
+    /// Finished trials that the budget counts: all but variants.
+    pub fn counted(&self) -> u64 {
+        self.finished.saturating_sub(self.variants)
+    }
+
     /// Share of the budget that is spent, in [0, 1]: the larger of trials and time; `None` without a budget.
     pub fn share(&self) -> Option<f64> {
         let trials = self
             .budget_trials
-            .map(|budget| self.finished as f64 / budget.max(1) as f64);
+            .map(|budget| self.counted() as f64 / budget.max(1) as f64);
         let time = self.budget_s.map(|budget| self.spent_s / budget.max(1e-9));
         [trials, time]
             .into_iter()
@@ -55,8 +62,8 @@ impl Progress {
     pub fn left_s(&self) -> Option<f64> {
         let by_trials = self
             .budget_trials
-            .filter(|_| self.finished > 0)
-            .map(|budget| budget.saturating_sub(self.finished) as f64 * self.spent_s / self.finished as f64);
+            .filter(|_| self.counted() > 0)
+            .map(|budget| budget.saturating_sub(self.counted()) as f64 * self.spent_s / self.counted() as f64);
         let by_time = self.budget_s.map(|budget| (budget - self.spent_s).max(0.0));
         let least = [by_trials, by_time].into_iter().flatten().reduce(f64::min);
         least.map(|seconds| seconds / self.workers.max(1) as f64)

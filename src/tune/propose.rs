@@ -5,13 +5,8 @@
 //! what each is expected to add to the hypervolume for its share of a whole trial's cost.
 
 use peft_tune_core::space::Parameter;
-use peft_tune_core::study::{ParamValue, Params, Trial};
-use peft_tune_search::{CandidateScore, Problem, Sampler, pareto_front};
-
-/// Values of a parameter that are tried on a trial of the front; longer lists are left to the sampler.
-const MOST_VALUES: u64 = 16;
-/// Relatives of one trial.
-const MOST_RELATIVES: usize = 64;
+use peft_tune_core::study::{Params, Trial};
+use peft_tune_search::{CandidateScore, Problem, Sampler, pareto_front, varied};
 
 /// A setting to try, with what is expected of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,14 +32,16 @@ impl Proposed {
     }
 }
 
-/// The next setting; `None` where everything is tried. `share` is the share of a whole trial that a setting costs.
+/// The next setting, of the sampler's own or of `relatives`; `None` where everything is tried. `share` is the share of a
+/// whole trial that a setting costs.
 pub(super) fn propose(
     sampler: &mut dyn Sampler,
     problem: &Problem,
     history: &[Trial],
+    relatives: &[Params],
     share: &dyn Fn(&Params) -> f64,
 ) -> Option<Proposed> {
-    let settings = sampler.choose(problem, history, &relatives(problem, history))?;
+    let settings = sampler.choose(problem, history, relatives)?;
     let worth = |(params, score): &(Params, Option<CandidateScore>)| {
         let score = score.as_ref()?;
         Some(score.log_acquisition - share(params).ln())
@@ -57,38 +54,16 @@ pub(super) fn propose(
 }
 
 /// Untried settings that differ from a trial of the front only in parameters that change nothing expensive.
-fn relatives(problem: &Problem, history: &[Trial]) -> Vec<Params> {
-    let cheap: Vec<(&Parameter, Vec<ParamValue>)> = problem
-        .space
-        .parameters
-        .iter()
-        .filter(|parameter| is_cheap(problem, parameter))
-        .filter_map(|parameter| Some((parameter, values_of(parameter)?)))
-        .collect();
+pub(super) fn relatives(problem: &Problem, history: &[Trial]) -> Vec<Params> {
+    let cheap = |parameter: &Parameter| is_cheap(problem, parameter);
     let mut found: Vec<Params> = Vec::new();
-    if cheap.is_empty() {
+    if !problem.space.parameters.iter().any(cheap) {
         return found;
     }
     for one in pareto_front(problem, history) {
-        let mut variants = vec![one.trial.params.clone()];
-        for (parameter, values) in cheap
-            .iter()
-            .filter(|(one_of, _)| one.trial.params.contains_key(&one_of.name))
-        {
-            let with = |params: &Params, value: &ParamValue| {
-                let mut params = params.clone();
-                params.insert(parameter.name.clone(), value.clone());
-                params
-            };
-            variants = variants
-                .iter()
-                .flat_map(|params| values.iter().map(move |value| with(params, value)))
-                .take(MOST_RELATIVES)
-                .collect();
-        }
-        for params in variants {
+        for params in varied(&problem.space, &one.trial.params, &cheap) {
             let tried = history.iter().any(|trial| trial.params == params);
-            if !tried && !found.contains(&params) && problem.space.point_of(&params).is_some() {
+            if !tried && !found.contains(&params) {
                 found.push(params);
             }
         }
@@ -110,13 +85,4 @@ fn is_cheap(problem: &Problem, parameter: &Parameter) -> bool {
         .iter()
         .filter(|metric| expensive(metric))
         .all(|metric| !affects.iter().any(|affected| affected == metric))
-}
-
-fn values_of(parameter: &Parameter) -> Option<Vec<ParamValue>> {
-    let count = parameter
-        .distribution
-        .cardinality()
-        .filter(|count| *count <= MOST_VALUES)?;
-    let at = |index: u64| parameter.distribution.value_at((index as f64 + 0.5) / count as f64);
-    Some((0..count).map(at).collect())
 }

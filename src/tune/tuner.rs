@@ -3,7 +3,7 @@
 //! Every trial is committed to the store as it starts and as it ends, so that the study survives the end of this
 //! process at any moment: what finished is there, what was under way is run again.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::claim::Deferred;
@@ -11,7 +11,7 @@ use super::decide::{Memory, recipe_of, whole_task};
 use super::expect::Expectations;
 use super::kept_metrics::KeptMetrics;
 use super::known::{Decision, Inherited, Measurement, Taken};
-use super::propose::{Proposed, propose};
+use super::propose::{Proposed, propose, relatives};
 use super::requests::Requests;
 use super::retry_policy::RetryPolicy;
 use super::running::Running;
@@ -19,7 +19,7 @@ use super::{Ending, Inputs, Interrupt, Progress, TuneError, TuneObserver};
 use crate::space::{Backend, Study};
 use crate::store::{Store, StudyId};
 use crate::worker::{Evaluator, Task, TrialRequest};
-use peft_tune_core::study::{Curve, FailReason, Metrics, Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{Curve, FailReason, Metrics, Params, Trial, TrialNumber, TrialState};
 use peft_tune_kernels::Kernels;
 use peft_tune_search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history, stop_reason};
 
@@ -63,12 +63,16 @@ pub struct Tuner<'a> {
     pub(super) expecting: Option<Expectations>,
     /// What finished trials add up to, so that thousands of them need not be looked at for each.
     pub(super) standing: Progress,
+    /// Trials that took their loss over from another.
+    pub(super) variants: BTreeSet<TrialNumber>,
     /// Wall time of finished trials, in seconds.
     pub(super) spent_s: f64,
     ending: Option<Ending>,
     pub(super) retry_policy: RetryPolicy,
     /// Files that must stay as they are.
     inputs: Inputs,
+    /// The setting of the first trial, which the recommended one is compared with.
+    baseline: Option<Params>,
     /// The form of the ops that trials run in, and that of earlier ones, where it is known.
     pub(super) kernels: Kernels,
     forms: BTreeMap<TrialNumber, Kernels>,
@@ -90,8 +94,15 @@ impl<'a> Tuner<'a> {
         }
         let waiting = history.iter().filter(|trial| !trial.state.is_finished());
         let unfinished = waiting.map(|trial| trial.number).collect();
+        let inherited = parts.store.all_inherited(parts.id).await?.into_iter();
+        let variants: BTreeSet<TrialNumber> = inherited
+            .filter(|(_, part, _)| part == "loss")
+            .map(|(number, _, _)| number)
+            .collect();
         let mut standing = Progress::default();
         standing.count(&problem, &history);
+        let is_variant = |trial: &&Trial| trial.state.is_finished() && variants.contains(&trial.number);
+        standing.variants = history.iter().filter(is_variant).count() as u64;
         let pruner = build_pruner(&parts.study.pruner);
         let mut kept = KeptMetrics::new(&problem, parts.sampler.as_ref(), pruner.is_some());
         history.iter_mut().for_each(|trial| kept.reduce(trial));
@@ -104,6 +115,7 @@ impl<'a> Tuner<'a> {
         curves.values_mut().for_each(|curve| kept.reduce_curve(curve));
         Ok(Self {
             standing,
+            variants,
             unfinished,
             defer: VecDeque::new(),
             curves,
@@ -118,6 +130,7 @@ impl<'a> Tuner<'a> {
             ending: None,
             retry_policy: RetryPolicy::default(),
             inputs: Inputs::default(),
+            baseline: None,
             kernels: Kernels::default(),
             forms,
             memory,
@@ -144,6 +157,13 @@ impl<'a> Tuner<'a> {
     #[must_use]
     pub fn with_inputs(mut self, inputs: Inputs) -> Self {
         self.inputs = inputs;
+        self
+    }
+
+    /// Begins a study that has no trial yet with this setting.
+    #[must_use]
+    pub fn with_baseline(mut self, baseline: Option<Params>) -> Self {
+        self.baseline = baseline;
         self
     }
 
@@ -243,7 +263,10 @@ impl<'a> Tuner<'a> {
             return Some((trial, None));
         }
         self.ending = self.budget_ending();
-        let proposed = self.next_proposed()?;
+        let proposed = match self.next_proposed() {
+            Some(proposed) => proposed,
+            None => self.next_variant()?,
+        };
         Some((self.new_trial(&proposed), Some(proposed)))
     }
 
@@ -254,6 +277,12 @@ impl<'a> Tuner<'a> {
         {
             self.ending = None;
             return Some(proposed);
+        }
+        if self.history.is_empty()
+            && self.ending.is_none()
+            && let Some(params) = self.baseline.clone()
+        {
+            return Some(Proposed { params, score: None });
         }
         let asked_for = self.requests.first_setting().filter(|_| self.ending.is_none());
         if asked_for.is_some_and(|params| !self.has_to_wait(params))
@@ -282,7 +311,12 @@ impl<'a> Tuner<'a> {
         let (study, memory, problem) = (self.parts.study, &self.memory, &self.problem);
         let whole_steps = self.whole_steps();
         let share = |params: &_| memory.share(study, problem, params, whole_steps);
-        propose(self.parts.sampler.as_mut(), problem, &self.history, &share)
+        let relatives = match self.expecting {
+            // Their costs are predicted: those that matter are measured at the end.
+            Some(_) => Vec::new(),
+            None => relatives(problem, &self.history),
+        };
+        propose(self.parts.sampler.as_mut(), problem, &self.history, &relatives, &share)
     }
 
     pub(super) fn new_trial(&self, proposed: &Proposed) -> Trial {
@@ -295,14 +329,15 @@ impl<'a> Tuner<'a> {
 
     fn budget_ending(&self) -> Option<Ending> {
         let progress = self.progress();
-        let begun = self.running.len() + self.unfinished.len() + self.defer.len();
-        let begun = progress.finished + begun as u64;
+        let trained = self.running.keys().filter(|number| !self.variants.contains(number));
+        let begun = trained.count() + self.unfinished.len() + self.defer.len();
+        let begun = progress.counted() + begun as u64;
         if progress.budget_trials.is_some_and(|budget| begun >= budget) {
             return Some(Ending::TrialsDone);
         }
         progress
             .budget_s
-            .is_some_and(|budget| progress.spent_s >= budget)
+            .is_some_and(|budget| progress.spent_s >= budget * self.share_for_trainings())
             .then_some(Ending::TimeSpent)
     }
 
@@ -358,6 +393,9 @@ impl<'a> Tuner<'a> {
         let task = whole_task(study, &trial.params);
         let attempt = store.start_trial(id, number, &trial.params, recipe_of(&task)).await?;
         self.requests.started(store, number).await?;
+        if number.0 == 0 && self.baseline.as_ref() == Some(&trial.params) {
+            store.record_baseline(id, number).await?;
+        }
         if study.backend == Backend::Native {
             store.record_kernels(id, number, self.kernels.name()).await?;
             self.forms.insert(number, self.kernels);
@@ -459,6 +497,9 @@ impl<'a> Tuner<'a> {
                 None => part.of(&self.parts.store.metrics(self.parts.id, source).await?),
             };
             inherited.push(Inherited { part, source, metrics });
+        }
+        if inherited.iter().any(|one| one.part == Measurement::Loss) {
+            self.variants.insert(number);
         }
         if let Some(running) = self.running.get_mut(&number) {
             running.inherited = inherited;

@@ -270,7 +270,7 @@ fn a_training_that_evaluates_on_its_way_is_judged_there() {
     assert_eq!(states[0]["state"], "complete");
     if states[1]["state"] == "pruned" {
         assert!(
-            states[1]["reason"].as_str().unwrap().starts_with("asha: place 2 of 2"),
+            states[1]["reason"].as_str().unwrap().starts_with("asha: rank 2 of 2"),
             "{states:?}"
         );
     }

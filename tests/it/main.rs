@@ -13,6 +13,7 @@ use peft_tune_engine::profile::CountingAllocator;
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// Loading model directories: shards, damage, disagreement with the configuration.
+mod changed_inputs;
 mod checkpoints;
 /// From data files to micro-batches, against transformers' tokens and templates.
 mod data;

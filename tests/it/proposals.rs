@@ -27,20 +27,16 @@ budget: {trials: 20}
 const PROPOSED: [(&str, &str); 4] = [
     (
         "random",
-        "2/1c 4/2c 8/2 2/1c 4/4 2/4 2/4c 2/2 16/4c 8/2c 16/4c 8/1c 8/1 2/2c 8/1 16/4 2/4c 16/2c 4/4 16/2",
+        "16/4 4/2c 8/2 2/1c 4/4 2/4 2/4c 2/2 16/4c 8/2c 16/4c 16/2 16/1 2/1c 8/4 \
+         16/2 16/2 2/1c 4/4 2/1",
     ),
     (
         "sobol",
-        "4/4c 16/1 8/4 2/2c 2/1c 8/2 4/4c 16/2 2/2 8/1c 16/4c 4/1 8/2c 2/4 4/1 16/4c 4/4c 16/1 8/2 2/1c",
+        "16/4 16/1 8/4 2/2c 2/1c 8/2 4/4c 16/2 2/2 8/1c 16/4c 8/2 2/1c 8/4 2/2c \
+         16/1 4/2c 2/2 8/1c 16/4c",
     ),
-    (
-        "nsga2",
-        "4/4c 16/1 8/4 2/2c 2/1c 8/2 4/4c 16/2 2/2 8/1c 16/4c 4/1 8/2c 2/4 4/1 16/4c 2/4 4/4c 8/4c 2/4",
-    ),
-    (
-        "tpe",
-        "4/4c 16/1 8/4 2/2c 2/1c 8/2 4/4c 16/2 2/2 8/1c 8/4 2/2c 4/4c 8/2 4/4c 2/2c 8/2c 16/2c 8/2c 4/4c",
-    ),
+    ("nsga2", "16/4 16/1 8/4 2/2c 2/1c 8/2 4/4c 16/2 2/2 8/1c 16/4c"),
+    ("tpe", "16/4 16/1 8/4 2/2c 2/1c 8/2 4/4c 16/2 2/2 8/1c 2/2c"),
 ];
 
 fn run(folder: &Path, arguments: &[&str]) -> Vec<u8> {
@@ -60,6 +56,8 @@ fn run(folder: &Path, arguments: &[&str]) -> Vec<u8> {
 fn every_sampler_proposes_what_it_did() {
     let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart");
     let assets = assets.display();
+    // Variants go by predicted costs, which each machine has its own of.
+    let mut found = Vec::new();
     for (sampler, proposed) in PROPOSED {
         let folder = tempfile::tempdir().unwrap();
         let head = format!(
@@ -70,10 +68,17 @@ fn every_sampler_proposes_what_it_did() {
         run(folder.path(), &["search", "space.yaml"]);
         let sql = "select max(iif(name = 'rank', value, null)) || '/' || max(iif(name = 'micro_batch', value, null))
                    || max(iif(name = 'gradient_checkpointing', iif(value = 'full', 'c', ''), null)) as setting
-                   from trial_param group by trial order by trial";
+                   from trial_param as p
+                   where not exists (select 1 from trial_inherited as i where i.trial = p.trial and i.part = 'loss')
+                   group by trial order by trial";
         let rows: Vec<Value> =
             serde_json::from_slice(&run(folder.path(), &["query", sql, "--format", "json"])).unwrap();
-        let settings: Vec<&str> = rows.iter().map(|row| row["setting"].as_str().unwrap()).collect();
-        assert_eq!(settings.join(" "), proposed, "{sampler}");
+        let mut settings: Vec<&str> = rows.iter().map(|row| row["setting"].as_str().unwrap()).collect();
+        assert_eq!(settings.len(), 20, "{sampler}");
+        // What two of them propose behind the first variants depends on those.
+        settings.truncate(proposed.split(' ').count());
+        found.push((sampler, settings.join(" ")));
     }
+    let proposed = PROPOSED.map(|(sampler, settings)| (sampler, settings.to_owned()));
+    assert_eq!(found, proposed);
 }

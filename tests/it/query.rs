@@ -210,7 +210,7 @@ fn an_error_in_a_query_points_at_its_place() {
     ");
     let told = results.refused(2, &["query", "select * from x"]);
     assert!(
-        told.starts_with("error: no such table: x\ntables and views: best_by_objective, ")
+        told.starts_with("error: no such table: x\ntables and views: baseline, best_by_objective, ")
             && told.contains(", trial_summary"),
         "{told}"
     );

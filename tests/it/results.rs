@@ -9,11 +9,11 @@ use peft_tune_core::study::Params;
 use super::store::{add_trial, complete, out_of_memory, study_record};
 
 /// A folder with results databases.
-struct Place {
+struct Workspace {
     folder: tempfile::TempDir,
 }
 
-impl Place {
+impl Workspace {
     fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
@@ -79,8 +79,8 @@ async fn fill(path: &Path, name: &str) {
 
 #[test]
 fn trials_are_compared_with_the_differences_in_percent() {
-    let place = Place::new().with("peft-tune.db", &["first", "second"]);
-    let shown = place.shown(&["compare", "0", "1", "--study", "first"]);
+    let workspace = Workspace::new().with("peft-tune.db", &["first", "second"]);
+    let shown = workspace.shown(&["compare", "0", "1", "--study", "first"]);
     assert!(
         shown.contains("+50.0% better") && shown.contains("+50.0% worse"),
         "{shown}"
@@ -89,55 +89,55 @@ fn trials_are_compared_with_the_differences_in_percent() {
         !shown.contains("batch.micro_batch"),
         "equal settings are left out: {shown}"
     );
-    let all = place.shown(&["compare", "0", "second/1", "--study", "first", "--all"]);
+    let all = workspace.shown(&["compare", "0", "second/1", "--study", "first", "--all"]);
     assert!(all.contains("batch.micro_batch") && all.contains("second/1"), "{all}");
-    let json: serde_json::Value = serde_json::from_str(&place.shown(&["compare", "0", "1", "--json"])).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&workspace.shown(&["compare", "0", "1", "--json"])).unwrap();
     assert_eq!(json["difference_percent"][0]["throughput"], 50.0);
-    assert!(place.refused(&["compare", "0", "9"]).contains("no trial 9"));
-    assert!(place.refused(&["compare", "0", "x"]).contains("STUDY/NUMBER"));
+    assert!(workspace.refused(&["compare", "0", "9"]).contains("no trial 9"));
+    assert!(workspace.refused(&["compare", "0", "x"]).contains("STUDY/NUMBER"));
 }
 
 #[test]
 fn a_study_is_deleted_only_when_that_is_said() {
-    let place = Place::new().with("peft-tune.db", &["first", "second"]);
-    let before = std::fs::read(place.at("peft-tune.db")).unwrap();
-    assert!(place.refused(&["delete", "first"]).contains("--yes"));
-    assert!(std::fs::read(place.at("peft-tune.db")).unwrap() == before);
-    assert!(place.shown(&["delete", "first", "--yes"]).contains("3 trials"));
-    assert!(place.refused(&["show", "first"]).contains("it has `second`"));
-    assert!(place.shown(&["show", "second"]).contains("3 trials"));
-    let left = place.shown(&["query", "select count(*) from step", "--format", "csv"]);
+    let workspace = Workspace::new().with("peft-tune.db", &["first", "second"]);
+    let before = std::fs::read(workspace.at("peft-tune.db")).unwrap();
+    assert!(workspace.refused(&["delete", "first"]).contains("--yes"));
+    assert!(std::fs::read(workspace.at("peft-tune.db")).unwrap() == before);
+    assert!(workspace.shown(&["delete", "first", "--yes"]).contains("3 trials"));
+    assert!(workspace.refused(&["show", "first"]).contains("it has `second`"));
+    assert!(workspace.shown(&["show", "second"]).contains("3 trials"));
+    let left = workspace.shown(&["query", "select count(*) from step", "--format", "csv"]);
     assert_eq!(left, "count(*)\n9\n");
-    assert!(place.shown(&["vacuum"]).contains("sound"));
-    assert!(place.refused(&["delete", "first", "--yes"]).contains("no study"));
+    assert!(workspace.shown(&["vacuum"]).contains("sound"));
+    assert!(workspace.refused(&["delete", "first", "--yes"]).contains("no study"));
 }
 
 #[test]
 fn an_import_takes_everything_over_and_changes_nothing_that_is_there() {
-    let place = Place::new()
+    let workspace = Workspace::new()
         .with("peft-tune.db", &["first"])
         .with("other.db", &["first", "second"]);
-    let other = std::fs::read(place.at("other.db")).unwrap();
-    let mine = place.shown(&["show", "first", "1", "--json"]);
-    let imported = place.shown(&["import", "other.db"]);
+    let other = std::fs::read(workspace.at("other.db")).unwrap();
+    let mine = workspace.shown(&["show", "first", "1", "--json"]);
+    let imported = workspace.shown(&["import", "other.db"]);
     assert!(imported.contains("study first: 3 trials, as first-2\n"), "{imported}");
     assert!(imported.contains("study second: 3 trials\n"), "{imported}");
-    assert_eq!(place.shown(&["show", "first", "1", "--json"]), mine);
+    assert_eq!(workspace.shown(&["show", "first", "1", "--json"]), mine);
     let sql = "select study, trial, state, throughput, peak_memory, loss, rank from trial_summary
                where study = 'second' order by trial";
-    let copied = place.shown(&["query", sql, "--format", "csv"]);
+    let copied = workspace.shown(&["query", sql, "--format", "csv"]);
     assert_eq!(
         copied,
-        place.shown(&["query", sql, "--format", "csv", "--db", "other.db"])
+        workspace.shown(&["query", sql, "--format", "csv", "--db", "other.db"])
     );
     for table in ["param", "metric", "step", "evaluation", "study_objective"] {
-        let count = place.shown(&[
+        let count = workspace.shown(&[
             "query",
             &format!("select count(*) as n from {table}"),
             "--format",
             "csv",
         ]);
-        let one = place.shown(&[
+        let one = workspace.shown(&[
             "query",
             &format!("select count(*) / 2 * 3 as n from {table}"),
             "--format",
@@ -147,27 +147,27 @@ fn an_import_takes_everything_over_and_changes_nothing_that_is_there() {
         ]);
         assert_eq!(count, one, "{table}");
     }
-    let sound = place.shown(&["query", "pragma foreign_key_check", "--format", "csv"]);
+    let sound = workspace.shown(&["query", "pragma foreign_key_check", "--format", "csv"]);
     assert_eq!(sound.lines().count(), 1, "{sound}");
-    assert!(place.shown(&["import", "other.db"]).contains("already"));
+    assert!(workspace.shown(&["import", "other.db"]).contains("already"));
     assert!(
-        std::fs::read(place.at("other.db")).unwrap() == other,
+        std::fs::read(workspace.at("other.db")).unwrap() == other,
         "the other file was changed"
     );
     assert!(
-        place
+        workspace
             .refused(&["import", "other.db", "--study", "second", "--as", "first"])
             .contains("--as")
     );
     assert!(
-        place
+        workspace
             .shown(&["import", "other.db", "--study", "second", "--as", "third"])
             .contains("as third")
     );
-    assert!(place.refused(&["import", "peft-tune.db"]).contains("import into"));
-    assert!(place.refused(&["import", "none.db"]).contains("none.db"));
+    assert!(workspace.refused(&["import", "peft-tune.db"]).contains("import into"));
+    assert!(workspace.refused(&["import", "none.db"]).contains("none.db"));
     assert!(
-        place
+        workspace
             .refused(&["import", "other.db", "--study", "fourth"])
             .contains("`first`, `second`")
     );
@@ -175,45 +175,45 @@ fn an_import_takes_everything_over_and_changes_nothing_that_is_there() {
 
 #[test]
 fn a_study_is_exported_for_other_programs() {
-    let place = Place::new().with("peft-tune.db", &["first"]);
+    let workspace = Workspace::new().with("peft-tune.db", &["first"]);
     for format in ["optuna", "csv", "parquet", "tensorboard", "mlflow"] {
-        let files = place.shown(&["export", "--format", format, "--output", format]);
+        let files = workspace.shown(&["export", "--format", format, "--output", format]);
         for file in files.lines() {
-            assert!(place.at(file).exists(), "{file}");
+            assert!(workspace.at(file).exists(), "{file}");
         }
         assert!(
-            place
+            workspace
                 .refused(&["export", "--format", format, "--output", format])
                 .contains("already")
         );
         assert!(
-            place
+            workspace
                 .refused(&["export", "--format", format, "--output", "x", "--trial", "1"])
                 .contains("whole study")
         );
     }
-    let trials = std::fs::read_to_string(place.at("csv/trials.csv")).unwrap();
+    let trials = std::fs::read_to_string(workspace.at("csv/trials.csv")).unwrap();
     let mut lines = trials.lines();
     assert!(
         lines.next().unwrap().contains("param.optimizer,param.rank,metric.loss"),
         "{trials}"
     );
     assert_eq!(lines.count(), 3);
-    let steps = std::fs::read_to_string(place.at("csv/steps.csv")).unwrap();
+    let steps = std::fs::read_to_string(workspace.at("csv/steps.csv")).unwrap();
     assert_eq!(steps.lines().count(), 10);
 }
 
 #[test]
 fn the_front_is_exported_into_a_folder_each() {
-    let place = Place::new().with("peft-tune.db", &["first"]);
-    place.shown(&["export", "--format", "axolotl", "--front", "--output", "front"]);
+    let workspace = Workspace::new().with("peft-tune.db", &["first"]);
+    workspace.shown(&["export", "--format", "axolotl", "--front", "--output", "front"]);
     for number in ["0", "1"] {
-        let text = std::fs::read_to_string(place.at(&format!("front/trial-{number}/axolotl.yaml"))).unwrap();
+        let text = std::fs::read_to_string(workspace.at(&format!("front/trial-{number}/axolotl.yaml"))).unwrap();
         assert!(text.contains("lora_target_modules: [q_proj, v_proj]"), "{text}");
     }
-    assert!(!place.at("front/trial-2").exists());
+    assert!(!workspace.at("front/trial-2").exists());
     assert!(
-        place
+        workspace
             .refused(&[
                 "export", "--format", "axolotl", "--front", "--trial", "1", "--output", "a"
             ])
@@ -223,39 +223,46 @@ fn the_front_is_exported_into_a_folder_each() {
 
 #[test]
 fn named_queries_answer_and_mistyped_ones_are_told() {
-    let place = Place::new().with("peft-tune.db", &["first", "second"]);
-    let list = place.shown(&["query", "--list"]);
+    let workspace = Workspace::new().with("peft-tune.db", &["first", "second"]);
+    let list = workspace.shown(&["query", "--list"]);
     for name in list.lines().skip(2).filter_map(|line| line.split_whitespace().next()) {
-        place.shown(&["query", name, "--study", "first"]);
-        assert!(place.shown(&["query", name, "--print-sql"]).contains("?1"), "{name}");
+        workspace.shown(&["query", name, "--study", "first"]);
+        assert!(
+            workspace.shown(&["query", name, "--print-sql"]).contains("?1"),
+            "{name}"
+        );
     }
-    let front = place.shown(&["query", "front", "--format", "csv"]);
+    let front = workspace.shown(&["query", "front", "--format", "csv"]);
     assert_eq!(front.lines().count(), 3, "{front}");
-    assert!(place.refused(&["query", "fornt"]).contains("did you mean `front`"));
+    assert!(workspace.refused(&["query", "fornt"]).contains("did you mean `front`"));
     assert!(
-        place
+        workspace
             .refused(&["query", "front", "--study", "none"])
             .contains("no study `none`")
     );
-    place.shown(&[
+    workspace.shown(&[
         "query",
         "select trial, loss from trial_summary",
         "--output",
         "rows.parquet",
     ]);
-    assert!(std::fs::read(place.at("rows.parquet")).unwrap().starts_with(b"PAR1"));
     assert!(
-        place
+        std::fs::read(workspace.at("rows.parquet"))
+            .unwrap()
+            .starts_with(b"PAR1")
+    );
+    assert!(
+        workspace
             .refused(&["query", "front", "--output", "rows.parquet"])
             .contains("--force")
     );
-    place.shown(&["query", "front", "--output", "rows.parquet", "--force"]);
+    workspace.shown(&["query", "front", "--output", "rows.parquet", "--force"]);
 }
 
 #[test]
 fn names_that_mean_something_elsewhere_stay_names() {
     let name = "a'; drop table trial; --\u{1b}[31m\n<script>alert(1)</script> ../..";
-    let place = Place::new().with("peft-tune.db", &[name]);
+    let workspace = Workspace::new().with("peft-tune.db", &[name]);
     for arguments in [
         vec!["studies"],
         vec!["show"],
@@ -265,7 +272,7 @@ fn names_that_mean_something_elsewhere_stay_names() {
         vec!["query", "states", "--study", name],
         vec!["compare", "0", "1"],
     ] {
-        let shown = place.shown(&arguments);
+        let shown = workspace.shown(&arguments);
         assert!(!shown.contains('\u{1b}'), "{arguments:?}: {shown:?}");
     }
     for format in [
@@ -279,18 +286,18 @@ fn names_that_mean_something_elsewhere_stay_names() {
         "tensorboard",
         "mlflow",
     ] {
-        place.shown(&["export", "--format", format, "--output", &format!("out/{format}")]);
+        workspace.shown(&["export", "--format", format, "--output", &format!("out/{format}")]);
     }
-    let script = std::fs::read_to_string(place.at("out/unsloth/unsloth_train.py")).unwrap();
+    let script = std::fs::read_to_string(workspace.at("out/unsloth/unsloth_train.py")).unwrap();
     let comment = script.lines().find(|line| line.contains("<script>")).unwrap();
     assert!(comment.starts_with('#'), "{script}");
-    let outside: Vec<_> = std::fs::read_dir(place.folder.path())
+    let outside: Vec<_> = std::fs::read_dir(workspace.folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();
     assert_eq!(outside.len(), 2, "{outside:?}");
-    place.shown(&["delete", name, "--yes"]);
-    assert!(place.shown(&["studies"]).contains("no studies"));
+    workspace.shown(&["delete", name, "--yes"]);
+    assert!(workspace.shown(&["studies"]).contains("no studies"));
 }
 
 /// Every command that takes a database, and the ways to call it.
@@ -310,14 +317,16 @@ const COMMANDS: [&[&str]; 11] = [
 
 #[test]
 fn databases_that_are_not_sound_are_told_and_left_alone() {
-    let place = Place::new().with("good.db", &["first"]).with("other.db", &["second"]);
-    let bytes = std::fs::read(place.at("good.db")).unwrap();
+    let workspace = Workspace::new()
+        .with("good.db", &["first"])
+        .with("other.db", &["second"]);
+    let bytes = std::fs::read(workspace.at("good.db")).unwrap();
     let mut torn = bytes.clone();
     let middle = torn.len() / 4096 / 2 * 4096;
     torn[middle..middle + 4096].fill(0xa5);
-    std::fs::write(place.at("newer.db"), &bytes).unwrap();
+    std::fs::write(workspace.at("newer.db"), &bytes).unwrap();
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let pool = sqlx::SqlitePool::connect(&format!("sqlite://{}", place.at("newer.db").display()))
+        let pool = sqlx::SqlitePool::connect(&format!("sqlite://{}", workspace.at("newer.db").display()))
             .await
             .unwrap();
         sqlx::raw_sql(
@@ -329,7 +338,7 @@ fn databases_that_are_not_sound_are_told_and_left_alone() {
         .unwrap();
         pool.close().await;
     });
-    let newer = std::fs::read(place.at("newer.db")).unwrap();
+    let newer = std::fs::read(workspace.at("newer.db")).unwrap();
     let cases: [(&str, &[u8], &str); 4] = [
         ("newer.db", &newer, "newer peft-tune"),
         ("text.db", b"these are my notes", "not a results database"),
@@ -338,12 +347,12 @@ fn databases_that_are_not_sound_are_told_and_left_alone() {
     ];
     for (name, content, message) in cases {
         for command in COMMANDS {
-            std::fs::write(place.at("peft-tune.db"), content).unwrap();
-            let output = place.run(command);
+            std::fs::write(workspace.at("peft-tune.db"), content).unwrap();
+            let output = workspace.run(command);
             let told = String::from_utf8_lossy(&output.stderr).into_owned();
             let case = format!("{name} {command:?}: {output:?}");
             assert!(
-                std::fs::read(place.at("peft-tune.db")).unwrap() == content,
+                std::fs::read(workspace.at("peft-tune.db")).unwrap() == content,
                 "changed by {case}"
             );
             // A command that never reads the damaged page may succeed.
@@ -352,22 +361,22 @@ fn databases_that_are_not_sound_are_told_and_left_alone() {
                 continue;
             }
             assert!(told.contains(message) && told.starts_with("error: "), "{case}");
-            assert!(!place.at("peft-tune.db-wal").exists(), "{case}");
+            assert!(!workspace.at("peft-tune.db-wal").exists(), "{case}");
         }
-        let _ = std::fs::remove_dir_all(place.at("out"));
+        let _ = std::fs::remove_dir_all(workspace.at("out"));
     }
     for command in COMMANDS.iter().filter(|command| command[0] != "import") {
-        let _ = std::fs::remove_file(place.at("peft-tune.db"));
-        let told = place.refused(command);
+        let _ = std::fs::remove_file(workspace.at("peft-tune.db"));
+        let told = workspace.refused(command);
         assert!(told.contains("no results database"), "{command:?}: {told}");
-        assert!(!place.at("peft-tune.db").exists(), "{command:?}");
+        assert!(!workspace.at("peft-tune.db").exists(), "{command:?}");
     }
 }
 
 #[test]
 fn a_database_that_another_process_holds_or_nobody_may_write_is_left_alone() {
-    let place = Place::new().with("peft-tune.db", &["first"]);
-    let path = place.at("peft-tune.db");
+    let workspace = Workspace::new().with("peft-tune.db", &["first"]);
+    let path = workspace.at("peft-tune.db");
     let before = std::fs::read(&path).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let study = runtime.block_on(async {
@@ -375,17 +384,20 @@ fn a_database_that_another_process_holds_or_nobody_may_write_is_left_alone() {
         let study = store.begin_study(&study_record("first")).await.unwrap();
         (store, study)
     });
-    let told = String::from_utf8(place.run(&["delete", "first", "--yes"]).stderr).unwrap();
+    let told = String::from_utf8(workspace.run(&["delete", "first", "--yes"]).stderr).unwrap();
     assert!(told.contains("is being run by process"), "{told}");
-    assert!(place.shown(&["show", "first"]).contains("3 trials"), "reading goes on");
+    assert!(
+        workspace.shown(&["show", "first"]).contains("3 trials"),
+        "reading goes on"
+    );
     drop(study);
     let mut permissions = std::fs::metadata(&path).unwrap().permissions();
     permissions.set_readonly(true);
     std::fs::set_permissions(&path, permissions).unwrap();
     let after = std::fs::read(&path).unwrap();
-    assert!(place.shown(&["show", "first"]).contains("3 trials"));
+    assert!(workspace.shown(&["show", "first"]).contains("3 trials"));
     // The superuser may write anything; everyone else is told.
-    let output = place.run(&["delete", "first", "--yes"]);
+    let output = workspace.run(&["delete", "first", "--yes"]);
     if !output.status.success() {
         let told = String::from_utf8(output.stderr).unwrap();
         assert!(told.contains("cannot be written"), "{told}");
@@ -396,9 +408,9 @@ fn a_database_that_another_process_holds_or_nobody_may_write_is_left_alone() {
 
 #[test]
 fn every_shell_gets_its_completions() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
-        let script = place.shown(&["completions", shell]);
+        let script = workspace.shown(&["completions", shell]);
         assert!(script.contains("peft-tune") && script.contains("export"), "{shell}");
     }
 }

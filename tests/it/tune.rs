@@ -113,7 +113,7 @@ async fn nothing_is_measured_or_trained_twice() {
     let open = store.begin_study(&record(&study)).await.unwrap();
     let seen = Seen::default();
     let (ending, history) = run(&study, &store, &open, &Interrupt::default(), watched(&seen)).await;
-    assert_eq!((ending, history.len()), (Ending::TrialsDone, 12));
+    assert_eq!((ending, history.len()), (Ending::Exhausted, 12));
     let phases = |count: fn(&TrialRequest) -> bool| seen.borrow().iter().filter(|request| count(request)).count();
     let profiled = phases(|request| matches!(&request.task, Task::Recipe { plan, .. } if plan.measure.is_some()));
     let trained = phases(|request| matches!(&request.task, Task::Recipe { plan, .. } if plan.train.is_some()));
@@ -208,7 +208,8 @@ async fn a_resumed_study_goes_on_as_if_it_had_not_stopped() {
         study.budget.trials = Some(trials);
         let open = store.begin_study(&record(&study)).await.unwrap();
         history = run(&study, &store, &open, &Interrupt::default(), measure).await.1;
-        assert_eq!(history.len() as u64, trials);
+        // What takes its loss over is not counted.
+        assert!(history.len() as u64 >= trials);
     }
     assert_eq!(history, whole);
 }

@@ -23,6 +23,7 @@ mod samplers;
 mod seeded;
 mod sobol;
 mod stopping;
+mod variants;
 
 pub use build::{Knowledge, SamplerError, build, build_with};
 pub use candidate_score::CandidateScore;
@@ -31,10 +32,11 @@ pub use history::{Evaluated, evaluated, most_telling, pareto_front, reference_po
 pub use hypervolume::hypervolume;
 pub use prior::Prior;
 pub use pruner::{Asha, Dominance, Field, Median, Progress, Pruner, Verdict, build_pruner};
-pub use recommend::{Preference, RecommendError, Recommendation, Rule, recommend};
+pub use recommend::{NEAR_BEST_LOSS, Preference, RecommendError, Recommendation, Rule, recommend};
 pub use sampler::{Problem, Sampler};
 pub use samplers::{
     Bayes, Dependence, Effect, EffectPoint, Grid, Importance, Insight, Nsga2, Predicted, Proposal, Random,
     SamplerChoice, SamplerKind, Share, Sobol, Tpe, Trend, importance,
 };
 pub use stopping::{hypervolume_history, stop_reason};
+pub use variants::{next_variant, varied};

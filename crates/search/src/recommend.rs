@@ -1,4 +1,9 @@
-//! Which trial of a front to take: the knee, or what the user asked for, and why in one sentence.
+//! Which trial of a front to take: the fastest with nearly the best loss, or what the user asked for, and why in one
+//! sentence.
+//!
+//! People want the best loss that they can get, and then not to wait for it; memory that is free is worth nothing to
+//! them. So the default is the fastest trial whose loss is at most 1% above the best ([`NEAR_BEST_LOSS`]). Without
+//! both objectives it is the knee.
 //!
 //! Every objective is scaled to [0, 1] over the front (0 its best value, 1 its worst), so that units do not matter. The
 //! *knee* is the point farthest below the hyperplane through the corners of that cube where one objective is worst and the
@@ -12,19 +17,25 @@ use super::history::{Evaluated, evaluated};
 use super::learning::loss_after_learning;
 use super::reason::{bound_text, limits_text, numbers_text, value_text};
 use super::{Problem, pareto_front};
-use peft_tune_core::objective::{Bound, Constraint, Direction, LOSS, Objective};
+use peft_tune_core::objective::{Bound, Constraint, Direction, LOSS, Objective, THROUGHPUT};
 use peft_tune_core::study::Trial;
 
 /// The part of the best trial's gain, its held-out loss before the training less the loss after it, that a trial must
 /// reach to be taken as the knee.
 const LEARNED_SHARE: f64 = 0.95;
 
+/// The loss that the default gives up for speed, as a share of the best trial's.
+pub const NEAR_BEST_LOSS: f64 = 0.01;
+
 /// How to choose among the trials that keep every limit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Rule {
+    /// The fastest of the trials whose loss is at most [`NEAR_BEST_LOSS`] above the best, or as far above as `slack`
+    /// says. Where throughput and loss are not both objectives, as [`Rule::Knee`].
+    #[default]
+    Fastest,
     /// The knee of the front, among the trials that learn nearly as much as the best where `slack` does not speak of the
     /// loss.
-    #[default]
     Knee,
     /// The least weighted sum of the scaled objectives; an objective that is not named has weight 0.
     Weights(Vec<(String, f64)>),
@@ -79,13 +90,19 @@ pub fn recommend<'a>(
     preference: &Preference,
 ) -> Result<Recommendation<'a>, RecommendError> {
     check_metrics(problem, preference)?;
+    let (preference, implied) = &explicit(problem, preference);
     let complete = evaluated(problem, history);
     if complete.is_empty() {
         return Err(RecommendError::NothingComplete);
     }
     let mut limited = problem.clone();
     limited.constraints.extend(preference.limits.iter().cloned());
-    limited.constraints.extend(slack_limits(problem, &complete, preference));
+    // The default's slack is of the best that keeps the limits.
+    let implied = slack_limits(problem, &evaluated(&limited, history), implied);
+    limited
+        .constraints
+        .extend(slack_limits(problem, &complete, &preference.slack));
+    limited.constraints.extend(implied);
     let learned = learned_limit(&limited, &complete, preference);
     limited.constraints.extend(learned.clone());
     let front = pareto_front(&limited, history);
@@ -94,7 +111,7 @@ pub fn recommend<'a>(
     }
     let scaled = Scaled::new(&front);
     let (chosen, why) = match &preference.rule {
-        Rule::Knee => (
+        Rule::Fastest | Rule::Knee => (
             scaled.knee(),
             format!("is {}", knee_name(front.len(), learned.is_some())),
         ),
@@ -124,7 +141,9 @@ pub fn recommend<'a>(
     // What the knee's name says already is not said again.
     let said = limited.constraints.len() - usize::from(learned.is_some());
     let kept = match preference.rule {
-        Rule::Knee | Rule::Weights(_) if said > 0 => format!(" with {}", limits_text(&limited.constraints[..said])),
+        Rule::Fastest | Rule::Knee | Rule::Weights(_) if said > 0 => {
+            format!(" with {}", limits_text(&limited.constraints[..said]))
+        }
         _ => String::new(),
     };
     let numbers = numbers_text(problem, &complete, &front[chosen]);
@@ -132,6 +151,23 @@ pub fn recommend<'a>(
         trial: front[chosen].trial,
         reason: format!("trial {} {why}{kept}: {numbers}", front[chosen].trial.number),
     })
+}
+
+/// The preference with the default rule spelled out, and the slack that it implies.
+fn explicit(problem: &Problem, preference: &Preference) -> (Preference, Vec<(String, f64)>) {
+    let (mut preference, mut implied) = (preference.clone(), Vec::new());
+    if preference.rule == Rule::Fastest {
+        let has = |metric: &str| problem.objectives.iter().any(|objective| objective.metric == metric);
+        if has(LOSS) && has(THROUGHPUT) {
+            preference.rule = Rule::Prefer(THROUGHPUT.to_owned());
+            if !preference.slack.iter().any(|(metric, _)| metric == LOSS) {
+                implied.push((LOSS.to_owned(), NEAR_BEST_LOSS));
+            }
+        } else {
+            preference.rule = Rule::Knee;
+        }
+    }
+    (preference, implied)
 }
 
 fn knee_name(points: usize, learned: bool) -> String {
@@ -161,7 +197,7 @@ fn learned_limit(limited: &Problem, complete: &[Evaluated<'_>], preference: &Pre
 fn check_metrics(problem: &Problem, preference: &Preference) -> Result<(), RecommendError> {
     let mut named: Vec<&String> = preference.slack.iter().map(|(metric, _)| metric).collect();
     match &preference.rule {
-        Rule::Knee => {}
+        Rule::Fastest | Rule::Knee => {}
         Rule::Weights(weights) => named.extend(weights.iter().map(|(metric, _)| metric)),
         Rule::Prefer(metric) => named.push(metric),
     }
@@ -181,7 +217,7 @@ fn check_metrics(problem: &Problem, preference: &Preference) -> Result<(), Recom
 }
 
 /// Turns a share of the best value into a limit.
-fn slack_limits(problem: &Problem, complete: &[Evaluated<'_>], preference: &Preference) -> Vec<Constraint> {
+fn slack_limits(problem: &Problem, complete: &[Evaluated<'_>], slack: &[(String, f64)]) -> Vec<Constraint> {
     let limit = |(metric, share): &(String, f64)| {
         let index = problem.objectives.iter().position(|one| one.metric == *metric)?;
         let feasible = complete.iter().filter(|one| one.is_feasible());
@@ -195,7 +231,7 @@ fn slack_limits(problem: &Problem, complete: &[Evaluated<'_>], preference: &Pref
             },
         })
     };
-    preference.slack.iter().filter_map(limit).collect()
+    slack.iter().filter_map(limit).collect()
 }
 
 fn weights_of(problem: &Problem, weights: &[(String, f64)]) -> Vec<f64> {
@@ -325,9 +361,51 @@ mod tests {
         (recommendation.trial.number.0, recommendation.reason)
     }
 
+    fn knee() -> Preference {
+        Preference {
+            rule: Rule::Knee,
+            ..Preference::default()
+        }
+    }
+
+    #[test]
+    fn by_default_it_is_the_fastest_with_nearly_the_best_loss() {
+        let (problem, history) = study(&[
+            (9000.0, 20.0, 2.00),
+            (5000.0, 18.0, 1.915),
+            (4000.0, 6.0, 1.905),
+            (2000.0, 18.0, 1.90),
+            (8000.0, 9.0, 1.94),
+        ]);
+        let of = |preference: &Preference| recommend(&problem, &history, preference).unwrap();
+        let chosen = of(&Preference::default());
+        assert_eq!(chosen.trial.number.0, 1);
+        assert!(
+            chosen
+                .reason
+                .starts_with("trial 1 has the best throughput with loss at most 1.919 nats: throughput 5000"),
+            "{}",
+            chosen.reason
+        );
+        // The best loss is that of the trials that keep a limit, and slack of one's own counts instead.
+        let mut preference = Preference::default();
+        preference.limits.push(Constraint {
+            metric: PEAK_MEMORY.to_owned(),
+            bound: Bound::AtMost(10.0 * GIB),
+        });
+        assert_eq!(of(&preference).trial.number.0, 2);
+        preference.slack.push((LOSS.to_owned(), 0.03));
+        assert_eq!(of(&preference).trial.number.0, 4);
+        // Without a loss it is the knee.
+        let mut costs = problem.clone();
+        costs.objectives.pop();
+        let chosen = recommend(&costs, &history, &Preference::default()).unwrap();
+        assert!(chosen.reason.contains("the knee of"), "{}", chosen.reason);
+    }
+
     #[test]
     fn the_knee_is_explained_with_its_numbers() {
-        let (number, reason) = numbers(&Preference::default());
+        let (number, reason) = numbers(&knee());
         assert_eq!(number, 1);
         assert_eq!(
             reason,
@@ -339,10 +417,7 @@ mod tests {
     #[test]
     fn the_knee_does_not_depend_on_units() {
         let (problem, history) = example();
-        let plain = recommend(&problem, &history, &Preference::default())
-            .unwrap()
-            .trial
-            .number;
+        let plain = recommend(&problem, &history, &knee()).unwrap().trial.number;
         let rows: Vec<(f64, f64, f64)> = example()
             .1
             .iter()
@@ -357,13 +432,7 @@ mod tests {
             })
             .collect();
         let (problem, history) = study(&rows);
-        assert_eq!(
-            recommend(&problem, &history, &Preference::default())
-                .unwrap()
-                .trial
-                .number,
-            plain
-        );
+        assert_eq!(recommend(&problem, &history, &knee()).unwrap().trial.number, plain);
     }
 
     #[test]
@@ -439,7 +508,7 @@ mod tests {
             }
         }
         // The best one gains 1.1 nats: 0.055 less is allowed, and only its own loss is that low.
-        let alone = recommend(&problem, &history, &Preference::default()).unwrap();
+        let alone = recommend(&problem, &history, &knee()).unwrap();
         assert_eq!(alone.trial.number.0, 3);
         assert!(
             alone.reason.starts_with(
@@ -449,7 +518,7 @@ mod tests {
             alone.reason
         );
         // Within a limit on memory the best that keeps it counts, and slack of one's own counts instead.
-        let mut preference = Preference::default();
+        let mut preference = knee();
         preference.limits.push(Constraint {
             metric: PEAK_MEMORY.to_owned(),
             bound: Bound::AtMost(12.0 * GIB),
@@ -474,30 +543,16 @@ mod tests {
                 metrics.insert(LOSS_BEFORE, 1.0);
             }
         }
-        assert_eq!(
-            recommend(&problem, &history, &Preference::default())
-                .unwrap()
-                .trial
-                .number
-                .0,
-            1
-        );
+        assert_eq!(recommend(&problem, &history, &knee()).unwrap().trial.number.0, 1);
     }
 
     #[test]
     fn one_point_and_a_hollow_front_have_an_answer() {
         let (problem, history) = study(&[(10.0, 1.0, 1.0)]);
-        let alone = recommend(&problem, &history, &Preference::default()).unwrap();
+        let alone = recommend(&problem, &history, &knee()).unwrap();
         assert!(alone.reason.contains("better than or equal"), "{}", alone.reason);
         // All between the extremes lie above the plane: the most balanced one is taken.
         let (problem, history) = study(&[(10.0, 1.0, 5.0), (10.0, 4.0, 4.0), (10.0, 5.0, 1.0)]);
-        assert_eq!(
-            recommend(&problem, &history, &Preference::default())
-                .unwrap()
-                .trial
-                .number
-                .0,
-            0
-        );
+        assert_eq!(recommend(&problem, &history, &knee()).unwrap().trial.number.0, 0);
     }
 }

@@ -11,9 +11,9 @@ use std::path::Path;
 use serde_json::json;
 
 use super::Format;
-use crate::export::course::{Course, Warmup};
 use crate::export::draft::{Advice, Draft, ROWS, builder_of, column};
 use crate::export::rows::{value_of, words};
+use crate::export::step_counts::{StepCounts, Warmup};
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
 use peft_tune_core::recipe::settings::Tool;
@@ -40,10 +40,10 @@ fn render(input: &ExportInput<'_>, _: &Path) -> Result<Rendered, ExportError> {
     draft.say_seed("seed");
     draft.said(&["training.shuffle", "training.length"]);
     draft.key("shuffle", recipe.training.shuffle);
-    length(&mut draft, &input.course());
+    length(&mut draft, &input.step_counts());
     draft.say_each(&["micro_batch", "gradient_accumulation"]);
     optimizer(&mut draft, &recipe.optimizer);
-    schedule(&mut draft, &input.course());
+    schedule(&mut draft, &input.step_counts());
     draft.yaml.map(
         "loss",
         &[("_component_", json!("torchtune.modules.loss.CEWithChunkedOutputLoss"))],
@@ -163,8 +163,8 @@ fn held_out(draft: &mut Draft<'_>, recipe: &Recipe) {
     draft.said(&["training.evaluate_every", "training.evaluation_rows"]);
 }
 
-fn length(draft: &mut Draft<'_>, course: &Course) {
-    let (epochs, steps_per_epoch) = match (course.length, course.steps_per_epoch, course.steps) {
+fn length(draft: &mut Draft<'_>, step_counts: &StepCounts) {
+    let (epochs, steps_per_epoch) = match (step_counts.length, step_counts.steps_per_epoch, step_counts.steps) {
         // Whole epochs need no steps.
         (TrainingLength::Epochs(epochs), _, _) if epochs.fract() == 0.0 => (epochs as u64, None),
         (_, Some(per_epoch), Some(steps)) if steps > per_epoch => {
@@ -189,7 +189,7 @@ fn length(draft: &mut Draft<'_>, course: &Course) {
     };
     draft.key("epochs", epochs.max(1));
     draft.key("max_steps_per_epoch", steps_per_epoch);
-    if let Some((_, message)) = course.of_tokens() {
+    if let Some((_, message)) = step_counts.of_tokens() {
         draft.warn("training.length", message);
     }
 }
@@ -221,9 +221,9 @@ fn optimizer(draft: &mut Draft<'_>, optimizer: &OptimizerSettings) {
     }
 }
 
-fn schedule(draft: &mut Draft<'_>, course: &Course) {
+fn schedule(draft: &mut Draft<'_>, step_counts: &StepCounts) {
     draft.said(&["schedule.warmup"]);
-    let steps = match course.warmup {
+    let steps = match step_counts.warmup {
         Warmup::Steps(steps) => steps,
         Warmup::Share(share) => {
             draft.warn(

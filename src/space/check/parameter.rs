@@ -4,7 +4,7 @@ use super::Context;
 use super::condition::Draft;
 use super::values::{ValueReader, Values};
 use crate::space::SpaceError;
-use crate::space::file::{DetailedParameter, Entries, ParameterEntry};
+use crate::space::file::{DetailedParameter, Entries, FileValue, ParameterEntry};
 use crate::space::yaml::Span;
 use peft_tune_core::recipe::settings::{SettingRow, setting, setting_called_elsewhere, settings};
 use peft_tune_core::space::{Distribution, Parameter, SearchSpace};
@@ -68,6 +68,38 @@ impl Context<'_> {
             });
         }
         Ok(parameters)
+    }
+
+    /// The values of `baseline:`, each one that its parameter may have; of a command those of the space alone.
+    pub(super) fn baseline(
+        &self,
+        entries: &Entries<FileValue>,
+        parameters: &Parameters,
+        native: bool,
+    ) -> Result<Params, SpaceError> {
+        let mut baseline = Params::new();
+        for (name, value) in &entries.0 {
+            let keys = ["baseline", name.as_str()];
+            let row = setting(name).filter(|_| native);
+            let searched = parameters
+                .space
+                .parameters
+                .iter()
+                .any(|parameter| parameter.name == *name);
+            if row.is_none() && !searched {
+                return Err(SpaceError::Rejected {
+                    at: self.document.key(&keys),
+                    message: format!("`{name}` is no parameter; write one of those below `space`"),
+                });
+            }
+            let reader = ValueReader {
+                context: *self,
+                name,
+                legal: row.map(|row| &row.legal),
+            };
+            baseline.insert(name.clone(), reader.value(&keys, value)?);
+        }
+        Ok(baseline)
     }
 
     fn draft(&self, name: &str, entry: &ParameterEntry, native: bool) -> Result<Draft, SpaceError> {

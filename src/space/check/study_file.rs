@@ -63,6 +63,7 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
     let backend = context.backend(&file)?;
     let native = backend == Backend::Native;
     let parameters = context.parameters(&file.space, native)?;
+    let baseline = context.baseline(&file.baseline, &parameters, native)?;
     let objectives = context.objectives(&file.objectives, native)?;
     let constraints = context.constraints(&file.constraints, native)?;
     let mut plan = context.plan(&file, &objectives, &constraints, native)?;
@@ -76,6 +77,7 @@ fn study_of(document: Document, options: ReadOptions) -> Result<Study, SpaceErro
         base,
         fixed: parameters.fixed,
         space: parameters.space,
+        baseline,
         objectives,
         constraints,
         plan,

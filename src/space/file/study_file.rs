@@ -37,6 +37,10 @@ pub struct StudyFile {
     pub constraints: Entries<String>,
     /// The parameters: a value fixes one, a list or a range makes it searched.
     pub space: Entries<ParameterEntry>,
+    /// What you would use without a search, by parameter: the first trial, which the recommended one is compared with. What
+    /// is not said has the usual value: rank 16, alpha 32, all-linear, AdamW, bf16, and a learning rate by the model's width.
+    #[serde(default)]
+    pub baseline: Entries<FileValue>,
     /// What one trial does.
     #[serde(default)]
     pub trial: TrialEntry,

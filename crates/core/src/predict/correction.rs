@@ -111,11 +111,11 @@ fn dot(a: &[f64; TIME_PARTS], b: &[f64; TIME_PARTS]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::predict::{Bytes, Part, Seconds};
+    use crate::predict::{Bytes, MemoryCategory, Seconds};
 
     fn prediction(products: f64, passes: f64) -> Prediction {
         let mut bytes = Bytes::default();
-        bytes.add(Part::BaseWeights, 1000);
+        bytes.add(MemoryCategory::BaseWeights, 1000);
         Prediction {
             bytes,
             seconds: Seconds {

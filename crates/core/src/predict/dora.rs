@@ -1,13 +1,13 @@
 //! Walks what DoRA adds to a step, as `train::model::dora` and its projections do it.
 
+use super::memory_category::MemoryCategory;
 use super::op::{Module, Pass, Right};
-use super::part::Part;
 use super::trace::Trace;
-use super::walker::Walker;
+use super::tracer::StepTracer;
 use crate::plan::products::Call;
 use crate::plan::{Form, GroupPlan, LayerPlan, ProjectionPlan, Vectors};
 
-impl Walker<'_> {
+impl StepTracer<'_> {
     /// DoRA's output, in the scratch: before its gain, and what it becomes there or as part of a sum.
     pub fn turned(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), projection: &ProjectionPlan) {
         let (width, rank, y) = (
@@ -16,24 +16,24 @@ impl Walker<'_> {
             self.act(projection.outputs()),
         );
         if !self.plan.dropout() {
-            trace.hold(Part::Scratch, y);
+            trace.hold(MemoryCategory::Scratch, y);
             self.adapted(trace, (group, module), projection);
             self.pass(trace, Module::Adapters, Pass::Bias, width);
             return;
         }
         let dropped = self.dropped(trace, group.inputs);
         let columns = [width, group.inputs, 0];
-        trace.hold(Part::Scratch, y);
+        trace.hold(MemoryCategory::Scratch, y);
         self.linear(trace, Module::Adapters, Right::Weight, Form::Nt, columns);
-        trace.free(Part::Scratch, dropped);
-        trace.hold(Part::Scratch, y);
+        trace.free(MemoryCategory::Scratch, dropped);
+        trace.hold(MemoryCategory::Scratch, y);
         self.linear(trace, Module::Adapters, Right::Adapter, Form::Nt, [width, rank, 0]);
         (0..2).for_each(|_| self.pass(trace, Module::Adapters, Pass::Bias, width));
-        trace.spike(Part::Scratch, y);
+        trace.spike(MemoryCategory::Scratch, y);
         self.pass(trace, Module::Adapters, Pass::Add, width);
         // Both are gone when the sum is there, onto which the last product adds.
         self.linear(trace, module, Right::Weight, Form::Nt, columns);
-        trace.free(Part::Scratch, y);
+        trace.free(MemoryCategory::Scratch, y);
     }
 
     /// Bytes of the sums over the rows that the gain's backward pass adds up.
@@ -56,7 +56,7 @@ impl Walker<'_> {
     /// Products with r columns, whatever the tokens.
     fn dora_factors_of(&self, trace: &mut Trace, group: &GroupPlan, projection: &ProjectionPlan) {
         let rank = group.rank_of(projection);
-        trace.spike(Part::Scratch, (4 * 4 * rank * projection.outputs()) as u64);
+        trace.spike(MemoryCategory::Scratch, (4 * 4 * rank * projection.outputs()) as u64);
         let (outputs, inputs) = (projection.outputs(), group.inputs);
         let mut product = |right, form, shape| {
             let call = Call {

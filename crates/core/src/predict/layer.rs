@@ -1,16 +1,16 @@
 //! One decoder layer: what its passes hold, free and compute, in the engine's order.
 
+use super::memory_category::MemoryCategory;
 use super::op::{Module, Pass, Stage, Work};
-use super::part::Part;
 use super::trace::Trace;
-use super::walker::{Target, Walker};
+use super::tracer::{StepTracer, Target};
 use crate::architecture::NormPlacement;
 use crate::plan::attention::AttentionCall;
 use crate::plan::{GroupPlan, LayerPlan, SavedTensor, Vectors};
 
-use Part::{AttentionWorkspace, SavedActivations, Scratch};
+use MemoryCategory::{AttentionWorkspace, SavedActivations, Scratch};
 
-impl Walker<'_> {
+impl StepTracer<'_> {
     fn has_norm_behind(&self) -> bool {
         self.plan.architecture.norm_placement == NormPlacement::BeforeAndBehind
     }
@@ -36,7 +36,7 @@ impl Walker<'_> {
     }
 
     /// The layer's output into the scratch, what it saves into `kept`. Its input is the caller's.
-    pub fn layer_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: Part) {
+    pub fn layer_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         self.attention_forward(trace, kind, kept);
         self.mlp_inner(trace, kind, kept);
         self.mlp_outer(trace, kind, kept);
@@ -57,7 +57,7 @@ impl Walker<'_> {
     }
 
     /// The stream behind attention into `kept`.
-    fn attention_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: Part) {
+    fn attention_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         let ([hidden, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
         trace.hold(Scratch, self.act(hidden));
         trace.hold(kept, self.wide(1));
@@ -85,7 +85,7 @@ impl Walker<'_> {
     }
 
     /// Rotates heads. With head norms they go into the scratch, and what the norms keep into `kept`.
-    fn rotate(&self, trace: &mut Trace, kept: Part) {
+    fn rotate(&self, trace: &mut Trace, kept: MemoryCategory) {
         let ([_, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
         if architecture.query_key_norm {
             for (width, heads) in [(query, architecture.heads), (key, architecture.kv_heads)] {
@@ -113,7 +113,13 @@ impl Walker<'_> {
 
     /// The end of a block: the sum of the residual stream and the group's output, through the norm behind it where there
     /// is one, into `target`; what the norm keeps into `kept`.
-    fn out(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), kept: Part, target: Part) {
+    fn out(
+        &self,
+        trace: &mut Trace,
+        (group, module): (&GroupPlan, Module),
+        kept: MemoryCategory,
+        target: MemoryCategory,
+    ) {
         if !self.has_norm_behind() {
             return self.group_forward(trace, (group, module), kept, Target::Sum(target));
         }
@@ -129,7 +135,7 @@ impl Walker<'_> {
     }
 
     /// Everything of the MLP up to the activation's output, which stays in the scratch.
-    fn mlp_inner(&self, trace: &mut Trace, kind: &LayerPlan, kept: Part) {
+    fn mlp_inner(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         let [hidden, inner, ..] = self.widths();
         trace.hold(Scratch, self.act(hidden));
         trace.hold(kept, self.wide(1));
@@ -141,7 +147,7 @@ impl Walker<'_> {
     }
 
     /// The stream behind the MLP into the scratch; frees the activation's output.
-    fn mlp_outer(&self, trace: &mut Trace, kind: &LayerPlan, kept: Part) {
+    fn mlp_outer(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         self.out(trace, (&kind.down, Module::Down), kept, Scratch);
         trace.free(Scratch, self.act(self.plan.architecture.intermediate_size));
     }

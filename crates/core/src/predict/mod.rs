@@ -1,7 +1,7 @@
 //! What a setting costs before it runs: bytes, FLOPs and seconds by pure arithmetic.
 //!
-//! The engine's step is walked once, op by op, in the engine's own order (`walker`, `layer`, `step`); memory, FLOPs and
-//! seconds are three readings of that walk. Nothing here allocates a tensor or reads a weight: an
+//! The engine's step is traced once, op by op, in the engine's own order (`tracer`, `layer`, `step`); memory, FLOPs and
+//! seconds are three readings of that trace. Nothing here allocates a tensor or reads a weight: an
 //! [`Architecture`](crate::architecture::Architecture), a recipe, the lengths of the data's rows and the ceilings of a
 //! machine are all it takes.
 
@@ -14,16 +14,16 @@ mod flops;
 mod grid;
 mod host;
 mod layer;
+mod memory_category;
 mod network;
 mod op;
 mod optimizer_state;
-mod part;
 mod prediction;
 mod seconds;
 mod step;
 mod stream;
 mod trace;
-mod walker;
+mod tracer;
 
 pub use ceilings::{Ceilings, Headline, OpTimes, WeightProducts};
 pub use correction::{Correction, Uncertain};
@@ -32,8 +32,8 @@ pub use error::PredictError;
 pub use flops::Flops;
 pub use grid::Grid;
 pub use host::Host;
+pub use memory_category::{Bytes, MEMORY_CATEGORIES, MemoryCategory};
 pub use op::{MODULES, Module, Op, Pass, Product, Right, Stage, Work};
-pub use part::{Bytes, PARTS, Part};
 pub use prediction::{Machine, Prediction, Predictor, Setting};
 pub use seconds::Seconds;
 pub use stream::{Documents, RowLengths, StreamShape, Workload};

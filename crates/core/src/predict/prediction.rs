@@ -9,10 +9,10 @@ use super::correction::Correction;
 use super::data_sheet::DataSheet;
 use super::flops::Flops;
 use super::host::Host;
+use super::memory_category::Bytes;
 use super::network::{Network, Networks};
-use super::part::Bytes;
 use super::seconds::{self, Context, Seconds};
-use super::step::StepWalk;
+use super::step::StepTrace;
 use super::{PredictError, Workload};
 use crate::architecture::Architecture;
 use crate::plan::PlanError;
@@ -76,7 +76,7 @@ pub struct Setting<'a> {
 /// What a setting costs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Prediction {
-    /// Bytes by part at the highest moment of a step.
+    /// Bytes by category at the highest moment of a step.
     pub bytes: Bytes,
     /// Seconds of a step; zero where the machine's speed is not known.
     pub seconds: Seconds,
@@ -124,11 +124,11 @@ impl Predictor {
     pub fn predict(&self, setting: &Setting<'_>) -> Result<Prediction, PredictError> {
         check(&self.architecture, setting)?;
         let network = self.network(setting.recipe)?;
-        let walk = self.walk(&network, setting.recipe);
+        let trace = self.trace(&network, setting.recipe);
         let batch = &setting.recipe.batch;
         Ok(Prediction {
-            bytes: walk.bytes(&setting.workload.longest),
-            seconds: self.seconds(&walk, setting),
+            bytes: trace.bytes(&setting.workload.longest),
+            seconds: self.seconds(&trace, setting),
             tokens: setting.workload.mean.tokens() * batch.micro_batches() as f64,
         })
     }
@@ -140,9 +140,9 @@ impl Predictor {
     pub fn flops(&self, setting: &Setting<'_>) -> Result<Flops, PredictError> {
         check(&self.architecture, setting)?;
         let network = self.network(setting.recipe)?;
-        let walk = self.walk(&network, setting.recipe);
+        let trace = self.trace(&network, setting.recipe);
         let stream = &setting.workload.mean;
-        let (micro_batch, update) = walk.ops(stream);
+        let (micro_batch, update) = trace.ops(stream);
         let mut flops = Flops::default();
         let times = setting.recipe.batch.micro_batches() as f64;
         flops.count(&micro_batch, times, Heads::of(&self.architecture), stream);
@@ -157,7 +157,7 @@ impl Predictor {
     pub fn saved_bytes(&self, setting: &Setting<'_>) -> Result<u64, PredictError> {
         let network = self.network(setting.recipe)?;
         Ok(self
-            .walk(&network, setting.recipe)
+            .trace(&network, setting.recipe)
             .saved_bytes(&setting.workload.longest))
     }
 
@@ -165,15 +165,15 @@ impl Predictor {
         self.networks.of(&self.architecture, recipe)
     }
 
-    fn walk<'a>(&self, network: &'a Network, recipe: &'a Recipe) -> StepWalk<'a> {
-        StepWalk {
+    fn trace<'a>(&self, network: &'a Network, recipe: &'a Recipe) -> StepTrace<'a> {
+        StepTrace {
             network,
             recipe,
             host: self.machine.host(),
         }
     }
 
-    fn seconds(&self, walk: &StepWalk<'_>, setting: &Setting<'_>) -> Seconds {
+    fn seconds(&self, trace: &StepTrace<'_>, setting: &Setting<'_>) -> Seconds {
         if let Machine::Unmeasured(_) = self.machine {
             return Seconds::default();
         }
@@ -182,7 +182,7 @@ impl Predictor {
             heads: Heads::of(&self.architecture),
             stream: &setting.workload.mean,
         };
-        let (mut ops, update) = walk.ops(&setting.workload.mean);
+        let (mut ops, update) = trace.ops(&setting.workload.mean);
         let batch = &setting.recipe.batch;
         // Devices work side by side, except those that are parts of one host: they share its cores.
         let micro_batches = match self.machine.host() == Host::GPU {
@@ -228,7 +228,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::predict::{Part, device};
+    use crate::predict::{MemoryCategory, device};
     use crate::recipe::{AdapterSettings, Checkpointing, DataSettings, Precision, TargetModules};
 
     /// Published dimensions.
@@ -279,13 +279,13 @@ mod tests {
         ] {
             let predictor = predictor(config, a100());
             let prediction = predict(&predictor, &recipe()).unwrap();
-            assert_eq!(prediction.bytes.of(Part::BaseWeights), 2 * parameters);
+            assert_eq!(prediction.bytes.of(MemoryCategory::BaseWeights), 2 * parameters);
             assert!(prediction.tokens_per_s() > 300.0 && prediction.tokens_per_s() < 20_000.0);
             let mut quantized = recipe();
             quantized.precision = Precision::Nf4;
             let smaller = predict(&predictor, &quantized).unwrap();
-            assert!(smaller.bytes.of(Part::BaseWeights) < parameters);
-            assert!(smaller.bytes.of(Part::QuantizationConstants) > 0);
+            assert!(smaller.bytes.of(MemoryCategory::BaseWeights) < parameters);
+            assert!(smaller.bytes.of(MemoryCategory::QuantizationConstants) > 0);
         }
     }
 
@@ -371,7 +371,7 @@ mod tests {
         // With all inputs the peak is in the backward pass of the last layer, else in a layer's forward pass: it has its own, and two that
         // are on their way.
         assert!((29 * input..30 * input).contains(&(full.total() - offload.total())));
-        assert_eq!(offload.of(Part::SavedActivations), 3 * input);
+        assert_eq!(offload.of(MemoryCategory::SavedActivations), 3 * input);
     }
 
     #[test]
@@ -380,7 +380,7 @@ mod tests {
             let mut recipe = recipe();
             recipe.precision = precision;
             let predicted = predict(&predictor(LLAMA_3_1_8B, a100()), &recipe).unwrap();
-            predicted.bytes.of(Part::Adapters)
+            predicted.bytes.of(MemoryCategory::Adapters)
         };
         for precision in [Precision::Bf16, Precision::Fp16, Precision::Nf4] {
             assert_eq!(2 * adapters(precision), 3 * adapters(Precision::Fp32));
@@ -392,7 +392,7 @@ mod tests {
         let predictor = predictor(LLAMA_3_1_8B, a100());
         let mut recipe = recipe();
         recipe.gradient_checkpointing = Checkpointing::Offload;
-        let logits = |recipe: &Recipe| predict(&predictor, recipe).unwrap().bytes.of(Part::Logits);
+        let logits = |recipe: &Recipe| predict(&predictor, recipe).unwrap().bytes.of(MemoryCategory::Logits);
         // Logits of a chunk, and a chunk's rows twice, since a row's last token has no target.
         let bytes = |chunk: u64| 4 * chunk * 128_256 + 2 * chunk * 2 * 4096;
         recipe.batch.sequence_length = 512;

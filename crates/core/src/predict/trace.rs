@@ -3,17 +3,17 @@
 //! A trace keeps the net change of memory and its highest rise above where it began, so that replaying one costs the
 //! same whatever it holds.
 
+use super::memory_category::{Bytes, MEMORY_CATEGORIES, MemoryCategory};
 use super::op::{Op, Stage, Work};
-use super::part::{Bytes, PARTS, Part};
 use crate::plan::ThreadScratch;
 
 /// A recorded piece of a step.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
-    now: [i64; PARTS],
+    now: [i64; MEMORY_CATEGORIES],
     total: i64,
     rise: i64,
-    at_rise: [i64; PARTS],
+    at_rise: [i64; MEMORY_CATEGORIES],
     pub ops: Vec<Op>,
     pub stage: Stage,
     pub scratch: ThreadScratch,
@@ -22,10 +22,10 @@ pub(super) struct Trace {
 impl Trace {
     pub fn new(stage: Stage) -> Self {
         Self {
-            now: [0; PARTS],
+            now: [0; MEMORY_CATEGORIES],
             total: 0,
             rise: 0,
-            at_rise: [0; PARTS],
+            at_rise: [0; MEMORY_CATEGORIES],
             ops: Vec::with_capacity(48),
             stage,
             scratch: ThreadScratch::default(),
@@ -33,9 +33,9 @@ impl Trace {
     }
 
     /// Allocates.
-    pub fn hold(&mut self, part: Part, bytes: u64) {
+    pub fn hold(&mut self, category: MemoryCategory, bytes: u64) {
         let bytes = bytes.cast_signed();
-        self.now[part as usize] += bytes;
+        self.now[category as usize] += bytes;
         self.total += bytes;
         if self.total > self.rise {
             self.rise = self.total;
@@ -44,20 +44,20 @@ impl Trace {
     }
 
     /// Frees.
-    pub fn free(&mut self, part: Part, bytes: u64) {
+    pub fn free(&mut self, category: MemoryCategory, bytes: u64) {
         let bytes = bytes.cast_signed();
-        self.now[part as usize] -= bytes;
+        self.now[category as usize] -= bytes;
         self.total -= bytes;
     }
 
     /// Allocates and frees at once.
-    pub fn spike(&mut self, part: Part, bytes: u64) {
-        self.hold(part, bytes);
-        self.free(part, bytes);
+    pub fn spike(&mut self, category: MemoryCategory, bytes: u64) {
+        self.hold(category, bytes);
+        self.free(category, bytes);
     }
 
     /// Calls the same bytes another name.
-    pub fn rename(&mut self, from: Part, to: Part, bytes: u64) {
+    pub fn rename(&mut self, from: MemoryCategory, to: MemoryCategory, bytes: u64) {
         self.free(from, bytes);
         // Not `hold`: nothing is allocated.
         self.now[to as usize] += bytes.cast_signed();
@@ -77,9 +77,9 @@ impl Trace {
 /// Memory over a step, as traces are replayed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Level {
-    now: [i64; PARTS],
+    now: [i64; MEMORY_CATEGORIES],
     peak: i64,
-    at_peak: [i64; PARTS],
+    at_peak: [i64; MEMORY_CATEGORIES],
     pub scratch: ThreadScratch,
 }
 
@@ -101,8 +101,8 @@ impl Level {
     }
 
     /// Allocates.
-    pub fn hold(&mut self, part: Part, bytes: u64) {
-        self.now[part as usize] += bytes.cast_signed();
+    pub fn hold(&mut self, category: MemoryCategory, bytes: u64) {
+        self.now[category as usize] += bytes.cast_signed();
         let total: i64 = self.now.iter().sum();
         if total > self.peak {
             self.peak = total;
@@ -111,11 +111,11 @@ impl Level {
     }
 
     /// Frees.
-    pub fn free(&mut self, part: Part, bytes: u64) {
-        self.now[part as usize] -= bytes.cast_signed();
+    pub fn free(&mut self, category: MemoryCategory, bytes: u64) {
+        self.now[category as usize] -= bytes.cast_signed();
     }
 
-    /// Bytes by part when the total was highest.
+    /// Bytes by category when the total was highest.
     pub fn at_peak(&self) -> Bytes {
         Bytes::from_signed(self.at_peak)
     }

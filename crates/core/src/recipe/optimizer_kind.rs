@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::KeyValue::{Flag, Text};
 use super::named::named;
+use super::settings::Tool;
 use super::tool_keys::{ToolKeys, keys};
 
 /// The update rule.
@@ -292,6 +293,28 @@ const ROWS: &[OptimizerRow] = &[
 named!(OptimizerKind, OptimizerRow, ROWS, "OptimizerKind", "The update rule.");
 
 impl OptimizerKind {
+    /// The optimizer that another tool, or this one, calls `name`: `adamw_torch_fused` is AdamW.
+    pub fn called_elsewhere(name: &str) -> Option<Self> {
+        let name = name.to_lowercase();
+        let says = |kind: &Self| {
+            let keys = kind.row().keys;
+            let mut tools = Tool::ALL.into_iter().filter_map(|tool| keys.at(tool));
+            tools.any(|keys| {
+                ["optim", "optimizer"]
+                    .into_iter()
+                    .any(|key| keys.text(key) == Some(name.as_str()))
+            })
+        };
+        Self::from_name(&name)
+            .or_else(|| Self::ALL.into_iter().find(says))
+            // The same arithmetic, in the words of transformers.
+            .or_else(|| {
+                ["adamw_torch", "adamw_torch_fused", "adamw_hf"]
+                    .contains(&name.as_str())
+                    .then_some(Self::AdamW)
+            })
+    }
+
     /// Whether it reads `beta1` and `beta2`.
     pub fn reads_betas(self) -> bool {
         self.row().reads.default_beta2.is_some()

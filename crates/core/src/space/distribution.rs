@@ -13,6 +13,9 @@ pub enum Scale {
     Log,
 }
 
+/// Values that are compared to find the nearest one.
+const MOST_COMPARED: u64 = 1 << 16;
+
 /// The values a parameter may take. Bounds are included.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
@@ -94,6 +97,32 @@ impl Distribution {
             } => value.as_f64().is_some_and(|value| (*low..=*high).contains(&value)),
             _ => self.index_of(value).is_some(),
         }
+    }
+
+    /// The value of this distribution that is nearest to `value`: numbers by their ratio where both are above 0, text only
+    /// if it is one of the choices. `None` where nothing is near, or there are too many values to look at.
+    pub fn nearest(&self, value: &ParamValue) -> Option<ParamValue> {
+        if self.contains(value) {
+            return match self {
+                Self::Float { step: None, .. } => value.as_f64().map(ParamValue::Float),
+                _ => self.nth(self.index_of(value)?),
+            };
+        }
+        let given = value.as_f64()?;
+        if let Self::Float {
+            low, high, step: None, ..
+        } = self
+        {
+            return Some(ParamValue::Float(given.clamp(*low, *high)));
+        }
+        let distance = |other: f64| match given > 0.0 && other > 0.0 {
+            true => (other / given).ln().abs(),
+            false => (other - given).abs(),
+        };
+        let values =
+            (0..self.cardinality().filter(|count| *count <= MOST_COMPARED)?).filter_map(|index| self.nth(index));
+        let numbers = values.filter_map(|value| Some((distance(value.as_f64()?), value)));
+        numbers.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, value)| value)
     }
 
     /// Whether the values are ordered numbers.

@@ -78,7 +78,7 @@ impl SearchSpace {
 }
 
 /// The value as the distribution would give it: 8.0 where it samples 8, and 8 where it samples 8.0.
-fn as_sampled(distribution: &Distribution, value: &ParamValue) -> Option<ParamValue> {
+pub fn as_sampled(distribution: &Distribution, value: &ParamValue) -> Option<ParamValue> {
     match distribution {
         Distribution::Categorical { choices } => {
             let same = |choice: &&ParamValue| {

@@ -7,5 +7,5 @@ mod search_space;
 
 pub use distribution::{Distribution, Scale};
 pub use fidelity::{ConfirmPlan, PrunerChoice, PrunerKind, RepeatsInAll, StopRule};
-pub use membership::SettingError;
+pub use membership::{SettingError, as_sampled};
 pub use search_space::{Condition, Parameter, SearchSpace};

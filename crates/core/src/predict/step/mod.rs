@@ -1,15 +1,15 @@
-//! A whole step: from the base weights to the update, with the memory by part and the list of ops.
+//! A whole step: from the base weights to the update, with the memory by category and the list of ops.
 
 mod head;
 
 use super::host::Host;
+use super::memory_category::{Bytes, MemoryCategory};
 use super::network::{Network, Slots};
 use super::op::{Module, Op, Pass, Right, Stage, Work};
 use super::optimizer_state::{SMALLEST_CODED, gpu_update_bytes, state_bytes, update_bytes};
-use super::part::{Bytes, Part};
 use super::stream::StreamShape;
 use super::trace::{Level, Trace};
-use super::walker::Walker;
+use super::tracer::StepTracer;
 use crate::plan::{Form, LayerKeep, Memory, WeightBytes, base_bytes, layer_keep, linear_bytes};
 use crate::recipe::{AdapterInit, Precision, Recipe, UpdateOrder};
 
@@ -23,56 +23,56 @@ const UNDER_WAY: usize = 2;
 
 /// A step of one recipe on one device.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StepWalk<'a> {
+pub(super) struct StepTrace<'a> {
     pub network: &'a Network,
     pub recipe: &'a Recipe,
     pub host: Host,
 }
 
-impl<'a> StepWalk<'a> {
-    /// Bytes by part at the highest moment of a step on the micro-batch `stream`.
+impl<'a> StepTrace<'a> {
+    /// Bytes by category at the highest moment of a step on the micro-batch `stream`.
     pub fn bytes(&self, stream: &StreamShape) -> Bytes {
         let mut level = Level::default();
         self.hold_lasting(&mut level, stream);
-        let walker = Walker::new(&self.network.plan, self.host, self.recipe.precision, stream);
-        self.walk(&walker, |_, trace| level.replay(trace));
+        let tracer = StepTracer::new(&self.network.plan, self.host, self.recipe.precision, stream);
+        self.trace(&tracer, |_, trace| level.replay(trace));
         let mut update = Trace::new(Stage::Optimizer);
         let (kind, slots) = (self.recipe.optimizer.kind, &self.network.slots);
         let on_gpu = self.host.memory() == Memory::Device;
         if self.recipe.precision == Precision::Fp16 && !on_gpu {
-            update.spike(Part::Scratch, 4 * self.network.trained_elements());
+            update.spike(MemoryCategory::Scratch, 4 * self.network.trained_elements());
         }
         let bytes = if on_gpu { gpu_update_bytes } else { update_bytes };
-        update.spike(Part::Scratch, bytes(kind, slots));
+        update.spike(MemoryCategory::Scratch, bytes(kind, slots));
         level.replay(&update);
         let mut bytes = level.at_peak();
         let threads = self.host.threads as u64;
-        bytes.add(Part::Framework, level.scratch.bytes(threads));
+        bytes.add(MemoryCategory::Framework, level.scratch.bytes(threads));
         bytes
     }
 
     /// Bytes that the forward pass keeps for the backward pass, in the host's memory or the device's.
     pub fn saved_bytes(&self, stream: &StreamShape) -> u64 {
-        let walker = Walker::new(&self.network.plan, self.host, self.recipe.precision, stream);
+        let tracer = StepTracer::new(&self.network.plan, self.host, self.recipe.precision, stream);
         let plan = &self.network.plan;
-        let x = walker.act(plan.architecture.hidden_size);
+        let x = tracer.act(plan.architecture.hidden_size);
         let of_layer = |index: usize| match self.keep(index) {
             LayerKeep::Saved => {
                 let layer = plan.layer(index);
-                x + walker.saved_bytes(layer) - walker.dropped_bytes(layer)
+                x + tracer.saved_bytes(layer) - tracer.dropped_bytes(layer)
             }
             LayerKeep::Input | LayerKeep::HostInput => x,
             LayerKeep::Nothing => 0,
         };
-        (0..plan.layers.len()).map(of_layer).sum::<u64>() + x + walker.wide(1)
+        (0..plan.layers.len()).map(of_layer).sum::<u64>() + x + tracer.wide(1)
     }
 
     /// The ops of one micro-batch, and those of the update.
     pub fn ops(&self, stream: &StreamShape) -> (Vec<Op>, Vec<Op>) {
-        let walker = Walker::new(&self.network.plan, self.host, self.recipe.precision, stream);
+        let tracer = StepTracer::new(&self.network.plan, self.host, self.recipe.precision, stream);
         let mut pieces: Vec<(StepSegment, usize, f64)> = Vec::with_capacity(8);
         let mut ops: Vec<Op> = Vec::with_capacity(256);
-        self.walk(&walker, |piece, trace| {
+        self.trace(&tracer, |piece, trace| {
             let known = pieces
                 .iter_mut()
                 .find(|(known, ..)| *known == piece && piece != StepSegment::Once);
@@ -102,33 +102,36 @@ impl<'a> StepWalk<'a> {
         let (plan, on_gpu) = (&network.plan, host.memory() == Memory::Device);
         let adapted = plan.adapter.iter().flat_map(|adapter| &adapter.linears);
         let hold_weights = |level: &mut Level, bytes: WeightBytes| {
-            level.hold(Part::BaseWeights, bytes.values);
-            level.hold(Part::QuantizationConstants, bytes.constants);
+            level.hold(MemoryCategory::BaseWeights, bytes.values);
+            level.hold(MemoryCategory::QuantizationConstants, bytes.constants);
         };
         let base = base_bytes(&plan.architecture, recipe.precision);
         hold_weights(level, base);
         let elements = network.trained_elements();
-        level.hold(Part::Adapters, 4 * elements);
+        level.hold(MemoryCategory::Adapters, 4 * elements);
         if on_gpu && recipe.precision.compute_bytes() == 2 {
             // What products read.
             let factors = adapted
                 .clone()
                 .map(|one| one.rank * (one.linear.inputs + one.linear.outputs));
-            level.hold(Part::Adapters, 2 * factors.sum::<usize>() as u64);
+            level.hold(MemoryCategory::Adapters, 2 * factors.sum::<usize>() as u64);
         }
-        level.hold(Part::Gradients, 4 * elements);
+        level.hold(MemoryCategory::Gradients, 4 * elements);
         if recipe.adapter.is_none() {
             // The values are copied tensor by tensor; the weights that they came from are then let go of.
             if recipe.precision != Precision::Fp32 {
                 let values = network.slots.iter().map(|slots| 4 * slots.elements());
                 let largest = values.max().unwrap_or(0);
-                level.hold(Part::Scratch, largest);
-                level.free(Part::Scratch, largest);
+                level.hold(MemoryCategory::Scratch, largest);
+                level.free(MemoryCategory::Scratch, largest);
             }
-            level.free(Part::BaseWeights, base.values);
+            level.free(MemoryCategory::BaseWeights, base.values);
         }
         if !(on_gpu && recipe.optimizer.kind.is_paged()) {
-            level.hold(Part::OptimizerState, state_bytes(&recipe.optimizer, &network.slots));
+            level.hold(
+                MemoryCategory::OptimizerState,
+                state_bytes(&recipe.optimizer, &network.slots),
+            );
         }
         for linear in adapted.clone().map(|one| &one.linear) {
             if plan
@@ -141,7 +144,7 @@ impl<'a> StepWalk<'a> {
             }
             if plan.dora() {
                 // Row norms of the weight, and norms and gains of the pass.
-                level.hold(Part::Adapters, 3 * 4 * linear.outputs as u64);
+                level.hold(MemoryCategory::Adapters, 3 * 4 * linear.outputs as u64);
             }
         }
         let rows = stream.longest().next_power_of_two();
@@ -156,31 +159,31 @@ impl<'a> StepWalk<'a> {
             true => 4 * (4 * tokens + 4 * targets),
             false => objects + 8 * tokens,
         };
-        level.hold(Part::Framework, tables as u64 + rest);
+        level.hold(MemoryCategory::Framework, tables as u64 + rest);
     }
 
     /// Walks one micro-batch forward and backward and hands every piece to `take`.
-    fn walk(&self, walker: &Walker<'_>, mut take: impl FnMut(StepSegment, &Trace)) {
+    fn trace(&self, tracer: &StepTracer<'_>, mut take: impl FnMut(StepSegment, &Trace)) {
         let plan = &self.network.plan;
         let first = plan.first_on_tape();
-        take(StepSegment::Once, &self.embed(walker));
-        let forward = SegmentTraces::new(plan.kinds.len(), |kind, kept| self.forward(walker, kind, kept));
+        take(StepSegment::Once, &self.embed(tracer));
+        let forward = SegmentTraces::new(plan.kinds.len(), |kind, kept| self.forward(tracer, kind, kept));
         for (index, kind) in plan.layers.iter().enumerate() {
             let keep = self.keep(index);
             take(StepSegment::Forward(*kind, keep), forward.of(*kind, keep));
             if keep == LayerKeep::HostInput && index >= first + UNDER_WAY {
-                take(StepSegment::Once, &self.gone_home(walker, 1));
+                take(StepSegment::Once, &self.gone_home(tracer, 1));
             }
         }
         let at_home = self.keep(first) == LayerKeep::HostInput && first < plan.layers.len();
         if at_home {
             take(
                 StepSegment::Once,
-                &self.gone_home(walker, UNDER_WAY.min(plan.layers.len() - first)),
+                &self.gone_home(tracer, UNDER_WAY.min(plan.layers.len() - first)),
             );
         }
-        take(StepSegment::Once, &self.head(walker));
-        let backward = SegmentTraces::new(plan.kinds.len(), |kind, kept| self.backward(walker, kind, kept, true));
+        take(StepSegment::Once, &self.head(tracer));
+        let backward = SegmentTraces::new(plan.kinds.len(), |kind, kept| self.backward(tracer, kind, kept, true));
         for index in (first..plan.layers.len()).rev() {
             let (kind, keep) = (plan.layers[index], self.keep(index));
             if at_home {
@@ -188,13 +191,13 @@ impl<'a> StepWalk<'a> {
                 let top = usize::from(index + 1 == plan.layers.len());
                 take(
                     StepSegment::Once,
-                    &self.come_back(walker, top + usize::from(index > first)),
+                    &self.come_back(tracer, top + usize::from(index > first)),
                 );
             }
             if index > first || plan.embedding_trains {
                 take(StepSegment::Backward(kind, keep), backward.of(kind, keep));
             } else {
-                take(StepSegment::Once, &self.backward(walker, kind, keep, false));
+                take(StepSegment::Once, &self.backward(tracer, kind, keep, false));
             }
         }
     }
@@ -211,81 +214,81 @@ impl<'a> StepWalk<'a> {
     }
 
     /// Layer inputs that have arrived in the host's memory.
-    fn gone_home(&self, walker: &Walker<'_>, inputs: usize) -> Trace {
+    fn gone_home(&self, tracer: &StepTracer<'_>, inputs: usize) -> Trace {
         let mut trace = Trace::new(Stage::Forward);
-        let x = walker.act(self.network.plan.architecture.hidden_size);
-        trace.free(Part::SavedActivations, inputs as u64 * x);
+        let x = tracer.act(self.network.plan.architecture.hidden_size);
+        trace.free(MemoryCategory::SavedActivations, inputs as u64 * x);
         trace
     }
 
     /// Layer inputs on their way back.
-    fn come_back(&self, walker: &Walker<'_>, inputs: usize) -> Trace {
+    fn come_back(&self, tracer: &StepTracer<'_>, inputs: usize) -> Trace {
         let mut trace = Trace::new(Stage::Backward);
-        let x = walker.act(self.network.plan.architecture.hidden_size);
-        trace.hold(Part::SavedActivations, inputs as u64 * x);
+        let x = tracer.act(self.network.plan.architecture.hidden_size);
+        trace.hold(MemoryCategory::SavedActivations, inputs as u64 * x);
         trace
     }
 
-    fn embed(&self, walker: &Walker<'_>) -> Trace {
+    fn embed(&self, tracer: &StepTracer<'_>) -> Trace {
         let hidden = self.network.plan.architecture.hidden_size;
         let mut trace = Trace::new(Stage::Forward);
-        walker.pass(&mut trace, Module::Optimizer, Pass::Step, 1);
+        tracer.pass(&mut trace, Module::Optimizer, Pass::Step, 1);
         if self.network.plan.dora() {
-            walker.dora_factors(&mut trace);
+            tracer.dora_factors(&mut trace);
         }
-        if self.network.plan.embedding_trains && walker.c() < 4 {
-            trace.hold(Part::Scratch, walker.wide(hidden));
-            trace.hold(Part::Scratch, walker.act(hidden));
-            trace.free(Part::Scratch, walker.wide(hidden));
+        if self.network.plan.embedding_trains && tracer.c() < 4 {
+            trace.hold(MemoryCategory::Scratch, tracer.wide(hidden));
+            trace.hold(MemoryCategory::Scratch, tracer.act(hidden));
+            trace.free(MemoryCategory::Scratch, tracer.wide(hidden));
         } else {
-            trace.hold(Part::Scratch, walker.act(hidden));
+            trace.hold(MemoryCategory::Scratch, tracer.act(hidden));
         }
-        walker.pass(&mut trace, Module::Embedding, Pass::Gather, hidden);
+        tracer.pass(&mut trace, Module::Embedding, Pass::Gather, hidden);
         if self.network.plan.architecture.embedding_scale.is_some() {
-            trace.spike(Part::Scratch, walker.act(hidden));
-            walker.pass(&mut trace, Module::Embedding, Pass::Copy, hidden);
+            trace.spike(MemoryCategory::Scratch, tracer.act(hidden));
+            tracer.pass(&mut trace, Module::Embedding, Pass::Copy, hidden);
         }
         trace
     }
 
     /// A layer forward: its input, in the scratch, is replaced by its output.
-    fn forward(&self, walker: &Walker<'_>, kind: usize, keep: LayerKeep) -> Trace {
+    fn forward(&self, tracer: &StepTracer<'_>, kind: usize, keep: LayerKeep) -> Trace {
         let (kind, x) = (
             &self.network.plan.kinds[kind],
-            walker.act(self.network.plan.architecture.hidden_size),
+            tracer.act(self.network.plan.architecture.hidden_size),
         );
         let mut trace = Trace::new(Stage::Forward);
         match keep {
             LayerKeep::Saved => {
-                trace.rename(Part::Scratch, Part::SavedActivations, x);
-                walker.layer_forward(&mut trace, kind, Part::SavedActivations);
-                trace.free(Part::SavedActivations, walker.dropped_bytes(kind));
+                trace.rename(MemoryCategory::Scratch, MemoryCategory::SavedActivations, x);
+                tracer.layer_forward(&mut trace, kind, MemoryCategory::SavedActivations);
+                trace.free(MemoryCategory::SavedActivations, tracer.dropped_bytes(kind));
             }
             LayerKeep::Input | LayerKeep::HostInput | LayerKeep::Nothing => {
                 if keep != LayerKeep::Nothing {
-                    trace.rename(Part::Scratch, Part::SavedActivations, x);
+                    trace.rename(MemoryCategory::Scratch, MemoryCategory::SavedActivations, x);
                 }
-                walker.layer_forward(&mut trace, kind, Part::Scratch);
+                tracer.layer_forward(&mut trace, kind, MemoryCategory::Scratch);
                 let input = if keep == LayerKeep::Nothing { x } else { 0 };
-                trace.free(Part::Scratch, walker.saved_bytes(kind) + input);
+                trace.free(MemoryCategory::Scratch, tracer.saved_bytes(kind) + input);
             }
         }
         trace
     }
 
-    fn backward(&self, walker: &Walker<'_>, kind: usize, keep: LayerKeep, wants_dx: bool) -> Trace {
+    fn backward(&self, tracer: &StepTracer<'_>, kind: usize, keep: LayerKeep, wants_dx: bool) -> Trace {
         let kind = &self.network.plan.kinds[kind];
         let mut trace = Trace::new(Stage::Backward);
         if matches!(keep, LayerKeep::Input | LayerKeep::HostInput) {
             trace.stage = Stage::Recompute;
-            walker.layer_recall(&mut trace, kind);
+            tracer.layer_recall(&mut trace, kind);
             trace.stage = Stage::Backward;
         }
         let dropped = match keep {
-            LayerKeep::Saved => walker.dropped_bytes(kind),
+            LayerKeep::Saved => tracer.dropped_bytes(kind),
             _ => 0,
         };
-        walker.layer_backward(&mut trace, kind, wants_dx, dropped);
+        tracer.layer_backward(&mut trace, kind, wants_dx, dropped);
         trace
     }
 

@@ -12,6 +12,18 @@ pub enum Tool {
     Unsloth,
 }
 
+impl Tool {
+    /// All tools.
+    pub const ALL: [Self; 6] = [
+        Self::Peft,
+        Self::Trl,
+        Self::Axolotl,
+        Self::LlamaFactory,
+        Self::Torchtune,
+        Self::Unsloth,
+    ];
+}
+
 /// A name that a setting has elsewhere; suggested where someone writes it in a study file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alias {

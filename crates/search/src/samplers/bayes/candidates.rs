@@ -51,6 +51,20 @@ impl<'a> Candidates<'a> {
         self.domains.len()
     }
 
+    /// Coordinates that a parameter may have; empty for a continuous range.
+    pub(super) fn levels(&self, index: usize) -> Vec<f64> {
+        self.domains[index]
+            .levels
+            .iter()
+            .map(|(coordinate, _)| *coordinate)
+            .collect()
+    }
+
+    /// Whether a parameter's values have no order.
+    pub(super) fn is_choice(&self, index: usize) -> bool {
+        !self.domains[index].ordered
+    }
+
     /// Indices of the continuous parameters that are active in a candidate.
     pub(super) fn continuous(&self, candidate: &[f64]) -> Vec<usize> {
         let active = self.active(candidate);

@@ -95,8 +95,29 @@ impl Ehvi {
     }
 }
 
+/// ln of the sum of exponentials, with its derivatives.
+pub(super) fn log_sum(parts: &[LogPart]) -> LogPart {
+    let most = parts.iter().map(|part| part.value).fold(f64::NEG_INFINITY, f64::max);
+    if most == f64::NEG_INFINITY {
+        return NOTHING;
+    }
+    let total: f64 = parts.iter().map(|part| (part.value - most).exp()).sum();
+    let mut sum = LogPart {
+        value: most + total.ln(),
+        ..NOTHING
+    };
+    for part in parts {
+        let weight = (part.value - most).exp() / total;
+        if weight > 0.0 {
+            sum.by_mean += weight * part.by_mean;
+            sum.by_deviation += weight * part.by_deviation;
+        }
+    }
+    sum
+}
+
 /// ln(exp(high) - exp(low)) with its derivatives.
-fn difference(high: LogPart, low: LogPart) -> LogPart {
+pub(super) fn difference(high: LogPart, low: LogPart) -> LogPart {
     if low.value == f64::NEG_INFINITY {
         return high;
     }

@@ -5,9 +5,11 @@
 
 use rayon::prelude::*;
 
+use super::aim::Aim;
 use super::ehvi::Ehvi;
 use super::marginal::{LogPart, Marginal};
 use super::output::Output;
+use super::trainings::Trainings;
 use crate::encode::Point;
 use crate::gp::{Gp, Slope};
 use crate::normal;
@@ -39,6 +41,10 @@ pub(super) struct Landscape<'a> {
     pub(super) cost: Option<usize>,
     /// The prior's shift of every output at a point, or `None` where the point is certain to fail.
     pub(super) shifts: Option<&'a Shifts<'a>>,
+    /// What is to be improved.
+    pub(super) aim: Aim,
+    /// Where points are trainings, each with all variants that share its loss.
+    pub(super) trainings: Option<Trainings<'a>>,
 }
 
 /// The prior's shift of every output at a point; `None` where the point is certain to fail.
@@ -67,7 +73,7 @@ impl Landscape<'_> {
             let safe = failure
                 .as_ref()
                 .map_or(0.0, |predictions| log_success(predictions[index]).0);
-            safe + self.log_kept(&marginals) + self.log_gain(&marginals) - self.log_cost(&marginals)
+            safe + self.log_kept(&marginals) + self.log_gain(point, &marginals) - self.log_cost(&marginals)
         };
         points.iter().enumerate().map(value).collect()
     }
@@ -85,7 +91,7 @@ impl Landscape<'_> {
             .zip(&shifts)
             .map(|((output, slope), shift)| output.marginal((slope.mean, slope.variance), *shift))
             .collect();
-        let (mut value, mut by_output) = self.log_gain_slope(&marginals);
+        let (mut value, mut by_output) = self.log_gain_slope(point, &marginals);
         for (output, limit) in &self.limits {
             let part = limit.log_kept(&marginals[*output]);
             value += part.value;
@@ -130,14 +136,25 @@ impl Landscape<'_> {
         )
     }
 
-    fn log_gain(&self, marginals: &[Marginal]) -> f64 {
+    fn log_gain(&self, point: &Point, marginals: &[Marginal]) -> f64 {
+        if self.aim != Aim::Front || self.trainings.is_some() {
+            return self.log_gain_slope(point, marginals).0;
+        }
         self.ehvi
             .as_ref()
             .map_or(0.0, |ehvi| ehvi.log_value(&marginals[..self.objectives]))
     }
 
-    fn log_gain_slope(&self, marginals: &[Marginal]) -> (f64, Vec<(f64, f64)>) {
+    fn log_gain_slope(&self, point: &Point, marginals: &[Marginal]) -> (f64, Vec<(f64, f64)>) {
+        if let Some(gain) = self.aim.log_gain(marginals) {
+            return gain;
+        }
         let mut by_output = vec![(0.0, 0.0); marginals.len()];
+        if let Some(trainings) = self.trainings.as_ref().filter(|_| self.ehvi.is_some()) {
+            let gain = trainings.log_gain(self, point, marginals);
+            by_output[trainings.loss()] = (gain.by_mean, gain.by_deviation);
+            return (gain.value, by_output);
+        }
         let Some(ehvi) = &self.ehvi else {
             return (0.0, by_output);
         };
@@ -146,7 +163,8 @@ impl Landscape<'_> {
         (value, by_output)
     }
 
-    fn log_kept(&self, marginals: &[Marginal]) -> f64 {
+    /// ln of the probability that every limit is kept.
+    pub(super) fn log_kept(&self, marginals: &[Marginal]) -> f64 {
         let kept = |(output, limit): &(usize, Limit)| limit.log_kept(&marginals[*output]).value;
         self.limits.iter().map(kept).sum()
     }

@@ -284,8 +284,8 @@ mod tests {
     #[test]
     fn derivatives_are_differences() {
         for (marginal, bound) in marginals() {
-            type Part = fn(&Marginal, f64) -> LogPart;
-            let parts: [Part; 3] = [Marginal::log_improvement, Marginal::log_below, Marginal::log_above];
+            type LogPartOf = fn(&Marginal, f64) -> LogPart;
+            let parts: [LogPartOf; 3] = [Marginal::log_improvement, Marginal::log_below, Marginal::log_above];
             for part in parts {
                 let at = part(&marginal, bound);
                 let step = 1e-4 * marginal.deviation;

@@ -40,8 +40,10 @@ pub(super) struct Found {
 pub(super) struct Search<'a> {
     pub(super) candidates: &'a Candidates<'a>,
     pub(super) landscape: &'a Landscape<'a>,
-    /// Settled points that were tried.
+    /// Settled points that were tried; where trainings are searched, their losses' keys.
     pub(super) tried: HashSet<Vec<u64>>,
+    /// The only coordinate that a parameter may have.
+    pub(super) only: Option<(usize, f64)>,
     /// Settled points worth mutating, best first.
     pub(super) good: Vec<Point>,
     /// Number of points the surrogates are conditioned on.
@@ -93,6 +95,9 @@ impl Search<'_> {
                 pool.push(self.candidates.mutated(&parent, random));
             }
         }
+        if let Some((index, coordinate)) = self.only {
+            pool.iter_mut().for_each(|candidate| candidate[index] = coordinate);
+        }
         pool
     }
 
@@ -101,9 +106,14 @@ impl Search<'_> {
         let mut met = HashSet::new();
         let (mut kept, mut settled) = (Vec::new(), Vec::new());
         for candidate in candidates {
+            let candidate = match &self.landscape.trainings {
+                Some(trainings) => trainings.fastest(self.landscape, candidate),
+                None => candidate,
+            };
             let point = self.candidates.settled(&candidate);
-            let key = key(&point);
-            if !self.tried.contains(&key) && met.insert(key) {
+            let allowed = self.only.is_none_or(|(index, coordinate)| point[index] == coordinate);
+            let key = self.key(&point);
+            if allowed && !self.tried.contains(&key) && met.insert(key) {
                 kept.push(candidate);
                 settled.push(point);
             }
@@ -116,7 +126,14 @@ impl Search<'_> {
     }
 
     fn is_tried(&self, candidate: &[f64]) -> bool {
-        self.tried.contains(&key(&self.candidates.settled(candidate)))
+        self.tried.contains(&self.key(&self.candidates.settled(candidate)))
+    }
+
+    fn key(&self, point: &[f64]) -> Vec<u64> {
+        match &self.landscape.trainings {
+            Some(trainings) => trainings.loss_key(point),
+            None => key(point),
+        }
     }
 
     /// Local search from one start.

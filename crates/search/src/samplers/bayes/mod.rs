@@ -1,6 +1,7 @@
 //! Bayesian optimisation of several objectives: Gaussian processes predict every metric, and the next setting is the one
 //! with the highest expected hypervolume improvement times its probability of keeping the constraints and not failing.
 
+mod aim;
 mod candidates;
 mod climb;
 mod earlier;
@@ -18,6 +19,7 @@ mod output;
 mod proposal;
 mod sampler;
 mod score;
+mod trainings;
 
 pub(crate) use make::{MOST_OBJECTIVES, OPTIONS, make};
 

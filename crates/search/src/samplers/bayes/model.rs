@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::aim::Aim;
 use super::candidates::Candidates;
 use super::ehvi::Ehvi;
 use super::landscape::{Landscape, Limit};
@@ -63,6 +64,8 @@ impl Model<'_> {
             failure: self.failure_process(memory.is_none()),
             cost: cost.and_then(|cost| observations.modelled.iter().position(|one| one.metric == cost)),
             shifts: None,
+            aim: Aim::Front,
+            trainings: None,
         };
         self.take_pending(&mut landscape);
         Some(landscape)

@@ -1,11 +1,11 @@
-//! The parts that memory is made of.
+//! What memory is used for.
 
 use serde::{Deserialize, Serialize};
 
 /// What a byte is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum MemoryCategory {
     /// Weights of the base model; codes where they are quantized.
     BaseWeights,
     /// Block constants of quantized weights.
@@ -30,11 +30,11 @@ pub enum Part {
 }
 
 /// Number of parts.
-pub const PARTS: usize = 10;
+pub const MEMORY_CATEGORIES: usize = 10;
 
-impl Part {
+impl MemoryCategory {
     /// All parts, in the order in which they are shown.
-    pub const ALL: [Self; PARTS] = [
+    pub const ALL: [Self; MEMORY_CATEGORIES] = [
         Self::BaseWeights,
         Self::QuantizationConstants,
         Self::Adapters,
@@ -64,19 +64,19 @@ impl Part {
     }
 }
 
-/// Bytes by part at one moment.
+/// Bytes by category at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bytes([u64; PARTS]);
+pub struct Bytes([u64; MEMORY_CATEGORIES]);
 
 impl Bytes {
-    /// Bytes of one part.
-    pub fn of(&self, part: Part) -> u64 {
-        self.0[part as usize]
+    /// Bytes of one category.
+    pub fn of(&self, category: MemoryCategory) -> u64 {
+        self.0[category as usize]
     }
 
-    /// Adds bytes to a part.
-    pub fn add(&mut self, part: Part, bytes: u64) {
-        self.0[part as usize] += bytes;
+    /// Adds bytes to a category.
+    pub fn add(&mut self, category: MemoryCategory, bytes: u64) {
+        self.0[category as usize] += bytes;
     }
 
     /// Sum over the parts.
@@ -84,18 +84,18 @@ impl Bytes {
         self.0.iter().sum()
     }
 
-    /// Parts with their bytes, in the order of [`Part::ALL`].
-    pub fn iter(&self) -> impl Iterator<Item = (Part, u64)> + '_ {
-        Part::ALL.into_iter().zip(self.0)
+    /// Parts with their bytes, in the order of [`MemoryCategory::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (MemoryCategory, u64)> + '_ {
+        MemoryCategory::ALL.into_iter().zip(self.0)
     }
 
-    pub(super) fn from_signed(bytes: [i64; PARTS]) -> Self {
+    pub(super) fn from_signed(bytes: [i64; MEMORY_CATEGORIES]) -> Self {
         Self(bytes.map(|bytes| bytes.max(0).cast_unsigned()))
     }
 }
 
 impl Serialize for Bytes {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.iter().map(|(part, bytes)| (part.name(), bytes)))
+        serializer.collect_map(self.iter().map(|(category, bytes)| (category.name(), bytes)))
     }
 }

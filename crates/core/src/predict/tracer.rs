@@ -1,4 +1,4 @@
-//! Walks the engine's step and records it: products and linear groups here, whole layers in [`super::layer`].
+//! Traces the engine's step and records it: products and linear groups here, whole layers in [`super::layer`].
 //!
 //! | letter | meaning |
 //! |---|---|
@@ -6,12 +6,12 @@
 //! | H, I, Q, K | widths of the residual stream, the MLP, all queries, all keys |
 //! | c | bytes of an element of the activations |
 //!
-//! Each function follows `train::model`'s function of the same name, allocation by allocation: what it holds and frees
+//! Each function follows the function of the same name in the engine, allocation by allocation: what it holds and frees
 //! here is what the engine holds and frees there, in that order.
 
 use super::host::Host;
+use super::memory_category::MemoryCategory;
 use super::op::{Module, Pass, Product, Right, Work};
-use super::part::Part;
 use super::stream::StreamShape;
 use super::trace::Trace;
 use crate::plan::attention::Heads;
@@ -21,7 +21,7 @@ use crate::recipe::Precision;
 
 /// One micro-batch on its way through a model.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Walker<'a> {
+pub(super) struct StepTracer<'a> {
     pub plan: &'a ModelPlan,
     pub host: Host,
     pub precision: Precision,
@@ -32,13 +32,13 @@ pub(super) struct Walker<'a> {
 /// Where the output of a projection goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
-    New(Part),
+    New(MemoryCategory),
     /// Likewise, but what is there is the sum of the residual stream and the output.
-    Sum(Part),
+    Sum(MemoryCategory),
 }
 
-impl<'a> Walker<'a> {
-    /// A walk of `stream` through a model.
+impl<'a> StepTracer<'a> {
+    /// A trace of `stream` through a model.
     pub fn new(plan: &'a ModelPlan, host: Host, precision: Precision, stream: &'a StreamShape) -> Self {
         Self {
             plan,
@@ -113,7 +113,7 @@ impl<'a> Walker<'a> {
     /// Records a product whose result is held already.
     pub fn product(&self, trace: &mut Trace, module: Module, right: Right, call: Call) {
         call.keep(&mut trace.scratch, self.host.vectors, self.host.threads);
-        trace.spike(Part::Scratch, call.spike(self.host.vectors));
+        trace.spike(MemoryCategory::Scratch, call.spike(self.host.vectors));
         if self.host.vectors == Vectors::None && call.quantized {
             // Off the CPU a quantized weight is dequantized as a whole for each product, into memory that stays.
             trace
@@ -155,7 +155,13 @@ impl<'a> Walker<'a> {
     }
 
     /// Outputs of a group, xa of its adapters into `kept`.
-    pub fn group_forward(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), kept: Part, target: Target) {
+    pub fn group_forward(
+        &self,
+        trace: &mut Trace,
+        (group, module): (&GroupPlan, Module),
+        kept: MemoryCategory,
+        target: Target,
+    ) {
         self.adapter_products(trace, group, kept);
         for projection in &group.projections {
             self.projection_forward(trace, (group, module), projection, target);
@@ -165,12 +171,12 @@ impl<'a> Walker<'a> {
     /// The sum of the residual stream and a group's output, made again from xa of its adapters, into the scratch.
     pub fn group_output_again(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module)) {
         for projection in &group.projections {
-            self.projection_forward(trace, (group, module), projection, Target::Sum(Part::Scratch));
+            self.projection_forward(trace, (group, module), projection, Target::Sum(MemoryCategory::Scratch));
         }
     }
 
     /// xa of the group's adapters into `kept`.
-    pub fn adapter_products(&self, trace: &mut Trace, group: &GroupPlan, kept: Part) {
+    pub fn adapter_products(&self, trace: &mut Trace, group: &GroupPlan, kept: MemoryCategory) {
         let all: usize = group.ranks();
         if self.is_stacked(group) {
             // Each adapter's part is columns of it.
@@ -189,7 +195,7 @@ impl<'a> Walker<'a> {
                 Form::Nt,
                 [*rank, group.inputs, 0],
             );
-            trace.free(Part::Scratch, dropped);
+            trace.free(MemoryCategory::Scratch, dropped);
         }
     }
 
@@ -199,7 +205,7 @@ impl<'a> Walker<'a> {
             return 0;
         }
         let bytes = self.act(width);
-        trace.hold(Part::Scratch, bytes);
+        trace.hold(MemoryCategory::Scratch, bytes);
         self.pass(trace, Module::Adapters, Pass::Dropout, width);
         bytes
     }
@@ -217,11 +223,11 @@ impl<'a> Walker<'a> {
         if rank > 0 && self.plan.dora() {
             self.turned(trace, (group, module), projection);
             match target {
-                Target::New(_) => trace.rename(Part::Scratch, outputs, y),
+                Target::New(_) => trace.rename(MemoryCategory::Scratch, outputs, y),
                 Target::Sum(_) => {
                     trace.hold(outputs, y);
                     self.pass(trace, module, Pass::Add, width);
-                    trace.free(Part::Scratch, y);
+                    trace.free(MemoryCategory::Scratch, y);
                 }
             }
         } else {
@@ -260,10 +266,10 @@ impl<'a> Walker<'a> {
     ) {
         if !group.reads_input() {
             if wants_dx {
-                trace.hold(Part::Scratch, self.act(group.inputs));
+                trace.hold(MemoryCategory::Scratch, self.act(group.inputs));
                 self.gradients_sum(trace, (group, module), 0);
             }
-            trace.free(Part::Scratch, dys);
+            trace.free(MemoryCategory::Scratch, dys);
             return;
         }
         let (mut held, input) = (dys, input(trace));
@@ -271,16 +277,16 @@ impl<'a> Walker<'a> {
             held += self.projection_backward(trace, group, projection, module);
             // DoRA passes on a gradient of its own; that of the output goes, where nothing else holds it.
             if dys > 0 && projection.adapter.is_some() && self.plan.dora() && !self.plan.dropout() {
-                trace.free(Part::Scratch, self.act(projection.outputs()));
+                trace.free(MemoryCategory::Scratch, self.act(projection.outputs()));
                 held -= self.act(projection.outputs());
             }
         }
         held += self.adapter_gradients(trace, group);
-        trace.free(Part::Scratch, input);
+        trace.free(MemoryCategory::Scratch, input);
         if wants_dx {
             self.input_gradient(trace, group, module);
         }
-        trace.free(Part::Scratch, held);
+        trace.free(MemoryCategory::Scratch, held);
     }
 
     /// Returns the bytes that it leaves in the scratch.
@@ -295,13 +301,13 @@ impl<'a> Walker<'a> {
         let y = self.act(width);
         let widened = if self.c() == 4 { 0 } else { self.wide(width) };
         if projection.bias_trains {
-            trace.spike(Part::Scratch, widened);
+            trace.spike(MemoryCategory::Scratch, widened);
             self.pass(trace, module, Pass::Copy, width);
         }
         let mut held = 0;
         if rank > 0 && self.plan.dora() {
             let dropped = self.dropped(trace, group.inputs);
-            trace.hold(Part::Scratch, y);
+            trace.hold(MemoryCategory::Scratch, y);
             self.linear(
                 trace,
                 Module::Adapters,
@@ -309,20 +315,20 @@ impl<'a> Walker<'a> {
                 Form::Nt,
                 [width, group.inputs, rank],
             );
-            trace.spike(Part::Scratch, self.gain_sums(width));
+            trace.spike(MemoryCategory::Scratch, self.gain_sums(width));
             self.pass(trace, Module::Adapters, Pass::Add, width);
             held = y;
             if self.plan.dropout() {
-                trace.hold(Part::Scratch, y);
+                trace.hold(MemoryCategory::Scratch, y);
                 (0..2).for_each(|_| self.pass(trace, Module::Adapters, Pass::Bias, width));
                 held += y;
             }
-            trace.free(Part::Scratch, dropped);
+            trace.free(MemoryCategory::Scratch, dropped);
         }
         if rank > 0 {
             self.gradient(trace, Module::Adapters, width, rank);
             if self.plan.lora_bias() {
-                trace.spike(Part::Scratch, widened);
+                trace.spike(MemoryCategory::Scratch, widened);
                 self.pass(trace, Module::Adapters, Pass::Copy, width);
             }
         }
@@ -335,7 +341,7 @@ impl<'a> Walker<'a> {
     /// d_xa and the gradients of A; returns the bytes of d_xa, which stay in the scratch.
     fn adapter_gradients(&self, trace: &mut Trace, group: &GroupPlan) -> u64 {
         let all: usize = group.ranks();
-        trace.hold(Part::Scratch, self.act(all));
+        trace.hold(MemoryCategory::Scratch, self.act(all));
         for (index, AdapterOnInput { rank, .. }) in group.adapters.iter().enumerate() {
             let reads = |projection: &&ProjectionPlan| projection.adapter == Some(index);
             let outputs: usize = group
@@ -353,7 +359,7 @@ impl<'a> Walker<'a> {
         for AdapterOnInput { rank, .. } in &group.adapters {
             let dropped = self.dropped(trace, group.inputs);
             self.gradient(trace, Module::Adapters, *rank, group.inputs);
-            trace.free(Part::Scratch, dropped);
+            trace.free(MemoryCategory::Scratch, dropped);
         }
         self.act(all)
     }
@@ -379,11 +385,11 @@ impl<'a> Walker<'a> {
         };
         let with_dropout = self.plan.dropout();
         let terms = group.projections.len() + if with_dropout { 0 } else { adapters };
-        trace.hold(Part::Scratch, dx);
+        trace.hold(MemoryCategory::Scratch, dx);
         let adapter_depth = if with_dropout { 0 } else { all };
         self.gradients_sum(trace, (group, module), adapter_depth);
         for _ in 1..terms.div_ceil(MAX_TERMS) {
-            trace.spike(Part::Scratch, 2 * dx);
+            trace.spike(MemoryCategory::Scratch, 2 * dx);
             self.pass(trace, module, Pass::Add, group.inputs);
         }
         if !with_dropout {
@@ -395,7 +401,7 @@ impl<'a> Walker<'a> {
                 .iter()
                 .filter(|projection| projection.adapter.is_some())
             {
-                trace.spike(Part::Scratch, 3 * dx);
+                trace.spike(MemoryCategory::Scratch, 3 * dx);
                 let columns = [group.inputs, projection.outputs(), 0];
                 self.linear(trace, Module::Adapters, Right::Weight, Form::Nn, columns);
                 self.pass(trace, Module::Adapters, Pass::Dropout, group.inputs);
@@ -403,7 +409,7 @@ impl<'a> Walker<'a> {
             }
         }
         for AdapterOnInput { rank, .. } in &group.adapters {
-            trace.spike(Part::Scratch, 3 * dx);
+            trace.spike(MemoryCategory::Scratch, 3 * dx);
             self.linear(
                 trace,
                 Module::Adapters,

@@ -4,7 +4,7 @@ use peft_tune_core::recipe::{Recipe, TrainingLength};
 
 /// The length of a training as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Course {
+pub(super) struct StepCounts {
     pub length: TrainingLength,
     /// Optimizer steps of the whole training.
     pub steps: Option<u64>,
@@ -29,8 +29,8 @@ pub struct TrainedRows {
     pub tokens: u64,
 }
 
-impl Course {
-    /// The course of `recipe`, whose data have `trained` rows.
+impl StepCounts {
+    /// The counts of `recipe`, whose data have `trained` rows.
     pub fn new(recipe: &Recipe, trained: Option<TrainedRows>) -> Self {
         let steps_per_epoch = trained.map(|trained| steps_per_epoch(recipe, trained));
         let steps = match recipe.training.length {
@@ -114,10 +114,10 @@ mod tests {
     #[test]
     fn epochs_become_steps_once_the_rows_are_known() {
         let recipe = recipe(TrainingLength::Epochs(2.0), 0.1);
-        let unknown = Course::new(&recipe, None);
+        let unknown = StepCounts::new(&recipe, None);
         assert_eq!((unknown.steps, unknown.warmup), (None, Warmup::Share(0.1)));
         // 26 micro-batches, 13 steps an epoch.
-        let known = Course::new(&recipe, Some(TRAINED));
+        let known = StepCounts::new(&recipe, Some(TRAINED));
         assert_eq!((known.steps, known.steps_per_epoch), (Some(26), Some(13)));
         assert_eq!(known.warmup, Warmup::Steps(3));
     }
@@ -125,8 +125,8 @@ mod tests {
     #[test]
     fn tokens_become_steps_by_the_mean_row_or_the_longest() {
         let recipe = recipe(TrainingLength::Tokens(4000), 5.0);
-        assert_eq!(Course::new(&recipe, None).of_tokens().unwrap().0, 5);
-        let known = Course::new(&recipe, Some(TRAINED));
+        assert_eq!(StepCounts::new(&recipe, None).of_tokens().unwrap().0, 5);
+        let known = StepCounts::new(&recipe, Some(TRAINED));
         assert_eq!(known.of_tokens().unwrap().0, 10);
         assert_eq!(known.warmup, Warmup::Steps(5));
     }
@@ -136,6 +136,6 @@ mod tests {
         let mut recipe = recipe(TrainingLength::Epochs(1.0), 0.0);
         recipe.batch.packing = true;
         // 51 full rows, 13 micro-batches, 7 steps.
-        assert_eq!(Course::new(&recipe, Some(TRAINED)).steps, Some(7));
+        assert_eq!(StepCounts::new(&recipe, Some(TRAINED)).steps, Some(7));
     }
 }

@@ -1,0 +1,240 @@
+//! Noticing that a study continues on other content: its files are told apart by what they hold, not by where they lie.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use super::CliError;
+use super::interrupt::tell;
+use crate::space::Study;
+use crate::store::{InputRecord, Store};
+use peft_tune_core::recipe::{HeldOut, Recipe};
+use peft_tune_core::study::{StudyRequest, TrialState};
+use peft_tune_engine::hub::ModelFiles;
+
+/// Bytes up to which a file of weights is read whole.
+const WHOLE: u64 = 64 << 20;
+/// Bytes of the start of a larger one, where its header lies, and of each block that is sampled from it.
+const HEAD: usize = 4 << 20;
+const BLOCK: usize = 64 << 10;
+/// Blocks that are sampled, evenly spaced, the last one at the end.
+const BLOCKS: u64 = 256;
+
+/// What the files of a recipe hold: the model's config and weights, the tokenizer, the chat template and the data.
+///
+/// # Errors
+/// Where a file cannot be read.
+pub fn inputs_of(recipe: &Recipe, files: &ModelFiles) -> Result<Vec<InputRecord>, CliError> {
+    let tokenizer = &files.tokenizer;
+    let beside = [
+        &tokenizer.config,
+        &tokenizer.special_tokens_map,
+        &tokenizer.chat_template,
+    ];
+    let held_out = match &recipe.data.held_out {
+        HeldOut::Fraction(_) => Vec::new(),
+        HeldOut::File(path) => vec![path],
+        HeldOut::Files(paths) => paths.iter().collect(),
+    };
+    let roles = [
+        ("config", vec![&files.config]),
+        ("weights", files.weights.iter().collect()),
+        (
+            "tokenizer",
+            std::iter::once(&tokenizer.tokenizer)
+                .chain(beside.into_iter().flatten())
+                .filter(|path| path.exists())
+                .collect(),
+        ),
+        ("chat template", recipe.data.chat_template.iter().collect()),
+        ("training data", recipe.data.train.iter().collect()),
+        ("held-out data", held_out),
+    ];
+    let mut inputs = Vec::new();
+    for (role, paths) in roles {
+        for path in paths {
+            let fingerprint = fingerprint(path, role == "weights")
+                .map_err(|error| CliError::bad_input(anyhow::anyhow!("cannot read {}: {error}", path.display())))?;
+            inputs.push(InputRecord {
+                role: role.to_owned(),
+                path: path.display().to_string(),
+                fingerprint,
+            });
+        }
+    }
+    Ok(inputs)
+}
+
+/// One hash of the inputs of some roles.
+pub fn fingerprint_of(inputs: &[InputRecord], roles: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for input in inputs.iter().filter(|input| roles.contains(&input.role.as_str())) {
+        hash.update(&input.role);
+        hash.update(&input.fingerprint);
+    }
+    hex(&hash.finalize())
+}
+
+/// SHA-256 of a file's content; of a large file, where `sampled`, that of its length, its start and blocks of the rest.
+fn fingerprint(path: &Path, sampled: bool) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hash = Sha256::new();
+    let bytes = file.metadata()?.len();
+    if !sampled || bytes <= WHOLE {
+        let mut block = vec![0; HEAD];
+        loop {
+            match file.read(&mut block)? {
+                0 => break,
+                read => hash.update(&block[..read]),
+            }
+        }
+        return Ok(hex(&hash.finalize()));
+    }
+    hash.update(bytes.to_le_bytes());
+    let mut block = vec![0; HEAD];
+    file.read_exact(&mut block)?;
+    hash.update(&block);
+    block.truncate(BLOCK);
+    let last = bytes - BLOCK as u64;
+    for number in 1..=BLOCKS {
+        file.seek(SeekFrom::Start(
+            (u128::from(last) * u128::from(number) / u128::from(BLOCKS)) as u64,
+        ))?;
+        file.read_exact(&mut block)?;
+        hash.update(&block);
+    }
+    Ok(hex(&hash.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Looks whether the study in the database was made on what its files hold now. With `accept` it gets another name there,
+/// and its settings are returned, to be measured anew.
+///
+/// # Errors
+/// Bad input that says what changed, where that is not accepted.
+pub async fn check(
+    study: &Study,
+    store: &Store,
+    (inputs, accept): (&[InputRecord], bool),
+) -> Result<Vec<StudyRequest>, CliError> {
+    let known = store.studies().await?;
+    let Some(known) = known.into_iter().find(|known| known.name == study.name) else {
+        return Ok(Vec::new());
+    };
+    let before = store.inputs(known.id).await?;
+    let changes = differences(&before, inputs);
+    if before.is_empty() || changes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let changes = changes.join(", ");
+    if !accept {
+        let name = &study.name;
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "study `{name}` was made on other content ({changes} changed): its results do not compare with new ones. Begin a \
+             study of its own with `--as NEW_NAME`, or measure its settings again with `--accept-changed-inputs`, which \
+             keeps what was measured under another name"
+        )));
+    }
+    let trials = store.trials(known.id).await?;
+    let settings = trials
+        .into_iter()
+        .filter(|trial| matches!(trial.state, TrialState::Complete { .. }));
+    let settings = settings.map(|trial| StudyRequest::Enqueue(trial.params)).collect();
+    let all = store.studies().await?;
+    let free = |name: &String| all.iter().all(|one| one.name != *name);
+    let names = (1..).map(|number| format!("{} before change {number}", study.name));
+    if let Some(name) = names.into_iter().find(free) {
+        store.rename_study(known.id, &name).await?;
+        tell(&format!(
+            "{changes} changed: what was measured before is study `{name}` now"
+        ));
+    }
+    Ok(settings)
+}
+
+/// The inputs that differ, each with its role and path.
+fn differences(before: &[InputRecord], now: &[InputRecord]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut roles: Vec<&str> = before.iter().chain(now).map(|input| input.role.as_str()).collect();
+    roles.sort_unstable();
+    roles.dedup();
+    for role in roles {
+        let of = |inputs: &[InputRecord]| -> Vec<InputRecord> {
+            let of_role = inputs.iter().filter(|input| input.role == role);
+            of_role.cloned().collect()
+        };
+        let (before, now) = (of(before), of(now));
+        for index in 0..before.len().max(now.len()) {
+            let (old, new) = (before.get(index), now.get(index));
+            if old.map(|one| &one.fingerprint) != new.map(|one| &one.fingerprint) {
+                let path = new.or(old).map_or("", |one| one.path.as_str());
+                found.push(format!("{role} {path}"));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(role: &str, path: &str, fingerprint: &str) -> InputRecord {
+        InputRecord {
+            role: role.to_owned(),
+            path: path.to_owned(),
+            fingerprint: fingerprint.to_owned(),
+        }
+    }
+
+    #[test]
+    fn content_decides_and_not_the_place() {
+        let before = [
+            input("weights", "a/model.safetensors", "1"),
+            input("training data", "a/train.jsonl", "2"),
+        ];
+        let moved = [
+            input("weights", "b/model.safetensors", "1"),
+            input("training data", "b/train.jsonl", "2"),
+        ];
+        assert!(differences(&before, &moved).is_empty());
+        let edited = [
+            moved[0].clone(),
+            input("training data", "b/train.jsonl", "3"),
+            input("chat template", "t", "4"),
+        ];
+        assert_eq!(
+            differences(&before, &edited),
+            ["chat template t", "training data b/train.jsonl"]
+        );
+    }
+
+    #[test]
+    fn large_weights_are_told_apart_by_length_header_and_blocks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let file = File::create(&path).unwrap();
+        file.set_len(WHOLE + 12_345).unwrap();
+        let of = || fingerprint(&path, true).unwrap();
+        let first = of();
+        assert_eq!(first, of());
+        let write = |at: u64, text: &[u8]| {
+            use std::io::Write;
+            let mut file = File::options().write(true).open(&path).unwrap();
+            file.seek(SeekFrom::Start(at)).unwrap();
+            file.write_all(text).unwrap();
+        };
+        write(100, b"header");
+        let header = of();
+        assert_ne!(header, first);
+        write(WHOLE + 12_300, b"end");
+        assert_ne!(of(), header);
+        file.set_len(WHOLE + 12_346).unwrap();
+        assert_ne!(of(), header);
+    }
+}

@@ -1,0 +1,34 @@
+//! The trial that a study's recommendation is compared with.
+
+use super::row::{to_i64, to_u64};
+use super::{Store, StoreError, StudyId};
+use peft_tune_core::study::TrialNumber;
+
+impl Store {
+    /// Records that a trial is the baseline of its study.
+    ///
+    /// # Errors
+    /// Where the database cannot be written.
+    pub async fn record_baseline(&self, study: StudyId, trial: TrialNumber) -> Result<(), StoreError> {
+        sqlx::query("insert or replace into baseline (study_id, trial) values (?, ?)")
+            .bind(study.0)
+            .bind(to_i64(trial.0)?)
+            .execute(&self.pool)
+            .await
+            .map_err(|error| self.error(error))?;
+        Ok(())
+    }
+
+    /// The baseline of a study; none where it had no such trial.
+    ///
+    /// # Errors
+    /// Where the database cannot be read.
+    pub async fn baseline(&self, study: StudyId) -> Result<Option<TrialNumber>, StoreError> {
+        let number: Option<i64> = sqlx::query_scalar("select trial from baseline where study_id = ?")
+            .bind(study.0)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(|error| self.error(error))?;
+        Ok(number.map(|number| TrialNumber(to_u64(number))))
+    }
+}

@@ -1,0 +1,69 @@
+//! What the files of a study held when it began.
+
+use super::row::to_i64;
+use super::{Store, StoreError, StudyId};
+
+/// A file that the trials of a study read.
+#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
+pub struct InputRecord {
+    /// What it is, such as `weights` or `training data`.
+    pub role: String,
+    pub path: String,
+    /// Hash of its content.
+    pub fingerprint: String,
+}
+
+impl Store {
+    /// Records what the files of a study hold, in place of what was recorded before.
+    ///
+    /// # Errors
+    /// Where the database cannot be written.
+    pub async fn record_inputs(&self, study: StudyId, inputs: &[InputRecord]) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
+        sqlx::query("delete from study_input where study_id = ?")
+            .bind(study.0)
+            .execute(&mut *transaction)
+            .await
+            .map_err(|error| self.error(error))?;
+        for (index, input) in inputs.iter().enumerate() {
+            let position = inputs[..index].iter().filter(|other| other.role == input.role).count();
+            sqlx::query("insert into study_input (study_id, role, position, path, fingerprint) values (?, ?, ?, ?, ?)")
+                .bind(study.0)
+                .bind(&input.role)
+                .bind(to_i64(position as u64)?)
+                .bind(&input.path)
+                .bind(&input.fingerprint)
+                .execute(&mut *transaction)
+                .await
+                .map_err(|error| self.error(error))?;
+        }
+        transaction.commit().await.map_err(|error| self.error(error))
+    }
+
+    /// What the files of a study held when it began, by role and position; empty for a study of an earlier version.
+    ///
+    /// # Errors
+    /// Where the database cannot be read.
+    pub async fn inputs(&self, study: StudyId) -> Result<Vec<InputRecord>, StoreError> {
+        sqlx::query_as("select role, path, fingerprint from study_input where study_id = ? order by role, position")
+            .bind(study.0)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(|error| self.error(error))
+    }
+
+    /// Gives a study another name.
+    ///
+    /// # Errors
+    /// Where the name is taken, another process runs the study, or the database cannot be written.
+    pub async fn rename_study(&self, study: StudyId, name: &str) -> Result<(), StoreError> {
+        let _lock = self.lock_study(study, name)?;
+        sqlx::query("update study set name = ? where id = ?")
+            .bind(name)
+            .bind(study.0)
+            .execute(&self.pool)
+            .await
+            .map_err(|error| self.error(error))?;
+        Ok(())
+    }
+}
