@@ -225,8 +225,12 @@ part_search() {
   "$program" query --format csv "select count(*) from trial_prediction where study = 'small' and metric = 'peak_memory' and abs(error) < 0.02" |
     tail -1 | grep -qx 3 || { "$program" query "select * from trial_prediction" >&2 && die "memory is predicted more than 2% wrong"; }
   # What a trial needs does not depend on what its process did before.
-  "$program" query --format csv "select count(distinct value) from trial_metric where name = 'peak_memory' and study in ('limited', 'small') \
-    and trial = (select number from trial where micro_batch = 1 and precision = 'nf4' limit 1)" | tail -1 | grep -qx 1 || die "another peak of the same setting"
+  "$program" query --format csv "select count(distinct m.value) from trial_metric m join study s on s.name = m.study \
+    join trial t on t.study_id = s.id and t.number = m.trial where m.name = 'peak_memory' and s.name in ('limited', 'small') \
+    and t.micro_batch = 1 and t.precision = 'nf4'" | tail -1 | grep -qx 1 || {
+    "$program" query "select study, trial, name, value from trial_metric where name like 'peak%'" >&2
+    "$program" show small >&2; die "another peak of the same setting"
+  }
 }
 
 # Each rank has a device of its own: of all that there are, or of those that workers have.

@@ -39,6 +39,8 @@ pub(super) struct Session {
 #[derive(Default)]
 struct LoadedInputs {
     base: Option<(BaseKey, Arc<BaseModel>)>,
+    /// What a GPU's pool holds for that base model beside its bytes: it rounds each allocation up.
+    base_rounding: u64,
     data: Option<(DataKey, Arc<PreparedData>)>,
     /// Losses of models that were not trained yet: a few numbers, so all of them.
     loss_before: Vec<(StartKey, Arc<OnceLock<f64>>)>,
@@ -290,7 +292,8 @@ impl Session {
         device::prepare(&device).map_err(|error| failure(error.into(), Phase::Load))?;
         // Behind it: what the warming op left in the engine's own buffers would be missing in the trial's count.
         device::forget_scratch();
-        let held = self.kept.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64);
+        let rounding = self.kept.base_rounding;
+        let held = self.kept.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64 + rounding);
         let beside_bytes = memory.in_use_bytes().saturating_sub(held);
         memory.set_limit(memory_limit_bytes.map(|limit| limit.saturating_add(beside_bytes)));
         if device.is_cpu() {
@@ -310,6 +313,11 @@ impl Session {
                 let base = BaseModel::load(&files.folder, recipe.precision, &device)
                     .map_err(|error| failure(error, Phase::Load))?;
                 let base = Arc::new(base);
+                let bytes = beside_bytes + base.bytes() as u64;
+                self.kept.base_rounding = match base.device().is_cpu() {
+                    true => 0,
+                    false => memory.in_use_bytes().saturating_sub(bytes),
+                };
                 self.kept.base = Some((base_key, base.clone()));
                 BaseSource::Kept(base)
             }
