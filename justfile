@@ -101,6 +101,11 @@ workers *args:
 tables *args:
     scripts/measure/tables.py {{binary}} benches/race/tables {{args}}
 
+# Whether short trainings choose what is best at full length, on the models of `tables`: hours
+[group('measure')]
+length *args:
+    scripts/measure/length.py {{binary}} {{args}}
+
 # The race of samplers through the program, beside Optuna and BoTorch where they are installed
 [group('measure')]
 race *args:

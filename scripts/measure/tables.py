@@ -142,4 +142,5 @@ def main():
         print(f"{name}: {len(losses)} losses, {len(costs)} costs, {count} settings", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

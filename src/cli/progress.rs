@@ -5,7 +5,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::report::{bytes, duration, significant};
-use crate::tune::{Progress, TuneObserver};
+use crate::tune::{Progress, Repeat, TuneObserver};
 use crate::worker::TrialEvent;
 use peft_tune_core::objective::{PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::study::{ParamValue, Params, Trial, TrialNumber};
@@ -73,8 +73,11 @@ impl TuneObserver for SearchProgress {
         self.bar.set_message(format!("{} | {doing}", self.trial));
     }
 
-    fn confirming(&mut self, number: TrialNumber, repeat: u64) {
-        self.trial = format!("confirming trial {number}, repeat {repeat}");
+    fn confirming(&mut self, number: TrialNumber, repeat: Repeat, count: u64) {
+        self.trial = match repeat {
+            Repeat::Cost => format!("confirming trial {number}, repeat {count}"),
+            Repeat::Loss { seed_offset } => format!("confirming the loss of trial {number}, other seed {seed_offset}"),
+        };
         self.bar.set_message(self.trial.clone());
     }
 

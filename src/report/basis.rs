@@ -1,38 +1,61 @@
 //! How sure a trial's values are: measured in its one run, or confirmed by repeats.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use peft_tune_core::objective::{Objective, PEAK_MEMORY};
 use peft_tune_core::study::Confirmed;
 
-/// The basis of a trial's values in few words: `measured`, or `confirmed ±1.2%` with the widest 95% interval of its repeats.
-pub fn basis(confirmed: Option<&BTreeMap<String, Confirmed>>) -> String {
-    let repeated = confirmed
-        .into_iter()
-        .flat_map(BTreeMap::values)
-        .filter(|one| one.repeats > 1);
-    match repeated.map(|one| one.interval).reduce(f64::max) {
+/// The basis of a trial's values in few words: `measured` once, `confirmed ±1.2%` with the widest 95% interval where all
+/// objectives were repeated, or else which were: `throughput ±1.2%`.
+pub fn basis(objectives: &[Objective], confirmed: Option<&BTreeMap<String, Confirmed>>) -> String {
+    let repeated = |metric: &str| confirmed?.get(metric).filter(|one| one.repeats > 1);
+    let known: Vec<(&str, &Confirmed)> = objectives
+        .iter()
+        .filter_map(|one| Some((one.metric.as_str(), repeated(&one.metric)?)))
+        .collect();
+    let widest = known.iter().map(|(_, one)| one.interval).reduce(f64::max);
+    match widest {
         None => "measured".to_owned(),
-        Some(interval) => format!("confirmed ±{}", percent(interval)),
+        Some(interval) if known.len() == objectives.len() => format!("confirmed ±{}", percent(interval)),
+        Some(_) => {
+            // Memory does not differ from run to run: it goes without saying.
+            let noisy = known.iter().filter(|(metric, _)| *metric != PEAK_MEMORY);
+            let parts: Vec<String> = noisy
+                .map(|(metric, one)| format!("{} ±{}", metric.replace('_', " "), percent(one.interval)))
+                .collect();
+            match parts.is_empty() {
+                true => "measured".to_owned(),
+                false => parts.join(", "),
+            }
+        }
     }
 }
 
-/// What repeats say, in a sentence: `confirmed by 3 repeats: throughput 5,120 ±1.2%`; `None` for a trial that was not
-/// repeated.
+/// What repeats say, in a sentence: `confirmed by 3 repeats: throughput 5,120 ±1.2%`, and apart from it what was repeated
+/// more or less often: `; by 4: loss 1.932 ±0.4%`. `None` for a trial that was not repeated.
 pub fn confirmation_text(confirmed: Option<&BTreeMap<String, Confirmed>>) -> Option<String> {
-    let confirmed = confirmed?;
-    let repeats = confirmed
-        .values()
-        .map(|one| one.repeats)
-        .max()
-        .filter(|repeats| *repeats > 1)?;
-    let values: Vec<String> = confirmed
-        .iter()
-        .map(|(metric, one)| {
-            let value = super::metric_value(metric, one.value);
-            format!("{} {value} ±{}", metric.replace('_', " "), percent(one.interval))
-        })
-        .collect();
-    Some(format!("confirmed by {repeats} repeats: {}", values.join(", ")))
+    let mut by_repeats: BTreeMap<Reverse<usize>, (u64, Vec<String>)> = BTreeMap::new();
+    let repeated = || confirmed.into_iter().flatten().filter(|(_, one)| one.repeats > 1);
+    for (metric, one) in repeated() {
+        // The number that most metrics share comes first.
+        let alike = repeated().filter(|(_, other)| other.repeats == one.repeats).count();
+        let key = Reverse(alike * 1_000_000 + usize::try_from(one.repeats).unwrap_or(0).min(999_999));
+        let value = super::metric_value(metric, one.value);
+        let text = format!("{} {value} ±{}", metric.replace('_', " "), percent(one.interval));
+        by_repeats
+            .entry(key)
+            .or_insert_with(|| (one.repeats, Vec::new()))
+            .1
+            .push(text);
+    }
+    let mut parts = by_repeats.into_values();
+    let (repeats, values) = parts.next()?;
+    let mut text = format!("confirmed by {repeats} repeats: {}", values.join(", "));
+    for (repeats, values) in parts {
+        text += &format!("; by {repeats}: {}", values.join(", "));
+    }
+    Some(text)
 }
 
 fn percent(share: f64) -> String {
@@ -43,25 +66,43 @@ fn percent(share: f64) -> String {
 mod tests {
     use super::*;
 
-    fn confirmed(interval: f64, repeats: u64) -> BTreeMap<String, Confirmed> {
-        let value = 5120.0;
-        let one = Confirmed {
-            value,
-            interval,
-            repeats,
+    fn confirmed(known: &[(&str, f64, f64, u64)]) -> BTreeMap<String, Confirmed> {
+        let one = |(metric, value, interval, repeats): &(&str, f64, f64, u64)| {
+            let one = Confirmed {
+                value: *value,
+                interval: *interval,
+                repeats: *repeats,
+            };
+            ((*metric).to_owned(), one)
         };
-        [("throughput".to_owned(), one)].into()
+        known.iter().map(one).collect()
     }
 
     #[test]
-    fn repeats_make_a_value_confirmed() {
-        assert_eq!(basis(None), "measured");
-        assert_eq!(basis(Some(&confirmed(1.0, 1))), "measured");
-        assert_eq!(basis(Some(&confirmed(0.0123, 3))), "confirmed ±1.2%");
-        assert_eq!(confirmation_text(Some(&confirmed(1.0, 1))), None);
+    fn what_is_confirmed_is_confirmed_in_all_objectives() {
+        let objectives = ["throughput", "peak_memory", "loss"].map(Objective::new);
+        let basis = |known: &[(&str, f64, f64, u64)]| basis(&objectives, Some(&confirmed(known)));
+        let (speed, memory) = (("throughput", 5120.0, 0.0123, 3), ("peak_memory", 1e6, 0.0, 3));
+        assert_eq!(basis(&[]), "measured");
+        assert_eq!(basis(&[("throughput", 5120.0, 1.0, 1)]), "measured");
+        assert_eq!(basis(&[speed, memory]), "throughput ±1.2%");
+        assert_eq!(basis(&[speed, memory, ("loss", 2.0, 1.0, 1)]), "throughput ±1.2%");
+        assert_eq!(basis(&[("loss", 2.0, 0.004, 4)]), "loss ±0.4%");
+        assert_eq!(basis(&[speed, memory, ("loss", 2.0, 0.004, 4)]), "confirmed ±1.2%");
+    }
+
+    #[test]
+    fn repeats_are_told_with_their_number() {
+        let (speed, memory) = (("throughput", 5120.0, 0.0123, 3), ("peak_memory", 1e6, 0.0, 3));
+        let text = |known: &[(&str, f64, f64, u64)]| confirmation_text(Some(&confirmed(known)));
+        assert_eq!(text(&[("throughput", 5120.0, 1.0, 1)]), None);
         assert_eq!(
-            confirmation_text(Some(&confirmed(0.0123, 3))).unwrap(),
+            text(&[speed]).unwrap(),
             "confirmed by 3 repeats: throughput 5,120 ±1.2%"
+        );
+        assert_eq!(
+            text(&[speed, memory, ("loss", 1.932, 0.004, 4)]).unwrap(),
+            "confirmed by 3 repeats: peak memory 1000.0 kB ±0.0%, throughput 5,120 ±1.2%; by 4: loss 1.9320 ±0.4%"
         );
     }
 }

@@ -78,7 +78,7 @@ pub(super) fn front_table(
             cells.push(text(row.metrics.value(&objective.metric)));
             cells.extend(is_predicted(objective).then(|| text(prediction(row, objective))));
         }
-        cells.extend(says_basis.then(|| basis(notes.confirmed.get(&row.trial))));
+        cells.extend(says_basis.then(|| basis(objectives, notes.confirmed.get(&row.trial))));
         cells.extend(varying.iter().map(|name| param_text(row.params.get(name))));
         table.push(cells);
     }

@@ -10,15 +10,20 @@ use peft_tune_core::study::{Confirmed, Metrics, TrialNumber};
 pub type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
 
 impl Store {
-    /// Records one repeat of a trial with what all its repeats say by now, all or nothing.
+    /// Records one repeat of a trial with what all repeats say by now of it, and of other trials that it concerns; all or
+    /// nothing.
     pub async fn record_repeat(
         &self,
         study: StudyId,
         number: TrialNumber,
         repeat: u64,
         metrics: &Metrics,
-        confirmed: &BTreeMap<String, Confirmed>,
+        confirmed: &Confirmations,
     ) -> Result<(), StoreError> {
+        let mut concerned = Vec::with_capacity(confirmed.len());
+        for (number, said) in confirmed {
+            concerned.push((self.trial_id(study, *number).await?, said));
+        }
         let trial = self.trial_id(study, number).await?;
         let mut transaction = self.begin().await?;
         for (name, value) in metrics.iter() {
@@ -31,7 +36,10 @@ impl Store {
                 .await
                 .map_err(|error| self.error(error))?;
         }
-        for (name, one) in confirmed {
+        let said = concerned
+            .into_iter()
+            .flat_map(|(trial, said)| said.iter().map(move |one| (trial, one)));
+        for (trial, (name, one)) in said {
             let (Some(value), Some(interval)) = (finite(one.value), finite(one.interval)) else {
                 continue;
             };

@@ -245,6 +245,7 @@ mod tests {
                 evaluations: 1,
                 evaluation_rows: None,
                 accuracy_check: false,
+                seed_offset: 0,
             }),
         }
     }

@@ -25,6 +25,7 @@ mod running;
 mod tuner;
 
 pub use baseline::{baseline, usual_learning_rate};
+pub use confirm::Repeat;
 pub use cost_survey::{CostSurvey, Expected};
 pub use ending::Ending;
 pub use error::TuneError;

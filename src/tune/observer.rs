@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Repeat;
 use crate::worker::TrialEvent;
 use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_search::{Problem, evaluated};
@@ -79,7 +80,7 @@ pub trait TuneObserver {
     fn trial_event(&mut self, _event: &TrialEvent) {}
 
     /// A trial's params are run again, for the so-many-th time, to be sure of them.
-    fn confirming(&mut self, _number: TrialNumber, _repeat: u64) {}
+    fn confirming(&mut self, _number: TrialNumber, _repeat: Repeat, _count: u64) {}
 
     /// A trial ended and is stored.
     fn trial_ended(&mut self, _trial: &Trial, _progress: &Progress) {}

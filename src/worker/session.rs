@@ -293,7 +293,11 @@ impl Session {
         // Behind it: what the warming op left in the engine's own buffers would be missing in the trial's count.
         device::forget_scratch();
         let rounding = self.kept.base_rounding;
-        let held = self.kept.base.as_ref().map_or(0, |(_, base)| base.bytes() as u64 + rounding);
+        let held = self
+            .kept
+            .base
+            .as_ref()
+            .map_or(0, |(_, base)| base.bytes() as u64 + rounding);
         let beside_bytes = memory.in_use_bytes().saturating_sub(held);
         memory.set_limit(memory_limit_bytes.map(|limit| limit.saturating_add(beside_bytes)));
         if device.is_cpu() {

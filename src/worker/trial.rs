@@ -127,8 +127,8 @@ impl TrialRun<'_> {
     ) -> Result<(), Interruption> {
         let (memory, beside) = (&self.loaded.memory, self.loaded.beside_bytes);
         memory.reset_peak();
-        let source = Arc::new(self.source()?);
-        let mut run = self.start(&source, plan.max_warmup_steps + plan.steps)?;
+        let source = Arc::new(self.source(self.recipe)?);
+        let mut run = self.start(self.recipe, &source, plan.max_warmup_steps + plan.steps)?;
         // Rows differ in length, so a few steps may miss the longest ones, which decide whether the training fits.
         let worst = vec![source.longest_micro_batch(); self.recipe.batch.devices];
         run.trainer
@@ -169,13 +169,15 @@ impl TrialRun<'_> {
         let (started, waited) = (Instant::now(), self.waited.get());
         let rows = self.recipe.batch.micro_batch;
         let held_out = evaluation_batches(self.loaded.data.held_out(), rows, plan.evaluation_rows).collect::<Vec<_>>();
-        let source = Arc::new(self.source()?);
+        let mut recipe = self.recipe.clone();
+        recipe.training.seed = recipe.training.seed.wrapping_add(plan.seed_offset);
+        let source = Arc::new(self.source(&recipe)?);
         let steps = source.steps(plan.length);
         emit(TrialEvent::Training {
             number: self.request.number,
             steps,
         });
-        let mut run = self.start(&source, steps)?;
+        let mut run = self.start(&recipe, &source, steps)?;
         self.measure_start(&mut run, &held_out, metrics)?;
         let mut tokens = 0;
         for step in 1..=steps {
@@ -339,27 +341,27 @@ impl TrialRun<'_> {
         }
     }
 
-    fn source(&self) -> Result<BatchSource, Interruption> {
-        let training = &self.recipe.training;
+    fn source(&self, recipe: &Recipe) -> Result<BatchSource, Interruption> {
+        let training = &recipe.training;
         let order = if training.shuffle {
             RowOrder::Shuffled { seed: training.seed }
         } else {
             RowOrder::File
         };
-        BatchSource::new(self.loaded.data.train().clone(), &self.recipe.batch, order).map_err(invalid)
+        BatchSource::new(self.loaded.data.train().clone(), &recipe.batch, order).map_err(invalid)
     }
 
     /// A fresh adapter, and the data of the next `steps` steps.
-    fn start(&self, source: &Arc<BatchSource>, steps: u64) -> Result<Run, Interruption> {
+    fn start(&self, recipe: &Recipe, source: &Arc<BatchSource>, steps: u64) -> Result<Run, Interruption> {
         let base = self.loaded.base.open().map_err(|error| failure(error, Phase::Load))?;
-        let trainer = Trainer::new(base, self.recipe, steps)
+        let trainer = Trainer::new(base, recipe, steps)
             .and_then(|trainer| trainer.with_collective(self.collective.clone()))
             .map_err(|error| failure(error, Phase::Load))?;
         let batches = Prefetch::start(Arc::clone(source), 0..steps).map_err(invalid)?;
         Ok(Run {
             trainer,
             batches,
-            overflows: OverflowWatch::new(self.recipe.precision),
+            overflows: OverflowWatch::new(recipe.precision),
             first_loss: None,
             last_loss: None,
         })

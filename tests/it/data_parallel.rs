@@ -163,6 +163,7 @@ fn plan(measured: u64, trained: u64) -> TrialPlan {
             evaluations: 1,
             evaluation_rows: Some(8),
             accuracy_check: false,
+            seed_offset: 0,
         }),
     }
 }

@@ -234,6 +234,36 @@ fn the_engine_s_recommendation_is_confirmed_by_longer_profiles() {
 }
 
 #[test]
+fn finalists_are_trained_again_with_other_seeds_until_the_allowance_is_spent() {
+    let study = Study::of_engine(
+        "space: {rank: [2, 4], micro_batch: [1, 2], global_batch: 4, learning_rate: 5e-3, precision: fp32}\n\
+         objectives: [throughput, loss]\n\
+         trial: {sequence_length: 64, profile_steps: 1, profile_warmup: 0, training_steps: 6, evaluation: {rows: 8}}\n\
+         confirm: {trials: 1, repeats: 2, steps: 2, interval: 0, trainings: 3}\nbudget: {trials: 4}\nsampler: grid\n",
+    );
+    let trained = || study.rows("select value from confirmation_run where name = 'loss'");
+    study.stdout(&["search", "space.yaml"]);
+    let losses: Vec<f64> = trained().iter().filter_map(|row| row["value"].as_f64()).collect();
+    assert_eq!(losses.len(), 3, "{losses:?}");
+    // Other seeds give other losses, and no cost is measured beside them.
+    assert!(losses[0] != losses[1] && losses[1] != losses[2], "{losses:?}");
+    let beside = study.rows(
+        "select count(*) as n from confirmation_run a join confirmation_run b using (trial_id, repeat)
+         where a.name = 'loss' and b.name = 'throughput'",
+    );
+    assert_eq!(beside[0]["n"], 0);
+    // Variants with another micro-batch train the same, so what seeds say holds for both.
+    let said = study
+        .rows("select count(*) as n, count(distinct value) as values_ from trial_confirmation where metric = 'loss'");
+    assert_eq!((&said[0]["n"], &said[0]["values_"]), (&4.into(), &2.into()));
+    // Another search goes on from what was repeated, and repeats nothing twice.
+    let text = study.stdout(&["search", "space.yaml"]);
+    assert_eq!(trained().len(), 3);
+    // The recommended setting has a mean of two seeds and a repeated throughput: all of its objectives are confirmed.
+    assert!(text.contains("confirmed ±"), "{text}");
+}
+
+#[test]
 fn a_small_study_is_confirmed_by_no_more_repeats_than_it_has_trials() {
     let study = Study::of_engine(
         "space: {rank: [2, 4], precision: fp32}\nobjectives: [throughput, peak_memory]\n\

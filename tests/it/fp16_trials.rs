@@ -33,6 +33,7 @@ fn gradients_that_overflow_are_no_divergence() {
             evaluations: 1,
             evaluation_rows: Some(4),
             accuracy_check: false,
+            seed_offset: 0,
         }),
     };
     let mut evaluator = WorkerPool::single(env!("CARGO_BIN_EXE_peft-tune").into(), Some(1));

@@ -52,6 +52,7 @@ fn loss(recipe: Recipe) -> f64 {
         evaluations: 1,
         evaluation_rows: Some(8),
         accuracy_check: false,
+        seed_offset: 0,
     };
     let plan = TrialPlan {
         measure: None,

@@ -3,7 +3,7 @@
 use super::Context;
 use crate::space::file::{ConfirmEntry, PrunerDetails, PrunerEntry, StopEntry};
 use crate::space::{SpaceError, StudyFile};
-use peft_tune_core::objective::{Constraint, Objective, THROUGHPUT};
+use peft_tune_core::objective::{Constraint, LOSS, Objective, THROUGHPUT};
 use peft_tune_core::space::{ConfirmPlan, PrunerChoice, PrunerKind, RepeatsInAll, StopRule};
 use peft_tune_core::study::TrialPlan;
 
@@ -90,7 +90,7 @@ impl Context<'_> {
         }))
     }
 
-    /// How recommendations are confirmed. By default the native engine's are where the throughput matters; a command's
+    /// How recommendations are confirmed. By default the native engine's are where throughput or loss matter; a command's
     /// trials may cost anything, so theirs are only where the file asks for it.
     pub(super) fn confirm(
         &self,
@@ -104,8 +104,9 @@ impl Context<'_> {
             Some(ConfirmEntry::None) => return Ok(None),
             Some(ConfirmEntry::Plan(details)) => details,
             None => {
-                let matters = objectives.iter().any(|objective| objective.metric == THROUGHPUT)
-                    || constraints.iter().any(|constraint| constraint.metric == THROUGHPUT);
+                let noisy = |metric: &str| metric == THROUGHPUT || metric == LOSS;
+                let matters = objectives.iter().any(|objective| noisy(&objective.metric))
+                    || constraints.iter().any(|constraint| noisy(&constraint.metric));
                 return Ok((native && matters).then_some(default));
             }
         };
@@ -119,6 +120,7 @@ impl Context<'_> {
             },
             steps: details.steps.map_or(default.steps, u64::from),
             interval: interval.unwrap_or(default.interval),
+            trainings: details.trainings,
         }))
     }
 

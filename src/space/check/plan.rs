@@ -45,6 +45,7 @@ impl Context<'_> {
                 evaluations: trial.evaluation.times.map_or(DEFAULT_EVALUATIONS, u64::from),
                 evaluation_rows: trial.evaluation.rows.map(usize::from),
                 accuracy_check: trial.evaluation.accuracy_check,
+                seed_offset: 0,
             }),
         })
     }

@@ -89,6 +89,8 @@ pub struct ConfirmDetails {
     pub steps: Option<NonZeroU64>,
     /// Half width of the 95% interval, as a share of the value, that is enough; default 0.02.
     pub interval: Option<f64>,
+    /// Trainings with other seeds that all trials may take together; default an eighth of the study's trainings.
+    pub trainings: Option<u64>,
 }
 
 name_or_map!(

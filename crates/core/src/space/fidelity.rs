@@ -108,6 +108,23 @@ pub struct ConfirmPlan {
     pub steps: u64,
     /// Half width of the 95% interval, as a share of the value, at which a value is confirmed.
     pub interval: f64,
+    /// Trainings with other seeds that all trials may take together; an eighth of the study's trainings where absent.
+    pub trainings: Option<u64>,
+}
+
+/// The study's trainings for one that confirms.
+const TRAININGS_FOR_ONE: u64 = 8;
+
+impl ConfirmPlan {
+    /// Trainings with other seeds in a study of so many trainings. A single one says nothing about the noise, so it is not
+    /// made.
+    pub fn trainings(&self, trained: u64) -> u64 {
+        match self.trainings {
+            Some(trainings) => trainings,
+            None if trained < 2 * TRAININGS_FOR_ONE => 0,
+            None => trained / TRAININGS_FOR_ONE,
+        }
+    }
 }
 
 /// How often trials may be repeated in all.
@@ -138,6 +155,7 @@ impl Default for ConfirmPlan {
             in_all: RepeatsInAll::CompleteTrials,
             steps: 20,
             interval: 0.02,
+            trainings: None,
         }
     }
 }
@@ -151,6 +169,17 @@ mod tests {
         let limit = |complete| RepeatsInAll::CompleteTrials.limit(complete);
         assert_eq!([0, 1, 2, 40].map(limit), [0, 0, 2, 40]);
         assert_eq!(RepeatsInAll::Unlimited.limit(1), u64::MAX);
+    }
+
+    #[test]
+    fn a_small_study_is_not_trained_again_unless_it_says_so() {
+        let plan = ConfirmPlan::default();
+        assert_eq!([0, 15, 16, 60].map(|trained| plan.trainings(trained)), [0, 0, 2, 7]);
+        let said = ConfirmPlan {
+            trainings: Some(4),
+            ..plan
+        };
+        assert_eq!(said.trainings(2), 4);
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub fn with_confirmed(history: &[Trial], confirmed: &BTreeMap<TrialNumber, BTree
 }
 
 /// Two-sided 95% quantile of Student's t with `freedom` degrees of freedom (1 or more).
-fn student_95(freedom: usize) -> f64 {
+pub fn student_95(freedom: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788, 2.1604,
         2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860, 2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518,

@@ -12,7 +12,7 @@ mod trial;
 pub use crate::recipe::ParamValue;
 pub use by_name::{ByName, Params, SharedText};
 pub use causes::with_causes;
-pub use fidelity::{Confirmed, Curve, Stop, with_confirmed};
+pub use fidelity::{Confirmed, Curve, Stop, student_95, with_confirmed};
 pub use launcher::{KubernetesLauncher, KubernetesVolume, LauncherSettings, SlurmLauncher, SshLauncher};
 pub use metrics::Metrics;
 pub use plan::{MeasurePlan, TrainPlan, TrialPlan};

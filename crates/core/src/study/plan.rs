@@ -34,4 +34,12 @@ pub struct TrainPlan {
     // Left out where it is off, so that studies from before it are still the same.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub accuracy_check: bool,
+    /// Added to the recipe's seed for the adapter's first values, dropout and the order of rows. Which rows are held out stays
+    /// as it is, so that losses compare.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub seed_offset: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }

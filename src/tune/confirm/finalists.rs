@@ -1,0 +1,232 @@
+//! Who is repeated: the recommended trial, and those that noise could put in its place.
+
+use std::collections::BTreeMap;
+
+use super::{Confirmations, interval_of};
+use peft_tune_core::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::space::ConfirmPlan;
+use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState, with_confirmed};
+use peft_tune_search::{Preference, Problem, evaluated, recommend};
+
+/// Relative noise of a metric that does not say its own.
+const USUAL_NOISE: f64 = 0.02;
+
+/// A study whose recommendation is confirmed.
+#[derive(Clone, Copy)]
+pub(super) struct Finalists<'a> {
+    pub(super) problem: &'a Problem,
+    pub(super) history: &'a [Trial],
+    pub(super) confirmations: &'a Confirmations,
+    pub(super) given_up: &'a [TrialNumber],
+    /// Relative noise of a loss that was trained once, where seeds are what makes it noisy.
+    pub(super) loss_noise: Option<f64>,
+}
+
+impl Finalists<'_> {
+    /// The recommended trial, then the one with the least loss, which decides what counts as nearly as good, then all that
+    /// would be recommended if they were as much better, and the recommended one as much worse, as noise allows.
+    pub(super) fn numbers(&self) -> Vec<TrialNumber> {
+        let history = with_confirmed(self.history, self.confirmations);
+        let Ok(recommended) = recommend(self.problem, &history, &Preference::default()) else {
+            return Vec::new();
+        };
+        let mut numbers = vec![recommended.trial.number];
+        let rivals = self.rivals(&history, recommended.trial.number);
+        let least_loss = self.loss_noise.and_then(|_| least_loss(self.problem, &history));
+        for number in least_loss.into_iter().chain(rivals) {
+            if !numbers.contains(&number) {
+                numbers.push(number);
+            }
+        }
+        numbers
+    }
+
+    fn rivals(&self, history: &[Trial], recommended: TrialNumber) -> Vec<TrialNumber> {
+        let complete = history.iter().filter(|trial| trial.number != recommended);
+        let complete = complete.filter(|trial| matches!(trial.state, TrialState::Complete { .. }));
+        complete
+            .filter(|rival| {
+                let mut shifted = history.to_vec();
+                for trial in &mut shifted {
+                    let better = trial.number == rival.number;
+                    if better || trial.number == recommended {
+                        self.shift(trial, better);
+                    }
+                }
+                recommend(self.problem, &shifted, &Preference::default())
+                    .is_ok_and(|chosen| chosen.trial.number == rival.number)
+            })
+            .map(|rival| rival.number)
+            .collect()
+    }
+
+    /// Makes the noisy objectives of a trial as much better or worse as their noise allows.
+    fn shift(&self, trial: &mut Trial, better: bool) {
+        let confirmed = self.confirmations.get(&trial.number);
+        let TrialState::Complete { metrics } = &mut trial.state else {
+            return;
+        };
+        let noisy = self.problem.objectives.iter().filter(|one| self.is_noisy(one));
+        for objective in noisy {
+            let Some(value) = metrics.value(&objective.metric) else {
+                continue;
+            };
+            let repeated = confirmed
+                .and_then(|known| known.get(&objective.metric))
+                .filter(|one| one.repeats > 1);
+            let seeds = self.loss_noise.filter(|_| objective.metric == LOSS);
+            let noise = match (seeds, repeated) {
+                (Some(noise), Some(repeated)) => noise / (repeated.repeats as f64).sqrt(),
+                (Some(noise), None) => noise,
+                (None, Some(repeated)) => repeated.interval,
+                (None, None) => metrics.value(&interval_of(&objective.metric)).unwrap_or(USUAL_NOISE),
+            };
+            let towards = if better { -1.0 } else { 1.0 };
+            let minimised = objective.minimised(value);
+            metrics.insert(
+                objective.metric.clone(),
+                objective.minimised(minimised + towards * noise * minimised.abs()),
+            );
+        }
+    }
+
+    /// Whether repeats differ in an objective: the native engine's in throughput and, by the seed, in the loss; a command's
+    /// may in any.
+    fn is_noisy(&self, objective: &Objective) -> bool {
+        objective.metric == THROUGHPUT
+            || (objective.metric == LOSS && self.loss_noise.is_some())
+            || !self.problem.objectives.iter().any(|one| one.metric == THROUGHPUT)
+    }
+}
+
+/// The complete trial that keeps every constraint and has the least loss.
+fn least_loss(problem: &Problem, history: &[Trial]) -> Option<TrialNumber> {
+    let loss = problem.objectives.iter().position(|one| one.metric == LOSS)?;
+    let feasible = evaluated(problem, history).into_iter().filter(|one| one.is_feasible());
+    let least = feasible.min_by(|a, b| a.values[loss].total_cmp(&b.values[loss]))?;
+    Some(least.trial.number)
+}
+
+/// The trial to profile next, or to run again as a command; `None` when all that may be confirmed are. A trial that others'
+/// repeats made the recommended one is confirmed however many were: the plan's limit is for its rivals.
+pub(super) fn next_trial(finalists: &Finalists<'_>, plan: &ConfirmPlan) -> Option<TrialNumber> {
+    let confirmations = finalists.confirmations;
+    let begun = confirmations
+        .values()
+        .filter(|known| costs(known).next().is_some())
+        .count() as u64;
+    let numbers = finalists.numbers();
+    let recommended = numbers.first().copied();
+    let is_seeds = finalists.loss_noise.is_some();
+    let open = |number: &TrialNumber| {
+        let known = confirmations.get(number);
+        let may_begin = begun < plan.trials || Some(*number) == recommended;
+        let may = may_begin || known.is_some_and(|known| costs(known).next().is_some());
+        may && !known.is_some_and(|known| is_settled(known, plan, is_seeds)) && !finalists.given_up.contains(number)
+    };
+    numbers.into_iter().find(open)
+}
+
+/// What was confirmed beside the loss of other seeds.
+fn costs(confirmed: &BTreeMap<String, Confirmed>) -> impl Iterator<Item = (&String, &Confirmed)> {
+    let is_alone = confirmed.len() == 1;
+    confirmed.iter().filter(move |(metric, _)| !is_alone || *metric != LOSS)
+}
+
+/// Whether a trial's repeats are enough: the interval is narrow, or there are as many as there may be. Where seeds make the
+/// loss noisy, its repeats are counted apart.
+fn is_settled(confirmed: &BTreeMap<String, Confirmed>, plan: &ConfirmPlan, is_seeds: bool) -> bool {
+    let counted = || confirmed.iter().filter(|(metric, _)| !is_seeds || *metric != LOSS);
+    let repeated = counted().map(|(_, one)| one.repeats).max().unwrap_or(0);
+    let mut noisy = counted().filter(|(metric, _)| *metric != PEAK_MEMORY);
+    repeated >= plan.repeats || (repeated > 1 && noisy.all(|(_, one)| one.interval <= plan.interval))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peft_tune_core::space::{RepeatsInAll, SearchSpace};
+    use peft_tune_core::study::Metrics;
+
+    const PLAN: ConfirmPlan = ConfirmPlan {
+        trials: 1,
+        repeats: 2,
+        in_all: RepeatsInAll::Unlimited,
+        steps: 3,
+        interval: 0.02,
+        trainings: None,
+    };
+
+    fn problem(metrics: &[&str]) -> Problem {
+        Problem {
+            space: SearchSpace { parameters: Vec::new() },
+            objectives: metrics.iter().map(|metric| Objective::new(*metric)).collect(),
+            constraints: Vec::new(),
+        }
+    }
+
+    fn trial(number: u64, known: &[(&str, f64)]) -> Trial {
+        let mut metrics = Metrics::default();
+        known.iter().for_each(|(name, value)| _ = metrics.insert(*name, *value));
+        Trial {
+            number: TrialNumber(number),
+            params: Default::default(),
+            state: TrialState::Complete { metrics },
+        }
+    }
+
+    fn confirmed(number: u64, throughput: [f64; 2]) -> (TrialNumber, BTreeMap<String, Confirmed>) {
+        let value = Confirmed::of(THROUGHPUT, &throughput).expect("values");
+        (TrialNumber(number), [(THROUGHPUT.to_owned(), value)].into())
+    }
+
+    fn next(history: &[Trial], confirmations: &Confirmations, plan: &ConfirmPlan) -> Option<TrialNumber> {
+        let finalists = Finalists {
+            problem: &problem(&[THROUGHPUT]),
+            history,
+            confirmations,
+            given_up: &[],
+            loss_noise: None,
+        };
+        next_trial(&finalists, plan)
+    }
+
+    #[test]
+    fn whatever_is_recommended_in_the_end_is_confirmed() {
+        let history = [trial(0, &[(THROUGHPUT, 110.0)]), trial(1, &[(THROUGHPUT, 100.0)])];
+        assert_eq!(next(&history, &[].into(), &PLAN), Some(TrialNumber(0)));
+        // Repeats take the first place away: the limit of one trial does not keep the new one from being confirmed.
+        let known: Confirmations = [confirmed(0, [90.0, 90.0])].into();
+        assert_eq!(next(&history, &known, &PLAN), Some(TrialNumber(1)));
+        let known: Confirmations = [confirmed(0, [90.0, 90.0]), confirmed(1, [100.0, 100.0])].into();
+        assert_eq!(next(&history, &known, &PLAN), None);
+    }
+
+    #[test]
+    fn rivals_within_the_noise_are_confirmed_as_far_as_the_limit_allows() {
+        let speeds = [(0, 101.0), (1, 100.0), (2, 50.0)];
+        let history = speeds.map(|(number, speed)| trial(number, &[(THROUGHPUT, speed)]));
+        let known: Confirmations = [confirmed(0, [101.0, 101.0])].into();
+        let next = |trials| next(&history, &known, &ConfirmPlan { trials, ..PLAN });
+        assert_eq!((next(1), next(2)), (None, Some(TrialNumber(1))));
+    }
+
+    #[test]
+    fn whose_loss_lies_within_the_noise_is_a_finalist() {
+        // 0 is the fastest within 1% of trial 1's loss. Of the faster ones, 2 may be within it, 3 cannot be.
+        let rows = [(0, 100.0, 2.01), (1, 50.0, 2.0), (2, 200.0, 2.03), (3, 300.0, 2.2)];
+        let history = rows.map(|(number, speed, loss)| trial(number, &[(THROUGHPUT, speed), (LOSS, loss)]));
+        let numbers = |loss_noise| {
+            let finalists = Finalists {
+                problem: &problem(&[THROUGHPUT, LOSS]),
+                history: &history,
+                confirmations: &Confirmations::new(),
+                given_up: &[],
+                loss_noise,
+            };
+            finalists.numbers().iter().map(|number| number.0).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(None), [0]);
+        assert_eq!(numbers(Some(0.01)), [0, 1, 2]);
+    }
+}

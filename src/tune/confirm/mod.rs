@@ -1,0 +1,235 @@
+//! Making sure of a recommendation: the recommended trial, and those that noise could put in its place, are run again
+//! until the values that decide are known well enough.
+//!
+//! Two things are noisy. The throughput is: it is profiled again, longer. The loss is, by the seed: finalists are trained
+//! again with other seeds, all of them once before any of them twice, and those that fall behind take no further part.
+
+mod finalists;
+mod seeds;
+
+use std::collections::BTreeMap;
+
+use super::decide::whole_task;
+use super::reported::needed;
+use super::tuner::POLL;
+use super::{TuneError, Tuner};
+use crate::space::{Backend, Study};
+use crate::worker::{Task, TrialEvent, TrialRequest};
+use finalists::{Finalists, next_trial};
+use peft_tune_core::objective::{LOSS, THROUGHPUT};
+use peft_tune_core::space::ConfirmPlan;
+use peft_tune_core::study::{Confirmed, MeasurePlan, Metrics, Trial, TrialNumber, TrialPlan, TrialState};
+use peft_tune_search::Problem;
+use seeds::SeedRuns;
+
+/// What repeats say, by trial and metric.
+type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
+
+/// What is done again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// The profile phase, or the whole of a command.
+    Cost,
+    /// The training phase, with this added to the seed.
+    Loss { seed_offset: u64 },
+}
+
+/// What was repeated so far.
+struct Repeated {
+    runs: BTreeMap<TrialNumber, Vec<Metrics>>,
+    confirmations: Confirmations,
+    /// Trials that failed when they were repeated: they keep what was measured.
+    given_up: Vec<TrialNumber>,
+}
+
+impl Tuner<'_> {
+    /// Confirms the recommendation, if the study asks for that. What earlier runs repeated counts.
+    pub(super) async fn confirm(&mut self) -> Result<(), TuneError> {
+        let Some(plan) = self.parts.study.confirm else {
+            return Ok(());
+        };
+        let store = self.parts.store;
+        let mut repeated = Repeated {
+            runs: store.repeats(self.parts.id).await?,
+            confirmations: store.confirmations(self.parts.id).await?,
+            given_up: Vec::new(),
+        };
+        while !self.parts.interrupt.is_requested() {
+            let Some((number, repeat)) = self.next_repeat(&repeated, &plan) else {
+                break;
+            };
+            let count = repeated.runs.get(&number).map_or(0, Vec::len) as u64 + 1;
+            match self.repeat(number, count, repeat, &plan)? {
+                None => repeated.given_up.push(number),
+                Some(metrics) => {
+                    repeated.runs.entry(number).or_default().push(metrics);
+                    self.keep(number, repeat, &mut repeated).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Loss before cost: it decides whose cost is worth knowing.
+    fn next_repeat(&self, repeated: &Repeated, plan: &ConfirmPlan) -> Option<(TrialNumber, Repeat)> {
+        let finalists = Finalists {
+            problem: &self.problem,
+            history: &self.history,
+            confirmations: &repeated.confirmations,
+            given_up: &repeated.given_up,
+            loss_noise: None,
+        };
+        let runs = self.seed_runs(repeated);
+        if let Some(runs) = &runs
+            && let Some((number, seed_offset)) = runs.next(&finalists, plan)
+        {
+            return Some((number, Repeat::Loss { seed_offset }));
+        }
+        if runs.is_some() && !self.problem_needs(THROUGHPUT) {
+            return None;
+        }
+        let complete = self.history.iter().filter(|trial| trial.state.name() == "complete");
+        let limit = plan.in_all.limit(complete.count() as u64);
+        let done = repeated
+            .runs
+            .values()
+            .flatten()
+            .filter(|run| runs.is_none() || !is_training(run));
+        if done.count() as u64 >= limit {
+            return None;
+        }
+        let finalists = Finalists {
+            loss_noise: runs.as_ref().map(SeedRuns::noise),
+            ..finalists
+        };
+        Some((next_trial(&finalists, plan)?, Repeat::Cost))
+    }
+
+    fn problem_needs(&self, metric: &str) -> bool {
+        needed(&self.problem).contains(&metric)
+    }
+
+    /// The trainings with other seeds; `None` where the program has no training phase of its own, or no loss matters.
+    fn seed_runs(&self, repeated: &Repeated) -> Option<SeedRuns> {
+        let study = self.parts.study;
+        let trains = study.backend == Backend::Native && study.plan.train.is_some();
+        (trains && self.problem_needs(LOSS)).then(|| SeedRuns::new(study, &self.history, &repeated.runs))
+    }
+
+    /// Stores the last run of a trial with what all runs say by now.
+    async fn keep(&mut self, number: TrialNumber, repeat: Repeat, repeated: &mut Repeated) -> Result<(), TuneError> {
+        let (store, id) = (self.parts.store, self.parts.id);
+        let of_trial = repeated.runs.get(&number).map(Vec::as_slice).unwrap_or_default();
+        let (count, last) = (of_trial.len() as u64, of_trial.last().cloned().unwrap_or_default());
+        let said = match (repeat, self.seed_runs(repeated)) {
+            // The loss is that of all trials which would train the same.
+            (Repeat::Loss { .. }, Some(runs)) => runs.confirmed(),
+            (_, Some(_)) => {
+                let costs: Vec<Metrics> = of_trial.iter().filter(|run| !is_training(run)).cloned().collect();
+                [(number, summarised(&self.problem, &costs))].into()
+            }
+            (_, None) => [(number, summarised(&self.problem, of_trial))].into(),
+        };
+        store.record_repeat(id, number, count, &last, &said).await?;
+        for (number, confirmed) in said {
+            repeated.confirmations.entry(number).or_default().extend(confirmed);
+        }
+        Ok(())
+    }
+
+    /// Runs a trial's params once more; `None` where that did not complete.
+    fn repeat(
+        &mut self,
+        number: TrialNumber,
+        count: u64,
+        repeat: Repeat,
+        plan: &ConfirmPlan,
+    ) -> Result<Option<Metrics>, TuneError> {
+        let study = self.parts.study;
+        // Repeats in another form of the ops would be no repeats.
+        let trial = self.history.iter().find(|trial| trial.number == number);
+        let trial = trial.filter(|trial| self.is_of_this_form(trial.number));
+        let Some(task) = trial.and_then(|trial| task_of_repeat(study, trial, count, repeat, plan)) else {
+            return Ok(None);
+        };
+        self.parts.observer.confirming(number, repeat, count);
+        self.parts.evaluator.submit(TrialRequest {
+            number,
+            attempt: 1,
+            task,
+            memory_limit_bytes: study.memory_limit_bytes,
+            time_limit_s: study.trial_timeout_s,
+            assignments: Vec::new(),
+        })?;
+        loop {
+            match self.parts.evaluator.next_event(POLL)? {
+                Some(TrialEvent::Ended { state, wall_s, .. }) => {
+                    self.spent_s += wall_s;
+                    return Ok(match state {
+                        TrialState::Complete { metrics } => Some(metrics),
+                        _ => None,
+                    });
+                }
+                Some(TrialEvent::Lost { wall_s, .. }) => {
+                    self.spent_s += wall_s;
+                    return Ok(None);
+                }
+                Some(event) => self.parts.observer.trial_event(&event),
+                None if self.parts.interrupt.is_immediate() => return Ok(None),
+                None => {}
+            }
+        }
+    }
+}
+
+/// Whether a repeat by the engine was a training with another seed.
+fn is_training(run: &Metrics) -> bool {
+    run.value(LOSS).is_some() && run.value(THROUGHPUT).is_none()
+}
+
+/// A longer profile phase, a training with another seed, or a whole command with another seed.
+fn task_of_repeat(study: &Study, trial: &Trial, count: u64, repeat: Repeat, plan: &ConfirmPlan) -> Option<Task> {
+    Some(match whole_task(study, &trial.params).ok()? {
+        Task::Recipe { recipe, plan: whole } => {
+            let warmup = whole.measure.as_ref().map(|measure| measure.max_warmup_steps);
+            let plan = match repeat {
+                Repeat::Cost => TrialPlan {
+                    measure: Some(MeasurePlan {
+                        steps: plan.steps,
+                        max_warmup_steps: warmup.unwrap_or(0),
+                    }),
+                    train: None,
+                },
+                Repeat::Loss { seed_offset } => {
+                    let mut train = whole.train?;
+                    train.seed_offset = seed_offset;
+                    train.accuracy_check = false;
+                    TrialPlan {
+                        measure: None,
+                        train: Some(train),
+                    }
+                }
+            };
+            Task::Recipe { recipe, plan }
+        }
+        Task::Params { params, seed, steps } => Task::Params {
+            params,
+            seed: seed.wrapping_add(count),
+            steps,
+        },
+    })
+}
+
+/// What the repeats of one trial say of the metrics that decide.
+fn summarised(problem: &Problem, repeats: &[Metrics]) -> BTreeMap<String, Confirmed> {
+    let values = |metric: &str| -> Vec<f64> { repeats.iter().filter_map(|one| one.value(metric)).collect() };
+    let metrics = needed(problem).into_iter();
+    metrics
+        .filter_map(|metric| Some((metric.to_owned(), Confirmed::of(metric, &values(metric))?)))
+        .collect()
+}
+
+/// Name of the metric that says how uncertain a measured `metric` is: half the width of its interval, as a share.
+pub(super) fn interval_of(metric: &str) -> String {
+    format!("{metric}_interval")
+}

@@ -1,0 +1,164 @@
+//! The noise of the loss: what trainings with other seeds say.
+
+use std::collections::BTreeMap;
+
+use super::finalists::Finalists;
+use super::is_training;
+use crate::space::{Study, recipe_for};
+use peft_tune_core::objective::LOSS;
+use peft_tune_core::recipe::RecipeKey;
+use peft_tune_core::space::ConfirmPlan;
+use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber, TrialState, student_95};
+
+/// Relative standard deviation of the loss by the seed before anything is known of it, and how many trainings that is worth.
+const USUAL: (f64, f64) = (0.005, 3.0);
+
+/// Trainings with other seeds that make a mean.
+const FEWEST: usize = 2;
+
+/// Trials that train the same, and the losses of that training with other seeds.
+#[derive(Debug, Default)]
+struct Training {
+    trials: Vec<TrialNumber>,
+    losses: Vec<f64>,
+}
+
+/// All trainings of a study with their repeats.
+#[derive(Debug)]
+pub(super) struct SeedRuns(Vec<Training>);
+
+impl SeedRuns {
+    pub(super) fn new(study: &Study, history: &[Trial], runs: &BTreeMap<TrialNumber, Vec<Metrics>>) -> Self {
+        let mut trainings: BTreeMap<RecipeKey, Training> = BTreeMap::new();
+        let complete = history
+            .iter()
+            .filter(|trial| matches!(trial.state, TrialState::Complete { .. }));
+        for trial in complete {
+            let Ok(recipe) = recipe_for(study, &trial.params) else {
+                continue;
+            };
+            let training = trainings.entry(recipe.loss_key()).or_default();
+            training.trials.push(trial.number);
+            let of_trial = runs.get(&trial.number).into_iter().flatten();
+            let losses = of_trial
+                .filter(|run| is_training(run))
+                .filter_map(|run| run.value(LOSS));
+            training.losses.extend(losses);
+        }
+        Self(trainings.into_values().collect())
+    }
+
+    /// The trial to train next, and what to add to its seed. Finalists are trained once before any is trained twice; each has
+    /// two such trainings, and more while others could take the recommended one's place.
+    pub(super) fn next(&self, finalists: &Finalists<'_>, plan: &ConfirmPlan) -> Option<(TrialNumber, u64)> {
+        let done: usize = self.0.iter().map(|training| training.losses.len()).sum();
+        if done as u64 >= plan.trainings(self.0.len() as u64) {
+            return None;
+        }
+        let with_noise = Finalists {
+            loss_noise: Some(self.noise()),
+            ..*finalists
+        };
+        let numbers = with_noise.numbers();
+        let mut open: Vec<(usize, TrialNumber)> = Vec::new();
+        let mut seen: Vec<usize> = Vec::new();
+        for number in numbers {
+            let Some(at) = self.0.iter().position(|training| training.trials.contains(&number)) else {
+                continue;
+            };
+            if !seen.contains(&at) && !finalists.given_up.contains(&number) {
+                seen.push(at);
+                open.push((self.0[at].losses.len(), number));
+            }
+        }
+        // One alone is known well enough once there is a mean.
+        let enough = if open.len() > 1 { plan.repeats as usize } else { FEWEST };
+        let (count, number) = open.into_iter().min_by_key(|(count, _)| *count)?;
+        (count < enough).then_some((number, count as u64 + 1))
+    }
+
+    /// What repeats say of the loss of each trial that was trained again, or would train the same.
+    pub(super) fn confirmed(&self) -> BTreeMap<TrialNumber, BTreeMap<String, Confirmed>> {
+        let (squares, freedom) = self.spread();
+        let repeated = self.0.iter().filter(|training| !training.losses.is_empty());
+        let said = repeated.flat_map(|training| {
+            let count = training.losses.len();
+            let interval = match freedom {
+                0 => 1.0,
+                freedom => student_95(freedom) * (squares / freedom as f64 / count as f64).sqrt(),
+            };
+            let one = Confirmed {
+                value: mean(&training.losses),
+                interval,
+                repeats: count as u64,
+            };
+            let trials = training.trials.iter();
+            trials.map(move |number| (*number, [(LOSS.to_owned(), one)].into()))
+        });
+        said.collect()
+    }
+
+    /// Half width of the 95% interval of a loss that was trained once, as a share of it: what repeats say of all trainings
+    /// together, beginning from what is usual.
+    pub(super) fn noise(&self) -> f64 {
+        let (squares, freedom) = self.spread();
+        let (usual, weight) = USUAL;
+        let variance = (usual * usual * weight + squares) / (weight + freedom as f64);
+        1.96 * variance.sqrt()
+    }
+
+    /// Sum of squares of the losses' distances from their training's mean, as shares of it, and its degrees of freedom.
+    fn spread(&self) -> (f64, usize) {
+        let repeated = self.0.iter().filter(|training| training.losses.len() > 1);
+        repeated.fold((0.0, 0), |(squares, freedom), training| {
+            let mean = mean(&training.losses);
+            let of_training = training.losses.iter().map(|loss| ((loss - mean) / mean).powi(2));
+            (squares + of_training.sum::<f64>(), freedom + training.losses.len() - 1)
+        })
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(losses: &[&[f64]]) -> SeedRuns {
+        let trainings = losses.iter().enumerate().map(|(number, losses)| Training {
+            trials: vec![TrialNumber(number as u64), TrialNumber(100 + number as u64)],
+            losses: losses.to_vec(),
+        });
+        SeedRuns(trainings.collect())
+    }
+
+    #[test]
+    fn the_noise_is_that_of_all_trainings_together() {
+        // Nothing is known: what is usual.
+        assert!((runs(&[&[2.0], &[]]).noise() - 0.0098).abs() < 1e-12);
+        // Residuals of 1% each, of four degrees of freedom in two trainings.
+        let known = runs(&[&[1.98, 2.0, 2.02], &[3.96, 4.0, 4.04], &[5.0]]);
+        let variance = (3.0 * 0.005_f64.powi(2) + 4.0 * 1e-4) / 7.0;
+        assert!((known.noise() - 1.96 * variance.sqrt()).abs() < 1e-12);
+        let confirmed = known.confirmed();
+        // t of 4 degrees of freedom: 2.7764.
+        let (of_three, of_one) = (confirmed[&TrialNumber(0)][LOSS], confirmed[&TrialNumber(102)][LOSS]);
+        assert!(
+            (of_three.interval - 2.7764 * 0.01 / 3.0_f64.sqrt()).abs() < 1e-6,
+            "{of_three:?}"
+        );
+        assert!(
+            (of_one.interval - 2.7764 * 0.01).abs() < 1e-6 && of_one.repeats == 1,
+            "{of_one:?}"
+        );
+        assert_eq!(confirmed.len(), 6);
+    }
+
+    #[test]
+    fn a_single_repeat_has_no_interval() {
+        let confirmed = runs(&[&[2.0]]).confirmed();
+        assert_eq!(confirmed[&TrialNumber(0)][LOSS].interval, 1.0);
+    }
+}
