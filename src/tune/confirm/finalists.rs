@@ -160,7 +160,7 @@ mod tests {
     fn problem(metrics: &[&str]) -> Problem {
         Problem {
             space: SearchSpace { parameters: Vec::new() },
-            objectives: metrics.iter().map(|metric| Objective::new(*metric)).collect(),
+            objectives: metrics.iter().map(|metric| Objective::new(metric)).collect(),
             constraints: Vec::new(),
         }
     }
