@@ -26,7 +26,7 @@ use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
 use crate::store::{Confirmations, Store, StudyId, StudyRecord};
 use crate::tune::{Ending, Inputs, Tuner, TunerParts, baseline};
 use peft_tune_core::recipe::HeldOut;
-use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
+use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_kernels::Kernels;
 use peft_tune_search::{
@@ -177,8 +177,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     drop(tuner);
     progress.finish();
     let ending = ending?;
-    let history = store.trials(open.id).await?;
-    let confirmed = store.confirmations(open.id).await?;
+    let (history, confirmed) = store.confirmed_trials(open.id).await?;
     let predicted = store.all_predictions(open.id).await?;
     let baseline = store.baseline(open.id).await?;
     drop(open);
@@ -186,7 +185,6 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     if let Ending::Stopped { reason } = &ending {
         tell(&format!("stopped before the budget was spent: {reason}"));
     }
-    let history = with_confirmed(&history, &confirmed);
     let beside = (confirmed, predicted);
     let printed = print_summary(args, study, (&problem, &history), beside, (baseline, spent_s));
     match ending {

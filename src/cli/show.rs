@@ -64,7 +64,7 @@ fn with_trial(mut args: Args) -> Result<Args, CliError> {
 fn show_study(args: &Args) -> Result<String, CliError> {
     let (study, trials, ending) = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
-        let trials = store.trials(study.id).await?;
+        let trials = store.confirmed_trials(study.id).await?.0;
         let ending = store.ending(study.id).await?;
         Ok((study, trials, ending))
     })?;

@@ -13,7 +13,7 @@ use crate::store::{
 };
 use peft_tune_core::objective::Objective;
 use peft_tune_core::study::{Confirmed, Curve, Phase, Trial, TrialNumber, TrialState, with_confirmed};
-use peft_tune_search::{Importance, Insight, Preference, Share, pareto_front, recommend};
+use peft_tune_search::{Importance, Insight, Preference, Share, recommend};
 
 /// Reads studies, and remembers what happened inside finished trials: that does not change any more.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ impl Gatherer {
         let confirmed = store.confirmations(study.id).await?;
         let trials = with_confirmed(&measured, &confirmed);
         let times = store.trial_times(study.id).await?;
-        let front = front(study, &trials);
+        let front = study.front(&trials);
         let inherited = store.all_inherited(study.id).await?;
         let mut trial_curves = self.trial_curves(store, study.id, &trials, &times).await?;
         add_reports(&mut trial_curves, &store.curves(study.id).await?, &study.objectives);
@@ -182,15 +182,6 @@ fn finding(finding: TrialFinding) -> Finding {
 
 fn commands_of(store: &Store, study: &StudyOverview, trial: TrialNumber) -> Vec<crate::report::html::Command> {
     commands(store.path(), &study.name, trial)
-}
-
-/// The front with what repeats of trials gave, which the database's view does not know.
-fn front(study: &StudyOverview, trials: &[Trial]) -> Vec<TrialNumber> {
-    let problem = study.problem(None);
-    pareto_front(&problem, trials)
-        .iter()
-        .map(|one| one.trial.number)
-        .collect()
 }
 
 /// What repeats of a trial gave, beside what the search measured.

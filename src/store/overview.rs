@@ -8,7 +8,8 @@ use super::{Store, StoreError, StudyId};
 use crate::space::problem_of;
 use peft_tune_core::objective::{Bound, Constraint, Direction, Objective};
 use peft_tune_core::space::SearchSpace;
-use peft_tune_search::Problem;
+use peft_tune_core::study::{Trial, TrialNumber};
+use peft_tune_search::{Problem, pareto_front};
 
 /// A study as lists show it.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +51,13 @@ impl StudyOverview {
             &self.constraints,
             self.is_native,
         )
+    }
+
+    /// The Pareto front of its trials as they count ([`Store::confirmed_trials`]), ascending: what the view `pareto_front`
+    /// holds.
+    pub fn front(&self, trials: &[Trial]) -> Vec<TrialNumber> {
+        let front = pareto_front(&self.problem(None), trials);
+        front.iter().map(|one| one.trial.number).collect()
     }
 }
 

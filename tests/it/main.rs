@@ -12,6 +12,8 @@ use peft_tune_engine::profile::CountingAllocator;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
+/// Every way to look at a study says the same of it.
+mod agreement;
 /// Loading model directories: shards, damage, disagreement with the configuration.
 mod changed_inputs;
 mod checkpoints;

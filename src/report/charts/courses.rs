@@ -31,7 +31,7 @@ pub fn growth(view: &StudyView) -> Option<Chart> {
     );
     let y = Scale::new([0.0, 100.0], AREA.bottom, AREA.top, zero);
     let mut svg = Svg::new(WIDTH, HEIGHT, &format!("{}: how the front grew", view.study.name));
-    frame(&mut svg, AREA, &x, &y, ("minutes of trials", "hypervolume (%)"));
+    frame(&mut svg, AREA, &x, &y, ("minutes of trials", "hypervolume (% of now)"));
     let mut points = vec![(x.place(0.0), y.place(0.0))];
     for point in &growth.points {
         let place = x.place(minutes(point.elapsed_s));
