@@ -16,6 +16,18 @@ select
     coalesce((select c.value from confirmation as c where c.trial_id = metric.trial_id and c.name = metric.name and c.repeats > 1), metric.value) as value -- Value, in the metric's unit.
 from metric;
 
+-- Trials that took their loss over from a training, and measured a cost at most.
+create view variant as
+select
+    inheritance.trial_id as trial_id,   -- Trial.
+    inheritance.source_id as source_id  -- Training that measured its loss.
+from inheritance
+where inheritance.part = 'loss'
+union all
+select metric_inheritance.trial_id, metric_inheritance.source_id
+from metric_inheritance
+where metric_inheritance.metric = 'loss';
+
 -- One row a trial: outcome, main settings and the three usual objectives, as they count.
 create view trial_summary as
 select
@@ -44,7 +56,7 @@ select
     (select value from counted_metric where trial_id = trial.id and name = 'peak_memory') as peak_memory, -- Highest device bytes in use.
     (select value from counted_metric where trial_id = trial.id and name = 'loss') as loss, -- Held-out loss, in nats per target token.
     trial.wall_s as wall_s,             -- Wall-clock seconds of the trial.
-    exists (select 1 from inheritance where trial_id = trial.id and part = 'loss') as variant -- 1 where it took its loss over and measured a cost at most, else 0.
+    cast(trial.id in (select trial_id from variant) as integer) as variant -- 1 where it took its loss over and measured a cost at most, else 0.
 from trial
 join study on study.id = trial.study_id;
 
@@ -234,7 +246,7 @@ select
     study.sampler as sampler,           -- Sampler that proposes the params.
     cast((select group_concat(metric, ',') from (select metric from study_objective where study_id = study.id order by position)) as text) as objectives, -- Objectives, separated by commas.
     cast((select count(*) from trial where study_id = study.id) as integer) as trials, -- Trials in any state.
-    cast((select count(*) from trial where study_id = study.id and id in (select trial_id from inheritance where part = 'loss')) as integer) as variants, -- Of these, those that took their loss over and measured a cost at most.
+    cast((select count(*) from trial where study_id = study.id and id in (select trial_id from variant)) as integer) as variants, -- Of these, those that took their loss over and measured a cost at most.
     cast((select count(*) from trial where study_id = study.id and state = 'complete') as integer) as complete, -- Trials that ran to their end.
     cast((select count(*) from trial where study_id = study.id and state = 'pruned') as integer) as pruned, -- Trials stopped early.
     cast((select count(*) from trial where study_id = study.id and state = 'failed') as integer) as failed, -- Trials that failed.

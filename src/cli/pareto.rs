@@ -28,12 +28,13 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), CliError> {
-    let (study, trials, front, confirmed, predicted) = args.database.read(async |store| {
+    let (study, trials, front, (confirmed, predicted, variants)) = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
         let (trials, confirmed) = store.confirmed_trials(study.id).await?;
         let front = study.front(&trials);
         let predicted = store.all_predictions(study.id).await?;
-        Ok((study, trials, front, confirmed, predicted))
+        let variants = store.variants(study.id).await?;
+        Ok((study, trials, front, (confirmed, predicted, variants)))
     })?;
     if let Some(names) = &args.plot {
         return write_result(&plots(&study, &trials, &front, names)?);
@@ -47,6 +48,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         wall_s: study.wall_s,
     })
     .with_confirmed(confirmed)
+    .with_variants(&trials, variants)
     .with_predicted(predicted);
     let text = if args.json {
         let front = json!({
@@ -55,6 +57,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
             "front": summary.front,
             "confirmed": summary.confirmed,
             "predicted": summary.predicted,
+            "variants": summary.variants,
         });
         serde_json::to_string_pretty(&front).map_err(CliError::failed)? + "\n"
     } else {

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::commands::commands;
-use crate::report::Recommendation;
 use crate::report::html::{
     Confirmation, Finding, ImportanceShare, ImportanceView, Measured, MemoryParts, PageInput, PhaseTimes, Prediction,
     Timing, TrialCurves,
 };
+use crate::report::{Recommendation, against_baseline};
 use crate::store::{
     Confirmations, EvaluationRecord, StepRecord, Store, StoreError, StudyId, StudyOverview, TrialFinding, TrialTimes,
 };
@@ -69,6 +69,12 @@ impl Gatherer {
                 .map(|chosen| commands_of(store, study, chosen.trial))
                 .unwrap_or_default(),
             recipe: recipe.and_then(|recipe| serde_saphyr::to_string(&recipe).ok()),
+            against_baseline: against(
+                study,
+                &trials,
+                (&recommendation, store.baseline(study.id).await?),
+                &confirmed,
+            ),
             recommendation,
             importance: self.importance(store, study, &trials).await?,
             predictions: predictions(store, study.id).await?,
@@ -232,6 +238,18 @@ fn add_reports(trial_curves: &mut Vec<TrialCurves>, reported: &BTreeMap<TrialNum
             }),
         }
     }
+}
+
+/// What the recommended trial wins against the study's baseline.
+fn against(
+    study: &StudyOverview,
+    trials: &[Trial],
+    (recommendation, baseline): (&Option<Recommendation>, Option<TrialNumber>),
+    confirmed: &Confirmations,
+) -> Option<String> {
+    let of = |number: TrialNumber| trials.iter().find(|trial| trial.number == number);
+    let pair = (of(recommendation.as_ref()?.trial)?, of(baseline?)?);
+    Some(against_baseline(&study.objectives, pair, confirmed))
 }
 
 fn recommended(study: &StudyOverview, trials: &[Trial]) -> Option<Recommendation> {

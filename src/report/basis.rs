@@ -2,10 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use peft_tune_core::study::Confirmed;
+use peft_tune_core::study::{Confirmed, TrialNumber};
 
-/// The basis of a trial's values in few words: `measured`, or `confirmed ±1.2%` with the widest 95% interval of its repeats.
-pub fn basis(confirmed: Option<&BTreeMap<String, Confirmed>>) -> String {
+/// The basis of a trial's values in few words: `measured`, or `confirmed ±1.2%` with the widest 95% interval of its repeats;
+/// of a variant also the training that has its loss: `measured, loss of 29`.
+pub fn basis(confirmed: Option<&BTreeMap<String, Confirmed>>, training: Option<&TrialNumber>) -> String {
+    let loss = training.map(|training| format!(", loss of {training}"));
+    basis_of_own(confirmed) + &loss.unwrap_or_default()
+}
+
+fn basis_of_own(confirmed: Option<&BTreeMap<String, Confirmed>>) -> String {
     let repeated = confirmed
         .into_iter()
         .flat_map(BTreeMap::values)
@@ -55,9 +61,10 @@ mod tests {
 
     #[test]
     fn repeats_make_a_value_confirmed() {
-        assert_eq!(basis(None), "measured");
-        assert_eq!(basis(Some(&confirmed(1.0, 1))), "measured");
-        assert_eq!(basis(Some(&confirmed(0.0123, 3))), "confirmed ±1.2%");
+        assert_eq!(basis(None, None), "measured");
+        assert_eq!(basis(Some(&confirmed(1.0, 1)), None), "measured");
+        assert_eq!(basis(Some(&confirmed(0.0123, 3)), None), "confirmed ±1.2%");
+        assert_eq!(basis(None, Some(&TrialNumber(29))), "measured, loss of 29");
         assert_eq!(confirmation_text(Some(&confirmed(1.0, 1))), None);
         assert_eq!(
             confirmation_text(Some(&confirmed(0.0123, 3))).unwrap(),

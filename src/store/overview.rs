@@ -33,6 +33,8 @@ pub struct StudyOverview {
     pub constraints: Vec<Constraint>,
     /// Trials by the name of their state.
     pub states: BTreeMap<String, u64>,
+    /// Those of them that took their loss over from another.
+    pub variants: u64,
     /// Wall-clock seconds of all trials together.
     pub wall_s: f64,
 }
@@ -149,6 +151,7 @@ impl Store {
                 .map_err(|error| self.error(error))?;
         Ok(StudyOverview {
             id: StudyId(row.id),
+            variants: self.variants(StudyId(row.id)).await?.len() as u64,
             objectives: self.objectives(StudyId(row.id)).await?,
             constraints: self.constraints(StudyId(row.id)).await?,
             name: row.name,

@@ -96,11 +96,7 @@ impl<'a> Tuner<'a> {
         }
         let waiting = history.iter().filter(|trial| !trial.state.is_finished());
         let unfinished = waiting.map(|trial| trial.number).collect();
-        let inherited = parts.store.all_inherited(parts.id).await?.into_iter();
-        let variants: BTreeSet<TrialNumber> = inherited
-            .filter(|(_, part, _)| part == "loss")
-            .map(|(number, _, _)| number)
-            .collect();
+        let variants: BTreeSet<TrialNumber> = parts.store.variants(parts.id).await?.into_keys().collect();
         let mut standing = Progress::default();
         let confirmed = parts.store.confirmations(parts.id).await?;
         standing.count(&problem, &with_confirmed(&history, &confirmed));

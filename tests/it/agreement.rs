@@ -59,6 +59,7 @@ async fn fill(path: &Path) {
         .record_inherited(study.id, TrialNumber(6), "loss", source)
         .await
         .unwrap();
+    store.record_baseline(study.id, TrialNumber(6)).await.unwrap();
     for (number, metric, value, repeats) in [
         (2, THROUGHPUT, 90.0, 3),
         (4, PEAK_MEMORY, 6.0 * GB, 2),
@@ -185,7 +186,7 @@ async fn every_command_view_and_export_has_the_same_values() {
     let of = |state: &Value| state["metrics"]["throughput"].as_f64();
     assert_eq!(of(&study["trials"][2]["state"]), Some(90.0), "{study}");
     assert_eq!(
-        json(folder, &["show", "--trial", "2", "--json"])["metrics"]["throughput"],
+        json(folder, &["show", "--trial", "2", "--json"])["state"]["metrics"]["throughput"],
         90.0
     );
     assert_eq!(
@@ -204,4 +205,83 @@ async fn every_command_view_and_export_has_the_same_values() {
         .unwrap();
     let third = rows.lines().find(|line| line.starts_with("all kinds,2,")).unwrap();
     assert_eq!(third.split(',').nth(column), Some("90.0"), "{third}");
+}
+
+#[tokio::test]
+async fn variants_are_told_from_trainings_wherever_trials_are_listed() {
+    let folder = workspace().await;
+    let folder = folder.path();
+    let counts = "9 trials, 8 trainings and 1 variant: 7 complete, 1 pruned, 1 failed (out_of_memory)";
+    for command in ["show", "explain", "pareto"] {
+        let said = shown(folder, &[command]);
+        assert!(said.contains(counts), "{command}: {said}");
+    }
+    assert!(shown(folder, &["show"]).contains("complete, variant of 0"));
+    assert!(shown(folder, &["pareto"]).contains("measured, loss of 0"));
+    assert_eq!(json(folder, &["studies", "--json"])[0]["variants"], 1);
+    assert!(shown(folder, &["status"]).contains("(1 of all are variants of a training)"));
+    let sql = "select trial from trial_summary where variant = 1";
+    assert_eq!(shown(folder, &["query", sql, "--format", "csv"]), "trial\n6\n");
+    let sql = "select trials, variants from study_summary";
+    assert_eq!(
+        shown(folder, &["query", sql, "--format", "csv"]),
+        "trials,variants\n9,1\n"
+    );
+    let page = page(folder);
+    assert_eq!(page["trials"][6]["outcome"], "complete, variant of 0");
+    assert_eq!(page["counts_text"], counts);
+}
+
+#[tokio::test]
+async fn the_baseline_is_compared_with_in_the_report_and_in_exports_of_the_whole_study() {
+    let folder = workspace().await;
+    let folder = folder.path();
+    let wins = "against the baseline (trial 6): 1.25 times as fast, 100.0% more memory, the same loss";
+    let page_view = page(folder);
+    assert_eq!(page_view["recommendation"]["against_baseline"], wins);
+    assert!(
+        std::fs::read_to_string(folder.join("page.html"))
+            .unwrap()
+            .contains(&format!("{wins}.</p>"))
+    );
+    assert!(shown(folder, &["explain"]).contains(wins));
+    shown(folder, &["export", "--format", "csv", "--output", "rows"]);
+    assert!(
+        std::fs::read_to_string(folder.join("rows/trials.csv"))
+            .unwrap()
+            .contains(wins)
+    );
+    shown(folder, &["export", "--format", "mlflow", "--output", "runs"]);
+    let tags = walk(&folder.join("runs"), "against_baseline");
+    assert_eq!(tags, [wins]);
+}
+
+/// The texts of all files of one name.
+fn walk(folder: &Path, name: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(walk(&path, name));
+        } else if path.file_name().is_some_and(|own| own == name) {
+            found.push(std::fs::read_to_string(&path).unwrap().trim_end().to_owned());
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn what_was_stopped_early_is_drawn_as_that() {
+    let folder = workspace().await;
+    let folder = folder.path();
+    shown(folder, &["report", "--charts", "pictures"]);
+    let drawn = std::fs::read_to_string(folder.join("pictures/front-throughput-peak_memory.svg")).unwrap();
+    assert!(drawn.contains("stopped early, where it stood"), "{drawn}");
+    // It has no loss.
+    let drawn = std::fs::read_to_string(folder.join("pictures/front-throughput-loss.svg")).unwrap();
+    assert_eq!(
+        drawn.matches("stroke-opacity=\"0.7\"").count(),
+        2,
+        "the legend's mark alone"
+    );
 }

@@ -61,6 +61,8 @@ mod plan;
 mod predict;
 /// What samplers propose, as it was written down once.
 mod proposals;
+/// Trials that report on their way, and what a pruner makes of that.
+mod pruning;
 /// Quantized weights against bitsandbytes.
 mod quant;
 /// The assets of the quickstart, and the generator that made them.

@@ -89,7 +89,7 @@ fn curve_chart(view: &StudyView, name: &str) -> Chart {
         let (stroke, width, opacity) = match mark {
             Mark::Best => (BEST, 2.4, 1.0),
             Mark::Front => (FRONT, 1.6, 0.85),
-            Mark::Beaten | Mark::Infeasible => (OTHER, 1.0, 0.3),
+            Mark::Beaten | Mark::Infeasible | Mark::Stopped => (OTHER, 1.0, 0.3),
         };
         let place = |point: &(f64, f64)| (x.place(point.0), y.place(point.1).max(AREA.top));
         let places: Vec<(f64, f64)> = curve.points.iter().map(place).collect();

@@ -169,6 +169,8 @@ pub struct PredictionView {
 pub struct RecommendationView {
     pub trial: u64,
     pub reason: String,
+    /// What it wins against the baseline, in words.
+    pub against_baseline: Option<String>,
     /// Its params.
     pub settings: Params,
     /// Complete recipe, as YAML.

@@ -51,7 +51,7 @@
       const wanted = names.includes(which.value) ? which.value : names.includes("training loss") ? "training loss" : names[0];
       which.replaceChildren(...names.map((name) => h("option", { value: name, selected: name === wanted }, name)));
       const trials = new Map(PT.view.trials.map((trial) => [trial.number, trial]));
-      const order = { broken: 0, "": 1, front: 2, best: 3 };
+      const order = { stopped: 0, broken: 0, "": 1, front: 2, best: 3 };
       const curves = all.filter((curve) => curve.name === wanted && trials.has(curve.trial)).map((curve) => ({ ...curve, kind: PT.kind(trials.get(curve.trial)) })).sort((a, b) => order[a.kind] - order[b.kind]);
       const width = PT.width(stage), svg = PT.chart(width, HEIGHT, `${wanted} of ${curves.length} trials`);
       const xs = curves.flatMap((curve) => curve.points.map((point) => point[0])), ys = curves.flatMap((curve) => curve.points.map((point) => point[1]));
