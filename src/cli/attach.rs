@@ -33,7 +33,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         let look = args.database.read(async |store| {
             let study = store.study(args.study.as_deref()).await?;
             let standing = Standing::read(store, &study).await?;
-            let trials = store.trials(study.id).await?;
+            let trials = store.confirmed_trials(study.id).await?.0;
             Ok((study, standing, trials))
         });
         let (study, standing, trials) = match look {

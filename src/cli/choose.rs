@@ -7,7 +7,7 @@ use crate::report::{against_baseline, confirmation_text};
 use crate::store::{Confirmations, StudyOverview, TrialDetail};
 use peft_tune_core::objective::{Bound, Constraint, LOSS, PEAK_MEMORY};
 use peft_tune_core::recipe::Recipe;
-use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
+use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_search::{Preference, Rule, recommend};
 
 /// What the database has for the arguments.
@@ -29,10 +29,9 @@ pub fn choose(args: &Args) -> Result<Vec<Chosen>, CliError> {
     let database = &args.database;
     let (stored, front) = database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
-        let confirmed = store.confirmations(study.id).await?;
-        let trials = with_confirmed(&store.trials(study.id).await?, &confirmed);
+        let (trials, confirmed) = store.confirmed_trials(study.id).await?;
         let front = match args.front {
-            true => store.front(study.id).await?,
+            true => study.front(&trials),
             false => Vec::new(),
         };
         let stored = Stored {

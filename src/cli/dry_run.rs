@@ -77,7 +77,7 @@ fn found(database: &DatabaseArgs, study: &Study) -> Result<Found, CliError> {
         if let Some(known) = studies.iter().find(|known| known.name == study.name) {
             found = Found {
                 trials: store.trials(known.id).await?,
-                variants: variants(&store.all_inherited(known.id).await?),
+                variants: store.variants(known.id).await?.len() as u64,
                 spent_s: store.spent_s(known.id).await?,
                 process: store.live_runner(known.id).map(|runner| runner.process),
             };
@@ -111,11 +111,6 @@ fn next_settings(study: &Study, sampler: &mut dyn Sampler, found: &Found) -> (Ve
         next.push(params);
     }
     (repeated, next)
-}
-
-/// Trials that took their loss over from another.
-fn variants(inherited: &[(TrialNumber, String, TrialNumber)]) -> u64 {
-    inherited.iter().filter(|(_, part, _)| part == "loss").count() as u64
 }
 
 /// The baseline. A model that is not on this machine says nothing of its learning rate.

@@ -9,7 +9,7 @@ use super::explain_text;
 use super::output::{terminal_width, write_result};
 use crate::store::{Confirmations, EndingRecord, PredictionRecord, StudyOverview};
 use peft_tune_core::space::{SearchSpace, StopRule};
-use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
+use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_search::{
     Bayes, Effect, Importance, Insight, Preference, Proposal, hypervolume_history, recommend, stop_reason,
 };
@@ -82,8 +82,7 @@ fn read(args: &Args) -> Result<Stored, CliError> {
     let name = args.study.as_deref().or(args.named.as_deref());
     args.database.read(async |store| {
         let study = store.study(name).await?;
-        let confirmed = store.confirmations(study.id).await?;
-        let trials = with_confirmed(&store.trials(study.id).await?, &confirmed);
+        let (trials, confirmed) = store.confirmed_trials(study.id).await?;
         let expectations = store.expectations(study.id).await?;
         let expected = trials.iter().map(|trial| expectations.get(&trial.number).copied());
         let problem = study.problem(None);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::CliError;
-use super::machine::machine;
+use super::machine::{machine, usable_memory_bytes};
 use crate::space::{Backend, Study};
 use crate::store::{CeilingRecord, Store};
 use crate::tune::Forecast;
@@ -49,7 +49,7 @@ pub struct Here {
     /// For people.
     pub name: String,
     machine: Machine,
-    /// Memory of a GPU.
+    /// Memory that trials may take: a GPU's, or this machine's.
     device_bytes: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ impl Here {
             None => Ok(Self {
                 name: "this machine".to_owned(),
                 machine: Machine::Measured(Box::new(stored_or_measured(Some(store), threads, precisions).await?)),
-                device_bytes: None,
+                device_bytes: usable_memory_bytes(),
             }),
         }
     }

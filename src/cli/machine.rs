@@ -31,3 +31,13 @@ pub fn machine() -> MachineRecord {
         driver: String::new(),
     }
 }
+
+/// Bytes of memory that processes here may take together: the machine's, or less where a control group says so. `None` where
+/// the system does not say.
+pub fn usable_memory_bytes() -> Option<u64> {
+    let wanted = sysinfo::RefreshKind::nothing().with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram());
+    let system = sysinfo::System::new_with_specifics(wanted).ok()?;
+    let group = system.cgroup_limits().map(|limits| limits.total_memory);
+    let all = [Some(system.total_memory()), group].into_iter().flatten();
+    all.filter(|bytes| *bytes > 0).min()
+}

@@ -9,8 +9,8 @@ use crate::report::charts::plot;
 use crate::report::{Summary, SummaryInput};
 use crate::store::StudyOverview;
 use peft_tune_core::objective::Objective;
-use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
-use peft_tune_search::{Preference, pareto_front, recommend};
+use peft_tune_core::study::{Trial, TrialNumber};
+use peft_tune_search::{Preference, recommend};
 
 /// Show the Pareto front of a study
 #[derive(Debug, clap::Args)]
@@ -28,18 +28,13 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), CliError> {
-    let (study, trials, front, confirmed, predicted) = args.database.read(async |store| {
+    let (study, trials, front, (confirmed, predicted, variants)) = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
-        let trials = store.trials(study.id).await?;
-        let confirmed = store.confirmations(study.id).await?;
-        let trials = with_confirmed(&trials, &confirmed);
-        let front = match confirmed.is_empty() {
-            true => store.front(study.id).await?,
-            // The view knows only what was measured in the trials themselves.
-            false => front_of(&study, &trials),
-        };
+        let (trials, confirmed) = store.confirmed_trials(study.id).await?;
+        let front = study.front(&trials);
         let predicted = store.all_predictions(study.id).await?;
-        Ok((study, trials, front, confirmed, predicted))
+        let variants = store.variants(study.id).await?;
+        Ok((study, trials, front, (confirmed, predicted, variants)))
     })?;
     if let Some(names) = &args.plot {
         return write_result(&plots(&study, &trials, &front, names)?);
@@ -53,6 +48,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         wall_s: study.wall_s,
     })
     .with_confirmed(confirmed)
+    .with_variants(&trials, variants)
     .with_predicted(predicted);
     let text = if args.json {
         let front = json!({
@@ -61,19 +57,13 @@ pub fn run(args: Args) -> Result<(), CliError> {
             "front": summary.front,
             "confirmed": summary.confirmed,
             "predicted": summary.predicted,
+            "variants": summary.variants,
         });
         serde_json::to_string_pretty(&front).map_err(CliError::failed)? + "\n"
     } else {
         summary.to_text(terminal_width())
     };
     write_result(&text)
-}
-
-/// The front of trials whose repeats count.
-fn front_of(study: &StudyOverview, trials: &[Trial]) -> Vec<TrialNumber> {
-    let problem = study.problem(None);
-    let front = pareto_front(&problem, trials);
-    front.iter().map(|one| one.trial.number).collect()
 }
 
 /// The front in each pair of objectives, or in the named one.

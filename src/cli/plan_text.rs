@@ -19,7 +19,10 @@ pub fn to_text(study: &Study, survey: &CostSurvey, machine: &str, top: usize, wi
         true => String::new(),
         false => format!(", {} looked at", survey.looked_at),
     };
-    let limit = survey.limit_bytes.map_or_else(|| "no limit".to_owned(), bytes);
+    let limit = survey.limit.map_or_else(
+        || "none is known".to_owned(),
+        |limit| format!("{} ({})", bytes(limit.bytes), limit.from.text()),
+    );
     let mut line = |name: &str, value: String| {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {name:<14}{}", printable(&value));
@@ -124,7 +127,8 @@ pub fn to_json(
         "fitting": survey.fitting,
         "perhaps_fitting": survey.perhaps_fitting,
         "different_in_cost": survey.settings.len(),
-        "limit_bytes": survey.limit_bytes,
+        "limit_bytes": survey.limit.map(|limit| limit.bytes),
+        "limit_from": survey.limit.map(|limit| limit.from),
         "impossible_because": survey.first_reason,
         "trial_s": survey.trial_s,
         "search_s": survey.search_s,

@@ -23,10 +23,10 @@ use super::warm_start;
 use super::workers::WorkerArgs;
 use crate::report::{Recommendation, Summary, SummaryInput};
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
-use crate::store::{Confirmations, Store, StudyId, StudyRecord};
+use crate::store::{Confirmations, Store, StudyId, StudyRecord, Variants};
 use crate::tune::{Ending, Inputs, Tuner, TunerParts, baseline};
 use peft_tune_core::recipe::HeldOut;
-use peft_tune_core::study::{Trial, TrialNumber, with_confirmed};
+use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_kernels::Kernels;
 use peft_tune_search::{
@@ -177,17 +177,16 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     drop(tuner);
     progress.finish();
     let ending = ending?;
-    let history = store.trials(open.id).await?;
-    let confirmed = store.confirmations(open.id).await?;
+    let (history, confirmed) = store.confirmed_trials(open.id).await?;
     let predicted = store.all_predictions(open.id).await?;
+    let variants = store.variants(open.id).await?;
     let baseline = store.baseline(open.id).await?;
     drop(open);
     store.close().await?;
     if let Ending::Stopped { reason } = &ending {
         tell(&format!("stopped before the budget was spent: {reason}"));
     }
-    let history = with_confirmed(&history, &confirmed);
-    let beside = (confirmed, predicted);
+    let beside = (confirmed, variants, predicted);
     let printed = print_summary(args, study, (&problem, &history), beside, (baseline, spent_s));
     match ending {
         // The terminal may be gone.
@@ -217,7 +216,7 @@ fn print_summary(
     args: &Args,
     study: &Study,
     (problem, history): (&Problem, &[Trial]),
-    (confirmed, predicted): (Confirmations, Vec<(TrialNumber, String, f64)>),
+    (confirmed, variants, predicted): (Confirmations, Variants, Vec<(TrialNumber, String, f64)>),
     (baseline, wall_s): (Option<TrialNumber>, f64),
 ) -> Result<(), CliError> {
     let front: Vec<_> = pareto_front(problem, history)
@@ -244,6 +243,7 @@ fn print_summary(
         wall_s,
     })
     .with_confirmed(confirmed)
+    .with_variants(history, variants)
     .with_predicted(predicted)
     .with_baseline(baseline, history)
     .showing(

@@ -8,7 +8,7 @@ use super::output::{terminal_width, write_result};
 use super::studies::{minute, study_json};
 use super::trial_text::{detail_json, detail_text};
 use crate::report::{Align, Counts, TextTable, duration, metric_heading, metric_value, param_value, printable};
-use crate::store::{EndingRecord, StudyOverview};
+use crate::store::{EndingRecord, StudyOverview, Variants};
 use peft_tune_core::objective::{Bound, Direction};
 use peft_tune_core::study::{Trial, TrialNumber, TrialState};
 use peft_tune_search::hypervolume_history;
@@ -62,11 +62,12 @@ fn with_trial(mut args: Args) -> Result<Args, CliError> {
 }
 
 fn show_study(args: &Args) -> Result<String, CliError> {
-    let (study, trials, ending) = args.database.read(async |store| {
+    let (study, trials, variants, ending) = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
-        let trials = store.trials(study.id).await?;
+        let trials = store.confirmed_trials(study.id).await?.0;
         let ending = store.ending(study.id).await?;
-        Ok((study, trials, ending))
+        let variants = store.variants(study.id).await?;
+        Ok((study, trials, variants, ending))
     })?;
     let volumes = hypervolume_history(&study.problem(None), &trials);
     let first = args.last.map_or(0, |last| trials.len().saturating_sub(last));
@@ -74,14 +75,15 @@ fn show_study(args: &Args) -> Result<String, CliError> {
         let mut shown = study_json(&study);
         shown["trials"] = serde_json::to_value(&trials[first..]).map_err(CliError::failed)?;
         shown["hypervolume"] = serde_json::to_value(&volumes[first..]).map_err(CliError::failed)?;
+        shown["variant_of"] = serde_json::to_value(&variants).map_err(CliError::failed)?;
         shown["ending"] = serde_json::to_value(&ending).map_err(CliError::failed)?;
         return Ok(serde_json::to_string_pretty(&shown).map_err(CliError::failed)? + "\n");
     }
-    let mut text = heading(&study, &Counts::of(&trials));
+    let mut text = heading(&study, &Counts::of(&trials).with_variants(&trials, &variants));
     text.push_str(&standing(&volumes, ending.as_ref()));
     if !trials.is_empty() {
         text.push('\n');
-        text.push_str(&trial_table(&study, &trials[first..]).to_text(terminal_width()));
+        text.push_str(&trial_table(&study, &trials[first..], &variants).to_text(terminal_width()));
         text.push('\n');
     }
     Ok(text)
@@ -158,7 +160,7 @@ fn standing(volumes: &[f64], ending: Option<&EndingRecord>) -> String {
     text
 }
 
-fn trial_table(study: &StudyOverview, trials: &[Trial]) -> TextTable {
+fn trial_table(study: &StudyOverview, trials: &[Trial], variants: &Variants) -> TextTable {
     let mut names: Vec<&String> = trials.iter().flat_map(|trial| trial.params.keys()).collect();
     names.sort_unstable();
     names.dedup();
@@ -171,7 +173,7 @@ fn trial_table(study: &StudyOverview, trials: &[Trial]) -> TextTable {
     columns.extend(names.iter().map(|name| ((*name).clone(), Align::Left)));
     let mut table = TextTable::new(columns);
     for trial in trials {
-        let mut cells = vec![trial.number.to_string(), state_text(&trial.state)];
+        let mut cells = vec![trial.number.to_string(), outcome_text(trial, variants)];
         cells.extend(study.objectives.iter().map(|objective| {
             let value = trial
                 .state
@@ -186,6 +188,15 @@ fn trial_table(study: &StudyOverview, trials: &[Trial]) -> TextTable {
         table.push(cells);
     }
     table
+}
+
+/// How a trial ended, and whose variant it is, where it is one.
+fn outcome_text(trial: &Trial, variants: &Variants) -> String {
+    let outcome = state_text(&trial.state);
+    match variants.get(&trial.number) {
+        Some(training) => format!("{outcome}, variant of {training}"),
+        None => outcome,
+    }
 }
 
 /// How a trial ended, in few words.

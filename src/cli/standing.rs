@@ -16,6 +16,8 @@ pub struct Standing {
     /// Whether its search was asked to start no further trial.
     pub paused: bool,
     pub finished: u64,
+    /// Trials that took their loss over from another.
+    pub variants: u64,
     /// Trials by state.
     pub states: std::collections::BTreeMap<String, u64>,
     /// Seconds of finished trials.
@@ -57,6 +59,7 @@ impl Standing {
                 .filter(|(state, _)| finished(state.as_str()))
                 .map(|(_, count)| *count)
                 .sum(),
+            variants: study.variants,
             states: study.states.clone(),
             trial_s: study.wall_s,
             under_way: running
@@ -85,8 +88,12 @@ impl Standing {
             (None, _, None) => "not running; its last search did not finish".to_owned(),
         };
         text += &format!(
-            "\n  {} trials finished, {} of trials; last started {} UTC\n",
+            "\n  {} trials finished{}, {} of trials; last started {} UTC\n",
             self.finished,
+            match self.variants {
+                0 => String::new(),
+                variants => format!(" ({variants} of all are variants of a training)"),
+            },
             duration(self.trial_s),
             minute(resumed_at)
         );

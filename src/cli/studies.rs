@@ -45,6 +45,7 @@ pub fn study_json(study: &StudyOverview) -> serde_json::Value {
         "resumed_at": study.resumed_at,
         "wall_s": study.wall_s,
         "trials": study.trials(),
+        "variants": study.variants,
         "states": study.states,
     })
 }
@@ -53,6 +54,7 @@ fn table(studies: &[StudyOverview]) -> TextTable {
     let mut table = TextTable::new([
         ("study".to_owned(), Align::Left),
         ("trials".to_owned(), Align::Right),
+        ("variants".to_owned(), Align::Right),
         ("complete".to_owned(), Align::Right),
         ("failed".to_owned(), Align::Right),
         ("trial time".to_owned(), Align::Right),
@@ -70,6 +72,7 @@ fn table(studies: &[StudyOverview]) -> TextTable {
         table.push([
             study.name.clone(),
             study.trials().to_string(),
+            study.variants.to_string(),
             of("complete"),
             of("failed"),
             duration(study.wall_s),

@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::commands::commands;
-use crate::report::Recommendation;
 use crate::report::html::{
     Confirmation, Finding, ImportanceShare, ImportanceView, Measured, MemoryParts, PageInput, PhaseTimes, Prediction,
     Timing, TrialCurves,
 };
+use crate::report::{Recommendation, against_baseline};
 use crate::store::{
     Confirmations, EvaluationRecord, StepRecord, Store, StoreError, StudyId, StudyOverview, TrialFinding, TrialTimes,
 };
 use peft_tune_core::objective::Objective;
 use peft_tune_core::study::{Confirmed, Curve, Phase, Trial, TrialNumber, TrialState, with_confirmed};
-use peft_tune_search::{Importance, Insight, Preference, Share, pareto_front, recommend};
+use peft_tune_search::{Importance, Insight, Preference, Share, recommend};
 
 /// Reads studies, and remembers what happened inside finished trials: that does not change any more.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ impl Gatherer {
         let confirmed = store.confirmations(study.id).await?;
         let trials = with_confirmed(&measured, &confirmed);
         let times = store.trial_times(study.id).await?;
-        let front = front(study, &trials);
+        let front = study.front(&trials);
         let inherited = store.all_inherited(study.id).await?;
         let mut trial_curves = self.trial_curves(store, study.id, &trials, &times).await?;
         add_reports(&mut trial_curves, &store.curves(study.id).await?, &study.objectives);
@@ -69,6 +69,12 @@ impl Gatherer {
                 .map(|chosen| commands_of(store, study, chosen.trial))
                 .unwrap_or_default(),
             recipe: recipe.and_then(|recipe| serde_saphyr::to_string(&recipe).ok()),
+            against_baseline: against(
+                study,
+                &trials,
+                (&recommendation, store.baseline(study.id).await?),
+                &confirmed,
+            ),
             recommendation,
             importance: self.importance(store, study, &trials).await?,
             predictions: predictions(store, study.id).await?,
@@ -184,15 +190,6 @@ fn commands_of(store: &Store, study: &StudyOverview, trial: TrialNumber) -> Vec<
     commands(store.path(), &study.name, trial)
 }
 
-/// The front with what repeats of trials gave, which the database's view does not know.
-fn front(study: &StudyOverview, trials: &[Trial]) -> Vec<TrialNumber> {
-    let problem = study.problem(None);
-    pareto_front(&problem, trials)
-        .iter()
-        .map(|one| one.trial.number)
-        .collect()
-}
-
 /// What repeats of a trial gave, beside what the search measured.
 fn confirmation(trial: TrialNumber, measured: &[Trial], confirmed: &Confirmations) -> Vec<Confirmation> {
     let searched = measured
@@ -241,6 +238,18 @@ fn add_reports(trial_curves: &mut Vec<TrialCurves>, reported: &BTreeMap<TrialNum
             }),
         }
     }
+}
+
+/// What the recommended trial wins against the study's baseline.
+fn against(
+    study: &StudyOverview,
+    trials: &[Trial],
+    (recommendation, baseline): (&Option<Recommendation>, Option<TrialNumber>),
+    confirmed: &Confirmations,
+) -> Option<String> {
+    let of = |number: TrialNumber| trials.iter().find(|trial| trial.number == number);
+    let pair = (of(recommendation.as_ref()?.trial)?, of(baseline?)?);
+    Some(against_baseline(&study.objectives, pair, confirmed))
 }
 
 fn recommended(study: &StudyOverview, trials: &[Trial]) -> Option<Recommendation> {

@@ -4,11 +4,21 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use peft_tune_core::objective::{Objective, PEAK_MEMORY};
-use peft_tune_core::study::Confirmed;
+use peft_tune_core::study::{Confirmed, TrialNumber};
 
 /// The basis of a trial's values in few words: `measured` once, `confirmed ±1.2%` with the widest 95% interval where all
-/// objectives were repeated, or else which were: `throughput ±1.2%`.
-pub fn basis(objectives: &[Objective], confirmed: Option<&BTreeMap<String, Confirmed>>) -> String {
+/// objectives were repeated, or else which were: `throughput ±1.2%`; of a variant also the training that has its loss:
+/// `measured, loss of 29`.
+pub fn basis(
+    objectives: &[Objective],
+    confirmed: Option<&BTreeMap<String, Confirmed>>,
+    training: Option<&TrialNumber>,
+) -> String {
+    let loss = training.map(|training| format!(", loss of {training}"));
+    basis_of_own(objectives, confirmed) + &loss.unwrap_or_default()
+}
+
+fn basis_of_own(objectives: &[Objective], confirmed: Option<&BTreeMap<String, Confirmed>>) -> String {
     let repeated = |metric: &str| confirmed?.get(metric).filter(|one| one.repeats > 1);
     let known: Vec<(&str, &Confirmed)> = objectives
         .iter()
@@ -81,9 +91,11 @@ mod tests {
     #[test]
     fn what_is_confirmed_is_confirmed_in_all_objectives() {
         let objectives = ["throughput", "peak_memory", "loss"].map(Objective::new);
-        let basis = |known: &[(&str, f64, f64, u64)]| basis(&objectives, Some(&confirmed(known)));
+        let basis = |known: &[(&str, f64, f64, u64)]| basis(&objectives, Some(&confirmed(known)), None);
         let (speed, memory) = (("throughput", 5120.0, 0.0123, 3), ("peak_memory", 1e6, 0.0, 3));
         assert_eq!(basis(&[]), "measured");
+        let of_variant = super::basis(&objectives, None, Some(&TrialNumber(29)));
+        assert_eq!(of_variant, "measured, loss of 29");
         assert_eq!(basis(&[("throughput", 5120.0, 1.0, 1)]), "measured");
         assert_eq!(basis(&[speed, memory]), "throughput ±1.2%");
         assert_eq!(basis(&[speed, memory, ("loss", 2.0, 1.0, 1)]), "throughput ±1.2%");

@@ -29,11 +29,14 @@ pub(super) struct FrontNotes<'a> {
     pub recommended: Option<TrialNumber>,
     pub confirmed: &'a BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
     pub predicted: &'a BTreeMap<TrialNumber, BTreeMap<String, f64>>,
+    /// Trials that took their loss over, with the training that measured it.
+    pub variants: &'a BTreeMap<TrialNumber, TrialNumber>,
 }
 
 /// The front as a table: the objectives, then the params that differ from row to row; those that are the same in all rows
 /// stand in a line below. A star marks the recommended trial. What was predicted of an objective stands beside it. Where some
-/// trials were repeated, a column says of which the values are `confirmed` and of which `measured` once.
+/// trials were repeated, or are variants of a training, a column says of which the values are `confirmed`, of which `measured`
+/// once, and whose loss a variant has.
 pub(super) fn front_table(
     objectives: &[Objective],
     rows: &[FrontRow],
@@ -61,7 +64,8 @@ pub(super) fn front_table(
         columns.push((metric_heading(&objective.metric), Align::Right));
         columns.extend(is_predicted(objective).then(|| ("predicted".to_owned(), Align::Right)));
     }
-    let says_basis = rows.iter().any(|row| notes.confirmed.contains_key(&row.trial));
+    let has_note = |row: &FrontRow| notes.confirmed.contains_key(&row.trial) || notes.variants.contains_key(&row.trial);
+    let says_basis = rows.iter().any(has_note);
     columns.extend(says_basis.then(|| ("basis".to_owned(), Align::Left)));
     columns.extend(varying.iter().map(|name| {
         let align = if number(name) { Align::Right } else { Align::Left };
@@ -78,7 +82,8 @@ pub(super) fn front_table(
             cells.push(text(row.metrics.value(&objective.metric)));
             cells.extend(is_predicted(objective).then(|| text(prediction(row, objective))));
         }
-        cells.extend(says_basis.then(|| basis(objectives, notes.confirmed.get(&row.trial))));
+        let confirmed = notes.confirmed.get(&row.trial);
+        cells.extend(says_basis.then(|| basis(objectives, confirmed, notes.variants.get(&row.trial))));
         cells.extend(varying.iter().map(|name| param_text(row.params.get(name))));
         table.push(cells);
     }

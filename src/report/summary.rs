@@ -47,6 +47,8 @@ pub struct Summary {
     pub recommendation: Option<Recommendation>,
     /// What repeats say, by trial and metric; the values of every other trial were measured once.
     pub confirmed: BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
+    /// Trials of the front that took their loss over, each with the training that measured it.
+    pub variants: BTreeMap<TrialNumber, TrialNumber>,
     /// What the recommended trial wins against the baseline, in words.
     pub against_baseline: Option<String>,
     /// What was predicted before a trial ran, by trial and metric.
@@ -66,6 +68,8 @@ pub struct Counts {
     pub skipped: usize,
     /// Waiting or running.
     pub unfinished: usize,
+    /// Trials that took their loss over from a training, and measured a cost at most: part of all the others.
+    pub variants: usize,
     /// Failed trials by their reason.
     pub failures: BTreeMap<&'static str, usize>,
 }
@@ -92,7 +96,16 @@ impl Counts {
         counts
     }
 
-    /// The counts in words: `24 trials: 20 complete, 4 failed (3 out_of_memory, 1 diverged)`.
+    /// The counts with those of `variants` that are among `trials`.
+    #[must_use]
+    pub fn with_variants(mut self, trials: &[Trial], variants: &BTreeMap<TrialNumber, TrialNumber>) -> Self {
+        let of = trials.iter().filter(|trial| variants.contains_key(&trial.number));
+        self.variants = of.count();
+        self
+    }
+
+    /// The counts in words: `24 trials: 20 complete, 4 failed (3 out_of_memory, 1 diverged)`; where some are variants,
+    /// `73 trials, 63 trainings and 10 variants: 70 complete, 3 pruned`.
     pub fn to_text(&self) -> String {
         let failures: Vec<String> = match self.failures.len() {
             1 => self.failures.keys().map(|reason| (*reason).to_owned()).collect(),
@@ -121,7 +134,21 @@ impl Counts {
         match (self.total, parts.join(", ")) {
             (0, _) => "no trials".to_owned(),
             (1, parts) => format!("1 trial: {parts}"),
-            (total, parts) => format!("{total} trials: {parts}"),
+            (total, parts) => format!("{total} trials{}: {parts}", self.kinds_text()),
+        }
+    }
+}
+
+impl Counts {
+    fn kinds_text(&self) -> String {
+        let many = |count: usize, name: &str| match count {
+            1 => format!("1 {name}"),
+            count => format!("{count} {name}s"),
+        };
+        let trainings = many(self.total - self.variants.min(self.total), "training");
+        match self.variants {
+            0 => String::new(),
+            variants => format!(", {trainings} and {}", many(variants, "variant")),
         }
     }
 }
@@ -156,6 +183,7 @@ impl Summary {
             front,
             recommendation: input.recommendation.cloned(),
             confirmed: BTreeMap::new(),
+            variants: BTreeMap::new(),
             against_baseline: None,
             predicted: BTreeMap::new(),
             shown: None,
@@ -189,6 +217,16 @@ impl Summary {
         self.against_baseline = recommended
             .zip(baseline.and_then(of))
             .map(|pair| against_baseline(&self.objectives, pair, &self.confirmed));
+        self
+    }
+
+    /// The summary that tells variants from trainings.
+    #[must_use]
+    pub fn with_variants(mut self, trials: &[Trial], variants: BTreeMap<TrialNumber, TrialNumber>) -> Self {
+        self.trials = self.trials.with_variants(trials, &variants);
+        self.variants = variants;
+        self.variants
+            .retain(|number, _| self.front.iter().any(|row| row.trial == *number));
         self
     }
 
@@ -249,6 +287,7 @@ impl Summary {
             let notes = FrontNotes {
                 recommended,
                 confirmed: &self.confirmed,
+                variants: &self.variants,
                 predicted,
             };
             front_table(&self.objectives, rows, notes, width)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::row::{finite, to_i64, to_u64};
 use super::{Store, StoreError, StudyId};
-use peft_tune_core::study::{Confirmed, Metrics, TrialNumber};
+use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber, with_confirmed};
 
 /// What the repeats of a study's trials say, by trial and metric.
 pub type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
@@ -77,6 +77,14 @@ impl Store {
             .into_iter()
             .map(|(number, runs)| (number, runs.into_values().collect()))
             .collect())
+    }
+
+    /// Every trial of a study in order of number as it counts, with what repeats say in the place of what was measured once;
+    /// and what repeats say. Whoever shows or compares trials reads these, so that all say the same.
+    pub async fn confirmed_trials(&self, study: StudyId) -> Result<(Vec<Trial>, Confirmations), StoreError> {
+        let measured = self.trials(study).await?;
+        let confirmed = self.confirmations(study).await?;
+        Ok((with_confirmed(&measured, &confirmed), confirmed))
     }
 
     /// What the repeats of a study's trials say; trials that were not repeated are absent.

@@ -7,11 +7,12 @@ use serde::Serialize;
 use super::row::to_u64;
 use super::run::EvaluationRow;
 use super::{EvaluationRecord, PredictionRecord, Store, StoreError, StudyId};
-use peft_tune_core::study::{Confirmed, Stop, Trial, TrialNumber};
+use peft_tune_core::study::{Confirmed, Stop, Trial, TrialNumber, with_confirmed};
 
 /// Everything about one trial but its single steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrialDetail {
+    /// As it counts: with what repeats say in the place of what was measured once.
     pub trial: Trial,
     /// Which attempt the values are of, from 1.
     pub attempt: u64,
@@ -73,7 +74,9 @@ impl Store {
     /// Everything about one trial but its single steps.
     pub async fn trial(&self, study: StudyId, number: TrialNumber) -> Result<TrialDetail, StoreError> {
         let id = self.trial_id(study, number).await?;
-        let trial = self.one_trial(id).await?;
+        let measured = self.one_trial(id).await?;
+        let confirmed = self.confirmations(study).await?.remove(&number).unwrap_or_default();
+        let mut counted = with_confirmed(&[measured], &[(number, confirmed.clone())].into());
         let row: DetailRow =
             sqlx::query_as("select id, attempt, phase, recipe, started_at, ended_at, wall_s from trial where id = ?")
                 .bind(id.0)
@@ -81,7 +84,8 @@ impl Store {
                 .await
                 .map_err(|error| self.error(error))?;
         Ok(TrialDetail {
-            trial,
+            // One trial in, one out.
+            trial: counted.swap_remove(0),
             attempt: to_u64(row.attempt),
             phase: row.phase,
             recipe: match &row.recipe {
@@ -98,7 +102,7 @@ impl Store {
             inherited: self.inherited(study, number).await?,
             kernels: self.kernels(study).await?.remove(&number),
             lost: self.lost_attempts(study, number).await?,
-            confirmed: self.confirmations(study).await?.remove(&number).unwrap_or_default(),
+            confirmed,
         })
     }
 

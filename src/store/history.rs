@@ -91,18 +91,6 @@ impl Store {
         Ok(trials.swap_remove(0))
     }
 
-    /// Numbers of the trials on a study's Pareto front, ascending.
-    pub async fn front(&self, study: StudyId) -> Result<Vec<TrialNumber>, StoreError> {
-        let numbers: Vec<i64> = sqlx::query_scalar(
-            "select trial from pareto_front where study = (select name from study where id = ?) order by trial",
-        )
-        .bind(study.0)
-        .fetch_all(&self.pool)
-        .await
-        .map_err(|error| self.error(error))?;
-        Ok(numbers.into_iter().map(|number| TrialNumber(to_u64(number))).collect())
-    }
-
     fn assemble(
         &self,
         rows: Vec<TrialRow>,

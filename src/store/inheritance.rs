@@ -1,7 +1,12 @@
 //! Values that a trial inherited from another trial of its study.
 
+use std::collections::BTreeMap;
+
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
+
+/// Trials that took their loss over and measured a cost at most, each with the training that it is a variant of.
+pub type Variants = BTreeMap<TrialNumber, TrialNumber>;
 
 impl Store {
     /// Records that a trial inherited `part` (`cost` or `loss`) from `source`.
@@ -42,6 +47,13 @@ impl Store {
             .into_iter()
             .map(|number| TrialNumber(number.unsigned_abs()))
             .collect())
+    }
+
+    /// A study's variants: trials that took their loss over, each with the training that measured it.
+    pub async fn variants(&self, study: StudyId) -> Result<Variants, StoreError> {
+        let inherited = self.all_inherited(study).await?.into_iter();
+        let of_loss = inherited.filter(|(_, part, _)| part == "loss");
+        Ok(of_loss.map(|(number, _, source)| (number, source)).collect())
     }
 
     /// What a trial inherited: part (`cost` or `loss`) or metric of a command, and source.

@@ -50,6 +50,7 @@ pub use error::{QueryError, StoreError};
 pub use fidelity::EndingRecord;
 pub use import::{ImportOutcome, ImportWish, Imported};
 pub use infer_bench::InferenceRecord;
+pub use inheritance::Variants;
 pub use input::InputRecord;
 pub use lock::StudyLock;
 pub use loss::LostAttempt;

@@ -40,9 +40,9 @@ select name, value, count(*) as trials, round(avg(throughput), 1) as throughput,
        round(avg(peak_memory) / 1073741824.0, 3) as peak_gib, round(min(loss), 4) as best_loss, round(avg(loss), 4) as loss
 from (
     select p.name, p.value,
-           (select value from metric where trial_id = p.trial_id and name = 'throughput') as throughput,
-           (select value from metric where trial_id = p.trial_id and name = 'peak_memory') as peak_memory,
-           (select value from metric where trial_id = p.trial_id and name = 'loss') as loss
+           (select value from counted_metric where trial_id = p.trial_id and name = 'throughput') as throughput,
+           (select value from counted_metric where trial_id = p.trial_id and name = 'peak_memory') as peak_memory,
+           (select value from counted_metric where trial_id = p.trial_id and name = 'loss') as loss
     from param as p join trial on trial.id = p.trial_id join study on study.id = trial.study_id
     where study.name = ?1 and trial.state = 'complete'
 )
@@ -58,7 +58,7 @@ select trial, metric, value from (
            ) as before
     from study join study_objective as o on o.study_id = study.id
     join trial as t on t.study_id = study.id and t.state = 'complete'
-    join metric as m on m.trial_id = t.id and m.name = o.metric
+    join counted_metric as m on m.trial_id = t.id and m.name = o.metric
     where study.name = ?1
 )
 where before is null or cost < before order by trial, position

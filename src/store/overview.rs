@@ -8,7 +8,8 @@ use super::{Store, StoreError, StudyId};
 use crate::space::problem_of;
 use peft_tune_core::objective::{Bound, Constraint, Direction, Objective};
 use peft_tune_core::space::SearchSpace;
-use peft_tune_search::Problem;
+use peft_tune_core::study::{Trial, TrialNumber};
+use peft_tune_search::{Problem, pareto_front};
 
 /// A study as lists show it.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +33,8 @@ pub struct StudyOverview {
     pub constraints: Vec<Constraint>,
     /// Trials by the name of their state.
     pub states: BTreeMap<String, u64>,
+    /// Those of them that took their loss over from another.
+    pub variants: u64,
     /// Wall-clock seconds of all trials together.
     pub wall_s: f64,
 }
@@ -50,6 +53,13 @@ impl StudyOverview {
             &self.constraints,
             self.is_native,
         )
+    }
+
+    /// The Pareto front of its trials as they count ([`Store::confirmed_trials`]), ascending: what the view `pareto_front`
+    /// holds.
+    pub fn front(&self, trials: &[Trial]) -> Vec<TrialNumber> {
+        let front = pareto_front(&self.problem(None), trials);
+        front.iter().map(|one| one.trial.number).collect()
     }
 }
 
@@ -141,6 +151,7 @@ impl Store {
                 .map_err(|error| self.error(error))?;
         Ok(StudyOverview {
             id: StudyId(row.id),
+            variants: self.variants(StudyId(row.id)).await?.len() as u64,
             objectives: self.objectives(StudyId(row.id)).await?,
             constraints: self.constraints(StudyId(row.id)).await?,
             name: row.name,

@@ -68,9 +68,9 @@ impl EvaluationRow {
 }
 
 impl Store {
-    /// Every trial of a study in order of number, with times, recipe and evaluations.
+    /// Every trial of a study in order of number as it counts, with times, recipe and evaluations.
     pub async fn trial_runs(&self, study: StudyId) -> Result<Vec<TrialRun>, StoreError> {
-        let trials = self.trials(study).await?;
+        let (trials, _) = self.confirmed_trials(study).await?;
         let rows: Vec<RunRow> = sqlx::query_as(
             "select id, number, attempt, reason, recipe, started_at, ended_at, wall_s,
                     cast(coalesce(unixepoch(started_at, 'subsec'), 0) as real) as started_s,

@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use rayon::prelude::*;
 
-use super::Forecast;
+use super::{Forecast, MemoryLimit};
 use crate::space::Study;
 use peft_tune_core::predict::{Correction, Prediction, Uncertain};
 use peft_tune_core::recipe::TrainingLength;
@@ -45,8 +45,8 @@ pub struct CostSurvey {
     pub fitting: u64,
     /// How many more are above the limit by no more than the prediction's error: a search tries them too.
     pub perhaps_fitting: u64,
-    /// Bytes above which a trial is worth nothing.
-    pub limit_bytes: Option<f64>,
+    /// What a trial's memory must keep.
+    pub limit: Option<MemoryLimit>,
     /// Settings that differ in cost, highest throughput first.
     pub settings: Vec<Expected>,
     /// Indices into `settings` of those that fit and are beaten by none in both throughput and memory.
@@ -95,7 +95,7 @@ impl CostSurvey {
             predicted: parts.iter().map(|part| part.predicted).sum(),
             fitting: parts.iter().map(|part| part.fitting).sum(),
             perhaps_fitting: parts.iter().map(|part| part.perhaps_fitting).sum(),
-            limit_bytes: forecast.limit_bytes(),
+            limit: forecast.limit(),
             settings: Vec::new(),
             front: Vec::new(),
             trial_s: None,

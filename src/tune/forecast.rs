@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, RwLock};
 
+use serde::Serialize;
+
 use crate::space::{Study, recipe_for};
 use peft_tune_core::objective::{Bound, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::predict::{Correction, Prediction, Predictor, RowLengths, Setting, Uncertain, Workload};
@@ -21,9 +23,39 @@ pub struct Forecast {
     rows: BTreeMap<(usize, bool), RowLengths>,
     /// Parameters that can change throughput or memory.
     counted: Vec<String>,
-    /// Bytes above which a trial is worth nothing.
-    limit_bytes: Option<f64>,
+    /// What a trial's memory must keep.
+    limit: Option<MemoryLimit>,
     known: RwLock<HashMap<u64, Result<Prediction, Arc<str>>>>,
+}
+
+/// Bytes above which a trial is worth nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct MemoryLimit {
+    pub bytes: f64,
+    pub from: LimitSource,
+}
+
+/// Who says how much memory a trial may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitSource {
+    /// A constraint of the study on `peak_memory`.
+    Constraint,
+    /// The study's `memory_limit`.
+    Study,
+    /// The memory that the device has.
+    Device,
+}
+
+impl LimitSource {
+    /// For people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Constraint => "the study's constraint",
+            Self::Study => "the study's memory_limit",
+            Self::Device => "what the device has",
+        }
+    }
 }
 
 /// Why there is no prediction for a setting.
@@ -52,9 +84,13 @@ impl Forecast {
             Bound::AtMost(limit) => Some(limit),
             Bound::AtLeast(_) => None,
         });
-        let limits = bounds.chain(study.memory_limit_bytes.map(|bytes| bytes as f64));
+        let limit = |from| move |bytes| MemoryLimit { bytes, from };
+        let own = study.memory_limit_bytes.map(|bytes| bytes as f64);
+        let limits = bounds
+            .map(limit(LimitSource::Constraint))
+            .chain(own.map(limit(LimitSource::Study)));
         Self {
-            limit_bytes: limits.min_by(f64::total_cmp),
+            limit: limits.min_by(|a, b| a.bytes.total_cmp(&b.bytes)),
             study: study.clone(),
             predictor,
             rows,
@@ -63,15 +99,20 @@ impl Forecast {
         }
     }
 
-    /// Bytes above which a trial is worth nothing: the study's limit or its constraint, whichever is lower.
-    pub fn limit_bytes(&self) -> Option<f64> {
-        self.limit_bytes
+    /// What a trial's memory must keep: the study's limit, its constraint or the device's memory, whichever is lowest.
+    pub fn limit(&self) -> Option<MemoryLimit> {
+        self.limit
     }
 
     /// Takes the device's own memory as a limit too.
     #[must_use]
     pub fn within(mut self, device_bytes: f64) -> Self {
-        self.limit_bytes = Some(self.limit_bytes.map_or(device_bytes, |limit| limit.min(device_bytes)));
+        if self.limit.is_none_or(|limit| device_bytes < limit.bytes) {
+            self.limit = Some(MemoryLimit {
+                bytes: device_bytes,
+                from: LimitSource::Device,
+            });
+        }
         self
     }
 
@@ -140,12 +181,12 @@ impl Forecast {
 
     /// Whether so many bytes, taken for exact, keep the limit.
     pub fn keeps_limit(&self, bytes: f64) -> bool {
-        self.limit_bytes.is_none_or(|limit| bytes <= limit)
+        self.limit.is_none_or(|limit| bytes <= limit.bytes)
     }
 
     /// Why a predicted setting cannot fit, where that is certain: it is above the limit by more than the prediction's error.
     pub fn does_not_fit(&self, prediction: &Prediction) -> Option<String> {
-        let (bytes, limit) = (prediction.peak_bytes() as f64, self.limit_bytes?);
+        let (bytes, limit) = (prediction.peak_bytes() as f64, self.limit?.bytes);
         (bytes > limit * (1.0 + self.predictor.machine().memory_margin())).then(|| {
             let mib = |bytes: f64| bytes / f64::from(1 << 20);
             format!(

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::known::{at_least, expected, expected_deviation};
 use super::reported::{final_after, needed};
+use peft_tune_core::objective::Objective;
 use peft_tune_core::study::{Curve, Metrics, Stop, Trial, TrialNumber, TrialState};
 use peft_tune_search::{Field, Problem, Progress, Pruner, Verdict, evaluated, hypervolume, reference_point};
 
@@ -137,6 +138,7 @@ impl Judge<'_> {
             known: self.minimised(trial.known),
             curves: self.curves_of(Some(trial.curve), trial.known),
             expected_low: trial.expected_low.to_vec(),
+            reported: self.reported(trial.curve),
             total_steps: trial.total_steps,
             rate: None,
             feasible: false,
@@ -164,10 +166,22 @@ impl Judge<'_> {
             known: self.minimised(&known),
             curves: self.curves_of(self.curves.get(&trial.number), &nothing),
             expected_low: vec![None; self.problem.objectives.len()],
+            reported: vec![None; self.problem.objectives.len()],
             total_steps: planned.map(|steps| steps as u64).or(last),
             rate: None,
             feasible,
         }
+    }
+
+    /// The best that a trial told of each objective, also of those that are final only after some steps.
+    fn reported(&self, curve: &Curve) -> Vec<Option<f64>> {
+        let best = |objective: &Objective| {
+            let values = curve.of(&objective.metric).into_iter();
+            values
+                .map(|(_, value)| objective.minimised(value))
+                .min_by(f64::total_cmp)
+        };
+        self.problem.objectives.iter().map(best).collect()
     }
 
     fn minimised(&self, metrics: &Metrics) -> Vec<Option<f64>> {

@@ -29,7 +29,7 @@ pub use confirm::Repeat;
 pub use cost_survey::{CostSurvey, Expected};
 pub use ending::Ending;
 pub use error::TuneError;
-pub use forecast::{Forecast, Unpredictable};
+pub use forecast::{Forecast, LimitSource, MemoryLimit, Unpredictable};
 pub use inputs::Inputs;
 pub use interrupt::Interrupt;
 pub use observer::{Progress, TuneObserver};

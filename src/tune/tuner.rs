@@ -17,9 +17,9 @@ use super::retry_policy::RetryPolicy;
 use super::running::Running;
 use super::{Ending, Inputs, Interrupt, Progress, TuneError, TuneObserver};
 use crate::space::{Backend, Study};
-use crate::store::{Store, StudyId};
+use crate::store::{Confirmations, Store, StudyId};
 use crate::worker::{Evaluator, Task, TrialRequest};
-use peft_tune_core::study::{Curve, FailReason, Metrics, Params, Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{Curve, FailReason, Metrics, Params, Trial, TrialNumber, TrialState, with_confirmed};
 use peft_tune_kernels::Kernels;
 use peft_tune_search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history, stop_reason};
 
@@ -44,6 +44,8 @@ pub struct Tuner<'a> {
     pub(super) kept: KeptMetrics,
     /// All trials by number, running ones included; of finished ones what is [`KeptMetrics`].
     pub(super) history: Vec<Trial>,
+    /// What repeats in earlier runs of the study said: it counts where people are told how far the study is.
+    confirmed: Confirmations,
     /// What finished trials told on their way, for a pruner.
     pub(super) curves: BTreeMap<TrialNumber, Curve>,
     /// The last step of the longest trial that was not stopped.
@@ -94,13 +96,10 @@ impl<'a> Tuner<'a> {
         }
         let waiting = history.iter().filter(|trial| !trial.state.is_finished());
         let unfinished = waiting.map(|trial| trial.number).collect();
-        let inherited = parts.store.all_inherited(parts.id).await?.into_iter();
-        let variants: BTreeSet<TrialNumber> = inherited
-            .filter(|(_, part, _)| part == "loss")
-            .map(|(number, _, _)| number)
-            .collect();
+        let variants: BTreeSet<TrialNumber> = parts.store.variants(parts.id).await?.into_keys().collect();
         let mut standing = Progress::default();
-        standing.count(&problem, &history);
+        let confirmed = parts.store.confirmations(parts.id).await?;
+        standing.count(&problem, &with_confirmed(&history, &confirmed));
         let is_variant = |trial: &&Trial| trial.state.is_finished() && variants.contains(&trial.number);
         standing.variants = history.iter().filter(is_variant).count() as u64;
         let pruner = build_pruner(&parts.study.pruner);
@@ -115,6 +114,7 @@ impl<'a> Tuner<'a> {
         curves.values_mut().for_each(|curve| kept.reduce_curve(curve));
         Ok(Self {
             standing,
+            confirmed,
             variants,
             unfinished,
             defer: VecDeque::new(),
@@ -353,7 +353,7 @@ impl<'a> Tuner<'a> {
             .iter()
             .map(|trial| self.expectations.get(&trial.number).copied());
         let expected: Vec<Option<f64>> = expected.collect();
-        let volumes = hypervolume_history(&self.problem, &finished);
+        let volumes = hypervolume_history(&self.problem, &with_confirmed(&finished, &self.confirmed));
         let reason = stop_reason(rule, &volumes, &expected)?;
         Some(Ending::Stopped { reason })
     }

@@ -12,6 +12,8 @@ use peft_tune_engine::profile::CountingAllocator;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
+/// Every way to look at a study says the same of it.
+mod agreement;
 /// Loading model directories: shards, damage, disagreement with the configuration.
 mod changed_inputs;
 mod checkpoints;
@@ -59,6 +61,8 @@ mod plan;
 mod predict;
 /// What samplers propose, as it was written down once.
 mod proposals;
+/// Trials that report on their way, and what a pruner makes of that.
+mod pruning;
 /// Quantized weights against bitsandbytes.
 mod quant;
 /// The assets of the quickstart, and the generator that made them.

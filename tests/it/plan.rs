@@ -79,6 +79,27 @@ fn nothing_above_the_limit_is_said_to_fit() {
 }
 
 #[test]
+fn the_memory_limit_is_the_device_s_unless_the_study_says_less() {
+    let folder = study_of(GEMMA_2_9B);
+    let limit = |space: &str| {
+        std::fs::write(folder.path().join("space.yaml"), space).unwrap();
+        let plan: Value = serde_json::from_str(&planned(folder.path(), &["--json"])).unwrap();
+        (plan["limit_bytes"].as_f64().unwrap(), plan["limit_from"].clone())
+    };
+    assert_eq!(limit(SPACE).1, "device");
+    let bound = format!("{SPACE}constraints: {{peak_memory: \"<= 30 GiB\"}}\n");
+    assert_eq!(limit(&bound), (30.0 * 1_073_741_824.0, "constraint".into()));
+    assert!(planned(folder.path(), &[]).contains("30.00 GiB (the study's constraint): "));
+
+    // This machine has a memory too.
+    let quickstart = Path::new(env!("CARGO_MANIFEST_DIR")).join("search_spaces/quickstart.yaml");
+    let output = called(folder.path(), &["plan", &quickstart.display().to_string(), "--json"]);
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(plan["limit_from"], "device", "{plan}");
+    assert!(plan["limit_bytes"].as_f64().unwrap() > 1e9);
+}
+
+#[test]
 fn the_language_model_of_a_multimodal_checkpoint_is_planned_and_not_trained() {
     let folder = study_of(GEMMA_3_4B);
     let plan: Value = serde_json::from_str(&planned(folder.path(), &["--json", "--top", "1000"])).unwrap();

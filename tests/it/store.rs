@@ -6,7 +6,7 @@ mod front;
 mod killed;
 pub mod round_trip;
 
-use peft_tune::store::{EvaluationRecord, Store, StoreError, StudyId, StudyRecord};
+use peft_tune::store::{EvaluationRecord, RowSink, SqlValue, Store, StoreError, StudyId, StudyRecord};
 use peft_tune_core::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::recipe::{DataSettings, Recipe, TargetModules};
 use peft_tune_core::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialState};
@@ -63,6 +63,32 @@ pub async fn add_trial(store: &Store, study: StudyId, number: u64, params: &Para
     };
     store.record_evaluation(study, number, &evaluation).await.unwrap();
     store.finish_trial(study, number, state, 12.5).await.unwrap();
+}
+
+/// Trials of a query's first column.
+#[derive(Default)]
+struct Numbers(Vec<TrialNumber>);
+
+impl RowSink for Numbers {
+    fn columns(&mut self, _: &[String]) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn row(&mut self, values: &[SqlValue<'_>]) -> std::io::Result<()> {
+        let SqlValue::Integer(number) = values[0] else {
+            panic!("{values:?} holds no trial");
+        };
+        self.0.push(TrialNumber(number.unsigned_abs()));
+        Ok(())
+    }
+}
+
+/// Numbers of the trials that the view `pareto_front` holds of a study, ascending.
+pub async fn front_in_view(store: &Store, study: &str) -> Vec<TrialNumber> {
+    let mut numbers = Numbers::default();
+    let sql = "select trial from pareto_front where study = ?1 order by trial";
+    store.query_about(sql, Some(study), &mut numbers).await.unwrap();
+    numbers.0
 }
 
 /// Out of memory while it was measured.

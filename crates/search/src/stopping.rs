@@ -5,23 +5,31 @@ use super::{Problem, hypervolume};
 use peft_tune_core::space::StopRule;
 use peft_tune_core::study::Trial;
 
-/// Hypervolume of the feasible trials after each trial of the history. The reference point is the same throughout: the
-/// objectives' own, or inferred from the whole history.
+/// Hypervolume of the feasible trials after each trial of the history: what every command, page and rule calls so. The
+/// reference point is the same throughout: the objectives' own, or inferred from the whole history ([`reference_point`]).
 pub fn hypervolume_history(problem: &Problem, history: &[Trial]) -> Vec<f64> {
     let all = evaluated(problem, history);
     let reference = reference_point(problem, &all);
     let mut met = all.iter().peekable();
-    let mut points: Vec<&[f64]> = Vec::new();
+    let mut front: Vec<&[f64]> = Vec::new();
     let mut volume = 0.0;
     let after = |trial: &Trial| {
         let one = met.next_if(|one| one.trial.number == trial.number);
-        if let Some(one) = one.filter(|one| one.is_feasible()) {
-            points.push(&one.values);
-            volume = hypervolume(&points, &reference);
+        if let Some(one) = one.filter(|one| one.is_feasible() && adds(&one.values, &front, &reference)) {
+            front.retain(|other| !one.values.iter().zip(*other).all(|(new, old)| new <= old));
+            front.push(&one.values);
+            volume = hypervolume(&front, &reference).max(volume);
         }
         volume
     };
     history.iter().map(after).collect()
+}
+
+/// Whether a point lies inside the reference point and no point of the front is at least as good everywhere.
+fn adds(point: &[f64], front: &[&[f64]], reference: &[f64]) -> bool {
+    let inside = point.iter().zip(reference).all(|(value, limit)| value < limit);
+    let covers = |other: &&[f64]| other.iter().zip(point).all(|(old, new)| old <= new);
+    inside && !front.iter().any(covers)
 }
 
 /// Why a study should stop, or `None` where it should continue. `volumes` is the hypervolume after each trial,

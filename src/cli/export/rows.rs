@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::Args;
+use super::study::Recommended;
 use crate::cli::CliError;
 use crate::cli::rows::{FinishRows, RowFormat, WholeOutput};
 use crate::store::{SqlValue, StudyOverview, TrialRun};
@@ -26,15 +27,16 @@ const VIEWS: [(&str, &str); 2] = [
 /// Writes `trials`, `evaluations` and `steps` with `ending`, and returns the files.
 pub fn write(args: &Args, format: RowFormat, ending: &str) -> Result<Vec<PathBuf>, CliError> {
     let path_of = |name: &str| args.output.join(format!("{name}.{ending}"));
-    let (study, runs) = args.database.read(async |store| {
+    let (study, runs, recommended) = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
         let runs = store.trial_runs(study.id).await?;
-        Ok((study, runs))
+        let recommended = Recommended::read(store, &study).await?;
+        Ok((study, runs, recommended))
     })?;
     let mut files = vec![path_of("trials")];
     let (whole, output) = WholeOutput::create(&files[0], args.force)?;
     let mut sink = format.sink(output, None);
-    write_trials(&mut *sink, &study, &runs).map_err(CliError::failed)?;
+    write_trials(&mut *sink, &study, &runs, recommended.as_ref()).map_err(CliError::failed)?;
     sink.finish().map_err(CliError::failed)?;
     whole.keep()?;
     for (name, sql) in VIEWS {
@@ -50,8 +52,14 @@ pub fn write(args: &Args, format: RowFormat, ending: &str) -> Result<Vec<PathBuf
     Ok(files)
 }
 
-/// One row a trial: what it was, its params, what it measured, its recipe.
-fn write_trials(sink: &mut dyn FinishRows, study: &StudyOverview, runs: &[TrialRun]) -> std::io::Result<()> {
+/// One row a trial: what it was, its params, what it measured, its recipe; the recommended one's says why, and what it wins
+/// against the baseline.
+fn write_trials(
+    sink: &mut dyn FinishRows,
+    study: &StudyOverview,
+    runs: &[TrialRun],
+    recommended: Option<&Recommended>,
+) -> std::io::Result<()> {
     let params: BTreeSet<&String> = runs.iter().flat_map(|run| run.trial.params.keys()).collect();
     let metrics: BTreeSet<&str> = runs
         .iter()
@@ -72,7 +80,7 @@ fn write_trials(sink: &mut dyn FinishRows, study: &StudyOverview, runs: &[TrialR
     .to_vec();
     names.extend(params.iter().map(|name| format!("param.{name}")));
     names.extend(metrics.iter().map(|name| format!("metric.{name}")));
-    names.push("recipe".to_owned());
+    names.extend(["recipe", "recommended", "against_baseline"].map(str::to_owned));
     sink.columns(&names)?;
     for run in runs {
         let mut row = vec![
@@ -97,6 +105,9 @@ fn write_trials(sink: &mut dyn FinishRows, study: &StudyOverview, runs: &[TrialR
         }));
         let recipe = run.recipe.as_ref().map(ToString::to_string);
         row.push(optional(recipe.as_deref()));
+        let chosen = recommended.filter(|one| one.trial == run.trial.number);
+        row.push(optional(chosen.map(|one| one.reason.as_str())));
+        row.push(optional(chosen.and_then(|one| one.against_baseline.as_deref())));
         sink.row(&row)?;
     }
     Ok(())

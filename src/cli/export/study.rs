@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use super::{Args, StudyFormat, rows, tensorboard};
 use crate::cli::CliError;
 use crate::export::{ExportError, MlflowExperiment, MlflowMetric, MlflowRun, MlflowStatus};
-use crate::store::{StepRecord, StoreError, StudyOverview, TrialRun};
-use peft_tune_core::study::{Phase, TrialState};
+use crate::report::{against_baseline, printable};
+use crate::store::{StepRecord, Store, StoreError, StudyOverview, TrialRun};
+use peft_tune_core::study::{Phase, TrialNumber, TrialState};
+use peft_tune_search::{Preference, recommend};
 
 /// A study with everything that was stored of it.
 pub struct WholeStudy {
@@ -15,6 +17,35 @@ pub struct WholeStudy {
     pub runs: Vec<TrialRun>,
     /// Steps of each trial, the profile phase before the training.
     pub steps: Vec<Vec<StepRecord>>,
+    pub recommended: Option<Recommended>,
+}
+
+/// The trial to take, as every export says it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recommended {
+    pub trial: TrialNumber,
+    /// Why, with the numbers that decided.
+    pub reason: String,
+    /// What it wins against the baseline, where the study has one.
+    pub against_baseline: Option<String>,
+}
+
+impl Recommended {
+    /// Of a study as it stands; `None` where nothing can be recommended.
+    pub async fn read(store: &Store, study: &StudyOverview) -> Result<Option<Self>, StoreError> {
+        let (trials, confirmed) = store.confirmed_trials(study.id).await?;
+        let Ok(chosen) = recommend(&study.problem(None), &trials, &Preference::default()) else {
+            return Ok(None);
+        };
+        let baseline = store.baseline(study.id).await?;
+        let baseline = baseline.and_then(|number| trials.iter().find(|trial| trial.number == number));
+        Ok(Some(Self {
+            trial: chosen.trial.number,
+            against_baseline: baseline
+                .map(|baseline| against_baseline(&study.objectives, (chosen.trial, baseline), &confirmed)),
+            reason: chosen.reason,
+        }))
+    }
 }
 
 /// Writes the study that the arguments name.
@@ -34,6 +65,16 @@ pub fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
     for file in files {
         println!("{}", file.display());
     }
+    let recommended = args.database.read(async |store| {
+        let study = store.study(args.study.as_deref()).await?;
+        Recommended::read(store, &study).await
+    })?;
+    if let Some(one) = recommended {
+        eprintln!("recommended: {}", printable(&one.reason));
+        one.against_baseline
+            .iter()
+            .for_each(|against| eprintln!("  {}", printable(against)));
+    }
     Ok(())
 }
 
@@ -47,7 +88,13 @@ fn read(args: &Args) -> Result<WholeStudy, CliError> {
             of_trial.extend(store.steps(overview.id, run.trial.number, Phase::Train).await?);
             steps.push(of_trial);
         }
-        Ok(WholeStudy { overview, runs, steps })
+        let recommended = Recommended::read(store, &overview).await?;
+        Ok(WholeStudy {
+            overview,
+            runs,
+            steps,
+            recommended,
+        })
     })
 }
 
@@ -72,7 +119,7 @@ fn mlflow(args: &Args, study: &WholeStudy) -> Result<Vec<PathBuf>, CliError> {
         .runs
         .iter()
         .zip(&study.steps)
-        .map(|(run, steps)| mlflow_run(run, steps))
+        .map(|(run, steps)| mlflow_run(run, steps, study.recommended.as_ref()))
         .collect();
     let experiment = MlflowExperiment {
         name: &study.overview.name,
@@ -93,7 +140,7 @@ fn mlflow(args: &Args, study: &WholeStudy) -> Result<Vec<PathBuf>, CliError> {
     Ok(vec![folder])
 }
 
-fn mlflow_run(run: &TrialRun, steps: &[StepRecord]) -> MlflowRun {
+fn mlflow_run(run: &TrialRun, steps: &[StepRecord], recommended: Option<&Recommended>) -> MlflowRun {
     let params = run
         .trial
         .params
@@ -125,6 +172,12 @@ fn mlflow_run(run: &TrialRun, steps: &[StepRecord]) -> MlflowRun {
     let tags: BTreeMap<String, String> = [("state".to_owned(), run.trial.state.name().to_owned())]
         .into_iter()
         .chain(reason)
+        .chain(
+            recommended
+                .filter(|one| one.trial == run.trial.number)
+                .into_iter()
+                .flat_map(tags_of),
+        )
         .collect();
     MlflowRun {
         number: run.trial.number,
@@ -144,4 +197,13 @@ fn mlflow_run(run: &TrialRun, steps: &[StepRecord]) -> MlflowRun {
             .as_ref()
             .and_then(|recipe| serde_saphyr::to_string(recipe).ok()),
     }
+}
+
+/// What the recommended trial's run is tagged with.
+fn tags_of(recommended: &Recommended) -> impl Iterator<Item = (String, String)> {
+    let against = recommended.against_baseline.clone();
+    let against = against.map(|against| ("against_baseline".to_owned(), against));
+    [("recommended".to_owned(), recommended.reason.clone())]
+        .into_iter()
+        .chain(against)
 }

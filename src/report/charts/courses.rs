@@ -31,7 +31,7 @@ pub fn growth(view: &StudyView) -> Option<Chart> {
     );
     let y = Scale::new([0.0, 100.0], AREA.bottom, AREA.top, zero);
     let mut svg = Svg::new(WIDTH, HEIGHT, &format!("{}: how the front grew", view.study.name));
-    frame(&mut svg, AREA, &x, &y, ("minutes of trials", "hypervolume (%)"));
+    frame(&mut svg, AREA, &x, &y, ("minutes of trials", "hypervolume (% of now)"));
     let mut points = vec![(x.place(0.0), y.place(0.0))];
     for point in &growth.points {
         let place = x.place(minutes(point.elapsed_s));
@@ -89,7 +89,7 @@ fn curve_chart(view: &StudyView, name: &str) -> Chart {
         let (stroke, width, opacity) = match mark {
             Mark::Best => (BEST, 2.4, 1.0),
             Mark::Front => (FRONT, 1.6, 0.85),
-            Mark::Beaten | Mark::Infeasible => (OTHER, 1.0, 0.3),
+            Mark::Beaten | Mark::Infeasible | Mark::Stopped => (OTHER, 1.0, 0.3),
         };
         let place = |point: &(f64, f64)| (x.place(point.0), y.place(point.1).max(AREA.top));
         let places: Vec<(f64, f64)> = curve.points.iter().map(place).collect();

@@ -13,6 +13,8 @@ const MOST_OBJECTIVES: usize = 4;
 /// How a trial is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mark {
+    /// Stopped before its end.
+    Stopped,
     Infeasible,
     Beaten,
     Front,
@@ -31,6 +33,7 @@ pub fn mark(view: &StudyView, trial: &TrialView) -> Mark {
         }
         () if trial.front => Mark::Front,
         () if trial.feasible => Mark::Beaten,
+        () if trial.state == "pruned" => Mark::Stopped,
         () => Mark::Infeasible,
     }
 }
@@ -47,13 +50,15 @@ fn pair(view: &StudyView, xi: usize, yi: usize) -> Option<Chart> {
     let mut points: Vec<(Mark, f64, f64)> = view
         .trials
         .iter()
-        .filter(|trial| trial.state == "complete")
+        .filter(|trial| ["complete", "pruned"].contains(&trial.state))
         .filter_map(|trial| Some((mark(view, trial), trial.metrics[xi]?, trial.metrics[yi]?)))
         .collect();
-    if points.is_empty() {
+    points.sort_by_key(|(mark, _, _)| *mark);
+    // What was stopped early may stand anywhere: it does not decide the axes.
+    let ended: Vec<&(Mark, f64, f64)> = points.iter().filter(|(mark, _, _)| *mark != Mark::Stopped).collect();
+    if ended.is_empty() {
         return None;
     }
-    points.sort_by_key(|(mark, _, _)| *mark);
     let title = format!(
         "{}: {} against {}",
         view.study.name, y_objective.label, x_objective.label
@@ -71,13 +76,13 @@ fn pair(view: &StudyView, xi: usize, yi: usize) -> Option<Chart> {
         ..Default::default()
     };
     let x = Scale::new(
-        points.iter().map(|point| point.1),
+        ended.iter().map(|point| point.1),
         area.left,
         area.right,
         options(&x_objective.metric),
     );
     let y = Scale::new(
-        points.iter().map(|point| point.2),
+        ended.iter().map(|point| point.2),
         area.bottom,
         area.top,
         options(&y_objective.metric),
@@ -94,7 +99,11 @@ fn pair(view: &StudyView, xi: usize, yi: usize) -> Option<Chart> {
         (&better(x_objective, "→", "←"), &better(y_objective, "↑", "↓")),
     );
     for (mark, px, py) in points {
-        draw_mark(&mut svg, mark, x.place(px), y.place(py));
+        let (px, py) = (
+            x.place(px).clamp(area.left, area.right),
+            y.place(py).clamp(area.top, area.bottom),
+        );
+        draw_mark(&mut svg, mark, px, py);
     }
     Some(Chart {
         name: format!(
@@ -116,6 +125,12 @@ fn draw_mark(svg: &mut Svg, mark: Mark, x: f64, y: f64) {
             3.2,
             &format!(r#"fill="none" stroke="{OTHER}" stroke-width="1.4""#),
         ),
+        Mark::Stopped => {
+            let look = format!(r#"fill="none" stroke="{OTHER}" stroke-width="1.2" stroke-opacity="0.7""#);
+            let r = 2.8;
+            svg.path(&[(x - r, y - r), (x + r, y + r)], &look);
+            svg.path(&[(x - r, y + r), (x + r, y - r)], &look);
+        }
         Mark::Infeasible => {
             let look = format!(r#"fill="none" stroke="{OTHER}" stroke-width="1.4" stroke-dasharray="2 1.6""#);
             svg.circle(x, y, 3.2, &look);
@@ -128,11 +143,13 @@ fn legend(svg: &mut Svg, view: &StudyView) {
         .trials
         .iter()
         .any(|trial| trial.state == "complete" && !trial.feasible);
+    let stopped = view.trials.iter().any(|trial| trial.state == "pruned");
     let entries = [
         (Mark::Best, "recommended", view.recommendation.is_some(), 112.0),
         (Mark::Front, "on the front", true, 106.0),
         (Mark::Beaten, "beaten by another", true, 140.0),
-        (Mark::Infeasible, "breaks a bound", infeasible, 0.0),
+        (Mark::Infeasible, "breaks a bound", infeasible, 120.0),
+        (Mark::Stopped, "stopped early, where it stood", stopped, 0.0),
     ];
     let mut x = 14.0;
     for (mark, text, shown, width) in entries {

@@ -30,7 +30,7 @@ impl StudyView {
     pub fn new(input: &PageInput) -> Self {
         let names: BTreeSet<&String> = input.trials.iter().flat_map(|trial| trial.params.keys()).collect();
         let metrics = metric_names(input);
-        let counts = Counts::of(&input.trials);
+        let counts = Counts::of(&input.trials).with_variants(&input.trials, &variants(input));
         Self {
             study: head(input),
             objectives: input
@@ -135,10 +135,14 @@ fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> V
         inherited.entry(trial.0).or_default().push((part.clone(), source.0));
     }
     let none = Metrics::default();
+    let variants = variants(input);
     let view = |trial: &Trial| {
         let measured = trial.state.metrics().unwrap_or(&none);
         let holds = |one: &Constraint| measured.value(&one.metric).is_some_and(|value| one.holds(value));
-        let (outcome, detail) = outcome(&trial.state);
+        let (mut outcome, detail) = outcome(&trial.state);
+        if let Some(training) = variants.get(&trial.number) {
+            outcome.push_str(&format!(", variant of {training}"));
+        }
         TrialView {
             number: trial.number.0,
             state: trial.state.name(),
@@ -154,6 +158,12 @@ fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> V
     };
     let mut view = view;
     input.trials.iter().map(&mut view).collect()
+}
+
+/// Trials that took their loss over, each with the training that measured it.
+fn variants(input: &PageInput) -> BTreeMap<TrialNumber, TrialNumber> {
+    let of_loss = input.inherited.iter().filter(|(_, part, _)| part == "loss");
+    of_loss.map(|(number, _, source)| (*number, *source)).collect()
 }
 
 /// How a trial ended in a few words, and the whole reason where there is more to say.
@@ -331,6 +341,7 @@ fn recommendation(input: &PageInput) -> Option<RecommendationView> {
     Some(RecommendationView {
         trial: chosen.trial.0,
         reason: chosen.reason.clone(),
+        against_baseline: input.against_baseline.clone(),
         settings: trial.params.clone(),
         recipe: input.recipe.clone(),
         commands: input.commands.clone(),

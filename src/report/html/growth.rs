@@ -1,20 +1,19 @@
 //! How the front grew: the hypervolume after each trial.
 
+use std::collections::HashMap;
+
 use super::input::Timing;
 use super::view::{Growth, GrowthPoint};
 use peft_tune_core::objective::{Constraint, Objective};
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::Trial;
-use peft_tune_search::{Problem, evaluated, hypervolume, reference_point};
+use peft_tune_search::{Problem, evaluated, hypervolume_history, reference_point};
 
 /// Objectives above which the exact hypervolume of large fronts takes too long for a page.
 const MOST_OBJECTIVES: usize = 4;
 
-/// Hypervolume after each trial that changed it, and after the last one. `None` without a trial that counts, and with more
-/// than four objectives.
-///
-/// The reference point is the study's own or the one that the search would take at the end, so that the one never
-/// falls. Trials count in the order in which they ended.
+/// Hypervolume after each trial that changed it, and after the last one, as `show` and `explain` say it. `None` while it is 0,
+/// and with more than four objectives.
 pub fn growth(
     objectives: &[Objective],
     constraints: &[Constraint],
@@ -29,40 +28,32 @@ pub fn growth(
         objectives: objectives.to_vec(),
         constraints: constraints.to_vec(),
     };
-    let complete = evaluated(&problem, trials);
-    let feasible: Vec<_> = complete.iter().filter(|one| one.is_feasible()).collect();
-    let values: Vec<Vec<f64>> = feasible.iter().map(|one| one.values.clone()).collect();
-    let reference = reference_point(&problem, &complete);
-    let box_volume = box_volume(&values, &reference);
-    if feasible.is_empty() || box_volume <= 0.0 || !box_volume.is_finite() {
-        return None;
+    let volumes = hypervolume_history(&problem, trials);
+    let whole = volumes
+        .last()
+        .copied()
+        .filter(|whole| *whole > 0.0 && whole.is_finite())?;
+    let wall_s: HashMap<u64, f64> = timings.iter().map(|timing| (timing.number, timing.wall_s)).collect();
+    let mut points: Vec<GrowthPoint> = Vec::new();
+    let mut elapsed_s = 0.0;
+    let mut finished = trials
+        .iter()
+        .zip(volumes)
+        .filter(|(trial, _)| trial.state.is_finished())
+        .peekable();
+    while let Some((trial, volume)) = finished.next() {
+        elapsed_s += wall_s.get(&trial.number.0).copied().unwrap_or(0.0);
+        let before = points.last().map_or(0.0, |point| point.volume);
+        if volume > before || finished.peek().is_none() {
+            points.push(GrowthPoint {
+                trial: trial.number.0,
+                elapsed_s,
+                volume,
+                share: volume / whole,
+            });
+        }
     }
-    let mut points = Vec::new();
-    let mut front: Vec<Vec<f64>> = Vec::new();
-    let (mut elapsed_s, mut share) = (0.0, 0.0);
-    for timing in in_order(timings) {
-        elapsed_s += timing.wall_s;
-        let found = feasible.iter().find(|one| one.trial.number.0 == timing.number);
-        let Some(one) = found.filter(|one| adds(&one.values, &front, &reference)) else {
-            continue;
-        };
-        front.retain(|other| !one.values.iter().zip(other).all(|(new, old)| new <= old));
-        front.push(one.values.clone());
-        share = (hypervolume(&front, &reference) / box_volume).clamp(share, 1.0);
-        points.push(GrowthPoint {
-            trial: timing.number,
-            elapsed_s,
-            share,
-        });
-    }
-    let last = in_order(timings).last().map(|timing| timing.number)?;
-    if points.last().is_some_and(|point| point.trial != last) {
-        points.push(GrowthPoint {
-            trial: last,
-            elapsed_s,
-            share,
-        });
-    }
+    let reference = reference_point(&problem, &evaluated(&problem, trials));
     Some(Growth {
         reference: objectives
             .iter()
@@ -71,39 +62,6 @@ pub fn growth(
             .collect(),
         points,
     })
-}
-
-/// Volume between the best value of each objective and the reference point.
-fn box_volume(values: &[Vec<f64>], reference: &[f64]) -> f64 {
-    let side = |(objective, limit): (usize, &f64)| {
-        let best = values
-            .iter()
-            .map(|point| point[objective])
-            .fold(f64::INFINITY, f64::min);
-        limit - best
-    };
-    reference
-        .iter()
-        .enumerate()
-        .map(side)
-        .map(|side| side.max(0.0))
-        .product()
-}
-
-/// Whether a point lies inside the reference point and no point of the front is at least as good everywhere.
-fn adds(point: &[f64], front: &[Vec<f64>], reference: &[f64]) -> bool {
-    let inside = point.iter().zip(reference).all(|(value, limit)| value < limit);
-    inside
-        && !front
-            .iter()
-            .any(|other| other.iter().zip(point).all(|(old, new)| old <= new))
-}
-
-/// Ended trials in the order in which they ended.
-fn in_order(timings: &[Timing]) -> impl Iterator<Item = &Timing> {
-    let mut ended: Vec<&Timing> = timings.iter().filter(|timing| !timing.ended_at.is_empty()).collect();
-    ended.sort_by(|a, b| a.ended_at.cmp(&b.ended_at).then(a.number.cmp(&b.number)));
-    ended.into_iter()
 }
 
 #[cfg(test)]
@@ -141,9 +99,9 @@ mod tests {
             .map(|point| (point.trial, point.elapsed_s))
             .collect();
         assert_eq!(seen, [(0, 2.0), (2, 6.0), (3, 8.0)]);
-        // Box: 20 tokens/s by 2 nats; the first front holds 10 by 1 of it.
-        let shares: Vec<f64> = growth.points.iter().map(|point| point.share).collect();
-        assert_eq!(shares, [0.25, 1.0, 1.0]);
+        // The first front holds 10 tokens/s by 1 nat of the last one's 20 by 2.
+        let shares: Vec<(f64, f64)> = growth.points.iter().map(|point| (point.volume, point.share)).collect();
+        assert_eq!(shares, [(10.0, 0.25), (40.0, 1.0), (40.0, 1.0)]);
         assert_eq!(growth.reference, [0.0, 4.0]);
     }
 

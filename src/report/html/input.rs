@@ -34,6 +34,8 @@ pub struct PageInput {
     /// Peak memory by part, where more is known than what the base model takes.
     pub memory: Vec<MemoryParts>,
     pub recommendation: Option<Recommendation>,
+    /// What the recommended trial wins against the baseline, in words.
+    pub against_baseline: Option<String>,
     /// Complete recipe of the recommended trial, as YAML.
     pub recipe: Option<String>,
     /// How to use the recommended trial.

@@ -104,7 +104,9 @@ pub struct GrowthPoint {
     pub trial: u64,
     /// Seconds of trials up to and with this one.
     pub elapsed_s: f64,
-    /// Hypervolume as a share of the box between the best value of each objective and the reference point, in [0, 1].
+    /// Hypervolume from the reference point, in the product of the objectives' units.
+    pub volume: f64,
+    /// The same as a share of what it is after the last trial, in [0, 1].
     pub share: f64,
 }
 
@@ -167,6 +169,8 @@ pub struct PredictionView {
 pub struct RecommendationView {
     pub trial: u64,
     pub reason: String,
+    /// What it wins against the baseline, in words.
+    pub against_baseline: Option<String>,
     /// Its params.
     pub settings: Params,
     /// Complete recipe, as YAML.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use peft_tune::store::{Store, StoreError};
 use peft_tune_core::study::{Params, TrialNumber};
 
-use super::{complete, recipe, study_record};
+use super::{complete, front_in_view, recipe, study_record};
 
 /// Makes a database with `trials` trials.
 pub async fn database(path: &Path, trials: u64) {
@@ -158,7 +158,7 @@ async fn a_database_of_an_older_version_is_brought_up_to_date_by_a_search_only()
     Store::open(&path).await.unwrap().close().await.unwrap();
     let store = Store::open_read_only(&path).await.unwrap();
     let study = store.study(None).await.unwrap();
-    assert_eq!(store.front(study.id).await.unwrap().len(), 3);
+    assert_eq!(front_in_view(&store, &study.name).await.len(), 3);
 }
 
 #[tokio::test]

@@ -1,14 +1,14 @@
-//! `pareto_front` against the definition, pair by pair.
+//! `pareto_front`, in the database and in the program, against the definition, pair by pair.
 
 use std::cell::Cell;
 
 use peft_tune::store::Store;
 use peft_tune_core::objective::{Bound, Constraint, Direction, Objective};
-use peft_tune_core::study::{Metrics, Params, TrialNumber, TrialState};
+use peft_tune_core::study::{Confirmed, Metrics, Params, TrialNumber, TrialState};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use super::{recipe, study_record};
+use super::{front_in_view, recipe, study_record};
 
 /// The objectives of a study, and for each of its trials their values (`None`: not measured).
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ struct Case {
     directions: Vec<Direction>,
     at_most: Option<f64>,
     trials: Vec<Vec<Option<f64>>>,
+    /// What repeats of a trial say of its first objective, and how many there were.
+    repeated: Vec<(usize, f64, u64)>,
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -34,10 +36,12 @@ fn case() -> impl Strategy<Value = Case> {
             ),
             prop::option::weighted(0.3, 0.0..6.0),
             prop::collection::vec(prop::collection::vec(value.clone(), count), 0..40),
+            prop::collection::vec((0..40usize, (0..6i32).prop_map(f64::from), 1..4u64), 0..8),
         )
-            .prop_map(|(directions, at_most, trials)| Case {
+            .prop_map(|(directions, at_most, trials, repeated)| Case {
                 directions,
                 at_most,
+                repeated: repeated.into_iter().filter(|one| one.0 < trials.len()).collect(),
                 trials,
             })
     })
@@ -65,11 +69,26 @@ impl Case {
             .collect()
     }
 
+    /// The trials as they count: two repeats or more go before what was measured once; what was not measured stays unknown.
+    fn counted(&self) -> Vec<Vec<Option<f64>>> {
+        let mut trials = self.trials.clone();
+        for (index, value, repeats) in &self.repeated {
+            let first = &mut trials[*index][0];
+            // The last one recorded is the one that is kept.
+            let last = self.repeated.iter().rev().find(|one| one.0 == *index);
+            if *repeats > 1 && last.is_some_and(|last| (last.1, last.2) == (*value, *repeats)) {
+                *first = first.map(|_| *value);
+            }
+        }
+        trials
+    }
+
     /// The front by its definition.
     fn front(&self) -> Vec<TrialNumber> {
         let objectives = self.objectives();
+        let trials = self.counted();
         let points: Vec<(u64, Vec<f64>)> = (0..)
-            .zip(&self.trials)
+            .zip(&trials)
             .filter(|(_, values)| values.iter().all(Option::is_some))
             .filter(|(_, values)| self.at_most.is_none_or(|limit| values[0].unwrap() <= limit))
             .map(|(number, values)| {
@@ -119,9 +138,25 @@ fn the_view_is_the_front_by_definition() {
                     let state = TrialState::Complete { metrics };
                     store.finish_trial(study.id, number, &state, 1.0).await.unwrap();
                 }
-                store.front(study.id).await.unwrap()
+                for (index, value, repeats) in &case.repeated {
+                    let confirmed = Confirmed {
+                        value: *value,
+                        interval: 0.01,
+                        repeats: *repeats,
+                    };
+                    let number = TrialNumber(*index as u64);
+                    let all = [("m0".to_owned(), confirmed)].into();
+                    store
+                        .record_repeat(study.id, number, *repeats, &[("m0", *value)].into(), &all)
+                        .await
+                        .unwrap();
+                }
+                let overview = store.study(Some(&record.name)).await.unwrap();
+                let (trials, _) = store.confirmed_trials(study.id).await.unwrap();
+                (front_in_view(&store, &record.name).await, overview.front(&trials))
             });
-            prop_assert_eq!(found, case.front());
+            prop_assert_eq!(&found.0, &case.front());
+            prop_assert_eq!(&found.0, &found.1);
             Ok(())
         })
         .unwrap();

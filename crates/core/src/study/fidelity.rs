@@ -113,13 +113,18 @@ impl Confirmed {
     }
 }
 
-/// The trials with what was confirmed in the place of what was measured once.
+/// The trials with what was confirmed in the place of what was measured once. What a trial did not measure stays unknown.
+///
+/// This is what counts of a trial, for whoever shows, compares or recommends it; the database's view `counted_metric` says
+/// the same.
 pub fn with_confirmed(history: &[Trial], confirmed: &BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>) -> Vec<Trial> {
     let mut history = history.to_vec();
     for trial in &mut history {
         if let (TrialState::Complete { metrics }, Some(values)) = (&mut trial.state, confirmed.get(&trial.number)) {
             for (name, one) in values.iter().filter(|(_, one)| one.repeats > 1) {
-                metrics.insert(name.clone(), one.value);
+                if metrics.value(name).is_some() {
+                    metrics.insert(name.clone(), one.value);
+                }
             }
         }
     }

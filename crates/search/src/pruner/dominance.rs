@@ -11,7 +11,8 @@ const PARTS: [f64; 9] = [-1.5932, -0.9674, -0.5895, -0.2822, 0.0, 0.2822, 0.5895
 
 /// Stops where a finished trial is at least as good in every objective as this one's optimistic end: the known objectives
 /// with the value that each unknown one undercuts with a probability of 0.05 only, from the trial's own curve, or, before
-/// that says anything, from what the surrogate expects of its settings.
+/// that says anything, from what the surrogate expects of its settings. What the trial itself told is never beyond that end:
+/// where it reports better than was expected, the expectation was wrong.
 ///
 /// That bound is valid for the front. Beyond it, a trial is stopped for `worth`: when what it is still expected to add to
 /// the hypervolume, for each step it has left, is less than this share of what a step is worth elsewhere
@@ -46,8 +47,11 @@ impl Dominance {
             .map(|objective| Some(objective).filter(unknown).and_then(|one| end(trial, one, field)))
             .collect();
         let optimistic = ends.iter().enumerate().map(|(objective, end)| {
-            let own = trial.known[objective].or(end.map(|end| end.low));
-            own.or(trial.expected_low[objective])
+            if trial.known[objective].is_some() {
+                return trial.known[objective];
+            }
+            let end = end.map(|end| end.low).or(trial.expected_low[objective])?;
+            Some(trial.reported[objective].map_or(end, |reported| reported.min(end)))
         });
         Some(Outcome {
             optimistic: optimistic.collect::<Option<_>>()?,
@@ -256,6 +260,20 @@ mod tests {
         assert!(reason.contains("in the 60 steps it has left"), "{reason}");
         trial.rate = None;
         assert_eq!(worth.judge(&trial, field(&finished)), Verdict::Continue);
+    }
+
+    #[test]
+    fn a_trial_that_reports_better_than_expected_goes_on() {
+        let finished = [progress(0, 2.0, 2.0, 100)];
+        let mut trial = progress(1, 2.0, 2.0, 0);
+        trial.known = vec![None, None];
+        trial.expected_low = vec![Some(2.5), Some(2.5)];
+        assert!(matches!(PRUNER.judge(&trial, field(&finished)), Verdict::Stop { .. }));
+        trial.reported = vec![Some(1.5), Some(4.0)];
+        assert_eq!(PRUNER.judge(&trial, field(&finished)), Verdict::Continue);
+        // A report that is no better than what others reached proves nothing.
+        trial.reported = vec![Some(2.2), Some(4.0)];
+        assert!(matches!(PRUNER.judge(&trial, field(&finished)), Verdict::Stop { .. }));
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub struct Progress {
     pub curves: Vec<Vec<Report>>,
     /// What each unknown objective cannot well end below, from other trials; `None` where nothing is known.
     pub expected_low: Vec<Option<f64>>,
+    /// The best value of each objective that the trial itself told on its way, final or not; `None` before the first.
+    pub reported: Vec<Option<f64>>,
     /// Steps of the whole trial, where they are known.
     pub total_steps: Option<u64>,
     /// Hypervolume that a step is worth elsewhere: what the next trial is expected to add for each of its steps. `None` where
@@ -137,6 +139,7 @@ pub(super) mod tests {
             known: vec![Some(cost), finished.then(|| loss(100))],
             curves: vec![Vec::new(), curve],
             expected_low: vec![None; 2],
+            reported: vec![None; 2],
             total_steps: Some(100),
             rate: None,
             feasible: finished,

@@ -75,7 +75,7 @@ const PT = { view: null, charts: [], brushes: new Map(), filter: () => true, hot
   };
   PT.kept = (trial) => PT.inside(trial) && PT.filter(trial);
   PT.best = () => (PT.view.recommendation ? PT.view.recommendation.trial : null);
-  PT.kind = (trial) => (trial.number === PT.best() ? "best" : trial.front ? "front" : trial.feasible ? "" : "broken");
+  PT.kind = (trial) => (trial.number === PT.best() ? "best" : trial.front ? "front" : trial.feasible ? "" : trial.state === "pruned" ? "stopped" : "broken");
 
   let waiting = false;
   PT.changed = () => {
@@ -120,7 +120,7 @@ const PT = { view: null, charts: [], brushes: new Map(), filter: () => true, hot
     const view = PT.view;
     const metrics = view.objectives.map((one, index) => [one.label, PT.metric(one.metric, trial.metrics[index])]);
     const params = view.params.map((one, index) => [one.name, PT.param(trial.params[index])]).filter((pair) => pair[1] !== "–");
-    const kind = trial.number === PT.best() ? ", recommended" : trial.front ? ", on the front" : trial.state === "complete" && !trial.feasible ? ", breaks a bound" : "";
+    const kind = trial.number === PT.best() ? ", recommended" : trial.front ? ", on the front" : trial.state === "complete" && !trial.feasible ? ", breaks a bound" : trial.state === "pruned" ? ", stopped early: where it stood" : "";
     const took = trial.inherited.map(([part, source]) => `${part} taken over from trial ${source}`);
     PT.point(trial.number);
     PT.tip(event, PT.h("b", {}, `Trial ${trial.number}${kind}`), trial.state === "complete" ? "" : PT.h("div", { class: "note" }, trial.outcome),

@@ -23,14 +23,14 @@
       const svg = PT.chart(width, HEIGHT, "Hypervolume of the front during the search");
       const x = PT.scale([0, ...growth.points.map(at)], box.left, box.right, { pad: 0.01, zero: true, time: over.value === "time" }), y = PT.scale([0, 1], box.bottom, box.top, { pad: 0, zero: true });
       y.text = (tick) => `${Math.round(tick * 100)}%`;
-      PT.frame(svg, box, x, y, { x: over.value === "time" ? "time in trials" : "trials", y: "hypervolume" });
+      PT.frame(svg, box, x, y, { x: over.value === "time" ? "time in trials" : "trials", y: "hypervolume, % of now" });
       const points = [[x(0), y(0)]];
       for (const point of growth.points) points.push([x(at(point)), points[points.length - 1][1]], [x(at(point)), y(point.share)]);
       const d = PT.path(points);
       svg.append(s("path", { class: "area", d: `${d}L${points[points.length - 1][0]} ${y(0)}Z` }), s("path", { class: "line", d }));
       svg.addEventListener("pointermove", (event) => {
         const value = x.invert(PT.place(svg, event)[0]), point = [...growth.points].reverse().find((one) => at(one) <= value) || growth.points[0];
-        PT.valueTip(event, `After trial ${point.trial}`, [["hypervolume", `${(point.share * 100).toFixed(1)}%`], ["time in trials", PT.seconds(point.elapsed_s)]]);
+        PT.valueTip(event, `After trial ${point.trial}`, [["hypervolume", `${point.volume.toExponential(4)}, ${(point.share * 100).toFixed(1)}% of now`], ["time in trials", PT.seconds(point.elapsed_s)]]);
       });
       svg.addEventListener("pointerleave", PT.noTip);
       stage.replaceChildren(svg);
@@ -51,7 +51,7 @@
       const wanted = names.includes(which.value) ? which.value : names.includes("training loss") ? "training loss" : names[0];
       which.replaceChildren(...names.map((name) => h("option", { value: name, selected: name === wanted }, name)));
       const trials = new Map(PT.view.trials.map((trial) => [trial.number, trial]));
-      const order = { broken: 0, "": 1, front: 2, best: 3 };
+      const order = { stopped: 0, broken: 0, "": 1, front: 2, best: 3 };
       const curves = all.filter((curve) => curve.name === wanted && trials.has(curve.trial)).map((curve) => ({ ...curve, kind: PT.kind(trials.get(curve.trial)) })).sort((a, b) => order[a.kind] - order[b.kind]);
       const width = PT.width(stage), svg = PT.chart(width, HEIGHT, `${wanted} of ${curves.length} trials`);
       const xs = curves.flatMap((curve) => curve.points.map((point) => point[0])), ys = curves.flatMap((curve) => curve.points.map((point) => point[1]));

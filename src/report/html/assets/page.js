@@ -12,7 +12,7 @@
       const found = known.reduce((a, b) => ((one.maximize ? b.metrics[index] > a.metrics[index] : b.metrics[index] < a.metrics[index]) ? b : a));
       return tile(PT.metric(one.metric, found.metrics[index]), `best ${one.label}, trial ${found.number}`);
     });
-    at("tiles").replaceChildren(tile(String(view.trials.length), `trials, ${view.counts.complete} complete`), tile(String(front.length), "on the front"), ...best);
+    at("tiles").replaceChildren(tile(String(view.trials.length), view.counts.variants ? `trials, ${view.counts.variants} of them variants` : `trials, ${view.counts.complete} complete`), tile(String(front.length), "on the front"), ...best);
   };
 
   PT.copyButtons = () => {

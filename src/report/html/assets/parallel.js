@@ -48,7 +48,7 @@
         return objective && objective.maximize ? place : 1 - place;
       };
       lines = new Map();
-      const order = { broken: 0, "": 1, front: 2, best: 3 };
+      const order = { stopped: 0, broken: 0, "": 1, front: 2, best: 3 };
       const places = view.trials.map((trial) => [trial, axes.map((axis) => { const value = PT.value(trial, axis.key); return axis.key[0] === "m" && value === null ? null : [axis.x, axis.place(value)]; }).filter((one) => one)]);
       places.sort(([a], [b]) => order[PT.kind(a)] - order[PT.kind(b)]);
       for (const [trial, points] of places) {

@@ -14,6 +14,7 @@
   };
   PT.mark = (kind, x, y) => {
     if (kind === "best") return s("path", { class: "dot best", d: PT.star(x, y, 10) });
+    if (kind === "stopped") return s("path", { class: "dot stopped", d: `M${x - 3} ${y - 3}L${x + 3} ${y + 3}M${x - 3} ${y + 3}L${x + 3} ${y - 3}` });
     return s("circle", { class: `dot ${kind}`, cx: x.toFixed(1), cy: y.toFixed(1), r: (kind === "front" ? 5 : 3.2) * (PT.view.trials.length > 300 ? 0.78 : 1) });
   };
   PT.legend = () => {
@@ -27,6 +28,7 @@
     if (view.recommendation) parts.push(one("best", "recommended"));
     parts.push(one("front", "on the front"), one("", "beaten by another"));
     if (view.trials.some((trial) => trial.state === "complete" && !trial.feasible)) parts.push(one("broken", "breaks a bound"));
+    if (view.trials.some((trial) => trial.state === "pruned")) parts.push(one("stopped", "stopped early, where it stood; on the edge where that lies beyond"));
     return parts;
   };
 
@@ -51,6 +53,8 @@
 
     const draw = () => {
       const view = PT.view, trials = view.trials.filter((trial) => trial.metrics[xi] !== null && trial.metrics[yi] !== null && trial.state === "complete");
+      // What was stopped early may stand anywhere: it does not decide the axes.
+      const stopped = view.trials.filter((trial) => trial.metrics[xi] !== null && trial.metrics[yi] !== null && trial.state === "pruned");
       const [xo, yo] = [view.objectives[xi], view.objectives[yi]];
       const width = PT.width(host), height = Math.round(Math.min(width * 0.78, 400));
       svg = PT.chart(width, height, `${yo.label} against ${xo.label}, ${trials.length} trials`);
@@ -64,9 +68,10 @@
       const field = s("rect", { class: "field", x: box.left, y: box.top, width: box.right - box.left, height: box.bottom - box.top });
       svg.append(field);
       marks = new Map();
-      const order = { broken: 0, "": 1, front: 2, best: 3 };
-      for (const trial of [...trials].sort((a, b) => order[PT.kind(a)] - order[PT.kind(b)])) {
-        const [px, py] = [x(trial.metrics[xi]), y(trial.metrics[yi])], mark = PT.mark(PT.kind(trial), px, py);
+      const order = { stopped: -1, broken: 0, "": 1, front: 2, best: 3 };
+      for (const trial of [...stopped, ...trials].sort((a, b) => order[PT.kind(a)] - order[PT.kind(b)])) {
+        const held = (value, a, b) => Math.min(Math.max(value, Math.min(a, b)), Math.max(a, b));
+        const [px, py] = [held(x(trial.metrics[xi]), box.left, box.right), held(y(trial.metrics[yi]), box.top, box.bottom)], mark = PT.mark(PT.kind(trial), px, py);
         mark.style.pointerEvents = "none";
         marks.set(trial.number, { mark, px, py, trial });
         svg.append(mark);
