@@ -70,8 +70,8 @@ async fn fill(path: &Path) {
             interval: 0.01,
             repeats,
         };
-        let all = [(metric.to_owned(), confirmed)].into();
         let number = TrialNumber(number);
+        let all = [(number, [(metric.to_owned(), confirmed)].into())].into();
         let one = [(metric, value)].into();
         store
             .record_repeat(study.id, number, repeats, &one, &all)

@@ -145,7 +145,7 @@ fn the_view_is_the_front_by_definition() {
                         repeats: *repeats,
                     };
                     let number = TrialNumber(*index as u64);
-                    let all = [("m0".to_owned(), confirmed)].into();
+                    let all = [(number, [("m0".to_owned(), confirmed)].into())].into();
                     store
                         .record_repeat(study.id, number, *repeats, &[("m0", *value)].into(), &all)
                         .await
