@@ -77,6 +77,7 @@ impl TuneObserver for SearchProgress {
         self.trial = match repeat {
             Repeat::Cost => format!("confirming trial {number}, repeat {count}"),
             Repeat::Loss { seed_offset } => format!("confirming the loss of trial {number}, other seed {seed_offset}"),
+            Repeat::Longer { tokens } => format!("training trial {number} longer, for {tokens} tokens"),
         };
         self.bar.set_message(self.trial.clone());
     }

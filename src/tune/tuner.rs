@@ -25,6 +25,8 @@ use peft_tune_search::{Problem, Pruner, Sampler, build_pruner, hypervolume_histo
 
 /// How long to wait for an event before looking at the clock and the keyboard again.
 pub(super) const POLL: Duration = Duration::from_millis(100);
+/// Settings that a search may train behind its budget, for longer trainings.
+const LOWER_RATES: u64 = 3;
 /// What a [`Tuner`] works with.
 pub struct TunerParts<'a> {
     pub study: &'a Study,
@@ -75,6 +77,10 @@ pub struct Tuner<'a> {
     inputs: Inputs,
     /// The setting of the first trial, which the recommended one is compared with.
     baseline: Option<Params>,
+    /// Rows and tokens of one pass through the data, where they are known.
+    pub(super) trained: Option<(u64, u64)>,
+    /// Settings that were trained behind the budget, to be trained longer.
+    lower_rates: u64,
     /// The form of the ops that trials run in, and that of earlier ones, where it is known.
     pub(super) kernels: Kernels,
     forms: BTreeMap<TrialNumber, Kernels>,
@@ -85,6 +91,7 @@ impl<'a> Tuner<'a> {
     pub async fn new(parts: TunerParts<'a>) -> Result<Self, TuneError> {
         let mut history = parts.store.trials(parts.id).await?;
         let problem = parts.study.problem();
+        let overview = parts.store.study(Some(&parts.study.name)).await?;
         let mut memory = Memory::new(parts.study);
         let forms = forms_of(parts.store, parts.id).await?;
         for trial in &history {
@@ -131,6 +138,8 @@ impl<'a> Tuner<'a> {
             retry_policy: RetryPolicy::default(),
             inputs: Inputs::default(),
             baseline: None,
+            trained: overview.trained_rows.zip(overview.trained_tokens),
+            lower_rates: 0,
             kernels: Kernels::default(),
             forms,
             memory,
@@ -265,7 +274,7 @@ impl<'a> Tuner<'a> {
         self.ending = self.budget_ending();
         let proposed = match self.next_proposed() {
             Some(proposed) => proposed,
-            None => self.next_variant()?,
+            None => self.next_variant().or_else(|| self.next_lower_rate())?,
         };
         Some((self.new_trial(&proposed), Some(proposed)))
     }
@@ -305,6 +314,16 @@ impl<'a> Tuner<'a> {
             }
         }
         None
+    }
+
+    /// The setting that a finalist has at half its learning rate, once nothing else is left to do; a few at most.
+    fn next_lower_rate(&mut self) -> Option<Proposed> {
+        if self.lower_rates >= LOWER_RATES {
+            return None;
+        }
+        let params = self.lower_rate()?;
+        self.lower_rates += 1;
+        Some(Proposed { params, score: None })
     }
 
     fn ask(&mut self) -> Option<Proposed> {

@@ -264,6 +264,46 @@ fn finalists_are_trained_again_with_other_seeds_until_the_allowance_is_spent() {
 }
 
 #[test]
+fn finalists_and_the_same_at_half_their_rate_are_trained_longer() {
+    let study = Study::of_engine(
+        "space: {rank: [2, 4], learning_rate: {low: 4e-3, high: 3.2e-2, scale: log}, precision: fp32}\n\
+         objectives: [throughput, loss]\nsampler: random\nseed: 4\n\
+         trial: {sequence_length: 64, profile_steps: 1, profile_warmup: 0, training_tokens: 300, evaluation: {rows: 8}}\n\
+         training: {length: {tokens: 4000}}\n\
+         confirm: {trials: 1, repeats: 2, steps: 2, trainings: 0, longer: 8}\nbudget: {trials: 3}\n",
+    );
+    let text = study.stdout(&["search", "space.yaml"]);
+    let longer = || {
+        study.rows(
+            "select a.value as tokens, count(*) as runs, min(b.value) as least from confirmation_run a
+             join confirmation_run b using (trial_id, repeat)
+             where a.name = 'longer_tokens' and b.name = 'loss_longer' group by 1 order by 1",
+        )
+    };
+    let runs = longer();
+    assert_eq!(runs.len(), 2, "{runs:?}");
+    assert!(
+        runs[0]["runs"].as_u64().unwrap() >= 2 && runs[1]["runs"] == 2,
+        "{runs:?}"
+    );
+    // What was trained longest, and had the least loss or nearly so, is recommended.
+    assert!(text.contains("of the 2 trainings made longer"), "{text}");
+    // A setting at half a finalist's rate was trained behind the budget.
+    let rates = study.rows("select learning_rate as rate, rank from trial order by number");
+    assert!(rates.len() > 3, "{rates:?}");
+    let half = rates[3]["rate"].as_f64().unwrap();
+    let is_double =
+        |row: &Value| row["rank"] == rates[3]["rank"] && (row["rate"].as_f64().unwrap() / half - 2.0).abs() < 0.9;
+    assert!(rates[..3].iter().any(is_double), "{rates:?}");
+    // Another search finds all of it done.
+    study.stdout(&["search", "space.yaml"]);
+    assert_eq!(longer(), runs);
+    study.stdout(&["export", "--format", "recipe", "--output", "out"]);
+    let recipe = std::fs::read_to_string(study.path("out/recipe.yaml")).unwrap();
+    assert!(recipe.contains("trainings made longer"), "{recipe}");
+}
+
+#[test]
 fn a_small_study_is_confirmed_by_no_more_repeats_than_it_has_trials() {
     let study = Study::of_engine(
         "space: {rank: [2, 4], precision: fp32}\nobjectives: [throughput, peak_memory]\n\

@@ -11,6 +11,10 @@ pub const PEAK_MEMORY: &str = "peak_memory";
 pub const LOSS: &str = "loss";
 /// Name of the metric that holds the loss before the training: what a setting that teaches nothing has.
 pub const LOSS_BEFORE: &str = "loss_before";
+/// Name of the metric that holds the loss after a training longer than the study's others.
+pub const LOSS_LONGER: &str = "loss_longer";
+/// Name of the metric that says how many tokens that training had.
+pub const LONGER_TOKENS: &str = "longer_tokens";
 
 /// Whether a smaller or a larger value is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]

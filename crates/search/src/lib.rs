@@ -12,6 +12,7 @@ mod history;
 mod hypervolume;
 mod learning;
 pub mod learning_curve;
+mod longest;
 mod normal;
 pub mod pareto;
 mod prior;

@@ -15,6 +15,7 @@
 
 use super::history::{Evaluated, evaluated};
 use super::learning::loss_after_learning;
+use super::longest::Longest;
 use super::reason::{bound_text, limits_text, numbers_text, value_text};
 use super::{Problem, pareto_front};
 use peft_tune_core::objective::{Bound, Constraint, Direction, LOSS, Objective, THROUGHPUT};
@@ -80,11 +81,34 @@ pub enum RecommendError {
     LimitsConflict { limits: String },
 }
 
-/// Recommends one complete trial of `history`.
+/// Recommends one complete trial of `history`. Where the loss decides and some trainings were made longer, it is one of the
+/// longest, by the loss that it had there: what is best after a short training need not be after a long one.
 ///
 /// # Errors
 /// Where nothing is complete, a metric is not an objective, or no trial keeps the limits.
 pub fn recommend<'a>(
+    problem: &Problem,
+    history: &'a [Trial],
+    preference: &Preference,
+) -> Result<Recommendation<'a>, RecommendError> {
+    let by_loss = match &preference.rule {
+        Rule::Fastest => true,
+        Rule::Prefer(metric) => metric == LOSS,
+        Rule::Knee | Rule::Weights(_) => false,
+    };
+    if let Some(longest) = Longest::of(history).filter(|_| by_loss)
+        && let Ok(chosen) = recommend_among(problem, &longest.trials, preference)
+        && let Some(trial) = history.iter().find(|trial| trial.number == chosen.trial.number)
+    {
+        return Ok(Recommendation {
+            trial,
+            reason: format!("{} ({})", chosen.reason, longest.said()),
+        });
+    }
+    recommend_among(problem, history, preference)
+}
+
+fn recommend_among<'a>(
     problem: &Problem,
     history: &'a [Trial],
     preference: &Preference,
@@ -320,11 +344,42 @@ fn what_must_give(limited: &Problem, complete: &[Evaluated<'_>]) -> RecommendErr
 mod tests {
     use super::*;
     use crate::fixtures::{out_of_memory, trial};
-    use peft_tune_core::objective::{LOSS_BEFORE, PEAK_MEMORY, THROUGHPUT};
+    use peft_tune_core::objective::{LONGER_TOKENS, LOSS_BEFORE, LOSS_LONGER, PEAK_MEMORY, THROUGHPUT};
     use peft_tune_core::space::SearchSpace;
     use peft_tune_core::study::{Params, TrialState};
 
     const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+    #[test]
+    fn the_loss_of_longer_trainings_goes_before_that_of_short_ones() {
+        let (problem, mut history) = study(&[(1000.0, GIB, 2.0), (900.0, GIB, 2.01), (800.0, GIB, 2.05)]);
+        let chosen =
+            |history: &[Trial]| recommend(&problem, history, &Preference::default()).map(|one| one.trial.number.0);
+        assert_eq!(chosen(&history), Ok(0));
+        let mut longer = |number: usize, tokens: f64, loss: f64| {
+            if let TrialState::Complete { metrics } = &mut history[number].state {
+                metrics.insert(LONGER_TOKENS, tokens);
+                metrics.insert(LOSS_LONGER, loss);
+            }
+            history.clone()
+        };
+        // One alone has nothing to be compared with, and a shorter one no comparable loss.
+        assert_eq!(chosen(&longer(0, 4e5, 1.4)), Ok(0));
+        assert_eq!(chosen(&longer(2, 8e5, 0.9)), Ok(0));
+        let history = longer(1, 8e5, 1.2);
+        assert_eq!(chosen(&history), Ok(2));
+        let reason = recommend(&problem, &history, &Preference::default()).unwrap().reason;
+        assert!(
+            reason.ends_with("(losses after 800000 tokens, of the 2 trainings made longer)"),
+            "{reason}"
+        );
+        // Who asks for the knee is not asking for the loss.
+        let knee = Preference {
+            rule: Rule::Knee,
+            ..Default::default()
+        };
+        assert_ne!(recommend(&problem, &history, &knee).unwrap().trial.number.0, 2);
+    }
 
     fn study(rows: &[(f64, f64, f64)]) -> (Problem, Vec<Trial>) {
         let problem = Problem {

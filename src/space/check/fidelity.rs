@@ -121,6 +121,16 @@ impl Context<'_> {
             steps: details.steps.map_or(default.steps, u64::from),
             interval: interval.unwrap_or(default.interval),
             trainings: details.trainings,
+            longer: match details.longer {
+                Some(longer) if !(0.0..=1000.0).contains(&longer) => {
+                    return Err(SpaceError::WrongValue {
+                        at: self.document.value(&["confirm", "longer"]),
+                        found: longer.to_string(),
+                        expected: "0 or more times the tokens of the study's trainings, such as 0.5".into(),
+                    });
+                }
+                longer => longer.unwrap_or(default.longer),
+            },
         }))
     }
 

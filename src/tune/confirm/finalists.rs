@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Confirmations, interval_of};
-use peft_tune_core::objective::{LOSS, Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{LOSS, LOSS_LONGER, Objective, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState, with_confirmed};
 use peft_tune_search::{Preference, Problem, evaluated, recommend};
@@ -39,6 +39,12 @@ impl Finalists<'_> {
             }
         }
         numbers
+    }
+
+    pub(super) fn recommended(&self) -> Option<TrialNumber> {
+        let history = with_confirmed(self.history, self.confirmations);
+        let chosen = recommend(self.problem, &history, &Preference::default()).ok()?;
+        Some(chosen.trial.number)
     }
 
     fn rivals(&self, history: &[Trial], recommended: TrialNumber) -> Vec<TrialNumber> {
@@ -87,6 +93,9 @@ impl Finalists<'_> {
                 objective.metric.clone(),
                 objective.minimised(minimised + towards * noise * minimised.abs()),
             );
+            if let Some(longer) = metrics.value(LOSS_LONGER).filter(|_| objective.metric == LOSS) {
+                metrics.insert(LOSS_LONGER, longer * (1.0 + towards * noise));
+            }
         }
     }
 
@@ -155,6 +164,7 @@ mod tests {
         steps: 3,
         interval: 0.02,
         trainings: None,
+        longer: 0.0,
     };
 
     fn problem(metrics: &[&str]) -> Problem {

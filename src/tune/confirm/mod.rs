@@ -1,10 +1,12 @@
 //! Making sure of a recommendation: the recommended trial, and those that noise could put in its place, are run again
 //! until the values that decide are known well enough.
 //!
-//! Two things are noisy. The throughput is: it is profiled again, longer. The loss is, by the seed: finalists are trained
-//! again with other seeds, all of them once before any of them twice, and those that fall behind take no further part.
+//! What holds for a short training need not hold for a long one, so the finalists are trained longer. Two things are noisy.
+//! The throughput is: it is profiled again, longer. The loss is, by the seed: finalists are trained again with other seeds,
+//! all of them once before any of them twice, and those that fall behind take no further part.
 
 mod finalists;
+mod longer;
 mod seeds;
 
 use std::collections::BTreeMap;
@@ -16,9 +18,13 @@ use super::{TuneError, Tuner};
 use crate::space::{Backend, Study};
 use crate::worker::{Task, TrialEvent, TrialRequest};
 use finalists::{Finalists, next_trial};
-use peft_tune_core::objective::{LOSS, THROUGHPUT};
+use longer::{Lengths, LongerRuns};
+use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, THROUGHPUT};
+use peft_tune_core::recipe::TrainingLength;
 use peft_tune_core::space::ConfirmPlan;
-use peft_tune_core::study::{Confirmed, MeasurePlan, Metrics, Trial, TrialNumber, TrialPlan, TrialState};
+use peft_tune_core::study::{
+    Confirmed, MeasurePlan, Metrics, Params, TrainPlan, Trial, TrialNumber, TrialPlan, TrialState,
+};
 use peft_tune_search::Problem;
 use seeds::SeedRuns;
 
@@ -32,9 +38,12 @@ pub enum Repeat {
     Cost,
     /// The training phase, with this added to the seed.
     Loss { seed_offset: u64 },
+    /// The training phase, for so many tokens.
+    Longer { tokens: u64 },
 }
 
 /// What was repeated so far.
+#[derive(Default)]
 struct Repeated {
     runs: BTreeMap<TrialNumber, Vec<Metrics>>,
     confirmations: Confirmations,
@@ -72,13 +81,10 @@ impl Tuner<'_> {
 
     /// Loss before cost: it decides whose cost is worth knowing.
     fn next_repeat(&self, repeated: &Repeated, plan: &ConfirmPlan) -> Option<(TrialNumber, Repeat)> {
-        let finalists = Finalists {
-            problem: &self.problem,
-            history: &self.history,
-            confirmations: &repeated.confirmations,
-            given_up: &repeated.given_up,
-            loss_noise: None,
-        };
+        let finalists = self.finalists(repeated);
+        if let Some((number, tokens)) = self.next_longer(&finalists, repeated, plan) {
+            return Some((number, Repeat::Longer { tokens }));
+        }
         let runs = self.seed_runs(repeated);
         if let Some(runs) = &runs
             && let Some((number, seed_offset)) = runs.next(&finalists, plan)
@@ -94,7 +100,7 @@ impl Tuner<'_> {
             .runs
             .values()
             .flatten()
-            .filter(|run| runs.is_none() || !is_training(run));
+            .filter(|run| runs.is_none() || is_cost(run));
         if done.count() as u64 >= limit {
             return None;
         }
@@ -116,6 +122,50 @@ impl Tuner<'_> {
         (trains && self.problem_needs(LOSS)).then(|| SeedRuns::new(study, &self.history, &repeated.runs))
     }
 
+    /// The setting to train behind all others, so that the finalists can be trained longer at half their learning rate.
+    pub(super) fn lower_rate(&self) -> Option<Params> {
+        let plan = self.parts.study.confirm?;
+        let none = Repeated::default();
+        let finalists = self.finalists(&none);
+        let recommended = finalists.recommended()?;
+        let longer = self.longer(&finalists, &none, &plan)?;
+        let params = longer.lower_rate(recommended)?;
+        (!self.history.iter().any(|trial| trial.params == params)).then_some(params)
+    }
+
+    fn next_longer(
+        &self,
+        finalists: &Finalists<'_>,
+        repeated: &Repeated,
+        plan: &ConfirmPlan,
+    ) -> Option<(TrialNumber, u64)> {
+        let longer = self.longer(finalists, repeated, plan)?;
+        longer.next(finalists.recommended()?, finalists.given_up)
+    }
+
+    fn longer_said(&self, repeated: &Repeated) -> Confirmations {
+        let plan = self.parts.study.confirm.unwrap_or_default();
+        let longer = self.longer(&self.finalists(repeated), repeated, &plan);
+        longer.map(|longer| longer.confirmed()).unwrap_or_default()
+    }
+
+    fn longer(&self, finalists: &Finalists<'_>, repeated: &Repeated, plan: &ConfirmPlan) -> Option<LongerRuns<'_>> {
+        let study = self.parts.study;
+        let trains = study.backend == Backend::Native && self.problem_needs(LOSS);
+        let lengths = Lengths::of(study, plan, &self.history, self.trained.filter(|_| trains)?)?;
+        Some(LongerRuns::new(study, lengths, finalists, &repeated.runs))
+    }
+
+    fn finalists<'a>(&'a self, repeated: &'a Repeated) -> Finalists<'a> {
+        Finalists {
+            problem: &self.problem,
+            history: &self.history,
+            confirmations: &repeated.confirmations,
+            given_up: &repeated.given_up,
+            loss_noise: None,
+        }
+    }
+
     /// Stores the last run of a trial with what all runs say by now.
     async fn keep(&mut self, number: TrialNumber, repeat: Repeat, repeated: &mut Repeated) -> Result<(), TuneError> {
         let (store, id) = (self.parts.store, self.parts.id);
@@ -124,8 +174,9 @@ impl Tuner<'_> {
         let said = match (repeat, self.seed_runs(repeated)) {
             // The loss is that of all trials which would train the same.
             (Repeat::Loss { .. }, Some(runs)) => runs.confirmed(),
+            (Repeat::Longer { .. }, Some(_)) => self.longer_said(repeated),
             (_, Some(_)) => {
-                let costs: Vec<Metrics> = of_trial.iter().filter(|run| !is_training(run)).cloned().collect();
+                let costs: Vec<Metrics> = of_trial.iter().filter(|run| is_cost(run)).cloned().collect();
                 [(number, summarised(&self.problem, &costs))].into()
             }
             (_, None) => [(number, summarised(&self.problem, of_trial))].into(),
@@ -166,7 +217,7 @@ impl Tuner<'_> {
                 Some(TrialEvent::Ended { state, wall_s, .. }) => {
                     self.spent_s += wall_s;
                     return Ok(match state {
-                        TrialState::Complete { metrics } => Some(metrics),
+                        TrialState::Complete { metrics } => Some(repeat.told(metrics)),
                         _ => None,
                     });
                 }
@@ -180,6 +231,23 @@ impl Tuner<'_> {
             }
         }
     }
+}
+
+impl Repeat {
+    /// What a run of it measured, under the names that tell it apart.
+    fn told(self, mut metrics: Metrics) -> Metrics {
+        if let (Self::Longer { tokens }, Some(loss)) = (self, metrics.value(LOSS)) {
+            metrics.retain(|name| name != LOSS);
+            metrics.insert(LOSS_LONGER, loss);
+            metrics.insert(LONGER_TOKENS, tokens as f64);
+        }
+        metrics
+    }
+}
+
+/// Whether a repeat by the engine was a profile phase.
+fn is_cost(run: &Metrics) -> bool {
+    run.value(THROUGHPUT).is_some()
 }
 
 /// Whether a repeat by the engine was a training with another seed.
@@ -200,15 +268,14 @@ fn task_of_repeat(study: &Study, trial: &Trial, count: u64, repeat: Repeat, plan
                     }),
                     train: None,
                 },
-                Repeat::Loss { seed_offset } => {
-                    let mut train = whole.train?;
-                    train.seed_offset = seed_offset;
-                    train.accuracy_check = false;
-                    TrialPlan {
-                        measure: None,
-                        train: Some(train),
-                    }
-                }
+                Repeat::Loss { seed_offset } => trained(TrainPlan {
+                    seed_offset,
+                    ..whole.train?
+                }),
+                Repeat::Longer { tokens } => trained(TrainPlan {
+                    length: TrainingLength::Tokens(tokens),
+                    ..whole.train?
+                }),
             };
             Task::Recipe { recipe, plan }
         }
@@ -218,6 +285,16 @@ fn task_of_repeat(study: &Study, trial: &Trial, count: u64, repeat: Repeat, plan
             steps,
         },
     })
+}
+
+fn trained(plan: TrainPlan) -> TrialPlan {
+    TrialPlan {
+        measure: None,
+        train: Some(TrainPlan {
+            accuracy_check: false,
+            ..plan
+        }),
+    }
 }
 
 /// What the repeats of one trial say of the metrics that decide.

@@ -110,6 +110,8 @@ pub struct ConfirmPlan {
     pub interval: f64,
     /// Trainings with other seeds that all trials may take together; an eighth of the study's trainings where absent.
     pub trainings: Option<u64>,
+    /// Tokens that longer trainings may take, as a share of those of the study's trainings.
+    pub longer: f64,
 }
 
 /// The study's trainings for one that confirms.
@@ -123,6 +125,15 @@ impl ConfirmPlan {
             Some(trainings) => trainings,
             None if trained < 2 * TRAININGS_FOR_ONE => 0,
             None => trained / TRAININGS_FOR_ONE,
+        }
+    }
+
+    /// Tokens of longer trainings in a study of so many trainings of `tokens` each; none where trainings with other seeds
+    /// would be none either.
+    pub fn longer_tokens(&self, trained: u64, tokens: u64) -> u64 {
+        match trained < 2 * TRAININGS_FOR_ONE && self.trainings.is_none() {
+            true => 0,
+            false => (self.longer * trained as f64 * tokens as f64) as u64,
         }
     }
 }
@@ -156,6 +167,7 @@ impl Default for ConfirmPlan {
             steps: 20,
             interval: 0.02,
             trainings: None,
+            longer: 0.5,
         }
     }
 }

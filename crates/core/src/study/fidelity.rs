@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Metrics, Trial, TrialNumber, TrialState};
-use crate::objective::PEAK_MEMORY;
+use crate::objective::{LONGER_TOKENS, LOSS_LONGER, PEAK_MEMORY};
 
 /// What a trial told on its way: metrics by the number of training steps before them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -113,7 +113,8 @@ impl Confirmed {
     }
 }
 
-/// The trials with what was confirmed in the place of what was measured once. What a trial did not measure stays unknown.
+/// The trials with what was confirmed in the place of what was measured once. What a trial did not measure
+/// stays unknown, but for the loss of a longer training.
 ///
 /// This is what counts of a trial, for whoever shows, compares or recommends it; the database's view `counted_metric` says
 /// the same.
@@ -121,8 +122,10 @@ pub fn with_confirmed(history: &[Trial], confirmed: &BTreeMap<TrialNumber, BTree
     let mut history = history.to_vec();
     for trial in &mut history {
         if let (TrialState::Complete { metrics }, Some(values)) = (&mut trial.state, confirmed.get(&trial.number)) {
-            for (name, one) in values.iter().filter(|(_, one)| one.repeats > 1) {
-                if metrics.value(name).is_some() {
+            for (name, one) in values {
+                // A longer training measures what the trial did not.
+                let is_longer = [LOSS_LONGER, LONGER_TOKENS].contains(&name.as_str());
+                if is_longer || (one.repeats > 1 && metrics.value(name).is_some()) {
                     metrics.insert(name.clone(), one.value);
                 }
             }
