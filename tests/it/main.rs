@@ -14,6 +14,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// Every way to look at a study says the same of it.
 mod agreement;
+mod baseline;
 /// Loading model directories: shards, damage, disagreement with the configuration.
 mod changed_inputs;
 mod checkpoints;
