@@ -215,6 +215,39 @@ async fn a_resumed_study_goes_on_as_if_it_had_not_stopped() {
 }
 
 #[tokio::test]
+async fn an_interrupted_confirmation_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("study.db")).await.unwrap();
+    let study = study(&SPACE.replace("confirm: none", "confirm: {repeats: 2, trainings: 4, longer: 0}"));
+    let open = store.begin_study(&record(&study)).await.unwrap();
+    let interrupt = Interrupt::default();
+    let (requested, again) = (interrupt.clone(), Seen::default());
+    let offset = |request: &TrialRequest| match &request.task {
+        Task::Recipe { plan, .. } => plan.train.as_ref().map_or(0, |train| train.seed_offset),
+        Task::Params { .. } => 0,
+    };
+    let outcome = move |request: &TrialRequest| {
+        if offset(request) > 0 {
+            requested.request();
+        }
+        measure(request)
+    };
+    run(&study, &store, &open, &interrupt, outcome).await;
+    let trained = || async {
+        let repeats = store.repeats(open.id).await.unwrap();
+        let runs = repeats.values().flatten();
+        runs.filter(|run| run.value("loss").is_some()).count()
+    };
+    assert_eq!(trained().await, 1);
+    run(&study, &store, &open, &Interrupt::default(), watched(&again)).await;
+    assert_eq!(trained().await, 4);
+    // The seed of the first was not taken again for that trial.
+    let mut seeds: Vec<(u64, u64)> = again.borrow().iter().map(|one| (one.number.0, offset(one))).collect();
+    seeds.retain(|(_, offset)| *offset > 0);
+    assert_eq!(seeds.len(), 3, "{seeds:?}");
+}
+
+#[tokio::test]
 async fn an_interrupt_finishes_the_trial_under_way() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&folder.path().join("study.db")).await.unwrap();
