@@ -108,7 +108,7 @@ impl Gatherer {
         let problem = study.problem(Some(space));
         let history = measured[measured.len().saturating_sub(IMPORTANCE_TRIALS)..].to_vec();
         // Arithmetic of up to seconds: other pages are answered meanwhile.
-        let found = tokio::task::spawn_blocking(move || Insight::new(&problem, &history).importance()).await;
+        let found = tokio::task::spawn_blocking(move || Insight::new(&problem, &history, None).importance()).await;
         let importance: Vec<ImportanceView> = found.unwrap_or_default().into_iter().map(importance_view).collect();
         self.importance.insert(study.id, (measured.len(), importance.clone()));
         Ok(importance)

@@ -1,5 +1,6 @@
 //! Studies and profiles as text, JSON, web page and pictures.
 
+pub mod answers;
 pub mod charts;
 pub mod html;
 

@@ -4,6 +4,8 @@
 mod aim;
 mod candidates;
 mod climb;
+mod confounding;
+mod contrast;
 mod earlier;
 mod effect;
 mod ehvi;

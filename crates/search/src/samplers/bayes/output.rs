@@ -177,6 +177,21 @@ impl Output {
         self.gp.predict_many(points)
     }
 
+    /// How the modelled quantity becomes the value.
+    pub(super) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Standard deviation of the transformed values, which the process has as 1.
+    pub(super) fn spread(&self) -> f64 {
+        self.spread
+    }
+
+    /// The standard deviation of a measurement near `value`, in the value's unit.
+    pub(super) fn noise_at(&self, value: f64) -> f64 {
+        self.spread * self.gp.hyper().noise.sqrt() / self.shape.inner_slope(value)
+    }
+
     /// Whether predictions need the prior's shift.
     pub(super) fn is_shifted(&self) -> bool {
         self.shifted

@@ -1,0 +1,96 @@
+//! How sure the loss of the recommended trial is, and which trainings lie within that.
+
+use serde::Serialize;
+
+use super::input::{AnswersInput, HALF_95, own_interval};
+use peft_tune_core::objective::LOSS;
+use peft_tune_core::study::{Trial, TrialNumber};
+use peft_tune_search::evaluated;
+
+/// Rivals that are named.
+const MOST_RIVALS: usize = 12;
+
+/// The loss of the recommended trial.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LossCertainty {
+    pub trial: TrialNumber,
+    /// In nats per target token.
+    pub loss: f64,
+    /// Half of its 95% interval, in nats; `None` where nothing says how much losses stray.
+    pub half_interval: Option<f64>,
+    pub source: NoiseSource,
+    /// Other trainings within the constraints by their loss, the best first: those that the noise could put in its place, and
+    /// as many beyond as are needed to see it.
+    pub rivals: Vec<Rival>,
+}
+
+/// Where the interval comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum NoiseSource {
+    /// The trial was run again.
+    Repeats {
+        repeats: u64,
+    },
+    /// The trial's own evaluation says how exact it is.
+    Evaluation,
+    /// What the surrogate cannot explain by settings: a guess.
+    Model,
+    Unknown,
+}
+
+/// Another training.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Rival {
+    pub trial: TrialNumber,
+    pub loss: f64,
+    /// Whether its loss differs from the recommended trial's by no more than both stray.
+    pub within_noise: bool,
+}
+
+/// How sure the recommended trial's loss is; `None` without one, and where the loss is no objective.
+pub(super) fn loss_certainty(input: &AnswersInput<'_>) -> Option<LossCertainty> {
+    let trial = input.recommended_trial()?;
+    let index = input.problem.objectives.iter().position(|one| one.metric == LOSS)?;
+    let loss = trial.state.metrics()?.value(LOSS)?;
+    let (half_interval, source) = interval(input, trial, loss);
+    let training = |number: TrialNumber| input.variants.get(&number).copied().unwrap_or(number);
+    let own = training(trial.number);
+    let all = evaluated(input.problem, input.trials).into_iter();
+    let others = all.filter(|one| one.is_feasible() && !input.variants.contains_key(&one.trial.number));
+    let mut rivals: Vec<Rival> = others
+        .filter(|one| one.trial.number != own)
+        .map(|one| {
+            let half = half_interval.unwrap_or(0.0);
+            let both = half.hypot(input.half_interval(one.trial, LOSS, one.values[index]));
+            Rival {
+                trial: one.trial.number,
+                loss: one.values[index],
+                within_noise: (one.values[index] - loss).abs() <= both,
+            }
+        })
+        .collect();
+    rivals.sort_by(|a, b| a.loss.total_cmp(&b.loss));
+    rivals.truncate(MOST_RIVALS);
+    Some(LossCertainty {
+        trial: trial.number,
+        loss,
+        half_interval,
+        source,
+        rivals,
+    })
+}
+
+fn interval(input: &AnswersInput<'_>, trial: &Trial, loss: f64) -> (Option<f64>, NoiseSource) {
+    if let Some(one) = input.repeats(trial.number, LOSS) {
+        let source = NoiseSource::Repeats { repeats: one.repeats };
+        return (Some(one.interval * loss.abs()), source);
+    }
+    if let Some(share) = trial.state.metrics().and_then(|metrics| own_interval(metrics, LOSS)) {
+        return (Some(share * loss.abs()), NoiseSource::Evaluation);
+    }
+    match input.insight.noise(LOSS, loss) {
+        Some(noise) => (Some(HALF_95 * noise), NoiseSource::Model),
+        None => (None, NoiseSource::Unknown),
+    }
+}
