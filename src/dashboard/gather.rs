@@ -77,6 +77,8 @@ impl Gatherer {
             ),
             recommendation,
             importance: self.importance(store, study, &trials).await?,
+            // A page that is made again and again answers what is cheap to answer.
+            answers: None,
             predictions: predictions(store, study.id).await?,
             memory: memory(store, study.id).await?,
             findings: store.findings(study.id).await?.into_iter().map(finding).collect(),
@@ -139,7 +141,8 @@ impl Gatherer {
     }
 }
 
-fn importance_view(importance: Importance) -> ImportanceView {
+/// What decides, as a page shows it.
+pub fn importance_view(importance: Importance) -> ImportanceView {
     let share = |share: Share| ImportanceShare {
         param: share.parameter,
         first: share.first,

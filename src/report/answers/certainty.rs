@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::input::{AnswersInput, HALF_95, own_interval};
+use super::input::{ASSUMED_LOSS_NOISE, AnswersInput, own_interval};
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::study::{Trial, TrialNumber};
 use peft_tune_search::evaluated;
@@ -16,8 +16,8 @@ pub struct LossCertainty {
     pub trial: TrialNumber,
     /// In nats per target token.
     pub loss: f64,
-    /// Half of its 95% interval, in nats; `None` where nothing says how much losses stray.
-    pub half_interval: Option<f64>,
+    /// Half of its 95% interval, in nats.
+    pub half_interval: f64,
     pub source: NoiseSource,
     /// Other trainings within the constraints by their loss, the best first: those that the noise could put in its place, and
     /// as many beyond as are needed to see it.
@@ -29,14 +29,11 @@ pub struct LossCertainty {
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum NoiseSource {
     /// The trial was run again.
-    Repeats {
-        repeats: u64,
-    },
+    Repeats { repeats: u64 },
     /// The trial's own evaluation says how exact it is.
     Evaluation,
-    /// What the surrogate cannot explain by settings: a guess.
-    Model,
-    Unknown,
+    /// It was trained once: an assumption.
+    Assumed,
 }
 
 /// Another training.
@@ -61,8 +58,7 @@ pub(super) fn loss_certainty(input: &AnswersInput<'_>) -> Option<LossCertainty> 
     let mut rivals: Vec<Rival> = others
         .filter(|one| one.trial.number != own)
         .map(|one| {
-            let half = half_interval.unwrap_or(0.0);
-            let both = half.hypot(input.half_interval(one.trial, LOSS, one.values[index]));
+            let both = half_interval.hypot(input.half_interval(one.trial, LOSS, one.values[index]));
             Rival {
                 trial: one.trial.number,
                 loss: one.values[index],
@@ -81,16 +77,13 @@ pub(super) fn loss_certainty(input: &AnswersInput<'_>) -> Option<LossCertainty> 
     })
 }
 
-fn interval(input: &AnswersInput<'_>, trial: &Trial, loss: f64) -> (Option<f64>, NoiseSource) {
+fn interval(input: &AnswersInput<'_>, trial: &Trial, loss: f64) -> (f64, NoiseSource) {
     if let Some(one) = input.repeats(trial.number, LOSS) {
         let source = NoiseSource::Repeats { repeats: one.repeats };
-        return (Some(one.interval * loss.abs()), source);
+        return (one.interval * loss.abs(), source);
     }
     if let Some(share) = trial.state.metrics().and_then(|metrics| own_interval(metrics, LOSS)) {
-        return (Some(share * loss.abs()), NoiseSource::Evaluation);
+        return (share * loss.abs(), NoiseSource::Evaluation);
     }
-    match input.insight.noise(LOSS, loss) {
-        Some(noise) => (Some(HALF_95 * noise), NoiseSource::Model),
-        None => (None, NoiseSource::Unknown),
-    }
+    (ASSUMED_LOSS_NOISE * loss.abs(), NoiseSource::Assumed)
 }

@@ -11,10 +11,11 @@ use super::neighbours::{Neighbour, neighbours};
 use super::{certainty, coverage, more_time, worth};
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber};
-use peft_tune_search::{Effect, Insight, Problem, Proposal};
+use peft_tune_search::{Effect, Insight, NEAR_BEST_LOSS, Problem, Proposal};
 
-/// Half of a 95% interval of a normal distribution, in standard deviations.
-pub(super) const HALF_95: f64 = 1.96;
+/// How far the loss of a setting that was trained once is taken to stray, as a share of it: what the default recommendation
+/// calls nearly the best. Without repeats nothing measured says it: a surrogate of a few dozen trainings fits them as they are.
+pub(super) const ASSUMED_LOSS_NOISE: f64 = NEAR_BEST_LOSS;
 
 /// A study as the answers need it.
 #[derive(Clone, Copy, Debug)]
@@ -74,18 +75,13 @@ impl<'a> AnswersInput<'a> {
     }
 
     /// Half of the 95% interval of a trial's metric, in the metric's unit: from its repeats, else what its own measurement
-    /// says, else what the surrogate calls noise. Bytes are counted, so memory has none.
+    /// says; a loss that neither says anything of strays by [`ASSUMED_LOSS_NOISE`]. Bytes are counted, so memory does not.
     pub(super) fn half_interval(&self, trial: &Trial, metric: &str, value: f64) -> f64 {
         let of_repeats = self.repeats(trial.number, metric).map(|one| one.interval * value.abs());
         let own = trial.state.metrics().and_then(|metrics| own_interval(metrics, metric));
         let own = own.map(|share| share * value.abs());
-        let of_loss = || Some(metric).filter(|metric| *metric == LOSS);
-        let of_model = || {
-            of_loss()
-                .and_then(|metric| self.insight.noise(metric, value))
-                .map(|noise| HALF_95 * noise)
-        };
-        of_repeats.or(own).or_else(of_model).unwrap_or(0.0)
+        let assumed = || (metric == LOSS).then(|| ASSUMED_LOSS_NOISE * value.abs());
+        of_repeats.or(own).or_else(assumed).unwrap_or(0.0)
     }
 
     /// What two or more repeats of a trial say of a metric.

@@ -143,7 +143,13 @@ fn measured_metrics(input: &AnswersInput<'_>, recommended: &Trial, trial: &Trial
     let one = |objective: &Objective| {
         let value = trial.state.metrics()?.value(&objective.metric)?;
         let half = input.half_interval(trial, &objective.metric, value);
-        compared(input, recommended, objective, (value - half, value, value + half))
+        // What is positive stays so, however little is known of it.
+        let low = if value > 0.0 {
+            (value - half).max(0.0)
+        } else {
+            value - half
+        };
+        compared(input, recommended, objective, (low, value, value + half))
     };
     input.problem.objectives.iter().filter_map(one).collect()
 }

@@ -40,7 +40,7 @@ pub fn answers_text(answers: &Answers) -> Vec<Answer> {
         ),
         one(
             "worth",
-            "What each setting is worth (the other settings held)",
+            "What each setting is worth (the other settings held, over all of the space)",
             worth_lines(&answers.worth),
         ),
         one(
@@ -248,43 +248,32 @@ fn coverage_lines(coverage: &[Coverage]) -> Vec<String> {
 
 fn loss_lines(one: &LossCertainty) -> Vec<String> {
     let loss = metric_value(LOSS, one.loss);
-    let half = one
-        .half_interval
-        .map(|half| metric_value(LOSS, half))
-        .unwrap_or_default();
+    let half = metric_value(LOSS, one.half_interval);
     let from = match one.source {
         NoiseSource::Repeats { repeats } => format!("±{half} with 95%, from {repeats} repeats"),
         NoiseSource::Evaluation => format!("±{half} with 95%, from its own evaluation"),
-        NoiseSource::Model => {
-            format!("about ±{half}: a guess, from what the model cannot explain by settings; it was trained once")
+        NoiseSource::Assumed => {
+            format!("taken as ±{half} (1%): it was trained once, so nothing measured says what another seed would give")
         }
-        NoiseSource::Unknown => "trained once, and nothing says how much losses stray".to_owned(),
     };
-    let mut lines = vec![format!("trial {}: {loss}, {from}", one.trial)];
     let within: Vec<String> = one
         .rivals
         .iter()
         .filter(|rival| rival.within_noise)
         .map(|rival| format!("{} ({})", rival.trial, metric_value(LOSS, rival.loss)))
         .collect();
-    if one.half_interval.is_some() {
-        lines.push(match within.len() {
-            0 => "no other training lies within that".to_owned(),
-            count => {
-                let more = if count > MOST_RIVALS {
-                    format!(", and {} more", count - MOST_RIVALS)
-                } else {
-                    String::new()
-                };
-                let shown = &within[..count.min(MOST_RIVALS)];
-                format!(
-                    "by its loss alone it could change places with trial {}{more}",
-                    shown.join(", ")
-                )
-            }
-        });
-    }
-    lines
+    let rivals = match within.len() {
+        0 => "no other training lies within that".to_owned(),
+        count => {
+            let more = match count > MOST_RIVALS {
+                true => format!(" and {} more", count - MOST_RIVALS),
+                false => String::new(),
+            };
+            let shown = &within[..count.min(MOST_RIVALS)];
+            format!("within that, by the loss alone, lie trial {}{more}", shown.join(", "))
+        }
+    };
+    vec![format!("trial {}: {loss}, {from}", one.trial), rivals]
 }
 
 fn more_time_lines(one: &MoreTime) -> Vec<String> {

@@ -244,19 +244,6 @@ impl Insight {
         self.outputs.iter().filter_map(one).collect()
     }
 
-    /// The standard deviation by which a measured value of a metric strays around what its surrogate says, near `value`, in
-    /// the metric's unit; `None` where there is no surrogate.
-    pub fn noise(&self, metric: &str, value: f64) -> Option<f64> {
-        let surrogate = self.outputs.iter().find(|one| one.objective.metric == metric)?;
-        Some(surrogate.output.noise_at(value))
-    }
-
-    /// Whether a prior predicts a metric, so that trials only correct it.
-    pub fn is_predicted(&self, metric: &str) -> bool {
-        let found = self.outputs.iter().find(|one| one.objective.metric == metric);
-        found.is_some_and(|one| one.output.is_shifted())
-    }
-
     /// The prior's shift of a surrogate at a setting: 0 where it has none, `None` where the setting cannot be predicted.
     fn shift(&self, surrogate: &Surrogate, params: &Params) -> Option<f64> {
         match self.prior.as_deref().filter(|_| surrogate.output.is_shifted()) {

@@ -187,11 +187,6 @@ impl Output {
         self.spread
     }
 
-    /// The standard deviation of a measurement near `value`, in the value's unit.
-    pub(super) fn noise_at(&self, value: f64) -> f64 {
-        self.spread * self.gp.hyper().noise.sqrt() / self.shape.inner_slope(value)
-    }
-
     /// Whether predictions need the prior's shift.
     pub(super) fn is_shifted(&self) -> bool {
         self.shifted
