@@ -87,3 +87,53 @@ fn interval(input: &AnswersInput<'_>, trial: &Trial, loss: f64) -> (f64, NoiseSo
     }
     (ASSUMED_LOSS_NOISE * loss.abs(), NoiseSource::Assumed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::study;
+    use super::*;
+    use peft_tune_core::objective::THROUGHPUT;
+    use peft_tune_core::study::{Confirmed, TrialState};
+
+    #[test]
+    fn a_loss_that_was_trained_once_is_assumed_and_its_rivals_are_named() {
+        let mut case = study(&[(16, 0.3), (16, 0.3), (8, 0.2), (4, 0.5)], |_, _| [1.0, 1.0]);
+        for (trial, loss) in case.trials.iter_mut().zip([2.0, 2.0, 2.02, 2.2]) {
+            trial.state = TrialState::Complete {
+                metrics: [(THROUGHPUT, 1.0), (LOSS, loss)].into(),
+            };
+        }
+        // A variant is no rival: it has the same loss.
+        case.variants.insert(TrialNumber(1), TrialNumber(0));
+        let one = case.with(|input| loss_certainty(&input)).unwrap();
+        assert_eq!((one.source, one.half_interval), (NoiseSource::Assumed, 0.02));
+        let within: Vec<(u64, bool)> = one
+            .rivals
+            .iter()
+            .map(|rival| (rival.trial.0, rival.within_noise))
+            .collect();
+        assert_eq!(within, [(2, true), (3, false)]);
+    }
+
+    #[test]
+    fn repeats_say_more_than_an_assumption() {
+        let case = study(&[(16, 0.3), (8, 0.2)], |_, _| [1.0, 2.0]);
+        let confirmed = Confirmed {
+            value: 2.0,
+            interval: 0.002,
+            repeats: 3,
+        };
+        let confirmed = [(TrialNumber(0), [(LOSS.to_owned(), confirmed)].into())].into();
+        let one = case.with(|input| {
+            loss_certainty(&AnswersInput {
+                confirmed: &confirmed,
+                ..input
+            })
+        });
+        let one = one.unwrap();
+        assert_eq!(
+            (one.source, one.half_interval),
+            (NoiseSource::Repeats { repeats: 3 }, 0.004)
+        );
+    }
+}

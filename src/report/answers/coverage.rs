@@ -33,7 +33,7 @@ pub struct Coverage {
 pub struct CoverageCell {
     /// `32`, or `1e-4 to 3e-4`.
     pub values: String,
-    /// Trials that trained there, variants not counted.
+    /// Trials that trained there; of a parameter that cannot change the loss, those that measured its cost too.
     pub trainings: usize,
     /// Whether the trial that the edge is asked of has a value here.
     pub holds_best: bool,
@@ -51,12 +51,10 @@ pub struct Edge {
 
 /// Every parameter with more than one value, in the order of the space.
 pub(super) fn coverage(input: &AnswersInput<'_>) -> Vec<Coverage> {
-    let trained: Vec<&Trial> = input
-        .trials
-        .iter()
-        .filter(|trial| trial.state.is_finished() && !matches!(trial.state, TrialState::Skipped { .. }))
-        .filter(|trial| !input.variants.contains_key(&trial.number))
-        .collect();
+    let ended = |trial: &&Trial| trial.state.is_finished() && !matches!(trial.state, TrialState::Skipped { .. });
+    let all: Vec<&Trial> = input.trials.iter().filter(ended).collect();
+    let is_training = |trial: &&&Trial| !input.variants.contains_key(&trial.number);
+    let trained: Vec<&Trial> = all.iter().filter(is_training).copied().collect();
     let best = best_trial(input);
     let parameters = input.problem.space.parameters.iter();
     let searched = parameters.filter(|parameter| parameter.distribution.cardinality() != Some(1));
@@ -128,15 +126,17 @@ fn rounded(value: &ParamValue) -> ParamValue {
     }
 }
 
+/// Whether a parameter can change the loss.
+fn decides_loss(parameter: &Parameter) -> bool {
+    let affects = parameter.affects.as_ref();
+    affects.is_none_or(|affects| affects.iter().any(|metric| metric == LOSS))
+}
+
 /// Whether a value that can decide the loss lies at an end that could be moved.
 fn edge(parameter: &Parameter, value: &ParamValue, trial: &Trial) -> Option<Edge> {
-    let decides = parameter
-        .affects
-        .as_ref()
-        .is_none_or(|affects| affects.iter().any(|metric| metric == LOSS));
     let number = value
         .as_f64()
-        .filter(|_| decides && parameter.distribution.is_ordered())?;
+        .filter(|_| decides_loss(parameter) && parameter.distribution.is_ordered())?;
     let (lowest, highest) = match parameter.distribution.cardinality() {
         Some(count) => {
             let numbers = (0..count).filter_map(|index| parameter.distribution.nth(index)?.as_f64());
@@ -161,4 +161,37 @@ fn edge(parameter: &Parameter, value: &ParamValue, trial: &Trial) -> Option<Edge
 
 fn is_same(a: &ParamValue, b: &ParamValue) -> bool {
     a == b || a.as_f64().is_some_and(|a| Some(a) == b.as_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Case, number, study};
+    use super::*;
+
+    #[test]
+    fn what_hardly_ran_and_a_best_at_the_edge_are_told() {
+        // The loss falls with the rank: the best is at the highest one. A rate of 0.5 ran once.
+        let case: Case = study(&[(4, 0.1), (8, 0.1), (16, 0.1), (16, 0.3), (8, 0.5)], |rank, rate| {
+            [10.0, 3.0 - number(rank) / 16.0 + number(rate)]
+        });
+        let coverage = case.with(|input| coverage(&input));
+        let rank = &coverage[0];
+        let counts: Vec<(&str, usize)> = rank
+            .cells
+            .iter()
+            .map(|cell| (cell.values.as_str(), cell.trainings))
+            .collect();
+        assert_eq!(counts, [("4", 1), ("8", 2), ("16", 2)]);
+        let edge = rank.edge.as_ref().unwrap();
+        assert_eq!(
+            (edge.highest, edge.trial, &edge.value),
+            (true, TrialNumber(2), &16i64.into())
+        );
+        let rate = &coverage[1];
+        assert_eq!(
+            rate.cells.iter().map(|cell| cell.trainings).collect::<Vec<_>>(),
+            [3, 0, 1, 1, 0]
+        );
+        assert!(!rate.edge.as_ref().unwrap().highest, "{rate:?}");
+    }
 }

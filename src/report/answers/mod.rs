@@ -7,6 +7,8 @@ mod coverage;
 mod input;
 mod more_time;
 mod neighbours;
+#[cfg(test)]
+mod testing;
 mod text;
 mod worth;
 

@@ -135,3 +135,44 @@ fn expected(input: &AnswersInput<'_>, trials: u64, now: f64) -> Option<ExpectedG
     let all = proposals[..known].iter().sum::<f64>() + if beyond > 0 { tail } else { 0.0 };
     Some(ExpectedGain { proposals, all })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{number, study};
+    use super::*;
+    use peft_tune_search::Proposal;
+
+    #[test]
+    fn ten_minutes_are_counted_in_trials_and_in_gains() {
+        let params = [(4, 0.5), (8, 0.5), (16, 0.5), (16, 0.4), (16, 0.3), (16, 0.6)];
+        let mut case = study(&params, |rank, rate| [100.0, 3.0 - number(rank) / 16.0 + number(rate)]);
+        case.problem.objectives[0].reference = Some(0.0);
+        case.problem.objectives[1].reference = Some(4.0);
+        let one = case.with(|input| more_time(&input)).unwrap();
+        assert_eq!((one.trial_s, one.trials), (10.0, 60));
+        // The later half of a minute: the best loss fell from 2.5 to 2.3, of 4.
+        let recent = one.recent.unwrap();
+        assert_eq!((recent.trials, recent.seconds), (3, 30.0));
+        assert!((recent.loss.unwrap() - 0.2).abs() < 1e-9);
+        assert!((recent.hypervolume - 0.2 / 1.7).abs() < 1e-9, "{recent:?}");
+        assert_eq!(one.expected, None);
+    }
+
+    #[test]
+    fn what_the_model_expects_falls_and_is_bounded() {
+        let mut case = study(&[(4, 0.5), (8, 0.5)], |_, _| [100.0, 2.0]);
+        case.problem.objectives[0].reference = Some(0.0);
+        case.problem.objectives[1].reference = Some(4.0);
+        let proposal = |gain: f64| Proposal {
+            params: Default::default(),
+            log_acquisition: None,
+            expected_improvement: Some(gain),
+            predicted: Vec::new(),
+        };
+        // A hypervolume of 200: 2%, then half of it each.
+        case.next = vec![proposal(4.0), proposal(2.0)];
+        let expected = case.with(|input| more_time(&input)).unwrap().expected.unwrap();
+        assert_eq!(expected.proposals, [0.02, 0.01]);
+        assert!((expected.all - 0.04).abs() < 1e-6, "{expected:?}");
+    }
+}

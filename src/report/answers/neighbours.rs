@@ -272,3 +272,76 @@ fn same_value(a: &ParamValue, b: &ParamValue) -> bool {
 fn order(value: &ParamValue) -> f64 {
     value.as_f64().unwrap_or(0.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Case, number, study};
+    use super::*;
+    use peft_tune_core::objective::{LOSS, THROUGHPUT};
+
+    /// Throughput falls with the rank, the loss is best at a rate of 0.3 and falls with the rank.
+    fn case() -> Case {
+        let params = [
+            (16, 0.3),
+            (8, 0.3),
+            (4, 0.2),
+            (4, 0.5),
+            (8, 0.5),
+            (16, 0.5),
+            (8, 0.15),
+            (4, 0.35),
+        ];
+        study(&params, |rank, rate| {
+            [
+                1000.0 - 10.0 * number(rank),
+                3.0 - number(rank) / 16.0 + 8.0 * (number(rate) - 0.3).powi(2),
+            ]
+        })
+    }
+
+    #[test]
+    fn a_neighbour_that_ran_is_measured_and_another_predicted() {
+        let all = case().with(|input| neighbours(&input));
+        let found = |value: ParamValue| all.iter().find(|one| one.value == value).unwrap();
+        let of = |one: &Neighbour, metric: &str| one.metrics.iter().find(|one| one.metric == metric).cloned().unwrap();
+        // Trial 1 differs in the rank alone.
+        let rank = found(8i64.into());
+        assert_eq!(rank.basis, NeighbourBasis::Measured { trial: TrialNumber(1) });
+        assert_eq!(of(rank, LOSS).comparison, Comparison::Worse);
+        assert_eq!(of(rank, THROUGHPUT).comparison, Comparison::Better);
+        assert!((of(rank, LOSS).change - 0.25).abs() < 1e-9);
+        // A rank of 4 at this rate did not run, and is no neighbour: 8 is the next one.
+        assert!(all.iter().all(|one| one.value != 4i64.into()));
+        // Trial 5 has a higher rate, but a tenth of the range above lies nearer; below nothing ran.
+        let rates: Vec<f64> = all
+            .iter()
+            .filter(|one| one.parameter == "rate")
+            .map(|one| number(&one.value))
+            .collect();
+        assert_eq!(rates.len(), 3, "{rates:?}");
+        assert_eq!(
+            found(0.5.into()).basis,
+            NeighbourBasis::Measured { trial: TrialNumber(5) }
+        );
+        let below = all
+            .iter()
+            .find(|one| one.parameter == "rate" && number(&one.value) < 0.3)
+            .unwrap();
+        assert_eq!(below.basis, NeighbourBasis::Predicted);
+        let loss = of(below, LOSS);
+        assert!(loss.low <= 2.02 && loss.high >= 2.02, "{loss:?}");
+    }
+
+    #[test]
+    fn differences_within_what_is_not_known_are_not_called_any() {
+        let mut case = case();
+        // 0.4% less loss, trained once.
+        case.trials[1].state = TrialState::Complete {
+            metrics: [(THROUGHPUT, 840.0), (LOSS, 2.0 * 0.99)].into(),
+        };
+        let all = case.with(|input| neighbours(&input));
+        let rank = all.iter().find(|one| one.value == 8i64.into()).unwrap();
+        assert_eq!(rank.metrics[0].comparison, Comparison::Same, "{rank:?}");
+        assert_eq!(rank.metrics[1].comparison, Comparison::CannotTell, "{rank:?}");
+    }
+}

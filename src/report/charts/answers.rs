@@ -9,6 +9,7 @@ use crate::report::answers::{
 use crate::report::html::Growth;
 use crate::report::{metric_heading, metric_value, param_value};
 use peft_tune_core::objective::LOSS;
+use peft_tune_core::study::ParamValue;
 use peft_tune_search::Effect;
 
 const WIDTH: f64 = 640.0;
@@ -68,7 +69,7 @@ fn neighbours(study: &str, neighbours: &[Neighbour]) -> Option<String> {
         20.0,
         Anchor::Start,
         Weight::Quiet,
-        "● measured   ○ predicted   — what is not known   │ recommended",
+        "● measured   ○ predicted   — what is not known   the line at 0% is the recommended setting",
     );
     for (index, row) in rows.iter().enumerate() {
         let y = TOP + LINE_HEIGHT * (index as f64 + 0.5);
@@ -103,7 +104,7 @@ fn neighbour_panel(svg: &mut Svg, rows: &[&Neighbour], metric: &str, (left, righ
     let scale = Scale::new(ends.chain([0.0]), left, right, pad);
     let bottom = TOP + LINE_HEIGHT * rows.len() as f64;
     svg.text(left, TOP - 8.0, Anchor::Start, Weight::Strong, &metric_heading(metric));
-    for (tick, text) in scale.ticks(3) {
+    for (tick, text) in scale.ticks(2) {
         svg.line((scale.place(tick), TOP), (scale.place(tick), bottom), GRID);
         svg.text(
             scale.place(tick),
@@ -194,7 +195,23 @@ fn worth_panel(svg: &mut Svg, rows: &[(usize, &Effect)], metric: &str, (left, ri
         let y = TOP + LINE_HEIGHT * *row as f64 + 4.0;
         let end = scale.place(share(one).abs());
         svg.rect(left, y, end - left, 14.0, if one.tells { FRONT } else { PALE });
-        let text = format!("{:+.0}%", share(one));
+        // The half intervals of both ends together.
+        let of = |value: &ParamValue| one.places.iter().find(|place| place.value == *value);
+        let half = |value| of(value).map_or(0.0, |place| (place.high - place.low) / 2.0);
+        let half = 100.0 * half(&one.best).hypot(half(&one.worst)) / one.best_value.abs();
+        let whisker = [-half, half].map(|by| scale.place((share(one).abs() + by).max(0.0)).min(right));
+        if half.is_finite() && one.tells {
+            let middle = y + 7.0;
+            svg.path(
+                &[(whisker[0], middle), (whisker[1], middle)],
+                &format!(r#"fill="none" stroke="{OTHER}" stroke-width="1.5""#),
+            );
+        }
+        let end = if one.tells { end.max(whisker[1]) } else { end };
+        let text = match share(one).abs() < 0.5 {
+            true => "0%".to_owned(),
+            false => format!("{:+.0}%", share(one)),
+        };
         svg.text(end + 4.0, y + 11.0, Anchor::Start, Weight::Quiet, &text);
     }
 }
@@ -244,7 +261,7 @@ fn coverage(study: &str, coverage: &[Coverage]) -> Option<String> {
             let star = if cell.holds_best { "★ " } else { "" };
             let text = format!("{star}{}", cell.trainings);
             svg.text(x + width / 2.0, y + 13.0, Anchor::Middle, Weight::Strong, &text);
-            let characters = ((width / 6.2) as usize).max(3);
+            let characters = ((width / 6.9) as usize).max(3);
             svg.text(
                 x + width / 2.0,
                 y + 30.0,
