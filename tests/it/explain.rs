@@ -84,7 +84,7 @@ space:
 trial: {sequence_length: 96, profile_steps: 2, profile_warmup: 0, training_steps: 4}
 confirm: none
 pruner: none
-budget: {trials: 8}
+budget: {trials: 6}
 ";
 
 #[test]

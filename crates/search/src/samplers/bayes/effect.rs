@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::insight::{Dependence, EffectPoint};
+use super::dependence::{Dependence, EffectPoint};
 use peft_tune_core::objective::{Direction, Objective};
 use peft_tune_core::study::ParamValue;
 

@@ -4,7 +4,7 @@
 //! Importance is the functional analysis of variance of the surrogate's mean over the whole search space, every setting
 //! equally likely (Sobol indices; Saltelli et al. 2010): the *first-order* share that the parameter explains by itself and
 //! the *total* share with all its interactions. It is on the scale of the metric's model: of its logarithm where that
-//! explains it better. How a metric changes along a parameter is in [`contrasts`]. What a prior predicts of a metric is part
+//! explains it better. How a metric changes along a parameter is in `dependence`. What a prior predicts of a metric is part
 //! of both, so that they say what the prior says where trials have nothing to add.
 
 use std::fmt;
@@ -14,9 +14,6 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::candidates::Candidates;
-use super::confounding::tells_apart;
-use super::contrast::{Contrasts, contrasts};
-use super::effect::Effect;
 use super::observations::{Modelled, Observations};
 use super::output::Output;
 use super::proposal::Predicted;
@@ -29,10 +26,8 @@ use peft_tune_core::study::{ParamValue, Params, Trial};
 
 /// Settings over which is averaged.
 const SAMPLES: u32 = 512;
-/// Places along a continuous range.
-const PLACES: u32 = 9;
 /// Standard deviations between the median and either end of an interval that holds nine tenths.
-const QUANTILE: f64 = 1.645;
+pub(super) const QUANTILE: f64 = 1.645;
 /// Fewest trials that are worth an analysis.
 const LEAST_TRIALS: usize = 5;
 
@@ -54,28 +49,6 @@ pub struct Share {
     pub total: f64,
 }
 
-/// A metric along one parameter, in the metric's own unit.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Dependence {
-    pub metric: String,
-    pub parameter: String,
-    pub places: Vec<EffectPoint>,
-    /// Whether the best and the worst place differ by more than is unknown of their difference, with probability 0.95.
-    pub tells: bool,
-    /// Whether a prior predicts the metric, so that trials only correct it.
-    pub predicted: bool,
-}
-
-/// One value of the parameter: the metric with it, the other settings held at the same values for all, and the interval
-/// that holds its difference to the parameter's other values with probability 0.9.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct EffectPoint {
-    pub value: ParamValue,
-    pub median: f64,
-    pub low: f64,
-    pub high: f64,
-}
-
 /// How much each parameter matters for each objective of a history, objectives in the problem's order and the most important
 /// parameter first: what a page or a closing line shows. Objectives with fewer than five values are left out.
 pub fn importance(problem: &Problem, history: &[Trial], prior: Option<Arc<dyn Prior>>) -> Vec<Importance> {
@@ -85,21 +58,21 @@ pub fn importance(problem: &Problem, history: &[Trial], prior: Option<Arc<dyn Pr
 /// Surrogates of a study's objectives, to ask about parameters.
 #[derive(Clone)]
 pub struct Insight {
-    space: SearchSpace,
-    encoding: Encoding,
+    pub(super) space: SearchSpace,
+    pub(super) encoding: Encoding,
     prior: Option<Arc<dyn Prior>>,
     /// Objectives that have enough trials.
-    outputs: Vec<Surrogate>,
+    pub(super) outputs: Vec<Surrogate>,
 }
 
 /// An objective with its surrogate.
 #[derive(Clone, Debug)]
-struct Surrogate {
-    objective: Objective,
+pub(super) struct Surrogate {
+    pub(super) objective: Objective,
     modelled: Modelled,
-    output: Output,
+    pub(super) output: Output,
     /// Where it was measured.
-    points: Vec<Point>,
+    pub(super) points: Vec<Point>,
 }
 
 impl fmt::Debug for Insight {
@@ -201,24 +174,6 @@ impl Insight {
         }
     }
 
-    /// Every objective along one parameter; empty where the parameter is not known.
-    pub fn dependence(&self, parameter: &str) -> Vec<Dependence> {
-        let Some(index) = self.space.parameters.iter().position(|one| one.name == parameter) else {
-            return Vec::new();
-        };
-        let along =
-            |surrogate: &Surrogate| Some(self.dependence_of(index, surrogate)).filter(|one| !one.places.is_empty());
-        self.outputs.par_iter().filter_map(along).collect()
-    }
-
-    /// How a parameter works on every objective, summed up; empty where the parameter is not known.
-    pub fn effects(&self, parameter: &str) -> Vec<Effect> {
-        let objective = |metric: &str| self.outputs.iter().find(|one| one.objective.metric == metric);
-        let dependences = self.dependence(parameter);
-        let effect = |dependence: &Dependence| Effect::of(dependence, &objective(&dependence.metric)?.objective);
-        dependences.iter().filter_map(effect).collect()
-    }
-
     /// What every objective of a setting is expected to be, each with the interval that holds it with probability 0.9; empty
     /// where the setting is not in the space.
     pub fn predict(&self, params: &Params) -> Vec<Predicted> {
@@ -245,76 +200,22 @@ impl Insight {
     }
 
     /// The prior's shift of a surrogate at a setting: 0 where it has none, `None` where the setting cannot be predicted.
-    fn shift(&self, surrogate: &Surrogate, params: &Params) -> Option<f64> {
+    pub(super) fn shift(&self, surrogate: &Surrogate, params: &Params) -> Option<f64> {
         match self.prior.as_deref().filter(|_| surrogate.output.is_shifted()) {
             Some(prior) => surrogate.modelled.prior_shift(prior, params),
             None => Some(0.0),
         }
     }
-
-    fn dependence_of(&self, index: usize, surrogate: &Surrogate) -> Dependence {
-        let candidates = Candidates::new(&self.space, &self.encoding);
-        let distribution = &self.space.parameters[index].distribution;
-        let values: Vec<ParamValue> = match distribution.cardinality() {
-            Some(count) if count <= u64::from(PLACES) => {
-                (0..count).filter_map(|number| distribution.nth(number)).collect()
-            }
-            _ => (0..PLACES)
-                .map(|place| distribution.value_at(f64::from(place) / f64::from(PLACES - 1)))
-                .collect(),
-        };
-        let coordinate = |value: &ParamValue| self.encoding.coordinate(&self.space, index, value);
-        let along: Vec<(ParamValue, f64)> = values
-            .into_iter()
-            .filter_map(|value| Some((coordinate(&value)?, value)).map(|(at, value)| (value, at)))
-            .collect();
-        let places: Vec<f64> = along.iter().map(|(_, at)| *at).collect();
-        let shift = |params: &Params| self.shift(surrogate, params);
-        let found = contrasts(&surrogate.output, &candidates, (index, &places), &shift);
-        let Contrasts {
-            center,
-            means,
-            deviations,
-            apart,
-        } = found.unwrap_or_default();
-        let outer = |inner: f64| surrogate.objective.minimised(surrogate.output.shape().outer(inner));
-        let place = |((value, _), (mean, deviation)): ((ParamValue, f64), (f64, f64))| {
-            let at = |z: f64| outer(center + mean + z * deviation);
-            let (a, b) = (at(-QUANTILE), at(QUANTILE));
-            EffectPoint {
-                value,
-                median: at(0.0),
-                low: a.min(b),
-                high: a.max(b),
-            }
-        };
-        let tells = apart.is_some_and(|apart| {
-            let ends = (places[apart.low], places[apart.high]);
-            let told = || tells_apart(self.encoding.axes(), &surrogate.points, index, ends);
-            apart.difference > QUANTILE * apart.deviation && (surrogate.output.is_shifted() || told())
-        });
-        Dependence {
-            metric: surrogate.objective.metric.clone(),
-            parameter: self.space.parameters[index].name.clone(),
-            places: along
-                .into_iter()
-                .zip(means.into_iter().zip(deviations))
-                .map(place)
-                .collect(),
-            tells,
-            predicted: surrogate.output.is_shifted(),
-        }
-    }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use crate::fixtures::{continuous_space, drive, mixed_space, problem};
+    use crate::fixtures::{continuous_space, drive, problem};
     use crate::{Random, Sampler};
     use peft_tune_core::study::{Params, TrialState};
 
-    fn history(problem: &Problem, evaluate: impl Fn(&Params) -> [f64; 2]) -> Vec<Trial> {
+    pub(in crate::samplers::bayes) fn history(problem: &Problem, evaluate: impl Fn(&Params) -> [f64; 2]) -> Vec<Trial> {
         let sampler: &mut dyn Sampler = &mut Random::new(1);
         drive(sampler, problem, 40, |_, params| {
             let [f0, f1] = evaluate(params);
@@ -324,7 +225,7 @@ mod tests {
         })
     }
 
-    fn number(params: &Params, name: &str) -> f64 {
+    pub(in crate::samplers::bayes) fn number(params: &Params, name: &str) -> f64 {
         params.get(name).and_then(ParamValue::as_f64).unwrap_or(0.0)
     }
 
@@ -356,95 +257,6 @@ mod tests {
         close(share(1, "x0"), (3.0 / 7.0, 4.0 / 7.0));
         close(share(0, "x2"), (0.0, 0.0));
         assert_eq!(importance[0].shares[0].parameter, "x0");
-    }
-
-    #[test]
-    fn dependence_follows_the_metric_along_levels_and_ranges() {
-        let problem = problem(mixed_space(), 2);
-        let history = history(&problem, |params| {
-            let rank = number(params, "rank");
-            [rank, (number(params, "learning_rate").log10() + 3.0).powi(2)]
-        });
-        let insight = Insight::new(&problem, &history, None);
-        let rank = &insight.dependence("rank")[0];
-        let medians: Vec<f64> = rank.places.iter().map(|place| place.median.round()).collect();
-        assert_eq!(medians, [4.0, 8.0, 16.0]);
-        let rate = &insight.dependence("learning_rate")[1];
-        let least = rate.places.iter().min_by(|a, b| a.median.total_cmp(&b.median)).unwrap();
-        let least = least.value.as_f64().unwrap().log10();
-        assert!((least + 3.0).abs() < 0.5, "{least}");
-        assert!(
-            rate.places
-                .iter()
-                .all(|place| place.low <= place.median && place.median <= place.high)
-        );
-        assert!(insight.dependence("no such").is_empty());
-    }
-
-    /// Says of `f0` what it is: 8 with the first optimizer, 4 with the second, whatever else is set.
-    struct Exact;
-
-    impl Prior for Exact {
-        fn expected(&self, params: &Params, metric: &str) -> Option<f64> {
-            let first = matches!(params.get("optimizer"), Some(ParamValue::Text(name)) if &**name == "adamw");
-            (metric == "f0").then(|| if first { 8.0 } else { 4.0 } * number(params, "rank"))
-        }
-
-        fn impossible(&self, _: &Params) -> Option<String> {
-            None
-        }
-    }
-
-    /// One optimizer was tried with small ranks alone and the other with large ones, as a search does that drops one early.
-    fn unbalanced(problem: &Problem) -> Vec<Trial> {
-        let mut history = history(problem, |_| [0.0, 0.0]);
-        for trial in &mut history {
-            let is_first = matches!(trial.params.get("optimizer"), Some(ParamValue::Text(name)) if &**name == "adamw");
-            trial
-                .params
-                .insert("rank".to_owned(), if is_first { 4i64 } else { 16 }.into());
-            let f0 = Exact.expected(&trial.params, "f0").unwrap();
-            trial.state = TrialState::Complete {
-                metrics: [("f0", f0), ("f1", 1.0 + number(&trial.params, "learning_rate"))].into(),
-            };
-        }
-        history
-    }
-
-    #[test]
-    fn an_effect_agrees_with_the_prediction_however_unbalanced_the_history_is() {
-        let problem = problem(mixed_space(), 2);
-        let history = unbalanced(&problem);
-        let insight = Insight::new(&problem, &history, Some(Arc::new(Exact)));
-        let effect = &insight.effects("optimizer")[0];
-        assert!(effect.predicted && effect.tells, "{effect:?}");
-        assert_eq!(effect.worst, "adamw".into());
-        let ratio = effect.worst_value / effect.best_value;
-        assert!((ratio - 2.0).abs() < 0.02, "{ratio}");
-        // Without a prediction the trials cannot say: in what was tried, the first optimizer went with less memory.
-        let blind = Insight::new(&problem, &history, None);
-        let effect = &blind.effects("optimizer")[0];
-        assert!(!effect.predicted);
-        assert!(!effect.tells || effect.worst == "adamw".into(), "{effect:?}");
-    }
-
-    #[test]
-    fn what_was_not_tried_is_not_told() {
-        let problem = problem(mixed_space(), 2);
-        let tried = |params: &Params| number(params, "rank") < 5.0;
-        let history: Vec<Trial> = history(&problem, |params| {
-            [
-                1.0,
-                1.0 + number(params, "rank") + (1e3 * number(params, "learning_rate")).sin(),
-            ]
-        })
-        .into_iter()
-        .filter(|trial| tried(&trial.params))
-        .collect();
-        let insight = Insight::new(&problem, &history, None);
-        let effects = insight.effects("rank");
-        let effect = effects.iter().find(|one| one.metric == "f1").unwrap();
-        assert!(!effect.tells, "{effect:?}");
     }
 
     #[test]
