@@ -22,7 +22,7 @@ use crate::sobol::sobol_point;
 use crate::{Prior, Problem};
 use peft_tune_core::objective::Objective;
 use peft_tune_core::space::SearchSpace;
-use peft_tune_core::study::{ParamValue, Params, Trial};
+use peft_tune_core::study::{Params, Trial};
 
 /// Settings over which is averaged.
 const SAMPLES: u32 = 512;
@@ -213,7 +213,7 @@ pub(super) mod tests {
     use super::*;
     use crate::fixtures::{continuous_space, drive, problem};
     use crate::{Random, Sampler};
-    use peft_tune_core::study::{Params, TrialState};
+    use peft_tune_core::study::{ParamValue, Params, TrialState};
 
     pub(in crate::samplers::bayes) fn history(problem: &Problem, evaluate: impl Fn(&Params) -> [f64; 2]) -> Vec<Trial> {
         let sampler: &mut dyn Sampler = &mut Random::new(1);
