@@ -1,25 +1,27 @@
-//! `peft-tune explain`: what a study found, in words: which trial to take and why, which parameters matter and how each
-//! works, what failed and why, whether it is done, and what to try next.
+//! `peft-tune explain`: what a study found, in words: which trial to take and why, and why not its neighbours, which parameters
+//! matter and what each is worth, where the search did not look, how sure the loss is, what failed and why, whether it is
+//! done, and what more time would bring.
 
 use serde_json::{Value, json};
 
 use super::CliError;
+use super::answers::{Asked, PROPOSALS};
 use super::database::DatabaseArgs;
 use super::explain_text;
 use super::output::{terminal_width, write_result};
-use crate::store::{Confirmations, EndingRecord, PredictionRecord, StudyOverview};
-use peft_tune_core::space::{SearchSpace, StopRule};
+use crate::report::against_baseline;
+use crate::report::answers::Answers;
+use crate::store::{Confirmations, EndingRecord, PredictionRecord, StudyOverview, Variants};
+use peft_tune_core::space::StopRule;
 use peft_tune_core::study::{Trial, TrialNumber};
-use peft_tune_search::{
-    Bayes, Effect, Importance, Insight, Preference, Proposal, hypervolume_history, recommend, stop_reason,
-};
+use peft_tune_search::{Effect, Importance, Preference, Proposal, hypervolume_history, recommend, stop_reason};
 
 /// Parameters that are looked at closely: the most important ones of each objective.
 const CLOSE: usize = 3;
 /// Least share of a metric's variation that makes a parameter worth a look.
 const LEAST_SHARE: f64 = 0.03;
 
-/// Explain in words what a study found: the recommendation, what matters and how, what failed, what to try next
+/// Explain in words what a study found: the recommendation and its neighbours, what each setting is worth, what is not known
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the study, the latest where absent
@@ -40,15 +42,13 @@ pub struct Args {
 /// What the database has of the study.
 struct Stored {
     study: StudyOverview,
-    space: Option<SearchSpace>,
-    /// With what repeats say in the place of what was measured once.
-    trials: Vec<Trial>,
-    confirmed: Confirmations,
+    asked: Asked,
     /// Hypervolume that each trial was expected to add.
     expected: Vec<Option<f64>>,
     ending: Option<EndingRecord>,
     /// Of the recommended trial.
     predictions: Vec<PredictionRecord>,
+    baseline: Option<TrialNumber>,
 }
 
 /// Everything that is said about a study.
@@ -56,7 +56,10 @@ pub(super) struct Explanation {
     pub(super) study: StudyOverview,
     pub(super) trials: Vec<Trial>,
     pub(super) confirmed: Confirmations,
+    pub(super) variants: Variants,
     pub(super) recommendation: Result<(TrialNumber, String), String>,
+    /// What it wins against the baseline, in words.
+    pub(super) against_baseline: Option<String>,
     pub(super) predictions: Vec<PredictionRecord>,
     pub(super) importance: Vec<Importance>,
     /// The most important parameters with their effects on every objective.
@@ -66,6 +69,7 @@ pub(super) struct Explanation {
     /// Why the study may end by the usual rule, where it may.
     pub(super) done: Option<String>,
     pub(super) next: Vec<Proposal>,
+    pub(super) answers: Answers,
 }
 
 pub fn run(args: Args) -> Result<(), CliError> {
@@ -82,35 +86,40 @@ fn read(args: &Args) -> Result<Stored, CliError> {
     let name = args.study.as_deref().or(args.named.as_deref());
     args.database.read(async |store| {
         let study = store.study(name).await?;
-        let (trials, confirmed) = store.confirmed_trials(study.id).await?;
+        let asked = Asked::read(store, &study).await?;
         let expectations = store.expectations(study.id).await?;
-        let expected = trials.iter().map(|trial| expectations.get(&trial.number).copied());
-        let problem = study.problem(None);
-        let predictions = match recommend(&problem, &trials, &Preference::default()) {
+        let expected = asked
+            .trials
+            .iter()
+            .map(|trial| expectations.get(&trial.number).copied());
+        let predictions = match recommend(&asked.problem, &asked.trials, &Preference::default()) {
             Ok(chosen) => store.predictions(study.id, chosen.trial.number).await?,
             Err(_) => Vec::new(),
         };
         Ok(Stored {
-            space: store.search_space(study.id).await?,
             ending: store.ending(study.id).await?,
             expected: expected.collect(),
+            baseline: store.baseline(study.id).await?,
             predictions,
             study,
-            trials,
-            confirmed,
+            asked,
         })
     })
 }
 
 fn explain(stored: Stored, next: usize) -> Explanation {
-    let problem = stored.study.problem(stored.space);
-    let insight = Insight::new(&problem, &stored.trials);
-    let importance = insight.importance();
+    let Stored { study, asked, .. } = stored;
+    let answered = asked.answer(next.max(PROPOSALS));
+    let importance = answered.insight.importance();
+    let of = |parameter: &String| {
+        let worth = answered.answers.worth.iter();
+        worth.filter(|effect| effect.parameter == *parameter).cloned().collect()
+    };
     let effects = worth_a_look(&importance)
         .into_iter()
-        .map(|parameter| (parameter.clone(), insight.effects(&parameter)))
+        .map(|parameter| (parameter.clone(), of(&parameter)))
         .collect();
-    let finished: Vec<(Trial, Option<f64>)> = stored
+    let finished: Vec<(Trial, Option<f64>)> = asked
         .trials
         .iter()
         .cloned()
@@ -118,27 +127,33 @@ fn explain(stored: Stored, next: usize) -> Explanation {
         .filter(|(trial, _)| trial.state.is_finished())
         .collect();
     let (finished, expected): (Vec<Trial>, Vec<Option<f64>>) = finished.into_iter().unzip();
-    let volumes = hypervolume_history(&problem, &finished);
-    let recommendation = recommend(&problem, &stored.trials, &Preference::default())
-        .map(|chosen| (chosen.trial.number, chosen.reason))
-        .map_err(|error| error.to_string());
-    // More objectives than the model takes, or nothing to choose: nothing is proposed.
-    let can_propose = !problem.space.parameters.is_empty() && (1..=4).contains(&problem.objectives.len());
+    let volumes = hypervolume_history(&asked.problem, &finished);
+    let recommendation = recommend(&asked.problem, &asked.trials, &Preference::default());
+    let baseline = stored
+        .baseline
+        .and_then(|number| asked.trials.iter().find(|trial| trial.number == number));
+    let against_baseline = recommendation
+        .as_ref()
+        .ok()
+        .zip(baseline)
+        .map(|(chosen, baseline)| against_baseline(&study.objectives, (chosen.trial, baseline), &asked.confirmed));
     Explanation {
-        recommendation,
+        recommendation: recommendation
+            .map(|chosen| (chosen.trial.number, chosen.reason))
+            .map_err(|error| error.to_string()),
+        against_baseline,
         importance,
         effects,
         done: stop_reason(&StopRule::default(), &volumes, &expected),
-        next: match can_propose {
-            true => Bayes::new(stored.study.seed).propose_many(&problem, &stored.trials, next),
-            false => Vec::new(),
-        },
+        next: answered.next.into_iter().take(next).collect(),
+        answers: answered.answers,
         volumes,
         ending: stored.ending,
         predictions: stored.predictions,
-        study: stored.study,
-        trials: stored.trials,
-        confirmed: stored.confirmed,
+        study,
+        trials: asked.trials,
+        confirmed: asked.confirmed,
+        variants: asked.variants,
     }
 }
 
@@ -167,16 +182,21 @@ fn to_json(explanation: &Explanation) -> Value {
                 "metrics": found.and_then(|one| one.state.metrics()),
                 "predicted": explanation.predictions,
                 "confirmed": explanation.confirmed.get(trial),
+                "against_baseline": explanation.against_baseline,
             })
         }
         Err(reason) => json!({"trial": null, "reason": reason}),
     };
-    let effects: Vec<&Effect> = explanation.effects.iter().flat_map(|(_, effects)| effects).collect();
+    let answers = &explanation.answers;
     json!({
         "study": explanation.study.name,
         "recommendation": recommendation,
         "importance": explanation.importance,
-        "effects": effects,
+        "neighbours": answers.neighbours,
+        "effects": answers.worth,
+        "coverage": answers.coverage,
+        "loss": answers.loss,
+        "more_time": answers.more_time,
         "failures": explain_text::failures(&explanation.trials),
         "hypervolume": explanation.volumes,
         "ending": explanation.ending,

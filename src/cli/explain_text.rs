@@ -5,11 +5,12 @@ use std::fmt::Write;
 use super::explain::Explanation;
 use super::explain_failures::failure_lines;
 pub(super) use super::explain_failures::failures;
+use crate::report::answers::{Answer, answers_text, effect_sentence};
 use crate::report::{
     Align, Counts, TextTable, confirmation_text, duration, metric_heading, metric_value, param_value, printable,
 };
 use peft_tune_core::study::{ParamValue, Trial};
-use peft_tune_search::{Effect, Importance, Trend};
+use peft_tune_search::{Effect, EffectPoint, Importance};
 
 /// Shares below this are not named.
 const LEAST_NAMED: f64 = 0.01;
@@ -20,20 +21,34 @@ const MOST_PLACES: usize = 9;
 
 /// The whole explanation as text.
 pub(super) fn text(one: &Explanation, width: Option<usize>) -> String {
-    let counts = Counts::of(&one.trials);
+    let counts = Counts::of(&one.trials).with_variants(&one.trials, &one.variants);
     let mut text = format!(
         "study {}: {}, {}\n",
         printable(&one.study.name),
         counts.to_text(),
         duration(one.study.wall_s)
     );
+    let mut answers: Vec<Answer> = answers_text(&one.answers);
+    let mut answer = |name: &str| {
+        let found = answers.iter().position(|answer| answer.name == name);
+        found
+            .map(|index| answers.remove(index))
+            .map(answer_section)
+            .unwrap_or_default()
+    };
     text.push_str(&recommendation(one));
+    text.push_str(&answer("neighbours"));
     text.push_str(&what_matters(&one.importance));
+    text.push_str(&answer("worth"));
     for (parameter, effects) in &one.effects {
         text.push_str(&how_it_works(parameter, effects, width));
     }
+    for name in ["coverage", "loss-certainty"] {
+        text.push_str(&answer(name));
+    }
     text.push_str(&section("What failed or was stopped", failure_lines(&one.trials)));
     text.push_str(&progress(one));
+    text.push_str(&answer("more-time"));
     text.push_str(&next(one, width));
     text
 }
@@ -52,6 +67,11 @@ pub(super) fn importance_line(importance: &[Importance]) -> Option<String> {
         })
         .collect();
     (!parts.is_empty()).then(|| format!("decided most: {}", parts.join("; ")))
+}
+
+fn answer_section(answer: Answer) -> String {
+    let lines = answer.lines.iter().map(|line| format!("  {}", printable(line)));
+    section(answer.question, lines.collect())
 }
 
 fn section(heading: &str, lines: Vec<String>) -> String {
@@ -77,6 +97,7 @@ fn recommendation(one: &Explanation) -> String {
         lines.extend(predicted_beside_measured(one, trial));
     }
     lines.extend(confirmation_text(one.confirmed.get(number)).map(|text| format!("  {}", printable(&text))));
+    lines.extend(one.against_baseline.iter().map(|text| format!("  {}", printable(text))));
     section("Recommendation", lines)
 }
 
@@ -131,7 +152,7 @@ fn how_it_works(parameter: &str, effects: &[Effect], width: Option<usize>) -> St
     let mut text = format!("\n{}\n", printable(parameter));
     for effect in effects {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "  {}", sentence(effect));
+        let _ = writeln!(text, "  {}", printable(&effect_sentence(effect)));
     }
     if let Some(table) = places(effects, width) {
         let _ = writeln!(text, "\n{table}");
@@ -139,24 +160,7 @@ fn how_it_works(parameter: &str, effects: &[Effect], width: Option<usize>) -> St
     text
 }
 
-/// `loss is best at 0.003 (1.92) and worst at 1e-5 (2.40): it is best between the ends`.
-fn sentence(effect: &Effect) -> String {
-    let metric = printable(&effect.metric.replace('_', " "));
-    let value = |value: f64| metric_value(&effect.metric, value);
-    let (best, worst) = (param_value(&effect.best), param_value(&effect.worst));
-    let (best_value, worst_value) = (value(effect.best_value), value(effect.worst_value));
-    let along = match effect.trend {
-        Trend::Flat => return format!("{metric} hardly depends on it (about {best_value})"),
-        Trend::Rises => ", rising with it",
-        Trend::Falls => ", falling with it",
-        Trend::BestInside => ", best between the ends",
-        Trend::WorstInside => ", worst between the ends",
-        Trend::Uneven => "",
-    };
-    format!("{metric} is best at {best} ({best_value}) and worst at {worst} ({worst_value}){along}")
-}
-
-/// The objectives along the parameter: medians over the other parameters.
+/// The objectives along the parameter, the other settings held, with the 90% interval of each difference to the others.
 fn places(effects: &[Effect], width: Option<usize>) -> Option<String> {
     let first = effects.first()?;
     let count = first.places.len();
@@ -173,11 +177,20 @@ fn places(effects: &[Effect], width: Option<usize>) -> Option<String> {
         let mut cells = vec![short(&first.places[index].value)];
         cells.extend(effects.iter().map(|effect| {
             let place = effect.places.get(index);
-            place.map_or_else(|| "-".to_owned(), |place| metric_value(&effect.metric, place.median))
+            place.map_or_else(|| "-".to_owned(), |place| place_text(effect, place))
         }));
         table.push(cells);
     }
     (count > 1).then(|| table.to_text(width))
+}
+
+fn place_text(effect: &Effect, place: &EffectPoint) -> String {
+    let value = |value: f64| metric_value(&effect.metric, value);
+    let (low, high) = (value(place.low), value(place.high));
+    match low == high {
+        true => value(place.median),
+        false => format!("{} ({low} to {high})", value(place.median)),
+    }
 }
 
 fn short(value: &ParamValue) -> String {

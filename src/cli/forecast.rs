@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::CliError;
 use super::machine::{machine, usable_memory_bytes};
-use crate::space::{Backend, Study};
-use crate::store::{CeilingRecord, Store};
+use crate::space::{Backend, ReadOptions, Study, StudyFile};
+use crate::store::{CeilingRecord, Store, StudyOverview};
 use crate::tune::Forecast;
 use crate::worker::Placement;
 use peft_tune_core::architecture::Architecture;
@@ -16,7 +16,7 @@ use peft_tune_core::predict::{Ceilings, Host, Machine, Predictor, RowLengths};
 use peft_tune_core::recipe::{BatchSettings, Precision, Recipe};
 use peft_tune_core::study::ParamValue;
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
-use peft_tune_engine::hub::ModelFiles;
+use peft_tune_engine::hub::{HubSettings, ModelFiles};
 use peft_tune_engine::profile::ceilings;
 use peft_tune_engine::profile::ceilings::Effort;
 use peft_tune_kernels::device;
@@ -42,6 +42,36 @@ pub async fn of_search(study: &Study, store: &Store, place: &Placement) -> Resul
     let rows = rows_of(study, base, &files)?;
     let here = Here::find(place.device.as_deref(), store, place.threads, &precisions(study, base)).await?;
     Ok(Some(Arc::new(here.forecast(study, architecture, rows))))
+}
+
+/// The forecast of a study of the database, where this machine can make one without a network and without measuring anything:
+/// it has the model, the data and, for the CPU, ceilings. What the search corrected its trials by.
+pub async fn of_stored(study: &StudyOverview, store: &Store) -> Option<Arc<Forecast>> {
+    let text = store.space_text(study.id).await.ok()?;
+    let options = ReadOptions { check_files: false };
+    let file = StudyFile::parse(&study.space_path, &text, options).ok()?;
+    let (base, Backend::Native) = (file.base.as_ref()?, &file.backend) else {
+        return None;
+    };
+    if file.launcher.is_elsewhere() {
+        return None;
+    }
+    let settings = HubSettings {
+        offline: true,
+        ..HubSettings::from_env().ok()?
+    };
+    let files = ModelFiles::resolve_with(&base.model, &settings).ok()?;
+    let architecture = Architecture::from_config(&files.config).ok()?;
+    let rows = rows_of(&file, base, &files).ok()?;
+    let here = match device::first_gpu() {
+        Some(gpu) => Here::gpu(&gpu),
+        None => Here {
+            name: String::new(),
+            machine: Machine::Measured(Box::new(stored(store, rayon::current_num_threads()).await.ok()??)),
+            device_bytes: None,
+        },
+    };
+    Some(Arc::new(here.forecast(&file, architecture, rows)))
 }
 
 /// What is known of the device that trials of this machine run on.

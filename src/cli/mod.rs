@@ -5,6 +5,7 @@
     reason = "the command line is what prints"
 )]
 
+mod answers;
 mod args;
 mod attach;
 mod baseline_file;

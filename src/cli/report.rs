@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::CliError;
+use super::answers::{Asked, PROPOSALS};
 use super::database::DatabaseArgs;
-use crate::dashboard::Gatherer;
+use crate::dashboard::{Gatherer, importance_view};
 use crate::report::charts::{Chart, charts, png};
 use crate::report::html::{PageInput, StudyView, document};
 
@@ -26,7 +27,12 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), CliError> {
     let input = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
-        Gatherer::default().gather(store, &study).await
+        let asked = Asked::read(store, &study).await?;
+        let mut input = Gatherer::default().gather(store, &study).await?;
+        let answered = asked.answer(PROPOSALS);
+        input.importance = answered.insight.importance().into_iter().map(importance_view).collect();
+        input.answers = Some(answered.answers);
+        Ok(input)
     })?;
     let view = StudyView::new(&input);
     if let Some(folder) = &args.charts {

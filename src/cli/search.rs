@@ -142,6 +142,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     store.record_inputs(open.id, &inputs).await?;
     let kernels = args.workers.kernels.form();
     let earlier = warm_start::earlier_trials(study, &store, open.id, kernels).await?;
+    let known = prior.clone();
     let sampler = sampler_of(study, &problem, Knowledge { prior, earlier })?;
     let signals = interrupt::listen("finishing the trials under way; Ctrl-C again stops at once", IN_ORDER)
         .map_err(CliError::failed)?;
@@ -187,7 +188,8 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         tell(&format!("stopped before the budget was spent: {reason}"));
     }
     let beside = (confirmed, variants, predicted);
-    let printed = print_summary(args, study, (&problem, &history), beside, (baseline, spent_s));
+    let found = (&problem, history.as_slice(), known);
+    let printed = print_summary(args, study, found, beside, (baseline, spent_s));
     match ending {
         // The terminal may be gone.
         Ending::Interrupted => Err(CliError::Interrupted {
@@ -215,7 +217,7 @@ async fn warn_of_other_kernels(store: &Store, id: StudyId, kernels: Kernels) -> 
 fn print_summary(
     args: &Args,
     study: &Study,
-    (problem, history): (&Problem, &[Trial]),
+    (problem, history, prior): (&Problem, &[Trial], Option<Arc<dyn Prior>>),
     (confirmed, variants, predicted): (Confirmations, Variants, Vec<(TrialNumber, String, f64)>),
     (baseline, wall_s): (Option<TrialNumber>, f64),
 ) -> Result<(), CliError> {
@@ -254,7 +256,7 @@ fn print_summary(
     let text = match args.json {
         true => summary.to_json().map_err(CliError::failed)? + "\n",
         false => {
-            let line = explain_text::importance_line(&importance(problem, history));
+            let line = explain_text::importance_line(&importance(problem, history, prior));
             let line = line.map(|line| format!("  {line} (`peft-tune explain` says how)\n"));
             summary.to_text(terminal_width()) + &line.unwrap_or_default()
         }

@@ -77,6 +77,8 @@ impl Gatherer {
             ),
             recommendation,
             importance: self.importance(store, study, &trials).await?,
+            // A page that is made again and again answers what is cheap to answer.
+            answers: None,
             predictions: predictions(store, study.id).await?,
             memory: memory(store, study.id).await?,
             findings: store.findings(study.id).await?.into_iter().map(finding).collect(),
@@ -108,7 +110,7 @@ impl Gatherer {
         let problem = study.problem(Some(space));
         let history = measured[measured.len().saturating_sub(IMPORTANCE_TRIALS)..].to_vec();
         // Arithmetic of up to seconds: other pages are answered meanwhile.
-        let found = tokio::task::spawn_blocking(move || Insight::new(&problem, &history).importance()).await;
+        let found = tokio::task::spawn_blocking(move || Insight::new(&problem, &history, None).importance()).await;
         let importance: Vec<ImportanceView> = found.unwrap_or_default().into_iter().map(importance_view).collect();
         self.importance.insert(study.id, (measured.len(), importance.clone()));
         Ok(importance)
@@ -139,7 +141,8 @@ impl Gatherer {
     }
 }
 
-fn importance_view(importance: Importance) -> ImportanceView {
+/// What decides, as a page shows it.
+pub fn importance_view(importance: Importance) -> ImportanceView {
     let share = |share: Share| ImportanceShare {
         param: share.parameter,
         first: share.first,

@@ -16,5 +16,5 @@ mod stream;
 mod token;
 
 pub use error::DashboardError;
-pub use gather::Gatherer;
+pub use gather::{Gatherer, importance_view};
 pub use server::{Dashboard, DashboardSettings};

@@ -1,10 +1,12 @@
 //! Studies and profiles as text, JSON, web page and pictures.
 
+pub mod answers;
 pub mod charts;
 pub mod html;
 
 mod baseline;
 mod basis;
+mod counts;
 mod front_table;
 mod number;
 mod profile;
@@ -13,10 +15,11 @@ mod table;
 
 pub use baseline::against_baseline;
 pub use basis::{basis, confirmation_text};
+pub use counts::Counts;
 pub use front_table::FrontRow;
 pub use number::{bytes, duration, metric_heading, metric_value, param_value, significant};
 pub use profile::{
     CurveLine, CurvePoint, ProfileText, comparison_text, curve_svg, curve_text, findings_text, profile_text,
 };
-pub use summary::{Counts, Recommendation, Summary, SummaryInput};
+pub use summary::{Recommendation, Summary, SummaryInput};
 pub use table::{Align, TextTable, printable};

@@ -72,6 +72,15 @@ impl Store {
             .collect())
     }
 
+    /// The text of a study's file, as the search that began it read it.
+    pub async fn space_text(&self, study: StudyId) -> Result<String, StoreError> {
+        sqlx::query_scalar("select space_text from study where id = ?")
+            .bind(study.0)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(|error| self.error(error))
+    }
+
     /// The settings that define a study, as the search that began it stored them.
     pub async fn study_settings(&self, study: StudyId) -> Result<serde_json::Value, StoreError> {
         let definition: String = sqlx::query_scalar("select definition from study where id = ?")

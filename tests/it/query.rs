@@ -282,9 +282,9 @@ fn the_front_is_shown_best_throughput_first() {
 fn a_study_is_shown_with_its_trials() {
     let results = Results::new();
     insta::assert_snapshot!(without_times(&results.shown(&["studies"])), @"
-     study      | trials | complete | failed | trial time | last started     | objectives                    | model
-    ------------+--------+----------+--------+------------+------------------+-------------------------------+-------------
-     quickstart |      5 |        3 |      1 |     50.0 s | YYYY-MM-DD HH:MM | throughput, peak_memory, loss | models/tiny
+     study      | trials | variants | complete | failed | trial time | last started     | objectives                    | model
+    ------------+--------+----------+----------+--------+------------+------------------+-------------------------------+-------------
+     quickstart |      5 |        0 |        3 |      1 |     50.0 s | YYYY-MM-DD HH:MM | throughput, peak_memory, loss | models/tiny
     ");
     insta::assert_snapshot!(without_times(&results.shown(&["show", "quickstart"])), @"
     study quickstart

@@ -1,5 +1,6 @@
 //! Charts as pictures (SVG and PNG) and in the terminal, drawn without a browser.
 
+mod answers;
 mod axis;
 mod bars;
 mod courses;
@@ -9,6 +10,7 @@ mod scatter;
 mod svg;
 mod terminal;
 
+pub use answers::answer_picture;
 pub use png::{PictureError, png};
 pub use terminal::plot;
 
@@ -31,6 +33,13 @@ pub fn charts(view: &StudyView) -> Vec<Chart> {
     charts.extend(bars::step_time(view));
     charts.extend(bars::peak_memory(view));
     charts.extend(bars::importance(view));
+    let answers = view.answers.iter().filter_map(|answer| {
+        Some(Chart {
+            name: answer.name.to_owned(),
+            svg: answer.picture.clone()?,
+        })
+    });
+    charts.extend(answers);
     charts
 }
 

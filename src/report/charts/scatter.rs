@@ -87,7 +87,8 @@ fn pair(view: &StudyView, xi: usize, yi: usize) -> Option<Chart> {
         area.top,
         options(&y_objective.metric),
     );
-    legend(&mut svg, view);
+    let has_stopped = points.len() > ended.len();
+    legend(&mut svg, view, has_stopped);
     let better = |one: &ObjectiveView, up: &str, down: &str| {
         format!("{} {} better", one.label, if one.maximize { up } else { down })
     };
@@ -138,12 +139,11 @@ fn draw_mark(svg: &mut Svg, mark: Mark, x: f64, y: f64) {
     }
 }
 
-fn legend(svg: &mut Svg, view: &StudyView) {
+fn legend(svg: &mut Svg, view: &StudyView, stopped: bool) {
     let infeasible = view
         .trials
         .iter()
         .any(|trial| trial.state == "complete" && !trial.feasible);
-    let stopped = view.trials.iter().any(|trial| trial.state == "pruned");
     let entries = [
         (Mark::Best, "recommended", view.recommendation.is_some(), 112.0),
         (Mark::Front, "on the front", true, 106.0),

@@ -86,6 +86,14 @@ impl Svg {
         ));
     }
 
+    /// A filled rectangle that what is below it shows through.
+    pub fn faint_rect(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), fill: &str, opacity: f64) {
+        let (x, y, width, height) = (px(x), px(y), px(width.max(0.0)), px(height.max(0.0)));
+        self.push(format_args!(
+            r#"<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{fill}" fill-opacity="{opacity:.2}"/>"#
+        ));
+    }
+
     /// A line through points; `look` has its attributes.
     pub fn path(&mut self, points: &[(f64, f64)], look: &str) {
         let mut d = String::new();

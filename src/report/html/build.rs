@@ -6,9 +6,11 @@ use super::growth::growth;
 use super::input::{PageInput, PhaseTimes, TrialCurves};
 use super::thin::thinned;
 use super::view::{
-    AxisView, CurveView, MemoryView, ObjectiveView, PhaseView, PredictionView, RecommendationView, StudyHead,
-    StudyView, TrialView,
+    AnswerView, AxisView, CurveView, Growth, MemoryView, ObjectiveView, PhaseView, PredictionView, RecommendationView,
+    StudyHead, StudyView, TrialView,
 };
+use crate::report::answers::{Answer, answers_text};
+use crate::report::charts::answer_picture;
 use crate::report::{Counts, metric_heading, metric_value};
 use peft_tune_core::objective::{Bound, Constraint, Direction, PEAK_MEMORY};
 use peft_tune_core::study::{FailReason, Metrics, ParamValue, Trial, TrialNumber, TrialState};
@@ -31,6 +33,7 @@ impl StudyView {
         let names: BTreeSet<&String> = input.trials.iter().flat_map(|trial| trial.params.keys()).collect();
         let metrics = metric_names(input);
         let counts = Counts::of(&input.trials).with_variants(&input.trials, &variants(input));
+        let growth = growth(&input.objectives, &input.constraints, &input.trials, &input.timings);
         Self {
             study: head(input),
             objectives: input
@@ -44,7 +47,8 @@ impl StudyView {
             params: names.iter().map(|name| axis(name, &input.trials)).collect(),
             trials: trials(input, &names, &metrics),
             metrics,
-            growth: growth(&input.objectives, &input.constraints, &input.trials, &input.timings),
+            answers: answers(input, growth.as_ref()),
+            growth,
             curves: curves(&input.trial_curves),
             phases: input
                 .trials
@@ -333,6 +337,20 @@ fn predictions(input: &PageInput) -> Vec<PredictionView> {
         points,
     };
     by_metric.into_iter().map(view).collect()
+}
+
+/// The answers in words, each with its picture.
+fn answers(input: &PageInput, growth: Option<&Growth>) -> Vec<AnswerView> {
+    let Some(answers) = &input.answers else {
+        return Vec::new();
+    };
+    let one = |answer: Answer| AnswerView {
+        picture: answer_picture(answer.name, &input.study, answers, growth),
+        name: answer.name,
+        question: answer.question,
+        lines: answer.lines,
+    };
+    answers_text(answers).into_iter().map(one).collect()
 }
 
 fn recommendation(input: &PageInput) -> Option<RecommendationView> {

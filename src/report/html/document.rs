@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::assets::{PAGE_SCRIPTS, STYLE};
 use super::embed::{csp_hash, json_for_script};
-use super::view::{AxisView, ObjectiveView, RecommendationView, StudyHead, StudyView};
+use super::view::{AnswerView, AxisView, ObjectiveView, RecommendationView, StudyHead, StudyView};
 use crate::report::{duration, metric_value, param_value};
 
 const TEMPLATE: &str = include_str!("assets/page.html");
@@ -39,6 +39,7 @@ struct Shown<'a> {
     objectives: &'a [ObjectiveView],
     params: &'a [AxisView],
     recommendation: &'a Option<RecommendationView>,
+    answers: &'a [AnswerView],
     settings: Vec<(String, String)>,
     commands: Vec<ShownCommand<'a>>,
     front: Vec<FrontRow>,
@@ -101,6 +102,7 @@ fn render(view: &StudyView, page: Page, studies: &[String]) -> Result<String, Do
         objectives: &view.objectives,
         params: &view.params,
         recommendation: &view.recommendation,
+        answers: &view.answers,
         settings: settings(view),
         commands: commands(view),
         front: front_rows(view),

@@ -1,6 +1,7 @@
 //! What a page is made from: plain values that the caller read from the database.
 
 use crate::report::Recommendation;
+use crate::report::answers::Answers;
 use peft_tune_core::objective::{Constraint, Objective};
 use peft_tune_core::study::{Phase, Trial, TrialNumber};
 
@@ -38,6 +39,8 @@ pub struct PageInput {
     pub against_baseline: Option<String>,
     /// Complete recipe of the recommended trial, as YAML.
     pub recipe: Option<String>,
+    /// What people ask of the search; `None` where nobody asked.
+    pub answers: Option<Answers>,
     /// How to use the recommended trial.
     pub commands: Vec<Command>,
     /// How much of each objective each parameter explains.

@@ -18,6 +18,6 @@ pub use input::{
     Command, Confirmation, Finding, Measured, MemoryParts, PageInput, PhaseTimes, Prediction, Timing, TrialCurves,
 };
 pub use view::{
-    AxisView, CurveView, Growth, GrowthPoint, ImportanceShare, ImportanceView, MemoryView, ObjectiveView, PhaseView,
-    PredictionView, RecommendationView, StudyHead, StudyView, TrialView,
+    AnswerView, AxisView, CurveView, Growth, GrowthPoint, ImportanceShare, ImportanceView, MemoryView, ObjectiveView,
+    PhaseView, PredictionView, RecommendationView, StudyHead, StudyView, TrialView,
 };

@@ -28,7 +28,20 @@ pub struct StudyView {
     pub importance: Vec<ImportanceView>,
     pub predictions: Vec<PredictionView>,
     pub recommendation: Option<RecommendationView>,
+    /// What people ask of the search, in words and a picture each: the template writes them.
+    #[serde(skip)]
+    pub answers: Vec<AnswerView>,
     pub findings: Vec<Finding>,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AnswerView {
+    pub name: &'static str,
+    pub question: &'static str,
+    pub lines: Vec<String>,
+    /// As SVG, made by this program: names in it are text.
+    pub picture: Option<String>,
 }
 
 /// The facts about a study.

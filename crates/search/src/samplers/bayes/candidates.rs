@@ -196,6 +196,11 @@ impl<'a> Candidates<'a> {
     }
 
     /// Which of the leading parameters that have a coordinate are active.
+    /// Whether a candidate has a parameter.
+    pub(super) fn has(&self, candidate: &[f64], index: usize) -> bool {
+        self.active(candidate)[index]
+    }
+
     fn active(&self, coordinates: &[f64]) -> Vec<bool> {
         let mut active = Vec::with_capacity(coordinates.len());
         for index in 0..coordinates.len() {

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::insight::{Dependence, EffectPoint};
+use super::dependence::{Dependence, EffectPoint};
 use peft_tune_core::objective::{Direction, Objective};
 use peft_tune_core::study::ParamValue;
 
@@ -34,7 +34,7 @@ pub struct Effect {
     pub metric: String,
     pub parameter: String,
     pub trend: Trend,
-    /// The value at which the metric is best, the others being anything, and the metric there.
+    /// The value at which the metric is best, the other settings held, and the metric there.
     pub best: ParamValue,
     pub best_value: f64,
     /// The same for the worst.
@@ -42,6 +42,10 @@ pub struct Effect {
     pub worst_value: f64,
     /// All values that were looked at.
     pub places: Vec<EffectPoint>,
+    /// Whether the trials, and a prediction where there is one, tell the best value from the worst.
+    pub tells: bool,
+    /// Whether the metric is predicted, so that trials only correct it.
+    pub predicted: bool,
 }
 
 impl Effect {
@@ -69,6 +73,8 @@ impl Effect {
             worst: places[worst].value.clone(),
             worst_value: places[worst].median,
             places: places.clone(),
+            tells: dependence.tells,
+            predicted: dependence.predicted,
         })
     }
 }
@@ -127,6 +133,8 @@ mod tests {
             metric: metric.to_owned(),
             parameter: "rank".to_owned(),
             places: medians.iter().enumerate().map(place).collect(),
+            tells: true,
+            predicted: false,
         };
         Effect::of(&dependence, &Objective::new(metric)).unwrap()
     }

@@ -3,28 +3,31 @@
 //!
 //! Importance is the functional analysis of variance of the surrogate's mean over the whole search space, every setting
 //! equally likely (Sobol indices; Saltelli et al. 2010): the *first-order* share that the parameter explains by itself and
-//! the *total* share with all its interactions. Partial dependence is the surrogate's prediction with one parameter fixed,
-//! averaged over the others (Friedman 2001). Both are on the scale of the metric's model: of its logarithm where that
-//! explains it better.
+//! the *total* share with all its interactions. It is on the scale of the metric's model: of its logarithm where that
+//! explains it better. How a metric changes along a parameter is in `dependence`. What a prior predicts of a metric is part
+//! of both, so that they say what the prior says where trials have nothing to add.
+
+use std::fmt;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 use serde::Serialize;
 
 use super::candidates::Candidates;
-use super::effect::Effect;
-use super::observations::Observations;
+use super::observations::{Modelled, Observations};
 use super::output::Output;
+use super::proposal::Predicted;
 use crate::encode::{Encoding, Point};
 use crate::sobol::sobol_point;
 use crate::{Prior, Problem};
 use peft_tune_core::objective::Objective;
 use peft_tune_core::space::SearchSpace;
-use peft_tune_core::study::{ParamValue, Trial};
+use peft_tune_core::study::{Params, Trial};
 
 /// Settings over which is averaged.
 const SAMPLES: u32 = 512;
-/// Places along a continuous range.
-const PLACES: u32 = 17;
+/// Standard deviations between the median and either end of an interval that holds nine tenths.
+pub(super) const QUANTILE: f64 = 1.645;
 /// Fewest trials that are worth an analysis.
 const LEAST_TRIALS: usize = 5;
 
@@ -46,54 +49,66 @@ pub struct Share {
     pub total: f64,
 }
 
-/// A metric along one parameter, in the metric's own unit.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Dependence {
-    pub metric: String,
-    pub parameter: String,
-    pub places: Vec<EffectPoint>,
-}
-
-/// One value of the parameter: the median prediction over the other parameters, and the middle eight tenths of them.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct EffectPoint {
-    pub value: ParamValue,
-    pub median: f64,
-    pub low: f64,
-    pub high: f64,
-}
-
 /// How much each parameter matters for each objective of a history, objectives in the problem's order and the most important
 /// parameter first: what a page or a closing line shows. Objectives with fewer than five values are left out.
-pub fn importance(problem: &Problem, history: &[Trial]) -> Vec<Importance> {
-    Insight::new(problem, history).importance()
+pub fn importance(problem: &Problem, history: &[Trial], prior: Option<Arc<dyn Prior>>) -> Vec<Importance> {
+    Insight::new(problem, history, prior).importance()
 }
 
 /// Surrogates of a study's objectives, to ask about parameters.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Insight {
-    space: SearchSpace,
-    encoding: Encoding,
+    pub(super) space: SearchSpace,
+    pub(super) encoding: Encoding,
+    prior: Option<Arc<dyn Prior>>,
     /// Objectives that have enough trials.
-    outputs: Vec<(Objective, Output)>,
+    pub(super) outputs: Vec<Surrogate>,
+}
+
+/// An objective with its surrogate.
+#[derive(Clone, Debug)]
+pub(super) struct Surrogate {
+    pub(super) objective: Objective,
+    modelled: Modelled,
+    pub(super) output: Output,
+    /// Where it was measured.
+    pub(super) points: Vec<Point>,
+}
+
+impl fmt::Debug for Insight {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Insight")
+            .field("space", &self.space)
+            .field("prior", &self.prior.is_some())
+            .field("outputs", &self.outputs)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Insight {
-    /// Fits the objectives of a history; objectives with fewer than five values are left out.
-    pub fn new(problem: &Problem, history: &[Trial]) -> Self {
+    /// Fits the objectives of a history, what a prior predicts taken off; objectives with fewer than five values are left
+    /// out.
+    pub fn new(problem: &Problem, history: &[Trial], prior: Option<Arc<dyn Prior>>) -> Self {
         let encoding = Encoding::new(&problem.space);
         let observations = Observations::new(problem, &encoding, history, None);
-        let no_prior: Option<&dyn Prior> = None;
+        let known = prior.as_deref().map(|prior| prior as &dyn Prior);
         let fitted = |index: usize| {
             let data = &observations.data[index];
-            let output = Output::fit(&encoding, &observations.modelled[index], data, no_prior)?;
-            (data.values.len() >= LEAST_TRIALS).then(|| (problem.objectives[index].clone(), output))
+            let output = Output::fit(&encoding, &observations.modelled[index], data, known)?;
+            (data.values.len() >= LEAST_TRIALS).then(|| Surrogate {
+                objective: problem.objectives[index].clone(),
+                modelled: observations.modelled[index].clone(),
+                points: data.points.clone(),
+                output,
+            })
         };
         let outputs: Vec<Option<_>> = (0..problem.objectives.len()).into_par_iter().map(fitted).collect();
         Self {
             space: problem.space.clone(),
             outputs: outputs.into_iter().flatten().collect(),
             encoding,
+            prior,
         }
     }
 
@@ -101,11 +116,11 @@ impl Insight {
     pub fn importance(&self) -> Vec<Importance> {
         self.outputs
             .iter()
-            .map(|(objective, output)| self.importance_for(objective, output))
+            .map(|surrogate| self.importance_for(surrogate))
             .collect()
     }
 
-    fn importance_for(&self, objective: &Objective, output: &Output) -> Importance {
+    fn importance_for(&self, surrogate: &Surrogate) -> Importance {
         let dimensions = self.space.dimensions();
         let candidates = Candidates::new(&self.space, &self.encoding);
         // The two halves of one sequence in twice the dimensions are the two independent samples.
@@ -113,11 +128,16 @@ impl Insight {
             .map(|index| sobol_point(index, 2 * dimensions, 0))
             .collect();
         let means = |units: Vec<Vec<f64>>| -> Vec<f64> {
-            let points: Vec<Point> = units
-                .iter()
-                .map(|unit| candidates.settled(&candidates.at(unit)))
-                .collect();
-            output.predict_many(&points).into_iter().map(|(mean, _)| mean).collect()
+            let candidates_at: Vec<Point> = units.iter().map(|unit| candidates.at(unit)).collect();
+            let points: Vec<Point> = candidates_at.iter().map(|one| candidates.settled(one)).collect();
+            let predictions = surrogate.output.predict_many(&points).into_par_iter();
+            predictions
+                .zip(&candidates_at)
+                .map(|(prediction, candidate)| {
+                    let shift = self.shift(surrogate, &candidates.params(candidate)).unwrap_or(0.0);
+                    surrogate.output.marginal(prediction, shift).mean
+                })
+                .collect()
         };
         let first = means(both.iter().map(|unit| unit[..dimensions].to_vec()).collect());
         let second = means(both.iter().map(|unit| unit[dimensions..].to_vec()).collect());
@@ -149,77 +169,53 @@ impl Insight {
         let mut shares: Vec<Share> = (0..dimensions).map(share).collect();
         shares.sort_by(|a, b| b.total.total_cmp(&a.total));
         Importance {
-            metric: objective.metric.clone(),
+            metric: surrogate.objective.metric.clone(),
             shares,
         }
     }
 
-    /// Every objective along one parameter; empty where the parameter is not known.
-    pub fn dependence(&self, parameter: &str) -> Vec<Dependence> {
-        let Some(index) = self.space.parameters.iter().position(|one| one.name == parameter) else {
+    /// What every objective of a setting is expected to be, each with the interval that holds it with probability 0.9; empty
+    /// where the setting is not in the space.
+    pub fn predict(&self, params: &Params) -> Vec<Predicted> {
+        let Some(point) = self.encoding.point(&self.space, params) else {
             return Vec::new();
         };
-        let along = |(objective, output): &(Objective, Output)| Dependence {
-            metric: objective.metric.clone(),
-            parameter: parameter.to_owned(),
-            places: self.places(index, objective, output),
-        };
-        self.outputs.iter().map(along).collect()
-    }
-
-    /// How a parameter works on every objective, summed up; empty where the parameter is not known.
-    pub fn effects(&self, parameter: &str) -> Vec<Effect> {
-        let dependences = self.dependence(parameter);
-        let both = dependences.iter().zip(&self.outputs);
-        both.filter_map(|(dependence, (objective, _))| Effect::of(dependence, objective))
-            .collect()
-    }
-
-    fn places(&self, index: usize, objective: &Objective, output: &Output) -> Vec<EffectPoint> {
-        let candidates = Candidates::new(&self.space, &self.encoding);
-        let distribution = &self.space.parameters[index].distribution;
-        let values: Vec<ParamValue> = match distribution.cardinality() {
-            Some(count) if count <= u64::from(PLACES) => {
-                (0..count).filter_map(|number| distribution.nth(number)).collect()
-            }
-            _ => (0..PLACES)
-                .map(|place| distribution.value_at(f64::from(place) / f64::from(PLACES - 1)))
-                .collect(),
-        };
-        let place = |value: ParamValue| {
-            let coordinate = self.encoding.coordinate(&self.space, index, &value)?;
-            let points = (0..SAMPLES).map(|sample| {
-                let mut candidate = candidates.at(&sobol_point(sample, self.space.dimensions(), 0));
-                candidate[index] = coordinate;
-                candidates.settled(&candidate)
-            });
-            let points: Vec<Point> = points.collect();
-            let mut predicted: Vec<f64> = output
-                .predict_many(&points)
-                .into_iter()
-                .map(|prediction| objective.minimised(output.marginal(prediction, 0.0).median()))
-                .collect();
-            predicted.sort_by(f64::total_cmp);
-            let at = |share: f64| predicted[(share * (predicted.len() - 1) as f64).round() as usize];
-            Some(EffectPoint {
-                value,
-                median: at(0.5),
-                low: at(0.1),
-                high: at(0.9),
+        let one = |surrogate: &Surrogate| {
+            let shift = self.shift(surrogate, params)?;
+            let marginal = surrogate.output.marginal_at(&point, shift);
+            let at = |z: f64| {
+                surrogate
+                    .objective
+                    .minimised(marginal.shape.outer(marginal.mean + z * marginal.deviation))
+            };
+            let (a, b) = (at(-QUANTILE), at(QUANTILE));
+            Some(Predicted {
+                metric: surrogate.objective.metric.clone(),
+                median: at(0.0),
+                low: a.min(b),
+                high: a.max(b),
             })
         };
-        values.into_iter().filter_map(place).collect()
+        self.outputs.iter().filter_map(one).collect()
+    }
+
+    /// The prior's shift of a surrogate at a setting: 0 where it has none, `None` where the setting cannot be predicted.
+    pub(super) fn shift(&self, surrogate: &Surrogate, params: &Params) -> Option<f64> {
+        match self.prior.as_deref().filter(|_| surrogate.output.is_shifted()) {
+            Some(prior) => surrogate.modelled.prior_shift(prior, params),
+            None => Some(0.0),
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use crate::fixtures::{continuous_space, drive, mixed_space, problem};
+    use crate::fixtures::{continuous_space, drive, problem};
     use crate::{Random, Sampler};
-    use peft_tune_core::study::{Params, TrialState};
+    use peft_tune_core::study::{ParamValue, Params, TrialState};
 
-    fn history(problem: &Problem, evaluate: impl Fn(&Params) -> [f64; 2]) -> Vec<Trial> {
+    pub(in crate::samplers::bayes) fn history(problem: &Problem, evaluate: impl Fn(&Params) -> [f64; 2]) -> Vec<Trial> {
         let sampler: &mut dyn Sampler = &mut Random::new(1);
         drive(sampler, problem, 40, |_, params| {
             let [f0, f1] = evaluate(params);
@@ -229,7 +225,7 @@ mod tests {
         })
     }
 
-    fn number(params: &Params, name: &str) -> f64 {
+    pub(in crate::samplers::bayes) fn number(params: &Params, name: &str) -> f64 {
         params.get(name).and_then(ParamValue::as_f64).unwrap_or(0.0)
     }
 
@@ -241,7 +237,7 @@ mod tests {
             let (a, b) = (number(params, "x0"), number(params, "x1"));
             [4.0 * a + b, a * b]
         });
-        let importance = Insight::new(&problem, &history).importance();
+        let importance = Insight::new(&problem, &history, None).importance();
         let share = |metric: usize, name: &str| {
             let found = importance[metric]
                 .shares
@@ -264,31 +260,20 @@ mod tests {
     }
 
     #[test]
-    fn dependence_follows_the_metric_along_levels_and_ranges() {
-        let problem = problem(mixed_space(), 2);
-        let history = history(&problem, |params| {
-            let rank = number(params, "rank");
-            [rank, (number(params, "learning_rate").log10() + 3.0).powi(2)]
-        });
-        let insight = Insight::new(&problem, &history);
-        let rank = &insight.dependence("rank")[0];
-        let medians: Vec<f64> = rank.places.iter().map(|place| place.median.round()).collect();
-        assert_eq!(medians, [4.0, 8.0, 16.0]);
-        let rate = &insight.dependence("learning_rate")[1];
-        let least = rate.places.iter().min_by(|a, b| a.median.total_cmp(&b.median)).unwrap();
-        let least = least.value.as_f64().unwrap().log10();
-        assert!((least + 3.0).abs() < 0.5, "{least}");
-        assert!(
-            rate.places
-                .iter()
-                .all(|place| place.low <= place.median && place.median <= place.high)
-        );
-        assert!(insight.dependence("no such").is_empty());
+    fn a_setting_is_predicted_with_its_interval() {
+        let problem = problem(continuous_space(2), 2);
+        let history = history(&problem, |params| [3.0 + number(params, "x0"), 1.0]);
+        let insight = Insight::new(&problem, &history, None);
+        let at = [("x0".to_owned(), 0.5.into()), ("x1".to_owned(), 0.5.into())].into();
+        let predicted = &insight.predict(&at)[0];
+        assert!((predicted.median - 3.5).abs() < 0.1, "{predicted:?}");
+        assert!(predicted.low <= predicted.median && predicted.median <= predicted.high);
+        assert!(insight.predict(&Params::new()).is_empty());
     }
 
     #[test]
     fn too_few_trials_give_no_insight() {
         let problem = problem(continuous_space(2), 2);
-        assert!(Insight::new(&problem, &[]).importance().is_empty());
+        assert!(Insight::new(&problem, &[], None).importance().is_empty());
     }
 }

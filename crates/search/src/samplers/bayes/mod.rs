@@ -4,6 +4,9 @@
 mod aim;
 mod candidates;
 mod climb;
+mod confounding;
+mod contrast;
+mod dependence;
 mod earlier;
 mod effect;
 mod ehvi;
@@ -23,7 +26,8 @@ mod trainings;
 
 pub(crate) use make::{MOST_OBJECTIVES, OPTIONS, make};
 
+pub use dependence::{Dependence, EffectPoint};
 pub use effect::{Effect, Trend};
-pub use insight::{Dependence, EffectPoint, Importance, Insight, Share, importance};
+pub use insight::{Importance, Insight, Share, importance};
 pub use proposal::{Predicted, Proposal};
 pub use sampler::Bayes;

@@ -177,6 +177,16 @@ impl Output {
         self.gp.predict_many(points)
     }
 
+    /// How the modelled quantity becomes the value.
+    pub(super) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Standard deviation of the transformed values, which the process has as 1.
+    pub(super) fn spread(&self) -> f64 {
+        self.spread
+    }
+
     /// Whether predictions need the prior's shift.
     pub(super) fn is_shifted(&self) -> bool {
         self.shifted

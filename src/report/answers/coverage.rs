@@ -1,0 +1,197 @@
+//! Where the search did not look: trainings by value, and whether the best lies at the edge of what was searched.
+
+use serde::Serialize;
+
+use super::input::AnswersInput;
+use crate::report::param_value;
+use peft_tune_core::objective::LOSS;
+use peft_tune_core::space::{Distribution, Parameter};
+use peft_tune_core::study::{ParamValue, Trial, TrialNumber, TrialState};
+use peft_tune_search::evaluated;
+
+/// Values above which a range is shown in parts.
+const MOST_VALUES: u64 = 12;
+/// Parts of a range.
+const PARTS: usize = 5;
+/// Share of a continuous range that is its edge.
+const EDGE: f64 = 0.03;
+/// Trainings below which a value was hardly looked at.
+pub(super) const FEW: usize = 2;
+
+/// One parameter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Coverage {
+    pub parameter: String,
+    /// In the order of the values.
+    pub cells: Vec<CoverageCell>,
+    /// Where the best was found at an end of the range.
+    pub edge: Option<Edge>,
+}
+
+/// A value, or a part of a range.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CoverageCell {
+    /// `32`, or `1e-4 to 3e-4`.
+    pub values: String,
+    /// Trials that trained there; of a parameter that cannot change the loss, those that measured its cost too.
+    pub trainings: usize,
+    /// Whether the trial that the edge is asked of has a value here.
+    pub holds_best: bool,
+}
+
+/// A best trial at an end of what was searched.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Edge {
+    pub value: ParamValue,
+    /// Whether it is the highest value, rather than the lowest.
+    pub highest: bool,
+    /// The trial: with the least loss, or the recommended one where the loss is no objective.
+    pub trial: TrialNumber,
+}
+
+/// Every parameter with more than one value, in the order of the space.
+pub(super) fn coverage(input: &AnswersInput<'_>) -> Vec<Coverage> {
+    let ended = |trial: &&Trial| trial.state.is_finished() && !matches!(trial.state, TrialState::Skipped { .. });
+    let all: Vec<&Trial> = input.trials.iter().filter(ended).collect();
+    let is_training = |trial: &&&Trial| !input.variants.contains_key(&trial.number);
+    let trained: Vec<&Trial> = all.iter().filter(is_training).copied().collect();
+    let best = best_trial(input);
+    let parameters = input.problem.space.parameters.iter();
+    let searched = parameters.filter(|parameter| parameter.distribution.cardinality() != Some(1));
+    searched
+        .map(|parameter| of_parameter(parameter, &trained, best))
+        .collect()
+}
+
+/// The trial with the least loss that keeps the constraints.
+fn best_trial<'a>(input: &AnswersInput<'a>) -> Option<&'a Trial> {
+    let Some(index) = input.problem.objectives.iter().position(|one| one.metric == LOSS) else {
+        return input.recommended_trial();
+    };
+    let all = evaluated(input.problem, input.trials)
+        .into_iter()
+        .filter(|one| one.is_feasible());
+    all.min_by(|a, b| a.values[index].total_cmp(&b.values[index]))
+        .map(|one| one.trial)
+}
+
+fn of_parameter(parameter: &Parameter, trained: &[&Trial], best: Option<&Trial>) -> Coverage {
+    let distribution = &parameter.distribution;
+    let own = |trial: &&Trial| trial.params.get(&parameter.name).cloned();
+    let values: Vec<ParamValue> = trained.iter().filter_map(own).collect();
+    let best_value = best.and_then(|trial| trial.params.get(&parameter.name));
+    let cells = match distribution.cardinality().filter(|count| *count <= MOST_VALUES) {
+        Some(count) => {
+            let one = |value: ParamValue| CoverageCell {
+                values: param_value(&value),
+                trainings: values.iter().filter(|other| is_same(other, &value)).count(),
+                holds_best: best_value.is_some_and(|best| is_same(best, &value)),
+            };
+            (0..count)
+                .filter_map(|index| distribution.nth(index))
+                .map(one)
+                .collect()
+        }
+        None => parts(distribution, &values, best_value),
+    };
+    Coverage {
+        parameter: parameter.name.clone(),
+        cells,
+        edge: best
+            .zip(best_value)
+            .and_then(|(trial, value)| edge(parameter, value, trial)),
+    }
+}
+
+fn parts(distribution: &Distribution, values: &[ParamValue], best: Option<&ParamValue>) -> Vec<CoverageCell> {
+    let at = |value: &ParamValue| {
+        distribution
+            .unit_of(value)
+            .map(|unit| ((unit * PARTS as f64) as usize).min(PARTS - 1))
+    };
+    let text = |part: usize| param_value(&rounded(&distribution.value_at(part as f64 / PARTS as f64)));
+    let one = |part: usize| CoverageCell {
+        values: format!("{} to {}", text(part), text(part + 1)),
+        trainings: values.iter().filter(|value| at(value) == Some(part)).count(),
+        holds_best: best.and_then(at) == Some(part),
+    };
+    (0..PARTS).map(one).collect()
+}
+
+/// A bound for people: two digits.
+fn rounded(value: &ParamValue) -> ParamValue {
+    match value {
+        ParamValue::Float(value) => ParamValue::Float(format!("{value:.1e}").parse().unwrap_or(*value)),
+        other => other.clone(),
+    }
+}
+
+/// Whether a parameter can change the loss.
+fn decides_loss(parameter: &Parameter) -> bool {
+    let affects = parameter.affects.as_ref();
+    affects.is_none_or(|affects| affects.iter().any(|metric| metric == LOSS))
+}
+
+/// Whether a value that can decide the loss lies at an end that could be moved.
+fn edge(parameter: &Parameter, value: &ParamValue, trial: &Trial) -> Option<Edge> {
+    let number = value
+        .as_f64()
+        .filter(|_| decides_loss(parameter) && parameter.distribution.is_ordered())?;
+    let (lowest, highest) = match parameter.distribution.cardinality() {
+        Some(count) => {
+            let numbers = (0..count).filter_map(|index| parameter.distribution.nth(index)?.as_f64());
+            let (low, high) = numbers.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), one| {
+                (low.min(one), high.max(one))
+            });
+            (number <= low, number >= high)
+        }
+        None => {
+            let unit = parameter.distribution.unit_of(value)?;
+            (unit <= EDGE, unit >= 1.0 - EDGE)
+        }
+    };
+    // Below 0, or below one of a number that is counted, there is nothing.
+    let is_end = number == 0.0 || (number == 1.0 && matches!(value, ParamValue::Int(_)));
+    ((lowest && !is_end) || highest).then(|| Edge {
+        value: value.clone(),
+        highest,
+        trial: trial.number,
+    })
+}
+
+fn is_same(a: &ParamValue, b: &ParamValue) -> bool {
+    a == b || a.as_f64().is_some_and(|a| Some(a) == b.as_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Case, number, study};
+    use super::*;
+
+    #[test]
+    fn what_hardly_ran_and_a_best_at_the_edge_are_told() {
+        // The loss falls with the rank: the best is at the highest one. Most rates ran once or never.
+        let case: Case = study(&[(4, 0.1), (8, 0.1), (16, 0.1), (16, 0.35), (8, 0.55)], |rank, rate| {
+            [10.0, 3.0 - number(rank) / 16.0 + number(rate)]
+        });
+        let coverage = case.with(|input| coverage(&input));
+        let rank = &coverage[0];
+        let counts: Vec<(&str, usize)> = rank
+            .cells
+            .iter()
+            .map(|cell| (cell.values.as_str(), cell.trainings))
+            .collect();
+        assert_eq!(counts, [("4", 1), ("8", 2), ("16", 2)]);
+        let edge = rank.edge.as_ref().unwrap();
+        assert_eq!(
+            (edge.highest, edge.trial, &edge.value),
+            (true, TrialNumber(2), &16i64.into())
+        );
+        let rate = &coverage[1];
+        assert_eq!(
+            rate.cells.iter().map(|cell| cell.trainings).collect::<Vec<_>>(),
+            [3, 0, 1, 0, 1]
+        );
+        assert!(!rate.edge.as_ref().unwrap().highest, "{rate:?}");
+    }
+}

@@ -1,0 +1,96 @@
+//! What the answers are made from, and the answers together.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::certainty::LossCertainty;
+use super::coverage::Coverage;
+use super::more_time::MoreTime;
+use super::neighbours::{Neighbour, neighbours};
+use super::{certainty, coverage, more_time, worth};
+use peft_tune_core::objective::LOSS;
+use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber};
+use peft_tune_search::{Effect, Insight, NEAR_BEST_LOSS, Problem, Proposal};
+
+/// How far the loss of a setting that was trained once is taken to stray, as a share of it: what the default recommendation
+/// calls nearly the best. Without repeats nothing measured says it: a surrogate of a few dozen trainings fits them as they are.
+pub(super) const ASSUMED_LOSS_NOISE: f64 = NEAR_BEST_LOSS;
+
+/// A study as the answers need it.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswersInput<'a> {
+    /// With its search space.
+    pub problem: &'a Problem,
+    /// As they count, in order of number.
+    pub trials: &'a [Trial],
+    /// Trials that took their loss over, each with the training that measured it.
+    pub variants: &'a BTreeMap<TrialNumber, TrialNumber>,
+    /// What repeats say.
+    pub confirmed: &'a BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>,
+    pub recommended: Option<TrialNumber>,
+    /// Wall-clock seconds of finished trials.
+    pub wall_s: &'a BTreeMap<TrialNumber, f64>,
+    /// Surrogates of the trials.
+    pub insight: &'a Insight,
+    /// What the model would try next, the best first.
+    pub next: &'a [Proposal],
+}
+
+/// The answers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Answers {
+    /// The recommended setting with one thing changed, measured or predicted.
+    pub neighbours: Vec<Neighbour>,
+    /// Every parameter on every objective, the other settings held.
+    pub worth: Vec<Effect>,
+    /// How many trainings each value or part of a range got.
+    pub coverage: Vec<Coverage>,
+    /// Of the recommended trial; `None` where the loss is no objective.
+    pub loss: Option<LossCertainty>,
+    /// Ten more minutes.
+    pub more_time: Option<MoreTime>,
+}
+
+impl Answers {
+    /// Answers from a study; what its trials cannot answer is left empty.
+    pub fn new(input: &AnswersInput<'_>) -> Self {
+        Self {
+            neighbours: neighbours(input),
+            worth: worth::effects(input),
+            coverage: coverage::coverage(input),
+            loss: certainty::loss_certainty(input),
+            more_time: more_time::more_time(input),
+        }
+    }
+}
+
+impl<'a> AnswersInput<'a> {
+    pub(super) fn trial(&self, number: TrialNumber) -> Option<&'a Trial> {
+        self.trials.iter().find(|trial| trial.number == number)
+    }
+
+    pub(super) fn recommended_trial(&self) -> Option<&'a Trial> {
+        self.trial(self.recommended?)
+    }
+
+    /// Half of the 95% interval of a trial's metric, in the metric's unit: from its repeats, else what its own measurement
+    /// says; a loss that neither says anything of strays by [`ASSUMED_LOSS_NOISE`]. Bytes are counted, so memory does not.
+    pub(super) fn half_interval(&self, trial: &Trial, metric: &str, value: f64) -> f64 {
+        let of_repeats = self.repeats(trial.number, metric).map(|one| one.interval * value.abs());
+        let own = trial.state.metrics().and_then(|metrics| own_interval(metrics, metric));
+        let own = own.map(|share| share * value.abs());
+        let assumed = || (metric == LOSS).then(|| ASSUMED_LOSS_NOISE * value.abs());
+        of_repeats.or(own).or_else(assumed).unwrap_or(0.0)
+    }
+
+    /// What two or more repeats of a trial say of a metric.
+    pub(super) fn repeats(&self, number: TrialNumber, metric: &str) -> Option<&'a Confirmed> {
+        self.confirmed.get(&number)?.get(metric).filter(|one| one.repeats > 1)
+    }
+}
+
+/// Half of the 95% interval that a trial's own measurement of a metric has, as a share of it.
+pub(super) fn own_interval(metrics: &Metrics, metric: &str) -> Option<f64> {
+    metrics.value(&format!("{metric}_interval"))
+}
