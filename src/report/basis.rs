@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use peft_tune_core::study::Confirmed;
+use peft_tune_core::objective::THROUGHPUT;
+use peft_tune_core::study::{Confirmed, Metrics, disturbed, in_peace};
 
 /// The basis of a trial's values in few words: `measured`, or `confirmed ±1.2%` with the widest 95% interval of its repeats.
 pub fn basis(confirmed: Option<&BTreeMap<String, Confirmed>>) -> String {
@@ -35,6 +36,17 @@ pub fn confirmation_text(confirmed: Option<&BTreeMap<String, Confirmed>>) -> Opt
     Some(format!("confirmed by {repeats} repeats: {}", values.join(", ")))
 }
 
+/// What is said of a disturbed measurement: `disturbed: something else slowed the measurement down; in peace throughput may be up
+/// to 9,100`; `None` where it was quiet.
+pub fn disturbance_text(metrics: &Metrics) -> Option<String> {
+    disturbed(metrics)?;
+    let best = in_peace(metrics.clone()).value(THROUGHPUT)?;
+    Some(format!(
+        "disturbed: something else slowed the measurement down; in peace throughput may be up to {}",
+        super::metric_value(THROUGHPUT, best)
+    ))
+}
+
 fn percent(share: f64) -> String {
     format!("{:.1}%", 100.0 * share)
 }
@@ -51,6 +63,15 @@ mod tests {
             repeats,
         };
         [("throughput".to_owned(), one)].into()
+    }
+
+    #[test]
+    fn a_disturbed_value_is_said_with_its_upper_end() {
+        let mut metrics: Metrics = [(THROUGHPUT, 5120.0)].into();
+        assert_eq!(disturbance_text(&metrics), None);
+        peft_tune_core::study::mark_disturbed(&mut metrics, 0.5);
+        let text = disturbance_text(&metrics).unwrap();
+        assert!(text.ends_with("may be up to 10,240"), "{text}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::worker::{Task, TrialEvent, TrialRequest};
 use peft_tune_core::objective::{Objective, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{
-    Confirmed, MeasurePlan, Metrics, Trial, TrialNumber, TrialPlan, TrialState, with_confirmed,
+    Confirmed, MeasurePlan, Metrics, Trial, TrialNumber, TrialPlan, TrialState, disturbed, with_confirmed,
 };
 use peft_tune_search::{Preference, Problem, recommend};
 
@@ -46,6 +46,10 @@ impl Tuner<'_> {
             };
             of_trial.push(metrics);
             done += 1;
+            // Quiet repeats count; where every other one is disturbed, there is an end to it too.
+            if of_trial.len() as u64 >= 2 * plan.repeats {
+                given_up.push(number);
+            }
             let confirmed = summarised(&self.problem, of_trial);
             let (store, id, repeat) = (self.parts.store, self.parts.id, of_trial.len() as u64);
             let last = of_trial.last().cloned().unwrap_or_default();
@@ -119,7 +123,14 @@ fn task_of_repeat(study: &Study, trial: &Trial, repeat: u64, plan: &ConfirmPlan)
 
 /// What the repeats of one trial say of the metrics that decide.
 fn summarised(problem: &Problem, repeats: &[Metrics]) -> BTreeMap<String, Confirmed> {
-    let values = |metric: &str| -> Vec<f64> { repeats.iter().filter_map(|one| one.value(metric)).collect() };
+    // Repeats that something else slowed down count only where there is nothing better.
+    let quiet: Vec<&Metrics> = repeats.iter().filter(|one| disturbed(one).is_none()).collect();
+    let counting = if quiet.len() > 1 {
+        quiet
+    } else {
+        repeats.iter().collect()
+    };
+    let values = |metric: &str| -> Vec<f64> { counting.iter().filter_map(|one| one.value(metric)).collect() };
     let metrics = needed(problem).into_iter();
     metrics
         .filter_map(|metric| Some((metric.to_owned(), Confirmed::of(metric, &values(metric))?)))
@@ -201,6 +212,12 @@ fn shift(problem: &Problem, trial: &mut Trial, better: bool, confirmed: Option<&
         let noise = repeated.map(|one| one.interval).or(own).unwrap_or(USUAL_NOISE);
         let towards = if better { -1.0 } else { 1.0 };
         let minimised = objective.minimised(value);
+        // A disturbance only takes away: it makes no value worse than it is.
+        let noise = if better || disturbed(metrics).is_none() {
+            noise
+        } else {
+            noise.min(USUAL_NOISE)
+        };
         metrics.insert(
             objective.metric.clone(),
             objective.minimised(minimised + towards * noise * minimised.abs()),
