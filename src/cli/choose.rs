@@ -3,7 +3,7 @@
 use super::CliError;
 use super::export::{Args, Chosen, RuleArgs};
 use crate::export::TrainedRows;
-use crate::report::{against_baseline, confirmation_text};
+use crate::report::{against_baseline, confirmation_text, disturbance_text};
 use crate::store::{Confirmations, StudyOverview, TrialDetail};
 use peft_tune_core::objective::{Bound, Constraint, LOSS, PEAK_MEMORY};
 use peft_tune_core::recipe::Recipe;
@@ -72,6 +72,7 @@ fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String
         .and_then(|trial| trial.state.metrics())
         .cloned()
         .unwrap_or_default();
+    let disturbance = disturbance_text(&metrics);
     let basis = confirmation_text(stored.confirmed.get(&number)).unwrap_or_else(|| "measured once".to_owned());
     let trained = study.trained_rows.zip(study.trained_tokens);
     Ok(Chosen {
@@ -79,7 +80,11 @@ fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String
         study: study.name.clone(),
         trial: number,
         metrics,
-        reasons: [reason, basis].into_iter().chain(against(stored, number)).collect(),
+        reasons: [reason, basis]
+            .into_iter()
+            .chain(disturbance)
+            .chain(against(stored, number))
+            .collect(),
         trained: trained.map(|(rows, tokens)| TrainedRows { rows, tokens }),
     })
 }

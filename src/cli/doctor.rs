@@ -7,13 +7,14 @@ use serde::Serialize;
 
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
-use super::forecast;
 use super::machine::machine;
+use super::machine_ceilings;
+use super::machine_ceilings::MeasuredCeilings;
 use super::output::write_result;
 use crate::report::{bytes, printable, significant};
 use crate::store::Store;
 use peft_tune_core::plan::Vectors;
-use peft_tune_core::predict::{Ceilings, Headline};
+use peft_tune_core::predict::Headline;
 use peft_tune_core::recipe::Precision;
 use peft_tune_engine::profile::LibraryFolders;
 use peft_tune_kernels::device;
@@ -52,6 +53,8 @@ struct Diagnosis {
     device: &'static str,
     cuda: Cuda,
     ceilings: Vec<Headline>,
+    /// Share of the ceilings' speed that may have been lost to other programs while they were measured; 0 where it was quiet.
+    disturbed: f64,
 }
 
 /// Whether an NVIDIA GPU can be used, and why not.
@@ -101,20 +104,20 @@ const NEEDED: usize = 6;
 /// Looks, measures, prints.
 pub fn run(args: Args) -> Result<(), CliError> {
     let threads = args.threads.map_or_else(rayon::current_num_threads, usize::from);
-    let ceilings = block_on(async {
+    let found = block_on(async {
         let store = Store::open(&args.database.path()).await?;
         let known = match args.measure {
             true => None,
-            false => forecast::stored(&store, threads).await?,
+            false => machine_ceilings::stored(&store, threads).await?,
         };
-        let ceilings = complete(known, threads)?;
-        if let Some(measured) = &ceilings.1 {
-            forecast::keep(&store, threads, measured).await?;
+        let (found, is_new) = complete(known, threads)?;
+        if is_new {
+            machine_ceilings::keep(&store, threads, &found).await?;
         }
         store.close().await?;
-        Ok(ceilings.0)
+        Ok(found)
     })?;
-    let diagnosis = diagnose(threads, &ceilings);
+    let diagnosis = diagnose(threads, &found);
     let text = match args.json {
         true => serde_json::to_string_pretty(&diagnosis).map_err(CliError::failed)? + "\n",
         false => diagnosis.to_text(),
@@ -122,20 +125,19 @@ pub fn run(args: Args) -> Result<(), CliError> {
     write_result(&text)
 }
 
-/// Ceilings of all precisions, and the same again where something was measured for them.
-fn complete(known: Option<Ceilings>, threads: usize) -> Result<(Ceilings, Option<Ceilings>), CliError> {
-    if let Some(known) = known
-        .as_ref()
-        .filter(|known| Precision::ALL.iter().all(|one| known.covers(*one)))
-    {
-        return Ok((known.clone(), None));
+/// Ceilings of all precisions, and whether something was measured for them.
+fn complete(known: Option<MeasuredCeilings>, threads: usize) -> Result<(MeasuredCeilings, bool), CliError> {
+    match known {
+        Some(known) if known.serves(&Precision::ALL) => Ok((known, false)),
+        known => {
+            eprintln!("measuring this machine, a few seconds");
+            let measured = machine_ceilings::measured(known, threads, &Precision::ALL)?;
+            Ok((measured, true))
+        }
     }
-    eprintln!("measuring this machine, a few seconds");
-    let measured = forecast::measured(known, threads, &Precision::ALL)?;
-    Ok((measured.clone(), Some(measured)))
 }
 
-fn diagnose(threads: usize, ceilings: &Ceilings) -> Diagnosis {
+fn diagnose(threads: usize, MeasuredCeilings { ceilings, disturbed }: &MeasuredCeilings) -> Diagnosis {
     let machine = machine();
     Diagnosis {
         version: env!("CARGO_PKG_VERSION"),
@@ -150,6 +152,7 @@ fn diagnose(threads: usize, ceilings: &Ceilings) -> Diagnosis {
         device: device::default_name(),
         cuda: cuda(),
         ceilings: ceilings.headlines(),
+        disturbed: *disturbed,
     }
 }
 
@@ -223,6 +226,14 @@ impl Diagnosis {
         text.push_str("\ngpu\n");
         text.push_str(&self.cuda.to_text());
         text.push_str("\nmeasured ceilings\n");
+        if self.disturbed > 0.0 {
+            let lost = 100.0 * self.disturbed;
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "  disturbed by other programs, which may have taken up to {lost:.0}% of the speed; the next start measures again"
+            );
+        }
         for one in &self.ceilings {
             let value = significant((one.value * 10.0).round() / 10.0);
             let _ = writeln!(text, "  {:<24}{value:>10} {}", one.name, one.unit);

@@ -5,20 +5,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::CliError;
-use super::machine::{machine, usable_memory_bytes};
+use super::machine::usable_memory_bytes;
+use super::machine_ceilings::{stored, stored_or_measured};
 use crate::space::{Backend, ReadOptions, Study, StudyFile};
-use crate::store::{CeilingRecord, Store, StudyOverview};
+use crate::store::{Store, StudyOverview};
 use crate::tune::Forecast;
 use crate::worker::Placement;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
-use peft_tune_core::predict::{Ceilings, Host, Machine, Predictor, RowLengths};
+use peft_tune_core::predict::{Host, Machine, Predictor, RowLengths};
 use peft_tune_core::recipe::{BatchSettings, Precision, Recipe};
 use peft_tune_core::study::ParamValue;
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
-use peft_tune_engine::profile::ceilings;
-use peft_tune_engine::profile::ceilings::Effort;
 use peft_tune_kernels::device;
 use peft_tune_kernels::device::DeviceFacts;
 
@@ -67,7 +66,7 @@ pub async fn of_stored(study: &StudyOverview, store: &Store) -> Option<Arc<Forec
         Some(gpu) => Here::gpu(&gpu),
         None => Here {
             name: String::new(),
-            machine: Machine::Measured(Box::new(stored(store, rayon::current_num_threads()).await.ok()??)),
+            machine: Machine::Measured(Box::new(stored(store, rayon::current_num_threads()).await.ok()??.ceilings)),
             device_bytes: None,
         },
     };
@@ -179,68 +178,6 @@ pub fn precisions(study: &Study, base: &Recipe) -> Vec<Precision> {
         true => vec![base.precision],
         false => sampled,
     }
-}
-
-/// This machine's ceilings from the database where they cover `precisions`, else measured now and, with a database, kept.
-pub async fn stored_or_measured(
-    store: Option<&Store>,
-    threads: Option<usize>,
-    precisions: &[Precision],
-) -> Result<Ceilings, CliError> {
-    let threads = threads.unwrap_or_else(rayon::current_num_threads);
-    let stored = match store {
-        Some(store) => stored(store, threads).await?,
-        None => None,
-    };
-    if let Some(ceilings) = &stored
-        && precisions.iter().all(|precision| ceilings.covers(*precision))
-    {
-        return Ok(ceilings.clone());
-    }
-    eprintln!("measuring this machine once, a few seconds");
-    let ceilings = measured(stored, threads, precisions)?;
-    if let Some(store) = store {
-        keep(store, threads, &ceilings).await?;
-    }
-    Ok(ceilings)
-}
-
-/// What the database has of this machine; something that this version cannot read counts as nothing.
-pub async fn stored(store: &Store, threads: usize) -> Result<Option<Ceilings>, CliError> {
-    let grids = store.ceilings(&machine(), &build(), threads as u64).await?;
-    Ok(grids.and_then(|grids| serde_json::from_str(&grids).ok()))
-}
-
-/// Measures `precisions` on so many threads, on top of what is known.
-pub fn measured(known: Option<Ceilings>, threads: usize, precisions: &[Precision]) -> Result<Ceilings, CliError> {
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build()
-        .map_err(CliError::failed)?;
-    let effort = Effort::of_this_build();
-    pool.install(|| match known {
-        Some(mut ceilings) => ceilings::add(&mut ceilings, precisions, effort).map(|()| ceilings),
-        None => ceilings::measure(precisions, effort),
-    })
-    .map_err(CliError::failed)
-}
-
-/// Writes ceilings to the database.
-pub async fn keep(store: &Store, threads: usize, ceilings: &Ceilings) -> Result<(), CliError> {
-    let record = CeilingRecord {
-        build: build(),
-        threads: threads as u64,
-        memory_bytes_per_s: ceilings.memory_bytes_per_s,
-        wake_s: ceilings.wake_s,
-        grids: serde_json::to_string(ceilings).map_err(CliError::failed)?,
-    };
-    Ok(store.record_ceilings(&machine(), &record).await?)
-}
-
-/// What a measurement belongs to besides the machine.
-pub fn build() -> String {
-    let kind = if cfg!(debug_assertions) { "debug" } else { "release" };
-    format!("{} {kind}", env!("CARGO_PKG_VERSION"))
 }
 
 #[cfg(test)]

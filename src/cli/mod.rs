@@ -35,6 +35,7 @@ mod init;
 mod interrupt;
 mod logging;
 mod machine;
+mod machine_ceilings;
 mod merge;
 mod model;
 mod output;

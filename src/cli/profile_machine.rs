@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
-use super::forecast;
+use super::machine_ceilings;
 use crate::store::Store;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::{Ceilings, Machine, Predictor, RowLengths};
@@ -35,10 +35,10 @@ impl MachineCeilings {
         let precisions = [recipe.precision, Precision::Bf16];
         let ceilings = block_on(async {
             let Some(database) = database else {
-                return forecast::stored_or_measured(None, None, &precisions).await;
+                return machine_ceilings::stored_or_measured(None, None, &precisions).await;
             };
             let store = Store::open(&database.path()).await?;
-            let ceilings = forecast::stored_or_measured(Some(&store), None, &precisions).await?;
+            let ceilings = machine_ceilings::stored_or_measured(Some(&store), None, &precisions).await?;
             store.close().await?;
             Ok(ceilings)
         })?;

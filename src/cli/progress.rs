@@ -82,6 +82,11 @@ impl TuneObserver for SearchProgress {
         self.bar.set_message(self.trial.clone());
     }
 
+    fn measuring_again(&mut self, number: TrialNumber, repeat: u64) {
+        self.trial = format!("measuring trial {number} again, which was disturbed, repeat {repeat}");
+        self.bar.set_message(self.trial.clone());
+    }
+
     fn trial_ended(&mut self, _trial: &Trial, progress: &Progress) {
         self.show(progress);
     }

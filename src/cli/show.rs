@@ -10,7 +10,7 @@ use super::trial_text::{detail_json, detail_text};
 use crate::report::{Align, Counts, TextTable, duration, metric_heading, metric_value, param_value, printable};
 use crate::store::{EndingRecord, StudyOverview, Variants};
 use peft_tune_core::objective::{Bound, Direction};
-use peft_tune_core::study::{Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{Trial, TrialNumber, TrialState, disturbed};
 use peft_tune_search::hypervolume_history;
 
 /// Show a study with its trials, or one trial in depth
@@ -203,6 +203,7 @@ fn outcome_text(trial: &Trial, variants: &Variants) -> String {
 fn state_text(state: &TrialState) -> String {
     match state {
         TrialState::Failed { reason, .. } => reason.name().to_owned(),
+        TrialState::Complete { metrics } if disturbed(metrics).is_some() => "complete, disturbed".to_owned(),
         TrialState::Pruned { at_step, rule, .. } => format!("pruned at step {at_step} ({rule})"),
         other => other.name().to_owned(),
     }

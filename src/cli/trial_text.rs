@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::studies::minute;
-use crate::report::{Align, TextTable, bytes, confirmation_text, duration, metric_value, printable};
+use crate::report::{Align, TextTable, bytes, confirmation_text, disturbance_text, duration, metric_value, printable};
 use crate::store::{StudyOverview, TrialDetail};
 use peft_tune_core::study::{FailReason, TrialState};
 
@@ -68,6 +68,9 @@ pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, wi
         add(format!(
             "  measured beside {beside} other trials on the same hardware: the throughput is not that of a trial alone"
         ));
+    }
+    if let Some(disturbed) = trial.state.metrics().and_then(disturbance_text) {
+        add(format!("  {disturbed}"));
     }
     if let Some(confirmed) = confirmation_text(Some(&detail.confirmed)) {
         add(format!("  {}", printable(&confirmed)));

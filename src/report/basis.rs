@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use peft_tune_core::objective::{Objective, PEAK_MEMORY};
-use peft_tune_core::study::{Confirmed, TrialNumber};
+use peft_tune_core::objective::{Objective, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::study::{Confirmed, Metrics, TrialNumber, disturbed, in_peace};
 
 /// The basis of a trial's values in few words: `measured` once, `confirmed ±1.2%` with the widest 95% interval where all
 /// objectives were repeated, or else which were: `throughput ±1.2%`; of a variant also the training that has its loss:
@@ -68,6 +68,17 @@ pub fn confirmation_text(confirmed: Option<&BTreeMap<String, Confirmed>>) -> Opt
     Some(text)
 }
 
+/// What is said of a disturbed measurement: `disturbed: something else slowed the measurement down; in peace throughput may be up
+/// to 9,100`; `None` where it was quiet.
+pub fn disturbance_text(metrics: &Metrics) -> Option<String> {
+    disturbed(metrics)?;
+    let best = in_peace(metrics.clone()).value(THROUGHPUT)?;
+    Some(format!(
+        "disturbed: something else slowed the measurement down; in peace throughput may be up to {}",
+        super::metric_value(THROUGHPUT, best)
+    ))
+}
+
 fn percent(share: f64) -> String {
     format!("{:.1}%", 100.0 * share)
 }
@@ -86,6 +97,15 @@ mod tests {
             ((*metric).to_owned(), one)
         };
         known.iter().map(one).collect()
+    }
+
+    #[test]
+    fn a_disturbed_value_is_said_with_its_upper_end() {
+        let mut metrics: Metrics = [(THROUGHPUT, 5120.0)].into();
+        assert_eq!(disturbance_text(&metrics), None);
+        peft_tune_core::study::mark_disturbed(&mut metrics, 0.5);
+        let text = disturbance_text(&metrics).unwrap();
+        assert!(text.ends_with("may be up to 10,240"), "{text}");
     }
 
     #[test]

@@ -9,7 +9,8 @@ use super::basis::basis;
 use super::number::{metric_heading, metric_value, param_value};
 use super::table::{Align, TextTable, printable};
 use peft_tune_core::objective::Objective;
-use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, TrialNumber};
+use peft_tune_core::objective::THROUGHPUT;
+use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, TrialNumber, disturbed, in_peace};
 
 /// Metric: trials that computed on the same hardware while this one was measured, at most.
 const NEIGHBOURS: &str = "neighbours";
@@ -64,7 +65,10 @@ pub(super) fn front_table(
         columns.push((metric_heading(&objective.metric), Align::Right));
         columns.extend(is_predicted(objective).then(|| ("predicted".to_owned(), Align::Right)));
     }
-    let has_note = |row: &FrontRow| notes.confirmed.contains_key(&row.trial) || notes.variants.contains_key(&row.trial);
+    let is_disturbed = |row: &FrontRow| disturbed(&row.metrics).is_some();
+    let has_note = |row: &FrontRow| {
+        notes.confirmed.contains_key(&row.trial) || notes.variants.contains_key(&row.trial) || is_disturbed(row)
+    };
     let says_basis = rows.iter().any(has_note);
     columns.extend(says_basis.then(|| ("basis".to_owned(), Align::Left)));
     columns.extend(varying.iter().map(|name| {
@@ -83,7 +87,15 @@ pub(super) fn front_table(
             cells.extend(is_predicted(objective).then(|| text(prediction(row, objective))));
         }
         let confirmed = notes.confirmed.get(&row.trial);
-        cells.extend(says_basis.then(|| basis(objectives, confirmed, notes.variants.get(&row.trial))));
+        let basis = || {
+            let basis = basis(objectives, confirmed, notes.variants.get(&row.trial));
+            if is_disturbed(row) {
+                format!("{basis}, disturbed")
+            } else {
+                basis
+            }
+        };
+        cells.extend(says_basis.then(basis));
         cells.extend(varying.iter().map(|name| param_text(row.params.get(name))));
         table.push(cells);
     }
@@ -107,7 +119,26 @@ pub(super) fn front_table(
             crowded.join(", ")
         );
     }
+    text += &disturbed_text(rows);
     text
+}
+
+/// A line on what something else slowed down, with what may be reached in peace.
+fn disturbed_text(rows: &[FrontRow]) -> String {
+    let slowed = rows.iter().filter(|row| disturbed(&row.metrics).is_some());
+    let each: Vec<String> = slowed
+        .filter_map(|row| {
+            let best = in_peace(row.metrics.clone()).value(THROUGHPUT)?;
+            Some(format!("trial {} up to {}", row.trial, metric_value(THROUGHPUT, best)))
+        })
+        .collect();
+    match each.is_empty() {
+        true => String::new(),
+        false => format!(
+            "\n\ndisturbed: something else slowed these measurements down; throughput in peace: {}",
+            each.join(", ")
+        ),
+    }
 }
 
 /// A param's value; a dash where the trial does not have it.

@@ -14,7 +14,7 @@ mod summary;
 mod table;
 
 pub use baseline::against_baseline;
-pub use basis::{basis, confirmation_text};
+pub use basis::{basis, confirmation_text, disturbance_text};
 pub use counts::Counts;
 pub use front_table::FrontRow;
 pub use number::{bytes, duration, metric_heading, metric_value, param_value, significant};

@@ -14,6 +14,8 @@ pub struct CeilingRecord {
     pub wake_s: f64,
     /// JSON of all that was measured.
     pub grids: String,
+    /// Share of the speed that may have been lost to other programs; 0 where it was quiet.
+    pub disturbed: f64,
 }
 
 /// One metric that a trial was expected to measure.
@@ -32,8 +34,8 @@ impl Store {
         let mut transaction = self.begin().await?;
         let id = self.machine_id(&mut transaction, machine).await?;
         sqlx::query(
-            "insert or replace into ceiling (machine_id, build, threads, memory_bytes_per_s, wake_s, grids)
-             values (?, ?, ?, ?, ?, ?)",
+            "insert or replace into ceiling (machine_id, build, threads, memory_bytes_per_s, wake_s, grids, disturbed)
+             values (?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(id)
         .bind(&record.build)
@@ -41,21 +43,23 @@ impl Store {
         .bind(finite(record.memory_bytes_per_s).unwrap_or(0.0))
         .bind(finite(record.wake_s).unwrap_or(0.0))
         .bind(&record.grids)
+        .bind(finite(record.disturbed).unwrap_or(0.0).clamp(0.0, 1.0))
         .execute(&mut *transaction)
         .await
         .map_err(|error| self.error(error))?;
         transaction.commit().await.map_err(|error| self.error(error))
     }
 
-    /// The JSON of the ceilings that `build` measured on a machine with so many threads.
+    /// The JSON of the ceilings that `build` measured on a machine with so many threads, and the share of the speed that may have
+    /// been lost to other programs meanwhile.
     pub async fn ceilings(
         &self,
         machine: &MachineRecord,
         build: &str,
         threads: u64,
-    ) -> Result<Option<String>, StoreError> {
-        sqlx::query_scalar(
-            "select grids from ceiling join machine on machine.id = ceiling.machine_id
+    ) -> Result<Option<(String, f64)>, StoreError> {
+        sqlx::query_as(
+            "select grids, disturbed from ceiling join machine on machine.id = ceiling.machine_id
              where host = ? and os = ? and cpu = ? and cpu_cores = ? and memory_bytes = ? and device = ?
                and device_memory_bytes = ? and driver = ? and build = ? and threads = ?",
         )

@@ -49,7 +49,12 @@ impl Tuner<'_> {
                 running.total_steps = Some(steps);
                 return Ok(());
             }
-            TrialEvent::Measured { metrics, .. } if !stopped => running.keep(&metrics),
+            TrialEvent::Measured { mut metrics, .. } if !stopped => {
+                self.judge_measurement(number, &mut metrics);
+                if let Some(running) = self.running.get_mut(&number) {
+                    running.keep(&metrics);
+                }
+            }
             TrialEvent::Evaluation { evaluation, .. } if !stopped => {
                 running.take(evaluation.step, &evaluation_metrics(&evaluation));
                 let record = evaluation_record(&evaluation);
@@ -80,7 +85,8 @@ impl Tuner<'_> {
     /// Whether a trial under way is to stop by now.
     pub(super) fn verdict(&self, number: TrialNumber) -> Option<Order> {
         let running = self.running.get(&number)?;
-        let known = running.known(&self.problem);
+        // What was disturbed is not held against the setting.
+        let known = running.known_at_best(&self.problem);
         let judge = Judge {
             problem: &self.problem,
             pruner: self.pruner.as_deref(),
@@ -121,7 +127,12 @@ impl Tuner<'_> {
         let Some(mut running) = self.running.remove(&number) else {
             return Ok(());
         };
-        let state = running.outcome(state);
+        let inherits_cost = running.inherited.iter().any(|one| one.part == Measurement::Cost);
+        let mut state = running.outcome(state);
+        if let Some(metrics) = state.metrics_mut().filter(|_| !inherits_cost) {
+            self.judge_measurement(number, metrics);
+            self.note_measurement(number, metrics);
+        }
         let measured = state.metrics().and_then(|metrics| metrics.value(THROUGHPUT));
         let lost_cost = running.has_measured() && measured.is_none();
         tracing::info!(
@@ -149,7 +160,6 @@ impl Tuner<'_> {
             self.standing.count(&self.problem, std::slice::from_ref(&trial));
             self.standing.variants += u64::from(self.variants.contains(&trial.number));
             self.memory.learn(self.parts.study, &self.problem, &trial, self.kernels);
-            let inherits_cost = running.inherited.iter().any(|one| one.part == Measurement::Cost);
             if let Some(expecting) = self.expecting.as_mut().filter(|_| !inherits_cost) {
                 expecting.learn(&trial);
             }

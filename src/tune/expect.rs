@@ -7,7 +7,7 @@ use super::{Forecast, TuneError, Tuner};
 use crate::store::PredictionRecord;
 use peft_tune_core::objective::{PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::predict::Correction;
-use peft_tune_core::study::Trial;
+use peft_tune_core::study::{Metrics, Params, Trial, disturbed};
 use peft_tune_search::next_variant;
 
 /// Trainings for one variant that may be measured.
@@ -24,13 +24,21 @@ pub(super) struct Expectations {
 }
 
 impl Expectations {
-    /// Takes what a trial measured itself into the predictions of the next.
+    /// Takes what a trial measured itself into the predictions of the next; not a throughput that something else disturbed.
     pub(super) fn learn(&mut self, trial: &Trial) {
         let Some(metrics) = trial.state.metrics() else { return };
+        let throughput = metrics.value(THROUGHPUT).filter(|_| disturbed(metrics).is_none());
         if let Ok(prediction) = self.forecast.predict(&trial.params) {
-            let (throughput, memory) = (metrics.value(THROUGHPUT), metrics.value(PEAK_MEMORY));
-            self.correction.learn(&prediction, throughput, memory);
+            self.correction
+                .learn(&prediction, throughput, metrics.value(PEAK_MEMORY));
         }
+    }
+
+    /// Logarithm of a measured throughput over what is expected of the setting by now; `None` where one of them is not known.
+    pub(super) fn ratio(&self, params: &Params, metrics: &Metrics) -> Option<f64> {
+        let measured = metrics.value(THROUGHPUT).filter(|value| *value > 0.0)?;
+        let expected = self.correction.tokens_per_s(&self.forecast.predict(params).ok()?).value;
+        Some((measured / expected).ln()).filter(|ratio| ratio.is_finite())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The study loop: ask, decide, run, tell, record.
 
+mod again;
 mod baseline;
 mod claim;
 mod confirm;
@@ -16,6 +17,7 @@ mod judge;
 mod kept_metrics;
 mod known;
 mod observer;
+mod outlier;
 mod propose;
 mod record;
 mod reported;

@@ -30,6 +30,11 @@ impl Progress {
     /// Counts trials that ended.
     pub(super) fn count(&mut self, problem: &Problem, trials: &[Trial]) {
         self.finished += trials.iter().filter(|trial| trial.state.is_finished()).count() as u64;
+        self.count_best(problem, trials);
+    }
+
+    /// Keeps the best values of trials.
+    pub(super) fn count_best(&mut self, problem: &Problem, trials: &[Trial]) {
         for one in evaluated(problem, trials).iter().filter(|one| one.is_feasible()) {
             for (objective, value) in problem.objectives.iter().zip(&one.values) {
                 let value = objective.minimised(*value);
@@ -81,6 +86,9 @@ pub trait TuneObserver {
 
     /// A trial's params are run again, for the so-many-th time, to be sure of them.
     fn confirming(&mut self, _number: TrialNumber, _repeat: Repeat, _count: u64) {}
+
+    /// The profile phase of a disturbed trial is run again, for the so-many-th time in this search.
+    fn measuring_again(&mut self, _number: TrialNumber, _repeat: u64) {}
 
     /// A trial ended and is stored.
     fn trial_ended(&mut self, _trial: &Trial, _progress: &Progress) {}

@@ -8,7 +8,7 @@ use super::known::{Inherited, with_inherited};
 use super::reported::final_after;
 use crate::store::StepRecord;
 use peft_tune_core::objective::THROUGHPUT;
-use peft_tune_core::study::{Curve, Metrics, TrialNumber, TrialState};
+use peft_tune_core::study::{Curve, Metrics, TrialNumber, TrialState, in_peace};
 use peft_tune_search::Problem;
 
 /// A trial under way, with what it told so far.
@@ -91,6 +91,15 @@ impl Running {
     pub(super) fn known(&self, problem: &Problem) -> Metrics {
         let own = final_after(problem, &self.metrics, self.curve.last_step());
         with_inherited(&own, &self.inherited)
+    }
+
+    /// The same with the throughput that a disturbed measurement may reach in peace.
+    pub(super) fn known_at_best(&self, problem: &Problem) -> Metrics {
+        let (mut known, all) = (self.known(problem), with_inherited(&self.metrics, &self.inherited));
+        if let (Some(_), Some(best)) = (known.value(THROUGHPUT), in_peace(all).value(THROUGHPUT)) {
+            known.insert(THROUGHPUT, best);
+        }
+        known
     }
 
     /// The trial as the rules see it; `None` where it is about to end anyway, or was told to.

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use super::again::Again;
 use super::claim::Deferred;
 use super::decide::{Memory, recipe_of, whole_task};
 use super::expect::Expectations;
@@ -69,6 +70,10 @@ pub struct Tuner<'a> {
     pub(super) standing: Progress,
     /// Trials that took their loss over from another.
     pub(super) variants: BTreeSet<TrialNumber>,
+    /// Trials that took their cost over from another.
+    pub(super) inherits_cost: BTreeSet<TrialNumber>,
+    /// What something else disturbed.
+    pub(super) again: Again,
     /// Wall time of finished trials, in seconds.
     pub(super) spent_s: f64,
     ending: Option<Ending>,
@@ -104,6 +109,13 @@ impl<'a> Tuner<'a> {
         let waiting = history.iter().filter(|trial| !trial.state.is_finished());
         let unfinished = waiting.map(|trial| trial.number).collect();
         let variants: BTreeSet<TrialNumber> = parts.store.variants(parts.id).await?.into_keys().collect();
+        let inherited = parts.store.all_inherited(parts.id).await?;
+        let inherits_cost: BTreeSet<TrialNumber> = inherited
+            .iter()
+            .filter(|(_, part, _)| part == "cost")
+            .map(|(number, _, _)| *number)
+            .collect();
+        let again = Again::of(&history, &parts.store.measurements(parts.id).await?, &inherits_cost);
         let mut standing = Progress::default();
         let confirmed = parts.store.confirmations(parts.id).await?;
         standing.count(&problem, &with_confirmed(&history, &confirmed));
@@ -123,6 +135,8 @@ impl<'a> Tuner<'a> {
             standing,
             confirmed,
             variants,
+            inherits_cost,
+            again,
             unfinished,
             defer: VecDeque::new(),
             curves,
@@ -198,6 +212,7 @@ impl<'a> Tuner<'a> {
         self.parts.store.record_ending(self.parts.id, &record).await?;
         tracing::info!(kind = record.kind, trials = finished, "the search ended");
         if ending != Ending::Interrupted {
+            self.measure_again_at_end().await?;
             self.confirm().await?;
         }
         Ok(ending)
@@ -209,6 +224,9 @@ impl<'a> Tuner<'a> {
             if self.parts.interrupt.is_immediate() {
                 self.hand_all_back().await?;
                 return Ok(Ending::Interrupted);
+            }
+            if !self.is_paused() {
+                self.measure_again_if_calm().await?;
             }
             while self.running.len() < self.parts.evaluator.capacity() && !self.is_paused() {
                 let Some((trial, proposed)) = self.next_trial() else {
@@ -516,6 +534,9 @@ impl<'a> Tuner<'a> {
                 None => part.of(&self.parts.store.metrics(self.parts.id, source).await?),
             };
             inherited.push(Inherited { part, source, metrics });
+        }
+        if inherited.iter().any(|one| one.part == Measurement::Cost) {
+            self.inherits_cost.insert(number);
         }
         if inherited.iter().any(|one| one.part == Measurement::Loss) {
             self.variants.insert(number);

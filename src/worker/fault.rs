@@ -44,6 +44,8 @@ enum Kind {
     Nan,
     /// Lines that are no messages, one of them not whole.
     Garble,
+    /// The machine says that another program takes half of each processor.
+    Busy,
 }
 
 /// Bytes of a block that is asked for on the way out of memory.
@@ -93,7 +95,8 @@ impl Fault {
 
     /// Causes the fault where it belongs to this phase of this trial.
     pub(super) fn at(&self, request: &TrialRequest, phase: Phase) {
-        if let Some(plan) = self.meant(request, phase).filter(|plan| plan.kind != Kind::Nan) {
+        let is_met_later = |plan: &&Plan| matches!(plan.kind, Kind::Nan | Kind::Busy);
+        if let Some(plan) = self.meant(request, phase).filter(|plan| !is_met_later(plan)) {
             plan.kind.cause();
         }
     }
@@ -101,6 +104,11 @@ impl Fault {
     /// Whether the training loss of this phase is to be NaN.
     pub(super) fn spoils_loss(&self, request: &TrialRequest, phase: Phase) -> bool {
         self.meant(request, phase).is_some_and(|plan| plan.kind == Kind::Nan)
+    }
+
+    /// Whether the machine is to look busy in this phase.
+    pub(super) fn makes_busy(&self, request: &TrialRequest, phase: Phase) -> bool {
+        self.meant(request, phase).is_some_and(|plan| plan.kind == Kind::Busy)
     }
 
     fn meant(&self, request: &TrialRequest, phase: Phase) -> Option<&Plan> {
@@ -125,6 +133,7 @@ impl Kind {
             "oom_system" => Self::OomSystem,
             "nan" => Self::Nan,
             "garble" => Self::Garble,
+            "busy" => Self::Busy,
             _ => return None,
         })
     }
@@ -146,7 +155,7 @@ impl Kind {
                 // A control group counts what is touched, the limit on address space what is reserved.
                 fill_memory(memory_limiter() == MemoryLimiter::Cgroup);
             }
-            Self::Nan => {}
+            Self::Nan | Self::Busy => {}
             Self::Garble => {
                 use std::io::Write;
                 let mut output = std::io::stdout().lock();

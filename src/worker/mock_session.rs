@@ -10,10 +10,14 @@ use super::{Task, TrialEvent, TrialRequest};
 use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState};
+use peft_tune_engine::profile::disturbance::{Busy, DisturbanceWatch, Load};
 use peft_tune_engine::{Evaluation, StepEvent, StepSeconds};
 
 /// Steps of a made-up training.
 const STEPS: u64 = 4;
+
+/// What is left of the throughput beside another program.
+const SLOWED: f64 = 0.4;
 
 /// Makes up trials.
 pub(super) struct MockSession {
@@ -77,7 +81,19 @@ impl MockTrial<'_> {
             self.waited += self.control.wait_for_turn(number);
             self.phase(Phase::Profile, emit);
             std::thread::sleep(self.step);
-            metrics.insert(THROUGHPUT, 1e5 * recipe.batch.micro_batch as f64 / (8.0 + rank));
+            let mut throughput = 1e5 * recipe.batch.micro_batch as f64 / (8.0 + rank);
+            if self.fault.makes_busy(self.request, Phase::Profile) {
+                throughput *= SLOWED;
+                // One step that it was watched for.
+                let load = Load {
+                    threads: 2,
+                    cores: 2,
+                    ranks: 1,
+                };
+                let watch = DisturbanceWatch::start(Box::new(Busy::default()), load);
+                watch.finish().keep(metrics);
+            }
+            metrics.insert(THROUGHPUT, throughput);
             metrics.insert(PEAK_MEMORY, 1e6 * (rank + 4.0 * recipe.batch.micro_batch as f64));
             emit(TrialEvent::Measured {
                 number,

@@ -19,6 +19,7 @@ mod rank;
 mod rank_group;
 mod serve;
 mod session;
+mod surroundings;
 mod trial;
 mod turns;
 mod worker_slot;

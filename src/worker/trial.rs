@@ -8,6 +8,9 @@
 //! | `reserved_memory_bytes` | bytes | highest resident set size of the whole process on the CPU, pool size on a GPU |
 //! | `step_s`, `data_s`, `forward_s`, `backward_s`, `optimizer_s` | s | medians over the measured steps |
 //! | `warmup_steps`, `measured_steps` | 1 | steps of the profile phase |
+//! | `slow_steps` | 1 | share of the measured steps that took over 1.5 times the median's time for a token |
+//! | `own_cpu_share`, `cpu_pressure`, `other_cores`, `clock_mhz` | 1, 1, 1, MHz | the machine meanwhile: see `profile::disturbance` |
+//! | `disturbed` | 1 | share of the throughput that may have been lost to other programs; absent where it was quiet |
 //! | `loss`, `accuracy` | nats, 1 | on the held-out set after the training phase |
 //! | `loss_before` | nats | on the held-out set before the first step: what a training that teaches nothing has |
 //! | `train_steps`, `train_tokens`, `train_s` | 1, 1, s | what the training phase did |
@@ -21,10 +24,13 @@ use std::time::{Duration, Instant};
 use super::control::Control;
 use super::fault::Fault;
 use super::session::{Loaded, invalid};
+use super::surroundings::Surroundings;
 use super::{TrialEvent, TrialRequest};
 use peft_tune_core::objective::{LOSS, LOSS_BEFORE, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::recipe::{Precision, Recipe};
-use peft_tune_core::study::{FailReason, MeasurePlan, Metrics, Phase, TrainPlan, TrialPlan};
+use peft_tune_core::study::{
+    FailReason, MeasurePlan, Metrics, Phase, THROUGHPUT_INTERVAL, TrainPlan, TrialPlan, mark_disturbed,
+};
 use peft_tune_engine::data::{BatchSource, MicroBatch, Prefetch, RowOrder, evaluation_batches};
 use peft_tune_engine::parallel::Collective;
 use peft_tune_engine::profile::{Throughput, WarmupDetector, median};
@@ -34,6 +40,9 @@ use peft_tune_kernels::device;
 /// Nats above the first loss at which a training counts as diverged. A uniform guess over a vocabulary of a million is
 /// at 14 nats, so a healthy training never climbs this far.
 const DIVERGED_NATS: f64 = 10.0;
+
+/// A step that takes over so many times the median's time for a token is slow.
+const SLOW: f64 = 1.5;
 
 /// Why a trial did not complete.
 pub(super) enum Interruption {
@@ -135,28 +144,34 @@ impl TrialRun<'_> {
             .step(&worst)
             .map_err(|error| failure(error, Phase::Profile))?;
         let mut warmup = WarmupDetector::new(plan.max_warmup_steps);
-        let (mut warmup_steps, mut events) = (0, Vec::new());
-        while (events.len() as u64) < plan.steps {
+        let mut warmup_steps = 0;
+        while !warmup.is_over() {
             let event = self.step(&mut run, Phase::Profile, emit)?;
-            if warmup.is_over() {
-                events.push(event);
-            } else {
-                warmup.push(event.seconds.total, event.tokens);
-                warmup_steps += 1;
-            }
+            warmup.push(event.seconds.total, event.tokens);
+            warmup_steps += 1;
         }
+        let mut surroundings = Surroundings::watch(self);
+        let mut events = Vec::new();
+        while (events.len() as u64) < plan.steps {
+            events.push(self.step(&mut run, Phase::Profile, emit)?);
+            surroundings.step_ended();
+        }
+        let mut lost = [surroundings.finish(metrics)];
         metrics.insert("warmup_steps", f64::from(warmup_steps));
         let mut bytes = [
             memory.peak_bytes().saturating_sub(beside) as f64,
             memory.peak_reserved_bytes().unwrap_or(0) as f64,
         ];
         self.highest(&mut bytes, Phase::Profile)?;
+        self.highest(&mut lost, Phase::Profile)?;
         metrics.insert(PEAK_MEMORY, bytes[0]);
         metrics.insert("base_memory_bytes", self.loaded.base.frozen_bytes() as f64);
         if memory.peak_reserved_bytes().is_some() {
             metrics.insert("reserved_memory_bytes", bytes[1]);
         }
         keep_times(&events, metrics);
+        // All devices wait for the one that was disturbed most.
+        mark_disturbed(metrics, lost[0]);
         Ok(())
     }
 
@@ -407,7 +422,10 @@ fn keep_times(events: &[StepEvent], metrics: &mut Metrics) {
     if let Some(throughput) = Throughput::from_steps(&steps) {
         metrics.insert(THROUGHPUT, throughput.tokens_per_s);
         metrics.insert("throughput_spread", throughput.spread);
-        metrics.insert("throughput_interval", throughput.interval);
+        metrics.insert(THROUGHPUT_INTERVAL, throughput.interval);
+        let is_slow = |(seconds, tokens): &&(f64, u64)| *seconds * throughput.tokens_per_s > SLOW * *tokens as f64;
+        let slow = steps.iter().filter(is_slow).count();
+        metrics.insert("slow_steps", slow as f64 / steps.len() as f64);
     }
     metrics.insert("measured_steps", events.len() as f64);
     let times: [(&str, Seconds); 5] = [

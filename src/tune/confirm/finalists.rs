@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Confirmations, interval_of};
 use peft_tune_core::objective::{LOSS, LOSS_LONGER, Objective, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::space::ConfirmPlan;
-use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState, with_confirmed};
+use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState, disturbed, with_confirmed};
 use peft_tune_search::{Preference, Problem, evaluated, recommend};
 
 /// Relative noise of a metric that does not say its own.
@@ -86,6 +86,12 @@ impl Finalists<'_> {
                 (Some(noise), None) => noise,
                 (None, Some(repeated)) => repeated.interval,
                 (None, None) => metrics.value(&interval_of(&objective.metric)).unwrap_or(USUAL_NOISE),
+            };
+            // A disturbance only takes away: it makes no value worse than it is.
+            let noise = if better || disturbed(metrics).is_none() {
+                noise
+            } else {
+                noise.min(USUAL_NOISE)
             };
             let towards = if better { -1.0 } else { 1.0 };
             let minimised = objective.minimised(value);

@@ -23,13 +23,16 @@ use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, THROUGHPUT};
 use peft_tune_core::recipe::TrainingLength;
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{
-    Confirmed, MeasurePlan, Metrics, Params, TrainPlan, Trial, TrialNumber, TrialPlan, TrialState,
+    Confirmed, MeasurePlan, Metrics, Params, TrainPlan, Trial, TrialNumber, TrialPlan, TrialState, disturbed,
 };
 use peft_tune_search::Problem;
 use seeds::SeedRuns;
 
 /// What repeats say, by trial and metric.
 type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
+
+/// Runs of one trial of all kinds, for one repeat that each may take.
+const MOST_RUNS: u64 = 4;
 
 /// What is done again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +75,10 @@ impl Tuner<'_> {
                 None => repeated.given_up.push(number),
                 Some(metrics) => {
                     repeated.runs.entry(number).or_default().push(metrics);
+                    // Quiet repeats count; where every other one is disturbed, there is an end to it too.
+                    if count >= MOST_RUNS * plan.repeats {
+                        repeated.given_up.push(number);
+                    }
                     self.keep(number, repeat, &mut repeated).await?;
                 }
             }
@@ -299,7 +306,14 @@ fn trained(plan: TrainPlan) -> TrialPlan {
 
 /// What the repeats of one trial say of the metrics that decide.
 fn summarised(problem: &Problem, repeats: &[Metrics]) -> BTreeMap<String, Confirmed> {
-    let values = |metric: &str| -> Vec<f64> { repeats.iter().filter_map(|one| one.value(metric)).collect() };
+    // Repeats that something else slowed down count only where there is nothing better.
+    let quiet: Vec<&Metrics> = repeats.iter().filter(|one| disturbed(one).is_none()).collect();
+    let counting = if quiet.len() > 1 {
+        quiet
+    } else {
+        repeats.iter().collect()
+    };
+    let values = |metric: &str| -> Vec<f64> { counting.iter().filter_map(|one| one.value(metric)).collect() };
     let metrics = needed(problem).into_iter();
     metrics
         .filter_map(|metric| Some((metric.to_owned(), Confirmed::of(metric, &values(metric))?)))

@@ -2,6 +2,7 @@
 
 mod by_name;
 mod causes;
+mod disturbance;
 mod fidelity;
 mod launcher;
 mod metrics;
@@ -12,6 +13,7 @@ mod trial;
 pub use crate::recipe::ParamValue;
 pub use by_name::{ByName, Params, SharedText};
 pub use causes::with_causes;
+pub use disturbance::{DISTURBED, THROUGHPUT_INTERVAL, disturbed, in_peace, mark_disturbed};
 pub use fidelity::{Confirmed, Curve, Stop, student_95, with_confirmed};
 pub use launcher::{KubernetesLauncher, KubernetesVolume, LauncherSettings, SlurmLauncher, SshLauncher};
 pub use metrics::Metrics;

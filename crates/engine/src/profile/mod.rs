@@ -7,6 +7,7 @@ pub mod ceilings;
 mod comparison;
 mod device_memory;
 pub mod diagnosis;
+pub mod disturbance;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
 mod inference;

@@ -4,7 +4,7 @@ use crate::encode::{Encoding, Point};
 use crate::history::{evaluated, objective_values, reference_point, violation};
 use crate::{Prior, Problem};
 use peft_tune_core::objective::{Bound, Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
-use peft_tune_core::study::{FailReason, Metrics, Params, Trial, TrialState};
+use peft_tune_core::study::{FailReason, Metrics, Params, THROUGHPUT_INTERVAL, Trial, TrialState, disturbed};
 
 /// A pruned trial's metric `<name>_at_least` is a value that its `<name>` could not have fallen below.
 const AT_LEAST: &str = "_at_least";
@@ -38,7 +38,8 @@ pub(super) struct MetricData<'a> {
     pub(super) points: Vec<Point>,
     pub(super) params: Vec<&'a Params>,
     pub(super) values: Vec<f64>,
-    /// Standard deviation of each value: 0 for a measured one, above for one that a stopped trial was on its way to.
+    /// Standard deviation of each value: 0 for a measured one, above for one that was disturbed or that a stopped trial was on
+    /// its way to.
     pub(super) deviations: Vec<f64>,
     /// Settings whose value is only known to lie above a bound.
     pub(super) bounds: Vec<(Point, &'a Params, f64)>,
@@ -156,7 +157,7 @@ impl<'a> Observations<'a> {
                 data.points.push(point.clone());
                 data.params.push(&trial.params);
                 data.values.push(modelled.sign * value);
-                data.deviations.push(0.0);
+                data.deviations.push(own_deviation(modelled, metrics, value));
             }
         }
     }
@@ -220,6 +221,14 @@ impl<'a> Observations<'a> {
             .filter(|reference| most.is_none_or(|most| most <= *reference));
         constraint.or(reported.map(|bytes| bytes as f64)).or(reference).or(most)
     }
+}
+
+/// Standard deviation of a measured value: 0, unless something else slowed the measurement down. Half of the width that this
+/// gives the value: the width is where it may be at most.
+fn own_deviation(modelled: &Modelled, metrics: &Metrics, value: f64) -> f64 {
+    let interval = metrics.value(THROUGHPUT_INTERVAL);
+    let interval = interval.filter(|_| modelled.metric == THROUGHPUT && disturbed(metrics).is_some());
+    interval.map_or(0.0, |interval| 0.5 * interval * value.abs())
 }
 
 fn modelled(problem: &Problem, cost: Option<&str>) -> Vec<Modelled> {
@@ -362,6 +371,19 @@ mod tests {
         // What is left is the diverged trial's.
         assert_eq!(loss.bounds.len(), 1);
         assert_eq!(observations.seen.len(), 1, "the front is that of whole trials");
+    }
+
+    #[test]
+    fn a_disturbed_throughput_is_taken_with_its_width_and_the_memory_beside_it_as_it_is() {
+        let (problem, mut history) = (problem(), history());
+        let TrialState::Complete { metrics } = &mut history[0].state else {
+            panic!()
+        };
+        peft_tune_core::study::mark_disturbed(metrics, 0.5);
+        let encoding = Encoding::new(&problem.space);
+        let observations = Observations::new(&problem, &encoding, &history, None);
+        assert_eq!(observations.data[0].deviations, [50.0, 0.0]);
+        assert_eq!(observations.data[1].deviations, [0.0, 0.0]);
     }
 
     #[test]

@@ -1,0 +1,11 @@
+//! Whether something else on the machine slowed a measurement down.
+
+mod counters;
+mod gpu;
+mod host;
+mod watch;
+
+pub use counters::{Counters, Load, MachineCounters};
+pub use gpu::lost_on_gpu;
+pub use host::HostCounters;
+pub use watch::{Busy, Disturbance, DisturbanceWatch};

@@ -1,0 +1,367 @@
+//! Measuring again what was disturbed: soon after, once another measurement was quiet, and else at the search's end.
+//!
+//! A measurement is disturbed where the machine says so (`profile::disturbance` of the engine), or where its throughput is
+//! far below what the other trials let expect (`outlier`). Its profile phase is then repeated; the loss is kept. A disturbance
+//! only takes time away, so of all measurements those within 10% of the highest count: the first quiet one of them, else the
+//! highest, with its mark. A suspect throughput that a quiet repeat reproduces is believed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::decide::whole_task;
+use super::known::Measurement;
+use super::outlier::{SAME, suspicion};
+use super::tuner::POLL;
+use super::{TuneError, Tuner};
+use crate::worker::{Task, TrialEvent, TrialRequest};
+use peft_tune_core::objective::THROUGHPUT;
+use peft_tune_core::study::{Metrics, Trial, TrialNumber, TrialPlan, TrialState, disturbed, in_peace, mark_disturbed};
+use peft_tune_search::pareto_front;
+
+/// Repeats of one trial in one search.
+const MOST_REPEATS: usize = 3;
+/// Repeats of all trials, for each that measured its own cost, and however few these are.
+const SHARE_OF_TRIALS: f64 = 0.25;
+const FEWEST_REPEATS: usize = 4;
+/// Share of a budget of time that repeats may take.
+const SHARE_OF_TIME: f64 = 0.1;
+/// Metric: trials that computed on the same hardware meanwhile, at most.
+const NEIGHBOURS: &str = "neighbours";
+/// Longest wait for a quieter moment at the end, in seconds.
+const LONGEST_PAUSE_S: f64 = 5.0;
+
+/// What is disturbed, and what was done about it.
+#[derive(Debug, Default)]
+pub(super) struct Again {
+    /// Trials to measure again.
+    open: BTreeSet<TrialNumber>,
+    /// Trials whose throughput a repeat reproduced.
+    reproduced: BTreeSet<TrialNumber>,
+    /// Repeats by trial.
+    done: BTreeMap<TrialNumber, usize>,
+    spent_s: f64,
+    /// Whether the last measurement was quiet.
+    is_calm: bool,
+}
+
+impl Again {
+    /// Begins with what earlier searches measured.
+    pub(super) fn of(history: &[Trial], known: &crate::store::Measurements, inherits: &BTreeSet<TrialNumber>) -> Self {
+        let own = history
+            .iter()
+            .filter(|trial| trial.state.is_finished() && !inherits.contains(&trial.number));
+        let is_open = |trial: &&Trial| {
+            trial
+                .state
+                .metrics()
+                .is_some_and(|metrics| disturbed(metrics).is_some())
+        };
+        let reproduced = known.iter().filter(|(_, measured)| is_reproduced(measured));
+        Self {
+            open: own.filter(is_open).map(|trial| trial.number).collect(),
+            reproduced: reproduced.map(|(number, _)| *number).collect(),
+            ..Self::default()
+        }
+    }
+}
+
+impl Tuner<'_> {
+    /// Marks what a trial measured where it is disturbed, or does not trust the mark of one that shared its hardware on purpose:
+    /// what that takes is said with the number of neighbours.
+    pub(super) fn judge_measurement(&self, number: TrialNumber, metrics: &mut Metrics) {
+        if metrics.value(NEIGHBOURS).is_some_and(|beside| beside > 0.0) {
+            metrics.retain(|name| name != peft_tune_core::study::DISTURBED);
+        } else if let Some(share) = self.suspicion(number, metrics) {
+            mark_disturbed(metrics, share);
+        }
+    }
+
+    /// Keeps in mind what a trial that ended has measured itself.
+    pub(super) fn note_measurement(&mut self, number: TrialNumber, metrics: &Metrics) {
+        if metrics.value(THROUGHPUT).is_none() {
+            return;
+        }
+        self.again.is_calm = disturbed(metrics).is_none();
+        if !self.again.is_calm {
+            self.again.open.insert(number);
+            tracing::info!(trial = number.0, "something else slowed the measurement down");
+        }
+    }
+
+    /// The share that a throughput lost, going by the other trials.
+    fn suspicion(&self, number: TrialNumber, metrics: &Metrics) -> Option<f64> {
+        let expecting = self.expecting.as_ref()?;
+        let ratio = |trial: &Trial, metrics: &Metrics| expecting.ratio(&trial.params, metrics);
+        let own = ratio(self.trial(number)?, metrics)?;
+        let others = self.history.iter().filter(|other| {
+            let is_own = !self.inherits_cost.contains(&other.number) && self.is_of_this_form(other.number);
+            other.number != number && is_own
+        });
+        let (mut ratios, mut reproduced) = (Vec::new(), Vec::new());
+        for other in others {
+            let quiet = other.state.metrics().filter(|metrics| disturbed(metrics).is_none());
+            if let Some(found) = quiet.and_then(|metrics| ratio(other, metrics)) {
+                ratios.push(found);
+                if self.again.reproduced.contains(&other.number) {
+                    reproduced.push(found);
+                }
+            }
+        }
+        suspicion(own, &ratios, &reproduced)
+    }
+
+    /// Measures one disturbed trial again where nothing else runs and the last measurement was quiet.
+    pub(super) async fn measure_again_if_calm(&mut self) -> Result<(), TuneError> {
+        let may = self.again.is_calm && self.running.is_empty() && !self.parts.interrupt.is_requested();
+        if let Some(number) = self.next_disturbed().filter(|_| may) {
+            self.measure_again(number).await?;
+        }
+        Ok(())
+    }
+
+    /// Measures what is still disturbed, as long as repeats are left. Trials of the first hours are looked at once more: by now
+    /// there are others to compare them with.
+    pub(super) async fn measure_again_at_end(&mut self) -> Result<(), TuneError> {
+        self.look_back().await?;
+        while let Some(number) = self.next_disturbed() {
+            if self.parts.interrupt.is_requested() {
+                break;
+            }
+            let begun = std::time::Instant::now();
+            self.measure_again(number).await?;
+            if !self.again.is_calm {
+                let pause = begun.elapsed().as_secs_f64().min(LONGEST_PAUSE_S);
+                tokio::time::sleep(std::time::Duration::from_secs_f64(pause)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks earlier trials that the study shows to be suspect by now.
+    async fn look_back(&mut self) -> Result<(), TuneError> {
+        let finished = self.history.iter().filter(|trial| trial.state.is_finished());
+        let quiet = finished.filter(|trial| {
+            let is_own = !self.inherits_cost.contains(&trial.number) && self.is_of_this_form(trial.number);
+            is_own && !self.again.open.contains(&trial.number) && !self.again.reproduced.contains(&trial.number)
+        });
+        let suspect: Vec<(TrialNumber, f64)> = quiet
+            .filter_map(|trial| Some((trial.number, self.suspicion(trial.number, trial.state.metrics()?)?)))
+            .collect();
+        for (number, share) in suspect {
+            let old = self.stored_cost(number).await?;
+            if old.value(NEIGHBOURS).is_some_and(|beside| beside > 0.0) {
+                continue;
+            }
+            let mut marked = old.clone();
+            mark_disturbed(&mut marked, share);
+            self.put_cost(number, &old, &marked).await?;
+            self.again.open.insert(number);
+        }
+        Ok(())
+    }
+
+    /// The disturbed trial to measure next: one that could be on the front first. `None` where none is left, or no repeat.
+    fn next_disturbed(&self) -> Option<TrialNumber> {
+        let again = &self.again;
+        let own = self.history.iter().filter(|trial| {
+            let measured = trial.state.metrics().and_then(|metrics| metrics.value(THROUGHPUT));
+            measured.is_some() && !self.inherits_cost.contains(&trial.number)
+        });
+        let most = ((SHARE_OF_TRIALS * own.count() as f64) as usize).max(FEWEST_REPEATS);
+        let budget_s = self.parts.study.budget.time_s;
+        let time_left = budget_s.is_none_or(|budget| again.spent_s < SHARE_OF_TIME * budget);
+        if again.done.values().sum::<usize>() >= most || !time_left {
+            return None;
+        }
+        let may = |number: &&TrialNumber| {
+            again.done.get(number).is_none_or(|done| *done < MOST_REPEATS) && self.is_of_this_form(**number)
+        };
+        let open: Vec<TrialNumber> = again.open.iter().filter(may).copied().collect();
+        let best = self.on_front_in_peace(&open);
+        best.or_else(|| open.first().copied())
+    }
+
+    /// The first of these trials that would be on the front with what it may reach in peace.
+    fn on_front_in_peace(&self, open: &[TrialNumber]) -> Option<TrialNumber> {
+        if open.is_empty() {
+            return None;
+        }
+        let mut history = self.history.clone();
+        for trial in &mut history {
+            if let Some(metrics) = trial.state.metrics_mut() {
+                *metrics = in_peace(std::mem::take(metrics));
+            }
+        }
+        let front: BTreeSet<TrialNumber> = pareto_front(&self.problem, &history)
+            .iter()
+            .map(|one| one.trial.number)
+            .collect();
+        open.iter().find(|number| front.contains(number)).copied()
+    }
+
+    /// Repeats the profile phase of a trial, and lets count what counts by then.
+    async fn measure_again(&mut self, number: TrialNumber) -> Result<(), TuneError> {
+        let done = self.again.done.entry(number).or_default();
+        *done += 1;
+        let repeat = *done as u64;
+        let Some(mut found) = self.profile_again(number, repeat)? else {
+            // A trial that fails when it is repeated keeps what was measured.
+            self.again.open.remove(&number);
+            return Ok(());
+        };
+        found = Measurement::Cost.of(&found);
+        self.again.is_calm = disturbed(&found).is_none();
+        let old = self.stored_cost(number).await?;
+        let (store, id) = (self.parts.store, self.parts.id);
+        store.record_measurement(id, number, &old, &found).await?;
+        let measured = store.measurements(id).await?.remove(&number).unwrap_or_default();
+        let counting = self.counting(number, &measured);
+        if disturbed(&counting).is_none() {
+            self.again.open.remove(&number);
+            if is_reproduced(&measured) {
+                self.again.reproduced.insert(number);
+            }
+        }
+        tracing::info!(
+            trial = number.0,
+            repeat,
+            throughput = counting.value(THROUGHPUT),
+            disturbed = disturbed(&counting).unwrap_or(0.0),
+            "a disturbed trial was measured again"
+        );
+        self.put_cost(number, &old, &counting).await
+    }
+
+    /// What counts of a trial's measurements. A suspect one counts only where another reproduces it.
+    fn counting(&self, number: TrialNumber, measured: &[Metrics]) -> Metrics {
+        let mut chosen = chosen(measured);
+        if disturbed(&chosen).is_none() && !is_reproduced(measured) {
+            self.judge_measurement(number, &mut chosen);
+        }
+        chosen
+    }
+
+    /// Runs a trial's profile phase once more; `None` where that did not complete.
+    fn profile_again(&mut self, number: TrialNumber, repeat: u64) -> Result<Option<Metrics>, TuneError> {
+        let study = self.parts.study;
+        let Some(Ok(Task::Recipe { recipe, plan })) = self.trial(number).map(|trial| whole_task(study, &trial.params))
+        else {
+            return Ok(None);
+        };
+        let plan = TrialPlan {
+            measure: plan.measure,
+            train: None,
+        };
+        self.parts.observer.measuring_again(number, repeat);
+        self.parts.evaluator.submit(TrialRequest {
+            number,
+            attempt: 1 + repeat,
+            task: Task::Recipe { recipe, plan },
+            memory_limit_bytes: study.memory_limit_bytes,
+            time_limit_s: study.trial_timeout_s,
+            assignments: Vec::new(),
+        })?;
+        loop {
+            let (state, wall_s) = match self.parts.evaluator.next_event(POLL)? {
+                Some(TrialEvent::Ended { state, wall_s, .. }) => (Some(state), wall_s),
+                Some(TrialEvent::Lost { wall_s, .. }) => (None, wall_s),
+                Some(event) => {
+                    self.parts.observer.trial_event(&event);
+                    continue;
+                }
+                None if self.parts.interrupt.is_immediate() => return Ok(None),
+                None => continue,
+            };
+            self.spent_s += wall_s;
+            self.again.spent_s += wall_s;
+            return Ok(match state {
+                Some(TrialState::Complete { metrics }) => Some(metrics),
+                _ => None,
+            });
+        }
+    }
+
+    async fn stored_cost(&self, number: TrialNumber) -> Result<Metrics, TuneError> {
+        Ok(Measurement::Cost.of(&self.parts.store.metrics(self.parts.id, number).await?))
+    }
+
+    /// Lets other values of the profile phase count, for the trial and for those that took them over.
+    async fn put_cost(&mut self, number: TrialNumber, old: &Metrics, new: &Metrics) -> Result<(), TuneError> {
+        let (store, id) = (self.parts.store, self.parts.id);
+        for changed in store.replace_cost(id, number, old, new).await? {
+            let Some(mut trial) = self.trial(changed).cloned() else {
+                continue;
+            };
+            if let Some(metrics) = trial.state.metrics_mut() {
+                metrics.retain(|name| old.value(name).is_none());
+                for (name, value) in new.iter() {
+                    metrics.insert(name, value);
+                }
+            }
+            self.standing.count_best(&self.problem, std::slice::from_ref(&trial));
+            self.kept.reduce(&mut trial);
+            if let Some(known) = self.trial_mut(changed) {
+                *known = trial;
+            }
+        }
+        if let (Some(trial), Some(expecting)) = (self.trial(number).cloned(), &mut self.expecting) {
+            expecting.learn(&trial);
+        }
+        Ok(())
+    }
+}
+
+/// The measurement that counts; nothing where there is none.
+fn chosen(measured: &[Metrics]) -> Metrics {
+    let near = || near_the_highest(measured);
+    let quiet = near().find(|one| disturbed(one).is_none());
+    let highest = || near().max_by(|a, b| throughput(a).total_cmp(&throughput(b)));
+    quiet.or_else(highest).cloned().unwrap_or_default()
+}
+
+/// Whether a quiet measurement came to the same as another, and none to more.
+fn is_reproduced(measured: &[Metrics]) -> bool {
+    near_the_highest(measured).count() > 1 && near_the_highest(measured).any(|one| disturbed(one).is_none())
+}
+
+/// Measurements that came to the highest throughput, but for noise.
+fn near_the_highest(measured: &[Metrics]) -> impl Iterator<Item = &Metrics> {
+    let highest = measured.iter().map(throughput).fold(0.0, f64::max);
+    measured.iter().filter(move |one| throughput(one) * SAME >= highest)
+}
+
+fn throughput(metrics: &Metrics) -> f64 {
+    metrics.value(THROUGHPUT).unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(throughput: f64, lost: f64) -> Metrics {
+        let mut metrics = [(THROUGHPUT, throughput)].into();
+        mark_disturbed(&mut metrics, lost);
+        metrics
+    }
+
+    #[test]
+    fn a_quiet_repeat_counts_in_the_place_of_what_was_slower() {
+        let both = [measured(400.0, 0.6), measured(1000.0, 0.0)];
+        assert_eq!((chosen(&both), is_reproduced(&both)), (both[1].clone(), false));
+    }
+
+    #[test]
+    fn what_a_quiet_repeat_reproduces_is_believed() {
+        let both = [measured(400.0, 0.6), measured(410.0, 0.0)];
+        assert_eq!((chosen(&both), is_reproduced(&both)), (both[1].clone(), true));
+    }
+
+    #[test]
+    fn where_no_moment_was_quiet_the_highest_counts_with_its_mark() {
+        let all = [measured(400.0, 0.6), measured(700.0, 0.3), measured(500.0, 0.2)];
+        assert_eq!((chosen(&all), is_reproduced(&all)), (all[1].clone(), false));
+        // A quiet one that is slower than a disturbed one was not quiet enough.
+        let odd = [measured(1000.0, 0.3), measured(500.0, 0.0)];
+        assert_eq!(chosen(&odd), odd[0]);
+        assert_eq!(chosen(&[]), Metrics::default());
+    }
+}
