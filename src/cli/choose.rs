@@ -81,7 +81,11 @@ fn with_recipe(args: &Args, stored: &Stored, number: TrialNumber, reason: String
         study: study.name.clone(),
         trial: number,
         metrics,
-        reasons: [reason, basis].into_iter().chain(disturbance).chain(against(stored, number)).collect(),
+        reasons: [reason, basis]
+            .into_iter()
+            .chain(disturbance)
+            .chain(against(stored, number))
+            .collect(),
         trained: trained.map(|(rows, tokens)| TrainedRows { rows, tokens }),
     })
 }

@@ -213,11 +213,8 @@ fn shift(problem: &Problem, trial: &mut Trial, better: bool, confirmed: Option<&
         let towards = if better { -1.0 } else { 1.0 };
         let minimised = objective.minimised(value);
         // A disturbance only takes away: it makes no value worse than it is.
-        let noise = if better || disturbed(metrics).is_none() {
-            noise
-        } else {
-            noise.min(USUAL_NOISE)
-        };
+        let only_slowed = !better && repeated.is_none() && disturbed(metrics).is_some();
+        let noise = if only_slowed { noise.min(USUAL_NOISE) } else { noise };
         metrics.insert(
             objective.metric.clone(),
             objective.minimised(minimised + towards * noise * minimised.abs()),
