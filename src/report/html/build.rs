@@ -9,9 +9,9 @@ use super::view::{
     AxisView, CurveView, MemoryView, ObjectiveView, PhaseView, PredictionView, RecommendationView, StudyHead,
     StudyView, TrialView,
 };
-use crate::report::{Counts, metric_heading, metric_value};
+use crate::report::{Counts, disturbance_text, metric_heading, metric_value};
 use peft_tune_core::objective::{Bound, Constraint, Direction, PEAK_MEMORY};
-use peft_tune_core::study::{FailReason, Metrics, ParamValue, Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{FailReason, Metrics, ParamValue, Trial, TrialNumber, TrialState, disturbed};
 
 /// Points that all curves of a page may have together: about a megabyte.
 const CURVE_POINTS: usize = 60_000;
@@ -159,6 +159,9 @@ fn trials(input: &PageInput, names: &BTreeSet<&String>, metrics: &[String]) -> V
 /// How a trial ended in a few words, and the whole reason where there is more to say.
 fn outcome(state: &TrialState) -> (String, Option<String>) {
     match state {
+        TrialState::Complete { metrics } if disturbed(metrics).is_some() => {
+            ("complete, disturbed".to_owned(), disturbance_text(metrics))
+        }
         TrialState::Pruned { at_step, rule, .. } => {
             let name = rule.split(':').next().unwrap_or_default();
             let detail = (name.len() < rule.len()).then(|| rule.clone());
