@@ -164,7 +164,12 @@ fn the_program_shows_what_stayed_disturbed_everywhere() {
     assert!(found[0]["at_most"].as_f64().unwrap() > 2.0 * found[0]["throughput"].as_f64().unwrap());
     assert!(program(folder, &["show"], None).contains("complete, disturbed"));
     assert!(program(folder, &["show", "--trial", "1"], None).contains("disturbed: something else slowed"));
-    let recipe = program(folder, &["export", "--format", "recipe", "--trial", "1"], None);
+    program(
+        folder,
+        &["export", "--format", "recipe", "--trial", "1", "--output", "out"],
+        None,
+    );
+    let recipe = std::fs::read_to_string(folder.join("out/recipe.yaml")).unwrap();
     assert!(recipe.contains("disturbed"), "{recipe}");
     let repeats = rows(
         folder,
