@@ -96,6 +96,11 @@ beside-trl *args:
 workers *args:
     scripts/measure/workers.py {{args}}
 
+# A search beside a program that takes all cores a third of the time: is its front right in peace?
+[group('measure')]
+beside-noise *args:
+    scripts/measure/beside_noise.py --binary {{binary}} {{args}}
+
 # Exhaustive tables of real trainings, by which `just bench regret` judges searches: half an hour, with other work stopped
 [group('measure')]
 tables *args:

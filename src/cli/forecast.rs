@@ -66,7 +66,9 @@ pub async fn of_stored(study: &StudyOverview, store: &Store) -> Option<Arc<Forec
         Some(gpu) => Here::gpu(&gpu),
         None => Here {
             name: String::new(),
-            machine: Machine::Measured(Box::new(stored(store, rayon::current_num_threads()).await.ok()??.ceilings)),
+            machine: Machine::Measured(Box::new(
+                stored(store, rayon::current_num_threads()).await.ok()??.ceilings,
+            )),
             device_bytes: None,
         },
     };

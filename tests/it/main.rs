@@ -22,6 +22,8 @@ mod checkpoints;
 mod data;
 /// Trials on several devices against the same on one, and what becomes of a device that dies or hangs.
 mod data_parallel;
+/// Measurements that something else on the machine slowed down.
+mod disturbed;
 /// The documents: widths, links, and what they say of commands, exit codes and predictions.
 mod docs;
 /// What a study found, in words.

@@ -11,9 +11,9 @@ use super::view::{
 };
 use crate::report::answers::{Answer, answers_text};
 use crate::report::charts::answer_picture;
-use crate::report::{Counts, metric_heading, metric_value};
+use crate::report::{Counts, disturbance_text, metric_heading, metric_value};
 use peft_tune_core::objective::{Bound, Constraint, Direction, PEAK_MEMORY};
-use peft_tune_core::study::{FailReason, Metrics, ParamValue, Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{FailReason, Metrics, ParamValue, Trial, TrialNumber, TrialState, disturbed};
 
 /// Points that all curves of a page may have together: about a megabyte.
 const CURVE_POINTS: usize = 60_000;
@@ -173,6 +173,9 @@ fn variants(input: &PageInput) -> BTreeMap<TrialNumber, TrialNumber> {
 /// How a trial ended in a few words, and the whole reason where there is more to say.
 fn outcome(state: &TrialState) -> (String, Option<String>) {
     match state {
+        TrialState::Complete { metrics } if disturbed(metrics).is_some() => {
+            ("complete, disturbed".to_owned(), disturbance_text(metrics))
+        }
         TrialState::Pruned { at_step, rule, .. } => {
             let name = rule.split(':').next().unwrap_or_default();
             let detail = (name.len() < rule.len()).then(|| rule.clone());

@@ -88,11 +88,8 @@ impl Finalists<'_> {
                 (None, None) => metrics.value(&interval_of(&objective.metric)).unwrap_or(USUAL_NOISE),
             };
             // A disturbance only takes away: it makes no value worse than it is.
-            let noise = if better || disturbed(metrics).is_none() {
-                noise
-            } else {
-                noise.min(USUAL_NOISE)
-            };
+            let only_slowed = !better && repeated.is_none() && disturbed(metrics).is_some();
+            let noise = if only_slowed { noise.min(USUAL_NOISE) } else { noise };
             let towards = if better { -1.0 } else { 1.0 };
             let minimised = objective.minimised(value);
             metrics.insert(
