@@ -48,7 +48,10 @@ pub async fn of_search(study: &Study, store: &Store, place: &Placement) -> Resul
 pub async fn of_stored(study: &StudyOverview, store: &Store) -> Option<Arc<Forecast>> {
     let text = store.space_text(study.id).await.ok()?;
     let options = ReadOptions { check_files: false };
-    let file = StudyFile::parse(&study.space_path, &text, options).ok()?;
+    let mut file = StudyFile::parse(&study.space_path, &text, options).ok()?;
+    // The file's paths are those of the folder that the search began in; the settings that were stored are whole.
+    let settings = store.study_settings(study.id).await.ok()?;
+    file.base = serde_json::from_value(settings["base"].clone()).ok()?;
     let (base, Backend::Native) = (file.base.as_ref()?, &file.backend) else {
         return None;
     };

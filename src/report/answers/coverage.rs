@@ -59,7 +59,11 @@ pub(super) fn coverage(input: &AnswersInput<'_>) -> Vec<Coverage> {
     let parameters = input.problem.space.parameters.iter();
     let searched = parameters.filter(|parameter| parameter.distribution.cardinality() != Some(1));
     searched
-        .map(|parameter| of_parameter(parameter, &trained, best))
+        .map(|parameter| match decides_loss(parameter) {
+            true => of_parameter(parameter, &trained, best),
+            // A variant measures all that such a parameter changes.
+            false => of_parameter(parameter, &all, best),
+        })
         .collect()
 }
 
@@ -187,6 +191,13 @@ mod tests {
             (edge.highest, edge.trial, &edge.value),
             (true, TrialNumber(2), &16i64.into())
         );
+        // A variant is no training; of what cannot change the loss, it measured all there is.
+        let mut case = case;
+        case.variants.insert(TrialNumber(4), TrialNumber(1));
+        assert_eq!(case.with(|input| super::coverage(&input))[0].cells[1].trainings, 1);
+        case.problem.space.parameters[0].affects = Some(vec!["throughput".to_owned()]);
+        let all = case.with(|input| super::coverage(&input));
+        assert_eq!((all[0].cells[1].trainings, &all[0].edge), (2, &None));
         let rate = &coverage[1];
         assert_eq!(
             rate.cells.iter().map(|cell| cell.trainings).collect::<Vec<_>>(),

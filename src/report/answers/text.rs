@@ -40,7 +40,7 @@ pub fn answers_text(answers: &Answers) -> Vec<Answer> {
         ),
         one(
             "worth",
-            "What each setting is worth (the other settings held, over all of the space)",
+            "What each setting is worth (the other settings held)",
             worth_lines(&answers.worth),
         ),
         one(

@@ -69,7 +69,7 @@ fn neighbours(study: &str, neighbours: &[Neighbour]) -> Option<String> {
         20.0,
         Anchor::Start,
         Weight::Quiet,
-        "● measured   ○ predicted   — what is not known   the line at 0% is the recommended setting",
+        "● measured · ○ predicted · — what is not known · the line at 0% is the recommended setting",
     );
     for (index, row) in rows.iter().enumerate() {
         let y = TOP + LINE_HEIGHT * (index as f64 + 0.5);
@@ -185,7 +185,14 @@ fn worth_panel(svg: &mut Svg, rows: &[(usize, &Effect)], metric: &str, (left, ri
         zero: true,
         ..Default::default()
     };
-    let sizes = rows.iter().map(|(_, one)| share(one).abs());
+    let half = |one: &Effect| {
+        if one.tells {
+            100.0 * half_of_difference(one)
+        } else {
+            0.0
+        }
+    };
+    let sizes = rows.iter().map(|(_, one)| share(one).abs() + half(one));
     // Room for the number behind the longest bar.
     let scale = Scale::new(sizes.chain([1.0]), left, right - 44.0, zero);
     let bottom = TOP + LINE_HEIGHT * count as f64;
@@ -195,25 +202,26 @@ fn worth_panel(svg: &mut Svg, rows: &[(usize, &Effect)], metric: &str, (left, ri
         let y = TOP + LINE_HEIGHT * *row as f64 + 4.0;
         let end = scale.place(share(one).abs());
         svg.rect(left, y, end - left, 14.0, if one.tells { FRONT } else { PALE });
-        // The half intervals of both ends together.
-        let of = |value: &ParamValue| one.places.iter().find(|place| place.value == *value);
-        let half = |value| of(value).map_or(0.0, |place| (place.high - place.low) / 2.0);
-        let half = 100.0 * half(&one.best).hypot(half(&one.worst)) / one.best_value.abs();
-        let whisker = [-half, half].map(|by| scale.place((share(one).abs() + by).max(0.0)).min(right));
-        if half.is_finite() && one.tells {
-            let middle = y + 7.0;
-            svg.path(
-                &[(whisker[0], middle), (whisker[1], middle)],
-                &format!(r#"fill="none" stroke="{OTHER}" stroke-width="1.5""#),
-            );
-        }
-        let end = if one.tells { end.max(whisker[1]) } else { end };
+        let reach = [-half(one), half(one)].map(|by| scale.place((share(one).abs() + by).max(0.0)));
+        let middle = y + 7.0;
+        let look = format!(r#"fill="none" stroke="{OTHER}" stroke-width="1.5""#);
+        svg.path(&[(reach[0], middle), (reach[1], middle)], &look);
+        let end = end.max(reach[1]);
         let text = match share(one).abs() < 0.5 {
             true => "0%".to_owned(),
             false => format!("{:+.0}%", share(one)),
         };
         svg.text(end + 4.0, y + 11.0, Anchor::Start, Weight::Quiet, &text);
     }
+}
+
+/// Half of the 90% interval of the difference between the worst and the best value, as a share of the best: those of both ends
+/// together.
+fn half_of_difference(effect: &Effect) -> f64 {
+    let of = |value: &ParamValue| effect.places.iter().find(|place| place.value == *value);
+    let half = |value| of(value).map_or(0.0, |place| (place.high - place.low) / 2.0);
+    let both = half(&effect.best).hypot(half(&effect.worst)) / effect.best_value.abs();
+    if both.is_finite() { both } else { 0.0 }
 }
 
 /// A row a parameter, a field for each value or part of a range: the darker the more trainings.

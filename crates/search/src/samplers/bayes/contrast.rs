@@ -53,25 +53,7 @@ pub(super) fn contrasts(
     shift: &dyn Fn(&Params) -> Option<f64>,
 ) -> Option<Contrasts> {
     let values = places.len();
-    let (mut points, mut shifts) = (Vec::new(), Vec::new());
-    for sample in 0..MOST_LOOKED_AT {
-        if points.len() >= HELD * values {
-            break;
-        }
-        let mut others = candidates.at(&sobol_point(sample, candidates.dimensions(), 0));
-        if !candidates.has(&others, index) {
-            continue;
-        }
-        let mut at = |place: &f64| -> (Point, Option<f64>) {
-            others[index] = *place;
-            (candidates.settled(&others), shift(&candidates.params(&others)))
-        };
-        let (row, shifted): (Vec<Point>, Vec<Option<f64>>) = places.iter().map(&mut at).unzip();
-        if let Some(shifted) = shifted.into_iter().collect::<Option<Vec<f64>>>() {
-            points.extend(row);
-            shifts.extend(shifted);
-        }
-    }
+    let (points, shifts) = held_settings(candidates, (index, places), shift);
     let held = points.len() / values.max(1);
     if held == 0 {
         return None;
@@ -129,4 +111,33 @@ pub(super) fn contrasts(
         means: m.into_iter().map(|m| m - center).collect(),
         apart,
     })
+}
+
+/// Every value at the same settings of the other parameters, row by row, with the prior's shift there.
+fn held_settings(
+    candidates: &Candidates<'_>,
+    (index, places): (usize, &[f64]),
+    shift: &dyn Fn(&Params) -> Option<f64>,
+) -> (Vec<Point>, Vec<f64>) {
+    let values = places.len();
+    let (mut points, mut shifts) = (Vec::new(), Vec::new());
+    for sample in 0..MOST_LOOKED_AT {
+        if points.len() >= HELD * values {
+            break;
+        }
+        let mut others = candidates.at(&sobol_point(sample, candidates.dimensions(), 0));
+        if !candidates.has(&others, index) {
+            continue;
+        }
+        let mut at = |place: &f64| -> (Point, Option<f64>) {
+            others[index] = *place;
+            (candidates.settled(&others), shift(&candidates.params(&others)))
+        };
+        let (row, shifted): (Vec<Point>, Vec<Option<f64>>) = places.iter().map(&mut at).unzip();
+        if let Some(shifted) = shifted.into_iter().collect::<Option<Vec<f64>>>() {
+            points.extend(row);
+            shifts.extend(shifted);
+        }
+    }
+    (points, shifts)
 }
