@@ -345,3 +345,17 @@ fn a_training_that_evaluates_on_its_way_is_judged_there() {
         );
     }
 }
+
+#[test]
+fn trials_of_different_sequence_lengths_are_scored_on_the_same_targets() {
+    let study = Study::of_engine(
+        "space: {rank: 2, sequence_length: [24, 48, 96], micro_batch: 8, learning_rate: 0.003}\nsampler: grid\n\
+         trial: {training_tokens: 2k, profile_steps: 1, profile_warmup: 1, evaluation: {rows: 20, times: 1}}\n\
+         budget: {trials: 3}\nconfirm: none\n",
+    );
+    study.stdout(&["search", "space.yaml"]);
+    let scored = study.rows("select distinct target_tokens from evaluation");
+    assert_eq!(scored.len(), 1, "{scored:?}");
+    let losses = study.rows("select distinct loss from evaluation");
+    assert_eq!(losses.len(), 3, "each length has a loss of its own: {losses:?}");
+}

@@ -88,6 +88,13 @@ impl Context<'_> {
         if let Some(template) = &data.chat_template {
             data.chat_template = Some(self.file(&["data", "chat_template"], template)?);
         }
+        if data.held_out_length.is_some_and(|length| length < 2) {
+            return Err(SpaceError::Rejected {
+                at: self.document.value(&["data", "held_out_length"]),
+                message: "a held-out row needs 2 tokens, one to predict from and one to predict; write 2 or more"
+                    .into(),
+            });
+        }
         if data.max_rows == Some(0) {
             return Err(SpaceError::Rejected {
                 at: self.document.value(&["data", "max_rows"]),

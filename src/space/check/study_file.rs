@@ -13,7 +13,8 @@ use crate::space::study::{Backend, Budget, CommandBackend, Source, Study};
 use crate::space::yaml::Document;
 use peft_tune_core::recipe::settings::settings;
 use peft_tune_core::recipe::{DataSettings, Recipe};
-use peft_tune_core::study::LauncherSettings;
+use peft_tune_core::space::Distribution;
+use peft_tune_core::study::{LauncherSettings, ParamValue};
 use peft_tune_search::SamplerChoice;
 
 /// Trials of a study that gives neither a number nor a time.
@@ -221,6 +222,9 @@ impl Context<'_> {
                 })?;
             }
         }
+        if recipe.data.held_out_length.is_none() {
+            recipe.data.held_out_length = longest_sequence(&recipe, parameters);
+        }
         Ok(recipe)
     }
 
@@ -255,6 +259,24 @@ impl Context<'_> {
             options: options.collect::<Result<_, SpaceError>>()?,
         })
     }
+}
+
+/// The longest sequence of a space that has several, so that all of its trials are scored on the same tokens. `None`
+/// where all have one length: a recipe then says nothing.
+fn longest_sequence(base: &Recipe, parameters: &Parameters) -> Option<usize> {
+    let mut all = parameters.space.parameters.iter();
+    let searched = all.find(|parameter| parameter.name == "sequence_length")?;
+    let choices = match &searched.distribution {
+        Distribution::Categorical { choices } => choices.clone(),
+        range => vec![range.value_at(1.0)],
+    };
+    let lengths = choices
+        .iter()
+        .filter_map(ParamValue::as_f64)
+        .map(|length| length as usize);
+    // Where the parameter has a condition, other trials have the base's length.
+    let of_others = searched.condition.is_some().then_some(base.batch.sequence_length);
+    lengths.chain(of_others).max()
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {

@@ -4,6 +4,7 @@ mod formats;
 mod mistakes;
 mod prepare;
 mod templates;
+mod windows;
 
 use std::path::PathBuf;
 

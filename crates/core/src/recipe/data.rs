@@ -17,6 +17,11 @@ pub struct DataSettings {
     /// Held-out data for the loss: file(s), or the fraction of the training rows to hold out (default 0.1).
     #[serde(default)]
     pub held_out: HeldOut,
+    /// Cuts held-out rows to so many tokens instead of the sequence length. What is longer than a sequence is scored in
+    /// windows of one, so settings of any length are compared on the same tokens. Default in a search: the longest
+    /// sequence length of its space.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_out_length: Option<usize>,
     /// Format of a row; `auto` recognises it from the columns.
     #[serde(default)]
     pub format: DataFormat,

@@ -13,6 +13,8 @@ use peft_tune_kernels::ops::loss_head::IGNORE;
 pub struct DocumentSet {
     table: TokenTable,
     spans: Vec<Span>,
+    /// Longest stretch of a document, in tokens, that is scored at once.
+    window: usize,
     statistics: Statistics,
 }
 
@@ -67,6 +69,35 @@ impl DocumentView<'_> {
     }
 }
 
+/// A stretch of a document that is scored at once, borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowView<'a> {
+    pub input_ids: &'a [u32],
+    labels: &'a [u32],
+    /// The first token that counts; those before it are context.
+    first_scored: usize,
+}
+
+impl WindowView<'_> {
+    /// The label of each token, not shifted: the token itself where it is a target of this window, else [`IGNORE`].
+    pub fn labels(&self) -> impl Iterator<Item = i64> + '_ {
+        let of_token = |(at, label): (usize, &u32)| match at < self.first_scored {
+            true => IGNORE,
+            false => as_label(*label),
+        };
+        self.labels.iter().enumerate().map(of_token)
+    }
+
+    /// Tokens that count in the loss.
+    pub fn target_tokens(&self) -> usize {
+        let labels = self.labels[self.first_scored..].iter();
+        labels.filter(|label| **label != NO_TARGET).count()
+    }
+}
+
+/// A document needs a token to predict and one to predict it from.
+pub(super) const SHORTEST: usize = 2;
+
 impl DocumentSet {
     /// Cuts the rows of a table to `sequence_length` tokens: running text is split, other rows lose their end.
     pub(super) fn cut(table: &TokenTable, sequence_length: usize) -> Self {
@@ -74,6 +105,7 @@ impl DocumentSet {
         let mut set = Self {
             table: table.clone(),
             spans: Vec::with_capacity(table.extent().rows),
+            window: sequence_length,
             statistics: Statistics {
                 rows: counts.read,
                 empty_rows: counts.empty,
@@ -100,6 +132,12 @@ impl DocumentSet {
             start += length;
         }
         set
+    }
+
+    /// The same documents, scored in windows of at most `window` tokens (at least 2).
+    pub(super) fn scored_in(mut self, window: usize) -> Self {
+        self.window = window;
+        self
     }
 
     /// Adds a document if it has a target: a token after the first that counts.
@@ -149,6 +187,33 @@ impl DocumentSet {
             input_ids: self.table.ids(range.clone()),
             labels: self.table.labels(range),
         }
+    }
+
+    /// The windows in which document `index` is scored: together they hold each of its targets once. The document itself
+    /// where it is not longer than a window.
+    ///
+    /// Windows begin half a window apart, and each scores what the one before it did not reach, so that a target has at
+    /// least half a window of context, or all there is. Windows that lie end to end would cost half as much, but give
+    /// the tokens at their beginning next to no context; a stride of one token would cost as many passes as tokens.
+    pub fn windows(&self, index: usize) -> impl Iterator<Item = WindowView<'_>> {
+        let span = self.spans[index];
+        let (tokens, window) = (span.tokens as usize, self.window.max(SHORTEST));
+        let mut scored = 1;
+        std::iter::from_fn(move || {
+            if scored >= tokens {
+                return None;
+            }
+            let start = if scored == 1 { 0 } else { scored - window.div_ceil(2) };
+            let end = (start + window).min(tokens);
+            let first_scored = std::mem::replace(&mut scored, end) - start;
+            let range = span.start + start..span.start + end;
+            Some(WindowView {
+                input_ids: self.table.ids(range.clone()),
+                labels: self.table.labels(range),
+                first_scored,
+            })
+        })
+        .filter(|window| window.target_tokens() > 0)
     }
 
     /// Adds every document, its tokens and its labels, to `hash`.

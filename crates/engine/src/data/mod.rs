@@ -35,7 +35,7 @@ mod vocabulary;
 mod warning;
 
 pub use batch::{Document, MicroBatch};
-pub use documents::{DocumentSet, DocumentView, Statistics};
+pub use documents::{DocumentSet, DocumentView, Statistics, WindowView};
 pub use error::DataError;
 pub use format::recognise;
 pub use prefetch::Prefetch;

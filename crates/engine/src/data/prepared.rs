@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::cache::TokenCache;
 use super::cache_folder::cache_folder;
+use super::documents::SHORTEST;
 use super::encode::encode;
 use super::key::cache_key;
 use super::split::{Located, hold_out, join_pieces, read_examples};
@@ -23,13 +24,15 @@ pub struct PreparedData {
     held_out: DocumentSet,
     tables: Tables,
     sequence_length: usize,
+    /// Length that held-out documents are cut to; the sequence length where absent.
+    held_out_length: Option<usize>,
     /// Warnings that do not depend on the sequence length.
     general: Vec<DataWarning>,
 }
 
 impl PreparedData {
     /// Reads and tokenises the data of `settings`, or takes it from the cache in `cache_dir`, and cuts it to
-    /// `sequence_length` tokens. `seed` decides which rows a held-out fraction takes.
+    /// `sequence_length` tokens; held-out documents to `held_out_length`, where `settings` have one. `seed` decides which rows a held-out fraction takes.
     ///
     /// The rows are held in memory while they are tokenised: about the size of the files. Afterwards the tokens are
     /// mapped from the cache, or, without one, take 8 bytes each.
@@ -90,15 +93,17 @@ impl PreparedData {
             }
             Some(folder) => cached(settings, &vocabulary, seed, folder, &mut general)?,
         };
-        Self::cut(tables, sequence_length, general)
+        Self::cut(tables, (sequence_length, settings.held_out_length), general)
     }
 
-    /// The same data at another sequence length, without reading or tokenising anything again.
+    /// The same data at another sequence length, without reading or tokenising anything again. Held-out documents with a
+    /// length of their own stay as they are, and are scored in windows of the new length.
     ///
     /// # Errors
     /// Fails where nothing is left to train on or to evaluate on.
     pub fn at_length(&self, sequence_length: usize) -> Result<Self, DataError> {
-        Self::cut(self.tables.clone(), sequence_length, self.general.clone())
+        let lengths = (sequence_length, self.held_out_length);
+        Self::cut(self.tables.clone(), lengths, self.general.clone())
     }
 
     /// The training documents, in file order.
@@ -111,7 +116,7 @@ impl PreparedData {
         &self.held_out
     }
 
-    /// Longest document in tokens that is possible here.
+    /// Longest training document, and longest stretch of a held-out one, in tokens that is possible here.
     pub fn sequence_length(&self) -> usize {
         self.sequence_length
     }
@@ -126,22 +131,30 @@ impl PreparedData {
 
     /// What the user should know: rows left out or cut, and the like.
     pub fn warnings(&self) -> Vec<DataWarning> {
-        let sets = [("training", &self.train), ("held-out", &self.held_out)];
+        let held_out_length = self.held_out_length.unwrap_or(self.sequence_length);
+        let sets = [
+            ("training", &self.train, self.sequence_length),
+            ("held-out", &self.held_out, held_out_length),
+        ];
         let of_sets = sets
             .iter()
-            .flat_map(|(name, set)| set_warnings(name, set, self.sequence_length));
+            .flat_map(|(name, set, length)| set_warnings(name, set, *length));
         self.general.iter().cloned().chain(of_sets).collect()
     }
 
-    fn cut(tables: Tables, sequence_length: usize, general: Vec<DataWarning>) -> Result<Self, DataError> {
-        if sequence_length < SHORTEST {
-            return Err(DataError::TooSmall {
-                key: "sequence_length",
-                value: sequence_length,
-                least: SHORTEST,
-            });
+    fn cut(
+        tables: Tables,
+        (sequence_length, held_out_length): (usize, Option<usize>),
+        general: Vec<DataWarning>,
+    ) -> Result<Self, DataError> {
+        let cut_at = held_out_length.unwrap_or(sequence_length);
+        for (key, value) in [("sequence_length", sequence_length), ("data.held_out_length", cut_at)] {
+            if value < SHORTEST {
+                let least = SHORTEST;
+                return Err(DataError::TooSmall { key, value, least });
+            }
         }
-        let cut = |table, set| {
+        let cut = |table, set, sequence_length| {
             let documents = DocumentSet::cut(table, sequence_length);
             if documents.is_empty() {
                 let rows = documents.statistics().rows;
@@ -154,17 +167,15 @@ impl PreparedData {
             Ok(documents)
         };
         Ok(Self {
-            train: cut(&tables.train, "training")?,
-            held_out: cut(&tables.held_out, "held-out")?,
+            train: cut(&tables.train, "training", sequence_length)?,
+            held_out: cut(&tables.held_out, "held-out", cut_at)?.scored_in(sequence_length),
             tables,
             sequence_length,
+            held_out_length,
             general,
         })
     }
 }
-
-/// A document needs a token to predict and one to predict it from.
-const SHORTEST: usize = 2;
 
 fn check(settings: &DataSettings) -> Result<(), DataError> {
     if settings.train.is_empty() {

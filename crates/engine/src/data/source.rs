@@ -214,23 +214,21 @@ impl Rows {
     }
 }
 
-/// Micro-batches of `rows` documents each that go once through a set, in file order, as far as `limit` documents.
+/// Micro-batches of `rows` windows each that go once through a set, in file order, as far as `limit` documents. A document
+/// that is not longer than the set's window is one window.
 pub fn evaluation_batches(
     documents: &DocumentSet,
     rows: usize,
     limit: Option<usize>,
 ) -> impl Iterator<Item = MicroBatch> + '_ {
-    let (rows, end) = (
-        rows.max(1),
-        limit.map_or(documents.len(), |limit| limit.min(documents.len())),
-    );
-    (0..end).step_by(rows).map(move |first| {
+    let end = limit.map_or(documents.len(), |limit| limit.min(documents.len()));
+    let mut windows = (0..end).flat_map(|index| documents.windows(index));
+    std::iter::from_fn(move || {
         let mut batch = MicroBatch::new();
-        for index in first..(first + rows).min(end) {
-            let document = documents.document(index);
-            batch.push(document.input_ids, document.labels());
+        for window in windows.by_ref().take(rows.max(1)) {
+            batch.push(window.input_ids, window.labels());
         }
-        batch
+        (batch.tokens() > 0).then_some(batch)
     })
 }
 

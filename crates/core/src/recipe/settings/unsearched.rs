@@ -54,6 +54,7 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
     let DataSettings {
         train,
         held_out,
+        held_out_length,
         format,
         columns,
         loss_on,
@@ -98,6 +99,7 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
         cost_too("model", model),
         cost_too("data.train", train),
         loss_only("data.held_out", held_out),
+        loss_only("data.held_out_length", held_out_length),
         cost_too("data.format", format),
         cost_too("data.columns", columns),
         cost_too("data.loss_on", loss_on),
@@ -170,6 +172,7 @@ mod tests {
         recipe.data.columns.insert("text".into(), "body".into());
         recipe.data.chat_template = Some("chat.jinja".into());
         recipe.data.max_rows = Some(1);
+        recipe.data.held_out_length = Some(1);
         recipe.batch.devices = 2;
         recipe.batch.group_by_length = true;
         recipe.optimizer.beta2 = Some(0.9);
