@@ -11,6 +11,9 @@ pub const PEAK_MEMORY: &str = "peak_memory";
 pub const LOSS: &str = "loss";
 /// Name of the metric that holds the loss before the training: what a setting that teaches nothing has.
 pub const LOSS_BEFORE: &str = "loss_before";
+/// Name of the metric that says how far another choice of held-out rows would move the loss: its standard error in nats. It is
+/// no noise of the training; two trainings of one setting on the same rows have it in common.
+pub const LOSS_STANDARD_ERROR: &str = "loss_standard_error";
 
 /// Whether a smaller or a larger value is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
