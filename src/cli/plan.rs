@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
+use super::epochs;
 use super::forecast;
+use super::learning_rate;
 use super::output::{terminal_width, write_result};
 use super::plan_text::{to_json, to_text};
 use crate::space::{Study, StudyFile};
@@ -13,6 +15,8 @@ use crate::tune::{CostSurvey, Forecast};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
 use peft_tune_core::predict::{DataSheet, Machine, Predictor};
+use peft_tune_core::recipe::Recipe;
+use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 
 /// Predicts memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
@@ -40,6 +44,9 @@ pub struct Args {
 /// Predicts and prints.
 pub fn run(args: Args) -> Result<(), CliError> {
     let study = StudyFile::read(&args.file)?;
+    if let Some(warning) = learning_rate::warning(&study) {
+        eprintln!("warning: {warning}");
+    }
     let sheet = args.device.as_deref().map(predict::device).transpose();
     let sheet = sheet.map_err(CliError::bad_input)?;
     let (forecast, machine) = forecast_of(&args, &study, sheet)?;
@@ -68,7 +75,7 @@ fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) ->
     let whole = local
         .then(|| ModelFiles::resolve_weights(&base.model, &mut ()).ok())
         .flatten();
-    let rows = match whole.map(|files| forecast::rows_of(study, base, &files)) {
+    let rows = match whole.map(|files| rows_of(study, base, &files)) {
         Some(Ok(rows)) => rows,
         Some(Err(error)) => {
             eprintln!("warning: every row is assumed to be full: {error}");
@@ -93,4 +100,13 @@ fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) ->
     })?;
     let name = here.name.clone();
     Ok((here.forecast(study, architecture, rows), name))
+}
+
+/// The lengths of the training rows. Says how often a trial goes over them where that is more than once.
+fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<forecast::Rows, CliError> {
+    let data = PreparedData::of_recipe(base, files).map_err(CliError::bad_input)?;
+    if let Some(warning) = epochs::warning_of_study(study, base, &data)? {
+        eprintln!("warning: {warning}");
+    }
+    forecast::rows_of(study, base, files)
 }

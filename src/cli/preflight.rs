@@ -3,6 +3,8 @@
 use super::CliError;
 use super::changed_inputs::{fingerprint_of, inputs_of};
 use super::download::DownloadProgress;
+use super::epochs;
+use crate::space::Study;
 use crate::store::{DataSetRecord, InputRecord, ModelRecord};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::Recipe;
@@ -23,12 +25,15 @@ pub struct Preflight {
 ///
 /// # Errors
 /// Bad input: a model or data file that is missing or cannot be used.
-pub fn check(recipe: &Recipe) -> Result<Preflight, CliError> {
+pub fn check(study: &Study, recipe: &Recipe) -> Result<Preflight, CliError> {
     let files =
         ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
     let data = PreparedData::of_recipe(recipe, &files).map_err(CliError::bad_input)?;
     for warning in data.warnings() {
+        eprintln!("warning: {warning}");
+    }
+    if let Some(warning) = epochs::warning_of_study(study, recipe, &data)? {
         eprintln!("warning: {warning}");
     }
     let (train, held_out) = (data.train().statistics(), data.held_out().statistics());

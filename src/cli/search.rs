@@ -13,7 +13,9 @@ use super::detach;
 use super::dry_run;
 use super::explain_text;
 use super::forecast;
+use super::held_out_error;
 use super::interrupt::{self, tell};
+use super::learning_rate;
 use super::logging::LogArgs;
 use super::machine::machine;
 use super::output::{terminal_width, write_result};
@@ -25,8 +27,9 @@ use crate::report::{Recommendation, Summary, SummaryInput};
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
 use crate::store::{Confirmations, Store, StudyId, StudyRecord, Variants};
 use crate::tune::{Ending, Inputs, Tuner, TunerParts, baseline};
+use peft_tune_core::objective::LOSS;
 use peft_tune_core::recipe::HeldOut;
-use peft_tune_core::study::{Trial, TrialNumber};
+use peft_tune_core::study::{Trial, TrialNumber, TrialState};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_kernels::Kernels;
 use peft_tune_search::{
@@ -104,6 +107,9 @@ pub fn run(args: Args) -> Result<(), CliError> {
         study.budget.time_s = Some(time.0);
     }
     args.workers.places(&study)?;
+    if let Some(warning) = learning_rate::warning(&study) {
+        eprintln!("warning: {warning}");
+    }
     if args.dry_run {
         let sampler = sampler_of(&study, &study.problem(), Knowledge::default())?;
         return dry_run::run(&args.database, &study, sampler, (&args.workers, args.json));
@@ -130,7 +136,12 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     let problem = study.problem();
     // Before anything is read: a mistake in the file is told at once.
     sampler_of(study, &problem, Knowledge::default())?;
-    let preflight = study.base.as_ref().map(preflight::check).transpose()?;
+    let preflight = study
+        .base
+        .as_ref()
+        .map(|base| preflight::check(study, base))
+        .transpose()?;
+    let held_out_rows = preflight.as_ref().and_then(|found| found.data_set.held_out_rows);
     let store = Store::open(&args.database.path()).await?;
     let forecast = forecast::of_search(study, &store, &args.workers.first_place(study)?).await?;
     let prior = forecast.clone().map(|forecast| forecast as Arc<dyn Prior>);
@@ -187,6 +198,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     if let Ending::Stopped { reason } = &ending {
         tell(&format!("stopped before the budget was spent: {reason}"));
     }
+    warn_of_few_rows(study, &history, held_out_rows);
     let beside = (confirmed, variants, predicted);
     let found = (&problem, history.as_slice(), known);
     let printed = print_summary(args, study, found, beside, (baseline, spent_s));
@@ -197,6 +209,23 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
             code: signals.exit_code(),
         }),
         Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted | Ending::Stopped { .. } => printed,
+    }
+}
+
+/// Says that the best loss is known less well than finalists differ.
+fn warn_of_few_rows(study: &Study, history: &[Trial], held_out_rows: Option<u64>) {
+    let limit = study.plan.train.as_ref().and_then(|train| train.evaluation_rows);
+    let rows = held_out_rows.map(|rows| limit.map_or(rows, |limit| rows.min(limit as u64)));
+    let complete = history.iter().filter_map(|trial| match &trial.state {
+        TrialState::Complete { metrics } => Some((metrics, metrics.value(LOSS)?)),
+        _ => None,
+    });
+    let best = complete.min_by(|one, other| one.1.total_cmp(&other.1));
+    if let Some(warning) = best
+        .zip(rows)
+        .and_then(|((metrics, _), rows)| held_out_error::warning(metrics, rows))
+    {
+        tell(&format!("warning: {warning}"));
     }
 }
 

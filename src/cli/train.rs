@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::CliError;
 use super::download::DownloadProgress;
+use super::epochs;
 use super::interrupt::listen;
 use super::model::ComputeArgs;
 use super::output::write_result;
@@ -143,6 +144,9 @@ fn load(args: &Args, recipe: Recipe) -> Result<RunInputs, CliError> {
         ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let data = PreparedData::of_recipe(&recipe, &files).map_err(CliError::bad_input)?;
     for warning in data.warnings() {
+        eprintln!("warning: {warning}");
+    }
+    if let Some(warning) = epochs::warning_of_recipe(&recipe, &data)? {
         eprintln!("warning: {warning}");
     }
     Ok(RunInputs {

@@ -134,7 +134,7 @@ mod tests {
         );
         assert_eq!(
             text(&[speed, memory, ("loss", 1.932, 0.004, 4)]).unwrap(),
-            "confirmed by 3 repeats: peak memory 1000.0 kB ±0.0%, throughput 5,120 ±1.2%; by 4: loss 1.9320 ±0.4%"
+            "confirmed by 3 repeats: peak memory 976.6 KiB ±0.0%, throughput 5,120 ±1.2%; by 4: loss 1.9320 ±0.4%"
         );
     }
 }

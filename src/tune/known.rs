@@ -10,21 +10,23 @@
 use std::collections::BTreeMap;
 
 use crate::worker::Task;
-use peft_tune_core::objective::{LOSS, LOSS_BEFORE, THROUGHPUT};
+use peft_tune_core::objective::{LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, THROUGHPUT};
 use peft_tune_core::recipe::{Recipe, RecipeKey};
 use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialPlan, TrialState};
 use peft_tune_kernels::Kernels;
 
 /// Metrics of the training phase; all others are the profile phase's.
-const LOSS_METRICS: [&str; 9] = [
+const LOSS_METRICS: [&str; 11] = [
     LOSS,
     LOSS_BEFORE,
+    LOSS_STANDARD_ERROR,
     "accuracy",
     "loss_fp32",
     "loss_kept_percent",
     "top1_agreement_percent",
     "train_steps",
     "train_tokens",
+    "train_epochs",
     "train_s",
 ];
 

@@ -177,6 +177,7 @@ fn evaluation_event(request: &TrialRequest, loss: f64) -> TrialEvent {
             step: STEPS,
             tokens: STEPS,
             loss,
+            standard_error: None,
             accuracy: 0.5,
             target_tokens: 1,
             seconds: 0.0,

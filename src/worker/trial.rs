@@ -13,7 +13,8 @@
 //! | `disturbed` | 1 | share of the throughput that may have been lost to other programs; absent where it was quiet |
 //! | `loss`, `accuracy` | nats, 1 | on the held-out set after the training phase |
 //! | `loss_before` | nats | on the held-out set before the first step: what a training that teaches nothing has |
-//! | `train_steps`, `train_tokens`, `train_s` | 1, 1, s | what the training phase did |
+//! | `loss_standard_error` | nats | of `loss`, over the choice of held-out rows; absent with a single micro-batch of them |
+//! | `train_steps`, `train_tokens`, `train_epochs`, `train_s` | 1, 1, 1, s | what the training phase did |
 //! | `loss_fp32`, `loss_kept_percent`, `top1_agreement_percent` | nats, %, % | of an accuracy check: the loss on F32 base weights, that over `loss`, and how often both find the same token most likely |
 //! | `load_s` | s | until the first step could start |
 
@@ -26,7 +27,7 @@ use super::fault::Fault;
 use super::session::{Loaded, invalid};
 use super::surroundings::Surroundings;
 use super::{TrialEvent, TrialRequest};
-use peft_tune_core::objective::{LOSS, LOSS_BEFORE, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_core::study::{
     FailReason, MeasurePlan, Metrics, Phase, THROUGHPUT_INTERVAL, TrainPlan, TrialPlan, mark_disturbed,
@@ -207,6 +208,8 @@ impl TrialRun<'_> {
         }
         metrics.insert("train_steps", steps as f64);
         metrics.insert("train_tokens", tokens as f64);
+        let rows = steps as f64 * self.recipe.batch.global_batch() as f64;
+        metrics.insert("train_epochs", rows / source.rows() as f64);
         let train = started.elapsed().saturating_sub(self.waited.get() - waited);
         metrics.insert("train_s", train.as_secs_f64());
         Ok(())
@@ -248,6 +251,9 @@ impl TrialRun<'_> {
             }));
         }
         metrics.insert("accuracy", evaluation.accuracy);
+        if let Some(error) = evaluation.standard_error {
+            metrics.insert(LOSS_STANDARD_ERROR, error);
+        }
         emit(TrialEvent::Evaluation { number, evaluation });
         emit(TrialEvent::Phase {
             number,

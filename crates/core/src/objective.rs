@@ -15,6 +15,9 @@ pub const LOSS_BEFORE: &str = "loss_before";
 pub const LOSS_LONGER: &str = "loss_longer";
 /// Name of the metric that says how many tokens that training had.
 pub const LONGER_TOKENS: &str = "longer_tokens";
+/// Name of the metric that says how far another choice of held-out rows would move the loss: its standard error in nats. It is
+/// no noise of the training; two trainings of one setting on the same rows have it in common.
+pub const LOSS_STANDARD_ERROR: &str = "loss_standard_error";
 
 /// Whether a smaller or a larger value is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]

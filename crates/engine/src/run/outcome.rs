@@ -120,6 +120,7 @@ mod tests {
                 step,
                 tokens: 0,
                 loss,
+                standard_error: None,
                 accuracy: 0.0,
                 target_tokens: 1,
                 seconds: 1.0,

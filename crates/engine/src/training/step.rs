@@ -56,6 +56,9 @@ pub struct Evaluation {
     pub tokens: u64,
     /// Mean cross-entropy per held-out target token, in nats.
     pub loss: f64,
+    /// Standard error of the loss over the choice of held-out rows, in nats; absent with a single micro-batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standard_error: Option<f64>,
     /// Share of target tokens whose most likely prediction is right, in [0, 1].
     pub accuracy: f64,
     pub target_tokens: u64,

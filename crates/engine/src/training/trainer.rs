@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::loss_scale::LossScale;
 use super::passes::{Lap, PassInput, PassModel, Passes};
+use super::spread::Spread;
 use super::stopwatch::Stopwatch;
 use super::trained_set::TrainedSet;
 use super::update_pass::{UpdateInput, UpdatePass};
@@ -183,7 +184,7 @@ impl Trainer {
         let targets = self.check(micro_batches)?;
         let clock = Stopwatch::<Lap>::start(self.base.device())?;
         let _span = span::phase(StepPhase::Evaluation);
-        let (mut loss, mut correct) = (0.0, 0);
+        let (mut correct, mut spread) = (0, Spread::default());
         for (index, batch) in micro_batches.iter().enumerate() {
             if !self.collective.is_mine(index) {
                 continue;
@@ -193,16 +194,18 @@ impl Trainer {
             let (normed, _) = self.decoder.forward(&stream, &self.ropes, Keep::Nothing)?;
             let output = self.decoder.loss(&stream, &normed)?;
             let (of_batch, hits) = output.sums.read()?;
-            loss += of_batch;
+            spread.add(of_batch, batch.target_tokens());
             correct += hits;
         }
-        let mut sums = [loss, correct as f64];
+        let mut sums = [correct as f64];
         self.collective.sum_numbers(&mut sums)?;
+        self.collective.sum_numbers(&mut spread.0)?;
         Ok(Evaluation {
             step: self.step,
             tokens: self.tokens,
-            loss: sums[0] / targets as f64,
-            accuracy: sums[1] / targets as f64,
+            loss: spread.loss() / targets as f64,
+            standard_error: spread.standard_error(),
+            accuracy: sums[0] / targets as f64,
             target_tokens: targets,
             seconds: clock.finish()?.total_s,
         })
