@@ -55,8 +55,8 @@ impl Store {
     /// Where the database cannot be read.
     pub async fn measurements(&self, study: StudyId) -> Result<Measurements, StoreError> {
         let rows: Vec<(i64, i64, String, f64)> = sqlx::query_as(
-            "select number, attempt, name, value from measurement join trial on trial.id = measurement.trial_id
-             where trial.study_id = ? order by number, attempt, name",
+            "select number, measurement.attempt, name, value from measurement join trial on trial.id = measurement.trial_id
+             where trial.study_id = ? order by number, measurement.attempt, name",
         )
         .bind(study.0)
         .fetch_all(&self.pool)

@@ -58,7 +58,7 @@ impl DisturbanceWatch {
         }
     }
 
-    /// Takes note that a measured step is over, after so many seconds since the last one.
+    /// Takes note that a measured step is over.
     pub fn step_ended(&mut self) {
         self.waiting += 1;
         let now = self.counters.read();
@@ -137,8 +137,8 @@ impl MachineCounters for Busy {
         self.read += 1.0;
         Counters {
             at_s: self.read,
-            // Of one processor.
-            own_s: Some(0.5 * self.read),
+            // Of two processors.
+            own_s: Some(self.read),
             waiting_s: Some(self.read),
             ..Counters::default()
         }
