@@ -11,6 +11,7 @@ length is a study of its own, which `search` resumes where it was stopped.
 import argparse
 import collections
 import csv
+import datetime
 import json
 import pathlib
 import shutil
@@ -102,14 +103,16 @@ def spearman(a, b):
     return sum((x - mean) * (y - mean) for x, y in zip(a, b)) / spread
 
 
-def table(output, csv_file):
+def table(output, csv_file, machine):
     rows = []
+    origin = [machine, datetime.date.today().isoformat(), "scripts/measure/length.py"]
     for name in NAMES:
         found = losses(output / name)
         for times, schedule in COURSES:
             course = found.get(name_of(times, schedule), {})
             for setting, loss in sorted(course.items()):
-                rows.append([name, times * TOKENS, schedule, *setting, round(loss, 5)])
+                rank, batch, rate = setting
+                rows.append([*origin, name, times * TOKENS, schedule, int(rank), int(batch), rate, round(loss, 5)])
         for full in (10, 50):
             long = found.get(name_of(full, "cosine"), {})
             for times, schedule in COURSES:
@@ -127,7 +130,7 @@ def table(output, csv_file):
                 )
     with open(csv_file, "w", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["data", "tokens", "schedule", *SEARCHED, "loss"])
+        writer.writerow(["machine", "date", "command", "data", "tokens", "schedule", *SEARCHED, "loss"])
         writer.writerows(rows)
 
 
@@ -137,10 +140,11 @@ def main():
     arguments.add_argument("output", type=pathlib.Path)
     arguments.add_argument("--only", default=",".join(NAMES), help="names of data sets, joined by commas")
     arguments.add_argument("--lengths", default="1,3,10,50", help="times the short training, joined by commas")
+    arguments.add_argument("--machine", default="A", help="the machine's letter in docs/benchmarks.md, for the table")
     arguments.add_argument("--table", action="store_true", help="compare what was trained")
     given = arguments.parse_args()
     if given.table:
-        table(given.program, given.output)
+        table(given.program, given.output, given.machine)
     else:
         lengths = [int(times) for times in given.lengths.split(",")]
         train(given.program, given.output, given.only.split(","), lengths)
