@@ -27,7 +27,8 @@ space:
   micro_batch: [1, 2, 4, 8]
   gradient_checkpointing: [none, full]
   learning_rate: {{low: 1e-4, high: 1e-2, scale: log}}
-trial: {{sequence_length: 128, global_batch: 8, training_tokens: 20000}}
+  global_batch: 8
+trial: {{sequence_length: 128, training_tokens: 20000}}
 confirm: none
 budget: {{trials: {trials}}}
 """
