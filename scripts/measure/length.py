@@ -14,11 +14,10 @@ import csv
 import datetime
 import json
 import pathlib
-import shutil
 import sqlite3
 import subprocess
 
-from tables import QUICKSTART, TABLES, changed_over, shortened
+from tables import TABLES, prepare
 
 TOKENS = 30000
 RATES = [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016]
@@ -62,11 +61,7 @@ def train(program, output, names, lengths):
             if name not in names or times not in lengths:
                 continue
             folder = output / name
-            folder.mkdir(parents=True, exist_ok=True)
-            if not (folder / "model").exists():
-                shortened(QUICKSTART / "base", folder / "model", layers)
-                for rows in ("train.jsonl", "held_out.jsonl"):
-                    (changed_over if reverse else shutil.copy)(QUICKSTART / rows, folder / rows)
+            prepare(folder, layers, reverse)
             file = folder / f"{name_of(times, schedule)}.yaml"
             file.write_text(json.dumps(space(folder, times, schedule)))
             command = [program, "search", file, "--db", folder / "length.db"]

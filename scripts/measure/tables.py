@@ -67,6 +67,15 @@ def changed_over(source, target):
             out.write(json.dumps({"messages": messages}) + "\n")
 
 
+def prepare(folder, layers, reverse):
+    """Puts a table's model and data into a folder, where they are not there yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "model").exists():
+        shortened(QUICKSTART / "base", folder / "model", layers)
+        for rows in ("train.jsonl", "held_out.jsonl"):
+            (changed_over if reverse else shutil.copy)(QUICKSTART / rows, folder / rows)
+
+
 def space(folder, searched, objectives):
     fixed = {"alpha_ratio": 2, "precision": "bf16", "warmup": 0.1}
     return {
@@ -119,11 +128,7 @@ def main():
         if given.only and name not in given.only.split(","):
             continue
         folder = kept / name
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "model").exists():
-            shortened(QUICKSTART / "base", folder / "model", layers)
-        for rows in ("train.jsonl", "held_out.jsonl"):
-            (changed_over if reverse else shutil.copy)(QUICKSTART / rows, folder / rows)
+        prepare(folder, layers, reverse)
         of_loss, of_cost = ["loss", "loss_before"], ["throughput", "peak_memory"]
         predicted = ["predicted_throughput", "predicted_peak_memory"]
         losses = searched(given.program, folder, "loss", space(folder, {**BOTH, **LOSS}, ["loss"]), of_loss)

@@ -1,7 +1,7 @@
 //! How often a training goes through its rows: what is more than once is told before it begins.
 
 use super::CliError;
-use super::forecast::values;
+use super::forecast::sequence_lengths;
 use crate::space::Study;
 use peft_tune_core::recipe::{BatchSettings, Recipe, TrainingLength};
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
@@ -37,16 +37,8 @@ pub fn warning_of_study(study: &Study, base: &Recipe, data: &PreparedData) -> Re
     let Some(TrainingLength::Tokens(tokens)) = study.plan.train.as_ref().map(|train| train.length) else {
         return Ok(None);
     };
-    let searched = values(study, "sequence_length");
-    let mut lengths: Vec<usize> = searched
-        .iter()
-        .filter_map(|value| Some(value.as_f64()? as usize))
-        .collect();
-    if lengths.is_empty() {
-        lengths.push(base.batch.sequence_length);
-    }
     let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
-    for length in lengths {
+    for length in sequence_lengths(study, base) {
         let data = data.at_length(length).map_err(CliError::bad_input)?;
         let epochs = tokens as f64 / data.train().statistics().tokens as f64;
         (least, most) = (least.min(epochs), most.max(epochs));

@@ -134,20 +134,13 @@ impl Here {
 /// The lengths of the training rows at every sequence length of the study.
 pub fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<Rows, CliError> {
     let data = PreparedData::of_recipe(base, files).map_err(CliError::bad_input)?;
-    let numbers = |values: Vec<ParamValue>| values.into_iter().filter_map(|value| value.as_f64());
-    let mut lengths: Vec<usize> = numbers(values(study, "sequence_length"))
-        .map(|length| length as usize)
-        .collect();
-    if lengths.is_empty() {
-        lengths.push(base.batch.sequence_length);
-    }
     let is_true = |value: ParamValue| value == ParamValue::Bool(true);
     let mut packings: Vec<bool> = values(study, "packing").into_iter().map(is_true).collect();
     if packings.is_empty() {
         packings.push(base.batch.packing);
     }
     let mut rows = Rows::new();
-    for sequence_length in lengths {
+    for sequence_length in sequence_lengths(study, base) {
         let data = data.at_length(sequence_length).map_err(CliError::bad_input)?;
         for packing in &packings {
             let batch = BatchSettings {
@@ -160,6 +153,16 @@ pub fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<Rows,
         }
     }
     Ok(rows)
+}
+
+/// The sequence lengths that a study's trials may have.
+pub fn sequence_lengths(study: &Study, base: &Recipe) -> Vec<usize> {
+    let given = values(study, "sequence_length").into_iter();
+    let lengths: Vec<usize> = given.filter_map(|value| Some(value.as_f64()? as usize)).collect();
+    match lengths.is_empty() {
+        true => vec![base.batch.sequence_length],
+        false => lengths,
+    }
 }
 
 /// The values that a study gives to a parameter: fixed, or sampled.

@@ -8,20 +8,18 @@
 
 use peft_tune_core::objective::{LOSS, LOSS_STANDARD_ERROR};
 use peft_tune_core::study::Metrics;
-
-/// Part of the loss that settings may differ by and count as equal.
-const EQUAL: f64 = 0.01;
+use peft_tune_search::NEAR_BEST_LOSS;
 
 /// Says that the loss in `metrics` is known to less than 1%, from `rows` held-out rows, and how many would do. `None` where
 /// it is known well enough, or nothing is known of it.
 pub fn warning(metrics: &Metrics, rows: u64) -> Option<String> {
     let (loss, error) = (metrics.value(LOSS)?, metrics.value(LOSS_STANDARD_ERROR)?);
     let part = error / loss;
-    if part.is_nan() || part <= EQUAL || rows == 0 {
+    if part.is_nan() || part <= NEAR_BEST_LOSS || rows == 0 {
         return None;
     }
     // The error falls with the root of the rows.
-    let needed = rows as f64 * (part / EQUAL).powi(2);
+    let needed = rows as f64 * (part / NEAR_BEST_LOSS).powi(2);
     Some(format!(
         "the {rows} held-out rows know the loss to ±{:.1}% (standard error), and settings within 1% count as equal: \
          the order of close ones may be chance. About {} rows would do; raise `data.held_out` or `trial.evaluation.rows`",

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::studies::minute;
 use crate::report::{Align, TextTable, bytes, confirmation_text, disturbance_text, duration, metric_value, printable};
 use crate::store::{StudyOverview, TrialDetail};
-use peft_tune_core::study::{FailReason, TrialState};
+use peft_tune_core::study::{FailReason, TrialState, neighbours};
 
 /// Everything about a trial, for people; `recipe` is its recipe as YAML.
 pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, width: Option<usize>) -> String {
@@ -63,8 +63,7 @@ pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, wi
             printable(&lost.message)
         ));
     }
-    let beside = trial.state.metrics().and_then(|metrics| metrics.value("neighbours"));
-    if let Some(beside) = beside.filter(|beside| *beside > 0.0) {
+    if let Some(beside) = trial.state.metrics().and_then(neighbours) {
         add(format!(
             "  measured beside {beside} other trials on the same hardware: the throughput is not that of a trial alone"
         ));

@@ -10,10 +10,7 @@ use super::number::{metric_heading, metric_value, param_value};
 use super::table::{Align, TextTable, printable};
 use peft_tune_core::objective::Objective;
 use peft_tune_core::objective::THROUGHPUT;
-use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, TrialNumber, disturbed, in_peace};
-
-/// Metric: trials that computed on the same hardware while this one was measured, at most.
-const NEIGHBOURS: &str = "neighbours";
+use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, TrialNumber, disturbed, in_peace, neighbours};
 
 /// A trial of the front.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -108,9 +105,7 @@ pub(super) fn front_table(
         let whose = if rows.len() == 1 { "params" } else { "the same in all" };
         let _ = write!(text, "\n\n{whose}: {}", same.join(", "));
     }
-    let crowded = rows
-        .iter()
-        .filter(|row| row.metrics.value(NEIGHBOURS).is_some_and(|beside| beside > 0.0));
+    let crowded = rows.iter().filter(|row| neighbours(&row.metrics).is_some());
     let crowded: Vec<String> = crowded.map(|row| row.trial.to_string()).collect();
     if !crowded.is_empty() {
         let _ = write!(

@@ -10,11 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::decide::whole_task;
 use super::known::Measurement;
 use super::outlier::{SAME, suspicion};
-use super::tuner::POLL;
 use super::{TuneError, Tuner};
-use crate::worker::{Task, TrialEvent, TrialRequest};
+use crate::worker::Task;
 use peft_tune_core::objective::THROUGHPUT;
-use peft_tune_core::study::{Metrics, Trial, TrialNumber, TrialPlan, TrialState, disturbed, in_peace, mark_disturbed};
+use peft_tune_core::study::{
+    DISTURBED, Metrics, Trial, TrialNumber, TrialPlan, disturbed, in_peace, mark_disturbed, neighbours,
+};
 use peft_tune_search::pareto_front;
 
 /// Repeats of one trial in one search.
@@ -24,8 +25,6 @@ const SHARE_OF_TRIALS: f64 = 0.25;
 const FEWEST_REPEATS: usize = 4;
 /// Share of a budget of time that repeats may take.
 const SHARE_OF_TIME: f64 = 0.1;
-/// Metric: trials that computed on the same hardware meanwhile, at most.
-const NEIGHBOURS: &str = "neighbours";
 /// Longest wait for a quieter moment at the end, in seconds.
 const LONGEST_PAUSE_S: f64 = 5.0;
 
@@ -68,8 +67,8 @@ impl Tuner<'_> {
     /// Marks what a trial measured where it is disturbed, or does not trust the mark of one that shared its hardware on purpose:
     /// what that takes is said with the number of neighbours.
     pub(super) fn judge_measurement(&self, number: TrialNumber, metrics: &mut Metrics) {
-        if metrics.value(NEIGHBOURS).is_some_and(|beside| beside > 0.0) {
-            metrics.retain(|name| name != peft_tune_core::study::DISTURBED);
+        if neighbours(metrics).is_some() {
+            metrics.retain(|name| name != DISTURBED);
         } else if let Some(share) = self.suspicion(number, metrics) {
             mark_disturbed(metrics, share);
         }
@@ -92,10 +91,8 @@ impl Tuner<'_> {
         let expecting = self.expecting.as_ref()?;
         let ratio = |trial: &Trial, metrics: &Metrics| expecting.ratio(&trial.params, metrics);
         let own = ratio(self.trial(number)?, metrics)?;
-        let others = self.history.iter().filter(|other| {
-            let is_own = !self.inherits_cost.contains(&other.number) && self.is_of_this_form(other.number);
-            other.number != number && is_own
-        });
+        let others = self.history.iter();
+        let others = others.filter(|other| other.number != number && self.measured_itself(other.number));
         let (mut ratios, mut reproduced) = (Vec::new(), Vec::new());
         for other in others {
             let quiet = other.state.metrics().filter(|metrics| disturbed(metrics).is_none());
@@ -107,6 +104,11 @@ impl Tuner<'_> {
             }
         }
         suspicion(own, &ratios, &reproduced)
+    }
+
+    /// Whether a trial's cost is its own, and of the form that the ops have now.
+    fn measured_itself(&self, number: TrialNumber) -> bool {
+        !self.inherits_cost.contains(&number) && self.is_of_this_form(number)
     }
 
     /// Measures one disturbed trial again where nothing else runs and the last measurement was quiet.
@@ -140,15 +142,16 @@ impl Tuner<'_> {
     async fn look_back(&mut self) -> Result<(), TuneError> {
         let finished = self.history.iter().filter(|trial| trial.state.is_finished());
         let quiet = finished.filter(|trial| {
-            let is_own = !self.inherits_cost.contains(&trial.number) && self.is_of_this_form(trial.number);
-            is_own && !self.again.open.contains(&trial.number) && !self.again.reproduced.contains(&trial.number)
+            self.measured_itself(trial.number)
+                && !self.again.open.contains(&trial.number)
+                && !self.again.reproduced.contains(&trial.number)
         });
         let suspect: Vec<(TrialNumber, f64)> = quiet
             .filter_map(|trial| Some((trial.number, self.suspicion(trial.number, trial.state.metrics()?)?)))
             .collect();
         for (number, share) in suspect {
             let old = self.stored_cost(number).await?;
-            if old.value(NEIGHBOURS).is_some_and(|beside| beside > 0.0) {
+            if neighbours(&old).is_some() {
                 continue;
             }
             let mut marked = old.clone();
@@ -252,32 +255,10 @@ impl Tuner<'_> {
             train: None,
         };
         self.parts.observer.measuring_again(number, repeat);
-        self.parts.evaluator.submit(TrialRequest {
-            number,
-            attempt: 1 + repeat,
-            task: Task::Recipe { recipe, plan },
-            memory_limit_bytes: study.memory_limit_bytes,
-            time_limit_s: study.trial_timeout_s,
-            assignments: Vec::new(),
-        })?;
-        loop {
-            let (state, wall_s) = match self.parts.evaluator.next_event(POLL)? {
-                Some(TrialEvent::Ended { state, wall_s, .. }) => (Some(state), wall_s),
-                Some(TrialEvent::Lost { wall_s, .. }) => (None, wall_s),
-                Some(event) => {
-                    self.parts.observer.trial_event(&event);
-                    continue;
-                }
-                None if self.parts.interrupt.is_immediate() => return Ok(None),
-                None => continue,
-            };
-            self.spent_s += wall_s;
-            self.again.spent_s += wall_s;
-            return Ok(match state {
-                Some(TrialState::Complete { metrics }) => Some(metrics),
-                _ => None,
-            });
-        }
+        let task = Task::Recipe { recipe, plan };
+        let (metrics, wall_s) = self.run_aside(number, 1 + repeat, task)?;
+        self.again.spent_s += wall_s;
+        Ok(metrics)
     }
 
     async fn stored_cost(&self, number: TrialNumber) -> Result<Metrics, TuneError> {

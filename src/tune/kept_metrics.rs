@@ -4,12 +4,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::confirm::interval_of;
 use super::judge::PLANNED_STEPS;
 use super::known::{at_least, expected, expected_deviation};
 use super::reported::needed;
 use peft_tune_core::objective::LOSS_BEFORE;
-use peft_tune_core::study::{Curve, DISTURBED, FailReason, SharedText, Trial, TrialState};
+use peft_tune_core::study::{Curve, DISTURBED, FailReason, SharedText, Trial, TrialState, interval_of};
 use peft_tune_search::{Problem, Sampler};
 
 /// Which metrics are kept.

@@ -10,6 +10,8 @@
 //! settings may be slower than predicted, and one of them that is measured again shows that. Others than disturbances are
 //! never suspected: nothing makes a program faster than it is.
 
+use peft_tune_engine::profile::median;
+
 /// Trials below which nothing is said.
 const FEWEST: usize = 6;
 /// Deviations, and the least factor, below the median.
@@ -24,20 +26,11 @@ pub(super) fn suspicion(ratio: f64, others: &[f64], reproduced: &[f64]) -> Optio
     if others.len() < FEWEST || !ratio.is_finite() {
         return None;
     }
-    let center = median(others.to_vec());
-    let spread = 1.4826 * median(others.iter().map(|other| (other - center).abs()).collect());
+    let center = median(others.iter().copied())?;
+    let spread = 1.4826 * median(others.iter().map(|other| (other - center).abs()))?;
     let is_low = ratio < center - (DEVIATIONS * spread).max(FACTOR.ln());
     let is_alone = reproduced.iter().all(|known| ratio < known - SAME.ln());
     (is_low && is_alone).then(|| 1.0 - (ratio - center).exp())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() % 2 {
-        1 => values[middle],
-        _ => f64::midpoint(values[middle - 1], values[middle]),
-    }
 }
 
 #[cfg(test)]

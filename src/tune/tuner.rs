@@ -19,13 +19,13 @@ use super::running::Running;
 use super::{Ending, Inputs, Interrupt, Progress, TuneError, TuneObserver};
 use crate::space::{Backend, Study};
 use crate::store::{Confirmations, Store, StudyId};
-use crate::worker::{Evaluator, Task, TrialRequest};
+use crate::worker::{Evaluator, Task, TrialEvent, TrialRequest};
 use peft_tune_core::study::{Curve, FailReason, Metrics, Params, Trial, TrialNumber, TrialState, with_confirmed};
 use peft_tune_kernels::Kernels;
 use peft_tune_search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history, stop_reason};
 
 /// How long to wait for an event before looking at the clock and the keyboard again.
-pub(super) const POLL: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 /// Settings that a search may train behind its budget, for longer trainings.
 const LOWER_RATES: u64 = 3;
 /// What a [`Tuner`] works with.
@@ -504,7 +504,6 @@ impl<'a> Tuner<'a> {
     }
 
     fn submit(&mut self, number: TrialNumber, task: Task) -> Result<(), TuneError> {
-        let study = self.parts.study;
         let mut attempt = 1;
         if let Some(running) = self.running.get_mut(&number) {
             attempt = running.attempt;
@@ -514,15 +513,47 @@ impl<'a> Tuner<'a> {
         }
         self.claim(number);
         tracing::info!(trial = number.0, attempt, "a trial begins");
-        let (memory_limit_bytes, time_limit_s) = (study.memory_limit_bytes, study.trial_timeout_s);
+        self.hand_out(number, attempt, task)
+    }
+
+    fn hand_out(&mut self, number: TrialNumber, attempt: u64, task: Task) -> Result<(), TuneError> {
+        let study = self.parts.study;
         Ok(self.parts.evaluator.submit(TrialRequest {
             number,
             attempt,
             task,
-            memory_limit_bytes,
-            time_limit_s,
+            memory_limit_bytes: study.memory_limit_bytes,
+            time_limit_s: study.trial_timeout_s,
             assignments: Vec::new(),
         })?)
+    }
+
+    /// Runs a task of a finished trial while nothing else runs: what it measured, where it completed, and its wall time.
+    pub(super) fn run_aside(
+        &mut self,
+        number: TrialNumber,
+        attempt: u64,
+        task: Task,
+    ) -> Result<(Option<Metrics>, f64), TuneError> {
+        self.hand_out(number, attempt, task)?;
+        loop {
+            let (metrics, wall_s) = match self.parts.evaluator.next_event(POLL)? {
+                Some(TrialEvent::Ended {
+                    state: TrialState::Complete { metrics },
+                    wall_s,
+                    ..
+                }) => (Some(metrics), wall_s),
+                Some(TrialEvent::Ended { wall_s, .. } | TrialEvent::Lost { wall_s, .. }) => (None, wall_s),
+                Some(event) => {
+                    self.parts.observer.trial_event(&event);
+                    continue;
+                }
+                None if self.parts.interrupt.is_immediate() => return Ok((None, 0.0)),
+                None => continue,
+            };
+            self.spent_s += wall_s;
+            return Ok((metrics, wall_s));
+        }
     }
 
     async fn inherit(&mut self, number: TrialNumber, taken: Vec<Taken>) -> Result<(), TuneError> {

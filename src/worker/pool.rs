@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use super::child::{Line, Lines};
 use super::protocol::{ControlMessage, Message, PROTOCOL_VERSION, Request};
 use super::turns::{TurnOrder, Turns};
-use super::worker_slot::{Loss, NEIGHBOURS, WorkerSlot};
+use super::worker_slot::{Loss, WorkerSlot};
 use super::{Evaluator, EvaluatorError, Launcher, Placement, Task, TrialEvent, TrialRequest};
-use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialState};
+use peft_tune_core::study::{FailReason, Metrics, NEIGHBOURS, Phase, TrialNumber, TrialState};
 
 /// How often the clock is looked at while the workers are silent.
 const TICK: Duration = Duration::from_millis(50);

@@ -14,9 +14,6 @@ use peft_tune_core::study::{FailReason, Metrics, Phase, TrialNumber, TrialState}
 /// How long past its time limit a trial may take to stop by itself before its process is killed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Metric: other trials that computed on the same hardware during the profile phase, at most.
-pub(super) const NEIGHBOURS: &str = "neighbours";
-
 /// Where one worker runs, one trial at a time.
 pub(super) struct WorkerSlot {
     pub(super) placement: Placement,

@@ -10,7 +10,7 @@ use super::more_time::MoreTime;
 use super::neighbours::{Neighbour, neighbours};
 use super::{certainty, coverage, more_time, worth};
 use peft_tune_core::objective::LOSS;
-use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber};
+use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber, interval_of};
 use peft_tune_search::{Effect, Insight, NEAR_BEST_LOSS, Problem, Proposal};
 
 /// How far the loss of a setting that was trained once is taken to stray, as a share of it: what the default recommendation
@@ -92,5 +92,5 @@ impl<'a> AnswersInput<'a> {
 
 /// Half of the 95% interval that a trial's own measurement of a metric has, as a share of it.
 pub(super) fn own_interval(metrics: &Metrics, metric: &str) -> Option<f64> {
-    metrics.value(&format!("{metric}_interval"))
+    metrics.value(&interval_of(metric))
 }

@@ -2,6 +2,7 @@
 //! loss is, what more time would bring.
 
 use super::axis::{Area, Scale, ScaleOptions, frame};
+use super::courses::{growth_line, minutes};
 use super::svg::{Anchor, BEST, FRONT, GRID, LINE, OTHER, PALE, Svg, Weight, short};
 use crate::report::answers::{
     Answers, Comparison, Coverage, LossCertainty, MoreTime, Neighbour, NeighbourBasis, NeighbourMetric,
@@ -353,19 +354,12 @@ fn more_time(study: &str, one: &MoreTime, growth: &Growth) -> Option<String> {
         zero: true,
         ..Default::default()
     };
-    let minutes = |seconds: f64| seconds / 60.0;
     let gain = one.expected.as_ref().map(|expected| 100.0 * expected.all);
     let end_s = last.elapsed_s + one.seconds;
     let x = Scale::new([0.0, minutes(end_s)], area.left, area.right, zero);
     let y = Scale::new([0.0, 100.0 + gain.unwrap_or(0.0)], area.bottom, area.top, zero);
     frame(&mut svg, area, &x, &y, ("minutes of trials", "hypervolume (% of now)"));
-    let mut points = vec![(x.place(0.0), y.place(0.0))];
-    for point in &growth.points {
-        let place = x.place(minutes(point.elapsed_s));
-        let before = points[points.len() - 1].1;
-        points.extend([(place, before), (place, y.place(100.0 * point.share))]);
-    }
-    svg.path(&points, &format!(r#"fill="none" stroke="{FRONT}" stroke-width="2""#));
+    growth_line(&mut svg, (&x, &y), growth);
     if let Some(gain) = gain {
         let (from, to) = (
             (x.place(minutes(last.elapsed_s)), y.place(100.0)),

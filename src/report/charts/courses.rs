@@ -4,7 +4,7 @@ use super::axis::{Area, Scale, ScaleOptions, frame};
 use super::scatter::{Mark, mark};
 use super::svg::{BEST, FRONT, OTHER, Svg};
 use super::{Chart, file_part};
-use crate::report::html::{CurveView, StudyView};
+use crate::report::html::{CurveView, Growth, StudyView};
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 360.0;
@@ -22,7 +22,6 @@ pub fn growth(view: &StudyView) -> Option<Chart> {
         zero: true,
         ..Default::default()
     };
-    let minutes = |seconds: f64| seconds / 60.0;
     let x = Scale::new(
         growth.points.iter().map(|point| minutes(point.elapsed_s)),
         AREA.left,
@@ -32,6 +31,15 @@ pub fn growth(view: &StudyView) -> Option<Chart> {
     let y = Scale::new([0.0, 100.0], AREA.bottom, AREA.top, zero);
     let mut svg = Svg::new(WIDTH, HEIGHT, &format!("{}: how the front grew", view.study.name));
     frame(&mut svg, AREA, &x, &y, ("minutes of trials", "hypervolume (% of now)"));
+    growth_line(&mut svg, (&x, &y), growth);
+    Some(Chart {
+        name: "hypervolume".to_owned(),
+        svg: svg.finish(),
+    })
+}
+
+/// The hypervolume as steps, in percent of what it is now, against the minutes of trials.
+pub(super) fn growth_line(svg: &mut Svg, (x, y): (&Scale, &Scale), growth: &Growth) {
     let mut points = vec![(x.place(0.0), y.place(0.0))];
     for point in &growth.points {
         let place = x.place(minutes(point.elapsed_s));
@@ -39,10 +47,10 @@ pub fn growth(view: &StudyView) -> Option<Chart> {
         points.extend([(place, before), (place, y.place(100.0 * point.share))]);
     }
     svg.path(&points, &format!(r#"fill="none" stroke="{FRONT}" stroke-width="2""#));
-    Some(Chart {
-        name: "hypervolume".to_owned(),
-        svg: svg.finish(),
-    })
+}
+
+pub(super) fn minutes(seconds: f64) -> f64 {
+    seconds / 60.0
 }
 
 /// A chart for each kind of curve.

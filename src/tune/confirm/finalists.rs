@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Confirmations, interval_of};
+use super::Confirmations;
 use peft_tune_core::objective::{LOSS, LOSS_LONGER, Objective, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::space::ConfirmPlan;
-use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState, disturbed, with_confirmed};
+use peft_tune_core::study::{Confirmed, Trial, TrialNumber, TrialState, disturbed, interval_of, with_confirmed};
 use peft_tune_search::{Preference, Problem, evaluated, recommend};
 
 /// Relative noise of a metric that does not say its own.
@@ -27,11 +27,11 @@ impl Finalists<'_> {
     /// would be recommended if they were as much better, and the recommended one as much worse, as noise allows.
     pub(super) fn numbers(&self) -> Vec<TrialNumber> {
         let history = with_confirmed(self.history, self.confirmations);
-        let Ok(recommended) = recommend(self.problem, &history, &Preference::default()) else {
+        let Some(recommended) = chosen(self.problem, &history) else {
             return Vec::new();
         };
-        let mut numbers = vec![recommended.trial.number];
-        let rivals = self.rivals(&history, recommended.trial.number);
+        let mut numbers = vec![recommended];
+        let rivals = self.rivals(&history, recommended);
         let least_loss = self.loss_noise.and_then(|_| least_loss(self.problem, &history));
         for number in least_loss.into_iter().chain(rivals) {
             if !numbers.contains(&number) {
@@ -42,9 +42,7 @@ impl Finalists<'_> {
     }
 
     pub(super) fn recommended(&self) -> Option<TrialNumber> {
-        let history = with_confirmed(self.history, self.confirmations);
-        let chosen = recommend(self.problem, &history, &Preference::default()).ok()?;
-        Some(chosen.trial.number)
+        chosen(self.problem, &with_confirmed(self.history, self.confirmations))
     }
 
     fn rivals(&self, history: &[Trial], recommended: TrialNumber) -> Vec<TrialNumber> {
@@ -59,8 +57,7 @@ impl Finalists<'_> {
                         self.shift(trial, better);
                     }
                 }
-                recommend(self.problem, &shifted, &Preference::default())
-                    .is_ok_and(|chosen| chosen.trial.number == rival.number)
+                chosen(self.problem, &shifted) == Some(rival.number)
             })
             .map(|rival| rival.number)
             .collect()
@@ -109,6 +106,11 @@ impl Finalists<'_> {
             || (objective.metric == LOSS && self.loss_noise.is_some())
             || !self.problem.objectives.iter().any(|one| one.metric == THROUGHPUT)
     }
+}
+
+fn chosen(problem: &Problem, history: &[Trial]) -> Option<TrialNumber> {
+    let recommended = recommend(problem, history, &Preference::default()).ok()?;
+    Some(recommended.trial.number)
 }
 
 /// The complete trial that keeps every constraint and has the least loss.

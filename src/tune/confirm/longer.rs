@@ -7,12 +7,13 @@
 
 use std::collections::BTreeMap;
 
+use super::by_training;
 use super::finalists::Finalists;
 use crate::space::{Study, recipe_for};
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER};
 use peft_tune_core::recipe::{Recipe, RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
-use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, TrialState, with_confirmed};
+use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, with_confirmed};
 
 /// Trainings that are made longer first, and how many of them then go on.
 const FIRST: u64 = 4;
@@ -45,17 +46,12 @@ impl Lengths {
         trained: (u64, u64),
     ) -> Option<Self> {
         let train = study.plan.train.as_ref()?;
-        let complete = history
-            .iter()
-            .filter(|trial| matches!(trial.state, TrialState::Complete { .. }));
-        let recipes: Vec<Recipe> = complete
-            .filter_map(|trial| recipe_for(study, &trial.params).ok())
-            .collect();
-        let one = recipes.first()?;
-        let keys: std::collections::BTreeSet<RecipeKey> = recipes.iter().map(Recipe::loss_key).collect();
+        let trainings = by_training(study, history);
+        let first = trainings.values().flatten().min_by_key(|trial| trial.number)?;
+        let one = &recipe_for(study, &first.params).ok()?;
         let short = tokens_of(train.length, one, trained);
         let full = tokens_of(one.training.length, one, trained);
-        let allowance = plan.longer_tokens(keys.len() as u64, short);
+        let allowance = plan.longer_tokens(trainings.len() as u64, short);
         let lengths = Self { short, full, allowance };
         (lengths.first() as f64 >= LONGER * short as f64 && short > 0).then_some(lengths)
     }
@@ -92,6 +88,26 @@ struct Training {
     longer: BTreeMap<u64, f64>,
 }
 
+impl Training {
+    /// `None` where the loss of these trials is not known.
+    fn of(alike: &[&Trial], runs: &BTreeMap<TrialNumber, Vec<Metrics>>) -> Option<Self> {
+        let known = alike
+            .iter()
+            .filter_map(|trial| Some((*trial, trial.state.metrics()?.value(LOSS)?)));
+        let known: Vec<(&Trial, f64)> = known.collect();
+        let (first, loss) = *known.first()?;
+        let trials: Vec<TrialNumber> = known.iter().map(|(trial, _)| trial.number).collect();
+        let of_trials = trials.iter().filter_map(|number| runs.get(number)).flatten();
+        let longer = of_trials.filter_map(|run| Some((run.value(LONGER_TOKENS)? as u64, run.value(LOSS_LONGER)?)));
+        Some(Self {
+            params: first.params.clone(),
+            loss,
+            longer: longer.collect(),
+            trials,
+        })
+    }
+}
+
 /// The trainings of a study, the one with the least loss first.
 pub(in crate::tune) struct LongerRuns<'a> {
     study: &'a Study,
@@ -106,28 +122,9 @@ impl<'a> LongerRuns<'a> {
         finalists: &Finalists<'_>,
         runs: &BTreeMap<TrialNumber, Vec<Metrics>>,
     ) -> Self {
-        let mut trainings: BTreeMap<RecipeKey, Training> = BTreeMap::new();
-        for trial in with_confirmed(finalists.history, finalists.confirmations) {
-            let TrialState::Complete { metrics } = &trial.state else {
-                continue;
-            };
-            let (Some(loss), Ok(recipe)) = (metrics.value(LOSS), recipe_for(study, &trial.params)) else {
-                continue;
-            };
-            let training = trainings.entry(recipe.loss_key()).or_insert_with(|| Training {
-                trials: Vec::new(),
-                params: trial.params.clone(),
-                loss,
-                longer: BTreeMap::new(),
-            });
-            training.trials.push(trial.number);
-            for run in runs.get(&trial.number).into_iter().flatten() {
-                if let (Some(loss), Some(tokens)) = (run.value(LOSS_LONGER), run.value(LONGER_TOKENS)) {
-                    training.longer.insert(tokens as u64, loss);
-                }
-            }
-        }
-        let mut trainings: Vec<Training> = trainings.into_values().collect();
+        let counted = with_confirmed(finalists.history, finalists.confirmations);
+        let trainings = by_training(study, &counted).into_values();
+        let mut trainings: Vec<Training> = trainings.filter_map(|alike| Training::of(&alike, runs)).collect();
         trainings.sort_by(|a, b| a.loss.total_cmp(&b.loss));
         Self {
             study,

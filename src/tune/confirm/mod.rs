@@ -13,17 +13,16 @@ use std::collections::BTreeMap;
 
 use super::decide::whole_task;
 use super::reported::needed;
-use super::tuner::POLL;
 use super::{TuneError, Tuner};
-use crate::space::{Backend, Study};
-use crate::worker::{Task, TrialEvent, TrialRequest};
+use crate::space::{Backend, Study, recipe_for};
+use crate::worker::Task;
 use finalists::{Finalists, next_trial};
 use longer::{Lengths, LongerRuns};
 use peft_tune_core::objective::{LONGER_TOKENS, LOSS, LOSS_LONGER, THROUGHPUT};
-use peft_tune_core::recipe::TrainingLength;
+use peft_tune_core::recipe::{RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{
-    Confirmed, MeasurePlan, Metrics, Params, TrainPlan, Trial, TrialNumber, TrialPlan, TrialState, disturbed,
+    Confirmed, MeasurePlan, Metrics, Params, TrainPlan, Trial, TrialNumber, TrialPlan, disturbed,
 };
 use peft_tune_search::Problem;
 use seeds::SeedRuns;
@@ -211,32 +210,8 @@ impl Tuner<'_> {
             return Ok(None);
         };
         self.parts.observer.confirming(number, repeat, count);
-        self.parts.evaluator.submit(TrialRequest {
-            number,
-            attempt: 1,
-            task,
-            memory_limit_bytes: study.memory_limit_bytes,
-            time_limit_s: study.trial_timeout_s,
-            assignments: Vec::new(),
-        })?;
-        loop {
-            match self.parts.evaluator.next_event(POLL)? {
-                Some(TrialEvent::Ended { state, wall_s, .. }) => {
-                    self.spent_s += wall_s;
-                    return Ok(match state {
-                        TrialState::Complete { metrics } => Some(repeat.told(metrics)),
-                        _ => None,
-                    });
-                }
-                Some(TrialEvent::Lost { wall_s, .. }) => {
-                    self.spent_s += wall_s;
-                    return Ok(None);
-                }
-                Some(event) => self.parts.observer.trial_event(&event),
-                None if self.parts.interrupt.is_immediate() => return Ok(None),
-                None => {}
-            }
-        }
+        let (metrics, _) = self.run_aside(number, 1, task)?;
+        Ok(metrics.map(|metrics| repeat.told(metrics)))
     }
 }
 
@@ -250,6 +225,18 @@ impl Repeat {
         }
         metrics
     }
+}
+
+/// The complete trials of a study by what decides their loss: those of one group train the same.
+fn by_training<'a>(study: &Study, history: &'a [Trial]) -> BTreeMap<RecipeKey, Vec<&'a Trial>> {
+    let mut trainings: BTreeMap<RecipeKey, Vec<&Trial>> = BTreeMap::new();
+    let complete = history.iter().filter(|trial| trial.state.name() == "complete");
+    for trial in complete {
+        if let Ok(recipe) = recipe_for(study, &trial.params) {
+            trainings.entry(recipe.loss_key()).or_default().push(trial);
+        }
+    }
+    trainings
 }
 
 /// Whether a repeat by the engine was a profile phase.
@@ -318,9 +305,4 @@ fn summarised(problem: &Problem, repeats: &[Metrics]) -> BTreeMap<String, Confir
     metrics
         .filter_map(|metric| Some((metric.to_owned(), Confirmed::of(metric, &values(metric))?)))
         .collect()
-}
-
-/// Name of the metric that says how uncertain a measured `metric` is: half the width of its interval, as a share.
-pub(super) fn interval_of(metric: &str) -> String {
-    format!("{metric}_interval")
 }

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::finalists::Finalists;
-use super::is_training;
-use crate::space::{Study, recipe_for};
+use super::{by_training, is_training};
+use crate::space::Study;
 use peft_tune_core::objective::LOSS;
-use peft_tune_core::recipe::RecipeKey;
 use peft_tune_core::space::ConfirmPlan;
-use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber, TrialState, student_95};
+use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber, student_95};
 
 /// Relative standard deviation of the loss by the seed before anything is known of it, and how many trainings that is worth.
 const USUAL: (f64, f64) = (0.005, 3.0);
@@ -17,7 +16,7 @@ const USUAL: (f64, f64) = (0.005, 3.0);
 const FEWEST: usize = 2;
 
 /// Trials that train the same, and the losses of that training with other seeds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Training {
     trials: Vec<TrialNumber>,
     losses: Vec<f64>,
@@ -29,23 +28,18 @@ pub(super) struct SeedRuns(Vec<Training>);
 
 impl SeedRuns {
     pub(super) fn new(study: &Study, history: &[Trial], runs: &BTreeMap<TrialNumber, Vec<Metrics>>) -> Self {
-        let mut trainings: BTreeMap<RecipeKey, Training> = BTreeMap::new();
-        let complete = history
-            .iter()
-            .filter(|trial| matches!(trial.state, TrialState::Complete { .. }));
-        for trial in complete {
-            let Ok(recipe) = recipe_for(study, &trial.params) else {
-                continue;
-            };
-            let training = trainings.entry(recipe.loss_key()).or_default();
-            training.trials.push(trial.number);
-            let of_trial = runs.get(&trial.number).into_iter().flatten();
-            let losses = of_trial
+        let trainings = by_training(study, history).into_values().map(|alike| {
+            let trials: Vec<TrialNumber> = alike.iter().map(|trial| trial.number).collect();
+            let of_trials = trials.iter().filter_map(|number| runs.get(number)).flatten();
+            let losses = of_trials
                 .filter(|run| is_training(run))
                 .filter_map(|run| run.value(LOSS));
-            training.losses.extend(losses);
-        }
-        Self(trainings.into_values().collect())
+            Training {
+                losses: losses.collect(),
+                trials,
+            }
+        });
+        Self(trainings.collect())
     }
 
     /// The trial to train next, and what to add to its seed. Finalists are trained once before any is trained twice; each has

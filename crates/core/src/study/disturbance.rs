@@ -16,8 +16,21 @@ pub const DISTURBED: &str = "disturbed";
 /// Metric: half width of the throughput's interval, as a share.
 pub const THROUGHPUT_INTERVAL: &str = "throughput_interval";
 
+/// Metric: trials that computed on the same hardware during the profile phase, at most.
+pub const NEIGHBOURS: &str = "neighbours";
+
 /// Shares of the throughput above this are taken for this.
 const MOST: f64 = 0.9;
+
+/// Name of the metric that says how uncertain a measured `metric` is: half the width of its interval, as a share.
+pub fn interval_of(metric: &str) -> String {
+    format!("{metric}_interval")
+}
+
+/// How many trials shared a measurement's hardware, at most; `None` where it was alone or that is not known.
+pub fn neighbours(metrics: &Metrics) -> Option<f64> {
+    metrics.value(NEIGHBOURS).filter(|beside| *beside > 0.0)
+}
 
 /// The share of its throughput that a measurement may have lost; `None` where it was quiet.
 pub fn disturbed(metrics: &Metrics) -> Option<f64> {
@@ -56,6 +69,11 @@ mod tests {
         mark_disturbed(&mut metrics, 0.2);
         assert_eq!(disturbed(&metrics), Some(0.5));
         assert_eq!(in_peace(metrics).value(THROUGHPUT), Some(1000.0));
+    }
+
+    #[test]
+    fn the_throughput_s_interval_is_named_as_all_are() {
+        assert_eq!(interval_of(THROUGHPUT), THROUGHPUT_INTERVAL);
     }
 
     #[test]

@@ -13,7 +13,9 @@ mod trial;
 pub use crate::recipe::ParamValue;
 pub use by_name::{ByName, Params, SharedText};
 pub use causes::with_causes;
-pub use disturbance::{DISTURBED, THROUGHPUT_INTERVAL, disturbed, in_peace, mark_disturbed};
+pub use disturbance::{
+    DISTURBED, NEIGHBOURS, THROUGHPUT_INTERVAL, disturbed, in_peace, interval_of, mark_disturbed, neighbours,
+};
 pub use fidelity::{Confirmed, Curve, Stop, student_95, with_confirmed};
 pub use launcher::{KubernetesLauncher, KubernetesVolume, LauncherSettings, SlurmLauncher, SshLauncher};
 pub use metrics::Metrics;
