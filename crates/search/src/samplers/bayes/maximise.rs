@@ -40,7 +40,7 @@ pub(super) struct Found {
 pub(super) struct Search<'a> {
     pub(super) candidates: &'a Candidates<'a>,
     pub(super) landscape: &'a Landscape<'a>,
-    /// Settled points that were tried; where trainings are searched, their losses' keys.
+    /// Settled points that were tried; where trainings are searched, what they need not be repeated for.
     pub(super) tried: HashSet<Vec<u64>>,
     /// The only coordinate that a parameter may have.
     pub(super) only: Option<(usize, f64)>,
@@ -68,6 +68,12 @@ impl Search<'_> {
         found
     }
 
+    /// A settled point as a candidate; `None` where it is tried or not allowed.
+    pub(super) fn at(&self, point: &Point, random: &mut Pcg64) -> Option<Found> {
+        let candidate = self.candidates.of(point, random);
+        self.scored(vec![candidate]).pop()
+    }
+
     fn searched(&self, random: &mut Pcg64) -> Vec<Found> {
         let mut pool = self.scored(self.pool(random));
         pool.sort_by(|a, b| b.log_value.total_cmp(&a.log_value));
@@ -79,7 +85,7 @@ impl Search<'_> {
             }
         }
         let mut found: Vec<Found> = starts.into_par_iter().map(|start| self.improved(start)).collect();
-        found.retain(|one| !self.is_tried(&one.candidate));
+        found.retain(|one| !self.is_tried(&self.candidates.settled(&one.candidate)));
         found.extend(pool);
         found
     }
@@ -113,7 +119,7 @@ impl Search<'_> {
             let point = self.candidates.settled(&candidate);
             let allowed = self.only.is_none_or(|(index, coordinate)| point[index] == coordinate);
             let key = self.key(&point);
-            if allowed && !self.tried.contains(&key) && met.insert(key) {
+            if allowed && !self.is_tried(&point) && met.insert(key) {
                 kept.push(candidate);
                 settled.push(point);
             }
@@ -125,8 +131,11 @@ impl Search<'_> {
             .collect()
     }
 
-    fn is_tried(&self, candidate: &[f64]) -> bool {
-        self.tried.contains(&self.key(&self.candidates.settled(candidate)))
+    pub(super) fn is_tried(&self, point: &[f64]) -> bool {
+        match &self.landscape.trainings {
+            Some(trainings) => self.tried.contains(&trainings.tried_key(point)),
+            None => self.tried.contains(&key(point)),
+        }
     }
 
     fn key(&self, point: &[f64]) -> Vec<u64> {

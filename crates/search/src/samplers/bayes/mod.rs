@@ -10,6 +10,7 @@ mod dependence;
 mod earlier;
 mod effect;
 mod ehvi;
+mod hearing;
 mod initial;
 mod insight;
 mod landscape;

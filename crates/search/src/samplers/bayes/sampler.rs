@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::aim::Aim;
 use super::candidates::Candidates;
 use super::earlier::{BEFORE_MODEL, first_setting};
+use super::hearing;
 use super::initial::initial;
 use super::marginal::Marginal;
 use super::maximise::{Found, Search, key};
@@ -151,7 +152,7 @@ impl Bayes {
         let candidates = Candidates::new(&problem.space, &encoding);
         let shifted: Vec<bool> = landscape.outputs.iter().map(Output::is_shifted).collect();
         let shifts = |point: &Point| model.shifts(&shifted, &candidates, point);
-        let mut only = None;
+        let (mut only, mut looks_for_loss) = (None, false);
         if let Some(prior) = self.prior.as_deref() {
             landscape.shifts = Some(&shifts);
             landscape.trainings = Trainings::new(problem, &observations, &candidates, prior);
@@ -161,13 +162,14 @@ impl Bayes {
             .filter_map(|trial| encoding.point(&problem.space, &trial.params))
             .collect();
         let tried: HashSet<Vec<u64>> = match &landscape.trainings {
-            Some(trainings) => tried_points.iter().map(|point| trainings.loss_key(point)).collect(),
+            Some(trainings) => tried_points.iter().map(|point| trainings.tried_key(point)).collect(),
             None => tried_points.iter().map(|point| key(point)).collect(),
         };
         if landscape.trainings.is_some() {
             // Trainings are counted: what measures a cost alone takes no turn.
             landscape.aim = Aim::of_turn(problem, &observations, tried.len());
-            if matches!(landscape.aim, Aim::Least { .. }) {
+            looks_for_loss = matches!(landscape.aim, Aim::Least { .. });
+            if looks_for_loss {
                 only = unheard(&candidates, &observations, &tried_points);
             }
         }
@@ -181,13 +183,23 @@ impl Bayes {
         };
         let mut random = generator(self.seed, Stream::Bayes, history.len());
         let tried = Tried::new(history);
+        let owed = match &landscape.trainings {
+            Some(trainings) if only.is_none() && looks_for_loss && hearing::is_time(search.tried.len()) => {
+                let is_tried = |point: &Point| search.is_tried(point);
+                hearing::owed(problem, &observations, (&candidates, trainings), is_tried)
+            }
+            _ => None,
+        };
         let untried = |found: Found| {
             let params = candidates.params(&found.candidate);
             (!tried.contains(&params)).then_some((found, params))
         };
-        let mut found = search.maximise(&mut random).into_iter().find_map(untried);
+        let mut found = owed.and_then(|point| search.at(&point, &mut random)).and_then(&untried);
+        if found.is_none() {
+            found = search.maximise(&mut random).into_iter().find_map(&untried);
+        }
         if found.is_none() && search.only.take().is_some() {
-            found = search.maximise(&mut random).into_iter().find_map(untried);
+            found = search.maximise(&mut random).into_iter().find_map(&untried);
         }
         let Some((found, params)) = found else {
             return without_model();
