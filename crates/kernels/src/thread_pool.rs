@@ -8,14 +8,23 @@
 //! A loop that is started while the pool works for another thread, or from within a task, runs on the calling thread
 //! alone. Results must not depend on who runs a task, as everywhere in [`super`].
 
+mod gate;
+
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
+
+use gate::Gate;
+
+/// What the gate is made of.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+}
 
 /// How long a thread watches for the next loop before it sleeps: longer than the last task of a loop takes, for which
 /// the others wait. With a twentieth of it they slept forty times in a step of the 5M model and, where other programs
@@ -25,11 +34,6 @@ const AWAKE: Duration = Duration::from_millis(2);
 const ARRIVAL: Duration = Duration::from_millis(200);
 /// Looks at the state between two looks at the clock.
 const LOOKS: u32 = 64;
-
-/// In the state word: a loop is open for helpers. The bits below count the helpers inside, those above the loops.
-const OPEN: u64 = 1 << 16;
-const INSIDE: u64 = OPEN - 1;
-const LOOP: u64 = OPEN << 1;
 
 type Body<'a> = dyn Fn(usize) + Sync + 'a;
 
@@ -43,8 +47,7 @@ struct Job {
 struct ThreadPool {
     /// Whether a caller has the pool.
     taken: AtomicBool,
-    /// Number of the loop, whether it is open, helpers inside.
-    state: AtomicU64,
+    gate: Gate,
     /// Written by the caller while nobody is inside.
     job: UnsafeCell<Job>,
     /// The next task to hand out.
@@ -64,7 +67,9 @@ unsafe impl Sync for ThreadPool {}
 
 static POOL: ThreadPool = ThreadPool {
     taken: AtomicBool::new(false),
-    state: AtomicU64::new(0),
+    gate: Gate {
+        state: AtomicU64::new(0),
+    },
     job: UnsafeCell::new(Job {
         body: &|_| (),
         tasks: 0,
@@ -77,7 +82,7 @@ static POOL: ThreadPool = ThreadPool {
 /// Threads of the pool, the caller's included: as many as rayon's, which `RAYON_NUM_THREADS` sets.
 pub fn threads() -> usize {
     static THREADS: OnceLock<usize> = OnceLock::new();
-    *THREADS.get_or_init(|| rayon::current_num_threads().clamp(1, INSIDE as usize))
+    *THREADS.get_or_init(|| rayon::current_num_threads().clamp(1, gate::MOST))
 }
 
 /// Calls `run` once with each of the numbers below `tasks`, in any order, on all threads.
@@ -186,11 +191,9 @@ impl ThreadPool {
             *self.job.get() = Job { body, tasks };
         }
         self.next.store(0, Relaxed);
-        let number = self.state.load(Relaxed) / LOOP + 1;
-        self.state.store((number * LOOP) | OPEN, SeqCst);
+        self.gate.open();
         for helper in helpers {
-            if helper.asleep.load(SeqCst) {
-                helper.asleep.store(false, SeqCst);
+            if self.gate.wakes(helper.asleep) {
                 helper.thread.unpark();
             }
         }
@@ -211,9 +214,9 @@ impl ThreadPool {
     fn close(&self) {
         // A caller that panics leaves tasks behind; helpers need not begin them.
         self.next.fetch_add(usize::MAX / 2, Relaxed);
-        self.state.fetch_and(!OPEN, AcqRel);
+        self.gate.shut();
         let mut looks = 0;
-        while self.state.load(Acquire) & INSIDE > 0 {
+        while !self.gate.is_empty() {
             looks += 1;
             if looks < 16 * LOOKS {
                 std::hint::spin_loop();
@@ -228,46 +231,41 @@ impl ThreadPool {
     fn help(&self, asleep: &AtomicBool) {
         let mut done = 0;
         loop {
-            let state = self.state.load(Acquire);
-            let open = state & OPEN > 0 && state / LOOP != done;
-            if !open {
+            let Some(number) = self.gate.enter(done) else {
                 self.watch(done, asleep);
-            } else if self.state.compare_exchange(state, state + 1, AcqRel, Relaxed).is_ok() {
-                // SAFETY: inside, the job stays as it is and its body is alive.
-                let job = unsafe { *self.job.get() };
-                // SAFETY: as above.
-                let body = unsafe { &*job.body };
-                let outcome = catch_unwind(AssertUnwindSafe(|| self.work(body, job.tasks)));
-                if let Err(panic) = outcome {
-                    self.panic
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .get_or_insert(panic);
-                }
-                done = state / LOOP;
-                self.state.fetch_sub(1, Release);
+                continue;
+            };
+            // SAFETY: inside, the job stays as it is and its body is alive.
+            let job = unsafe { *self.job.get() };
+            // SAFETY: as above.
+            let body = unsafe { &*job.body };
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.work(body, job.tasks)));
+            if let Err(panic) = outcome {
+                self.panic
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get_or_insert(panic);
             }
+            done = number;
+            self.gate.leave();
         }
     }
 
     /// Returns when a loop other than `done` is open: watches for it, then sleeps.
     fn watch(&self, done: u64, asleep: &AtomicBool) {
-        let is_open = |state: u64| state & OPEN > 0 && state / LOOP != done;
         let start = Instant::now();
         while start.elapsed() < AWAKE {
             for _ in 0..LOOKS {
-                if is_open(self.state.load(Relaxed)) {
+                if self.gate.looks_open(done) {
                     return;
                 }
                 std::hint::spin_loop();
             }
         }
-        asleep.store(true, SeqCst);
-        if is_open(self.state.load(SeqCst)) {
-            asleep.store(false, SeqCst);
-        }
-        while asleep.load(SeqCst) {
-            thread::park();
+        if self.gate.fall_asleep(done, asleep) {
+            while asleep.load(SeqCst) {
+                thread::park();
+            }
         }
     }
 }

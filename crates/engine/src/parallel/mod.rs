@@ -8,10 +8,16 @@
 
 mod alone;
 mod collective;
+mod meeting;
 #[cfg(feature = "nccl")]
 mod nccl;
 mod segment;
 mod shared_memory;
+
+/// What meetings are made of.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+}
 
 pub use alone::Alone;
 pub use collective::{Collective, CollectiveError};

@@ -11,11 +11,11 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
 
+use super::meeting::{arrive, has_arrived};
 use super::segment::{self, SLOT_BYTES, Segment};
 use super::{Collective, CollectiveError};
 use peft_tune_kernels::flat::with_f32_mut;
@@ -136,7 +136,7 @@ impl SharedMemory {
     /// Waits until `rank` has reached meeting number `meeting`.
     fn wait_for(&self, rank: usize, meeting: u64) -> Result<(), CollectiveError> {
         let (arrivals, ranks) = (self.segment.arrivals(rank), self.ranks());
-        let has_arrived = || arrivals.load(Acquire) >= meeting;
+        let has_arrived = || has_arrived(arrivals, meeting);
         for _ in 0..SPINS {
             if has_arrived() {
                 return Ok(());
@@ -189,9 +189,7 @@ impl Collective for SharedMemory {
     }
 
     fn barrier(&self) -> Result<(), CollectiveError> {
-        let own = self.segment.arrivals(self.rank);
-        let meeting = own.load(Relaxed) + 1;
-        own.store(meeting, Release);
+        let meeting = arrive(self.segment.arrivals(self.rank));
         (0..self.ranks()).try_for_each(|rank| self.wait_for(rank, meeting))
     }
 }
