@@ -9,9 +9,10 @@
 //! | 4 | [`predict`] |
 //! | 3 | [`plan`], [`space`] |
 //! | 2 | [`study`] |
-//! | 1 | [`architecture`], [`objective`], [`recipe`] |
+//! | 1 | [`architecture`], [`bounded`], [`objective`], [`recipe`] |
 
 pub mod architecture;
+pub mod bounded;
 pub mod objective;
 pub mod plan;
 pub mod predict;

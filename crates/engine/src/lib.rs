@@ -22,6 +22,7 @@ mod checkpoint;
 pub mod data;
 mod error;
 mod generation;
+mod guarded;
 pub mod hub;
 mod merge;
 mod model;

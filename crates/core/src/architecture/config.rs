@@ -21,9 +21,11 @@ pub(super) struct Config {
 impl Config {
     /// Reads `path`, which must hold one JSON object.
     pub(super) fn read(path: &Path) -> Result<Self, ArchitectureError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ArchitectureError::Read {
-            path: path.to_owned(),
-            source,
+        let text = crate::bounded::read_text(path, crate::bounded::SETTINGS_BYTES).map_err(|source| {
+            ArchitectureError::Read {
+                path: path.to_owned(),
+                source,
+            }
         })?;
         Self::parse(path, &text)
     }

@@ -10,6 +10,21 @@ use super::{Metrics, Params};
 #[serde(transparent)]
 pub struct TrialNumber(pub u64);
 
+/// Numbers from the last one downwards that no trial has: what runs under them is tried out and not stored.
+const REHEARSALS: u64 = 1 << 16;
+
+impl TrialNumber {
+    /// The number under which worker `index` rehearses a study.
+    pub fn rehearsal(index: usize) -> Self {
+        Self(u64::MAX - (index as u64).min(REHEARSALS))
+    }
+
+    /// Whether it is the number of a rehearsal, which no trial has.
+    pub fn is_rehearsal(self) -> bool {
+        self.0 >= u64::MAX - REHEARSALS
+    }
+}
+
 impl TryFrom<i64> for TrialNumber {
     type Error = std::num::TryFromIntError;
 

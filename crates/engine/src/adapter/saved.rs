@@ -11,6 +11,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::Parameters;
 use crate::checkpoint::header;
+use peft_tune_core::bounded;
 use peft_tune_core::recipe::AdapterSettings;
 
 use super::config::PeftConfig;
@@ -53,7 +54,7 @@ impl SavedAdapter {
             return Err(AdapterError::NoTensor { path });
         }
         let config_path = directory.join(CONFIG);
-        let text = fs::read_to_string(&config_path).map_err(|source| AdapterError::Read {
+        let text = bounded::read_text(&config_path, bounded::SETTINGS_BYTES).map_err(|source| AdapterError::Read {
             path: config_path.clone(),
             source,
         })?;

@@ -18,6 +18,7 @@ use super::WeightsError;
 use super::header;
 use peft_tune_core::architecture;
 use peft_tune_core::architecture::TensorShape;
+use peft_tune_core::bounded;
 use peft_tune_kernels::quant::RawTensor;
 
 /// Name of an unsharded checkpoint.
@@ -77,7 +78,7 @@ impl Checkpoint {
         struct Index {
             weight_map: BTreeMap<String, String>,
         }
-        let text = std::fs::read_to_string(&path).map_err(|source| WeightsError::Read {
+        let text = bounded::read_text(&path, bounded::SETTINGS_BYTES).map_err(|source| WeightsError::Read {
             path: path.clone(),
             source,
         })?;

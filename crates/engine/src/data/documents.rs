@@ -230,6 +230,17 @@ impl DocumentSet {
         }
     }
 
+    /// The highest token id of all documents, targets included; `None` where there are no tokens.
+    pub(super) fn highest_token(&self) -> Option<u32> {
+        let of_span = |span: &Span| {
+            let range = span.start..span.start + span.tokens as usize;
+            let targets = self.table.labels(range.clone()).iter();
+            let targets = targets.filter(|label| **label != NO_TARGET);
+            self.table.ids(range).iter().chain(targets).max().copied()
+        };
+        self.spans.iter().filter_map(of_span).max()
+    }
+
     /// What is known of the set.
     pub fn statistics(&self) -> Statistics {
         self.statistics

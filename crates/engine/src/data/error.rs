@@ -105,12 +105,32 @@ pub enum DataError {
         id: i64,
         vocabulary: u32,
     },
+    #[error(
+        "the {set} data hold token {token}, and the model's vocabulary ends at {vocabulary}: the tokenizer belongs to \
+         another model, or tokens were added to it and not to the model"
+    )]
+    TokenBeyondModel {
+        set: &'static str,
+        token: usize,
+        vocabulary: usize,
+    },
+    #[error(
+        "the {set} data hold documents of {tokens} tokens, longer than the {max_positions} positions of the model; \
+         lower `sequence_length` to at most {max_positions}"
+    )]
+    DocumentTooLong {
+        set: &'static str,
+        tokens: usize,
+        max_positions: usize,
+    },
     #[error("{place}: {labels} labels for {tokens} input_ids; give one label per token, -100 where there is no target")]
     LabelCount {
         place: RowLocation,
         tokens: usize,
         labels: usize,
     },
+    #[error("{place}: the line has more than {mebibytes} MiB; split the row")]
+    LineTooLong { place: RowLocation, mebibytes: u64 },
     #[error("{place}: the row has {tokens} tokens, more than can be counted; split it")]
     RowTooLong { place: RowLocation, tokens: usize },
     #[error("{place}: {source}")]

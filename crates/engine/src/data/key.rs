@@ -7,7 +7,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::cache::Key;
-use super::{DataError, Vocabulary};
+use super::{DataError, Vocabulary, progress};
 use peft_tune_core::recipe::{DataSettings, HeldOut};
 
 /// Raised whenever the same input gives other tokens than before.
@@ -56,6 +56,7 @@ fn hash_file(hash: &mut Sha256, path: &Path) -> Result<(), DataError> {
             break;
         }
         length += count as u64;
+        progress::count();
         hash.update(&buffer[..count]);
     }
     hash.update(length.to_le_bytes());

@@ -6,7 +6,7 @@
 //! | row to example | `columns`, `messages`, `format`, `example` |
 //! | example to tokens and labels | `vocabulary`, `encode`, `answers` |
 //! | tokens at rest | `tokens`, `cache`, `key` |
-//! | documents of a sequence length | `split`, `documents`, `prepared` |
+//! | documents of a sequence length | `split`, `documents`, `prepared`, `fits` |
 //! | documents to steps | `packing`, `order`, `source`, `prefetch`, `batch` |
 
 mod answers;
@@ -18,6 +18,7 @@ mod documents;
 mod encode;
 mod error;
 mod example;
+mod fits;
 mod format;
 mod grouping;
 mod key;
@@ -26,6 +27,7 @@ mod order;
 mod packing;
 mod prefetch;
 mod prepared;
+mod progress;
 mod readers;
 mod row_location;
 mod source;
@@ -40,6 +42,7 @@ pub use error::DataError;
 pub use format::recognise;
 pub use prefetch::Prefetch;
 pub use prepared::PreparedData;
+pub use progress::done_so_far;
 pub use row_location::{RowLocation, Unit};
 pub use source::{BatchSource, RowOrder, evaluation_batches};
 pub use vocabulary::Vocabulary;

@@ -1,6 +1,7 @@
 //! Data made ready for training: read, split, tokenised and cut.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
@@ -12,7 +13,7 @@ use super::encode::encode;
 use super::key::cache_key;
 use super::split::{Located, hold_out, join_pieces, read_examples};
 use super::tokens::{TableBuilder, Tables};
-use super::{DataError, DataWarning, DocumentSet, Vocabulary};
+use super::{DataError, DataWarning, DocumentSet, Vocabulary, progress};
 use crate::hub::ModelFiles;
 use crate::tokenizer::Tokenizer;
 use peft_tune_core::recipe::{DataSettings, HeldOut, Recipe};
@@ -266,9 +267,22 @@ fn tokenize_set(
         if some.is_empty() {
             return Ok(table);
         }
+        // Rows behind one at fault need not be looked at; those before it may hold the one that is told.
+        let at_fault = AtomicUsize::new(usize::MAX);
         let rows: Vec<_> = some
             .par_iter()
-            .map(|(place, example)| encode(place, example, vocabulary, settings.loss_on))
+            .enumerate()
+            .map(|(index, (place, example))| {
+                if index > at_fault.load(Relaxed) {
+                    return Ok(None);
+                }
+                let row = encode(place, example, vocabulary, settings.loss_on);
+                if row.is_err() {
+                    at_fault.fetch_min(index, Relaxed);
+                }
+                progress::count();
+                row
+            })
             .collect();
         for row in rows {
             table.push(row?);

@@ -7,7 +7,7 @@ use super::example::Example;
 use super::format::RowParser;
 use super::order::Permutation;
 use super::readers::read_rows;
-use super::{DataError, RowLocation};
+use super::{DataError, RowLocation, progress};
 use peft_tune_core::recipe::DataSettings;
 
 /// An example and where it stands.
@@ -30,6 +30,7 @@ pub(super) fn read_examples(
         let mut parser = RowParser::new(settings.format, &settings.columns, has_chat_template);
         read_rows(path, &mut |place, record| {
             let example = parser.parse(&place, record)?;
+            progress::count();
             examples.push((place, example));
             Ok(if examples.len() < limit {
                 ControlFlow::Continue(())

@@ -2,11 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::download::{DownloadObserver, HubModel};
 use super::index::shards_of;
 use super::name::parse_hub_name;
 use super::settings::HubSettings;
 use super::{HubError, MissingFile};
+use peft_tune_core::bounded;
 
 /// Name of a checkpoint's only weight file.
 pub(super) const WEIGHTS: &str = "model.safetensors";
@@ -21,7 +24,7 @@ const SPECIAL_TOKENS_MAP: &str = "special_tokens_map.json";
 const CHAT_TEMPLATE: &str = "chat_template.jinja";
 
 /// Everything that is needed to train a model.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelFiles {
     /// As the user wrote it: a directory or a hub id.
     pub model: String,
@@ -34,7 +37,7 @@ pub struct ModelFiles {
 }
 
 /// Everything that is needed to tokenise data for a model; the weights may be absent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenizerFiles {
     /// `tokenizer.json`; see [`TokenizerFiles::are_there`].
     pub tokenizer: PathBuf,
@@ -232,7 +235,7 @@ fn check(model: &str, folder: &Path, part: NeededFiles) -> Result<(), HubError> 
     if files.is_empty() {
         return Ok(());
     }
-    if let Ok(text) = std::fs::read(folder.join("adapter_config.json")) {
+    if let Ok(text) = bounded::read(&folder.join("adapter_config.json"), bounded::SETTINGS_BYTES) {
         let config: Option<serde_json::Value> = serde_json::from_slice(&text).ok();
         return Err(HubError::Adapter {
             folder: folder.to_owned(),

@@ -42,6 +42,9 @@ pub enum RunError {
     #[error("{path} was written by another version of this program (layout {found}, this one reads {expected})")]
     OtherVersion { path: PathBuf, found: u64, expected: u64 },
 
+    #[error("another training runs in the output folder {folder}; wait for it, or give another `--output`")]
+    InUse { folder: PathBuf },
+
     #[error("the output folder {folder} is the directory of the model that is trained; give another `--output`")]
     OutputIsModel { folder: PathBuf },
 

@@ -1,5 +1,6 @@
 //! The output folder of a training: what is in it, and what may begin or continue there.
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use super::checkpoint;
@@ -27,6 +28,8 @@ const LEFT: &[&str] = &[
 #[derive(Debug)]
 pub(super) struct OutputFolder {
     path: PathBuf,
+    /// Held as long as the training runs; the system lets go of it with the process, however that ends.
+    _lock: File,
 }
 
 /// What a folder holds of the training that is to continue in it.
@@ -54,13 +57,33 @@ pub(super) fn check(settings: &RunSettings) -> Result<(), RunError> {
     }
 }
 
+/// Makes the folder where it is not there, and keeps every other training out of it.
+fn lock(folder: &Path) -> Result<File, RunError> {
+    std::fs::create_dir_all(folder).map_err(RunError::file(folder))?;
+    let file = File::open(folder).map_err(RunError::file(folder))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(RunError::InUse {
+            folder: folder.to_owned(),
+        }),
+        Err(TryLockError::Error(error)) => {
+            // Some network file systems have no locks.
+            tracing::warn!(%error, folder = %folder.display(), "the output folder cannot be locked");
+            Ok(file)
+        }
+    }
+}
+
 impl OutputFolder {
     /// Makes the folder ready for the training `identity`, and says what is there of it.
     pub fn open(settings: &RunSettings, identity: &Identity, model_folder: &Path) -> Result<(Self, Found), RunError> {
         check(settings)?;
         let path = settings.output.clone();
-        let folder = Self { path };
-        folder.refuse_model(model_folder)?;
+        refuse_model(&path, model_folder)?;
+        let lock = lock(&path)?;
+        // Another training may have come here since the first look.
+        check(settings)?;
+        let folder = Self { path, _lock: lock };
         let begun = folder.path.join(IDENTITY);
         if settings.start == Start::Resume && begun.is_file() {
             Identity::read(&begun)?.check(identity, &folder.path)?;
@@ -69,7 +92,6 @@ impl OutputFolder {
             return Ok((folder, found));
         }
         folder.clear()?;
-        std::fs::create_dir_all(&folder.path).map_err(RunError::file(&folder.path))?;
         checkpoint::write_json(&begun, identity)?;
         Ok((folder, Found::default()))
     }
@@ -187,16 +209,16 @@ impl OutputFolder {
         }
         Ok(())
     }
+}
 
-    /// The model's own directory must not be written to: its weights are mapped into memory.
-    fn refuse_model(&self, model_folder: &Path) -> Result<(), RunError> {
-        let real = |path: &Path| std::fs::canonicalize(path).ok();
-        if real(&self.path).is_some_and(|path| Some(path) == real(model_folder)) {
-            let folder = self.path.clone();
-            return Err(RunError::OutputIsModel { folder });
-        }
-        Ok(())
+/// The model's own directory must not be written to: its weights are mapped into memory.
+fn refuse_model(output: &Path, model_folder: &Path) -> Result<(), RunError> {
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    if real(output).is_some_and(|path| Some(path) == real(model_folder)) {
+        let folder = output.to_owned();
+        return Err(RunError::OutputIsModel { folder });
     }
+    Ok(())
 }
 
 /// Whether there is nothing at `folder`, or an empty folder.

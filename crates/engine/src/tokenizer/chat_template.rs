@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use minijinja::{Environment, Value};
 
+use super::bounds::check_size;
 use super::generation::{reserved_in, rewrite, take_markers};
 use super::jinja::{environment, from_json};
 use super::{SpecialTokens, TokenizerError};
@@ -58,8 +59,8 @@ impl ChatTemplate {
                 marked.push(name.clone());
             }
             let source = rewritten.unwrap_or(source);
-            environment
-                .add_template_owned(name.clone(), source)
+            check_size(&source)
+                .and_then(|()| environment.add_template_owned(name.clone(), source))
                 .map_err(|source| TokenizerError::TemplateSyntax {
                     origin: origin.to_owned(),
                     source,

@@ -4,6 +4,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest};
 use minijinja::{Environment, Error, ErrorKind, Value};
 
+use super::bounds::{bound, check_width};
 use super::python_json::{Layout, dumps};
 use super::python_methods;
 use super::strftime::strftime_now;
@@ -20,6 +21,7 @@ pub(super) fn environment() -> Environment<'static> {
     environment.add_test("iterable", is_iterable);
     // Messages name the line all the same, and not every variable with all that it holds.
     environment.set_debug(false);
+    bound(&mut environment);
     environment
 }
 
@@ -43,6 +45,7 @@ fn to_json(value: &Value, arguments: Rest<Value>, named: Kwargs) -> Result<Strin
     };
     let ensure_ascii = argument(0, "ensure_ascii")?.is_some_and(|flag| flag.is_true());
     let indent = argument(1, "indent")?.map(usize::try_from).transpose()?;
+    check_width(indent.unwrap_or(0))?;
     let separators = argument(2, "separators")?;
     let sort_keys = argument(3, "sort_keys")?.is_some_and(|flag| flag.is_true());
     named.assert_all_used()?;

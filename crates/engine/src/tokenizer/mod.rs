@@ -1,5 +1,6 @@
 //! From text to tokens and back: the model's tokenizer, its special tokens and its chat template.
 
+mod bounds;
 mod chat_template;
 mod error;
 mod generation;

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::TokenizerError;
 use crate::hub::TokenizerFiles;
+use peft_tune_core::bounded;
 
 /// A special token: its text and its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub(super) struct SideFile {
 impl SideFile {
     /// Reads `path`, which must hold a JSON object.
     pub fn read(path: &Path) -> Result<Self, TokenizerError> {
-        let bytes = std::fs::read(path).map_err(|source| TokenizerError::Read {
+        let bytes = bounded::read(path, bounded::SETTINGS_BYTES).map_err(|source| TokenizerError::Read {
             path: path.to_owned(),
             source,
         })?;

@@ -8,7 +8,12 @@ use sha2::{Digest, Sha256};
 use super::chat_template::DEFAULT;
 use super::special_tokens::{SideFile, stop_ids, strip_bom};
 use super::{ChatTemplate, SpecialTokens, TokenizerError};
+use crate::guarded::guarded;
 use crate::hub::TokenizerFiles;
+use peft_tune_core::bounded;
+
+/// Most that a tokenizer may have, in bytes; those of 256,000 tokens have 40 MB.
+const TOKENIZER_BYTES: u64 = 512 << 20;
 
 /// Turns text into token ids and back. Cheap to clone.
 #[derive(Clone)]
@@ -44,13 +49,13 @@ impl Tokenizer {
     /// Fails on files that cannot be read or make no sense; see [`TokenizerError`].
     pub fn open(files: &TokenizerFiles) -> Result<Self, TokenizerError> {
         let bytes = read(&files.tokenizer)?;
-        let bad = |error: tokenizers::Error| TokenizerError::BadTokenizer {
+        let bad = |reason: String| TokenizerError::BadTokenizer {
             path: files.tokenizer.clone(),
-            reason: error.to_string(),
+            reason,
         };
-        let mut inner = tokenizers::Tokenizer::from_bytes(strip_bom(&bytes)).map_err(bad)?;
+        let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(strip_bom(&bytes))).map_err(bad)?;
         // What the file says about batches of requests must not cut or pad training data.
-        inner.with_truncation(None).map_err(bad)?;
+        guarded(|| inner.with_truncation(None).map(drop)).map_err(bad)?;
         inner.with_padding(None);
 
         let side_paths = files.config.iter().chain(&files.special_tokens_map);
@@ -138,11 +143,7 @@ impl Tokenizer {
     /// # Errors
     /// Fails where the tokenizer does.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokenizerError> {
-        self.inner
-            .decode(ids, skip_special)
-            .map_err(|error| TokenizerError::Encode {
-                reason: error.to_string(),
-            })
+        guarded(|| self.inner.decode(ids, skip_special)).map_err(|reason| TokenizerError::Encode { reason })
     }
 
     /// The special tokens.
@@ -179,12 +180,8 @@ impl Tokenizer {
 
     /// Tokenises as `tokenizer.json` says.
     fn encode_as_filed(&self, text: &str, specials: Specials) -> Result<Encoded, TokenizerError> {
-        let encoding = self
-            .inner
-            .encode(text, specials == Specials::Add)
-            .map_err(|error| TokenizerError::Encode {
-                reason: error.to_string(),
-            })?;
+        let encoding = guarded(|| self.inner.encode(text, specials == Specials::Add))
+            .map_err(|reason| TokenizerError::Encode { reason })?;
         Ok(Encoded {
             ids: encoding.get_ids().to_vec(),
             ends: encoding.get_offsets().iter().map(|(_, end)| *end).collect(),
@@ -260,7 +257,7 @@ fn named_templates(file: &SideFile) -> Result<Vec<(String, String)>, TokenizerEr
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TokenizerError> {
-    std::fs::read(path).map_err(|source| TokenizerError::Read {
+    bounded::read(path, TOKENIZER_BYTES).map_err(|source| TokenizerError::Read {
         path: path.to_owned(),
         source,
     })

@@ -1,7 +1,7 @@
 //! JSON lines, and JSON documents that hold a list of rows.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,6 +9,9 @@ use serde_json::Value;
 
 use super::{BOM, DataError, Record, RowLocation, Visitor, read_text, utf8_hint};
 use crate::data::Unit;
+
+/// Most that a row may have, in bytes: some millions of tokens, more than any context.
+const LINE_BYTES: u64 = 32 << 20;
 
 /// Reads one object per line. Blank lines are skipped.
 pub(super) fn read_lines(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataError> {
@@ -20,8 +23,21 @@ pub(super) fn read_lines(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), Da
     let mut line = Vec::new();
     for number in 1.. {
         line.clear();
-        if reader.read_until(b'\n', &mut line).map_err(read_error)? == 0 {
+        if reader
+            .by_ref()
+            .take(LINE_BYTES + 1)
+            .read_until(b'\n', &mut line)
+            .map_err(read_error)?
+            == 0
+        {
             break;
+        }
+        if line.len() as u64 > LINE_BYTES {
+            let place = RowLocation::new(path, Unit::Line, number);
+            return Err(DataError::LineTooLong {
+                place,
+                mebibytes: LINE_BYTES >> 20,
+            });
         }
         let bytes = match line.strip_prefix(BOM) {
             Some(rest) if number == 1 => rest,

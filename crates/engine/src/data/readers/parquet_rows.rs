@@ -1,7 +1,6 @@
 //! Parquet, with flat or nested columns.
 
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use serde_json::{Map, Number, Value};
 
 use super::{DataError, Record, RowLocation, Visitor};
 use crate::data::Unit;
+use crate::guarded::guarded;
 
 /// Reads rows in the order of the file.
 pub(super) fn read(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataError> {
@@ -35,21 +35,6 @@ pub(super) fn read(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), DataErro
         }
     }
     Ok(())
-}
-
-/// Runs a step of the Parquet reader.
-///
-/// Design note: the reader panics on some damaged files and on column types that it does not know. A user's file must
-/// never end the program, so a panic there becomes an error as well.
-fn guarded<T>(step: impl FnOnce() -> parquet::errors::Result<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(step)) {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(panic) => Err(panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-            .unwrap_or_else(|| "the file is damaged".to_owned())),
-    }
 }
 
 fn columns_of(row: Row) -> Result<Map<String, Value>, String> {

@@ -1,0 +1,39 @@
+//! Whether data suit a model.
+
+use super::{DataError, DocumentSet, PreparedData};
+use peft_tune_core::architecture::Architecture;
+
+impl PreparedData {
+    /// Refuses data that every training of a model would fail on: tokens that it has no embedding for, and documents
+    /// that are longer than its positions.
+    ///
+    /// # Errors
+    /// [`DataError::TokenBeyondModel`], [`DataError::DocumentTooLong`].
+    pub fn check_fits(&self, architecture: &Architecture) -> Result<(), DataError> {
+        for (set, documents) in [("training", self.train()), ("held-out", self.held_out())] {
+            let highest = documents.highest_token().unwrap_or(0) as usize;
+            if highest >= architecture.vocabulary {
+                return Err(DataError::TokenBeyondModel {
+                    set,
+                    token: highest,
+                    vocabulary: architecture.vocabulary,
+                });
+            }
+            // Held-out documents are scored in windows of the sequence length.
+            let longest = longest_pass(documents, self.sequence_length());
+            if longest > architecture.max_positions {
+                return Err(DataError::DocumentTooLong {
+                    set,
+                    tokens: longest,
+                    max_positions: architecture.max_positions,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tokens of the longest document, or of the longest window of one, that goes through the model at once.
+fn longest_pass(documents: &DocumentSet, sequence_length: usize) -> usize {
+    (documents.statistics().longest as usize).min(sequence_length)
+}
