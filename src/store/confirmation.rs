@@ -55,7 +55,7 @@ impl Store {
             .await
             .map_err(|error| self.error(error))?;
         }
-        transaction.commit().await.map_err(|error| self.error(error))
+        self.commit(transaction).await
     }
 
     /// The metrics of every repeat of a study's trials, in order of repeat.

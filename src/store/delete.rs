@@ -59,7 +59,7 @@ impl Store {
                 _ => {}
             }
         }
-        transaction.commit().await.map_err(|error| self.error(error))
+        self.commit(transaction).await
     }
 
     /// Checks the whole file, rewrites it without gaps and renews the statistics that queries are planned by.

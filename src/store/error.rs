@@ -31,10 +31,28 @@ pub enum StoreError {
          copy both files to a folder that can be written"
     )]
     Unmerged { path: PathBuf },
+    #[error(
+        "the file system that holds {path} has no locks, which keep two searches apart: put the database on a local disk \
+         with `--db`"
+    )]
+    NoLocks { path: PathBuf },
     #[error("{path} is locked by another process: wait until that is done, or choose another file with `--db`")]
     Locked { path: PathBuf },
     #[error("the disk that holds {path} is full: free some space")]
     DiskFull { path: PathBuf },
+    #[error(
+        "{path} has {links} names (hard links), and two searches could write it at once: copy it to a file of its own \
+         (`cp`), or remove the other names"
+    )]
+    HardLinked { path: PathBuf, links: u64 },
+    #[error(
+        "{path} was removed or replaced while it was written; {}",
+        kept.as_ref().map_or_else(
+            || "what was measured could not be kept in another file either".to_owned(),
+            |kept| format!("all that was measured is in {}: go on with that by `--db`", kept.display())
+        )
+    )]
+    Replaced { path: PathBuf, kept: Option<PathBuf> },
     #[error("{path} was changed by another process while it was read: run the command again")]
     ChangedWhileRead { path: PathBuf },
 
@@ -146,6 +164,8 @@ impl StoreError {
             | Self::NotWritable { .. }
             | Self::NotReadable { .. }
             | Self::Unmerged { .. }
+            | Self::HardLinked { .. }
+            | Self::NoLocks { .. }
             | Self::StudyChanged { .. }
             | Self::NoStudy { .. }
             | Self::Empty { .. }
@@ -170,6 +190,7 @@ impl StoreError {
                 | Self::Sqlite { .. }
                 | Self::Migrate { .. }
                 | Self::ChangedWhileRead { .. }
+                | Self::Replaced { .. }
         )
     }
 

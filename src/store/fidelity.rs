@@ -43,7 +43,7 @@ impl Store {
                 .await
                 .map_err(|error| self.error(error))?;
         }
-        transaction.commit().await.map_err(|error| self.error(error))
+        self.commit(transaction).await
     }
 
     /// What every trial of a study told on its way, by number and step.

@@ -72,6 +72,19 @@ pub(super) fn look_at(path: &Path) -> Result<Found, StoreError> {
     }
 }
 
+/// Refuses a file with several names: each would have a log and locks of its own, and two searches could write the file at once
+/// (<https://www.sqlite.org/howtocorrupt.html#_multiple_links_to_the_same_file>).
+pub(super) fn check_names(path: &Path) -> Result<(), StoreError> {
+    use std::os::unix::fs::MetadataExt;
+    match std::fs::metadata(path).map(|metadata| metadata.nlink()) {
+        Ok(links) if links > 1 => Err(StoreError::HardLinked {
+            path: path.to_owned(),
+            links,
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Whether the folder that `path` lies in exists.
 pub(super) fn has_folder(path: &Path) -> bool {
     path.parent().is_some_and(Path::is_dir)

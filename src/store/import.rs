@@ -118,7 +118,7 @@ impl Store {
             self.run(&mut transaction, format!("drop table temp.\"map_{}\"", table.name))
                 .await?;
         }
-        transaction.commit().await.map_err(|error| self.error(error))?;
+        self.commit(transaction).await?;
         Ok(imported)
     }
 

@@ -73,7 +73,7 @@ impl Store {
             .await
             .map_err(|error| self.error(error))?;
         }
-        transaction.commit().await.map_err(|error| self.error(error))?;
+        self.commit(transaction).await?;
         Ok(bench)
     }
 }

@@ -37,7 +37,7 @@ impl Store {
                 .await
                 .map_err(|error| self.error(error))?;
         }
-        transaction.commit().await.map_err(|error| self.error(error))
+        self.commit(transaction).await
     }
 
     /// What the files of a study held when it began, by role and position; empty for a study of an earlier version.

@@ -63,6 +63,14 @@ impl Drop for StudyLock {
     }
 }
 
+/// Whether an error says that a file system has no locks at all, as some network file systems do.
+pub(super) fn has_no_locks(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOLCK | libc::ENOSYS | libc::EOPNOTSUPP)
+    )
+}
+
 /// Whether a process holds the lock at `path`. The look is a short lock of its own, shared with other looks.
 pub(super) fn is_held(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };

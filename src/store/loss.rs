@@ -47,7 +47,7 @@ impl Store {
             .fetch_one(&mut *transaction)
             .await
             .map_err(|error| self.error(error))?;
-        transaction.commit().await.map_err(|error| self.error(error))?;
+        self.commit(transaction).await?;
         Ok(to_u64(lost))
     }
 

@@ -46,7 +46,7 @@ impl Store {
                 .await
                 .map_err(|error| self.error(error))?;
         }
-        transaction.commit().await.map_err(|error| self.error(error))
+        self.commit(transaction).await
     }
 
     /// The measurements of the study's trials that were measured again.
@@ -110,7 +110,7 @@ impl Store {
                     .await?;
             }
         }
-        transaction.commit().await.map_err(|error| self.error(error))?;
+        self.commit(transaction).await?;
         Ok(trials
             .into_iter()
             .map(|(_, number)| TrialNumber(to_u64(number)))

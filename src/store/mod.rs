@@ -32,6 +32,7 @@ mod profile;
 mod query;
 mod record;
 mod request;
+mod rescue;
 mod row;
 mod rows;
 mod run;

@@ -11,7 +11,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use super::StoreError;
 use super::error::sqlite_code;
 use super::files::{self, Found, Stamp};
-use super::lock::{Attempt, StudyLock, lock_path};
+use super::lock::{Attempt, StudyLock, has_no_locks, lock_path};
+use super::rescue::FileIdentity;
 use super::step::StepBuffer;
 
 static MIGRATOR: Migrator = sqlx::migrate!("./migrations");
@@ -40,6 +41,8 @@ pub struct Store {
     pub(super) steps: Mutex<StepBuffer>,
     /// The file as it was when it was opened on the promise that nobody writes it.
     taken_as_unchanging: Option<Stamp>,
+    /// The file that is written.
+    pub(super) identity: Option<FileIdentity>,
 }
 
 /// What an existing file turned out to be.
@@ -90,6 +93,7 @@ impl Store {
     /// Where writing fails, or [`StoreError::ChangedWhileRead`].
     pub async fn close(self) -> Result<(), StoreError> {
         self.flush_steps().await?;
+        self.check_in_place().await?;
         self.pool.close().await;
         let Some(before) = &self.taken_as_unchanging else {
             return Ok(());
@@ -131,7 +135,10 @@ impl Store {
         // journal mode, and two could find the same migration missing.
         let _turn = take_turn(&path, timeout).await?;
         let version = match files::look_at(&path)? {
-            Found::Sqlite => Self::check_before_writing(&path).await?,
+            Found::Sqlite => {
+                files::check_names(&path)?;
+                Self::check_before_writing(&path).await?
+            }
             Found::Nothing | Found::EmptyFile => 0,
         };
         let options = SqliteConnectOptions::new()
@@ -146,8 +153,9 @@ impl Store {
             .pragma("temp_store", "memory")
             // What a search writes it seldom reads again, and it should not grow with its study.
             .pragma("cache_size", "-4000");
-        let store = Self::connect(options, path).await?;
+        let mut store = Self::connect(options, path).await?;
         store.claim().await?;
+        store.identity = FileIdentity::at(&store.path);
         if version < newest_schema() {
             MIGRATOR.run(&store.pool).await.map_err(|source| StoreError::Migrate {
                 path: store.path.clone(),
@@ -170,6 +178,7 @@ impl Store {
             path,
             steps: Mutex::default(),
             taken_as_unchanging,
+            identity: None,
         }
     }
 
@@ -289,6 +298,7 @@ async fn take_turn(path: &Path, timeout: Duration) -> Result<StudyLock, StoreErr
             {
                 return Err(StoreError::NotWritable { path: path.to_owned() });
             }
+            Err(error) if has_no_locks(&error) => return Err(StoreError::NoLocks { path: path.to_owned() }),
             Err(source) => {
                 return Err(StoreError::Io {
                     path: path.to_owned(),

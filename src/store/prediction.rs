@@ -47,7 +47,7 @@ impl Store {
         .execute(&mut *transaction)
         .await
         .map_err(|error| self.error(error))?;
-        transaction.commit().await.map_err(|error| self.error(error))
+        self.commit(transaction).await
     }
 
     /// The JSON of the ceilings that `build` measured on a machine with so many threads, and the share of the speed that may have
@@ -101,7 +101,7 @@ impl Store {
                 .await
                 .map_err(|error| self.error(error))?;
         }
-        transaction.commit().await.map_err(|error| self.error(error))
+        self.commit(transaction).await
     }
 
     /// Records what a trial's peak memory is expected to consist of: parts and their bytes.
@@ -122,7 +122,7 @@ impl Store {
                 .await
                 .map_err(|error| self.error(error))?;
         }
-        transaction.commit().await.map_err(|error| self.error(error))
+        self.commit(transaction).await
     }
 
     /// What the peak memory of each trial of a study was expected to consist of, the largest part first.

@@ -163,7 +163,7 @@ impl Store {
         self.insert_ops(&mut transaction, id, &record.ops).await?;
         self.insert_samples(&mut transaction, id, &record.samples).await?;
         self.insert_diagnoses(&mut transaction, id, &record.diagnoses).await?;
-        transaction.commit().await.map_err(|error| self.error(error))?;
+        self.commit(transaction).await?;
         Ok(ProfileId(id))
     }
 

@@ -100,7 +100,7 @@ impl Store {
         }
         let mut transaction = self.begin().await?;
         self.insert_steps(&mut transaction, &waiting).await?;
-        transaction.commit().await.map_err(|error| self.error(error))
+        self.commit(transaction).await
     }
 
     /// Records an evaluation of a running trial. One after the same step replaces it.

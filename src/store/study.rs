@@ -2,7 +2,7 @@
 
 use sqlx::SqliteConnection;
 
-use super::lock::{Attempt, StudyLock, lock_path};
+use super::lock::{Attempt, StudyLock, has_no_locks, lock_path};
 use super::record::{json_differences, json_hash};
 use super::row::{finite, to_i64};
 use super::{DataSetRecord, MachineRecord, ModelRecord, Store, StoreError, StudyRecord};
@@ -59,13 +59,50 @@ impl Store {
         let to_repeat = self.hand_back_running_trials(&mut transaction, id).await?;
         self.note_machine_and_sampler(&mut transaction, id, record, resumed)
             .await?;
-        transaction.commit().await.map_err(|error| self.error(error))?;
+        self.commit(transaction).await?;
         Ok(OpenStudy {
             id,
             resumed,
             to_repeat,
             lock,
         })
+    }
+
+    /// Takes over where the files of a study lie now, if nothing else of its definition changed: whoever calls this has seen that they
+    /// hold the same. Says whether it did.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn move_study(&self, record: &StudyRecord) -> Result<bool, StoreError> {
+        let definition = record
+            .whole_definition()
+            .map_err(|source| StoreError::Unwritable { what: "study", source })?;
+        let mut transaction = self.begin().await?;
+        let found: Option<(i64, String, String)> =
+            sqlx::query_as("select id, definition, definition_hash from study where name = ?")
+                .bind(&record.name)
+                .fetch_optional(&mut *transaction)
+                .await
+                .map_err(|error| self.error(error))?;
+        let Some((id, old, hash)) = found.filter(|(_, _, hash)| *hash != json_hash(&definition)) else {
+            return Ok(false);
+        };
+        let Ok(old) = serde_json::from_str::<serde_json::Value>(&old) else {
+            return Ok(false);
+        };
+        if without_places(old) != without_places(definition.clone()) {
+            return Ok(false);
+        }
+        sqlx::query("update study set definition = ?, definition_hash = ? where id = ? and definition_hash = ?")
+            .bind(definition.to_string())
+            .bind(json_hash(&definition))
+            .bind(id)
+            .bind(hash)
+            .execute(&mut *transaction)
+            .await
+            .map_err(|error| self.error(error))?;
+        self.commit(transaction).await?;
+        Ok(true)
     }
 
     async fn find_or_insert_study(
@@ -85,7 +122,7 @@ impl Store {
             return Ok((StudyId(id), true));
         }
         let id = self.insert_study(&mut transaction, record, definition).await?;
-        transaction.commit().await.map_err(|error| self.error(error))?;
+        self.commit(transaction).await?;
         Ok((id, false))
     }
 
@@ -208,6 +245,9 @@ impl Store {
                 study: name.to_owned(),
                 process,
             }),
+            Err(error) if has_no_locks(&error) => Err(StoreError::NoLocks {
+                path: self.path.clone(),
+            }),
             Err(source) => Err(StoreError::Io { path, source }),
         }
     }
@@ -223,13 +263,18 @@ impl Store {
             Some(machine) => Some(self.machine_id(connection, machine).await?),
             None => None,
         };
+        let data_set = match &record.data_set {
+            Some(data_set) => Some(self.data_set_id(connection, data_set).await?),
+            None => None,
+        };
         sqlx::query(
             "update study
-             set machine_id = ?, sampler = ?, space_path = ?, space_text = ?,
+             set machine_id = ?, data_set_id = coalesce(?, data_set_id), sampler = ?, space_path = ?, space_text = ?,
                  resumed_at = iif(?, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), resumed_at)
              where id = ?",
         )
         .bind(machine)
+        .bind(data_set)
         .bind(&record.sampler)
         .bind(record.space_path.to_string_lossy())
         .bind(&record.space_text)
@@ -288,7 +333,7 @@ impl Store {
     ) -> Result<i64, StoreError> {
         sqlx::query_scalar(
             "insert into data_set (source, fingerprint, rows, tokens, held_out_rows) values (?, ?, ?, ?, ?)
-             on conflict do update set source = excluded.source
+             on conflict do update set rows = excluded.rows, tokens = excluded.tokens, held_out_rows = excluded.held_out_rows
              returning id",
         )
         .bind(&data_set.source)
@@ -300,4 +345,26 @@ impl Store {
         .await
         .map_err(|error| self.error(error))
     }
+}
+
+/// Where a definition says that files lie.
+const PLACES: [&str; 5] = [
+    "/settings/base/model",
+    "/settings/base/data/train",
+    "/settings/base/data/held_out",
+    "/settings/base/data/chat_template",
+    "/settings/backend/folder",
+];
+
+/// A definition without what says where its files lie; a fraction of held-out rows stays.
+fn without_places(mut definition: serde_json::Value) -> serde_json::Value {
+    for place in PLACES {
+        if let Some(value) = definition.pointer_mut(place)
+            && !value.is_number()
+            && !value.is_null()
+        {
+            *value = serde_json::Value::Bool(true);
+        }
+    }
+    definition
 }

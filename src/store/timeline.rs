@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use super::lock::{is_held, lock_path};
-use super::row::to_u64;
+use super::row::{taken, to_u64};
 use super::{EvaluationRecord, Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
 
@@ -90,7 +90,7 @@ impl Store {
             .map_err(|error| self.error(error))?;
         let mut definition: serde_json::Value =
             self.read_json(&definition, || "the definition of the study".to_owned())?;
-        Ok(definition["settings"].take())
+        Ok(taken(&mut definition, "settings"))
     }
 
     /// A number that changes when another process (or another connection) has written to the database.

@@ -47,7 +47,7 @@ impl Store {
             Some((id, _)) => self.restart_trial(&mut transaction, id, recipe.as_deref()).await?,
         };
         self.replace_params(&mut transaction, id, number, params).await?;
-        transaction.commit().await.map_err(|error| self.error(error))?;
+        self.commit(transaction).await?;
         self.note_running(study, number, TrialId(id));
         Ok(to_u64(attempt))
     }
@@ -102,7 +102,7 @@ impl Store {
         if let Some(metrics) = state.metrics() {
             self.insert_metrics(&mut transaction, id, metrics).await?;
         }
-        transaction.commit().await.map_err(|error| self.error(error))?;
+        self.commit(transaction).await?;
         self.note_ended(study, number);
         Ok(())
     }
@@ -119,7 +119,7 @@ impl Store {
         if self.hand_back(&mut transaction, id).await? == 0 {
             return Err(self.not_running(&mut transaction, id, number, "waiting").await?);
         }
-        transaction.commit().await.map_err(|error| self.error(error))?;
+        self.commit(transaction).await?;
         self.note_ended(study, number);
         Ok(())
     }
@@ -155,20 +155,55 @@ impl Store {
                 .map_err(|error| self.error(error))?
                 .rows_affected();
         if changed > 0 {
-            for delete in [
-                "delete from step where trial_id = ?",
-                "delete from evaluation where trial_id = ?",
-                "delete from report where trial_id = ?",
-                "delete from stop where trial_id = ?",
+            self.delete_course(connection, trial).await?;
+        }
+        Ok(changed)
+    }
+
+    /// Lets failed trials wait to be run again: something else than their settings failed. How they failed stays among their lost
+    /// attempts.
+    pub async fn reopen_failed_trials(&self, study: StudyId, numbers: &[TrialNumber]) -> Result<(), StoreError> {
+        let mut ids = Vec::with_capacity(numbers.len());
+        for number in numbers {
+            ids.push(self.trial_id(study, *number).await?);
+        }
+        let mut transaction = self.begin().await?;
+        for id in ids {
+            for statement in [
+                "insert into lost_attempt (trial_id, attempt, phase, message, wall_s)
+                 select id, attempt, phase, coalesce(detail ->> '$.message', reason, ''), wall_s
+                 from trial where id = ? and state = 'failed'",
+                "delete from metric where trial_id = ?",
+                "update trial
+                 set state = 'waiting', reason = null, detail = null, phase = null, wall_s = null, ended_at = null
+                 where id = ? and state = 'failed'",
             ] {
-                sqlx::query(delete)
-                    .bind(trial.0)
-                    .execute(&mut *connection)
+                sqlx::query(statement)
+                    .bind(id.0)
+                    .execute(&mut *transaction)
                     .await
                     .map_err(|error| self.error(error))?;
             }
+            self.delete_course(&mut transaction, id).await?;
         }
-        Ok(changed)
+        self.commit(transaction).await
+    }
+
+    /// Deletes what a trial told on its way.
+    async fn delete_course(&self, connection: &mut SqliteConnection, trial: TrialId) -> Result<(), StoreError> {
+        for delete in [
+            "delete from step where trial_id = ?",
+            "delete from evaluation where trial_id = ?",
+            "delete from report where trial_id = ?",
+            "delete from stop where trial_id = ?",
+        ] {
+            sqlx::query(delete)
+                .bind(trial.0)
+                .execute(&mut *connection)
+                .await
+                .map_err(|error| self.error(error))?;
+        }
+        Ok(())
     }
 
     async fn insert_trial(
