@@ -41,6 +41,16 @@ deny:
 adapters:
     python3 -m unittest discover -s integrations/tests
 
+# Mutated inputs of every reader: `just fuzz --cases 1000000 --seed 2`
+[group('check')]
+fuzz *args:
+    cargo run --release --locked --example fuzz -- {{args}}
+
+# Kills searches and workers 200 times, and runs ten thousand trials
+[group('check')]
+kills:
+    cargo test --locked --test it -- --ignored --nocapture two_hundred_times ten_thousand
+
 # Report and dashboard in headless Chromium, on a study made for it
 [group('check')]
 pages:

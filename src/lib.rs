@@ -10,7 +10,7 @@
 //! | 4 | [`cli`] |
 //! | 3 | [`tune`], [`dashboard`] |
 //! | 2 | [`worker`], [`report`] |
-//! | 1 | [`export`], [`store`], [`space`] |
+//! | 1 | [`export`], [`store`], [`space`], [`shell`], [`files`] |
 
 #[cfg(not(unix))]
 compile_error!("peft-tune runs on Linux and macOS");
@@ -18,7 +18,9 @@ compile_error!("peft-tune runs on Linux and macOS");
 pub mod cli;
 pub mod dashboard;
 pub mod export;
+pub mod files;
 pub mod report;
+pub mod shell;
 pub mod space;
 pub mod store;
 pub mod tune;

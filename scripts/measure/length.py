@@ -3,9 +3,11 @@
 
     scripts/measure/length.py target/release/peft-tune FOLDER [--only NAME] [--lengths 1,3,10]    # trains, hours
     scripts/measure/length.py --table FOLDER docs/benchmarks/length.csv                           # compares
+    scripts/measure/length.py --search target/release/peft-tune FOLDER                            # searches, minutes
 
 24 settings (two ranks, six learning rates, two global batches) of two models on two data sets, those of `tables.py`. Each
-length is a study of its own, which `search` resumes where it was stopped.
+length is a study of its own, which `search` resumes where it was stopped. `--search` lets searches choose among the
+settings, as a user would who trains 10 times as long, and looks up in the table what their choice is worth there.
 """
 
 import argparse
@@ -67,6 +69,43 @@ def train(program, output, names, lengths):
             command = [program, "search", file, "--db", folder / "length.db"]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             print(f"{name}: {name_of(times, schedule)}", flush=True)
+
+
+def searches(program, output, names, seeds):
+    """Searches that know how long the training will be; the regret of what they recommend, at that length."""
+    long = collections.defaultdict(dict)
+    for row in csv.DictReader(open(pathlib.Path(__file__).resolve().parents[2] / "docs/benchmarks/length.csv")):
+        if row["tokens"] == str(10 * TOKENS):
+            long[row["data"]][tuple(float(row[key]) for key in SEARCHED)] = float(row["loss"])
+    for name, layers, reverse in TABLES:
+        if name not in names:
+            continue
+        folder = output / name
+        prepare(folder, layers, reverse)
+        for seed in range(1, seeds + 1):
+            study = space(folder, 1, "cosine")
+            study.update(
+                study=f"search-{seed}",
+                training={"length": {"tokens": 10 * TOKENS}, "seed": 1},
+                objectives=["loss", "throughput", "peak_memory"],
+                sampler="bayes",
+                budget={"trials": 20},
+                seed=seed,
+            )
+            del study["confirm"]
+            file = folder / f"search-{seed}.yaml"
+            file.write_text(json.dumps(study))
+            command = [program, "search", file, "--db", folder / "search.db", "--json"]
+            said = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+            trial = said["recommendation"]["trial"]
+            connection = sqlite3.connect(folder / "search.db")
+            query = "select name, value from trial_param where study = ? and trial = ?"
+            params = {key: value for key, value in connection.execute(query, (study["study"], trial))}
+            chosen = tuple(float(params[key]) for key in SEARCHED)
+            best = min(long[name].values())
+            found = long[name].get(chosen)
+            regret = "not in the table" if found is None else f"regret {100 * (found / best - 1):.1f}%"
+            print(f"{name}: seed {seed} recommends {chosen}: {regret}", flush=True)
 
 
 def losses(folder):
@@ -137,9 +176,13 @@ def main():
     arguments.add_argument("--lengths", default="1,3,10,50", help="times the short training, joined by commas")
     arguments.add_argument("--machine", default="A", help="the machine's letter in docs/benchmarks.md, for the table")
     arguments.add_argument("--table", action="store_true", help="compare what was trained")
+    arguments.add_argument("--search", action="store_true", help="let searches choose among the settings")
+    arguments.add_argument("--seeds", type=int, default=5, help="searches of each data set")
     given = arguments.parse_args()
     if given.table:
         table(given.program, given.output, given.machine)
+    elif given.search:
+        searches(given.program, given.output, given.only.split(","), given.seeds)
     else:
         lengths = [int(times) for times in given.lengths.split(",")]
         train(given.program, given.output, given.only.split(","), lengths)

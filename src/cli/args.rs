@@ -7,8 +7,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use super::{
     CliError, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate, gpu_check,
-    import, infer_bench, init, logging, merge, pareto, plan, profile, query, rank, report, schema, search, show,
-    status, stop, studies, train, vacuum, worker,
+    import, infer_bench, init, logging, merge, pareto, plan, prepare, profile, query, rank, report, schema, search,
+    show, status, stop, studies, train, vacuum, worker,
 };
 use peft_tune_engine::profile::HostMemory;
 
@@ -50,6 +50,8 @@ enum Command {
     Completions(completions::Args),
     #[command(hide = true)]
     GpuCheck(gpu_check::Args),
+    #[command(hide = true)]
+    Prepare(prepare::Args),
     #[command(hide = true)]
     Rank(rank::Args),
     #[command(hide = true)]
@@ -102,6 +104,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Schema(args) => schema::run(args),
         Command::Completions(args) => completions::run(args, Arguments::command()),
         Command::GpuCheck(args) => gpu_check::run(args),
+        Command::Prepare(args) => prepare::run(args),
         Command::Rank(args) => rank::run(args),
         Command::Worker(args) => worker::run(args),
     }

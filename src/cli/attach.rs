@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::CliError;
 use super::database::DatabaseArgs;
+use super::output::{show_part, tell_part};
 use super::standing::Standing;
 use crate::report::{duration, metric_value};
 use peft_tune_core::study::{Trial, TrialState};
@@ -60,7 +61,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         if !standing.running {
             say("", is_terminal);
             let begun = study.resumed_at.as_deref().unwrap_or(&study.created_at);
-            print!("{}", standing.to_text(begun));
+            show_part(format_args!("{}", standing.to_text(begun)));
             return match standing.ending {
                 Some(_) => Ok(()),
                 None => Err(CliError::failed(anyhow::anyhow!(
@@ -76,11 +77,11 @@ pub fn run(args: Args) -> Result<(), CliError> {
                 .map(|one| format!("{} {}", one.trial, one.phase.as_deref().unwrap_or("started")))
                 .collect();
             let spent = duration(standing.trial_s);
-            eprint!(
+            tell_part(format_args!(
                 "\r\x1b[K{} finished, {spent}; under way: {}",
                 standing.finished,
                 under_way.join(", ")
-            );
+            ));
             let _ = std::io::stderr().flush();
         }
         std::thread::sleep(LOOK);
@@ -90,9 +91,9 @@ pub fn run(args: Args) -> Result<(), CliError> {
 /// Writes a line above the one that changes.
 fn say(text: &str, is_terminal: bool) {
     if is_terminal {
-        eprint!("\r\x1b[K");
+        tell_part(format_args!("\r\x1b[K"));
     }
-    eprint!("{text}");
+    tell_part(format_args!("{text}"));
 }
 
 /// A finished trial in a line.

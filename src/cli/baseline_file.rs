@@ -9,7 +9,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::CliError;
-use super::interrupt::tell;
+use super::output::tell;
+use peft_tune_core::bounded::{SETTINGS_BYTES, read_text};
 use peft_tune_core::recipe::OptimizerKind;
 use peft_tune_core::recipe::settings::{SettingRow, setting, setting_called_elsewhere};
 use peft_tune_core::study::{ParamValue, Params};
@@ -23,7 +24,7 @@ const PASSED_OVER: [&str; 3] = ["dataset", "datasets", "eval"];
 /// Bad input where the file cannot be read or is no YAML or JSON, or where it says no setting at all.
 pub fn read(path: &Path) -> Result<Params, CliError> {
     let bad = |message: String| CliError::bad_input(anyhow::anyhow!("{}: {message}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| bad(format!("cannot read it: {error}")))?;
+    let text = read_text(path, SETTINGS_BYTES).map_err(|error| bad(format!("cannot read it: {error}")))?;
     let value: Value = serde_saphyr::from_str(&text).map_err(|error| bad(format!("it is no YAML or JSON: {error}")))?;
     let mut found = BTreeMap::new();
     collect(&value, &mut found);
@@ -43,9 +44,9 @@ pub fn read(path: &Path) -> Result<Params, CliError> {
         params.remove("alpha_ratio");
     }
     let shown: Vec<String> = params.iter().map(|(name, value)| format!("{name} {value}")).collect();
-    tell(&format!("the baseline of {}: {}", path.display(), shown.join(", ")));
+    tell(format_args!("the baseline of {}: {}", path.display(), shown.join(", ")));
     if !passed.is_empty() {
-        tell(&format!(
+        tell(format_args!(
             "passed over, as no setting is called so: {}",
             passed.join(", ")
         ));

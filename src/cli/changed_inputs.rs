@@ -7,7 +7,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::CliError;
-use super::interrupt::tell;
+use super::output::tell;
 use crate::space::Study;
 use crate::store::{InputRecord, Store};
 use peft_tune_core::recipe::{HeldOut, Recipe};
@@ -150,7 +150,7 @@ pub async fn check(
     let names = (1..).map(|number| format!("{} before change {number}", study.name));
     if let Some(name) = names.into_iter().find(free) {
         store.rename_study(known.id, &name).await?;
-        tell(&format!(
+        tell(format_args!(
             "{changes} changed: what was measured before is study `{name}` now"
         ));
     }

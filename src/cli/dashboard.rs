@@ -2,6 +2,7 @@
 
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
+use super::output::tell;
 use crate::dashboard::{Dashboard, DashboardError, DashboardSettings};
 use crate::store::{Store, StoreError};
 
@@ -32,11 +33,11 @@ pub fn run(args: Args) -> Result<(), CliError> {
             control: writable && !args.read_only,
         };
         let dashboard = Dashboard::bind(store, settings).await?;
-        eprintln!("to look:       {}", dashboard.url());
+        tell(format_args!("to look:       {}", dashboard.url()));
         if let Some(url) = dashboard.control_url() {
-            eprintln!("to look and ask: {url}");
+            tell(format_args!("to look and ask: {url}"));
         }
-        eprintln!("Ctrl-C ends the dashboard; a search continues without it");
+        tell(format_args!("Ctrl-C ends the dashboard; a search continues without it"));
         let end = async {
             // Without signals the process is ended some other way.
             if tokio::signal::ctrl_c().await.is_err() {
@@ -59,7 +60,10 @@ async fn open(database: &DatabaseArgs) -> Result<(Store, bool), StoreError> {
     match Store::open(&path).await {
         Ok(store) => Ok((store, true)),
         Err(StoreError::NotWritable { .. }) => {
-            eprintln!("warning: {} cannot be written: the page only shows", path.display());
+            tell(format_args!(
+                "warning: {} cannot be written: the page only shows",
+                path.display()
+            ));
             Ok((Store::open_read_only(&path).await?, false))
         }
         Err(error) => Err(error),

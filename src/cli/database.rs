@@ -3,7 +3,11 @@
 use std::path::PathBuf;
 
 use super::CliError;
+use crate::shell::command_line;
 use crate::store::{Store, StoreError};
+
+/// The database where none is named.
+const USUAL: &str = "peft-tune.db";
 
 /// The results database that a command works on.
 #[derive(Clone, Debug, clap::Args)]
@@ -19,7 +23,23 @@ impl DatabaseArgs {
     pub fn path(&self) -> PathBuf {
         let environment = || std::env::var_os("PEFT_TUNE_DB").filter(|path| !path.is_empty());
         let given = self.db.clone().or_else(|| environment().map(PathBuf::from));
-        given.unwrap_or_else(|| PathBuf::from("peft-tune.db"))
+        given.unwrap_or_else(|| PathBuf::from(USUAL))
+    }
+
+    /// A command on this database as a shell takes it: `peft-tune`, these words, and the study's name.
+    pub fn command(&self, words: &[&str], study: Option<&str>) -> String {
+        let path = self.path().to_string_lossy().into_owned();
+        let database = match path.as_str() {
+            USUAL => Vec::new(),
+            path => vec!["--db", path],
+        };
+        let mut command: Vec<&str> = ["peft-tune"].into_iter().chain(words.iter().copied()).collect();
+        match study {
+            // It would be taken for a flag.
+            Some(study) if study.starts_with('-') => command.extend(database.into_iter().chain(["--", study])),
+            study => command.extend(study.into_iter().chain(database)),
+        }
+        command_line(command)
     }
 
     /// Opens the database for reading, works with it and closes it. The file is left as it was.
@@ -63,4 +83,26 @@ pub fn block_on<T>(future: impl Future<Output = Result<T, CliError>>) -> Result<
         .build()
         .map_err(CliError::failed)?;
     runtime.block_on(future)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_printed_command_names_the_database_and_keeps_names_whole() {
+        let of = |db: Option<&str>| DatabaseArgs {
+            db: db.map(PathBuf::from),
+        };
+        let other = of(Some("my results.db"));
+        assert_eq!(
+            other.command(&["pareto"], Some("`id`")),
+            "peft-tune pareto '`id`' --db 'my results.db'"
+        );
+        assert_eq!(
+            other.command(&["pareto"], Some("-x")),
+            "peft-tune pareto --db 'my results.db' -- -x"
+        );
+        assert_eq!(of(Some(USUAL)).command(&["studies"], None), "peft-tune studies");
+    }
 }

@@ -27,6 +27,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     args.database
         .write(async |store| store.delete_study(study.id, &study.name).await)?;
     write_result(&format!(
-        "deleted study {name} with {trials} trials; `peft-tune vacuum` frees its space in the file\n"
+        "deleted study {name} with {trials} trials; `{}` frees its space in the file\n",
+        args.database.command(&["vacuum"], None)
     ))
 }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
-use super::output::write_result;
+use super::output::{tell_part, write_result};
+use crate::report::printable;
 use crate::space::Study;
 use crate::store::Store;
 
@@ -59,7 +60,7 @@ pub fn detach(database: &DatabaseArgs, study: &Study, log: &Path, own_log: bool)
             if status.success() {
                 return write_result(&said);
             }
-            eprint!("{said}");
+            tell_part(format_args!("{said}"));
             let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
             let log = log.display().to_string();
             return Err(CliError::Detached { log, code });
@@ -70,11 +71,13 @@ pub fn detach(database: &DatabaseArgs, study: &Study, log: &Path, own_log: bool)
         std::thread::sleep(LOOK);
     }
     write_result(&format!(
-        "study {name} runs in the background (process {process}); its log is {log}\n\
-         peft-tune status {name}   peft-tune attach {name}   peft-tune stop {name}\n",
-        name = study.name,
+        "study {name} runs in the background (process {process}); its log is {log}\n{status}\n{attach}\n{stop}\n",
+        name = printable(&study.name),
         process = child.id(),
-        log = log.display()
+        log = printable(&log.display().to_string()),
+        status = database.command(&["status"], Some(&study.name)),
+        attach = database.command(&["attach"], Some(&study.name)),
+        stop = database.command(&["stop"], Some(&study.name)),
     ))
 }
 

@@ -10,7 +10,7 @@ use super::database::{DatabaseArgs, block_on};
 use super::machine::machine;
 use super::machine_ceilings;
 use super::machine_ceilings::MeasuredCeilings;
-use super::output::write_result;
+use super::output::{tell, write_result};
 use crate::report::{bytes, printable, significant};
 use crate::store::Store;
 use peft_tune_core::plan::Vectors;
@@ -130,7 +130,7 @@ fn complete(known: Option<MeasuredCeilings>, threads: usize) -> Result<(Measured
     match known {
         Some(known) if known.serves(&Precision::ALL) => Ok((known, false)),
         known => {
-            eprintln!("measuring this machine, a few seconds");
+            tell(format_args!("measuring this machine, a few seconds"));
             let measured = machine_ceilings::measured(known, threads, &Precision::ALL)?;
             Ok((measured, true))
         }

@@ -100,6 +100,7 @@ impl From<TuneError> for CliError {
             TuneError::Store(error) => Self::Database(error.into()),
             TuneError::Evaluator(_) | TuneError::WorkersLost { .. } => Self::Workers(error.into()),
             TuneError::InputChanged { .. } => Self::InputChanged(error.into()),
+            TuneError::Rehearsal { .. } | TuneError::FailAlike { .. } => Self::failed(error),
         }
     }
 }

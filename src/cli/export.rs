@@ -14,6 +14,7 @@ mod tensorboard;
 
 use super::CliError;
 use super::database::DatabaseArgs;
+use super::output::{tell, write_result};
 use crate::export;
 use crate::export::{ExportError, ExportFormat, ExportInput, Known, TrainedRows};
 use crate::space::Bytes;
@@ -191,13 +192,13 @@ fn write_one(chosen: &Chosen, format: ExportFormat, folder: &Path, force: bool) 
         ExportError::Write { .. } | ExportError::Recipe(_) => CliError::failed(error),
     })?;
     for reason in &chosen.reasons {
-        eprintln!("{reason}");
+        tell(format_args!("{reason}"));
     }
     for warning in &exported.warnings {
-        eprintln!("warning: {warning}");
+        tell(format_args!("warning: {warning}"));
     }
     for file in &exported.files {
-        println!("{}", file.display());
+        write_result(&format!("{}\n", file.display()))?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::CliError;
 use super::machine::usable_memory_bytes;
 use super::machine_ceilings::{stored, stored_or_measured};
+use super::prepare::prepared;
 use crate::space::{Backend, ReadOptions, Study, StudyFile};
 use crate::store::{Store, StudyOverview};
 use crate::tune::Forecast;
@@ -16,7 +17,7 @@ use peft_tune_core::predict;
 use peft_tune_core::predict::{Host, Machine, Predictor, RowLengths};
 use peft_tune_core::recipe::{BatchSettings, Precision, Recipe};
 use peft_tune_core::study::ParamValue;
-use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
+use peft_tune_engine::data::{BatchSource, RowOrder};
 use peft_tune_engine::hub::{HubSettings, ModelFiles};
 use peft_tune_kernels::device;
 use peft_tune_kernels::device::DeviceFacts;
@@ -133,7 +134,7 @@ impl Here {
 
 /// The lengths of the training rows at every sequence length of the study.
 pub fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<Rows, CliError> {
-    let data = PreparedData::of_recipe(base, files).map_err(CliError::bad_input)?;
+    let data = prepared(base, files)?;
     let is_true = |value: ParamValue| value == ParamValue::Bool(true);
     let mut packings: Vec<bool> = values(study, "packing").into_iter().map(is_true).collect();
     if packings.is_empty() {

@@ -8,7 +8,7 @@ use super::database::{DatabaseArgs, block_on};
 use super::download::DownloadProgress;
 use super::machine::machine;
 use super::model::{BaseArgs, ComputeArgs};
-use super::output::{terminal_width, write_result};
+use super::output::{tell, terminal_width, write_result};
 use crate::report::{Align, CurveLine, CurvePoint, TextTable, bytes, curve_svg, curve_text, duration};
 use crate::space::Seconds;
 use crate::store::{InferenceRecord, Store};
@@ -80,12 +80,15 @@ pub fn run(args: Args) -> Result<(), CliError> {
             &format!("{model}: time of a token against throughput"),
         );
         write_whole(path, |file| file.write_all(svg.as_bytes())).map_err(CliError::failed)?;
-        eprintln!("drawing in {}", path.display());
+        tell(format_args!("drawing in {}", path.display()));
     }
     let records = records(&model, precision, &measured);
     if !args.no_store {
         let bench = store(&args.database, &records)?;
-        eprintln!("stored as bench {bench} in {}", args.database.path().display());
+        tell(format_args!(
+            "stored as bench {bench} in {}",
+            args.database.path().display()
+        ));
     }
     write_result(&match args.json {
         true => json(&measured)?,
@@ -146,7 +149,7 @@ fn points(
     for prompt_tokens in &args.prompt_lengths {
         for batch in &args.batch_sizes {
             let name = line_name(form, rank);
-            eprintln!("{name}: batch {batch}, prompts of {prompt_tokens} tokens");
+            tell(format_args!("{name}: batch {batch}, prompts of {prompt_tokens} tokens"));
             let load = InferenceLoad {
                 batch: *batch as usize,
                 prompt_tokens: *prompt_tokens as usize,

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use super::CliError;
 use super::export::model_folder;
 use super::forecast::Rows;
-use super::output::write_result;
+use super::output::{tell, write_result};
 use super::rows::WholeOutput;
 use crate::report::{bytes, printable};
+use crate::shell::shell_word;
 use crate::space::{Bytes, ReadOptions, Study, StudyFile};
 use crate::tune::{CostSurvey, Forecast};
 use ask::Asker;
@@ -87,14 +88,15 @@ pub fn run(args: Args) -> Result<(), CliError> {
     drop(output);
     whole.keep()?;
     for left_out in &plan.left_out {
-        eprintln!("left out: {left_out}");
+        tell(format_args!("left out: {left_out}"));
     }
     if let Some(architecture) = &architecture {
-        eprintln!("{}", survey(&study, architecture, &answers.machine));
+        tell(format_args!("{}", survey(&study, architecture, &answers.machine)));
     }
     let file = printable(&args.output.display().to_string());
+    let word = shell_word(&args.output.to_string_lossy());
     write_result(&format!(
-        "wrote {file}; next: peft-tune plan {file}, or peft-tune search {file}\n"
+        "wrote {file}; next: peft-tune plan {word}, or peft-tune search {word}\n"
     ))
 }
 
@@ -164,7 +166,9 @@ fn check_model(model: &str) -> Result<(), CliError> {
 fn architecture(model: &str) -> Result<Option<Architecture>, CliError> {
     check_model(model)?;
     let Some(folder) = model_folder(model) else {
-        eprintln!("{model} is not on this machine yet: `search` downloads it; nothing is left out for its size");
+        tell(format_args!(
+            "{model} is not on this machine yet: `search` downloads it; nothing is left out for its size"
+        ));
         return Ok(None);
     };
     Architecture::from_config(&folder.join("config.json"))

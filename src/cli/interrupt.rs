@@ -1,6 +1,7 @@
 //! Ctrl-C (SIGINT), SIGTERM from a scheduler, SIGHUP from a terminal that closes: the first one asks, the second one ends.
 
-use std::io::{self, Write};
+use super::output::tell;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
@@ -61,11 +62,6 @@ pub fn listen(message: &'static str, in_order: Duration) -> io::Result<Signals> 
     // From here on no signal ends the process unheard.
     listening.recv().unwrap_or(Ok(()))?;
     Ok(signals)
-}
-
-/// Writes a line to standard error, which may be a terminal that is gone.
-pub fn tell(message: &str) {
-    let _ = writeln!(io::stderr(), "{message}");
 }
 
 mod stream {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::CliError;
 use super::machine::machine;
+use super::output::tell;
 use crate::store::{CeilingRecord, Store};
 use peft_tune_core::predict::Ceilings;
 use peft_tune_core::recipe::Precision;
@@ -52,7 +53,7 @@ pub async fn stored_or_measured(
     if let Some(known) = stored.as_ref().filter(|known| known.serves(precisions)) {
         return Ok(known.ceilings.clone());
     }
-    eprintln!("measuring this machine once, a few seconds");
+    tell(format_args!("measuring this machine once, a few seconds"));
     let found = measured(stored, threads, precisions)?;
     if let Some(store) = store {
         keep(store, threads, &found).await?;
@@ -89,11 +90,11 @@ pub fn measured(
         None => found,
     };
     if found.disturbed > 0.0 {
-        eprintln!(
+        tell(format_args!(
             "other programs slowed the measurement of this machine down: predicted throughputs may be too low by up to {:.0}%; the \
              next start measures again",
             100.0 * found.disturbed
-        );
+        ));
     }
     Ok(found)
 }

@@ -1,9 +1,4 @@
-//! The command line: one file per subcommand. Only this folder prints.
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "the command line is what prints"
-)]
+//! The command line: one file per subcommand. Only this folder prints, and only through `output`.
 
 mod answers;
 mod args;
@@ -46,6 +41,7 @@ mod pareto;
 mod plan;
 mod plan_text;
 mod preflight;
+mod prepare;
 mod profile;
 mod profile_machine;
 mod profile_record;
@@ -56,6 +52,7 @@ mod query;
 mod rank;
 mod report;
 mod rows;
+mod same_again;
 mod schema;
 mod search;
 mod show;

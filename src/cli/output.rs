@@ -1,14 +1,55 @@
-//! Writing results to stdout.
+//! The one way to the terminal: results to standard output, messages to standard error. Neither panics where nobody reads or
+//! the disk is full, as `println!` does.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, Write};
 
 use super::CliError;
+use crate::report::printable;
 
 /// Writes a result to stdout. A reader that has seen enough (`| head`) is not an error.
 pub fn write_result(text: &str) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
-    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    let written = stdout.write_all(clean(text).as_bytes()).and_then(|()| stdout.flush());
     unless_closed(written).map_err(CliError::failed)
+}
+
+/// Writes a message to standard error as a line. Who closed it or let it run full wants no messages.
+pub fn tell(message: impl fmt::Display) {
+    let message = message.to_string();
+    let _ = writeln!(io::stderr(), "{}", clean(&message));
+}
+
+/// Writes a message to standard error as it is.
+pub fn tell_part(message: impl fmt::Display) {
+    let _ = write!(io::stderr(), "{message}");
+}
+
+/// A line on standard output of a command that goes on whoever reads it.
+pub fn show(line: impl fmt::Display) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// A part of such a line.
+pub fn show_part(part: impl fmt::Display) {
+    let mut stdout = io::stdout();
+    let _ = write!(stdout, "{part}").and_then(|()| stdout.flush());
+}
+
+/// The text without characters that steer a terminal: names and messages in it come from files and databases of others.
+fn clean(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
+    match text.contains(steers) {
+        false => Cow::Borrowed(text),
+        true => text
+            .split_inclusive(['\n', '\t'])
+            .map(|part| match part.strip_suffix(['\n', '\t']) {
+                Some(line) => printable(line) + &part[line.len()..],
+                None => printable(part),
+            })
+            .collect(),
+    }
 }
 
 /// Turns the error of a pipe whose reader has gone into success.
@@ -22,4 +63,15 @@ pub fn unless_closed(written: io::Result<()>) -> io::Result<()> {
 /// Columns of characters of the terminal that stdout is; `None` where it is none, so that files and pipes get all.
 pub fn terminal_width() -> Option<usize> {
     terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_written_out() {
+        assert_eq!(clean("a\tb\nc"), "a\tb\nc");
+        assert_eq!(clean("a\u{1b}[2J\n\rb\n"), "a\\u{1b}[2J\n\\rb\n");
+    }
 }

@@ -7,8 +7,9 @@ use super::database::{DatabaseArgs, block_on};
 use super::epochs;
 use super::forecast;
 use super::learning_rate;
-use super::output::{terminal_width, write_result};
+use super::output::{tell, terminal_width, write_result};
 use super::plan_text::{to_json, to_text};
+use super::prepare::prepared;
 use crate::space::{Study, StudyFile};
 use crate::store::Store;
 use crate::tune::{CostSurvey, Forecast};
@@ -16,7 +17,6 @@ use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict;
 use peft_tune_core::predict::{DataSheet, Machine, Predictor};
 use peft_tune_core::recipe::Recipe;
-use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 
 /// Predicts memory and throughput of a study's settings, the front, and the time that the search will take. Nothing is
@@ -45,7 +45,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), CliError> {
     let study = StudyFile::read(&args.file)?;
     if let Some(warning) = learning_rate::warning(&study) {
-        eprintln!("warning: {warning}");
+        tell(format_args!("warning: {warning}"));
     }
     let sheet = args.device.as_deref().map(predict::device).transpose();
     let sheet = sheet.map_err(CliError::bad_input)?;
@@ -78,11 +78,13 @@ fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) ->
     let rows = match whole.map(|files| rows_of(study, base, &files)) {
         Some(Ok(rows)) => rows,
         Some(Err(error)) => {
-            eprintln!("warning: every row is assumed to be full: {error}");
+            tell(format_args!("warning: every row is assumed to be full: {error}"));
             forecast::Rows::new()
         }
         None => {
-            eprintln!("warning: every row is assumed to be full: the model's tokenizer or weights are not here");
+            tell(format_args!(
+                "warning: every row is assumed to be full: the model's tokenizer or weights are not here"
+            ));
             forecast::Rows::new()
         }
     };
@@ -104,9 +106,9 @@ fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) ->
 
 /// The lengths of the training rows. Says how often a trial goes over them where that is more than once.
 fn rows_of(study: &Study, base: &Recipe, files: &ModelFiles) -> Result<forecast::Rows, CliError> {
-    let data = PreparedData::of_recipe(base, files).map_err(CliError::bad_input)?;
+    let data = prepared(base, files)?;
     if let Some(warning) = epochs::warning_of_study(study, base, &data)? {
-        eprintln!("warning: {warning}");
+        tell(format_args!("warning: {warning}"));
     }
     forecast::rows_of(study, base, files)
 }

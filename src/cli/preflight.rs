@@ -4,11 +4,13 @@ use super::CliError;
 use super::changed_inputs::{fingerprint_of, inputs_of};
 use super::download::DownloadProgress;
 use super::epochs;
+use super::forecast::sequence_lengths;
+use super::output::tell;
+use super::prepare::prepared;
 use crate::space::Study;
 use crate::store::{DataSetRecord, InputRecord, ModelRecord};
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::Recipe;
-use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 
 /// What was found.
@@ -29,12 +31,16 @@ pub fn check(study: &Study, recipe: &Recipe) -> Result<Preflight, CliError> {
     let files =
         ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
-    let data = PreparedData::of_recipe(recipe, &files).map_err(CliError::bad_input)?;
+    let data = prepared(recipe, &files)?;
+    let lengths = sequence_lengths(study, recipe);
+    let shortest = lengths.into_iter().min().unwrap_or(recipe.batch.sequence_length);
+    let at_shortest = data.at_length(shortest).map_err(CliError::bad_input)?;
+    at_shortest.check_fits(&architecture).map_err(CliError::bad_input)?;
     for warning in data.warnings() {
-        eprintln!("warning: {warning}");
+        tell(format_args!("warning: {warning}"));
     }
     if let Some(warning) = epochs::warning_of_study(study, recipe, &data)? {
-        eprintln!("warning: {warning}");
+        tell(format_args!("warning: {warning}"));
     }
     let (train, held_out) = (data.train().statistics(), data.held_out().statistics());
     let sources: Vec<_> = recipe
@@ -56,9 +62,15 @@ pub fn check(study: &Study, recipe: &Recipe) -> Result<Preflight, CliError> {
             rows: Some(train.documents),
             tokens: Some(train.tokens),
             held_out_rows: Some(held_out.documents),
-            fingerprint: fingerprint_of(
-                &inputs,
-                &["tokenizer", "chat template", "training data", "held-out data"],
+            // Studies that read other parts of the same files have other rows.
+            fingerprint: format!(
+                "{}-{}-{}",
+                fingerprint_of(
+                    &inputs,
+                    &["tokenizer", "chat template", "training data", "held-out data"],
+                ),
+                train.documents,
+                held_out.documents
             ),
         },
         inputs,

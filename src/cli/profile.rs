@@ -8,7 +8,8 @@ use super::database::{DatabaseArgs, block_on};
 use super::download::DownloadProgress;
 use super::machine::machine;
 use super::model::ComputeArgs;
-use super::output::{terminal_width, write_result};
+use super::output::{tell, terminal_width, write_result};
+use super::prepare::prepared;
 use super::profile_machine::MachineCeilings;
 use super::profile_record::record_of;
 use super::profile_source::{ProfileSource, SourceArgs};
@@ -102,7 +103,11 @@ pub fn run(args: Args) -> Result<(), CliError> {
     if !args.no_store {
         let record = record_of(&source, &measured.profile, &findings, machine())?;
         let id = store(&args.database, &record)?;
-        eprintln!("stored as profile {} in {}", id.0, args.database.path().display());
+        tell(format_args!(
+            "stored as profile {} in {}",
+            id.0,
+            args.database.path().display()
+        ));
     }
     let text = match args.json {
         true => json(&measured.profile, &findings)?,
@@ -127,9 +132,9 @@ impl<'a> Bench<'a> {
     fn load(args: &'a Args, recipe: &Recipe) -> Result<Self, CliError> {
         let files = ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default())
             .map_err(CliError::bad_input)?;
-        let data = PreparedData::of_recipe(recipe, &files).map_err(CliError::bad_input)?;
+        let data = prepared(recipe, &files)?;
         for warning in data.warnings() {
-            eprintln!("warning: {warning}");
+            tell(format_args!("warning: {warning}"));
         }
         let on_host = device::open(args.compute.device_name())
             .map_err(CliError::bad_input)?
@@ -224,7 +229,7 @@ fn error_of(error: ProfileError) -> CliError {
 
 fn verify(bench: &mut Bench<'_>, findings: &mut [Finding], profile: &Profile, recipe: &Recipe) {
     diagnosis::verify(findings, profile, recipe, &mut |changed| {
-        eprintln!("running a change that the diagnosis proposes");
+        tell(format_args!("running a change that the diagnosis proposes"));
         let log_every = changed.log_every.unwrap_or(bench.args.log_every);
         let measured = bench.measure(&changed.recipe, log_every);
         measured
@@ -243,7 +248,9 @@ fn step_log(base: &BaseSource, every: u64) -> Result<Option<StepLog>, CliError> 
             every,
         })),
         Err(error) => {
-            eprintln!("warning: no steps are logged, as a training would do: {error}");
+            tell(format_args!(
+                "warning: no steps are logged, as a training would do: {error}"
+            ));
             Ok(None)
         }
     }
@@ -279,7 +286,7 @@ fn check_place(trace: Option<&Path>) -> Result<(), CliError> {
 fn write_files(args: &Args, measured: &Measured) -> Result<(), CliError> {
     if let Some(path) = &args.trace {
         measured.trace.write(path).map_err(CliError::failed)?;
-        eprintln!("trace in {}: open it at ui.perfetto.dev", path.display());
+        tell(format_args!("trace in {}: open it at ui.perfetto.dev", path.display()));
     }
     if let Some(folder) = &args.tensorboard {
         let written = TensorBoard::create(folder, 0, DeviceMemory::Host)
@@ -288,7 +295,7 @@ fn write_files(args: &Args, measured: &Measured) -> Result<(), CliError> {
             let message = format!("cannot write an event file into {}", folder.display());
             CliError::failed(anyhow::Error::new(error).context(message))
         })?;
-        eprintln!("event file {}", file.path().display());
+        tell(format_args!("event file {}", file.path().display()));
     }
     Ok(())
 }

@@ -11,8 +11,9 @@ pub fn stored_profile(database: &DatabaseArgs, id: i64) -> Result<(String, Profi
     let Some(stored) = stored else {
         let path = database.path();
         let message = format!(
-            "{} has no profile {id}; `peft-tune query \"select id, name from profile\"` lists those it has",
-            path.display()
+            "{} has no profile {id}; `{}` lists those it has",
+            path.display(),
+            database.command(&["query", "select id, name from profile"], None)
         );
         return Err(CliError::bad_input(anyhow::anyhow!(message)));
     };

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use super::CliError;
 use super::answers::{Asked, PROPOSALS};
 use super::database::DatabaseArgs;
+use super::output::tell;
 use crate::dashboard::{Gatherer, importance_view};
+use crate::files::write_whole;
 use crate::report::charts::{Chart, charts, png};
 use crate::report::html::{PageInput, StudyView, document};
 
@@ -75,8 +77,8 @@ fn write_charts(folder: &Path, charts: &[Chart]) -> Result<(), CliError> {
 
 /// Writes a file and names it on the screen.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
-    std::fs::write(path, bytes).map_err(|error| cannot_write(path, error))?;
-    eprintln!("wrote {}", path.display());
+    write_whole(path, bytes, true).map_err(|error| cannot_write(path, error))?;
+    tell(format_args!("wrote {}", path.display()));
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::CliError;
+use super::output::write_result;
 use crate::space::{recipe_schema, study_schema};
 use crate::worker::protocol_schema;
 use peft_tune_core::architecture::Family;
@@ -43,8 +44,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         File::Protocol => protocol_schema().to_value(),
         File::Names => names().map_err(CliError::failed)?,
     };
-    println!("{}", serde_json::to_string_pretty(&schema).map_err(CliError::failed)?);
-    Ok(())
+    write_result(&(serde_json::to_string_pretty(&schema).map_err(CliError::failed)? + "\n"))
 }
 
 /// All tables, each with its rows by name.

@@ -14,19 +14,20 @@ use super::dry_run;
 use super::explain_text;
 use super::forecast;
 use super::held_out_error;
-use super::interrupt::{self, tell};
+use super::interrupt;
 use super::learning_rate;
 use super::logging::LogArgs;
 use super::machine::machine;
-use super::output::{terminal_width, write_result};
+use super::output::{tell, terminal_width, write_result};
 use super::preflight::{self, Preflight};
 use super::progress::SearchProgress;
+use super::same_again::same_again;
 use super::warm_start;
 use super::workers::WorkerArgs;
 use crate::report::{Recommendation, Summary, SummaryInput};
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
 use crate::store::{Confirmations, Store, StudyId, StudyRecord, Variants};
-use crate::tune::{Ending, Inputs, Tuner, TunerParts, baseline};
+use crate::tune::{Ending, Inputs, Tuner, TunerParts, baseline, reopen_failed_study};
 use peft_tune_core::objective::LOSS;
 use peft_tune_core::recipe::HeldOut;
 use peft_tune_core::study::{Trial, TrialNumber, TrialState};
@@ -66,6 +67,9 @@ pub struct Args {
     /// measured under another name.
     #[arg(long)]
     accept_changed_inputs: bool,
+    /// Goes on where trial after trial fails alike, and takes that as their settings' fault.
+    #[arg(long)]
+    keep_going: bool,
     /// A config of yours to compare the recommended setting with (of TRL, axolotl, LLaMA-Factory, torchtune, or PEFT's
     /// adapter_config.json), instead of the file's `baseline`.
     #[arg(long, value_name = "FILE")]
@@ -108,7 +112,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     }
     args.workers.places(&study)?;
     if let Some(warning) = learning_rate::warning(&study) {
-        eprintln!("warning: {warning}");
+        tell(format_args!("warning: {warning}"));
     }
     if args.dry_run {
         let sampler = sampler_of(&study, &study.problem(), Knowledge::default())?;
@@ -149,7 +153,17 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     let inputs = preflight.as_ref().map(|found| found.inputs.clone()).unwrap_or_default();
     let again = changed_inputs::check(study, &store, (&inputs, args.accept_changed_inputs)).await?;
     let baseline = baseline(study, preflight.as_ref().map(|found| &found.architecture));
-    let open = store.begin_study(&record_of(study, preflight)).await?;
+    let record = record_of(study, preflight);
+    // What the files hold was compared just now; where a study has stored that, they may lie elsewhere.
+    let known = store.study(Some(&study.name)).await.ok();
+    let is_known_by_content = match &known {
+        Some(known) => study.base.is_none() || !store.inputs(known.id).await?.is_empty(),
+        None => false,
+    };
+    if is_known_by_content && again.is_empty() && store.move_study(&record).await? {
+        tell("the study's files lie elsewhere now and hold the same: it continues");
+    }
+    let open = store.begin_study(&record).await?;
     store.record_inputs(open.id, &inputs).await?;
     let kernels = args.workers.kernels.form();
     let earlier = warm_start::earlier_trials(study, &store, open.id, kernels).await?;
@@ -174,7 +188,15 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         interrupt: signals.interrupt.clone(),
     };
     warn_of_other_kernels(&store, open.id, kernels).await?;
+    if !args.keep_going
+        && let Some((trials, message)) = reopen_failed_study(&store, open.id).await?
+    {
+        tell(format_args!(
+            "all {trials} trials of this study failed alike ({message}): they are run again"
+        ));
+    }
     let tuner = Tuner::new(parts).await?.with_kernels(kernels);
+    let tuner = tuner.with_rehearsal().keeping_going(args.keep_going);
     // The baseline is the first trial anyway.
     for setting in again.iter().filter(|setting| setting.params() != baseline.as_ref()) {
         store.add_request(open.id, setting).await?;
@@ -196,7 +218,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     drop(open);
     store.close().await?;
     if let Ending::Stopped { reason } = &ending {
-        tell(&format!("stopped before the budget was spent: {reason}"));
+        tell(format_args!("stopped before the budget was spent: {reason}"));
     }
     warn_of_few_rows(study, &history, held_out_rows);
     let beside = (confirmed, variants, predicted);
@@ -205,11 +227,30 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     match ending {
         // The terminal may be gone.
         Ending::Interrupted => Err(CliError::Interrupted {
-            command: resume_command(args),
+            command: same_again(&[], &[]),
             code: signals.exit_code(),
         }),
-        Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted | Ending::Stopped { .. } => printed,
+        Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted | Ending::Stopped { .. } => {
+            let explain = args.database.command(&["explain"], Some(&study.name));
+            printed.and_then(|()| succeeded(&history, &explain))
+        }
     }
+}
+
+/// A search that brought nothing is none that succeeded.
+///
+/// # Errors
+/// No trial is complete.
+fn succeeded(history: &[Trial], explain: &str) -> Result<(), CliError> {
+    let is_complete = |trial: &Trial| matches!(trial.state, TrialState::Complete { .. });
+    if history.iter().any(is_complete) {
+        return Ok(());
+    }
+    let message = match history.len() {
+        0 => "no trial was run: the budget allows none".to_owned(),
+        trials => format!("none of the {trials} trials succeeded; `{explain}` says why"),
+    };
+    Err(CliError::failed(anyhow::anyhow!(message)))
 }
 
 /// Says that the best loss is known less well than finalists differ.
@@ -225,7 +266,7 @@ fn warn_of_few_rows(study: &Study, history: &[Trial], held_out_rows: Option<u64>
         .zip(rows)
         .and_then(|((metrics, _), rows)| held_out_error::warning(metrics, rows))
     {
-        tell(&format!("warning: {warning}"));
+        tell(format_args!("warning: {warning}"));
     }
 }
 
@@ -234,7 +275,7 @@ async fn warn_of_other_kernels(store: &Store, id: StudyId, kernels: Kernels) -> 
     let known = store.kernels(id).await?;
     let others = known.values().filter(|form| *form != kernels.name()).count();
     if others > 0 {
-        tell(&format!(
+        tell(format_args!(
             "{others} trials of this study were measured with other kernels than `{}`: their throughput and memory do not compare \
              with those of trials to come; another study name keeps them apart",
             kernels.name()
@@ -261,7 +302,7 @@ fn print_summary(
             reason: chosen.reason.clone(),
         }),
         Err(error) => {
-            tell(&format!("no recommendation: {error}"));
+            tell(format_args!("no recommendation: {error}"));
             None
         }
     };
@@ -277,6 +318,7 @@ fn print_summary(
     .with_variants(history, variants)
     .with_predicted(predicted)
     .with_baseline(baseline, history)
+    .with_whole_front(args.database.command(&["pareto"], Some(&study.name)))
     .showing(
         most_telling(problem, history, FRONT_ROWS)
             .iter()
@@ -285,8 +327,9 @@ fn print_summary(
     let text = match args.json {
         true => summary.to_json().map_err(CliError::failed)? + "\n",
         false => {
+            let explain = args.database.command(&["explain"], Some(&study.name));
             let line = explain_text::importance_line(&importance(problem, history, prior));
-            let line = line.map(|line| format!("  {line} (`peft-tune explain` says how)\n"));
+            let line = line.map(|line| format!("  {line} (`{explain}` says how)\n"));
             summary.to_text(terminal_width()) + &line.unwrap_or_default()
         }
     };
@@ -346,10 +389,6 @@ fn record_of(study: &Study, preflight: Option<Preflight>) -> StudyRecord {
         data_set,
         machine: Some(machine()),
     }
-}
-
-fn resume_command(args: &Args) -> String {
-    format!("peft-tune search {}", args.file.display())
 }
 
 #[cfg(test)]

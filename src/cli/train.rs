@@ -9,12 +9,15 @@ use super::download::DownloadProgress;
 use super::epochs;
 use super::interrupt::listen;
 use super::model::ComputeArgs;
-use super::output::write_result;
+use super::output::{tell, write_result};
+use super::prepare::prepared;
+use super::same_again::same_again;
 use super::train_watch::{Display, LogEvery, TrainWatch};
+use crate::files::write_whole;
 use crate::report::duration;
 use crate::space::RecipeFile;
+use peft_tune_core::architecture::Architecture;
 use peft_tune_core::recipe::Recipe;
-use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::profile::{DeviceMemory, TensorBoard};
 use peft_tune_engine::run::{
@@ -68,9 +71,9 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let signals = listen(message, std::time::Duration::ZERO).map_err(CliError::failed)?;
     if recipe.batch.devices > 1 {
         let devices = recipe.batch.devices;
-        eprintln!(
+        tell(format_args!(
             "warning: `devices` is {devices}; this command computes their shares on one: the same result, slower"
-        );
+        ));
     }
     let inputs = load(&args, recipe)?;
     let recipe = inputs.recipe.clone();
@@ -78,7 +81,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         Opened::Run(run) => *run,
         Opened::Over(outcome) => {
             let output = settings.output.display();
-            eprintln!("{output} already holds this training, and it has ended");
+            tell(format_args!("{output} already holds this training, and it has ended"));
             return report(&args, &settings, &outcome, signals.exit_code());
         }
     };
@@ -110,11 +113,11 @@ pub fn run(args: Args) -> Result<(), CliError> {
 /// Says where a training continues from.
 fn announce(run: &TrainingRun) {
     for damaged in run.damaged() {
-        eprintln!("warning: {} is damaged and skipped", damaged.display());
+        tell(format_args!("warning: {} is damaged and skipped", damaged.display()));
     }
     if let Some(checkpoint) = run.resumed_from() {
         let (steps, checkpoint) = (run.trainer().steps(), checkpoint.display());
-        eprintln!("continuing after step {steps} from {checkpoint}");
+        tell(format_args!("continuing after step {steps} from {checkpoint}"));
     }
 }
 
@@ -142,12 +145,14 @@ fn output_of(args: &Args) -> PathBuf {
 fn load(args: &Args, recipe: Recipe) -> Result<RunInputs, CliError> {
     let files =
         ModelFiles::resolve_weights(&recipe.model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
-    let data = PreparedData::of_recipe(&recipe, &files).map_err(CliError::bad_input)?;
+    let data = prepared(&recipe, &files)?;
+    let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
+    data.check_fits(&architecture).map_err(CliError::bad_input)?;
     for warning in data.warnings() {
-        eprintln!("warning: {warning}");
+        tell(format_args!("warning: {warning}"));
     }
     if let Some(warning) = epochs::warning_of_recipe(&recipe, &data)? {
-        eprintln!("warning: {warning}");
+        tell(format_args!("warning: {warning}"));
     }
     Ok(RunInputs {
         base: Arc::new(args.compute.load(&files, recipe.precision)?),
@@ -178,7 +183,7 @@ fn opening_error(error: RunError) -> CliError {
 fn write_recipe(output: &Path, recipe: &Recipe) -> Result<(), CliError> {
     let path = output.join("recipe.yaml");
     let text = RecipeFile::to_yaml(recipe).map_err(CliError::bad_input)?;
-    std::fs::write(&path, text).map_err(|error| {
+    write_whole(&path, text.as_bytes(), true).map_err(|error| {
         let message = format!("cannot write {}", path.display());
         CliError::failed(anyhow::Error::new(error).context(message))
     })
@@ -193,13 +198,13 @@ fn report(args: &Args, settings: &RunSettings, outcome: &Outcome, interrupted: u
         Ending::Finished | Ending::StoppedEarly { .. } if args.json => Ok(()),
         Ending::Finished | Ending::StoppedEarly { .. } => write_result(&summary(outcome, &output)),
         Ending::Interrupted { checkpoint } => {
-            eprintln!(
+            tell(format_args!(
                 "checkpoint of step {} in {}",
                 outcome.progress.trainer.step,
                 checkpoint.display()
-            );
+            ));
             Err(CliError::Interrupted {
-                command: resume_command(args, settings),
+                command: same_again(&["--force"], &["--resume"]),
                 code: interrupted,
             })
         }
@@ -286,30 +291,4 @@ fn beside_the_steps(progress: &RunProgress) -> String {
         percent(beside.checkpoint_s),
         percent(beside.logging_s)
     )
-}
-
-/// The command that continues from here.
-fn resume_command(args: &Args, settings: &RunSettings) -> String {
-    let mut command = format!(
-        "peft-tune train {} --output {} --resume",
-        args.recipe.display(),
-        settings.output.display()
-    );
-    let mut add = |flag: &str, value: Option<String>| {
-        if let Some(value) = value {
-            command += &format!(" {flag} {value}");
-        }
-    };
-    add(
-        "--checkpoint-every",
-        args.checkpoint_every.map(|every| every.to_string()),
-    );
-    add("--log-every", (args.log_every > 1).then(|| args.log_every.to_string()));
-    add("--patience", args.patience.map(|patience| patience.to_string()));
-    add("--threads", args.compute.threads.map(|threads| threads.to_string()));
-    add("--device", args.compute.device.clone());
-    for word in args.compute.kernels.words() {
-        command += &format!(" {word}");
-    }
-    command
 }

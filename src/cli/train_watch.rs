@@ -6,7 +6,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::output::write_result;
+use super::output::{tell, write_result};
 use crate::report::duration;
 use crate::tune::Interrupt;
 use peft_tune_engine::profile::{DeviceMemory, TensorBoard};
@@ -104,7 +104,9 @@ impl TrainWatch {
         };
         if let Err(error) = add(tensorboard) {
             let path = tensorboard.path().display();
-            eprintln!("warning: cannot write {path}: {error}; nothing more is written to it");
+            tell(format_args!(
+                "warning: cannot write {path}: {error}; nothing more is written to it"
+            ));
             self.tensorboard = None;
         }
     }
@@ -123,7 +125,12 @@ impl StepObserver for TrainWatch {
                 bar.set_message(describe(event, pace));
             }
             Display::Lines(pace) if pace.is_line_due(event.step) => {
-                eprintln!("step {}/{}, {}", event.step, pace.total, describe(event, pace));
+                tell(format_args!(
+                    "step {}/{}, {}",
+                    event.step,
+                    pace.total,
+                    describe(event, pace)
+                ));
             }
             Display::Lines(_) => {}
             Display::Unseen(pace) => drop(std::hint::black_box(describe(event, pace))),
@@ -142,7 +149,7 @@ impl StepObserver for TrainWatch {
         match &self.display {
             Display::Json => print_line(&evaluation_line(evaluation)),
             Display::Bar(bar, _) => bar.println(text),
-            Display::Lines(_) => eprintln!("{text}"),
+            Display::Lines(_) => tell(format_args!("{text}")),
             Display::Unseen(_) => {}
         }
         self.control()
@@ -223,6 +230,6 @@ fn evaluation_line(evaluation: &Evaluation) -> serde_json::Value {
 /// Prints a line; a training continues where nobody reads it any more.
 fn print_line(line: &serde_json::Value) {
     if let Err(error) = write_result(&format!("{line}\n")) {
-        eprintln!("warning: {error}");
+        tell(format_args!("warning: {error}"));
     }
 }

@@ -1,6 +1,7 @@
 //! Trials of earlier studies that a search starts from.
 
 use super::CliError;
+use super::output::tell;
 use crate::space::{Backend, Study, WarmStart};
 use crate::store::{Store, StoreError, StudyId};
 use peft_tune_core::space::SearchSpace;
@@ -83,7 +84,7 @@ pub async fn earlier_trials(
             .filter(is_of_this_form)
             .filter_map(|trial| in_space(&study.space, &fixed, trial));
         let known: Vec<Trial> = known.collect();
-        eprintln!("starts from {} trials of study `{name}`", known.len());
+        tell(format_args!("starts from {} trials of study `{name}`", known.len()));
         earlier.extend(known);
     }
     Ok(earlier)

@@ -12,6 +12,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::ExportError;
+use crate::files::write_whole;
 use peft_tune_core::study::TrialNumber;
 
 /// A study as MLflow has it.
@@ -200,9 +201,9 @@ fn yaml(entries: &[(&str, serde_json::Value)]) -> String {
 
 fn write(path: &Path, text: &str) -> Result<(), ExportError> {
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(|source| failed(folder, source))?;
+        std::fs::create_dir_all(folder).map_err(|source| failed(folder, source))?;
     }
-    fs::write(path, text).map_err(|source| failed(path, source))
+    write_whole(path, text.as_bytes(), true).map_err(|source| failed(path, source))
 }
 
 fn failed(path: &Path, source: std::io::Error) -> ExportError {

@@ -11,6 +11,7 @@ use super::counts::Counts;
 use super::front_table::{FrontNotes, FrontRow, front_table};
 use super::number::duration;
 use super::table::printable;
+use crate::shell::command_line;
 use peft_tune_core::objective::{Direction, Objective};
 use peft_tune_core::study::{Confirmed, Trial, TrialNumber};
 
@@ -57,6 +58,9 @@ pub struct Summary {
     /// The trials of the front that the text shows; all where absent.
     #[serde(skip)]
     pub shown: Option<BTreeSet<TrialNumber>>,
+    /// The command that shows the whole front.
+    #[serde(skip)]
+    pub whole_front: String,
 }
 
 impl Summary {
@@ -93,6 +97,7 @@ impl Summary {
             against_baseline: None,
             predicted: BTreeMap::new(),
             shown: None,
+            whole_front: command_line(["peft-tune", "pareto", input.study]),
         }
     }
 
@@ -101,6 +106,13 @@ impl Summary {
     pub fn showing(mut self, trials: impl IntoIterator<Item = TrialNumber>) -> Self {
         let recommended = self.recommendation.as_ref().map(|recommendation| recommendation.trial);
         self.shown = Some(trials.into_iter().chain(recommended).collect());
+        self
+    }
+
+    /// The summary that names this command for the whole front.
+    #[must_use]
+    pub fn with_whole_front(mut self, command: String) -> Self {
+        self.whole_front = command;
         self
     }
 
@@ -170,7 +182,7 @@ impl Summary {
                     self.front_text(&rows, recommended, width)
                 );
                 if rows.len() < count {
-                    let _ = writeln!(text, "\nthe whole front: `peft-tune pareto {}`", printable(&self.study));
+                    let _ = writeln!(text, "\nthe whole front: `{}`", self.whole_front);
                 }
             }
         }

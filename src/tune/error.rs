@@ -19,6 +19,16 @@ pub enum TuneError {
     )]
     InputChanged { path: PathBuf },
     #[error(
+        "no trial was run: one step of three settings fails alike before the first, so no setting is to blame: {message}\n\
+         mend that and start the search again"
+    )]
+    Rehearsal { message: String },
+    #[error(
+        "the last {trials} trials failed alike, so the settings are hardly to blame: {message}\nmend that and start the \
+         search again, which runs them once more; if it is the settings' fault after all, add `--keep-going`"
+    )]
+    FailAlike { trials: usize, message: String },
+    #[error(
         "{trials} trials in a row lost every attempt, so the settings are hardly to blame (the last: {}): \
          fix the cause and start the search again",
         said(reason)

@@ -164,6 +164,9 @@ impl Tuner<'_> {
                 expecting.learn(&trial);
             }
             let progress = self.progress();
+            if running.inherited.is_empty() {
+                self.fail_alike.ended(&trial);
+            }
             self.parts.observer.trial_ended(&trial, &progress);
             self.kept.reduce(&mut trial);
             if let Some(known) = self.trial_mut(number) {

@@ -10,6 +10,7 @@ use super::again::Again;
 use super::claim::Deferred;
 use super::decide::{Memory, recipe_of, whole_task};
 use super::expect::Expectations;
+use super::fail_alike::FailAlike;
 use super::kept_metrics::KeptMetrics;
 use super::known::{Decision, Inherited, Measurement, Taken};
 use super::propose::{Proposed, propose, relatives};
@@ -25,7 +26,7 @@ use peft_tune_kernels::Kernels;
 use peft_tune_search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history, stop_reason};
 
 /// How long to wait for an event before looking at the clock and the keyboard again.
-const POLL: Duration = Duration::from_millis(100);
+pub(super) const POLL: Duration = Duration::from_millis(100);
 /// Settings that a search may train behind its budget, for longer trainings.
 const LOWER_RATES: u64 = 3;
 /// What a [`Tuner`] works with.
@@ -78,10 +79,14 @@ pub struct Tuner<'a> {
     pub(super) spent_s: f64,
     ending: Option<Ending>,
     pub(super) retry_policy: RetryPolicy,
+    /// The last trials, as far as they failed alike.
+    pub(super) fail_alike: FailAlike,
+    /// Whether a step of a setting is tried before the first trial.
+    pub(super) rehearses: bool,
     /// Files that must stay as they are.
     inputs: Inputs,
     /// The setting of the first trial, which the recommended one is compared with.
-    baseline: Option<Params>,
+    pub(super) baseline: Option<Params>,
     /// Rows and tokens of one pass through the data, where they are known.
     pub(super) trained: Option<(u64, u64)>,
     /// Settings that were trained behind the budget, to be trained longer.
@@ -150,6 +155,8 @@ impl<'a> Tuner<'a> {
             expecting: None,
             ending: None,
             retry_policy: RetryPolicy::default(),
+            fail_alike: FailAlike::default(),
+            rehearses: false,
             inputs: Inputs::default(),
             baseline: None,
             trained: overview.trained_rows.zip(overview.trained_tokens),
@@ -219,6 +226,7 @@ impl<'a> Tuner<'a> {
     }
 
     async fn run_trials(&mut self) -> Result<Ending, TuneError> {
+        let mut is_rehearsed = !self.rehearses;
         loop {
             self.look_at_requests().await?;
             if self.parts.interrupt.is_immediate() {
@@ -228,11 +236,21 @@ impl<'a> Tuner<'a> {
             if !self.is_paused() {
                 self.measure_again_if_calm().await?;
             }
-            while self.running.len() < self.parts.evaluator.capacity() && !self.is_paused() {
+            while self.running.len() < self.parts.evaluator.capacity()
+                && !self.is_paused()
+                && !self.fail_alike.is_suspicious()
+            {
                 let Some((trial, proposed)) = self.next_trial() else {
                     break;
                 };
+                if !std::mem::replace(&mut is_rehearsed, true) {
+                    self.rehearse()?;
+                }
                 self.start(trial, proposed).await?;
+            }
+            if self.running.is_empty() && self.fail_alike.is_suspicious() {
+                self.look_into_failures().await?;
+                continue;
             }
             if self.running.is_empty() {
                 if !self.is_paused() {

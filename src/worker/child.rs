@@ -7,6 +7,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -17,14 +18,22 @@ use super::EvaluatorError;
 /// Bytes of standard error that are kept.
 const TAIL_BYTES: usize = 4096;
 
+/// Longest line that is read, in bytes. Messages have a few hundred.
+const LINE_BYTES: u64 = 16 << 20;
+
+/// Bytes of a line that is no message that are kept, to be shown.
+const SHOWN_BYTES: usize = 2000;
+
 /// How often a child is looked at that was asked to end.
 const TICK: Duration = Duration::from_millis(10);
 
 /// What a child says.
 pub(super) enum Line<M> {
     Message(M),
-    /// A line that is not a message.
+    /// A line that is not a message; its beginning.
     Garbled(String),
+    /// A line that is longer than any message.
+    TooLong,
     /// Standard output is closed; the tail of standard error.
     Closed(String),
 }
@@ -52,7 +61,11 @@ pub(super) struct ChildProcess {
     /// Whether its end was waited for after its output was closed.
     waited: bool,
     farewell: Option<Duration>,
+    tail: Tail,
 }
+
+/// The last [`TAIL_BYTES`] of standard error so far.
+type Tail = Arc<Mutex<Vec<u8>>>;
 
 impl ChildProcess {
     /// Starts `program`, as a rule in a process group of its own, so that a Ctrl-C in the terminal does not reach it: the
@@ -86,17 +99,28 @@ impl ChildProcess {
         let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(start_error(std::io::Error::other("standard streams are missing")));
         };
-        let tail = std::thread::spawn(move || tail_of(errors));
-        std::thread::spawn(move || {
+        let tail = Tail::default();
+        let (kept, all) = (Arc::clone(&tail), Arc::clone(&tail));
+        let reader = std::thread::Builder::new().spawn(move || keep_tail(errors, &kept));
+        let reader = reader.map_err(start_error)?;
+        let read = move || {
             read_lines(output, number, &lines);
-            let _ = lines.send((number, Line::Closed(tail.join().unwrap_or_default())));
-        });
+            let _ = reader.join();
+            let _ = lines.send((number, Line::Closed(text_of(&all))));
+        };
+        std::thread::Builder::new().spawn(read).map_err(start_error)?;
         Ok(Self {
             child,
             input,
             waited: false,
             farewell: surroundings.farewell,
+            tail,
         })
+    }
+
+    /// What it wrote to standard error last, so far.
+    pub(super) fn tail(&self) -> String {
+        text_of(&self.tail)
     }
 
     /// Writes one object as a line.
@@ -118,6 +142,25 @@ impl ChildProcess {
     /// Whether the process has not ended.
     pub(super) fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Whether the process has ended; its id stays its own, so that its group can still be signalled.
+    pub(super) fn has_ended(&self) -> bool {
+        if self.waited {
+            return true;
+        }
+        // SAFETY: a plain structure, for which zeros are a value.
+        let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        // SAFETY: the structure outlives the call.
+        let asked = unsafe { libc::waitid(libc::P_PID, self.child.id(), &raw mut found, options) };
+        // SAFETY: the call filled the structure, or left its zeros where the child has not ended.
+        asked == 0 && unsafe { found.si_pid() } != 0
+    }
+
+    /// Ends what the process started in its group, once it has ended itself.
+    pub(super) fn end_group(&self) {
+        self.signal(libc::SIGKILL);
     }
 
     /// Waits for the end.
@@ -221,29 +264,63 @@ pub(super) fn describe_end(status: Option<ExitStatus>, tail: &str) -> String {
 }
 
 fn read_lines<M: DeserializeOwned>(output: impl Read, number: u64, lines: &Lines<M>) {
-    for line in BufReader::new(output).split(b'\n') {
-        let Ok(line) = line else { return };
-        let text = String::from_utf8_lossy(&line);
-        if text.trim().is_empty() {
-            continue;
+    let mut output = BufReader::new(output);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match output.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line) {
+            Ok(1..) => {}
+            Ok(0) | Err(_) => return,
         }
-        let line = match serde_json::from_str(&text) {
-            Ok(message) => Line::Message(message),
-            Err(_) => Line::Garbled(text.into_owned()),
+        let message = match line.len() as u64 == LINE_BYTES && !line.ends_with(b"\n") {
+            true => {
+                line = Vec::new();
+                match output.skip_until(b'\n') {
+                    Ok(_) => Line::TooLong,
+                    Err(_) => return,
+                }
+            }
+            false if line.trim_ascii().is_empty() => continue,
+            false => match serde_json::from_slice(&line) {
+                Ok(message) => Line::Message(message),
+                Err(_) => Line::Garbled(String::from_utf8_lossy(&line[..line.len().min(SHOWN_BYTES)]).into_owned()),
+            },
         };
-        if lines.send((number, line)).is_err() {
+        if lines.send((number, message)).is_err() {
             return;
         }
     }
 }
 
 /// Reads to the end and keeps the last [`TAIL_BYTES`].
-fn tail_of(mut input: impl Read) -> String {
-    let (mut tail, mut buffer) = (Vec::new(), [0u8; 1024]);
+fn keep_tail(mut input: impl Read, kept: &Mutex<Vec<u8>>) {
+    let mut buffer = [0u8; 1024];
     while let Ok(count @ 1..) = input.read(&mut buffer) {
+        let mut tail = kept.lock().unwrap_or_else(PoisonError::into_inner);
         tail.extend_from_slice(&buffer[..count]);
         let surplus = tail.len().saturating_sub(TAIL_BYTES);
         tail.drain(..surplus);
     }
-    String::from_utf8_lossy(&tail).into_owned()
+}
+
+fn text_of(tail: &Mutex<Vec<u8>>) -> String {
+    String::from_utf8_lossy(&tail.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_without_end_is_told_and_the_next_is_read() {
+        let long = std::io::repeat(b'x').take(3 * LINE_BYTES);
+        let output = b"1\n".chain(long).chain(&b"\n2\nno number\n"[..]);
+        let (sender, lines) = std::sync::mpsc::channel();
+        read_lines::<u64>(output, 0, &sender);
+        drop(sender);
+        let lines: Vec<Line<u64>> = lines.iter().map(|(_, line)| line).collect();
+        assert!(
+            matches!(&lines[..], [Line::Message(1), Line::TooLong, Line::Message(2), Line::Garbled(text)] if text == "no number\n")
+        );
+    }
 }

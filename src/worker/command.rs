@@ -93,6 +93,15 @@ impl CommandEvaluator {
         self
     }
 
+    /// The end of a program whose output stays open behind it.
+    fn take_ended(&mut self) -> Option<TrialEvent> {
+        let is_over = |slot: &mut Program| slot.current.as_mut().is_some_and(Current::is_over);
+        let slot = self.slots.iter_mut().find_map(|slot| is_over(slot).then_some(slot))?;
+        let current = slot.current.take()?;
+        let tail = current.child.tail();
+        Some(current.end(&tail))
+    }
+
     fn take_line(&mut self, serial: u64, line: Line<Output>) -> Option<TrialEvent> {
         let is_its = |slot: &&mut Program| slot.current.as_ref().is_some_and(|current| current.serial == serial);
         let slot = self.slots.iter_mut().find(is_its)?;
@@ -124,6 +133,13 @@ impl CommandEvaluator {
             }
             Line::Garbled(text) => {
                 tracing::debug!(line = text, "ignored a line of the trial's program");
+                None
+            }
+            Line::TooLong => {
+                tracing::warn!(
+                    trial = current.number.0,
+                    "ignored a line of the trial's program without end"
+                );
                 None
             }
             Line::Closed(tail) => slot.current.take().map(|current| current.end(&tail)),
@@ -198,6 +214,7 @@ impl Evaluator for CommandEvaluator {
             metrics: Metrics::default(),
             ending: None,
             stop: None,
+            ended: None,
         });
         Ok(())
     }
@@ -213,6 +230,9 @@ impl Evaluator for CommandEvaluator {
             }
             if !any {
                 return Ok(None);
+            }
+            if let Some(event) = self.take_ended() {
+                return Ok(Some(event));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok((serial, line)) = self.lines.recv_timeout(left.min(TICK)) else {
@@ -340,6 +360,31 @@ mod tests {
             ),
             "{state:?}"
         );
+    }
+
+    #[test]
+    fn a_trial_ends_with_its_program_whatever_holds_its_output() {
+        let left = tempfile::NamedTempFile::new().unwrap();
+        let path = left.path().display();
+        // One in its group, which is ended with it, and one that left it.
+        let script =
+            format!(r#"sh -c 'sleep 3; echo in >> {path}' & setsid sleep 60 & echo '{{"metrics": {{"loss": 2}}}}'"#);
+        let started = Instant::now();
+        let (_, state) = run(&script, None);
+        let metrics = [("loss", 2.0)].into();
+        assert_eq!(state, TrialState::Complete { metrics });
+        assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+        std::thread::sleep(Duration::from_secs(4));
+        assert_eq!(std::fs::read_to_string(left.path()).unwrap(), "");
+    }
+
+    #[test]
+    fn a_step_that_cannot_be_counted_is_ignored() {
+        let script =
+            r#"echo '{"step": 18446744073709551615, "metrics": {"loss": 9}}'; echo '{"metrics": {"loss": 2}}'"#;
+        let (events, state) = run(script, None);
+        let metrics = [("loss", 2.0)].into();
+        assert_eq!((events.len(), state), (0, TrialState::Complete { metrics }));
     }
 
     /// Runs a script, cancels it at its first report, and returns how it ended and after how long.

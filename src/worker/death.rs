@@ -19,6 +19,13 @@ pub(super) struct Death<'a> {
     pub(super) kernel_killed: bool,
 }
 
+/// Whether a process ended because it could have no more memory, or no more than it was given.
+pub(super) fn is_out_of_memory(status: Option<ExitStatus>, tail: &str) -> bool {
+    // Said by Rust's runtime where memory cannot be had and nobody handles it.
+    let by_runtime = tail.contains("memory allocation of");
+    by_runtime || status.and_then(|status| status.code()) == Some(OUT_OF_MEMORY_EXIT)
+}
+
 impl Death<'_> {
     /// Why the trial failed, and whether another attempt may fare better. Running out of memory is a result of the setting;
     /// anything else may have come from outside.
@@ -27,11 +34,8 @@ impl Death<'_> {
         if let Some(reason) = self.out_of_memory {
             return (reason, false);
         }
-        let code = self.status.and_then(|status| status.code());
         let by_system = self.kernel_killed && self.status.and_then(|status| status.signal()) == Some(libc::SIGKILL);
-        // Said by Rust's runtime where memory cannot be had and nobody handles it.
-        let by_runtime = self.tail.contains("memory allocation of");
-        if code == Some(OUT_OF_MEMORY_EXIT) || by_system || by_runtime {
+        if by_system || is_out_of_memory(self.status, self.tail) {
             let reason = FailReason::OutOfMemory {
                 phase,
                 in_use_bytes: None,

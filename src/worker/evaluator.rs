@@ -98,6 +98,17 @@ fn first() -> u64 {
 }
 
 impl TrialEvent {
+    /// Whether its numbers of steps and tokens are such as a database can count to.
+    pub fn is_countable(&self) -> bool {
+        let counts = match self {
+            Self::Step { step, .. } => [step.step, step.tokens, step.target_tokens],
+            Self::Evaluation { evaluation, .. } => [evaluation.step, evaluation.tokens, evaluation.target_tokens],
+            Self::Training { steps: step, .. } | Self::Report { step, .. } => [*step, 0, 0],
+            Self::Phase { .. } | Self::Measured { .. } | Self::Ended { .. } | Self::Lost { .. } => [0; 3],
+        };
+        counts.iter().all(|count| i64::try_from(*count).is_ok())
+    }
+
     /// The trial that the event is about.
     pub fn number(&self) -> TrialNumber {
         match self {

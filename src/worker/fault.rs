@@ -112,8 +112,10 @@ impl Fault {
     }
 
     fn meant(&self, request: &TrialRequest, phase: Phase) -> Option<&Plan> {
+        // A rehearsal is no trial; a fault that names one means a trial.
         self.0.as_ref().filter(|plan| {
             plan.phase == Some(phase)
+                && !request.number.is_rehearsal()
                 && plan.trial.is_none_or(|trial| trial == request.number.0)
                 && plan.attempts.is_none_or(|attempts| request.attempt <= attempts)
         })

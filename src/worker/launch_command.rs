@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::json;
 
+use crate::shell::shell_word;
 use peft_tune_core::study::{KubernetesLauncher, LauncherSettings, SlurmLauncher, SshLauncher};
 
 /// A launcher's words, and the program behind them.
@@ -161,12 +162,11 @@ fn pod_spec(kubernetes: &KubernetesLauncher, name: &str) -> Option<serde_json::V
     Some(spec)
 }
 
-/// A word as a POSIX shell reads it.
+/// A word as the other machine's shell reads it, which knows where its home is.
 fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:@%+,~".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
+    match word.strip_prefix("~/") {
+        Some(rest) => format!("~/{}", shell_word(rest)),
+        None => shell_word(word),
     }
 }
 

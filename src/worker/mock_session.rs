@@ -50,11 +50,16 @@ impl Runner for MockSession {
     ) -> std::io::Result<()> {
         let started = Instant::now();
         let mut metrics = Metrics::default();
+        let seconds = if request.number.is_rehearsal() {
+            0.0
+        } else {
+            self.seconds
+        };
         let mut trial = MockTrial {
             request,
             fault: &self.fault,
             control,
-            step: Duration::try_from_secs_f64(self.seconds / STEPS as f64).unwrap_or_default(),
+            step: Duration::try_from_secs_f64(seconds / STEPS as f64).unwrap_or_default(),
             waited: Duration::ZERO,
         };
         let state = trial.run(&mut metrics, emit);

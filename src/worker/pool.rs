@@ -155,7 +155,14 @@ impl WorkerPool {
     fn take_line(&mut self, slot: usize, line: Line<Message>) -> Result<(), EvaluatorError> {
         self.slots[slot].hear();
         match line {
-            Line::Message(Message::Trial(event)) => self.take_event(slot, event),
+            Line::Message(Message::Trial(event)) if event.is_countable() => self.take_event(slot, event),
+            Line::Message(Message::Trial(event)) => {
+                tracing::warn!(
+                    worker = slot,
+                    trial = event.number().0,
+                    "a worker told of a step beyond counting"
+                );
+            }
             Line::Message(Message::Control(message)) => return self.take_control(slot, message),
             Line::Garbled(text) => {
                 tracing::warn!(
@@ -164,6 +171,7 @@ impl WorkerPool {
                     "a worker printed a line that is not a message"
                 );
             }
+            Line::TooLong => tracing::warn!(worker = slot, "a worker printed a line without end"),
             Line::Closed(tail) => return self.worker_died(slot, &tail),
         }
         Ok(())

@@ -23,6 +23,8 @@ pub(super) struct Current {
     /// How the program said that it ended.
     pub(super) ending: Option<TrialState>,
     pub(super) stop: Option<Stop>,
+    /// When the program was found to have ended.
+    pub(super) ended: Option<Instant>,
 }
 
 /// Why and when the program was asked to stop.
@@ -31,17 +33,38 @@ pub(super) struct Stop {
     pub(super) timed_out: bool,
 }
 
+/// How long what a program printed may take to be read once it has ended: another that it left behind may hold its output.
+const READ_WITHIN: Duration = Duration::from_secs(1);
+
 /// What the program prints.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum Output {
-    Step { step: u64, metrics: Values },
-    Outcome { outcome: Outcome, message: Option<String> },
-    Final { metrics: Values },
+    Step {
+        #[serde(deserialize_with = "countable")]
+        step: u64,
+        metrics: Values,
+    },
+    Outcome {
+        outcome: Outcome,
+        message: Option<String>,
+    },
+    Final {
+        metrics: Values,
+    },
 }
 
 /// Reported numbers; `null` (as many serialisers write NaN) is not a number.
 pub(super) type Values = BTreeMap<String, Option<f64>>;
+
+/// A number of steps that the database can count to.
+fn countable<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let step = u64::deserialize(deserializer)?;
+    match i64::try_from(step) {
+        Ok(_) => Ok(step),
+        Err(_) => Err(serde::de::Error::custom("no such step")),
+    }
+}
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -109,6 +132,20 @@ impl Current {
                 at: Instant::now(),
                 timed_out,
             });
+        }
+    }
+
+    /// Ends what the program left behind once it has ended. Whether nothing more is to be waited for: something that left its process
+    /// group may hold its output for ever.
+    pub(super) fn is_over(&mut self) -> bool {
+        match self.ended {
+            None if self.child.has_ended() => {
+                self.child.end_group();
+                self.ended = Some(Instant::now());
+                false
+            }
+            None => false,
+            Some(ended) => ended.elapsed() >= READ_WITHIN,
         }
     }
 

@@ -113,7 +113,7 @@ fn linked(shared: SharedMemory, device: &str) -> Result<Arc<dyn Collective>, Ran
 /// Reads orders in a thread of its own, so that a stop arrives while a trial runs.
 fn read_orders(input: impl BufRead + Send + 'static, control: Control) -> Receiver<TrialRequest> {
     let (sender, receiver) = channel();
-    std::thread::spawn(move || {
+    let read = move || {
         for line in input.lines() {
             let Ok(line) = line else { break };
             match serde_json::from_str(&line) {
@@ -127,6 +127,9 @@ fn read_orders(input: impl BufRead + Send + 'static, control: Control) -> Receiv
                 Err(error) => tracing::error!(%error, line, "not a request"),
             }
         }
-    });
+    };
+    if let Err(error) = std::thread::Builder::new().name("orders".to_owned()).spawn(read) {
+        tracing::error!(%error, "no thread to read orders with");
+    }
     receiver
 }

@@ -121,6 +121,10 @@ impl RankGroup {
                     tracing::warn!(line, rank, "a rank printed a line that is not a message");
                     Ok(())
                 }
+                Line::TooLong => {
+                    tracing::warn!(rank, "a rank printed a line without end");
+                    Ok(())
+                }
                 Line::Closed(tail) => Err(self.ended(rank, &progress, &tail)),
             };
             if let Err(interruption) = outcome {

@@ -96,7 +96,8 @@ fn read_requests(
     on_alone: impl FnOnce() + Send + 'static,
 ) -> Receiver<std::io::Result<TrialRequest>> {
     let (sender, receiver) = channel();
-    std::thread::spawn(move || {
+    let failed = sender.clone();
+    let read = move || {
         let mut trials = Some(sender);
         for line in input.lines() {
             let Ok(line) = line else { break };
@@ -108,7 +109,10 @@ fn read_requests(
         control.coordinator_gone();
         drop(trials);
         on_alone();
-    });
+    };
+    if let Err(error) = std::thread::Builder::new().name("requests".to_owned()).spawn(read) {
+        let _ = failed.send(Err(error));
+    }
     receiver
 }
 
@@ -160,7 +164,7 @@ fn start_heartbeat(every_s: f64, control: Control, outbox: Outbox) {
     else {
         return;
     };
-    std::thread::spawn(move || {
+    let beat = move || {
         loop {
             std::thread::sleep(every);
             let beat = ControlMessage::Heartbeat {
@@ -171,5 +175,8 @@ fn start_heartbeat(every_s: f64, control: Control, outbox: Outbox) {
                 return control.coordinator_gone();
             }
         }
-    });
+    };
+    if let Err(error) = std::thread::Builder::new().name("heartbeat".to_owned()).spawn(beat) {
+        tracing::error!(%error, "no thread for heartbeats: the coordinator will take this worker for dead");
+    }
 }

@@ -7,12 +7,18 @@
 mod bench;
 /// The database: full, locked, read-only, run by two.
 mod database;
+/// Mutated inputs of every reader.
+mod fuzz;
+/// Models, data and databases of others.
+mod inputs;
 /// Searches and workers that are killed at any moment, and large studies.
 mod kills;
 /// Ctrl-C, schedulers, closed terminals; searches in the background.
 mod people;
 /// The protocol as a worker speaks it.
 mod protocol;
+/// Faults that are not a setting's.
+mod study;
 /// Files that change and clocks that jump.
 mod surroundings;
 /// Workers that hang, crash, and run out of memory.

@@ -2,7 +2,7 @@
 //! own engine.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
@@ -42,14 +42,26 @@ impl Study {
         self.folder.path().join(name)
     }
 
-    /// Runs a command that must succeed and returns what it printed.
-    fn stdout(&self, arguments: &[&str]) -> String {
+    fn output(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_peft-tune"));
         command.args(arguments).current_dir(self.folder.path());
         command
             .env("PEFT_TUNE_DB", self.path("study.db"))
             .env("PEFT_TUNE_CACHE", self.path("cache"));
-        let output = command.output().unwrap();
+        command.output().unwrap()
+    }
+
+    /// Runs a command that must end with this code and returns what it said.
+    fn fails(&self, arguments: &[&str], code: i32) -> String {
+        let output = self.output(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
+        errors
+    }
+
+    /// Runs a command that must succeed and returns what it printed.
+    fn stdout(&self, arguments: &[&str]) -> String {
+        let output = self.output(arguments);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {errors}");
         String::from_utf8(output.stdout).unwrap()
@@ -192,7 +204,9 @@ fn a_profile_that_breaks_a_constraint_is_not_trained() {
          trial: {sequence_length: 96, profile_steps: 1, profile_warmup: 0, training_steps: 400, evaluation: {rows: 8}}\n\
          budget: {trials: 2}\nsampler: grid\n",
     );
-    study.stdout(&["search", "space.yaml"]);
+    // Nothing that the constraint lets through: no success.
+    let said = study.fails(&["search", "space.yaml"], 1);
+    assert!(said.contains("none of the 2 trials succeeded"), "{said}");
     let stops = study.rows("select state, step, rule from trial_stop");
     assert_eq!(stops.len(), 2, "{stops:?}");
     for stop in &stops {

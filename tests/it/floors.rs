@@ -9,6 +9,7 @@ const CRATES: &[(&str, &[&str])] = &[
     (
         "crates/core/src",
         &[
+            "bounded",
             "objective",
             "architecture",
             "recipe",
@@ -34,6 +35,7 @@ const CRATES: &[(&str, &[&str])] = &[
     (
         "crates/engine/src",
         &[
+            "guarded",
             "whole_file",
             "span",
             "parameters",
@@ -58,6 +60,8 @@ const CRATES: &[(&str, &[&str])] = &[
     (
         "src",
         &[
+            "files",
+            "shell",
             "space",
             "store",
             "export",

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::{Args, StudyFormat, rows, tensorboard};
 use crate::cli::CliError;
+use crate::cli::output::{tell, write_result};
 use crate::export::{ExportError, MlflowExperiment, MlflowMetric, MlflowRun, MlflowStatus};
 use crate::report::{against_baseline, printable};
 use crate::store::{StepRecord, Store, StoreError, StudyOverview, TrialRun};
@@ -63,17 +64,17 @@ pub fn run(args: &Args, format: StudyFormat) -> Result<(), CliError> {
         StudyFormat::Mlflow => mlflow(args, &read(args)?)?,
     };
     for file in files {
-        println!("{}", file.display());
+        write_result(&format!("{}\n", file.display()))?;
     }
     let recommended = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
         Recommended::read(store, &study).await
     })?;
     if let Some(one) = recommended {
-        eprintln!("recommended: {}", printable(&one.reason));
+        tell(format_args!("recommended: {}", printable(&one.reason)));
         one.against_baseline
             .iter()
-            .for_each(|against| eprintln!("  {}", printable(against)));
+            .for_each(|against| tell(format_args!("  {}", printable(against))));
     }
     Ok(())
 }
@@ -110,7 +111,7 @@ fn optuna(args: &Args) -> Result<PathBuf, CliError> {
         let study = store.study(args.study.as_deref()).await?;
         store.write_optuna(&study, &path, args.force).await
     })?;
-    eprintln!("optuna-dashboard sqlite:///{}", path.display());
+    tell(format_args!("optuna-dashboard sqlite:///{}", path.display()));
     Ok(path)
 }
 
@@ -132,11 +133,13 @@ fn mlflow(args: &Args, study: &WholeStudy) -> Result<Vec<PathBuf>, CliError> {
             ExportError::Exists { .. } => CliError::bad_input(error),
             error => CliError::failed(error),
         })?;
-    eprintln!(
+    tell(format_args!(
         "MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {}",
         args.output.display()
-    );
-    eprintln!("or move it into a database with `mlflow migrate-filestore`");
+    ));
+    tell(format_args!(
+        "or move it into a database with `mlflow migrate-filestore`"
+    ));
     Ok(vec![folder])
 }
 

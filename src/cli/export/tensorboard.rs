@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::Args;
 use super::study::WholeStudy;
 use crate::cli::CliError;
+use crate::cli::output::tell;
 use crate::store::{StepRecord, TrialRun};
 use peft_tune_core::study::{ParamValue, Phase, TrialState};
 use peft_tune_engine::profile::{HparamValue, TrialLog, TrialStart};
@@ -34,7 +35,7 @@ pub fn write(args: &Args, study: &WholeStudy) -> Result<Vec<PathBuf>, CliError> 
             .map_err(|error| CliError::failed(anyhow::anyhow!("cannot write in {}: {error}", folder.display())))?;
         folders.push(folder);
     }
-    eprintln!("tensorboard --logdir {}", args.output.display());
+    tell(format_args!("tensorboard --logdir {}", args.output.display()));
     Ok(folders)
 }
 

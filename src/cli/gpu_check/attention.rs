@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::Args;
 use super::setting::{Rows, Setting};
+use crate::cli::output::{show, tell};
 use peft_tune_engine::check::{FormTimes, Layer, attention_times};
 use peft_tune_kernels::device::Device;
 
@@ -21,11 +22,15 @@ pub(super) struct Timing {
 /// Times the layers of the shapes that were asked for, in BF16.
 pub(super) fn run(args: &Args, device: &Device, timings: &mut Vec<Timing>) {
     if device.is_cpu() {
-        println!("the CPU has no forms of attention to choose from: left out");
+        show(format_args!(
+            "the CPU has no forms of attention to choose from: left out"
+        ));
         return;
     }
-    println!("| shape | heads | batch | form | forward ms | TFLOP/s | backward ms | TFLOP/s |");
-    println!("|---|---|---|---|---:|---:|---:|---:|");
+    show(format_args!(
+        "| shape | heads | batch | form | forward ms | TFLOP/s | backward ms | TFLOP/s |"
+    ));
+    show(format_args!("|---|---|---|---|---:|---:|---:|---:|"));
     let mut models: Vec<(&str, Setting)> = args.models().map(|(shape, _, setting)| (shape, setting)).collect();
     // One for each precision.
     models.dedup_by_key(|(shape, _)| *shape);
@@ -33,7 +38,7 @@ pub(super) fn run(args: &Args, device: &Device, timings: &mut Vec<Timing>) {
         let architecture = match setting.architecture() {
             Ok(architecture) => architecture,
             Err(error) => {
-                eprintln!("{shape}: {error}");
+                tell(format_args!("{shape}: {error}"));
                 continue;
             }
         };
@@ -72,16 +77,16 @@ fn print(timing: &Timing) {
         timing.layer.length
     );
     for times in &timing.forms {
-        println!(
+        show(format_args!(
             "{names} {} | {:.3} | {:.0} | {:.3} | {:.0} |",
             times.form,
             1e3 * times.forward_s,
             times.forward_flops_per_s / 1e12,
             1e3 * times.backward_s,
             times.backward_flops_per_s / 1e12
-        );
+        ));
     }
     if let Some(message) = &timing.message {
-        println!("{names} {message} | | | | |");
+        show(format_args!("{names} {message} | | | | |"));
     }
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::Args;
 use super::setting::{Measured, Setting};
+use crate::cli::output::{show, show_part, tell};
 use peft_tune_kernels::device::Device;
 
 /// One timing, or why there is none.
@@ -22,10 +23,12 @@ pub(super) struct Timing {
 
 /// Times every combination that was asked for.
 pub(super) fn run(args: &Args, device: &Device, timings: &mut Vec<Timing>) {
-    println!(
+    show(format_args!(
         "| shape | precision | checkpointing | batch | tokens/s | TFLOP/s | MFU % | step s | peak GB | predicted GB | base GB | switch s | new GB |"
-    );
-    println!("|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+    ));
+    show(format_args!(
+        "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+    ));
     for model in args.models() {
         time_base(args, model, device, timings);
     }
@@ -40,14 +43,14 @@ fn time_base(
     let base = match setting.base(device) {
         Ok(base) => Arc::new(base),
         Err(error) => {
-            eprintln!("{shape} {precision_name}: {error}");
+            tell(format_args!("{shape} {precision_name}: {error}"));
             return;
         }
     };
     for rows in &args.batches {
         for kind in &args.checkpointing {
             let Ok(checkpointing) = serde_json::from_value(serde_json::Value::String(kind.clone())) else {
-                eprintln!("no kind of checkpointing `{kind}`");
+                tell(format_args!("no kind of checkpointing `{kind}`"));
                 continue;
             };
             (setting.rows, setting.checkpointing) = (*rows, checkpointing);
@@ -79,9 +82,11 @@ fn print(timing: &Timing) {
         length,
         ..
     } = timing;
-    print!("| {shape} | {precision} | {checkpointing} | {rows}x{length} | ");
+    show_part(format_args!(
+        "| {shape} | {precision} | {checkpointing} | {rows}x{length} | "
+    ));
     match (&timing.measured, &timing.message) {
-        (Some(m), _) => println!(
+        (Some(m), _) => show(format_args!(
             "{:.0} | {:.1} | {} | {:.4} | {:.2} | {} | {:.2} | {:.2} | {} |",
             m.tokens_per_s,
             m.model_tflops,
@@ -92,8 +97,11 @@ fn print(timing: &Timing) {
             m.base_bytes as f64 / 1e9,
             m.switch_s,
             gigabytes(m.reserved_growth_bytes)
-        ),
-        (None, message) => println!("{} | | | | | | | | |", message.as_deref().unwrap_or_default()),
+        )),
+        (None, message) => show(format_args!(
+            "{} | | | | | | | | |",
+            message.as_deref().unwrap_or_default()
+        )),
     }
 }
 

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::Args;
 use super::setting::{Rows, Setting};
+use crate::cli::output::{show, show_part};
 use peft_tune_core::recipe::Precision;
 use peft_tune_engine::profile::{DeviceMemory, median};
 use peft_tune_engine::{BaseModel, TrainError, Trainer};
@@ -72,13 +73,13 @@ impl Comparison {
 /// Compares a tiny model in fp32 and bf16, then what was asked for, without checkpointing.
 pub(super) fn run(args: &Args, device: &Device, comparisons: &mut Vec<Comparison>) {
     if device.is_cpu() {
-        println!("the CPU has no CUDA graphs: left out");
+        show(format_args!("the CPU has no CUDA graphs: left out"));
         return;
     }
-    println!(
+    show(format_args!(
         "| shape | precision | batch | tokens/s launched | replayed | peak GB launched | replayed | losses differ by | |"
-    );
-    println!("|---|---|---|---:|---:|---:|---:|---:|---|");
+    ));
+    show(format_args!("|---|---|---|---:|---:|---:|---:|---:|---|"));
     let mut compare = |shape: &str, setting: Setting| {
         let comparison = compare(shape, &setting, device);
         print(&comparison);
@@ -170,10 +171,13 @@ fn print(comparison: &Comparison) {
     let Comparison {
         shape, rows, length, ..
     } = comparison;
-    print!("| {shape} | {:?} | {rows}x{length} | ", comparison.precision);
+    show_part(format_args!(
+        "| {shape} | {:?} | {rows}x{length} | ",
+        comparison.precision
+    ));
     let state = if comparison.passed() { "ok" } else { "FAIL" };
     match (&comparison.launched, &comparison.replayed) {
-        (Some(launched), Some(replayed)) => println!(
+        (Some(launched), Some(replayed)) => show(format_args!(
             "{:.0} | {:.0} | {:.2} | {:.2} | {:.1e} | {state}, {} passes and {} updates replayed |",
             launched.tokens_per_s,
             replayed.tokens_per_s,
@@ -182,11 +186,11 @@ fn print(comparison: &Comparison) {
             comparison.difference.unwrap_or(f64::NAN),
             replayed.replayed_passes,
             replayed.replayed_updates
-        ),
-        _ => println!(
+        )),
+        _ => show(format_args!(
             "{} | | | | | {state} |",
             comparison.message.as_deref().unwrap_or_default()
-        ),
+        )),
     }
 }
 

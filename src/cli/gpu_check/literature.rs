@@ -14,6 +14,7 @@ use super::Args;
 use super::bench::gigabytes;
 use super::setting::{Measured, Method, Setting};
 use super::shapes;
+use crate::cli::output::show;
 use peft_tune_core::recipe::{Checkpointing, OptimizerKind, Precision};
 use peft_tune_engine::TrainError;
 use peft_tune_kernels::device;
@@ -61,11 +62,11 @@ struct PassedOver {
 pub(super) fn run(args: &Args, device: &Device, table: &mut Vec<Row>) -> Result<(), String> {
     let config = shapes::config(&args.literature_shape)?;
     let memory_bytes = device::facts(device).map(|facts| facts.memory_bytes);
-    println!(
+    show(format_args!(
         "| {} | optimizer | checkpointing | batch | tokens/s | peak GB | predicted GB |",
         args.literature_shape
-    );
-    println!("|---|---|---|---|---:|---:|---:|");
+    ));
+    show(format_args!("|---|---|---|---|---:|---:|---:|"));
     for (name, method, precision) in ROWS {
         let setting = Setting {
             config,
@@ -154,10 +155,10 @@ fn print(row: &Row) {
     let batch = format!("{}x{}", row.rows, row.length);
     let measured = row.measured.as_ref();
     let (Some(optimizer), Some(checkpointing), Some(measured)) = (&row.optimizer, &row.checkpointing, measured) else {
-        println!("| {} | nothing fits | | {batch} | | | |", row.name);
+        show(format_args!("| {} | nothing fits | | {batch} | | | |", row.name));
         return;
     };
-    println!(
+    show(format_args!(
         "| {} | {} | {} | {batch} | {:.0} | {:.2} | {} |",
         row.name,
         name(optimizer),
@@ -165,7 +166,7 @@ fn print(row: &Row) {
         measured.tokens_per_s,
         measured.peak_bytes as f64 / 1e9,
         gigabytes(measured.predicted_bytes)
-    );
+    ));
 }
 
 /// The name of a variant as recipe files have it.

@@ -15,6 +15,8 @@ use serde::Serialize;
 use self::setting::Setting;
 use super::CliError;
 use super::model::KernelArgs;
+use crate::cli::output::{show, tell};
+use crate::files::write_whole;
 use peft_tune_engine::check;
 use peft_tune_engine::check::Check;
 use peft_tune_kernels::device;
@@ -113,7 +115,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     };
     for part in &args.parts {
         match part {
-            CheckPart::Parity => results.parity = check::all(&device, &mut |check| println!("{check}")),
+            CheckPart::Parity => results.parity = check::all(&device, &mut |check| show(format_args!("{check}"))),
             CheckPart::Memory => results.memory = Some(memory::run(&device)),
             CheckPart::Attention => attention::run(&args, &device, &mut results.attention),
             CheckPart::Bench => bench::run(&args, &device, &mut results.bench),
@@ -133,14 +135,14 @@ impl Args {
         let shapes = self.shapes.iter().filter_map(|shape| match shapes::config(shape) {
             Ok(config) => Some((shape, config)),
             Err(message) => {
-                eprintln!("{message}");
+                tell(format_args!("{message}"));
                 None
             }
         });
         shapes.flat_map(|(shape, config)| {
             self.precisions.iter().filter_map(move |name| {
                 let Ok(precision) = serde_json::from_value(serde_json::Value::String(name.clone())) else {
-                    eprintln!("no precision `{name}`");
+                    tell(format_args!("no precision `{name}`"));
                     return None;
                 };
                 let setting = Setting {
@@ -157,21 +159,21 @@ impl Args {
 fn write(args: &Args, results: &Results) -> Result<(), CliError> {
     let Some(path) = &args.json else { return Ok(()) };
     let text = serde_json::to_string_pretty(results).map_err(CliError::failed)?;
-    std::fs::write(path, text).map_err(CliError::failed)
+    write_whole(path, text.as_bytes(), true).map_err(CliError::failed)
 }
 
 fn report(results: &Results) -> Result<(), CliError> {
     let failed = results.parity.iter().filter(|check| !check.passed()).count();
     if !results.parity.is_empty() {
-        println!(
+        show(format_args!(
             "parity: {} of {} passed",
             results.parity.len() - failed,
             results.parity.len()
-        );
+        ));
     }
     let memory_failed = results.memory.as_ref().is_some_and(|outcome| !outcome.passed());
     if let Some(outcome) = &results.memory {
-        println!("memory: {outcome}");
+        show(format_args!("memory: {outcome}"));
     }
     let graphs_failed = results.graphs.iter().any(|one| !one.passed());
     match failed > 0 || memory_failed || graphs_failed {

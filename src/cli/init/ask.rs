@@ -1,5 +1,6 @@
 //! Questions on the terminal.
 
+use crate::cli::output::tell;
 use std::io::{self, BufRead, Write};
 
 use crate::cli::CliError;
@@ -33,15 +34,17 @@ impl Asker {
         if let [only] = choices
             && check(only).is_ok()
         {
-            eprintln!("{question}: {only}, the only one found; {flag} names another");
+            tell(format_args!(
+                "{question}: {only}, the only one found; {flag} names another"
+            ));
             return Ok(only.clone());
         }
-        eprintln!("{question}:");
+        tell(format_args!("{question}:"));
         for (number, choice) in choices.iter().take(SHOWN).enumerate() {
-            eprintln!("  {}  {choice}", number + 1);
+            tell(format_args!("  {}  {choice}", number + 1));
         }
         if let Some(more) = choices.len().checked_sub(SHOWN + 1) {
-            eprintln!("     and {} more", more + 1);
+            tell(format_args!("     and {} more", more + 1));
         }
         let hint = match choices.len() {
             0 => "your own".to_owned(),
@@ -56,8 +59,8 @@ impl Asker {
             };
             match chosen.map(|chosen| check(&chosen).map(|()| chosen)) {
                 Some(Ok(chosen)) => return Ok(chosen),
-                Some(Err(error)) => eprintln!("{error}"),
-                None => eprintln!("that is not one of the choices"),
+                Some(Err(error)) => tell(format_args!("{error}")),
+                None => tell(format_args!("that is not one of the choices")),
             }
         }
     }
@@ -74,7 +77,7 @@ impl Asker {
             }
             match answer.parse::<Bytes>() {
                 Ok(size) => return Ok(size.0),
-                Err(error) => eprintln!("{error}"),
+                Err(error) => tell(format_args!("{error}")),
             }
         }
     }

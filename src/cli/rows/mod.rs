@@ -15,6 +15,7 @@ pub use parquet_rows::ParquetRows;
 pub use table_rows::TableRows;
 
 use super::CliError;
+use crate::files::is_no_file;
 use crate::store::{RowSink, SqlValue};
 
 /// How rows are written.
@@ -58,7 +59,7 @@ impl WholeOutput {
     /// Begins a file; one that is there already is replaced only with `force`.
     pub fn create(path: &Path, force: bool) -> Result<(Self, Box<dyn Write + Send>), CliError> {
         let failed = |error: io::Error| CliError::failed(anyhow::anyhow!("cannot write {}: {error}", path.display()));
-        if !force && path.symlink_metadata().is_ok() {
+        if !force && !is_no_file(path) && path.symlink_metadata().is_ok() {
             return Err(CliError::bad_input(anyhow::anyhow!(
                 "{} already exists; choose another --output, or overwrite it with --force",
                 path.display()
@@ -67,8 +68,11 @@ impl WholeOutput {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
+        // What is no file, such as a pipe, is written to as it is.
         let mut draft = path.as_os_str().to_owned();
-        draft.push(format!(".{}.tmp", std::process::id()));
+        if !is_no_file(path) {
+            draft.push(format!(".{}.tmp", std::process::id()));
+        }
         let file = std::fs::File::create(&draft).map_err(failed)?;
         let whole = Self {
             draft: draft.into(),
@@ -79,6 +83,9 @@ impl WholeOutput {
 
     /// Puts the file into its place.
     pub fn keep(self) -> Result<(), CliError> {
+        if self.draft == self.path {
+            return Ok(());
+        }
         std::fs::rename(&self.draft, &self.path)
             .map_err(|error| CliError::failed(anyhow::anyhow!("cannot write {}: {error}", self.path.display())))
     }
@@ -86,6 +93,9 @@ impl WholeOutput {
 
 impl Drop for WholeOutput {
     fn drop(&mut self) {
+        if self.draft == self.path {
+            return;
+        }
         // Gone already where it was kept.
         let _ = std::fs::remove_file(&self.draft);
     }

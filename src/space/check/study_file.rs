@@ -154,6 +154,20 @@ impl Context<'_> {
         }))
     }
 
+    /// Refuses a value that the table of settings does not allow, where it stands in `trial`.
+    fn check_setting(&self, name: &str, recipe: &Recipe) -> Result<(), SpaceError> {
+        let row = settings().find(|row| row.name == name);
+        match row.and_then(|row| Some((row, (row.get)(recipe)?))) {
+            Some((row, value)) if !row.legal.allows(&value) => Err(SpaceError::IllegalValue {
+                at: self.document.value(&["trial", name]),
+                parameter: name.to_owned(),
+                value: format!("`{value}`"),
+                legal: row.legal.to_string(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     fn launcher(&self, launcher: &LauncherSettings) -> Result<LauncherSettings, SpaceError> {
         let empty = |words: &[String]| words.iter().any(|word| word.trim().is_empty()) || words.is_empty();
         let (name, key, message) = match launcher {
@@ -165,6 +179,11 @@ impl Context<'_> {
             LauncherSettings::Ssh(ssh) if empty(&ssh.hosts) => {
                 ("ssh", Some("hosts"), "there is no machine; write [host, user@host, ..]")
             }
+            LauncherSettings::Ssh(ssh) if ssh.hosts.iter().any(|host| !is_host(host)) => (
+                "ssh",
+                Some("hosts"),
+                "a machine's name does not begin with `-`, which ssh takes for an option, and has no blanks; write [host, user@host, ..]",
+            ),
             LauncherSettings::Kubernetes(kubernetes) if kubernetes.image.trim().is_empty() => (
                 "kubernetes",
                 Some("image"),
@@ -205,6 +224,7 @@ impl Context<'_> {
                 });
             }
             recipe.batch.sequence_length = length.get();
+            self.check_setting("sequence_length", &recipe)?;
         }
         // In their own order: some read what others have set, as `global_batch` does `micro_batch`.
         for row in settings() {
@@ -286,6 +306,11 @@ fn hexadecimal(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+/// Whether ssh takes a word for a machine, and for one only.
+fn is_host(host: &str) -> bool {
+    !host.starts_with('-') && !host.chars().any(|c| c.is_whitespace() || c.is_control())
 }
 
 #[cfg(test)]

@@ -60,6 +60,9 @@ const TIME_UNITS: &[(&str, f64)] = &[
     ("d", 86_400.0),
 ];
 
+/// Ten years: clocks and durations count no further than some hundred.
+const MOST_SECONDS: f64 = 10.0 * 366.0 * 86_400.0;
+
 impl Quantity for Bytes {
     const EXPECTED: &'static str = "a size with its unit, such as 22 GiB, 16GB or 500MB";
     const NAME: &'static str = "Size";
@@ -111,12 +114,12 @@ impl Quantity for Count {
 }
 
 impl Quantity for Seconds {
-    const EXPECTED: &'static str = "a time with its unit, such as 90s, 30m or 1h30m";
+    const EXPECTED: &'static str = "a time with its unit of at most ten years, such as 90s, 30m or 1h30m";
     const NAME: &'static str = "Time";
     const PATTERN: &'static str = r"^\s*([0-9][0-9_]*(\.[0-9]+)?\s*(ms|s|sec|m|min|h|d)?\s*)+$";
 
     fn from_number(value: f64) -> Option<Self> {
-        (value.is_finite() && value >= 0.0).then_some(Self(value))
+        (0.0..=MOST_SECONDS).contains(&value).then_some(Self(value))
     }
 
     fn from_text(text: &str) -> Option<Self> {
@@ -137,7 +140,7 @@ impl Quantity for Seconds {
             }
             (total, unit_above, rest) = (total + number * factor, factor, next);
         }
-        (!text.is_empty()).then_some(Self(total))
+        Self::from_number(total).filter(|_| !text.is_empty())
     }
 }
 

@@ -1,5 +1,6 @@
 //! One YAML file: its text, its tree, and where each key stands.
 
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,7 +43,17 @@ impl Document {
                 limit: LIMIT_BYTES,
             });
         }
-        let bytes = std::fs::read(path).map_err(unreadable)?;
+        let mut bytes = Vec::new();
+        // What a device says of its size is not its size.
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        file.take(LIMIT_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        if bytes.len() as u64 > LIMIT_BYTES {
+            return Err(SpaceError::TooLarge {
+                path: path.to_owned(),
+                bytes: bytes.len() as u64,
+                limit: LIMIT_BYTES,
+            });
+        }
         match String::from_utf8(bytes) {
             Ok(text) => Self::parse(path, &text),
             Err(error) => {

@@ -103,3 +103,43 @@ fn eight_workers_run_every_trial_of_a_study_once() {
 fn eight_workers_run_every_one_of_ten_thousand_trials_once() {
     large(10_000);
 }
+
+/// Runs a study of so many made-up trials on eight workers, and kills the search with all of them again and again.
+fn large_and_killed(trials: u64, every: Duration) {
+    let bench = Bench::new();
+    let mut finished = Finished::new();
+    let mut kills = 0;
+    let began = Instant::now();
+    while (finished.len() as u64) < trials {
+        let trials = trials.to_string();
+        let arguments = ["--workers", "8", "--trials", &trials, "--attempts", "1000", "--json"];
+        let mut search = Bench::start(bench.search("0", &arguments));
+        let started = Instant::now();
+        while search.try_wait().unwrap().is_none() && started.elapsed() < every {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let workers = children(search.id());
+        kills += u64::from(search.try_wait().unwrap().is_none());
+        search.kill().unwrap();
+        search.wait().unwrap();
+        assert_all_end(&workers);
+        finished = bench.sound(&finished);
+    }
+    assert_eq!(finished.len() as u64, trials);
+    assert_eq!(bench.count("select count(distinct number) as n from trial"), trials);
+    println!(
+        "{trials} trials on eight workers, all killed {kills} times, in {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
+}
+
+#[test]
+fn eight_workers_that_are_killed_with_their_search_run_every_trial_once() {
+    large_and_killed(200, Duration::from_secs(3));
+}
+
+#[test]
+#[ignore = "takes minutes; run by hand before a release"]
+fn ten_thousand_trials_on_eight_workers_that_are_killed_every_minute_run_once_each() {
+    large_and_killed(10_000, Duration::from_secs(60));
+}

@@ -71,22 +71,43 @@ int gettimeofday(struct timeval *restrict now, void *restrict zone) {
 }
 "#;
 
+/// Compiles a library that takes the place of functions of the system; `false` where there is no compiler.
+fn has_library(bench: &Bench, source: &str) -> bool {
+    std::fs::write(bench.path("own.c"), source).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o", "own.so", "own.c", "-ldl"]);
+    let status = compiler.current_dir(bench.path("")).status();
+    let is_there = status.is_ok_and(|status| status.success());
+    if !is_there {
+        eprintln!("skipped: there is no C compiler here");
+    }
+    is_there
+}
+
+#[test]
+fn a_file_system_without_locks_is_told() {
+    let bench = Bench::new();
+    let no_locks = "#include <errno.h>\nint flock(int file, int how) { errno = ENOLCK; return -1; }\n";
+    if !has_library(&bench, no_locks) {
+        return;
+    }
+    let mut search = bench.search("0", &[]);
+    let output = search.env("LD_PRELOAD", bench.path("own.so")).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
+    assert!(messages(&output).contains("has no locks"), "{}", messages(&output));
+}
+
 #[test]
 fn a_clock_that_jumps_changes_no_duration_and_no_order() {
     let bench = Bench::new();
-    std::fs::write(bench.path("clock.c"), JUMPING_CLOCK).unwrap();
-    let compiler = Command::new("cc")
-        .args(["-shared", "-fPIC", "-o", "clock.so", "clock.c", "-ldl"])
-        .current_dir(bench.path(""))
-        .status();
-    if !compiler.is_ok_and(|status| status.success()) {
-        return eprintln!("skipped: there is no C compiler here");
+    if !has_library(&bench, JUMPING_CLOCK) {
+        return;
     }
     let mut search = bench.search(
         "0.2",
         &["--workers", "2", "--stuck-after", "20s", "--silent-after", "10s"],
     );
-    search.env("LD_PRELOAD", bench.path("clock.so"));
+    search.env("LD_PRELOAD", bench.path("own.so"));
     Bench::succeed(search);
     let rows = bench.rows("select number, started_at, ended_at, wall_s, attempt from trial order by number");
     assert_eq!(rows.len(), 8);

@@ -144,7 +144,7 @@ fn objectives_and_constraints_must_be_measurable() {
 #[test]
 fn units_and_zeroes_are_named() {
     insta::assert_snapshot!(top("trial: {memory_limit: 22 G}"), @"space.yaml:3:23: key `trial.memory_limit`: found `22 G`; write a size with its unit, such as 22 GiB, 16GB or 500MB");
-    insta::assert_snapshot!(top("trial: {timeout: 5 fortnights}"), @"space.yaml:3:18: key `trial.timeout`: found `5 fortnights`; write a time with its unit, such as 90s, 30m or 1h30m");
+    insta::assert_snapshot!(top("trial: {timeout: 5 fortnights}"), @"space.yaml:3:18: key `trial.timeout`: found `5 fortnights`; write a time with its unit of at most ten years, such as 90s, 30m or 1h30m");
     insta::assert_snapshot!(top("trial: {training_tokens: 1.23456k}"), @"space.yaml:3:26: key `trial.training_tokens`: found `1.23456k`; write a whole number, such as 60000, 60k or 1.5M");
     insta::assert_snapshot!(top("trial: {training_tokens: 0}"), @"space.yaml:3:26: key `trial.training_tokens`: a training of length zero learns nothing; write a number above 0");
     insta::assert_snapshot!(top("trial: {timeout: 0s}"), @"space.yaml:3:18: key `trial.timeout`: no trial can keep a limit of 0; raise it, or remove the key");

@@ -99,7 +99,7 @@ fn an_interrupted_training_goes_on_to_the_same_bits() {
     let (code, message) = interrupted(&place, 3, &["--output", "parts"]);
     assert_eq!(code, 130, "{message}");
     assert!(
-        message.contains("peft-tune train recipe.yaml --output parts --resume"),
+        message.contains("`peft-tune train recipe.yaml") && message.contains(" --resume` continues"),
         "{message}"
     );
     let rest = place.train(&["--output", "parts", "--resume"]);

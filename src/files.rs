@@ -1,0 +1,67 @@
+//! Files that appear under their name whole or not at all.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Writes a file beside `path` and gives it that name once it is on the disk, in a folder that is there. One that is there already is
+/// replaced only with `force`; it is still there, and nothing else, where writing fails. What is no file, such as `/dev/stdout`,
+/// is written to as it is.
+///
+/// # Errors
+/// [`io::ErrorKind::AlreadyExists`] without `force`, and what the file system says.
+pub fn write_whole(path: &Path, bytes: &[u8], force: bool) -> io::Result<()> {
+    if is_no_file(path) {
+        return OpenOptions::new().write(true).open(path)?.write_all(bytes);
+    }
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let mut draft = tempfile::Builder::new().permissions(readable()).tempfile_in(folder)?;
+    draft.write_all(bytes)?;
+    draft.as_file().sync_all()?;
+    let kept = if force {
+        draft.persist(path)
+    } else {
+        draft.persist_noclobber(path)
+    };
+    kept.map(drop).map_err(|error| error.error)
+}
+
+/// Whether a path names something that a file cannot take the place of: a device, a pipe.
+pub fn is_no_file(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
+}
+
+/// What other files get: readable for all, as far as the user's mask lets it be.
+fn readable() -> std::fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(0o666)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_there_is_replaced_only_by_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file.txt");
+        assert!(write_whole(&folder.path().join("none/file.txt"), b"one", true).is_err());
+        write_whole(&path, b"one", false).unwrap();
+        let refused = write_whole(&path, b"two", false).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one");
+        write_whole(&path, b"two", true).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
+        let left: Vec<_> = std::fs::read_dir(path.parent().unwrap()).unwrap().collect();
+        assert_eq!(left.len(), 1, "no draft is left behind");
+    }
+
+    #[test]
+    fn what_is_no_file_stays_what_it_is() {
+        assert!(write_whole(Path::new("/dev/full"), b"one", true).is_err());
+        write_whole(Path::new("/dev/null"), b"one", false).unwrap();
+        assert!(is_no_file(Path::new("/dev/full")) && is_no_file(Path::new("/dev/null")));
+    }
+}

@@ -1,0 +1,189 @@
+//! Trials that fail alike, one after the other: then the study is at fault and not their settings. The search stops before its
+//! budget is spent on it, and the trials wait to be run again.
+
+use super::{TuneError, Tuner};
+use crate::store::{Store, StudyId};
+use peft_tune_core::study::{FailReason, Trial, TrialNumber, TrialState};
+
+/// Failures in a row that are no chance.
+const IN_A_ROW: usize = 3;
+
+/// The last trials that ended, as far as they failed alike.
+#[derive(Debug, Default)]
+pub(super) struct FailAlike {
+    /// Takes every failure as its setting's.
+    keep_going: bool,
+    trials: Vec<TrialNumber>,
+    reason: Option<FailReason>,
+    /// A cause that was found to be the settings'.
+    acquitted: Option<String>,
+}
+
+impl FailAlike {
+    /// Takes in how a trial ended.
+    pub(super) fn ended(&mut self, trial: &Trial) {
+        let TrialState::Failed { reason, .. } = &trial.state else {
+            if !matches!(trial.state, TrialState::Skipped { .. }) {
+                (self.trials, self.reason) = (Vec::new(), None);
+            }
+            return;
+        };
+        let cause = cause_of(reason);
+        if cause.is_none() || cause != self.reason.as_ref().and_then(cause_of) {
+            self.trials.clear();
+        }
+        if cause.is_some() {
+            self.trials.push(trial.number);
+        }
+        self.reason = Some(reason.clone());
+    }
+
+    /// Whether something else than settings may be at fault.
+    pub(super) fn is_suspicious(&self) -> bool {
+        let cause = self.reason.as_ref().and_then(cause_of);
+        !self.keep_going && self.trials.len() >= IN_A_ROW && cause != self.acquitted
+    }
+
+    /// The settings are at fault after all.
+    fn acquit(&mut self) {
+        self.acquitted = self.reason.as_ref().and_then(cause_of);
+    }
+}
+
+impl Tuner<'_> {
+    /// Takes every failure as its setting's, however many fail alike.
+    #[must_use]
+    pub fn keeping_going(mut self, keep_going: bool) -> Self {
+        self.fail_alike.keep_going = keep_going;
+        self
+    }
+
+    /// Nothing runs, and the last trials failed alike: the study's fault, unless it can be shown that a trial still runs.
+    ///
+    /// # Errors
+    /// [`TuneError::FailAlike`]; the trials then wait to be run again.
+    pub(super) async fn look_into_failures(&mut self) -> Result<(), TuneError> {
+        if self.rehearses && self.rehearse().is_ok() {
+            self.fail_alike.acquit();
+            return Ok(());
+        }
+        let (store, id) = (self.parts.store, self.parts.id);
+        let trials = std::mem::take(&mut self.fail_alike.trials);
+        store.reopen_failed_trials(id, &trials).await?;
+        let reason = self.fail_alike.reason.take();
+        Err(TuneError::FailAlike {
+            trials: trials.len(),
+            message: reason.as_ref().map(message_of).unwrap_or_default(),
+        })
+    }
+}
+
+/// Lets the trials of a study wait again that all failed alike, and how they failed: an earlier version spent whole budgets so.
+///
+/// # Errors
+/// The database cannot be read or written.
+pub async fn reopen_failed_study(
+    store: &Store,
+    id: StudyId,
+) -> Result<Option<(usize, String)>, crate::store::StoreError> {
+    let history = store.trials(id).await?;
+    let mut alike = FailAlike::default();
+    let finished: Vec<&Trial> = history.iter().filter(|trial| trial.state.is_finished()).collect();
+    finished.iter().for_each(|trial| alike.ended(trial));
+    let (Some(reason), true) = (
+        &alike.reason,
+        alike.trials.len() == finished.len() && alike.is_suspicious(),
+    ) else {
+        return Ok(None);
+    };
+    store.reopen_failed_trials(id, &alike.trials).await?;
+    Ok(Some((alike.trials.len(), message_of(reason))))
+}
+
+/// What failures have in common that are alike: what was said, but for numbers. `None` where a setting decides: too little memory or
+/// time, a loss that explodes.
+pub(super) fn cause_of(reason: &FailReason) -> Option<String> {
+    let (FailReason::Crashed { message, .. } | FailReason::Invalid { message }) = reason else {
+        return None;
+    };
+    let mut cause = String::with_capacity(message.len());
+    for character in message.chars() {
+        match character.is_ascii_digit() {
+            true if cause.ends_with('#') => {}
+            true => cause.push('#'),
+            false => cause.push(character),
+        }
+    }
+    Some(cause)
+}
+
+/// A failure in words.
+pub(super) fn message_of(reason: &FailReason) -> String {
+    match reason {
+        FailReason::Crashed { message, .. } | FailReason::Invalid { message } => message.clone(),
+        other => other.name().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peft_tune_core::study::{Metrics, Params, Phase};
+
+    fn trial(number: u64, state: TrialState) -> Trial {
+        let params = Params::new();
+        let number = TrialNumber(number);
+        Trial { number, params, state }
+    }
+
+    fn failed(number: u64, reason: FailReason) -> Trial {
+        let metrics = Metrics::default();
+        trial(number, TrialState::Failed { reason, metrics })
+    }
+
+    fn invalid(number: u64, message: &str) -> Trial {
+        let message = message.to_owned();
+        failed(number, FailReason::Invalid { message })
+    }
+
+    #[test]
+    fn three_failures_in_a_row_that_differ_in_numbers_alone_are_suspicious() {
+        let mut alike = FailAlike::default();
+        for number in 0..3 {
+            assert!(!alike.is_suspicious());
+            alike.ended(&invalid(number, &format!("tensor {number} of 12 is missing")));
+        }
+        assert!(alike.is_suspicious());
+        alike.acquit();
+        assert!(!alike.is_suspicious());
+        alike.ended(&invalid(3, "another"));
+        alike.ended(&invalid(4, "another"));
+        assert!(!alike.is_suspicious());
+        alike.ended(&invalid(5, "another"));
+        assert!(alike.is_suspicious());
+    }
+
+    #[test]
+    fn a_success_between_them_or_another_cause_is_not() {
+        let mut alike = FailAlike::default();
+        let metrics = Metrics::default();
+        alike.ended(&invalid(0, "a"));
+        alike.ended(&invalid(1, "a"));
+        alike.ended(&trial(2, TrialState::Complete { metrics }));
+        alike.ended(&invalid(3, "a"));
+        alike.ended(&invalid(4, "b"));
+        alike.ended(&invalid(5, "a"));
+        assert!(!alike.is_suspicious());
+    }
+
+    #[test]
+    fn what_settings_decide_is_never_suspicious() {
+        let mut alike = FailAlike::default();
+        for number in 0..9 {
+            let after_s = 1.0;
+            let phase = Phase::Train;
+            alike.ended(&failed(number, FailReason::TimedOut { phase, after_s }));
+        }
+        assert!(!alike.is_suspicious());
+    }
+}

@@ -1,0 +1,144 @@
+//! Before the first trial, one small step of a setting on every worker: what no setting decides (weights, tokenizer, data,
+//! devices, what another machine sees) is found out before it fails every trial.
+
+use std::collections::BTreeSet;
+
+use super::fail_alike::{cause_of, message_of};
+use super::tuner::POLL;
+use super::{TuneError, Tuner};
+use crate::space::{Backend, Study, recipe_for};
+use crate::worker::{Task, TrialEvent, TrialRequest};
+use peft_tune_core::recipe::TrainingLength;
+use peft_tune_core::study::{FailReason, Params, TrainPlan, TrialNumber, TrialPlan, TrialState};
+
+/// Settings that are tried before the study is to blame.
+const SETTINGS: usize = 3;
+
+impl Tuner<'_> {
+    /// Rehearses the study before its first trial, and where trials fail alike. A command is not rehearsed: what a part of it
+    /// costs is not known.
+    #[must_use]
+    pub fn with_rehearsal(mut self) -> Self {
+        self.rehearses = self.parts.study.backend == Backend::Native;
+        self
+    }
+
+    /// Runs one small step of a setting on every worker; of up to three settings, where it fails.
+    ///
+    /// # Errors
+    /// [`TuneError::Rehearsal`] where all settings fail alike, and the workers' own.
+    pub(super) fn rehearse(&mut self) -> Result<(), TuneError> {
+        let mut first: Option<FailReason> = None;
+        for params in self.rehearsed_settings() {
+            let Some(reason) = self.rehearse_setting(&params)? else {
+                return Ok(());
+            };
+            match &first {
+                // Different settings fail differently: their own faults.
+                Some(first) if cause_of(first) != cause_of(&reason) => return Ok(()),
+                Some(_) => {}
+                None => first = Some(reason),
+            }
+        }
+        match first {
+            Some(reason) if !self.parts.interrupt.is_requested() => Err(TuneError::Rehearsal {
+                message: message_of(&reason),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Settings that are known to work or likely to, the likeliest first.
+    fn rehearsed_settings(&self) -> Vec<Params> {
+        let space = &self.parts.study.space;
+        let corner = |unit: f64| space.params_at(&vec![unit; space.dimensions()]);
+        let complete = self.history.iter().rev();
+        let complete = complete.filter(|trial| matches!(trial.state, TrialState::Complete { .. }));
+        let known = complete.map(|trial| trial.params.clone()).next();
+        let mut settings: Vec<Params> = Vec::new();
+        let likely = known.into_iter().chain(self.baseline.clone());
+        for params in likely.chain([corner(0.0), corner(0.5), corner(1.0 - 1e-9)]) {
+            if !settings.contains(&params) {
+                settings.push(params);
+            }
+        }
+        settings.truncate(SETTINGS);
+        settings
+    }
+
+    /// Runs one small step of a setting on every worker: how it failed on one of them, if that is not the setting's memory
+    /// or time.
+    fn rehearse_setting(&mut self, params: &Params) -> Result<Option<FailReason>, TuneError> {
+        let task = match small_task(self.parts.study, params) {
+            Ok(task) => task,
+            Err(message) => return Ok(Some(FailReason::Invalid { message })),
+        };
+        let mut open = BTreeSet::new();
+        for worker in 0..self.parts.evaluator.capacity() {
+            let number = TrialNumber::rehearsal(worker);
+            self.parts.evaluator.submit(TrialRequest {
+                number,
+                attempt: 1,
+                task: task.clone(),
+                memory_limit_bytes: self.parts.study.memory_limit_bytes,
+                time_limit_s: None,
+                assignments: Vec::new(),
+            })?;
+            open.insert(number);
+        }
+        let mut failed = None;
+        while !open.is_empty() {
+            if self.parts.interrupt.is_requested() {
+                open.iter()
+                    .try_for_each(|number| self.parts.evaluator.cancel(*number))?;
+            }
+            let (number, reason) = match self.parts.evaluator.next_event(POLL)? {
+                Some(TrialEvent::Ended { number, state, .. }) => (number, fault(state)),
+                Some(TrialEvent::Lost { number, reason, .. }) => (number, Some(reason)),
+                None if self.parts.interrupt.is_immediate() => return Ok(None),
+                _ => continue,
+            };
+            open.remove(&number);
+            failed = failed.or(reason.filter(|reason| cause_of(reason).is_some()));
+        }
+        Ok(failed)
+    }
+}
+
+/// How a rehearsal failed. Nothing has been learned after one step, so that a loss that is no number is not the setting's.
+fn fault(state: TrialState) -> Option<FailReason> {
+    match state {
+        TrialState::Failed {
+            reason: FailReason::Diverged { .. },
+            ..
+        } => Some(FailReason::Invalid {
+            message:
+                "the loss of the first step is not a finite number: the base weights hold values that are not finite, \
+                      or are too large for this precision"
+                    .to_owned(),
+        }),
+        TrialState::Failed { reason, .. } => Some(reason),
+        _ => None,
+    }
+}
+
+/// One step of a single row a device, and a single held-out row.
+fn small_task(study: &Study, params: &Params) -> Result<Task, String> {
+    let mut recipe = recipe_for(study, params).map_err(|error| error.to_string())?;
+    recipe.batch.micro_batch = 1;
+    recipe.batch.gradient_accumulation = 1;
+    let train = TrainPlan {
+        length: TrainingLength::Steps(1),
+        evaluations: 1,
+        evaluation_rows: Some(1),
+        accuracy_check: false,
+        seed_offset: 0,
+    };
+    Ok(Task::Recipe {
+        recipe: Box::new(recipe),
+        plan: TrialPlan {
+            measure: None,
+            train: Some(train),
+        },
+    })
+}
