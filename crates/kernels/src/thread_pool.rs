@@ -13,7 +13,7 @@ mod gate;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
@@ -23,7 +23,7 @@ use gate::Gate;
 
 /// What the gate is made of.
 mod sync {
-    pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 }
 
 /// How long a thread watches for the next loop before it sleeps: longer than the last task of a loop takes, for which
@@ -263,7 +263,7 @@ impl ThreadPool {
             }
         }
         if self.gate.fall_asleep(done, asleep) {
-            while asleep.load(SeqCst) {
+            while asleep.load(Acquire) {
                 thread::park();
             }
         }

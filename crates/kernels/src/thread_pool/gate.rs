@@ -2,7 +2,7 @@
 //! module above, so that `tests/thread_pool_loom.rs` can try every order in which threads may take their steps.
 
 use super::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use super::sync::{AtomicBool, AtomicU64};
+use super::sync::{AtomicBool, AtomicU64, fence};
 
 /// In the state word: a loop is open for helpers. The bits below count the helpers inside, those above the loops.
 const OPEN: u64 = 1 << 16;
@@ -21,7 +21,10 @@ impl Gate {
     /// Opens the next loop. What the caller wrote before it is seen by those who [`Gate::enter`].
     pub(super) fn open(&self) {
         let number = self.state.load(Relaxed) / LOOP + 1;
-        self.state.store((number * LOOP) | OPEN, SeqCst);
+        self.state.store((number * LOOP) | OPEN, Release);
+        // Either this thread sees below who is about to sleep, or that one sees the loop: each writes, then reads what the other
+        // wrote. A fence between the two, as loom knows no sequentially consistent load.
+        fence(SeqCst);
     }
 
     /// Lets no more helpers in.
@@ -58,9 +61,10 @@ impl Gate {
 
     /// Says that a helper goes to sleep, unless a loop other than `done` is open: whether it is to park as long as the flag is set.
     pub(super) fn fall_asleep(&self, done: u64, asleep: &AtomicBool) -> bool {
-        asleep.store(true, SeqCst);
-        if is_open(self.state.load(SeqCst), done) {
-            asleep.store(false, SeqCst);
+        asleep.store(true, Release);
+        fence(SeqCst);
+        if is_open(self.state.load(Relaxed), done) {
+            asleep.store(false, Release);
             return false;
         }
         true
@@ -68,9 +72,9 @@ impl Gate {
 
     /// Behind [`Gate::open`]: whether a helper sleeps and is to be unparked.
     pub(super) fn wakes(&self, asleep: &AtomicBool) -> bool {
-        let sleeps = asleep.load(SeqCst);
+        let sleeps = asleep.load(Acquire);
         if sleeps {
-            asleep.store(false, SeqCst);
+            asleep.store(false, Release);
         }
         sleeps
     }
