@@ -26,6 +26,15 @@ impl DatabaseArgs {
         given.unwrap_or_else(|| PathBuf::from(USUAL))
     }
 
+    /// The words that name the database where the environment did; none where a flag did, or where it is the usual one.
+    pub fn words_of_environment(&self) -> Vec<String> {
+        let path = self.path();
+        match self.db.is_none() && path.as_os_str() != USUAL {
+            true => vec!["--db".to_owned(), path.to_string_lossy().into_owned()],
+            false => Vec::new(),
+        }
+    }
+
     /// A command on this database as a shell takes it: `peft-tune`, these words, and the study's name.
     pub fn command(&self, words: &[&str], study: Option<&str>) -> String {
         let path = self.path().to_string_lossy().into_owned();

@@ -227,7 +227,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     match ending {
         // The terminal may be gone.
         Ending::Interrupted => Err(CliError::Interrupted {
-            command: same_again(&[], &[]),
+            command: same_again(&[], &args.database.words_of_environment()),
             code: signals.exit_code(),
         }),
         Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted | Ending::Stopped { .. } => {

@@ -204,7 +204,7 @@ fn report(args: &Args, settings: &RunSettings, outcome: &Outcome, interrupted: u
                 checkpoint.display()
             ));
             Err(CliError::Interrupted {
-                command: same_again(&["--force"], &["--resume"]),
+                command: same_again(&["--force"], &["--resume".to_owned()]),
                 code: interrupted,
             })
         }

@@ -28,7 +28,7 @@ fn ctrl_c_once_finishes_the_trials_under_way() {
         assert_eq!(output.status.code(), Some(code), "{text}");
         assert!(text.contains("finishing the trials under way"), "{text}");
         assert!(
-            text.contains("`peft-tune search space.yaml --workers 2` continues from here"),
+            text.contains("`peft-tune search space.yaml --workers 2 --db "),
             "{text}"
         );
         let finished = bench.sound(&Finished::new());
