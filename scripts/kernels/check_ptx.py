@@ -25,15 +25,41 @@ import ptx
 SHARED_BYTES = 227 << 10
 # The largest error, as part of the largest value: rounding of weights and results.
 TOLERANCE = {"bf16": 1e-2, "f16": 1.5e-3}
-# Of the form and size of heads: rows and threads of a block of the three kernels, as forms.rs has them.
-BLOCKS = {
-    ("hopper_", 64): ((128, 256), (128, 256), (128, 256)),
-    ("hopper_", 128): ((128, 256), (128, 256), (128, 256)),
-    ("", 64): ((128, 128), (128, 128), (64, 128)),
-    ("", 96): ((128, 128), (64, 128), (64, 128)),
-    ("", 128): ((128, 128), (64, 128), (64, 128)),
-    ("", 256): ((64, 128), (32, 64), (32, 128)),
-}
+# File, architecture, what kernels have in their names, and of each size of heads rows and threads of a block of the three kernels, as
+# forms.rs has them.
+FORMS = [
+    (
+        "attention_hopper.cu",
+        "compute_90a",
+        "hopper_",
+        {
+            64: ((128, 256), (128, 256), (128, 256)),
+            128: ((128, 256), (128, 256), (128, 256)),
+        },
+    ),
+    (
+        "attention.cu",
+        "compute_80",
+        "",
+        {
+            64: ((128, 128), (128, 128), (64, 128)),
+            96: ((128, 128), (64, 128), (64, 128)),
+            128: ((128, 128), (64, 128), (64, 128)),
+            256: ((64, 128), (32, 64), (32, 128)),
+        },
+    ),
+    (
+        "attention_ada.cu",
+        "compute_89",
+        "",
+        {
+            64: ((128, 128), (128, 128), (64, 128)),
+            96: ((128, 128), (128, 256), (64, 256)),
+            128: ((64, 128), (128, 256), (64, 256)),
+            256: ((128, 256), (64, 128), (32, 128)),
+        },
+    ),
+]
 # Lengths of documents, query heads, key heads, window, soft-cap.
 PROBLEMS = [([200], 2, 1, 0, 0.0), ([90, 1, 172], 2, 2, 0, 0.0), ([300], 1, 1, 50, 3.0)]
 
@@ -86,8 +112,8 @@ class Numbers:
         return ptx.widen(self.memory.read(address, np.uint16, shape), self.kind)
 
 
-def attention(module, form, instance, kind, head_dim, problem):
-    """The largest error of what the three kernels give."""
+def attention(module, form, instance, sizes, kind, head_dim, problem):
+    """The largest error of what the three kernels give, whose blocks have these rows and threads."""
     lengths, heads, key_heads, window, cap = problem
     tokens, ends = sum(lengths), np.cumsum(lengths)
     bounds = np.stack([np.repeat(ends - lengths, lengths), np.repeat(ends, lengths)]).astype(np.uint32)
@@ -102,7 +128,7 @@ def attention(module, form, instance, kind, head_dim, problem):
     lse, dot = memory.place(np.full((tokens, heads), np.nan, np.float32)), memory.place((expected[0] * tensors[3]).sum(2).astype(np.float32))
     behind = [memory.place(bounds), tokens, heads, key_heads, head_dim, window, scale, cap]
     calls = [("", heads, [q, k, v, o, lse]), ("query_", heads, [q, k, v, d_o, lse, dot, dq]), ("key_", key_heads, [q, k, v, d_o, lse, dot, dk, dv])]
-    for (name, blocks, arguments), (rows, threads) in zip(calls, BLOCKS[form, instance], strict=True):
+    for (name, blocks, arguments), (rows, threads) in zip(calls, sizes, strict=True):
         kernel = ptx.Kernel(module, f"attention_{name}{form}{kind}_{instance}")
         kernel.run((-(-tokens // rows), blocks), threads, arguments + behind, memory, SHARED_BYTES)
     found = [numbers.read(address, shape) for address, shape in ((o, own), (dq, own), (dk, others), (dv, others))]
@@ -112,16 +138,15 @@ def attention(module, form, instance, kind, head_dim, problem):
 
 def own_kernels(library):
     """(name, error, tolerance) of each problem in each form."""
-    for file, architecture, form in (("attention_hopper.cu", "compute_90a", "hopper_"), ("attention.cu", "compute_80", "")):
+    for file, architecture, form, instances in FORMS:
         compiled = compile_kernels.compiled(library, compile_kernels.source(file), architecture)
         if compiled.failed:
             sys.exit(compiled.log)
-        instances = [instance for of, instance in BLOCKS if of == form]
-        for instance, kind, problem in itertools.product(instances, TOLERANCE, PROBLEMS):
+        for (instance, sizes), kind, problem in itertools.product(instances.items(), TOLERANCE, PROBLEMS):
             # As many elements as the kernels are made for, or a few less.
             head_dim = instance - 8 * PROBLEMS.index(problem)
             name = f"{file} {architecture} {kind} heads of {head_dim}, documents {problem[0]}, window {problem[3]}, cap {problem[4]}"
-            yield name, attention(compiled.ptx, form, instance, kind, head_dim, problem), TOLERANCE[kind]
+            yield name, attention(compiled.ptx, form, instance, sizes, kind, head_dim, problem), TOLERANCE[kind]
 
 
 def triton_kernels():

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Compiles every kernel of the program with NVRTC, as the program does it, for several architectures. Needs no GPU.
 
-    scripts/kernels/compile_kernels.py [--library libnvrtc.so.13] [--resources] [sm_80 sm_89 sm_90a ...]
+    scripts/kernels/compile_kernels.py [--library libnvrtc.so.13] [--resources] [sm_80 sm_86 sm_89 sm_90a ...]
 
 A kernel that keeps registers in memory (spills) is a failure, and one whose products by warpgroups wait for each other
-(C75xx). --resources prints the registers of each. NVRTC comes from a Python wheel of 100 MB, which is installed into a
-cache folder at the first call; exit status 3 says that it cannot be had.
+(C75xx). So is one of attention in whose machine code something no longer runs beside what it should (overlaps.py).
+--resources prints the registers of each and what overlaps. NVRTC and a disassembler come from Python wheels of 100 MB, which
+are installed into a cache folder at the first call; exit status 3 says that they cannot be had.
 """
 
 import argparse
@@ -18,12 +19,17 @@ import subprocess
 import sys
 from typing import NamedTuple
 
+import overlaps
+import sass
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WHEEL = "nvidia-cuda-nvrtc==13.0.88"
 CACHE = os.environ.get("PEFT_TUNE_NVRTC") or os.path.join(
     os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "peft-tune", "nvrtc"
 )
 MISSING = 3
+# Files with instructions that only these have, or tiles that are for these only.
+ONLY = {"_hopper.cu": ["sm_90a"], "_ada.cu": ["sm_86", "sm_89"]}
 
 
 class Compiled(NamedTuple):
@@ -109,6 +115,16 @@ def resources(log):
     return found
 
 
+def overlapping(disassembler, program):
+    """What the kernels of attention in it do not overlap, and what they do."""
+    wrong, right = [], []
+    for kernel, instructions in sass.kernels(disassembler, program.machine_code).items():
+        if overlaps.of_attention(kernel):
+            lost, kept = overlaps.lost(kernel, instructions)
+            wrong, right = wrong + lost, right + kept
+    return wrong, right
+
+
 def check(program):
     """What is wrong, or None, and the resources of each kernel."""
     if program.failed:
@@ -123,29 +139,43 @@ def check(program):
     return "\n".join(spilling + waiting) or None, kernels
 
 
+def compiles(library, disassembler, path, architecture, prints_resources):
+    """Prints whether a kernel file does, as it should."""
+    name = os.path.basename(path)
+    program = compiled(library, path, architecture)
+    message, kernels = check(program)
+    lost, kept = overlapping(disassembler, program) if kernels and name.startswith("attention") else ([], [])
+    message = "\n".join([*([message] if message else []), *lost])
+    print(f"{'FAIL' if message else 'ok  '} {name} {architecture}", flush=True)
+    if message:
+        print(message)
+    if prints_resources:
+        for kernel, registers, spilled in kernels:
+            print(f"     {kernel}: {registers} registers, {spilled} bytes spilled")
+        for text in kept:
+            print(f"     {text}")
+    return not message
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", help="the file of NVRTC")
     parser.add_argument("--resources", action="store_true")
-    parser.add_argument("architectures", nargs="*", default=["sm_80", "sm_89", "sm_90a"])
+    parser.add_argument("architectures", nargs="*", default=["sm_80", "sm_86", "sm_89", "sm_90a"])
     arguments = parser.parse_args()
     library, kernel_files = nvrtc(arguments.library), sources("*.cu")
+    disassembler = sass.disassembler(CACHE)
+    if not disassembler:
+        print(f"no nvdisasm: `pip install {sass.WHEEL}`", file=sys.stderr)
+        sys.exit(MISSING)
     if not kernel_files:
         sys.exit("no kernels were found")
     wrong = 0
     for path in kernel_files:
         name = os.path.basename(path)
         for architecture in arguments.architectures:
-            # Instructions that only Hopper has.
-            if name.endswith("_hopper.cu") and architecture != "sm_90a":
-                continue
-            message, kernels = check(compiled(library, path, architecture))
-            print(f"{'FAIL' if message else 'ok  '} {name} {architecture}", flush=True)
-            if message:
-                print(message)
-                wrong += 1
-            for kernel, registers, spilled in kernels if arguments.resources else []:
-                print(f"     {kernel}: {registers} registers, {spilled} bytes spilled")
+            if not any(name.endswith(end) and architecture not in ONLY[end] for end in ONLY):
+                wrong += not compiles(library, disassembler, path, architecture, arguments.resources)
     sys.exit(1 if wrong else 0)
 
 

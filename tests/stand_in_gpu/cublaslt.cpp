@@ -4,6 +4,9 @@
 #include <cublasLt.h>
 
 #include <memory>
+#include <string>
+#include <unistd.h>
+#include <vector>
 
 using namespace stand_in;
 
@@ -23,6 +26,7 @@ struct Preference {
     uint64_t workspace = 0;
     // Without a preference the library takes all addresses to be multiples of 256.
     uint32_t alignments[4] = {256, 256, 256, 256};
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
 };
 
 // What an algorithm keeps of the question that it answers.
@@ -52,6 +56,20 @@ template <class Kept, class Handle> static void drop(Handle handle) {
     delete *reinterpret_cast<Kept**>(handle);
     delete reinterpret_cast<Kept**>(handle);
 }
+
+// Algorithms that the heuristic names, each with the microseconds that a product by it takes longer: STAND_IN_GPU_PRODUCT_TIMES=900,300,600.
+// Without it there are three, which take none.
+static const std::vector<long>& times() {
+    static const std::vector<long> times = [] {
+        std::vector<long> times;
+        const char* text = std::getenv("STAND_IN_GPU_PRODUCT_TIMES");
+        for (text = text && *text ? text : "0,0,0"; text; text = std::strchr(text, ',')) times.push_back(std::atol(text += *text == ','));
+        return times;
+    }();
+    return times;
+}
+
+size_t cublasLtGetVersion() { return 130000; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
     if (!has_context()) return CUBLAS_STATUS_NOT_INITIALIZED;
@@ -114,6 +132,9 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
     } else if (attribute >= first && attribute < first + 4) {
         if (bytes != sizeof(uint32_t)) return CUBLAS_STATUS_INVALID_VALUE;
         std::memcpy(&preference.alignments[attribute - first], value, bytes);
+    } else if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) {
+        if (bytes != sizeof(uint32_t)) return CUBLAS_STATUS_INVALID_VALUE;
+        std::memcpy(&preference.reductions, value, bytes);
     } else {
         fail("attribute %d of a preference is set", int(attribute));
     }
@@ -154,18 +175,23 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     if (asked.compute != CUBLAS_COMPUTE_32F || asked.scale != CUDA_R_32F) fail("a product with sums of type %d", int(asked.compute));
     if (wanted < 1 || std::memcmp(&layout(c), &layout(d), sizeof(Layout))) return CUBLAS_STATUS_INVALID_VALUE;
     if (!is_valid(product_of(asked, layout(a), layout(b), layout(c)))) return CUBLAS_STATUS_INVALID_VALUE;
+    if (allowed.reductions & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE))
+        fail("a product whose partial sums may meet in its result's type");
     // Rows that begin at odd elements have no algorithm here, so that the way around them is taken as well.
     for (auto one : {a, b, c})
         if (size_of(layout(one).type) == 2 && layout(one).leading % 2) return CUBLAS_STATUS_NOT_SUPPORTED;
     Choice choice = choice_of(asked, layout(a), layout(b), layout(c));
-    std::memset(results, 0, sizeof *results);
-    results->algo.data[0] = digest(choice);
-    results->algo.data[1] = allowed.workspace;
-    for (int index = 0; index < 4; index++) results->algo.data[2] |= uint64_t{allowed.alignments[index]} << 16 * index;
-    // An algorithm takes all the workspace that it may.
-    results->workspaceSize = allowed.workspace;
-    results->state = CUBLAS_STATUS_SUCCESS;
-    *found = 1;
+    for (*found = 0; *found < wanted && *found < int(times().size()); ++*found) {
+        cublasLtMatmulHeuristicResult_t& result = results[*found];
+        std::memset(&result, 0, sizeof result);
+        result.algo.data[0] = digest(choice);
+        result.algo.data[1] = allowed.workspace;
+        for (int index = 0; index < 4; index++) result.algo.data[2] |= uint64_t{allowed.alignments[index]} << 16 * index;
+        result.algo.data[3] = *found + 1;
+        // An algorithm takes all the workspace that it may.
+        result.workspaceSize = allowed.workspace;
+        result.state = CUBLAS_STATUS_SUCCESS;
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -178,6 +204,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     if (std::memcmp(&layout(of_c), &layout(of_d), sizeof(Layout))) fail("a product whose result lies otherwise than what is added");
     if (algorithm->data[0] != digest(choice_of(asked, layout(of_a), layout(of_b), layout(of_c))))
         fail("a product with the algorithm of another shape");
+    size_t number = algorithm->data[3];
+    if (number < 1 || number > times().size()) fail("a product with an algorithm that nobody named");
     if (workspace_bytes < algorithm->data[1]) return CUBLAS_STATUS_INVALID_VALUE;
     if (reinterpret_cast<size_t>(workspace) % 256) fail("a workspace that is not aligned");
     check(reinterpret_cast<CUdeviceptr>(workspace), workspace_bytes, "the workspace of a product");
@@ -194,7 +222,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     whole.alpha = *static_cast<const float*>(alpha);
     whole.beta = *static_cast<const float*>(beta);
     if (c != d) whole.added = reinterpret_cast<CUdeviceptr>(c);
-    put_product(reinterpret_cast<CUstream>(stream), whole, "cublasLtMatmul");
+    put_product(reinterpret_cast<CUstream>(stream), whole, ("cublasLtMatmul " + std::to_string(number)).c_str());
+    if (long longer = times()[number - 1]) put(reinterpret_cast<CUstream>(stream), "product's time", [=] { usleep(longer); });
     // The workspace holds anything behind a product.
     put(reinterpret_cast<CUstream>(stream), "workspace", [=] { std::memset(workspace, 0xff, std::min<size_t>(workspace_bytes, 4096)); });
     return CUBLAS_STATUS_SUCCESS;

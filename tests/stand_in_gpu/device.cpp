@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <map>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -18,15 +19,19 @@ void trim_pool_at_synchronisation();
 
 namespace stand_in {
 
-// An A100's, of which the program knows the data sheet by no name; with STAND_IN_GPU_HOPPER=1 an H100's.
+// An A100's, of which the program knows the data sheet by no name; with STAND_IN_GPU_HOPPER=1 an H100's, with STAND_IN_GPU_ADA=1 an
+// RTX 4090's, with STAND_IN_GPU_TURING=1 a T4's.
 struct Chip {
     int compute_major, compute_minor, processors, largest_shared;
 };
 
 static const Chip& chip() {
     static const Chip chip = [] {
-        const char* hopper = std::getenv("STAND_IN_GPU_HOPPER");
-        return hopper && *hopper == '1' ? Chip{9, 0, 132, 227 << 10} : Chip{8, 0, 108, 163 << 10};
+        auto is_set = [](const char* name) { return std::string(std::getenv(name) ? std::getenv(name) : "") == "1"; };
+        if (is_set("STAND_IN_GPU_HOPPER")) return Chip{9, 0, 132, 227 << 10};
+        if (is_set("STAND_IN_GPU_ADA")) return Chip{8, 9, 128, 99 << 10};
+        if (is_set("STAND_IN_GPU_TURING")) return Chip{7, 5, 40, 64 << 10};
+        return Chip{8, 0, 108, 163 << 10};
     }();
     return chip;
 }
@@ -122,13 +127,54 @@ static void* library_of(const void* image) {
     return open_library("/proc/self/fd/" + std::to_string(file));
 }
 
+// STAND_IN_GPU_FAULT=LAUNCHES:CODE:FILE lets the device fail with an error of the driver behind so many launches, in the one process that
+// makes the file. With STAND_IN_GPU_GONE=FILE there is no device from when that file is there.
+static CUresult failed = CUDA_SUCCESS;
+
+CUresult fault() { return failed; }
+
+static void count_launch() {
+    static long launches = 0;
+    const char* text = std::getenv("STAND_IN_GPU_FAULT");
+    if (!text || !*text) return;
+    long when;
+    int code, at = 0;
+    if (std::sscanf(text, "%ld:%d:%n", &when, &code, &at) != 2 || !at) fail("STAND_IN_GPU_FAULT=%s is not LAUNCHES:CODE:FILE", text);
+    if (++launches != when) return;
+    int file = open(text + at, O_CREAT | O_EXCL | O_WRONLY, 0600);
+    if (file < 0) return;
+    close(file);
+    failed = CUresult(code);
+}
+
+// STAND_IN_GPU_TRAP=NAME:CODE:LAUNCHES lets the device fail with an error of the driver at each launch of a kernel whose name has NAME, behind
+// so many of them in a process. STAND_IN_GPU_HANG=NAME lets such a launch never return.
+static void trap(const std::string& kernel) {
+    const char* hangs = std::getenv("STAND_IN_GPU_HANG");
+    if (hangs && *hangs && kernel.find(hangs) != std::string::npos)
+        while (true) pause();
+    const char* text = std::getenv("STAND_IN_GPU_TRAP");
+    if (!text || !*text) return;
+    std::string name(text, std::strcspn(text, ":"));
+    int code;
+    long behind;
+    if (std::sscanf(text + name.size(), ":%d:%ld", &code, &behind) != 2) fail("STAND_IN_GPU_TRAP=%s is not NAME:CODE:LAUNCHES", text);
+    static long launches = 0;
+    if (kernel.find(name) != std::string::npos && ++launches > behind) failed = CUresult(code);
+}
+
+static bool is_gone() {
+    const char* file = std::getenv("STAND_IN_GPU_GONE");
+    return file && *file && access(file, F_OK) == 0;
+}
+
 } // namespace stand_in
 
 using namespace stand_in;
 
 // ---- device and context --------------------------------------------------------------------------------------------
 
-CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+CUresult cuInit(unsigned) { return is_gone() ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS; }
 
 CUresult cuDriverGetVersion(int* version) {
     *version = 13000;
@@ -146,7 +192,8 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 }
 
 CUresult cuDeviceGetName(char* name, int length, CUdevice) {
-    std::snprintf(name, length, "stand-in for a GPU");
+    const char* told = std::getenv("STAND_IN_GPU_NAME");
+    std::snprintf(name, length, "%s", told && *told ? told : "stand-in for a GPU");
     return CUDA_SUCCESS;
 }
 
@@ -328,9 +375,11 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                         unsigned block_z, unsigned shared_bytes, CUstream stream, void** arguments, void**) {
     LOCKED;
+    Function* kernel = reinterpret_cast<Function*>(function);
+    count_launch();
+    trap(kernel->name);
     NEED_CONTEXT;
     double start = now();
-    Function* kernel = reinterpret_cast<Function*>(function);
     size_t threads = size_t{block_x} * block_y * block_z;
     bool fits = threads && threads <= 1024 && block_z <= 64 && grid_x && grid_y && grid_z && grid_x <= 0x7fffffff &&
                 grid_y <= 65535 && grid_z <= 65535 && int(shared_bytes) <= kernel->largest_shared;

@@ -41,6 +41,9 @@ struct Operation {
     size_t bytes = 0;
     // What STAND_IN_GPU_LOG says behind its name.
     std::string detail = {};
+    // Of a product, for a clock that is made up.
+    double flops = 0;
+    bool in_16_bits = false;
 };
 
 // Where set, sees what a queue did, with its number and nanoseconds, and each launch of a kernel, with those it took.
@@ -90,8 +93,11 @@ double now();
 
 // Whether the calling thread has a context; what every call that needs one returns otherwise.
 bool has_context();
+// What every call answers once the device has had the fault that STAND_IN_GPU_FAULT asks for.
+CUresult fault();
 #define NEED_CONTEXT                                                                                                   \
-    if (!stand_in::has_context()) return CUDA_ERROR_INVALID_CONTEXT
+    if (!stand_in::has_context()) return CUDA_ERROR_INVALID_CONTEXT;                                                   \
+    if (stand_in::fault() != CUDA_SUCCESS) return stand_in::fault()
 
 // Calls that a capture forbids, whichever thread makes them.
 bool captures();

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-enum Result { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
+enum Result { DRIVER_NOT_LOADED = 9, SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 
 struct Utilization {
     unsigned gpu, memory;
@@ -18,8 +18,12 @@ struct Memory {
 static int device;
 
 extern "C" {
-int nvmlInit_v2() { return SUCCESS; }
-int nvmlInitWithFlags(unsigned) { return SUCCESS; }
+// With STAND_IN_GPU_NVML=0 it finds no driver.
+int nvmlInit_v2() {
+    const char* text = std::getenv("STAND_IN_GPU_NVML");
+    return text && !std::strcmp(text, "0") ? DRIVER_NOT_LOADED : SUCCESS;
+}
+int nvmlInitWithFlags(unsigned) { return nvmlInit_v2(); }
 int nvmlShutdown() { return SUCCESS; }
 const char* nvmlErrorString(int) { return "an error of the stand-in for NVML"; }
 

@@ -44,7 +44,7 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram* program) {
 nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* const* options) {
     for (int index = 0; index < count; index++) {
         std::string option = options[index];
-        if (option != "--gpu-architecture=sm_80" && option != "--gpu-architecture=sm_90a" && option != "--std=c++17") {
+        if (option != "--gpu-architecture=sm_80" && option != "--gpu-architecture=sm_89" && option != "--gpu-architecture=sm_90a" && option != "--std=c++17") {
             program->log = "unknown option " + option;
             return NVRTC_ERROR_INVALID_OPTION;
         }

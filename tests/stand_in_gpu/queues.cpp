@@ -7,11 +7,62 @@
 #include <cstdarg>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <set>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+// ---- the clock -----------------------------------------------------------------------------------------------------
+
+// STAND_IN_GPU_CLOCK=R16,R32,BYTES,PRODUCT,KERNEL,WAIT makes a clock up, for the whole process: it stands still while the device works, and then
+// goes on by what the work took. A product takes PRODUCT seconds and its FLOPs at R16 a second, or at R32 where its operands have 32 bits;
+// a copy or fill its bytes at BYTES a second, those of both sides within the device; any other kernel KERNEL seconds. The host waits WAIT
+// seconds longer for a queue than it works.
+namespace {
+struct MadeUp {
+    double rate_16, rate_32, bytes, product, kernel, wait;
+};
+bool is_made_up;
+MadeUp made_up;
+std::atomic<int64_t> ahead_ns, frozen_ns;
+
+__attribute__((constructor)) void read_clock() {
+    const char* text = std::getenv("STAND_IN_GPU_CLOCK");
+    if (!text || !*text) return;
+    MadeUp& c = made_up;
+    is_made_up = std::sscanf(text, "%lf,%lf,%lf,%lf,%lf,%lf", &c.rate_16, &c.rate_32, &c.bytes, &c.product, &c.kernel, &c.wait) == 6;
+    if (!is_made_up) stand_in::fail("STAND_IN_GPU_CLOCK=%s is not six numbers", text);
+}
+
+int64_t clock_ns() {
+    timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * int64_t{1000000000} + time.tv_nsec;
+}
+
+double stated_seconds(const stand_in::Operation& operation) {
+    using stand_in::Operation;
+    if (operation.flops > 0) return made_up.product + operation.flops / (operation.in_16_bits ? made_up.rate_16 : made_up.rate_32);
+    if (operation.kind == Operation::KERNEL) return made_up.kernel;
+    return operation.bytes * (operation.kind == Operation::ON_DEVICE ? 2 : 1) / made_up.bytes;
+}
+} // namespace
+
+// In place of the C library's, which is asked behind this one.
+extern "C" int clock_gettime(clockid_t id, timespec* time) noexcept {
+    long done = syscall(SYS_clock_gettime, id, time);
+    if (done != 0 || id != CLOCK_MONOTONIC || !is_made_up) return done;
+    int64_t now = time->tv_sec * int64_t{1000000000} + time->tv_nsec + ahead_ns;
+    if (int64_t frozen = frozen_ns) now = frozen;
+    time->tv_sec = now / 1000000000;
+    time->tv_nsec = now % 1000000000;
+    return 0;
+}
 
 namespace stand_in {
 
@@ -109,7 +160,18 @@ void (*observe_launch)(uint64_t, uint64_t);
 
 static void work(const Operation& operation, unsigned queue) {
     double start = now();
-    operation.work();
+    if (is_made_up) {
+        int64_t begun = clock_ns();
+        frozen_ns = begun;
+        operation.work();
+        int64_t ended = begun + int64_t(stated_seconds(operation) * 1e9);
+        timespec real;
+        syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &real);
+        ahead_ns = ended - (real.tv_sec * int64_t{1000000000} + real.tv_nsec);
+        frozen_ns = 0;
+    } else {
+        operation.work();
+    }
     double end = now();
     if (logs) std::fprintf(stderr, "queue %u: %s %s %zu\n", queue, operation.name.c_str(), operation.detail.c_str(), operation.bytes);
     if (times.wanted) {
@@ -211,6 +273,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
     Queue* queue = queue_of(stream);
     if (queue->capture) return spoil(queue->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     finish(queue);
+    if (is_made_up) ahead_ns += int64_t(made_up.wait * 1e9);
     return CUDA_SUCCESS;
 }
 

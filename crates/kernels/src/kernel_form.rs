@@ -1,14 +1,15 @@
-//! Which form of the ops runs: fused or plain candle.
+//! Which form of the ops runs: own kernels, some of them or all, or plain candle.
 
 use candle_core::{DType, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use strum::IntoEnumIterator;
 
 /// The form of the ops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[derive(strum::EnumString, strum::IntoStaticStr)]
+#[derive(strum::EnumString, strum::IntoStaticStr, strum::EnumIter)]
 #[strum(serialize_all = "snake_case")]
 pub enum Kernels {
     /// Own loops and kernels where they exist for the device and dtype, plain candle ops elsewhere.
@@ -18,12 +19,45 @@ pub enum Kernels {
     Reference,
     /// As `Fused`; on an NVIDIA GPU, passes whose shapes were met before, and updates, are replayed from CUDA graphs.
     Graphs,
+    /// As `Fused` on an NVIDIA GPU, where attention never takes the kernels that only Hopper has.
+    Tiled,
+    /// As `Fused` on a GPU of the Hopper generation, which is refused where the GPU is of another.
+    Hopper,
+}
+
+/// The kernels of attention on an NVIDIA GPU. The fastest is first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[derive(strum::EnumString, strum::IntoStaticStr, strum::EnumIter)]
+#[strum(serialize_all = "snake_case")]
+pub enum AttentionKernels {
+    /// Tensor cores, four warps together.
+    Hopper,
+    /// Tensor cores, each warp by itself.
+    Tiled,
+    /// No tensor cores: F32, and sizes of heads that the others do not take.
+    Plain,
+}
+
+impl AttentionKernels {
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
 }
 
 impl Kernels {
-    /// Its name on the command line.
+    /// Its name in results.
     pub fn name(self) -> &'static str {
         self.into()
+    }
+
+    /// Its name on the command line.
+    pub fn flag(self) -> &'static str {
+        match self {
+            Self::Fused => "auto",
+            other => other.name(),
+        }
     }
 
     /// Whether own loops and kernels run.
@@ -34,6 +68,17 @@ impl Kernels {
     /// The form with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         name.parse().ok()
+    }
+
+    /// The form that leaves out what a kernel's fault may lie in, where this one met it and attention ran in `attention`: first
+    /// without Hopper's kernels and graphs, then without any kernels of our own.
+    pub fn safer(self, attention: Option<AttentionKernels>) -> Option<Self> {
+        match self {
+            Self::Hopper | Self::Graphs => Some(Self::Tiled),
+            Self::Fused if attention == Some(AttentionKernels::Hopper) => Some(Self::Tiled),
+            Self::Fused | Self::Tiled => Some(Self::Reference),
+            Self::Reference => None,
+        }
     }
 }
 
@@ -51,8 +96,38 @@ pub fn kernels() -> Kernels {
     match FORM.load(Relaxed) {
         form if form == Kernels::Reference as u8 => Kernels::Reference,
         form if form == Kernels::Graphs as u8 => Kernels::Graphs,
+        form if form == Kernels::Tiled as u8 => Kernels::Tiled,
+        form if form == Kernels::Hopper as u8 => Kernels::Hopper,
         _ => Kernels::Fused,
     }
+}
+
+/// The kernels of attention that were launched, a bit for each.
+static LAUNCHED: AtomicU8 = AtomicU8::new(0);
+
+/// Notes that attention was launched in these kernels.
+pub(crate) fn note_attention(kernels: AttentionKernels) {
+    LAUNCHED.fetch_or(1 << kernels as u8, Relaxed);
+}
+
+/// The fastest kernels that attention was launched in since [`forget_attention`]; `None` where it did not run on a GPU, or in plain
+/// tensor ops only.
+pub fn attention_kernels() -> Option<AttentionKernels> {
+    let launched = LAUNCHED.load(Relaxed);
+    AttentionKernels::iter().find(|kernels| launched & (1 << *kernels as u8) != 0)
+}
+
+/// Runs something whose launches are no part of a training.
+pub(crate) fn unnoted<T>(run: impl FnOnce() -> T) -> T {
+    let launched = LAUNCHED.load(Relaxed);
+    let result = run();
+    LAUNCHED.store(launched, Relaxed);
+    result
+}
+
+/// Forgets what attention was launched in: another training begins.
+pub fn forget_attention() {
+    LAUNCHED.store(0, Relaxed);
 }
 
 /// Dtype in which the reference forms keep statistics and sums of `dtype` values: F64 stays, all else is widened to F32.
@@ -63,4 +138,30 @@ pub(super) fn wide(dtype: DType) -> DType {
 /// `tensor` in the dtype of [`wide`].
 pub(super) fn widen(tensor: &Tensor) -> candle_core::Result<Tensor> {
     tensor.to_dtype(wide(tensor.dtype()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_lead_from_hoppers_kernels_to_tiled_ones_to_plain_ops() {
+        let hopper = Some(AttentionKernels::Hopper);
+        let tiled = Some(AttentionKernels::Tiled);
+        assert_eq!(Kernels::Fused.safer(hopper), Some(Kernels::Tiled));
+        assert_eq!(Kernels::Hopper.safer(hopper), Some(Kernels::Tiled));
+        assert_eq!(Kernels::Graphs.safer(tiled), Some(Kernels::Tiled));
+        assert_eq!(Kernels::Fused.safer(tiled), Some(Kernels::Reference));
+        assert_eq!(Kernels::Fused.safer(None), Some(Kernels::Reference));
+        assert_eq!(Kernels::Tiled.safer(tiled), Some(Kernels::Reference));
+        assert_eq!(Kernels::Reference.safer(None), None);
+    }
+
+    #[test]
+    fn every_form_has_its_name() {
+        for kernels in Kernels::iter() {
+            assert_eq!(Kernels::from_name(kernels.name()), Some(kernels));
+        }
+        assert_eq!(Kernels::from_name("fast"), None);
+    }
 }

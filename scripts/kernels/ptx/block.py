@@ -46,7 +46,7 @@ class Block:
                 taken = together
                 if instruction.guard:
                     taken = together & (self.value(instruction.guard, np.bool_) ^ instruction.negated)
-                if instruction.name in ("bra", "ret", "bar"):
+                if instruction.name in ("bra", "ret") or instruction.is_block_barrier:
                     places[together] = place
                     if instruction.name == "bra":
                         places[taken] = self.kernel.labels[instruction.operands[0]]

@@ -21,6 +21,10 @@ class Instruction(NamedTuple):
     suffixes: list
     operands: list
 
+    @property
+    def is_block_barrier(self):
+        return self.name == "bar" and self.suffixes[0] != "warp"
+
     def __str__(self):
         return f"{'.'.join([self.name, *self.suffixes])} {', '.join(self.operands)}"
 

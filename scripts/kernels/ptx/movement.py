@@ -56,7 +56,10 @@ def copy(block, suffixes, operands):
         copies, block.copies = block.copies, []
         for threads, groups, to, source, size, count in copies:
             now = groups < done[threads]
-            bytes_ = block.memory.load(source[now], size)
+            # Where nothing is copied, there need be no memory.
+            bytes_ = np.zeros((np.count_nonzero(now), size), np.uint8)
+            reads = count[now] > 0
+            bytes_[reads] = block.memory.load(source[now][reads], size)
             bytes_[np.arange(size) >= count[now][:, None]] = 0
             block.shared.store(to[now], bytes_)
             if not now.all():
@@ -77,6 +80,13 @@ def shuffle(block, suffixes, operands):
     block.set(operands[0].split("|")[0], block.value(operands[1], np.uint32)[other])
 
 
+def meet(block, suffixes, operands):
+    """`bar.warp.sync`, of whole warps."""
+    block.require_warps()
+    if (block.value(operands[0], np.uint32)[block.mask] != 0xFFFFFFFF).any():
+        raise ValueError("a barrier of a part of a warp")
+
+
 def nothing(block, suffixes, operands):
     """An order that is kept here anyway."""
 
@@ -88,5 +98,6 @@ INSTRUCTIONS = {
     "mov": move,
     "cp": copy,
     "shfl": shuffle,
+    "bar": meet,
     "fence": nothing,
 }

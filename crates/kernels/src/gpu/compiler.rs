@@ -1,17 +1,16 @@
 //! NVRTC, and what it compiled kept on disk.
 //!
 //! A file's binary is named by a digest of its text, the architecture and NVRTC's version: any change compiles it
-//! again, and nothing stale is ever found. The folder is `$PEFT_TUNE_KERNELS`, else
-//! `$XDG_CACHE_HOME/peft-tune/kernels`, else
-//! `~/.cache/peft-tune/kernels`; where none can be written, kernels are compiled in each process.
+//! again, and nothing stale is ever found. Where the folder cannot be written, kernels are compiled in each process.
 
 use std::ffi::CString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cudarc::nvrtc::sys;
 use sha2::{Digest, Sha256};
 
 use super::Source;
+use super::cache::{folder, write_whole};
 use super::source::Header;
 
 /// Kernels that cannot be compiled.
@@ -43,7 +42,7 @@ pub fn binary(source: &Source, architecture: &str) -> Result<Vec<u8>, CompileErr
     }
     let binary = compile(source, &text, architecture, &version)?;
     if let Some(file) = file
-        && let Err(error) = keep(&file, &binary)
+        && let Err(error) = write_whole(&file, &binary)
     {
         tracing::warn!(path = %file.display(), %error, "cannot keep compiled kernels; they are compiled in each process");
     }
@@ -59,14 +58,7 @@ fn version() -> Result<String, CompileError> {
 }
 
 fn cached(source: &Source, text: &str, architecture: &str, version: &str) -> Option<PathBuf> {
-    let variable = |name| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    let folder = variable("PEFT_TUNE_KERNELS")
-        .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("peft-tune/kernels")))
-        .or_else(|| variable("HOME").map(|home| home.join(".cache/peft-tune/kernels")))?;
+    let folder = folder()?;
     let mut digest = Sha256::new();
     let headers = source.headers.iter().map(|header| header.text);
     for part in [text, architecture, version].into_iter().chain(headers) {
@@ -80,16 +72,6 @@ fn cached(source: &Source, text: &str, architecture: &str, version: &str) -> Opt
         .map(|byte| format!("{byte:02x}"))
         .collect();
     Some(folder.join(format!("{}-{architecture}-{digest}.cubin", source.name)))
-}
-
-/// Writes the file whole: other processes may be reading the folder.
-fn keep(file: &Path, binary: &[u8]) -> std::io::Result<()> {
-    let part = file.with_extension(format!("{}.part", std::process::id()));
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    std::fs::write(&part, binary)?;
-    std::fs::rename(part, file)
 }
 
 fn compile(source: &Source, text: &str, architecture: &str, version: &str) -> Result<Vec<u8>, CompileError> {

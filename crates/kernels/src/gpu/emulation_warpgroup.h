@@ -105,6 +105,7 @@ template <int N> void wait_for_products() {
 }
 
 template <int TILES> void arrived(float (&)[TILES][4]) {}
+inline void make_before_waiting(float, float) { __syncwarp(); }
 
 template <class T, int TILES> void multiply_transposed(float (&d)[TILES][4], u64 a, u64 b, bool adds, T) {
     u32 row = emulation::current->number / 32 % 4 * 16 + emulation::lane() / 4;

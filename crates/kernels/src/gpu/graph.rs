@@ -56,6 +56,12 @@ pub(super) fn reads(tensor: &Tensor) {
     READ.with_borrow_mut(|read| read.iter_mut().for_each(|read| read.push(tensor.clone())));
 }
 
+/// Whether this thread captures.
+#[cfg(feature = "cuda")]
+pub(super) fn is_capturing() -> bool {
+    READ.with_borrow(Option::is_some)
+}
+
 /// Fails while this thread captures: `what` would be part of the graph, or read the host's memory once and never again.
 pub fn refuse_capture(what: &str) -> Result<()> {
     match READ.with_borrow(Option::is_some) {

@@ -5,6 +5,8 @@
 //! CUDA: in tests the same code runs the same kernels on the CPU, where the file is compiled as C++ behind an emulation
 //! of a GPU's threads (`emulation.h`).
 
+#[cfg(any(feature = "cuda", test))]
+mod cache;
 #[cfg(feature = "cuda")]
 mod compiler;
 #[cfg(feature = "cuda")]
@@ -24,6 +26,8 @@ mod host_room;
 mod launch;
 mod overwrite;
 mod pack;
+#[cfg(any(feature = "cuda", test))]
+mod product_choices;
 #[cfg(feature = "cuda")]
 mod runtime;
 mod scratch;
@@ -55,19 +59,52 @@ pub fn is_for(device: &Device, dtype: DType) -> bool {
     kernels().are_own() && (device.is_cuda() || is_emulated()) && element_name(dtype).is_some()
 }
 
-/// Whether `device` multiplies by warpgroups: it is a GPU of the Hopper generation.
-pub fn has_warpgroups(device: &Device) -> bool {
+/// A GPU's compute capability: major and minor number.
+pub type Capability = (i32, i32);
+
+/// Compute capability of the GPUs that multiply by warpgroups.
+pub const HOPPER: Capability = (9, 0);
+
+/// The compute capability of `device`; `None` of what is no GPU.
+pub fn capability(device: &Device) -> Option<Capability> {
     match device {
         #[cfg(feature = "cuda")]
-        Device::Cuda(device) => runtime::has_warpgroups(device),
-        _ => false,
+        Device::Cuda(device) => runtime::capability(device),
+        _ => None,
     }
+}
+
+/// Whether `device` multiplies by warpgroups: it is a GPU of the Hopper generation.
+pub fn has_warpgroups(device: &Device) -> bool {
+    capability(device) == Some(HOPPER)
 }
 
 /// Whether copies between the host and `device` go beside its computing: it is a GPU (or the tests emulate one) and the
 /// process wants fused forms.
 pub fn has_transfer_stream(device: &Device) -> bool {
     kernels().are_own() && (device.is_cuda() || is_emulated())
+}
+
+/// While it lives, products that this thread meets for the first time are timed by each algorithm that may be the fastest: a
+/// training's first steps, which nobody measures. What was found out is kept on disk when it goes.
+#[derive(Debug)]
+pub struct TimedProducts(());
+
+impl TimedProducts {
+    /// Lets products be timed where `wanted`, as far as it goes.
+    #[must_use]
+    pub fn begin(wanted: bool) -> Option<Self> {
+        #[cfg(feature = "cuda")]
+        cublaslt::time_new_shapes(wanted);
+        wanted.then_some(Self(()))
+    }
+}
+
+impl Drop for TimedProducts {
+    fn drop(&mut self) {
+        #[cfg(feature = "cuda")]
+        cublaslt::time_new_shapes(false);
+    }
 }
 
 /// Releases all memory that is kept from one launch to the next, so that it counts in what needs it next.

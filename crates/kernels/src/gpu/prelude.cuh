@@ -162,7 +162,7 @@ __device__ inline void load_tiles_transposed(u32 (&tiles)[4], const void* row) {
                  : "memory");
 }
 
-// Copies 16 bytes to shared memory in the background; zeros where not `valid`. `from` is an address in any case.
+// Copies 16 bytes to shared memory in the background; zeros where not `valid`, and nothing is read then.
 __device__ inline void copy_in_background(void* to, const void* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                  "r"(valid ? 16 : 0)

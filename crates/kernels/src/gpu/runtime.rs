@@ -8,9 +8,9 @@ use candle_core::{Result, Storage, Tensor};
 use cudarc::driver::{CudaFunction, CudaModule, DevicePtr, LaunchConfig, PushKernelArg, sys};
 use cudarc::nvrtc::Ptx;
 
-use super::Source;
 use super::compiler;
 use super::launch::{Argument, Launch};
+use super::{Capability, HOPPER, Source};
 
 /// What has been loaded. Design note: process-wide, as the driver's context that it belongs to.
 #[derive(Default)]
@@ -19,15 +19,11 @@ struct Loaded {
     functions: HashMap<(usize, String), CudaFunction>,
 }
 
-/// Compute capability of the GPUs that multiply by warpgroups.
-const HOPPER: (i32, i32) = (9, 0);
-
 static LOADED: LazyLock<Mutex<Loaded>> = LazyLock::new(Mutex::default);
 
-/// Whether `device` has the instructions of `warpgroup.cuh`.
-pub(super) fn has_warpgroups(device: &CudaDevice) -> bool {
-    let capability = device.cuda_stream().context().compute_capability();
-    capability.is_ok_and(|capability| capability == HOPPER)
+/// The compute capability of `device`, where it tells.
+pub(super) fn capability(device: &CudaDevice) -> Option<Capability> {
+    device.cuda_stream().context().compute_capability().ok()
 }
 
 pub(super) fn launch(device: &CudaDevice, launch: &Launch<'_>, arguments: &[Argument<'_>]) -> Result<()> {

@@ -12,25 +12,32 @@ template <int ROWS, int D> struct Panels {
     static __device__ inline u32 of(u32 row, u32 column) {
         return column / 64 * ROWS * 64 + row * 64 + (column / 8 % 8 ^ row % 8) * 8 + column % 8;
     }
+
+    // Copies in one go.
+    static constexpr int UNROLLED = ROWS;
+    // Whether of(row + down, column + across) is of(row, column) + of(down, across) for multiples of these.
+    template <int DOWN, int ACROSS> static constexpr bool IS_LINEAR = DOWN % 8 == 0 && (ACROSS % 64 == 0 || ACROSS == D);
 };
 
 // The first address from `memory` on where a panel may begin.
 __device__ inline u8* first_panel(u8* memory) { return memory + (1024 - shared_address(memory) % 1024) % 1024; }
 
-// An operand for the instructions (PTX: matrix descriptor): where it begins, and the bytes from 64 columns to the next where those
-// are not what is summed over. From eight rows to the next there are 1,024 bytes.
-__device__ inline u64 operand(u32 address, u32 panel_bytes) {
-    return (u64)(address >> 4) | (u64)(panel_bytes >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+// An operand for the instructions (PTX: matrix descriptor): `bytes` behind the tile, and the bytes from 64 columns to the next where
+// those are not what is summed over. From eight rows to the next there are 1,024 bytes. The fields count 16 bytes, and what is
+// behind the tile is added to a field, so that operands of one tile are one addition from each other.
+__device__ inline u64 operand(const void* tile, u32 bytes, u32 panel_bytes) {
+    u32 low = (shared_address(tile) >> 4) + (bytes >> 4 | panel_bytes >> 4 << 16);
+    return (u64)low | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 
 // Columns 16 step .. 16 step + 15 of the rows from `row` (a multiple of 8) on: those columns are summed over.
 template <class T, int ROWS> __device__ inline u64 columns_of(const T* tile, u32 row, u32 step) {
-    return operand(shared_address(tile) + step / 4 * ROWS * 128 + row * 128 + step % 4 * 32, 16);
+    return operand(tile + row * 64, step / 4 * ROWS * 128 + step % 4 * 32, 16);
 }
 
 // All columns of the rows 16 step .. 16 step + 15: those rows are summed over.
 template <class T, int ROWS> __device__ inline u64 rows_of(const T* tile, u32 step) {
-    return operand(shared_address(tile) + step * 2048, ROWS * 128);
+    return operand(tile, step * 2048, ROWS * 128);
 }
 
 #ifndef EMULATED
@@ -50,6 +57,15 @@ template <int TILES> __device__ inline void arrived(float (&sums)[TILES][4]) {
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++)
         for (int i = 0; i < 4; i++) asm volatile("" : "+f"(sums[tile][i])::"memory");
+}
+
+// Makes both values before the next wait for products. The assembler moves a wait up as far as it finds nothing that it has to stay
+// behind, arithmetic is no such thing, and what was written to run beside products would run behind them. A warp's barrier is one:
+// its mask reads the values, and has all lanes whatever they are (as a number, 0xffffffff never comes out of arithmetic: the NaN of
+// the hardware is 0x7fffffff).
+__device__ inline void make_before_waiting(float first, float second) {
+    u32 both = __float_as_uint(first) & __float_as_uint(second);
+    asm volatile("bar.warp.sync %0;" ::"r"(both == 0xffffffff ? 0 : 0xffffffff) : "memory");
 }
 
 #define SUM4(tile) "+f"(d[tile][0]), "+f"(d[tile][1]), "+f"(d[tile][2]), "+f"(d[tile][3])

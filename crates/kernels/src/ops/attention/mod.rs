@@ -31,7 +31,7 @@ mod tests;
 pub use documents::Documents;
 pub use settings::Settings;
 
-pub use super::cuda::attention::{Form, backward_by, forward_by};
+pub use super::cuda::attention::{Form, Probe, ProbeError, backward_by, forward_by, probe_apart_by};
 
 use super::cuda;
 use super::element::with_element;

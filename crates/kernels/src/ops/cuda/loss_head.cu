@@ -4,27 +4,37 @@ struct Online {
     float largest, sum;
 };
 
-// Takes one more value into a sum of exponentials relative to the largest so far.
-__device__ inline void take(Online* online, float value) {
-    if (value > online->largest) {
-        online->sum = online->sum * expf(online->largest - value) + 1.0f;
-        online->largest = value;
-    } else {
-        online->sum += expf(value - online->largest);
+// Takes N more values into a sum of exponentials relative to the largest so far.
+template <int N> __device__ inline void take(Online* online, const float (&values)[N]) {
+    float largest = online->largest;
+    #pragma unroll
+    for (int i = 0; i < N; i++) largest = fmaxf(largest, values[i]);
+    if (largest > online->largest) {
+        online->sum *= expf(online->largest - largest);
+        online->largest = largest;
     }
+    #pragma unroll
+    for (int i = 0; i < N; i++) online->sum += expf(values[i] - largest);
 }
 
 __device__ inline float cap_logit(float logit, float cap) { return cap > 0 ? cap * tanhf(logit / cap) : logit; }
 
+template <int N> __device__ inline Pack<float, N> cap_logits(Pack<float, N> logits, float cap) {
+    #pragma unroll
+    for (int i = 0; i < N; i++) logits.at[i] = cap_logit(logits.at[i], cap);
+    return logits;
+}
+
 // logits (rows, vocabulary) before the soft-cap. losses and correct (rows,) are written. Where there is a scale, the row
-// becomes the gradient of scale times its loss, as elements T from the start of the row's memory on.
-template <class T>
+// becomes the gradient of scale times its loss, as elements T from the start of the row's memory on. The vocabulary is a multiple of N.
+template <class T, int N>
 __device__ void losses_of(float* logits, const u32* targets, float* losses, u32* correct, u32 vocabulary, float cap,
                           const float* scale) {
     __shared__ float scratch[32];
     float* row = logits + (u64)blockIdx.x * vocabulary;
+    u32 packs = vocabulary / N;
     Online online = {-INFINITE, 0.0f};
-    for (u32 column = threadIdx.x; column < vocabulary; column += blockDim.x) take(&online, cap_logit(row[column], cap));
+    for (u32 pack = threadIdx.x; pack < packs; pack += blockDim.x) take(&online, cap_logits(load<float, N>(row, pack), cap).at);
     float largest = row_max(online.largest, scratch);
     // A thread without a column has a sum of zero.
     float total = row_sum(online.sum > 0 ? online.sum * expf(online.largest - largest) : 0.0f, scratch);
@@ -39,39 +49,54 @@ __device__ void losses_of(float* logits, const u32* targets, float* losses, u32*
     T* gradient = reinterpret_cast<T*>(row);
     float factor = *scale;
     __syncthreads();
-    for (u32 first = 0; first < vocabulary; first += blockDim.x) {
-        u32 column = first + threadIdx.x;
-        float logit = column < vocabulary ? row[column] : 0.0f;
+    for (u32 first = 0; first < packs; first += blockDim.x) {
+        u32 pack = first + threadIdx.x;
+        Pack<float, N> capped = {};
+        if (pack < packs) capped = load<float, N>(row, pack);
         __syncthreads();
-        if (column >= vocabulary) continue;
-        logit = cap_logit(logit, cap);
-        float part = expf(logit - lse) - (column == target ? 1.0f : 0.0f);
-        if (cap > 0) part *= 1.0f - (logit / cap) * (logit / cap);
-        gradient[column] = narrow<T>(factor * part);
+        if (pack >= packs) continue;
+        capped = cap_logits(capped, cap);
+        Pack<T, N> result;
+        #pragma unroll
+        for (int i = 0; i < N; i++) {
+            float logit = capped.at[i], part = expf(logit - lse) - (pack * N + i == target ? 1.0f : 0.0f);
+            if (cap > 0) part *= 1.0f - (logit / cap) * (logit / cap);
+            result.at[i] = narrow<T>(factor * part);
+        }
+        store(gradient, pack, result);
     }
 }
 
+template <class T, int N> __device__ inline void copy_row(const T* from, T* to, u32 width) {
+    for (u32 pack = threadIdx.x; pack < width / N; pack += blockDim.x) store(to, pack, load<T, N>(from, pack));
+}
+
+// One row, 16 bytes (N elements) at a time where rows begin at multiples of them.
+template <class T, int N> __device__ inline void move_row(const T* from, T* to, u32 width) {
+    if (width % N == 0) copy_row<T, N>(from, to, width);
+    else copy_row<T, 1>(from, to, width);
+}
+
 // to[i] = from[rows[i]], rows of `width`.
-template <class T> __device__ void gather(const T* from, const u32* rows, T* to, u32 width) {
-    u64 source = (u64)rows[blockIdx.x] * width, place = (u64)blockIdx.x * width;
-    for (u32 column = threadIdx.x; column < width; column += blockDim.x) to[place + column] = from[source + column];
+template <class T, int N> __device__ void gather(const T* from, const u32* rows, T* to, u32 width) {
+    move_row<T, N>(from + (u64)rows[blockIdx.x] * width, to + (u64)blockIdx.x * width, width);
 }
 
 // to[rows[i]] = from[i]; no row occurs twice.
-template <class T> __device__ void scatter(const T* from, const u32* rows, T* to, u32 width) {
-    u64 source = (u64)blockIdx.x * width, place = (u64)rows[blockIdx.x] * width;
-    for (u32 column = threadIdx.x; column < width; column += blockDim.x) to[place + column] = from[source + column];
+template <class T, int N> __device__ void scatter(const T* from, const u32* rows, T* to, u32 width) {
+    move_row<T, N>(from + (u64)blockIdx.x * width, to + (u64)rows[blockIdx.x] * width, width);
 }
 
 #define HEAD(T, E, N)                                                                                                  \
     KERNEL loss_##E(float* logits, const u32* targets, float* losses, u32* correct, u32 vocabulary, float cap,         \
                     const float* scale) {                                                                              \
-        losses_of<T>(logits, targets, losses, correct, vocabulary, cap, scale);                                        \
+        if (vocabulary % 4 == 0) losses_of<T, 4>(logits, targets, losses, correct, vocabulary, cap, scale);            \
+        else losses_of<T, 1>(logits, targets, losses, correct, vocabulary, cap, scale);                                \
     }                                                                                                                  \
     EMULATE(loss_##E)                                                                                                  \
-    KERNEL gather_rows_##E(const T* from, const u32* rows, T* to, u32 width) { gather<T>(from, rows, to, width); }     \
+    KERNEL gather_rows_##E(const T* from, const u32* rows, T* to, u32 width) { gather<T, N>(from, rows, to, width); }     \
     EMULATE(gather_rows_##E)                                                                                           \
-    KERNEL scatter_rows_##E(const T* from, const u32* rows, T* to, u32 width) { scatter<T>(from, rows, to, width); }   \
+    KERNEL scatter_rows_##E(const T* from, const u32* rows, T* to, u32 width) { scatter<T, N>(from, rows, to, width); }   \
     EMULATE(scatter_rows_##E)
 
 FOR_EACH_ELEMENT(HEAD)

@@ -358,19 +358,20 @@ fn the_loss_head_matches_f64_with_gathered_and_with_all_positions() {
     }
     let some = [3, IGNORE, 0, 36, IGNORE, 3, 5];
     let all = [3, 1, 0, 36, 2, 3, 5];
-    for dtype in DTYPES {
+    // Rows of 16 bytes at a time, of hidden states and of logits, and rows that are read one element at a time.
+    for (dtype, vocabulary, width) in DTYPES.iter().flat_map(|dtype| [(*dtype, 37, 16), (*dtype, 2120, 12)]) {
         for (targets, soft_cap) in [(some, None), (some, Some(0.8)), (all, None)] {
             let ((hidden, hidden64), (weight, weight64)) = (
-                rounded(&(random(&[7, 16], 1) * 3.0).unwrap(), dtype),
-                rounded(&random(&[37, 16], 2), dtype),
+                rounded(&(random(&[7, width], 1) * 3.0).unwrap(), dtype),
+                rounded(&random(&[vocabulary, width], 2), dtype),
             );
             let settings = loss_head::Settings {
                 soft_cap,
                 chunk_tokens: 3,
                 gradient_scale: Some(0.25),
             };
-            let into = Tensor::ones((37, 16), DType::F32, &Device::Cpu).unwrap();
-            let into64 = Tensor::ones((37, 16), DType::F64, &Device::Cpu).unwrap();
+            let into = Tensor::ones((vocabulary, width), DType::F32, &Device::Cpu).unwrap();
+            let into64 = Tensor::ones((vocabulary, width), DType::F64, &Device::Cpu).unwrap();
             let output =
                 emulated(|| loss_head::forward_with_weight_gradient(&hidden, &weight, &targets, &settings, &into))
                     .unwrap();

@@ -1,4 +1,4 @@
-// Attention as in attention.cu on Hopper, whose tensor cores reach their speed through products of four warps only
+// Attention as in attention_tiled.cuh on Hopper, whose tensor cores reach their speed through products of four warps only
 // (FlashAttention-3, Shah et al. 2024, https://arxiv.org/abs/2407.08608): BF16 and F16, heads of up to 128.
 //
 // A block has two groups of four warps, and each of them 64 rows: while one makes weights, the tensor cores work for the other.
@@ -6,13 +6,14 @@
 #include "attention_parts.cuh"
 #include "warpgroup.cuh"
 
-// Rows of a block, and of a group.
+// Rows of a block, and of a group; threads of a block.
 #define M 128
 #define GROUP 64
+#define THREADS 256
 
 template <class T, int ROWS, int D>
 __device__ inline void copy_panels(T* tile, const T* from, u32 first, u32 head, u32 heads, const Shape& shape) {
-    copy_tile<T, Panels<ROWS, D>, ROWS, D>(tile, from, first, head, heads, shape.tokens, shape.d);
+    copy_tile<T, Panels<ROWS, D>, ROWS, D, THREADS>(tile, from, first, head, heads, shape.tokens, shape.d);
 }
 
 // Starts the products of the group's rows of `left` (M rows) and the transpose of `right` (N rows).
@@ -95,6 +96,7 @@ __device__ void attend(const T* q, const T* k, const T* v, T* o, float* lse, con
         wait_for_products<1>();
         arrived(scores.at[0]);
         softmax.template weigh<N>(shape, rows, scores, key + N, shrink);
+        make_before_waiting(softmax.sum[0][0], softmax.sum[0][1]);
         wait_for_products<0>();
         arrived(result.at[0]);
         Softmax<1>::template rescale<D>(result, shrink);
@@ -165,7 +167,7 @@ template <class T, int N, int D>
 __device__ void key_gradient(const T* q, const T* k, const T* v, const T* d_o, const float* lse, const float* dot, T* dk,
                              T* dv, const u32* bounds, Shape shape) {
     DYNAMIC_SHARED(memory);
-    typedef QueryTile<T, Panels<N, D>, N, D> Tile;
+    typedef QueryTile<T, Panels<N, D>, N, D, THREADS> Tile;
     T* keys = reinterpret_cast<T*>(first_panel(memory));
     T* values = keys + M * D;
     T* tiles = values + M * D;
@@ -216,18 +218,18 @@ __device__ void key_gradient(const T* q, const T* k, const T* v, const T* d_o, c
 
 // Heads of up to D, rows of the other side in the gradient of keys.
 #define HOPPER(T, E, D, N)                                                                                             \
-    KERNEL __launch_bounds__(256, 1)                                                                                   \
+    KERNEL __launch_bounds__(THREADS, 1)                                                                                   \
         attention_hopper_##E##_##D(const T* q, const T* k, const T* v, T* o, float* lse, const u32* bounds, SHAPE) {   \
         attend<T, 128, D>(q, k, v, o, lse, bounds, SHAPE_VALUE);                                                       \
     }                                                                                                                  \
     EMULATE(attention_hopper_##E##_##D)                                                                                \
-    KERNEL __launch_bounds__(256, 1)                                                                                   \
+    KERNEL __launch_bounds__(THREADS, 1)                                                                                   \
         attention_query_hopper_##E##_##D(const T* q, const T* k, const T* v, const T* d_o, const float* lse,           \
                                          const float* dot, T* dq, const u32* bounds, SHAPE) {                          \
         query_gradient<T, 128, D>(q, k, v, d_o, lse, dot, dq, bounds, SHAPE_VALUE);                                    \
     }                                                                                                                  \
     EMULATE(attention_query_hopper_##E##_##D)                                                                          \
-    KERNEL __launch_bounds__(256, 1)                                                                                   \
+    KERNEL __launch_bounds__(THREADS, 1)                                                                                   \
         attention_key_hopper_##E##_##D(const T* q, const T* k, const T* v, const T* d_o, const float* lse,             \
                                        const float* dot, T* dk, T* dv, const u32* bounds, SHAPE) {                     \
         key_gradient<T, N, D>(q, k, v, d_o, lse, dot, dk, dv, bounds, SHAPE_VALUE);                                    \

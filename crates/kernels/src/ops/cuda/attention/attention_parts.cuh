@@ -27,16 +27,27 @@ template <int R, int N> struct Part {
 
 // ---- tiles ---------------------------------------------------------------------------------------------------------
 
+// The largest power of two that divides a number.
+template <int NUMBER> constexpr int POWER_IN = NUMBER & -NUMBER;
+
 // Starts copying rows first.. of one head into a tile of ROWS rows and D columns; zeros beyond `tokens` and `d`. The pieces of 8
-// elements lie as PLACE has them.
-template <class T, class PLACE, int ROWS, int D>
+// elements lie as PLACE has them. The block has THREADS threads, of which as many as a power of two allows copy pieces of one row:
+// a thread's next piece then lies a number of bytes further on that is known here. What does not exist is not read: the address may
+// be any.
+template <class T, class PLACE, int ROWS, int D, int THREADS>
 __device__ inline void copy_tile(T* tile, const T* from, u32 first, u32 head, u32 heads, u32 tokens, u32 d) {
-    const int chunks = D / 8;
-    for (u32 index = threadIdx.x; index < ROWS * chunks; index += blockDim.x) {
-        u32 row = index / chunks, column = index % chunks * 8, token = first + row;
-        bool valid = token < tokens && column < d;
-        const T* place = from + (valid ? ((u64)token * heads + head) * d + column : 0);
-        copy_in_background(tile + PLACE::of(row, column), place, valid);
+    constexpr int ACROSS = POWER_IN<D / 8>, DOWN = THREADS / ACROSS;
+    static_assert(PLACE::template IS_LINEAR<DOWN, ACROSS * 8>, "the next piece lies at a known distance");
+    u32 row = threadIdx.x / ACROSS, column = threadIdx.x % ACROSS * 8, stride = heads * d * sizeof(T);
+    T* to = tile + PLACE::of(row, column);
+    #pragma unroll
+    for (int across = 0; across < D; across += ACROSS * 8) {
+        bool exists = column + across < d;
+        const u8* place = reinterpret_cast<const u8*>(from + head * d + column + across) + (u64)(first + row) * stride;
+        #pragma unroll PLACE::UNROLLED
+        for (int down = 0; down < ROWS; down += DOWN, place += DOWN * stride)
+            if (ROWS % DOWN == 0 || row + down < ROWS)
+                copy_in_background(to + PLACE::of(down, across), place, first + row + down < tokens && exists);
     }
 }
 
@@ -262,7 +273,7 @@ struct QueryNumbers {
 };
 
 // N queries of one head as the gradient of keys reads them. `queries` and `gradients` lie as PLACE has them.
-template <class T, class PLACE, int N, int D> struct QueryTile {
+template <class T, class PLACE, int N, int D, int THREADS> struct QueryTile {
     T* queries;
     T* gradients;
     float* lse;
@@ -282,8 +293,8 @@ template <class T, class PLACE, int N, int D> struct QueryTile {
 
     // Starts copying.
     __device__ inline void fill(const T* q, const T* d_o, u32 query, u32 head, const Shape& shape) {
-        copy_tile<T, PLACE, N, D>(queries, q, query, head, shape.query_heads, shape.tokens, shape.d);
-        copy_tile<T, PLACE, N, D>(gradients, d_o, query, head, shape.query_heads, shape.tokens, shape.d);
+        copy_tile<T, PLACE, N, D, THREADS>(queries, q, query, head, shape.query_heads, shape.tokens, shape.d);
+        copy_tile<T, PLACE, N, D, THREADS>(gradients, d_o, query, head, shape.query_heads, shape.tokens, shape.d);
         end_copies();
     }
 

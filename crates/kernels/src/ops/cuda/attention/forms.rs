@@ -3,7 +3,8 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::first_use::is_right;
-use crate::gpu::{Header, OPERANDS, Source, WARPGROUP, has_warpgroups, pack_size, source};
+use crate::gpu::{Capability, Header, OPERANDS, Source, WARPGROUP, capability, has_warpgroups, pack_size, source};
+use crate::{AttentionKernels, Kernels, kernels};
 
 const PARTS: Header = Header {
     name: "attention_parts.cuh",
@@ -12,7 +13,14 @@ const PARTS: Header = Header {
 
 pub(super) static PLAIN: Source = source!("attention_plain", PARTS);
 
-static TILED: Source = source!("attention", PARTS, OPERANDS);
+const TILED: Header = Header {
+    name: "attention_tiled.cuh",
+    text: include_str!("attention_tiled.cuh"),
+};
+
+static AMPLE: Source = source!("attention", PARTS, OPERANDS, TILED);
+
+static SCARCE: Source = source!("attention_ada", PARTS, OPERANDS, TILED);
 
 static WARPGROUPS: Source = source!("attention_hopper", PARTS, WARPGROUP);
 
@@ -43,7 +51,7 @@ pub enum Form {
     /// Any dtype, any head.
     Plain,
     /// Tensor cores, each warp by itself.
-    Tiled(Tiles),
+    Tiled(Shared, Tiles),
     /// Tensor cores, four warps together.
     Hopper(Warpgroups),
 }
@@ -72,17 +80,20 @@ impl Form {
 
     /// The form on tensor cores for heads of `head_dim` elements. Where it is Hopper's, the first call tries it.
     pub(super) fn on_tensor_cores(head_dim: usize, dtype: DType, device: &Device) -> Self {
-        let hopper =
-            Self::hopper(head_dim).filter(|form| has_warpgroups(device) && is_right(*form, head_dim, dtype, device));
-        hopper.or_else(|| Self::tiled(head_dim)).unwrap_or(Self::Plain)
+        let is_wanted = kernels() != Kernels::Tiled && has_warpgroups(device);
+        let hopper = Self::hopper(head_dim).filter(|form| is_wanted && is_right(*form, head_dim, dtype, device));
+        hopper.or_else(|| Self::tiled(head_dim, device)).unwrap_or(Self::Plain)
     }
 
-    /// The tiled form for heads of `head_dim` elements.
-    pub(super) fn tiled(head_dim: usize) -> Option<Self> {
-        TILES
-            .into_iter()
-            .find(|tiles| head_dim <= tiles.head_dim)
-            .map(Self::Tiled)
+    /// The tiled form for heads of `head_dim` elements on `device`.
+    pub(super) fn tiled(head_dim: usize, device: &Device) -> Option<Self> {
+        Self::tiled_with(Shared::of(capability(device)), head_dim)
+    }
+
+    /// The tiled form for heads of `head_dim` elements where a multiprocessor has so much shared memory.
+    pub(super) fn tiled_with(shared: Shared, head_dim: usize) -> Option<Self> {
+        let tiles = shared.tiles().into_iter().find(|tiles| head_dim <= tiles.head_dim);
+        tiles.map(|tiles| Self::Tiled(shared, tiles))
     }
 
     /// Hopper's form for heads of `head_dim` elements.
@@ -96,16 +107,21 @@ impl Form {
     /// The forms on tensor cores that `device` has for heads of `head_dim` elements.
     pub fn all(head_dim: usize, device: &Device) -> Vec<Self> {
         let hopper = Self::hopper(head_dim).filter(|_| has_warpgroups(device));
-        hopper.into_iter().chain(Self::tiled(head_dim)).collect()
+        hopper.into_iter().chain(Self::tiled(head_dim, device)).collect()
+    }
+
+    /// Which of the kernels it is.
+    pub fn kernels(self) -> AttentionKernels {
+        match self {
+            Self::Plain => AttentionKernels::Plain,
+            Self::Tiled(..) => AttentionKernels::Tiled,
+            Self::Hopper(_) => AttentionKernels::Hopper,
+        }
     }
 
     /// Its name for people.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Tiled(_) => "tiled",
-            Self::Hopper(_) => "hopper",
-        }
+        self.kernels().name()
     }
 
     /// What a block of `kernel` is; its name goes around the element's.
@@ -119,10 +135,10 @@ impl Form {
                 threads: 128,
                 shared_bytes: 0,
             },
-            Self::Tiled(tiles) => {
+            Self::Tiled(shared, tiles) => {
                 let tile = tiles.of(kernel);
                 Block {
-                    source: &TILED,
+                    source: shared.source(),
                     names: [format!("{name}_"), format!("_{}", tiles.head_dim)],
                     rows: tile.rows(kernel),
                     threads: 32 * tile.warps,
@@ -136,6 +152,39 @@ impl Form {
                 threads: 256,
                 shared_bytes: form.shared_bytes(kernel),
             },
+        }
+    }
+}
+
+/// How much shared memory a multiprocessor has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shared {
+    /// 164 KiB or more: two blocks of 67 to 80 KiB.
+    Ample,
+    /// 100 KiB.
+    Scarce,
+}
+
+impl Shared {
+    /// That of GPUs of a capability (CUDA programming guide, technical specifications); where there is none, as of an A100.
+    pub(super) fn of(capability: Option<Capability>) -> Self {
+        match capability {
+            Some((8, 6 | 9) | (12, _)) => Self::Scarce,
+            _ => Self::Ample,
+        }
+    }
+
+    fn tiles(self) -> [Tiles; 4] {
+        match self {
+            Self::Ample => AMPLE_TILES,
+            Self::Scarce => SCARCE_TILES,
+        }
+    }
+
+    fn source(self) -> &'static Source {
+        match self {
+            Self::Ample => &AMPLE,
+            Self::Scarce => &SCARCE,
         }
     }
 }
@@ -170,7 +219,7 @@ const fn tile(warps: usize, row_tiles: usize, met: usize, stages: usize) -> Tile
     }
 }
 
-const TILES: [Tiles; 4] = [
+const AMPLE_TILES: [Tiles; 4] = [
     Tiles {
         head_dim: 64,
         forward: tile(4, 2, 64, 1),
@@ -193,6 +242,35 @@ const TILES: [Tiles; 4] = [
         head_dim: 256,
         forward: tile(4, 1, 32, 1),
         query: tile(2, 1, 32, 1),
+        key: tile(4, 1, 32, 1),
+    },
+];
+
+/// Eight warps of a multiprocessor have to do with 99 KiB: in two blocks, or in one of eight warps where two tiles of what is met would not
+/// fit two blocks. The gradients for heads above 128 have four warps.
+const SCARCE_TILES: [Tiles; 4] = [
+    Tiles {
+        head_dim: 64,
+        forward: tile(4, 2, 64, 1),
+        query: tile(4, 2, 16, 2),
+        key: tile(4, 2, 32, 2),
+    },
+    Tiles {
+        head_dim: 96,
+        forward: tile(4, 2, 48, 1),
+        query: tile(8, 1, 32, 2),
+        key: tile(8, 1, 32, 2),
+    },
+    Tiles {
+        head_dim: 128,
+        forward: tile(4, 1, 48, 1),
+        query: tile(8, 1, 16, 2),
+        key: tile(8, 1, 32, 2),
+    },
+    Tiles {
+        head_dim: 256,
+        forward: tile(8, 1, 32, 1),
+        query: tile(4, 1, 16, 1),
         key: tile(4, 1, 32, 1),
     },
 ];
@@ -270,16 +348,84 @@ mod tests {
 
     const KERNELS: [Kernel; 3] = [Kernel::Forward, Kernel::QueryGradient, Kernel::KeyGradient];
 
+    /// Technical specifications of the CUDA programming guide: shared memory of a multiprocessor and of a block in KiB, warps of a
+    /// multiprocessor.
+    const SPECIFICATIONS: [(Capability, usize, usize, usize); 7] = [
+        ((8, 0), 164, 163, 64),
+        ((8, 6), 100, 99, 48),
+        ((8, 7), 164, 163, 48),
+        ((8, 9), 100, 99, 48),
+        ((9, 0), 228, 227, 64),
+        ((10, 0), 228, 227, 64),
+        ((12, 0), 100, 99, 48),
+    ];
+
+    /// Registers of a multiprocessor, and those of a thread at most.
+    const REGISTERS: (usize, usize) = (64 << 10, 255);
+
+    /// Warps of a kernel that a multiprocessor holds at once. The kernels may use any number of registers that their launch bounds leave
+    /// them: those for eight warps, or for one block where it has more.
+    fn resident_warps(block: &Block, shared_kib: usize, most: usize) -> usize {
+        let warps = block.threads / 32;
+        // The system takes 1 KiB of each block.
+        let by_shared = (shared_kib << 10) / (block.shared_bytes + 1024);
+        let by_registers = REGISTERS.0 / (REGISTERS.1 + 1) / block.threads;
+        by_shared.min(by_registers).min(most / warps) * warps
+    }
+
     #[test]
-    fn every_block_fits_the_shared_memory_of_its_smallest_gpu() {
-        // CUDA programming guide, technical specifications: a block of compute capability 8.6 and 8.9, and of 9.0.
-        for (forms, kib) in [
-            (TILES.map(Form::Tiled).to_vec(), 99),
-            (HOPPER.map(Form::Hopper).to_vec(), 227),
-        ] {
+    fn every_gpu_holds_eight_warps_of_every_kernel() {
+        for (capability, shared_kib, block_kib, most) in SPECIFICATIONS {
+            let shared = Shared::of(Some(capability));
+            let hopper = HOPPER.map(Form::Hopper).into_iter().filter(|_| capability == (9, 0));
+            let forms: Vec<Form> = shared
+                .tiles()
+                .map(|tiles| Form::Tiled(shared, tiles))
+                .into_iter()
+                .chain(hopper)
+                .collect();
             for (form, kernel) in forms.into_iter().flat_map(|form| KERNELS.map(|kernel| (form, kernel))) {
                 let block = form.block(kernel);
-                assert!(block.shared_bytes <= kib << 10, "{block:?}");
+                assert!(block.shared_bytes <= block_kib << 10, "{capability:?}: {block:?}");
+                // Rows of 512 bytes: there is no room for more.
+                let is_widest = matches!(form, Form::Tiled(_, tiles) if tiles.head_dim == 256);
+                let expected = match (is_widest, kernel, shared) {
+                    (true, Kernel::QueryGradient, _) | (true, Kernel::KeyGradient, Shared::Scarce) => 4,
+                    _ => 8,
+                };
+                let warps = resident_warps(&block, shared_kib, most);
+                assert!(warps >= expected, "{capability:?}: {warps} warps of {block:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn tiles_for_much_shared_memory_leave_half_of_ada_idle() {
+        let form = Form::tiled_with(Shared::Ample, 128).unwrap();
+        for kernel in KERNELS {
+            assert_eq!(resident_warps(&form.block(kernel), 100, 48), 4);
+        }
+    }
+
+    #[test]
+    fn rust_and_kernels_have_the_same_tiles() {
+        let text = |tile: Tile, stages: bool| {
+            let stages = if stages {
+                format!(", {}", tile.stages)
+            } else {
+                String::new()
+            };
+            format!("({}, {}, {}{stages})", tile.warps, tile.row_tiles, tile.met)
+        };
+        for shared in [Shared::Ample, Shared::Scarce] {
+            for tiles in shared.tiles() {
+                let (forward, query, key) = (
+                    text(tiles.forward, false),
+                    text(tiles.query, true),
+                    text(tiles.key, true),
+                );
+                let row = format!("TILED(T, E, {}, {forward}, {query}, {key})", tiles.head_dim);
+                assert!(shared.source().text.contains(&row), "{}: {row}", shared.source().name);
             }
         }
     }

@@ -7,10 +7,12 @@ mod tests;
 
 use candle_core::{DType, Device, Result, Tensor};
 
+pub use self::first_use::{Probe, ProbeError, probe_apart_by};
 pub use self::forms::Form;
 
 use self::forms::{Kernel, MAX_HEAD, PLAIN};
 use crate::gpu::{Argument, Launch, arguments, element_name, empty};
+use crate::kernel_form::note_attention;
 use crate::ops::attention::{Documents, Saved, Settings};
 
 /// Whether the kernels take heads of `head_dim`.
@@ -53,6 +55,7 @@ impl<'a> Call<'a> {
     /// Runs `kernel` for `heads` heads.
     fn run(&self, kernel: Kernel, heads: usize, arguments: &mut Vec<Argument<'_>>, device: &Device) -> Result<()> {
         let block = self.form.block(kernel);
+        note_attention(self.form.kernels());
         let name = block.names.join(element_name(self.dtype).unwrap_or_default());
         let launch = Launch {
             source: block.source,

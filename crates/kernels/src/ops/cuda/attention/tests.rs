@@ -4,6 +4,7 @@ use candle_core::{DType, Device};
 
 use super::Form;
 use super::first_use::difference;
+use super::forms::Shared;
 use crate::gpu::{emulated, has_compiler};
 use crate::ops::attention::{Settings, both_passes, reference};
 use crate::ops::cuda::tests::DTYPES;
@@ -27,6 +28,10 @@ impl Case {
 
     fn check_hopper(&self, dtype: DType) {
         self.check_by(Form::hopper(self.head_dim), dtype);
+    }
+
+    fn check_with_scarce_memory(&self, dtype: DType) {
+        self.check_by(Form::tiled_with(Shared::Scarce, self.head_dim), dtype);
     }
 
     fn check_by(&self, form: Option<Form>, dtype: DType) {
@@ -134,6 +139,22 @@ fn every_size_of_head_matches_f64() {
         case(&[0, 20, 70], (4, 2), head_dim).check(DType::F16);
     }
     case(&[0, 20, 70], (2, 2), 256).check(DType::F32);
+}
+
+#[test]
+fn tiles_for_little_shared_memory_match_f64() {
+    if !has_compiler() {
+        return;
+    }
+    for head_dim in [64, 96, 128, 256] {
+        case(&[0, 1, 100, 290], (2, 1), head_dim).check_with_scarce_memory(DType::BF16);
+        let case = Case {
+            window: Some(40),
+            soft_cap: Some(2.0),
+            ..case(&[0, 20, 170], (3, 1), head_dim - 8)
+        };
+        case.check_with_scarce_memory(DType::F16);
+    }
 }
 
 #[test]
