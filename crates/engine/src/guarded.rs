@@ -2,6 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use peft_tune_core::panic::panic_message;
+
 /// Runs a step of a reader of files from elsewhere.
 ///
 /// Design note: `parquet` and `tokenizers` panic on some files that they should refuse (column types that they do not know, an
@@ -9,11 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub(crate) fn guarded<T, E: ToString>(step: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(step)) {
         Ok(result) => result.map_err(|error| error.to_string()),
-        Err(panic) => Err(panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-            .unwrap_or_else(|| "the file is damaged".to_owned())),
+        Err(panic) => Err(panic_message(&*panic).unwrap_or("the file is damaged").to_owned()),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::checkpoint::Checkpoint;
 use crate::{TrainError, WeightsError};
 use peft_tune_core::architecture::{Architecture, LM_HEAD, TensorShape};
 use peft_tune_core::recipe::Precision;
+use peft_tune_kernels::ops::attention;
 
 /// Name of the file that describes a model.
 pub(crate) const CONFIG: &str = "config.json";
@@ -35,6 +36,8 @@ impl BaseModel {
     pub fn load(directory: &Path, precision: Precision, device: &Device) -> Result<Self, TrainError> {
         let architecture = Architecture::from_config(&directory.join(CONFIG))?;
         let checkpoint = Checkpoint::open(directory)?;
+        // Before the weights: another process may try kernels first, which needs some of the GPU's memory.
+        attention::prepare(architecture.head_dim, compute_dtype(precision), device);
         let expected = architecture.tensors();
         checkpoint.check(&expected, |name| is_ignored(name, &architecture))?;
         let mut weights = BTreeMap::new();

@@ -19,10 +19,9 @@ pub(super) fn cache_key(settings: &DataSettings, vocabulary: &Vocabulary, seed: 
     let mut hash = Sha256::new();
     hash.update(VERSION.to_le_bytes());
     hash.update(vocabulary.fingerprint());
-    let (files, split): (&[_], _) = match &settings.held_out {
-        HeldOut::Fraction(fraction) => (&[], Some((fraction.to_bits(), seed))),
-        HeldOut::File(path) => (std::slice::from_ref(path), None),
-        HeldOut::Files(paths) => (paths, None),
+    let split = match &settings.held_out {
+        HeldOut::Fraction(fraction) => Some((fraction.to_bits(), seed)),
+        HeldOut::File(_) | HeldOut::Files(_) => None,
     };
     let plain = (
         settings.format,
@@ -33,7 +32,7 @@ pub(super) fn cache_key(settings: &DataSettings, vocabulary: &Vocabulary, seed: 
         settings.train.len(),
     );
     hash.update(format!("{plain:?}"));
-    for path in settings.train.iter().chain(files) {
+    for path in settings.train.iter().chain(settings.held_out.files()) {
         hash_file(&mut hash, path)?;
     }
     Ok(hash.finalize().into())

@@ -84,7 +84,7 @@ impl PreparedData {
             general.push(DataWarning::NoEndOfDocument);
         }
         let trained = |path: &&PathBuf| settings.train.contains(path);
-        let both = held_out_files(settings).iter().filter(trained);
+        let both = settings.held_out.files().iter().filter(trained);
         general.extend(both.map(|path| DataWarning::HeldOutIsTrained { path: path.clone() }));
 
         let tables = match cache_dir {
@@ -197,14 +197,6 @@ fn check(settings: &DataSettings) -> Result<(), DataError> {
     Ok(())
 }
 
-fn held_out_files(settings: &DataSettings) -> &[PathBuf] {
-    match &settings.held_out {
-        HeldOut::Fraction(_) => &[],
-        HeldOut::File(path) => std::slice::from_ref(path),
-        HeldOut::Files(paths) => paths,
-    }
-}
-
 /// The tables from the cache, which is filled first where need be.
 fn cached(
     settings: &DataSettings,
@@ -244,10 +236,7 @@ fn tokenize(
     let examples = read_examples(&settings.train, settings, has_template, settings.max_rows)?;
     let (train, held_out) = match &settings.held_out {
         HeldOut::Fraction(fraction) => hold_out(examples, *fraction, seed)?,
-        _ => {
-            let files = held_out_files(settings);
-            (examples, read_examples(files, settings, has_template, None)?)
-        }
+        files => (examples, read_examples(files.files(), settings, has_template, None)?),
     };
     let tokenize = |examples| tokenize_set(examples, settings, vocabulary);
     Ok((tokenize(train)?, tokenize(held_out)?))

@@ -6,9 +6,6 @@ use std::path::{Component, Path};
 use super::HubError;
 use peft_tune_core::bounded;
 
-/// Most that a list of shards may have, in bytes; one of 60,000 tensors has 6 MB.
-const INDEX_BYTES: u64 = 256 << 20;
-
 /// The shards that an index of a checkpoint names, each once, in order.
 ///
 /// # Errors
@@ -18,7 +15,7 @@ pub(super) fn shards_of(index: &Path) -> Result<Vec<String>, HubError> {
         path: index.to_owned(),
         reason,
     };
-    let text = bounded::read(index, INDEX_BYTES).map_err(|source| HubError::Read {
+    let text = bounded::read(index, bounded::SETTINGS_BYTES).map_err(|source| HubError::Read {
         path: index.to_owned(),
         source,
     })?;

@@ -9,6 +9,28 @@ pub struct Ceiling {
     pub flops_per_s: f64,
     /// Bytes per second of a pass over memory.
     pub bytes_per_s: f64,
+    pub from: CeilingSource,
+}
+
+/// Where ceilings come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CeilingSource {
+    /// The engine's own ops reached them on this device.
+    #[default]
+    Measured,
+    /// The maker publishes them.
+    DataSheet,
+}
+
+impl CeilingSource {
+    /// As people read it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Measured => "measured",
+            Self::DataSheet => "data sheet",
+        }
+    }
 }
 
 impl Ceiling {
@@ -27,6 +49,7 @@ mod tests {
         let ceiling = Ceiling {
             flops_per_s: 100.0,
             bytes_per_s: 10.0,
+            from: CeilingSource::Measured,
         };
         assert_eq!(ceiling.least_seconds(200.0, 1.0), 2.0);
         assert_eq!(ceiling.least_seconds(1.0, 50.0), 5.0);

@@ -119,7 +119,7 @@ fn phase_times(profile: &Profile) -> Vec<(String, f64)> {
         .map(|phase| {
             (
                 phase.phase.clone(),
-                per_thousand(profile, phase.share * profile.steps.step_s),
+                per_thousand(profile, phase.share * profile.steps.span_step_s()),
             )
         })
         .collect()

@@ -73,6 +73,8 @@ pub fn sound_profile() -> Profile {
             gradient_accumulation: 1,
             sequence_length: 256,
             log_every: 1,
+            kernels: "fused".to_owned(),
+            attention: None,
             ..Setting::default()
         },
         data: DataFacts {
@@ -94,6 +96,7 @@ pub fn sound_profile() -> Profile {
             tokens_per_step: 1000.0,
             settled: true,
             each: vec![(0.1, 1000); 20],
+            spanned: None,
         },
         phases: vec![
             phase("data", 0.001),

@@ -3,21 +3,30 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::aggregate::{Held, MemoryWatch, StepTotals};
+use super::aggregate::{FreeSteps, Held, MemoryWatch, StepTotals};
 use super::ceiling::Ceiling;
 use super::kernels::{Activity, Collector, CuptiError, DriverCalls, GpuTimeline};
 use super::sample::{DeviceSampler, EnergyMeter, EnergyUse, Sampling};
 use super::steady::{Throughput, WarmupDetector, median};
 use super::trace::Trace;
-use super::{DataFacts, DeviceMemory, EvaluationCost, HostMemory, LibraryFolders, Profile, Setting, StepFacts};
+use super::{
+    DataFacts, DeviceMemory, EvaluationCost, HostMemory, LibraryFolders, Profile, Setting, SpannedSteps, StepFacts,
+};
 use crate::data::{BatchSource, DataError, Prefetch, PreparedData, RowOrder, evaluation_batches};
 use crate::span;
 use crate::span::{MemoryReading, Probe, Recording, SpanRecord, SpanTree, StepPhase};
 use crate::{BaseSource, StepEvent, StepObserver, TrainError, Trainer};
 use peft_tune_core::recipe::Recipe;
+use peft_tune_kernels::{attention_kernels, forget_attention, kernels};
 
 /// Fewest measured steps: the interval of a median means little below.
 const FEWEST_STEPS: usize = 6;
+
+/// Steps that are taken for their spans alone, where those are others than the ones whose time counts.
+const SPANNED_STEPS: u64 = 6;
+
+/// Part of the time that is left to steps with spans then.
+const SPANNED_SHARE: f64 = 0.3;
 
 /// Held-out rows that are evaluated; the time of more is scaled up from them.
 const MOST_EVALUATED_ROWS: usize = 64;
@@ -34,6 +43,9 @@ pub struct ProfileSettings {
     pub trace_steps: usize,
     /// From one look at the device to the next.
     pub sample_every: Duration,
+    /// Whether spans are taken from steps of their own, so that nothing of the recording is in the steps whose time counts; where
+    /// absent, on GPUs, as spans wait for them.
+    pub spans_apart: Option<bool>,
 }
 
 impl Default for ProfileSettings {
@@ -44,6 +56,7 @@ impl Default for ProfileSettings {
             max_warmup_steps: 10,
             trace_steps: 3,
             sample_every: Duration::from_millis(200),
+            spans_apart: None,
         }
     }
 }
@@ -101,9 +114,11 @@ impl From<candle_core::Error> for ProfileError {
 /// # Errors
 /// Settings that do not fit the model, data that cannot be batched, memory.
 pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<Measured, ProfileError> {
+    forget_attention();
     let source = Arc::new(source_of(&inputs)?);
     let base = inputs.base.open()?;
     let device = base.device().clone();
+    let apart = settings.spans_apart.unwrap_or(!device.is_cpu());
     let memory = DeviceMemory::of(&device)?;
     let recording = Recording::start(Probe {
         memory: Box::new(move || read(&memory)),
@@ -117,6 +132,7 @@ pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<
         totals: StepTotals::default(),
         watch: MemoryWatch::default(),
         each: Vec::new(),
+        spanned: apart.then(Vec::new),
         log: inputs.log,
         kept: Vec::new(),
         kept_steps: settings.trace_steps,
@@ -153,7 +169,7 @@ pub fn profile(inputs: ProfileInputs<'_>, settings: &ProfileSettings) -> Result<
         ops: totals.ops(inputs.ceiling.as_ref()),
         memory: session.watch.facts(held),
         adapter: totals.adapter(),
-        arithmetic: totals.arithmetic(inputs.ceiling.map(|ceiling| ceiling.flops_per_s)),
+        arithmetic: totals.arithmetic(inputs.ceiling.as_ref(), session.free_steps()),
         evaluation: evaluation.map(|evaluation| share_of_training(evaluation, &steps, inputs.recipe, &source)),
         steps,
         samples,
@@ -179,6 +195,8 @@ struct Session {
     totals: StepTotals,
     watch: MemoryWatch,
     each: Vec<(f64, u64)>,
+    /// (seconds, tokens) of the steps with spans, where they are others.
+    spanned: Option<Vec<(f64, u64)>>,
     log: Option<StepLog>,
     /// Trees of the last steps, of all threads.
     kept: Vec<SpanTree>,
@@ -209,32 +227,79 @@ impl Session {
         Ok(())
     }
 
-    /// Measured steps until the interval is small enough or the time is spent.
+    /// Measured steps until the interval is small enough or the time is spent, and steps with spans where those are others.
     fn measure(&mut self, started: Instant, settings: &ProfileSettings) -> Result<Option<EnergyUse>, ProfileError> {
+        let until = match self.spanned {
+            Some(_) => (1.0 - SPANNED_SHARE) * settings.budget_s,
+            None => settings.budget_s,
+        };
+        let pause = self.spanned.is_some().then(|| self.recording.pause());
+        if pause.is_some() {
+            self.warm_up_freely(settings)?;
+        }
         let mut meter = EnergyMeter::open(self.trainer.base().device());
         let began = Instant::now();
         loop {
             let step = self.step()?;
             self.each.push(step);
-            for tree in self.recording.take() {
-                if tree.thread == 0 {
-                    self.totals.push(&tree);
-                    let kept = self.kept.iter().map(|tree| tree.spans.len()).sum();
-                    self.watch.push(&tree, recorded(kept));
-                }
-                self.keep(tree);
+            if pause.is_none() {
+                self.take_spans();
             }
             let interval = Throughput::from_steps(&self.each).map_or(f64::INFINITY, |known| known.interval);
             let settled = self.each.len() >= FEWEST_STEPS && interval <= settings.interval;
-            if settled || (started.elapsed().as_secs_f64() >= settings.budget_s && self.each.len() > 1) {
+            if settled || (started.elapsed().as_secs_f64() >= until && self.each.len() > 1) {
                 break;
             }
         }
-        Ok(meter.as_mut().map(|meter| EnergyUse {
+        let energy = meter.as_mut().map(|meter| EnergyUse {
             joules: meter.joules(),
             seconds: began.elapsed().as_secs_f64(),
             tokens: self.each.iter().map(|(_, tokens)| tokens).sum(),
-        }))
+        });
+        drop(pause);
+        self.measure_spans(started, settings)?;
+        Ok(energy)
+    }
+
+    /// Steps that nobody records, until two agree: the first of them may be captured as graphs.
+    fn warm_up_freely(&mut self, settings: &ProfileSettings) -> Result<(), ProfileError> {
+        let mut warmup = WarmupDetector::new(settings.max_warmup_steps);
+        while !warmup.is_over() {
+            let (seconds, tokens) = self.step()?;
+            warmup.push(seconds, tokens);
+            self.warmup_steps += 1;
+        }
+        Ok(())
+    }
+
+    /// Steps for their spans alone, where the measured ones had none.
+    fn measure_spans(&mut self, started: Instant, settings: &ProfileSettings) -> Result<(), ProfileError> {
+        let Some(mut spanned) = self.spanned.take() else {
+            return Ok(());
+        };
+        // The thread that prepares batches recorded meanwhile.
+        drop(self.recording.take());
+        while (spanned.len() as u64) < SPANNED_STEPS {
+            spanned.push(self.step()?);
+            self.take_spans();
+            if started.elapsed().as_secs_f64() >= settings.budget_s && spanned.len() > 1 {
+                break;
+            }
+        }
+        self.spanned = Some(spanned);
+        Ok(())
+    }
+
+    /// Adds the spans of the last step up.
+    fn take_spans(&mut self) {
+        for tree in self.recording.take() {
+            if tree.thread == 0 {
+                self.totals.push(&tree);
+                let kept = self.kept.iter().map(|tree| tree.spans.len()).sum();
+                self.watch.push(&tree, recorded(kept));
+            }
+            self.keep(tree);
+        }
     }
 
     /// Some steps more, whose kernels CUPTI records: first with spans, which tell which op launched what, then running freely.
@@ -336,9 +401,13 @@ impl Session {
         if targets == 0 || source.rows() == 0 {
             return Ok(None);
         }
-        let evaluation = self.trainer.evaluate(&batches)?;
+        let mut evaluation = self.trainer.evaluate(&batches)?;
         for tree in self.recording.take() {
             self.kept.push(tree);
+        }
+        if self.spanned.is_some() {
+            let _pause = self.recording.pause();
+            evaluation = self.trainer.evaluate(&batches)?;
         }
         Ok(Some(EvaluationCost {
             rows: rows as u64,
@@ -361,7 +430,29 @@ impl Session {
             tokens_per_step: tokens as f64 / self.each.len().max(1) as f64,
             settled: self.each.len() >= FEWEST_STEPS && interval <= settings.interval,
             each: self.each.clone(),
+            spanned: self.spanned.as_ref().and_then(|steps| {
+                let rate = Throughput::from_steps(steps)?.tokens_per_s;
+                Some(SpannedSteps {
+                    steps: steps.len() as u64,
+                    step_s: median(steps.iter().map(|(seconds, _)| *seconds))?,
+                    slowdown: throughput?.tokens_per_s / rate,
+                })
+            }),
         }
+    }
+
+    /// The steps that nobody recorded, as arithmetic takes them; `None` where there are none.
+    fn free_steps(&self) -> Option<FreeSteps> {
+        let spanned = self.spanned.as_ref()?;
+        let mean = |steps: &[(f64, u64)]| {
+            let tokens: u64 = steps.iter().map(|(_, tokens)| tokens).sum();
+            tokens as f64 / steps.len().max(1) as f64
+        };
+        let tokens = mean(&self.each);
+        Some(FreeSteps {
+            tokens_ratio: tokens / mean(spanned).max(1.0),
+            step_s: tokens / Throughput::from_steps(&self.each)?.tokens_per_s,
+        })
     }
 }
 
@@ -490,6 +581,8 @@ fn setting_of(recipe: &Recipe, trainer: &Trainer, memory_limit_bytes: Option<u64
         sequence_length: recipe.batch.sequence_length,
         packing: recipe.batch.packing,
         log_every: 0,
+        kernels: kernels().name().to_owned(),
+        attention: attention_kernels().map(|kernels| kernels.name().to_owned()),
         memory_limit_bytes,
     }
 }

@@ -41,15 +41,18 @@ fn take(bytes: u64) {
     }
 }
 
-/// What the system's allocator answered. Where it has nothing more and the process has a limit, that limit is meant: the
+/// What the system's allocator answered. Where it has nothing more, the process ends; where it has a limit, that limit is meant: the
 /// system's own for the process is set a little above it.
 fn given(pointer: *mut u8, size: usize) -> *mut u8 {
     if size >= HUGE && !pointer.is_null() {
         ask_for_huge_pages(pointer, size);
     }
-    let limit = LIMIT.load(Relaxed);
-    if pointer.is_null() && limit != u64::MAX {
-        end_out_of_memory(IN_USE.load(Relaxed).saturating_sub(size as u64), size as u64, limit);
+    if pointer.is_null() {
+        let in_use = IN_USE.load(Relaxed).saturating_sub(size as u64);
+        match LIMIT.load(Relaxed) {
+            u64::MAX => end_without_memory(in_use, size as u64),
+            limit => end_out_of_memory(in_use, size as u64, limit),
+        }
     }
     pointer
 }
@@ -61,20 +64,39 @@ fn give_back(bytes: u64) {
 /// Reports on standard output, as one JSON line that a coordinator reads, and ends the process. It must not allocate.
 #[cold]
 fn end_out_of_memory(in_use: u64, requested: u64, limit: u64) -> ! {
+    // The leading line break ends a line that another thread may have begun.
+    end_saying(
+        (libc::STDOUT_FILENO, OUT_OF_MEMORY_EXIT),
+        format_args!(
+            "\n{{\"event\":\"out_of_memory\",\"in_use_bytes\":{in_use},\"requested_bytes\":{requested},\"limit_bytes\":{limit}}}\n"
+        ),
+    )
+}
+
+/// Says on standard error that the system has no more memory for this process, and ends it. It must not allocate.
+#[cold]
+fn end_without_memory(in_use: u64, requested: u64) -> ! {
+    end_saying(
+        (libc::STDERR_FILENO, 1),
+        format_args!(
+            "error: memory allocation of {requested} bytes failed, with {in_use} bytes in use: the system gives this process no more. \
+             End other programs, or raise its limit (`ulimit -v`, a container's)\n"
+        ),
+    )
+}
+
+/// Writes a message to a file of this process and ends with an exit code, without allocating.
+fn end_saying((file, code): (i32, i32), message: std::fmt::Arguments<'_>) -> ! {
     use std::io::Write;
     LIMIT.store(u64::MAX, Relaxed);
-    let mut line = [0u8; 192];
+    let mut line = [0u8; 256];
     let mut cursor = std::io::Cursor::new(&mut line[..]);
-    // The leading line break ends a line that another thread may have begun.
-    let _ = writeln!(
-        cursor,
-        "\n{{\"event\":\"out_of_memory\",\"in_use_bytes\":{in_use},\"requested_bytes\":{requested},\"limit_bytes\":{limit}}}"
-    );
+    let _ = cursor.write_fmt(message);
     let length = cursor.position() as usize;
     // SAFETY: the buffer outlives the call; `_exit` ends the process without running any code of ours.
     unsafe {
-        libc::write(libc::STDOUT_FILENO, line.as_ptr().cast(), length);
-        libc::_exit(OUT_OF_MEMORY_EXIT)
+        libc::write(file, line.as_ptr().cast(), length);
+        libc::_exit(code)
     }
 }
 

@@ -25,7 +25,7 @@ mod tensorboard;
 mod trace;
 mod whole_file;
 
-pub use ceiling::Ceiling;
+pub use ceiling::{Ceiling, CeilingSource};
 pub use comparison::{Comparison, Difference};
 pub use device_memory::DeviceMemory;
 pub use inference::{InferenceLoad, InferencePoint, Latency, measure_inference};
@@ -35,7 +35,7 @@ pub use measure::{Measured, ProfileError, ProfileInputs, ProfileSettings, StepLo
 pub use memory::{CountingAllocator, HostMemory, OUT_OF_MEMORY_EXIT};
 pub use profile::{
     AdapterCost, Arithmetic, DataFacts, EvaluationCost, MemoryFacts, MemoryPart, MemoryPoint, ModuleTime, OpTime,
-    PhaseTime, Profile, Setting, StepFacts,
+    PhaseTime, Profile, Setting, SpannedSteps, StepFacts,
 };
 pub use reference::Reference;
 pub use resident::{peak_resident_bytes, reset_peak_resident, resident_bytes};

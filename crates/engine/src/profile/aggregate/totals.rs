@@ -7,6 +7,15 @@ use crate::profile::ceiling::Ceiling;
 use crate::profile::{AdapterCost, Arithmetic, ModuleTime, OpTime, PhaseTime};
 use crate::span::{Module, Range, SpanTree, StepPhase};
 
+/// Steps without spans, beside those that are summed up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct FreeSteps {
+    /// Tokens of one over those of a step with spans.
+    pub tokens_ratio: f64,
+    /// Seconds of one.
+    pub step_s: f64,
+}
+
 /// Sums over steps.
 #[derive(Debug, Default)]
 pub(crate) struct StepTotals {
@@ -58,16 +67,22 @@ impl StepTotals {
         }
     }
 
-    /// FLOPs of a step against the peak.
-    pub(crate) fn arithmetic(&self, peak_flops_per_s: Option<f64>) -> Arithmetic {
+    /// FLOPs of a step against the peak; of a free one where the steps with spans were others.
+    pub(crate) fn arithmetic(&self, ceiling: Option<&Ceiling>, free: Option<FreeSteps>) -> Arithmetic {
         let steps = self.steps.max(1) as f64;
-        let hardware = self.ops.flops() / steps;
-        let model = hardware - self.ops.recomputed_flops() / steps;
-        let share = |flops: f64| peak_flops_per_s.map(|peak| flops * steps / self.step_seconds / peak);
+        let free = free.unwrap_or(FreeSteps {
+            tokens_ratio: 1.0,
+            step_s: self.step_seconds / steps,
+        });
+        let hardware = free.tokens_ratio * self.ops.flops() / steps;
+        let model = hardware - free.tokens_ratio * self.ops.recomputed_flops() / steps;
+        let peak_flops_per_s = ceiling.map(|ceiling| ceiling.flops_per_s);
+        let share = |flops: f64| peak_flops_per_s.map(|peak| flops / free.step_s / peak);
         Arithmetic {
             model_flops: model,
             hardware_flops: hardware,
             peak_flops_per_s,
+            peak_from: ceiling.map(|ceiling| ceiling.from),
             mfu: share(model),
             hfu: share(hardware),
         }
@@ -93,4 +108,38 @@ pub(super) fn phase_of(tree: &SpanTree, index: usize) -> StepPhase {
         _ => None,
     });
     phases.into_iter().next().unwrap_or(StepPhase::Step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::CeilingSource;
+    use crate::profile::fixtures::{op, span, tree};
+    use crate::span::StepPhase;
+
+    #[test]
+    fn the_peak_is_held_against_the_time_of_free_steps() {
+        let mut totals = StepTotals::default();
+        totals.push(&tree(vec![
+            span(Range::Phase(StepPhase::Step), None, 0, 1_000),
+            op("matmul_nt", Some(0), (0, 500), (600, 0)),
+        ]));
+        let ceiling = Ceiling {
+            flops_per_s: 1e9,
+            bytes_per_s: 1e9,
+            from: CeilingSource::DataSheet,
+        };
+        let spanned = totals.arithmetic(Some(&ceiling), None);
+        assert!((spanned.mfu.unwrap() - 0.6).abs() < 1e-12);
+        assert_eq!(spanned.peak_from, Some(CeilingSource::DataSheet));
+        // Half the tokens in a quarter of the time.
+        let free = FreeSteps {
+            tokens_ratio: 0.5,
+            step_s: 250e-9,
+        };
+        let free = totals.arithmetic(Some(&ceiling), Some(free));
+        assert_eq!(free.hardware_flops, 300.0);
+        assert!((free.mfu.unwrap() - 1.2).abs() < 1e-12);
+        assert_eq!(totals.arithmetic(None, None).mfu, None);
+    }
 }

@@ -1,10 +1,12 @@
 //! The ceilings of this machine: how long the engine's own ops take, by dtype and size.
 //!
 //! Each op runs through the same functions as in training, on operands of its own, at the points of a small grid. The
-//! whole takes a few seconds; what is measured is kept as [`Ceilings`].
+//! whole takes a few seconds; what is measured is kept as [`Ceilings`]. Of a GPU only large products and copies are measured, as
+//! [`DeviceCeilings`](peft_tune_core::predict::DeviceCeilings).
 
 mod attention;
 mod clock;
+mod device;
 mod host;
 mod passes;
 mod products;
@@ -15,6 +17,7 @@ use std::collections::btree_map::Entry;
 use candle_core::{DType, Device, Result};
 
 pub use self::clock::Effort;
+pub use self::device::{add_device, measure_device};
 pub use self::host::{host, warm_threads};
 use crate::TrainError;
 use crate::base::compute_dtype;

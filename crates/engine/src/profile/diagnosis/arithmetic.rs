@@ -83,8 +83,8 @@ pub(super) fn dequantization_bound(evidence: &Evidence<'_>) -> Option<Finding> {
     let change = Change::Precision(Precision::Bf16);
     let room = match (evidence.peak_after(&change), profile.setting.memory_limit_bytes) {
         (Some(after), Some(limit)) if after > 0.9 * limit as f64 => "; plain weights would not fit the limit",
-        (_, Some(_)) => "",
-        (_, None) => "; plain weights take more memory",
+        (Some(_), Some(_)) => "",
+        _ => "; plain weights take more memory",
     };
     if room.contains("not fit") {
         return None;

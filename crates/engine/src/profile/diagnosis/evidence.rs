@@ -71,8 +71,13 @@ impl Evidence<'_> {
 
     /// Part of the step that passes between ops in the forward and the backward pass.
     pub(super) fn between_ops(&self) -> f64 {
+        if self.profile.steps.spanned.is_some() {
+            // Waits for the GPU lie between ops in steps with spans. Its own timeline is of steps without.
+            let timeline = self.profile.gpu.as_ref().filter(|gpu| gpu.step_s() > 0.0);
+            return timeline.map_or(0.0, |gpu| (gpu.launch_gap_s / gpu.step_s()).clamp(0.0, 1.0));
+        }
         let passes = ["forward", "backward"].map(|name| self.profile.phase(name));
-        let step = self.profile.steps.step_s.max(f64::MIN_POSITIVE);
+        let step = self.profile.steps.span_step_s().max(f64::MIN_POSITIVE);
         let between = passes.into_iter().flatten();
         let seconds: f64 = between.map(|phase| phase.share * step - phase.op_seconds).sum();
         (seconds / step).clamp(0.0, 1.0)
@@ -81,7 +86,7 @@ impl Evidence<'_> {
     /// Seconds of a step in the kernels of an op, by the GPU's own clock in steps that nobody held up.
     pub(super) fn kernel_seconds(&self, op: &str) -> Option<f64> {
         let gpu = self.profile.gpu.as_ref()?;
-        let seconds: f64 = gpu.kernels_of(op).map(|kernel| kernel.seconds).sum();
+        let seconds = gpu.seconds_of(op);
         (seconds > 0.0).then_some(seconds)
     }
 

@@ -4,7 +4,7 @@ use super::tests::Case;
 use super::*;
 use crate::profile::fixtures::{op, span, tree};
 use crate::profile::sample::HeldBy;
-use crate::profile::{Activity, ActivityKind, DeviceSample, GpuTimeline};
+use crate::profile::{Activity, ActivityKind, DeviceSample, GpuTimeline, SpannedSteps};
 use crate::span::{Range, StepPhase};
 use peft_tune_core::recipe::{Checkpointing, OptimizerKind, Recipe};
 
@@ -187,6 +187,33 @@ fn kernels_far_below_the_ceiling_are_named() {
         change(&mut slow.profile.ops[0]);
         slow.misses(Rule::LowTensorCoreUse);
     }
+}
+
+#[test]
+fn waits_of_steps_with_spans_are_no_time_between_ops() {
+    let mut waits = Case::sound();
+    waits.recipe.batch.gradient_accumulation = 2;
+    waits.profile.setting.gradient_accumulation = 2;
+    waits.profile.setting.memory_limit_bytes = Some(u64::MAX);
+    for name in ["forward", "backward"] {
+        waits.phase(name).op_seconds = 0.0;
+    }
+    waits.finds(Rule::RoomForALargerMicroBatch);
+    waits.finds(Rule::SmallMicroBatch);
+    waits.profile.steps.spanned = Some(SpannedSteps {
+        steps: 6,
+        step_s: 0.1,
+        slowdown: 2.0,
+    });
+    waits.misses(Rule::RoomForALargerMicroBatch);
+    waits.misses(Rule::SmallMicroBatch);
+    // What the GPU itself waits for launches is told.
+    waits.profile.gpu = Some(timeline(&kernels(60_000, 100_000)));
+    waits.finds(Rule::RoomForALargerMicroBatch);
+    // What the host does by itself is twice as large a part of a step that takes half the time.
+    waits.phase("data").share = 0.03;
+    assert_eq!(waits.profile.phase_share(StepPhase::Data), 0.06);
+    waits.finds(Rule::DataBound);
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl MachineCounters for HostCounters {
         let (busy_s, stolen_s) = self.busy_and_stolen_s().unzip();
         Counters {
             at_s: self.started.elapsed().as_secs_f64(),
-            own_s: own_s(),
+            own_s: processor_s(),
             waiting_s: self.waiting_s(),
             busy_s,
             stolen_s,
@@ -106,17 +106,18 @@ impl MachineCounters for HostCounters {
     }
 }
 
-/// Processor time of all threads of this process.
+/// Processor time of all threads of this process, in seconds.
 #[cfg(unix)]
-fn own_s() -> Option<f64> {
+pub fn processor_s() -> Option<f64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the time outlives the call.
     let read = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
     (read == 0).then(|| time.tv_sec as f64 + time.tv_nsec as f64 / 1e9)
 }
 
+/// Processor time of all threads of this process, in seconds; not known here.
 #[cfg(not(unix))]
-fn own_s() -> Option<f64> {
+pub fn processor_s() -> Option<f64> {
     None
 }
 

@@ -7,5 +7,5 @@ mod watch;
 
 pub use counters::{Counters, Load, MachineCounters};
 pub use gpu::lost_on_gpu;
-pub use host::HostCounters;
+pub use host::{HostCounters, processor_s};
 pub use watch::{Busy, Disturbance, DisturbanceWatch};

@@ -93,10 +93,26 @@ pub struct KernelTime {
     pub name: String,
     /// The op that most of its time was launched in, where that is known.
     pub op: Option<String>,
+    /// All ops that launched it, and the part of its time in each: libraries have one kernel for products of many ops.
+    #[serde(default)]
+    pub ops: Vec<(String, f64)>,
     pub calls: f64,
     pub seconds: f64,
     /// Part of all that the GPU did, in [0, 1].
     pub share: f64,
+}
+
+impl KernelTime {
+    /// Part of its time that was launched in an op.
+    fn part_of(&self, op: &str) -> f64 {
+        let known = self.ops.iter().find(|(other, _)| other == op);
+        match known {
+            Some((_, part)) => *part,
+            // Of a profile that has one op for each kernel.
+            None if self.ops.is_empty() && self.op.as_deref() == Some(op) => 1.0,
+            None => 0.0,
+        }
+    }
 }
 
 impl GpuTimeline {
@@ -149,13 +165,17 @@ impl GpuTimeline {
 
     /// Kernels that an op launched, the longest first.
     pub fn kernels_of<'a>(&'a self, op: &'a str) -> impl Iterator<Item = &'a KernelTime> {
-        self.kernels
-            .iter()
-            .filter(move |kernel| kernel.op.as_deref() == Some(op))
+        self.kernels.iter().filter(move |kernel| kernel.part_of(op) > 0.0)
+    }
+
+    /// Seconds of a step in the kernels that an op launched.
+    pub fn seconds_of(&self, op: &str) -> f64 {
+        let kernels = self.kernels.iter();
+        kernels.map(|kernel| kernel.seconds * kernel.part_of(op)).sum()
     }
 }
 
-fn kernel_times(free: &[Activity], steps: u64, ops: &HashMap<&str, &'static str>) -> Vec<KernelTime> {
+fn kernel_times(free: &[Activity], steps: u64, ops: &HashMap<&str, Vec<(String, f64)>>) -> Vec<KernelTime> {
     let mut sums: HashMap<&str, (u64, f64)> = HashMap::new();
     for activity in free {
         let sum = sums.entry(&activity.name).or_default();
@@ -163,34 +183,41 @@ fn kernel_times(free: &[Activity], steps: u64, ops: &HashMap<&str, &'static str>
     }
     let all: f64 = sums.values().map(|(_, seconds)| seconds).sum();
     let steps = steps.max(1) as f64;
-    let time = |(name, (calls, seconds)): (&str, (u64, f64))| KernelTime {
-        name: name.to_owned(),
-        op: ops.get(name).map(|op| (*op).to_owned()),
-        calls: calls as f64 / steps,
-        seconds: seconds / steps,
-        share: if all > 0.0 { seconds / all } else { 0.0 },
+    let time = |(name, (calls, seconds)): (&str, (u64, f64))| {
+        let ops = ops.get(name).cloned().unwrap_or_default();
+        KernelTime {
+            name: name.to_owned(),
+            op: ops.first().map(|(op, _)| op.clone()),
+            ops,
+            calls: calls as f64 / steps,
+            seconds: seconds / steps,
+            share: if all > 0.0 { seconds / all } else { 0.0 },
+        }
     };
     let mut times: Vec<KernelTime> = sums.into_iter().map(time).collect();
     times.sort_by(|a, b| b.seconds.total_cmp(&a.seconds).then_with(|| a.name.cmp(&b.name)));
     times
 }
 
-/// For each kernel the op in which it spent most of its time.
-fn ops_of<'a>(spanned: &'a [Activity], trees: &[SpanTree]) -> HashMap<&'a str, &'static str> {
-    let mut seconds: HashMap<(&str, &'static str), f64> = HashMap::new();
+/// For each kernel the ops in which it spent its time and the part in each, the largest first.
+fn ops_of<'a>(spanned: &'a [Activity], trees: &[SpanTree]) -> HashMap<&'a str, Vec<(String, f64)>> {
+    let mut of_kernels: HashMap<&str, HashMap<&'static str, f64>> = HashMap::new();
     for activity in spanned {
         if let Some(op) = activity.op_in(trees) {
-            *seconds.entry((&activity.name, op)).or_default() += activity.seconds();
+            *of_kernels.entry(&activity.name).or_default().entry(op).or_default() += activity.seconds();
         }
     }
-    let mut best: HashMap<&str, (&'static str, f64)> = HashMap::new();
-    for ((name, op), seconds) in seconds {
-        let is_better = |(other, most): &(&str, f64)| (seconds, op) > (*most, *other);
-        if best.get(name).is_none_or(is_better) {
-            best.insert(name, (op, seconds));
-        }
-    }
-    best.into_iter().map(|(name, (op, _))| (name, op)).collect()
+    let parts = |seconds: HashMap<&'static str, f64>| {
+        let all: f64 = seconds.values().sum();
+        let part = |(op, seconds): (&str, f64)| (op.to_owned(), seconds / all.max(f64::MIN_POSITIVE));
+        let mut parts: Vec<(String, f64)> = seconds.into_iter().map(part).collect();
+        parts.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        parts
+    };
+    of_kernels
+        .into_iter()
+        .map(|(name, seconds)| (name, parts(seconds)))
+        .collect()
 }
 
 /// The same moments as ranges that do not touch, in their order.
@@ -270,6 +297,37 @@ mod tests {
         assert_eq!((first.op.as_deref(), first.calls), (Some("rope"), 1.0));
         assert!((first.seconds - 7e-6).abs() < 1e-15 && (first.share - 14.0 / 29.0).abs() < 1e-12);
         assert_eq!(timeline.kernels[2].op, None);
+    }
+
+    #[test]
+    fn a_kernel_of_several_ops_is_divided_among_them() {
+        let at = |start_ns, end_ns| activity(ActivityKind::Kernel, "gemm", start_ns, end_ns);
+        let step = tree(vec![
+            span(Range::Phase(StepPhase::Step), None, 0, 1_000),
+            op("matmul_nt", Some(0), (0, 300), (1, 0)),
+            op("loss_head", Some(0), (300, 1_000), (1, 0)),
+        ]);
+        let spanned = [at(0, 100), at(400, 700)];
+        let timeline = GpuTimeline::new(&[at(0, 8_000)], (0, 8_000), 1, &spanned, &[step]);
+        let of = |op: &str| (1e9 * timeline.seconds_of(op)).round();
+        assert_eq!((of("matmul_nt"), of("loss_head"), of("rope")), (2_000.0, 6_000.0, 0.0));
+        let kernel = &timeline.kernels[0];
+        assert_eq!(
+            (kernel.op.as_deref(), timeline.kernels_of("matmul_nt").count()),
+            (Some("loss_head"), 1)
+        );
+        // As profiles were kept that had one op for each.
+        let earlier = GpuTimeline {
+            kernels: vec![KernelTime {
+                ops: Vec::new(),
+                ..kernel.clone()
+            }],
+            ..timeline.clone()
+        };
+        assert_eq!(
+            (earlier.seconds_of("loss_head"), earlier.seconds_of("matmul_nt")),
+            (8e-6, 0.0)
+        );
     }
 
     #[test]

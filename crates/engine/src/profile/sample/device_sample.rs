@@ -47,6 +47,11 @@ pub trait DeviceSampler: Send {
     /// Name of the device as samples are stored under it.
     fn device(&self) -> &str;
 
+    /// Whether one look tells something by itself. Most counters tell what happened since the last one.
+    fn tells_at_once(&self) -> bool {
+        false
+    }
+
     /// One look; [`DeviceSample::at_s`] is filled in by the caller.
     fn sample(&mut self) -> DeviceSample;
 }

@@ -29,6 +29,15 @@ fn nvml() -> Option<&'static Nvml> {
     nvml.as_ref()
 }
 
+/// Why there is no library.
+pub(super) fn missing() -> Option<String> {
+    match nvml() {
+        Some(_) => None,
+        // Asked again for its words: it was only logged.
+        None => Nvml::init().err().map(|error| error.to_string()),
+    }
+}
+
 /// Samples one GPU.
 #[derive(Debug)]
 pub struct GpuSampler {
@@ -81,6 +90,10 @@ impl GpuSampler {
 impl DeviceSampler for GpuSampler {
     fn device(&self) -> &str {
         &self.name
+    }
+
+    fn tells_at_once(&self) -> bool {
+        true
     }
 
     fn sample(&mut self) -> DeviceSample {

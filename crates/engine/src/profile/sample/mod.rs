@@ -3,6 +3,7 @@
 use candle_core::Device;
 
 mod device_sample;
+mod device_use;
 mod energy;
 #[cfg(feature = "cuda")]
 mod gpu;
@@ -10,6 +11,7 @@ mod host;
 mod sampling;
 
 pub use device_sample::{DeviceSample, DeviceSampler, HeldBy};
+pub use device_use::DeviceUse;
 pub use energy::{EnergyMeter, EnergyUse};
 #[cfg(feature = "cuda")]
 pub use gpu::GpuSampler;
@@ -23,4 +25,15 @@ pub fn sampler_of(device: &Device) -> Option<Box<dyn DeviceSampler>> {
         Device::Cuda(_) => Some(Box::new(GpuSampler::of(device)?)),
         _ => Some(Box::new(HostSampler::new()?)),
     }
+}
+
+/// Why trials on a GPU of this machine will not tell of its utilisation, power and clocks; `None` where they will, and where the
+/// program was not built for GPUs.
+pub fn why_no_gpu_samples() -> Option<String> {
+    #[cfg(feature = "cuda")]
+    {
+        gpu::missing()
+    }
+    #[cfg(not(feature = "cuda"))]
+    None
 }
