@@ -9,11 +9,12 @@
 //! | 4 | [`predict`] |
 //! | 3 | [`plan`], [`space`] |
 //! | 2 | [`study`] |
-//! | 1 | [`architecture`], [`bounded`], [`objective`], [`recipe`] |
+//! | 1 | [`architecture`], [`bounded`], [`objective`], [`mod@panic`], [`recipe`] |
 
 pub mod architecture;
 pub mod bounded;
 pub mod objective;
+pub mod panic;
 pub mod plan;
 pub mod predict;
 pub mod recipe;

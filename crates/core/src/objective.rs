@@ -9,6 +9,18 @@ pub const THROUGHPUT: &str = "throughput";
 pub const PEAK_MEMORY: &str = "peak_memory";
 /// Name of the loss metric: mean cross-entropy in nats per target token on the held-out set.
 pub const LOSS: &str = "loss";
+/// Name of the metric that holds the model FLOPs a second over the peak that the GPU's maker publishes for the compute dtype.
+pub const MFU: &str = "mfu";
+/// Name of the metric that holds the energy of a trained token, of a GPU and, where it may be read, of the processor.
+pub const JOULES_PER_TOKEN: &str = "joules_per_token";
+/// Name of the metric that holds the mean part of the measured time in which a GPU was busy, in [0, 1].
+pub const GPU_UTILISATION: &str = "gpu_utilisation";
+/// Name of the metric that holds a GPU's mean power, in watts.
+pub const GPU_POWER_W: &str = "gpu_power_w";
+/// Name of the metric that holds a GPU's highest temperature, in degrees Celsius.
+pub const GPU_TEMPERATURE_C: &str = "gpu_temperature_c";
+/// Name of the metric that holds the mean clock of a GPU's multiprocessors, in MHz.
+pub const GPU_CLOCK_MHZ: &str = "gpu_clock_mhz";
 /// Name of the metric that holds the loss before the training: what a setting that teaches nothing has.
 pub const LOSS_BEFORE: &str = "loss_before";
 /// Name of the metric that holds the loss after a training longer than the study's others.

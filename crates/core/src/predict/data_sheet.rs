@@ -11,6 +11,7 @@
 use serde::Serialize;
 
 use super::PredictError;
+use crate::recipe::Precision;
 
 /// One device of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -26,6 +27,17 @@ pub struct DataSheet {
     /// Whether the matrix units take BF16.
     pub has_bf16: bool,
     pub source: &'static str,
+}
+
+impl DataSheet {
+    /// FLOP/s of products in the compute dtype of `precision`.
+    pub fn peak_flops(&self, precision: Precision) -> f64 {
+        match precision.compute() {
+            Precision::Fp32 => self.f32,
+            Precision::Bf16 if !self.has_bf16 => self.f32,
+            _ => self.matrix,
+        }
+    }
 }
 
 const GIB: u64 = 1 << 30;

@@ -8,6 +8,7 @@
 mod ceilings;
 mod correction;
 mod data_sheet;
+mod device_ceilings;
 mod dora;
 mod error;
 mod flops;
@@ -28,6 +29,7 @@ mod tracer;
 pub use ceilings::{Ceilings, Headline, OpTimes, WeightProducts};
 pub use correction::{Correction, Uncertain};
 pub use data_sheet::{DEVICES, DataSheet, device, device_of_driver};
+pub use device_ceilings::DeviceCeilings;
 pub use error::PredictError;
 pub use flops::Flops;
 pub use grid::Grid;

@@ -154,12 +154,7 @@ const TILE: f64 = 128.0;
 /// Seconds of `ops` by a roofline over a data sheet.
 pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> Seconds {
     let element = context.precision.compute_bytes() as f64;
-    let rate = REACHED
-        * match context.precision.compute() {
-            Precision::Fp32 => sheet.f32,
-            Precision::Bf16 if !sheet.has_bf16 => sheet.f32,
-            _ => sheet.matrix,
-        };
+    let rate = REACHED * sheet.peak_flops(context.precision);
     let bandwidth = BANDWIDTH_REACHED * sheet.bandwidth;
     let of = |work: &Work| match work {
         Work::Product(product) => {

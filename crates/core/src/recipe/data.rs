@@ -49,6 +49,17 @@ pub enum HeldOut {
     Files(Vec<PathBuf>),
 }
 
+impl HeldOut {
+    /// The files; none where the rows are a part of those to train on.
+    pub fn files(&self) -> &[PathBuf] {
+        match self {
+            Self::Fraction(_) => &[],
+            Self::File(path) => std::slice::from_ref(path),
+            Self::Files(paths) => paths,
+        }
+    }
+}
+
 impl Default for HeldOut {
     fn default() -> Self {
         Self::Fraction(0.1)

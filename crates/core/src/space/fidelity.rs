@@ -167,7 +167,7 @@ impl Default for ConfirmPlan {
             steps: 20,
             interval: 0.02,
             trainings: None,
-            longer: 0.5,
+            longer: 1.0,
         }
     }
 }

@@ -142,6 +142,14 @@ impl FailReason {
     pub fn name(&self) -> &'static str {
         self.into()
     }
+
+    /// What was said about it; its name where nothing was.
+    pub fn message(&self) -> &str {
+        match self {
+            Self::Crashed { message, .. } | Self::Invalid { message } => message,
+            Self::OutOfMemory { .. } | Self::Diverged { .. } | Self::TimedOut { .. } => self.name(),
+        }
+    }
 }
 
 /// Part of a trial's life.
