@@ -6,7 +6,8 @@
 //! measured throughput, peak memory and loss, and the costs predicted before they were measured. A search proposes
 //! trainings, then measures the variants of what it trained that matter. For each wish the figure is how much worse its
 //! recommendation is than the table's best, in percent of that wish's own unit; a loss beyond what the wish allows counts
-//! where it is the larger. The knee's is the distance from the ideal corner in percent of the front's spans.
+//! where it is the larger. The knee's is how much farther from the ideal it is, by the measure that chooses a knee, in
+//! percent of the spans of the table's own choice.
 
 #![expect(
     clippy::print_stdout,
@@ -23,7 +24,7 @@ use peft_tune_core::objective::{LOSS, LOSS_BEFORE, Objective, PEAK_MEMORY, THROU
 use peft_tune_core::space::{Distribution, Parameter, SearchSpace};
 use peft_tune_core::study::{Metrics, ParamValue, Params, Trial, TrialNumber, TrialState};
 use peft_tune_search::{
-    Bayes, NEAR_BEST_LOSS, Preference, Prior, Problem, Rule, Sampler, next_variant, pareto_front, recommend,
+    Bayes, NEAR_BEST_LOSS, Preference, Prior, Problem, Rule, Sampler, beyond_knee, next_variant, recommend,
 };
 
 /// Columns that are no parameters.
@@ -229,21 +230,6 @@ fn regrets(table: &Table, whole: &[Trial], history: &[Trial]) -> [f64; 4] {
         .iter()
         .map(|trial| value(trial, LOSS))
         .fold(f64::INFINITY, f64::min);
-    let front = pareto_front(problem, whole);
-    let spans: Vec<(f64, f64)> = (0..problem.objectives.len())
-        .map(|index| {
-            let values = front.iter().map(|one| one.values[index]);
-            values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
-                (low.min(value), high.max(value))
-            })
-        })
-        .collect();
-    let corner = |trial: &Trial| -> f64 {
-        let objectives = problem.objectives.iter().zip(&spans);
-        objectives
-            .map(|(objective, (low, high))| (objective.minimised(value(trial, &objective.metric)) - low) / (high - low))
-            .sum()
-    };
     wishes().map(|(name, wish)| {
         let best = recommend(problem, whole, &wish).expect("the table is whole").trial;
         let Ok(chosen) = recommend(problem, history, &wish) else {
@@ -261,7 +247,7 @@ fn regrets(table: &Table, whole: &[Trial], history: &[Trial]) -> [f64; 4] {
                 let more = 100.0 * (value(chosen, PEAK_MEMORY) / value(best, PEAK_MEMORY) - 1.0);
                 more.max(over(best_loss * (1.0 + NEAR_BEST_LOSS))).max(0.0)
             }
-            _ => (100.0 * (corner(chosen) - corner(best))).max(0.0),
+            _ => 100.0 * beyond_knee(problem, whole, chosen).expect("the table is whole"),
         }
     })
 }

@@ -9,6 +9,7 @@ pub struct CandidateScore {
     pub expected_improvement: f64,
     /// Natural logarithm of the acquisition: improvement times the probability of keeping limits and not failing.
     pub log_acquisition: f64,
-    /// The objectives, each with its interval, in the problem's order.
+    /// The objectives, each with its interval, in the problem's order; empty where a trial is to find out whether the surrogate is
+    /// right about it.
     pub predicted: Vec<Predicted>,
 }

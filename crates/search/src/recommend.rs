@@ -4,26 +4,14 @@
 //! People want the best loss that they can get, and then not to wait for it; memory that is free is worth nothing to
 //! them. So the default is the fastest trial whose loss is at most 1% above the best ([`NEAR_BEST_LOSS`]). Without
 //! both objectives it is the knee.
-//!
-//! Every objective is scaled to [0, 1] over the front (0 its best value, 1 its worst), so that units do not matter. The
-//! *knee* is the point farthest below the hyperplane through the corners of that cube where one objective is worst and the
-//! others are best, sum(u) = 1: where giving up a little of one objective no longer buys much of another (Das 1999). A
-//! front that bulges the other way has no such point; then it is the one nearest to the corner where all are best.
-//!
-//! The knee is looked for among the trials that learn nearly as much as the best one ([`LEARNED_SHARE`]), where their loss
-//! before the training is known: the ends of a front are fast settings that hardly learn, and nobody trains for that.
 
 use super::history::{Evaluated, evaluated};
-use super::learning::loss_after_learning;
+use super::knee::{LEARNED_SHARE, Scaled, learned_limit, scales};
 use super::longest::Longest;
 use super::reason::{bound_text, limits_text, numbers_text, value_text};
 use super::{Problem, pareto_front};
 use peft_tune_core::objective::{Bound, Constraint, Direction, LOSS, Objective, THROUGHPUT};
 use peft_tune_core::study::Trial;
-
-/// The part of the best trial's gain, its held-out loss before the training less the loss after it, that a trial must
-/// reach to be taken as the knee.
-const LEARNED_SHARE: f64 = 0.95;
 
 /// The loss that the default gives up for speed, as a share of the best trial's.
 pub const NEAR_BEST_LOSS: f64 = 0.01;
@@ -127,41 +115,19 @@ fn recommend_among<'a>(
         .constraints
         .extend(slack_limits(problem, &complete, &preference.slack));
     limited.constraints.extend(implied);
-    let learned = learned_limit(&limited, &complete, preference);
+    // The user's own slack counts instead.
+    let speaks_of_loss = preference.slack.iter().any(|(metric, _)| metric == LOSS);
+    let learned = match preference.rule {
+        Rule::Knee if !speaks_of_loss => learned_limit(&limited, &complete),
+        _ => None,
+    };
     limited.constraints.extend(learned.clone());
     let front = pareto_front(&limited, history);
     if front.is_empty() {
         return Err(what_must_give(&limited, &complete));
     }
-    let scaled = Scaled::new(&front);
-    let (chosen, why) = match &preference.rule {
-        Rule::Fastest | Rule::Knee => (
-            scaled.knee(),
-            format!("is {}", knee_name(front.len(), learned.is_some())),
-        ),
-        Rule::Weights(weights) => {
-            let weights = weights_of(problem, weights);
-            (
-                scaled.least(|point| point.iter().zip(&weights).map(|(u, w)| u * w).sum()),
-                "has the best weighted sum of the objectives".to_owned(),
-            )
-        }
-        Rule::Prefer(metric) => {
-            let index = problem
-                .objectives
-                .iter()
-                .position(|one| one.metric == *metric)
-                .unwrap_or(0);
-            let among = if limited.constraints.is_empty() {
-                "of all".to_owned()
-            } else {
-                format!("with {}", limits_text(&limited.constraints))
-            };
-            // The knee's measure decides between equals.
-            let key = |point: &[f64]| point[index] + 1e-9 * point.iter().sum::<f64>();
-            (scaled.least(key), format!("has the best {metric} {among}"))
-        }
-    };
+    let scaled = Scaled::new(&front, &scales(problem, &front, learned.as_ref()));
+    let (chosen, why) = choice(&limited, &scaled, &preference.rule, learned.is_some());
     // What the knee's name says already is not said again.
     let said = limited.constraints.len() - usize::from(learned.is_some());
     let kept = match preference.rule {
@@ -175,6 +141,33 @@ fn recommend_among<'a>(
         trial: front[chosen].trial,
         reason: format!("trial {} {why}{kept}: {numbers}", front[chosen].trial.number),
     })
+}
+
+/// The point of a front that a rule takes, and what is said of it. `learned` says that only those that learn nearly as much
+/// as the best are on it.
+fn choice(limited: &Problem, scaled: &Scaled, rule: &Rule, learned: bool) -> (usize, String) {
+    match rule {
+        Rule::Fastest | Rule::Knee => (scaled.knee(), format!("is {}", knee_name(scaled.len(), learned))),
+        Rule::Weights(weights) => {
+            let weights = weights_of(limited, weights);
+            (
+                scaled.least(|point| point.iter().zip(&weights).map(|(u, w)| u * w).sum()),
+                "has the best weighted sum of the objectives".to_owned(),
+            )
+        }
+        Rule::Prefer(metric) => {
+            let mut objectives = limited.objectives.iter();
+            let index = objectives.position(|one| one.metric == *metric).unwrap_or(0);
+            let among = if limited.constraints.is_empty() {
+                "of all".to_owned()
+            } else {
+                format!("with {}", limits_text(&limited.constraints))
+            };
+            // The sum decides between equals.
+            let key = |point: &[f64]| point[index] + 1e-9 * point.iter().sum::<f64>();
+            (scaled.least(key), format!("has the best {metric} {among}"))
+        }
+    }
 }
 
 /// The preference with the default rule spelled out, and the slack that it implies.
@@ -204,18 +197,6 @@ fn knee_name(points: usize, learned: bool) -> String {
             format!("the knee of the {points} on the front that learn {share:.0}% of what the best one learns")
         }
     }
-}
-
-/// Where the knee is asked for: the loss of a trial that learns [`LEARNED_SHARE`] of what the best one learns. `None` where
-/// the user's own slack speaks of the loss.
-fn learned_limit(limited: &Problem, complete: &[Evaluated<'_>], preference: &Preference) -> Option<Constraint> {
-    if preference.rule != Rule::Knee || preference.slack.iter().any(|(metric, _)| metric == LOSS) {
-        return None;
-    }
-    Some(Constraint {
-        metric: LOSS.to_owned(),
-        bound: Bound::AtMost(loss_after_learning(limited, complete, LEARNED_SHARE)?),
-    })
 }
 
 fn check_metrics(problem: &Problem, preference: &Preference) -> Result<(), RecommendError> {
@@ -264,43 +245,6 @@ fn weights_of(problem: &Problem, weights: &[(String, f64)]) -> Vec<f64> {
         named.map_or(0.0, |(_, weight)| *weight)
     };
     problem.objectives.iter().map(weight).collect()
-}
-
-/// The front's values, each objective scaled to [0, 1].
-struct Scaled(Vec<Vec<f64>>);
-
-impl Scaled {
-    fn new(front: &[Evaluated<'_>]) -> Self {
-        let objectives = front.first().map_or(0, |one| one.values.len());
-        let mut scaled = vec![vec![0.0; objectives]; front.len()];
-        for objective in 0..objectives {
-            let values = || front.iter().map(|one| one.values[objective]);
-            let low = values().fold(f64::INFINITY, f64::min);
-            let range = values().fold(f64::NEG_INFINITY, f64::max) - low;
-            for (point, value) in scaled.iter_mut().zip(values()) {
-                point[objective] = if range > 0.0 { (value - low) / range } else { 0.0 };
-            }
-        }
-        Self(scaled)
-    }
-
-    /// Index of the knee.
-    fn knee(&self) -> usize {
-        let sum = |point: &[f64]| point.iter().sum::<f64>();
-        let farthest = self.least(sum);
-        // The extremes lie on the plane; only a point truly below it is a knee.
-        if sum(&self.0[farthest]) < 1.0 - 1e-9 {
-            return farthest;
-        }
-        self.least(|point| point.iter().map(|u| u * u).sum())
-    }
-
-    /// Index of the first point with the least `key`.
-    fn least(&self, key: impl Fn(&[f64]) -> f64) -> usize {
-        let keys: Vec<f64> = self.0.iter().map(|point| key(point)).collect();
-        let least = (0..keys.len()).min_by(|a, b| keys[*a].total_cmp(&keys[*b]));
-        least.unwrap_or(0)
-    }
 }
 
 /// The first limit that no trial keeps, with the trial that comes closest, or that the limits contradict each other.

@@ -3,11 +3,14 @@
 //! ln a(x) = ln EHVI(x) + sum over limits of ln P(limit kept) + ln P(no other failure) - ln(expected cost), where the last
 //! term is there only if proposals are weighed by their cost.
 
+use std::collections::HashSet;
+
 use rayon::prelude::*;
 
 use super::aim::Aim;
 use super::ehvi::Ehvi;
 use super::marginal::{LogPart, Marginal};
+use super::maximise::key;
 use super::output::Output;
 use super::trainings::Trainings;
 use crate::encode::Point;
@@ -118,6 +121,19 @@ impl Landscape<'_> {
         (value, gradient)
     }
 
+    /// The keys of tried points: where trainings are searched, of what they need not be repeated for.
+    pub(super) fn tried(&self, points: &[Point]) -> HashSet<Vec<u64>> {
+        points.iter().map(|point| self.tried_key(point)).collect()
+    }
+
+    /// What a point need not be tried again for.
+    pub(super) fn tried_key(&self, point: &[f64]) -> Vec<u64> {
+        match &self.trainings {
+            Some(trainings) => trainings.tried_key(point),
+            None => key(point),
+        }
+    }
+
     fn shifts_at(&self, point: &Point) -> Option<Vec<f64>> {
         match self.shifts {
             None => Some(vec![0.0; self.outputs.len()]),
@@ -151,7 +167,10 @@ impl Landscape<'_> {
         }
         let mut by_output = vec![(0.0, 0.0); marginals.len()];
         if let Some(trainings) = self.trainings.as_ref().filter(|_| self.ehvi.is_some()) {
-            let gain = trainings.log_gain(self, point, marginals);
+            let gain = match &self.aim {
+                Aim::Knee(knee) => knee.log_gain(trainings.doublings(self, point), &marginals[trainings.loss()]),
+                _ => trainings.log_gain(self, point, marginals),
+            };
             by_output[trainings.loss()] = (gain.by_mean, gain.by_deviation);
             return (gain.value, by_output);
         }

@@ -12,8 +12,12 @@ use rayon::prelude::*;
 use super::candidates::Candidates;
 use super::climb::climb;
 use super::landscape::Landscape;
+use super::neighbourhood::Neighbourhood;
+use super::observations::Seen;
 use crate::encode::Point;
-use crate::seeded::uniform_point;
+use crate::pareto;
+use crate::seeded::{Tried, uniform_point};
+use peft_tune_core::study::Params;
 
 /// Largest number of settings times conditioning points for which a discrete space is looked at whole: about a second.
 const WHOLE: u64 = 60_000_000;
@@ -34,6 +38,8 @@ const APART: f64 = 0.02;
 pub(super) struct Found {
     pub(super) candidate: Point,
     pub(super) log_value: f64,
+    /// Whether it was owed, and not found for what it promises.
+    pub(super) is_owed: bool,
 }
 
 /// What is searched and what must not be proposed again.
@@ -44,6 +50,8 @@ pub(super) struct Search<'a> {
     pub(super) tried: HashSet<Vec<u64>>,
     /// The only coordinate that a parameter may have.
     pub(super) only: Option<(usize, f64)>,
+    /// Where to stay while anything is untried there.
+    pub(super) near: Option<Neighbourhood>,
     /// Settled points worth mutating, best first.
     pub(super) good: Vec<Point>,
     /// Number of points the surrogates are conditioned on.
@@ -56,8 +64,37 @@ pub(super) fn key(point: &[f64]) -> Vec<u64> {
 }
 
 impl Search<'_> {
+    /// The setting to propose: the one at `owed`, or the best, where `history` has neither.
+    pub(super) fn untried(
+        &mut self,
+        owed: Option<Point>,
+        history: &Tried,
+        random: &mut Pcg64,
+    ) -> Option<(Found, Params)> {
+        let untried = |candidates: &Candidates<'_>, found: Found| {
+            let params = candidates.params(&found.candidate);
+            (!history.contains(&params)).then_some((found, params))
+        };
+        let owed = owed.and_then(|point| self.at(&point, random));
+        if let Some((found, params)) = owed.and_then(|found| untried(self.candidates, found)) {
+            return Some((Found { is_owed: true, ..found }, params));
+        }
+        let mut first = |search: &Self| {
+            let found = search.maximise(random).into_iter();
+            found.filter_map(|found| untried(search.candidates, found)).next()
+        };
+        let mut found = first(self);
+        if found.is_none() && self.near.take().is_some() {
+            found = first(self);
+        }
+        if found.is_none() && self.only.take().is_some() {
+            found = first(self);
+        }
+        found
+    }
+
     /// The best untried settings found, best first; empty where all is tried.
-    pub(super) fn maximise(&self, random: &mut Pcg64) -> Vec<Found> {
+    fn maximise(&self, random: &mut Pcg64) -> Vec<Found> {
         let most = (WHOLE / self.conditioned.max(1) as u64).min(WHOLE_SETTINGS);
         let mut found = match self.candidates.all(most) {
             Some(all) => self.scored(all),
@@ -69,7 +106,7 @@ impl Search<'_> {
     }
 
     /// A settled point as a candidate; `None` where it is tried or not allowed.
-    pub(super) fn at(&self, point: &Point, random: &mut Pcg64) -> Option<Found> {
+    fn at(&self, point: &Point, random: &mut Pcg64) -> Option<Found> {
         let candidate = self.candidates.of(point, random);
         self.scored(vec![candidate]).pop()
     }
@@ -118,6 +155,8 @@ impl Search<'_> {
             };
             let point = self.candidates.settled(&candidate);
             let allowed = self.only.is_none_or(|(index, coordinate)| point[index] == coordinate);
+            let near = self.near.as_ref();
+            let allowed = allowed && near.is_none_or(|near| near.contains(self.candidates, &point));
             let key = self.key(&point);
             if allowed && !self.is_tried(&point) && met.insert(key) {
                 kept.push(candidate);
@@ -127,15 +166,16 @@ impl Search<'_> {
         let values = self.landscape.log_values(&settled);
         let found = kept.into_iter().zip(values);
         found
-            .map(|(candidate, log_value)| Found { candidate, log_value })
+            .map(|(candidate, log_value)| Found {
+                candidate,
+                log_value,
+                is_owed: false,
+            })
             .collect()
     }
 
     pub(super) fn is_tried(&self, point: &[f64]) -> bool {
-        match &self.landscape.trainings {
-            Some(trainings) => self.tried.contains(&trainings.tried_key(point)),
-            None => self.tried.contains(&key(point)),
-        }
+        self.tried.contains(&self.landscape.tried_key(point))
     }
 
     fn key(&self, point: &[f64]) -> Vec<u64> {
@@ -177,6 +217,16 @@ impl Search<'_> {
         }
         best
     }
+}
+
+/// Points to mutate: the front, then the next layers.
+pub(super) fn good_points(seen: &[Seen]) -> Vec<Point> {
+    let feasible: Vec<&Seen> = seen.iter().filter(|seen| seen.feasible).collect();
+    let values: Vec<&[f64]> = feasible.iter().map(|seen| seen.values.as_slice()).collect();
+    let ranks = pareto::ranks(&values);
+    let mut order: Vec<usize> = (0..feasible.len()).filter(|index| ranks[*index] <= 1).collect();
+    order.sort_by_key(|index| ranks[*index]);
+    order.into_iter().map(|index| feasible[index].point.clone()).collect()
 }
 
 fn square(a: &[f64], b: &[f64]) -> f64 {

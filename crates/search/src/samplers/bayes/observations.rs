@@ -2,6 +2,8 @@
 
 use crate::encode::{Encoding, Point};
 use crate::history::{evaluated, objective_values, reference_point, violation};
+use crate::knee::LEARNED_SHARE;
+use crate::learning::loss_after_learning;
 use crate::{Prior, Problem};
 use peft_tune_core::objective::{Bound, Direction, LOSS, PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::study::{FailReason, Metrics, Params, THROUGHPUT_INTERVAL, Trial, TrialState, disturbed};
@@ -98,11 +100,14 @@ pub(super) struct Observations<'a> {
     reported_limit: Option<u64>,
     /// What the front's hypervolume is measured from, to be minimised as the objectives are.
     pub(super) reference: Vec<f64>,
+    /// The loss of a training that learns nearly as much as the best one, where it is known how much that learns.
+    pub(super) nearly_learned: Option<f64>,
 }
 
 impl<'a> Observations<'a> {
     pub(super) fn new(problem: &Problem, encoding: &Encoding, history: &'a [Trial], cost: Option<&str>) -> Self {
         let modelled = modelled(problem, cost);
+        let complete = evaluated(problem, history);
         let is_memory = |modelled: &Modelled| modelled.sign > 0.0 && modelled.metric.to_lowercase().contains("mem");
         let mut observations = Self {
             data: vec![MetricData::default(); modelled.len()],
@@ -112,7 +117,8 @@ impl<'a> Observations<'a> {
             pending: Vec::new(),
             memory: modelled.iter().position(is_memory),
             reported_limit: None,
-            reference: reference_point(problem, &evaluated(problem, history)),
+            reference: reference_point(problem, &complete),
+            nearly_learned: loss_after_learning(problem, &complete, LEARNED_SHARE),
             modelled,
         };
         for trial in history {

@@ -18,6 +18,8 @@ pub struct Proposal {
     pub expected_improvement: Option<f64>,
     /// Predicted objectives.
     pub predicted: Vec<Predicted>,
+    /// Tried to learn whether these predictions hold: a choice at a learning rate of its own. They are no reason to stop its trial.
+    pub is_hearing: bool,
 }
 
 /// A predicted metric in its own unit and direction.
@@ -57,5 +59,6 @@ pub(super) fn described(
         log_acquisition: Some(log_acquisition),
         expected_improvement: gain.map(|ehvi| ehvi.log_value(&marginals[..landscape.objectives]).exp()),
         predicted: predicted.collect(),
+        is_hearing: false,
     }
 }

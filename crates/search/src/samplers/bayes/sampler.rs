@@ -1,51 +1,31 @@
-//! The Bayesian sampler: from a history to the next setting.
+//! The Bayesian sampler: what it is told before it starts.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use super::aim::Aim;
-use super::candidates::Candidates;
-use super::earlier::{BEFORE_MODEL, first_setting};
-use super::hearing;
-use super::initial::initial;
-use super::marginal::Marginal;
-use super::maximise::{Found, Search, key};
-use super::model::Model;
-use super::observations::{Observations, Seen};
-use super::output::Output;
-use super::proposal::{Proposal, described};
-use super::score::of_params;
-use super::trainings::Trainings;
-use crate::encode::{Encoding, Point};
-use crate::pareto;
-use crate::seeded::{Stream, Tried, generator};
+use super::earlier::BEFORE_MODEL;
 use crate::{CandidateScore, Prior, Problem, Sampler};
-use peft_tune_core::objective::{LOSS, Objective};
-use peft_tune_core::study::{Metrics, Params, Trial, TrialNumber, TrialState};
-
-/// The same with a prior, which leaves the loss alone to be learned: with three of them, searches of exhaustive tables came
-/// within 2% of the best loss after 20 trainings, and with six within 4%.
-const INITIAL_WITH_PRIOR: usize = 3;
+use peft_tune_core::study::{Params, Trial, TrialState};
 
 /// Trials before the first model. Peers take ten or more; with these priors the first models are better guides than
 /// further trials at random already.
 const INITIAL: usize = 6;
 
-/// Trials that every choice (a target, an optimizer) gets at the learning rate that the model then takes for the best.
-const HEARINGS: usize = 2;
+/// The same with a prior, which leaves the loss alone to be learned: the first training, which usually is what people would
+/// have used, and one that makes it a model. What others at random teach, steps from the best one teach sooner.
+pub(super) const INITIAL_WITH_PRIOR: usize = 2;
 
 /// Proposes the setting with the highest expected hypervolume improvement.
 #[derive(Clone)]
 pub struct Bayes {
-    seed: u64,
+    pub(super) seed: u64,
     /// Trials before the first model, where it is said.
     initial: Option<usize>,
-    prior: Option<Arc<dyn Prior>>,
+    pub(super) prior: Option<Arc<dyn Prior>>,
     /// Metric that says what a trial costs.
-    cost: Option<String>,
+    pub(super) cost: Option<String>,
     /// Complete and stopped trials of earlier studies, with params of this space.
-    earlier: Vec<Trial>,
+    pub(super) earlier: Vec<Trial>,
 }
 
 impl fmt::Debug for Bayes {
@@ -99,7 +79,7 @@ impl Bayes {
     /// each there is another, up to twice the design.
     pub(super) fn is_initial(&self, history: &[Trial]) -> bool {
         if !self.earlier.is_empty() {
-            return history.len() < self.design().min(BEFORE_MODEL);
+            return history.len() < self.initial.map_or(BEFORE_MODEL, |trials| trials.min(BEFORE_MODEL));
         }
         let stopped = |trial: &&Trial| matches!(trial.state, TrialState::Pruned { .. });
         let design = self.design();
@@ -122,167 +102,6 @@ impl Bayes {
     pub fn per_cost(mut self, metric: impl Into<String>) -> Self {
         self.cost = Some(metric.into());
         self
-    }
-
-    /// The next setting with its reasons, or `None` when everything is tried.
-    pub fn propose(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
-        self.propose_beside(problem, history, &[]).map(|(proposal, _)| proposal)
-    }
-
-    /// The next setting, and what is expected of others; of none before there is a model.
-    fn propose_beside(
-        &self,
-        problem: &Problem,
-        history: &[Trial],
-        others: &[Params],
-    ) -> Option<(Proposal, Vec<CandidateScore>)> {
-        let without_model = || Some((self.initial(problem, history)?, Vec::new()));
-        if self.is_initial(history) {
-            return without_model();
-        }
-        let encoding = Encoding::new(&problem.space);
-        let mut observations = Observations::new(problem, &encoding, history, self.cost.as_deref());
-        if !self.earlier.is_empty() {
-            observations.take_earlier(problem, &encoding, &self.earlier, self.cost.as_deref());
-        }
-        let model = self.model(problem, &encoding, &observations);
-        let Some(mut landscape) = model.landscape() else {
-            return without_model();
-        };
-        let candidates = Candidates::new(&problem.space, &encoding);
-        let shifted: Vec<bool> = landscape.outputs.iter().map(Output::is_shifted).collect();
-        let shifts = |point: &Point| model.shifts(&shifted, &candidates, point);
-        let (mut only, mut looks_for_loss) = (None, false);
-        if let Some(prior) = self.prior.as_deref() {
-            landscape.shifts = Some(&shifts);
-            landscape.trainings = Trainings::new(problem, &observations, &candidates, prior);
-        }
-        let tried_points: Vec<Point> = history
-            .iter()
-            .filter_map(|trial| encoding.point(&problem.space, &trial.params))
-            .collect();
-        let tried: HashSet<Vec<u64>> = match &landscape.trainings {
-            Some(trainings) => tried_points.iter().map(|point| trainings.tried_key(point)).collect(),
-            None => tried_points.iter().map(|point| key(point)).collect(),
-        };
-        if landscape.trainings.is_some() {
-            // Trainings are counted: what measures a cost alone takes no turn.
-            landscape.aim = Aim::of_turn(problem, &observations, tried.len());
-            looks_for_loss = matches!(landscape.aim, Aim::Least { .. });
-            if looks_for_loss {
-                only = unheard(&candidates, &observations, &tried_points);
-            }
-        }
-        let mut search = Search {
-            candidates: &candidates,
-            landscape: &landscape,
-            tried,
-            only,
-            good: good_points(&observations.seen),
-            conditioned: history.len(),
-        };
-        let mut random = generator(self.seed, Stream::Bayes, history.len());
-        let tried = Tried::new(history);
-        let owed = match &landscape.trainings {
-            Some(trainings) if only.is_none() && looks_for_loss && hearing::is_time(search.tried.len()) => {
-                let is_tried = |point: &Point| search.is_tried(point);
-                hearing::owed(problem, &observations, (&candidates, trainings), is_tried)
-            }
-            _ => None,
-        };
-        let untried = |found: Found| {
-            let params = candidates.params(&found.candidate);
-            (!tried.contains(&params)).then_some((found, params))
-        };
-        let mut found = owed.and_then(|point| search.at(&point, &mut random)).and_then(&untried);
-        if found.is_none() {
-            found = search.maximise(&mut random).into_iter().find_map(&untried);
-        }
-        if found.is_none() && search.only.take().is_some() {
-            found = search.maximise(&mut random).into_iter().find_map(&untried);
-        }
-        let Some((found, params)) = found else {
-            return without_model();
-        };
-        let point = candidates.settled(&found.candidate);
-        let proposal = described(problem, &landscape, &point, (params, found.log_value));
-        let others = others
-            .iter()
-            .map(|params| of_params(problem, &landscape, &encoding, params));
-        Some((proposal, others.collect()))
-    }
-
-    /// The next `count` settings, each proposed as if those before it were under way: for parallel workers, or to say what
-    /// a study would try next.
-    pub fn propose_many(&self, problem: &Problem, history: &[Trial], count: usize) -> Vec<Proposal> {
-        let mut trials = history.to_vec();
-        let next_number = trials.iter().map(|trial| trial.number.0 + 1).max().unwrap_or(0);
-        let mut proposals = Vec::with_capacity(count);
-        for number in next_number..next_number + count as u64 {
-            let Some(proposal) = self.propose(problem, &trials) else {
-                break;
-            };
-            trials.push(Trial {
-                number: TrialNumber(number),
-                params: proposal.params.clone(),
-                state: TrialState::Running,
-            });
-            proposals.push(proposal);
-        }
-        proposals
-    }
-
-    /// The improvement of the hypervolume that a setting is still expected to bring once some of its objectives are known
-    /// (throughput and memory after the profile phase), in the product of the objectives' units. `None` while there is no
-    /// model, or where the setting is not in the space.
-    pub fn expected_improvement(
-        &self,
-        problem: &Problem,
-        history: &[Trial],
-        params: &Params,
-        known: &Metrics,
-    ) -> Option<f64> {
-        let encoding = Encoding::new(&problem.space);
-        let point = encoding.point(&problem.space, params)?;
-        let observations = Observations::new(problem, &encoding, history, self.cost.as_deref());
-        let model = self.model(problem, &encoding, &observations);
-        let landscape = model.landscape()?;
-        let candidates = Candidates::new(&problem.space, &encoding);
-        let shifted: Vec<bool> = landscape.outputs.iter().map(Output::is_shifted).collect();
-        let shifts = model.shifts(&shifted, &candidates, &point)?;
-        let objectives = problem.objectives.iter().enumerate();
-        let marginal = |(index, objective): (usize, &Objective)| match known.value(&objective.metric) {
-            Some(value) => Marginal::certain(objective.minimised(value)),
-            None => landscape.outputs[index].marginal_at(&point, shifts[index]),
-        };
-        let marginals: Vec<Marginal> = objectives.map(marginal).collect();
-        Some(landscape.ehvi.as_ref()?.log_value(&marginals).exp())
-    }
-
-    pub(super) fn model<'a>(
-        &'a self,
-        problem: &'a Problem,
-        encoding: &'a Encoding,
-        observations: &'a Observations<'a>,
-    ) -> Model<'a> {
-        Model {
-            problem,
-            encoding,
-            observations,
-            prior: self.prior.as_deref().map(|prior| prior as &dyn Prior),
-            cost: self.cost.as_deref(),
-        }
-    }
-
-    /// A setting of the initial design.
-    fn initial(&self, problem: &Problem, history: &[Trial]) -> Option<Proposal> {
-        Some(Proposal {
-            params: first_setting(problem, &self.earlier, history)
-                .or_else(|| initial(problem, self.seed, history, self.prior.as_deref()))?,
-            log_acquisition: None,
-            expected_improvement: None,
-            predicted: Vec::new(),
-        })
     }
 }
 
@@ -313,198 +132,27 @@ impl Sampler for Bayes {
         let own = proposal.log_acquisition.map(|log_acquisition| CandidateScore {
             expected_improvement: proposal.expected_improvement.unwrap_or(0.0),
             log_acquisition,
-            predicted: proposal.predicted.clone(),
+            predicted: match proposal.is_hearing {
+                true => Vec::new(),
+                false => proposal.predicted.clone(),
+            },
         });
         let others = others.iter().cloned().zip(scores.into_iter().map(Some));
         Some(std::iter::once((proposal.params, own)).chain(others).collect())
     }
 }
 
-/// A choice that has had too few trials since there is a model, where it is not the best trial's: its parameter and
-/// coordinate. What was met at random first may have been met at a bad learning rate.
-fn unheard(candidates: &Candidates<'_>, observations: &Observations<'_>, tried: &[Point]) -> Option<(usize, f64)> {
-    let loss = observations.modelled.iter().position(|one| one.metric == LOSS)?;
-    let choices = observations.modelled[loss]
-        .used
-        .iter()
-        .filter(|index| candidates.is_choice(**index));
-    let levels = choices.flat_map(|index| candidates.levels(*index).into_iter().map(|level| (*index, level)));
-    let modelled = tried.get(INITIAL_WITH_PRIOR.min(tried.len())..).unwrap_or_default();
-    let heard = |(index, level): (usize, f64)| modelled.iter().filter(|point| point[index] == level).count();
-    levels
-        .map(|level| (heard(level), level))
-        .filter(|(heard, _)| *heard < HEARINGS)
-        .min_by_key(|(heard, _)| *heard)
-        .map(|(_, level)| level)
-}
-
-/// Points to mutate: the front, then the next layers.
-fn good_points(seen: &[Seen]) -> Vec<Point> {
-    let feasible: Vec<&Seen> = seen.iter().filter(|seen| seen.feasible).collect();
-    let values: Vec<&[f64]> = feasible.iter().map(|seen| seen.values.as_slice()).collect();
-    let ranks = pareto::ranks(&values);
-    let mut order: Vec<usize> = (0..feasible.len()).filter(|index| ranks[*index] <= 1).collect();
-    order.sort_by_key(|index| ranks[*index]);
-    order.into_iter().map(|index| feasible[index].point.clone()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Random;
-    use crate::fixtures::{
-        complete, continuous_space, drive, mixed_space, mixed_states, out_of_memory, problem, volume,
-    };
-    use peft_tune_core::objective::{Bound, Constraint};
-    use peft_tune_core::study::{ParamValue, TrialState};
-
-    fn number(params: &Params, name: &str) -> f64 {
-        params.get(name).and_then(ParamValue::as_f64).unwrap_or(0.0)
-    }
-
-    fn state(values: [f64; 2]) -> TrialState {
-        TrialState::Complete {
-            metrics: [("f0", values[0]), ("f1", values[1])].into(),
-        }
-    }
-
-    /// Two bowls with their bottoms at 0.2 and 0.8 of each axis.
-    fn bowls(params: &Params) -> [f64; 2] {
-        let bowl = |bottom: f64| params.keys().map(|name| (number(params, name) - bottom).powi(2)).sum();
-        [bowl(0.2), bowl(0.8)]
-    }
-
-    #[test]
-    fn it_beats_random_search_by_far() {
-        let problem = problem(continuous_space(3), 2);
-        let run = |sampler: &mut dyn Sampler| {
-            let history = drive(sampler, &problem, 24, |_, params| state(bowls(params)));
-            volume(&problem, &history)
-        };
-        let (ours, random) = (run(&mut Bayes::new(1)), run(&mut Random::new(1)));
-        assert!(ours > random + 0.1, "{ours} {random}");
-    }
-
-    #[test]
-    fn proposals_do_not_depend_on_the_number_of_threads() {
-        let problem = problem(mixed_space(), 2);
-        let history = drive(&mut Random::new(2), &problem, 24, mixed_states);
-        let in_pool = |threads: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
-                let lengths = [8, 15, 24].into_iter();
-                lengths
-                    .map(|count| Bayes::new(5).propose(&problem, &history[..count]))
-                    .collect::<Vec<_>>()
-            })
-        };
-        let alone = in_pool(1);
-        assert!(
-            alone
-                .iter()
-                .flatten()
-                .all(|proposal| proposal.log_acquisition.is_some())
-        );
-        assert_eq!(alone, in_pool(2));
-        assert_eq!(alone, in_pool(5));
-    }
-
-    #[test]
-    fn proposals_made_together_keep_apart_and_are_nearly_as_good() {
-        let problem = problem(continuous_space(2), 2);
-        let sampler = Bayes::new(3);
-        let mut history: Vec<Trial> = Vec::new();
-        // Four workers: each round knows only the rounds before.
-        for _ in 0..7 {
-            let round = sampler.propose_many(&problem, &history, 4);
-            for (index, one) in round.iter().enumerate() {
-                for other in &round[..index] {
-                    let gap = |name: &str| (number(&one.params, name) - number(&other.params, name)).abs();
-                    assert!(gap("x0").max(gap("x1")) > 1e-3, "{:?} {:?}", one.params, other.params);
-                }
-            }
-            for one in round {
-                let [a, b] = bowls(&one.params);
-                history.push(complete(history.len(), one.params, &[a, b]));
-            }
-        }
-        let alone = drive(&mut Bayes::new(3), &problem, 28, |_, params| state(bowls(params)));
-        let (together, alone) = (volume(&problem, &history), volume(&problem, &alone));
-        assert!(together > 0.98 * alone, "{together} {alone}");
-    }
-
-    #[test]
-    fn a_setting_under_way_is_not_proposed_again() {
-        let problem = problem(continuous_space(1), 2);
-        let mut history = drive(&mut Random::new(1), &problem, 8, |_, params| state(bowls(params)));
-        let first = Bayes::new(1).propose(&problem, &history).unwrap();
-        history.push(Trial {
-            number: TrialNumber(8),
-            params: first.params.clone(),
-            state: TrialState::Running,
-        });
-        let second = Bayes::new(1).propose(&problem, &history).unwrap();
-        assert!((number(&first.params, "x0") - number(&second.params, "x0")).abs() > 0.01);
-        assert!(second.expected_improvement < first.expected_improvement);
-    }
-
-    #[test]
-    fn what_runs_out_of_memory_and_what_a_constraint_forbids_is_left() {
-        let mut problem = problem(continuous_space(2), 2);
-        problem.constraints.push(Constraint {
-            metric: "f1".to_owned(),
-            bound: Bound::AtMost(0.6),
-        });
-        let mut failures = 0;
-        let history = drive(&mut Bayes::new(2), &problem, 30, |_, params| {
-            let full = number(params, "x0") + number(params, "x1") > 1.4;
-            failures += usize::from(full);
-            if full { out_of_memory() } else { state(bowls(params)) }
-        });
-        assert!(failures <= 6, "{failures}");
-        let broken = history[10..].iter().filter(|trial| {
-            let value = trial.state.metrics().and_then(|metrics| metrics.value("f1"));
-            value.is_some_and(|value| value > 0.6)
-        });
-        assert!(broken.count() <= 4);
-    }
-
-    #[test]
-    fn dear_settings_are_passed_over_where_cost_counts() {
-        let problem = problem(continuous_space(2), 2);
-        // The second axis changes nothing but the cost.
-        let evaluate = |params: &Params| {
-            let x = number(params, "x0");
-            let cost = 1.0 + 99.0 * number(params, "x1");
-            TrialState::Complete {
-                metrics: [("f0", (x - 0.2).powi(2)), ("f1", (x - 0.8).powi(2)), ("seconds", cost)].into(),
-            }
-        };
-        let history = drive(&mut Random::new(4), &problem, 12, |_, params| evaluate(params));
-        let proposal = Bayes::new(4).per_cost("seconds").propose(&problem, &history).unwrap();
-        assert!(number(&proposal.params, "x1") < 0.1, "{:?}", proposal.params);
-    }
-
-    #[test]
-    fn knowing_a_poor_objective_lowers_what_a_setting_promises() {
-        let problem = problem(continuous_space(2), 2);
-        let history = drive(&mut Random::new(4), &problem, 12, |_, params| state(bowls(params)));
-        let sampler = Bayes::new(4);
-        let params = sampler.propose(&problem, &history).unwrap().params;
-        let gain = |known: Metrics| {
-            sampler
-                .expected_improvement(&problem, &history, &params, &known)
-                .unwrap()
-        };
-        let [good, _] = bowls(&params);
-        assert!(gain([("f0", 1.0)].into()) < gain([("f0", good)].into()));
-        assert_eq!(gain([("f0", 2.0)].into()), 0.0);
-    }
+    use crate::fixtures::{drive, mixed_space, mixed_states, problem};
+    use peft_tune_core::study::Metrics;
 
     #[test]
     fn a_stopped_trial_of_the_initial_design_is_made_up_for() {
-        let problem = problem(continuous_space(2), 2);
-        let mut history = drive(&mut Random::new(1), &problem, 8, |_, params| state(bowls(params)));
+        let problem = problem(mixed_space(), 2);
+        let mut history = drive(&mut Random::new(1), &problem, 8, mixed_states);
         let sampler = Bayes::new(1);
         assert!(sampler.is_initial(&history[..5]) && !sampler.is_initial(&history[..6]));
         for trial in &mut history[1..4] {
@@ -515,9 +163,7 @@ mod tests {
             };
         }
         assert!(sampler.is_initial(&history));
-        history.extend(drive(&mut Random::new(2), &problem, 1, |_, params| {
-            state(bowls(params))
-        }));
+        history.extend(drive(&mut Random::new(2), &problem, 1, mixed_states));
         assert!(!sampler.is_initial(&history));
     }
 }

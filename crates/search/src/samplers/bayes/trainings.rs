@@ -60,6 +60,8 @@ struct Variants {
     fastest: Vec<f64>,
     /// A_0 ... A_n.
     areas: Vec<f64>,
+    /// The least sum over costs of how often each is twice its unit, or half of it where it is maximised.
+    doublings: f64,
 }
 
 impl<'a> Trainings<'a> {
@@ -129,22 +131,25 @@ impl<'a> Trainings<'a> {
 
     /// The coordinates that decide the loss.
     pub(super) fn loss_key(&self, point: &[f64]) -> Vec<u64> {
-        let mut point = point.to_vec();
-        self.free.iter().for_each(|index| point[*index] = 0.0);
-        key(&point)
+        key(&self.without_free(point))
     }
 
     /// What a training need not be repeated for: the coordinates that decide its loss, those of continuous ranges rounded.
     pub(super) fn tried_key(&self, point: &[f64]) -> Vec<u64> {
-        let mut point = point.to_vec();
+        let mut point = self.without_free(point);
         for (index, coordinate) in point.iter_mut().enumerate() {
-            if self.free.contains(&index) {
-                *coordinate = 0.0;
-            } else if self.candidates.levels(index).is_empty() {
+            if self.candidates.levels(index).is_empty() {
                 *coordinate = (*coordinate / ALIKE).round();
             }
         }
         key(&point)
+    }
+
+    /// A point with the coordinates that change no loss at 0.
+    fn without_free(&self, point: &[f64]) -> Point {
+        let mut point = point.to_vec();
+        self.free.iter().for_each(|index| point[*index] = 0.0);
+        point
     }
 
     /// The fastest variant of a candidate that fits; the candidate itself where none does.
@@ -175,6 +180,13 @@ impl<'a> Trainings<'a> {
             }
         });
         log_sum(&slabs.collect::<Vec<_>>())
+    }
+
+    /// How often the costs of a training are twice their units, each counted, or half of them where they are maximised: of the
+    /// variant that has them least. Infinite where none fits.
+    pub(super) fn doublings(&self, landscape: &Landscape<'_>, point: &[f64]) -> f64 {
+        self.variants(landscape, point)
+            .map_or(f64::INFINITY, |variants| variants.doublings)
     }
 
     fn variants(&self, landscape: &Landscape<'_>, candidate: &[f64]) -> Option<Arc<Variants>> {
@@ -243,7 +255,9 @@ impl<'a> Trainings<'a> {
             let all: Vec<&[f64]> = points.iter().chain(&costs).map(Vec::as_slice).collect();
             (hypervolume(&all, &self.reference) - volume).max(0.0)
         };
+        let doublings = |costs: &Vec<f64>| costs.iter().map(|cost| cost.abs().log2() * cost.signum()).sum();
         Some(Variants {
+            doublings: costs.iter().map(doublings).fold(f64::INFINITY, f64::min),
             fastest: self.free.iter().map(|index| best[*index]).collect(),
             areas: self.below.iter().map(area).collect(),
         })
