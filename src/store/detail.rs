@@ -34,8 +34,8 @@ pub struct TrialDetail {
     pub stop: Option<Stop>,
     /// What it inherited, by part (`cost`, `loss`) or metric, and from which trial.
     pub inherited: Vec<(String, TrialNumber)>,
-    /// Form of the ops that it was computed with: `fused` or `reference`; absent where it is not known.
-    pub kernels: Option<String>,
+    /// Forms of the ops that it was computed with; absent where they are not known.
+    pub kernels: Option<super::TrialKernels>,
     /// Earlier attempts that were lost with their process.
     pub lost: Vec<super::LostAttempt>,
     /// What its repeats say, by metric.
@@ -100,7 +100,7 @@ impl Store {
             predictions: self.predictions(study, number).await?,
             stop: self.stop(study, number).await?,
             inherited: self.inherited(study, number).await?,
-            kernels: self.kernels(study).await?.remove(&number),
+            kernels: self.trial_kernels(study).await?.remove(&number),
             lost: self.lost_attempts(study, number).await?,
             confirmed,
         })

@@ -42,6 +42,15 @@ impl Store {
         Ok(metrics)
     }
 
+    /// Whether a trial of a study ended without a failure.
+    pub async fn has_success(&self, study: StudyId) -> Result<bool, StoreError> {
+        sqlx::query_scalar("select exists (select 1 from trial where study_id = ? and state in ('complete', 'pruned'))")
+            .bind(study.0)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(|error| self.error(error))
+    }
+
     /// Every trial of a study in order of number.
     pub async fn trials(&self, study: StudyId) -> Result<Vec<Trial>, StoreError> {
         // One transaction, so that the three statements see the same moment.

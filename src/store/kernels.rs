@@ -2,25 +2,109 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+
 use super::row::to_u64;
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
 
+/// In which forms a trial's ops ran, by their names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, sqlx::FromRow)]
+pub struct TrialKernels {
+    /// Form of the ops, as `--kernels` has it; `fused` is `auto`.
+    pub kernels: String,
+    /// Fastest kernels that attention ran in on a GPU.
+    pub attention: Option<String>,
+    /// Form that was asked for, where a kernel of it failed.
+    pub instead_of: Option<String>,
+}
+
+/// The forms of trials, by number.
+pub type KernelsOfTrials = BTreeMap<TrialNumber, TrialKernels>;
+
 impl Store {
-    /// Records the form of the ops that a trial is computed with, by its name on the command line.
+    /// Records the form of the ops that a trial is computed with, and the one in whose place it stands where a kernel of that failed.
     ///
     /// # Errors
-    /// [`StoreError::NoTrial`], or where writing fails: the form is `fused`, `reference` or `graphs`.
-    pub async fn record_kernels(&self, study: StudyId, number: TrialNumber, form: &str) -> Result<(), StoreError> {
+    /// [`StoreError::NoTrial`], or where writing fails: the names are those of [`peft_tune_kernels::Kernels`].
+    pub async fn record_kernels(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        (form, instead_of): (&str, Option<&str>),
+    ) -> Result<(), StoreError> {
         let trial = self.trial_id(study, number).await?;
         // A trial that is repeated may be computed in another form.
-        sqlx::query("insert or replace into trial_kernels (trial_id, kernels) values (?, ?)")
+        sqlx::query("insert or replace into trial_kernels (trial_id, kernels, instead_of) values (?, ?, ?)")
             .bind(trial.0)
             .bind(form)
+            .bind(instead_of)
             .execute(&self.pool)
             .await
             .map_err(|error| self.error(error))?;
         Ok(())
+    }
+
+    /// Records in which kernels a trial's attention ran.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`], or where writing fails.
+    pub async fn record_attention(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        attention: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        sqlx::query("update trial_kernels set attention = ? where trial_id = ?")
+            .bind(attention)
+            .bind(trial.0)
+            .execute(&self.pool)
+            .await
+            .map_err(|error| self.error(error))?;
+        Ok(())
+    }
+
+    /// The forms of the ops of each trial of a study of which they are known.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn trial_kernels(&self, study: StudyId) -> Result<KernelsOfTrials, StoreError> {
+        #[derive(sqlx::FromRow)]
+        struct Row {
+            number: i64,
+            #[sqlx(flatten)]
+            kernels: TrialKernels,
+        }
+        let rows: Vec<Row> = sqlx::query_as(
+            "select trial.number, kernels, attention, instead_of
+             from trial_kernels join trial on trial.id = trial_kernels.trial_id where trial.study_id = ?",
+        )
+        .bind(study.0)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(rows
+            .into_iter()
+            .map(|row| (TrialNumber(to_u64(row.number)), row.kernels))
+            .collect())
+    }
+
+    /// How the last finished trial of a study was computed, where that was in the place of a form that failed.
+    ///
+    /// # Errors
+    /// Where reading fails.
+    pub async fn safer_kernels(&self, study: StudyId) -> Result<Option<TrialKernels>, StoreError> {
+        let last: Option<TrialKernels> = sqlx::query_as(
+            "select kernels, attention, instead_of
+             from trial_kernels join trial on trial.id = trial_kernels.trial_id
+             where trial.study_id = ? and state in ('complete', 'pruned') order by trial.number desc limit 1",
+        )
+        .bind(study.0)
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(last.filter(|kernels| kernels.instead_of.is_some()))
     }
 
     /// The form of the ops of each trial of a study of which it is known.

@@ -8,6 +8,8 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
+use super::rescue::FileIdentity;
+
 /// Held while a study is run; dropping it lets the study go.
 #[derive(Debug)]
 pub struct StudyLock {
@@ -40,7 +42,7 @@ impl StudyLock {
             }
             // Whoever held it before may have removed the file between the two calls: a lock on a file without a name
             // keeps nobody out.
-            if !is_at(&file, path) {
+            if !is_named(&file, path) {
                 continue;
             }
             file.set_len(0)?;
@@ -57,7 +59,7 @@ impl StudyLock {
 impl Drop for StudyLock {
     fn drop(&mut self) {
         // Removed while it is still locked, so that no one else's file is. A file that stays does no harm.
-        if is_at(&self.file, &self.path) {
+        if is_named(&self.file, &self.path) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -94,12 +96,9 @@ fn holder(file: &mut File) -> String {
 }
 
 /// Whether `path` still names the open file.
-fn is_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    match (file.metadata(), std::fs::metadata(path)) {
-        (Ok(open), Ok(named)) => open.dev() == named.dev() && open.ino() == named.ino(),
-        _ => false,
-    }
+fn is_named(file: &File, path: &Path) -> bool {
+    let open = FileIdentity::of(file);
+    open.is_some() && open == FileIdentity::at(path)
 }
 
 #[cfg(test)]

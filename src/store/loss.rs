@@ -25,9 +25,9 @@ impl Store {
         reason: &FailReason,
         wall_s: f64,
     ) -> Result<u64, StoreError> {
-        let (phase, message) = match reason {
-            FailReason::Crashed { phase, message } => (Some(phase.name()), message.as_str()),
-            other => (None, other.name()),
+        let phase = match reason {
+            FailReason::Crashed { phase, .. } => Some(phase.name()),
+            _ => None,
         };
         let trial = self.trial_id(study, number).await?;
         let mut transaction = self.begin().await?;
@@ -37,7 +37,7 @@ impl Store {
         )
         .bind(trial.0)
         .bind(phase)
-        .bind(message)
+        .bind(reason.message())
         .bind(finite(wall_s))
         .execute(&mut *transaction)
         .await

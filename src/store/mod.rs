@@ -54,6 +54,7 @@ pub use import::{ImportOutcome, ImportWish, Imported};
 pub use infer_bench::InferenceRecord;
 pub use inheritance::Variants;
 pub use input::InputRecord;
+pub use kernels::{KernelsOfTrials, TrialKernels};
 pub use lock::StudyLock;
 pub use loss::LostAttempt;
 pub use measurement::Measurements;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use sqlx::ConnectOptions;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 
@@ -311,6 +312,8 @@ async fn take_turn(path: &Path, timeout: Duration) -> Result<StudyLock, StoreErr
 
 /// A pool of one connection that stays open.
 async fn pool(options: SqliteConnectOptions) -> Result<SqlitePool, sqlx::Error> {
+    // sqlx warns of statements that take over a second, as any may on a busy machine, with their whole text.
+    let options = options.disable_statement_logging();
     SqlitePoolOptions::new()
         .max_connections(1)
         .idle_timeout(None)

@@ -1,7 +1,7 @@
 //! A database whose file was removed or replaced while it was open. SQLite goes on writing into the file without a name, and what
 //! it writes is gone with the process: so this is noticed behind each commit, and all there is goes to another file.
 
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -22,10 +22,17 @@ pub(super) struct FileIdentity {
 impl FileIdentity {
     /// The file at `path`; `None` where there is none.
     pub(super) fn at(path: &Path) -> Option<Self> {
-        std::fs::metadata(path).ok().as_ref().map(Self::of)
+        std::fs::metadata(path).ok().map(Self::from)
     }
 
-    fn of(metadata: &Metadata) -> Self {
+    /// The open file; `None` where its system does not say.
+    pub(super) fn of(file: &File) -> Option<Self> {
+        file.metadata().ok().map(Self::from)
+    }
+}
+
+impl From<Metadata> for FileIdentity {
+    fn from(metadata: Metadata) -> Self {
         Self {
             device: metadata.dev(),
             inode: metadata.ino(),

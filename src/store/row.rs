@@ -19,8 +19,3 @@ pub(super) fn to_u64(number: i64) -> u64 {
 pub(super) fn finite(number: f64) -> Option<f64> {
     number.is_finite().then_some(number)
 }
-
-/// The value of a key, taken out; null where the value is no object, as a file from someone else may have it.
-pub(super) fn taken(value: &mut serde_json::Value, key: &str) -> serde_json::Value {
-    value.get_mut(key).map(serde_json::Value::take).unwrap_or_default()
-}

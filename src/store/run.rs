@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::row::{taken, to_u64};
+use super::row::to_u64;
 use super::{EvaluationRecord, Store, StoreError, StudyId};
 use peft_tune_core::space::SearchSpace;
 use peft_tune_core::study::{Trial, TrialNumber};
@@ -108,7 +108,7 @@ impl Store {
     /// What the study's file let be sampled; `None` where the definition is of another form.
     pub async fn search_space(&self, study: StudyId) -> Result<Option<SearchSpace>, StoreError> {
         let mut settings = self.study_settings(study).await?;
-        Ok(serde_json::from_value(taken(&mut settings, "space")).ok())
+        Ok(serde_json::from_value(settings["space"].take()).ok())
     }
 
     async fn all_evaluations(&self, study: StudyId) -> Result<HashMap<i64, Vec<EvaluationRecord>>, StoreError> {

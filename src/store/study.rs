@@ -29,6 +29,17 @@ pub struct OpenStudy {
     lock: StudyLock,
 }
 
+/// What the database holds of a study's definition.
+#[derive(sqlx::FromRow)]
+struct StoredDefinition {
+    id: i64,
+    /// JSON, as far as nobody altered it.
+    #[sqlx(rename = "definition")]
+    text: String,
+    #[sqlx(rename = "definition_hash")]
+    hash: String,
+}
+
 impl OpenStudy {
     /// The lock that is held.
     pub fn lock(&self) -> &StudyLock {
@@ -78,31 +89,55 @@ impl Store {
             .whole_definition()
             .map_err(|source| StoreError::Unwritable { what: "study", source })?;
         let mut transaction = self.begin().await?;
-        let found: Option<(i64, String, String)> =
-            sqlx::query_as("select id, definition, definition_hash from study where name = ?")
-                .bind(&record.name)
-                .fetch_optional(&mut *transaction)
-                .await
-                .map_err(|error| self.error(error))?;
-        let Some((id, old, hash)) = found.filter(|(_, _, hash)| *hash != json_hash(&definition)) else {
+        let found = self.definition_of(&mut transaction, &record.name).await?;
+        let Some(old) = found.filter(|old| old.hash != json_hash(&definition)) else {
             return Ok(false);
         };
-        let Ok(old) = serde_json::from_str::<serde_json::Value>(&old) else {
+        let Ok(text) = serde_json::from_str::<serde_json::Value>(&old.text) else {
             return Ok(false);
         };
-        if without_places(old) != without_places(definition.clone()) {
+        if without_places(text) != without_places(definition.clone()) {
             return Ok(false);
         }
         sqlx::query("update study set definition = ?, definition_hash = ? where id = ? and definition_hash = ?")
             .bind(definition.to_string())
             .bind(json_hash(&definition))
-            .bind(id)
-            .bind(hash)
+            .bind(old.id)
+            .bind(old.hash)
             .execute(&mut *transaction)
             .await
             .map_err(|error| self.error(error))?;
+        self.move_recipes(&mut transaction, StudyId(old.id), &definition)
+            .await?;
         self.commit(transaction).await?;
         Ok(true)
+    }
+
+    /// Lets the recipes of a study's trials, which are exported, name its files where a definition says that they lie.
+    async fn move_recipes(
+        &self,
+        connection: &mut SqliteConnection,
+        study: StudyId,
+        definition: &serde_json::Value,
+    ) -> Result<(), StoreError> {
+        for place in PLACES {
+            let Some(key) = place.strip_prefix("/settings/base/") else {
+                continue;
+            };
+            let Some(value) = definition.pointer(place).filter(|value| is_place(value)) else {
+                continue;
+            };
+            sqlx::query(
+                "update trial set recipe = json_set(recipe, ?, json(?)) where study_id = ? and recipe is not null",
+            )
+            .bind(format!("$.{}", key.replace('/', ".")))
+            .bind(value.to_string())
+            .bind(study.0)
+            .execute(&mut *connection)
+            .await
+            .map_err(|error| self.error(error))?;
+        }
+        Ok(())
     }
 
     async fn find_or_insert_study(
@@ -111,32 +146,37 @@ impl Store {
         definition: &serde_json::Value,
     ) -> Result<(StudyId, bool), StoreError> {
         let mut transaction = self.begin().await?;
-        let found: Option<(i64, String, String)> =
-            sqlx::query_as("select id, definition, definition_hash from study where name = ?")
-                .bind(&record.name)
-                .fetch_optional(&mut *transaction)
-                .await
-                .map_err(|error| self.error(error))?;
-        if let Some((id, old, hash)) = found {
-            self.check_same_definition(&record.name, &old, &hash, definition)?;
-            return Ok((StudyId(id), true));
+        if let Some(old) = self.definition_of(&mut transaction, &record.name).await? {
+            self.check_same_definition(&record.name, &old, definition)?;
+            return Ok((StudyId(old.id), true));
         }
         let id = self.insert_study(&mut transaction, record, definition).await?;
         self.commit(transaction).await?;
         Ok((id, false))
     }
 
+    async fn definition_of(
+        &self,
+        connection: &mut SqliteConnection,
+        name: &str,
+    ) -> Result<Option<StoredDefinition>, StoreError> {
+        sqlx::query_as("select id, definition, definition_hash from study where name = ?")
+            .bind(name)
+            .fetch_optional(connection)
+            .await
+            .map_err(|error| self.error(error))
+    }
+
     fn check_same_definition(
         &self,
         name: &str,
-        old: &str,
-        old_hash: &str,
+        old: &StoredDefinition,
         new: &serde_json::Value,
     ) -> Result<(), StoreError> {
-        if old_hash == json_hash(new) {
+        if old.hash == json_hash(new) {
             return Ok(());
         }
-        let old = serde_json::from_str(old).map_err(|source| StoreError::Unreadable {
+        let old = serde_json::from_str(&old.text).map_err(|source| StoreError::Unreadable {
             path: self.path.clone(),
             what: format!("the definition of study `{name}`"),
             source,
@@ -359,12 +399,14 @@ const PLACES: [&str; 5] = [
 /// A definition without what says where its files lie; a fraction of held-out rows stays.
 fn without_places(mut definition: serde_json::Value) -> serde_json::Value {
     for place in PLACES {
-        if let Some(value) = definition.pointer_mut(place)
-            && !value.is_number()
-            && !value.is_null()
-        {
+        if let Some(value) = definition.pointer_mut(place).filter(|value| is_place(value)) {
             *value = serde_json::Value::Bool(true);
         }
     }
     definition
+}
+
+/// Whether a value names files: a fraction of the rows does not.
+fn is_place(value: &serde_json::Value) -> bool {
+    !value.is_number() && !value.is_null()
 }

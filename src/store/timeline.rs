@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use super::lock::{is_held, lock_path};
-use super::row::{taken, to_u64};
+use super::row::to_u64;
 use super::{EvaluationRecord, Store, StoreError, StudyId};
 use peft_tune_core::study::TrialNumber;
 
@@ -81,7 +81,8 @@ impl Store {
             .map_err(|error| self.error(error))
     }
 
-    /// The settings that define a study, as the search that began it stored them.
+    /// The settings that define a study, as the search that began it stored them: an object, or null where the definition is of
+    /// another form, as a file from someone else may have it.
     pub async fn study_settings(&self, study: StudyId) -> Result<serde_json::Value, StoreError> {
         let definition: String = sqlx::query_scalar("select definition from study where id = ?")
             .bind(study.0)
@@ -90,7 +91,8 @@ impl Store {
             .map_err(|error| self.error(error))?;
         let mut definition: serde_json::Value =
             self.read_json(&definition, || "the definition of the study".to_owned())?;
-        Ok(taken(&mut definition, "settings"))
+        let settings = definition.get_mut("settings").filter(|settings| settings.is_object());
+        Ok(settings.map(serde_json::Value::take).unwrap_or_default())
     }
 
     /// A number that changes when another process (or another connection) has written to the database.

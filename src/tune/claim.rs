@@ -103,7 +103,8 @@ impl Tuner<'_> {
         };
         if running.has_measured() {
             running.claims.retain(|claim| !claim.is_on(&Measurement::Cost));
-            self.memory.learn_cost(self.parts.study, number, &params);
+            let kernels = running.kernels;
+            self.memory.learn_cost(self.parts.study, (number, kernels), &params);
         }
     }
 

@@ -19,7 +19,7 @@ pub enum TuneError {
     )]
     InputChanged { path: PathBuf },
     #[error(
-        "no trial was run: one step of three settings fails alike before the first, so no setting is to blame: {message}\n\
+        "no trial was run: one step of every setting tried before the first fails alike, so no setting is to blame: {message}\n\
          mend that and start the search again"
     )]
     Rehearsal { message: String },
@@ -31,14 +31,7 @@ pub enum TuneError {
     #[error(
         "{trials} trials in a row lost every attempt, so the settings are hardly to blame (the last: {}): \
          fix the cause and start the search again",
-        said(reason)
+        reason.message()
     )]
     WorkersLost { trials: u64, reason: FailReason },
-}
-
-fn said(reason: &FailReason) -> &str {
-    match reason {
-        FailReason::Crashed { message, .. } | FailReason::Invalid { message } => message,
-        other => other.name(),
-    }
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::judge::{Judge, Order};
+use super::kernel_fault::KernelFault;
 use super::known::Measurement;
 use super::record::{evaluation_metrics, evaluation_record, step_record};
 use super::{TuneError, Tuner};
@@ -28,6 +29,7 @@ impl Tuner<'_> {
             return self.lost(number, reason, wall_s).await;
         }
         let number = event.number();
+        let fault = KernelFault::of(&event);
         let Some(running) = self.running.get_mut(&number) else {
             return Ok(());
         };
@@ -44,6 +46,10 @@ impl Tuner<'_> {
             TrialEvent::Phase { phase, .. } => {
                 self.parts.store.record_phase(self.parts.id, number, phase).await?;
                 return Ok(());
+            }
+            TrialEvent::Kernels { attention, .. } => {
+                running.fault = fault;
+                return self.note_attention(number, attention).await;
             }
             TrialEvent::Training { steps, .. } => {
                 running.total_steps = Some(steps);
@@ -129,6 +135,7 @@ impl Tuner<'_> {
         };
         let inherits_cost = running.inherited.iter().any(|one| one.part == Measurement::Cost);
         let mut state = running.outcome(state);
+        self.note_safer_kernels(number, &state);
         if let Some(metrics) = state.metrics_mut().filter(|_| !inherits_cost) {
             self.judge_measurement(number, metrics);
             self.note_measurement(number, metrics);
@@ -159,7 +166,8 @@ impl Tuner<'_> {
             trial.state = state;
             self.standing.count(&self.problem, std::slice::from_ref(&trial));
             self.standing.variants += u64::from(self.variants.contains(&trial.number));
-            self.memory.learn(self.parts.study, &self.problem, &trial, self.kernels);
+            self.memory
+                .learn(self.parts.study, &self.problem, &trial, running.kernels);
             if let Some(expecting) = self.expecting.as_mut().filter(|_| !inherits_cost) {
                 expecting.learn(&trial);
             }

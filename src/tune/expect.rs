@@ -34,6 +34,11 @@ impl Expectations {
         }
     }
 
+    /// Forgets what trials taught: those to come are computed in another form of the ops.
+    pub(super) fn forget(&mut self) {
+        self.correction = self.forecast.correction();
+    }
+
     /// Logarithm of a measured throughput over what is expected of the setting by now; `None` where one of them is not known.
     pub(super) fn ratio(&self, params: &Params, metrics: &Metrics) -> Option<f64> {
         let measured = metrics.value(THROUGHPUT).filter(|value| *value > 0.0)?;

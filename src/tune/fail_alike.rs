@@ -73,7 +73,7 @@ impl Tuner<'_> {
         let reason = self.fail_alike.reason.take();
         Err(TuneError::FailAlike {
             trials: trials.len(),
-            message: reason.as_ref().map(message_of).unwrap_or_default(),
+            message: reason.map(|reason| reason.message().to_owned()).unwrap_or_default(),
         })
     }
 }
@@ -86,6 +86,9 @@ pub async fn reopen_failed_study(
     store: &Store,
     id: StudyId,
 ) -> Result<Option<(usize, String)>, crate::store::StoreError> {
+    if store.has_success(id).await? {
+        return Ok(None);
+    }
     let history = store.trials(id).await?;
     let mut alike = FailAlike::default();
     let finished: Vec<&Trial> = history.iter().filter(|trial| trial.state.is_finished()).collect();
@@ -97,7 +100,7 @@ pub async fn reopen_failed_study(
         return Ok(None);
     };
     store.reopen_failed_trials(id, &alike.trials).await?;
-    Ok(Some((alike.trials.len(), message_of(reason))))
+    Ok(Some((alike.trials.len(), reason.message().to_owned())))
 }
 
 /// What failures have in common that are alike: what was said, but for numbers. `None` where a setting decides: too little memory or
@@ -115,14 +118,6 @@ pub(super) fn cause_of(reason: &FailReason) -> Option<String> {
         }
     }
     Some(cause)
-}
-
-/// A failure in words.
-pub(super) fn message_of(reason: &FailReason) -> String {
-    match reason {
-        FailReason::Crashed { message, .. } | FailReason::Invalid { message } => message.clone(),
-        other => other.name().to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -142,9 +142,9 @@ impl Known {
         }
     }
 
-    /// Keeps that a trial under way has measured its cost.
-    pub(super) fn learn_cost(&mut self, number: TrialNumber, recipe: &Recipe) {
-        self.costs.entry((recipe.cost_key(), self.kernels)).or_insert(number);
+    /// Keeps that a trial under way has measured its cost in a form of the ops.
+    pub(super) fn learn_cost(&mut self, number: TrialNumber, recipe: &Recipe, kernels: Kernels) {
+        self.costs.entry((recipe.cost_key(), kernels)).or_insert(number);
     }
 
     /// Forgets what a trial under way has measured: nothing of that was kept.
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn a_cost_is_known_once_it_is_measured_and_forgotten_with_its_attempt() {
         let mut known = Known::default();
-        known.learn_cost(TrialNumber(3), &recipe(|_| ()));
+        known.learn_cost(TrialNumber(3), &recipe(|_| ()), FUSED);
         let other_rate = recipe(|recipe| recipe.optimizer.learning_rate = 1.0);
         let taken = |known: &Known| match known.decide(&other_rate, &plan()) {
             Decision::Run { taken, .. } => taken,

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::Repeat;
+use super::{KernelFault, Repeat};
 use crate::worker::TrialEvent;
 use peft_tune_core::study::{Trial, TrialNumber};
+use peft_tune_kernels::Kernels;
 use peft_tune_search::{Problem, evaluated};
 
 /// Where a study stands.
@@ -89,6 +90,9 @@ pub trait TuneObserver {
 
     /// The profile phase of a disturbed trial is run again, for the so-many-th time in this search.
     fn measuring_again(&mut self, _number: TrialNumber, _repeat: u64) {}
+
+    /// A kernel failed, and all further trials compute in another form.
+    fn kernels_changed(&mut self, _fault: &KernelFault, _kernels: Kernels) {}
 
     /// A trial ended and is stored.
     fn trial_ended(&mut self, _trial: &Trial, _progress: &Progress) {}

@@ -3,13 +3,15 @@
 
 use std::collections::BTreeSet;
 
-use super::fail_alike::{cause_of, message_of};
+use super::fail_alike::cause_of;
+use super::kernel_fault::{KernelFault, Safer};
 use super::tuner::POLL;
 use super::{TuneError, Tuner};
 use crate::space::{Backend, Study, recipe_for};
 use crate::worker::{Task, TrialEvent, TrialRequest};
 use peft_tune_core::recipe::TrainingLength;
 use peft_tune_core::study::{FailReason, Params, TrainPlan, TrialNumber, TrialPlan, TrialState};
+use peft_tune_kernels::Kernels;
 
 /// Settings that are tried before the study is to blame.
 const SETTINGS: usize = 3;
@@ -42,7 +44,7 @@ impl Tuner<'_> {
         }
         match first {
             Some(reason) if !self.parts.interrupt.is_requested() => Err(TuneError::Rehearsal {
-                message: message_of(&reason),
+                message: reason.message().to_owned(),
             }),
             _ => Ok(()),
         }
@@ -67,11 +69,40 @@ impl Tuner<'_> {
     }
 
     /// Runs one small step of a setting on every worker: how it failed on one of them, if that is not the setting's memory
-    /// or time.
+    /// or time. Where a kernel failed, the same in a safer form of the ops, with which the search stays if it works.
     fn rehearse_setting(&mut self, params: &Params) -> Result<Option<FailReason>, TuneError> {
+        let mut safer: Option<Safer> = None;
+        loop {
+            let kernels = safer.as_ref().map_or(self.kernels, |safer| safer.kernels);
+            let (failed, fault) = self.rehearse_in(kernels, params)?;
+            match fault.and_then(|fault| Some((fault.safer()?, fault))) {
+                Some((kernels, fault)) if failed.is_some() => {
+                    let instead_of = self.kernels;
+                    safer = Some(Safer {
+                        kernels,
+                        instead_of,
+                        fault,
+                    });
+                }
+                _ => {
+                    if let Some(safer) = safer.filter(|_| failed.is_none() && !self.parts.interrupt.is_requested()) {
+                        self.stay_with(&safer);
+                    }
+                    return Ok(failed);
+                }
+            }
+        }
+    }
+
+    /// As `rehearse_setting`, in one form; with the kernel's fault, if one failed.
+    fn rehearse_in(
+        &mut self,
+        kernels: Kernels,
+        params: &Params,
+    ) -> Result<(Option<FailReason>, Option<KernelFault>), TuneError> {
         let task = match small_task(self.parts.study, params) {
             Ok(task) => task,
-            Err(message) => return Ok(Some(FailReason::Invalid { message })),
+            Err(message) => return Ok((Some(FailReason::Invalid { message }), None)),
         };
         let mut open = BTreeSet::new();
         for worker in 0..self.parts.evaluator.capacity() {
@@ -82,11 +113,12 @@ impl Tuner<'_> {
                 task: task.clone(),
                 memory_limit_bytes: self.parts.study.memory_limit_bytes,
                 time_limit_s: None,
+                kernels: Some(kernels),
                 assignments: Vec::new(),
             })?;
             open.insert(number);
         }
-        let mut failed = None;
+        let (mut failed, mut met) = (None, None);
         while !open.is_empty() {
             if self.parts.interrupt.is_requested() {
                 open.iter()
@@ -95,13 +127,17 @@ impl Tuner<'_> {
             let (number, reason) = match self.parts.evaluator.next_event(POLL)? {
                 Some(TrialEvent::Ended { number, state, .. }) => (number, fault(state)),
                 Some(TrialEvent::Lost { number, reason, .. }) => (number, Some(reason)),
-                None if self.parts.interrupt.is_immediate() => return Ok(None),
-                _ => continue,
+                Some(event) => {
+                    met = met.or_else(|| KernelFault::of(&event));
+                    continue;
+                }
+                None if self.parts.interrupt.is_immediate() => return Ok((None, None)),
+                None => continue,
             };
             open.remove(&number);
             failed = failed.or(reason.filter(|reason| cause_of(reason).is_some()));
         }
-        Ok(failed)
+        Ok((failed, met))
     }
 }
 

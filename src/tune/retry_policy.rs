@@ -45,7 +45,8 @@ impl Tuner<'_> {
         let (store, id) = (self.parts.store, self.parts.id);
         let lost = store.record_loss(id, number, &reason, wall_s).await?;
         tracing::warn!(trial = number.0, lost, ?reason, "a trial's process was lost");
-        if lost < self.retry_policy.attempts {
+        let safer = self.takes_safer_kernels(number);
+        if safer || lost < self.retry_policy.attempts {
             self.spent_s += wall_s;
             self.hand_back(number).await?;
             self.unfinished.push_back(number);

@@ -4,17 +4,23 @@ use std::time::Instant;
 
 use super::claim::Claim;
 use super::judge::{Order, UnderWay};
+use super::kernel_fault::KernelFault;
 use super::known::{Inherited, with_inherited};
 use super::reported::final_after;
 use crate::store::StepRecord;
 use peft_tune_core::objective::THROUGHPUT;
 use peft_tune_core::study::{Curve, Metrics, TrialNumber, TrialState, in_peace};
+use peft_tune_kernels::Kernels;
 use peft_tune_search::Problem;
 
 /// A trial under way, with what it told so far.
 pub(super) struct Running {
     /// Which attempt at the trial it is, from 1.
     pub(super) attempt: u64,
+    /// The form of the ops that it computes in.
+    pub(super) kernels: Kernels,
+    /// The kernel's fault that its process ends with.
+    pub(super) fault: Option<KernelFault>,
     pub(super) started: Instant,
     /// Steps and reports that wait to be written.
     pub(super) steps: Vec<StepRecord>,
@@ -52,6 +58,8 @@ impl Running {
     ) -> Self {
         Self {
             attempt,
+            kernels: Kernels::default(),
+            fault: None,
             started: Instant::now(),
             steps: Vec::new(),
             reports: Vec::new(),

@@ -12,6 +12,7 @@ use super::decide::{Memory, recipe_of, whole_task};
 use super::expect::Expectations;
 use super::fail_alike::FailAlike;
 use super::kept_metrics::KeptMetrics;
+use super::kernel_fault::Safer;
 use super::known::{Decision, Inherited, Measurement, Taken};
 use super::propose::{Proposed, propose, relatives};
 use super::requests::Requests;
@@ -93,6 +94,10 @@ pub struct Tuner<'a> {
     lower_rates: u64,
     /// The form of the ops that trials run in, and that of earlier ones, where it is known.
     pub(super) kernels: Kernels,
+    /// Trials whose kernels failed and that are repeated in a safer form.
+    pub(super) safer: BTreeMap<TrialNumber, Safer>,
+    /// The form that trials would run in, had it not failed.
+    pub(super) instead_of: Option<Kernels>,
     forms: BTreeMap<TrialNumber, Kernels>,
 }
 
@@ -162,6 +167,8 @@ impl<'a> Tuner<'a> {
             trained: overview.trained_rows.zip(overview.trained_tokens),
             lower_rates: 0,
             kernels: Kernels::default(),
+            safer: BTreeMap::new(),
+            instead_of: None,
             forms,
             memory,
             problem,
@@ -175,6 +182,13 @@ impl<'a> Tuner<'a> {
     pub fn with_kernels(mut self, kernels: Kernels) -> Self {
         self.kernels = kernels;
         self.memory.set_kernels(kernels);
+        self
+    }
+
+    /// The form that trials run in takes the place of this one, in which a kernel failed earlier.
+    #[must_use]
+    pub fn instead_of(mut self, failed: Option<Kernels>) -> Self {
+        self.instead_of = failed;
         self
     }
 
@@ -451,9 +465,12 @@ impl<'a> Tuner<'a> {
         if number.0 == 0 && self.baseline.as_ref() == Some(&trial.params) {
             store.record_baseline(id, number).await?;
         }
+        let kernels = self.kernels_of(number);
         if study.backend == Backend::Native {
-            store.record_kernels(id, number, self.kernels.name()).await?;
-            self.forms.insert(number, self.kernels);
+            let safer = self.safer.get(&number).map(|safer| safer.instead_of);
+            let instead_of = safer.or(self.instead_of).map(Kernels::name);
+            store.record_kernels(id, number, (kernels.name(), instead_of)).await?;
+            self.forms.insert(number, kernels);
         }
         let score = proposed.as_ref().and_then(|proposed| proposed.score.as_ref());
         if let Some(gain) = score.map(|score| score.expected_improvement) {
@@ -467,6 +484,7 @@ impl<'a> Tuner<'a> {
         };
         let mut running = Running::new(attempt, expected_low, bounds, self.whole_steps());
         running.expected_gain = self.expectations.get(&number).copied();
+        running.kernels = kernels;
         self.running.insert(number, running);
         trial.state = TrialState::Running;
         match self.trial_mut(number) {
@@ -478,7 +496,10 @@ impl<'a> Tuner<'a> {
         if let Some(reason) = self.expect(&trial).await? {
             return self.end(number, TrialState::Skipped { reason }, 0.0).await;
         }
-        match self.memory.decide(study, &self.problem, &trial.params) {
+        self.memory.set_kernels(kernels);
+        let decision = self.memory.decide(study, &self.problem, &trial.params);
+        self.memory.set_kernels(self.kernels);
+        match decision {
             Ok(decision) => self.follow(number, decision).await,
             Err(error) => {
                 let message = error.to_string();
@@ -536,10 +557,12 @@ impl<'a> Tuner<'a> {
 
     fn hand_out(&mut self, number: TrialNumber, attempt: u64, task: Task) -> Result<(), TuneError> {
         let study = self.parts.study;
+        let kernels = self.kernels_of(number);
         Ok(self.parts.evaluator.submit(TrialRequest {
             number,
             attempt,
             task,
+            kernels: Some(kernels),
             memory_limit_bytes: study.memory_limit_bytes,
             time_limit_s: study.trial_timeout_s,
             assignments: Vec::new(),

@@ -107,6 +107,10 @@ impl CommandEvaluator {
         let slot = self.slots.iter_mut().find(is_its)?;
         let current = slot.current.as_mut()?;
         match line {
+            Line::Message(Output::Step { step, .. }) if i64::try_from(step).is_err() => {
+                tracing::warn!(trial = current.number.0, step, "ignored a step that cannot be counted");
+                None
+            }
             Line::Message(Output::Step { step, metrics }) => {
                 current.last_step = step;
                 let metrics = current.keep(metrics);
@@ -259,7 +263,7 @@ impl Evaluator for CommandEvaluator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peft_tune_core::study::{FailReason, Phase};
+    use peft_tune_core::study::{FailReason, Metrics, Phase};
 
     fn run(script: &str, time_limit_s: Option<f64>) -> (Vec<TrialEvent>, TrialState) {
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
@@ -276,6 +280,7 @@ mod tests {
             task,
             memory_limit_bytes: None,
             time_limit_s,
+            kernels: None,
             assignments: Vec::new(),
         };
         evaluator.submit(request).unwrap();
@@ -385,6 +390,17 @@ mod tests {
         let (events, state) = run(script, None);
         let metrics = [("loss", 2.0)].into();
         assert_eq!((events.len(), state), (0, TrialState::Complete { metrics }));
+        let alone = r#"echo '{"step": 9223372036854775808, "metrics": {"loss": 9}}'"#;
+        let (events, state) = run(alone, None);
+        assert_eq!(events, []);
+        let TrialState::Failed {
+            reason: FailReason::Crashed { .. },
+            metrics,
+        } = state
+        else {
+            panic!("{state:?}");
+        };
+        assert_eq!(metrics, Metrics::default());
     }
 
     /// Runs a script, cancels it at its first report, and returns how it ended and after how long.
@@ -403,6 +419,7 @@ mod tests {
             task,
             memory_limit_bytes: None,
             time_limit_s: None,
+            kernels: None,
             assignments: Vec::new(),
         };
         evaluator.submit(request).unwrap();

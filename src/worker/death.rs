@@ -21,9 +21,9 @@ pub(super) struct Death<'a> {
 
 /// Whether a process ended because it could have no more memory, or no more than it was given.
 pub(super) fn is_out_of_memory(status: Option<ExitStatus>, tail: &str) -> bool {
-    // Said by Rust's runtime where memory cannot be had and nobody handles it.
-    let by_runtime = tail.contains("memory allocation of");
-    by_runtime || status.and_then(|status| status.code()) == Some(OUT_OF_MEMORY_EXIT)
+    // Said by the allocator, and by Rust's runtime, where the system has no more memory.
+    let by_system = tail.contains("memory allocation of");
+    by_system || status.and_then(|status| status.code()) == Some(OUT_OF_MEMORY_EXIT)
 }
 
 impl Death<'_> {

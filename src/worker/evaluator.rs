@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{FailReason, Metrics, Params, Phase, TrialNumber, TrialPlan, TrialState};
 use peft_tune_engine::{Evaluation, StepEvent};
+use peft_tune_kernels::{AttentionKernels, Kernels};
 
 /// One trial to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -21,6 +22,9 @@ pub struct TrialRequest {
     pub memory_limit_bytes: Option<u64>,
     /// Wall time after which the trial is stopped, in seconds.
     pub time_limit_s: Option<f64>,
+    /// The form of the ops to compute in; the process's own where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<Kernels>,
     /// Where the trial's devices are, one each, where it has several and they are not its worker's own to choose.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assignments: Vec<DeviceAssignment>,
@@ -79,6 +83,16 @@ pub enum TrialEvent {
         step: u64,
         metrics: Metrics,
     },
+    /// In which form the ops ran, told before the trial's end.
+    Kernels {
+        number: TrialNumber,
+        kernels: Kernels,
+        /// The fastest kernels that attention was launched in on a GPU.
+        attention: Option<AttentionKernels>,
+        /// The driver's error, where a kernel failed and took the process's context with it: the process ends.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fault: Option<String>,
+    },
     /// The trial ended; nothing more comes from it. `state` is never `Waiting` or `Running`.
     Ended {
         number: TrialNumber,
@@ -104,7 +118,11 @@ impl TrialEvent {
             Self::Step { step, .. } => [step.step, step.tokens, step.target_tokens],
             Self::Evaluation { evaluation, .. } => [evaluation.step, evaluation.tokens, evaluation.target_tokens],
             Self::Training { steps: step, .. } | Self::Report { step, .. } => [*step, 0, 0],
-            Self::Phase { .. } | Self::Measured { .. } | Self::Ended { .. } | Self::Lost { .. } => [0; 3],
+            Self::Phase { .. }
+            | Self::Measured { .. }
+            | Self::Kernels { .. }
+            | Self::Ended { .. }
+            | Self::Lost { .. } => [0; 3],
         };
         counts.iter().all(|count| i64::try_from(*count).is_ok())
     }
@@ -118,6 +136,7 @@ impl TrialEvent {
             | Self::Measured { number, .. }
             | Self::Training { number, .. }
             | Self::Report { number, .. }
+            | Self::Kernels { number, .. }
             | Self::Ended { number, .. }
             | Self::Lost { number, .. } => *number,
         }

@@ -8,6 +8,7 @@
 use super::{MemoryLimiter, TrialRequest, memory_limiter};
 use peft_tune_core::study::Phase;
 use peft_tune_engine::profile::HostMemory;
+use peft_tune_kernels::Kernels;
 
 /// What to cause, if anything.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -44,6 +45,8 @@ enum Kind {
     Nan,
     /// Lines that are no messages, one of them not whole.
     Garble,
+    /// A kernel fails, in every form of the ops but plain tensor ops. Made-up trials alone meet it.
+    Trap,
     /// The machine says that another program takes half of each processor.
     Busy,
 }
@@ -95,7 +98,7 @@ impl Fault {
 
     /// Causes the fault where it belongs to this phase of this trial.
     pub(super) fn at(&self, request: &TrialRequest, phase: Phase) {
-        let is_met_later = |plan: &&Plan| matches!(plan.kind, Kind::Nan | Kind::Busy);
+        let is_met_later = |plan: &&Plan| matches!(plan.kind, Kind::Nan | Kind::Trap | Kind::Busy);
         if let Some(plan) = self.meant(request, phase).filter(|plan| !is_met_later(plan)) {
             plan.kind.cause();
         }
@@ -104,6 +107,12 @@ impl Fault {
     /// Whether the training loss of this phase is to be NaN.
     pub(super) fn spoils_loss(&self, request: &TrialRequest, phase: Phase) -> bool {
         self.meant(request, phase).is_some_and(|plan| plan.kind == Kind::Nan)
+    }
+
+    /// Whether a kernel is to fail in this phase.
+    pub(super) fn traps(&self, request: &TrialRequest, phase: Phase) -> bool {
+        let is_plain = request.kernels == Some(Kernels::Reference);
+        !is_plain && self.meant(request, phase).is_some_and(|plan| plan.kind == Kind::Trap)
     }
 
     /// Whether the machine is to look busy in this phase.
@@ -135,6 +144,7 @@ impl Kind {
             "oom_system" => Self::OomSystem,
             "nan" => Self::Nan,
             "garble" => Self::Garble,
+            "trap" => Self::Trap,
             "busy" => Self::Busy,
             _ => return None,
         })
@@ -157,7 +167,7 @@ impl Kind {
                 // A control group counts what is touched, the limit on address space what is reserved.
                 fill_memory(memory_limiter() == MemoryLimiter::Cgroup);
             }
-            Self::Nan | Self::Busy => {}
+            Self::Nan | Self::Trap | Self::Busy => {}
             Self::Garble => {
                 use std::io::Write;
                 let mut output = std::io::stdout().lock();
@@ -213,6 +223,7 @@ mod tests {
             },
             memory_limit_bytes: None,
             time_limit_s: None,
+            kernels: None,
             assignments: Vec::new(),
         }
     }

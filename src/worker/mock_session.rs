@@ -48,6 +48,16 @@ impl Runner for MockSession {
         control: &Control,
         emit: &mut dyn FnMut(TrialEvent),
     ) -> std::io::Result<()> {
+        if self.fault.traps(request, Phase::Load) {
+            let fault = "DriverError(CUDA_ERROR_ILLEGAL_INSTRUCTION)";
+            emit(TrialEvent::Kernels {
+                number: request.number,
+                kernels: request.kernels.unwrap_or_default(),
+                attention: None,
+                fault: Some(fault.to_owned()),
+            });
+            return Err(std::io::Error::other(fault));
+        }
         let started = Instant::now();
         let mut metrics = Metrics::default();
         let seconds = if request.number.is_rehearsal() {

@@ -33,7 +33,7 @@ pub use limits::{MemoryLimiter, memory_limiter};
 pub use mock::MockEvaluator;
 pub use placement::{Placement, pin_to, usable_cpus};
 pub use pool::{Measuring, PoolSettings, WorkerPool};
-pub use prepare::{PrepareError, PrepareRequest, prepare_apart, serve_prepare};
+pub use prepare::{Preparation, PrepareError, PrepareRequest, Prepared, prepare_apart, serve_prepare};
 pub use protocol::{About, CAPABILITIES, ControlMessage, Message, PROTOCOL_VERSION, Request, protocol_schema};
 pub use rank::{RankError, RankSettings, serve_rank};
 pub use serve::{ServeSettings, serve};

@@ -184,7 +184,8 @@ impl WorkerPool {
                 about,
                 ..
             } => {
-                self.slots[slot].greet(*about);
+                let stays = self.settings.launcher.is_local();
+                self.slots[slot].greet(*about, stays);
                 return Ok(());
             }
             ControlMessage::Hello { protocol, version, .. } => {

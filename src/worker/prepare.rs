@@ -2,7 +2,9 @@
 //! elsewhere, and none of them may end or starve the program that reads them. What the process leaves is the cache of tokens,
 //! which its parent then maps.
 
+use std::error::Error;
 use std::io::{BufRead, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -18,35 +20,104 @@ use peft_tune_core::study::with_causes;
 use peft_tune_engine::data::{PreparedData, done_so_far};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::profile::HostMemory;
+use peft_tune_engine::profile::disturbance::processor_s;
+use peft_tune_engine::tokenizer::{GenerationPrompt, Specials, Tokenizer};
 
 /// Stack of the threads that read and tokenise: less than any thread of the parent has, which reads the same tokenizer and template
 /// behind them.
 const STACK_BYTES: usize = 3 << 19;
+/// Times longer that it may wait for a turn of the processor.
+const WAITS: u32 = 10;
 /// How often the process tells how far it is.
 const TELL: Duration = Duration::from_millis(250);
 
-/// What is to be made ready.
+/// What a process is to make ready.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PrepareRequest {
-    pub recipe: Box<Recipe>,
+    pub work: Preparation,
     pub files: ModelFiles,
     /// Bytes that the process may take.
     pub memory_limit_bytes: u64,
+}
+
+/// What is to be made ready.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preparation {
+    /// The data of a recipe, in the cache of tokens.
+    Data(Box<Recipe>),
+    /// The tokens of a text that a model is to continue.
+    Text(String),
+    /// The tokens of a user's message, in the model's chat template.
+    Chat(String),
+}
+
+/// What was made ready.
+#[derive(Debug, Default)]
+pub struct Prepared {
+    /// Of a text; data lie in the cache.
+    pub tokens: Vec<u32>,
+    /// What the process logged.
+    pub logged: String,
 }
 
 /// What the process tells.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 enum News {
-    /// See [`done_so_far`].
-    Progress {
-        done: u64,
+    Progress(Progress),
+    Ready {
+        tokens: Vec<u32>,
     },
-    Ready,
     /// The data, the tokenizer or the template cannot be used.
     Refused {
         message: String,
     },
+}
+
+/// How far the process is.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Progress {
+    /// See [`done_so_far`].
+    done: u64,
+    /// Processor time that it took so far; `None` where the system does not say.
+    processor_s: Option<f64>,
+}
+
+/// How long the process may stay where it is.
+#[derive(Debug)]
+struct Patience {
+    stuck_after: Duration,
+    last: Progress,
+    since: Instant,
+}
+
+impl Patience {
+    fn new(stuck_after: Duration) -> Self {
+        let (last, since) = (Progress::default(), Instant::now());
+        Self {
+            stuck_after,
+            last,
+            since,
+        }
+    }
+
+    fn take(&mut self, now: Progress) {
+        if now.done > self.last.done {
+            (self.last, self.since) = (now, Instant::now());
+        }
+    }
+
+    /// Whether the process worked for so long and did nothing. On a busy machine it may have waited for its turn instead, so that
+    /// its processor time counts; but nobody waits for ever.
+    fn is_over(&self, now: Progress) -> bool {
+        let waited = self.since.elapsed();
+        let worked = now
+            .processor_s
+            .map(|now| now - self.last.processor_s.unwrap_or_default());
+        let has_worked = worked.is_none_or(|seconds| seconds >= self.stuck_after.as_secs_f64());
+        waited >= self.stuck_after && has_worked || waited >= self.stuck_after.saturating_mul(WAITS)
+    }
 }
 
 /// Data that cannot be made ready.
@@ -55,55 +126,65 @@ pub enum PrepareError {
     #[error("{message}")]
     Refused { message: String },
     #[error(
-        "reading the data through the tokenizer and chat template of {model} takes more than {} MiB: a row, or what the \
+        "reading text through the tokenizer and chat template of {model} takes more than {} MiB: a row, or what the \
          tokenizer or the template makes of it, is too large",
         limit_bytes >> 20
     )]
     OutOfMemory { model: String, limit_bytes: u64 },
     #[error(
-        "no row went through the tokenizer and chat template of {model} for {} s: one of them does not come to an end",
+        "no text went through the tokenizer and chat template of {model} for {} s: one of them does not come to an end",
         after.as_secs()
     )]
     Stuck { model: String, after: Duration },
-    #[error("the tokenizer or chat template of {model} ended the process that reads the data: {message}")]
+    #[error("the tokenizer or chat template of {model} ended the process that reads text through them: {message}")]
     Ended { model: String, message: String },
     #[error(transparent)]
     Start(#[from] EvaluatorError),
 }
 
-/// Makes data ready in a process of this program, so that [`PreparedData::of_recipe`] finds them in the cache. `stuck_after` is the
-/// longest time without a row. Returns what the process logged.
+/// Makes data or a text ready in a process of this program; [`PreparedData::of_recipe`] then finds data in the cache. `stuck_after` is
+/// the longest time without a row.
 ///
 /// # Errors
 /// See [`PrepareError`].
-pub fn prepare_apart(program: &Path, request: &PrepareRequest, stuck_after: Duration) -> Result<String, PrepareError> {
+pub fn prepare_apart(
+    program: &Path,
+    request: &PrepareRequest,
+    stuck_after: Duration,
+) -> Result<Prepared, PrepareError> {
     let (sender, lines) = channel();
     let arguments = ["prepare".to_owned()];
     let mut child = ChildProcess::start::<News>(program, &arguments, &Surroundings::default(), (0, sender))?;
     // Where it has ended, its end says why.
     let _ = child.send(request);
     child.close_input();
-    let (mut done, mut moved, mut ready) = (0, Instant::now(), false);
+    let (mut patience, mut latest, mut ready) = (Patience::new(stuck_after), Progress::default(), None);
     loop {
         let message = match lines.recv_timeout(TELL) {
             Ok((_, Line::Message(message))) => message,
             Ok((_, Line::Garbled(_) | Line::TooLong)) => continue,
-            Ok((_, Line::Closed(tail))) if ready => return Ok(tail),
-            Ok((_, Line::Closed(tail))) => return Err(ended(child, &tail, request)),
+            Ok((_, Line::Closed(logged))) => {
+                return match ready {
+                    Some(tokens) => Ok(Prepared { tokens, logged }),
+                    None => Err(ended(child, &logged, request)),
+                };
+            }
             Err(RecvTimeoutError::Disconnected) => return Err(ended(child, "", request)),
-            Err(RecvTimeoutError::Timeout) => News::Progress { done },
+            Err(RecvTimeoutError::Timeout) => News::Progress(latest),
         };
         match message {
-            News::Ready => ready = true,
+            News::Ready { tokens } => ready = Some(tokens),
             News::Refused { message } => return Err(PrepareError::Refused { message }),
-            News::Progress { done: now } if now > done => (done, moved) = (now, Instant::now()),
-            News::Progress { .. } if moved.elapsed() < stuck_after => {}
-            News::Progress { .. } => {
-                return Err(PrepareError::Stuck {
-                    model: request.files.model.clone(),
-                    after: stuck_after,
-                });
+            News::Progress(progress) => {
+                latest = progress;
+                patience.take(progress);
             }
+        }
+        if ready.is_none() && patience.is_over(latest) {
+            return Err(PrepareError::Stuck {
+                model: request.files.model.clone(),
+                after: stuck_after,
+            });
         }
     }
 }
@@ -129,8 +210,8 @@ pub fn serve_prepare(mut input: impl BufRead, output: impl Write + Send) -> std:
     let mut line = String::new();
     input.read_line(&mut line)?;
     let request: PrepareRequest = serde_json::from_str(&line)?;
-    // The pool of threads that tokenise; it is not there yet, and where it is, a larger stack does no harm.
-    let _ = rayon::ThreadPoolBuilder::new().stack_size(STACK_BYTES).build_global();
+    let pool = rayon::ThreadPoolBuilder::new().stack_size(STACK_BYTES).build();
+    let pool = pool.map_err(std::io::Error::other)?;
     HostMemory::set_limit(Some(request.memory_limit_bytes));
     let output = Mutex::new(output);
     let tell = |news: &News| match output.lock() {
@@ -139,24 +220,49 @@ pub fn serve_prepare(mut input: impl BufRead, output: impl Write + Send) -> std:
     };
     let (finished, wait) = channel::<()>();
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        std::thread::Builder::new().spawn_scoped(scope, || {
             let wait = wait;
             while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(TELL) {
-                let _ = tell(&News::Progress { done: done_so_far() });
+                let _ = tell(&News::Progress(Progress {
+                    done: done_so_far(),
+                    processor_s: processor_s(),
+                }));
             }
-        });
-        let prepare = || PreparedData::of_recipe(&request.recipe, &request.files).map(drop);
-        let reader = std::thread::Builder::new().stack_size(STACK_BYTES);
-        let outcome = reader.spawn_scoped(scope, prepare)?.join();
+        })?;
+        let outcome = catch_unwind(AssertUnwindSafe(|| pool.install(|| prepare(&request))));
         drop(finished);
         tell(&match outcome {
-            Ok(Ok(())) => News::Ready,
+            Ok(Ok(tokens)) => News::Ready { tokens },
             Ok(Err(error)) => News::Refused {
-                message: with_causes(&error),
+                message: with_causes(&*error),
             },
             Err(_) => News::Refused {
                 message: "the data cannot be read: a library that reads them panicked".to_owned(),
             },
         })
     })
+}
+
+/// Makes ready what is asked for; the tokens of a text.
+fn prepare(request: &PrepareRequest) -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {
+    match &request.work {
+        Preparation::Data(recipe) => {
+            PreparedData::of_recipe(recipe, &request.files)?;
+            Ok(Vec::new())
+        }
+        Preparation::Text(text) => Ok(Tokenizer::open(&request.files.tokenizer)?.encode_open(text)?.ids),
+        Preparation::Chat(message) => chat_tokens(&Tokenizer::open(&request.files.tokenizer)?, message),
+    }
+}
+
+fn chat_tokens(tokenizer: &Tokenizer, message: &str) -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {
+    let Some(template) = tokenizer.chat_template() else {
+        return Err("the model has no chat template; use `--prompt`, or name an instruction-tuned model".into());
+    };
+    let messages = [serde_json::json!({"role": "user", "content": message})];
+    let rendered = template
+        .conversation(&messages, None)?
+        .render(1, GenerationPrompt::Add)?;
+    // The template writes the special tokens itself.
+    Ok(tokenizer.encode(&rendered.text, Specials::Omit)?.ids)
 }

@@ -40,31 +40,13 @@ const READ_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum Output {
-    Step {
-        #[serde(deserialize_with = "countable")]
-        step: u64,
-        metrics: Values,
-    },
-    Outcome {
-        outcome: Outcome,
-        message: Option<String>,
-    },
-    Final {
-        metrics: Values,
-    },
+    Step { step: u64, metrics: Values },
+    Outcome { outcome: Outcome, message: Option<String> },
+    Final { metrics: Values },
 }
 
 /// Reported numbers; `null` (as many serialisers write NaN) is not a number.
 pub(super) type Values = BTreeMap<String, Option<f64>>;
-
-/// A number of steps that the database can count to.
-fn countable<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    let step = u64::deserialize(deserializer)?;
-    match i64::try_from(step) {
-        Ok(_) => Ok(step),
-        Err(_) => Err(serde::de::Error::custom("no such step")),
-    }
-}
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]

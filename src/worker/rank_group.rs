@@ -142,6 +142,12 @@ impl RankGroup {
     /// What it means that a rank's output has ended.
     fn ended(&mut self, rank: usize, progress: &TrialProgress, tail: &str) -> Interruption {
         let status = self.ranks[rank].wait();
+        if let Some(fault) = &progress.fault {
+            return Interruption::DeviceLost {
+                message: named(rank, self.ranks(), fault),
+                is_kernels: true,
+            };
+        }
         let out_of_memory = status.and_then(|status| status.code()) == Some(OUT_OF_MEMORY_EXIT);
         let reason = match (&progress.out_of_memory, out_of_memory) {
             (Some(reason), _) => reason.clone(),
@@ -172,6 +178,8 @@ struct TrialProgress {
     phase: Phase,
     stopped_at: Option<u64>,
     out_of_memory: Option<FailReason>,
+    /// The driver's error that a kernel of a rank ended with.
+    fault: Option<String>,
 }
 
 impl TrialProgress {
@@ -182,6 +190,7 @@ impl TrialProgress {
             phase: Phase::Load,
             stopped_at: None,
             out_of_memory: None,
+            fault: None,
         }
     }
 
@@ -195,6 +204,12 @@ impl TrialProgress {
     ) -> Result<(), Interruption> {
         match message {
             Message::Trial(TrialEvent::Ended { state, .. }) => return self.end(rank, state, metrics),
+            Message::Trial(event @ TrialEvent::Kernels { fault: Some(_), .. }) if self.fault.is_none() => {
+                if let TrialEvent::Kernels { fault, .. } = &event {
+                    self.fault.clone_from(fault);
+                }
+                emit(event);
+            }
             Message::Trial(event) if rank == 0 => {
                 match &event {
                     // The trial process has told of it already.

@@ -1,7 +1,6 @@
 //! The trial process's memory between trials: base weights and tokenised data stay loaded, so that the next trial on
 //! them starts at once.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -15,6 +14,7 @@ use super::rank_group::RankGroup;
 use super::serve::Runner;
 use super::trial::{Interruption, TrialRun, failure};
 use super::{Task, TrialEvent, TrialRequest};
+use peft_tune_core::panic::panic_message;
 use peft_tune_core::recipe::{DataSettings, Precision, Recipe};
 use peft_tune_core::study::{FailReason, Metrics, Phase, TrialState, with_causes};
 use peft_tune_engine::data::PreparedData;
@@ -22,7 +22,7 @@ use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::parallel::{Alone, Collective};
 use peft_tune_engine::profile::{DeviceMemory, HostMemory};
 use peft_tune_engine::{BaseModel, BaseSource};
-use peft_tune_kernels::device;
+use peft_tune_kernels::{attention_kernels, device, forget_attention, kernels, set_kernels};
 
 /// What stays loaded between trials. One base model and one data set at a time: what a trial does not use must not
 /// count in its memory.
@@ -166,7 +166,7 @@ impl Runner for Session {
         let state = match outcome {
             Ok(Ok(())) => TrialState::Complete { metrics },
             Ok(Err(Interruption::Failed(reason))) => TrialState::Failed { reason, metrics },
-            Ok(Err(Interruption::DeviceLost { message })) => return Err(std::io::Error::other(message)),
+            Ok(Err(Interruption::DeviceLost { message, .. })) => return Err(std::io::Error::other(message)),
             Ok(Err(Interruption::Stopped { at_step })) => TrialState::Pruned {
                 at_step,
                 rule: "stopped".to_owned(),
@@ -177,7 +177,10 @@ impl Runner for Session {
                 (self.kept, self.group) = (LoadedInputs::default(), None);
                 let reason = FailReason::Crashed {
                     phase,
-                    message: panic_message(panic.as_ref()),
+                    message: format!(
+                        "the engine panicked: {}",
+                        panic_message(panic.as_ref()).unwrap_or("no message")
+                    ),
                 };
                 TrialState::Failed { reason, metrics }
             }
@@ -195,6 +198,9 @@ impl Session {
         emit: &mut dyn FnMut(TrialEvent),
         metrics: &mut Metrics,
     ) -> Result<(), Interruption> {
+        if let Some(kernels) = request.kernels {
+            set_kernels(kernels);
+        }
         let Task::Recipe { recipe, plan } = &request.task else {
             let message = "this process trains recipes; params alone need a command backend".to_owned();
             return Err(Interruption::Failed(FailReason::Invalid { message }));
@@ -207,19 +213,24 @@ impl Session {
             return self.on_ranks(recipe.batch.devices, request, &stopped, emit, metrics);
         }
         self.group = None;
+        forget_attention();
         let evaluation_rows = plan.train.as_ref().and_then(|train| train.evaluation_rows);
-        let loaded = self.load(recipe, evaluation_rows, request.memory_limit_bytes)?;
-        TrialRun {
-            request,
-            recipe,
-            loaded,
-            control,
-            waited,
-            collective: &self.place.collective,
-            fault: &self.fault,
-            started: Instant::now(),
-        }
-        .run(plan, emit, metrics)
+        let loaded = self.load(recipe, evaluation_rows, request.memory_limit_bytes);
+        let ended = loaded.and_then(|loaded| {
+            let run = TrialRun {
+                request,
+                recipe,
+                loaded,
+                control,
+                waited,
+                collective: &self.place.collective,
+                fault: &self.fault,
+                started: Instant::now(),
+            };
+            run.run(plan, emit, metrics)
+        });
+        emit(kernels_of(request, &ended));
+        ended
     }
 
     /// Runs the trial on as many processes as it has devices. They stay for the next trial on as many.
@@ -283,7 +294,10 @@ impl Session {
         };
         let device = match &self.kept.base {
             Some((_, base)) => base.device().clone(),
-            None => device::open(&self.place.device).map_err(invalid)?,
+            None => device::open(&self.place.device).map_err(|error| Interruption::DeviceLost {
+                message: with_causes(&error),
+                is_kernels: false,
+            })?,
         };
         let memory = DeviceMemory::of(&device).map_err(invalid)?;
         // What the process holds beside the engine is no part of the trial's memory, and neither is what libraries keep for
@@ -338,6 +352,23 @@ impl Session {
     }
 }
 
+/// In which form a trial computed.
+fn kernels_of(request: &TrialRequest, ended: &Result<(), Interruption>) -> TrialEvent {
+    let fault = match ended {
+        Err(Interruption::DeviceLost {
+            message,
+            is_kernels: true,
+        }) => Some(message.clone()),
+        _ => None,
+    };
+    TrialEvent::Kernels {
+        number: request.number,
+        kernels: kernels(),
+        attention: attention_kernels(),
+        fault,
+    }
+}
+
 fn prepare(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, Interruption> {
     let prepared = PreparedData::of_recipe(recipe, files).map_err(invalid)?;
     for warning in prepared.warnings() {
@@ -362,14 +393,6 @@ fn weight_bytes(folder: &Path) -> u64 {
             .is_some_and(|extension| extension == "safetensors")
     });
     weights.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("the engine panicked: {}", text.unwrap_or("no message"))
 }
 
 #[cfg(test)]

@@ -10,6 +10,9 @@
 //! | `warmup_steps`, `measured_steps` | 1 | steps of the profile phase |
 //! | `slow_steps` | 1 | share of the measured steps that took over 1.5 times the median's time for a token |
 //! | `own_cpu_share`, `cpu_pressure`, `other_cores`, `clock_mhz` | 1, 1, 1, MHz | the machine meanwhile: see `profile::disturbance` |
+//! | `gpu_utilisation`, `gpu_power_w`, `gpu_temperature_c`, `gpu_clock_mhz` | 1, W, C, MHz | of a GPU by its driver: means over the measured steps, the highest temperature |
+//! | `joules_per_token` | J | energy of a trained token, of all GPUs and, where it may be read, the processor |
+//! | `mfu` | 1 | model FLOPs a second over the peak that the GPU's maker publishes; absent where that is not known |
 //! | `disturbed` | 1 | share of the throughput that may have been lost to other programs; absent where it was quiet |
 //! | `loss`, `accuracy` | nats, 1 | on the held-out set after the training phase |
 //! | `loss_before` | nats | on the held-out set before the first step: what a training that teaches nothing has |
@@ -27,7 +30,11 @@ use super::fault::Fault;
 use super::session::{Loaded, invalid};
 use super::surroundings::Surroundings;
 use super::{TrialEvent, TrialRequest};
-use peft_tune_core::objective::{LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::architecture::Architecture;
+use peft_tune_core::objective::{
+    JOULES_PER_TOKEN, LOSS, LOSS_BEFORE, LOSS_STANDARD_ERROR, MFU, PEAK_MEMORY, THROUGHPUT,
+};
+use peft_tune_core::predict::{self, Host, Machine, Predictor, RowLengths, Setting};
 use peft_tune_core::recipe::{Precision, Recipe};
 use peft_tune_core::study::{
     FailReason, MeasurePlan, Metrics, Phase, THROUGHPUT_INTERVAL, TrainPlan, TrialPlan, mark_disturbed,
@@ -51,6 +58,8 @@ pub(super) enum Interruption {
     /// The device answers nothing more to this process.
     DeviceLost {
         message: String,
+        /// Whether a kernel failed, and not the device; told already where ranks compute.
+        is_kernels: bool,
     },
     /// It was asked to stop.
     Stopped {
@@ -157,7 +166,8 @@ impl TrialRun<'_> {
             events.push(self.step(&mut run, Phase::Profile, emit)?);
             surroundings.step_ended();
         }
-        let mut lost = [surroundings.finish(metrics)];
+        let seen = surroundings.finish(metrics);
+        let mut lost = [seen.lost];
         metrics.insert("warmup_steps", f64::from(warmup_steps));
         let mut bytes = [
             memory.peak_bytes().saturating_sub(beside) as f64,
@@ -171,9 +181,56 @@ impl TrialRun<'_> {
             metrics.insert("reserved_memory_bytes", bytes[1]);
         }
         keep_times(&events, metrics);
+        self.keep_energy(seen.joules, &events, metrics)?;
+        if let Some(mfu) = self.mfu(&source, metrics.value(THROUGHPUT)) {
+            metrics.insert(MFU, mfu);
+        }
         // All devices wait for the one that was disturbed most.
         mark_disturbed(metrics, lost[0]);
         Ok(())
+    }
+
+    /// The energy of a token, of all devices together, where each of them tells it.
+    fn keep_energy(
+        &self,
+        joules: Option<f64>,
+        events: &[StepEvent],
+        metrics: &mut Metrics,
+    ) -> Result<(), Interruption> {
+        let mut sums = [joules.unwrap_or(0.0), f64::from(u8::from(joules.is_some()))];
+        if self.collective.ranks() > 1 {
+            let summed = self.collective.sum_numbers(&mut sums);
+            summed.map_err(|error| failure(error.into(), Phase::Profile))?;
+        }
+        let tokens: u64 = events.iter().map(|event| event.tokens).sum();
+        if sums[1] == self.collective.ranks() as f64 && tokens > 0 {
+            metrics.insert(JOULES_PER_TOKEN, sums[0] / tokens as f64);
+        }
+        Ok(())
+    }
+
+    /// Model FLOPs a second over the peak that the GPU's maker publishes; `None` of other devices.
+    fn mfu(&self, source: &BatchSource, throughput: Option<f64>) -> Option<f64> {
+        let base = &self.loaded.base;
+        let sheet = predict::device_of_driver(&device::facts(base.device())?.name)?;
+        let per_token = self.model_flops_per_token(source)?;
+        let devices = self.recipe.batch.devices as f64;
+        Some(throughput? * per_token / (devices * sheet.peak_flops(self.recipe.precision)))
+    }
+
+    /// FLOPs that the training of a token needs, nothing computed twice.
+    fn model_flops_per_token(&self, source: &BatchSource) -> Option<f64> {
+        let architecture = Architecture::from_config(&self.loaded.folder.join("config.json")).ok()?;
+        let workload = RowLengths::new(source.row_documents()).workload(self.recipe.batch.micro_batch);
+        let setting = Setting {
+            recipe: self.recipe,
+            workload: &workload,
+        };
+        let flops = Predictor::new(architecture, Machine::Unmeasured(Host::GPU))
+            .flops(&setting)
+            .ok()?;
+        let tokens = workload.mean.tokens() * self.recipe.batch.micro_batches() as f64;
+        (tokens > 0.0).then(|| flops.model / tokens)
     }
 
     fn train(
@@ -451,8 +508,10 @@ fn keep_times(events: &[StepEvent], metrics: &mut Metrics) {
 /// What an engine error means for the trial.
 pub(super) fn failure(error: TrainError, phase: Phase) -> Interruption {
     if error.lost_device() {
-        let message = error.to_string();
-        return Interruption::DeviceLost { message };
+        return Interruption::DeviceLost {
+            message: error.to_string(),
+            is_kernels: error.is_kernel_fault(),
+        };
     }
     let reason = match error.out_of_memory() {
         true => FailReason::OutOfMemory {

@@ -25,6 +25,8 @@ pub(super) struct WorkerSlot {
     warm: Option<(String, Precision)>,
     /// Processes in a row that ended before they greeted.
     failed_starts: u32,
+    /// What its first worker computed on, where its next one is to stay.
+    device: Option<String>,
 }
 
 /// A worker process.
@@ -124,6 +126,7 @@ impl WorkerSlot {
             lent_to: None,
             warm: None,
             failed_starts: 0,
+            device: None,
         }
     }
 
@@ -198,7 +201,9 @@ impl WorkerSlot {
         serial: u64,
     ) -> Result<(), EvaluatorError> {
         let heartbeat_s = settings.heartbeat.as_secs_f64();
-        let (program, arguments) = settings.launcher.command_line(&self.placement);
+        let mut placement = self.placement.clone();
+        placement.device = placement.device.or_else(|| self.device.clone());
+        let (program, arguments) = settings.launcher.command_line(&placement);
         let surroundings = Surroundings {
             env: settings.launcher.env.clone(),
             farewell: settings.launcher.farewell(),
@@ -238,8 +243,9 @@ impl WorkerSlot {
         }
     }
 
-    /// The worker greeted: it is there.
-    pub(super) fn greet(&mut self, about: About) {
+    /// The worker greeted: it is there. One that takes its place later `stays` on its device, where it is on the same machine: a search
+    /// whose GPU is gone shall not go on with the processor.
+    pub(super) fn greet(&mut self, about: About, stays: bool) {
         tracing::info!(
             worker = self.placement.number,
             process = about.process,
@@ -251,6 +257,9 @@ impl WorkerSlot {
             "a worker is ready"
         );
         self.failed_starts = 0;
+        if stays {
+            self.device.get_or_insert_with(|| about.device.clone());
+        }
         if let Some(worker) = &mut self.worker {
             worker.about = Some(about);
         }

@@ -12,7 +12,10 @@ mod values;
 
 pub use recipe_file::{RecipeFile, RecipeFileError};
 
+use super::SpaceError;
 use super::yaml::Document;
+use peft_tune_core::recipe::Recipe;
+use peft_tune_core::recipe::settings::SettingRow;
 
 /// How strictly a file is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,4 +36,19 @@ impl Default for ReadOptions {
 struct Context<'a> {
     document: &'a Document,
     options: ReadOptions,
+}
+
+impl Context<'_> {
+    /// Refuses a recipe's value that the table of settings does not allow, where it stands in the file.
+    fn check_row(&self, row: &SettingRow, recipe: &Recipe, keys: &[&str]) -> Result<(), SpaceError> {
+        match (row.get)(recipe) {
+            Some(value) if !row.legal.allows(&value) => Err(SpaceError::IllegalValue {
+                at: self.document.value(keys),
+                parameter: row.name.to_owned(),
+                value: format!("`{value}`"),
+                legal: row.legal.to_string(),
+            }),
+            _ => Ok(()),
+        }
+    }
 }

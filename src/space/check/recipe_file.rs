@@ -58,17 +58,7 @@ fn recipe_of(document: &Document, options: ReadOptions) -> Result<Recipe, SpaceE
     // A derived parameter (alpha_ratio, global_batch) is checked through the fields it is computed from.
     for row in settings().filter(|row| row.derived_from.is_none()) {
         let keys: Vec<&str> = row.field.split('.').collect();
-        match (row.get)(&recipe) {
-            Some(value) if !row.legal.allows(&value) => {
-                return Err(SpaceError::IllegalValue {
-                    at: document.value(&keys),
-                    parameter: row.name.to_owned(),
-                    value: format!("`{value}`"),
-                    legal: row.legal.to_string(),
-                });
-            }
-            _ => {}
-        }
+        context.check_row(row, &recipe, &keys)?;
     }
     Ok(recipe)
 }

@@ -156,15 +156,9 @@ impl Context<'_> {
 
     /// Refuses a value that the table of settings does not allow, where it stands in `trial`.
     fn check_setting(&self, name: &str, recipe: &Recipe) -> Result<(), SpaceError> {
-        let row = settings().find(|row| row.name == name);
-        match row.and_then(|row| Some((row, (row.get)(recipe)?))) {
-            Some((row, value)) if !row.legal.allows(&value) => Err(SpaceError::IllegalValue {
-                at: self.document.value(&["trial", name]),
-                parameter: name.to_owned(),
-                value: format!("`{value}`"),
-                legal: row.legal.to_string(),
-            }),
-            _ => Ok(()),
+        match settings().find(|row| row.name == name) {
+            Some(row) => self.check_row(row, recipe, &["trial", name]),
+            None => Ok(()),
         }
     }
 

@@ -91,7 +91,7 @@ pub struct ConfirmDetails {
     pub interval: Option<f64>,
     /// Trainings with other seeds that all trials may take together; default an eighth of the study's trainings.
     pub trainings: Option<u64>,
-    /// Tokens that longer trainings of the finalists may take, as a share of those of all the study's trainings; default 0.5,
+    /// Tokens that longer trainings of the finalists may take, as a share of those of all the study's trainings; default 1,
     /// 0 for none.
     pub longer: Option<f64>,
 }

@@ -35,22 +35,15 @@ impl Document {
             path: path.to_owned(),
             reason: error.kind(),
         };
-        let size = std::fs::metadata(path).map_err(unreadable)?.len();
-        if size > LIMIT_BYTES {
-            return Err(SpaceError::TooLarge {
-                path: path.to_owned(),
-                bytes: size,
-                limit: LIMIT_BYTES,
-            });
-        }
         let mut bytes = Vec::new();
-        // What a device says of its size is not its size.
         let file = std::fs::File::open(path).map_err(unreadable)?;
+        let said = file.metadata().map_err(unreadable)?.len();
         file.take(LIMIT_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
         if bytes.len() as u64 > LIMIT_BYTES {
             return Err(SpaceError::TooLarge {
                 path: path.to_owned(),
-                bytes: bytes.len() as u64,
+                // What a device says of its size is not its size.
+                bytes: said.max(bytes.len() as u64),
                 limit: LIMIT_BYTES,
             });
         }

@@ -1,9 +1,10 @@
 //! Whether what a short training chose holds for a longer one.
 //!
-//! Short trainings flatter high learning rates: the longer the training, the lower the best one. So the finalists, and the
-//! same at half their rate, are trained longer, towards the length that the study's recipes will be trained for. Half of
-//! the tokens go to four of them, the other half to the two that are then best. What ends there is compared among those
-//! that were trained as long.
+//! Short trainings flatter high learning rates: the longer the training, the lower the best one. So the recommended setting
+//! and the same at half its rate are trained longer, as near to the length that the study's recipes will be trained for as
+//! the tokens last. Only a length near that one tells: at 3 and 5 times the short length the higher rate still wins where it
+//! loses at 10 (docs/benchmarks.md). Tokens that are left go to four trainings of a length between, the two best of which
+//! then go on. What ends there is compared among those that were trained as long.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +16,11 @@ use peft_tune_core::recipe::{Recipe, RecipeKey, TrainingLength};
 use peft_tune_core::space::ConfirmPlan;
 use peft_tune_core::study::{Confirmed, Metrics, ParamValue, Params, Trial, TrialNumber, with_confirmed};
 
-/// Trainings that are made longer first, and how many of them then go on.
+/// Trainings of a length between, where there are tokens for them, and how many go on to the longest.
 const FIRST: u64 = 4;
 const THEN: u64 = 2;
+/// Share of the full length above which a training goes all the way, though it takes a little more than the tokens that there are.
+const NEARLY: f64 = 0.8;
 /// A training is longer where it is that many times as long.
 const LONGER: f64 = 1.5;
 /// A learning rate is about half of another where it is so many times that.
@@ -51,18 +54,35 @@ impl Lengths {
         let one = &recipe_for(study, &first.params).ok()?;
         let short = tokens_of(train.length, one, trained);
         let full = tokens_of(one.training.length, one, trained);
-        let allowance = plan.longer_tokens(trainings.len() as u64, short);
+        // What is tried behind the budget for the sake of longer trainings does not make them longer yet.
+        let of_search = study.budget.trials.unwrap_or(u64::MAX).min(trainings.len() as u64);
+        let allowance = plan.longer_tokens(of_search, short);
         let lengths = Self { short, full, allowance };
-        (lengths.first() as f64 >= LONGER * short as f64 && short > 0).then_some(lengths)
+        (lengths.longest() as f64 >= LONGER * short as f64 && short > 0).then_some(lengths)
     }
 
-    fn first(&self) -> u64 {
-        self.full.min(self.allowance / 2 / FIRST)
+    fn are_enough_for(&self, trainings: u64) -> bool {
+        self.allowance as f64 >= NEARLY * (trainings * self.full) as f64
     }
 
-    fn then(&self) -> Option<u64> {
-        let then = self.full.min(self.allowance / 2 / THEN);
-        (then as f64 >= LONGER * self.first() as f64).then_some(then)
+    /// Of the last trainings.
+    fn longest(&self) -> u64 {
+        match self.are_enough_for(THEN) {
+            true => self.full,
+            false => self.allowance / THEN,
+        }
+    }
+
+    /// How many trainings are that long.
+    fn at_longest(&self) -> u64 {
+        if self.are_enough_for(FIRST) { FIRST } else { THEN }
+    }
+
+    /// Of trainings before them; `None` where there are tokens for all of them to be long, or too few for any but the last.
+    fn between(&self) -> Option<u64> {
+        let left = self.allowance.saturating_sub(THEN * self.longest());
+        let each = left / FIRST;
+        (self.at_longest() == THEN && each as f64 >= LONGER * self.short as f64).then_some(each)
     }
 }
 
@@ -136,7 +156,12 @@ impl<'a> LongerRuns<'a> {
     /// The settings that are the same as a finalist's at half its learning rate, as far as the space has them and no trial does.
     pub(in crate::tune) fn lower_rate(&self, recommended: TrialNumber) -> Option<Params> {
         let leaders = self.leaders(recommended).into_iter();
+        let at_once = match self.lengths.between() {
+            Some(_) => FIRST,
+            None => self.lengths.at_longest(),
+        };
         leaders
+            .take(at_once as usize / 2)
             .filter(|leader| self.at_half(leader).is_none())
             .find_map(|leader| {
                 let rate = leader.params.get(LEARNING_RATE)?.as_f64()?;
@@ -158,36 +183,50 @@ impl<'a> LongerRuns<'a> {
         recommended: TrialNumber,
         given_up: &[TrialNumber],
     ) -> Option<(TrialNumber, u64)> {
-        let first = self.lengths.first();
         let open = |training: &&Training, tokens: u64| {
             let gave_up = training.trials.iter().any(|number| given_up.contains(number));
             !training.longer.contains_key(&tokens) && !gave_up
         };
-        let begun = self
-            .trainings
-            .iter()
-            .filter(|training| training.longer.contains_key(&first));
-        let mut candidates: Vec<&Training> = begun.collect();
-        for leader in self.leaders(recommended) {
-            for training in [Some(leader), self.at_half(leader)].into_iter().flatten() {
-                if candidates.len() < FIRST as usize && !candidates.iter().any(|one| one.trials == training.trials) {
-                    candidates.push(training);
+        let longest = self.lengths.longest();
+        let candidates = match self.lengths.between() {
+            None => self.candidates(recommended, longest, self.lengths.at_longest()),
+            Some(between) => {
+                let mut candidates = self.candidates(recommended, between, FIRST);
+                if candidates.len() < 2 {
+                    return None;
                 }
+                if let Some(training) = candidates.iter().find(|training| open(training, between)) {
+                    return Some((*training.trials.first()?, between));
+                }
+                candidates.retain(|training| training.longer.contains_key(&between));
+                candidates.sort_by(|a, b| a.longer[&between].total_cmp(&b.longer[&between]));
+                candidates.truncate(THEN as usize);
+                candidates
             }
-        }
+        };
         // One alone has nothing to be compared with.
         if candidates.len() < 2 {
             return None;
         }
-        if let Some(training) = candidates.iter().find(|training| open(training, first)) {
-            return Some((*training.trials.first()?, first));
+        let training = candidates.into_iter().find(|training| open(training, longest))?;
+        Some((*training.trials.first()?, longest))
+    }
+
+    /// The trainings to make so long, at most so many: those that were made, the recommended one, and the same at half its rate first.
+    fn candidates(&self, recommended: TrialNumber, tokens: u64, most: u64) -> Vec<&Training> {
+        let begun = self
+            .trainings
+            .iter()
+            .filter(|training| training.longer.contains_key(&tokens));
+        let mut candidates: Vec<&Training> = begun.collect();
+        for leader in self.leaders(recommended) {
+            for training in [Some(leader), self.at_half(leader)].into_iter().flatten() {
+                if (candidates.len() as u64) < most && !candidates.iter().any(|one| one.trials == training.trials) {
+                    candidates.push(training);
+                }
+            }
         }
-        let then = self.lengths.then()?;
-        candidates.retain(|training| training.longer.contains_key(&first));
-        candidates.sort_by(|a, b| a.longer[&first].total_cmp(&b.longer[&first]));
-        candidates.truncate(THEN as usize);
-        let training = candidates.into_iter().find(|training| open(training, then))?;
-        Some((*training.trials.first()?, then))
+        candidates
     }
 
     /// What the longest training of each setting says of all trials that would train the same.
@@ -253,5 +292,30 @@ impl<'a> LongerRuns<'a> {
         let mut recipe = recipe_for(self.study, &training.params).ok()?;
         recipe.optimizer.learning_rate = 1.0;
         Some(recipe.loss_key())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_go_into_length_first_and_into_breadth_where_there_are_more() {
+        let of = |allowance: u64| {
+            let lengths = Lengths {
+                short: 30,
+                full: 300,
+                allowance,
+            };
+            (lengths.longest(), lengths.at_longest(), lengths.between())
+        };
+        // A pair as long as it can be, all the way where that is nearly so.
+        assert_eq!(of(100), (50, 2, None));
+        assert_eq!(of(400), (200, 2, None));
+        assert_eq!(of(500), (300, 2, None));
+        assert_eq!(of(700), (300, 2, None));
+        // Four of a length between, then a pair; and four all the way.
+        assert_eq!(of(800), (300, 2, Some(50)));
+        assert_eq!(of(1000), (300, 4, None));
     }
 }

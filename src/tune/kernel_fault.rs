@@ -1,0 +1,124 @@
+//! A kernel that fails (an illegal instruction, an address that is none, a launch that never ends): its trial is repeated in a
+//! safer form of the ops, and where that works, the rest of the search stays with it.
+
+use super::{TuneError, Tuner};
+use crate::worker::TrialEvent;
+use peft_tune_core::study::{TrialNumber, TrialState};
+use peft_tune_kernels::{AttentionKernels, Kernels};
+
+/// What is known of a kernel's fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelFault {
+    /// The form of the ops that met it.
+    pub kernels: Kernels,
+    pub attention: Option<AttentionKernels>,
+    /// The driver's error.
+    pub message: String,
+}
+
+impl KernelFault {
+    /// The fault that an event tells of.
+    pub(super) fn of(event: &TrialEvent) -> Option<Self> {
+        let TrialEvent::Kernels {
+            kernels,
+            attention,
+            fault: Some(message),
+            ..
+        } = event
+        else {
+            return None;
+        };
+        Some(Self {
+            kernels: *kernels,
+            attention: *attention,
+            message: message.clone(),
+        })
+    }
+
+    /// The form to try next, if there is a safer one.
+    pub(super) fn safer(&self) -> Option<Kernels> {
+        self.kernels.safer(self.attention)
+    }
+}
+
+/// A trial that is repeated in a safer form.
+#[derive(Clone, Debug)]
+pub(super) struct Safer {
+    pub(super) kernels: Kernels,
+    /// The form that it was to compute in.
+    pub(super) instead_of: Kernels,
+    pub(super) fault: KernelFault,
+}
+
+impl Tuner<'_> {
+    /// The form that a trial computes in.
+    pub(super) fn kernels_of(&self, number: TrialNumber) -> Kernels {
+        match (self.running.get(&number), self.safer.get(&number)) {
+            (Some(running), _) => running.kernels,
+            (None, Some(safer)) => safer.kernels,
+            (None, None) => self.kernels,
+        }
+    }
+
+    /// Whether a trial that was lost is to be repeated in a safer form; it then is, from now on.
+    pub(super) fn takes_safer_kernels(&mut self, number: TrialNumber) -> bool {
+        let fault = self.running.get_mut(&number).and_then(|running| running.fault.take());
+        let Some((fault, kernels)) = fault.and_then(|fault| Some((fault.clone(), fault.safer()?))) else {
+            return false;
+        };
+        tracing::warn!(
+            trial = number.0,
+            kernels = fault.kernels.name(),
+            safer = kernels.name(),
+            error = fault.message,
+            "a kernel failed: the trial is repeated in a safer form"
+        );
+        let earlier = self.safer.get(&number).map(|safer| safer.instead_of);
+        let instead_of = earlier.unwrap_or(fault.kernels);
+        let safer = Safer {
+            kernels,
+            instead_of,
+            fault,
+        };
+        self.safer.insert(number, safer);
+        true
+    }
+
+    /// A trial ended. Where it worked in a safer form, all further ones compute in that.
+    pub(super) fn note_safer_kernels(&mut self, number: TrialNumber, state: &TrialState) {
+        let Some(safer) = self.safer.remove(&number) else {
+            return;
+        };
+        let worked = matches!(state, TrialState::Complete { .. } | TrialState::Pruned { .. });
+        if worked && self.kernels != safer.kernels {
+            self.stay_with(&safer);
+        }
+    }
+
+    /// All further trials compute in this form.
+    pub(super) fn stay_with(&mut self, safer: &Safer) {
+        self.kernels = safer.kernels;
+        self.instead_of.get_or_insert(safer.instead_of);
+        self.memory.set_kernels(safer.kernels);
+        if let Some(expecting) = &mut self.expecting {
+            expecting.forget();
+        }
+        tracing::info!(
+            kernels = safer.kernels.name(),
+            "further trials stay with the safer kernels"
+        );
+        self.parts.observer.kernels_changed(&safer.fault, safer.kernels);
+    }
+
+    /// Stores in which kernels a trial's attention ran.
+    pub(super) async fn note_attention(
+        &self,
+        number: TrialNumber,
+        attention: Option<AttentionKernels>,
+    ) -> Result<(), TuneError> {
+        let (store, id) = (self.parts.store, self.parts.id);
+        Ok(store
+            .record_attention(id, number, attention.map(AttentionKernels::name))
+            .await?)
+    }
+}
