@@ -52,6 +52,7 @@ mod tests {
             "`id`",
             "$(id)",
             "it's",
+            "a b'; rm -rf $HOME",
             "-x",
             "~",
             "a;b|c&d>e",

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use super::model::{ComputeArgs, KERNELS_VARIABLE};
 use super::{
     CliError, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate, gpu_check,
     import, infer_bench, init, logging, merge, pareto, plan, prepare, profile, query, rank, report, schema, search,
-    show, status, stop, studies, train, vacuum, worker,
+    show, status, stop, studies, threads, train, try_kernels, vacuum, worker,
 };
 use peft_tune_engine::profile::HostMemory;
 
@@ -55,14 +56,51 @@ enum Command {
     #[command(hide = true)]
     Rank(rank::Args),
     #[command(hide = true)]
+    TryKernels(try_kernels::Args),
+    #[command(hide = true)]
     Worker(worker::Args),
+}
+
+/// Keeps backtraces out of the messages of errors; panics have theirs where `RUST_BACKTRACE` asks for them.
+fn keep_messages_short() {
+    let name = "RUST_LIB_BACKTRACE";
+    if std::env::var_os(name).is_none() {
+        // SAFETY: no other thread is running yet that could read the environment at the same time.
+        unsafe { std::env::set_var(name, "0") };
+    }
+}
+
+/// Takes an empty variable for none, which clap would take for a value.
+fn forget_empty(name: &str) {
+    if std::env::var_os(name).is_some_and(|value| value.is_empty()) {
+        // SAFETY: as above.
+        unsafe { std::env::remove_var(name) };
+    }
+}
+
+/// Makes the threads that a command computes with. Processes that others start for a part of their work have their own, behind
+/// their choice of processors.
+fn make_threads(command: &Command) -> Result<(), CliError> {
+    let compute = match command {
+        Command::Rank(_) | Command::Worker(_) | Command::Prepare(_) | Command::TryKernels(_) => return Ok(()),
+        Command::Train(args) => Some(&args.compute),
+        Command::Profile(args) => Some(&args.compute),
+        Command::Merge(args) => Some(&args.compute),
+        Command::Generate(args) => Some(&args.compute),
+        Command::InferBench(args) => Some(&args.compute),
+        _ => None,
+    };
+    threads::make(compute.and_then(ComputeArgs::threads))
 }
 
 /// Runs the program and returns its exit code: `docs/exit-codes.md` lists them.
 pub fn main() -> ExitCode {
     HostMemory::keep_freed();
+    keep_messages_short();
+    forget_empty(KERNELS_VARIABLE);
+    try_kernels::set_up();
     let arguments = Arguments::parse();
-    match run(arguments.command) {
+    match make_threads(&arguments.command).and_then(|()| run(arguments.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Standard error may be a terminal that was closed.
@@ -106,6 +144,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::GpuCheck(args) => gpu_check::run(args),
         Command::Prepare(args) => prepare::run(args),
         Command::Rank(args) => rank::run(args),
+        Command::TryKernels(args) => try_kernels::run(args),
         Command::Worker(args) => worker::run(args),
     }
 }

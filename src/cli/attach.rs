@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::CliError;
 use super::database::DatabaseArgs;
-use super::output::{show_part, tell_part};
+use super::output::{tell_part, write_result};
 use super::standing::Standing;
 use crate::report::{duration, metric_value};
 use peft_tune_core::study::{Trial, TrialState};
@@ -61,7 +61,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
         if !standing.running {
             say("", is_terminal);
             let begun = study.resumed_at.as_deref().unwrap_or(&study.created_at);
-            show_part(format_args!("{}", standing.to_text(begun)));
+            write_result(&standing.to_text(begun))?;
             return match standing.ending {
                 Some(_) => Ok(()),
                 None => Err(CliError::failed(anyhow::anyhow!(

@@ -10,9 +10,11 @@ use super::CliError;
 use super::output::tell;
 use crate::space::Study;
 use crate::store::{InputRecord, Store};
-use peft_tune_core::recipe::{HeldOut, Recipe};
+use crate::worker::Placement;
+use peft_tune_core::recipe::Recipe;
 use peft_tune_core::study::{StudyRequest, TrialState};
 use peft_tune_engine::hub::ModelFiles;
+use peft_tune_kernels::device::first_gpu;
 
 /// Bytes up to which a file of weights is read whole.
 const WHOLE: u64 = 64 << 20;
@@ -21,6 +23,8 @@ const HEAD: usize = 4 << 20;
 const BLOCK: usize = 64 << 10;
 /// Blocks that are sampled, evenly spaced, the last one at the end.
 const BLOCKS: u64 = 256;
+/// Role of the device among the inputs.
+const DEVICE: &str = "device";
 
 /// What the files of a recipe hold: the model's config and weights, the tokenizer, the chat template and the data.
 ///
@@ -33,11 +37,6 @@ pub fn inputs_of(recipe: &Recipe, files: &ModelFiles) -> Result<Vec<InputRecord>
         &tokenizer.special_tokens_map,
         &tokenizer.chat_template,
     ];
-    let held_out = match &recipe.data.held_out {
-        HeldOut::Fraction(_) => Vec::new(),
-        HeldOut::File(path) => vec![path],
-        HeldOut::Files(paths) => paths.iter().collect(),
-    };
     let roles = [
         ("config", vec![&files.config]),
         ("weights", files.weights.iter().collect()),
@@ -50,7 +49,7 @@ pub fn inputs_of(recipe: &Recipe, files: &ModelFiles) -> Result<Vec<InputRecord>
         ),
         ("chat template", recipe.data.chat_template.iter().collect()),
         ("training data", recipe.data.train.iter().collect()),
-        ("held-out data", held_out),
+        ("held-out data", recipe.data.held_out.files().iter().collect()),
     ];
     let mut inputs = Vec::new();
     for (role, paths) in roles {
@@ -65,6 +64,18 @@ pub fn inputs_of(recipe: &Recipe, files: &ModelFiles) -> Result<Vec<InputRecord>
         }
     }
     Ok(inputs)
+}
+
+/// What a study's trials are measured on, among its inputs: throughput and memory of another device do not compare.
+pub fn device_input(place: &Placement) -> InputRecord {
+    let is_cpu = place.device.as_deref() == Some("cpu");
+    let gpu = if is_cpu { None } else { first_gpu() };
+    let name = gpu.map_or_else(|| "cpu".to_owned(), |gpu| gpu.name);
+    InputRecord {
+        role: DEVICE.to_owned(),
+        path: name.clone(),
+        fingerprint: name,
+    }
 }
 
 /// One hash of the inputs of some roles.
@@ -112,8 +123,18 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Looks whether the study in the database was made on what its files hold now. With `accept` it gets another name there,
-/// and its settings are returned, to be measured anew.
+/// How a study of the database stands to what its files hold now.
+#[derive(Debug, PartialEq)]
+pub enum Content {
+    /// There is none of this name, or none that says what its files held.
+    Unknown,
+    /// It was made on the same, wherever that lies.
+    Same,
+    /// It was made on other content and has another name now: its settings, to be measured anew.
+    Changed(Vec<StudyRequest>),
+}
+
+/// Looks whether the study in the database was made on what its files hold now. With `accept`, one that was not makes room.
 ///
 /// # Errors
 /// Bad input that says what changed, where that is not accepted.
@@ -121,31 +142,37 @@ pub async fn check(
     study: &Study,
     store: &Store,
     (inputs, accept): (&[InputRecord], bool),
-) -> Result<Vec<StudyRequest>, CliError> {
-    let known = store.studies().await?;
-    let Some(known) = known.into_iter().find(|known| known.name == study.name) else {
-        return Ok(Vec::new());
+) -> Result<Content, CliError> {
+    let all = store.studies().await?;
+    let Some(known) = all.iter().find(|known| known.name == study.name) else {
+        return Ok(Content::Unknown);
     };
     let before = store.inputs(known.id).await?;
+    if before.is_empty() && study.base.is_some() {
+        return Ok(Content::Unknown);
+    }
     let changes = differences(&before, inputs);
-    if before.is_empty() || changes.is_empty() {
-        return Ok(Vec::new());
+    if changes.is_empty() {
+        return Ok(Content::Same);
     }
     let changes = changes.join(", ");
     if !accept {
         let name = &study.name;
         return Err(CliError::bad_input(anyhow::anyhow!(
-            "study `{name}` was made on other content ({changes} changed): its results do not compare with new ones. Begin a \
+            "study `{name}` was made on something else ({changes} changed): its results do not compare with new ones. Begin a \
              study of its own with `--as NEW_NAME`, or measure its settings again with `--accept-changed-inputs`, which \
              keeps what was measured under another name"
         )));
     }
     let trials = store.trials(known.id).await?;
+    if trials.is_empty() {
+        store.delete_study(known.id, &known.name).await?;
+        return Ok(Content::Unknown);
+    }
     let settings = trials
         .into_iter()
         .filter(|trial| matches!(trial.state, TrialState::Complete { .. }));
     let settings = settings.map(|trial| StudyRequest::Enqueue(trial.params)).collect();
-    let all = store.studies().await?;
     let free = |name: &String| all.iter().all(|one| one.name != *name);
     let names = (1..).map(|number| format!("{} before change {number}", study.name));
     if let Some(name) = names.into_iter().find(free) {
@@ -154,7 +181,7 @@ pub async fn check(
             "{changes} changed: what was measured before is study `{name}` now"
         ));
     }
-    Ok(settings)
+    Ok(Content::Changed(settings))
 }
 
 /// The inputs that differ, each with its role and path.
@@ -171,9 +198,16 @@ fn differences(before: &[InputRecord], now: &[InputRecord]) -> Vec<String> {
         let (before, now) = (of(before), of(now));
         for index in 0..before.len().max(now.len()) {
             let (old, new) = (before.get(index), now.get(index));
-            if old.map(|one| &one.fingerprint) != new.map(|one| &one.fingerprint) {
-                let path = new.or(old).map_or("", |one| one.path.as_str());
-                found.push(format!("{role} {path}"));
+            if old.map(|one| &one.fingerprint) == new.map(|one| &one.fingerprint) {
+                continue;
+            }
+            match (old, new) {
+                (Some(old), Some(new)) if role == DEVICE => {
+                    found.push(format!("device `{}` to `{}`", old.path, new.path))
+                }
+                // Studies of earlier versions do not say, and commands compute on what they like.
+                _ if role == DEVICE => {}
+                _ => found.push(format!("{role} {}", new.or(old).map_or("", |one| one.path.as_str()))),
             }
         }
     }
@@ -203,6 +237,9 @@ mod tests {
             input("training data", "b/train.jsonl", "2"),
         ];
         assert!(differences(&before, &moved).is_empty());
+        let (gpu, cpu) = (input("device", "H200", "H200"), input("device", "cpu", "cpu"));
+        assert!(differences(&before, &[moved[0].clone(), moved[1].clone(), cpu.clone()]).is_empty());
+        assert_eq!(differences(&[gpu], &[cpu]), ["device `H200` to `cpu`"]);
         let edited = [
             moved[0].clone(),
             input("training data", "b/train.jsonl", "3"),

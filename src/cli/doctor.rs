@@ -8,20 +8,20 @@ use serde::Serialize;
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
 use super::machine::machine;
-use super::machine_ceilings;
 use super::machine_ceilings::MeasuredCeilings;
 use super::output::{tell, write_result};
+use super::{device_ceilings, machine_ceilings};
 use crate::report::{bytes, printable, significant};
 use crate::store::Store;
 use peft_tune_core::plan::Vectors;
 use peft_tune_core::predict::Headline;
 use peft_tune_core::recipe::Precision;
-use peft_tune_engine::profile::LibraryFolders;
+use peft_tune_engine::profile::{CeilingSource, LibraryFolders};
 use peft_tune_kernels::device;
 
 /// Shows what this machine has and what it reaches: processor, memory, GPUs, libraries, measured ceilings.
 ///
-/// The ceilings are measured once, in a few seconds, and kept in the results database; `plan` and `search` predict from
+/// The ceilings of the processor and of the GPU are measured once, in a few seconds, and kept in the results database; `plan` and `search` predict from
 /// them.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -54,6 +54,19 @@ struct Diagnosis {
     cuda: Cuda,
     ceilings: Vec<Headline>,
     /// Share of the ceilings' speed that may have been lost to other programs while they were measured; 0 where it was quiet.
+    disturbed: f64,
+    /// Those of the GPU that would train; absent where there is none.
+    gpu: Option<Gpu>,
+}
+
+/// What a GPU reaches.
+#[derive(Debug, Serialize)]
+struct Gpu {
+    name: String,
+    /// Whether they were measured, or are its maker's.
+    from: CeilingSource,
+    ceilings: Vec<Headline>,
+    /// As that of the processor.
     disturbed: f64,
 }
 
@@ -104,7 +117,7 @@ const NEEDED: usize = 6;
 /// Looks, measures, prints.
 pub fn run(args: Args) -> Result<(), CliError> {
     let threads = args.threads.map_or_else(rayon::current_num_threads, usize::from);
-    let found = block_on(async {
+    let (found, gpu) = block_on(async {
         let store = Store::open(&args.database.path()).await?;
         let known = match args.measure {
             true => None,
@@ -114,10 +127,11 @@ pub fn run(args: Args) -> Result<(), CliError> {
         if is_new {
             machine_ceilings::keep(&store, threads, &found).await?;
         }
+        let gpu = gpu(&store, args.measure).await?;
         store.close().await?;
-        Ok(found)
+        Ok((found, gpu))
     })?;
-    let diagnosis = diagnose(threads, &found);
+    let diagnosis = diagnose(threads, &found, gpu);
     let text = match args.json {
         true => serde_json::to_string_pretty(&diagnosis).map_err(CliError::failed)? + "\n",
         false => diagnosis.to_text(),
@@ -137,7 +151,30 @@ fn complete(known: Option<MeasuredCeilings>, threads: usize) -> Result<(Measured
     }
 }
 
-fn diagnose(threads: usize, MeasuredCeilings { ceilings, disturbed }: &MeasuredCeilings) -> Diagnosis {
+/// The ceilings of the GPU that would train.
+async fn gpu(store: &Store, again: bool) -> Result<Option<Gpu>, CliError> {
+    // Why one is not used is said elsewhere.
+    let Some(device) = device::open("auto").ok().filter(|device| !device.is_cpu()) else {
+        return Ok(None);
+    };
+    let precisions = &Precision::ALL;
+    let known = match again {
+        true => device_ceilings::measured_again(store, &device, precisions).await?,
+        false => device_ceilings::stored_or_measured(Some(store), &device, precisions).await?,
+    };
+    Ok(known.map(|known| Gpu {
+        name: device::facts(&device).map_or_else(String::new, |facts| facts.name),
+        from: known.from,
+        ceilings: known.ceilings.headlines(),
+        disturbed: known.disturbed,
+    }))
+}
+
+fn diagnose(
+    threads: usize,
+    MeasuredCeilings { ceilings, disturbed }: &MeasuredCeilings,
+    gpu: Option<Gpu>,
+) -> Diagnosis {
     let machine = machine();
     Diagnosis {
         version: env!("CARGO_PKG_VERSION"),
@@ -153,6 +190,7 @@ fn diagnose(threads: usize, MeasuredCeilings { ceilings, disturbed }: &MeasuredC
         cuda: cuda(),
         ceilings: ceilings.headlines(),
         disturbed: *disturbed,
+        gpu,
     }
 }
 
@@ -226,20 +264,32 @@ impl Diagnosis {
         text.push_str("\ngpu\n");
         text.push_str(&self.cuda.to_text());
         text.push_str("\nmeasured ceilings\n");
-        if self.disturbed > 0.0 {
-            let lost = 100.0 * self.disturbed;
-            // Writing to a string cannot fail.
-            let _ = writeln!(
-                text,
-                "  disturbed by other programs, which may have taken up to {lost:.0}% of the speed; the next start measures again"
-            );
-        }
-        for one in &self.ceilings {
-            let value = significant((one.value * 10.0).round() / 10.0);
-            let _ = writeln!(text, "  {:<24}{value:>10} {}", one.name, one.unit);
+        text.push_str(&ceilings_text(&self.ceilings, self.disturbed));
+        if let Some(gpu) = &self.gpu {
+            if gpu.from == CeilingSource::DataSheet {
+                text.push_str("  of the GPU by its data sheet, as it could not be measured\n");
+            }
+            text.push_str(&ceilings_text(&gpu.ceilings, gpu.disturbed));
         }
         text
     }
+}
+
+fn ceilings_text(ceilings: &[Headline], disturbed: f64) -> String {
+    let mut text = String::new();
+    if disturbed > 0.0 {
+        let lost = 100.0 * disturbed;
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "  disturbed by other programs, which may have taken up to {lost:.0}% of the speed; the next start measures again"
+        );
+    }
+    for one in ceilings {
+        let value = significant((one.value * 10.0).round() / 10.0);
+        let _ = writeln!(text, "  {:<24}{value:>10} {}", one.name, one.unit);
+    }
+    text
 }
 
 impl Cuda {

@@ -4,8 +4,10 @@ use super::CliError;
 use super::download::DownloadProgress;
 use super::model::{BaseArgs, ComputeArgs};
 use super::output::write_result;
+use super::prepare::prompt_tokens;
+use crate::worker::Preparation;
 use peft_tune_engine::hub::ModelFiles;
-use peft_tune_engine::tokenizer::{GenerationPrompt, Specials, Tokenizer};
+use peft_tune_engine::tokenizer::Tokenizer;
 use peft_tune_engine::{Control, Generated, GenerationSettings, Generator, TextEnd};
 
 /// Prints text that a model generates: the base model as it is, or with an adapter.
@@ -35,7 +37,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    compute: ComputeArgs,
+    pub(super) compute: ComputeArgs,
 }
 
 /// Generates, and prints the text as it comes.
@@ -43,8 +45,12 @@ pub fn run(args: Args) -> Result<(), CliError> {
     args.compute.set_up();
     let model = args.base.name()?;
     let files = ModelFiles::resolve_watched(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
+    let prompt = match &args.chat {
+        Some(message) => Preparation::Chat(message.clone()),
+        None => Preparation::Text(args.prompt.clone().unwrap_or_default()),
+    };
+    let prompt = prompt_tokens(prompt, &files)?;
     let tokenizer = Tokenizer::open(&files.tokenizer).map_err(CliError::bad_input)?;
-    let prompt = prompt_tokens(&args, &tokenizer)?;
     let base = args.compute.load(&files, args.base.precision(&files)?)?;
     let mut generator = Generator::new(base, args.base.adapter.as_deref()).map_err(CliError::bad_input)?;
     let settings = GenerationSettings {
@@ -69,25 +75,6 @@ pub fn run(args: Args) -> Result<(), CliError> {
         true => write_result(&json_line(&generated, prompt.len(), &rest)),
         false => write_result(&format!("{}\n", &rest[text.printed..])),
     }
-}
-
-fn prompt_tokens(args: &Args, tokenizer: &Tokenizer) -> Result<Vec<u32>, CliError> {
-    let Some(chat) = &args.chat else {
-        let text = args.prompt.as_deref().unwrap_or_default();
-        return Ok(tokenizer.encode_open(text).map_err(CliError::bad_input)?.ids);
-    };
-    let Some(template) = tokenizer.chat_template() else {
-        let message = "the model has no chat template; use `--prompt`, or name an instruction-tuned model";
-        return Err(CliError::bad_input(anyhow::anyhow!(message)));
-    };
-    let messages = [serde_json::json!({"role": "user", "content": chat})];
-    let conversation = template.conversation(&messages, None).map_err(CliError::bad_input)?;
-    let rendered = conversation
-        .render(1, GenerationPrompt::Add)
-        .map_err(CliError::bad_input)?;
-    // The template writes the special tokens itself.
-    let encoded = tokenizer.encode(&rendered.text, Specials::Omit);
-    Ok(encoded.map_err(CliError::bad_input)?.ids)
 }
 
 /// Text that grows token by token. A token may hold part of a character, so the text is decoded again each time, and

@@ -14,8 +14,9 @@ use crate::space::Seconds;
 use crate::store::{InferenceRecord, Store};
 use peft_tune_core::recipe::{DataSettings, Precision, Recipe};
 use peft_tune_engine::hub::ModelFiles;
-use peft_tune_engine::profile::{HostMemory, InferenceLoad, InferencePoint, Latency, measure_inference, write_whole};
+use peft_tune_engine::profile::{DeviceMemory, InferenceLoad, InferencePoint, Latency, measure_inference, write_whole};
 use peft_tune_engine::{BaseModel, Generator, TrainError};
+use peft_tune_kernels::device;
 
 /// Measures how fast a model answers: base, adapter beside the base weights, and adapter merged into them.
 ///
@@ -51,7 +52,7 @@ pub struct Args {
     #[arg(long)]
     no_store: bool,
     #[command(flatten)]
-    compute: ComputeArgs,
+    pub(super) compute: ComputeArgs,
     #[command(flatten)]
     database: DatabaseArgs,
 }
@@ -70,7 +71,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let model = args.base.name()?;
     let files = ModelFiles::resolve_weights(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     let precision = args.base.precision(&files)?;
-    let program_bytes = HostMemory::in_use_bytes();
+    let program_bytes = bytes_without_model(&args.compute)?;
     let base = Arc::new(args.compute.load(&files, precision)?);
     check_lengths(&args, &base)?;
     let measured = measure_forms(&args, &model, base, program_bytes)?;
@@ -94,6 +95,14 @@ pub fn run(args: Args) -> Result<(), CliError> {
         true => json(&measured)?,
         false => shown(&measured),
     })
+}
+
+/// Bytes of the device that are in use before the model is there, and which are no part of its peaks.
+fn bytes_without_model(compute: &ComputeArgs) -> Result<u64, CliError> {
+    let device = device::open(compute.device_name()).map_err(CliError::bad_input)?;
+    let memory = DeviceMemory::of(&device).map_err(CliError::failed)?;
+    device::prepare(&device).map_err(CliError::failed)?;
+    Ok(memory.in_use_bytes())
 }
 
 /// Base, then adapter and merged for each rank or for the given adapter.

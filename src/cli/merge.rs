@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "5GB")]
     max_shard_size: Bytes,
     #[command(flatten)]
-    compute: ComputeArgs,
+    pub(super) compute: ComputeArgs,
 }
 
 /// Merges, and prints where the model is.

@@ -56,21 +56,29 @@ impl BaseArgs {
     }
 }
 
+/// The variable that means the same as `--kernels`.
+pub const KERNELS_VARIABLE: &str = "PEFT_TUNE_KERNELS_FORM";
+
 /// Which form of the ops computes.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct KernelArgs {
-    /// Kernels: the engine's own, the same replayed from CUDA graphs, or plain tensor ops. Plain ops are slower, compute
-    /// the same, and tell whether a fault lies in a kernel.
-    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    /// Kernels: the engine's own, some of them, the same replayed from CUDA graphs, or plain tensor ops. Plain ops are
+    /// slower, compute the same, and tell whether a fault lies in a kernel.
+    #[arg(long, value_enum, default_value_t, value_name = "FORM", env = KERNELS_VARIABLE)]
     pub kernels: KernelForm,
 }
 
 /// [`Kernels`] on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum KernelForm {
-    /// Own kernels and loops.
+    /// Own kernels and loops, the fastest that the device has. Also called `fused`.
     #[default]
-    Fused,
+    #[value(alias = "fused")]
+    Auto,
+    /// Own kernels on an NVIDIA GPU, attention never in those that only Hopper has.
+    Tiled,
+    /// Own kernels on a GPU of the Hopper generation (H100, H200); other devices are refused.
+    Hopper,
     /// Plain tensor ops.
     Reference,
     /// Own kernels; on an NVIDIA GPU, passes of known shapes, and updates, are CUDA graphs. Not yet run on a GPU.
@@ -81,28 +89,32 @@ impl KernelArgs {
     /// The form that was asked for.
     pub fn form(self) -> Kernels {
         match self.kernels {
-            KernelForm::Fused => Kernels::Fused,
+            KernelForm::Auto => Kernels::Fused,
+            KernelForm::Tiled => Kernels::Tiled,
+            KernelForm::Hopper => Kernels::Hopper,
             KernelForm::Reference => Kernels::Reference,
             KernelForm::Graphs => Kernels::Graphs,
         }
     }
 
-    /// The words that ask for the same again; none for the default.
+    /// The words that ask for the same again; none for the default, where no variable says otherwise.
     pub fn words(self) -> Vec<String> {
         match self.form() {
-            Kernels::Fused => Vec::new(),
-            other => vec!["--kernels".to_owned(), other.name().to_owned()],
+            Kernels::Fused if std::env::var_os(KERNELS_VARIABLE).is_none() => Vec::new(),
+            form => vec!["--kernels".to_owned(), form.flag().to_owned()],
         }
     }
 }
 
 impl ComputeArgs {
-    /// Makes this process compute with these threads and kernels. Called first of all, while there is one thread.
+    /// Makes this process compute with these kernels. Its threads are made before any command begins.
     pub fn set_up(&self) {
         set_kernels(self.kernels.form());
-        if let Some(threads) = self.threads {
-            use_threads(usize::from(threads));
-        }
+    }
+
+    /// The threads that were asked for.
+    pub fn threads(&self) -> Option<usize> {
+        self.threads.map(usize::from)
     }
 
     /// The device that was asked for, else the default one.

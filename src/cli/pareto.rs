@@ -28,13 +28,14 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), CliError> {
-    let (study, trials, front, (confirmed, predicted, variants)) = args.database.read(async |store| {
+    let (study, trials, front, (confirmed, predicted, variants, kernels)) = args.database.read(async |store| {
         let study = store.study(args.study.as_deref()).await?;
         let (trials, confirmed) = store.confirmed_trials(study.id).await?;
         let front = study.front(&trials);
         let predicted = store.all_predictions(study.id).await?;
         let variants = store.variants(study.id).await?;
-        Ok((study, trials, front, (confirmed, predicted, variants)))
+        let kernels = store.trial_kernels(study.id).await?;
+        Ok((study, trials, front, (confirmed, predicted, variants, kernels)))
     })?;
     if let Some(names) = &args.plot {
         return write_result(&plots(&study, &trials, &front, names)?);
@@ -49,7 +50,8 @@ pub fn run(args: Args) -> Result<(), CliError> {
     })
     .with_confirmed(confirmed)
     .with_variants(&trials, variants)
-    .with_predicted(predicted);
+    .with_predicted(predicted)
+    .with_kernels(kernels);
     let text = if args.json {
         let front = json!({
             "study": summary.study,
@@ -58,6 +60,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
             "confirmed": summary.confirmed,
             "predicted": summary.predicted,
             "variants": summary.variants,
+            "kernels": summary.kernels,
         });
         serde_json::to_string_pretty(&front).map_err(CliError::failed)? + "\n"
     } else {

@@ -34,8 +34,12 @@ pub fn check(study: &Study, recipe: &Recipe) -> Result<Preflight, CliError> {
     let data = prepared(recipe, &files)?;
     let lengths = sequence_lengths(study, recipe);
     let shortest = lengths.into_iter().min().unwrap_or(recipe.batch.sequence_length);
-    let at_shortest = data.at_length(shortest).map_err(CliError::bad_input)?;
-    at_shortest.check_fits(&architecture).map_err(CliError::bad_input)?;
+    if shortest == data.sequence_length() {
+        data.check_fits(&architecture)
+    } else {
+        data.at_length(shortest).and_then(|data| data.check_fits(&architecture))
+    }
+    .map_err(CliError::bad_input)?;
     for warning in data.warnings() {
         tell(format_args!("warning: {warning}"));
     }

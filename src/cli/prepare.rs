@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::CliError;
 use super::machine::usable_memory_bytes;
 use super::output::tell;
-use crate::worker::{PrepareRequest, prepare_apart, serve_prepare};
-use peft_tune_core::recipe::{DataSettings, HeldOut, Recipe};
+use crate::worker::{Preparation, PrepareRequest, Prepared, prepare_apart, serve_prepare};
+use peft_tune_core::recipe::{DataSettings, Recipe};
 use peft_tune_engine::data::PreparedData;
 use peft_tune_engine::hub::ModelFiles;
 
@@ -39,37 +39,56 @@ pub fn run(_: Args) -> Result<(), CliError> {
 /// # Errors
 /// Bad input: data, a tokenizer or a template that cannot be used.
 pub fn prepared(recipe: &Recipe, files: &ModelFiles) -> Result<PreparedData, CliError> {
-    let program = std::env::current_exe().map_err(CliError::failed)?;
-    let tokenizer = size_of(&files.tokenizer.tokenizer);
-    let wanted = MEMORY_BYTES + FOR_A_BYTE.saturating_mul(tokenizer.saturating_add(data_bytes(&recipe.data)));
-    let there = usable_memory_bytes().map_or(u64::MAX, |bytes| (MOST_MEMORY * bytes as f64) as u64);
     let request = PrepareRequest {
-        recipe: Box::new(recipe.clone()),
+        work: Preparation::Data(Box::new(recipe.clone())),
         files: files.clone(),
-        memory_limit_bytes: wanted.min(there),
+        memory_limit_bytes: memory_limit_bytes(files, data_bytes(&recipe.data)),
     };
-    let given = std::env::var("PEFT_TUNE_ROW_TIMEOUT_S").ok();
-    let seconds = given.and_then(|text| text.parse().ok()).unwrap_or(ROW_S);
-    let stuck_after = Duration::try_from_secs_f64(seconds).map_err(CliError::bad_input)?;
     let asked = serde_json::to_string(&request).map_err(CliError::failed)?;
     let mut ready = READY.lock().unwrap_or_else(PoisonError::into_inner);
     if !ready.contains(&asked) {
-        let logged = prepare_apart(&program, &request, stuck_after).map_err(CliError::bad_input)?;
-        if !logged.is_empty() {
-            tell(logged.trim_end());
-        }
+        made_apart(&request)?;
         ready.push(asked);
     }
     PreparedData::of_recipe(recipe, files).map_err(CliError::bad_input)
 }
 
-fn data_bytes(data: &DataSettings) -> u64 {
-    let held_out = match &data.held_out {
-        HeldOut::Fraction(_) => Vec::new(),
-        HeldOut::File(path) => vec![path],
-        HeldOut::Files(paths) => paths.iter().collect(),
+/// The tokens of a text or of a chat, made in a process of their own as [`prepared`] does it.
+///
+/// # Errors
+/// Bad input: a tokenizer or a template that cannot be used.
+pub fn prompt_tokens(prompt: Preparation, files: &ModelFiles) -> Result<Vec<u32>, CliError> {
+    let request = PrepareRequest {
+        work: prompt,
+        files: files.clone(),
+        memory_limit_bytes: memory_limit_bytes(files, 0),
     };
-    data.train.iter().chain(held_out).map(|path| size_of(path)).sum()
+    Ok(made_apart(&request)?.tokens)
+}
+
+fn made_apart(request: &PrepareRequest) -> Result<Prepared, CliError> {
+    let program = std::env::current_exe().map_err(CliError::failed)?;
+    let given = std::env::var("PEFT_TUNE_ROW_TIMEOUT_S").ok();
+    let seconds = given.and_then(|text| text.parse().ok()).unwrap_or(ROW_S);
+    let stuck_after = Duration::try_from_secs_f64(seconds).map_err(CliError::bad_input)?;
+    let made = prepare_apart(&program, request, stuck_after).map_err(CliError::bad_input)?;
+    if !made.logged.is_empty() {
+        tell(made.logged.trim_end());
+    }
+    Ok(made)
+}
+
+/// Bytes that reading so many bytes of data may take.
+fn memory_limit_bytes(files: &ModelFiles, data_bytes: u64) -> u64 {
+    let tokenizer = size_of(&files.tokenizer.tokenizer);
+    let wanted = MEMORY_BYTES + FOR_A_BYTE.saturating_mul(tokenizer.saturating_add(data_bytes));
+    let there = usable_memory_bytes().map_or(u64::MAX, |bytes| (MOST_MEMORY * bytes as f64) as u64);
+    wanted.min(there)
+}
+
+fn data_bytes(data: &DataSettings) -> u64 {
+    let files = data.train.iter().chain(data.held_out.files());
+    files.map(|path| size_of(path)).sum()
 }
 
 fn size_of(path: &std::path::Path) -> u64 {

@@ -30,6 +30,7 @@ use peft_tune_engine::profile::{
 };
 use peft_tune_engine::{BaseModel, BaseSource};
 use peft_tune_kernels::device;
+use peft_tune_kernels::device::Device;
 
 /// Profiles one setting in depth: where a step's time and memory go, and what would help.
 ///
@@ -76,7 +77,7 @@ pub struct Args {
     #[arg(long)]
     no_store: bool,
     #[command(flatten)]
-    compute: ComputeArgs,
+    pub(super) compute: ComputeArgs,
     #[command(flatten)]
     database: DatabaseArgs,
 }
@@ -123,7 +124,7 @@ struct Bench<'a> {
     data: PreparedData,
     /// The base model that was used last, where it stays frozen.
     base: Option<Arc<BaseModel>>,
-    /// Absent where ceilings are not measured: on a GPU.
+    /// Absent where they are not known: of a GPU that cannot be measured and has no data sheet.
     ceilings: Option<MachineCeilings>,
     memory_limit_bytes: Option<u64>,
 }
@@ -136,22 +137,17 @@ impl<'a> Bench<'a> {
         for warning in data.warnings() {
             tell(format_args!("warning: {warning}"));
         }
-        let on_host = device::open(args.compute.device_name())
-            .map_err(CliError::bad_input)?
-            .is_cpu();
-        let all = machine().memory_bytes;
+        let device = device::open(args.compute.device_name()).map_err(CliError::bad_input)?;
         let database = (!args.no_store).then_some(&args.database);
-        let ceilings = on_host.then(|| MachineCeilings::of(recipe, &files, &data, database));
+        let ceilings = MachineCeilings::of(&device, recipe, (&files, &data), database)?;
+        let limit = args.memory_limit.map(|limit| limit.0);
         Ok(Self {
             args,
-            ceilings: ceilings.transpose()?,
+            ceilings,
             files,
             data,
             base: None,
-            memory_limit_bytes: match args.memory_limit {
-                Some(limit) => Some(limit.0),
-                None => Some(all).filter(|bytes| on_host && *bytes > 0),
-            },
+            memory_limit_bytes: limit.or_else(|| whole_memory(&device)),
         })
     }
 
@@ -208,7 +204,7 @@ impl<'a> Bench<'a> {
     /// What knows the cost of other settings.
     fn oracle(&self) -> &dyn Oracle {
         match &self.ceilings {
-            Some(known) => &known.oracle,
+            Some(known) => known.oracle(),
             None => &(),
         }
     }
@@ -217,6 +213,15 @@ impl<'a> Bench<'a> {
     fn faster_type(&self, precision: Precision) -> Option<(&'static str, f64)> {
         self.ceilings.as_ref()?.faster_type(precision)
     }
+}
+
+/// All memory that trainings on a device have; `None` where the system does not say.
+fn whole_memory(device: &Device) -> Option<u64> {
+    let bytes = match device::facts(device) {
+        Some(gpu) => gpu.memory_bytes,
+        None => machine().memory_bytes,
+    };
+    (bytes > 0).then_some(bytes)
 }
 
 fn error_of(error: ProfileError) -> CliError {

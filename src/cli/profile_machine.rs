@@ -1,77 +1,116 @@
-//! What `profile` knows of the machine: its ceilings, and what they say of other settings.
+//! What `profile` knows of the device: its ceilings, and, of a CPU, what they say of other settings.
 
 use std::collections::BTreeMap;
 
 use super::CliError;
 use super::database::{DatabaseArgs, block_on};
-use super::machine_ceilings;
+use super::device_ceilings::KnownCeilings;
+use super::{device_ceilings, machine_ceilings};
 use crate::store::Store;
 use peft_tune_core::architecture::Architecture;
 use peft_tune_core::predict::{Ceilings, Machine, Predictor, RowLengths};
 use peft_tune_core::recipe::{BatchSettings, Precision, Recipe};
 use peft_tune_engine::data::{BatchSource, PreparedData, RowOrder};
 use peft_tune_engine::hub::ModelFiles;
-use peft_tune_engine::profile::Ceiling;
-use peft_tune_engine::profile::diagnosis::ModelOracle;
+use peft_tune_engine::profile::diagnosis::{ModelOracle, Oracle};
+use peft_tune_engine::profile::{Ceiling, CeilingSource};
+use peft_tune_kernels::device::Device;
 
 /// A product that is large enough to show what a device can do: rows, columns, depth.
 const LARGE: [f64; 3] = [512.0, 1024.0, 1024.0];
 
-/// The machine's ceilings for one recipe.
-pub struct MachineCeilings {
-    ceilings: Ceilings,
-    pub oracle: ModelOracle,
+/// The ceilings of the device that is profiled, for one recipe.
+pub enum MachineCeilings {
+    Host {
+        ceilings: Box<Ceilings>,
+        oracle: Box<ModelOracle>,
+    },
+    Gpu(KnownCeilings),
 }
 
 impl MachineCeilings {
-    /// Those of the database where it has them; measured now, and kept unless nothing is to be stored, where not.
+    /// Those of the database where it has them; measured now, and kept unless nothing is to be stored, where not. `None` for a GPU
+    /// that cannot be measured and has no data sheet.
     pub fn of(
+        device: &Device,
         recipe: &Recipe,
-        files: &ModelFiles,
-        data: &PreparedData,
+        (files, data): (&ModelFiles, &PreparedData),
         database: Option<&DatabaseArgs>,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Option<Self>, CliError> {
         // What a diagnosis may propose instead.
         let precisions = [recipe.precision, Precision::Bf16];
-        let ceilings = block_on(async {
-            let Some(database) = database else {
-                return machine_ceilings::stored_or_measured(None, None, &precisions).await;
-            };
-            let store = Store::open(&database.path()).await?;
-            let ceilings = machine_ceilings::stored_or_measured(Some(&store), None, &precisions).await?;
-            store.close().await?;
-            Ok(ceilings)
+        if !device.is_cpu() {
+            let known = with_store(database, async |store| {
+                device_ceilings::stored_or_measured(store, device, &precisions).await
+            })?;
+            return Ok(known.map(Self::Gpu));
+        }
+        let ceilings = with_store(database, async |store| {
+            machine_ceilings::stored_or_measured(store, None, &precisions).await
         })?;
         let predictor = Predictor::new(
             Architecture::from_config(&files.config).map_err(CliError::bad_input)?,
             Machine::Measured(Box::new(ceilings.clone())),
         );
-        Ok(Self {
-            oracle: ModelOracle::new(predictor, rows(recipe, data)?),
-            ceilings,
-        })
+        Ok(Some(Self::Host {
+            oracle: Box::new(ModelOracle::new(predictor, rows(recipe, data)?)),
+            ceilings: Box::new(ceilings),
+        }))
+    }
+
+    /// What knows the cost of other settings.
+    pub fn oracle(&self) -> &dyn Oracle {
+        match self {
+            Self::Host { oracle, .. } => oracle.as_ref(),
+            Self::Gpu(_) => &(),
+        }
     }
 
     /// The roofline for products in the compute dtype of `precision`.
     pub fn ceiling(&self, precision: Precision) -> Option<Ceiling> {
+        let (bytes_per_s, from) = match self {
+            Self::Host { ceilings, .. } => (ceilings.memory_bytes_per_s, CeilingSource::Measured),
+            Self::Gpu(known) => (known.ceilings.memory_bytes_per_s, known.from),
+        };
         Some(Ceiling {
-            flops_per_s: self.rate(precision.compute())?,
-            bytes_per_s: self.ceilings.memory_bytes_per_s,
+            flops_per_s: self.rate(precision)?,
+            bytes_per_s,
+            from,
         })
     }
 
     /// The number type that is multiplied faster than that of `precision`, and how many times as fast.
     pub fn faster_type(&self, precision: Precision) -> Option<(&'static str, f64)> {
-        let own = self.rate(precision.compute())?;
-        let times = self.rate(Precision::Bf16)? / own;
+        let times = self.rate(Precision::Bf16)? / self.rate(precision)?;
         (times > 1.0).then_some((Precision::Bf16.name(), times))
     }
 
-    /// FLOP/s of a large product with dense weights of this precision.
+    /// FLOP/s of a large product in the compute dtype of `precision`.
     fn rate(&self, precision: Precision) -> Option<f64> {
-        let seconds = self.ceilings.products.get(&precision)?.nt.at(&LARGE)?;
-        Some(2.0 * LARGE.iter().product::<f64>() / seconds)
+        match self {
+            Self::Host { ceilings, .. } => {
+                let seconds = ceilings.products.get(&precision.compute())?.nt.at(&LARGE)?;
+                Some(2.0 * LARGE.iter().product::<f64>() / seconds)
+            }
+            Self::Gpu(known) => known.ceilings.flops_per_s(precision),
+        }
     }
+}
+
+/// Does something with the database, or without one where nothing is to be stored.
+fn with_store<T>(
+    database: Option<&DatabaseArgs>,
+    work: impl AsyncFnOnce(Option<&Store>) -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    block_on(async {
+        let Some(database) = database else {
+            return work(None).await;
+        };
+        let store = Store::open(&database.path()).await?;
+        let found = work(Some(&store)).await?;
+        store.close().await?;
+        Ok(found)
+    })
 }
 
 /// Rows without and with packing.

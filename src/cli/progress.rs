@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::output::tell;
 use crate::report::{bytes, duration, significant};
-use crate::tune::{Progress, Repeat, TuneObserver};
+use crate::tune::{KernelFault, Progress, Repeat, TuneObserver};
 use crate::worker::TrialEvent;
 use peft_tune_core::objective::{PEAK_MEMORY, THROUGHPUT};
 use peft_tune_core::study::{ParamValue, Params, Trial, TrialNumber};
+use peft_tune_kernels::Kernels;
 
 /// Positions of the bar: the budget may be one of trials or of time, so it counts thousandths.
 const TICKS: u64 = 1000;
@@ -67,6 +69,12 @@ impl TuneObserver for SearchProgress {
             TrialEvent::Evaluation { evaluation, .. } => format!("held-out loss {:.4}", evaluation.loss),
             TrialEvent::Measured { .. } | TrialEvent::Training { .. } => return,
             TrialEvent::Report { step, .. } => format!("step {step}"),
+            TrialEvent::Kernels {
+                fault: Some(fault),
+                kernels,
+                ..
+            } => format!("a kernel failed (`--kernels {}`): {fault}", kernels.flag()),
+            TrialEvent::Kernels { .. } => return,
             TrialEvent::Lost { .. } => "lost its process".to_owned(),
             TrialEvent::Ended { .. } => return,
         };
@@ -85,6 +93,18 @@ impl TuneObserver for SearchProgress {
     fn measuring_again(&mut self, number: TrialNumber, repeat: u64) {
         self.trial = format!("measuring trial {number} again, which was disturbed, repeat {repeat}");
         self.bar.set_message(self.trial.clone());
+    }
+
+    fn kernels_changed(&mut self, fault: &KernelFault, kernels: Kernels) {
+        self.bar.suspend(|| {
+            tell(format_args!(
+                "warning: a kernel of `--kernels {}` failed ({}); with `--kernels {kernels}` the trial works, and the rest of the search \
+                 stays with that; please report it",
+                fault.kernels.flag(),
+                fault.message,
+                kernels = kernels.flag()
+            ));
+        });
     }
 
     fn trial_ended(&mut self, _trial: &Trial, progress: &Progress) {

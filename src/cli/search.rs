@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::CliError;
 use super::baseline_file;
-use super::changed_inputs;
+use super::changed_inputs::{self, Content};
 use super::database::DatabaseArgs;
 use super::detach;
 use super::dry_run;
@@ -26,13 +26,13 @@ use super::warm_start;
 use super::workers::WorkerArgs;
 use crate::report::{Recommendation, Summary, SummaryInput};
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
-use crate::store::{Confirmations, Store, StudyId, StudyRecord, Variants};
+use crate::store::{Confirmations, KernelsOfTrials, Store, StudyId, StudyRecord, Variants};
 use crate::tune::{Ending, Inputs, Tuner, TunerParts, baseline, reopen_failed_study};
 use peft_tune_core::objective::LOSS;
-use peft_tune_core::recipe::HeldOut;
 use peft_tune_core::study::{Trial, TrialNumber, TrialState};
 use peft_tune_engine::hub::ModelFiles;
-use peft_tune_kernels::Kernels;
+use peft_tune_engine::profile::sample::why_no_gpu_samples;
+use peft_tune_kernels::{Kernels, device};
 use peft_tune_search::{
     Knowledge, Preference, Prior, Problem, Sampler, importance, most_telling, pareto_front, recommend,
 };
@@ -110,7 +110,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     if let Some(time) = args.time {
         study.budget.time_s = Some(time.0);
     }
-    args.workers.places(&study)?;
+    args.workers.check_kernels(&study)?;
     if let Some(warning) = learning_rate::warning(&study) {
         tell(format_args!("warning: {warning}"));
     }
@@ -150,22 +150,19 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     let forecast = forecast::of_search(study, &store, &args.workers.first_place(study)?).await?;
     let prior = forecast.clone().map(|forecast| forecast as Arc<dyn Prior>);
     warm_start::check(study, &store).await?;
-    let inputs = preflight.as_ref().map(|found| found.inputs.clone()).unwrap_or_default();
-    let again = changed_inputs::check(study, &store, (&inputs, args.accept_changed_inputs)).await?;
+    let mut inputs = preflight.as_ref().map(|found| found.inputs.clone()).unwrap_or_default();
+    if study.base.is_some() && !study.launcher.is_elsewhere() {
+        inputs.push(changed_inputs::device_input(&args.workers.first_place(study)?));
+    }
+    let content = changed_inputs::check(study, &store, (&inputs, args.accept_changed_inputs)).await?;
     let baseline = baseline(study, preflight.as_ref().map(|found| &found.architecture));
     let record = record_of(study, preflight);
-    // What the files hold was compared just now; where a study has stored that, they may lie elsewhere.
-    let known = store.study(Some(&study.name)).await.ok();
-    let is_known_by_content = match &known {
-        Some(known) => study.base.is_none() || !store.inputs(known.id).await?.is_empty(),
-        None => false,
-    };
-    if is_known_by_content && again.is_empty() && store.move_study(&record).await? {
+    if content == Content::Same && store.move_study(&record).await? {
         tell("the study's files lie elsewhere now and hold the same: it continues");
     }
     let open = store.begin_study(&record).await?;
     store.record_inputs(open.id, &inputs).await?;
-    let kernels = args.workers.kernels.form();
+    let (kernels, instead_of) = kernels_of(args, &store, open.id).await?;
     let earlier = warm_start::earlier_trials(study, &store, open.id, kernels).await?;
     let known = prior.clone();
     let sampler = sampler_of(study, &problem, Knowledge { prior, earlier })?;
@@ -188,6 +185,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         interrupt: signals.interrupt.clone(),
     };
     warn_of_other_kernels(&store, open.id, kernels).await?;
+    warn_of_missing_samples(study, args)?;
     if !args.keep_going
         && let Some((trials, message)) = reopen_failed_study(&store, open.id).await?
     {
@@ -195,11 +193,13 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
             "all {trials} trials of this study failed alike ({message}): they are run again"
         ));
     }
-    let tuner = Tuner::new(parts).await?.with_kernels(kernels);
+    let tuner = Tuner::new(parts).await?.with_kernels(kernels).instead_of(instead_of);
     let tuner = tuner.with_rehearsal().keeping_going(args.keep_going);
     // The baseline is the first trial anyway.
-    for setting in again.iter().filter(|setting| setting.params() != baseline.as_ref()) {
-        store.add_request(open.id, setting).await?;
+    if let Content::Changed(settings) = content {
+        for setting in settings.iter().filter(|setting| setting.params() != baseline.as_ref()) {
+            store.add_request(open.id, setting).await?;
+        }
     }
     let tuner = tuner.with_attempts(args.workers.attempts).with_inputs(inputs_of(study));
     let mut tuner = tuner.with_baseline(baseline);
@@ -215,6 +215,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     let predicted = store.all_predictions(open.id).await?;
     let variants = store.variants(open.id).await?;
     let baseline = store.baseline(open.id).await?;
+    let kernels = store.trial_kernels(open.id).await?;
     drop(open);
     store.close().await?;
     if let Ending::Stopped { reason } = &ending {
@@ -223,7 +224,7 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     warn_of_few_rows(study, &history, held_out_rows);
     let beside = (confirmed, variants, predicted);
     let found = (&problem, history.as_slice(), known);
-    let printed = print_summary(args, study, found, beside, (baseline, spent_s));
+    let printed = print_summary(args, study, found, beside, (baseline, spent_s, kernels));
     match ending {
         // The terminal may be gone.
         Ending::Interrupted => Err(CliError::Interrupted {
@@ -270,6 +271,27 @@ fn warn_of_few_rows(study: &Study, history: &[Trial], held_out_rows: Option<u64>
     }
 }
 
+/// The form of the ops to run trials in: the one that was asked for, or where a kernel of that failed in this study before, the safer one
+/// that took its place. With the form that failed.
+async fn kernels_of(args: &Args, store: &Store, id: StudyId) -> Result<(Kernels, Option<Kernels>), CliError> {
+    let asked = args.workers.kernels.form();
+    let Some(known) = store.safer_kernels(id).await? else {
+        return Ok((asked, None));
+    };
+    let failed = known.instead_of.as_deref().and_then(Kernels::from_name);
+    match Kernels::from_name(&known.kernels) {
+        Some(kernels) if failed == Some(asked) => {
+            tell(format_args!(
+                "a kernel of `--kernels {}` failed in this study: it goes on with `--kernels {}`",
+                asked.flag(),
+                kernels.flag()
+            ));
+            Ok((kernels, failed))
+        }
+        _ => Ok((asked, None)),
+    }
+}
+
 /// Says that a study has trials whose costs do not compare with those to come.
 async fn warn_of_other_kernels(store: &Store, id: StudyId, kernels: Kernels) -> Result<(), CliError> {
     let known = store.kernels(id).await?;
@@ -278,7 +300,25 @@ async fn warn_of_other_kernels(store: &Store, id: StudyId, kernels: Kernels) -> 
         tell(format_args!(
             "{others} trials of this study were measured with other kernels than `{}`: their throughput and memory do not compare \
              with those of trials to come; another study name keeps them apart",
-            kernels.name()
+            kernels.flag()
+        ));
+    }
+    Ok(())
+}
+
+/// Says once what each trial on a GPU would lack.
+fn warn_of_missing_samples(study: &Study, args: &Args) -> Result<(), CliError> {
+    // Another machine has a driver of its own, and other programs measure what they please.
+    if study.launcher.is_elsewhere() || study.backend != Backend::Native {
+        return Ok(());
+    }
+    let on_cpu = args.workers.first_place(study)?.device.as_deref() == Some("cpu");
+    if on_cpu || device::first_gpu().is_none() {
+        return Ok(());
+    }
+    if let Some(reason) = why_no_gpu_samples() {
+        tell(format_args!(
+            "warning: trials will not tell of the GPU's utilisation, power, temperature, clock and energy: {reason}"
         ));
     }
     Ok(())
@@ -289,7 +329,7 @@ fn print_summary(
     study: &Study,
     (problem, history, prior): (&Problem, &[Trial], Option<Arc<dyn Prior>>),
     (confirmed, variants, predicted): (Confirmations, Variants, Vec<(TrialNumber, String, f64)>),
-    (baseline, wall_s): (Option<TrialNumber>, f64),
+    (baseline, wall_s, kernels): (Option<TrialNumber>, f64, KernelsOfTrials),
 ) -> Result<(), CliError> {
     let front: Vec<_> = pareto_front(problem, history)
         .iter()
@@ -317,6 +357,7 @@ fn print_summary(
     .with_confirmed(confirmed)
     .with_variants(history, variants)
     .with_predicted(predicted)
+    .with_kernels(kernels)
     .with_baseline(baseline, history)
     .with_whole_front(args.database.command(&["pareto"], Some(&study.name)))
     .showing(
@@ -352,13 +393,13 @@ fn inputs_of(study: &Study) -> Inputs {
     let model = ModelFiles::resolve_weights(&base.model, &mut ())
         .ok()
         .map(|files| files.folder);
-    let held_out = match &base.data.held_out {
-        HeldOut::Fraction(_) => Vec::new(),
-        HeldOut::File(path) => vec![path.clone()],
-        HeldOut::Files(paths) => paths.clone(),
-    };
-    let data = base.data.train.iter().chain(&base.data.chat_template).cloned();
-    Inputs::of(model.into_iter().chain(data).chain(held_out))
+    let data = &base.data;
+    let files = data
+        .train
+        .iter()
+        .chain(&data.chat_template)
+        .chain(data.held_out.files());
+    Inputs::of(model.into_iter().chain(files.cloned()))
 }
 
 /// The study as the database keeps it. What decides the meaning of a trial is its definition; the budget is not.

@@ -58,7 +58,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    compute: ComputeArgs,
+    pub(super) compute: ComputeArgs,
 }
 
 /// Trains, and prints how it went.

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::studies::minute;
 use crate::report::{Align, TextTable, bytes, confirmation_text, disturbance_text, duration, metric_value, printable};
-use crate::store::{StudyOverview, TrialDetail};
+use crate::store::{StudyOverview, TrialDetail, TrialKernels};
 use peft_tune_core::study::{FailReason, TrialState, neighbours};
 
 /// Everything about a trial, for people; `recipe` is its recipe as YAML.
@@ -42,14 +42,8 @@ pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, wi
             .collect();
         add(format!("  inherited {}", printable(&parts.join(", "))));
     }
-    match detail.kernels.as_deref() {
-        Some("reference") => {
-            add(
-                "  computed with plain tensor ops (`--kernels reference`): slower than the engine's kernels".to_owned(),
-            );
-        }
-        Some("graphs") => add("  computed with CUDA graphs where shapes repeated (`--kernels graphs`)".to_owned()),
-        _ => {}
+    if let Some(text) = detail.kernels.as_ref().and_then(kernels_text) {
+        add(format!("  {}", printable(&text)));
     }
     for lost in &detail.lost {
         let phase = lost
@@ -237,11 +231,42 @@ pub fn detail_json(study: &StudyOverview, detail: &TrialDetail) -> serde_json::V
         "predictions": detail.predictions,
         "stop": detail.stop,
         "inherited": inherited,
-        "kernels": detail.kernels,
+        "kernels": detail.kernels.as_ref().map(|kernels| &kernels.kernels),
+        "attention": detail.kernels.as_ref().and_then(|kernels| kernels.attention.as_ref()),
+        "kernels_instead_of": detail.kernels.as_ref().and_then(|kernels| kernels.instead_of.as_ref()),
         "lost_attempts": detail.lost,
         "confirmed": detail.confirmed,
         "recipe": detail.recipe,
     })
+}
+
+/// In which kernels a trial was computed, where there is something to say of it.
+fn kernels_text(kernels: &TrialKernels) -> Option<String> {
+    let form = match kernels.kernels.as_str() {
+        "reference" => {
+            Some("computed with plain tensor ops (`--kernels reference`): slower than the engine's kernels".to_owned())
+        }
+        "graphs" => Some("computed with CUDA graphs where shapes repeated (`--kernels graphs`)".to_owned()),
+        "fused" => None,
+        other => Some(format!("computed with own kernels (`--kernels {other}`)")),
+    };
+    let attention = kernels
+        .attention
+        .as_ref()
+        .map(|kernels| format!("attention in its {kernels} kernels"));
+    let instead = kernels.instead_of.as_ref().map(|failed| {
+        format!(
+            "in the place of `--kernels {}`, of which a kernel failed",
+            shown(failed)
+        )
+    });
+    let parts: Vec<String> = [form, attention, instead].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// A form as it is asked for.
+fn shown(kernels: &str) -> &str {
+    if kernels == "fused" { "auto" } else { kernels }
 }
 
 /// Why a trial ended early, in a sentence.

@@ -35,10 +35,16 @@ pub fn run(args: Args) -> Result<(), CliError> {
         use_threads(threads);
     }
     set_kernels(args.kernels.form());
+    let device = args.device.unwrap_or_else(|| device::default_name().to_owned());
+    let mock_s = variable("PEFT_TUNE_MOCK").and_then(|seconds| seconds.parse().ok());
+    // Before the greeting: a worker without its device is none, and no trial is to blame.
+    if mock_s.is_none() {
+        device::check(&device).map_err(CliError::bad_input)?;
+    }
     let about = About {
         process: std::process::id(),
         host: sysinfo::System::host_name().unwrap_or_default(),
-        device: args.device.clone().unwrap_or_else(|| device::default_name().to_owned()),
+        device: device.clone(),
         threads: args.threads.unwrap_or_else(|| usable_cpus().len()),
         cpus: if pinned { args.cpus } else { Vec::new() },
         kernels: args.kernels.form(),
@@ -47,8 +53,8 @@ pub fn run(args: Args) -> Result<(), CliError> {
     };
     let settings = ServeSettings {
         about,
-        device: args.device,
-        mock_s: variable("PEFT_TUNE_MOCK").and_then(|seconds| seconds.parse().ok()),
+        device: Some(device),
+        mock_s,
         fault: variable("PEFT_TUNE_FAULT"),
     };
     let input = std::io::BufReader::new(std::io::stdin());

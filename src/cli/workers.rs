@@ -7,7 +7,7 @@ use crate::space::{Backend, Seconds, Study};
 use crate::worker::{
     CommandEvaluator, Evaluator, LaunchCommand, Launcher, Measuring, Placement, PoolSettings, WorkerPool, usable_cpus,
 };
-use peft_tune_kernels::device;
+use peft_tune_kernels::{Kernels, device};
 
 /// Where trials run.
 #[derive(Clone, Debug, clap::Args)]
@@ -104,6 +104,25 @@ impl WorkerArgs {
         }
         let workers = if gpus == 0 { 0 } else { self.workers };
         Ok((0..workers).map(|number| format!("cuda:{number}")).collect())
+    }
+
+    /// Whether every worker's device has the kernels that were asked for. Other machines' are not known.
+    ///
+    /// # Errors
+    /// As [`WorkerArgs::places`], and a device that has them not.
+    pub fn check_kernels(&self, study: &Study) -> Result<(), CliError> {
+        let places = self.places(study)?;
+        let kernels = self.kernels.form();
+        // Forms that any device runs: one that is not there is told elsewhere.
+        let runs_anywhere = !matches!(kernels, Kernels::Tiled | Kernels::Hopper);
+        if study.backend != Backend::Native || study.launcher.is_elsewhere() || runs_anywhere {
+            return Ok(());
+        }
+        for place in places {
+            let device = place.device.as_deref().unwrap_or_else(|| device::default_name());
+            device::check_kernels(device, kernels).map_err(CliError::bad_input)?;
+        }
+        Ok(())
     }
 
     /// Where the first worker runs, whose device and threads stand for all.

@@ -114,12 +114,7 @@ impl Shared {
     /// The space that a study samples.
     pub(super) async fn space(&self, study: StudyId) -> Result<SearchSpace, DashboardError> {
         let mut settings = self.store.study_settings(study).await?;
-        Ok(serde_json::from_value(
-            settings
-                .get_mut("space")
-                .map(serde_json::Value::take)
-                .unwrap_or_default(),
-        )?)
+        Ok(serde_json::from_value(settings["space"].take())?)
     }
 
     /// A number that changes when anybody wrote to the database.

@@ -12,7 +12,6 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::ExportError;
-use crate::files::write_whole;
 use peft_tune_core::study::TrialNumber;
 
 /// A study as MLflow has it.
@@ -203,7 +202,7 @@ fn write(path: &Path, text: &str) -> Result<(), ExportError> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|source| failed(folder, source))?;
     }
-    write_whole(path, text.as_bytes(), true).map_err(|source| failed(path, source))
+    fs::write(path, text).map_err(|source| failed(path, source))
 }
 
 fn failed(path: &Path, source: std::io::Error) -> ExportError {

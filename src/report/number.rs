@@ -1,6 +1,9 @@
 //! Numbers as people read them. JSON and CSV carry the raw ones.
 
-use peft_tune_core::objective::{LOSS, PEAK_MEMORY, THROUGHPUT};
+use peft_tune_core::objective::{
+    GPU_CLOCK_MHZ, GPU_POWER_W, GPU_TEMPERATURE_C, GPU_UTILISATION, JOULES_PER_TOKEN, LOSS, MFU, PEAK_MEMORY,
+    THROUGHPUT,
+};
 use peft_tune_core::study::ParamValue;
 
 /// Bytes with a binary unit: `512 B`, `3.4 MiB`, `21.37 GiB`.
@@ -45,6 +48,11 @@ pub fn metric_value(name: &str, value: f64) -> String {
         THROUGHPUT => grouped(value),
         PEAK_MEMORY => bytes(value),
         LOSS => format!("{value:.4}"),
+        MFU | GPU_UTILISATION => format!("{:.1}%", 100.0 * value),
+        GPU_POWER_W => format!("{value:.0} W"),
+        GPU_TEMPERATURE_C => format!("{value:.0} °C"),
+        GPU_CLOCK_MHZ => format!("{value:.0} MHz"),
+        JOULES_PER_TOKEN => format!("{} J", significant(value)),
         _ if name.ends_with("_bytes") => bytes(value),
         _ if name.ends_with("_loss") => format!("{value:.4}"),
         _ if name.ends_with("tokens_per_s") => grouped(value),
@@ -130,6 +138,20 @@ mod tests {
         assert_eq!(metric_value(LOSS, 2.0), "2.0000");
         assert_eq!(metric_value("forward_s", 0.5), "0.50 s");
         assert_eq!(metric_value("rss_bytes", 2048.0), "2.0 KiB");
+    }
+
+    #[test]
+    fn what_a_gpu_did_is_shown_with_its_units() {
+        let shown = [
+            (MFU, 0.4561),
+            (GPU_UTILISATION, 0.98),
+            (GPU_POWER_W, 651.4),
+            (GPU_TEMPERATURE_C, 71.0),
+            (GPU_CLOCK_MHZ, 1755.2),
+            (JOULES_PER_TOKEN, 0.0512345),
+        ];
+        let shown = shown.map(|(name, value)| metric_value(name, value));
+        assert_eq!(shown, ["45.6%", "98.0%", "651 W", "71 °C", "1755 MHz", "0.051235 J"]);
     }
 
     #[test]

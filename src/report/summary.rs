@@ -12,6 +12,7 @@ use super::front_table::{FrontNotes, FrontRow, front_table};
 use super::number::duration;
 use super::table::printable;
 use crate::shell::command_line;
+use crate::store::KernelsOfTrials;
 use peft_tune_core::objective::{Direction, Objective};
 use peft_tune_core::study::{Confirmed, Trial, TrialNumber};
 
@@ -55,6 +56,9 @@ pub struct Summary {
     pub against_baseline: Option<String>,
     /// What was predicted before a trial ran, by trial and metric.
     pub predicted: BTreeMap<TrialNumber, BTreeMap<String, f64>>,
+    /// In which kernels the trials of the front ran, where that is known.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub kernels: KernelsOfTrials,
     /// The trials of the front that the text shows; all where absent.
     #[serde(skip)]
     pub shown: Option<BTreeSet<TrialNumber>>,
@@ -96,6 +100,7 @@ impl Summary {
             variants: BTreeMap::new(),
             against_baseline: None,
             predicted: BTreeMap::new(),
+            kernels: BTreeMap::new(),
             shown: None,
             whole_front: command_line(["peft-tune", "pareto", input.study]),
         }
@@ -124,6 +129,14 @@ impl Summary {
                 self.predicted.entry(trial).or_default().insert(metric, value);
             }
         }
+        self
+    }
+
+    /// The summary with the kernels that the front's trials ran in.
+    #[must_use]
+    pub fn with_kernels(mut self, mut kernels: KernelsOfTrials) -> Self {
+        kernels.retain(|trial, _| self.front.iter().any(|row| row.trial == *trial));
+        self.kernels = kernels;
         self
     }
 

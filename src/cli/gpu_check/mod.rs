@@ -20,7 +20,7 @@ use crate::files::write_whole;
 use peft_tune_engine::check;
 use peft_tune_engine::check::Check;
 use peft_tune_kernels::device;
-use peft_tune_kernels::set_kernels;
+use peft_tune_kernels::{AttentionKernels, attention_kernels, set_kernels};
 
 /// Compares a device with the CPU (every op, small models of every family, trainings of 20 steps), runs out of memory on
 /// purpose, and times models of real sizes with random weights. Fails where a comparison does.
@@ -96,6 +96,9 @@ struct Results {
     device: String,
     /// What the driver calls it.
     name: Option<String>,
+    /// Form of the ops, and the fastest kernels that attention ran in.
+    kernels: &'static str,
+    attention_kernels: Option<&'static str>,
     parity: Vec<Check>,
     memory: Option<memory::Outcome>,
     attention: Vec<attention::Timing>,
@@ -111,6 +114,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
     let mut results = Results {
         device: format!("{:?}", device.location()),
         name: device::facts(&device).map(|facts| facts.name),
+        kernels: args.kernels.form().name(),
         ..Results::default()
     };
     for part in &args.parts {
@@ -123,6 +127,7 @@ pub fn run(args: Args) -> Result<(), CliError> {
             CheckPart::Literature => literature::run(&args, &device, &mut results.literature)
                 .map_err(|message| CliError::bad_input(anyhow::anyhow!(message)))?,
         }
+        results.attention_kernels = attention_kernels().map(AttentionKernels::name);
         // What is known so far is kept, whatever comes.
         write(&args, &results)?;
     }

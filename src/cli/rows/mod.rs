@@ -7,7 +7,7 @@ mod table_rows;
 
 use std::borrow::Cow;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use csv_rows::CsvRows;
 pub use json_rows::JsonRows;
@@ -51,8 +51,9 @@ impl RowFormat {
 
 /// A file that appears whole or not at all.
 pub struct WholeOutput {
-    draft: std::path::PathBuf,
-    path: std::path::PathBuf,
+    /// Where it is written first; `None` where it goes to something that is no file, such as a pipe.
+    draft: Option<PathBuf>,
+    path: PathBuf,
 }
 
 impl WholeOutput {
@@ -68,36 +69,31 @@ impl WholeOutput {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
-        // What is no file, such as a pipe, is written to as it is.
-        let mut draft = path.as_os_str().to_owned();
-        if !is_no_file(path) {
+        let draft = (!is_no_file(path)).then(|| {
+            let mut draft = path.as_os_str().to_owned();
             draft.push(format!(".{}.tmp", std::process::id()));
-        }
-        let file = std::fs::File::create(&draft).map_err(failed)?;
-        let whole = Self {
-            draft: draft.into(),
-            path: path.to_owned(),
-        };
+            PathBuf::from(draft)
+        });
+        let file = std::fs::File::create(draft.as_deref().unwrap_or(path)).map_err(failed)?;
+        let path = path.to_owned();
+        let whole = Self { draft, path };
         Ok((whole, Box::new(io::BufWriter::new(file))))
     }
 
     /// Puts the file into its place.
     pub fn keep(self) -> Result<(), CliError> {
-        if self.draft == self.path {
-            return Ok(());
-        }
-        std::fs::rename(&self.draft, &self.path)
+        let Some(draft) = &self.draft else { return Ok(()) };
+        std::fs::rename(draft, &self.path)
             .map_err(|error| CliError::failed(anyhow::anyhow!("cannot write {}: {error}", self.path.display())))
     }
 }
 
 impl Drop for WholeOutput {
     fn drop(&mut self) {
-        if self.draft == self.path {
-            return;
+        if let Some(draft) = &self.draft {
+            // Gone already where it was kept.
+            let _ = std::fs::remove_file(draft);
         }
-        // Gone already where it was kept.
-        let _ = std::fs::remove_file(&self.draft);
     }
 }
 

@@ -197,19 +197,15 @@ fn chat(data: &DataSettings, messages: &str, role: &str, content: &str) -> Vec<W
 
 fn held_out(draft: &mut Draft<'_>, recipe: &Recipe) {
     draft.said(&["data.held_out", "training.evaluate_every", "training.shuffle"]);
-    let files = match &recipe.data.held_out {
-        HeldOut::Fraction(fraction) => {
-            draft.key("val_set_size", *fraction);
-            draft.warn_of_other_rows();
-            Vec::new()
-        }
-        HeldOut::File(path) => vec![path],
-        HeldOut::Files(paths) => paths.iter().collect(),
-    };
+    if let HeldOut::Fraction(fraction) = &recipe.data.held_out {
+        draft.key("val_set_size", *fraction);
+        draft.warn_of_other_rows();
+    }
+    let files = recipe.data.held_out.files();
     if !files.is_empty() {
         let format = draft.input.data_format();
         let items: Vec<_> = files
-            .into_iter()
+            .iter()
             .map(|path| item(format, path, &recipe.data, None))
             .collect();
         draft.yaml.block("test_datasets", &items);

@@ -103,13 +103,8 @@ fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
 fn data(draft: &mut Draft<'_>, data: &DataSettings, directory: &Path) -> Value {
     draft.said(&ROWS);
     let format = draft.input.data_format();
-    let held_out = match &data.held_out {
-        HeldOut::Fraction(_) => &[][..],
-        HeldOut::File(path) => std::slice::from_ref(path),
-        HeldOut::Files(paths) => paths,
-    };
     let train = named("train", &data.train);
-    let held_out = named("held_out", held_out);
+    let held_out = named("held_out", data.held_out.files());
     let stage = if format == DataFormat::Text { "pt" } else { "sft" };
     draft.key("stage", stage);
     draft.key("do_train", true);

@@ -152,8 +152,7 @@ fn data(draft: &mut Draft<'_>) -> Result<String, ExportError> {
             ));
             draft.warn_of_other_rows();
         }
-        HeldOut::File(path) => text.push_str(&load("eval_dataset", std::slice::from_ref(path), None)),
-        HeldOut::Files(paths) => text.push_str(&load("eval_dataset", paths, None)),
+        files => text.push_str(&load("eval_dataset", files.files(), None)),
     }
     draft.said(&["data.held_out"]);
     text.push_str(&to_rows(draft)?);

@@ -77,6 +77,7 @@ mod tests {
                 KernelTime {
                     name: "attention_bf16_128".to_owned(),
                     op: Some("attention".to_owned()),
+                    ops: vec![("attention".to_owned(), 1.0)],
                     calls: 32.0,
                     seconds: 0.25,
                     share: 0.5,

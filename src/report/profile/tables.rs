@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::gpu::{gpu_line, kernels};
 use super::{percent, time};
 use crate::report::{Align, TextTable, bytes, metric_value};
-use peft_tune_engine::profile::{ModuleTime, Profile, Reference};
+use peft_tune_engine::profile::{ModuleTime, Profile, Reference, Setting};
 
 /// Rows of the table of ops, unless all are asked for.
 pub(super) const MOST_OPS: usize = 20;
@@ -42,6 +42,16 @@ pub fn profile_text(profile: &Profile, shown: &ProfileText<'_>) -> String {
     text
 }
 
+/// The kernels that ran, where there were others to choose from.
+fn kernels_text(setting: &Setting) -> String {
+    let form = match setting.kernels.as_str() {
+        "" | "fused" => String::new(),
+        form => format!(", kernels {form}"),
+    };
+    let attention = setting.attention.as_ref();
+    form + &attention.map_or_else(String::new, |kernels| format!(", attention in its {kernels} kernels"))
+}
+
 fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
     let (setting, steps) = (&profile.setting, &profile.steps);
     let adapter = match setting.rank {
@@ -66,8 +76,11 @@ fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
         (
             "device",
             format!(
-                "{}, {} threads of {} cores",
-                setting.device, setting.threads, setting.cores
+                "{}, {} threads of {} cores{}",
+                setting.device,
+                setting.threads,
+                setting.cores,
+                kernels_text(setting)
             ),
         ),
         (
@@ -105,6 +118,15 @@ fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
             ),
         ),
     ];
+    if let Some(spanned) = &steps.spanned {
+        lines.push((
+            "spans",
+            format!(
+                "phases, modules and ops are of {} other steps, in which each op waited for the GPU: they took {:.2} times as long",
+                spanned.steps, spanned.slowdown
+            ),
+        ));
+    }
     if let Some(gpu) = &profile.gpu {
         lines.push(("gpu", gpu_line(gpu)));
     }
@@ -142,10 +164,11 @@ fn arithmetic_line(profile: &Profile) -> String {
     if let (Some(mfu), Some(hfu), Some(peak)) = (arithmetic.mfu, arithmetic.hfu, arithmetic.peak_flops_per_s) {
         let _ = write!(
             line,
-            ", MFU {}, HFU {} of {:.0} GFLOP/s",
+            ", MFU {}, HFU {} of {:.0} GFLOP/s ({})",
             percent(mfu),
             percent(hfu),
-            peak / 1e9
+            peak / 1e9,
+            arithmetic.peak_from.unwrap_or_default().name()
         );
     }
     line
@@ -246,7 +269,7 @@ fn modules(profile: &Profile, all: bool) -> TextTable {
         ("GB", Right),
         ("adapters", Right),
     ]);
-    let step = profile.steps.step_s.max(f64::MIN_POSITIVE);
+    let step = profile.steps.span_step_s().max(f64::MIN_POSITIVE);
     let rows = if all {
         profile.modules.clone()
     } else {

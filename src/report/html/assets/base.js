@@ -56,8 +56,22 @@ const PT = { view: null, charts: [], brushes: new Map(), filter: () => true, hot
     if (isRate(name)) return value >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(1);
     if (name === "loss" || name.endsWith("_loss")) return value.toFixed(4);
     if (name.endsWith("_s") && !name.endsWith("_per_s")) return PT.seconds(value);
-    return PT.number(value);
+    const of_gpu = PT.ofGpu.find((one) => one.name === name);
+    return of_gpu ? of_gpu.text(value) : PT.number(value);
   };
+  // What a GPU did while a trial was measured, where its driver told.
+  PT.ofGpu = [
+    { name: "mfu", label: "MFU", text: (value) => `${(100 * value).toFixed(1)}%` },
+    { name: "gpu_utilisation", label: "GPU busy", text: (value) => `${(100 * value).toFixed(0)}%` },
+    { name: "gpu_power_w", label: "power", text: (value) => `${value.toFixed(0)} W` },
+    { name: "gpu_temperature_c", label: "temperature", text: (value) => `${value.toFixed(0)} °C` },
+    { name: "gpu_clock_mhz", label: "clock", text: (value) => `${value.toFixed(0)} MHz` },
+    { name: "joules_per_token", label: "J/token", text: (value) => PT.number(value) },
+  ];
+  // Those that any trial has, with their places among its metrics; objectives are shown anyway.
+  PT.gpuMetrics = (view) => PT.ofGpu
+    .map((one) => ({ ...one, index: view.metrics.indexOf(one.name) }))
+    .filter((one) => one.index >= view.objectives.length);
   PT.param = (value) => {
     if (value === null || value === undefined) return "–";
     return typeof value === "number" ? PT.number(value) : Array.isArray(value) ? value.join(",") : String(value);
@@ -119,12 +133,13 @@ const PT = { view: null, charts: [], brushes: new Map(), filter: () => true, hot
   PT.trialTip = (event, trial) => {
     const view = PT.view;
     const metrics = view.objectives.map((one, index) => [one.label, PT.metric(one.metric, trial.metrics[index])]);
+    const ofGpu = PT.gpuMetrics(view).map((one) => [one.label, PT.metric(one.name, trial.metrics[one.index])]).filter((pair) => pair[1] !== "–");
     const params = view.params.map((one, index) => [one.name, PT.param(trial.params[index])]).filter((pair) => pair[1] !== "–");
     const kind = trial.number === PT.best() ? ", recommended" : trial.front ? ", on the front" : trial.state === "complete" && !trial.feasible ? ", breaks a bound" : trial.state === "pruned" ? ", stopped early: where it stood" : "";
     const took = trial.inherited.map(([part, source]) => `${part} taken over from trial ${source}`);
     PT.point(trial.number);
     PT.tip(event, PT.h("b", {}, `Trial ${trial.number}${kind}`), trial.state === "complete" ? "" : PT.h("div", { class: "note" }, trial.outcome),
-      rows(metrics), PT.h("hr"), rows(params), took.length ? PT.h("div", { class: "quiet" }, took.join(", ")) : "");
+      rows([...metrics, ...ofGpu]), PT.h("hr"), rows(params), took.length ? PT.h("div", { class: "quiet" }, took.join(", ")) : "");
   };
   PT.valueTip = (event, title, pairs) => PT.tip(event, PT.h("b", {}, title), rows(pairs));
 })();

@@ -34,6 +34,7 @@
       { label: "outcome", name: "state", value: (trial) => trial.outcome, text: (trial) => trial.outcome, state: true },
       ...view.objectives.map((one, index) => number(one.label, one.metric, (trial) => trial.metrics[index], (trial) => PT.metric(one.metric, trial.metrics[index]))),
       ...view.params.map((one, index) => ({ label: one.name, name: one.name, number: one.number, value: (trial) => trial.params[index], text: (trial) => PT.param(trial.params[index]) })),
+      ...PT.gpuMetrics(view).map((one) => number(one.label, one.name, (trial) => trial.metrics[one.index], (trial) => PT.metric(one.name, trial.metrics[one.index]))),
       number("time", "wall_s", (trial) => trial.wall_s, (trial) => (trial.wall_s ? PT.seconds(trial.wall_s) : "–")),
     ];
   };
