@@ -46,10 +46,10 @@ adapters:
 fuzz *args:
     cargo run --release --locked --example fuzz -- {{args}}
 
-# Kills searches and workers 200 times, and runs ten thousand trials
+# Kills searches and workers so many times, and runs ten thousand trials twice: `just kills 200 --seed 2`
 [group('check')]
-kills:
-    cargo test --locked --test it -- --ignored --nocapture two_hundred_times ten_thousand
+kills *args="200":
+    cargo run --release --locked --example kills -- {{args}}
 
 # Report and dashboard in headless Chromium, on a study made for it
 [group('check')]
@@ -105,6 +105,11 @@ beside-trl *args:
 [group('measure')]
 workers *args:
     scripts/measure/workers.py {{args}}
+
+# A LoRA step of Llama-3-8B on paper, on H100 and H200: FLOPs, bytes and milliseconds of each part
+[group('measure')]
+roofline *args:
+    scripts/measure/roofline.py {{args}}
 
 # A search beside a program that takes all cores a third of the time: is its front right in peace?
 [group('measure')]
@@ -171,7 +176,7 @@ slurm-cluster *args:
 ssh *args:
     scripts/clusters/ssh-test.sh {{args}}
 
-# Every kernel compiled by NVRTC; fails where registers spill (no GPU needed)
+# Every kernel compiled by NVRTC; fails where registers spill or an overlap is gone (no GPU needed)
 [group('gpu')]
 kernels *args:
     scripts/kernels/compile_kernels.py {{args}}
@@ -201,7 +206,7 @@ gpu-cupti *args:
 gpu-pack *args:
     scripts/gpu/pack.sh {{args}}
 
-# Checks and times this machine's NVIDIA GPU, beside PEFT: `just gpu-check all`
+# Checks and times this machine's NVIDIA GPU, beside PEFT: `just gpu-check first`, `second`, `third`
 [group('gpu')]
 gpu-check *parts:
     scripts/gpu/check.sh {{parts}}
@@ -220,6 +225,11 @@ gpu-attention *args:
 [group('gpu')]
 gpu-peft *args:
     scripts/gpu/peft_bench.py {{args}}
+
+# Each product of a step by itself, beside what the device gives at best: `just gpu-products OUTPUT.json`
+[group('gpu')]
+gpu-products *args:
+    scripts/gpu/products_bench.py {{args}}
 
 # A model directory with random weights of a large model's shape: `just gpu-model FOLDER TOKENIZER_FOLDER`
 [group('gpu')]

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Writes a model directory with random weights, BF16: shapes of Llama-3.2-3B or smaller, and the tokenizer of another one.
+"""Writes a model directory with random weights, BF16: shapes of Llama's family, and the tokenizer of another one.
 
-    python3 scripts/gpu/make_model.py FOLDER TOKENIZER_FOLDER [hidden layers heads kv_heads inner]
+    python3 scripts/gpu/make_model.py FOLDER TOKENIZER_FOLDER [--untied] [hidden layers heads kv_heads inner]
+
+`--untied` gives it a head of its own, as models of 8B parameters have it; the shape is that of Llama-3.2-3B where none is named.
 
 Needs nothing but Python: where there is PyTorch or NumPy the values are normal ones, else they are uniform, of the same deviation.
 """
@@ -57,8 +59,9 @@ def drawing():
 
 
 def main():
-    folder, tokenizer = sys.argv[1:3]
-    hidden, layers, heads, kv_heads, inner = map(int, sys.argv[3:8] or (3072, 28, 24, 8, 8192))
+    untied = "--untied" in sys.argv
+    folder, tokenizer, *shape = (argument for argument in sys.argv[1:] if argument != "--untied")
+    hidden, layers, heads, kv_heads, inner = map(int, shape or (3072, 28, 24, 8, 8192))
     vocabulary, head = 128256, hidden // heads
     os.makedirs(folder, exist_ok=True)
     for name in os.listdir(tokenizer):
@@ -67,7 +70,7 @@ def main():
     config = dict(
         architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=hidden, num_hidden_layers=layers,
         num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head, intermediate_size=inner,
-        vocab_size=vocabulary, tie_word_embeddings=True, max_position_embeddings=131072, rms_norm_eps=1e-5,
+        vocab_size=vocabulary, tie_word_embeddings=not untied, max_position_embeddings=131072, rms_norm_eps=1e-5,
         rope_theta=500000.0, hidden_act="silu", torch_dtype="bfloat16")
     other = json.load(open(os.path.join(tokenizer, "config.json")))
     config.update({key: other[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in other})
@@ -82,6 +85,8 @@ def main():
             shapes[f"{name}{part}.weight"] = [rows, columns]
         shapes[name + "input_layernorm.weight"] = [hidden]
         shapes[name + "post_attention_layernorm.weight"] = [hidden]
+    if untied:
+        shapes["lm_head.weight"] = [vocabulary, hidden]
     write(os.path.join(folder, "model.safetensors"), shapes)
 
 

@@ -2,12 +2,23 @@
 """What `gpu/check.sh` left in a folder: its tables, or all of it in one file.
 
     scripts/gpu/results.py table FOLDER     # timings beside PEFT's, the table of the literature, and what was aimed at
+    scripts/gpu/results.py kernels FOLDER   # kernels of the one step, and the products by themselves
     scripts/gpu/results.py json FOLDER      # puts everything into FOLDER/results.json
+
+The folder may hold what several calls left, unpacked over each other. A part that was ended is told from what it had written.
 """
 
+import glob
 import json
 import os
 import sys
+
+# Parts in the order in which they run, and the place in a file of the whole form where that is not the part's own name.
+PARTS = ["attention", "step", "kernels", "products", "peft", "parity", "memory", "bench", "nf4", "literature", "graphs", "search",
+         "profile", "reference", "peft_more", "search_3b", "sanitize"]
+PLACES = {"step": "bench", "nf4": "bench", "reference": "parity"}
+# Lines of a part's log that stay in the JSON.
+LOG_LINES = 200
 
 # Published for a model of 7B parameters on an A100 with 80 GB: tokens/s and GB, by row of the table.
 PUBLISHED = {
@@ -18,13 +29,28 @@ PUBLISHED = {
 
 
 def read(folder, name):
-    """What a part left; its own place in a file of the whole form. None where it left nothing."""
-    path = os.path.join(folder, f"{name}.json")
-    if not os.path.exists(path):
-        return None
-    with open(path) as file:
-        content = json.load(file)
-    return content.get(name, content) if isinstance(content, dict) else content
+    """What a part left, in one file or in one for each shape. None where it left nothing, or nothing whole."""
+    found = None
+    for path in sorted(glob.glob(os.path.join(folder, f"{name}.json")) + glob.glob(os.path.join(folder, f"{name}.*.json"))):
+        try:
+            with open(path) as file:
+                content = json.load(file)
+        except ValueError:
+            continue
+        if isinstance(content, dict):
+            content = content.get(PLACES.get(name, name), content)
+        found = found + content if isinstance(found, list) and isinstance(content, list) else content
+    return found
+
+
+def timings(parts):
+    """Our timings, each setting once: the last one of it."""
+    rows = [row for name in ("bench", "nf4", "step") for row in parts.get(name) or []]
+    return list({key(row): row for row in rows}.values())
+
+
+def theirs_of(parts):
+    return [*(parts.get("peft_more") or []), *(parts.get("peft") or [])]
 
 
 def key(row):
@@ -32,8 +58,8 @@ def key(row):
 
 
 def beside(theirs, row):
-    """PEFT on the same setting: (the fastest, bytes of the leanest), or None."""
-    same = [other for other in theirs or [] if "tokens_per_s" in other and key(other) == key(row)]
+    """PEFT on the same setting: (the fastest of its modes, bytes of the leanest), or None."""
+    same = [other for other in theirs or [] if other.get("tokens_per_s") and other.get("peak_bytes") and key(other) == key(row)]
     if not same:
         return None
     return max(same, key=lambda other: other["tokens_per_s"]), min(other["peak_bytes"] for other in same)
@@ -48,10 +74,10 @@ def line(measure, aim, values, worst, is_met, show):
 
 
 def targets(parts):
-    bench = parts.get("bench") or []
+    bench = timings(parts)
     measured = [(row["measured"], row, f"{row['shape']} {row['precision']} {row['rows']}x{row['length']} {row['checkpointing']}")
                 for row in bench if row["measured"]]
-    pairs = [(own, beside(parts.get("peft"), row), name) for own, row, name in measured]
+    pairs = [(own, beside(theirs_of(parts), row), name) for own, row, name in measured]
     pairs = [(own, other, name) for own, other, name in pairs if other]
     plain = lambda digits: lambda value: round(value, digits)
     lines = [
@@ -73,7 +99,7 @@ def targets(parts):
         if base in seen:
             later.append((own["switch_s"], name))
         seen.add(base)
-    search = parts.get("search")
+    search = parts.get("search_3b")
     graphs = [(row, f"{row['shape']} {row['precision']} {row['rows']}x{row['length']}")
               for row in parts.get("graphs") or [] if row["launched"] and row["replayed"]]
     lines += [
@@ -122,6 +148,48 @@ def print_timings(bench, theirs):
             other_memory, memory = f"{least / 1e9:.2f}", f"{measured['peak_bytes'] / least:.2f}"
         print(names, f"{measured['tokens_per_s']:.0f} | {other_speed} | {speed} | {mfu} | {measured['peak_bytes'] / 1e9:.2f} |"
               f" {predicted} | {other_memory} | {memory} | {measured['switch_s']:.2f} |")
+
+
+def print_peft(rows):
+    """Every mode of PEFT, also those that could not run."""
+    print("\n| PEFT | precision | checkpointing | batch | mode | tokens/s | peak GB | |")
+    print("|---|---|---|---|---|---:|---:|---|")
+    for row in rows:
+        if not row.get("mode"):
+            continue
+        names = f"| {row['shape']} | {row['precision']} | {row['checkpointing']} | {row['rows']}x{row['length']} | {row['mode']} |"
+        if not row.get("tokens_per_s"):
+            message = " ".join(row.get("message", "").split())[:100]
+            print(names, "| |", message.replace("|", "/"), "|")
+            continue
+        peak = f"{row['peak_bytes'] / 1e9:.2f}" if row.get("peak_bytes") else ""
+        best = beside(rows, row)
+        marks = [] if not best else ["fastest"] * (best[0] is row) + ["leanest"] * (best[1] == row["peak_bytes"])
+        print(names, f"{row['tokens_per_s']:.0f} | {peak} | {', '.join(marks)} |")
+
+
+def print_kernels(content):
+    gpu = ((content or {}).get("profile") or {}).get("gpu") or {}
+    if not gpu.get("kernels"):
+        print("\nno kernels are in the profile of the step: CUPTI is missing")
+        return
+    print(f"\nA step of {1e3 * gpu['seconds'] / max(gpu['steps'], 1):.1f} ms, idle for {100 * gpu['idle_share']:.1f}% of it.")
+    print("\n| kernel | op | calls | ms a step | share % |")
+    print("|---|---|---:|---:|---:|")
+    for kernel in gpu["kernels"][:40]:
+        print(f"| {kernel['name'][:80]} | {kernel['op']} | {kernel['calls']:.0f} | {1e3 * kernel['seconds']:.3f} |"
+              f" {100 * kernel['share']:.1f} |")
+
+
+def print_products(content):
+    print(f"\n| product of {content['shape']} {content['batch']} | rows x inner x columns | ms | TFLOP/s | GB/s | of the nearer ceiling % |")
+    print("|---|---|---:|---:|---:|---:|")
+    square = content["square"]
+    print(f"| ceiling of products | {square} x {square} x {square} | | {content['square_flops_per_s'] / 1e12:.1f} | | |")
+    print(f"| ceiling of copies | | | | {content['copy_bytes_per_s'] / 1e9:.0f} | |")
+    for row in content["timed"]:
+        print(f"| {row['product']} | {row['rows']} x {row['inner']} x {row['columns']} | {1e3 * row['seconds']:.3f} |"
+              f" {row['flops_per_s'] / 1e12:.1f} | {row['bytes_per_s'] / 1e9:.0f} | {100 * row['of_ceiling']:.0f} |")
 
 
 def print_literature(rows):
@@ -182,43 +250,73 @@ def print_targets(lines):
 
 
 def table(folder):
-    parts = {name: read(folder, name) for name in ["attention", "bench", "graphs", "literature", "peft", "search"]}
-    print_timings(parts["bench"] or [], parts["peft"])
+    parts = {name: read(folder, name) for name in PARTS}
+    print_timings(timings(parts), theirs_of(parts))
+    if theirs_of(parts):
+        print_peft(theirs_of(parts))
     if parts["attention"]:
         print_attention(parts["attention"])
+    kernels(folder)
     if parts["literature"]:
         print_literature(parts["literature"])
     if parts["graphs"]:
         print_graphs(parts["graphs"])
+    print_ended(list(statuses(folder)), parts)
     print_targets(targets(parts))
 
 
+def print_ended(ran, parts):
+    """Rows that a part had printed when it was ended, where it left no results of its own."""
+    for part in ran:
+        rows = [line for line in part["log"] if line.startswith("|")]
+        if part["status"] not in (0, 1) and parts.get(part["part"]) is None and rows:
+            print(f"\nWhat {part['part']} had when it ended ({part['status']}):\n")
+            print("\n".join(rows))
+
+
+def kernels(folder):
+    content, products = read(folder, "kernels"), read(folder, "products")
+    if content is not None:
+        print_kernels(content)
+    if products is not None:
+        print_products(products)
+
+
+def statuses(folder):
+    """What became of each part that ran: its exit status, `running` where nobody saw its end, `ended`, or `not begun`."""
+    for path in glob.glob(os.path.join(folder, "*.status")):
+        with open(path) as file:
+            status, seconds, began = file.read().rstrip("\n").split("\t")
+        name = os.path.basename(path)[:-len(".status")]
+        log = os.path.join(folder, f"{name}.log")
+        lines = open(log, errors="replace").read().splitlines() if os.path.exists(log) else []
+        yield {"part": name, "status": int(status) if status.isdigit() else status, "seconds": int(seconds), "began": int(began),
+               "log": lines[-LOG_LINES:]}
+
+
 def merge(folder):
-    results = {"parts": [], "device": None}
-    with open(os.path.join(folder, "parts.tsv")) as file:
-        for line in file:
-            name, status, seconds = line.rstrip("\n").split("\t")
-            results["parts"].append({"part": name, "status": int(status), "seconds": int(seconds)})
+    results = {"parts": sorted(statuses(folder), key=lambda part: (part["began"], PARTS.index(part["part"]))), "device": None}
     device = os.path.join(folder, "device.csv")
     if os.path.exists(device):
         lines = open(device).read().splitlines()
         results["device"] = lines[1] if len(lines) > 1 else None
     ran = {part["part"] for part in results["parts"]}
-    for name in ["parity", "reference", "memory", "search", "profile", "attention", "bench", "graphs", "literature", "peft"]:
-        # A file of an earlier call is not this one's result.
+    for name in PARTS:
         content = read(folder, name) if name in ran else None
         if content is not None:
             results[name] = content
     results["targets"] = targets(results)
-    with open(os.path.join(folder, "results.json"), "w") as file:
+    path = os.path.join(folder, "results.json")
+    with open(path + ".part", "w") as file:
         json.dump(results, file, indent=1)
-    failed = [part["part"] for part in results["parts"] if part["status"]]
-    print(f"{os.path.join(folder, 'results.json')}: {len(ran)} parts, failed: {', '.join(failed) or 'none'}")
+    os.replace(path + ".part", path)
+    failed = [f"{part['part']} ({part['status']})" for part in results["parts"] if part["status"]]
+    print(f"{path}: {len(ran)} parts, failed: {', '.join(failed) or 'none'}")
 
 
 def main():
     wanted, folder = sys.argv[1:]
-    {"table": table, "json": merge}[wanted](folder)
+    {"table": table, "kernels": kernels, "json": merge}[wanted](folder)
 
 
 main()

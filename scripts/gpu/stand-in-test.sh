@@ -46,6 +46,7 @@ part_self() { quietly "$folder/self_test"; }
 part_doctor() {
   quietly "$program" doctor
   grep -q 'trains on *cuda' "$folder/log" || die "doctor does not train on the stand-in"
+  grep -Eq '^  gpu gemm bf16 +[0-9]' "$folder/log" || die "doctor does not measure the stand-in"
 }
 
 part_parity() { quietly "$program" gpu-check --device cuda --parts parity; }
@@ -160,6 +161,147 @@ part_hopper() {
   unset STAND_IN_GPU_HOPPER
 }
 
+# Kernels for Hopper that trap or hang are found out in a process of their own: one warning, the tiled ones, and the worker goes on. Those that
+# trap later cost an attempt: the trial is repeated with the tiled ones, and the search stays with them.
+part_traps() {
+  export STAND_IN_GPU_HOPPER=1
+  recipe traps bf16 full adamw 4
+  local control
+  for control in STAND_IN_GPU_TRAP=attention_hopper_:715:0 STAND_IN_GPU_HANG=attention_hopper_; do
+    env "$control" PEFT_TUNE_PROBE_SECONDS=20 "$program" train "$folder/traps.yaml" --output "$folder/traps" --force --device cuda \
+      > "$folder/log" 2>&1 || { cat "$folder/log" >&2 && die "a training with $control"; }
+    [ "$(grep -c 'kernels for Hopper are not used' "$folder/log")" = 1 ] || { cat "$folder/log" >&2 && die "$control: not one warning"; }
+  done
+  grep -q 'they were not done within 20s' "$folder/log" || { cat "$folder/log" >&2 && die "kernels that hang are not told from others"; }
+  space probed '[1, 2]' bf16 2
+  STAND_IN_GPU_TRAP=attention_hopper_:715:0 quietly "$program" search "$folder/probed.yaml" --devices 0
+  ended probed "state = 'complete'" 2
+  forms probed 'fused tiled -'
+  # Behind the probes (three launches), and in the first trial's training.
+  space trapped '[1, 4]' bf16 4
+  sed -i 's/learning_rate: 5e-3/learning_rate: [5e-3, 4e-3]/' "$folder/trapped.yaml"
+  STAND_IN_GPU_TRAP=attention_hopper_:715:40 quietly "$program" search "$folder/trapped.yaml" --devices 0
+  ended trapped "state = 'complete'" 4
+  forms trapped 'tiled tiled fused'
+  [ "$(grep -c 'warning: a kernel of `--kernels auto` failed' "$folder/log")" = 1 ] || { cat "$folder/log" >&2 && die "the change is not told once"; }
+  "$program" query --format csv "select count(*) from trial_lost_attempt where study = 'trapped' and message like '%ILLEGAL_INSTRUCTION%'" |
+    tail -1 | grep -qx 1 || die "another number of lost attempts"
+  unset STAND_IN_GPU_HOPPER
+}
+
+# The forms of all trials of a study that ran: forms STUDY 'KERNELS ATTENTION INSTEAD_OF'
+forms() {
+  local found
+  found=$("$program" query --format csv "select distinct kernels || ' ' || coalesce(attention, '-') || ' ' || coalesce(instead_of, '-') \
+    from trial_kernels join trial on trial.id = trial_id join study on study.id = study_id \
+    where study.name = '$1' and not (attention is null and kernels <> 'reference')" | tail -n +2 | tr -d '"')
+  [ "$found" = "$2" ] || die "trials of $1 ran in: $found, not $2"
+}
+
+# Of several algorithms of a product the fastest is taken, and kept on disk: the next process times none. What is damaged is made anew.
+part_products() {
+  local kept="$folder/products-kernels" one=products-1
+  mkdir -p "$kept"
+  cp "$libraries/kernels"/*.cubin "$kept/" 2>/dev/null || true
+  recipe products bf16 none adamw 4
+  # product NAME [VARIABLE=VALUE ...]: a training, with its losses and how often each algorithm ran.
+  product() {
+    local name=$1
+    shift
+    env PEFT_TUNE_KERNELS="$kept" STAND_IN_GPU_PRODUCT_TIMES=6000,3000,200,5000 STAND_IN_GPU_TIMES=1 RUST_LOG=warn "$@" "$program" train \
+      "$folder/products.yaml" --output "$folder/$name" --force --device cuda --json > "$folder/$name.json" 2> "$folder/$name.log" ||
+      { cat "$folder/$name.log" >&2 && die "a training with several algorithms"; }
+  }
+  product products-first PEFT_TUNE_PRODUCTS=first
+  ! grep -q 'cublasLtMatmul [2-4]' "$folder/products-first.log" || die "algorithms are timed that nobody wants"
+  ls "$kept"/products-*.json > /dev/null 2>&1 && die "what was not timed is kept"
+  product $one & product products-2
+  wait $!
+  product products-again
+  cat "$folder/$one.log" > "$folder/log"
+  python3 - "$kept" "$folder" <<'PYTHON' || { cat "$folder/log" >&2 && die "the choice of products"; }
+import glob, json, re, sys
+
+kept, folder = sys.argv[1:]
+losses = lambda name: [json.loads(line).get("loss") for line in open(f"{folder}/{name}.json")]
+# Timing products disturbs no result.
+for name in ("products-1", "products-2", "products-again"):
+    assert losses(name) == losses("products-first"), name
+(path,) = glob.glob(f"{kept}/products-*.json")
+file = json.load(open(path))
+assert file["machine"] == {"gpu": "stand-in for a GPU", "driver": 13000, "library": 130000}, file["machine"]
+choices = file["choices"]
+assert len(choices) > 10, choices.keys()
+# Who waits for a processor is late, and now and then that is the fastest.
+fastest = [choice for choice in choices.values() if choice["algorithm"][3] == 3]
+assert len(fastest) >= 0.9 * len(choices), [choice for choice in choices.values() if choice not in fastest]
+assert all(choice["first_microseconds"] >= 6000 for choice in choices.values()), choices
+assert sorted(choice["microseconds"] for choice in fastest)[len(fastest) // 2] < 3000, fastest
+def ran(name):
+    text = open(f"{folder}/{name}.log").read()
+    return {int(number) for number in re.findall(r"cublasLtMatmul (\d)", text)}
+assert ran("products-1") == ran("products-2") == {1, 2, 3, 4} or ran("products-1") >= {1, 2, 3}, (ran("products-1"), ran("products-2"))
+# Read back: nothing is timed. Shapes of the evaluation alone, which were never timed, take the first.
+assert not ran("products-again") & ({2, 4} - {choice["algorithm"][3] for choice in choices.values()}), ran("products-again")
+print(f"   {len(choices)} shapes are kept, the fastest algorithm each")
+PYTHON
+  local file
+  file=$(ls "$kept"/products-*.json)
+  echo '{"machine":' > "$file"
+  product products-damaged
+  grep -q 'the choice of products is damaged' "$folder/products-damaged.log" || die "a damaged file is not told of"
+  python3 -c 'import json, sys; assert len(json.load(open(sys.argv[1]))["choices"]) > 10' "$file" || die "a damaged file is not written anew"
+}
+
+# Forms by their names, from the command line and the environment; what the device cannot run is refused.
+part_forms() {
+  recipe forms bf16 none adamw 2
+  local code=0
+  "$program" train "$folder/forms.yaml" --output "$folder/forms" --force --device cuda --kernels hopper > "$folder/log" 2>&1 || code=$?
+  [ $code = 2 ] && grep -q 'compute capability 8.0) cannot run `--kernels hopper`' "$folder/log" ||
+    { cat "$folder/log" >&2 && die "Hopper's kernels are not refused on another GPU"; }
+  space refused '[1, 2]' bf16 1
+  code=0
+  "$program" search "$folder/refused.yaml" --devices 0 --kernels hopper > "$folder/log" 2>&1 || code=$?
+  [ $code = 2 ] && grep -q 'cannot run `--kernels hopper`' "$folder/log" || { cat "$folder/log" >&2 && die "a search takes them"; }
+  code=0
+  PEFT_TUNE_KERNELS_FORM=fast "$program" train "$folder/forms.yaml" --output "$folder/forms" --force --device cuda > "$folder/log" 2>&1 || code=$?
+  [ $code = 2 ] && grep -q 'auto, tiled, hopper, reference, graphs' "$folder/log" || { cat "$folder/log" >&2 && die "an unknown form is taken"; }
+  export STAND_IN_GPU_HOPPER=1
+  local form
+  for form in auto tiled hopper; do
+    space "form_$form" '[1, 2]' bf16 1
+    PEFT_TUNE_KERNELS_FORM=$form quietly "$program" search "$folder/form_$form.yaml" --devices 0
+  done
+  forms form_auto 'fused hopper -'
+  forms form_tiled 'tiled tiled -'
+  forms form_hopper 'hopper hopper -'
+  quietly "$program" profile "$folder/forms.yaml" --device cuda --budget 1s --no-store --json --kernels tiled
+  grep -q '"attention": "tiled"' "$folder/log" || die "a profile does not say which kernels ran"
+  unset STAND_IN_GPU_HOPPER
+}
+
+# A GPU with little shared memory: attention takes the tiles that are made for it.
+part_ada() {
+  export STAND_IN_GPU_ADA=1
+  rm -f "$PEFT_TUNE_KERNELS"/attention_ada-*
+  recipe ada bf16 full adamw 8
+  train ada 2e-2
+  ls "$PEFT_TUNE_KERNELS"/attention_ada-sm_89-*.cubin > /dev/null || die "attention for little shared memory is not taken"
+  unset STAND_IN_GPU_ADA
+}
+
+# A GPU that the kernels cannot run on is refused by name, and `auto` passes it over.
+part_turing() {
+  export STAND_IN_GPU_TURING=1
+  recipe turing bf16 full adamw 2
+  ! "$program" train "$folder/turing.yaml" --output "$folder/turing" --force --device cuda > "$folder/log" 2>&1 || die "a GPU before Ampere is taken"
+  grep -q 'compute capability 7.5, and the kernels need 8.0' "$folder/log" || { cat "$folder/log" >&2 && die "a GPU before Ampere is refused in other words"; }
+  RUST_LOG=warn quietly "$program" train "$folder/turing.yaml" --output "$folder/turing" --force --device auto
+  grep -q 'the CPU is used' "$folder/log" || { cat "$folder/log" >&2 && die "a GPU before Ampere is passed over in silence"; }
+  unset STAND_IN_GPU_TURING
+}
+
 part_reference() {
   recipe reference fp32 full adamw 10
   train reference 1e-4 --kernels reference
@@ -233,6 +375,37 @@ part_search() {
   }
 }
 
+# A device that fails costs an attempt; one that falls off its bus costs the search, and nothing that was found.
+part_lost() {
+  space fault '[1, 4]' '[bf16, nf4]' 4
+  STAND_IN_GPU_FAULT="3000:715:$folder/fault" quietly "$program" search "$folder/fault.yaml" --devices 0
+  ended fault "state = 'complete'" 4
+  [ -e "$folder/fault" ] || die "there was no fault"
+  "$program" query --format csv "select count(*) from trial_lost_attempt where study = 'fault' and message like '%ILLEGAL_INSTRUCTION%'" |
+    tail -1 | grep -qx 1 || die "the fault cost no attempt"
+  # An illegal instruction is a kernel's: the rest of the search stays with plain tensor ops.
+  [ "$("$program" query --format csv "select count(*) from trial_kernels join trial on trial.id = trial_id join study on study.id = study_id \
+    where study.name = 'fault' and kernels = 'reference' and instead_of = 'fused'" | tail -1)" -gt 0 ] || die "no trial was repeated in a safer form"
+  space gone '[1, 4]' '[bf16, nf4]' 4
+  local code=0
+  STAND_IN_GPU_FAULT="3000:999:$folder/gone" STAND_IN_GPU_GONE="$folder/gone" "$program" search "$folder/gone.yaml" --devices 0 \
+    > "$folder/log" 2>&1 || code=$?
+  [ $code = 5 ] || { cat "$folder/log" >&2 && die "a search whose device is gone ends with code $code"; }
+  local found
+  found=$("$program" query --format csv "select count(*) from trial join study on study.id = study_id where study.name = 'gone' and state = 'complete'" | tail -1)
+  [ "$found" -gt 0 ] && [ "$found" -lt 4 ] || die "$found trials were complete when the device was gone"
+  ended gone "state = 'failed'" 0
+  [ "$("$program" query --format csv "select count(*) from trial_kernels where instead_of is not null and trial_id in (select trial.id from trial \
+    join study on study.id = study_id where study.name = 'gone')" | tail -1)" = 0 ] || die "other kernels are tried on a device that is gone"
+  # The processor would do, and its results would not compare.
+  code=0
+  "$program" search "$folder/gone.yaml" --devices cpu > "$folder/log" 2>&1 || code=$?
+  [ $code = 2 ] && grep -q 'device .* to .cpu. changed' "$folder/log" || { cat "$folder/log" >&2 && die "the search goes on with the processor"; }
+  rm "$folder/gone"
+  quietly "$program" search "$folder/gone.yaml" --devices 0
+  ended gone "state = 'complete'" 4
+}
+
 # Each rank has a device of its own: of all that there are, or of those that workers have.
 part_ranks() {
   space ranks 1 fp32 2 '' ', devices: [1, 2]'
@@ -252,10 +425,165 @@ part_profile() {
   grep -q 'rms_norm_bf16' "$folder/trace.json" || die "no kernels in the trace"
 }
 
+# profiled CLOCK PRECISION CHECK [VARIABLE=VALUE ...]: a profile by a made-up clock, whose JSON Python's CHECK holds of. There, `found` are
+# the rules that found something, and `about` compares within a twentieth.
+profiled() {
+  local clock=$1 precision=$2 check=$3
+  shift 3
+  recipe ceilings "$precision" none adamw 20
+  env STAND_IN_GPU_CLOCK="$clock" "$@" "$program" profile "$folder/ceilings.yaml" --device cuda --budget 2s --json ${VERIFY:+--verify} \
+    > "$folder/profile.json" 2> "$folder/log" || { tail -n 40 "$folder/log" >&2 && die "profile by the clock $clock"; }
+  python3 - "$folder/profile.json" "$check" <<'PYTHON' || die "profile in $precision by the clock $clock: $check"
+import json, sys
+
+document = json.load(open(sys.argv[1]))
+profile, diagnosis = document["profile"], document["diagnosis"]
+found = {finding["rule"]: finding for finding in diagnosis}
+arithmetic, steps = profile["arithmetic"], profile["steps"]
+
+def about(value, expected):
+    return abs(value / expected - 1) < 0.05
+
+slow = {"low_tensor_core_use", "slow_op", "slow_number_type"}
+print(f"   MFU {arithmetic['mfu']:.3f} of {arithmetic['peak_flops_per_s']:.3g} FLOP/s, {steps['tokens_per_s']:.0f} tokens/s, "
+      f"spans {steps['spanned']['slowdown']:.2f}x, {sorted(found)}")
+if not eval(f"({sys.argv[2]})"):
+    print(json.dumps({"arithmetic": arithmetic, "steps": steps, "diagnosis": diagnosis}, indent=1))
+    sys.exit(1)
+PYTHON
+}
+
+# Ceilings are measured on the device, once, and what is said of a step follows from them: by a clock that is made up, so that it is known.
+part_ceilings() {
+  # Products at 0.1 GFLOP/s, copies at 1 GB/s, next to nothing else: slow enough that the host's own time does not count.
+  local even=1e8,1e8,1e9,0,1e-5,0
+  STAND_IN_GPU_CLOCK=$even "$program" doctor --measure --json > "$folder/doctor.json" 2> "$folder/log" || { cat "$folder/log" >&2 && die doctor; }
+  python3 - "$folder/doctor.json" <<'PYTHON' || die "the GPU's ceilings in doctor"
+import json, sys
+
+gpu = json.load(open(sys.argv[1]))["gpu"]
+values = {one["name"]: one["value"] for one in gpu["ceilings"]}
+print(f"   {values}")
+assert gpu["from"] == "measured" and gpu["name"] == "stand-in for a GPU", gpu
+assert set(values) == {"gpu gemm fp32", "gpu gemm bf16", "gpu gemm fp16", "gpu memory"}, values
+assert all(abs(value / (1 if name == "gpu memory" else 0.1) - 1) < 0.05 for name, value in values.items()), values
+PYTHON
+  profiled $even bf16 'about(arithmetic["mfu"], 1) and about(arithmetic["hfu"], 1) and not slow & set(found)'
+  ! grep -q 'measuring' "$folder/log" || die "what doctor measured is measured again"
+  python3 -c 'import json, sys; found = json.load(open(sys.argv[1]))["profile"]
+assert found["arithmetic"]["peak_from"] == "measured" and found["setting"]["memory_limit_bytes"] == 4 << 30, found["setting"]
+products = [op["roofline_share"] for op in found["ops"] if op["name"].startswith("matmul") and op["share"] > 0.05]
+assert products and all(0.8 < share < 1.05 for share in products), products' "$folder/profile.json" || die "where the peak comes from, or the memory limit"
+  # A cost of each product that only large ones outweigh: by kernels, and where none are known by spans.
+  local costly=1e8,1e8,1e9,8e-2,1e-5,0
+  profiled $costly bf16 'arithmetic["mfu"] < 0.4 and "low_tensor_core_use" in found and "slow_op" not in found'
+  profiled $costly bf16 'arithmetic["mfu"] < 0.4 and "slow_op" in found and "low_tensor_core_use" not in found' STAND_IN_GPU_CUPTI=12
+  profiled $even bf16 'about(arithmetic["mfu"], 1) and not slow & set(found)' STAND_IN_GPU_CUPTI=12
+  # Another type that is multiplied faster. Another GPU is measured by itself.
+  profiled $even fp32 'about(arithmetic["mfu"], 1) and not slow & set(found)'
+  VERIFY=1 profiled 4e8,1e8,1e9,0,1e-5,0 fp32 \
+    'about(arithmetic["mfu"], 1) and about(found["slow_number_type"]["verified"]["gain"]["value"], 3)' STAND_IN_GPU_NAME=another
+  grep -q 'measuring this GPU' "$folder/log" || die "the ceilings of another GPU are taken"
+  # Spans wait for the device, and the steps whose time counts do not.
+  profiled 1e8,1e8,1e9,0,1e-5,1e-2 bf16 'about(arithmetic["mfu"], 1) and steps["spanned"]["slowdown"] > 1.3 and
+    not (slow | {"room_for_a_larger_micro_batch", "small_micro_batch"}) & set(found)'
+  "$program" query --format csv "select count(*) from ceiling where threads = 0" | tail -1 | grep -qx 2 || die "the ceilings of two GPUs are not kept"
+}
+
+# What a model takes to answer is counted on the device.
+part_inference() {
+  "$program" infer-bench --model "$repository/search_spaces/quickstart/base" --precision bf16 --ranks 4 --batch-sizes 1 --prompt-lengths 16 \
+    --new-tokens 3 --budget 1ms --device cuda --json > "$folder/inference.json" 2> "$folder/log" || { cat "$folder/log" >&2 && die infer-bench; }
+  python3 -c 'import json, sys
+peaks = [point["peak_bytes"] for form in json.load(open(sys.argv[1])) for point in form["points"]]
+print(f"   peaks of {peaks} bytes")
+assert len(peaks) == 3 and all(1_700_000 < peak < 8_000_000 for peak in peaks), peaks' "$folder/inference.json" || die "peaks of infer-bench"
+}
+
+# Each trial tells what the GPU did meanwhile; a driver that does not is told of once.
+part_samples() {
+  space samples '[1, 2]' bf16 2
+  STAND_IN_GPU_NAME='NVIDIA H200' quietly "$program" search "$folder/samples.yaml" --devices 0
+  ended samples "state = 'complete'" 2
+  local told
+  told=$("$program" query --format csv "select count(*) from trial_metric where study = 'samples' and (name = 'gpu_power_w' and value = 123 \
+    or name = 'gpu_temperature_c' and value = 45 or name = 'gpu_clock_mhz' and value = 1410 or name = 'gpu_utilisation' and abs(value - 0.37) < 1e-9 \
+    or name = 'joules_per_token' and value > 0 or name = 'mfu' and value > 0 and value < 0.01)" | tail -1)
+  [ "$told" = 12 ] || { "$program" show samples 0 >&2 && die "$told of 12 numbers of the GPU"; }
+  "$program" show samples 0 | grep -q 'gpu_power_w *123 W' || die "show has no power"
+  quietly "$program" report samples --output "$folder/samples.html"
+  grep -q '"gpu_temperature_c"' "$folder/samples.html" || die "the report has no temperature"
+  # The same without the management library.
+  space untold '[1, 2]' bf16 2
+  STAND_IN_GPU_NVML=0 quietly "$program" search "$folder/untold.yaml" --devices 0
+  [ "$(grep -c "warning: trials will not tell of the GPU's utilisation" "$folder/log")" = 1 ] || { cat "$folder/log" >&2 && die "NVML's absence"; }
+  "$program" query --format csv "select count(*) from trial_metric where study = 'untold' and (name like 'gpu%' or name like 'joules%')" |
+    tail -1 | grep -qx 0 || die "numbers of a GPU that tells none"
+}
+
+# The whole of scripts/gpu/check.sh with little time, whose parts are killed at random: what a part had printed is in the archive, and every
+# part has a status. What is printed is compared with what is packed.
+part_check() {
+  local first=$folder/check second=$folder/check-2 pid child
+  export PEFT_TUNE="$program" SHAPES=tiny BATCHES=1x16 STEP_SHAPE=tiny STEP_BATCH=1x16 LITERATURE_SHAPE=tiny LITERATURE_BATCH=1x16 \
+    STEP_MODEL="$repository/search_spaces/quickstart/base" STEP_BUDGET=2s TRIALS=4 PACK_EVERY=2
+  OUT=$first WORK=$first-work LIMIT=${CHECK_LIMIT:-90} scripts/gpu/check.sh first second > "$first.log" 2>&1 &
+  pid=$!
+  while kill -0 "$pid" 2> /dev/null; do
+    sleep "$((RANDOM % 8 + 1)).$((RANDOM % 10))"
+    # The part's shell and program, as running out of memory kills them.
+    child=$(pgrep -P "$(pgrep -P "$pid" -x timeout || echo none)" 2> /dev/null) || continue
+    # shellcheck disable=SC2046 # Several processes.
+    kill -KILL $(pgrep -P "$child") "$child" 2> /dev/null || true
+  done
+  wait "$pid" || true
+  packed "$first" "$first-work" 12
+  # The script itself, in the middle of a part: the archive is that of the last seconds.
+  OUT=$second WORK=$second-work scripts/gpu/check.sh step parity > "$second.log" 2>&1 &
+  pid=$!
+  for ((i = 0; i < 60; i++)); do
+    sleep 1
+    if tar -xzOf "$second/results.tar.gz" ./parity.log 2> /dev/null | grep -q '^ok'; then break; fi
+  done
+  child=$(pgrep -P "$pid" -x timeout) || die "parity is over before it was killed"
+  kill -KILL "$pid"
+  kill "$child"
+  wait "$pid" || true
+  packed "$second" "$second-work" 2
+  unset PEFT_TUNE SHAPES BATCHES STEP_SHAPE STEP_BATCH LITERATURE_SHAPE LITERATURE_BATCH STEP_MODEL STEP_BUDGET TRIALS PACK_EVERY
+}
+
+# packed OUT WORK PARTS: three files, with as many parts, whose logs are the beginning of what was written.
+packed() {
+  mkdir "$1-unpacked"
+  tar -xzf "$1/results.tar.gz" -C "$1-unpacked"
+  python3 - "$1" "$2" "$3" <<'PYTHON' || { cat "$1.log" >&2 && die "what check.sh packs"; }
+import json, os, sys
+
+out, work, count = sys.argv[1:]
+left = {name for name in os.listdir(out) if not name.endswith(".part")}
+assert left == {"results.json", "results.tar.gz", "table.md"}, left
+parts = json.load(open(f"{out}/results.json"))["parts"]
+assert len(parts) == int(count), [part["part"] for part in parts]
+printed = 0
+for part in parts:
+    name = part["part"]
+    written, archived = (open(f"{folder}/{name}.log", errors="replace").read() for folder in (work, f"{out}-unpacked"))
+    assert written.startswith(archived), f"{name}: another log in the archive"
+    assert part["status"] == "running" or written == archived, f"{name}: the archive has not all of a part that is over"
+    printed += len(archived.splitlines())
+statuses = {part["part"]: part["status"] for part in parts}
+assert printed > 10, f"{printed} lines in all"
+assert any(statuses.values()), f"nothing was killed: {statuses}"
+print(f"   {statuses}, {printed} lines")
+PYTHON
+}
+
 parts=("$@")
 parity=
 if [ ${#parts[@]} -eq 0 ]; then
-  parts=(self doctor memory train hopper graphs reference generate search ranks profile)
+  parts=(self doctor memory train hopper traps forms products ada turing graphs reference generate search samples lost ranks profile
+    ceilings inference check)
   # It takes as long as all others together, and one processor.
   quietly "$folder/self_test"
   "$program" gpu-check --device cuda --parts parity > "$folder/parity" 2>&1 &

@@ -4,13 +4,16 @@
     cargo build --release && scripts/measure/beside_noise.py [--binary target/release/peft-tune] [--trials 24] [--seed 0]
 
 Needs only Python's standard library, and a machine that is otherwise quiet: it refuses to begin where the load is above 1.
-The search runs the quickstart's model and data. It ends with 1 where fewer than 9 of 10 points of the front are within 10%.
+The search runs the quickstart's model and data. It ends with 1 where fewer than 9 of 10 points of the front are within 10%, and
+with 3, saying nothing about the search, where the machine by itself became faster or slower meanwhile: the same recipe is profiled
+before the search, and around the profiles of the front.
 """
 import argparse
 import multiprocessing
 import os
 import random
 import sqlite3
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,6 +40,13 @@ BURST_S = 4.0
 SHARE = 1 / 3
 WITHIN = 0.1
 ENOUGH = 0.9
+# What two profiles of one recipe may differ by; where they do, a third decides.
+SAME = 0.05
+RECIPE = """
+model: {assets}/base
+data: {{train: {assets}/train.jsonl, held_out: {assets}/held_out.jsonl}}
+batch: {{micro_batch: 4, sequence_length: 128}}
+"""
 
 
 def spin(until):
@@ -70,13 +80,28 @@ def rows(folder, sql):
         return database.execute(sql).fetchall()
 
 
-def in_peace(binary, folder, trial):
-    """Throughput of a trial's recipe, profiled at length."""
+def profiled(binary, folder, recipe):
+    """Tokens/s of a recipe."""
+    run(binary, folder, "profile", str(recipe), "--budget", "10")
+    return rows(folder, "select tokens_per_s from profile order by id desc limit 1")[0][0]
+
+
+def recipe_of(binary, folder, trial):
     recipe = folder / f"recipe-{trial}"
     run(binary, folder, "export", "--format", "recipe", "--trial", str(trial), "--output", str(recipe), "--force")
-    path = next(recipe.glob("*.yaml")) if recipe.is_dir() else recipe
-    run(binary, folder, "profile", str(path), "--budget", "20")
-    return rows(folder, "select tokens_per_s from profile order by id desc limit 1")[0][0]
+    return next(recipe.glob("*.yaml")) if recipe.is_dir() else recipe
+
+
+def in_peace(binary, folder, trials):
+    """Tokens/s of trials' recipes by trial: to and fro, so that what changes slowly shows as a difference."""
+    recipes = {trial: recipe_of(binary, folder, trial) for trial in trials}
+    found = {trial: [] for trial in trials}
+    for trial in [*trials, *reversed(trials)]:
+        found[trial].append(profiled(binary, folder, recipes[trial]))
+    for trial, values in found.items():
+        if max(values) > (1 + SAME) * min(values):
+            values.append(profiled(binary, folder, recipes[trial]))
+    return {trial: statistics.median(values) for trial, values in found.items()}
 
 
 def main():
@@ -92,6 +117,9 @@ def main():
         folder = Path(name)
         text = SPACE.format(name="noise", assets=ROOT / "search_spaces/quickstart", trials=args.trials)
         (folder / "space.yaml").write_text(text)
+        reference = folder / "reference.yaml"
+        reference.write_text(RECIPE.format(assets=ROOT / "search_spaces/quickstart"))
+        speeds = [profiled(binary, folder, reference)]
         stop = multiprocessing.Event()
         other = multiprocessing.Process(target=noise, args=(args.seed, stop))
         other.start()
@@ -104,13 +132,21 @@ def main():
         marked = {trial for (trial,) in rows(folder, "select trial from disturbed_trial")}
         repeats = rows(folder, "select count(*) from (select distinct trial_id, attempt from measurement where attempt > 0)")
         right = 0
+        speeds.append(profiled(binary, folder, reference))
+        peaceful = in_peace(binary, folder, [trial for trial, _ in front])
+        speeds.append(profiled(binary, folder, reference))
         for trial, throughput in front:
-            quiet = in_peace(binary, folder, trial)
+            quiet = peaceful[trial]
             off = throughput / quiet - 1
             right += abs(off) <= WITHIN
             mark = " disturbed" if trial in marked else ""
             print(f"trial {trial}: {throughput:.0f} beside noise, {quiet:.0f} in peace, {100 * off:+.1f}%{mark}")
         print(f"{right} of {len(front)} within {100 * WITHIN:.0f}%, {repeats[0][0]} repeats")
+        changed = max(speeds) / min(speeds) - 1
+        print(f"the machine's own speed: {', '.join(f'{speed:.0f}' for speed in speeds)} tokens/s")
+        if changed > WITHIN:
+            print(f"it changed by {100 * changed:.0f}%: this says nothing about the search")
+            sys.exit(3)
         sys.exit(right < ENOUGH * len(front))
 
 

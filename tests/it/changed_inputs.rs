@@ -105,3 +105,26 @@ fn a_study_says_what_its_model_and_data_held() {
     let empty = "select count(*) as n from model, data_set where model.fingerprint = '' or data_set.fingerprint = ''";
     assert_eq!(queried(folder.path(), empty), "n\n0");
 }
+
+#[test]
+fn a_study_without_trials_makes_room_for_itself() {
+    let folder = begun();
+    let folder = folder.path();
+    let output = peft_tune(folder, &["search", "space.yaml", "--as", "empty", "--trials", "0"]);
+    assert_eq!(output.status.code(), Some(1), "{}", errors_of(&output));
+    edit(folder);
+    let output = peft_tune(
+        folder,
+        &[
+            "search",
+            "space.yaml",
+            "--as",
+            "empty",
+            "--trials",
+            "2",
+            "--accept-changed-inputs",
+        ],
+    );
+    assert!(output.status.success(), "{}", errors_of(&output));
+    assert_eq!(queried(folder, "select count(*) as n from study"), "n\n2");
+}

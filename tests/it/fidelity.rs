@@ -284,7 +284,7 @@ fn finalists_and_the_same_at_half_their_rate_are_trained_longer() {
          objectives: [throughput, loss]\nsampler: random\nseed: 4\n\
          trial: {sequence_length: 64, profile_steps: 1, profile_warmup: 0, training_tokens: 300, evaluation: {rows: 8}}\n\
          training: {length: {tokens: 4000}}\n\
-         confirm: {trials: 1, repeats: 2, steps: 2, trainings: 0, longer: 8}\nbudget: {trials: 3}\n",
+         confirm: {trials: 1, repeats: 2, steps: 2, trainings: 0, longer: 12}\nbudget: {trials: 3}\n",
     );
     let text = study.stdout(&["search", "space.yaml"]);
     let longer = || {

@@ -11,6 +11,7 @@ const CRATES: &[(&str, &[&str])] = &[
         &[
             "bounded",
             "objective",
+            "panic",
             "architecture",
             "recipe",
             "study",

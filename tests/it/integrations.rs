@@ -36,6 +36,7 @@ fn train(folder: &Path, mode: &str, cancels: bool) -> (Vec<TrialEvent>, TrialSta
         task,
         memory_limit_bytes: None,
         time_limit_s: None,
+        kernels: None,
         assignments: Vec::new(),
     };
     evaluator.submit(request).unwrap();

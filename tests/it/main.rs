@@ -12,6 +12,11 @@ use peft_tune_engine::profile::CountingAllocator;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
+/// The program under test.
+fn program() -> std::process::Command {
+    std::process::Command::new(env!("CARGO_BIN_EXE_peft-tune"))
+}
+
 /// Every way to look at a study says the same of it.
 mod agreement;
 mod baseline;
@@ -46,11 +51,15 @@ mod golden;
 /// The launcher of the package with NVIDIA support.
 #[cfg(unix)]
 mod gpu_launch;
+/// What trials tell of a GPU, as `show`, reports and the dashboard show it.
+mod gpu_numbers;
 /// The scripts that check and time a GPU, without one.
 #[cfg(unix)]
 mod gpu_scripts;
 /// Adapters for other trainers, with a stand-in for one.
 mod integrations;
+/// Kernels that fail, and the form of the ops that the search goes on in.
+mod kernel_faults;
 /// Trial processes that something else starts: Slurm, ssh, Kubernetes.
 mod launchers;
 /// Optimizers, schedules and clipping against their reference implementations.

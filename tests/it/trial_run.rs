@@ -23,6 +23,7 @@ pub fn run(
         },
         memory_limit_bytes: None,
         time_limit_s: None,
+        kernels: None,
         assignments: Vec::new(),
     };
     evaluator.submit(request).unwrap();

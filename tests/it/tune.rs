@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use peft_tune::space::{ReadOptions, Study, StudyFile};
-use peft_tune::store::{OpenStudy, Store, StudyRecord};
+use peft_tune::store::{OpenStudy, Store, StudyRecord, TrialKernels};
 use peft_tune::tune::{Ending, Interrupt, Tuner, TunerParts};
 use peft_tune::worker::{MockEvaluator, Task, TrialRequest};
 use peft_tune_core::study::{FailReason, Metrics, Phase, Trial, TrialNumber, TrialState};
@@ -186,8 +186,12 @@ async fn what_other_kernels_cost_is_measured_again() {
         }
     }
     assert_eq!(
-        store.trial(open.id, TrialNumber(4)).await.unwrap().kernels.as_deref(),
-        Some("reference")
+        store.trial(open.id, TrialNumber(4)).await.unwrap().kernels,
+        Some(TrialKernels {
+            kernels: "reference".to_owned(),
+            attention: None,
+            instead_of: None,
+        })
     );
 }
 

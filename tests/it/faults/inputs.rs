@@ -105,6 +105,24 @@ fn a_tokenizer_that_panics_or_multiplies_its_text_is_refused() {
 }
 
 #[test]
+fn a_prompt_meets_a_hostile_tokenizer_in_a_process_of_its_own() {
+    let bench = with_own_model(SPACE);
+    let path = bench.path("base/tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let doubling = json!({"type": "Replace", "pattern": {"String": "e"}, "content": "ee"});
+    tokenizer["normalizer"] = json!({"type": "Sequence", "normalizers": vec![doubling; 40]});
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    let mut generate = bench.command(&["generate", "--model", "./base", "--prompt", "e", "--max-tokens", "1"]);
+    let output = generate.env("PEFT_TUNE_ROW_TIMEOUT_S", "3").output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
+    let said = messages(&output);
+    assert!(
+        said.contains("takes more than") || said.contains("does not come to an end"),
+        "{said}"
+    );
+}
+
+#[test]
 fn files_without_end_are_refused() {
     for name in [
         "base/config.json",

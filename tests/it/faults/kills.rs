@@ -1,145 +1,23 @@
-//! Searches and workers that are killed at any moment, and large studies.
+//! A short form of `cargo run --release --example kills`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::bench::{Bench, Dice, Finished, children, signal};
+use super::bench;
 
-/// Kills searches and workers, about as many of each, and checks after each search.
-fn kill(kills: u64) {
-    let bench = Bench::new();
-    Bench::succeed(bench.search("0.01", &["--trials", "2"]));
-    let mut finished = bench.sound(&Finished::new());
-    let mut dice = Dice(kills);
-    let (mut done, mut workers_killed) = (0, 0);
-    while done < kills {
-        let arguments = ["--workers", "2", "--attempts", "1000", "--trials", "1000000"];
-        let mut search = Bench::start(bench.search("0.04", &arguments));
-        for _ in 0..dice.below(3) {
-            std::thread::sleep(Duration::from_millis(50 + dice.below(700)));
-            let workers = children(search.id());
-            if !workers.is_empty() && done + 1 < kills {
-                let chosen = dice.below(workers.len() as u64) as usize;
-                signal(workers[chosen].0, libc::SIGKILL);
-                (done, workers_killed) = (done + 1, workers_killed + 1);
-            }
-        }
-        std::thread::sleep(Duration::from_millis(dice.below(900)));
-        let workers = children(search.id());
-        search.kill().unwrap();
-        search.wait().unwrap();
-        done += 1;
-        assert_all_end(&workers);
-        finished = bench.sound(&finished);
-    }
-    let trials = (finished.len() + 4).to_string();
-    Bench::succeed(bench.search("0.01", &["--trials", &trials, "--attempts", "1000"]));
-    let end = bench.sound(&finished);
-    assert!(end.len() >= finished.len() + 4);
-    assert_eq!(
-        bench.count("select count(*) as n from trial where state in ('waiting', 'running')"),
-        0
-    );
-    assert_eq!(
-        bench.count("select count(*) as n from (select number from trial group by number having count(*) > 1)"),
-        0
-    );
-    let lost = bench.count("select count(*) as n from lost_attempt");
-    println!(
-        "{done} kills, {workers_killed} of them of workers: {} trials finished, {lost} attempts noted as lost",
-        end.len()
-    );
-}
-
-/// What a killed search leaves behind would disturb the next one's measurements.
-fn assert_all_end(workers: &[(u32, String)]) {
-    let began = Instant::now();
-    while workers.iter().any(|(worker, words)| is_still(*worker, words)) {
-        assert!(
-            began.elapsed() < Duration::from_secs(10),
-            "a worker outlived its search"
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn is_still(process: u32, words: &str) -> bool {
-    let now = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-    !now.is_empty() && String::from_utf8_lossy(&now).replace('\0', " ") == words
-}
+#[path = "../../../examples/kills/suite.rs"]
+mod suite;
 
 #[test]
 fn searches_and_workers_that_are_killed_lose_and_repeat_nothing() {
-    kill(20);
-}
-
-#[test]
-#[ignore = "takes minutes; run by hand before a release"]
-fn searches_and_workers_that_are_killed_two_hundred_times_lose_and_repeat_nothing() {
-    kill(200);
-}
-
-/// Runs a study of so many made-up trials on eight workers.
-fn large(trials: u64) {
-    let bench = Bench::new();
-    let began = Instant::now();
-    Bench::succeed(bench.search("0", &["--workers", "8", "--trials", &trials.to_string(), "--json"]));
-    let finished = bench.sound(&Finished::new());
-    assert_eq!(finished.len() as u64, trials);
-    assert_eq!(bench.count("select count(*) as n from trial where attempt > 1"), 0);
-    assert_eq!(bench.count("select count(distinct number) as n from trial"), trials);
-    println!(
-        "{trials} trials on eight workers in {:.1} s",
-        began.elapsed().as_secs_f64()
-    );
+    println!("{}", suite::kill(20, 20));
 }
 
 #[test]
 fn eight_workers_run_every_trial_of_a_study_once() {
-    large(300);
-}
-
-#[test]
-#[ignore = "takes minutes; run by hand before a release"]
-fn eight_workers_run_every_one_of_ten_thousand_trials_once() {
-    large(10_000);
-}
-
-/// Runs a study of so many made-up trials on eight workers, and kills the search with all of them again and again.
-fn large_and_killed(trials: u64, every: Duration) {
-    let bench = Bench::new();
-    let mut finished = Finished::new();
-    let mut kills = 0;
-    let began = Instant::now();
-    while (finished.len() as u64) < trials {
-        let trials = trials.to_string();
-        let arguments = ["--workers", "8", "--trials", &trials, "--attempts", "1000", "--json"];
-        let mut search = Bench::start(bench.search("0", &arguments));
-        let started = Instant::now();
-        while search.try_wait().unwrap().is_none() && started.elapsed() < every {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let workers = children(search.id());
-        kills += u64::from(search.try_wait().unwrap().is_none());
-        search.kill().unwrap();
-        search.wait().unwrap();
-        assert_all_end(&workers);
-        finished = bench.sound(&finished);
-    }
-    assert_eq!(finished.len() as u64, trials);
-    assert_eq!(bench.count("select count(distinct number) as n from trial"), trials);
-    println!(
-        "{trials} trials on eight workers, all killed {kills} times, in {:.1} s",
-        began.elapsed().as_secs_f64()
-    );
+    println!("{}", suite::many_trials(300, None));
 }
 
 #[test]
 fn eight_workers_that_are_killed_with_their_search_run_every_trial_once() {
-    large_and_killed(200, Duration::from_secs(3));
-}
-
-#[test]
-#[ignore = "takes minutes; run by hand before a release"]
-fn ten_thousand_trials_on_eight_workers_that_are_killed_every_minute_run_once_each() {
-    large_and_killed(10_000, Duration::from_secs(60));
+    println!("{}", suite::many_trials(200, Some(Duration::from_secs(3))));
 }

@@ -52,7 +52,7 @@ fn change(path: &Path, with: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
 fn a_device_that_is_not_there_costs_no_trial() {
     if !cfg!(feature = "cuda") {
         let bench = Bench::of(SPACE);
-        refused(&bench, &["--devices", "0"], 1, "no trial was run");
+        refused(&bench, &["--devices", "0"], 5, "built without NVIDIA support");
         assert_eq!(trials(&bench), 0);
         Bench::succeed(bench.command(&["search", "space.yaml"]));
         assert_eq!(
@@ -154,6 +154,12 @@ fn a_study_whose_folder_moved_or_was_copied_continues() {
     assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
     assert!(messages(&output).contains("lie elsewhere now"), "{}", messages(&output));
     assert_eq!(bench.sound(&finished).len(), 4);
+    let places = bench.rows("select distinct recipe ->> '$.model' as model from trial");
+    assert_eq!(places.len(), 1, "{places:?}");
+    assert!(
+        places[0]["model"].as_str().unwrap().ends_with("/moved/base"),
+        "{places:?}"
+    );
     // Another search space is another study, wherever it lies.
     let text = std::fs::read_to_string(bench.path("moved/space.yaml")).unwrap();
     std::fs::write(

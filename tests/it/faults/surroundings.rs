@@ -97,6 +97,79 @@ fn a_file_system_without_locks_is_told() {
     assert!(messages(&output).contains("has no locks"), "{}", messages(&output));
 }
 
+/// Lets a process have so many threads beside its first.
+const FEW_THREADS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+static int alive;
+struct work { void *(*run)(void *); void *with; };
+static void *run(void *given) {
+    struct work work = *(struct work *)given;
+    free(given);
+    void *result = work.run(work.with);
+    __sync_fetch_and_sub(&alive, 1);
+    return result;
+}
+int pthread_create(pthread_t *thread, const pthread_attr_t *settings, void *(*start)(void *), void *with) {
+    static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    if (!real) real = dlsym(RTLD_NEXT, "pthread_create");
+    if (__sync_fetch_and_add(&alive, 1) >= atoi(getenv("MOST_THREADS"))) {
+        __sync_fetch_and_sub(&alive, 1);
+        return EAGAIN;
+    }
+    struct work *work = malloc(sizeof *work);
+    work->run = start;
+    work->with = with;
+    int code = real(thread, settings, run, work);
+    if (code) __sync_fetch_and_sub(&alive, 1);
+    return code;
+}
+"#;
+
+#[test]
+fn a_machine_without_threads_is_told_and_one_with_few_is_enough() {
+    let bench = Bench::new();
+    if !has_library(&bench, FEW_THREADS) {
+        return;
+    }
+    for (threads, code) in [(0, 1), (5, 1), (8, 0), (9, 0), (12, 0)] {
+        let name = format!("with-{threads}");
+        let mut search = bench.search("0", &["--as", &name]);
+        search.env("LD_PRELOAD", bench.path("own.so"));
+        let output = search.env("MOST_THREADS", threads.to_string()).output().unwrap();
+        let said = messages(&output);
+        assert_eq!(output.status.code(), Some(code), "{threads} threads: {said}");
+        assert_eq!(said.contains("threads more, and 8 are needed"), code == 1, "{said}");
+    }
+}
+
+#[test]
+fn address_space_that_is_too_small_is_told_and_never_a_crash() {
+    let bench = Bench::new();
+    for kib in [100_000, 200_000, 400_000, 600_000, 1_000_000] {
+        for arguments in ["search space.yaml --as s", "plan space.yaml", "doctor", "studies"] {
+            let program = bench.command(&[]).get_program().to_owned();
+            let line = format!("ulimit -v {kib}; exec '{}' {arguments}", program.display());
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-c", &line]).current_dir(bench.path(""));
+            shell
+                .env("PEFT_TUNE_DB", bench.path("study.db"))
+                .env("PEFT_TUNE_MOCK", "0");
+            let output = shell.output().unwrap();
+            let code = output.status.code();
+            assert!(
+                code.is_some_and(|code| code <= 6),
+                "{line}: {:?}: {}",
+                output.status,
+                messages(&output)
+            );
+        }
+    }
+}
+
 #[test]
 fn a_clock_that_jumps_changes_no_duration_and_no_order() {
     let bench = Bench::new();

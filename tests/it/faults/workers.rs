@@ -44,6 +44,53 @@ fn a_crash_in_any_phase_costs_an_attempt_and_no_trial() {
 }
 
 #[test]
+fn a_kernels_fault_costs_an_attempt_and_the_search_goes_on_in_a_safer_form() {
+    let bench = Bench::new();
+    // Even where no attempt may be lost.
+    let search = faulty(&bench, "trap:load,trial=1", &["--trials", "4", "--attempts", "1"]);
+    let output = { search }.output().unwrap();
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let warning = "warning: a kernel of `--kernels auto` failed (DriverError(CUDA_ERROR_ILLEGAL_INSTRUCTION)); with `--kernels reference`";
+    assert_eq!(said.matches(warning).count(), 1, "{said}");
+    assert_eq!(outcome(&bench, 1), ("complete".to_owned(), Value::Null, 2));
+    assert_eq!(bench.count("select count(*) as n from lost_attempt"), 1);
+    let forms = |bench: &Bench| -> Vec<String> {
+        let sql = "select kernels || ' ' || coalesce(instead_of, '-') as form from trial_kernels order by trial_id";
+        let rows = bench.rows(sql);
+        rows.iter()
+            .map(|row| row["form"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let safer = "reference fused";
+    assert_eq!(forms(&bench), ["fused -", safer, safer, safer]);
+    let detail = Bench::succeed(bench.command(&["show", "faults", "--trial", "2", "--json"]));
+    let detail: Value = serde_json::from_str(&detail).unwrap();
+    assert_eq!(
+        (&detail["kernels"], &detail["kernels_instead_of"]),
+        (&"reference".into(), &"fused".into())
+    );
+    let front = Bench::succeed(bench.command(&["pareto", "faults", "--json"]));
+    let front: Value = serde_json::from_str(&front).unwrap();
+    let number = front["front"][0]["trial"].to_string();
+    assert!(front["kernels"][&number]["kernels"].is_string(), "{front}");
+    let text = Bench::succeed(bench.command(&["show", "faults", "--trial", "2"]));
+    assert!(
+        text.contains("in the place of `--kernels auto`, of which a kernel failed"),
+        "{text}"
+    );
+    // The same search, started again, stays with it; another form is taken by its name.
+    let output = bench.search("0.02", &["--trials", "5"]).output().unwrap();
+    let said = messages(&output);
+    assert!(
+        said.contains("a kernel of `--kernels auto` failed in this study: it goes on with `--kernels reference`"),
+        "{said}"
+    );
+    Bench::succeed(bench.search("0.02", &["--trials", "6", "--kernels", "graphs"]));
+    assert_eq!(forms(&bench)[4..], [safer, "graphs -"]);
+}
+
+#[test]
 fn a_setting_that_always_crashes_is_set_aside_and_never_proposed_again() {
     let space = super::bench::SPACE
         .replace(

@@ -2,6 +2,7 @@
 
 mod command;
 mod decoding;
+mod free_steps;
 mod kept;
 mod spans;
 mod trace_format;

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Times each product of a model's step by itself, through PyTorch, beside what the device gives at best.
+
+    python3 scripts/gpu/products_bench.py OUTPUT.json [--shape llama-3.1-8b] [--batch 2x4096] [--rank 16] [--device cpu]
+
+The ceilings are a BF16 product of 8192 x 8192 x 8192 and a copy of 4 GiB within the device (bytes read and written), both on random
+values. Each product is of BF16 values as the model has them: the frozen weights forward and for the gradient of the input, the two of
+an adapter, and the head. A line is printed, and the file written, as soon as it is known.
+"""
+
+import argparse
+import json
+import os
+import time
+
+import torch
+
+from peft_bench import SHAPES
+
+SAMPLES, CALLS = 5, 10
+
+
+def median_seconds(call, device):
+    """Of a call among several in a row: what is short is not timed with the gap before it."""
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(SAMPLES):
+        if device == "cuda":
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        if device == "cuda":
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) / 1e3 / CALLS)
+        else:
+            times.append((time.perf_counter() - start) / CALLS)
+    return sorted(times)[SAMPLES // 2]
+
+
+def random(rows, columns, device):
+    return torch.randn(rows, columns, device=device, dtype=torch.float32).to(torch.bfloat16)
+
+
+def products(config, tokens, rank):
+    """(name, rows, inner, columns) of each product that a step makes, those of one shape once."""
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
+    hidden, inner = config.hidden_size, config.intermediate_size
+    linear = [("q", hidden, queries), ("k, v", hidden, keys), ("o", queries, hidden), ("gate, up", hidden, inner), ("down", inner, hidden)]
+    linear.append(("head", hidden, config.vocab_size))
+    for name, columns_in, columns_out in linear:
+        yield name, tokens, columns_in, columns_out
+        yield f"{name}, gradient of the input", tokens, columns_out, columns_in
+        if name != "head":
+            yield f"{name}, adapter A", tokens, columns_in, rank
+            yield f"{name}, adapter B", tokens, rank, columns_out
+            yield f"{name}, gradient of A", rank, tokens, columns_in
+            yield f"{name}, gradient of B", columns_out, tokens, rank
+
+
+def product_seconds(rows, inner, columns, device):
+    a, b = random(rows, inner, device), random(inner, columns, device)
+    result = torch.empty(rows, columns, device=device, dtype=torch.bfloat16)
+    return median_seconds(lambda: torch.mm(a, b, out=result), device)
+
+
+def copy_bytes_per_s(count, device):
+    source = torch.randint(0, 256, (count,), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * count / median_seconds(lambda: target.copy_(source), device)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output")
+    parser.add_argument("--shape", default="llama-3.1-8b")
+    parser.add_argument("--batch", default="2x4096")
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--square", type=int, default=8192, help="edge of the product that is the ceiling")
+    parser.add_argument("--copy", type=int, default=4 << 30, help="bytes of the copy")
+    arguments = parser.parse_args()
+    device = arguments.device
+    rows, length = map(int, arguments.batch.split("x"))
+    square = arguments.square
+    peak = 2.0 * square ** 3 / product_seconds(square, square, square, device)
+    copied = copy_bytes_per_s(arguments.copy, device)
+    results = dict(shape=arguments.shape, batch=arguments.batch, square=square, square_flops_per_s=peak,
+                   copy_bytes_per_s=copied, timed=[])
+    print(f"ceilings: {square}^3 {peak / 1e12:.1f} TFLOP/s, copy {copied / 1e9:.0f} GB/s", flush=True)
+    for name, m, k, n in products(SHAPES[arguments.shape](), rows * length, arguments.rank):
+        seconds = product_seconds(m, k, n, device)
+        flops, moved = 2.0 * m * k * n, 2 * (m * k + k * n + m * n)
+        # The nearer of the two ceilings is the one that counts.
+        floor = max(flops / peak, moved / copied)
+        row = dict(product=name, rows=m, inner=k, columns=n, seconds=seconds, flops_per_s=flops / seconds,
+                   bytes_per_s=moved / seconds, of_ceiling=floor / seconds)
+        results["timed"].append(row)
+        print(f"| {name} | {m} x {k} x {n} | {1e3 * seconds:.3f} ms | {flops / seconds / 1e12:.1f} TFLOP/s |"
+              f" {moved / seconds / 1e9:.0f} GB/s | {100 * floor / seconds:.0f}% |", flush=True)
+        with open(arguments.output + ".part", "w") as file:
+            json.dump(results, file, indent=1)
+        os.replace(arguments.output + ".part", arguments.output)
+
+
+if __name__ == "__main__":
+    main()
