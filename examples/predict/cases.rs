@@ -46,6 +46,26 @@ fn one<T: Clone>(random: &mut Pcg64, values: &[T]) -> T {
     values[random.random_range(0..values.len())].clone()
 }
 
+/// Runs `work` on so many threads of its own, and returns when they are gone: a thread frees what it kept for its next op as it
+/// ends, and where that is in the midst of a count, the count lacks it.
+fn on_own_threads<T: Send>(count: usize, work: impl FnOnce() -> T + Send) -> T {
+    let mut threads = Vec::new();
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(count)
+        .spawn_handler(|thread| {
+            threads.push(std::thread::Builder::new().spawn(|| thread.run())?);
+            Ok(())
+        })
+        .build()
+        .expect("threads");
+    let outcome = pool.install(work);
+    drop(pool);
+    for thread in threads {
+        thread.join().expect("a thread that ends well");
+    }
+    outcome
+}
+
 /// `count` settings, the families by turns, with rows of some of these lengths.
 pub fn draw(count: usize, seed: u64, lengths: &[usize]) -> Vec<Case> {
     let mut random = Pcg64::seed_from_u64(seed);
@@ -178,11 +198,7 @@ impl Case {
         };
         let rows: Vec<Document> = (0..self.rows).map(document).collect();
         let batch = [MicroBatch::from_documents(&rows)];
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .expect("threads");
-        pool.install(|| {
+        on_own_threads(threads, || {
             // What the threads keep of another case, or of the warming op, would be missing in this one's count: all of it
             // goes, that of the thread that trains too, which is this one.
             ceilings::warm_threads().expect("a small op runs");
