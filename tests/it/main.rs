@@ -64,6 +64,8 @@ mod kernel_faults;
 mod launchers;
 /// Optimizers, schedules and clipping against their reference implementations.
 mod optimizer;
+/// Weights that other programs quantized, against their own readers.
+mod packed;
 /// The engine's losses, gradients and logits on every model family, against PEFT's.
 mod parity;
 /// PEFT adapter directories: reading, writing, and refusing damaged ones.

@@ -132,7 +132,7 @@ impl Codes {
 impl Weight {
     /// Reads `tensor` from `checkpoint` into the storage of `precision`. Linear layers of the decoder are quantized;
     /// embedding, LM head, norms and biases never are. A checkpoint that bitsandbytes quantized keeps its codes where
-    /// they are what the precision asks for, and is widened where not.
+    /// they are what the precision asks for, and is widened where not. What others quantized is widened.
     pub(crate) fn load(
         checkpoint: &Checkpoint,
         tensor: &TensorShape,
@@ -160,6 +160,9 @@ impl Weight {
                 return Ok(Self::quantized(codes.to_device(device)?, dtype));
             }
             let wide = codes.widened(0..rows, DType::F32)?;
+            return Self::store(wide, &tensor.name, linear, precision, device);
+        }
+        if let Some(wide) = checkpoint.packed(&tensor.name, &tensor.shape)? {
             return Self::store(wide, &tensor.name, linear, precision, device);
         }
         if linear && precision.is_quantized() {

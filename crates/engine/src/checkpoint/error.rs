@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::PackedError;
 use peft_tune_kernels::quant::QuantError;
 
 /// A checkpoint that cannot be loaded.
@@ -88,6 +89,23 @@ pub enum WeightsError {
 
     #[error("tensor `{tensor}`: {source}")]
     Quantized { tensor: String, source: QuantError },
+
+    #[error("tensor `{tensor}` in {path}: {source}")]
+    Packed {
+        path: PathBuf,
+        tensor: String,
+        source: Box<PackedError>,
+    },
+
+    #[error(
+        "{path} says in `quantization_config` that the weights are quantized by `{method}`; known are {known}: take \
+         the model's unquantized weights, or those of a known format"
+    )]
+    QuantizationMethod {
+        path: PathBuf,
+        method: String,
+        known: String,
+    },
 
     #[error(transparent)]
     Candle(#[from] candle_core::Error),

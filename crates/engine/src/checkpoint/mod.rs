@@ -1,8 +1,10 @@
-//! Checkpoints on disk: safetensors files and the index over their shards.
+//! Checkpoints on disk: safetensors files, the index over their shards, and the forms of quantized weights.
 
 mod error;
 pub(crate) mod header;
+mod packed;
 mod weights;
 
 pub use error::WeightsError;
+pub use packed::PackedError;
 pub use weights::Checkpoint;

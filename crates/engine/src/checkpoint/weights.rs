@@ -16,6 +16,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::WeightsError;
 use super::header;
+use super::packed::{self, Packing};
 use peft_tune_core::architecture;
 use peft_tune_core::architecture::TensorShape;
 use peft_tune_core::bounded;
@@ -37,6 +38,7 @@ pub struct Checkpoint {
     places: BTreeMap<String, usize>,
     /// The file that a missing tensor is reported in.
     path: PathBuf,
+    packing: Packing,
 }
 
 #[derive(Debug)]
@@ -54,6 +56,7 @@ impl Checkpoint {
     /// # Errors
     /// No checkpoint, an unreadable or damaged file, or an index that does not agree with its shards.
     pub fn open(directory: &Path) -> Result<Self, WeightsError> {
+        let packing = Packing::of(directory)?;
         let single = directory.join(SINGLE);
         if single.is_file() {
             let shard = Shard::open(single.clone())?;
@@ -62,18 +65,19 @@ impl Checkpoint {
                 shards: vec![shard],
                 places,
                 path: single,
+                packing,
             });
         }
         let index = directory.join(INDEX);
         if index.is_file() {
-            return Self::open_sharded(directory, index);
+            return Self::open_sharded(directory, index, packing);
         }
         Err(WeightsError::NoCheckpoint {
             directory: directory.to_owned(),
         })
     }
 
-    fn open_sharded(directory: &Path, path: PathBuf) -> Result<Self, WeightsError> {
+    fn open_sharded(directory: &Path, path: PathBuf, packing: Packing) -> Result<Self, WeightsError> {
         #[derive(serde::Deserialize)]
         struct Index {
             weight_map: BTreeMap<String, String>,
@@ -110,7 +114,12 @@ impl Checkpoint {
             }
             places.insert(name.clone(), place);
         }
-        Ok(Self { shards, places, path })
+        Ok(Self {
+            shards,
+            places,
+            path,
+            packing,
+        })
     }
 
     /// Names of all tensors, sorted.
@@ -124,9 +133,10 @@ impl Checkpoint {
     }
 
     /// Checks that the checkpoint holds exactly the tensors `expected`, with these shapes; names for which `ignored`
-    /// holds may be there too. Of tensors that bitsandbytes quantized, reading them checks the shape.
+    /// holds may be there too. Of tensors that another program quantized, reading them checks the shape.
     pub fn check(&self, expected: &[TensorShape], ignored: impl Fn(&str) -> bool) -> Result<(), WeightsError> {
-        let mut missing = expected.iter().filter(|tensor| !self.contains(&tensor.name));
+        let is_there = |name: &str| self.contains(name) || packed::is_in_place(self, name);
+        let mut missing = expected.iter().filter(|tensor| !is_there(&tensor.name));
         if let Some(first) = missing.next() {
             return Err(WeightsError::MissingTensor {
                 path: self.path.clone(),
@@ -138,7 +148,7 @@ impl Checkpoint {
         let belongs = |name: &str| quantized_owner(name).is_some_and(|owner| known.contains(owner.as_str()));
         let mut extra = self
             .names()
-            .filter(|name| !known.contains(name) && !ignored(name) && !belongs(name));
+            .filter(|name| !known.contains(name) && !ignored(name) && !belongs(name) && !packed::is_idle(self, name));
         if let Some(first) = extra.next() {
             return Err(WeightsError::ExtraTensor {
                 path: self.shard(first).path.clone(),
@@ -195,6 +205,28 @@ impl Checkpoint {
             shape: &info.shape,
             bytes: shard.bytes(info),
         })
+    }
+
+    /// What `config.json` says of quantized weights.
+    pub(super) fn packing(&self) -> &Packing {
+        &self.packing
+    }
+
+    /// The weight `name` of a shape (out, in) where a program other than bitsandbytes quantized it, F32 on the CPU.
+    ///
+    /// # Errors
+    /// A part that is missing or damaged; a form that is not read.
+    pub(crate) fn packed(&self, name: &str, shape: &[usize]) -> Result<Option<Tensor>, WeightsError> {
+        packed::read(self, name, shape).map_err(|source| WeightsError::Packed {
+            path: self.path.clone(),
+            tensor: name.to_owned(),
+            source: Box::new(source),
+        })
+    }
+
+    /// Whether any weight is quantized by a program other than bitsandbytes.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.names().any(|name| packed::owner(name).is_some())
     }
 
     /// Takes the pages of the tensor `name` out of this process's memory, once it has been read.
@@ -367,7 +399,7 @@ fn widened<H: Held, const N: usize>(bytes: &[u8], widen: impl Fn(&[u8; N]) -> f3
     Ok(values)
 }
 
-/// The tensor that bitsandbytes' tensor `name` belongs to: `x.weight` for `x.weight.absmax`, `x.SCB`...
+/// The tensor that a quantized one's tensor `name` belongs to: `x.weight` for `x.weight.absmax`, `x.SCB`, `x.qzeros`...
 fn quantized_owner(name: &str) -> Option<String> {
     const BESIDE: [&str; 6] = [
         ".absmax",
@@ -382,6 +414,9 @@ fn quantized_owner(name: &str) -> Option<String> {
     }
     let module = name
         .strip_suffix(".SCB")
-        .or_else(|| name.strip_suffix(".weight_format"))?;
-    Some(format!("{module}.weight"))
+        .or_else(|| name.strip_suffix(".weight_format"));
+    match module {
+        Some(module) => Some(format!("{module}.weight")),
+        None => packed::owner(name),
+    }
 }

@@ -130,6 +130,9 @@ impl BaseModel {
         if checkpoint.names().any(|name| name.ends_with(".SCB")) {
             return Ok(Precision::Int8);
         }
+        if checkpoint.is_packed() {
+            return Ok(Precision::Bf16);
+        }
         let mut precisions = checkpoint.names().map(|name| match checkpoint.dtype(name) {
             Some(Dtype::Bf16) => Precision::Bf16,
             Some(Dtype::F16) => Precision::Fp16,

@@ -1,0 +1,224 @@
+//! Model directories in the formats of compressed-tensors, GPTQ, AWQ and FP8 in tiles, against the values of their own readers
+//! (`tests/golden/make_packed.py`), and what is wrong with damaged ones.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{DType, Device};
+use peft_tune_core::recipe::{DataSettings, Precision, Recipe};
+use peft_tune_engine::data::{Document, MicroBatch};
+use peft_tune_engine::{BaseModel, Trainer};
+use proptest::prelude::*;
+use safetensors::tensor::{SafeTensors, TensorView};
+use tempfile::TempDir;
+
+use crate::golden::{folder, tensors};
+
+const FORMATS: [&str; 14] = [
+    "awq",
+    "fp8_block",
+    "fp8_channel",
+    "fp8_tensor",
+    "fp8_tiles",
+    "gptq",
+    "gptq_int8",
+    "gptq_ordered",
+    "int4",
+    "int4_zeros",
+    "int8",
+    "int8_packed",
+    "mxfp4",
+    "nvfp4",
+];
+
+fn load(directory: &Path, precision: Precision) -> Result<BaseModel, String> {
+    BaseModel::load(directory, precision, &Device::Cpu).map_err(|error| error.to_string())
+}
+
+fn values(base: &BaseModel, name: &str) -> Vec<f32> {
+    let tensor = base.tensor(name).unwrap().to_dtype(DType::F32).unwrap();
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+#[test]
+fn weights_have_the_values_that_the_formats_own_readers_give() {
+    let expected = tensors(&folder("ref_packed/values.safetensors"));
+    assert_eq!(expected.len(), 2 * FORMATS.len());
+    for format in FORMATS {
+        let base = load(&folder("ref_packed").join(format), Precision::Fp32).unwrap();
+        let of_format = expected.iter().filter_map(|(name, value)| {
+            let name = name.strip_prefix(format)?.strip_prefix('.')?;
+            Some((name, value))
+        });
+        let mut compared = 0;
+        for (name, value) in of_format {
+            let value: Vec<f32> = value.flatten_all().unwrap().to_vec1().unwrap();
+            assert!(value.iter().any(|value| *value != 0.0));
+            assert_eq!(values(&base, name), value, "{format}: {name}");
+            compared += 1;
+        }
+        assert_eq!(compared, 2, "{format}");
+    }
+}
+
+#[test]
+fn every_format_trains_in_every_precision_and_is_written_plain() {
+    for format in FORMATS {
+        let directory = folder("ref_packed").join(format);
+        assert_eq!(
+            BaseModel::stored_precision(&directory).unwrap(),
+            Precision::Bf16,
+            "{format}"
+        );
+        for precision in [Precision::Bf16, Precision::Nf4, Precision::Int8] {
+            let base = Arc::new(load(&directory, precision).unwrap());
+            let mut recipe = Recipe::new("packed", DataSettings::default());
+            recipe.precision = precision;
+            let mut trainer = Trainer::new(base, &recipe, 4).unwrap();
+            let ids: Vec<u32> = (0..24).map(|place| place * 7 % 64).collect();
+            let labels = ids.iter().map(|id| i64::from(*id)).collect();
+            let batch = [MicroBatch::from_documents(&[Document { input_ids: ids, labels }])];
+            let losses: Vec<f64> = (0..3).map(|_| trainer.step(&batch).unwrap().loss).collect();
+            assert!(
+                losses[2] < losses[0] && losses[0] < 5.0,
+                "{format} {precision:?}: {losses:?}"
+            );
+        }
+    }
+}
+
+/// A part of a checkpoint: its dtype, shape and bytes.
+type Part = (safetensors::Dtype, Vec<usize>, Vec<u8>);
+
+/// A copy of a packed model whose tensors and configuration `change` may change.
+fn changed(format: &str, change: impl FnOnce(&mut BTreeMap<String, Part>, &mut serde_json::Value)) -> TempDir {
+    let (source, directory) = (folder("ref_packed").join(format), TempDir::new().unwrap());
+    let bytes = fs::read(source.join("model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let mut parts: BTreeMap<String, Part> = file
+        .iter()
+        .map(|(name, view)| {
+            let part = (view.dtype(), view.shape().to_vec(), view.data().to_vec());
+            (name.to_owned(), part)
+        })
+        .collect();
+    let mut config = crate::golden::json(&source.join("config.json"));
+    change(&mut parts, &mut config);
+    fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
+    let views = parts
+        .iter()
+        .map(|(name, (dtype, shape, bytes))| (name.as_str(), TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
+    safetensors::serialize_to_file(views, None, &directory.path().join("model.safetensors")).unwrap();
+    directory
+}
+
+fn error(format: &str, change: impl FnOnce(&mut BTreeMap<String, Part>, &mut serde_json::Value)) -> String {
+    load(changed(format, change).path(), Precision::Bf16).unwrap_err()
+}
+
+const DOWN: &str = "model.layers.0.mlp.down_proj";
+
+#[test]
+fn what_is_wrong_with_a_packed_weight_is_said_with_its_name() {
+    let missing = error("awq", |parts, _| drop(parts.remove(&format!("{DOWN}.scales"))));
+    assert!(missing.contains(&format!("tensor `{DOWN}.weight` in ")), "{missing}");
+    assert!(
+        missing.contains(&format!("`{DOWN}.scales` is missing beside it")),
+        "{missing}"
+    );
+
+    let shape = error("int4", |parts, _| {
+        let part = parts.get_mut(&format!("{DOWN}.weight_scale")).unwrap();
+        part.1 = vec![part.1.iter().product(), 1];
+    });
+    assert!(shape.contains("weight_scale` has shape [320, 1]"), "{shape}");
+
+    let group = error("gptq_ordered", |parts, _| {
+        parts.get_mut(&format!("{DOWN}.g_idx")).unwrap().2[..4].copy_from_slice(&9i32.to_le_bytes());
+    });
+    assert!(
+        group.contains("g_idx` holds 9, but only the groups 0 to 4 are known"),
+        "{group}"
+    );
+
+    let constant = error("fp8_channel", |parts, _| {
+        parts.get_mut(&format!("{DOWN}.weight_scale")).unwrap().2[..2].copy_from_slice(&[0xc0, 0x7f]);
+    });
+    assert!(
+        constant.contains("weight_scale` holds a value that is not finite, at element 0"),
+        "{constant}"
+    );
+
+    let code = error("fp8_tensor", |parts, _| {
+        parts.get_mut(&format!("{DOWN}.weight")).unwrap().2[3] = 0x7f
+    });
+    assert!(code.contains("its value at element 3 is not finite"), "{code}");
+
+    let extra = error("gptq", |parts, _| {
+        parts.get_mut(&format!("{DOWN}.bias")).unwrap().2[0] = 1
+    });
+    assert!(
+        extra.contains(&format!("`{DOWN}.bias`")) && extra.contains("no place"),
+        "{extra}"
+    );
+
+    let whole = error("int8_packed", |parts, _| {
+        drop(parts.remove(&format!("{DOWN}.weight_packed")))
+    });
+    assert!(
+        whole.contains(&format!("tensor `{DOWN}.weight` is missing in ")),
+        "{whole}"
+    );
+}
+
+#[test]
+fn formats_that_are_not_read_are_refused_by_name() {
+    let method = error("awq", |_, config| {
+        config["quantization_config"]["quant_method"] = "hqq".into()
+    });
+    assert!(method.contains("config.json says in `quantization_config` that the weights are quantized by `hqq`"));
+    assert!(
+        method.contains("known are bitsandbytes, compressed-tensors"),
+        "{method}"
+    );
+    let form = error("gptq", |_, config| {
+        config["quantization_config"]["checkpoint_format"] = "marlin".into()
+    });
+    assert!(form.contains("`gptq (marlin)`"), "{form}");
+    let bits = error("gptq", |parts, _| {
+        // Three bits take 15 rows of words for 160 inputs.
+        let part = parts.get_mut(&format!("{DOWN}.qweight")).unwrap();
+        (part.1[0], part.2) = (15, part.2[..15 * 64 * 4].to_vec());
+    });
+    assert!(
+        bits.contains("15 rows of words for 160 inputs (2, 4 and 8 bits are read)"),
+        "{bits}"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever the parts of a packed weight are, reading them ends with a model or a message.
+    #[test]
+    fn damaged_parts_never_end_the_process(
+        format in proptest::sample::select(&FORMATS),
+        which in any::<prop::sample::Index>(),
+        place in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+        turned in any::<bool>(),
+    ) {
+        let directory = changed(format, |parts, _| {
+            let names: Vec<String> = parts.keys().filter(|name| name.contains("layers")).cloned().collect();
+            let part = parts.get_mut(which.get(&names)).unwrap();
+            let at = place.index(part.2.len());
+            part.2[at] = byte;
+            if turned {
+                part.1.reverse();
+            }
+        });
+        let _ = load(directory.path(), Precision::Bf16);
+    }
+}
