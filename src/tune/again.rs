@@ -1,4 +1,5 @@
-//! Measuring again what was disturbed: soon after, once another measurement was quiet, and else at the search's end.
+//! Measuring again what was disturbed: soon after, once another measurement was quiet, and else at the search's end, when other
+//! programs leave the processors alone for a moment.
 //!
 //! A measurement is disturbed where the machine says so (`profile::disturbance` of the engine), or where its throughput is
 //! far below what the other trials let expect (`outlier`). Its profile phase is then repeated; the loss is kept. A disturbance
@@ -16,17 +17,26 @@ use peft_tune_core::objective::THROUGHPUT;
 use peft_tune_core::study::{
     DISTURBED, Metrics, Trial, TrialNumber, TrialPlan, disturbed, in_peace, mark_disturbed, neighbours,
 };
+use peft_tune_engine::profile::disturbance::{HostCounters, OtherLoad};
 use peft_tune_search::pareto_front;
 
 /// Repeats of one trial in one search.
 const MOST_REPEATS: usize = 3;
-/// Repeats of all trials, for each that measured its own cost, and however few these are.
+/// Repeats of all trials, for each that measured its own cost, and however few these are; of the front, more, see
+/// `next_disturbed`.
 const SHARE_OF_TRIALS: f64 = 0.25;
 const FEWEST_REPEATS: usize = 4;
 /// Share of a budget of time that repeats may take.
 const SHARE_OF_TIME: f64 = 0.1;
-/// Longest wait for a quieter moment at the end, in seconds.
+/// Longest pause behind a repeat that was disturbed too, in seconds.
 const LONGEST_PAUSE_S: f64 = 5.0;
+/// Most seconds of a search without a budget of time that are spent waiting for other programs to leave the processors alone.
+const LONGEST_WAIT_S: f64 = 30.0;
+/// Seconds between two looks at what others do; so many calm ones in a row are a quiet moment, in which others kept fewer
+/// processors busy than this.
+const LOOK_S: f64 = 0.25;
+const CALM_LOOKS: usize = 2;
+const CALM_CORES: f64 = 0.25;
 
 /// What is disturbed, and what was done about it.
 #[derive(Debug, Default)]
@@ -38,6 +48,8 @@ pub(super) struct Again {
     /// Repeats by trial.
     done: BTreeMap<TrialNumber, usize>,
     spent_s: f64,
+    /// Seconds spent waiting for a quiet moment.
+    waited_s: f64,
     /// Whether the last measurement was quiet.
     is_calm: bool,
 }
@@ -114,7 +126,7 @@ impl Tuner<'_> {
     /// Measures one disturbed trial again where nothing else runs and the last measurement was quiet.
     pub(super) async fn measure_again_if_calm(&mut self) -> Result<(), TuneError> {
         let may = self.again.is_calm && self.running.is_empty() && !self.parts.interrupt.is_requested();
-        if let Some(number) = self.next_disturbed().filter(|_| may) {
+        if let Some(number) = self.next_disturbed(false).filter(|_| may) {
             self.measure_again(number).await?;
         }
         Ok(())
@@ -124,10 +136,11 @@ impl Tuner<'_> {
     /// there are others to compare them with.
     pub(super) async fn measure_again_at_end(&mut self) -> Result<(), TuneError> {
         self.look_back().await?;
-        while let Some(number) = self.next_disturbed() {
+        while let Some(number) = self.next_disturbed(self.may_wait()) {
             if self.parts.interrupt.is_requested() {
                 break;
             }
+            self.wait_for_calm().await;
             let begun = std::time::Instant::now();
             self.measure_again(number).await?;
             if !self.again.is_calm {
@@ -136,6 +149,33 @@ impl Tuner<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Waits until other programs leave the host's processors alone, as long as seconds for that are left: they come in bursts,
+    /// and repeats in a row would all fall into one.
+    async fn wait_for_calm(&mut self) {
+        let longest_s = self.longest_wait_s();
+        let mut others = OtherLoad::start(Box::new(HostCounters::default()));
+        let (begun, mut calm) = (std::time::Instant::now(), 0);
+        while calm < CALM_LOOKS && !self.parts.interrupt.is_requested() {
+            if self.again.waited_s + begun.elapsed().as_secs_f64() >= longest_s {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_secs_f64(LOOK_S)).await;
+            let is_calm = others.cores().is_none_or(|cores| cores < CALM_CORES);
+            calm = if is_calm { calm + 1 } else { 0 };
+        }
+        self.again.waited_s += begun.elapsed().as_secs_f64();
+    }
+
+    fn longest_wait_s(&self) -> f64 {
+        let budget_s = self.parts.study.budget.time_s;
+        budget_s.map_or(LONGEST_WAIT_S, |budget| LONGEST_WAIT_S.min(SHARE_OF_TIME * budget))
+    }
+
+    /// Whether seconds are left to wait for quiet moments.
+    fn may_wait(&self) -> bool {
+        self.again.waited_s < self.longest_wait_s()
     }
 
     /// Marks earlier trials that the study shows to be suspect by now.
@@ -162,8 +202,9 @@ impl Tuner<'_> {
         Ok(())
     }
 
-    /// The disturbed trial to measure next: one that could be on the front first. `None` where none is left, or no repeat.
-    fn next_disturbed(&self) -> Option<TrialNumber> {
+    /// The disturbed trial to measure next: one that could be on the front first. `None` where none is left, or no repeat. The front
+    /// is measured to its last trial as long as quiet moments are waited for.
+    fn next_disturbed(&self, waits: bool) -> Option<TrialNumber> {
         let again = &self.again;
         let own = self.history.iter().filter(|trial| {
             let measured = trial.state.metrics().and_then(|metrics| metrics.value(THROUGHPUT));
@@ -172,7 +213,8 @@ impl Tuner<'_> {
         let most = ((SHARE_OF_TRIALS * own.count() as f64) as usize).max(FEWEST_REPEATS);
         let budget_s = self.parts.study.budget.time_s;
         let time_left = budget_s.is_none_or(|budget| again.spent_s < SHARE_OF_TIME * budget);
-        if again.done.values().sum::<usize>() >= most || !time_left {
+        let is_spent = again.done.values().sum::<usize>() >= most;
+        if !time_left || (is_spent && !waits) {
             return None;
         }
         let may = |number: &&TrialNumber| {
@@ -180,7 +222,7 @@ impl Tuner<'_> {
         };
         let open: Vec<TrialNumber> = again.open.iter().filter(may).copied().collect();
         let best = self.on_front_in_peace(&open);
-        best.or_else(|| open.first().copied())
+        best.or_else(|| open.first().copied().filter(|_| !is_spent))
     }
 
     /// The first of these trials that would be on the front with what it may reach in peace.

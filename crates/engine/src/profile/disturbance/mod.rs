@@ -3,9 +3,11 @@
 mod counters;
 mod gpu;
 mod host;
+mod others;
 mod watch;
 
 pub use counters::{Counters, Load, MachineCounters};
 pub use gpu::lost_on_gpu;
 pub use host::{HostCounters, processor_s};
+pub use others::OtherLoad;
 pub use watch::{Busy, Disturbance, DisturbanceWatch};
