@@ -141,6 +141,11 @@ exports *args="tests/golden/exports/*":
 studies *args:
     scripts/peers/studies_with_tools.py --binary {{binary}} {{args}}
 
+# A merged model in GGUF form, opened by gguf-py and transformers: `just in-gguf PACKED PLAIN`
+[group('peers')]
+in-gguf *args:
+    scripts/peers/gguf_files.py {{args}}
+
 # Adapters of nine kinds trained here and opened in PEFT
 [group('peers')]
 in-peft *args:

@@ -5,16 +5,17 @@ use std::path::PathBuf;
 use super::CliError;
 use super::download::DownloadProgress;
 use super::model::{ComputeArgs, base_of};
-use super::output::write_result;
+use super::output::{tell, write_result};
 use crate::report::bytes;
 use crate::space::Bytes;
 use peft_tune_core::recipe::Precision;
 use peft_tune_engine::hub::ModelFiles;
-use peft_tune_engine::{BaseModel, Generator, ModelDirectory, WrittenDtype};
+use peft_tune_engine::{BaseModel, Generator, GgufFile, GgufType, MergedModel, ModelDirectory, WrittenDtype};
 
 /// Folds an adapter into its base model: W + scaling B A, rounded once to the dtype in which the base stores W.
 ///
-/// The output is a model directory as transformers and this program load it, with the base's configuration and tokenizer.
+/// The output is a model directory as transformers and this program load it, with the base's configuration and tokenizer, or a
+/// GGUF file for llama.cpp.
 /// An adapter that was trained on quantized weights is merged into the weights that `--model` names.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -33,8 +34,54 @@ pub struct Args {
     /// Largest weight file; a larger model is written in several.
     #[arg(long, value_name = "SIZE", default_value = "5GB")]
     max_shard_size: Bytes,
+    /// Form of the output.
+    #[arg(long, value_enum, default_value = "safetensors")]
+    format: Format,
+    /// How a GGUF file holds the weights; as the base model does if absent, in BF16 where that is quantized.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    outtype: Option<OutType>,
     #[command(flatten)]
     pub(super) compute: ComputeArgs,
+}
+
+/// Forms of a merged model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// A model directory of Hugging Face.
+    Safetensors,
+    /// A file for llama.cpp and what builds on it (Ollama, LM Studio), named model.gguf.
+    Gguf,
+}
+
+/// Types of a GGUF file's weights, as llama.cpp's converter names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum OutType {
+    F32,
+    F16,
+    Bf16,
+    /// 8 bits, with a scale for each block of 32.
+    #[value(name = "q8_0")]
+    Q8,
+}
+
+impl OutType {
+    fn stored(self) -> GgufType {
+        match self {
+            Self::F32 => GgufType::F32,
+            Self::F16 => GgufType::F16,
+            Self::Bf16 => GgufType::Bf16,
+            Self::Q8 => GgufType::Q8_0,
+        }
+    }
+
+    /// That of a model which is stored in this precision.
+    fn of(precision: Precision) -> Self {
+        match precision {
+            Precision::Fp32 => Self::F32,
+            Precision::Fp16 => Self::F16,
+            _ => Self::Bf16,
+        }
+    }
 }
 
 /// Merges, and prints where the model is.
@@ -46,12 +93,20 @@ pub fn run(args: Args) -> Result<(), CliError> {
     };
     let files = ModelFiles::resolve_weights(&model, &mut DownloadProgress::default()).map_err(CliError::bad_input)?;
     check_output(&args, &files)?;
+    if args.outtype.is_some() && args.format != Format::Gguf {
+        return Err(CliError::bad_input(anyhow::anyhow!(
+            "`--outtype` is for `--format gguf`; safetensors keep the dtypes of the base model"
+        )));
+    }
     // Codes are widened and not quantized again: merged weights are plain ones.
     let stored = BaseModel::stored_precision(&files.folder).map_err(CliError::bad_input)?;
     let precision = if stored.is_quantized() { Precision::Fp32 } else { stored };
     let base = args.compute.load(&files, precision)?;
     let merged = Generator::new(base, Some(&args.adapter)).map_err(CliError::bad_input)?;
     let merged = merged.merged().map_err(CliError::bad_input)?;
+    if args.format == Format::Gguf {
+        return write_gguf(&args, &files, OutType::of(stored), &merged);
+    }
     let directory = ModelDirectory {
         source: &files.folder,
         dtype: WrittenDtype::AsStored,
@@ -62,6 +117,24 @@ pub fn run(args: Args) -> Result<(), CliError> {
     write_result(&format!(
         "merged model in {} ({} of weights)\n",
         args.output.display(),
+        bytes(size as f64)
+    ))
+}
+
+fn write_gguf(args: &Args, files: &ModelFiles, stored: OutType, merged: &MergedModel<'_>) -> Result<(), CliError> {
+    std::fs::create_dir_all(&args.output).map_err(CliError::failed)?;
+    let path = args.output.join("model.gguf");
+    let file = GgufFile {
+        source: files,
+        stored: args.outtype.unwrap_or(stored).stored(),
+    };
+    for note in file.write(&path, merged).map_err(CliError::failed)? {
+        tell(format_args!("warning: {note}"));
+    }
+    let size = std::fs::metadata(&path).map_err(CliError::failed)?.len();
+    write_result(&format!(
+        "merged model in {} ({})\n",
+        path.display(),
         bytes(size as f64)
     ))
 }

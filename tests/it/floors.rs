@@ -40,6 +40,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "whole_file",
             "span",
             "parameters",
+            "gguf",
             "hub",
             "tokenizer",
             "parallel",

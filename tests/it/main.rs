@@ -46,6 +46,8 @@ mod floors;
 mod fp16_trials;
 /// Training every parameter of the base model, and writing the trained model.
 mod full_fine_tuning;
+/// Models in GGUF form, read and written.
+mod gguf;
 /// Reading the references in `tests/golden/ref_*`; no tests of its own.
 mod golden;
 /// The launcher of the package with NVIDIA support.

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use super::adapter::AdapterError;
 use super::checkpoint::WeightsError;
+use super::gguf::GgufError;
 use super::parallel::CollectiveError;
+use super::tokenizer::TokenizerError;
 use peft_tune_core::architecture::ArchitectureError;
 use peft_tune_core::plan::PlanError;
 use peft_tune_kernels::device::DeviceError;
@@ -60,6 +62,9 @@ pub enum TrainError {
     File { path: PathBuf, source: std::io::Error },
 
     #[error(transparent)]
+    Tokenizer(Box<TokenizerError>),
+
+    #[error(transparent)]
     Candle(#[from] candle_core::Error),
 }
 
@@ -73,6 +78,12 @@ impl From<ArchitectureError> for TrainError {
 impl From<WeightsError> for TrainError {
     fn from(error: WeightsError) -> Self {
         Self::Weights(Box::new(error))
+    }
+}
+
+impl From<GgufError> for TrainError {
+    fn from(error: GgufError) -> Self {
+        WeightsError::from(error).into()
     }
 }
 

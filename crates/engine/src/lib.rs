@@ -13,7 +13,7 @@
 //! | 4 | `model` |
 //! | 3 | `base`, [`data`], [`optimizer`] |
 //! | 2 | `error` |
-//! | 1 | [`adapter`], [`parallel`], `checkpoint`, [`hub`], [`tokenizer`], `parameters`, [`span`], `whole_file` |
+//! | 1 | [`adapter`], [`parallel`], `checkpoint`, [`hub`], [`tokenizer`], `gguf`, `parameters`, [`span`], `whole_file` |
 
 pub mod adapter;
 mod base;
@@ -22,6 +22,7 @@ mod checkpoint;
 pub mod data;
 mod error;
 mod generation;
+mod gguf;
 mod guarded;
 pub mod hub;
 mod merge;
@@ -40,7 +41,8 @@ pub use base::{BaseModel, BaseSource};
 pub use checkpoint::{Checkpoint, WeightsError};
 pub use error::TrainError;
 pub use generation::{Decoding, Generated, GenerationSettings, Generator, TextEnd};
-pub use merge::{MergedModel, ModelDirectory, WrittenDtype, write_checkpoint};
+pub use gguf::{GgufError, GgufType};
+pub use merge::{GgufFile, MergedModel, ModelDirectory, WrittenDtype, write_checkpoint};
 pub use parameters::Parameters;
 pub use peft_tune_core::plan::{ParameterKind, ParameterLayout, ParameterSlot};
 pub use training::{

@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 
 use super::PackedError;
+use crate::gguf::GgufError;
+use peft_tune_core::architecture::ArchitectureError;
 use peft_tune_kernels::quant::QuantError;
 
 /// A checkpoint that cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
     #[error(
-        "{directory} holds neither model.safetensors nor model.safetensors.index.json; download the model again, \
+        "{directory} holds neither model.safetensors nor model.safetensors.index.json nor a .gguf file; download the model again, \
          or save it with `save_pretrained(..., safe_serialization=True)` where it has other weight files"
     )]
     NoCheckpoint { directory: PathBuf },
@@ -108,5 +110,23 @@ pub enum WeightsError {
     },
 
     #[error(transparent)]
+    Architecture(Box<ArchitectureError>),
+
+    #[error(transparent)]
+    Gguf(Box<GgufError>),
+
+    #[error(transparent)]
     Candle(#[from] candle_core::Error),
+}
+
+impl From<GgufError> for WeightsError {
+    fn from(error: GgufError) -> Self {
+        Self::Gguf(Box::new(error))
+    }
+}
+
+impl From<ArchitectureError> for WeightsError {
+    fn from(error: ArchitectureError) -> Self {
+        Self::Architecture(Box::new(error))
+    }
 }

@@ -17,8 +17,9 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use super::WeightsError;
 use super::header;
 use super::packed::{self, Packing};
-use peft_tune_core::architecture;
+use crate::gguf::GgufWeights;
 use peft_tune_core::architecture::TensorShape;
+use peft_tune_core::architecture::{self, Architecture};
 use peft_tune_core::bounded;
 use peft_tune_kernels::quant::RawTensor;
 
@@ -39,6 +40,8 @@ pub struct Checkpoint {
     /// The file that a missing tensor is reported in.
     path: PathBuf,
     packing: Packing,
+    /// The weights, where they lie in a GGUF file.
+    gguf: Option<GgufWeights>,
 }
 
 #[derive(Debug)]
@@ -51,7 +54,8 @@ struct Shard {
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint in `directory`: `model.safetensors`, or the shards of `model.safetensors.index.json`.
+    /// Opens the checkpoint in `directory`: `model.safetensors`, the shards of `model.safetensors.index.json`, or the only GGUF
+    /// file.
     ///
     /// # Errors
     /// No checkpoint, an unreadable or damaged file, or an index that does not agree with its shards.
@@ -66,14 +70,23 @@ impl Checkpoint {
                 places,
                 path: single,
                 packing,
+                gguf: None,
             });
         }
         let index = directory.join(INDEX);
         if index.is_file() {
             return Self::open_sharded(directory, index, packing);
         }
-        Err(WeightsError::NoCheckpoint {
+        let path = GgufWeights::find(directory)?.ok_or_else(|| WeightsError::NoCheckpoint {
             directory: directory.to_owned(),
+        })?;
+        let architecture = Architecture::from_config(&directory.join("config.json"))?;
+        Ok(Self {
+            shards: Vec::new(),
+            places: BTreeMap::new(),
+            path: path.clone(),
+            packing,
+            gguf: Some(GgufWeights::open(path, architecture)?),
         })
     }
 
@@ -119,6 +132,7 @@ impl Checkpoint {
             places,
             path,
             packing,
+            gguf: None,
         })
     }
 
@@ -129,7 +143,7 @@ impl Checkpoint {
 
     /// Whether there is a tensor `name`.
     pub fn contains(&self, name: &str) -> bool {
-        self.places.contains_key(name)
+        self.places.contains_key(name) || self.gguf.as_ref().is_some_and(|gguf| gguf.contains(name))
     }
 
     /// Checks that the checkpoint holds exactly the tensors `expected`, with these shapes; names for which `ignored`
@@ -143,6 +157,17 @@ impl Checkpoint {
                 tensor: first.name.clone(),
                 missing: 1 + missing.count(),
             });
+        }
+        if let Some(gguf) = &self.gguf {
+            let extra = gguf.extra(expected);
+            return match extra.first() {
+                None => Ok(()),
+                Some(first) => Err(WeightsError::ExtraTensor {
+                    path: self.path.clone(),
+                    tensor: first.clone(),
+                    extra: extra.len(),
+                }),
+            };
         }
         let known: BTreeSet<&str> = expected.iter().map(|tensor| tensor.name.as_str()).collect();
         let belongs = |name: &str| quantized_owner(name).is_some_and(|owner| known.contains(owner.as_str()));
@@ -212,11 +237,15 @@ impl Checkpoint {
         &self.packing
     }
 
-    /// The weight `name` of a shape (out, in) where a program other than bitsandbytes quantized it, F32 on the CPU.
+    /// The weight `name` of a shape (out, in) where a program other than bitsandbytes quantized it, and any tensor of a GGUF file;
+    /// F32 on the CPU.
     ///
     /// # Errors
     /// A part that is missing or damaged; a form that is not read.
     pub(crate) fn packed(&self, name: &str, shape: &[usize]) -> Result<Option<Tensor>, WeightsError> {
+        if let Some(gguf) = &self.gguf {
+            return Ok(gguf.tensor(name, shape)?);
+        }
         packed::read(self, name, shape).map_err(|source| WeightsError::Packed {
             path: self.path.clone(),
             tensor: name.to_owned(),
@@ -224,9 +253,9 @@ impl Checkpoint {
         })
     }
 
-    /// Whether any weight is quantized by a program other than bitsandbytes.
+    /// Whether any weight is quantized by a program other than bitsandbytes, or may be.
     pub(crate) fn is_packed(&self) -> bool {
-        self.names().any(|name| packed::owner(name).is_some())
+        self.gguf.is_some() || self.names().any(|name| packed::owner(name).is_some())
     }
 
     /// Takes the pages of the tensor `name` out of this process's memory, once it has been read.

@@ -9,6 +9,7 @@ use super::index::shards_of;
 use super::name::parse_hub_name;
 use super::settings::HubSettings;
 use super::{HubError, MissingFile};
+use crate::gguf::GgufWeights;
 use peft_tune_core::bounded;
 
 /// Name of a checkpoint's only weight file.
@@ -32,7 +33,7 @@ pub struct ModelFiles {
     pub folder: PathBuf,
     pub config: PathBuf,
     pub tokenizer: TokenizerFiles,
-    /// The safetensors files, in order of their names.
+    /// The safetensors files in order of their names, or the GGUF file.
     pub weights: Vec<PathBuf>,
 }
 
@@ -92,7 +93,7 @@ impl ModelFiles {
         let weights = if index.is_file() {
             shards_of(&index)?.iter().map(|shard| folder.join(shard)).collect()
         } else {
-            vec![folder.join(WEIGHTS)]
+            vec![gguf_in(folder).unwrap_or_else(|| folder.join(WEIGHTS))]
         };
         Ok(Self {
             model: model.to_owned(),
@@ -279,13 +280,21 @@ fn missing_weights(folder: &Path) -> Result<Vec<MissingFile>, HubError> {
         }
         return Ok(files);
     }
-    if folder.join(WEIGHTS).is_file() {
+    if folder.join(WEIGHTS).is_file() || gguf_in(folder).is_some() {
         return Ok(Vec::new());
     }
     Ok(vec![MissingFile {
         name: format!("{WEIGHTS} or {WEIGHTS_INDEX}"),
         advice: advice(folder, WEIGHTS),
     }])
+}
+
+/// A GGUF file, where the folder has no safetensors; which one of several is for the reader of weights to say.
+fn gguf_in(folder: &Path) -> Option<PathBuf> {
+    match folder.join(WEIGHTS).is_file() {
+        true => None,
+        false => GgufWeights::first(folder),
+    }
 }
 
 /// What to do about a file that `folder` lacks, given what is there instead.
