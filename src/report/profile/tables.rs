@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::gpu::{gpu_line, kernels};
 use super::{percent, time};
 use crate::report::{Align, TextTable, bytes, metric_value};
-use peft_tune_engine::profile::{ModuleTime, Profile, Reference, Setting};
+use peft_tune_engine::profile::{ModuleTime, Profile, Reference, Setting, SpanTiming};
 
 /// Rows of the table of ops, unless all are asked for.
 pub(super) const MOST_OPS: usize = 20;
@@ -119,10 +119,14 @@ fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
         ),
     ];
     if let Some(spanned) = &steps.spanned {
+        let how = match spanned.timed_by {
+            SpanTiming::Waits => "in which each op waited for the GPU",
+            SpanTiming::Events => "timed by events in the GPU's own queue",
+        };
         lines.push((
             "spans",
             format!(
-                "phases, modules and ops are of {} other steps, in which each op waited for the GPU: they took {:.2} times as long",
+                "phases, modules and ops are of {} other steps, {how}: they took {:.2} times as long",
                 spanned.steps, spanned.slowdown
             ),
         ));

@@ -10,14 +10,16 @@ use super::sample::{DeviceSampler, EnergyMeter, EnergyUse, Sampling};
 use super::steady::{Throughput, WarmupDetector, median};
 use super::trace::Trace;
 use super::{
-    DataFacts, DeviceMemory, EvaluationCost, HostMemory, LibraryFolders, Profile, Setting, SpannedSteps, StepFacts,
+    DataFacts, DeviceMemory, EvaluationCost, HostMemory, LibraryFolders, Profile, Setting, SpanTiming, SpannedSteps,
+    StepFacts,
 };
 use crate::data::{BatchSource, DataError, Prefetch, PreparedData, RowOrder, evaluation_batches};
 use crate::span;
 use crate::span::{MemoryReading, Probe, Recording, SpanRecord, SpanTree, StepPhase};
 use crate::{BaseSource, StepEvent, StepObserver, TrainError, Trainer};
 use peft_tune_core::recipe::Recipe;
-use peft_tune_kernels::{attention_kernels, forget_attention, kernels};
+use peft_tune_kernels::device::Device;
+use peft_tune_kernels::{attention_kernels, device, forget_attention, kernels};
 
 /// Fewest measured steps: the interval of a median means little below.
 const FEWEST_STEPS: usize = 6;
@@ -44,7 +46,7 @@ pub struct ProfileSettings {
     /// From one look at the device to the next.
     pub sample_every: Duration,
     /// Whether spans are taken from steps of their own, so that nothing of the recording is in the steps whose time counts; where
-    /// absent, on GPUs, as spans wait for them.
+    /// absent, on GPUs, where each span costs the host two events.
     pub spans_apart: Option<bool>,
 }
 
@@ -302,7 +304,7 @@ impl Session {
         }
     }
 
-    /// Some steps more, whose kernels CUPTI records: first with spans, which tell which op launched what, then running freely.
+    /// Some steps more, whose kernels CUPTI records: first with spans that wait, which tell which op launched what, then running freely.
     /// `None` where there is no GPU or no CUPTI.
     fn watch_gpu(&mut self) -> Result<Option<Watched>, ProfileError> {
         if !self.trainer.base().device().is_cuda() {
@@ -319,12 +321,14 @@ impl Session {
 
     fn watch_with(&mut self, watch: &GpuWatch) -> Result<Option<Watched>, ProfileError> {
         let steps = self.kept_steps.max(1);
+        self.recording.wait_in_spans(true);
         for _ in 0..steps {
             self.step()?;
             for tree in self.recording.take() {
                 self.keep(tree);
             }
         }
+        self.recording.wait_in_spans(false);
         let spanned = watch.take();
         let start_ns = self.recording.now_ns();
         let pause = self.recording.pause();
@@ -436,6 +440,7 @@ impl Session {
                     steps: steps.len() as u64,
                     step_s: median(steps.iter().map(|(seconds, _)| *seconds))?,
                     slowdown: throughput?.tokens_per_s / rate,
+                    timed_by: SpanTiming::Events,
                 })
             }),
         }
@@ -567,7 +572,7 @@ fn setting_of(recipe: &Recipe, trainer: &Trainer, memory_limit_bytes: Option<u64
         model: recipe.model.clone(),
         base_parameters: base.architecture().parameter_count().total() as u64,
         trained_parameters: trainer.parameters().layout.elements() as u64,
-        device: if base.device().is_cpu() { "cpu" } else { "cuda" }.to_owned(),
+        device: device_name(base.device()),
         threads: rayon::current_num_threads(),
         cores,
         precision: named(&recipe.precision),
@@ -585,6 +590,12 @@ fn setting_of(recipe: &Recipe, trainer: &Trainer, memory_limit_bytes: Option<u64
         attention: attention_kernels().map(|kernels| kernels.name().to_owned()),
         memory_limit_bytes,
     }
+}
+
+/// `cpu`, or what the driver calls the GPU.
+fn device_name(device: &Device) -> String {
+    let fallback = if device.is_cpu() { "cpu" } else { "cuda" };
+    device::facts(device).map_or_else(|| fallback.to_owned(), |facts| facts.name)
 }
 
 /// The name of a variant as recipe files have it.

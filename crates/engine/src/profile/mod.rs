@@ -35,7 +35,7 @@ pub use measure::{Measured, ProfileError, ProfileInputs, ProfileSettings, StepLo
 pub use memory::{CountingAllocator, HostMemory, OUT_OF_MEMORY_EXIT};
 pub use profile::{
     AdapterCost, Arithmetic, DataFacts, EvaluationCost, MemoryFacts, MemoryPart, MemoryPoint, ModuleTime, OpTime,
-    PhaseTime, Profile, Setting, SpannedSteps, StepFacts,
+    PhaseTime, Profile, Setting, SpanTiming, SpannedSteps, StepFacts,
 };
 pub use reference::Reference;
 pub use resident::{peak_resident_bytes, reset_peak_resident, resident_bytes};

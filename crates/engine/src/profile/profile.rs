@@ -104,7 +104,7 @@ pub struct StepFacts {
     pub spanned: Option<SpannedSteps>,
 }
 
-/// Steps that ran for their spans alone. Each span waits for the GPU, so that they take longer than others.
+/// Steps that ran for their spans alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SpannedSteps {
     pub steps: u64,
@@ -112,6 +112,20 @@ pub struct SpannedSteps {
     pub step_s: f64,
     /// Time of a token in them over that in steps that ran freely.
     pub slowdown: f64,
+    /// Profiles that do not say it were taken with waits.
+    #[serde(default)]
+    pub timed_by: SpanTiming,
+}
+
+/// How the spans of a GPU were timed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SpanTiming {
+    /// Each waited for the GPU: ops ran one at a time.
+    #[default]
+    Waits,
+    /// By events in the GPU's own queue, while steps ran as they do where nobody records.
+    Events,
 }
 
 impl StepFacts {

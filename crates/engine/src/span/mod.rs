@@ -2,13 +2,15 @@
 //!
 //! Trainer, modules and ops open a span where they begin and close it, by dropping it, where they end. While nobody
 //! records, that is one relaxed load of an atomic; while somebody does, two readings of the clock and of the memory's
-//! counters. Whoever records joins with its thread; other threads take part where they are handed the recording, so
+//! counters, and on a GPU two events in its queue. Whoever records joins with its thread; other threads take part where they are handed the recording, so
 //! that two recordings in one process do not mix.
 //!
 //! Design note: the recording is found through a thread-local rather than handed down. It would otherwise be an argument
 //! of every function of the engine, for something that is off in all but one run in a thousand.
 
 mod log;
+mod mark;
+mod marked;
 mod range;
 mod recording;
 mod work;
@@ -18,4 +20,5 @@ pub use range::{Module, Range, StepPhase};
 pub use recording::{MemoryReading, Pause, Probe, Recording};
 pub use work::{Shape, Work};
 
+pub(crate) use mark::Mark;
 pub(crate) use recording::{Span, handle, keep, module, op, phase, release};

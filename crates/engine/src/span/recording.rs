@@ -2,13 +2,14 @@
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use candle_core::Device;
 
 use super::log::SpanMemory;
+use super::marked::{Edge, MarkedSpans};
 use super::{Module, Range, SpanRecord, SpanTree, StepPhase, Work};
 
 /// Recordings under way in this process: while there are none, a span costs one load.
@@ -33,7 +34,8 @@ pub struct MemoryReading {
 pub struct Probe {
     /// Reads the memory of the device that trains and starts a new peak.
     pub memory: Box<dyn Fn() -> MemoryReading + Send + Sync>,
-    /// A device whose work runs on after a call returns: each span waits for it, so that it holds the work it began.
+    /// A device whose work runs on after a call returns: spans have the times at which it comes to them, or wait for it
+    /// ([`Recording::wait_in_spans`]).
     pub device: Option<Device>,
 }
 
@@ -52,6 +54,7 @@ pub(crate) struct Handle(Arc<Shared>);
 struct Shared {
     started: Instant,
     probe: Probe,
+    waits: AtomicBool,
     collected: Mutex<Collected>,
 }
 
@@ -68,6 +71,8 @@ struct Joined {
     spans: Vec<SpanRecord>,
     open: Vec<u32>,
     kept_bytes: u64,
+    /// Of the first thread, which gives the device its work, where there is one.
+    marks: Option<MarkedSpans>,
 }
 
 /// An open span; dropping it closes it.
@@ -84,11 +89,13 @@ impl Recording {
         let shared = Arc::new(Shared {
             started: Instant::now(),
             probe,
+            waits: AtomicBool::new(false),
             collected: Mutex::default(),
         });
         // Reading starts a new peak.
         let _ = (shared.probe.memory)();
-        let joined = Joined::new(Arc::clone(&shared), "main");
+        let mut joined = Joined::new(Arc::clone(&shared), "main");
+        joined.marks = shared.probe.device.clone().map(MarkedSpans::new);
         JOINED.with_borrow_mut(|slot| *slot = Some(joined));
         ACTIVE.fetch_add(1, Relaxed);
         Self {
@@ -100,6 +107,12 @@ impl Recording {
     /// The trees that have been closed since the last call, of all threads.
     pub fn take(&self) -> Vec<SpanTree> {
         std::mem::take(&mut self.shared.collected().trees)
+    }
+
+    /// From the next step on, each span waits for the device as it ends, or none does. Where they wait, all that runs on the
+    /// device between a span's beginning and its end was launched in it; it runs one op at a time, and takes longer.
+    pub fn wait_in_spans(&self, wait: bool) {
+        self.shared.waits.store(wait, Relaxed);
     }
 
     /// Records nothing of this thread, whose spans then wait for nothing, until the result is dropped.
@@ -257,6 +270,7 @@ impl Joined {
             spans: Vec::with_capacity(1 << 12),
             open: Vec::with_capacity(16),
             kept_bytes: 0,
+            marks: None,
         }
     }
 
@@ -277,15 +291,14 @@ impl Joined {
             },
         });
         self.open.push(index);
+        self.mark(index, Edge::Start);
         // Last of all, so that the span does not hold what opening it cost.
         self.spans[index as usize].start_ns = self.shared.now_ns();
         index
     }
 
     fn close(&mut self, index: u32) {
-        if let Some(Err(error)) = self.shared.probe.device.as_ref().map(Device::synchronize) {
-            tracing::warn!(%error, "a span does not hold the device's work");
-        }
+        self.mark(index, Edge::End);
         let now = self.shared.now_ns();
         let reading = self.read_memory();
         // Spans close in the order of a stack, but for a panic that unwinds past a leaked one.
@@ -300,9 +313,24 @@ impl Joined {
         }
         if self.open.is_empty() {
             let capacity = self.spans.capacity();
-            let spans = std::mem::replace(&mut self.spans, Vec::with_capacity(capacity));
+            let mut spans = std::mem::replace(&mut self.spans, Vec::with_capacity(capacity));
+            if let (Some(marks), Some(root)) = (&mut self.marks, spans.first()) {
+                let start_ns = root.start_ns;
+                told(marks.resolve(&mut spans, start_ns));
+            }
             let thread = self.thread;
             self.shared.collected().trees.push(SpanTree { thread, spans });
+        }
+    }
+
+    /// Marks one end of a span in the device's queue, or waits for the device there. What fails leaves the host's times.
+    fn mark(&mut self, index: u32, edge: Edge) {
+        let Some(marks) = &mut self.marks else { return };
+        if !self.shared.waits.load(Relaxed) {
+            told(marks.set(index, self.spans[index as usize].range, edge));
+        } else if edge == Edge::End {
+            let device = self.shared.probe.device.as_ref();
+            told(device.map_or(Ok(()), Device::synchronize));
         }
     }
 
@@ -321,6 +349,12 @@ impl Joined {
             }
         }
         reading
+    }
+}
+
+fn told(timed: candle_core::Result<()>) {
+    if let Err(error) = timed {
+        tracing::warn!(%error, "a span does not hold the device's work");
     }
 }
 
@@ -374,6 +408,35 @@ mod tests {
         let total: f64 = trees[0].own_seconds().iter().sum();
         assert!((total - trees[0].root().seconds()).abs() < 1e-12);
         assert!(recording.take().is_empty());
+    }
+
+    #[test]
+    fn spans_of_a_device_nest_by_its_own_clock() {
+        for waits in [false, true] {
+            let recording = Recording::start(Probe {
+                device: Some(Device::Cpu),
+                ..without_memory()
+            });
+            recording.wait_in_spans(waits);
+            for _ in 0..2 {
+                let _step = phase(StepPhase::Step);
+                drop(phase(StepPhase::Data));
+                let _forward = phase(StepPhase::Forward);
+                let _op = op("product", Work::default);
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            let trees = recording.take();
+            assert_eq!(trees.len(), 2);
+            assert!(trees[0].root().end_ns <= trees[1].root().start_ns);
+            for tree in &trees {
+                let [step, data, forward, op] = tree.spans.as_slice() else {
+                    panic!("{tree:?}")
+                };
+                assert!(step.start_ns <= data.start_ns && data.end_ns <= forward.start_ns);
+                assert!(forward.start_ns <= op.start_ns && op.seconds() >= 2e-3);
+                assert!(op.end_ns <= forward.end_ns && forward.end_ns <= step.end_ns);
+            }
+        }
     }
 
     #[test]

@@ -247,7 +247,7 @@ impl Graphs {
                 known.state = State::WarmedUp;
                 Way::WarmUp
             }
-            // Ops that are recorded wait for the device.
+            // Ops that are recorded have events around them, which tell nothing in a graph.
             _ if span::handle().is_some() => Way::Launch,
             State::WarmedUp if graphs >= MOST_GRAPHS => Way::Launch,
             _ => Way::Replay,

@@ -2,11 +2,9 @@
 
 use std::time::Instant;
 
-#[cfg(feature = "cuda")]
-use candle_core::cuda_backend::WrapErr;
 use candle_core::{Device, Result};
-#[cfg(feature = "cuda")]
-use cudarc::driver::{CudaEvent, sys::CUevent_flags};
+
+use crate::span::Mark;
 
 /// Measures consecutive laps, each under a label; several may have the same.
 #[derive(Debug)]
@@ -23,15 +21,6 @@ pub(crate) struct Laps<L> {
     each: Vec<(L, f64)>,
     /// Seconds from the start until all was done, the host's time included.
     pub(crate) total_s: f64,
-}
-
-/// A moment.
-#[derive(Debug)]
-enum Mark {
-    Host(Instant),
-    /// When the device comes to it.
-    #[cfg(feature = "cuda")]
-    Device(CudaEvent),
 }
 
 impl<L: Copy + PartialEq> Stopwatch<L> {
@@ -74,31 +63,6 @@ impl<L: PartialEq> Laps<L> {
     pub(crate) fn seconds(&self, label: L) -> f64 {
         let of_label = self.each.iter().filter(|(one, _)| *one == label);
         of_label.map(|(_, seconds)| seconds).sum()
-    }
-}
-
-impl Mark {
-    fn new(device: &Device) -> Result<Self> {
-        match device {
-            #[cfg(feature = "cuda")]
-            Device::Cuda(device) => {
-                let event = device.cuda_stream().record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
-                Ok(Self::Device(event.w()?))
-            }
-            _ => Ok(Self::Host(Instant::now())),
-        }
-    }
-
-    fn seconds_to(&self, later: &Self) -> Result<f64> {
-        match (self, later) {
-            #[cfg(feature = "cuda")]
-            (Self::Device(first), Self::Device(last)) => Ok(f64::from(first.elapsed_ms(last).w()?) / 1e3),
-            #[cfg(feature = "cuda")]
-            (Self::Device(_), Self::Host(_)) | (Self::Host(_), Self::Device(_)) => {
-                candle_core::bail!("laps of two devices")
-            }
-            (Self::Host(first), Self::Host(last)) => Ok((*last - *first).as_secs_f64()),
-        }
     }
 }
 

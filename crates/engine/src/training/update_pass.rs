@@ -146,7 +146,7 @@ impl UpdatePass {
 
     /// Updates from the graph, which is made where there is none yet; nothing where there shall be none this time.
     fn replay(&mut self, parameters: &Parameters, may_overflow: bool) -> Option<Result<()>> {
-        // Ops that are recorded wait for the device.
+        // Ops that are recorded have events around them, which tell nothing in a graph.
         if span::handle().is_some() {
             return None;
         }

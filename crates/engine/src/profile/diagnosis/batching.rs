@@ -73,7 +73,7 @@ pub(super) fn short_rows(evidence: &Evidence<'_>) -> Option<Finding> {
 pub(super) fn small_micro_batch(evidence: &Evidence<'_>) -> Option<Finding> {
     let profile = evidence.profile;
     let between = evidence.between_ops();
-    // Where the GPU's own timeline is known it tells more: here spans wait for the device between ops.
+    // Where the GPU's own timeline is known it tells more: here what recording costs lies between ops.
     if between <= MOST_BETWEEN_OPS || profile.gpu.is_some() {
         return None;
     }

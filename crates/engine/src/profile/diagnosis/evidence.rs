@@ -72,7 +72,7 @@ impl Evidence<'_> {
     /// Part of the step that passes between ops in the forward and the backward pass.
     pub(super) fn between_ops(&self) -> f64 {
         if self.profile.steps.spanned.is_some() {
-            // Waits for the GPU lie between ops in steps with spans. Its own timeline is of steps without.
+            // What recording costs lies between ops in steps with spans. The GPU's own timeline is of steps without.
             let timeline = self.profile.gpu.as_ref().filter(|gpu| gpu.step_s() > 0.0);
             return timeline.map_or(0.0, |gpu| (gpu.launch_gap_s / gpu.step_s()).clamp(0.0, 1.0));
         }

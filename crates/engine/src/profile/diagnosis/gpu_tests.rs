@@ -4,7 +4,7 @@ use super::tests::Case;
 use super::*;
 use crate::profile::fixtures::{op, span, tree};
 use crate::profile::sample::HeldBy;
-use crate::profile::{Activity, ActivityKind, DeviceSample, GpuTimeline, SpannedSteps};
+use crate::profile::{Activity, ActivityKind, DeviceSample, GpuTimeline, SpanTiming, SpannedSteps};
 use crate::span::{Range, StepPhase};
 use peft_tune_core::recipe::{Checkpointing, OptimizerKind, Recipe};
 
@@ -204,6 +204,7 @@ fn waits_of_steps_with_spans_are_no_time_between_ops() {
         steps: 6,
         step_s: 0.1,
         slowdown: 2.0,
+        timed_by: SpanTiming::Waits,
     });
     waits.misses(Rule::RoomForALargerMicroBatch);
     waits.misses(Rule::SmallMicroBatch);
