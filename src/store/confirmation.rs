@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::row::{finite, to_i64, to_u64};
+use super::step::TrialId;
 use super::{Store, StoreError, StudyId};
 use peft_tune_core::study::{Confirmed, Metrics, Trial, TrialNumber, with_confirmed};
 
@@ -26,36 +27,88 @@ impl Store {
         }
         let trial = self.trial_id(study, number).await?;
         let mut transaction = self.begin().await?;
+        self.write_run(&mut transaction, trial, repeat, metrics).await?;
+        for (trial, said) in concerned {
+            for one in said {
+                self.write_confirmed(&mut transaction, trial, one).await?;
+            }
+        }
+        self.commit(transaction).await
+    }
+
+    /// Lets these repeats of a trial, and what they say, take the place of all that are stored; all or nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::NoTrial`], or where the database cannot be written.
+    pub async fn replace_repeats(
+        &self,
+        study: StudyId,
+        number: TrialNumber,
+        repeats: &[Metrics],
+        confirmed: &BTreeMap<String, Confirmed>,
+    ) -> Result<(), StoreError> {
+        let trial = self.trial_id(study, number).await?;
+        let mut transaction = self.begin().await?;
+        for emptied in [
+            "delete from confirmation_run where trial_id = ?",
+            "delete from confirmation where trial_id = ?",
+        ] {
+            sqlx::query(emptied)
+                .bind(trial.0)
+                .execute(&mut *transaction)
+                .await
+                .map_err(|error| self.error(error))?;
+        }
+        for (repeat, metrics) in (1..).zip(repeats) {
+            self.write_run(&mut transaction, trial, repeat, metrics).await?;
+        }
+        for said in confirmed {
+            self.write_confirmed(&mut transaction, trial, said).await?;
+        }
+        self.commit(transaction).await
+    }
+
+    async fn write_run(
+        &self,
+        connection: &mut sqlx::SqliteConnection,
+        trial: TrialId,
+        repeat: u64,
+        metrics: &Metrics,
+    ) -> Result<(), StoreError> {
         for (name, value) in metrics.iter() {
             sqlx::query("insert or replace into confirmation_run (trial_id, repeat, name, value) values (?, ?, ?, ?)")
                 .bind(trial.0)
                 .bind(to_i64(repeat)?)
                 .bind(name)
                 .bind(value)
-                .execute(&mut *transaction)
+                .execute(&mut *connection)
                 .await
                 .map_err(|error| self.error(error))?;
         }
-        let said = concerned
-            .into_iter()
-            .flat_map(|(trial, said)| said.iter().map(move |one| (trial, one)));
-        for (trial, (name, one)) in said {
-            let (Some(value), Some(interval)) = (finite(one.value), finite(one.interval)) else {
-                continue;
-            };
-            sqlx::query(
-                "insert or replace into confirmation (trial_id, name, value, interval, repeats) values (?, ?, ?, ?, ?)",
-            )
-            .bind(trial.0)
-            .bind(name)
-            .bind(value)
-            .bind(interval)
-            .bind(to_i64(one.repeats)?)
-            .execute(&mut *transaction)
-            .await
-            .map_err(|error| self.error(error))?;
-        }
-        self.commit(transaction).await
+        Ok(())
+    }
+
+    async fn write_confirmed(
+        &self,
+        connection: &mut sqlx::SqliteConnection,
+        trial: TrialId,
+        (name, one): (&String, &Confirmed),
+    ) -> Result<(), StoreError> {
+        let (Some(value), Some(interval)) = (finite(one.value), finite(one.interval)) else {
+            return Ok(());
+        };
+        sqlx::query(
+            "insert or replace into confirmation (trial_id, name, value, interval, repeats) values (?, ?, ?, ?, ?)",
+        )
+        .bind(trial.0)
+        .bind(name)
+        .bind(value)
+        .bind(interval)
+        .bind(to_i64(one.repeats)?)
+        .execute(connection)
+        .await
+        .map_err(|error| self.error(error))?;
+        Ok(())
     }
 
     /// The metrics of every repeat of a study's trials, in order of repeat.

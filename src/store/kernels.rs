@@ -90,21 +90,22 @@ impl Store {
             .collect())
     }
 
-    /// How the last finished trial of a study was computed, where that was in the place of a form that failed.
+    /// How the last finished trial of a study that took the place of a form that failed was computed. Repeats meet faults behind
+    /// all trials, so that it need not be the last one of all.
     ///
     /// # Errors
     /// Where reading fails.
     pub async fn safer_kernels(&self, study: StudyId) -> Result<Option<TrialKernels>, StoreError> {
-        let last: Option<TrialKernels> = sqlx::query_as(
+        sqlx::query_as(
             "select kernels, attention, instead_of
              from trial_kernels join trial on trial.id = trial_kernels.trial_id
-             where trial.study_id = ? and state in ('complete', 'pruned') order by trial.number desc limit 1",
+             where trial.study_id = ? and state in ('complete', 'pruned') and instead_of is not null
+             order by trial.number desc limit 1",
         )
         .bind(study.0)
         .fetch_optional(&self.pool)
         .await
-        .map_err(|error| self.error(error))?;
-        Ok(last.filter(|kernels| kernels.instead_of.is_some()))
+        .map_err(|error| self.error(error))
     }
 
     /// The form of the ops of each trial of a study of which it is known.

@@ -248,8 +248,9 @@ impl Tuner<'_> {
         let done = self.again.done.entry(number).or_default();
         *done += 1;
         let repeat = *done as u64;
-        let Some(mut found) = self.profile_again(number, repeat)? else {
-            // A trial that fails when it is repeated keeps what was measured.
+        let found = self.profile_again(number, repeat).await?;
+        let Some(mut found) = found.filter(|_| self.is_of_this_form(number)) else {
+            // A trial that fails when it is repeated, or whose kernels do, keeps what was measured.
             self.again.open.remove(&number);
             return Ok(());
         };
@@ -286,7 +287,7 @@ impl Tuner<'_> {
     }
 
     /// Runs a trial's profile phase once more; `None` where that did not complete.
-    fn profile_again(&mut self, number: TrialNumber, repeat: u64) -> Result<Option<Metrics>, TuneError> {
+    async fn profile_again(&mut self, number: TrialNumber, repeat: u64) -> Result<Option<Metrics>, TuneError> {
         let study = self.parts.study;
         let Some(Ok(Task::Recipe { recipe, plan })) = self.trial(number).map(|trial| whole_task(study, &trial.params))
         else {
@@ -298,17 +299,22 @@ impl Tuner<'_> {
         };
         self.parts.observer.measuring_again(number, repeat);
         let task = Task::Recipe { recipe, plan };
-        let (metrics, wall_s) = self.run_aside(number, 1 + repeat, task)?;
-        self.again.spent_s += wall_s;
-        Ok(metrics)
+        let ran = self.run_aside(number, 1 + repeat, task).await?;
+        self.again.spent_s += ran.wall_s;
+        Ok(ran.metrics)
     }
 
-    async fn stored_cost(&self, number: TrialNumber) -> Result<Metrics, TuneError> {
+    pub(super) async fn stored_cost(&self, number: TrialNumber) -> Result<Metrics, TuneError> {
         Ok(Measurement::Cost.of(&self.parts.store.metrics(self.parts.id, number).await?))
     }
 
     /// Lets other values of the profile phase count, for the trial and for those that took them over.
-    async fn put_cost(&mut self, number: TrialNumber, old: &Metrics, new: &Metrics) -> Result<(), TuneError> {
+    pub(super) async fn put_cost(
+        &mut self,
+        number: TrialNumber,
+        old: &Metrics,
+        new: &Metrics,
+    ) -> Result<(), TuneError> {
         let (store, id) = (self.parts.store, self.parts.id);
         for changed in store.replace_cost(id, number, old, new).await? {
             let Some(mut trial) = self.trial(changed).cloned() else {

@@ -63,7 +63,12 @@ impl Tuner<'_> {
     /// Whether a trial that was lost is to be repeated in a safer form; it then is, from now on.
     pub(super) fn takes_safer_kernels(&mut self, number: TrialNumber) -> bool {
         let fault = self.running.get_mut(&number).and_then(|running| running.fault.take());
-        let Some((fault, kernels)) = fault.and_then(|fault| Some((fault.clone(), fault.safer()?))) else {
+        fault.is_some_and(|fault| self.falls_back(number, fault))
+    }
+
+    /// Whether there is a safer form than the one that met a fault; the trial is repeated in it from now on.
+    pub(super) fn falls_back(&mut self, number: TrialNumber, fault: KernelFault) -> bool {
+        let Some(kernels) = fault.safer() else {
             return false;
         };
         tracing::warn!(

@@ -1,6 +1,7 @@
 //! The study loop: ask, decide, run, tell, record.
 
 mod again;
+mod aside;
 mod baseline;
 mod claim;
 mod confirm;

@@ -21,7 +21,7 @@ use super::running::Running;
 use super::{Ending, Inputs, Interrupt, Progress, TuneError, TuneObserver};
 use crate::space::{Backend, Study};
 use crate::store::{Confirmations, Store, StudyId};
-use crate::worker::{Evaluator, Task, TrialEvent, TrialRequest};
+use crate::worker::{Evaluator, Task, TrialRequest};
 use peft_tune_core::study::{Curve, FailReason, Metrics, Params, Trial, TrialNumber, TrialState, with_confirmed};
 use peft_tune_kernels::Kernels;
 use peft_tune_search::{Problem, Pruner, Sampler, build_pruner, hypervolume_history, stop_reason};
@@ -195,6 +195,18 @@ impl<'a> Tuner<'a> {
     /// Whether a trial was measured in the form of the ops that trials run in now.
     pub(super) fn is_of_this_form(&self, number: TrialNumber) -> bool {
         self.forms.get(&number).copied().unwrap_or_default() == self.kernels
+    }
+
+    /// Stores the form of the ops that a trial is measured in.
+    pub(super) async fn record_form(&mut self, number: TrialNumber, kernels: Kernels) -> Result<(), TuneError> {
+        let (store, id) = (self.parts.store, self.parts.id);
+        if self.parts.study.backend == Backend::Native {
+            let safer = self.safer.get(&number).map(|safer| safer.instead_of);
+            let instead_of = safer.or(self.instead_of).map(Kernels::name);
+            store.record_kernels(id, number, (kernels.name(), instead_of)).await?;
+            self.forms.insert(number, kernels);
+        }
+        Ok(())
     }
 
     /// Ends the search where one of these files changes under way.
@@ -466,12 +478,7 @@ impl<'a> Tuner<'a> {
             store.record_baseline(id, number).await?;
         }
         let kernels = self.kernels_of(number);
-        if study.backend == Backend::Native {
-            let safer = self.safer.get(&number).map(|safer| safer.instead_of);
-            let instead_of = safer.or(self.instead_of).map(Kernels::name);
-            store.record_kernels(id, number, (kernels.name(), instead_of)).await?;
-            self.forms.insert(number, kernels);
-        }
+        self.record_form(number, kernels).await?;
         let score = proposed.as_ref().and_then(|proposed| proposed.score.as_ref());
         if let Some(gain) = score.map(|score| score.expected_improvement) {
             store.record_expectation(id, number, gain).await?;
@@ -555,7 +562,7 @@ impl<'a> Tuner<'a> {
         self.hand_out(number, attempt, task)
     }
 
-    fn hand_out(&mut self, number: TrialNumber, attempt: u64, task: Task) -> Result<(), TuneError> {
+    pub(super) fn hand_out(&mut self, number: TrialNumber, attempt: u64, task: Task) -> Result<(), TuneError> {
         let study = self.parts.study;
         let kernels = self.kernels_of(number);
         Ok(self.parts.evaluator.submit(TrialRequest {
@@ -567,34 +574,6 @@ impl<'a> Tuner<'a> {
             time_limit_s: study.trial_timeout_s,
             assignments: Vec::new(),
         })?)
-    }
-
-    /// Runs a task of a finished trial while nothing else runs: what it measured, where it completed, and its wall time.
-    pub(super) fn run_aside(
-        &mut self,
-        number: TrialNumber,
-        attempt: u64,
-        task: Task,
-    ) -> Result<(Option<Metrics>, f64), TuneError> {
-        self.hand_out(number, attempt, task)?;
-        loop {
-            let (metrics, wall_s) = match self.parts.evaluator.next_event(POLL)? {
-                Some(TrialEvent::Ended {
-                    state: TrialState::Complete { metrics },
-                    wall_s,
-                    ..
-                }) => (Some(metrics), wall_s),
-                Some(TrialEvent::Ended { wall_s, .. } | TrialEvent::Lost { wall_s, .. }) => (None, wall_s),
-                Some(event) => {
-                    self.parts.observer.trial_event(&event);
-                    continue;
-                }
-                None if self.parts.interrupt.is_immediate() => return Ok((None, 0.0)),
-                None => continue,
-            };
-            self.spent_s += wall_s;
-            return Ok((metrics, wall_s));
-        }
     }
 
     async fn inherit(&mut self, number: TrialNumber, taken: Vec<Taken>) -> Result<(), TuneError> {

@@ -11,7 +11,9 @@ mod seeds;
 
 use std::collections::BTreeMap;
 
+use super::aside::Aside;
 use super::decide::whole_task;
+use super::known::Measurement;
 use super::reported::needed;
 use super::{TuneError, Tuner};
 use crate::space::{Backend, Study, recipe_for};
@@ -32,6 +34,9 @@ type Confirmations = BTreeMap<TrialNumber, BTreeMap<String, Confirmed>>;
 
 /// Runs of one trial of all kinds, for one repeat that each may take.
 const MOST_RUNS: u64 = 4;
+
+/// Metrics of repeats that say something of losses.
+const OF_LOSSES: [&str; 3] = [LOSS, LOSS_LONGER, LONGER_TOKENS];
 
 /// What is done again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +75,13 @@ impl Tuner<'_> {
                 break;
             };
             let count = repeated.runs.get(&number).map_or(0, Vec::len) as u64 + 1;
-            match self.repeat(number, count, repeat, &plan)? {
+            let ran = self.repeat(number, count, repeat, &plan).await?;
+            match ran.metrics {
                 None => repeated.given_up.push(number),
+                Some(metrics) if repeat == Repeat::Cost && !self.is_of_this_form(number) => {
+                    self.measured_anew(number, &metrics, &mut repeated).await?;
+                    self.note_attention(number, ran.attention).await?;
+                }
                 Some(metrics) => {
                     repeated.runs.entry(number).or_default().push(metrics);
                     // Quiet repeats count; where every other one is disturbed, there is an end to it too.
@@ -194,24 +204,47 @@ impl Tuner<'_> {
         Ok(())
     }
 
-    /// Runs a trial's params once more; `None` where that did not complete.
-    fn repeat(
+    /// Runs a trial's params once more.
+    async fn repeat(
         &mut self,
         number: TrialNumber,
         count: u64,
         repeat: Repeat,
         plan: &ConfirmPlan,
-    ) -> Result<Option<Metrics>, TuneError> {
+    ) -> Result<Aside, TuneError> {
         let study = self.parts.study;
-        // Repeats in another form of the ops would be no repeats.
-        let trial = self.history.iter().find(|trial| trial.number == number);
-        let trial = trial.filter(|trial| self.is_of_this_form(trial.number));
+        // A loss is the same in each form of the ops. A cost is not: a trial of a form whose kernels failed is measured anew, and
+        // repeats of one that was measured in a form by choice would be no repeats.
+        let compares = repeat != Repeat::Cost || self.is_of_this_form(number) || self.instead_of.is_some();
+        let trial = self.trial(number).filter(|_| compares);
         let Some(task) = trial.and_then(|trial| task_of_repeat(study, trial, count, repeat, plan)) else {
-            return Ok(None);
+            return Ok(Aside::default());
         };
         self.parts.observer.confirming(number, repeat, count);
-        let (metrics, _) = self.run_aside(number, 1, task)?;
-        Ok(metrics.map(|metrics| repeat.told(metrics)))
+        let ran = self.run_aside(number, 1, task).await?;
+        Ok(Aside {
+            metrics: ran.metrics.map(|metrics| repeat.told(metrics)),
+            ..ran
+        })
+    }
+
+    /// A trial of a form whose kernels have failed since was measured in the one that works. That is its cost from now on, and
+    /// what was repeated in the other form no longer counts.
+    async fn measured_anew(
+        &mut self,
+        number: TrialNumber,
+        metrics: &Metrics,
+        repeated: &mut Repeated,
+    ) -> Result<(), TuneError> {
+        let (store, id) = (self.parts.store, self.parts.id);
+        let old = self.stored_cost(number).await?;
+        self.record_form(number, self.kernels).await?;
+        self.put_cost(number, &old, &Measurement::Cost.of(metrics)).await?;
+        let runs = repeated.runs.entry(number).or_default();
+        runs.retain(|run| !is_cost(run));
+        let confirmed = repeated.confirmations.entry(number).or_default();
+        confirmed.retain(|metric, _| OF_LOSSES.contains(&metric.as_str()));
+        Ok(store.replace_repeats(id, number, runs, confirmed).await?)
     }
 }
 

@@ -1,0 +1,105 @@
+//! Tasks of finished trials that run while nothing else does: repeats, and what is trained longer.
+
+use super::kernel_fault::KernelFault;
+use super::tuner::POLL;
+use super::{TuneError, Tuner};
+use crate::worker::{Task, TrialEvent};
+use peft_tune_core::study::{FailReason, Metrics, TrialNumber, TrialState};
+use peft_tune_kernels::AttentionKernels;
+
+/// How a task ended.
+#[derive(Default)]
+pub(super) struct Aside {
+    /// What it measured, where it completed.
+    pub(super) metrics: Option<Metrics>,
+    /// Of all its attempts.
+    pub(super) wall_s: f64,
+    /// In which kernels attention ran.
+    pub(super) attention: Option<AttentionKernels>,
+}
+
+/// One attempt at a task.
+struct Attempt {
+    state: Result<TrialState, FailReason>,
+    wall_s: f64,
+    attention: Option<AttentionKernels>,
+    fault: Option<KernelFault>,
+}
+
+impl Tuner<'_> {
+    /// Runs a task of a finished trial while nothing else runs. Where a kernel fails, it is repeated in a safer form, as trials
+    /// are, and where that works the search stays with it: [`Tuner::is_of_this_form`] then tells that the trial was measured in
+    /// another.
+    pub(super) async fn run_aside(
+        &mut self,
+        number: TrialNumber,
+        attempt: u64,
+        task: Task,
+    ) -> Result<Aside, TuneError> {
+        let mut wall_s = 0.0;
+        for attempt in attempt.. {
+            let Some(ran) = self.attempt_aside(number, attempt, task.clone())? else {
+                self.safer.remove(&number);
+                break;
+            };
+            wall_s += ran.wall_s;
+            self.spent_s += ran.wall_s;
+            let state = match ran.state {
+                Ok(state) => state,
+                Err(reason) => {
+                    if let Some(fault) = ran.fault {
+                        let (store, id) = (self.parts.store, self.parts.id);
+                        store.record_loss(id, number, &reason, ran.wall_s).await?;
+                        if self.falls_back(number, fault) {
+                            continue;
+                        }
+                    }
+                    let metrics = Metrics::default();
+                    TrialState::Failed { reason, metrics }
+                }
+            };
+            self.note_safer_kernels(number, &state);
+            let metrics = match state {
+                TrialState::Complete { metrics } => Some(metrics),
+                _ => None,
+            };
+            return Ok(Aside {
+                metrics,
+                wall_s,
+                attention: ran.attention,
+            });
+        }
+        Ok(Aside {
+            wall_s,
+            ..Aside::default()
+        })
+    }
+
+    /// Runs a task once; `None` where the search is ended meanwhile.
+    fn attempt_aside(&mut self, number: TrialNumber, attempt: u64, task: Task) -> Result<Option<Attempt>, TuneError> {
+        self.hand_out(number, attempt, task)?;
+        let (mut attention, mut fault) = (None, None);
+        loop {
+            let (state, wall_s) = match self.parts.evaluator.next_event(POLL)? {
+                Some(TrialEvent::Ended { state, wall_s, .. }) => (Ok(state), wall_s),
+                Some(TrialEvent::Lost { reason, wall_s, .. }) => (Err(reason), wall_s),
+                Some(event) => {
+                    self.parts.observer.trial_event(&event);
+                    if let TrialEvent::Kernels { attention: ran, .. } = &event {
+                        attention = *ran;
+                    }
+                    fault = fault.or_else(|| KernelFault::of(&event));
+                    continue;
+                }
+                None if self.parts.interrupt.is_immediate() => return Ok(None),
+                None => continue,
+            };
+            return Ok(Some(Attempt {
+                state,
+                wall_s,
+                attention,
+                fault,
+            }));
+        }
+    }
+}
