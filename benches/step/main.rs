@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use peft_tune_core::architecture::Architecture;
-use peft_tune_core::plan::{Memory, chunk_tokens};
+use peft_tune_core::plan::chunk_tokens;
 use peft_tune_core::recipe::{AdapterSettings, Checkpointing, DataSettings, Precision, Recipe};
 use peft_tune_engine::data::{Document, MicroBatch};
 use peft_tune_engine::profile::{CountingAllocator, HostMemory, median};
@@ -232,7 +232,7 @@ fn print(names: &[&str; 3], measured: &Measured, json: bool) {
 fn print_floor(base: &BaseModel, checkpointing: Checkpointing, measured: &Measured, json: bool) {
     let (architecture, precision) = (base.architecture(), base.precision());
     let rate = floor::product_rate(architecture, precision);
-    let chunk = chunk_tokens(architecture.vocabulary, Memory::Host, false);
+    let chunk = chunk_tokens(architecture.vocabulary, false);
     let head = floor::head_seconds(architecture, precision, chunk);
     let operations = floor::Operations::of(architecture, checkpointing);
     let floor = |operations: f64| operations / rate / 1e9;

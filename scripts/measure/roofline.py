@@ -25,6 +25,8 @@ DEVICES = {"H100": (989.4, 3.35), "H200": (989.4, 4.8)}
 # Assumed shares of these. Large products: 600 to 650 TFLOP/s is what cuBLAS holds at 700 W. Adapters' products are thin: their bytes
 # count, at little more than half of the bandwidth. Attention's are argued for in docs/gpu.md, at three quarters of the clock.
 LARGE, THIN, STREAM, FORWARD, BACKWARD = 0.63, 0.55, 0.8, 0.5, 0.36
+# Rows and columns of a tile of a large product, and the multiprocessors that each have one at a time.
+TILE, PROCESSORS = (128, 256), 132
 # Between two kernels in a queue that is never empty, in ms.
 GAP = 0.0015
 
@@ -45,6 +47,13 @@ class Part(NamedTuple):
         return max(self.flops / (self.peak * peak), self.bytes / (self.bandwidth * bandwidth)) / 1e9 + self.fixed_ms
 
 
+def idle(rows, columns, splits):
+    """Work of all multiprocessors while a product is made, over that of its values; of the best way to split its sums."""
+    whole = -(-rows // TILE[0]) * -(-columns // TILE[1])
+    made = rows * columns / (TILE[0] * TILE[1])
+    return min(-(-whole * split // PROCESSORS) * PROCESSORS / (made * split) for split in splits)
+
+
 def parts(tokens, length, rank, chunk):
     def streamed(elements):
         return elements * BYTES * tokens * LAYERS
@@ -56,9 +65,9 @@ def parts(tokens, length, rank, chunk):
     product = 2.0 * tokens * length / 2 * HEADS * HEAD * LAYERS
     weights = layer * LAYERS * BYTES
     adapters = rank * (READ + WRITTEN) * LAYERS
-    # Rows of a chunk of logits, in tiles of 128.
-    waste = -(-chunk // 128) * 128 / chunk
-    logits = tokens * VOCABULARY * BYTES
+    logits, chunks = tokens * VOCABULARY * BYTES, -(-tokens // chunk)
+    # Logits once, and the gradient of hidden states, whose sum over the vocabulary may be split.
+    waste = (idle(chunk, VOCABULARY, [1]) + idle(chunk, HIDDEN, [1, 2, 4])) / 2
     return [
         Part("frozen weights, forward", products, products, weights + streamed(READ + WRITTEN), LARGE, STREAM),
         Part("frozen weights, gradient of inputs", products, products, weights + streamed(READ + WRITTEN), LARGE, STREAM),
@@ -71,7 +80,8 @@ def parts(tokens, length, rank, chunk):
         Part("norms, rotation, gated unit, forward", 0, 0, streamed(6 * HIDDEN + 2 * (HIDDEN + KEYS) + 3 * INNER), 1, STREAM),
         # Both recomputed, and their gradients; o d_o.
         Part("the same, backward", 0, 0, streamed(14 * HIDDEN + 2 * (HIDDEN + KEYS) + 6 * INNER), 1, STREAM),
-        Part("loss head, two products", 2 * head, 2 * head * waste, 3 * logits, LARGE, STREAM),
+        # The head's weight for each chunk twice, logits written in F32, their gradient read.
+        Part("loss head, two products", 2 * head, 2 * head * waste, 2 * chunks * HIDDEN * VOCABULARY * BYTES + 3 * logits, LARGE, STREAM),
         Part("loss head, softmax and gradient", 0, 0, 3 * logits, 1, STREAM),
         # Value, two states and gradient in F32; gradients zeroed and their norm; values rounded for the passes.
         Part("optimizer, norm, rounding", 0, 0, adapters * 46, 1, STREAM),
@@ -101,7 +111,7 @@ def main():
     parser.add_argument("--length", type=int, default=4096, help="tokens of a row")
     parser.add_argument("--rows", type=int, default=2, help="rows of a step")
     parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--chunk", type=int, default=512, help="rows of a chunk of logits")
+    parser.add_argument("--chunk", type=int, default=1024, help="rows of a chunk of logits")
     parser.add_argument("--check", metavar="FILE", help="fail where this document has not this table")
     arguments = parser.parse_args()
     text = table(arguments)

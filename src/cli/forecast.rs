@@ -116,7 +116,7 @@ impl Here {
         };
         Self {
             name: format!("{} ({speed})", gpu.name),
-            machine: sheet.map_or(Machine::Unmeasured(Host::GPU), Machine::DataSheet),
+            machine: sheet.map_or(Machine::Unmeasured(Host::gpu(gpu.memory_bytes)), Machine::DataSheet),
             device_bytes: Some(gpu.memory_bytes),
         }
     }
@@ -205,7 +205,7 @@ mod tests {
         assert!(matches!(known.machine, Machine::DataSheet(sheet) if sheet.name == "H100 SXM"));
         assert_eq!(known.name, "NVIDIA H100 80GB HBM3 (from its data sheet)");
         let unknown = gpu("NVIDIA H20");
-        assert!(matches!(unknown.machine, Machine::Unmeasured(Host::GPU)));
+        assert!(matches!(unknown.machine, Machine::Unmeasured(host) if host == Host::gpu(80 << 30)));
         assert_eq!(unknown.device_bytes, Some(80 << 30));
     }
 }

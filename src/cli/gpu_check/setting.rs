@@ -160,7 +160,11 @@ impl Setting {
 
     /// Bytes at the highest moment of a step, as they are predicted before it runs; `None` where the model takes no such rows.
     pub(super) fn predicted_bytes(&self, device: &Device) -> Option<u64> {
-        self.predicted_on(if device.is_cpu() { ceilings::host() } else { Host::GPU })
+        let host = match device.is_cpu() {
+            true => ceilings::host(),
+            false => Host::gpu(device::facts(device).map_or(0, |facts| facts.memory_bytes)),
+        };
+        self.predicted_on(host)
     }
 
     /// As [`Setting::predicted_bytes`], on a device that need not be there.

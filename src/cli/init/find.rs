@@ -12,6 +12,8 @@ pub struct Machine {
     pub is_gpu: bool,
     /// Memory that trials may use: what the device has, without a part for everything else.
     pub usable_bytes: u64,
+    /// All that a GPU has; 0 of the processor.
+    pub device_bytes: u64,
 }
 
 impl Machine {
@@ -22,6 +24,7 @@ impl Machine {
                 device: gpu.name,
                 is_gpu: true,
                 usable_bytes: gpu.memory_bytes / 100 * 94,
+                device_bytes: gpu.memory_bytes,
             };
         }
         let wanted = sysinfo::MemoryRefreshKind::nothing().with_ram();
@@ -31,6 +34,7 @@ impl Machine {
             device: "cpu".to_owned(),
             is_gpu: false,
             usable_bytes: total / 100 * 70,
+            device_bytes: 0,
         }
     }
 }

@@ -26,7 +26,10 @@ pub struct Needs {
 impl Needs {
     /// For rows of up to `sequence_length` tokens.
     pub fn new(architecture: &Architecture, machine: &Machine, sequence_length: usize) -> Self {
-        let host = if machine.is_gpu { Host::GPU } else { ceilings::host() };
+        let host = match machine.is_gpu {
+            true => Host::gpu(machine.device_bytes),
+            false => ceilings::host(),
+        };
         Self {
             predictor: Predictor::new(architecture.clone(), peft_tune_core::predict::Machine::Unmeasured(host)),
             sequence_length,

@@ -188,6 +188,7 @@ mod tests {
                 device: "a GPU".into(),
                 is_gpu: true,
                 usable_bytes: memory_bytes,
+                device_bytes: memory_bytes,
             },
         }
     }

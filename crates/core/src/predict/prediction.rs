@@ -15,8 +15,8 @@ use super::seconds::{self, Context, Seconds};
 use super::step::StepTrace;
 use super::{PredictError, Workload};
 use crate::architecture::Architecture;
-use crate::plan::PlanError;
 use crate::plan::attention::Heads;
+use crate::plan::{Memory, PlanError};
 use crate::recipe::Recipe;
 
 /// The machine that a prediction is for.
@@ -35,25 +35,25 @@ impl Machine {
     pub fn host(&self) -> Host {
         match self {
             Self::Measured(ceilings) => ceilings.host,
-            Self::DataSheet(_) => Host::GPU,
+            Self::DataSheet(sheet) => Host::gpu(sheet.memory_bytes),
             Self::Unmeasured(host) => *host,
         }
     }
 
     /// What is believed of predictions before any trial.
     pub fn correction(&self) -> Correction {
-        match self.host() {
+        match self.host().memory() {
             // The ops of a GPU take scratch of their own, and data sheets say little of what is reached.
-            Host::GPU => Correction::new(0.4, 0.1),
-            _ => Correction::new(0.12, 0.01),
+            Memory::Device => Correction::new(0.4, 0.1),
+            Memory::Host => Correction::new(0.12, 0.01),
         }
     }
 
     /// Share by which predicted memory may miss the truth: beyond it a setting is certain not to fit.
     pub fn memory_margin(&self) -> f64 {
-        match self.host() {
-            Host::GPU => 0.25,
-            _ => 0.05,
+        match self.host().memory() {
+            Memory::Device => 0.25,
+            Memory::Host => 0.05,
         }
     }
 }
@@ -185,9 +185,9 @@ impl Predictor {
         let (mut ops, update) = trace.ops(&setting.workload.mean);
         let batch = &setting.recipe.batch;
         // Devices work side by side, except those that are parts of one host: they share its cores.
-        let micro_batches = match self.machine.host() == Host::GPU {
-            true => batch.gradient_accumulation,
-            false => batch.micro_batches(),
+        let micro_batches = match self.machine.host().memory() {
+            Memory::Device => batch.gradient_accumulation,
+            Memory::Host => batch.micro_batches(),
         } as f64;
         ops.iter_mut().for_each(|op| op.times *= micro_batches);
         ops.extend(update);
@@ -397,7 +397,16 @@ mod tests {
         let bytes = |chunk: u64| 4 * chunk * 128_256 + 2 * chunk * 2 * 4096;
         recipe.batch.sequence_length = 512;
         assert_eq!(logits(&recipe), bytes(511));
-        // 523 rows of 128,256 logits fit into 256 MiB, four tiles of 128; that is more than any layer takes for so few tokens.
+        // 1,308 rows of 128,256 logits are a 128th of its memory, and eight tiles of 128 are enough; that is more than any layer takes
+        // for so few tokens.
+        recipe.batch.sequence_length = 1100;
+        assert_eq!(logits(&recipe), bytes(1024));
+        // 523 rows fit into 256 MiB, which any GPU has: four tiles.
+        let predictor = Predictor::new(
+            predictor.architecture().clone(),
+            Machine::Unmeasured(Host::gpu(24 << 30)),
+        );
+        let logits = |recipe: &Recipe| predict(&predictor, recipe).unwrap().bytes.of(MemoryCategory::Logits);
         recipe.batch.sequence_length = 600;
         assert_eq!(logits(&recipe), bytes(512));
     }

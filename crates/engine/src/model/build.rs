@@ -20,6 +20,7 @@ use crate::span::Module;
 use crate::{Parameters, TrainError};
 use peft_tune_core::architecture::{Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, NormPlacement};
 use peft_tune_core::plan::{AdaptedLinear, GroupPlan, LayerPlan, LinearSlots, ModelPlan, ProjectionPlan};
+use peft_tune_kernels::device;
 use peft_tune_kernels::ops::{attention, glu};
 
 /// What trains, by name in the base checkpoint.
@@ -63,6 +64,10 @@ impl Decoder {
             head,
             logit_soft_cap: architecture.logit_soft_cap,
             compute_dtype: base.compute_dtype(),
+            device_bytes: base
+                .device()
+                .is_cuda()
+                .then(|| device::facts(base.device()).map_or(0, |facts| facts.memory_bytes)),
             rounded,
             first_on_tape: trainables.plan.first_on_tape(),
         })

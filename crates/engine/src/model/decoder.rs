@@ -13,7 +13,7 @@ use super::traced::{embedding, loss_head, matmul};
 use super::{RopeTables, Stream};
 use crate::span;
 use crate::span::{Module, StepPhase};
-use peft_tune_core::plan::{LayerKeep, Memory, chunk_tokens, layer_keep};
+use peft_tune_core::plan::{LayerKeep, chunk_tokens, chunk_tokens_on_gpu, layer_keep};
 use peft_tune_core::recipe::Checkpointing;
 
 /// A base model with what trains on it.
@@ -28,6 +28,8 @@ pub(crate) struct Decoder {
     pub(super) head: BaseParameter,
     pub(super) logit_soft_cap: Option<f64>,
     pub(super) compute_dtype: DType,
+    /// Memory of the GPU that computes; 0 where the driver does not tell, and `None` on the CPU.
+    pub(super) device_bytes: Option<u64>,
     pub(super) rounded: Option<Rounded>,
     /// The lowest layer that a gradient must reach; as many as there are layers where none does.
     pub(super) first_on_tape: usize,
@@ -139,14 +141,13 @@ impl Decoder {
         let _span = span::module(Module::Head);
         let vocabulary = self.head.value().dims2()?.0;
         let trained = self.head.trained().filter(|_| stream.gradient_scale.is_some());
-        let memory = if normed.device().is_cuda() {
-            Memory::Device
-        } else {
-            Memory::Host
+        let chunk_tokens = match self.device_bytes {
+            Some(bytes) => chunk_tokens_on_gpu(vocabulary, bytes),
+            None => chunk_tokens(vocabulary, trained.is_some()),
         };
         let settings = loss_head::Settings {
             soft_cap: self.logit_soft_cap,
-            chunk_tokens: chunk_tokens(vocabulary, memory, trained.is_some()),
+            chunk_tokens,
             gradient_scale: stream.gradient_scale,
         };
         let targets = stream.targets();

@@ -6,7 +6,7 @@ use super::super::trace::Trace;
 use super::super::tracer::StepTracer;
 use super::StepTrace;
 use crate::plan::products::Call;
-use crate::plan::{Form, Memory, STREAMED_ROWS, chunk_tokens, even_chunks, streamed_columns};
+use crate::plan::{Form, Memory, STREAMED_ROWS, chunk_tokens, chunk_tokens_on_gpu, even_chunks, streamed_columns};
 use crate::recipe::Precision;
 
 impl StepTrace<'_> {
@@ -45,7 +45,7 @@ impl StepTrace<'_> {
     fn logits_on_host(&self, tracer: &StepTracer<'_>, targets: usize) -> ([usize; 2], u64, u64) {
         let architecture = &self.network.plan.architecture;
         let (vocabulary, row) = (architecture.vocabulary, architecture.hidden_size as u64 * tracer.c());
-        let chunk = even_chunks(targets, chunk_tokens(vocabulary, Memory::Host, true));
+        let chunk = even_chunks(targets, chunk_tokens(vocabulary, true));
         let inputs = chunk.next_power_of_two() as u64 * row;
         let buffers = 4 * (targets.next_power_of_two() + chunk * vocabulary) as u64 + chunk as u64 * row + inputs;
         // The inputs' buffer doubles as the first chunk is gathered: for a moment its last two sizes exist.
@@ -58,7 +58,7 @@ impl StepTrace<'_> {
         let architecture = &self.network.plan.architecture;
         let (vocabulary, hidden) = (architecture.vocabulary, architecture.hidden_size);
         let rows = even_chunks(targets, STREAMED_ROWS);
-        let columns = streamed_columns(rows, chunk_tokens(vocabulary, Memory::Host, false), vocabulary);
+        let columns = streamed_columns(rows, chunk_tokens(vocabulary, false), vocabulary);
         let of_rows = rows as u64 * (hidden as u64 * (4 + tracer.c()) + 8 + 24);
         let positions = 4 * targets.next_power_of_two() as u64;
         ([rows, columns], 4 * (rows * columns) as u64 + of_rows + positions, 0)
@@ -68,7 +68,7 @@ impl StepTrace<'_> {
     fn logits_on_gpu(&self, tracer: &StepTracer<'_>, targets: usize) -> ([usize; 2], u64, u64) {
         let architecture = &self.network.plan.architecture;
         let (vocabulary, row) = (architecture.vocabulary, architecture.hidden_size as u64 * tracer.c());
-        let chunk = chunk_tokens(vocabulary, Memory::Device, false).min(targets);
+        let chunk = chunk_tokens_on_gpu(vocabulary, self.host.device_bytes).min(targets);
         let gathered = if targets < tracer.tokens {
             2 * chunk as u64 * row
         } else {

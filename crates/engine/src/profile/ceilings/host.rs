@@ -21,6 +21,7 @@ pub fn host() -> Host {
     Host {
         threads: rayon::current_num_threads(),
         vectors: vectors(),
+        device_bytes: 0,
     }
 }
 
