@@ -71,9 +71,9 @@ def parts(tokens, length, rank, chunk):
     return [
         Part("frozen weights, forward", products, products, weights + streamed(READ + WRITTEN), LARGE, STREAM),
         Part("frozen weights, gradient of inputs", products, products, weights + streamed(READ + WRITTEN), LARGE, STREAM),
-        # Inputs for A, outputs read and written for B; dY twice, X once, dX read and written.
+        # Inputs for A, outputs read and written for B; dY and X once, dX read and written.
         Part("adapters, forward", 0, 2.0 * tokens * adapters, streamed(READ + 2 * WRITTEN), LARGE, THIN),
-        Part("adapters, backward", 0, 4.0 * tokens * adapters, streamed(3 * READ + 2 * WRITTEN), LARGE, THIN),
+        Part("adapters, backward", 0, 4.0 * tokens * adapters, streamed(3 * READ + WRITTEN), LARGE, THIN),
         Part("attention, forward", 2 * product, 2 * product, streamed(2 * HIDDEN + 2 * KEYS), FORWARD, STREAM),
         Part("attention, backward", 5 * product, 5 * product, 2 * streamed(4 * HIDDEN + 4 * KEYS), BACKWARD, STREAM),
         # Two norms, rotation, gated unit; the residual is added by products.

@@ -5,6 +5,7 @@ mod attention;
 mod families;
 mod ops;
 mod optimizers;
+mod products;
 mod weights;
 
 pub use attention::{FormTimes, Layer, attention_times};

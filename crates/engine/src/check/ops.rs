@@ -3,16 +3,15 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use peft_tune_kernels::compare::{Check, error, pair, tolerance, worst};
-use peft_tune_kernels::gpu::TimedProducts;
 use peft_tune_kernels::ops::attention::{Form, Settings, both_passes, reference};
 use peft_tune_kernels::ops::dropout::MaskKey;
 use peft_tune_kernels::ops::loss_head::IGNORE;
-use peft_tune_kernels::ops::matmul;
-use peft_tune_kernels::ops::matmul::Term;
 use peft_tune_kernels::ops::rope::RopeTable;
 use peft_tune_kernels::ops::{
     bias, cached_attention, dropout, embedding, gain, glu, loss_head, residual, rms_norm, rope, rounding,
 };
+
+use super::products::{check_adapter_gradients, check_long_matmul, check_matmul};
 
 type Push<'a> = &'a mut dyn FnMut(Check);
 
@@ -52,13 +51,13 @@ pub(super) fn run(device: &Device, push: Push<'_>) {
 }
 
 /// Where and in what the op runs.
-struct On<'a> {
-    device: &'a Device,
-    dtype: DType,
+pub(super) struct On<'a> {
+    pub(super) device: &'a Device,
+    pub(super) dtype: DType,
 }
 
 impl On<'_> {
-    fn pair(&self, shape: &[usize], seed: u64) -> Result<(Tensor, Tensor)> {
+    pub(super) fn pair(&self, shape: &[usize], seed: u64) -> Result<(Tensor, Tensor)> {
         pair(shape, seed, 2.0, self.dtype, self.device)
     }
 }
@@ -66,7 +65,7 @@ impl On<'_> {
 type OpCheck = fn(&On<'_>) -> Result<f64>;
 
 /// Name, factor on the tolerance (sums are rounded once for each term), check.
-const CHECKS: [(&str, f64, OpCheck); 13] = [
+const CHECKS: [(&str, f64, OpCheck); 14] = [
     ("rounding", 0.0, check_rounding),
     ("residual", 1.0, check_residual),
     ("bias", 1.0, check_bias),
@@ -79,6 +78,7 @@ const CHECKS: [(&str, f64, OpCheck); 13] = [
     ("embedding", 1.0, check_embedding),
     ("matmul", 2.0, check_matmul),
     ("matmul of 14336", 0.5, check_long_matmul),
+    ("adapter_gradients", 1.0, check_adapter_gradients),
     ("loss_head", 2.0, check_loss_head),
 ];
 
@@ -225,59 +225,6 @@ fn check_embedding(on: &On<'_>) -> Result<f64> {
     let rows = embedding::forward(&table, &ids.to_device(on.device)?)?;
     let gathered = error(&rows, &embedding::forward(&table64, &ids)?)?;
     Ok(worst(&[error(&into, &expected)?, gathered]))
-}
-
-/// Sums of 14,336 terms for few results, which a GPU splits over its multiprocessors. Those of 16 bits are rounded once: partial sums in
-/// that type would err by more. By each algorithm that is timed, of which one is taken.
-fn check_long_matmul(on: &On<'_>) -> Result<f64> {
-    const TERMS: usize = 14_336;
-    // In F32 the sums themselves are rounded.
-    let allowed = if on.dtype == DType::F32 { 10.0 } else { 1.0 };
-    let _timed = TimedProducts::begin(true);
-    let (x, x64) = on.pair(&[32, TERMS], 1)?;
-    let (w, w64) = on.pair(&[48, TERMS], 2)?;
-    let y = matmul::nt_sum(&[Term::new(&x, &w, 1.0)])?;
-    let (u, u64) = on.pair(&[TERMS, 16], 3)?;
-    let (dy, dy64) = on.pair(&[TERMS, 40], 4)?;
-    let sums = Tensor::ones((16, 40), DType::F32, on.device)?;
-    matmul::tn_add(&u, &dy, 1.0, &sums)?;
-    // Once more, by what was chosen.
-    let again = matmul::nt_sum(&[Term::new(&x, &w, 1.0)])?;
-    let (expected, gradient) = (x64.matmul(&w64.t()?)?, (u64.t()?.contiguous()?.matmul(&dy64)? + 1.0)?);
-    let errors = [
-        error(&y, &expected)?,
-        error(&sums, &gradient)?,
-        error(&again, &expected)?,
-    ];
-    Ok(worst(&errors) / allowed)
-}
-
-fn check_matmul(on: &On<'_>) -> Result<f64> {
-    let ((x, x64), (w, w64)) = (on.pair(&[37, 64], 1)?, on.pair(&[24, 64], 2)?);
-    let ((wide, wide64), (b, b64)) = (on.pair(&[37, 24], 3)?, on.pair(&[24, 8], 4)?);
-    // Columns of a wider tensor, as adapters side by side are.
-    let (u, u64) = (wide.narrow(1, 8, 8)?, wide64.narrow(1, 8, 8)?);
-    let terms = [Term::new(&x, &w, 1.0), Term::new(&u, &b, 0.5)];
-    let y = matmul::nt_sum(&terms)?;
-    let expected = (x64.matmul(&w64.t()?)? + (u64.matmul(&b64.t()?)? * 0.5)?)?;
-    let onto = matmul::nt_onto(&wide, &terms)?;
-    let (dy, dy64) = on.pair(&[37, 24], 5)?;
-    let dx = matmul::nn_sum(&[Term::new(&dy, &w, 2.0)])?;
-    let into = Tensor::ones((24, 64), DType::F32, on.device)?;
-    matmul::tn_add(&dy, &x, 0.25, &into)?;
-    let sum = ((dy64.t()?.matmul(&x64)? * 0.25)? + 1.0)?;
-    let beside = matmul::nn_beside(&[vec![Term::new(&u, &b.t()?, 1.0)], vec![Term::new(&dy, &b, 2.0)]])?;
-    let beside64 = [u64.matmul(&b64.t()?)?, (dy64.matmul(&b64)? * 2.0)?];
-    let thin = Tensor::zeros((8, 24), DType::F32, on.device)?;
-    matmul::tn_add(&u, &dy, 1.0, &thin)?;
-    Ok(worst(&[
-        error(&y, &expected)?,
-        error(&onto, &(&wide64 + &expected)?)?,
-        error(&dx, &(dy64.matmul(&w64)? * 2.0)?)?,
-        error(&into, &sum)?,
-        error(&beside, &Tensor::cat(&beside64, 1)?)?,
-        error(&thin, &u64.t()?.contiguous()?.matmul(&dy64)?)?,
-    ]))
 }
 
 fn check_loss_head(on: &On<'_>) -> Result<f64> {

@@ -147,7 +147,7 @@ impl LinearGroup {
         let dys = self.projections.iter().zip(dys);
         let dys = dys.map(|(projection, dy)| projection.backward(&input, xa, dy));
         let dys: Vec<OutputGradients> = dys.collect::<Result<_>>()?;
-        let d_xa = self.adapter_gradients(&input, &dys)?;
+        let d_xa = self.adapter_gradients(&input, xa, &dys)?;
         self.add_adapter_gradients(&input, &d_xa)?;
         // dx may take its place.
         drop(x);
@@ -163,10 +163,21 @@ impl LinearGroup {
         wants_dx.then(|| matmul::nn_sum(&terms, terms.len())).transpose()
     }
 
-    /// The gradient of each adapter's xa, the sum over the projections that read it: side by side in one (T, sum of r)
-    /// tensor where the A are stacked, else (T, r) each.
-    fn adapter_gradients(&self, input: &GroupInput<'_>, dys: &[OutputGradients]) -> Result<Vec<Tensor>> {
+    /// Adds the gradient of each B. Returns that of each adapter's xa, the sum over the projections that read it: side by side
+    /// in one (T, sum of r) tensor where the A are stacked, else (T, r) each.
+    fn adapter_gradients(&self, input: &GroupInput<'_>, xa: &[Tensor], dys: &[OutputGradients]) -> Result<Vec<Tensor>> {
         let _span = span::module(Module::Adapter);
+        if let Some(beside) = self.gradients_at_once(xa, dys)? {
+            return match self.stacked(input.dropout) {
+                Some(_) => Ok(vec![beside]),
+                None => self.side_by_side(&beside),
+            };
+        }
+        for (projection, dy) in self.projections.iter().zip(dys) {
+            if let Some(adapter) = &projection.adapter {
+                adapter.add_gradient(&xa[adapter.input], &dy.update)?;
+            }
+        }
         let terms = |index: usize| {
             let reads = |projection: &&Projection| projection.adapter.as_ref().is_some_and(|a| a.input == index);
             let both = self.projections.iter().zip(dys);
@@ -183,6 +194,33 @@ impl LinearGroup {
             Some(_) => Ok(vec![matmul::nn_beside(&each.collect::<Vec<_>>())?]),
             None => each.by_ref().map(|terms| matmul::nn_sum(&terms, 0)).collect(),
         }
+    }
+
+    /// Adds the gradients of B and returns those of xa side by side, in the adapters' order, where each dy is read once for both.
+    fn gradients_at_once(&self, xa: &[Tensor], dys: &[OutputGradients]) -> Result<Option<Tensor>> {
+        let adapted = self.projections.iter().zip(dys);
+        let adapted = adapted.filter_map(|(projection, dy)| Some((projection.adapter.as_ref()?, dy)));
+        let (mut all, mut inputs) = (Vec::new(), Vec::new());
+        for (adapter, dy) in adapted {
+            inputs.push(adapter.input);
+            all.push(adapter.gradients(&xa[adapter.input], &dy.update));
+        }
+        // One that several projections read has the sum of theirs.
+        match inputs.into_iter().eq(0..self.adapters.len()) {
+            true => matmul::adapter_gradients(&all),
+            false => Ok(None),
+        }
+    }
+
+    /// The columns of each adapter in a (T, sum of r) tensor.
+    fn side_by_side(&self, all: &Tensor) -> Result<Vec<Tensor>> {
+        let mut column = 0;
+        let split = |adapter: &AdapterInput| {
+            let rank = adapter.a.value.dims2()?.0;
+            column += rank;
+            all.narrow(1, column - rank, rank)
+        };
+        self.adapters.iter().map(split).collect()
     }
 
     /// dA += d_xa^T x of every adapter.
@@ -234,14 +272,7 @@ impl LinearGroup {
                 |(index, adapter): (usize, &AdapterInput)| matmul::nt(&input.dropped(index)?, &adapter.a.factor);
             return self.adapters.iter().enumerate().map(product).collect();
         };
-        let all = matmul::nt(input.x, &stacked.factor)?;
-        let mut column = 0;
-        let split = |adapter: &AdapterInput| {
-            let rank = adapter.a.value.dims2()?.0;
-            column += rank;
-            all.narrow(1, column - rank, rank)
-        };
-        self.adapters.iter().map(split).collect()
+        self.side_by_side(&matmul::nt(input.x, &stacked.factor)?)
     }
 
     /// All A as one, where they are neighbours and read the same input.

@@ -8,7 +8,7 @@ use super::dora::Dora;
 use super::linear::{AdapterInput, GroupInput};
 use super::matrix::Matrix;
 use super::parameter::{BaseParameter, Trained, column_sum};
-use super::traced::matmul::{self, Term};
+use super::traced::matmul::{self, AdapterGradients, Term};
 use super::traced::{bias, gain, residual};
 use crate::span;
 use crate::span::Module;
@@ -66,6 +66,24 @@ impl AdapterOutput {
     }
 }
 
+impl AdapterOutput {
+    /// dB += s·dy^T xa
+    pub(super) fn add_gradient(&self, xa: &Tensor, dy: &Tensor) -> Result<()> {
+        matmul::tn_add(dy, xa, self.scaling, &self.b.gradient)
+    }
+
+    /// What dy says of B and of xa.
+    pub(super) fn gradients<'a>(&'a self, xa: &'a Tensor, dy: &'a Tensor) -> AdapterGradients<'a> {
+        AdapterGradients {
+            dy,
+            xa,
+            b: &self.b.factor,
+            d_b: &self.b.gradient,
+            scale: self.scaling,
+        }
+    }
+}
+
 impl Projection {
     /// Computes what DoRA needs of the parameters as they are now.
     pub(super) fn refresh(&self, adapters: &[AdapterInput]) -> Result<()> {
@@ -106,7 +124,7 @@ impl Projection {
         Ok(y)
     }
 
-    /// Adds the gradients of B, its bias, the magnitude, W and the bias; returns dy for the products.
+    /// Adds the gradients of the adapter's bias, the magnitude, W and the bias; returns dy for the products.
     pub(super) fn backward(&self, input: &GroupInput<'_>, xa: &[Tensor], dy: Tensor) -> Result<OutputGradients> {
         self.add_bias_gradient(&dy)?;
         let gradients = match &self.adapter {
@@ -137,9 +155,8 @@ impl Projection {
             Some(dora) => self.backward_turned(input, xa, dy, adapter, dora)?,
             None => OutputGradients::plain(dy),
         };
-        let _span = span::module(Module::Adapter);
-        matmul::tn_add(&gradients.update, xa, adapter.scaling, &adapter.b.gradient)?;
         if let Some(bias) = &adapter.bias {
+            let _span = span::module(Module::Adapter);
             bias.add_gradient(&(column_sum(&gradients.update)? * adapter.scaling)?)?;
         }
         Ok(gradients)

@@ -24,9 +24,8 @@ use super::gemm::{Gemm, Matrix};
 use super::graph;
 use super::product_choices::{Choice, Machine, ProductChoices};
 use super::runtime::address;
-
-/// Workspace of all products: what the library's guide advises for Hopper, and enough for those before it.
-const WORKSPACE_BYTES: usize = 32 << 20;
+// Of all products: what the library's guide advises for Hopper, and enough for those before it.
+use super::scratch::WORKSPACE_BYTES;
 
 /// Shapes that are kept. Without packing each step brings its own number of tokens.
 const MOST_PLANS: usize = 4096;
@@ -124,6 +123,12 @@ pub(super) fn multiply(device: &CudaDevice, gemm: &Gemm<'_>, c: &Tensor) -> Resu
 pub(super) fn prepare(device: &CudaDevice) -> Result<()> {
     device.cuda_stream().context().bind_to_thread().w()?;
     LIBRARIES.with_borrow_mut(|libraries| library(libraries, device).map(drop))
+}
+
+/// Address of the workspace of this thread's products.
+pub(super) fn workspace(device: &CudaDevice) -> Result<u64> {
+    let stream = device.cuda_stream();
+    LIBRARIES.with_borrow_mut(|libraries| Ok(library(libraries, device)?.workspace.device_ptr(&stream).0))
 }
 
 fn library<'a>(libraries: &'a mut HashMap<usize, Library>, device: &CudaDevice) -> Result<&'a mut Library> {

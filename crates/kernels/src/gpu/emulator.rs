@@ -89,7 +89,7 @@ fn value(argument: &Argument<'_>) -> Result<u64> {
         Argument::Tensor(tensor) | Argument::Maybe(Some(tensor)) => address(tensor)? as u64,
         Argument::Maybe(None) => 0,
         Argument::U32(value) => u64::from(*value),
-        Argument::U64(value) => *value,
+        Argument::Address(value) | Argument::U64(value) => *value,
         Argument::F32(value) => u64::from(value.to_bits()),
         Argument::F64(value) => value.to_bits(),
     })

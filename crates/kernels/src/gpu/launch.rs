@@ -23,6 +23,8 @@ pub enum Argument<'a> {
     Tensor(&'a Tensor),
     /// Null where there is no tensor.
     Maybe(Option<&'a Tensor>),
+    /// Address of memory that is no tensor's.
+    Address(u64),
     U32(u32),
     U64(u64),
     F32(f32),

@@ -41,7 +41,7 @@ pub(crate) use launch::arguments;
 pub use launch::{Argument, Launch, empty};
 pub use overwrite::overwrite;
 pub use pack::{element_name, pack_size};
-pub use scratch::{constant, scratch};
+pub use scratch::{WORKSPACE_BYTES, constant, scratch, workspace};
 pub(crate) use source::source;
 pub use source::{Header, OPERANDS, Source, WARPGROUP};
 pub use transfer_stream::{Copied, Pinned, TransferStream};

@@ -32,6 +32,31 @@ pub fn scratch(elements: usize, dtype: DType, device: &Device) -> Result<Tensor>
     })
 }
 
+/// Bytes of [`workspace`].
+pub const WORKSPACE_BYTES: usize = 32 << 20;
+
+/// Address of memory for partial sums, which the library's products have as well: valid until the next product. It is there in any
+/// case, so that it adds to no peak.
+///
+/// # Errors
+/// Memory, where no product was made yet.
+pub fn workspace(device: &Device) -> Result<u64> {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => super::cublaslt::workspace(device),
+        #[cfg(any(test, feature = "emulator"))]
+        Device::Cpu => {
+            let room = scratch(WORKSPACE_BYTES, DType::U8, device)?;
+            // What a kernel forgets to write shows.
+            let start = super::emulator::address(&room)?;
+            // SAFETY: the tensor holds so many bytes, and nobody else uses it.
+            unsafe { std::ptr::write_bytes(start as *mut u8, 0xff, WORKSPACE_BYTES) };
+            Ok(start as u64)
+        }
+        device => candle_core::bail!("no workspace of own on {device:?}"),
+    }
+}
+
 /// A small table on `device`, made once between two calls of `forget_scratch`.
 pub fn constant(name: &'static str, device: &Device, make: impl FnOnce() -> Vec<f32>) -> Result<Tensor> {
     CONSTANTS.with_borrow_mut(|all| {

@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use super::{bytes, storage};
 use crate::span::{Shape, Work, op};
 use peft_tune_kernels::ops::matmul;
-pub(in crate::model) use peft_tune_kernels::ops::matmul::{Factor, MAX_TERMS, Term};
+pub(in crate::model) use peft_tune_kernels::ops::matmul::{AdapterGradients, Factor, MAX_TERMS, Term};
 
 /// x w^T; see [`matmul::nt`].
 pub(in crate::model) fn nt(x: &Tensor, w: &Tensor) -> Result<Tensor> {
@@ -48,12 +48,6 @@ pub(in crate::model) fn nt_onto(y: &Tensor, terms: &[Term<'_>], base: usize) -> 
 pub(in crate::model) fn nn_beside(sums: &[Vec<Term<'_>>]) -> Result<Tensor> {
     let _span = op("matmul_nn", || {
         let each = sums.iter().map(|terms| sum(terms, Order::Straight, 0));
-        let add = |total: Work, next: Work| Work {
-            flops: total.flops + next.flops,
-            adapter_flops: total.adapter_flops + next.adapter_flops,
-            bytes: total.bytes + next.bytes,
-            ..total
-        };
         each.reduce(add).unwrap_or_default()
     });
     matmul::nn_beside(sums)
@@ -63,6 +57,19 @@ pub(in crate::model) fn nn_beside(sums: &[Vec<Term<'_>>]) -> Result<Tensor> {
 pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, alpha: f64, into: &Tensor) -> Result<()> {
     let _span = op("matmul_tn", || weight_gradient(a, b, into));
     matmul::tn_add(a, b, alpha, into)
+}
+
+/// Both gradients of adapters' output sides from one reading of each dy, where that is better than two products; see
+/// [`matmul::adapter_gradients`].
+pub(in crate::model) fn adapter_gradients(all: &[AdapterGradients<'_>]) -> Result<Option<Tensor>> {
+    if !matmul::reads_once(all)? {
+        return Ok(None);
+    }
+    let _span = op("adapter_gradients", || {
+        let each = all.iter().map(both_gradients);
+        each.reduce(add).unwrap_or_default()
+    });
+    matmul::adapter_gradients(all).map(Some)
 }
 
 #[derive(Clone, Copy)]
@@ -98,6 +105,26 @@ fn sum(terms: &[Term<'_>], order: Order, base: usize) -> Work {
         }
     }
     total
+}
+
+fn add(total: Work, next: Work) -> Work {
+    Work {
+        flops: total.flops + next.flops,
+        adapter_flops: total.adapter_flops + next.adapter_flops,
+        bytes: total.bytes + next.bytes,
+        ..total
+    }
+}
+
+fn both_gradients(of: &AdapterGradients<'_>) -> Work {
+    let one = sum(&[Term::new(of.dy, of.b, of.scale)], Order::Straight, 0);
+    let other = weight_gradient(of.dy, of.xa, of.d_b);
+    Work {
+        flops: one.flops + other.flops,
+        adapter_flops: one.flops,
+        bytes: one.bytes + other.bytes - bytes(of.dy),
+        ..one
+    }
 }
 
 fn weight_gradient(a: &Tensor, b: &Tensor, into: &Tensor) -> Work {

@@ -1,5 +1,6 @@
 //! The ops on an NVIDIA GPU: own kernels, and how each is launched. Formulas and shapes are those of the ops themselves.
 
+pub(in crate::ops) mod adapter_gradients;
 pub(in crate::ops) mod attention;
 pub(in crate::ops) mod cached_attention;
 pub(in crate::ops) mod elementwise;

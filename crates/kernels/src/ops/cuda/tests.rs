@@ -352,6 +352,61 @@ fn sums_of_products_match_f64_with_dense_and_with_coded_weights() {
 }
 
 #[test]
+fn gradients_of_adapters_from_one_reading_match_f64() {
+    if !has_compiler() {
+        return;
+    }
+    // One tile; a few with an edge; two bands with a tile and an edge in the second; ranks between those of the kernels.
+    let sizes = [
+        (64, 128, 16),
+        (70, 136, 8),
+        (200, 264, 24),
+        (130, 1160, 16),
+        (300, 648, 32),
+    ];
+    for dtype in [DType::BF16, DType::F16] {
+        for (tokens, columns, rank) in sizes {
+            let (wide, wide64) = rounded(&random(&[tokens, columns + 16], 1), dtype);
+            let (beside, beside64) = rounded(&random(&[tokens, rank + 8], 2), dtype);
+            let (b, b64) = rounded(&random(&[columns, rank], 3), dtype);
+            // Columns of wider tensors, as they are where projections share one.
+            let (dy, dy64) = (
+                wide.narrow(1, 8, columns).unwrap(),
+                wide64.narrow(1, 8, columns).unwrap(),
+            );
+            let (xa, xa64) = (beside.narrow(1, 8, rank).unwrap(), beside64.narrow(1, 8, rank).unwrap());
+            let d_b = Tensor::ones((columns, rank), DType::F32, &Device::Cpu).unwrap();
+            let of = |dy, xa, scale| matmul::AdapterGradients {
+                dy,
+                xa,
+                b: &b,
+                d_b: &d_b,
+                scale,
+            };
+            let all = [of(&dy, &xa, 0.5), of(&dy, &xa, 2.0)];
+            assert!(emulated(|| matmul::reads_once(&all)).unwrap());
+            let d_xa = emulated(|| matmul::adapter_gradients(&all)).unwrap();
+            let d_xa64 = dy64.contiguous().unwrap().matmul(&b64).unwrap();
+            for (column, scale) in [(0, 0.5), (rank, 2.0)] {
+                let found = d_xa.narrow(1, column, rank).unwrap();
+                assert_close(&found, &(&d_xa64 * scale).unwrap(), "d_xa");
+            }
+            let sums = dy64.t().unwrap().contiguous().unwrap();
+            let sums = sums.matmul(&xa64.contiguous().unwrap()).unwrap();
+            let expected = ((sums * 2.5).unwrap() + 1.0).unwrap();
+            assert!(
+                error(&d_b, &expected) < 2.0 * tolerance(DType::F32),
+                "{}",
+                error(&d_b, &expected)
+            );
+            // What begins elsewhere, or has too high a rank, is left to two products.
+            let odd = wide.narrow(1, 1, columns).unwrap();
+            assert!(!emulated(|| matmul::reads_once(&[of(&odd, &xa, 1.0)])).unwrap());
+        }
+    }
+}
+
+#[test]
 fn the_loss_head_matches_f64_with_gathered_and_with_all_positions() {
     if !has_compiler() {
         return;

@@ -25,6 +25,7 @@
 //! | F32; BF16 and F16 widened | others | the `gemm` crate on widened blocks |
 
 #[cfg(target_arch = "x86_64")]
+mod adapter_gradients;
 mod amx;
 #[cfg(target_arch = "x86_64")]
 mod blocked;
@@ -48,6 +49,7 @@ mod thin;
 mod tile;
 mod widened;
 
+pub use adapter_gradients::{AdapterGradients, adapter_gradients, reads_once};
 pub(in crate::ops) use linear::{Guard, rows_of};
 pub use linear::{Term, nn, nn_beside, nn_sum, nt, nt_onto, nt_sum, tn_add};
 pub use peft_tune_core::plan::products::MAX_TERMS;
