@@ -70,7 +70,7 @@ fn forecast_of(args: &Args, study: &Study, sheet: Option<&'static DataSheet>) ->
     };
     // A model that lies here has its tokenizer beside it, and the data can be read; else rows are taken as full.
     let files = ModelFiles::resolve_config(&base.model).map_err(CliError::bad_input)?;
-    let architecture = Architecture::language_model(&files).map_err(CliError::bad_input)?;
+    let architecture = Architecture::from_config(&files).map_err(CliError::bad_input)?;
     let local = std::path::Path::new(&base.model).is_dir();
     let whole = local
         .then(|| ModelFiles::resolve_weights(&base.model, &mut ()).ok())

@@ -1,13 +1,30 @@
 //! Names of the linear layers that get adapters, as a model's checkpoint has them.
 
 use peft_tune_core::architecture::{Architecture, LinearRole};
-use peft_tune_core::recipe::{TargetModules, TargetPreset};
+use peft_tune_core::plan::expression_within;
+use peft_tune_core::recipe::{AdapterSettings, TargetModules, TargetPreset};
+use serde_json::{Value, json};
 
 /// Layers of most families, for models whose `config.json` is not at hand.
 const ATTENTION: [&str; 4] = ["q_proj", "k_proj", "v_proj", "o_proj"];
 const MLP: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
-/// The module names that `targets` means on a model.
+/// The modules that an adapter is for, as PEFT takes them: a list of endings, or the regular expression that leaves out what
+/// stands beside a language model. The expression names the layers too.
+pub(super) fn peft_targets(adapter: &AdapterSettings, architecture: Option<&Architecture>) -> Value {
+    let names = module_names(&adapter.target_modules, architecture);
+    match is_within(architecture) {
+        true => json!(expression_within(&names, adapter.layers_to_transform.as_deref())),
+        false => json!(names),
+    }
+}
+
+/// Whether a model is a part of a multimodal one.
+pub(super) fn is_within(architecture: Option<&Architecture>) -> bool {
+    architecture.is_some_and(|architecture| architecture.within.is_some())
+}
+
+/// The endings of the modules that `targets` means on a model.
 pub(super) fn module_names(targets: &TargetModules, architecture: Option<&Architecture>) -> Vec<String> {
     match targets {
         TargetModules::Named(names) => names.clone(),
@@ -58,6 +75,15 @@ mod tests {
         let names = |preset| module_names(&TargetModules::Preset(preset), Some(&phi3));
         assert_eq!(names(TargetPreset::Attention), ["qkv_proj", "o_proj"]);
         assert_eq!(names(TargetPreset::Mlp), ["gate_up_proj", "down_proj"]);
+        let path =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/ref_gemma3_mm/model/config.json");
+        let gemma = Architecture::from_config(&path).unwrap();
+        let settings = AdapterSettings {
+            target_modules: TargetModules::Preset(TargetPreset::Mlp),
+            ..AdapterSettings::default()
+        };
+        let expected = r".*language_model\.(?:.*\.)?(?:gate_proj|up_proj|down_proj)";
+        assert_eq!(peft_targets(&settings, Some(&gemma)), expected);
         let unknown = module_names(&TargetModules::Preset(TargetPreset::AllLinear), None);
         assert_eq!(unknown.len(), 7);
     }

@@ -64,6 +64,8 @@ mod integrations;
 mod kernel_faults;
 /// Trial processes that something else starts: Slurm, ssh, Kubernetes.
 mod launchers;
+/// Language models inside of multimodal checkpoints.
+mod multimodal;
 /// Optimizers, schedules and clipping against their reference implementations.
 mod optimizer;
 /// Weights that other programs quantized, against their own readers.

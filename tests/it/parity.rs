@@ -23,7 +23,7 @@ const BF16: f64 = 2e-3;
 const FP16: f64 = 5e-4;
 
 /// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3.
-const FAMILIES: [&str; 10] = [
+const FAMILIES: [&str; 12] = [
     "ref_llama",
     "ref_llama31",
     "ref_mistral",
@@ -34,6 +34,8 @@ const FAMILIES: [&str; 10] = [
     "ref_phi3",
     "ref_yarn",
     "ref_phi3_longrope",
+    "ref_gemma3_mm",
+    "ref_qwen3_vl",
 ];
 
 fn trainer(reference: &str, precision: Precision) -> Trainer {

@@ -100,7 +100,7 @@ fn the_memory_limit_is_the_device_s_unless_the_study_says_less() {
 }
 
 #[test]
-fn the_language_model_of_a_multimodal_checkpoint_is_planned_and_not_trained() {
+fn the_language_model_of_a_multimodal_checkpoint_is_planned() {
     let folder = study_of(GEMMA_3_4B);
     let plan: Value = serde_json::from_str(&planned(folder.path(), &["--json", "--top", "1000"])).unwrap();
     let plain = plan["settings"]
@@ -110,9 +110,4 @@ fn the_language_model_of_a_multimodal_checkpoint_is_planned_and_not_trained() {
         .find(|one| one["params"]["precision"] == "bf16");
     // 3.88 thousand million weights, two bytes each.
     assert_eq!(plain.unwrap()["memory_by_part"]["base_weights"], 2 * 3_880_263_168_u64);
-    std::fs::write(folder.path().join("model/model.safetensors"), "").unwrap();
-    let search = called(folder.path(), &["search", "space.yaml", "--trials", "1"]);
-    let errors = String::from_utf8_lossy(&search.stderr);
-    assert_eq!(search.status.code(), Some(2), "{errors}");
-    assert!(errors.contains("`gemma3`") && errors.contains("multimodal"), "{errors}");
 }

@@ -11,7 +11,7 @@ use super::Format;
 use crate::export::ExportFormat;
 use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column};
 use crate::export::hf_trainer::TrainerWords;
-use crate::export::modules::module_names;
+use crate::export::modules::{is_within, peft_targets};
 use peft_tune_core::recipe::settings::Tool;
 use peft_tune_core::recipe::{
     AdapterSettings, DataFormat, DataSettings, HeldOut, LossOn, Recipe, TargetModules, TargetPreset,
@@ -71,12 +71,12 @@ fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
     draft.say("rank");
     draft.say_whole_alpha(adapter.alpha);
     draft.say("dropout");
-    if adapter.target_modules == TargetModules::Preset(TargetPreset::AllLinear) {
+    let architecture = draft.input.known.architecture;
+    if adapter.target_modules == TargetModules::Preset(TargetPreset::AllLinear) && !is_within(architecture) {
         draft.said(&["adapter.target_modules"]);
         draft.key("lora_target_linear", true);
     } else {
-        let names = module_names(&adapter.target_modules, draft.input.known.architecture);
-        draft.say_as("target_modules", names);
+        draft.say_as("target_modules", peft_targets(adapter, architecture));
     }
     draft.say_each(&["rslora", "dora"]);
     let words = draft.init_words(adapter.init);
@@ -94,7 +94,8 @@ fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
     if !adapter.alpha_pattern.is_empty() {
         draft.key("lora_alpha_pattern", json!(adapter.alpha_pattern));
     }
-    if let Some(layers) = &adapter.layers_to_transform {
+    let layers = adapter.layers_to_transform.as_ref();
+    if let Some(layers) = layers.filter(|_| !is_within(architecture)) {
         draft.key("peft_layers_to_transform", layers.clone());
     }
     if !adapter.modules_to_save.is_empty() {

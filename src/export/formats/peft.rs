@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::Format;
 use crate::export::draft::{Advice, Draft};
-use crate::export::modules::module_names;
+use crate::export::modules::{is_within, peft_targets};
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
 use peft_tune_core::architecture::Architecture;
@@ -54,9 +54,13 @@ fn config(draft: &mut Draft<'_>, adapter: &AdapterSettings) -> Value {
     let architecture = draft.input.known.architecture;
     let targets = match &adapter.layers_to_transform {
         // PEFT takes its shorthand only for all layers.
-        Some(_) => json!(module_names(&adapter.target_modules, architecture)),
-        None => target_modules(&adapter.target_modules, architecture),
+        Some(_) => peft_targets(adapter, architecture),
+        None => target_modules(adapter, architecture),
     };
+    let layers = adapter
+        .layers_to_transform
+        .as_ref()
+        .filter(|_| !is_within(architecture));
     let alphas: Map<String, Value> = adapter
         .alpha_pattern
         .iter()
@@ -70,7 +74,7 @@ fn config(draft: &mut Draft<'_>, adapter: &AdapterSettings) -> Value {
         "bias": adapter.bias,
         "fan_in_fan_out": false,
         "modules_to_save": (!adapter.modules_to_save.is_empty()).then_some(&adapter.modules_to_save),
-        "layers_to_transform": adapter.layers_to_transform,
+        "layers_to_transform": layers,
         "rank_pattern": adapter.rank_pattern,
         "alpha_pattern": alphas,
     });
@@ -124,10 +128,10 @@ fn warn(draft: &mut Draft<'_>, recipe: &Recipe, adapter: &AdapterSettings) {
 }
 
 /// PEFT's value for target modules; `all-linear` is its own shorthand with the same meaning.
-pub(super) fn target_modules(targets: &TargetModules, architecture: Option<&Architecture>) -> Value {
-    match targets {
-        TargetModules::Preset(TargetPreset::AllLinear) => json!("all-linear"),
-        targets => json!(module_names(targets, architecture)),
+pub(super) fn target_modules(adapter: &AdapterSettings, architecture: Option<&Architecture>) -> Value {
+    match adapter.target_modules {
+        TargetModules::Preset(TargetPreset::AllLinear) if !is_within(architecture) => json!("all-linear"),
+        _ => peft_targets(adapter, architecture),
     }
 }
 

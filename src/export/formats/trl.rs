@@ -70,7 +70,7 @@ fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
     draft.say("rank");
     draft.say_as("alpha", whole_if_possible(adapter.alpha));
     draft.say("dropout");
-    let targets = match target_modules(&adapter.target_modules, draft.input.known.architecture) {
+    let targets = match target_modules(adapter, draft.input.known.architecture) {
         Value::String(name) => json!([name]),
         names => names,
     };

@@ -12,7 +12,7 @@ use super::Format;
 use super::peft::whole_if_possible;
 use crate::export::draft::{Advice, Draft, ROWS, Word, builder_of, column};
 use crate::export::hf_trainer::TrainerWords;
-use crate::export::modules::module_names;
+use crate::export::modules::{is_within, peft_targets};
 use crate::export::rows::{value_of, words};
 use crate::export::write::Rendered;
 use crate::export::{ExportError, ExportFormat, ExportInput};
@@ -120,8 +120,8 @@ fn lora(draft: &mut Draft<'_>, adapter: &AdapterSettings) -> String {
         );
     }
     arguments.push(("bias", json!("none")));
-    let names = module_names(&adapter.target_modules, draft.input.known.architecture);
-    arguments.extend(draft.word_as("target_modules", names));
+    let architecture = draft.input.known.architecture;
+    arguments.extend(draft.word_as("target_modules", peft_targets(adapter, architecture)));
     arguments.extend(draft.word("rslora"));
     arguments.extend(draft.init_words(adapter.init));
     arguments.extend(draft.checkpointing_words());
@@ -130,7 +130,8 @@ fn lora(draft: &mut Draft<'_>, adapter: &AdapterSettings) -> String {
         arguments.extend(draft.word("dora"));
     }
     draft.said(&["adapter.layers_to_transform", "adapter.modules_to_save"]);
-    if let Some(layers) = &adapter.layers_to_transform {
+    let layers = adapter.layers_to_transform.as_ref();
+    if let Some(layers) = layers.filter(|_| !is_within(architecture)) {
         arguments.push(("layers_to_transform", json!(layers)));
     }
     if !adapter.modules_to_save.is_empty() {

@@ -183,18 +183,15 @@ impl Config {
         }
     }
 
+    /// Writes `value` under `key`.
+    pub(super) fn set(&mut self, key: &str, value: Value) {
+        self.map.insert(key.to_owned(), value);
+    }
+
     /// Writes `default` under `key` where nothing is written there, or null.
     pub(super) fn set_default(&mut self, key: &str, default: Value) {
         if self.value(key).is_none() {
             self.map.insert(key.to_owned(), default);
-        }
-    }
-
-    /// The error for a model that holds a language model beside others.
-    pub(super) fn multimodal(&self, model_type: &str) -> ArchitectureError {
-        ArchitectureError::Multimodal {
-            path: self.path.clone(),
-            model_type: model_type.to_owned(),
         }
     }
 

@@ -19,6 +19,9 @@ use super::{ArchitectureError, Family, Rope};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Architecture {
     pub family: Family,
+    /// The module of the whole model that holds the language model's embedding, layers and last norm, where other models
+    /// stand beside it; `model` where it stands alone.
+    pub within: Option<&'static str>,
     /// Number type of the published weights.
     pub dtype: Option<Dtype>,
     /// V, rows of the embedding.
@@ -107,21 +110,12 @@ pub enum Dtype {
 
 impl Architecture {
     /// Reads a `config.json`, in the spelling of transformers 4 (`rope_theta`, `rope_scaling`, `torch_dtype`) or 5
-    /// (`rope_parameters`, `dtype`).
+    /// (`rope_parameters`, `dtype`). Of a multimodal model it is the language model (`text_config`).
     ///
     /// # Errors
-    /// A file that cannot be read, an unknown family, a multimodal model, a missing key, and sizes that cannot go together.
+    /// A file that cannot be read, an unknown family, a missing key, and sizes that cannot go together.
     pub fn from_config(path: &Path) -> Result<Self, ArchitectureError> {
         super::read::read(&Config::read(path)?)
-    }
-
-    /// As [`Architecture::from_config`], but takes the language model of a multimodal checkpoint too (`text_config`):
-    /// enough to predict what it costs. Its weights have other names, so that it cannot be loaded.
-    ///
-    /// # Errors
-    /// Those of [`Architecture::from_config`], a multimodal model aside.
-    pub fn language_model(path: &Path) -> Result<Self, ArchitectureError> {
-        super::multimodal::language_model(&Config::read(path)?)
     }
 
     /// As [`Architecture::from_config`], from the text of the file; `path` only names it in errors.

@@ -32,12 +32,6 @@ pub enum ArchitectureError {
         supported: Vec<&'static str>,
     },
 
-    #[error(
-        "model_type `{model_type}` in {path} is a multimodal model: `peft-tune plan` predicts what its language model costs, \
-         but only a language model by itself can be trained; save it by itself as docs/prediction.md shows, and take that folder"
-    )]
-    Multimodal { path: PathBuf, model_type: String },
-
     #[error("key `{key}` in {path} asks for `{value}`, which is not supported; supported: {supported}")]
     Unsupported {
         path: PathBuf,

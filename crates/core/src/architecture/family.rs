@@ -26,6 +26,8 @@ pub struct FamilyRow {
     pub family: Family,
     /// Its `model_type` in `config.json`.
     pub name: &'static str,
+    /// What `model_type` is where the same language model is a part of a multimodal one.
+    pub text_names: &'static [&'static str],
     pub switches: Switches,
     /// Its parts in torchtune, where torchtune has it.
     pub torchtune: Option<TorchtuneFamily>,
@@ -198,6 +200,7 @@ const ROWS: &[FamilyRow] = &[
     FamilyRow {
         family: Family::Llama,
         name: "llama",
+        text_names: &[],
         switches: Switches {
             qkv_bias: Bias::Key("attention_bias"),
             output_bias: Bias::Key("attention_bias"),
@@ -231,6 +234,7 @@ const ROWS: &[FamilyRow] = &[
     FamilyRow {
         family: Family::Mistral,
         name: "mistral",
+        text_names: &[],
         switches: Switches {
             windows: Windows::All {
                 default: Some(DEFAULT_WINDOW),
@@ -252,6 +256,7 @@ const ROWS: &[FamilyRow] = &[
     FamilyRow {
         family: Family::Qwen2,
         name: "qwen2",
+        text_names: &["qwen2_vl_text", "qwen2_5_vl_text"],
         switches: Switches {
             qkv_bias: Bias::Always,
             windows: Windows::FromLayer,
@@ -272,6 +277,7 @@ const ROWS: &[FamilyRow] = &[
     FamilyRow {
         family: Family::Qwen3,
         name: "qwen3",
+        text_names: &["qwen3_vl_text"],
         switches: Switches {
             qkv_bias: Bias::Key("attention_bias"),
             output_bias: Bias::Key("attention_bias"),
@@ -285,6 +291,7 @@ const ROWS: &[FamilyRow] = &[
     FamilyRow {
         family: Family::Gemma2,
         name: "gemma2",
+        text_names: &[],
         switches: Switches {
             attention_soft_cap: SoftCap::Default(50.0),
             logit_soft_cap: SoftCap::Default(30.0),
@@ -310,6 +317,7 @@ const ROWS: &[FamilyRow] = &[
     FamilyRow {
         family: Family::Gemma3,
         name: "gemma3_text",
+        text_names: &[],
         switches: Switches {
             query_key_norm: true,
             attention_soft_cap: SoftCap::WhereSet,
@@ -328,6 +336,7 @@ const ROWS: &[FamilyRow] = &[
     FamilyRow {
         family: Family::Phi3,
         name: "phi3",
+        text_names: &[],
         switches: Switches {
             fused_projections: true,
             windows: Windows::All { default: None },
@@ -366,7 +375,10 @@ impl Family {
 
     /// The family of a `model_type`.
     pub fn from_model_type(model_type: &str) -> Option<Self> {
-        Self::all().find(|family| family.name() == model_type)
+        Self::all().find(|family| {
+            let row = family.row();
+            row.name == model_type || row.text_names.contains(&model_type)
+        })
     }
 }
 

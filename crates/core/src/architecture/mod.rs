@@ -17,5 +17,5 @@ pub use dimensions::{Activation, Architecture, Dtype, LayerAttention, NormPlacem
 pub use error::ArchitectureError;
 pub use family::{Bias, ChatMarks, Family, FamilyRow, SoftCap, Switches, TorchtuneFamily, TorchtuneTokenizer, Windows};
 pub use rope::{Rope, RopeScaling};
-pub use tensors::{EMBEDDING, FINAL_NORM, LM_HEAD};
+pub use tensors::{EMBEDDING, FINAL_NORM, LM_HEAD, name_alone, name_within, names_of_language_model};
 pub use tensors::{LinearModule, LinearRole, ParameterCount, Projection, TensorShape};

@@ -1,40 +1,118 @@
-//! The language model inside of a multimodal checkpoint: Gemma 3 from 4B on.
+//! The language model inside of a multimodal checkpoint: Gemma 3 from 4B on, Mistral Small 3.1, Qwen-VL.
 //!
-//! Such a `config.json` has the language model's keys in an object of its own, `text_config`, and leaves out what is the
-//! default of its configuration class in transformers (`Gemma3TextConfig`), dimensions among them.
+//! Such a `config.json` has the language model's keys in an object of its own, `text_config`, and may leave out what is
+//! the default of its configuration class in transformers. Everything beside the language model stays as it is: it takes
+//! no part in a training on text.
 
 use serde_json::{Value, json};
 
+use super::ArchitectureError;
 use super::config::Config;
-use super::{Architecture, ArchitectureError, read};
 
-/// The `model_type` of a Gemma 3 with a vision tower.
-pub(super) const GEMMA3: &str = "gemma3";
+/// A multimodal model with a language model of a known family.
+struct MultimodalRow {
+    /// Its `model_type`.
+    name: &'static str,
+    /// The language model's `model_type` where `text_config` names none.
+    text: &'static str,
+    /// The module of transformers that holds the language model's embedding and layers, and the prefix of adapters' names.
+    module: &'static str,
+    /// Whether older files have the language model's keys at the top.
+    flat: bool,
+    /// What keys are that [`read`](super::read::read) asks for and the file leaves out.
+    defaults: fn() -> Vec<(&'static str, Value)>,
+}
 
-/// Reads the architecture of the language model, whether it is by itself or has other models beside it.
-pub(super) fn language_model(config: &Config) -> Result<Architecture, ArchitectureError> {
-    if config.text("model_type")? != GEMMA3 {
-        return read::read(config);
-    }
-    let Some(mut text) = config.object("text_config")? else {
-        return Err(config.missing("text_config"));
+/// Where transformers keeps the language model of most.
+const LANGUAGE_MODEL: &str = "model.language_model";
+
+const ROWS: &[MultimodalRow] = &[
+    MultimodalRow {
+        name: "gemma3",
+        text: "gemma3_text",
+        module: LANGUAGE_MODEL,
+        flat: false,
+        defaults: gemma3_text_defaults,
+    },
+    MultimodalRow {
+        name: "mistral3",
+        text: "mistral",
+        module: LANGUAGE_MODEL,
+        flat: false,
+        defaults: Vec::new,
+    },
+    MultimodalRow {
+        name: "qwen2_vl",
+        text: "qwen2_vl_text",
+        module: LANGUAGE_MODEL,
+        flat: true,
+        defaults: Vec::new,
+    },
+    MultimodalRow {
+        name: "qwen2_5_vl",
+        text: "qwen2_5_vl_text",
+        module: LANGUAGE_MODEL,
+        flat: true,
+        defaults: Vec::new,
+    },
+    MultimodalRow {
+        name: "qwen3_vl",
+        text: "qwen3_vl_text",
+        module: LANGUAGE_MODEL,
+        flat: false,
+        defaults: Vec::new,
+    },
+];
+
+/// The language model of a multimodal model: its own configuration, and the module that it is in the whole one.
+pub(super) struct TextModel {
+    pub config: Config,
+    pub module: &'static str,
+}
+
+/// The names of all multimodal models whose language model is known.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().map(|row| row.name)
+}
+
+/// The language model of `config`; `None` where it is no known multimodal model.
+///
+/// # Errors
+/// A multimodal model without `text_config`.
+pub(super) fn text_model(config: &Config) -> Result<Option<TextModel>, ArchitectureError> {
+    let model_type = config.text("model_type")?;
+    let Some(row) = ROWS.iter().find(|row| row.name == model_type) else {
+        return Ok(None);
     };
-    for (key, default) in gemma3_text_defaults() {
-        text.set_default(key, default);
+    let mut text = match config.object("text_config")? {
+        Some(text) => text,
+        None if row.flat => config.clone(),
+        None => return Err(config.missing("text_config")),
+    };
+    // Files from the time before language models had a type of their own name the whole model here, or nothing.
+    if text.optional_text("model_type")?.is_none_or(|name| name == row.name) {
+        text.set("model_type", json!(row.text));
     }
-    // The number type is that of the whole checkpoint.
-    for key in ["dtype", "torch_dtype"] {
-        if let Some(dtype) = config.value(key) {
-            text.set_default(key, dtype.clone());
+    if text.text("model_type")? == row.text {
+        for (key, default) in (row.defaults)() {
+            text.set_default(key, default);
         }
     }
-    read::read(&text)
+    // The number type is that of the whole checkpoint, and the head is a part of the whole model.
+    for key in ["dtype", "torch_dtype", "tie_word_embeddings"] {
+        if let Some(value) = config.value(key) {
+            text.set(key, value.clone());
+        }
+    }
+    Ok(Some(TextModel {
+        config: text,
+        module: row.module,
+    }))
 }
 
 /// What `Gemma3TextConfig` takes for keys that are absent, where [`read`] asks for them.
-fn gemma3_text_defaults() -> [(&'static str, Value); 9] {
-    [
-        ("model_type", json!("gemma3_text")),
+fn gemma3_text_defaults() -> Vec<(&'static str, Value)> {
+    vec![
         ("vocab_size", json!(262_208)),
         ("hidden_size", json!(2304)),
         ("intermediate_size", json!(9216)),
@@ -51,7 +129,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::architecture::{Dtype, RopeScaling};
+    use crate::architecture::{Architecture, Dtype, RopeScaling};
 
     /// The published dimensions: what the file of each size says in its `text_config`.
     const SIZES: [(&str, &str); 3] = [
@@ -81,7 +159,7 @@ mod tests {
     }
 
     fn parse(text: &str) -> Result<Architecture, ArchitectureError> {
-        language_model(&Config::parse(Path::new("config.json"), text).unwrap())
+        Architecture::from_json(Path::new("config.json"), text)
     }
 
     #[test]
@@ -113,22 +191,51 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_language_model_by_itself_is_read_as_ever() {
-        let alone = r#"{"model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176,
-            "num_hidden_layers": 3, "num_attention_heads": 4, "max_position_embeddings": 256}"#;
-        let path = Path::new("config.json");
-        assert_eq!(parse(alone).unwrap(), Architecture::from_json(path, alone).unwrap());
+    /// The keys that every language model has.
+    const TEXT: &str = r#""vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256"#;
+
+    fn inside(model_type: &str, text_type: &str, more: &str) -> Architecture {
+        let text = format!(
+            r#"{{"model_type": "{model_type}", "torch_dtype": "bfloat16", {more}
+                "text_config": {{"model_type": "{text_type}", {TEXT}}}}}"#
+        );
+        parse(&text).unwrap()
     }
 
     #[test]
-    fn what_cannot_be_loaded_is_refused_with_a_way_out() {
-        let text = published(SIZES[0].1);
-        let error = Architecture::from_json(Path::new("config.json"), &text).unwrap_err();
-        assert!(
-            error.to_string().contains("multimodal") && error.to_string().contains("by itself"),
-            "{error}"
+    fn a_language_model_inside_is_the_one_by_itself_with_a_place() {
+        for (model_type, text_type, family) in [
+            ("mistral3", "mistral", "mistral"),
+            ("qwen2_5_vl", "qwen2_5_vl_text", "qwen2"),
+            ("qwen3_vl", "qwen3_vl_text", "qwen3"),
+        ] {
+            let alone = parse(&format!(
+                r#"{{"model_type": "{family}", "torch_dtype": "bfloat16", {TEXT}}}"#
+            ));
+            let expected = Architecture {
+                within: Some("model.language_model"),
+                ..alone.unwrap()
+            };
+            assert_eq!(inside(model_type, text_type, ""), expected, "{model_type}");
+        }
+    }
+
+    #[test]
+    fn the_whole_model_says_whether_the_head_is_tied() {
+        let tied = r#""tie_word_embeddings": true,"#;
+        assert!(inside("qwen3_vl", "qwen3_vl_text", tied).tied_embeddings);
+        assert!(!inside("qwen3_vl", "qwen3_vl_text", "").tied_embeddings);
+    }
+
+    #[test]
+    fn the_first_files_of_qwen_vl_have_the_keys_at_the_top() {
+        let flat = format!(
+            r#"{{"model_type": "qwen2_5_vl", "torch_dtype": "bfloat16", {TEXT},
+                "rope_scaling": {{"type": "mrope", "mrope_section": [4, 2, 2]}}}}"#
         );
+        let nested = inside("qwen2_5_vl", "qwen2_5_vl_text", "");
+        assert_eq!(parse(&flat).unwrap(), nested);
     }
 
     #[test]

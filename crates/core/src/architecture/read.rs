@@ -10,12 +10,22 @@ const MOST_LAYERS: usize = 4096;
 
 /// Reads the architecture from the top object of a `config.json`.
 pub(super) fn read(config: &Config) -> Result<Architecture, ArchitectureError> {
-    let model_type = config.text("model_type")?;
-    if model_type == multimodal::GEMMA3 {
-        return Err(config.multimodal(model_type));
+    if let Some(text) = multimodal::text_model(config)? {
+        let architecture = language_model(&text.config)?;
+        return Ok(Architecture {
+            within: Some(text.module),
+            ..architecture
+        });
     }
+    language_model(config)
+}
+
+/// Reads the architecture of a language model from its own object.
+fn language_model(config: &Config) -> Result<Architecture, ArchitectureError> {
+    let model_type = config.text("model_type")?;
     let Some(family) = Family::from_model_type(model_type) else {
-        return Err(config.unknown_family(model_type, Family::all().map(Family::name).collect()));
+        let supported = Family::all().map(Family::name).chain(multimodal::names());
+        return Err(config.unknown_family(model_type, supported.collect()));
     };
     let switches = &family.row().switches;
     if let Some(key) = switches.refused
@@ -49,6 +59,7 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
     };
     Ok(Architecture {
         family,
+        within: None,
         dtype: dtype(config)?,
         vocabulary: config.dimension("vocab_size")?,
         hidden_size,
@@ -121,7 +132,7 @@ fn head_dim(config: &Config, hidden_size: usize, heads: usize) -> Result<usize, 
 }
 
 fn dtype(config: &Config) -> Result<Option<Dtype>, ArchitectureError> {
-    let key = if config.mentions("dtype") {
+    let key = if config.value("dtype").is_some() {
         "dtype"
     } else {
         "torch_dtype"

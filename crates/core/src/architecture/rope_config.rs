@@ -84,7 +84,8 @@ fn scaling(
         "type"
     };
     match parameters.optional_text(key)?.unwrap_or("default") {
-        "default" => Ok(RopeScaling::None),
+        // `mrope` counts rows and columns of images; positions of text are the same in all its sections.
+        "default" | "mrope" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear {
             factor: parameters.positive("factor")?,
         }),

@@ -11,6 +11,15 @@ pub const FINAL_NORM: &str = "model.norm.weight";
 /// Name of the LM head's tensor.
 pub const LM_HEAD: &str = "lm_head.weight";
 
+/// The module of a language model that stands alone; see [`Architecture::within`].
+const ALONE: &str = "model";
+
+/// Where checkpoints keep a language model that other models stand beside: its module, and that of its LM head.
+const PLACES: [(&str, &str); 2] = [
+    ("language_model.model", "language_model.lm_head"),
+    ("model.language_model", "lm_head"),
+];
+
 /// What a linear layer of a decoder layer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinearRole {
@@ -152,6 +161,11 @@ impl Architecture {
         format!("model.layers.{index}")
     }
 
+    /// The name that transformers and PEFT have for the module or tensor `name` of the language model.
+    pub fn name_in_whole_model(&self, name: &str) -> String {
+        name_within(self.within, name)
+    }
+
     /// Every tensor that a checkpoint must hold.
     pub fn tensors(&self) -> Vec<TensorShape> {
         let mut tensors = vec![TensorShape {
@@ -216,9 +230,50 @@ impl Architecture {
     }
 }
 
+/// The name that the module or tensor `name` of a language model has in the whole model, where it is `within` one.
+pub fn name_within(within: Option<&str>, name: &str) -> String {
+    match (within, name.strip_prefix(ALONE).filter(|rest| rest.starts_with('.'))) {
+        (Some(module), Some(rest)) => format!("{module}{rest}"),
+        _ => name.to_owned(),
+    }
+}
+
+/// The name in the language model alone of a module or tensor that a multimodal model calls `name`; `name` itself where
+/// it is no part of one.
+pub fn name_alone(name: &str) -> String {
+    for (module, head) in PLACES {
+        let rest_of = |place: &str| name.strip_prefix(place).filter(|rest| rest.starts_with('.'));
+        if let Some(rest) = rest_of(module) {
+            return format!("{ALONE}{rest}");
+        }
+        if let Some(rest) = rest_of(head) {
+            return format!("lm_head{rest}");
+        }
+    }
+    name.to_owned()
+}
+
+/// The tensors of the language model among `names`, those of a multimodal checkpoint: the name that each has in the language
+/// model alone, and its own. What is left out belongs to the models beside it.
+pub fn names_of_language_model<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<(String, &'a str)> {
+    let embedding = |module: &str| format!("{module}.embed_tokens.weight");
+    let mut places = PLACES.iter().map(|(module, _)| *module);
+    let module = places
+        .find(|module| names.clone().any(|name| name == embedding(module)))
+        .unwrap_or(ALONE);
+    let heads = PLACES.map(|(_, head)| head);
+    let belongs = |name: &&str| {
+        let below = |place: &str| name.strip_prefix(place).is_some_and(|rest| rest.starts_with('.'));
+        // Qwen2.5-VL has its language model at the top, beside `visual`.
+        (below(module) && !name.starts_with("model.visual.")) || heads.into_iter().any(below)
+    };
+    names.filter(belongs).map(|name| (name_alone(name), name)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::read::tests::{gemma3, llama, phi3, qwen3};
+    use super::*;
 
     #[test]
     fn counts_agree_with_the_tensors() {
@@ -230,6 +285,43 @@ mod tests {
                 .sum();
             assert_eq!(architecture.parameter_count().total(), elements);
         }
+    }
+
+    #[test]
+    fn a_language_model_is_found_wherever_a_checkpoint_keeps_it() {
+        let found = |names: &[&'static str]| -> Vec<String> {
+            let found = names_of_language_model(names.iter().copied());
+            found.into_iter().map(|(alone, _)| alone).collect()
+        };
+        let expected = ["model.embed_tokens.weight", "lm_head.weight"];
+        let gemma = [
+            "language_model.model.embed_tokens.weight",
+            "language_model.lm_head.weight",
+            "vision_tower.x",
+        ];
+        assert_eq!(found(&gemma), expected);
+        let qwen3 = [
+            "model.language_model.embed_tokens.weight",
+            "lm_head.weight",
+            "model.visual.blocks.0.attn.qkv.bias",
+        ];
+        assert_eq!(found(&qwen3), expected);
+        let qwen2 = [
+            "model.embed_tokens.weight",
+            "lm_head.weight",
+            "visual.blocks.0.attn.qkv.bias",
+        ];
+        assert_eq!(found(&qwen2), expected);
+    }
+
+    #[test]
+    fn names_go_into_a_whole_model_and_back() {
+        let within = Some("model.language_model");
+        for name in ["model.layers.0.mlp.up_proj", "lm_head.weight", "model.norm.weight"] {
+            assert_eq!(name_alone(&name_within(within, name)), name);
+            assert_eq!(name_within(None, name), name);
+        }
+        assert_eq!(name_within(within, "model.norm"), "model.language_model.norm");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! their lora_a in one contiguous block: (r_q + r_k + r_v, in) is one product. It also makes LoRA+'s two learning
 //! rates two ranges.
 
+use crate::architecture::name_within;
 use crate::recipe::{AdapterInit, AdapterSettings};
 
 use super::error::PlanError;
@@ -28,6 +29,8 @@ pub struct AdaptedLinear {
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterPlan {
     pub settings: AdapterSettings,
+    /// See [`Architecture::within`](crate::architecture::Architecture::within).
+    pub within: Option<&'static str>,
     /// In the order of the base model's linears.
     pub linears: Vec<AdaptedLinear>,
     pub whole: Vec<WholeParameter>,
@@ -81,6 +84,7 @@ impl AdapterPlan {
         whole.extend(modules_to_save(settings, base, &linears)?);
         Ok(Self {
             settings: settings.clone(),
+            within: base.within,
             linears,
             whole,
         })
@@ -90,7 +94,10 @@ impl AdapterPlan {
     pub fn push_slots(&self, layout: &mut ParameterLayout) -> AdapterSlots {
         type Shape<'a> = &'a dyn Fn(&AdaptedLinear) -> Vec<usize>;
         let mut push_all = |ending: &str, kind, shape: Shape<'_>| -> Vec<usize> {
-            let name = |linear: &AdaptedLinear| format!("{PREFIX}{}.{ending}", linear.linear.name);
+            let name = |linear: &AdaptedLinear| {
+                let module = name_within(self.within, &linear.linear.name);
+                format!("{PREFIX}{module}.{ending}")
+            };
             let linears = self.linears.iter();
             linears
                 .map(|linear| layout.push(name(linear), &shape(linear), kind))

@@ -30,6 +30,8 @@ pub struct ParameterShape {
 pub struct BaseShape {
     /// Number of decoder layers.
     pub layers: usize,
+    /// See [`Architecture::within`]; names here are those of the language model alone.
+    pub within: Option<&'static str>,
     /// Linear layers of the decoder layers, in the order in which the model reads them; the LM head is not among them.
     pub linears: Vec<LinearShape>,
     /// Every other parameter; `modules_to_save` chooses from them and from the linears.
@@ -63,6 +65,7 @@ impl BaseShape {
         });
         Self {
             layers: architecture.layers.len(),
+            within: architecture.within,
             others: others.collect(),
             linears,
         }

@@ -41,6 +41,24 @@ pub(super) fn known_suffixes<'a>(names: impl Iterator<Item = &'a str>) -> String
     known.join(", ")
 }
 
+/// The regular expression that PEFT needs for modules of a language model inside of a multimodal one that end in `names`, of
+/// some layers or of all. PEFT compares whole names with it, and takes no list of layers beside an expression.
+pub fn expression_within(names: &[String], layers: Option<&[usize]>) -> String {
+    let escaped = names.iter().map(|name| {
+        let inside = name.strip_prefix("model.").unwrap_or(name);
+        inside.replace('.', "\\.")
+    });
+    let any = escaped.collect::<Vec<_>>().join("|");
+    let layers = match layers {
+        None | Some([]) => String::new(),
+        Some(layers) => {
+            let numbers: Vec<String> = layers.iter().map(usize::to_string).collect();
+            format!(r"layers\.(?:{})\.(?:.*\.)?", numbers.join("|"))
+        }
+    };
+    format!(r".*language_model\.(?:.*\.)?{layers}(?:{any})")
+}
+
 /// Whether module `name` is `target` or lies at its end.
 pub(super) fn ends_in(name: &str, target: &str) -> bool {
     name == target || name.strip_suffix(target).is_some_and(|head| head.ends_with('.'))

@@ -1,5 +1,6 @@
 //! Parameters of the base model that train beside the adapters: biases and `modules_to_save`.
 
+use crate::architecture::name_within;
 use crate::recipe::{AdapterBias, AdapterSettings};
 
 use super::adapter::AdaptedLinear;
@@ -39,7 +40,7 @@ pub(super) fn biases(settings: &AdapterSettings, base: &BaseShape, linears: &[Ad
             let inner = if wrapped { ".base_layer" } else { "" };
             found.push(WholeParameter {
                 base_name: format!("{}.bias", linear.name),
-                name: format!("{PREFIX}{}{inner}.bias", linear.name),
+                name: format!("{PREFIX}{}{inner}.bias", name_within(base.within, &linear.name)),
                 shape: vec![linear.outputs],
                 kind: ParameterKind::Bias,
             });
@@ -86,7 +87,7 @@ pub(super) fn modules_to_save(
 /// Every parameter of the base model as one that could be saved whole.
 fn base_parameters(base: &BaseShape) -> Vec<WholeParameter> {
     let parameter = |name: String, shape: Vec<usize>| WholeParameter {
-        name: format!("{PREFIX}{name}"),
+        name: format!("{PREFIX}{}", name_within(base.within, &name)),
         base_name: name,
         shape,
         kind: ParameterKind::Base,

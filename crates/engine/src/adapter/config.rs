@@ -5,10 +5,11 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use peft_tune_core::architecture::name_within;
 use peft_tune_core::recipe::{AdapterBias, AdapterInit, AdapterSettings, TargetModules, TargetPreset};
 
 use super::error::AdapterError;
-use peft_tune_core::plan::{from_file, last_component};
+use peft_tune_core::plan::{expression_within, from_file, last_component};
 
 /// Keys of a PEFT configuration that change what the adapter computes and that this engine does not have. They must be
 /// absent, null, false or empty.
@@ -38,13 +39,17 @@ pub struct PeftConfig {
 impl PeftConfig {
     /// The file's text: keys sorted, two spaces of indentation, one value for every field of PEFT 0.21's `LoraConfig`.
     ///
-    /// `modules` are the names of the modules that have an adapter: PEFT wants endings, so a preset is written as those.
-    pub fn to_json(&self, modules: &[&str]) -> String {
+    /// `modules` are the names of the modules that have an adapter: PEFT wants endings, so a preset is written as those. For a
+    /// language model `within` a multimodal one it is a regular expression, since the vision tower's modules end alike.
+    pub fn to_json(&self, modules: &[&str], within: Option<&str>) -> String {
         let settings = &self.settings;
+        let layers = settings.layers_to_transform.as_ref().filter(|_| within.is_none());
+        let name = |key: &String| name_within(within, key);
+        let targets = written_targets(&settings.target_modules, modules);
         let config = json!({
             "alora_invocation_tokens": null,
             "alpha_pattern": settings.alpha_pattern.iter()
-                .map(|(key, alpha)| (key.clone(), number(*alpha))).collect::<Map<_, _>>(),
+                .map(|(key, alpha)| (name(key), number(*alpha))).collect::<Map<_, _>>(),
             "arrow_config": null,
             "auto_mapping": null,
             "base_model_name_or_path": self.base_model,
@@ -67,7 +72,7 @@ impl PeftConfig {
             "kasa_config": null,
             "layer_replication": null,
             "layers_pattern": null,
-            "layers_to_transform": settings.layers_to_transform,
+            "layers_to_transform": layers,
             "loftq_config": {},
             "lora_alpha": number(settings.alpha),
             "lora_bias": settings.lora_bias,
@@ -81,9 +86,13 @@ impl PeftConfig {
             "peft_version": "0.21.2",
             "qalora_group_size": 16,
             "r": settings.rank,
-            "rank_pattern": settings.rank_pattern,
+            "rank_pattern": settings.rank_pattern.iter()
+                .map(|(key, rank)| (name(key), json!(rank))).collect::<Map<_, _>>(),
             "revision": null,
-            "target_modules": written_targets(&settings.target_modules, modules),
+            "target_modules": match within {
+                Some(_) => json!(expression_within(&targets, settings.layers_to_transform.as_deref())),
+                None => json!(targets),
+            },
             "target_parameters": null,
             "task_type": "CAUSAL_LM",
             "trainable_token_indices": null,
@@ -312,7 +321,7 @@ mod tests {
             base_model: Some("base".into()),
             settings: AdapterSettings::default(),
         };
-        let mut map: Map<String, Value> = serde_json::from_str(&config.to_json(&["a.q_proj"])).unwrap();
+        let mut map: Map<String, Value> = serde_json::from_str(&config.to_json(&["a.q_proj"], None)).unwrap();
         change(&mut map);
         let modules = ["a.q_proj".to_owned()];
         PeftConfig::from_json(
@@ -344,7 +353,7 @@ mod tests {
             base_model: None,
             settings,
         };
-        let text = config.to_json(&[]);
+        let text = config.to_json(&[], None);
         let modules = ["layers.0.k_proj".to_owned(), "layers.0.q_proj".to_owned()];
         assert_eq!(
             PeftConfig::from_json(&text, Path::new("c.json"), &modules).unwrap(),
@@ -358,16 +367,46 @@ mod tests {
             base_model: None,
             settings: AdapterSettings::default(),
         };
-        let text = config.to_json(&[
+        let modules = [
             "model.layers.0.q_proj",
             "model.layers.1.q_proj",
             "model.layers.0.k_proj",
-        ]);
+        ];
+        let text = config.to_json(&modules, None);
         assert!(text.contains("\"lora_alpha\": 32,"), "{text}");
         assert!(
             text.contains("\"target_modules\": [\n    \"k_proj\",\n    \"q_proj\"\n  ]"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn within_a_multimodal_model_the_targets_are_an_expression() {
+        let written = |layers_to_transform| -> Value {
+            let settings = AdapterSettings {
+                layers_to_transform,
+                ..AdapterSettings::default()
+            };
+            let config = PeftConfig {
+                base_model: None,
+                settings,
+            };
+            let text = config.to_json(
+                &["model.layers.1.q_proj", "model.layers.1.k_proj"],
+                Some("model.language_model"),
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        assert_eq!(
+            written(None)["target_modules"],
+            r".*language_model\.(?:.*\.)?(?:k_proj|q_proj)"
+        );
+        let some = written(Some(vec![1]));
+        assert_eq!(
+            some["target_modules"],
+            r".*language_model\.(?:.*\.)?layers\.(?:1)\.(?:.*\.)?(?:k_proj|q_proj)"
+        );
+        assert_eq!(some["layers_to_transform"], Value::Null);
     }
 
     #[test]

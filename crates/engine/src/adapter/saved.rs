@@ -11,6 +11,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::Parameters;
 use crate::checkpoint::header;
+use peft_tune_core::architecture::name_alone;
 use peft_tune_core::bounded;
 use peft_tune_core::recipe::AdapterSettings;
 
@@ -82,26 +83,31 @@ impl SavedAdapter {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// Copies every tensor to its slot.
+    /// Copies every tensor to its slot. An adapter on a language model alone fits the same language model inside of a multimodal
+    /// one, and the other way round.
     ///
     /// # Errors
     /// A slot without tensor, a tensor without slot, or a shape that differs.
     pub fn load_into(&self, parameters: &Parameters) -> Result<(), AdapterError> {
         let slots = parameters.layout.slots();
-        if let Some(name) = self.names().find(|name| !slots.iter().any(|slot| slot.name == *name)) {
-            return Err(AdapterError::ExtraTensor {
-                path: self.path.clone(),
-                name: name.to_owned(),
-            });
+        let wanted: Vec<String> = slots.iter().map(|slot| peft_name_alone(&slot.name)).collect();
+        let mut alone: BTreeMap<String, &String> = BTreeMap::new();
+        for name in self.tensors.keys() {
+            let known = wanted.contains(&peft_name_alone(name));
+            // Twice the same place under two names is as much too many.
+            if !known || alone.insert(peft_name_alone(name), name).is_some() {
+                return Err(AdapterError::ExtraTensor {
+                    path: self.path.clone(),
+                    name: name.clone(),
+                });
+            }
         }
         for (index, slot) in slots.iter().enumerate() {
-            let (shape, values) = self
-                .tensors
-                .get(&slot.name)
-                .ok_or_else(|| AdapterError::MissingTensor {
-                    path: self.path.clone(),
-                    name: slot.name.clone(),
-                })?;
+            let found = alone.get(&wanted[index]).and_then(|name| self.tensors.get(*name));
+            let (shape, values) = found.ok_or_else(|| AdapterError::MissingTensor {
+                path: self.path.clone(),
+                name: slot.name.clone(),
+            })?;
             if *shape != slot.shape {
                 return Err(AdapterError::Shape {
                     path: self.path.clone(),
@@ -145,7 +151,8 @@ pub fn write(
         .to_dtype(DType::F32)?
         .to_vec1()?;
     write_whole(&directory.join(TENSORS), &to_safetensors(parameters, &values)?)?;
-    write_whole(&directory.join(CONFIG), config.to_json(&modules).as_bytes())
+    let text = config.to_json(&modules, plan.within);
+    write_whole(&directory.join(CONFIG), text.as_bytes())
 }
 
 fn to_safetensors(parameters: &Parameters, values: &[f32]) -> Result<Vec<u8>, AdapterError> {
@@ -233,11 +240,16 @@ fn to_f32(view: &TensorView<'_>) -> Option<Vec<f32>> {
     })
 }
 
-/// Names of the modules that have a lora_a.
+/// A tensor's name without PEFT's prefix, in the language model alone.
+fn peft_name_alone(name: &str) -> String {
+    name_alone(name.strip_prefix(PREFIX).unwrap_or(name))
+}
+
+/// Names of the modules that have a lora_a, in the language model alone.
 fn adapted_modules(tensors: &Tensors) -> Vec<String> {
     let module = |name: &String| {
         let inner = name.strip_prefix(PREFIX)?.strip_suffix(".lora_A.weight")?;
-        Some(inner.to_owned())
+        Some(name_alone(inner))
     };
     tensors.keys().filter_map(module).collect()
 }

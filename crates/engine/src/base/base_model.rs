@@ -35,7 +35,7 @@ impl BaseModel {
     /// A configuration or checkpoint that is missing, damaged, unknown, or does not agree with the other.
     pub fn load(directory: &Path, precision: Precision, device: &Device) -> Result<Self, TrainError> {
         let architecture = Architecture::from_config(&directory.join(CONFIG))?;
-        let checkpoint = Checkpoint::open(directory)?;
+        let checkpoint = Checkpoint::open_for(directory, &architecture)?;
         // Before the weights: another process may try kernels first, which needs some of the GPU's memory.
         attention::prepare(architecture.head_dim, compute_dtype(precision), device);
         let expected = architecture.tensors();

@@ -18,8 +18,7 @@ use super::WeightsError;
 use super::header;
 use super::packed::{self, Packing};
 use crate::gguf::GgufWeights;
-use peft_tune_core::architecture::TensorShape;
-use peft_tune_core::architecture::{self, Architecture};
+use peft_tune_core::architecture::{self, Architecture, TensorShape, names_of_language_model};
 use peft_tune_core::bounded;
 use peft_tune_kernels::quant::RawTensor;
 
@@ -35,13 +34,20 @@ const CHUNK: usize = 1 << 16;
 #[derive(Debug)]
 pub struct Checkpoint {
     shards: Vec<Shard>,
-    /// Shard of each tensor.
-    places: BTreeMap<String, usize>,
+    places: BTreeMap<String, TensorPlace>,
     /// The file that a missing tensor is reported in.
     path: PathBuf,
     packing: Packing,
     /// The weights, where they lie in a GGUF file.
     gguf: Option<GgufWeights>,
+}
+
+/// Where a tensor lies.
+#[derive(Clone, Debug)]
+struct TensorPlace {
+    shard: usize,
+    /// Its name in the file.
+    name: String,
 }
 
 #[derive(Debug)]
@@ -64,7 +70,8 @@ impl Checkpoint {
         let single = directory.join(SINGLE);
         if single.is_file() {
             let shard = Shard::open(single.clone())?;
-            let places = shard.names().into_iter().map(|name| (name, 0)).collect();
+            let place = |name: String| (name.clone(), TensorPlace { shard: 0, name });
+            let places = shard.names().into_iter().map(place).collect();
             return Ok(Self {
                 shards: vec![shard],
                 places,
@@ -87,6 +94,18 @@ impl Checkpoint {
             path: path.clone(),
             packing,
             gguf: Some(GgufWeights::open(path, architecture)?),
+        })
+    }
+
+    /// Opens the checkpoint in `directory` as a model of `architecture` has it: of a multimodal one the language model.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::open`].
+    pub fn open_for(directory: &Path, architecture: &Architecture) -> Result<Self, WeightsError> {
+        let checkpoint = Self::open(directory)?;
+        Ok(match architecture.within {
+            Some(_) => checkpoint.of_language_model(),
+            None => checkpoint,
         })
     }
 
@@ -117,15 +136,16 @@ impl Checkpoint {
         }
         let mut places = BTreeMap::new();
         for (name, file) in &index.weight_map {
-            let place = files.iter().position(|other| *other == file).unwrap_or_default();
-            if shards[place].metadata.info(name).is_none() {
+            let shard = files.iter().position(|other| *other == file).unwrap_or_default();
+            if shards[shard].metadata.info(name).is_none() {
                 return Err(WeightsError::MisplacedTensor {
                     index: path,
                     tensor: name.clone(),
-                    shard: shards[place].path.clone(),
+                    shard: shards[shard].path.clone(),
                 });
             }
-            places.insert(name.clone(), place);
+            let name = name.clone();
+            places.insert(name.clone(), TensorPlace { shard, name });
         }
         Ok(Self {
             shards,
@@ -136,8 +156,22 @@ impl Checkpoint {
         })
     }
 
+    /// The tensors of a language model inside of a multimodal checkpoint, under the names that they would have alone.
+    pub fn language_model(&self) -> BTreeMap<String, &str> {
+        let names = names_of_language_model(self.names()).into_iter();
+        names.collect()
+    }
+
+    /// The checkpoint without what stands beside its language model, under the names that this would have alone.
+    fn of_language_model(mut self) -> Self {
+        let found = self.language_model().into_iter();
+        let places = found.filter_map(|(alone, name)| Some((alone, self.places.get(name)?.clone())));
+        self.places = places.collect();
+        self
+    }
+
     /// Names of all tensors, sorted.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
         self.places.keys().map(String::as_str)
     }
 
@@ -223,8 +257,9 @@ impl Checkpoint {
 
     /// The tensor `name` as it lies in the file.
     pub(crate) fn raw(&self, name: &str) -> Option<RawTensor<'_>> {
-        let shard = &self.shards[*self.places.get(name)?];
-        let info = shard.metadata.info(name)?;
+        let place = self.places.get(name)?;
+        let shard = &self.shards[place.shard];
+        let info = shard.metadata.info(&place.name)?;
         Some(RawTensor {
             dtype: info.dtype,
             shape: &info.shape,
@@ -271,13 +306,14 @@ impl Checkpoint {
     }
 
     fn shard(&self, name: &str) -> &Shard {
-        &self.shards[self.places.get(name).copied().unwrap_or_default()]
+        &self.shards[self.places.get(name).map_or(0, |place| place.shard)]
     }
 
     /// The shard, float type and bytes of `name`, once its shape and dtype have been checked.
     fn checked(&self, name: &str, shape: &[usize]) -> Result<(&Shard, Float, &[u8]), WeightsError> {
         let shard = self.shard(name);
-        let Some(info) = shard.metadata.info(name).filter(|_| self.contains(name)) else {
+        let place = self.places.get(name);
+        let Some(info) = place.and_then(|place| shard.metadata.info(&place.name)) else {
             return Err(WeightsError::MissingTensor {
                 path: self.path.clone(),
                 tensor: name.to_owned(),

@@ -1,15 +1,16 @@
 //! Writing a Hugging Face model directory: weights, `config.json` and the tokenizer's files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use candle_core::{DType, Device, Tensor};
 use serde_json::{Map, Value, json};
 
 use super::tensor_file::{TensorEntry, write_tensors};
 use crate::base::CONFIG;
 use crate::checkpoint::Checkpoint;
 use crate::whole_file::write_whole;
-use crate::{BaseModel, MergedModel, TrainError};
+use crate::{BaseModel, MergedModel, TrainError, WeightsError};
 use peft_tune_core::architecture::{Architecture, Dtype};
 use peft_tune_core::recipe::Precision;
 
@@ -22,6 +23,9 @@ const COPIED: &[&str] = &[
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "video_preprocessor_config.json",
     "tokenizer.model",
     "vocab.json",
     "merges.txt",
@@ -58,12 +62,19 @@ impl ModelDirectory<'_> {
     pub fn write(&self, output: &Path, model: &MergedModel<'_>) -> Result<(), TrainError> {
         let architecture = Architecture::from_config(&self.source.join(CONFIG))?;
         std::fs::create_dir_all(output).map_err(|source| in_out(output, source))?;
-        let entries = self.entries(&architecture)?;
+        let whole = Checkpoint::open(self.source)?;
+        let (mut entries, alone) = self.entries(&architecture, &whole);
+        if architecture.within.is_some() {
+            entries.extend(whole.beside_language_model());
+        }
         let shards = shards(&entries, self.shard_bytes);
         let mut index = BTreeMap::new();
         for (number, shard) in shards.iter().enumerate() {
             let file = shard_name(number, shards.len());
-            write_tensors(&output.join(&file), shard, &mut |name| model.tensor(name))?;
+            write_tensors(&output.join(&file), shard, &mut |name| match alone.get(name) {
+                Some(alone) => model.tensor(alone),
+                None => whole.stored(name),
+            })?;
             index.extend(shard.iter().map(|entry| (entry.name.as_str(), file.clone())));
         }
         if shards.len() > 1 {
@@ -77,21 +88,33 @@ impl ModelDirectory<'_> {
         self.write_config(output)
     }
 
-    fn entries(&self, architecture: &Architecture) -> Result<Vec<TensorEntry>, TrainError> {
-        let checkpoint = Checkpoint::open(self.source)?;
-        let tensors = architecture.tensors().into_iter();
-        let entries = tensors.map(|tensor| TensorEntry {
-            dtype: match self.dtype {
+    /// The tensors of the language model under the names that the source has for them, and the name of each in the language
+    /// model alone.
+    fn entries(
+        &self,
+        architecture: &Architecture,
+        source: &Checkpoint,
+    ) -> (Vec<TensorEntry>, BTreeMap<String, String>) {
+        let published = match architecture.within {
+            Some(_) => source.language_model(),
+            None => BTreeMap::new(),
+        };
+        let (mut entries, mut alone) = (Vec::new(), BTreeMap::new());
+        for tensor in architecture.tensors() {
+            let name = published.get(&tensor.name).map_or(tensor.name.as_str(), |name| *name);
+            let as_stored = || source.dtype(name).or(architecture.dtype).unwrap_or(Dtype::F32);
+            let dtype = match self.dtype {
                 WrittenDtype::All(dtype) => dtype,
-                WrittenDtype::AsStored => checkpoint
-                    .dtype(&tensor.name)
-                    .or(architecture.dtype)
-                    .unwrap_or(Dtype::F32),
-            },
-            name: tensor.name,
-            shape: tensor.shape,
-        });
-        Ok(entries.collect())
+                WrittenDtype::AsStored => as_stored(),
+            };
+            alone.insert(name.to_owned(), tensor.name.clone());
+            entries.push(TensorEntry {
+                dtype,
+                name: name.to_owned(),
+                shape: tensor.shape,
+            });
+        }
+        (entries, alone)
     }
 
     /// Copies `config.json`, less what is no longer true: plain weights are not quantized.
@@ -110,6 +133,42 @@ impl ModelDirectory<'_> {
             config.insert(key.to_owned(), Value::from(name_of(dtype)));
         }
         write_json(&output.join(CONFIG), &Value::Object(config))
+    }
+}
+
+impl Checkpoint {
+    /// What stands beside the language model of a multimodal checkpoint, which is written as it is. Only buffers, such as
+    /// positions, are no floats, and whoever loads the model makes them again.
+    fn beside_language_model(&self) -> Vec<TensorEntry> {
+        let within: BTreeSet<&str> = self.language_model().into_values().collect();
+        let beside = self.names().filter(|name| !within.contains(name));
+        beside.filter_map(|name| self.entry(name)).collect()
+    }
+
+    fn entry(&self, name: &str) -> Option<TensorEntry> {
+        Some(TensorEntry {
+            name: name.to_owned(),
+            shape: self.raw(name)?.shape.to_vec(),
+            dtype: self.dtype(name)?,
+        })
+    }
+
+    /// The tensor `name` as it is stored, on the CPU.
+    fn stored(&self, name: &str) -> Result<Tensor, TrainError> {
+        let Some(entry) = self.entry(name) else {
+            return Err(WeightsError::MissingTensor {
+                path: self.path().to_owned(),
+                tensor: name.to_owned(),
+                missing: 1,
+            }
+            .into());
+        };
+        let dtype = match entry.dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::F16 => DType::F16,
+            Dtype::Bf16 => DType::BF16,
+        };
+        Ok(self.tensor(name, &entry.shape, dtype, &Device::Cpu)?)
     }
 }
 

@@ -114,7 +114,7 @@ fn restore_values(folder: &Path, trainer: &Trainer) -> Result<(), TrainError> {
         SavedAdapter::read(folder)?.load_into(parameters)?;
         return Ok(());
     }
-    let checkpoint = Checkpoint::open(folder)?;
+    let checkpoint = Checkpoint::open_for(folder, trainer.base().architecture())?;
     for slot in parameters.layout.slots() {
         let value = checkpoint.tensor(&slot.name, &slot.shape, DType::F32, parameters.values.device())?;
         parameters.values.slice_set(&value.flatten_all()?, 0, slot.offset)?;

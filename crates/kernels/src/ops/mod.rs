@@ -7,6 +7,7 @@
 pub mod attention;
 pub mod bias;
 pub mod cached_attention;
+pub mod centre;
 mod cuda;
 pub mod dropout;
 mod element;
@@ -26,6 +27,7 @@ pub mod rounding;
 mod shape;
 mod simd;
 mod storage;
+pub mod xielu;
 
 pub use matmul::multiplies_tiles;
 

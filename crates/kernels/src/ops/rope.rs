@@ -1,5 +1,5 @@
-//! Rotary position embedding (Su et al. 2021, <https://arxiv.org/abs/2104.09864>), in the half-split order of
-//! transformers (`rotate_half`).
+//! Rotary position embedding (Su et al. 2021, <https://arxiv.org/abs/2104.09864>), in both orders of dimensions that
+//! transformers has.
 //!
 //! | name | shape | meaning |
 //! |---|---|---|
@@ -7,7 +7,7 @@
 //! | `cos`, `sin` | (positions, r/2) F32 | of position times inverse frequency, r = rotary dimensions, r <= d |
 //! | `positions` | (T,) U32 | row of the table for each token |
 //!
-//! With x1 = x[.., ..r/2] and x2 = x[.., r/2..r]: y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin; the dimensions from r on
+//! With x1 = x[.., ..r/2] and x2 = x[.., r/2..r], or x1 = x[.., 0, 2, ..] and x2 = x[.., 1, 3, ..] of the first r: y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin; the dimensions from r on
 //! pass unchanged. The backward is the inverse rotation, that is the same with -sin.
 
 use super::cuda;
@@ -28,6 +28,17 @@ pub struct RopeTable {
     pub cos: Tensor,
     /// (positions, rotary dimensions / 2) F32.
     pub sin: Tensor,
+    pub order: PairOrder,
+}
+
+/// Which two dimensions of a head turn together, among the first r.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PairOrder {
+    /// i and i + r/2 (`rotate_half`).
+    #[default]
+    Halves,
+    /// 2i and 2i + 1.
+    Neighbours,
 }
 
 impl RopeTable {
@@ -48,7 +59,13 @@ impl RopeTable {
         Ok(Self {
             cos: Tensor::from_vec(cos, shape, device)?,
             sin: Tensor::from_vec(sin, shape, device)?,
+            order: PairOrder::Halves,
         })
+    }
+
+    /// The same table for another order of dimensions.
+    pub fn in_order(self, order: PairOrder) -> Self {
+        Self { order, ..self }
     }
 
     /// Positions in the table.
@@ -111,7 +128,7 @@ pub fn forward_normed(
         check(x, table, positions)?;
         shape::expect(weight, &[x.dim(2)?], "rope: weight of a head norm")?;
     }
-    if are_on_gpu([q, k], table, positions)? {
+    if are_on_gpu([q, k], table, positions)? && table.order == PairOrder::Halves {
         return cuda::rope::rotate_normed([q, k], norms, table, positions);
     }
     let normed = |x: &Tensor, weight: &Tensor| -> Result<(Tensor, Tensor)> {
@@ -202,10 +219,13 @@ fn rotate_fused(x: &Tensor, table: &RopeTable, positions: &Tensor, direction: Di
             let (x, positions) = (&values[index * task * width..], &positions[index * task..]);
             for ((y, x), position) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)).zip(positions) {
                 let row = *position as usize * half..(*position as usize + 1) * half;
-                rotate_token(x, head_dim, &cos[row.clone()], &sin[row], sign, y);
+                match table.order {
+                    PairOrder::Halves => rotate_token(x, head_dim, &cos[row.clone()], &sin[row], sign, y),
+                    PairOrder::Neighbours => rotate_neighbours(x, head_dim, &cos[row.clone()], &sin[row], sign, y),
+                }
             }
         });
-        // SAFETY: rotate_token writes every element of its token.
+        // SAFETY: both write every element of their token.
         unsafe { y.into_tensor(x.dims()) }
     })
 }
@@ -237,9 +257,35 @@ multiversion! {
     }
 }
 
+multiversion! {
+    /// As [`rotate_token`], of neighbouring dimensions.
+    fn rotate_neighbours<T: Element>(
+        x: &[T],
+        head_dim: usize,
+        cos: &[f32],
+        sin: &[f32],
+        sign: f32,
+        y: &mut [MaybeUninit<T>],
+    ) {
+        let rotated = 2 * cos.len();
+        for (x, y) in x.chunks_exact(head_dim).zip(y.chunks_exact_mut(head_dim)) {
+            let ((x, x_pass), (y, y_pass)) = (x.split_at(rotated), y.split_at_mut(rotated));
+            let pairs = x.chunks_exact(2).zip(cos.iter().zip(sin));
+            for (y, (x, (c, s))) in y.chunks_exact_mut(2).zip(pairs) {
+                let (a, b, s) = (x[0].widen(), x[1].widen(), s * sign);
+                y[0].write(T::narrow(a * c - b * s));
+                y[1].write(T::narrow(b * c + a * s));
+            }
+            for (y, x) in y_pass.iter_mut().zip(x_pass) {
+                y.write(*x);
+            }
+        }
+    }
+}
+
 /// The op in plain candle ops.
 pub mod reference {
-    use super::{Direction, RopeTable};
+    use super::{Direction, PairOrder, RopeTable};
     use crate::kernel_form::widen;
     use candle_core::{D, Result, Tensor};
 
@@ -263,17 +309,32 @@ pub mod reference {
             Direction::Forward => rows(&table.sin)?,
             Direction::Inverse => rows(&table.sin)?.neg()?,
         };
-        let x1 = wide.narrow(D::Minus1, 0, half)?;
-        let x2 = wide.narrow(D::Minus1, half, half)?;
+        let turned = wide.narrow(D::Minus1, 0, 2 * half)?;
+        let [x1, x2] = parts(&turned, table.order)?;
         let y1 = (x1.broadcast_mul(&cos)? - x2.broadcast_mul(&sin)?)?;
         let y2 = (x2.broadcast_mul(&cos)? + x1.broadcast_mul(&sin)?)?;
-        let rest = wide.narrow(D::Minus1, 2 * half, head_dim - 2 * half)?;
-        let parts = if 2 * half < head_dim {
-            vec![y1, y2, rest]
-        } else {
-            vec![y1, y2]
+        let turned = match table.order {
+            PairOrder::Halves => Tensor::cat(&[y1, y2], D::Minus1)?,
+            PairOrder::Neighbours => Tensor::stack(&[y1, y2], 3)?.flatten_from(2)?,
         };
-        Tensor::cat(&parts, D::Minus1)?.to_dtype(x.dtype())
+        let rest = wide.narrow(D::Minus1, 2 * half, head_dim - 2 * half)?;
+        let whole = if 2 * half < head_dim {
+            Tensor::cat(&[turned, rest], D::Minus1)?
+        } else {
+            turned
+        };
+        whole.to_dtype(x.dtype())
+    }
+
+    /// x1 and x2 of (T, heads, r).
+    fn parts(turned: &Tensor, order: PairOrder) -> Result<[Tensor; 2]> {
+        let (tokens, heads, rotated) = turned.dims3()?;
+        let half = rotated / 2;
+        let of = match order {
+            PairOrder::Halves => turned.reshape((tokens, heads, 2, half))?.transpose(2, 3)?,
+            PairOrder::Neighbours => turned.reshape((tokens, heads, half, 2))?,
+        };
+        Ok([of.narrow(3, 0, 1)?.squeeze(3)?, of.narrow(3, 1, 1)?.squeeze(3)?])
     }
 }
 
@@ -286,12 +347,14 @@ mod tests {
     fn fused_form_matches_f64() {
         for dtype in [DType::F32, DType::BF16, DType::F16] {
             for (heads, head_dim, half) in [(1, 16, 8), (3, 24, 12), (2, 64, 32), (5, 96, 24), (1, 256, 128)] {
-                let (x, x64) = rounded(&random(&[13, heads, head_dim], 1), dtype);
-                let (table, positions) = (table(half), positions(13));
-                let y64 = reference::forward(&x64, &table, &positions).unwrap();
-                assert_close(&forward(&x, &table, &positions).unwrap(), &y64, "y");
-                let dx64 = reference::backward(&x64, &table, &positions).unwrap();
-                assert_close(&backward(&x, &table, &positions).unwrap(), &dx64, "dx");
+                for order in [PairOrder::Halves, PairOrder::Neighbours] {
+                    let (x, x64) = rounded(&random(&[13, heads, head_dim], 1), dtype);
+                    let (table, positions) = (table(half).in_order(order), positions(13));
+                    let y64 = reference::forward(&x64, &table, &positions).unwrap();
+                    assert_close(&forward(&x, &table, &positions).unwrap(), &y64, "y");
+                    let dx64 = reference::backward(&x64, &table, &positions).unwrap();
+                    assert_close(&backward(&x, &table, &positions).unwrap(), &dx64, "dx");
+                }
             }
         }
     }
@@ -348,5 +411,18 @@ mod tests {
             }
             assert_eq!(y[4..], x[4..]);
         }
+    }
+
+    #[test]
+    fn neighbours_turn_as_the_halves_of_a_head_in_another_order() {
+        let x = random(&[5, 2, 6], 1);
+        let (halves, positions) = (table(2), positions(5));
+        let order =
+            |places: [u32; 6], x: &Tensor| x.index_select(&Tensor::new(&places, &Device::Cpu).unwrap(), 2).unwrap();
+        // Dimensions 0, 2 | 1, 3 of the neighbours are the two halves; 4 and 5 stay.
+        let split = order([0, 2, 1, 3, 4, 5], &x);
+        let expected = forward(&split, &halves, &positions).unwrap();
+        let got = forward(&x, &halves.in_order(PairOrder::Neighbours), &positions).unwrap();
+        assert_close(&order([0, 2, 1, 3, 4, 5], &got), &expected, "y");
     }
 }

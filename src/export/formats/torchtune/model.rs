@@ -57,6 +57,12 @@ fn builder(architecture: &Architecture) -> Result<Vec<Word>, ExportError> {
             "torchtune 0.6 has no builder for this family; use --format trl or axolotl",
         ));
     };
+    if architecture.within.is_some() {
+        return Err(refused(
+            "model",
+            "torchtune 0.6 has no builder for the language model of a multimodal model; use --format trl or axolotl",
+        ));
+    }
     let takes_head_dim = family.arguments.contains(&"head_dim");
     if !takes_head_dim && architecture.head_dim * architecture.heads != architecture.hidden_size {
         return Err(refused(

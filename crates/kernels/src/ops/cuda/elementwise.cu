@@ -9,6 +9,24 @@ template <class T, int N> __device__ void add(const T* x, const T* y, T* sum, u6
     store(sum, index, result);
 }
 
+// sum = x + scale y
+template <class T, int N> __device__ void add_scaled(const T* x, const T* y, T* sum, float scale, u64 packs) {
+    u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= packs) return;
+    Pack<T, N> a = load<T, N>(x, index), b = load<T, N>(y, index), result;
+    for (int i = 0; i < N; i++) result.at[i] = narrow<T>(widen(a.at[i]) + scale * widen(b.at[i]));
+    store(sum, index, result);
+}
+
+// scaled = scale x
+template <class T, int N> __device__ void multiply(const T* x, T* scaled, float scale, u64 packs) {
+    u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= packs) return;
+    Pack<T, N> values = load<T, N>(x, index), result;
+    for (int i = 0; i < N; i++) result.at[i] = narrow<T>(scale * widen(values.at[i]));
+    store(scaled, index, result);
+}
+
 // copy = values in its own type
 template <class T, int N> __device__ void round(T* copy, const float* values, u64 packs) {
     u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
@@ -80,6 +98,27 @@ template <class T, int N, bool GELU> __device__ void glu_backward(T* gate, const
     store(dy, index, to_up);
 }
 
+// xIELU: p x^2 + b x above 0, n (expm1(min(x, e)) - x) + b x below.
+__device__ inline Activated xielu(float x, float p, float n, float b, float e) {
+    if (x > 0) return {p * x * x + b * x, 2.0f * p * x + b};
+    float slope = x < e ? expf(x) : x > e ? 0.0f : 0.5f * expf(x);
+    return {(expm1f(fminf(x, e)) - x) * n + b * x, (slope - 1.0f) * n + b};
+}
+
+// y = xielu(x), or dx = dy xielu'(x) where dy is there
+template <class T, int N>
+__device__ void curve(const T* x, const T* dy, T* y, float p, float n, float b, float e, u64 packs) {
+    u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= packs) return;
+    Pack<T, N> values = load<T, N>(x, index), gradients, result;
+    if (dy) gradients = load<T, N>(dy, index);
+    for (int i = 0; i < N; i++) {
+        Activated a = xielu(widen(values.at[i]), p, n, b, e);
+        result.at[i] = narrow<T>(dy ? widen(gradients.at[i]) * a.slope : a.value);
+    }
+    store(y, index, result);
+}
+
 // The finaliser of SplitMix64.
 __device__ inline u64 mix(u64 value) {
     u64 z = value + 0x9E3779B97F4A7C15ull;
@@ -119,6 +158,14 @@ __device__ void drop(const T* x, T* y, u64 count, const u32* masks, u64 number, 
 #define PACKED(T, E, N)                                                                                                \
     KERNEL add_##E##_##N(const T* x, const T* y, T* sum, u64 packs) { add<T, N>(x, y, sum, packs); }                  \
     EMULATE(add_##E##_##N)                                                                                             \
+    KERNEL add_scaled_##E##_##N(const T* x, const T* y, T* sum, float scale, u64 packs) {                              \
+        add_scaled<T, N>(x, y, sum, scale, packs);                                                                     \
+    }                                                                                                                  \
+    EMULATE(add_scaled_##E##_##N)                                                                                      \
+    KERNEL multiply_##E##_##N(const T* x, T* scaled, float scale, u64 packs) {                                         \
+        multiply<T, N>(x, scaled, scale, packs);                                                                       \
+    }                                                                                                                  \
+    EMULATE(multiply_##E##_##N)                                                                                        \
     KERNEL round_##E##_##N(T* copy, const float* values, u64 packs) { round<T, N>(copy, values, packs); }              \
     EMULATE(round_##E##_##N)                                                                                           \
     KERNEL bias_##E##_##N(T* y, const T* bias, float scale, u64 packs, u32 row_packs) {                                \
@@ -140,7 +187,11 @@ __device__ void drop(const T* x, T* y, u64 count, const u32* masks, u64 number, 
     KERNEL gelu_glu_backward_##E##_##N(T* gate, const T* up, T* dy, u64 packs) {                                       \
         glu_backward<T, N, true>(gate, up, dy, packs);                                                                 \
     }                                                                                                                  \
-    EMULATE(gelu_glu_backward_##E##_##N)
+    EMULATE(gelu_glu_backward_##E##_##N)                                                                               \
+    KERNEL xielu_##E##_##N(const T* x, const T* dy, T* y, float p, float n, float b, float e, u64 packs) {             \
+        curve<T, N>(x, dy, y, p, n, b, e, packs);                                                                      \
+    }                                                                                                                  \
+    EMULATE(xielu_##E##_##N)
 
 #define BOTH_PACKS(T, E, N)                                                                                            \
     PACKED(T, E, N)                                                                                                    \

@@ -5,6 +5,7 @@ use candle_core::{DType, Result, Tensor};
 use crate::gpu::{Argument, Source, arguments, element_name, empty, pack_size, source};
 use crate::ops::dropout::MaskKey;
 use crate::ops::glu::Activation;
+use crate::ops::xielu::Curve;
 
 static SOURCE: Source = source!("elementwise");
 
@@ -37,6 +38,24 @@ pub fn add(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     let pack = pack_size(x.elem_count(), &[&x, &y]);
     run("add", &[&x, &y, &sum], &[], &[], pack)?;
     Ok(sum)
+}
+
+/// x + scale y.
+pub fn add_scaled(x: &Tensor, y: &Tensor, scale: f32) -> Result<Tensor> {
+    let (x, y) = (x.contiguous()?, y.to_dtype(x.dtype())?.contiguous()?);
+    let sum = empty(x.shape(), x.dtype(), x.device())?;
+    let pack = pack_size(x.elem_count(), &[&x, &y]);
+    run("add_scaled", &[&x, &y, &sum], &[Argument::F32(scale)], &[], pack)?;
+    Ok(sum)
+}
+
+/// scale x.
+pub fn scale(x: &Tensor, scale: f32) -> Result<Tensor> {
+    let x = x.contiguous()?;
+    let scaled = empty(x.shape(), x.dtype(), x.device())?;
+    let pack = pack_size(x.elem_count(), &[&x]);
+    run("multiply", &[&x, &scaled], &[Argument::F32(scale)], &[], pack)?;
+    Ok(scaled)
 }
 
 /// Rounds `values` (F32) into `copy`; both are contiguous.
@@ -91,6 +110,29 @@ pub fn glu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, activation: Activat
     };
     let pack = pack_size(gate.elem_count(), &[gate, up, dy]);
     run(kernel, &[gate, up, dy], &[], &[], pack)
+}
+
+/// xIELU of each element.
+pub fn xielu_forward(x: &Tensor, curve: Curve) -> Result<Tensor> {
+    xielu(x, None, curve)
+}
+
+/// Gradient of xIELU with respect to x.
+pub fn xielu_backward(x: &Tensor, dy: &Tensor, curve: Curve) -> Result<Tensor> {
+    xielu(x, Some(dy), curve)
+}
+
+fn xielu(x: &Tensor, dy: Option<&Tensor>, curve: Curve) -> Result<Tensor> {
+    let (x, dy) = (x.contiguous()?, dy.map(Tensor::contiguous).transpose()?);
+    let y = empty(x.shape(), x.dtype(), x.device())?;
+    let mut read = vec![&x];
+    read.extend(&dy);
+    let pack = pack_size(x.elem_count(), &read);
+    let numbers = [curve.positive, curve.negative, curve.beta, curve.epsilon].map(Argument::F32);
+    let mut arguments = vec![Argument::Maybe(dy.as_ref()), Argument::Tensor(&y)];
+    arguments.extend(numbers);
+    run("xielu", &[&x], &arguments, &[], pack)?;
+    Ok(y)
 }
 
 /// Mask `number` of dropout on x under `key`; words below `threshold` are dropped.

@@ -57,6 +57,26 @@ __device__ void normalise_backward(const T* x, const T* weight, const float* rst
     }
 }
 
+// y = x - mean(x).
+template <class T, int N> __device__ void centre(const T* x, T* y, u32 rows, u32 width) {
+    __shared__ float scratch[32 * 32];
+    u32 row = blockIdx.x * blockDim.y + threadIdx.y, packs = width / N;
+    bool inside = row < rows;
+    u64 start = (u64)(inside ? row : 0) * width;
+    float total = 0;
+    for (u32 pack = threadIdx.x; pack < packs; pack += blockDim.x) {
+        Pack<T, N> values = load<T, N>(x + start, pack);
+        for (int i = 0; i < N; i++) total += widen(values.at[i]);
+    }
+    float mean = row_sum(total, scratch) / width;
+    if (!inside) return;
+    for (u32 pack = threadIdx.x; pack < packs; pack += blockDim.x) {
+        Pack<T, N> values = load<T, N>(x + start, pack);
+        for (int i = 0; i < N; i++) values.at[i] = narrow<T>(widen(values.at[i]) - mean);
+        store(y + start, pack, values);
+    }
+}
+
 // partial (blocks in y, width): sums of dy x r over `share` rows each.
 template <class T>
 __device__ void weight_gradient(const T* x, const float* rstd, const T* dy, float* partial, u32 rows, u32 width,
@@ -82,7 +102,9 @@ __device__ void weight_gradient(const T* x, const float* rstd, const T* dy, floa
                                        T* dx, u32 rows, u32 width, float offset) {                                     \
         normalise_backward<T, N>(x, weight, rstd, dy, residual, dx, rows, width, offset);                              \
     }                                                                                                                  \
-    EMULATE(rms_norm_backward_##E##_##N)
+    EMULATE(rms_norm_backward_##E##_##N)                                                                               \
+    KERNEL centre_##E##_##N(const T* x, T* y, u32 rows, u32 width) { centre<T, N>(x, y, rows, width); }                \
+    EMULATE(centre_##E##_##N)
 
 #define BOTH_PACKS(T, E, N)                                                                                            \
     PACKED(T, E, N)                                                                                                    \

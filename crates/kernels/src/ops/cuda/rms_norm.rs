@@ -57,6 +57,15 @@ pub fn backward(
     Ok(dx)
 }
 
+/// x - mean(x) by row.
+pub fn centre(x: &Tensor) -> Result<Tensor> {
+    let (rows, width) = x.dims2()?;
+    let x = x.contiguous()?;
+    let y = empty((rows, width), x.dtype(), x.device())?;
+    run("centre", &x, &[&x], &arguments! { &x, &y, rows as u32, width as u32 })?;
+    Ok(y)
+}
+
 fn run(kernel: &str, x: &Tensor, read: &[&Tensor], arguments: &[Argument<'_>]) -> Result<()> {
     let (rows, width) = x.dims2()?;
     let pack = pack_size(width, read);

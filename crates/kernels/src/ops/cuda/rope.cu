@@ -22,6 +22,22 @@ __device__ void rotate(T* q, T* k, const float* cosines, const float* sines, con
     }
 }
 
+// As rotate, of neighbouring dimensions: y[2i] = x[2i] c - x[2i + 1] s, y[2i + 1] = x[2i + 1] c + x[2i] s.
+template <class T>
+__device__ void rotate_neighbours(T* q, T* k, const float* cosines, const float* sines, const u32* positions, u32 query_heads,
+                                  u32 key_heads, u32 d, u32 half, float sign) {
+    u32 token = blockIdx.x, heads = query_heads + key_heads;
+    u64 table = (u64)positions[token] * half;
+    for (u32 index = threadIdx.x; index < heads * half; index += blockDim.x) {
+        u32 head = index / half, pair = index % half;
+        T* place = head < query_heads ? q + ((u64)token * query_heads + head) * d : k + ((u64)token * key_heads + head - query_heads) * d;
+        float a = widen(place[2 * pair]), b = widen(place[2 * pair + 1]);
+        float c = cosines[table + pair], s = sines[table + pair] * sign;
+        place[2 * pair] = narrow<T>(a * c - b * s);
+        place[2 * pair + 1] = narrow<T>(b * c + a * s);
+    }
+}
+
 // One head by a warp: y = the rotation of x r (offset + weight), which is rounded before, with r = 1 / sqrt(mean(x^2) + eps), as in
 // rms_norm.cu. What a rotation leaves is normalised only.
 template <class T, int N>
@@ -76,6 +92,13 @@ __device__ void rotate_normed(const T* x, const T* weight, T* y, float* rstd, co
     }                                                                                                                  \
     EMULATE(rope_normed_##E##_##N)
 
-#define BOTH_PACKS(T, E, N) PACKED(T, E, N) PACKED(T, E, 1)
+#define BOTH_PACKS(T, E, N)                                                                                            \
+    PACKED(T, E, N)                                                                                                    \
+    PACKED(T, E, 1)                                                                                                    \
+    KERNEL rope_neighbours_##E(T* q, T* k, const float* cosines, const float* sines, const u32* positions,             \
+                               u32 query_heads, u32 key_heads, u32 d, u32 half, float sign) {                          \
+        rotate_neighbours<T>(q, k, cosines, sines, positions, query_heads, key_heads, d, half, sign);                  \
+    }                                                                                                                  \
+    EMULATE(rope_neighbours_##E)
 
 FOR_EACH_ELEMENT(BOTH_PACKS)

@@ -3,7 +3,7 @@
 use candle_core::{DType, Result, Tensor};
 
 use crate::gpu::{Argument, Source, arguments, element_name, empty, pack_size, source};
-use crate::ops::rope::{HeadNorms, RopeTable};
+use crate::ops::rope::{HeadNorms, PairOrder, RopeTable};
 
 static SOURCE: Source = source!("rope");
 
@@ -13,11 +13,15 @@ pub fn rotate(q: &Tensor, k: Option<&Tensor>, table: &RopeTable, positions: &Ten
     let (tokens, query_heads, head_dim) = q.dims3()?;
     let (key_heads, half) = (k.map_or(Ok(0), |k| k.dim(1))?, table.cos.dim(1)?);
     let k = k.unwrap_or(q);
-    let pack = match half % 8 {
-        0 => pack_size(head_dim, &[q, k]),
+    let pack = match (half % 8, table.order) {
+        (0, PairOrder::Halves) => pack_size(head_dim, &[q, k]),
         _ => 1,
     };
-    let name = format!("rope_{}_{pack}", element_name(q.dtype()).unwrap_or_default());
+    let element = element_name(q.dtype()).unwrap_or_default();
+    let name = match table.order {
+        PairOrder::Halves => format!("rope_{element}_{pack}"),
+        PairOrder::Neighbours => format!("rope_neighbours_{element}"),
+    };
     let packs = (query_heads + key_heads) * half / pack;
     let launch = SOURCE.launch(&name, [tokens, 1, 1], [packs.next_multiple_of(32).clamp(32, 512), 1, 1]);
     let arguments = arguments! {

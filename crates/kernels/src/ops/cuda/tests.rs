@@ -11,7 +11,9 @@ use crate::ops::loss_head::IGNORE;
 use crate::ops::matmul::{Factor, QuantizedMatrix, Term};
 use crate::ops::oracle::{assert_close, error, random, rounded, tolerance};
 use crate::ops::rope::RopeTable;
-use crate::ops::{bias, cached_attention, dropout, embedding, gain, glu, loss_head, matmul, residual, rms_norm, rope};
+use crate::ops::{
+    bias, cached_attention, centre, dropout, embedding, gain, glu, loss_head, matmul, residual, rms_norm, rope, xielu,
+};
 use crate::quant::{Nf4, Quantized};
 
 pub(super) const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
@@ -29,6 +31,10 @@ fn sums_and_biases_match_f64() {
             );
             let sum = emulated(|| residual::add(&x, &y)).unwrap();
             assert_close(&sum, &(&x64 + &y64).unwrap(), "sum");
+            let scaled64 = (&y64 * 0.3).unwrap();
+            let sum = emulated(|| residual::add_scaled(&x, &y, 0.3)).unwrap();
+            assert_close(&sum, &(&x64 + &scaled64).unwrap(), "scaled sum");
+            assert_close(&emulated(|| residual::scale(&y, 0.3)).unwrap(), &scaled64, "multiple");
             for bias_dtype in [dtype, DType::F32] {
                 let (b, b64) = rounded(&random(&[width], 3), bias_dtype);
                 let got = x.copy().unwrap();
@@ -144,6 +150,43 @@ fn gated_linear_units_match_f64() {
 }
 
 #[test]
+fn curves_without_a_gate_match_f64() {
+    if !has_compiler() {
+        return;
+    }
+    let curve = xielu::Curve {
+        positive: 0.9,
+        negative: 1.4,
+        beta: 0.5,
+        epsilon: -1e-6,
+    };
+    for dtype in DTYPES {
+        for shape in [[9, 64], [3, 5]] {
+            let (x, x64) = rounded(&(random(&shape, 1) * 4.0).unwrap(), dtype);
+            let (dy, dy64) = rounded(&random(&shape, 2), dtype);
+            let y = emulated(|| xielu::forward(&x, curve)).unwrap();
+            assert_close(&y, &xielu::reference::forward(&x64, curve).unwrap(), "y");
+            let dx = emulated(|| xielu::backward(&x, &dy, curve)).unwrap();
+            assert_close(&dx, &xielu::reference::backward(&x64, &dy64, curve).unwrap(), "dx");
+        }
+    }
+}
+
+#[test]
+fn rows_without_their_mean_match_f64() {
+    if !has_compiler() {
+        return;
+    }
+    for dtype in DTYPES {
+        for (rows, width) in [(11, 64), (3, 1160), (2, 4096), (5, 37)] {
+            let (x, x64) = rounded(&(random(&[rows, width], 1) + 2.0).unwrap(), dtype);
+            let y = emulated(|| centre::rows(&x)).unwrap();
+            assert_close(&y, &centre::reference::rows(&x64).unwrap(), "y");
+        }
+    }
+}
+
+#[test]
 fn dropout_draws_the_mask_of_the_cpu() {
     if !has_compiler() {
         return;
@@ -217,12 +260,16 @@ fn rotations_match_f64_also_of_a_part_of_the_head() {
     for dtype in DTYPES {
         for (heads, head_dim, half) in [(4, 64, 32), (3, 24, 12), (5, 96, 24), (1, 256, 128), (2, 6, 2)] {
             let frequencies: Vec<f32> = (0..half).map(|i| 10_000f32.powf(-(i as f32) / half as f32)).collect();
-            let table = RopeTable::new(&frequencies, 1.0, 10, &Device::Cpu).unwrap();
-            let (x, x64) = rounded(&random(&[4, heads, head_dim], 1), dtype);
-            let y = emulated(|| rope::forward(&x, &table, &positions)).unwrap();
-            assert_close(&y, &rope::reference::forward(&x64, &table, &positions).unwrap(), "y");
-            let dx = emulated(|| rope::backward(&x, &table, &positions)).unwrap();
-            assert_close(&dx, &rope::reference::backward(&x64, &table, &positions).unwrap(), "dx");
+            for order in [rope::PairOrder::Halves, rope::PairOrder::Neighbours] {
+                let table = RopeTable::new(&frequencies, 1.0, 10, &Device::Cpu)
+                    .unwrap()
+                    .in_order(order);
+                let (x, x64) = rounded(&random(&[4, heads, head_dim], 1), dtype);
+                let y = emulated(|| rope::forward(&x, &table, &positions)).unwrap();
+                assert_close(&y, &rope::reference::forward(&x64, &table, &positions).unwrap(), "y");
+                let dx = emulated(|| rope::backward(&x, &table, &positions)).unwrap();
+                assert_close(&dx, &rope::reference::backward(&x64, &table, &positions).unwrap(), "dx");
+            }
         }
     }
 }
