@@ -89,6 +89,7 @@ mod tests {
             bias: false,
         };
         let base = BaseShape {
+            within: None,
             layers: 1,
             linears: vec![linear("q_proj"), linear("k_proj")],
             others: vec![],

@@ -1,6 +1,7 @@
 //! Checkpoints on disk: safetensors files, the index over their shards, and the forms of quantized weights.
 
 mod error;
+mod floats;
 pub(crate) mod header;
 mod packed;
 mod weights;
