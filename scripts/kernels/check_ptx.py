@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the kernels that multiply on tensor cores (attention, Muon) as NVRTC compiles them, and what Triton compiles for the same GPUs, instruction by
+"""Runs the kernels that multiply on tensor cores (attention, Muon, gradients of adapters) as NVRTC compiles them, and what Triton compiles for the same GPUs, instruction by
 instruction on the CPU.
 
     scripts/kernels/check_ptx.py [--library libnvrtc.so.13]
@@ -17,6 +17,7 @@ import time
 
 import numpy as np
 
+import adapter_gradients
 import compile_kernels
 import muon_updates
 import ptx
@@ -176,8 +177,8 @@ def main():
     arguments = parser.parse_args()
     wrong, began = 0, time.monotonic()
     library = compile_kernels.nvrtc(arguments.library)
-    muon = (muon_updates.updates(library, architecture) for architecture in ("compute_80", "compute_90a"))
-    for name, found, tolerance in itertools.chain(triton_kernels(), *muon, own_kernels(library)):
+    small = (check(library, architecture) for check in (muon_updates.updates, adapter_gradients.gradients) for architecture in ("compute_80", "compute_90a"))
+    for name, found, tolerance in itertools.chain(triton_kernels(), *small, own_kernels(library)):
         is_right = found <= tolerance
         wrong += not is_right
         print(f"{'ok  ' if is_right else 'FAIL'} {name}: error {found:.1e}, at most {tolerance:.1e}", flush=True)
