@@ -261,8 +261,9 @@ print(adapter.train(Path({str(base)!r}), trial, Path({folder!r}, "reports" + sys
 
     def test_modules_of_a_preset_are_those_of_all_families(self):
         axolotl, llamafactory = self.configurations(target_modules="mlp")
-        self.assertEqual(axolotl["lora_target_modules"], ["gate_proj", "up_proj", "down_proj", "gate_up_proj"])
-        self.assertEqual(llamafactory["lora_target"], "gate_proj,up_proj,down_proj,gate_up_proj")
+        modules = ["gate_proj", "up_proj", "down_proj", "gate_up_proj", "input_linear", "output_linear"]
+        self.assertEqual(axolotl["lora_target_modules"], modules)
+        self.assertEqual(llamafactory["lora_target"], ",".join(modules))
         self.refused("`target_modules` qv: write one of all-linear", lambda: names.modules("qv"))
 
     def test_settings_without_a_key_are_refused_where_they_would_say_something(self):

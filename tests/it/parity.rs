@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use peft_tune_core::architecture::Architecture;
+use peft_tune_core::architecture::{Architecture, NormPlacement, QueryKeyNorm};
 use peft_tune_core::recipe::{Checkpointing, Precision};
 use peft_tune_engine::Trainer;
 use peft_tune_engine::data::MicroBatch;
@@ -23,7 +23,7 @@ const BF16: f64 = 2e-3;
 const FP16: f64 = 5e-4;
 
 /// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3.
-const FAMILIES: [&str; 12] = [
+const FAMILIES: [&str; 24] = [
     "ref_llama",
     "ref_llama31",
     "ref_mistral",
@@ -36,6 +36,18 @@ const FAMILIES: [&str; 12] = [
     "ref_phi3_longrope",
     "ref_gemma3_mm",
     "ref_qwen3_vl",
+    "ref_smollm3",
+    "ref_granite",
+    "ref_ernie4_5",
+    "ref_hunyuan_dense",
+    "ref_ministral3",
+    "ref_phi4_mini",
+    "ref_exaone4",
+    "ref_olmo3",
+    "ref_glm4",
+    "ref_cohere2",
+    "ref_apertus",
+    "ref_granite4",
 ];
 
 fn trainer(reference: &str, precision: Precision) -> Trainer {
@@ -113,9 +125,17 @@ fn logits_match() {
 
 #[test]
 fn longrope_takes_its_short_factors_within_the_original_context() {
-    let family = "ref_phi3_longrope";
-    let expected = json(&folder(family).join("ref.json"));
-    let short = expected["short"].as_u64().unwrap() as usize;
+    let of = |family: &str, key: &str| json(&folder(family).join("ref.json"))[key].as_f64().unwrap();
+    let short = of("ref_phi3_longrope", "short") as usize;
+    for (family, short, expected) in [
+        ("ref_phi3_longrope", short, of("ref_phi3_longrope", "loss_short")),
+        ("ref_phi4_mini", 24, of("ref_phi4_mini", "loss_first_24_tokens")),
+    ] {
+        check_short_loss(family, short, expected);
+    }
+}
+
+fn check_short_loss(family: &str, short: usize, expected: f64) {
     let mut documents = documents(family, "input_ids", "input_ids");
     for document in &mut documents {
         document.input_ids.truncate(short);
@@ -123,7 +143,7 @@ fn longrope_takes_its_short_factors_within_the_original_context() {
     }
     let batch = MicroBatch::from_documents(&documents);
     let loss = trainer(family, Precision::Fp32).evaluate(&[batch]).unwrap().loss;
-    assert_close(&[loss], &[expected["loss_short"].as_f64().unwrap()], F32, "short loss");
+    assert_close(&[loss], &[expected], F32, family);
 }
 
 #[test]
@@ -141,9 +161,14 @@ fn fp16_losses_stay_within_its_rounding() {
     for family in FAMILIES {
         let expected = json(&folder(family).join("ref.json"));
         let actual = losses(&mut trainer(family, Precision::Fp16), &whole_batch(family), 20);
+        // The first steps may overflow at the scale of the loss that a training begins with; they are skipped.
+        let skipped = actual.iter().skip(1).take_while(|loss| **loss == actual[0]).count();
+        assert!(skipped <= 2, "{family}: {actual:?}");
+        let expected = numbers(&expected["losses_f64"]);
+        let compared = expected.len() - skipped;
         assert_close(
-            &actual,
-            &numbers(&expected["losses_f64"]),
+            &actual[skipped..],
+            &expected[..compared],
             FP16,
             &format!("{family} loss"),
         );
@@ -152,7 +177,17 @@ fn fp16_losses_stay_within_its_rounding() {
 
 #[test]
 fn checkpointing_changes_no_bit() {
-    for family in ["ref_llama", "ref_qwen3", "ref_gemma2", "ref_phi3"] {
+    for family in [
+        "ref_llama",
+        "ref_qwen3",
+        "ref_gemma2",
+        "ref_phi3",
+        "ref_granite",
+        "ref_hunyuan_dense",
+        "ref_olmo3",
+        "ref_cohere2",
+        "ref_apertus",
+    ] {
         let run = |checkpointing| {
             let mut recipe = recipe(&folder(family).join("adapter_init"));
             recipe.gradient_checkpointing = checkpointing;
@@ -171,21 +206,40 @@ fn checkpointing_changes_no_bit() {
 /// The list at the head of `crates/engine/src/model/saved.rs`, for one layer in float32.
 fn layer_bytes(architecture: &Architecture, tokens: usize, rank: usize) -> usize {
     let heads = architecture.heads + 2 * architecture.kv_heads;
-    let norms = architecture.hidden_size + 2;
-    let head_norms = if architecture.query_key_norm {
-        architecture.heads + architecture.kv_heads
-    } else {
-        0
+    let before = match architecture.norm_placement {
+        NormPlacement::Behind => 0,
+        _ => 2,
+    };
+    let behind = match architecture.norm_placement {
+        NormPlacement::Before | NormPlacement::Shared => 0,
+        NormPlacement::BeforeAndBehind | NormPlacement::Behind => 2,
+    };
+    let norms = architecture.hidden_size + before;
+    let head_norms = match architecture.query_key_norm {
+        QueryKeyNorm::None => 0,
+        QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => architecture.heads + architecture.kv_heads,
+        QueryKeyNorm::AllHeads => 2,
     };
     let attention = (heads + architecture.heads) * architecture.head_dim + architecture.heads;
-    let behind = (architecture.layer_norms().len() - 2) * (architecture.hidden_size + 1);
-    let mlp = 2 * architecture.intermediate_size + behind;
+    let behind = behind * (architecture.hidden_size + 1);
+    let gates = if architecture.activation.is_gated() { 2 } else { 1 };
+    let mlp = gates * architecture.intermediate_size + behind;
     4 * tokens * (norms + head_norms + attention + mlp + architecture.linear_modules().len() * rank)
 }
 
 #[test]
 fn saved_activations_are_exactly_those_listed() {
-    for family in ["ref_llama31", "ref_qwen3", "ref_gemma2", "ref_phi3"] {
+    for family in [
+        "ref_llama31",
+        "ref_qwen3",
+        "ref_gemma2",
+        "ref_phi3",
+        "ref_granite",
+        "ref_hunyuan_dense",
+        "ref_olmo3",
+        "ref_glm4",
+        "ref_apertus",
+    ] {
         let batch = &whole_batch(family)[0];
         let model = base(family, Precision::Fp32);
         let architecture = model.architecture();

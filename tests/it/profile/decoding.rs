@@ -6,9 +6,9 @@ use peft_tune_engine::{BaseModel, Generator};
 
 use crate::golden::{folder, relative_error};
 
-/// Families that differ in attention: plain, windows and soft caps, norms on queries and keys, fused projections, scaled
-/// ropes.
-const REFERENCES: [&str; 7] = [
+/// Families that differ in attention: plain, windows and soft caps, norms on queries and keys in each place, fused
+/// projections, scaled ropes, queries that grow, and layers without a rope beside their MLP.
+const REFERENCES: [&str; 11] = [
     "ref_llama",
     "ref_gemma2",
     "ref_gemma3",
@@ -16,6 +16,10 @@ const REFERENCES: [&str; 7] = [
     "ref_phi3",
     "ref_mistral",
     "ref_llama31",
+    "ref_hunyuan_dense",
+    "ref_ministral3",
+    "ref_olmo3",
+    "ref_cohere2",
 ];
 
 fn generator(reference: &str, precision: Precision) -> Generator {

@@ -117,6 +117,30 @@ impl Config {
         }
     }
 
+    /// A list of zeros and ones, or of truth values, that may be absent.
+    pub(super) fn optional_flags(&self, key: &str) -> Result<Option<Vec<bool>>, ArchitectureError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let flag = |item: &Value| match (item.as_bool(), item.as_u64()) {
+            (Some(flag), _) => Some(flag),
+            (None, Some(number @ (0 | 1))) => Some(number == 1),
+            _ => None,
+        };
+        let flags = value.as_array().and_then(|items| items.iter().map(flag).collect());
+        match flags {
+            Some(flags) => Ok(Some(flags)),
+            None => Err(self.wrong_type(key, "a list of zeros and ones", value)),
+        }
+    }
+
+    /// Refuses a switch that is on, and a count above 0.
+    pub(super) fn check_off(&self, key: &str) -> Result<(), ArchitectureError> {
+        match self.value(key) {
+            None | Some(Value::Bool(false)) => Ok(()),
+            Some(value) if value.as_u64() == Some(0) => Ok(()),
+            Some(value) => Err(self.unsupported(key, &value.to_string(), "false, or 0")),
+        }
+    }
+
     /// A text that may be absent.
     pub(super) fn optional_text(&self, key: &str) -> Result<Option<&str>, ArchitectureError> {
         match self.value(key) {
@@ -196,10 +220,18 @@ impl Config {
     }
 
     /// The error for a model family that this engine does not have.
-    pub(super) fn unknown_family(&self, model_type: &str, supported: Vec<&'static str>) -> ArchitectureError {
+    pub(super) fn unknown_family(
+        &self,
+        model_type: &str,
+        nearest: &'static str,
+        missing: Vec<String>,
+        supported: Vec<&'static str>,
+    ) -> ArchitectureError {
         ArchitectureError::UnknownFamily {
             path: self.path.clone(),
             model_type: model_type.to_owned(),
+            nearest,
+            missing,
             supported,
         }
     }

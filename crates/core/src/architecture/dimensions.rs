@@ -42,27 +42,37 @@ pub struct Architecture {
     pub layers: Vec<LayerAttention>,
     /// The position encodings that [`LayerAttention::rope`] points into.
     pub ropes: Vec<Rope>,
-    /// Epsilon of every RMS norm.
+    /// Epsilon of every norm.
     pub norm_epsilon: f64,
     /// Added to every norm weight: 0, or 1 where the checkpoint holds w - 1 (Gemma).
     pub norm_offset: f32,
+    /// Norms take the mean from each row first: LayerNorm without a bias.
+    pub centred_norms: bool,
     /// Where the norms of a layer stand.
     pub norm_placement: NormPlacement,
-    /// RMS norm over d on queries and keys before the rotation.
-    pub query_key_norm: bool,
+    /// Norms of queries and keys.
+    pub query_key_norm: QueryKeyNorm,
     /// q, k and v have a bias.
     pub qkv_bias: bool,
     /// The attention's output projection has a bias.
     pub output_bias: bool,
     /// gate, up and down have a bias.
     pub mlp_bias: bool,
-    /// One `qkv_proj` and one `gate_up_proj` tensor instead of three and two (Phi-3).
-    pub fused_projections: bool,
+    /// One tensor for query, key and value instead of three (Phi-3).
+    pub fused_qkv: bool,
+    /// One tensor for gate and up instead of two (Phi-3, GLM-4).
+    pub fused_gate_up: bool,
+    /// What the modules of a decoder layer are called.
+    pub names: LayerNames,
     pub activation: Activation,
     /// The LM head is the embedding.
     pub tied_embeddings: bool,
     /// Factor on the embeddings, rounded to the compute dtype (Gemma: sqrt(H)).
     pub embedding_scale: Option<f64>,
+    /// Factor on what attention and MLP add to the residual stream.
+    pub residual_scale: Option<f64>,
+    /// Factor on the logits.
+    pub logit_scale: Option<f64>,
     /// Factor on q·k.
     pub attention_scale: f64,
     /// c in c·tanh(score / c), on attention scores.
@@ -76,11 +86,11 @@ pub struct Architecture {
 pub struct LayerAttention {
     /// A query sees itself and the `window - 1` tokens before it; all tokens before it where absent.
     pub window: Option<usize>,
-    /// Index into [`Architecture::ropes`].
-    pub rope: usize,
+    /// Index into [`Architecture::ropes`]; absent where queries and keys are not rotated.
+    pub rope: Option<usize>,
 }
 
-/// Gate activation of the MLP.
+/// Activation of the MLP: of the gate, which is multiplied with up, or of up alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
@@ -88,6 +98,34 @@ pub enum Activation {
     Silu,
     /// The tanh form of GELU.
     GeluTanh,
+    /// xIELU, which has no gate beside it and two numbers in each layer (Apertus).
+    Xielu,
+}
+
+/// Norms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueryKeyNorm {
+    None,
+    /// Over d, of each head before the rotation.
+    Heads,
+    /// Over d, of each head after the rotation (Hunyuan).
+    RotatedHeads,
+    /// Over all heads of a token at once, before the rotation (OLMo).
+    AllHeads,
+}
+
+/// What the modules of a decoder layer are called, where families differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct LayerNames {
+    /// The norm before attention, and the one behind it.
+    pub attention_norms: [&'static str; 2],
+    /// The norm before the MLP, and the one behind it.
+    pub mlp_norms: [&'static str; 2],
+    /// The norms of queries and of keys.
+    pub head_norms: [&'static str; 2],
+    /// Gate and up, where they are one, and down.
+    pub mlp: [&'static str; 2],
 }
 
 /// Where the norms of a decoder layer stand.
@@ -96,8 +134,38 @@ pub enum Activation {
 pub enum NormPlacement {
     /// Before attention and before the MLP.
     Before,
-    /// Before and behind each (Gemma 2 and 3).
+    /// Before and behind each (Gemma 2 and 3, GLM-4).
     BeforeAndBehind,
+    /// Behind attention and behind the MLP, before the residual sum (OLMo, EXAONE 4).
+    Behind,
+    /// One before both, which run side by side (Cohere).
+    Shared,
+}
+
+impl NormPlacement {
+    /// Whether norms stand before attention and MLP.
+    pub fn is_before(self) -> bool {
+        self != Self::Behind
+    }
+
+    /// Whether norms stand behind attention and MLP.
+    pub fn is_behind(self) -> bool {
+        matches!(self, Self::BeforeAndBehind | Self::Behind)
+    }
+}
+
+impl Activation {
+    /// Whether the MLP has a gate beside up.
+    pub fn is_gated(self) -> bool {
+        self != Self::Xielu
+    }
+}
+
+impl QueryKeyNorm {
+    /// Whether there are any.
+    pub fn is_there(self) -> bool {
+        self != Self::None
+    }
 }
 
 /// Number type of published weights.

@@ -23,12 +23,17 @@ pub enum ArchitectureError {
     },
 
     #[error(
-        "model_type `{model_type}` in {path} is not supported; take a model of one of these types: {}",
+        "model_type `{model_type}` in {path} is not supported; {}; take a model of one of these types: {}",
+        way_out(nearest, missing),
         supported.join(", ")
     )]
     UnknownFamily {
         path: PathBuf,
         model_type: String,
+        /// The family that is most like it by its name.
+        nearest: &'static str,
+        /// What the file asks for that no family has.
+        missing: Vec<String>,
         supported: Vec<&'static str>,
     },
 
@@ -47,4 +52,17 @@ pub enum ArchitectureError {
         value: String,
         rule: String,
     },
+}
+
+fn way_out(nearest: &str, missing: &[String]) -> String {
+    match missing {
+        [] => format!(
+            "the nearest family is `{nearest}`: if the layers are those of it, `peft-tune adopt --as-family {nearest}` checks \
+             that and makes a model folder that says so"
+        ),
+        missing => format!(
+            "the nearest family is `{nearest}`, but the file asks for {}, which is not there",
+            missing.join(", ")
+        ),
+    }
 }

@@ -1,11 +1,12 @@
-//! The model families, one row each: the switches in which they differ, and their names elsewhere.
+//! The model families: the switches in which they differ, and their names elsewhere.
 //!
-//! A family that is a combination of known switches is a variant and a row. Defaults are those of the family's configuration
-//! class in transformers, since published files leave them out.
+//! A family that is a combination of known switches is a variant here and a row in [`super::family_rows`]. Defaults are
+//! those of the family's configuration class in transformers, since published files leave them out.
 
 use serde::Serialize;
 
-use super::{Activation, NormPlacement};
+use super::family_rows::ROWS;
+use super::{Activation, LayerNames, NormPlacement, QueryKeyNorm, RopeOrder};
 
 /// A model family, by `model_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +18,17 @@ pub enum Family {
     Gemma2,
     Gemma3,
     Phi3,
+    SmolLm3,
+    Granite,
+    Ernie45,
+    HunYuanDense,
+    Ministral3,
+    Exaone4,
+    Olmo3,
+    Glm4,
+    Cohere2,
+    Apertus,
+    Granite4,
 }
 
 /// What is to be known of a family.
@@ -41,30 +53,104 @@ pub struct Switches {
     pub qkv_bias: Bias,
     pub output_bias: Bias,
     pub mlp_bias: Bias,
-    /// RMS norm over d on queries and keys.
-    pub query_key_norm: bool,
-    /// One tensor for q, k and v, one for gate and up.
-    pub fused_projections: bool,
+    pub query_key_norm: QueryKeyNorm,
+    /// One tensor for q, k and v.
+    pub fused_qkv: bool,
+    /// One tensor for gate and up.
+    pub fused_gate_up: bool,
+    pub names: LayerNames,
+    /// Key of the MLP's width.
+    pub mlp_width: &'static str,
     pub norm_placement: NormPlacement,
+    /// Key of the norms' epsilon.
+    pub norm_epsilon: &'static str,
+    /// Norms take the mean from each row first.
+    pub centred_norms: bool,
     /// Added to every norm weight.
     pub norm_offset: f32,
     /// Key of the activation, and what it is where that is absent.
     pub activation: (&'static str, Activation),
     /// Whether the LM head is the embedding where `tie_word_embeddings` is absent.
     pub tied_embeddings: bool,
-    /// Embeddings are multiplied by sqrt(H).
-    pub scaled_embeddings: bool,
-    /// The factor on q·k is that of `query_pre_attn_scalar`, of this one where it is absent; of d where the switch is off.
-    pub query_scalar: Option<f64>,
+    /// Factor on the embeddings.
+    pub embedding_scale: Factor,
+    /// Factor on what attention and MLP add to the residual stream.
+    pub residual_scale: Factor,
+    /// Factor on the logits.
+    pub logit_scale: Factor,
+    /// Factor on q·k.
+    pub query_scale: QueryScale,
     /// `attn_logit_softcapping`
     pub attention_soft_cap: SoftCap,
     /// `final_logit_softcapping`
     pub logit_soft_cap: SoftCap,
     pub windows: Windows,
-    /// Layers with a window have a rope of their own (`rope_local_base_freq`).
-    pub sliding_rope: bool,
-    /// A switch of the file that must be off.
-    pub refused: Option<&'static str>,
+    /// The rope of layers with a window.
+    pub sliding_rope: SlidingRope,
+    /// Which layers rotate queries and keys at all.
+    pub rope_layers: RopeLayers,
+    pub rope_order: RopeOrder,
+    /// Base of the rope where the file names none.
+    pub rope_base: f64,
+    /// Share of a head that is rotated where the file names none.
+    pub rotary_share: f64,
+    /// Rotated queries grow with their position where the file says so (`llama_4_scaling_beta`).
+    pub query_growth: bool,
+    /// Switches and counts of the file that must be off, or 0.
+    pub refused: &'static [&'static str],
+}
+
+/// A factor of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Factor {
+    /// 1
+    None,
+    /// sqrt(H)
+    RootHidden,
+    /// That of a key, or this one where it is absent.
+    Key(&'static str, f64),
+    /// One over that of a key; 1 where it is absent.
+    Inverse(&'static str),
+}
+
+/// The factor on q·k.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueryScale {
+    /// 1/sqrt(d)
+    HeadDim,
+    /// 1/sqrt of `query_pre_attn_scalar`, or of this one where it is absent.
+    Scalar(f64),
+    /// That of a key; 1 where it is absent.
+    Key(&'static str),
+}
+
+/// The rope of layers with a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SlidingRope {
+    /// That of the others.
+    Shared,
+    /// One with a base of its own (`rope_local_base_freq`), without scaling.
+    OwnBase,
+    /// That of the others without their scaling.
+    Unscaled,
+}
+
+/// Which layers rotate queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RopeLayers {
+    All,
+    /// Those with a window.
+    Sliding,
+    /// Those with a window, all where none has one.
+    SlidingIfAny,
+    /// Those with a 1 in `no_rope_layers`; where it is absent all but every n-th one, n that of `no_rope_layer_interval` or 4.
+    Listed,
+    /// All where `position_embedding_type` is `rope`, else none.
+    Named,
 }
 
 /// Whether linear layers have a bias.
@@ -104,6 +190,9 @@ pub enum Windows {
         nth: usize,
         key: Option<&'static str>,
     },
+    /// Those with an L in `sliding_window_pattern`, from its start again and again, or all but every n-th one of that number;
+    /// none where `sliding_window` is null.
+    Pattern,
 }
 
 /// What torchtune calls the parts of a family.
@@ -141,220 +230,6 @@ pub struct ChatMarks {
 
 /// Window of a sliding layer where the file names none.
 pub(super) const DEFAULT_WINDOW: usize = 4096;
-
-/// Full attention, no biases, a norm before attention and MLP.
-const PLAIN: Switches = Switches {
-    qkv_bias: Bias::Never,
-    output_bias: Bias::Never,
-    mlp_bias: Bias::Never,
-    query_key_norm: false,
-    fused_projections: false,
-    norm_placement: NormPlacement::Before,
-    norm_offset: 0.0,
-    activation: ("hidden_act", Activation::Silu),
-    tied_embeddings: false,
-    scaled_embeddings: false,
-    query_scalar: None,
-    attention_soft_cap: SoftCap::Never,
-    logit_soft_cap: SoftCap::Never,
-    windows: Windows::Never,
-    sliding_rope: false,
-    refused: None,
-};
-
-/// What Gemma 2 and 3 share.
-const GEMMA: Switches = Switches {
-    qkv_bias: Bias::Key("attention_bias"),
-    output_bias: Bias::Key("attention_bias"),
-    norm_placement: NormPlacement::BeforeAndBehind,
-    norm_offset: 1.0,
-    // Gemma's first files say `hidden_act: gelu` and mean the tanh form, which `hidden_activation` corrects.
-    activation: ("hidden_activation", Activation::GeluTanh),
-    tied_embeddings: true,
-    scaled_embeddings: true,
-    query_scalar: Some(256.0),
-    ..PLAIN
-};
-
-/// The marks of ChatML.
-const CHATML: ChatMarks = ChatMarks {
-    user: "<|im_start|>user\n",
-    assistant: "<|im_start|>assistant\n",
-};
-const GEMMA_CHAT: ChatMarks = ChatMarks {
-    user: "<start_of_turn>user\n",
-    assistant: "<start_of_turn>model\n",
-};
-
-/// A tokenizer for all models of its family.
-const fn tokenizer(builder: &'static str, file: &'static str) -> TorchtuneTokenizer {
-    TorchtuneTokenizer {
-        builder,
-        file,
-        merges: None,
-        vocabulary: None,
-    }
-}
-
-const ROWS: &[FamilyRow] = &[
-    FamilyRow {
-        family: Family::Llama,
-        name: "llama",
-        text_names: &[],
-        switches: Switches {
-            qkv_bias: Bias::Key("attention_bias"),
-            output_bias: Bias::Key("attention_bias"),
-            mlp_bias: Bias::Key("mlp_bias"),
-            ..PLAIN
-        },
-        torchtune: Some(TorchtuneFamily {
-            // The builder of Llama 3.2 serves all llamas.
-            builder: "llama3_2.lora_llama3_2",
-            arguments: &[
-                "rope_base",
-                "scale_factor",
-                "tie_word_embeddings",
-                "apply_lora_to_output",
-            ],
-            tokenizers: &[
-                TorchtuneTokenizer {
-                    vocabulary: Some(128_256),
-                    ..tokenizer("llama3.llama3_tokenizer", "original/tokenizer.model")
-                },
-                tokenizer("llama2.llama2_tokenizer", "tokenizer.model"),
-            ],
-            checkpoint: "LLAMA3",
-            tied_checkpoint: Some("LLAMA3_2"),
-        }),
-        chat: ChatMarks {
-            user: "<|start_header_id|>user<|end_header_id|>\n\n",
-            assistant: "<|start_header_id|>assistant<|end_header_id|>\n\n",
-        },
-    },
-    FamilyRow {
-        family: Family::Mistral,
-        name: "mistral",
-        text_names: &[],
-        switches: Switches {
-            windows: Windows::All {
-                default: Some(DEFAULT_WINDOW),
-            },
-            ..PLAIN
-        },
-        torchtune: Some(TorchtuneFamily {
-            builder: "mistral.lora_mistral",
-            arguments: &["rope_base", "apply_lora_to_output"],
-            tokenizers: &[tokenizer("mistral.mistral_tokenizer", "tokenizer.model")],
-            checkpoint: "MISTRAL",
-            tied_checkpoint: None,
-        }),
-        chat: ChatMarks {
-            user: "[INST]",
-            assistant: "[/INST]",
-        },
-    },
-    FamilyRow {
-        family: Family::Qwen2,
-        name: "qwen2",
-        text_names: &["qwen2_vl_text", "qwen2_5_vl_text"],
-        switches: Switches {
-            qkv_bias: Bias::Always,
-            windows: Windows::FromLayer,
-            ..PLAIN
-        },
-        torchtune: Some(TorchtuneFamily {
-            builder: "qwen2.lora_qwen2",
-            arguments: &["rope_base_float", "tie_word_embeddings", "apply_lora_to_output"],
-            tokenizers: &[TorchtuneTokenizer {
-                merges: Some("merges.txt"),
-                ..tokenizer("qwen2_5.qwen2_5_tokenizer", "vocab.json")
-            }],
-            checkpoint: "QWEN2",
-            tied_checkpoint: None,
-        }),
-        chat: CHATML,
-    },
-    FamilyRow {
-        family: Family::Qwen3,
-        name: "qwen3",
-        text_names: &["qwen3_vl_text"],
-        switches: Switches {
-            qkv_bias: Bias::Key("attention_bias"),
-            output_bias: Bias::Key("attention_bias"),
-            query_key_norm: true,
-            windows: Windows::FromLayer,
-            ..PLAIN
-        },
-        torchtune: None,
-        chat: CHATML,
-    },
-    FamilyRow {
-        family: Family::Gemma2,
-        name: "gemma2",
-        text_names: &[],
-        switches: Switches {
-            attention_soft_cap: SoftCap::Default(50.0),
-            logit_soft_cap: SoftCap::Default(30.0),
-            windows: Windows::ExceptEvery { nth: 2, key: None },
-            ..GEMMA
-        },
-        torchtune: Some(TorchtuneFamily {
-            builder: "gemma2.lora_gemma2",
-            arguments: &[
-                "head_dim",
-                "rope_base",
-                "hidden_capping_value",
-                "final_capping_value",
-                "sliding_window_size",
-                "query_pre_attn_scalar",
-            ],
-            tokenizers: &[tokenizer("gemma.gemma_tokenizer", "tokenizer.model")],
-            checkpoint: "GEMMA2",
-            tied_checkpoint: None,
-        }),
-        chat: GEMMA_CHAT,
-    },
-    FamilyRow {
-        family: Family::Gemma3,
-        name: "gemma3_text",
-        text_names: &[],
-        switches: Switches {
-            query_key_norm: true,
-            attention_soft_cap: SoftCap::WhereSet,
-            logit_soft_cap: SoftCap::WhereSet,
-            windows: Windows::ExceptEvery {
-                nth: 6,
-                key: Some("sliding_window_pattern"),
-            },
-            sliding_rope: true,
-            refused: Some("use_bidirectional_attention"),
-            ..GEMMA
-        },
-        torchtune: None,
-        chat: GEMMA_CHAT,
-    },
-    FamilyRow {
-        family: Family::Phi3,
-        name: "phi3",
-        text_names: &[],
-        switches: Switches {
-            fused_projections: true,
-            windows: Windows::All { default: None },
-            ..PLAIN
-        },
-        torchtune: Some(TorchtuneFamily {
-            builder: "phi3.lora_phi3",
-            arguments: &["rope_base", "apply_lora_to_output"],
-            tokenizers: &[tokenizer("phi3.phi3_mini_tokenizer", "tokenizer.model")],
-            checkpoint: "PHI3_MINI",
-            tied_checkpoint: None,
-        }),
-        chat: ChatMarks {
-            user: "<|user|>\n",
-            assistant: "<|assistant|>\n",
-        },
-    },
-];
 
 impl Family {
     /// All families, in the order of the table.

@@ -7,15 +7,21 @@ mod config;
 mod dimensions;
 mod error;
 mod family;
+mod family_rows;
+mod layers;
 mod multimodal;
 mod read;
 mod rope;
 mod rope_config;
 mod tensors;
+mod unknown;
 
-pub use dimensions::{Activation, Architecture, Dtype, LayerAttention, NormPlacement};
+pub use dimensions::{Activation, Architecture, Dtype, LayerAttention, LayerNames, NormPlacement, QueryKeyNorm};
 pub use error::ArchitectureError;
-pub use family::{Bias, ChatMarks, Family, FamilyRow, SoftCap, Switches, TorchtuneFamily, TorchtuneTokenizer, Windows};
-pub use rope::{Rope, RopeScaling};
+pub use family::{
+    Bias, ChatMarks, Factor, Family, FamilyRow, QueryScale, RopeLayers, SlidingRope, SoftCap, Switches,
+    TorchtuneFamily, TorchtuneTokenizer, Windows,
+};
+pub use rope::{QueryGrowth, Rope, RopeOrder, RopeScaling};
 pub use tensors::{EMBEDDING, FINAL_NORM, LM_HEAD, name_alone, name_within, names_of_language_model};
 pub use tensors::{LinearModule, LinearRole, ParameterCount, Projection, TensorShape};

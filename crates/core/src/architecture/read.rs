@@ -1,9 +1,9 @@
 //! What a `config.json` means: dimensions, and the switches of its family's row.
 
 use super::config::Config;
-use super::family::{Bias, DEFAULT_WINDOW, Family, SoftCap, Switches, Windows};
-use super::rope_config::{self, RopeContext};
-use super::{Activation, Architecture, ArchitectureError, Dtype, LayerAttention, Rope, multimodal};
+use super::family::{Bias, Factor, Family, QueryScale, SoftCap, Switches};
+use super::{Activation, Architecture, ArchitectureError, Dtype, LayerAttention};
+use super::{layers, multimodal, rope_config, unknown};
 
 /// More decoder layers than any model has; a larger number is a damaged file.
 const MOST_LAYERS: usize = 4096;
@@ -24,17 +24,14 @@ pub(super) fn read(config: &Config) -> Result<Architecture, ArchitectureError> {
 fn language_model(config: &Config) -> Result<Architecture, ArchitectureError> {
     let model_type = config.text("model_type")?;
     let Some(family) = Family::from_model_type(model_type) else {
-        let supported = Family::all().map(Family::name).chain(multimodal::names());
-        return Err(config.unknown_family(model_type, supported.collect()));
+        return Err(unknown::error(config, model_type));
     };
     let switches = &family.row().switches;
-    if let Some(key) = switches.refused
-        && config.flag(key, false)?
-    {
-        return Err(config.unsupported(key, "true", "false"));
+    for key in switches.refused {
+        config.check_off(key)?;
     }
     let mut architecture = of_family(config, family, switches)?;
-    architecture.layers = layers(config, switches, architecture.layers.len())?;
+    architecture.layers = layers::read(config, switches, architecture.layers.len())?;
     Ok(architecture)
 }
 
@@ -53,55 +50,67 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
         return Err(config.impossible("num_hidden_layers", layers, format!("at most {MOST_LAYERS}")));
     }
     let max_positions = config.dimension("max_position_embeddings")?;
-    let query_scalar = match switches.query_scalar {
-        Some(default) => config.optional_positive("query_pre_attn_scalar")?.unwrap_or(default),
-        None => head_dim as f64,
-    };
     Ok(Architecture {
         family,
         within: None,
         dtype: dtype(config)?,
         vocabulary: config.dimension("vocab_size")?,
         hidden_size,
-        intermediate_size: config.dimension("intermediate_size")?,
+        intermediate_size: config.dimension(switches.mlp_width)?,
         heads,
         kv_heads,
         head_dim,
         max_positions,
-        layers: vec![LayerAttention { window: None, rope: 0 }; layers],
-        ropes: ropes(config, switches, head_dim, max_positions)?,
-        norm_epsilon: config.optional_positive("rms_norm_eps")?.unwrap_or(1e-6),
+        layers: vec![
+            LayerAttention {
+                window: None,
+                rope: Some(0)
+            };
+            layers
+        ],
+        ropes: rope_config::ropes(config, switches, head_dim, max_positions)?,
+        norm_epsilon: config.optional_positive(switches.norm_epsilon)?.unwrap_or(1e-6),
         norm_offset: switches.norm_offset,
+        centred_norms: switches.centred_norms,
         norm_placement: switches.norm_placement,
         query_key_norm: switches.query_key_norm,
         qkv_bias: bias(config, switches.qkv_bias)?,
         output_bias: bias(config, switches.output_bias)?,
         mlp_bias: bias(config, switches.mlp_bias)?,
-        fused_projections: switches.fused_projections,
+        fused_qkv: switches.fused_qkv,
+        fused_gate_up: switches.fused_gate_up,
+        names: switches.names,
         activation: activation(config, switches.activation)?,
         tied_embeddings: config.flag("tie_word_embeddings", switches.tied_embeddings)?,
-        embedding_scale: switches.scaled_embeddings.then(|| (hidden_size as f64).sqrt()),
-        attention_scale: query_scalar.powf(-0.5),
+        embedding_scale: factor(config, switches.embedding_scale, hidden_size)?,
+        residual_scale: factor(config, switches.residual_scale, hidden_size)?,
+        logit_scale: factor(config, switches.logit_scale, hidden_size)?,
+        attention_scale: attention_scale(config, switches.query_scale, head_dim)?,
         attention_soft_cap: soft_cap(config, "attn_logit_softcapping", switches.attention_soft_cap)?,
         logit_soft_cap: soft_cap(config, "final_logit_softcapping", switches.logit_soft_cap)?,
     })
 }
 
-fn ropes(
-    config: &Config,
-    switches: &Switches,
-    head_dim: usize,
-    max_positions: usize,
-) -> Result<Vec<Rope>, ArchitectureError> {
-    let context = RopeContext {
-        head_dim,
-        max_positions,
-        default_base: if switches.sliding_rope { 1_000_000.0 } else { 10_000.0 },
+/// A factor of the model; absent where it is 1.
+fn factor(config: &Config, factor: Factor, hidden_size: usize) -> Result<Option<f64>, ArchitectureError> {
+    let factor = match factor {
+        Factor::None => return Ok(None),
+        Factor::RootHidden => (hidden_size as f64).sqrt(),
+        Factor::Key(key, default) => config.optional_positive(key)?.unwrap_or(default),
+        Factor::Inverse(key) => 1.0 / config.optional_positive(key)?.unwrap_or(1.0),
     };
-    match switches.sliding_rope {
-        true => Ok(rope_config::full_and_sliding(config, context)?.to_vec()),
-        false => Ok(vec![rope_config::shared(config, context)?]),
-    }
+    Ok(Some(factor).filter(|factor| *factor != 1.0))
+}
+
+fn attention_scale(config: &Config, scale: QueryScale, head_dim: usize) -> Result<f64, ArchitectureError> {
+    Ok(match scale {
+        QueryScale::HeadDim => (head_dim as f64).powf(-0.5),
+        QueryScale::Scalar(default) => {
+            let scalar = config.optional_positive("query_pre_attn_scalar")?;
+            scalar.unwrap_or(default).powf(-0.5)
+        }
+        QueryScale::Key(key) => config.optional_positive(key)?.unwrap_or(1.0),
+    })
 }
 
 fn bias(config: &Config, bias: Bias) -> Result<bool, ArchitectureError> {
@@ -151,57 +160,10 @@ fn activation(config: &Config, (key, default): (&'static str, Activation)) -> Re
         None => Ok(default),
         Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
+        // Without a gate it goes with the family's other layers only.
+        Some("xielu") if default == Activation::Xielu => Ok(default),
         Some(other) => Err(config.unsupported(key, other, "silu, gelu_pytorch_tanh")),
     }
-}
-
-/// Windows and ropes of `count` layers.
-fn layers(config: &Config, switches: &Switches, count: usize) -> Result<Vec<LayerAttention>, ArchitectureError> {
-    let window = config.optional_dimension("sliding_window");
-    let windows = match switches.windows {
-        Windows::Never => vec![None; count],
-        Windows::All { default } if !config.mentions("sliding_window") => vec![default; count],
-        // `null` says that there is none.
-        Windows::All { .. } => vec![window?; count],
-        Windows::FromLayer if !config.flag("use_sliding_window", false)? => vec![None; count],
-        Windows::FromLayer => {
-            let first = config.optional_count("max_window_layers")?.unwrap_or(28);
-            windows_of(config, window?, count, |index| index >= first)?
-        }
-        Windows::ExceptEvery { nth, key } => {
-            let set = key.map(|key| config.optional_dimension(key)).transpose()?.flatten();
-            let nth = set.unwrap_or(nth);
-            windows_of(config, window?, count, |index| (index + 1) % nth != 0)?
-        }
-    };
-    let layer = |window: Option<usize>| LayerAttention {
-        window,
-        rope: usize::from(switches.sliding_rope && window.is_some()),
-    };
-    Ok(windows.into_iter().map(layer).collect())
-}
-
-/// `window`, or the usual one, for the layers that `layer_types` names as sliding or, where it is absent, that `slides` names.
-fn windows_of(
-    config: &Config,
-    window: Option<usize>,
-    count: usize,
-    slides: impl Fn(usize) -> bool,
-) -> Result<Vec<Option<usize>>, ArchitectureError> {
-    let window = window.unwrap_or(DEFAULT_WINDOW);
-    let Some(kinds) = config.optional_texts("layer_types")? else {
-        return Ok((0..count).map(|index| slides(index).then_some(window)).collect());
-    };
-    if kinds.len() != count {
-        let rule = format!("{count} entries, one for each of num_hidden_layers");
-        return Err(config.impossible("layer_types", format!("{} entries", kinds.len()), rule));
-    }
-    let of_kind = |kind: &str| match kind {
-        "sliding_attention" => Ok(Some(window)),
-        "full_attention" => Ok(None),
-        other => Err(config.unsupported("layer_types", other, "full_attention, sliding_attention")),
-    };
-    kinds.into_iter().map(of_kind).collect()
 }
 
 #[cfg(test)]
@@ -268,7 +230,7 @@ pub(super) mod tests {
                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}"#,
         );
         assert_eq!(old.as_ref().unwrap(), &new.unwrap());
-        assert_eq!(old.unwrap().layers[0].rope, 1);
+        assert_eq!(old.unwrap().layers[0].rope, Some(1));
     }
 
     #[test]
@@ -290,7 +252,7 @@ pub(super) mod tests {
     #[test]
     fn families_differ_in_their_switches() {
         assert!(parse("qwen2", "").unwrap().qkv_bias && !parse("qwen2", "").unwrap().output_bias);
-        assert!(qwen3().query_key_norm && !llama().query_key_norm);
+        assert!(qwen3().query_key_norm.is_there() && !llama().query_key_norm.is_there());
         let gemma = parse("gemma2", "").unwrap();
         assert_eq!(
             (gemma.attention_soft_cap, gemma.logit_soft_cap),

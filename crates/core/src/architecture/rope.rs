@@ -6,6 +6,8 @@
 //!
 //! Sources: RoFormer (arXiv:2104.09864), YaRN (arXiv:2309.00071), LongRoPE (arXiv:2402.13753), the Llama 3.1 model card.
 
+use serde::Serialize;
+
 /// One position encoding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
@@ -13,7 +15,34 @@ pub struct Rope {
     pub base: f64,
     /// n, dimensions of a head that are rotated; even, at most the head's width.
     pub rotary_dims: usize,
+    pub order: RopeOrder,
     pub scaling: RopeScaling,
+    /// Growth of queries with their position.
+    pub query_growth: Option<QueryGrowth>,
+}
+
+/// Which two dimensions of a head turn together, among the n that are rotated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RopeOrder {
+    /// i and i + n/2.
+    Halves,
+    /// 2i and 2i + 1.
+    Neighbours,
+}
+
+/// Rotated queries times 1 + beta ln(1 + floor(position / original_max_positions)) (Llama 4, Ministral 3).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryGrowth {
+    pub beta: f64,
+    pub original_max_positions: usize,
+}
+
+impl QueryGrowth {
+    /// The factor at `position`.
+    pub fn factor(&self, position: usize) -> f64 {
+        1.0 + self.beta * (1.0 + (position / self.original_max_positions) as f64).ln()
+    }
 }
 
 /// How frequencies are changed for contexts longer than those the model was first trained on.
@@ -51,6 +80,11 @@ pub enum RopeScaling {
 }
 
 impl Rope {
+    /// Tables of cosines and sines: one for queries and keys, or one for each.
+    pub fn tables(&self) -> usize {
+        1 + usize::from(self.query_growth.is_some())
+    }
+
     /// Frequencies f_i in radians per position, (rotary_dims / 2,), for sequences of up to `longest` tokens.
     pub fn frequencies(&self, longest: usize) -> Vec<f32> {
         let plain = self.plain_frequencies();
@@ -166,7 +200,9 @@ mod tests {
         Rope {
             base: 10_000.0,
             rotary_dims: 8,
+            order: RopeOrder::Halves,
             scaling,
+            query_growth: None,
         }
     }
 

@@ -1,7 +1,8 @@
 //! Reads position encodings in both spellings: `rope_theta` and `rope_scaling`, or `rope_parameters`.
 
 use super::config::Config;
-use super::{ArchitectureError, Rope, RopeScaling};
+use super::family::{SlidingRope, Switches};
+use super::{ArchitectureError, QueryGrowth, Rope, RopeOrder, RopeScaling};
 
 /// What a rope needs to know of the model around it.
 #[derive(Clone, Copy, Debug)]
@@ -10,30 +11,64 @@ pub(super) struct RopeContext {
     pub max_positions: usize,
     /// Base where the file names none.
     pub default_base: f64,
+    /// Share of a head that is rotated where the file names none.
+    pub share: f64,
+    pub order: RopeOrder,
+    /// Whether the file may say how queries grow.
+    pub query_growth: bool,
+}
+
+/// The ropes of a family.
+pub(super) fn ropes(
+    config: &Config,
+    switches: &Switches,
+    head_dim: usize,
+    max_positions: usize,
+) -> Result<Vec<Rope>, ArchitectureError> {
+    let context = RopeContext {
+        head_dim,
+        max_positions,
+        default_base: switches.rope_base,
+        share: switches.rotary_share,
+        order: switches.rope_order,
+        query_growth: switches.query_growth,
+    };
+    match switches.sliding_rope {
+        SlidingRope::Shared => Ok(vec![shared(config, context)?]),
+        SlidingRope::OwnBase => {
+            let base = config.optional_positive("rope_local_base_freq")?.unwrap_or(10_000.0);
+            Ok(full_and_sliding(config, context, Some(base))?.to_vec())
+        }
+        SlidingRope::Unscaled => Ok(full_and_sliding(config, context, None)?.to_vec()),
+    }
 }
 
 /// The one rope of a model whose layers all share it.
-pub(super) fn shared(config: &Config, context: RopeContext) -> Result<Rope, ArchitectureError> {
+fn shared(config: &Config, context: RopeContext) -> Result<Rope, ArchitectureError> {
     match config.object("rope_parameters")? {
         Some(parameters) => one(config, Some(&parameters), context),
         None => one(config, config.object("rope_scaling")?.as_ref(), context),
     }
 }
 
-/// The ropes of full and of sliding layers, where they differ (Gemma 3).
-pub(super) fn full_and_sliding(config: &Config, context: RopeContext) -> Result<[Rope; 2], ArchitectureError> {
-    let local = RopeContext {
-        default_base: config.optional_positive("rope_local_base_freq")?.unwrap_or(10_000.0),
-        ..context
-    };
+/// The ropes of full and of sliding layers, where they differ: in the base, or in the scaling alone.
+fn full_and_sliding(
+    config: &Config,
+    context: RopeContext,
+    sliding_base: Option<f64>,
+) -> Result<[Rope; 2], ArchitectureError> {
     let Some(parameters) = config.object("rope_parameters")? else {
         let full = one(config, config.object("rope_scaling")?.as_ref(), context)?;
         let sliding = Rope {
-            base: local.default_base,
-            rotary_dims: full.rotary_dims,
+            base: sliding_base.unwrap_or(full.base),
             scaling: RopeScaling::None,
+            ..full.clone()
         };
         return Ok([full, sliding]);
+    };
+    let local = RopeContext {
+        default_base: sliding_base.unwrap_or(context.default_base),
+        ..context
     };
     let of_kind = |kind: &str, context| match parameters.object(kind)? {
         Some(parameters) => one(config, Some(&parameters), context),
@@ -52,7 +87,7 @@ fn one(config: &Config, parameters: Option<&Config>, context: RopeContext) -> Re
         _ => config.optional_positive(key),
     };
     let base = number("rope_theta")?.unwrap_or(context.default_base);
-    let share = number("partial_rotary_factor")?.unwrap_or(1.0);
+    let share = number("partial_rotary_factor")?.unwrap_or(context.share);
     if share > 1.0 {
         return Err(config.impossible("partial_rotary_factor", share, "at most 1".to_owned()));
     }
@@ -61,15 +96,56 @@ fn one(config: &Config, parameters: Option<&Config>, context: RopeContext) -> Re
         let rule = "such that an even number of a head's dimensions is rotated".to_owned();
         return Err(config.impossible("head_dim", context.head_dim, rule));
     }
-    let scaling = match parameters {
-        Some(parameters) => scaling(config, parameters, context, rotary_dims)?,
-        None => RopeScaling::None,
-    };
-    Ok(Rope {
+    let mut rope = Rope {
         base,
         rotary_dims,
-        scaling,
-    })
+        order: context.order,
+        scaling: RopeScaling::None,
+        query_growth: None,
+    };
+    let Some(parameters) = parameters else {
+        return Ok(rope);
+    };
+    if context.query_growth {
+        rope.query_growth = query_growth(parameters, context)?;
+        if rope.query_growth.is_some() && rotary_dims < context.head_dim {
+            let rule = "1 where queries grow with their position".to_owned();
+            return Err(config.impossible("partial_rotary_factor", share, rule));
+        }
+    }
+    match dynamic_alpha(parameters)?.filter(|_| rotary_dims > 2) {
+        // Hunyuan's form of it does not depend on the length.
+        Some(alpha) => rope.base *= alpha.powf(rotary_dims as f64 / (rotary_dims as f64 - 2.0)),
+        None => rope.scaling = scaling(config, parameters, context, rotary_dims)?,
+    }
+    Ok(rope)
+}
+
+fn query_growth(parameters: &Config, context: RopeContext) -> Result<Option<QueryGrowth>, ArchitectureError> {
+    let Some(beta) = parameters.optional_positive("llama_4_scaling_beta")? else {
+        return Ok(None);
+    };
+    let original = parameters.optional_dimension("original_max_position_embeddings")?;
+    Ok(Some(QueryGrowth {
+        beta,
+        original_max_positions: original.unwrap_or(context.max_positions),
+    }))
+}
+
+/// The `alpha` of a `dynamic` scaling that has one.
+fn dynamic_alpha(parameters: &Config) -> Result<Option<f64>, ArchitectureError> {
+    match parameters.optional_text(kind_key(parameters))? {
+        Some("dynamic") => parameters.optional_positive("alpha"),
+        _ => Ok(None),
+    }
+}
+
+/// The key that names the scaling.
+fn kind_key(parameters: &Config) -> &'static str {
+    match parameters.mentions("rope_type") {
+        true => "rope_type",
+        false => "type",
+    }
 }
 
 fn scaling(
@@ -78,11 +154,7 @@ fn scaling(
     context: RopeContext,
     rotary_dims: usize,
 ) -> Result<RopeScaling, ArchitectureError> {
-    let key = if parameters.mentions("rope_type") {
-        "rope_type"
-    } else {
-        "type"
-    };
+    let key = kind_key(parameters);
     match parameters.optional_text(key)?.unwrap_or("default") {
         // `mrope` counts rows and columns of images; positions of text are the same in all its sections.
         "default" | "mrope" => Ok(RopeScaling::None),
@@ -93,7 +165,11 @@ fn scaling(
         "yarn" => yarn(parameters, context),
         // Phi-3's first files call it `su`.
         "longrope" | "su" => longrope(config, parameters, context, rotary_dims),
-        other => Err(parameters.unsupported(key, other, "default, linear, llama3, yarn, longrope")),
+        other => Err(parameters.unsupported(
+            key,
+            other,
+            "default, linear, llama3, yarn, longrope, dynamic with alpha",
+        )),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Architecture, NormPlacement};
+use super::{Activation, Architecture, NormPlacement, QueryKeyNorm};
 
 /// Name of the embedding tensor.
 pub const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -18,6 +18,14 @@ const ALONE: &str = "model";
 const PLACES: [(&str, &str); 2] = [
     ("language_model.model", "language_model.lm_head"),
     ("model.language_model", "lm_head"),
+];
+
+/// The numbers of xIELU: the two that training made, as what softplus is taken of, and two that are the same everywhere.
+const XIELU_NUMBERS: [(&str, &[usize]); 4] = [
+    ("mlp.act_fn.alpha_p", &[1]),
+    ("mlp.act_fn.alpha_n", &[1]),
+    ("mlp.act_fn.beta", &[]),
+    ("mlp.act_fn.eps", &[]),
 ];
 
 /// What a linear layer of a decoder layer does.
@@ -93,7 +101,7 @@ impl Architecture {
             out_features,
             bias,
         };
-        let mut modules = if self.fused_projections {
+        let mut modules = if self.fused_qkv {
             vec![module(
                 QueryKeyValue,
                 "self_attn.qkv_proj",
@@ -109,13 +117,16 @@ impl Architecture {
             ]
         };
         modules.push(module(Output, "self_attn.o_proj", query, hidden, self.output_bias));
-        if self.fused_projections {
-            modules.push(module(GateUp, "mlp.gate_up_proj", hidden, 2 * inner, self.mlp_bias));
-        } else {
-            modules.push(module(Gate, "mlp.gate_proj", hidden, inner, self.mlp_bias));
-            modules.push(module(Up, "mlp.up_proj", hidden, inner, self.mlp_bias));
+        let [gate_up, down] = self.names.mlp;
+        match (self.activation.is_gated(), self.fused_gate_up) {
+            (true, true) => modules.push(module(GateUp, gate_up, hidden, 2 * inner, self.mlp_bias)),
+            (true, false) => {
+                modules.push(module(Gate, "mlp.gate_proj", hidden, inner, self.mlp_bias));
+                modules.push(module(Up, "mlp.up_proj", hidden, inner, self.mlp_bias));
+            }
+            (false, _) => modules.push(module(Up, "mlp.up_proj", hidden, inner, self.mlp_bias)),
         }
-        modules.push(module(Down, "mlp.down_proj", inner, hidden, self.mlp_bias));
+        modules.push(module(Down, down, inner, hidden, self.mlp_bias));
         modules
     }
 
@@ -144,15 +155,32 @@ impl Architecture {
     }
 
     /// Names of a decoder layer's norms over H, in the order of the forward pass.
-    pub fn layer_norms(&self) -> &'static [&'static str] {
+    pub fn layer_norms(&self) -> Vec<&'static str> {
+        let ([attention, attention_behind], [mlp, mlp_behind]) = (self.names.attention_norms, self.names.mlp_norms);
         match self.norm_placement {
-            NormPlacement::Before => &["input_layernorm", "post_attention_layernorm"],
-            NormPlacement::BeforeAndBehind => &[
-                "input_layernorm",
-                "post_attention_layernorm",
-                "pre_feedforward_layernorm",
-                "post_feedforward_layernorm",
-            ],
+            NormPlacement::Before => vec![attention, mlp],
+            NormPlacement::BeforeAndBehind => vec![attention, attention_behind, mlp, mlp_behind],
+            NormPlacement::Behind => vec![attention_behind, mlp_behind],
+            NormPlacement::Shared => vec![attention],
+        }
+    }
+
+    /// Names and widths of a decoder layer's norms of queries and keys.
+    pub fn head_norms(&self) -> Vec<(String, usize)> {
+        let [query, key] = self.names.head_norms.map(|name| format!("self_attn.{name}"));
+        let widths = match self.query_key_norm {
+            QueryKeyNorm::None => return Vec::new(),
+            QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => [self.head_dim; 2],
+            QueryKeyNorm::AllHeads => [self.query_size(), self.kv_size()],
+        };
+        vec![(query, widths[0]), (key, widths[1])]
+    }
+
+    /// Names of the single numbers of a decoder layer, each a tensor with this shape. They never train.
+    pub fn layer_numbers(&self) -> &'static [(&'static str, &'static [usize])] {
+        match self.activation {
+            Activation::Xielu => &XIELU_NUMBERS,
+            Activation::Silu | Activation::GeluTanh => &[],
         }
     }
 
@@ -194,8 +222,8 @@ impl Architecture {
         let modules = self.linear_modules();
         let weights: usize = modules.iter().map(|m| m.in_features * m.out_features).sum();
         let biases: usize = modules.iter().filter(|m| m.bias).map(|m| m.out_features).sum();
-        let head_norms = if self.query_key_norm { 2 * self.head_dim } else { 0 };
-        let norms = self.layer_norms().len() * self.hidden_size + head_norms;
+        let head_norms: usize = self.head_norms().iter().map(|(_, width)| width).sum();
+        let norms = self.layer_norms().len() * self.hidden_size + head_norms + self.layer_numbers().len();
         ParameterCount {
             embedding,
             linear: self.layers.len() * weights,
@@ -223,9 +251,11 @@ impl Architecture {
         for norm in self.layer_norms() {
             push(&format!("{norm}.weight"), vec![self.hidden_size]);
         }
-        if self.query_key_norm {
-            push("self_attn.q_norm.weight", vec![self.head_dim]);
-            push("self_attn.k_norm.weight", vec![self.head_dim]);
+        for (norm, width) in self.head_norms() {
+            push(&format!("{norm}.weight"), vec![width]);
+        }
+        for (number, shape) in self.layer_numbers() {
+            push(number, shape.to_vec());
         }
     }
 }

@@ -3,6 +3,9 @@
 /// Settings that no training can have on this model.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
+    #[error("the numbers `{name}` of each layer cannot be trained, so that the whole model cannot; train an adapter")]
+    NumbersWhole { name: &'static str },
+
     #[error("`target_modules` names `{name}`, which no linear layer ends in; the model has: {known}")]
     UnknownTarget { name: String, known: String },
     #[error("`target_modules` selects no linear layer; name some of: {known}, or `all-linear`")]

@@ -44,6 +44,8 @@ pub struct GroupPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerPlan {
     pub window: Option<usize>,
+    /// Whether queries and keys are rotated.
+    pub rotates: bool,
     pub qkv: GroupPlan,
     pub output: GroupPlan,
     pub gate_up: GroupPlan,
@@ -114,6 +116,9 @@ impl ModelPlan {
     pub fn of_recipe(architecture: &Architecture, recipe: &Recipe) -> Result<Self, PlanError> {
         if recipe.adapter.is_none() && recipe.precision.is_quantized() {
             return Err(PlanError::QuantizedWhole);
+        }
+        if let (None, Some((number, _))) = (&recipe.adapter, architecture.layer_numbers().first()) {
+            return Err(PlanError::NumbersWhole { name: number });
         }
         match &recipe.adapter {
             Some(settings) => Self::adapted(architecture, settings),
@@ -267,13 +272,14 @@ impl Names<'_> {
         let mut names = self.ranks.keys().chain(self.whole.keys());
         LayerPlan {
             window: architecture.layers[index].window,
+            rotates: architecture.layers[index].rope.is_some(),
             qkv,
             output,
             gate_up,
             down,
             input_norm_trains: self
                 .whole
-                .contains_key(format!("{prefix}input_layernorm.weight").as_str()),
+                .contains_key(format!("{prefix}{}.weight", architecture.names.attention_norms[0]).as_str()),
             trains: names.any(|name| name.starts_with(&prefix)),
         }
     }

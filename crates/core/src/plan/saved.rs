@@ -4,7 +4,7 @@
 //! would be the largest part.
 
 use super::{LayerPlan, ModelPlan};
-use crate::architecture::NormPlacement;
+use crate::architecture::{NormPlacement, QueryKeyNorm};
 use crate::recipe::Checkpointing;
 
 /// Where activations lie.
@@ -96,24 +96,28 @@ impl SavedTensor {
         let architecture = &model.architecture;
         let [hidden, heads] = [architecture.hidden_size, architecture.heads];
         match self {
-            Self::Input => [hidden, 1],
+            // Where no norm stands before the block, nothing of one is kept.
+            Self::Input => [hidden, usize::from(architecture.norm_placement.is_before())],
             Self::Query => [architecture.query_size(), 0],
             Self::Key | Self::Value => [architecture.kv_size(), 0],
-            Self::HeadNorms if architecture.query_key_norm => [0, heads + architecture.kv_heads],
+            Self::HeadNorms => match architecture.query_key_norm {
+                QueryKeyNorm::None => [0, 0],
+                QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => [0, heads + architecture.kv_heads],
+                QueryKeyNorm::AllHeads => [0, 2],
+            },
             Self::AttentionOutput => [architecture.query_size(), heads],
+            // Side by side both blocks read the layer's input.
+            Self::Between if architecture.norm_placement == NormPlacement::Shared => [0, 0],
             Self::Between => [hidden, 0],
-            Self::BetweenNorm => [0, 1],
+            Self::BetweenNorm => [0, usize::from(architecture.norm_placement.is_before())],
+            Self::Gate if !architecture.activation.is_gated() => [0, 0],
             Self::Gate | Self::Up => [architecture.intermediate_size, 0],
             Self::QkvXa => [layer.qkv.ranks(), 0],
             Self::OutputXa => [layer.output.ranks(), 0],
             Self::GateUpXa => [layer.gate_up.ranks(), 0],
             Self::DownXa => [layer.down.ranks(), 0],
-            Self::AttentionBehind | Self::MlpBehind
-                if architecture.norm_placement == NormPlacement::BeforeAndBehind =>
-            {
-                [hidden, 1]
-            }
-            Self::HeadNorms | Self::AttentionBehind | Self::MlpBehind => [0, 0],
+            Self::AttentionBehind | Self::MlpBehind if architecture.norm_placement.is_behind() => [hidden, 1],
+            Self::AttentionBehind | Self::MlpBehind => [0, 0],
         }
     }
 

@@ -10,8 +10,15 @@ use super::shape::{BaseShape, LinearShape, last_component};
 
 /// Endings of attention projections; `qkv_proj` is the fused form (Phi-3).
 const ATTENTION: &[&str] = &["q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj"];
-/// Endings of MLP projections; `gate_up_proj` is the fused form (Phi-3).
-const MLP: &[&str] = &["gate_proj", "up_proj", "down_proj", "gate_up_proj"];
+/// Endings of MLP projections; `gate_up_proj` is the fused form (Phi-3), `input_linear` and `output_linear` are Granite 4's.
+const MLP: &[&str] = &[
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    "gate_up_proj",
+    "input_linear",
+    "output_linear",
+];
 
 /// The linears of `base` that get an adapter, in the order of `base`.
 pub(super) fn select<'a>(settings: &AdapterSettings, base: &'a BaseShape) -> Result<Vec<&'a LinearShape>, PlanError> {

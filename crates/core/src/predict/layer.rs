@@ -4,7 +4,7 @@ use super::memory_category::MemoryCategory;
 use super::op::{Module, Pass, Stage, Work};
 use super::trace::Trace;
 use super::tracer::{StepTracer, Target};
-use crate::architecture::NormPlacement;
+use crate::architecture::{NormPlacement, QueryKeyNorm};
 use crate::plan::attention::AttentionCall;
 use crate::plan::{GroupPlan, LayerPlan, SavedTensor, Vectors};
 
@@ -12,7 +12,43 @@ use MemoryCategory::{AttentionWorkspace, SavedActivations, Scratch};
 
 impl StepTracer<'_> {
     fn has_norm_behind(&self) -> bool {
-        self.plan.architecture.norm_placement == NormPlacement::BeforeAndBehind
+        self.plan.architecture.norm_placement.is_behind()
+    }
+
+    fn has_norm_before(&self) -> bool {
+        self.plan.architecture.norm_placement.is_before()
+    }
+
+    /// Whether attention and MLP read the same.
+    fn is_side_by_side(&self) -> bool {
+        self.plan.architecture.norm_placement == NormPlacement::Shared
+    }
+
+    /// Whether what a block adds to the stream is multiplied with a factor.
+    fn is_scaled(&self) -> bool {
+        self.plan.architecture.residual_scale.is_some()
+    }
+
+    /// A pass of a norm, whose result is held already. Rows that lose their mean are held beside it.
+    pub fn norm_pass(&self, trace: &mut Trace, pass: Pass, width: usize) {
+        self.pass(trace, Module::Norms, pass, width);
+        if self.plan.architecture.centred_norms {
+            trace.spike(Scratch, self.act(width));
+            let times = if pass == Pass::NormBackward { 2 } else { 1 };
+            (0..times).for_each(|_| self.pass(trace, Module::Norms, Pass::Copy, width));
+        }
+    }
+
+    /// Width of queries and of keys, and how many rstd their norms keep for each token.
+    fn head_norms(&self) -> Option<[(usize, usize); 2]> {
+        let ([_, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
+        match architecture.query_key_norm {
+            QueryKeyNorm::None => None,
+            QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => {
+                Some([(query, architecture.heads), (key, architecture.kv_heads)])
+            }
+            QueryKeyNorm::AllHeads => Some([(query, 1), (key, 1)]),
+        }
     }
 
     /// (H, I, Q, K)
@@ -40,6 +76,15 @@ impl StepTracer<'_> {
         self.attention_forward(trace, kind, kept);
         self.mlp_inner(trace, kind, kept);
         self.mlp_outer(trace, kind, kept);
+        trace.free(Scratch, self.between_in_scratch());
+    }
+
+    /// Bytes of the stream behind attention where nobody keeps it, since the MLP reads the layer's input.
+    fn between_in_scratch(&self) -> u64 {
+        match self.is_side_by_side() {
+            true => self.act(self.plan.architecture.hidden_size),
+            false => 0,
+        }
     }
 
     /// What the layer saves, made again from its input.
@@ -53,18 +98,19 @@ impl StepTracer<'_> {
             return;
         }
         self.adapter_products(trace, &kind.down, SavedActivations);
-        trace.free(Scratch, self.act(inner));
+        trace.free(Scratch, self.act(inner) + self.between_in_scratch());
     }
 
-    /// The stream behind attention into `kept`.
+    /// The stream behind attention into `kept`, or into the scratch where nobody keeps it.
     fn attention_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
-        let ([hidden, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
-        trace.hold(Scratch, self.act(hidden));
-        trace.hold(kept, self.wide(1));
-        self.pass(trace, Module::Norms, Pass::NormForward, hidden);
+        let ([_, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
+        let normed = self.norm_before(trace, kept);
         self.group_forward(trace, (&kind.qkv, Module::QueryKeyValue), kept, Target::New(kept));
-        trace.free(Scratch, self.act(hidden));
-        self.rotate(trace, kept);
+        trace.free(Scratch, normed);
+        if architecture.query_key_norm == QueryKeyNorm::RotatedHeads {
+            self.turn(trace, kind);
+        }
+        self.rotate(trace, kind, kept);
         trace.hold(kept, self.act(query) + self.wide(architecture.heads));
         let call = AttentionCall {
             longest: self.stream.longest(),
@@ -78,30 +124,48 @@ impl StepTracer<'_> {
             window: kind.window,
             backward: false,
         });
-        self.out(trace, (&kind.output, Module::Output), kept, kept);
-        if architecture.query_key_norm {
+        let target = if self.is_side_by_side() { Scratch } else { kept };
+        self.out(trace, (&kind.output, Module::Output), kept, target);
+        if architecture.query_key_norm.is_there() {
             trace.free(Scratch, self.act(query) + self.act(key));
         }
     }
 
-    /// Rotates heads. With head norms they go into the scratch, and what the norms keep into `kept`.
-    fn rotate(&self, trace: &mut Trace, kept: MemoryCategory) {
-        let ([_, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
-        if architecture.query_key_norm {
-            for (width, heads) in [(query, architecture.heads), (key, architecture.kv_heads)] {
-                trace.hold(Scratch, self.act(width));
-                trace.hold(kept, self.wide(heads));
-                // On a GPU the rotation is of one pass with it.
-                if self.host.vectors != Vectors::None {
-                    self.pass(trace, Module::Norms, Pass::NormForward, width);
-                }
+    /// The norm before a block: its output into the scratch, what it keeps into `kept`. Returns the output's bytes.
+    fn norm_before(&self, trace: &mut Trace, kept: MemoryCategory) -> u64 {
+        if !self.has_norm_before() {
+            return 0;
+        }
+        let hidden = self.plan.architecture.hidden_size;
+        trace.hold(Scratch, self.act(hidden));
+        trace.hold(kept, self.wide(1));
+        self.norm_pass(trace, Pass::NormForward, hidden);
+        self.act(hidden)
+    }
+
+    /// What comes between the projections and attention, or what is left of it where heads were rotated first. With head norms
+    /// the heads go into the scratch, and what the norms keep into `kept`.
+    fn rotate(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
+        let order = self.plan.architecture.query_key_norm;
+        // On a GPU the rotation is of one pass with norms of single heads.
+        let is_one_pass = self.host.vectors == Vectors::None && order == QueryKeyNorm::Heads && kind.rotates;
+        for (width, rstd) in self.head_norms().into_iter().flatten() {
+            trace.hold(Scratch, self.act(width));
+            trace.hold(kept, self.wide(rstd));
+            if !is_one_pass {
+                self.pass(trace, Module::Norms, Pass::NormForward, width);
             }
         }
-        self.turn(trace);
+        if order != QueryKeyNorm::RotatedHeads {
+            self.turn(trace, kind);
+        }
     }
 
     /// The rotation itself: on a GPU in place.
-    fn turn(&self, trace: &mut Trace) {
+    fn turn(&self, trace: &mut Trace, kind: &LayerPlan) {
+        if !kind.rotates {
+            return;
+        }
         let [_, _, query, key] = self.widths();
         for width in [query, key] {
             if self.host.vectors != Vectors::None {
@@ -120,14 +184,20 @@ impl StepTracer<'_> {
         kept: MemoryCategory,
         target: MemoryCategory,
     ) {
-        if !self.has_norm_behind() {
+        if !self.has_norm_behind() && !self.is_scaled() {
             return self.group_forward(trace, (group, module), kept, Target::Sum(target));
         }
         let hidden = self.plan.architecture.hidden_size;
         self.group_forward(trace, (group, module), kept, Target::New(Scratch));
+        if !self.has_norm_behind() {
+            trace.hold(target, self.act(hidden));
+            self.pass(trace, module, Pass::Add, hidden);
+            trace.free(Scratch, self.act(hidden));
+            return;
+        }
         trace.hold(Scratch, self.act(hidden));
         trace.hold(kept, self.wide(1));
-        self.pass(trace, Module::Norms, Pass::NormForward, hidden);
+        self.norm_pass(trace, Pass::NormForward, hidden);
         trace.rename(Scratch, kept, self.act(hidden));
         trace.hold(target, self.act(hidden));
         self.pass(trace, module, Pass::Add, hidden);
@@ -136,12 +206,10 @@ impl StepTracer<'_> {
 
     /// Everything of the MLP up to the activation's output, which stays in the scratch.
     fn mlp_inner(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
-        let [hidden, inner, ..] = self.widths();
-        trace.hold(Scratch, self.act(hidden));
-        trace.hold(kept, self.wide(1));
-        self.pass(trace, Module::Norms, Pass::NormForward, hidden);
+        let [_, inner, ..] = self.widths();
+        let normed = self.norm_before(trace, kept);
         self.group_forward(trace, (&kind.gate_up, Module::GateUp), kept, Target::New(kept));
-        trace.free(Scratch, self.act(hidden));
+        trace.free(Scratch, normed);
         trace.hold(Scratch, self.act(inner));
         self.pass(trace, Module::GateUp, Pass::GluForward, inner);
     }
@@ -156,29 +224,45 @@ impl StepTracer<'_> {
     /// all that was saved, the layer's input included, is freed. `between` are the bytes that were not held and are made again.
     pub fn layer_backward(&self, trace: &mut Trace, kind: &LayerPlan, wants_dx: bool, between: u64) {
         self.mlp_backward(trace, kind, between);
+        if self.is_side_by_side() {
+            // Attention reads the same dy, so that it is still there.
+            trace.hold(Scratch, self.act(self.plan.architecture.hidden_size));
+        }
         self.attention_backward(trace, kind, wants_dx);
     }
 
-    /// Returns the bytes of the gradient before the norm behind a block, where there is one.
+    /// Returns the bytes of the gradient before the norm or factor behind a block, where there is one.
     fn backward_behind(&self, trace: &mut Trace) -> u64 {
-        if !self.has_norm_behind() {
+        if !self.has_norm_behind() && !self.is_scaled() {
             return 0;
         }
         let hidden = self.plan.architecture.hidden_size;
         trace.hold(Scratch, self.act(hidden));
+        if !self.has_norm_behind() {
+            self.pass(trace, Module::Norms, Pass::Copy, hidden);
+            return self.act(hidden);
+        }
         trace.spike(Scratch, self.wide(1));
-        self.pass(trace, Module::Norms, Pass::NormBackward, hidden);
+        self.norm_pass(trace, Pass::NormBackward, hidden);
         trace.free(SavedActivations, self.act(hidden) + self.wide(1));
         self.act(hidden)
     }
 
-    /// The normed input of a block, made again.
+    /// The output of a norm over H, made again.
     fn normed(&self, trace: &mut Trace) -> u64 {
         let hidden = self.plan.architecture.hidden_size;
         trace.hold(Scratch, self.act(hidden));
         trace.spike(Scratch, self.wide(1));
-        self.pass(trace, Module::Norms, Pass::NormForward, hidden);
+        self.norm_pass(trace, Pass::NormForward, hidden);
         self.act(hidden)
+    }
+
+    /// The input of a block's first layers, made again where a norm stands before them.
+    fn input_again(&self, trace: &mut Trace) -> u64 {
+        match self.has_norm_before() {
+            true => self.normed(trace),
+            false => 0,
+        }
     }
 
     /// The stream behind attention into the scratch, made again.
@@ -189,8 +273,14 @@ impl StepTracer<'_> {
             trace.hold(Scratch, normed);
             self.pass(trace, Module::Output, Pass::Add, self.plan.architecture.hidden_size);
             trace.free(Scratch, normed);
+        } else if self.is_scaled() {
+            let hidden = self.plan.architecture.hidden_size;
+            self.group_output_again(trace, (&kind.output, Module::Output), Target::New(Scratch));
+            trace.hold(Scratch, self.act(hidden));
+            self.pass(trace, Module::Output, Pass::Add, hidden);
+            trace.free(Scratch, self.act(hidden));
         } else {
-            self.group_output_again(trace, (&kind.output, Module::Output));
+            self.group_output_again(trace, (&kind.output, Module::Output), Target::Sum(Scratch));
         }
         trace.stage = Stage::Backward;
     }
@@ -205,7 +295,12 @@ impl StepTracer<'_> {
         };
         self.group_backward(trace, (&kind.down, Module::Down), activation, d_down, true);
         trace.free(SavedActivations, self.saved(kind, &[SavedTensor::DownXa]));
-        if self.host.vectors == Vectors::None {
+        let is_gated = self.plan.architecture.activation.is_gated();
+        let d_projected = self.act(if is_gated { 2 * inner } else { inner });
+        if !is_gated {
+            trace.hold(Scratch, self.act(inner));
+            trace.free(Scratch, self.act(inner));
+        } else if self.host.vectors == Vectors::None {
             // Both gradients lie in the places of the gate and of d_inner.
             trace.rename(SavedActivations, Scratch, self.act(inner));
         } else {
@@ -219,7 +314,7 @@ impl StepTracer<'_> {
             self.attention_output_again(trace, kind);
         }
         let group = (&kind.gate_up, Module::GateUp);
-        self.group_backward(trace, group, |trace| self.normed(trace), self.act(2 * inner), true);
+        self.group_backward(trace, group, |trace| self.input_again(trace), d_projected, true);
         self.norm_onto(trace);
         let freed = [SavedTensor::Between, SavedTensor::BetweenNorm, SavedTensor::GateUpXa];
         trace.free(Scratch, between);
@@ -231,32 +326,38 @@ impl StepTracer<'_> {
         let hidden = self.plan.architecture.hidden_size;
         let one = self.act(hidden);
         trace.hold(Scratch, one);
-        trace.spike(Scratch, self.wide(1));
-        self.pass(trace, Module::Norms, Pass::NormBackward, hidden);
+        if self.has_norm_before() {
+            trace.spike(Scratch, self.wide(1));
+            self.norm_pass(trace, Pass::NormBackward, hidden);
+        } else {
+            self.pass(trace, Module::Norms, Pass::Add, hidden);
+        }
         trace.free(Scratch, 2 * one);
     }
 
     fn attention_backward(&self, trace: &mut Trace, kind: &LayerPlan, wants_dx: bool) {
-        let ([hidden, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
+        let [hidden, _, query, key] = self.widths();
         let (q, k) = (self.act(query), self.act(key));
-        let d_output = self.backward_behind(trace);
+        let d_output = match self.is_side_by_side() {
+            true => self.act(hidden),
+            false => self.backward_behind(trace),
+        };
         self.group_backward(trace, (&kind.output, Module::Output), |_| 0, d_output, true);
         trace.free(SavedActivations, self.saved(kind, &[SavedTensor::OutputXa]));
-        let has_norm = architecture.query_key_norm;
-        if has_norm {
-            self.rotate(trace, Scratch);
-            trace.free(Scratch, self.wide(architecture.heads + architecture.kv_heads));
+        let norms = self.head_norms();
+        let has_norm = norms.is_some();
+        if let Some([(_, of_query), (_, of_key)]) = norms {
+            self.rotate(trace, kind, Scratch);
+            trace.free(Scratch, self.wide(of_query + of_key));
         }
         self.attention_op_backward(trace, kind);
         trace.free(Scratch, q + if has_norm { q + k } else { 0 });
         let freed = [SavedTensor::Value, SavedTensor::AttentionOutput];
         trace.free(SavedActivations, self.saved(kind, &freed));
-        self.turn(trace);
-        if has_norm {
-            for (width, heads) in [(query, architecture.heads), (key, architecture.kv_heads)] {
-                trace.spike(Scratch, self.act(width) + self.wide(heads));
-                self.pass(trace, Module::Norms, Pass::NormBackward, width);
-            }
+        self.turn(trace, kind);
+        for (width, rstd) in norms.into_iter().flatten() {
+            trace.spike(Scratch, self.act(width) + self.wide(rstd));
+            self.pass(trace, Module::Norms, Pass::NormBackward, width);
         }
         trace.free(
             SavedActivations,
@@ -264,7 +365,7 @@ impl StepTracer<'_> {
         );
         let wants_d_normed = wants_dx || kind.input_norm_trains;
         let group = (&kind.qkv, Module::QueryKeyValue);
-        self.group_backward(trace, group, |trace| self.normed(trace), q + 2 * k, wants_d_normed);
+        self.group_backward(trace, group, |trace| self.input_again(trace), q + 2 * k, wants_d_normed);
         if wants_dx {
             self.norm_onto(trace);
         } else {

@@ -168,10 +168,10 @@ impl<'a> StepTracer<'a> {
         }
     }
 
-    /// The sum of the residual stream and a group's output, made again from xa of its adapters, into the scratch.
-    pub fn group_output_again(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module)) {
+    /// A group's output, or the sum of it and the residual stream, made again from xa of its adapters.
+    pub fn group_output_again(&self, trace: &mut Trace, (group, module): (&GroupPlan, Module), target: Target) {
         for projection in &group.projections {
-            self.projection_forward(trace, (group, module), projection, Target::Sum(MemoryCategory::Scratch));
+            self.projection_forward(trace, (group, module), projection, target);
         }
     }
 

@@ -140,7 +140,7 @@ const PRESETS: &[TargetPresetRow] = &[
             "up_proj",
             "down_proj",
         ],
-        fused_modules: &["qkv_proj", "gate_up_proj"],
+        fused_modules: &["qkv_proj", "gate_up_proj", "input_linear", "output_linear"],
         keys: ToolKeys {
             trl: keys!("lora_target_modules": Text("all-linear")),
             axolotl: keys!("lora_target_linear": Flag(true)),
@@ -163,7 +163,7 @@ const PRESETS: &[TargetPresetRow] = &[
         aliases: &[],
         about: "gate, up and down.",
         modules: &["gate_proj", "up_proj", "down_proj"],
-        fused_modules: &["gate_up_proj"],
+        fused_modules: &["gate_up_proj", "input_linear", "output_linear"],
         keys: ToolKeys::NONE,
     },
 ];

@@ -54,6 +54,16 @@ impl BaseModel {
         })
     }
 
+    /// Checks that the checkpoint in `directory` holds the tensors of `architecture`, and no others.
+    ///
+    /// # Errors
+    /// A checkpoint that is missing or damaged; the first tensor that does not fit.
+    pub fn check(directory: &Path, architecture: &Architecture) -> Result<(), TrainError> {
+        let checkpoint = Checkpoint::open_for(directory, architecture)?;
+        checkpoint.check(&architecture.tensors(), |name| is_ignored(name, architecture))?;
+        Ok(())
+    }
+
     /// A model of `tensors` that are already in memory: one for each of [`Architecture::tensors`], in any float dtype.
     ///
     /// # Errors
@@ -116,6 +126,7 @@ impl BaseModel {
             let shape = tensor.shape.as_slice();
             Ok(match (tensor.name.ends_with(".bias"), shape) {
                 (true, _) => Tensor::zeros(shape, DType::F32, device)?,
+                (false, []) => Tensor::new(0.5f32, device)?,
                 (false, [_]) => Tensor::full(1.0 - architecture.norm_offset, shape, device)?,
                 (false, _) => Tensor::randn(0f32, 0.02, shape, device)?,
             })
@@ -200,6 +211,9 @@ fn random_start(tensor: &TensorShape, seed: u64, norm_offset: f32) -> Vec<f32> {
     }
     if tensor.shape.len() == 1 {
         return vec![1.0 - norm_offset; elements];
+    }
+    if tensor.shape.is_empty() {
+        return vec![0.5];
     }
     let mut digest = Sha256::new();
     digest.update(seed.to_le_bytes());

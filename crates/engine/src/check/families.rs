@@ -15,7 +15,7 @@ use peft_tune_kernels::compare::{Check, distance, on_cpu};
 const GRADIENTS_AT: usize = 3;
 
 /// `config.json` without what all have in common.
-const FAMILIES: [(&str, &str); 7] = [
+const FAMILIES: [(&str, &str); 18] = [
     ("llama", r#""head_dim": 16, "rope_theta": 10000.0"#),
     (
         "mistral",
@@ -41,6 +41,36 @@ const FAMILIES: [(&str, &str); 7] = [
         "phi3",
         r#""rope_theta": 10000.0, "sliding_window": 8, "partial_rotary_factor": 0.5,
            "original_max_position_embeddings": 256, "pad_token_id": 0"#,
+    ),
+    ("smollm3", r#""no_rope_layers": [1, 0]"#),
+    (
+        "granite",
+        r#""embedding_multiplier": 3.0, "attention_multiplier": 0.1, "residual_multiplier": 0.4, "logits_scaling": 1.6"#,
+    ),
+    ("ernie4_5", r#""head_dim": 24"#),
+    (
+        "hunyuan_v1_dense",
+        r#""rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}"#,
+    ),
+    (
+        "ministral3",
+        r#""head_dim": 24, "rope_parameters": {"rope_type": "yarn", "factor": 16.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+           "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.1, "rope_theta": 1000000.0}"#,
+    ),
+    ("exaone4", r#""sliding_window": 8, "sliding_window_pattern": "LG""#),
+    (
+        "olmo3",
+        r#""sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]"#,
+    ),
+    ("glm4", r#""partial_rotary_factor": 0.5"#),
+    (
+        "cohere2",
+        r#""sliding_window": 8, "sliding_window_pattern": 2, "logit_scale": 0.25"#,
+    ),
+    ("apertus", r#""hidden_act": "xielu""#),
+    (
+        "granitemoehybrid",
+        r#""shared_intermediate_size": 176, "position_embedding_type": "rope", "residual_multiplier": 0.4"#,
     ),
 ];
 

@@ -6,9 +6,9 @@ use peft_tune_kernels::compare::{Check, error, pair, tolerance, worst};
 use peft_tune_kernels::ops::attention::{Form, Settings, both_passes, reference};
 use peft_tune_kernels::ops::dropout::MaskKey;
 use peft_tune_kernels::ops::loss_head::IGNORE;
-use peft_tune_kernels::ops::rope::RopeTable;
+use peft_tune_kernels::ops::rope::{PairOrder, RopeTable};
 use peft_tune_kernels::ops::{
-    bias, cached_attention, dropout, embedding, gain, glu, loss_head, residual, rms_norm, rope, rounding,
+    bias, cached_attention, centre, dropout, embedding, gain, glu, loss_head, residual, rms_norm, rope, rounding, xielu,
 };
 
 use super::products::{check_adapter_gradients, check_long_matmul, check_matmul};
@@ -65,14 +65,16 @@ impl On<'_> {
 type OpCheck = fn(&On<'_>) -> Result<f64>;
 
 /// Name, factor on the tolerance (sums are rounded once for each term), check.
-const CHECKS: [(&str, f64, OpCheck); 14] = [
+const CHECKS: [(&str, f64, OpCheck); 16] = [
     ("rounding", 0.0, check_rounding),
     ("residual", 1.0, check_residual),
     ("bias", 1.0, check_bias),
     ("cached_attention", 3.0, check_cached_attention),
     ("gain", 1.0, check_gain),
     ("glu", 1.0, check_glu),
+    ("xielu", 1.0, check_xielu),
     ("rms_norm", 1.0, check_rms_norm),
+    ("centre", 1.0, check_centre),
     ("rope", 1.0, check_rope),
     ("dropout", 0.0, check_dropout),
     ("embedding", 1.0, check_embedding),
@@ -92,7 +94,12 @@ fn check_rounding(on: &On<'_>) -> Result<f64> {
 
 fn check_residual(on: &On<'_>) -> Result<f64> {
     let ((x, x64), (y, y64)) = (on.pair(&[70, 136], 1)?, on.pair(&[70, 136], 2)?);
-    error(&residual::add(&x, &y)?, &(x64 + y64)?)
+    let scaled64 = (&y64 * 0.3)?;
+    Ok(worst(&[
+        error(&residual::add(&x, &y)?, &(&x64 + &y64)?)?,
+        error(&residual::add_scaled(&x, &y, 0.3)?, &(x64 + &scaled64)?)?,
+        error(&residual::scale(&y, 0.3)?, &scaled64)?,
+    ]))
 }
 
 fn check_bias(on: &On<'_>) -> Result<f64> {
@@ -147,6 +154,32 @@ fn check_glu(on: &On<'_>) -> Result<f64> {
     Ok(worst(&errors))
 }
 
+fn check_xielu(on: &On<'_>) -> Result<f64> {
+    let ((x, x64), (dy, dy64)) = (on.pair(&[70, 136], 1)?, on.pair(&[70, 136], 2)?);
+    let curve = xielu::Curve {
+        positive: 0.9,
+        negative: 1.4,
+        beta: 0.5,
+        epsilon: -1e-6,
+    };
+    Ok(worst(&[
+        error(&xielu::forward(&x, curve)?, &xielu::reference::forward(&x64, curve)?)?,
+        error(
+            &xielu::backward(&x, &dy, curve)?,
+            &xielu::reference::backward(&x64, &dy64, curve)?,
+        )?,
+    ]))
+}
+
+fn check_centre(on: &On<'_>) -> Result<f64> {
+    let mut errors = Vec::new();
+    for shape in [[33, 64], [5, 1160], [3, 37]] {
+        let (x, x64) = on.pair(&shape, 1)?;
+        errors.push(error(&centre::rows(&x)?, &centre::reference::rows(&x64)?)?);
+    }
+    Ok(worst(&errors))
+}
+
 fn check_rms_norm(on: &On<'_>) -> Result<f64> {
     let mut errors = Vec::new();
     for shape in [[33, 64], [5, 1160], [3, 37]] {
@@ -181,6 +214,10 @@ fn check_rope(on: &On<'_>) -> Result<f64> {
             &dx,
             &rope::reference::backward(&x64, &table(&Device::Cpu)?, &positions)?,
         )?);
+        let neighbours = |table: RopeTable| table.in_order(PairOrder::Neighbours);
+        let turned = rope::forward(&x, &neighbours(table(on.device)?), &positions.to_device(on.device)?)?;
+        let expected = rope::reference::forward(&x64, &neighbours(table(&Device::Cpu)?), &positions)?;
+        errors.push(error(&turned, &expected)?);
         let (k, k64) = on.pair(&[40, 1, head_dim], 2)?;
         let both = [x.copy()?, k.copy()?];
         let turned = rope::forward_both(both, &table(on.device)?, &positions.to_device(on.device)?)?;

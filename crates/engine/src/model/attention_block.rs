@@ -2,30 +2,34 @@
 
 use candle_core::{Result, Tensor};
 
+use super::block_end::BlockEnd;
+use super::head_norms::{QueryKeyPath, Turned};
 use super::linear::LinearGroup;
 use super::norm::Norm;
-use super::saved::{AttentionSaved, NormSaved};
-use super::traced::rope::HeadNorms;
-use super::traced::{attention, residual, rope};
-use super::{DropoutKey, RopeTables, Stream};
+use super::saved::AttentionSaved;
+use super::traced::{attention, residual};
+use super::{RopeTables, Stream};
 use crate::span;
 use crate::span::{Module, StepPhase};
-use peft_tune_kernels::gpu;
 
-/// x + norm_behind(o_proj(attention(rope(norm_qk(qkv_proj(norm(x)))))))
+/// x + end(attention(rope(norm_qk(qkv_proj(norm(x))))))
 #[derive(Debug)]
 pub(super) struct AttentionBlock {
-    pub norm: Norm,
+    /// Absent where the norm stands behind the block only.
+    pub norm: Option<Norm>,
     /// q, k and v.
     pub projections: LinearGroup,
-    pub query_norm: Option<Norm>,
-    pub key_norm: Option<Norm>,
-    pub output: LinearGroup,
-    pub norm_behind: Option<Norm>,
+    pub path: QueryKeyPath,
+    pub end: BlockEnd,
     pub settings: attention::Settings,
-    /// Index of the layer's rope.
-    pub rope: usize,
     pub head_dim: usize,
+}
+
+/// What backward gets: the gradient of what the block adds to the stream, and the one that reaches its input past the
+/// block.
+pub(super) struct BlockGradients {
+    pub branch: Tensor,
+    pub past: Tensor,
 }
 
 impl AttentionBlock {
@@ -38,16 +42,18 @@ impl AttentionBlock {
     ) -> Result<(Tensor, AttentionSaved)> {
         let _span = span::module(Module::Attention);
         let dropout = stream.dropout.as_ref();
-        let (normed, rstd) = self.norm.forward(x)?;
+        let (normed, rstd) = forward_before(self.norm.as_ref(), x)?;
         let (projected, input_xa) = self.projections.forward(&normed, dropout)?;
         drop(normed);
         let [q, k, v] = self.heads(projected)?;
-        // A head norm's backward needs its input; the rotation is made again from it.
-        let before = self.query_norm.as_ref().map(|_| [q.clone(), k.clone()]);
-        let ([q, k], [query_rstd, key_rstd]) = self.rotate([q, k], stream, ropes)?;
+        let Turned {
+            both: [q, k],
+            kept,
+            rstd: [query_rstd, key_rstd],
+        } = self.path.forward([q, k], stream, ropes)?;
         let (o, lse) = attention::forward(&q, &k, &v, stream.documents(), &self.settings)?;
-        let (y, output_xa, behind) = forward_out(&self.output, self.norm_behind.as_ref(), x, &flat(&o)?, dropout)?;
-        let [q, k] = before.unwrap_or([q, k]);
+        let (y, output_xa, behind) = self.end.forward(x, &flat(&o)?, dropout)?;
+        let [q, k] = kept;
         let saved = AttentionSaved {
             x: x.clone(),
             rstd,
@@ -68,38 +74,32 @@ impl AttentionBlock {
     /// The stream behind the block, (T, H), made again from what [`AttentionBlock::forward`] kept, to the same bits.
     pub(super) fn recompute_output(&self, saved: &AttentionSaved, stream: &Stream<'_>) -> Result<Tensor> {
         let _span = span::phase(StepPhase::Recompute);
-        if let (Some(norm), Some(behind)) = (&self.norm_behind, &saved.behind) {
-            return residual::add(&saved.x, &norm.forward(&behind.x)?.0);
-        }
-        self.output
-            .recompute_output(&saved.x, &flat(&saved.o)?, &saved.output_xa, stream.dropout.as_ref())
+        let inner = || flat(&saved.o);
+        let (xa, behind) = (&saved.output_xa, saved.behind.as_ref());
+        self.end.recompute(&saved.x, inner, xa, behind, stream.dropout.as_ref())
     }
 
     /// The gradient with respect to the block's input, where `wants_dx`; adds all gradients of the block.
     pub(super) fn backward(
         &self,
         saved: AttentionSaved,
-        dy: Tensor,
+        BlockGradients { branch, past }: BlockGradients,
         stream: &Stream<'_>,
         ropes: &RopeTables,
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
         let _span = span::module(Module::Attention);
         let dropout = stream.dropout.as_ref();
-        let d_output = backward_behind(self.norm_behind.as_ref(), saved.behind, &dy)?;
+        let d_output = self.end.backward(saved.behind, &branch)?;
+        drop(branch);
         let o = || flat(&saved.o);
-        let d_o = self
-            .output
-            .backward(o, &saved.output_xa, vec![d_output], dropout, true)?;
+        let out = &self.end.out;
+        let d_o = out.backward(o, &saved.output_xa, vec![d_output], dropout, true)?;
         drop(saved.output_xa);
         let Some(d_o) = d_o else { return Ok(None) };
         let d_o = d_o.reshape(saved.o.shape())?;
-        let both = [saved.q.clone(), saved.k.clone()];
-        // What is saved with a head norm was not rotated yet.
-        let [q, k] = match self.query_norm {
-            Some(_) => self.rotate(both, stream, ropes)?.0,
-            None => both,
-        };
+        let in_between = [saved.q, saved.k];
+        let ([q, k], _) = self.path.again(&in_between, stream, ropes)?;
         let kept = attention::Saved {
             q: &q,
             k: &k,
@@ -109,24 +109,22 @@ impl AttentionBlock {
         };
         let (d_q, d_k, d_v) = attention::backward(kept, &d_o, stream.documents(), &self.settings)?;
         drop((d_o, q, k, saved.v, saved.o, saved.lse));
-        let [d_q, d_k] = rope::backward_both([d_q, d_k], ropes.table(self.rope), &stream.positions)?;
-        let d_q = backward_heads(self.query_norm.as_ref(), &saved.q, saved.query_rstd.as_ref(), d_q)?;
-        let d_k = backward_heads(self.key_norm.as_ref(), &saved.k, saved.key_rstd.as_ref(), d_k)?;
-        drop((saved.q, saved.k));
-        let normed = || Ok(self.norm.forward(&saved.x)?.0);
+        let rstd = [saved.query_rstd, saved.key_rstd];
+        let [d_q, d_k] = self.path.backward(in_between, rstd, [d_q, d_k], stream, ropes)?;
+        let normed = || Ok(forward_before(self.norm.as_ref(), &saved.x)?.0);
         let d_projected = vec![flat(&d_q)?, flat(&d_k)?, flat(&d_v)?];
         drop((d_q, d_k, d_v));
-        let wants_d_normed = wants_dx || self.norm.weight.is_trained();
+        let wants_d_normed = wants_dx || self.norm.as_ref().is_some_and(|norm| norm.weight.is_trained());
         let d_normed = self
             .projections
             .backward(normed, &saved.input_xa, d_projected, dropout, wants_d_normed)?;
         let Some(d_normed) = d_normed else { return Ok(None) };
-        if !wants_dx {
-            self.norm.add_weight_gradient(&saved.x, &saved.rstd, &d_normed)?;
-            return Ok(None);
-        }
-        let d_x = self.norm.backward_onto(&dy, &saved.x, &saved.rstd, &d_normed)?;
-        Ok(Some(d_x))
+        let before = Before {
+            norm: self.norm.as_ref(),
+            x: &saved.x,
+            rstd: saved.rstd.as_ref(),
+        };
+        before.backward(&past, &d_normed, wants_dx)
     }
 
     /// (T, heads·d) of q, k and v to (T, heads, d).
@@ -140,80 +138,34 @@ impl AttentionBlock {
             other => candle_core::bail!("attention: {} projections instead of q, k and v", other.len()),
         }
     }
-
-    /// q and k as attention reads them, behind their norms and rotated, and what the norms keep. Without norms nobody else may
-    /// hold them.
-    pub(super) fn rotate(
-        &self,
-        [q, k]: [Tensor; 2],
-        stream: &Stream<'_>,
-        ropes: &RopeTables,
-    ) -> Result<([Tensor; 2], [Option<Tensor>; 2])> {
-        let table = ropes.table(self.rope);
-        if let (Some(query_norm), Some(key_norm)) = (&self.query_norm, &self.key_norm)
-            && gpu::takes(&q)
-        {
-            let weights = [query_norm, key_norm].map(|norm| norm.weight.to_dtype(q.dtype()));
-            let [of_query, of_key] = weights;
-            let norms = HeadNorms {
-                weights: [&of_query?, &of_key?],
-                epsilon: query_norm.epsilon,
-                offset: query_norm.offset,
-            };
-            let [(q, query_rstd), (k, key_rstd)] = rope::forward_normed([q, k], &norms, table, &stream.positions)?;
-            return Ok(([q, k], [Some(query_rstd), Some(key_rstd)]));
-        }
-        let (q, query_rstd) = forward_heads(self.query_norm.as_ref(), q)?;
-        let (k, key_rstd) = forward_heads(self.key_norm.as_ref(), k)?;
-        let rotated = rope::forward_both([q, k], table, &stream.positions)?;
-        Ok((rotated, [query_rstd, key_rstd]))
-    }
 }
 
-/// The end of a block: x plus the output of the last layer `out` on `inner`, through the norm behind it where there is
-/// one; with xa of the layer and what the norm keeps.
-pub(super) fn forward_out(
-    out: &LinearGroup,
-    norm: Option<&Norm>,
-    x: &Tensor,
-    inner: &Tensor,
-    dropout: Option<&DropoutKey>,
-) -> Result<(Tensor, Vec<Tensor>, Option<NormSaved>)> {
-    if norm.is_none() {
-        let (y, xa) = out.forward_onto(x, inner, dropout)?;
-        return Ok((y, xa, None));
-    }
-    let (mut outputs, xa) = out.forward(inner, dropout)?;
-    let (normed, behind) = forward_behind(norm, outputs.remove(0))?;
-    Ok((residual::add(x, &normed)?, xa, behind))
-}
-
-/// The norm behind a block, where there is one.
-pub(super) fn forward_behind(norm: Option<&Norm>, y: Tensor) -> Result<(Tensor, Option<NormSaved>)> {
-    let Some(norm) = norm else { return Ok((y, None)) };
-    let (normed, rstd) = norm.forward(&y)?;
-    Ok((normed, Some(NormSaved { x: y, rstd })))
-}
-
-/// The gradient before the norm behind a block.
-pub(super) fn backward_behind(norm: Option<&Norm>, saved: Option<NormSaved>, dy: &Tensor) -> Result<Tensor> {
-    match (norm, saved) {
-        (Some(norm), Some(saved)) => norm.backward(&saved.x, &saved.rstd, dy),
-        _ => Ok(dy.clone()),
-    }
-}
-
-/// The norm of heads, where there is one, and what it keeps.
-fn forward_heads(norm: Option<&Norm>, x: Tensor) -> Result<(Tensor, Option<Tensor>)> {
-    let Some(norm) = norm else { return Ok((x, None)) };
-    let (normed, rstd) = norm.forward_heads(&x)?;
+/// The norm before a block, where there is one: its output and what it keeps.
+pub(super) fn forward_before(norm: Option<&Norm>, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
+    let Some(norm) = norm else { return Ok((x.clone(), None)) };
+    let (normed, rstd) = norm.forward(x)?;
     Ok((normed, Some(rstd)))
 }
 
-fn backward_heads(norm: Option<&Norm>, x: &Tensor, rstd: Option<&Tensor>, dy: Tensor) -> Result<Tensor> {
-    match (norm, rstd) {
-        (Some(norm), Some(rstd)) => norm.backward_heads(x, rstd, &dy),
-        _ => Ok(dy),
+/// The norm before a block in the backward pass.
+pub(super) struct Before<'a> {
+    pub norm: Option<&'a Norm>,
+    pub x: &'a Tensor,
+    pub rstd: Option<&'a Tensor>,
+}
+
+impl Before<'_> {
+    /// The gradient of the block's input, where it is wanted: `past`, and what the norm makes of `d_normed`. Adds the norm's
+    /// own.
+    pub(super) fn backward(&self, past: &Tensor, d_normed: &Tensor, wants_dx: bool) -> Result<Option<Tensor>> {
+        let (Some(norm), Some(rstd)) = (self.norm, self.rstd) else {
+            return wants_dx.then(|| residual::add(past, d_normed)).transpose();
+        };
+        if !wants_dx {
+            norm.add_weight_gradient(self.x, rstd, d_normed)?;
+            return Ok(None);
+        }
+        norm.backward_onto(past, self.x, rstd, d_normed).map(Some)
     }
 }
 

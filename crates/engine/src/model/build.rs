@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 
+use super::activation::Activation;
 use super::attention_block::AttentionBlock;
+use super::block_end::BlockEnd;
 use super::decoder::Decoder;
 use super::dora::{Dora, squared_row_norms};
-use super::layer::Layer;
+use super::head_norms::{HeadNorms, NormOrder, QueryKeyPath};
+use super::layer::{BlockOrder, Layer};
 use super::linear::{AdapterInput, LinearGroup};
 use super::matrix::Matrix;
 use super::mlp_block::MlpBlock;
@@ -18,10 +21,11 @@ use crate::base::Weight;
 use crate::parameters::flat_view;
 use crate::span::Module;
 use crate::{Parameters, TrainError};
-use peft_tune_core::architecture::{Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, NormPlacement};
+use candle_core::DType;
+use peft_tune_core::architecture::{Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, NormPlacement, QueryKeyNorm};
 use peft_tune_core::plan::{AdaptedLinear, GroupPlan, LayerPlan, LinearSlots, ModelPlan, ProjectionPlan};
 use peft_tune_kernels::device;
-use peft_tune_kernels::ops::{attention, glu};
+use peft_tune_kernels::ops::{attention, glu, xielu};
 
 /// What trains, by name in the base checkpoint.
 #[derive(Debug)]
@@ -62,6 +66,7 @@ impl Decoder {
             layers: layers.collect::<Result<_, _>>()?,
             final_norm: builder.norm(FINAL_NORM)?,
             head,
+            logit_scale: architecture.logit_scale,
             logit_soft_cap: architecture.logit_soft_cap,
             compute_dtype: base.compute_dtype(),
             device_bytes: base
@@ -114,7 +119,15 @@ impl Builder<'_> {
             weight: self.parameter(name)?,
             epsilon: self.architecture().norm_epsilon,
             offset: self.architecture().norm_offset,
+            centred: self.architecture().centred_norms,
         })
+    }
+
+    /// The norm `name` of a layer where the family has one there.
+    fn norm_where(&self, is_there: bool, layer: &str, name: &str) -> Result<Option<Norm>, TrainError> {
+        is_there
+            .then(|| self.norm(&format!("{layer}.{name}.weight")))
+            .transpose()
     }
 
     fn layer(&self, index: usize) -> Result<Layer, TrainError> {
@@ -122,51 +135,96 @@ impl Builder<'_> {
         Ok(Layer {
             attention: self.attention(&name, plan, index)?,
             mlp: self.mlp(&name, plan)?,
+            order: match self.architecture().norm_placement {
+                NormPlacement::Shared => BlockOrder::SideBySide,
+                NormPlacement::Before | NormPlacement::BeforeAndBehind | NormPlacement::Behind => BlockOrder::InTurn,
+            },
         })
     }
 
     fn attention(&self, layer: &str, plan: &LayerPlan, index: usize) -> Result<AttentionBlock, TrainError> {
         let architecture = self.architecture();
-        let kind = architecture.layers[index];
-        let head_norm = |name: &str| match architecture.query_key_norm {
-            true => self.norm(&format!("{layer}.self_attn.{name}.weight")).map(Some),
-            false => Ok(None),
-        };
+        let (kind, placement) = (architecture.layers[index], architecture.norm_placement);
+        let [before, behind] = architecture.names.attention_norms;
         Ok(AttentionBlock {
-            norm: self.norm(&format!("{layer}.input_layernorm.weight"))?,
+            norm: self.norm_where(placement.is_before(), layer, before)?,
             projections: self.group(layer, Module::QueryKeyValue, &plan.qkv)?,
-            query_norm: head_norm("q_norm")?,
-            key_norm: head_norm("k_norm")?,
-            output: self.group(layer, Module::Output, &plan.output)?,
-            norm_behind: match architecture.norm_placement {
-                NormPlacement::Before => None,
-                NormPlacement::BeforeAndBehind => Some(self.norm(&format!("{layer}.post_attention_layernorm.weight"))?),
+            path: QueryKeyPath {
+                norms: self.head_norms(layer)?,
+                rope: kind.rope,
+            },
+            end: BlockEnd {
+                out: self.group(layer, Module::Output, &plan.output)?,
+                norm: self.norm_where(placement.is_behind(), layer, behind)?,
+                scale: architecture.residual_scale,
             },
             settings: attention::Settings {
                 scale: architecture.attention_scale,
                 window: kind.window,
                 soft_cap: architecture.attention_soft_cap,
             },
-            rope: kind.rope,
             head_dim: architecture.head_dim,
         })
     }
 
-    fn mlp(&self, layer: &str, plan: &LayerPlan) -> Result<MlpBlock, TrainError> {
-        let (before, behind) = match self.architecture().norm_placement {
-            NormPlacement::Before => ("post_attention_layernorm", None),
-            NormPlacement::BeforeAndBehind => ("pre_feedforward_layernorm", Some("post_feedforward_layernorm")),
+    fn head_norms(&self, layer: &str) -> Result<Option<HeadNorms>, TrainError> {
+        let architecture = self.architecture();
+        let order = match architecture.query_key_norm {
+            QueryKeyNorm::None => return Ok(None),
+            QueryKeyNorm::Heads | QueryKeyNorm::AllHeads => NormOrder::BeforeRotation,
+            QueryKeyNorm::RotatedHeads => NormOrder::AfterRotation,
         };
-        let behind = behind.map(|name| self.norm(&format!("{layer}.{name}.weight")));
+        let [query, key] = architecture.names.head_norms;
+        let norm = |name: &str| self.norm(&format!("{layer}.self_attn.{name}.weight"));
+        Ok(Some(HeadNorms {
+            query: norm(query)?,
+            key: norm(key)?,
+            order,
+        }))
+    }
+
+    fn mlp(&self, layer: &str, plan: &LayerPlan) -> Result<MlpBlock, TrainError> {
+        let architecture = self.architecture();
+        let placement = architecture.norm_placement;
+        let ([first, _], [before, behind]) = (architecture.names.attention_norms, architecture.names.mlp_norms);
+        let before = match placement {
+            NormPlacement::Shared => first,
+            NormPlacement::Before | NormPlacement::BeforeAndBehind | NormPlacement::Behind => before,
+        };
         Ok(MlpBlock {
-            norm: self.norm(&format!("{layer}.{before}.weight"))?,
+            norm: self.norm_where(placement.is_before(), layer, before)?,
             projections: self.group(layer, Module::GateUp, &plan.gate_up)?,
-            activation: match self.architecture().activation {
-                Activation::Silu => glu::Activation::Silu,
-                Activation::GeluTanh => glu::Activation::GeluTanh,
+            activation: self.activation(layer)?,
+            end: BlockEnd {
+                out: self.group(layer, Module::Down, &plan.down)?,
+                norm: self.norm_where(placement.is_behind(), layer, behind)?,
+                scale: architecture.residual_scale,
             },
-            down: self.group(layer, Module::Down, &plan.down)?,
-            norm_behind: behind.transpose()?,
+        })
+    }
+
+    fn activation(&self, layer: &str) -> Result<Activation, TrainError> {
+        use peft_tune_core::architecture::Activation::{GeluTanh, Silu, Xielu};
+        Ok(match self.architecture().activation {
+            Silu => Activation::Gated(glu::Activation::Silu),
+            GeluTanh => Activation::Gated(glu::Activation::GeluTanh),
+            Xielu => Activation::Xielu(self.curve(layer)?),
+        })
+    }
+
+    /// The numbers of a layer's xIELU. Those that training made are softplus of what the checkpoint holds.
+    fn curve(&self, layer: &str) -> Result<xielu::Curve, TrainError> {
+        let number = |name: &str| -> Result<f32, TrainError> {
+            let value = self.base.weight(&format!("{layer}.mlp.act_fn.{name}"))?.dense()?;
+            Ok(value.to_dtype(DType::F32)?.flatten_all()?.get(0)?.to_scalar()?)
+        };
+        let softplus = |x: f32| x.max(0.0) + (-x.abs()).exp().ln_1p();
+        let beta = number("beta")?;
+        Ok(xielu::Curve {
+            positive: softplus(number("alpha_p")?),
+            negative: beta + softplus(number("alpha_n")?),
+            beta,
+            epsilon: number("eps")?,
         })
     }
 

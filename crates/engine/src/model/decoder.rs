@@ -9,7 +9,7 @@ use super::offload::{DeviceToHost, HostToDevice, Offload};
 use super::parameter::BaseParameter;
 use super::rounded::Rounded;
 use super::saved::{LayerSaved, bytes};
-use super::traced::{embedding, loss_head, matmul};
+use super::traced::{embedding, loss_head, matmul, residual};
 use super::{RopeTables, Stream};
 use crate::span;
 use crate::span::{Module, StepPhase};
@@ -26,6 +26,8 @@ pub(crate) struct Decoder {
     pub(super) final_norm: Norm,
     /// (V, H); shares the embedding's tensor where they are tied.
     pub(super) head: BaseParameter,
+    /// Factor on the logits, taken of what the head reads.
+    pub(super) logit_scale: Option<f64>,
     pub(super) logit_soft_cap: Option<f64>,
     pub(super) compute_dtype: DType,
     /// Memory of the GPU that computes; 0 where the driver does not tell, and `None` on the CPU.
@@ -132,7 +134,7 @@ impl Decoder {
         if keep != Keep::Nothing {
             span::keep(|| tape.last_bytes());
         }
-        Ok((normed, tape))
+        Ok((self.scaled_for_head(normed)?, tape))
     }
 
     /// Loss of the stream and, where it has a gradient scale, the gradient with respect to the normed hidden states. Adds
@@ -161,6 +163,7 @@ impl Decoder {
 
     /// Adds the gradients of all that trains, from the gradient of the normed hidden states.
     pub(crate) fn backward(&self, stream: &Stream<'_>, ropes: &RopeTables, tape: Tape, d_normed: Tensor) -> Result<()> {
+        let d_normed = self.scaled_for_head(d_normed)?;
         let mut dx = self.final_norm.backward(&tape.last, &tape.last_rstd, &d_normed)?;
         span::release(|| tape.last_bytes());
         drop((tape.last, tape.last_rstd, d_normed));
@@ -203,6 +206,14 @@ impl Decoder {
         let mut groups = self.layers.iter().flat_map(Layer::groups);
         groups.try_for_each(LinearGroup::refresh)?;
         self.embed(ids)
+    }
+
+    /// The normed hidden states, or their gradient, times the factor on the logits: the head's products are linear.
+    pub(super) fn scaled_for_head(&self, normed: Tensor) -> Result<Tensor> {
+        match self.logit_scale {
+            Some(scale) => residual::scale(&normed, scale),
+            None => Ok(normed),
+        }
     }
 
     fn embed(&self, ids: &Tensor) -> Result<Tensor> {

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::attention_block::{AttentionBlock, flat, forward_out};
+use super::attention_block::{AttentionBlock, flat, forward_before};
 use super::cache::{CacheSlot, KeyValueCache};
 use super::decoder::Decoder;
 use super::traced::{attention, cached_attention};
@@ -35,11 +35,11 @@ impl Decoder {
         let mut x = self.begin(&stream.ids)?;
         for (index, layer) in self.layers.iter().enumerate() {
             let _span = span::module(Module::Layer(index as u16));
-            x = layer.attention.infer(&x, stream, ropes, &cache.slot(index, &counts))?;
-            x = layer.mlp.forward(&x, stream)?.0;
+            let between = layer.attention.infer(&x, stream, ropes, &cache.slot(index, &counts))?;
+            x = layer.mlp.forward(layer.input_of_mlp(&x, &between), &between, stream)?.0;
         }
         cache.advance(&counts);
-        Ok(self.final_norm.forward(&x)?.0)
+        self.scaled_for_head(self.final_norm.forward(&x)?.0)
     }
 }
 
@@ -47,17 +47,16 @@ impl AttentionBlock {
     /// The stream behind the block, (T, H).
     fn infer(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables, slot: &CacheSlot<'_>) -> Result<Tensor> {
         let _span = span::module(Module::Attention);
-        let (normed, _) = self.norm.forward(x)?;
+        let (normed, _) = forward_before(self.norm.as_ref(), x)?;
         let (projected, _) = self.projections.forward(&normed, None)?;
         let [q, k, v] = self.heads(projected)?;
-        let ([q, k], _) = self.rotate([q, k], stream, ropes)?;
+        let [q, k] = self.path.forward([q, k], stream, ropes)?.both;
         let is_first = slot.is_first();
         let (keys, values) = slot.keep(&k, &v)?;
         let o = match is_first {
             true => attention::forward(&q, &k, &v, stream.documents(), &self.settings)?.0,
             false => cached_attention::forward(&q, keys, values, &slot.places(self.settings.window), &self.settings)?,
         };
-        let (y, ..) = forward_out(&self.output, self.norm_behind.as_ref(), x, &flat(&o)?, None)?;
-        Ok(y)
+        Ok(self.end.forward(x, &flat(&o)?, None)?.0)
     }
 }

@@ -2,37 +2,54 @@
 
 use candle_core::{Result, Tensor};
 
-use super::attention_block::AttentionBlock;
+use super::attention_block::{AttentionBlock, BlockGradients};
 use super::linear::LinearGroup;
 use super::mlp_block::MlpBlock;
 use super::saved::LayerSaved;
 use super::{RopeTables, Stream};
 
-/// Attention, then MLP, on the residual stream.
+/// Attention and MLP on the residual stream.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub attention: AttentionBlock,
     pub mlp: MlpBlock,
+    pub order: BlockOrder,
+}
+
+/// What the MLP reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BlockOrder {
+    /// The stream behind attention.
+    InTurn,
+    /// What attention reads: both add to the same stream.
+    SideBySide,
 }
 
 impl Layer {
     /// Its groups of linear layers.
     pub(super) fn groups(&self) -> [&LinearGroup; 4] {
         let (attention, mlp) = (&self.attention, &self.mlp);
-        [&attention.projections, &attention.output, &mlp.projections, &mlp.down]
+        [
+            &attention.projections,
+            &attention.end.out,
+            &mlp.projections,
+            &mlp.end.out,
+        ]
     }
 
     /// The stream behind the layer, (T, H), and what backward needs.
     pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables) -> Result<(Tensor, LayerSaved)> {
-        let (x, attention) = self.attention.forward(x, stream, ropes)?;
-        let (x, mlp) = self.mlp.forward(&x, stream)?;
-        Ok((x, LayerSaved { attention, mlp }))
+        let (between, attention) = self.attention.forward(x, stream, ropes)?;
+        let (y, mut mlp) = self.mlp.forward(self.input_of_mlp(x, &between), &between, stream)?;
+        self.release_input(&mut mlp.x);
+        Ok((y, LayerSaved { attention, mlp }))
     }
 
     /// What [`Layer::forward`] keeps, from the same input and to the same bits, without the layer's output.
     pub(super) fn recompute(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables) -> Result<LayerSaved> {
-        let (x, attention) = self.attention.forward(x, stream, ropes)?;
-        let mlp = self.mlp.recompute(&x, stream)?;
+        let (between, attention) = self.attention.forward(x, stream, ropes)?;
+        let mut mlp = self.mlp.recompute(self.input_of_mlp(x, &between), stream)?;
+        self.release_input(&mut mlp.x);
         Ok(LayerSaved { attention, mlp })
     }
 
@@ -45,8 +62,37 @@ impl Layer {
         ropes: &RopeTables,
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
-        let between = || self.attention.recompute_output(&saved.attention, stream);
-        let dy = self.mlp.backward(saved.mlp, between, dy, stream)?;
-        self.attention.backward(saved.attention, dy, stream, ropes, wants_dx)
+        let LayerSaved { attention, mlp } = saved;
+        let gradients = match self.order {
+            BlockOrder::InTurn => {
+                let between = || self.attention.recompute_output(&attention, stream);
+                let dy = self.mlp.backward(mlp, between, dy, stream)?;
+                BlockGradients {
+                    branch: dy.clone(),
+                    past: dy,
+                }
+            }
+            BlockOrder::SideBySide => {
+                let input = || Ok(attention.x.clone());
+                let past = self.mlp.backward(mlp, input, dy.clone(), stream)?;
+                BlockGradients { branch: dy, past }
+            }
+        };
+        self.attention.backward(attention, gradients, stream, ropes, wants_dx)
+    }
+
+    /// What the MLP reads of the layer's input and the stream behind attention.
+    pub(super) fn input_of_mlp<'a>(&self, x: &'a Tensor, between: &'a Tensor) -> &'a Tensor {
+        match self.order {
+            BlockOrder::InTurn => between,
+            BlockOrder::SideBySide => x,
+        }
+    }
+
+    /// Lets go of the MLP's input where attention keeps the same.
+    fn release_input(&self, x: &mut Option<Tensor>) {
+        if self.order == BlockOrder::SideBySide {
+            *x = None;
+        }
     }
 }

@@ -97,20 +97,20 @@ impl LinearGroup {
         dropout: Option<&DropoutKey>,
     ) -> Result<(Tensor, Vec<Tensor>)> {
         let xa = self.recompute(x, dropout)?;
-        Ok((self.recompute_output(y, x, &xa, dropout)?, xa))
+        Ok((self.recompute_output(Some(y), x, &xa, dropout)?, xa))
     }
 
-    /// The output of [`LinearGroup::forward_onto`] from the xa that it kept.
+    /// The output of a group of one projection from the xa that the forward pass kept; added to y where there is one.
     pub(super) fn recompute_output(
         &self,
-        y: &Tensor,
+        y: Option<&Tensor>,
         x: &Tensor,
         xa: &[Tensor],
         dropout: Option<&DropoutKey>,
     ) -> Result<Tensor> {
         let _span = span::module(self.module);
         match self.projections.as_slice() {
-            [projection] => projection.forward(&self.input(x, dropout), xa, Some(y)),
+            [projection] => projection.forward(&self.input(x, dropout), xa, y),
             other => candle_core::bail!("a sum with the residual takes one projection, not {}", other.len()),
         }
     }

@@ -3,12 +3,15 @@
 //! Autograd keeps what it might need and computes gradients that nobody needs; here each block says what it saves
 //! ([`saved::LayerSaved`] is the whole list) and computes the gradients of what trains, and no others.
 
+mod activation;
 mod attention_block;
+mod block_end;
 mod build;
 mod cache;
 mod decoder;
 mod dora;
 mod dropout;
+mod head_norms;
 mod infer;
 mod layer;
 mod linear;

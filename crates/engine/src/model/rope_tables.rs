@@ -1,19 +1,73 @@
 //! The cosines and sines of all ropes of a model, as long as the longest document so far.
 
-use candle_core::{Device, Result};
+use candle_core::{Device, Result, Tensor};
 
-use peft_tune_core::architecture::Rope;
-use peft_tune_kernels::ops::rope::RopeTable;
+use super::traced::rope;
+use peft_tune_core::architecture::{Rope, RopeOrder};
+use peft_tune_kernels::ops::rope::{PairOrder, RopeTable};
 
 /// One table for each of [`Architecture::ropes`](peft_tune_core::architecture::Architecture::ropes).
 #[derive(Debug)]
 pub(crate) struct RopeTables {
     ropes: Vec<Rope>,
-    tables: Vec<RopeTable>,
+    tables: Vec<LayerRope>,
     /// Document length that the tables' frequencies are for.
     longest: usize,
     version: u64,
     device: Device,
+}
+
+/// The rotation of one layer's queries and keys.
+#[derive(Debug)]
+pub(super) struct LayerRope {
+    /// Of keys, and of queries where they have no table of their own.
+    table: RopeTable,
+    /// Of queries that grow with their position.
+    queries: Option<RopeTable>,
+}
+
+impl LayerRope {
+    fn new(rope: &Rope, longest: usize, rows: usize, device: &Device) -> Result<Self> {
+        let frequencies = rope.frequencies(longest);
+        let order = match rope.order {
+            RopeOrder::Halves => PairOrder::Halves,
+            RopeOrder::Neighbours => PairOrder::Neighbours,
+        };
+        let table = RopeTable::new(&frequencies, f64::from(rope.amplitude()), rows, device)?.in_order(order);
+        let growth = rope.query_growth.as_ref();
+        let queries = growth.map(|growth| table.stretched(|position| growth.factor(position)));
+        Ok(Self {
+            queries: queries.transpose()?,
+            table,
+        })
+    }
+
+    /// The table of queries and keys alike, where there is but one.
+    pub(super) fn shared(&self) -> Option<&RopeTable> {
+        self.queries.is_none().then_some(&self.table)
+    }
+
+    /// Rotates queries and keys, which nobody else may hold.
+    pub(super) fn forward(&self, [q, k]: [Tensor; 2], positions: &Tensor) -> Result<[Tensor; 2]> {
+        match &self.queries {
+            None => rope::forward_both([q, k], &self.table, positions),
+            Some(queries) => {
+                let q = rope::forward(&q, queries, positions)?;
+                Ok([q, rope::forward(&k, &self.table, positions)?])
+            }
+        }
+    }
+
+    /// Gradients with respect to queries and keys.
+    pub(super) fn backward(&self, [q, k]: [Tensor; 2], positions: &Tensor) -> Result<[Tensor; 2]> {
+        match &self.queries {
+            None => rope::backward_both([q, k], &self.table, positions),
+            Some(queries) => {
+                let q = rope::backward(&q, queries, positions)?;
+                Ok([q, rope::backward(&k, &self.table, positions)?])
+            }
+        }
+    }
 }
 
 impl RopeTables {
@@ -34,7 +88,7 @@ impl RopeTables {
 
     /// Makes the tables fit documents of up to `longest` tokens.
     pub(crate) fn prepare(&mut self, longest: usize) -> Result<()> {
-        let rows = self.tables.first().map_or(0, RopeTable::positions);
+        let rows = self.tables.first().map_or(0, |rope| rope.table.positions());
         let same = self
             .ropes
             .iter()
@@ -44,10 +98,7 @@ impl RopeTables {
         }
         // Rounded up, so that slowly growing documents do not build a table each.
         let rows = longest.max(rows).next_power_of_two();
-        let table = |rope: &Rope| {
-            let frequencies = rope.frequencies(longest);
-            RopeTable::new(&frequencies, f64::from(rope.amplitude()), rows, &self.device)
-        };
+        let table = |rope: &Rope| LayerRope::new(rope, longest, rows, &self.device);
         self.tables = self.ropes.iter().map(table).collect::<Result<_>>()?;
         self.longest = longest;
         self.version += 1;
@@ -59,15 +110,15 @@ impl RopeTables {
         self.version
     }
 
-    /// The table of rope `index`; [`RopeTables::prepare`] has been called.
-    pub(super) fn table(&self, index: usize) -> &RopeTable {
+    /// Rope `index`; [`RopeTables::prepare`] has been called.
+    pub(super) fn rope(&self, index: usize) -> &LayerRope {
         &self.tables[index]
     }
 
     /// Bytes of all tables.
     #[cfg(test)]
     fn rows(&self) -> usize {
-        self.tables[0].positions()
+        self.tables[0].table.positions()
     }
 }
 
@@ -81,7 +132,9 @@ mod tests {
         let rope = Rope {
             base: 10_000.0,
             rotary_dims: 4,
+            order: RopeOrder::Halves,
             scaling: RopeScaling::None,
+            query_growth: None,
         };
         let mut tables = RopeTables::new(&[rope], &Device::Cpu);
         tables.prepare(5).unwrap();
@@ -97,6 +150,8 @@ mod tests {
         let rope = Rope {
             base: 10_000.0,
             rotary_dims: 2,
+            order: RopeOrder::Halves,
+            query_growth: None,
             scaling: peft_tune_core::architecture::RopeScaling::LongRope {
                 short_factor: vec![1.0],
                 long_factor: vec![2.0],
@@ -105,7 +160,7 @@ mod tests {
             },
         };
         let mut tables = RopeTables::new(&[rope], &Device::Cpu);
-        let cosine = |tables: &RopeTables| tables.table(0).cos.to_vec2::<f32>().unwrap()[1][0];
+        let cosine = |tables: &RopeTables| tables.rope(0).table.cos.to_vec2::<f32>().unwrap()[1][0];
         tables.prepare(4).unwrap();
         let short = cosine(&tables);
         tables.prepare(5).unwrap();

@@ -18,15 +18,15 @@ pub(super) struct LayerSaved {
 pub(super) struct AttentionSaved {
     /// (T, H), the block's input.
     pub x: Tensor,
-    /// (T,) F32
-    pub rstd: Tensor,
+    /// (T,) F32 of the norm before the block.
+    pub rstd: Option<Tensor>,
     /// (T, Hq, d)
     pub q: Tensor,
     /// (T, Hkv, d)
     pub k: Tensor,
     /// (T, Hkv, d)
     pub v: Tensor,
-    /// (T·Hq,) F32
+    /// (T·Hq,) F32, or (T,) of a norm over all heads.
     pub query_rstd: Option<Tensor>,
     /// (T·Hkv,) F32
     pub key_rstd: Option<Tensor>,
@@ -44,12 +44,12 @@ pub(super) struct AttentionSaved {
 /// What the MLP block keeps.
 #[derive(Debug)]
 pub(super) struct MlpSaved {
-    /// (T, H), the block's input; `None` where the attention block is to make its output again.
+    /// (T, H), the block's input; `None` where the attention block is to make its output again, or has the same input.
     pub x: Option<Tensor>,
-    /// (T,) F32
-    pub rstd: Tensor,
+    /// (T,) F32 of the norm before the block.
+    pub rstd: Option<Tensor>,
     /// (T, I)
-    pub gate: Tensor,
+    pub gate: Option<Tensor>,
     /// (T, I)
     pub up: Tensor,
     /// (T, r) for each adapter on gate and up.
@@ -87,18 +87,18 @@ impl LayerSaved {
         let (attention, mlp) = (&self.attention, &self.mlp);
         let mut all = vec![
             (SavedTensor::Input, &attention.x),
-            (SavedTensor::Input, &attention.rstd),
             (SavedTensor::Query, &attention.q),
             (SavedTensor::Key, &attention.k),
             (SavedTensor::Value, &attention.v),
             (SavedTensor::AttentionOutput, &attention.o),
             (SavedTensor::AttentionOutput, &attention.lse),
-            (SavedTensor::BetweenNorm, &mlp.rstd),
-            (SavedTensor::Gate, &mlp.gate),
             (SavedTensor::Up, &mlp.up),
         ];
         let head_norms = attention.query_rstd.iter().chain(&attention.key_rstd);
         all.extend(head_norms.map(|rstd| (SavedTensor::HeadNorms, rstd)));
+        all.extend(attention.rstd.iter().map(|rstd| (SavedTensor::Input, rstd)));
+        all.extend(mlp.rstd.iter().map(|rstd| (SavedTensor::BetweenNorm, rstd)));
+        all.extend(mlp.gate.iter().map(|gate| (SavedTensor::Gate, gate)));
         all.extend(mlp.x.iter().map(|x| (SavedTensor::Between, x)));
         for (saved, tensors) in [
             (SavedTensor::QkvXa, &attention.input_xa),

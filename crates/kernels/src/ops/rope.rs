@@ -68,6 +68,17 @@ impl RopeTable {
         Self { order, ..self }
     }
 
+    /// The table with the row of each position times a factor: a rotation that stretches too.
+    pub fn stretched(&self, factor: impl Fn(usize) -> f64) -> Result<Self> {
+        let factors: Vec<f32> = (0..self.positions()).map(|position| factor(position) as f32).collect();
+        let factors = Tensor::from_vec(factors, (self.positions(), 1), self.cos.device())?;
+        Ok(Self {
+            cos: self.cos.broadcast_mul(&factors)?,
+            sin: self.sin.broadcast_mul(&factors)?,
+            order: self.order,
+        })
+    }
+
     /// Positions in the table.
     pub fn positions(&self) -> usize {
         self.cos.dims().first().copied().unwrap_or(0)
@@ -411,6 +422,20 @@ mod tests {
             }
             assert_eq!(y[4..], x[4..]);
         }
+    }
+
+    #[test]
+    fn a_stretched_rotation_has_its_transpose_as_backward() {
+        let table = table(4).stretched(|position| 1.0 + position as f64 / 10.0).unwrap();
+        let (x, dy, positions) = (random(&[5, 2, 8], 1), random(&[5, 2, 8], 2), positions(5));
+        let sum = |a: &Tensor, b: &Tensor| (a * b).unwrap().sum_all().unwrap().to_scalar::<f64>().unwrap();
+        let y = forward(&x, &table, &positions).unwrap();
+        let dx = backward(&dy, &table, &positions).unwrap();
+        assert!((sum(&y, &dy) - sum(&x, &dx)).abs() < 1e-12);
+        let plain = forward(&x, &self::table(4), &positions).unwrap();
+        let third = |tensor: &Tensor| tensor.get(2).unwrap();
+        // Position 14 of the third token.
+        assert_close(&third(&y), &(third(&plain) * 2.4).unwrap(), "y");
     }
 
     #[test]

@@ -152,7 +152,7 @@ fn adapted(
             "it adapts the MLP only together with attention; use `all-linear`",
         ));
     }
-    if architecture.fused_projections {
+    if architecture.fused_qkv || architecture.fused_gate_up {
         draft.warn(
             "adapter.target_modules",
             "torchtune splits the fused layers, so that each part has an adapter of its own",

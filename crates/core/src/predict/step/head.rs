@@ -19,7 +19,14 @@ impl StepTrace<'_> {
         trace.hold(MemoryCategory::Scratch, x);
         trace.hold(MemoryCategory::SavedActivations, tracer.wide(1));
         trace.rename(MemoryCategory::Scratch, MemoryCategory::SavedActivations, x);
-        tracer.pass(&mut trace, Module::Norms, Pass::NormForward, hidden);
+        tracer.norm_pass(&mut trace, Pass::NormForward, hidden);
+        let scaled = |trace: &mut Trace| {
+            if architecture.logit_scale.is_some() {
+                trace.spike(MemoryCategory::Scratch, x);
+                tracer.pass(trace, Module::Head, Pass::Copy, hidden);
+            }
+        };
+        scaled(&mut trace);
         let targets = (tracer.stream.targets.round() as usize).max(1);
         let ([rows, columns], buffers, growing) = match self.host.memory() {
             Memory::Device => self.logits_on_gpu(tracer, targets),
@@ -33,9 +40,10 @@ impl StepTrace<'_> {
         trace.free(MemoryCategory::Logits, buffers);
         trace.free(MemoryCategory::Scratch, x);
         trace.stage = Stage::Backward;
+        scaled(&mut trace);
         trace.hold(MemoryCategory::Scratch, x);
         trace.spike(MemoryCategory::Scratch, tracer.wide(1));
-        tracer.pass(&mut trace, Module::Norms, Pass::NormBackward, hidden);
+        tracer.norm_pass(&mut trace, Pass::NormBackward, hidden);
         trace.free(MemoryCategory::Scratch, x);
         trace.free(MemoryCategory::SavedActivations, x + tracer.wide(1));
         trace

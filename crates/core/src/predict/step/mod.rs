@@ -150,7 +150,7 @@ impl<'a> StepTrace<'a> {
         let rows = stream.longest().next_power_of_two();
         let ropes = plan.architecture.ropes.iter();
         let tables: usize = ropes
-            .map(|rope| 2 * 4 * (rows * rope.rotary_dims / 2).next_power_of_two())
+            .map(|rope| rope.tables() * 2 * 4 * (rows * rope.rotary_dims / 2).next_power_of_two())
             .sum();
         let objects = ADAPTER_OBJECT_BYTES * adapted.count() as u64 + LAYER_OBJECT_BYTES * plan.layers.len() as u64;
         let (tokens, targets) = (stream.tokens() as u64, stream.targets as u64);

@@ -9,7 +9,7 @@ pub(super) mod loss_head;
 pub(super) mod matmul;
 mod pointwise;
 
-pub(super) use pointwise::{bias, dropout, embedding, gain, glu, residual, rms_norm, rope, rounding};
+pub(super) use pointwise::{bias, centre, dropout, embedding, gain, glu, residual, rms_norm, rope, rounding, xielu};
 
 use candle_core::{DType, Tensor};
 

@@ -31,6 +31,15 @@ macro_rules! in_spans {
 in_spans! {
     residual [] {
         add(x: &Tensor, y: &Tensor) -> Tensor, "residual_add", pass(x, 3);
+        add_scaled(x: &Tensor, y: &Tensor, scale: f64) -> Tensor, "residual_add", pass(x, 3);
+        scale(x: &Tensor, scale: f64) -> Tensor, "scale", pass(x, 2);
+    }
+    centre [] {
+        rows(x: &Tensor) -> Tensor, "centre", pass(x, 2);
+    }
+    xielu [Curve] {
+        forward(x: &Tensor, curve: Curve) -> Tensor, "xielu", pass(x, 2);
+        backward(x: &Tensor, dy: &Tensor, curve: Curve) -> Tensor, "xielu_backward", pass(x, 3);
     }
     rounding [] {
         round(values: &Tensor, copy: &Tensor) -> (), "round",
@@ -48,6 +57,8 @@ in_spans! {
         apply(x: &Tensor, key: &MaskKey, number: u64, p: f64) -> Tensor, "dropout", pass(x, 2);
     }
     rope [HeadNorms, RopeTable] {
+        forward(x: &Tensor, table: &RopeTable, positions: &Tensor) -> Tensor, "rope", pass(x, 2);
+        backward(dy: &Tensor, table: &RopeTable, positions: &Tensor) -> Tensor, "rope_backward", pass(dy, 2);
         forward_both(both: [Tensor; 2], table: &RopeTable, positions: &Tensor) -> [Tensor; 2],
             "rope", both_passed(&both);
         backward_both(both: [Tensor; 2], table: &RopeTable, positions: &Tensor) -> [Tensor; 2],

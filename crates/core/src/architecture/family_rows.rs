@@ -1,0 +1,464 @@
+//! The rows of the table of families: a family that is a combination of known switches is a row.
+
+use super::family::{
+    Bias, ChatMarks, DEFAULT_WINDOW, Factor, Family, FamilyRow, QueryScale, RopeLayers, SlidingRope, SoftCap, Switches,
+    TorchtuneFamily, TorchtuneTokenizer, Windows,
+};
+use super::{Activation, LayerNames, NormPlacement, QueryKeyNorm, RopeOrder};
+
+/// Full attention, no biases, a norm before attention and MLP.
+const PLAIN: Switches = Switches {
+    qkv_bias: Bias::Never,
+    output_bias: Bias::Never,
+    mlp_bias: Bias::Never,
+    query_key_norm: QueryKeyNorm::None,
+    fused_qkv: false,
+    fused_gate_up: false,
+    names: NAMES,
+    mlp_width: "intermediate_size",
+    norm_placement: NormPlacement::Before,
+    norm_epsilon: "rms_norm_eps",
+    centred_norms: false,
+    norm_offset: 0.0,
+    activation: ("hidden_act", Activation::Silu),
+    tied_embeddings: false,
+    embedding_scale: Factor::None,
+    residual_scale: Factor::None,
+    logit_scale: Factor::None,
+    query_scale: QueryScale::HeadDim,
+    attention_soft_cap: SoftCap::Never,
+    logit_soft_cap: SoftCap::Never,
+    windows: Windows::Never,
+    sliding_rope: SlidingRope::Shared,
+    rope_layers: RopeLayers::All,
+    rope_order: RopeOrder::Halves,
+    rope_base: 10_000.0,
+    rotary_share: 1.0,
+    query_growth: false,
+    refused: &[],
+};
+
+/// What most families call their modules.
+const NAMES: LayerNames = LayerNames {
+    attention_norms: ["input_layernorm", "post_attention_layernorm"],
+    mlp_norms: ["post_attention_layernorm", "post_feedforward_layernorm"],
+    head_norms: ["q_norm", "k_norm"],
+    mlp: ["mlp.gate_up_proj", "mlp.down_proj"],
+};
+
+/// Biases where the file says so, in the words of most.
+const WITH_BIASES: Switches = Switches {
+    qkv_bias: Bias::Key("attention_bias"),
+    output_bias: Bias::Key("attention_bias"),
+    mlp_bias: Bias::Key("mlp_bias"),
+    ..PLAIN
+};
+
+/// The factors of Granite.
+const GRANITE: Switches = Switches {
+    embedding_scale: Factor::Key("embedding_multiplier", 1.0),
+    residual_scale: Factor::Key("residual_multiplier", 1.0),
+    logit_scale: Factor::Inverse("logits_scaling"),
+    query_scale: QueryScale::Key("attention_multiplier"),
+    ..WITH_BIASES
+};
+
+/// What Gemma 2 and 3 share.
+const GEMMA: Switches = Switches {
+    qkv_bias: Bias::Key("attention_bias"),
+    output_bias: Bias::Key("attention_bias"),
+    norm_placement: NormPlacement::BeforeAndBehind,
+    norm_offset: 1.0,
+    // Gemma's first files say `hidden_act: gelu` and mean the tanh form, which `hidden_activation` corrects.
+    activation: ("hidden_activation", Activation::GeluTanh),
+    names: LayerNames {
+        mlp_norms: ["pre_feedforward_layernorm", "post_feedforward_layernorm"],
+        ..NAMES
+    },
+    tied_embeddings: true,
+    embedding_scale: Factor::RootHidden,
+    query_scale: QueryScale::Scalar(256.0),
+    ..PLAIN
+};
+
+/// The marks of ChatML.
+const CHATML: ChatMarks = ChatMarks {
+    user: "<|im_start|>user\n",
+    assistant: "<|im_start|>assistant\n",
+};
+const GEMMA_CHAT: ChatMarks = ChatMarks {
+    user: "<start_of_turn>user\n",
+    assistant: "<start_of_turn>model\n",
+};
+
+const GRANITE_CHAT: ChatMarks = ChatMarks {
+    user: "<|start_of_role|>user<|end_of_role|>",
+    assistant: "<|start_of_role|>assistant<|end_of_role|>",
+};
+
+/// A tokenizer for all models of its family.
+const fn tokenizer(builder: &'static str, file: &'static str) -> TorchtuneTokenizer {
+    TorchtuneTokenizer {
+        builder,
+        file,
+        merges: None,
+        vocabulary: None,
+    }
+}
+
+pub(super) const ROWS: &[FamilyRow] = &[
+    FamilyRow {
+        family: Family::Llama,
+        name: "llama",
+        text_names: &[],
+        switches: WITH_BIASES,
+        torchtune: Some(TorchtuneFamily {
+            // The builder of Llama 3.2 serves all llamas.
+            builder: "llama3_2.lora_llama3_2",
+            arguments: &[
+                "rope_base",
+                "scale_factor",
+                "tie_word_embeddings",
+                "apply_lora_to_output",
+            ],
+            tokenizers: &[
+                TorchtuneTokenizer {
+                    vocabulary: Some(128_256),
+                    ..tokenizer("llama3.llama3_tokenizer", "original/tokenizer.model")
+                },
+                tokenizer("llama2.llama2_tokenizer", "tokenizer.model"),
+            ],
+            checkpoint: "LLAMA3",
+            tied_checkpoint: Some("LLAMA3_2"),
+        }),
+        chat: ChatMarks {
+            user: "<|start_header_id|>user<|end_header_id|>\n\n",
+            assistant: "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        },
+    },
+    FamilyRow {
+        family: Family::Mistral,
+        name: "mistral",
+        text_names: &[],
+        switches: Switches {
+            windows: Windows::All {
+                default: Some(DEFAULT_WINDOW),
+            },
+            ..PLAIN
+        },
+        torchtune: Some(TorchtuneFamily {
+            builder: "mistral.lora_mistral",
+            arguments: &["rope_base", "apply_lora_to_output"],
+            tokenizers: &[tokenizer("mistral.mistral_tokenizer", "tokenizer.model")],
+            checkpoint: "MISTRAL",
+            tied_checkpoint: None,
+        }),
+        chat: ChatMarks {
+            user: "[INST]",
+            assistant: "[/INST]",
+        },
+    },
+    FamilyRow {
+        family: Family::Qwen2,
+        name: "qwen2",
+        text_names: &["qwen2_vl_text", "qwen2_5_vl_text"],
+        switches: Switches {
+            qkv_bias: Bias::Always,
+            windows: Windows::FromLayer,
+            ..PLAIN
+        },
+        torchtune: Some(TorchtuneFamily {
+            builder: "qwen2.lora_qwen2",
+            arguments: &["rope_base_float", "tie_word_embeddings", "apply_lora_to_output"],
+            tokenizers: &[TorchtuneTokenizer {
+                merges: Some("merges.txt"),
+                ..tokenizer("qwen2_5.qwen2_5_tokenizer", "vocab.json")
+            }],
+            checkpoint: "QWEN2",
+            tied_checkpoint: None,
+        }),
+        chat: CHATML,
+    },
+    FamilyRow {
+        family: Family::Qwen3,
+        name: "qwen3",
+        text_names: &["qwen3_vl_text"],
+        switches: Switches {
+            qkv_bias: Bias::Key("attention_bias"),
+            output_bias: Bias::Key("attention_bias"),
+            query_key_norm: QueryKeyNorm::Heads,
+            windows: Windows::FromLayer,
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: CHATML,
+    },
+    FamilyRow {
+        family: Family::Gemma2,
+        name: "gemma2",
+        text_names: &[],
+        switches: Switches {
+            attention_soft_cap: SoftCap::Default(50.0),
+            logit_soft_cap: SoftCap::Default(30.0),
+            windows: Windows::ExceptEvery { nth: 2, key: None },
+            ..GEMMA
+        },
+        torchtune: Some(TorchtuneFamily {
+            builder: "gemma2.lora_gemma2",
+            arguments: &[
+                "head_dim",
+                "rope_base",
+                "hidden_capping_value",
+                "final_capping_value",
+                "sliding_window_size",
+                "query_pre_attn_scalar",
+            ],
+            tokenizers: &[tokenizer("gemma.gemma_tokenizer", "tokenizer.model")],
+            checkpoint: "GEMMA2",
+            tied_checkpoint: None,
+        }),
+        chat: GEMMA_CHAT,
+    },
+    FamilyRow {
+        family: Family::Gemma3,
+        name: "gemma3_text",
+        text_names: &[],
+        switches: Switches {
+            query_key_norm: QueryKeyNorm::Heads,
+            attention_soft_cap: SoftCap::WhereSet,
+            logit_soft_cap: SoftCap::WhereSet,
+            windows: Windows::ExceptEvery {
+                nth: 6,
+                key: Some("sliding_window_pattern"),
+            },
+            sliding_rope: SlidingRope::OwnBase,
+            rope_base: 1_000_000.0,
+            refused: &["use_bidirectional_attention"],
+            ..GEMMA
+        },
+        torchtune: None,
+        chat: GEMMA_CHAT,
+    },
+    FamilyRow {
+        family: Family::Phi3,
+        name: "phi3",
+        text_names: &[],
+        switches: Switches {
+            fused_qkv: true,
+            fused_gate_up: true,
+            windows: Windows::All { default: None },
+            ..PLAIN
+        },
+        torchtune: Some(TorchtuneFamily {
+            builder: "phi3.lora_phi3",
+            arguments: &["rope_base", "apply_lora_to_output"],
+            tokenizers: &[tokenizer("phi3.phi3_mini_tokenizer", "tokenizer.model")],
+            checkpoint: "PHI3_MINI",
+            tied_checkpoint: None,
+        }),
+        chat: ChatMarks {
+            user: "<|user|>\n",
+            assistant: "<|assistant|>\n",
+        },
+    },
+    FamilyRow {
+        family: Family::SmolLm3,
+        name: "smollm3",
+        text_names: &[],
+        switches: Switches {
+            tied_embeddings: true,
+            rope_base: 2_000_000.0,
+            rope_layers: RopeLayers::Listed,
+            refused: &["use_sliding_window"],
+            ..WITH_BIASES
+        },
+        torchtune: None,
+        chat: CHATML,
+    },
+    FamilyRow {
+        family: Family::Granite,
+        name: "granite",
+        text_names: &[],
+        switches: GRANITE,
+        torchtune: None,
+        chat: GRANITE_CHAT,
+    },
+    FamilyRow {
+        family: Family::Ernie45,
+        name: "ernie4_5",
+        text_names: &[],
+        switches: Switches {
+            qkv_bias: Bias::Key("use_bias"),
+            output_bias: Bias::Key("use_bias"),
+            mlp_bias: Bias::Key("use_bias"),
+            tied_embeddings: true,
+            rope_base: 500_000.0,
+            rope_order: RopeOrder::Neighbours,
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: ChatMarks {
+            user: "User: ",
+            assistant: "Assistant: ",
+        },
+    },
+    FamilyRow {
+        family: Family::HunYuanDense,
+        name: "hunyuan_v1_dense",
+        text_names: &[],
+        switches: Switches {
+            qkv_bias: Bias::Key("attention_bias"),
+            output_bias: Bias::Key("attention_bias"),
+            query_key_norm: QueryKeyNorm::RotatedHeads,
+            names: LayerNames {
+                head_norms: ["query_layernorm", "key_layernorm"],
+                ..NAMES
+            },
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: ChatMarks {
+            user: "<｜hy_User｜>",
+            assistant: "<｜hy_Assistant｜>",
+        },
+    },
+    FamilyRow {
+        family: Family::Ministral3,
+        name: "ministral3",
+        text_names: &[],
+        switches: Switches {
+            windows: Windows::All { default: None },
+            rope_base: 1_000_000.0,
+            query_growth: true,
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: ChatMarks {
+            user: "[INST]",
+            assistant: "[/INST]",
+        },
+    },
+    FamilyRow {
+        family: Family::Exaone4,
+        name: "exaone4",
+        text_names: &[],
+        switches: Switches {
+            norm_placement: NormPlacement::Behind,
+            query_key_norm: QueryKeyNorm::Heads,
+            windows: Windows::Pattern,
+            rope_layers: RopeLayers::SlidingIfAny,
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: ChatMarks {
+            user: "[|user|]\n",
+            assistant: "[|assistant|]\n",
+        },
+    },
+    FamilyRow {
+        family: Family::Olmo3,
+        name: "olmo3",
+        text_names: &[],
+        switches: Switches {
+            qkv_bias: Bias::Key("attention_bias"),
+            output_bias: Bias::Key("attention_bias"),
+            norm_placement: NormPlacement::Behind,
+            query_key_norm: QueryKeyNorm::AllHeads,
+            windows: Windows::ExceptEvery { nth: 4, key: None },
+            sliding_rope: SlidingRope::Unscaled,
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: CHATML,
+    },
+    FamilyRow {
+        family: Family::Glm4,
+        name: "glm4",
+        text_names: &[],
+        switches: Switches {
+            qkv_bias: Bias::Key("attention_bias"),
+            fused_gate_up: true,
+            norm_placement: NormPlacement::BeforeAndBehind,
+            names: LayerNames {
+                attention_norms: ["input_layernorm", "post_self_attn_layernorm"],
+                mlp_norms: ["post_attention_layernorm", "post_mlp_layernorm"],
+                ..NAMES
+            },
+            rope_order: RopeOrder::Neighbours,
+            rotary_share: 0.5,
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: ChatMarks {
+            user: "<|user|>\n",
+            assistant: "<|assistant|>\n",
+        },
+    },
+    FamilyRow {
+        family: Family::Cohere2,
+        name: "cohere2",
+        text_names: &[],
+        switches: Switches {
+            qkv_bias: Bias::Key("attention_bias"),
+            output_bias: Bias::Key("attention_bias"),
+            norm_placement: NormPlacement::Shared,
+            norm_epsilon: "layer_norm_eps",
+            centred_norms: true,
+            tied_embeddings: true,
+            logit_scale: Factor::Key("logit_scale", 0.0625),
+            windows: Windows::ExceptEvery {
+                nth: 4,
+                key: Some("sliding_window_pattern"),
+            },
+            rope_layers: RopeLayers::Sliding,
+            rope_order: RopeOrder::Neighbours,
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: ChatMarks {
+            user: "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>",
+            assistant: "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
+        },
+    },
+    FamilyRow {
+        family: Family::Apertus,
+        name: "apertus",
+        text_names: &[],
+        switches: Switches {
+            activation: ("hidden_act", Activation::Xielu),
+            query_key_norm: QueryKeyNorm::Heads,
+            names: LayerNames {
+                attention_norms: ["attention_layernorm", "post_attention_layernorm"],
+                mlp_norms: ["feedforward_layernorm", "post_feedforward_layernorm"],
+                ..NAMES
+            },
+            rope_base: 12_000_000.0,
+            refused: &["post_norm"],
+            ..WITH_BIASES
+        },
+        torchtune: None,
+        chat: ChatMarks {
+            user: "<|user_start|>",
+            assistant: "<|assistant_start|>",
+        },
+    },
+    FamilyRow {
+        family: Family::Granite4,
+        name: "granitemoehybrid",
+        text_names: &[],
+        switches: Switches {
+            mlp_bias: Bias::Never,
+            fused_gate_up: true,
+            names: LayerNames {
+                mlp: ["shared_mlp.input_linear", "shared_mlp.output_linear"],
+                ..NAMES
+            },
+            mlp_width: "shared_intermediate_size",
+            rope_layers: RopeLayers::Named,
+            refused: &["num_local_experts"],
+            ..GRANITE
+        },
+        torchtune: None,
+        chat: GRANITE_CHAT,
+    },
+];

@@ -1,0 +1,125 @@
+//! What to say of a model whose family is not known: the nearest family, and what it would need that no family here has.
+
+use serde_json::Value;
+
+use super::config::Config;
+use super::{ArchitectureError, Family, multimodal};
+
+/// Keys that only models with a part of their own have, and what that part is.
+const PARTS: &[(&[&str], &str)] = &[
+    (
+        &[
+            "num_experts",
+            "num_local_experts",
+            "n_routed_experts",
+            "moe_num_experts",
+        ],
+        "a mixture of experts",
+    ),
+    (&["kv_lora_rank", "q_lora_rank"], "multi-head latent attention"),
+    (
+        &[
+            "mamba_d_state",
+            "mamba_n_heads",
+            "ssm_cfg",
+            "state_size",
+            "ssm_state_size",
+        ],
+        "state-space (Mamba) layers",
+    ),
+    (
+        &["linear_conv_kernel_dim", "linear_key_head_dim"],
+        "linear attention layers",
+    ),
+    (&["conv_L_cache"], "short convolutions"),
+    (
+        &["global_head_dim", "num_global_key_value_heads", "per_layer_config"],
+        "heads of another width in some layers",
+    ),
+    (&["attention_k_eq_v"], "values that are the keys"),
+    (&["num_kv_shared_layers"], "layers that share keys and values"),
+    (
+        &["hidden_size_per_layer_input"],
+        "inputs of each layer beside the stream",
+    ),
+    (&["layer_norm_epsilon", "n_embd", "n_layer"], "the layout of GPT-2"),
+    (&["alibi", "alibi_bias_max"], "ALiBi"),
+    (&["attention_chunk_size"], "attention in chunks"),
+    (&["is_encoder_decoder", "decoder_layers"], "an encoder"),
+];
+
+/// Types of layers that families here have.
+const LAYER_TYPES: [&str; 3] = ["full_attention", "sliding_attention", "attention"];
+
+/// The error for a `model_type` that no family has.
+pub(super) fn error(config: &Config, model_type: &str) -> ArchitectureError {
+    let supported = Family::all().map(Family::name).chain(multimodal::names());
+    config.unknown_family(
+        model_type,
+        nearest(model_type).name(),
+        missing(config),
+        supported.collect(),
+    )
+}
+
+/// The family whose name has the longest beginning in common with `model_type`; llama where none has any.
+fn nearest(model_type: &str) -> Family {
+    let common = |family: &Family| {
+        let pairs = family.name().chars().zip(model_type.chars());
+        pairs.take_while(|(a, b)| a == b).count()
+    };
+    let best = Family::all().max_by_key(|family| (common(family), std::cmp::Reverse(family.name().len())));
+    best.filter(|family| common(family) > 2).unwrap_or(Family::Llama)
+}
+
+/// What the file asks for that no family here has.
+fn missing(config: &Config) -> Vec<String> {
+    let is_on = |key: &&str| match config.value(key) {
+        None | Some(Value::Bool(false)) => false,
+        Some(value) => value.as_u64() != Some(0),
+    };
+    let parts = PARTS.iter().filter(|(keys, _)| keys.iter().any(|key| is_on(&key)));
+    let mut missing: Vec<String> = parts.map(|(_, part)| (*part).to_owned()).collect();
+    let kinds = config.optional_texts("layer_types").ok().flatten().unwrap_or_default();
+    for kind in kinds {
+        let layers = format!("`{kind}` layers");
+        if !LAYER_TYPES.contains(&kind) && !missing.contains(&layers) {
+            missing.push(layers);
+        }
+    }
+    // The language model of a multimodal one has its keys in an object of its own.
+    if let Ok(Some(text)) = config.object("text_config") {
+        let inner = self::missing(&text).into_iter();
+        missing.extend(inner.filter(|part| !missing.contains(part)).collect::<Vec<_>>());
+        missing.push("a multimodal checkpoint of a known layout".to_owned());
+    }
+    missing
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::architecture::Architecture;
+
+    fn message(text: &str) -> String {
+        let error = Architecture::from_json(Path::new("config.json"), text).unwrap_err();
+        error.to_string()
+    }
+
+    #[test]
+    fn an_unknown_model_is_told_its_nearest_family_and_what_is_missing() {
+        let next = message(r#"{"model_type": "qwen3_next", "num_experts": 512, "layer_types": ["linear_attention"]}"#);
+        assert!(next.contains("`qwen3_next`") && next.contains("`qwen3`"), "{next}");
+        assert!(
+            next.contains("a mixture of experts, `linear_attention` layers"),
+            "{next}"
+        );
+        let own = message(r#"{"model_type": "house_model", "num_local_experts": 0}"#);
+        assert!(
+            own.contains("`llama`") && own.contains("adopt --as-family llama"),
+            "{own}"
+        );
+        assert!(own.contains("llama, mistral"), "{own}");
+    }
+}
