@@ -7,9 +7,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use super::model::{ComputeArgs, KERNELS_VARIABLE};
 use super::{
-    CliError, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate, gpu_check,
-    import, infer_bench, init, logging, merge, pareto, plan, prepare, profile, query, rank, report, schema, search,
-    show, status, stop, studies, threads, train, try_kernels, vacuum, worker,
+    CliError, adopt, attach, choose, compare, completions, dashboard, delete, doctor, explain, export, generate,
+    gpu_check, import, infer_bench, init, logging, merge, pareto, plan, prepare, profile, query, rank, report, schema,
+    search, show, status, stop, studies, threads, train, try_kernels, vacuum, worker,
 };
 use peft_tune_engine::profile::HostMemory;
 
@@ -43,6 +43,7 @@ enum Command {
     Export(export::Args),
     Train(train::Args),
     Merge(merge::Args),
+    Adopt(adopt::Args),
     Generate(generate::Args),
     Profile(profile::Args),
     InferBench(infer_bench::Args),
@@ -135,6 +136,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Export(args) => export::run(args, choose::choose),
         Command::Train(args) => train::run(args),
         Command::Merge(args) => merge::run(args),
+        Command::Adopt(args) => adopt::run(&args),
         Command::Generate(args) => generate::run(args),
         Command::Profile(args) => profile::run(args),
         Command::InferBench(args) => infer_bench::run(args),

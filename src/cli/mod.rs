@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand. Only this folder prints, and only through `output`.
 
+mod adopt;
 mod answers;
 mod args;
 mod attach;
