@@ -78,7 +78,7 @@ fn missing(config: &Config) -> Vec<String> {
         None | Some(Value::Bool(false)) => false,
         Some(value) => value.as_u64() != Some(0),
     };
-    let parts = PARTS.iter().filter(|(keys, _)| keys.iter().any(|key| is_on(&key)));
+    let parts = PARTS.iter().filter(|(keys, _)| keys.iter().any(&is_on));
     let mut missing: Vec<String> = parts.map(|(_, part)| (*part).to_owned()).collect();
     let kinds = config.optional_texts("layer_types").ok().flatten().unwrap_or_default();
     for kind in kinds {
