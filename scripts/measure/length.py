@@ -71,11 +71,11 @@ def train(program, output, names, lengths):
             print(f"{name}: {name_of(times, schedule)}", flush=True)
 
 
-def searches(program, output, names, seeds):
-    """Searches that know how long the training will be; the regret of what they recommend, at that length."""
+def searches(program, output, names, seeds, times):
+    """Searches that know that the training will be so many times as long; the regret of what they recommend, at that length."""
     long = collections.defaultdict(dict)
     for row in csv.DictReader(open(pathlib.Path(__file__).resolve().parents[2] / "docs/benchmarks/length.csv")):
-        if row["tokens"] == str(10 * TOKENS):
+        if row["tokens"] == str(times * TOKENS):
             long[row["data"]][tuple(float(row[key]) for key in SEARCHED)] = float(row["loss"])
     for name, layers, reverse in TABLES:
         if name not in names:
@@ -85,15 +85,15 @@ def searches(program, output, names, seeds):
         for seed in range(1, seeds + 1):
             study = space(folder, 1, "cosine")
             study.update(
-                study=f"search-{seed}",
-                training={"length": {"tokens": 10 * TOKENS}, "seed": 1},
+                study=f"search-{times}-{seed}",
+                training={"length": {"tokens": times * TOKENS}, "seed": 1},
                 objectives=["loss", "throughput", "peak_memory"],
                 sampler="bayes",
                 budget={"trials": 20},
                 seed=seed,
             )
             del study["confirm"]
-            file = folder / f"search-{seed}.yaml"
+            file = folder / f"search-{times}-{seed}.yaml"
             file.write_text(json.dumps(study))
             command = [program, "search", file, "--db", folder / "search.db", "--json"]
             said = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
@@ -178,11 +178,12 @@ def main():
     arguments.add_argument("--table", action="store_true", help="compare what was trained")
     arguments.add_argument("--search", action="store_true", help="let searches choose among the settings")
     arguments.add_argument("--seeds", type=int, default=5, help="searches of each data set")
+    arguments.add_argument("--times", type=int, default=10, help="how long the training is that they choose for")
     given = arguments.parse_args()
     if given.table:
         table(given.program, given.output, given.machine)
     elif given.search:
-        searches(given.program, given.output, given.only.split(","), given.seeds)
+        searches(given.program, given.output, given.only.split(","), given.seeds, given.times)
     else:
         lengths = [int(times) for times in given.lengths.split(",")]
         train(given.program, given.output, given.only.split(","), lengths)
