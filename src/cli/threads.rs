@@ -27,8 +27,8 @@ pub fn make(asked: Option<usize>) -> Result<(), CliError> {
     let given = most(2 * computing + BESIDE);
     if given < BESIDE {
         return Err(CliError::failed(anyhow::anyhow!(
-            "the system gives this process {given} threads more, and {BESIDE} are needed: raise its limit (`ulimit -u`, the number \
-             of processes of a container), or end other programs"
+            "the system gives this process {given} threads more, and {BESIDE} are needed: raise its limit (`ulimit -u` or `ulimit -v`, the \
+             number of processes of a container), or end other programs"
         )));
     }
     let threads = ((given - BESIDE) / 2).clamp(1, computing);
@@ -48,7 +48,8 @@ fn most(wanted: usize) -> usize {
     for _ in 0..wanted {
         let leave = Arc::new(Barrier::new(2));
         let wait = Arc::clone(&leave);
-        let thread = Builder::new().stack_size(1 << 16).spawn(move || {
+        // As large a stack as all have: address space may be what lacks.
+        let thread = Builder::new().spawn(move || {
             wait.wait();
         });
         match thread {
