@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use super::family_rows::ROWS;
-use super::{Activation, LayerNames, NormPlacement, QueryKeyNorm, RopeOrder};
+use super::{Activation, ExpertSwitches, LayerNames, NormPlacement, QueryKeyNorm, RopeOrder};
 
 /// A model family, by `model_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +29,9 @@ pub enum Family {
     Cohere2,
     Apertus,
     Granite4,
+    Qwen3Moe,
+    Qwen2Moe,
+    Glm4Moe,
 }
 
 /// What is to be known of a family.
@@ -54,6 +57,8 @@ pub struct Switches {
     pub output_bias: Bias,
     pub mlp_bias: Bias,
     pub query_key_norm: QueryKeyNorm,
+    /// Key that says whether there are norms of queries and keys, where a family has models without.
+    pub query_key_norm_key: Option<&'static str>,
     /// One tensor for q, k and v.
     pub fused_qkv: bool,
     /// One tensor for gate and up.
@@ -98,6 +103,10 @@ pub struct Switches {
     pub query_growth: bool,
     /// Switches and counts of the file that must be off, or 0.
     pub refused: &'static [&'static str],
+    /// Each head has one more logit in its softmax (`self_attn.sinks`).
+    pub sinks: bool,
+    /// What layers have in place of one MLP.
+    pub experts: Option<ExpertSwitches>,
 }
 
 /// A factor of a model.
@@ -161,6 +170,8 @@ pub enum Bias {
     Always,
     /// Where this key says so.
     Key(&'static str),
+    /// But where this key says no.
+    Unless(&'static str),
 }
 
 /// c in c·tanh(x / c).

@@ -7,4 +7,4 @@ mod weight;
 pub use base_model::BaseModel;
 pub(crate) use base_model::CONFIG;
 pub use source::BaseSource;
-pub(crate) use weight::{Weight, compute_dtype};
+pub(crate) use weight::{Weight, WeightKind, compute_dtype};
