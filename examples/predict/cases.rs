@@ -114,10 +114,9 @@ impl Case {
                 OptimizerKind::Muon,
             ],
         );
-        // Apertus has numbers that cannot train.
-        let is_full = random.random_range(0..10) == 0 && family != "apertus";
-        recipe.adapter = (!is_full).then(|| adapter(family, random));
-        if let (Some(adapter), true) = (&mut recipe.adapter, family.ends_with("_moe")) {
+        let is_full = random.random_range(0..10) == 0;
+        recipe.adapter = (!is_full).then(|| adapter(random));
+        if let (Some(adapter), true) = (&mut recipe.adapter, family.ends_with("_moe") || family == "gpt_oss") {
             // PEFT refuses these on experts.
             (adapter.dora, adapter.dropout, adapter.layers_to_transform) = (false, 0.0, None);
             if random.random_range(0..3) == 0 {
@@ -300,6 +299,10 @@ fn config(family: &str, random: &mut Pcg64) -> String {
         "glm4_moe" => format!(
             r#", "head_dim": {head_dim}, "first_k_dense_replace": 1, "n_shared_experts": 1, "n_routed_experts": 8, {}"#,
             experts(random)
+        ),
+        "gpt_oss" => format!(
+            r#", "head_dim": {head_dim}, "sliding_window": 100, "num_local_experts": 8, "num_experts_per_tok": {}"#,
+            one(random, &[2, 4])
         ),
         "qwen3" => format!(r#", "tie_word_embeddings": true, "head_dim": {head_dim}"#),
         _ => format!(r#", "tie_word_embeddings": false, "head_dim": {head_dim}"#),

@@ -19,7 +19,7 @@ use crate::golden::{
 /// As in `parity`.
 const F32: f64 = 1e-5;
 
-const FAMILIES: [&str; 3] = ["ref_qwen3_moe", "ref_qwen2_moe", "ref_glm4_moe"];
+const FAMILIES: [&str; 4] = ["ref_qwen3_moe", "ref_qwen2_moe", "ref_glm4_moe", "ref_gpt_oss"];
 
 /// A family's model folder with another configuration or other weights.
 fn changed(
@@ -359,7 +359,7 @@ fn cached_tokens_are_those_of_a_whole_pass() {
 
 #[test]
 fn a_whole_mixture_trains() {
-    for family in FAMILIES {
+    for family in &FAMILIES[..3] {
         let run = |checkpointing| {
             let mut recipe = recipe(&folder(family).join("adapter_init"));
             recipe.adapter = None;
@@ -494,6 +494,98 @@ fn a_checkpoint_without_some_experts_is_refused_by_name() {
     let error = load(fewer.path()).unwrap_err();
     assert!(
         error.contains("mlp.gate.weight") || error.contains("experts.7"),
+        "{error}"
+    );
+}
+
+#[test]
+fn experts_as_openai_publishes_them_are_the_same_model() {
+    let family = "ref_gpt_oss";
+    let expected = json(&folder(family).join("ref.json"))["base_loss_mxfp4_dequantised"]
+        .as_f64()
+        .unwrap();
+    let packed = folder(family).join("model_mxfp4");
+    let loss = |model: BaseModel| {
+        let mut plain = recipe(&folder(family).join("adapter_init"));
+        plain.adapter = Some(AdapterSettings {
+            target_modules: TargetModules::Preset(TargetPreset::Attention),
+            rank: 4,
+            ..AdapterSettings::default()
+        });
+        let mut trainer = Trainer::new(Arc::new(model), &plain, 1).unwrap();
+        trainer.evaluate(&whole_batch(family)).unwrap().loss
+    };
+    assert_close(&[loss(load(&packed).unwrap())], &[expected], F32, "MXFP4");
+    let (one, two) = (load(&packed).unwrap(), load(&folder(family).join("model")).unwrap());
+    for tensor in one.architecture().tensors() {
+        let values = |model: &BaseModel| {
+            let tensor = model.tensor(&tensor.name).unwrap();
+            (
+                tensor.dims().to_vec(),
+                tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap(),
+            )
+        };
+        assert!(values(&one) == values(&two), "{}", tensor.name);
+    }
+    // Scales that mean no number, and blocks of another size.
+    let broken = |change: fn(&mut HashMap<String, Tensor>)| {
+        let (directory, mut weights) = (TempDir::new().unwrap(), tensors(&packed.join("model.safetensors")));
+        change(&mut weights);
+        std::fs::copy(packed.join("config.json"), directory.path().join("config.json")).unwrap();
+        candle_core::safetensors::save(&weights, directory.path().join("model.safetensors")).unwrap();
+        load(directory.path()).unwrap_err()
+    };
+    let scale = broken(|weights| {
+        let name = "model.layers.0.mlp.experts.down_proj_scales";
+        let scales = weights[name].ones_like().unwrap();
+        weights.insert(name.to_owned(), (scales * 255.0).unwrap());
+    });
+    assert!(
+        scale.contains("not finite") && scale.contains("down_proj_scales"),
+        "{scale}"
+    );
+    let size = broken(|weights| {
+        let name = "model.layers.0.mlp.experts.down_proj_blocks";
+        let blocks = weights[name].narrow(1, 0, 8).unwrap().contiguous().unwrap();
+        weights.insert(name.to_owned(), blocks);
+    });
+    assert!(size.contains("down_proj_blocks") && size.contains("shape"), "{size}");
+}
+
+#[test]
+fn a_stacked_mixture_is_merged_into_its_own_layout() {
+    let family = "ref_gpt_oss";
+    let mut trainer = Trainer::new(
+        base(family, Precision::Fp32),
+        &recipe(&folder(family).join("adapter_init")),
+        2,
+    )
+    .unwrap();
+    let loss = trainer.evaluate(&whole_batch(family)).unwrap().loss;
+    let merged = trainer.merged_tensors().unwrap();
+    let architecture = base(family, Precision::Fp32).architecture().clone();
+    let merged = BaseModel::from_tensors(architecture, merged, Precision::Fp32, &Device::Cpu).unwrap();
+    let mut generator = Generator::new(merged, None).unwrap();
+    let mut adapted = Generator::new(
+        base(family, Precision::Fp32),
+        Some(&folder(family).join("adapter_init")),
+    )
+    .unwrap();
+    let row = &documents(family, "input_ids", "input_ids")[0].input_ids;
+    let tensor = |values: Vec<f32>| Tensor::new(values, &Device::Cpu).unwrap();
+    let error = relative_error(
+        &tensor(generator.next_logits(row).unwrap()),
+        &tensor(adapted.next_logits(row).unwrap()),
+    );
+    assert!(error < F32 && loss.is_finite(), "{error:.1e}");
+    let mut whole = recipe(&folder(family).join("adapter_init"));
+    whole.adapter = None;
+    let error = Trainer::new(base(family, Precision::Fp32), &whole, 1)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.contains("`gpt_oss`") && error.contains("train an adapter"),
         "{error}"
     );
 }

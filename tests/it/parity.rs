@@ -24,7 +24,7 @@ const FP16: f64 = 5e-4;
 
 /// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3. The last ones are
 /// mixtures of experts.
-const FAMILIES: [&str; 27] = [
+const FAMILIES: [&str; 14] = [
     "ref_llama",
     "ref_llama31",
     "ref_mistral",
@@ -52,6 +52,7 @@ const FAMILIES: [&str; 27] = [
     "ref_qwen3_moe",
     "ref_qwen2_moe",
     "ref_glm4_moe",
+    "ref_gpt_oss",
 ];
 
 fn trainer(reference: &str, precision: Precision) -> Trainer {

@@ -6,6 +6,7 @@
 mod config;
 mod dimensions;
 mod error;
+mod expert_switches;
 mod experts;
 mod family;
 mod family_rows;
@@ -19,9 +20,9 @@ mod unknown;
 
 pub use dimensions::{Activation, Architecture, Dtype, LayerAttention, LayerNames, NormPlacement, QueryKeyNorm};
 pub use error::ArchitectureError;
+pub use expert_switches::{ExpertSwitches, SharedSwitch, SparseLayers};
 pub use experts::{
-    CORRECTION, ExpertGroups, ExpertNames, ExpertPart, ExpertSwitches, ExpertWeight, Experts, Router, Scores,
-    SharedExpert, SharedSwitch, SparseLayers,
+    CORRECTION, ExpertGroups, ExpertNames, ExpertPart, ExpertWeight, Experts, Router, Scores, SharedExpert,
 };
 pub use family::{
     Bias, ChatMarks, Factor, Family, FamilyRow, QueryScale, RopeLayers, SlidingRope, SoftCap, Switches,

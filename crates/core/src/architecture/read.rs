@@ -1,9 +1,11 @@
 //! What a `config.json` means: dimensions, and the switches of its family's row.
 
 use super::config::Config;
-use super::family::{Bias, Factor, Family, QueryScale, SoftCap, Switches};
-use super::{Activation, Architecture, ArchitectureError, Dtype, Experts, LayerAttention, QueryKeyNorm};
-use super::{experts, layers, multimodal, rope_config, unknown};
+use super::family::{Bias, DEFAULT_WINDOW, Family, SoftCap, Switches, Windows};
+use super::rope_config::{self, RopeContext};
+use super::{
+    Activation, Architecture, ArchitectureError, Dtype, Experts, LayerAttention, Rope, expert_switches, multimodal,
+};
 
 /// More decoder layers than any model has; a larger number is a damaged file.
 const MOST_LAYERS: usize = 4096;
@@ -17,13 +19,10 @@ pub(super) fn read(config: &Config) -> Result<Architecture, ArchitectureError> {
             ..architecture
         });
     }
-    language_model(config)
-}
-
-/// Reads the architecture of a language model from its own object.
-fn language_model(config: &Config) -> Result<Architecture, ArchitectureError> {
-    let model_type = config.text("model_type")?;
-    if let Some((_, lacks)) = experts::UNFINISHED.iter().find(|(known, _)| *known == model_type) {
+    if let Some((_, lacks)) = expert_switches::UNFINISHED
+        .iter()
+        .find(|(known, _)| *known == model_type)
+    {
         return Err(config.unfinished(model_type, lacks));
     }
     let Some(family) = Family::from_model_type(model_type) else {

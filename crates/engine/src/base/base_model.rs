@@ -9,6 +9,8 @@ use rand_distr::StandardNormal;
 use rand_pcg::Pcg64;
 use sha2::{Digest, Sha256};
 
+use super::stacked;
+use super::stacked::Stacked;
 use super::weight::{Weight, WeightKind, compute_dtype};
 use crate::checkpoint::Checkpoint;
 use crate::{TrainError, WeightsError};
@@ -40,10 +42,22 @@ impl BaseModel {
         // Before the weights: another process may try kernels first, which needs some of the GPU's memory.
         attention::prepare(architecture.head_dim, compute_dtype(precision), device);
         let expected = architecture.tensors();
-        checkpoint.check(&expected, |name| is_ignored(name, &architecture))?;
-        let kinds = WeightKinds::new(&architecture);
+        let (plain, packed): (Vec<TensorShape>, Vec<TensorShape>) = expected
+            .into_iter()
+            .partition(|tensor| !stacked::is_mxfp4(&checkpoint, &tensor.name));
+        let is_packed = |name: &str| {
+            let owner = stacked::mxfp4_owner(name);
+            owner.is_some_and(|owner| packed.iter().any(|tensor| tensor.name == owner))
+        };
+        checkpoint.check(&plain, |name| is_ignored(name, &architecture) || is_packed(name))?;
+        let (kinds, stack) = (WeightKinds::new(&architecture), Stacked::of(&architecture));
         let mut weights = BTreeMap::new();
-        for tensor in expected {
+        for tensor in plain.into_iter().chain(packed) {
+            if let Some(stack) = stack.as_ref().filter(|stack| stack.parts(&tensor.name).is_some()) {
+                let read = |expert| stack.read(&checkpoint, &tensor, expert, precision);
+                store_experts(stack, &tensor.name, read, (precision, device), &mut weights)?;
+                continue;
+            }
             let kind = kinds.of(&tensor.name);
             let weight = Weight::load(&checkpoint, &tensor, kind, precision, device)?;
             weights.insert(tensor.name, weight);
@@ -146,6 +160,11 @@ impl BaseModel {
         let (mut weights, kinds) = (BTreeMap::new(), WeightKinds::new(&architecture));
         for tensor in architecture.tensors() {
             let value = value_of(&tensor, &architecture)?;
+            if let Some(stack) = Stacked::of(&architecture).filter(|stack| stack.parts(&tensor.name).is_some()) {
+                let of_expert = |expert| Ok(value.get(expert)?);
+                store_experts(&stack, &tensor.name, of_expert, (precision, device), &mut weights)?;
+                continue;
+            }
             let kind = kinds.of(&tensor.name);
             let weight = Weight::store(value, &tensor.name, kind, precision, device)?;
             weights.insert(tensor.name, weight);
@@ -198,6 +217,14 @@ impl BaseModel {
     /// # Errors
     /// The architecture has no such tensor.
     pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
+        if let Some(stack) = Stacked::of(&self.architecture)
+            && let Some((layer, parts)) = stack.parts(name)
+        {
+            return stack.join(parts, |expert, part| {
+                let name = format!("{layer}.{}", stack.experts.weight_name(expert, part));
+                Ok(self.weight(&name)?.exact()?)
+            });
+        }
         Ok(self.weight(name)?.exact()?)
     }
 
@@ -209,7 +236,8 @@ impl BaseModel {
 
 fn random_start(tensor: &TensorShape, seed: u64, norm_offset: f32) -> Vec<f32> {
     let elements: usize = tensor.shape.iter().product();
-    if tensor.name.ends_with(".bias") || tensor.name.ends_with(CORRECTION) {
+    // With those of all experts, and what corrects scores.
+    if tensor.name.ends_with("bias") {
         return vec![0.0; elements];
     }
     if tensor.shape.len() == 1 {
@@ -253,6 +281,11 @@ impl<'a> WeightKinds<'a> {
         }
     }
 
+    fn is_router_bias(&self, inner: &str) -> bool {
+        let module = inner.strip_suffix(".bias").and_then(|module| self.modules.get(module));
+        module.copied().unwrap_or(false)
+    }
+
     /// Linear layers and experts may be quantized; what chooses experts is exact.
     fn of(&self, name: &str) -> WeightKind {
         let inner = name.splitn(4, '.').nth(3).unwrap_or_default();
@@ -261,12 +294,42 @@ impl<'a> WeightKinds<'a> {
             .and_then(|module| self.modules.get(module));
         match (module, self.experts) {
             (Some(true), _) => WeightKind::Exact,
+            // What is added to exact logits is exact too.
+            _ if self.is_router_bias(inner) => WeightKind::Exact,
             (Some(false), _) => WeightKind::Linear,
             (None, Some(experts)) if experts.weight_of(inner).is_some() => WeightKind::Linear,
             (None, Some(_)) if inner.ends_with(CORRECTION) => WeightKind::Exact,
             (None, _) => WeightKind::Dense,
         }
     }
+}
+
+/// Puts the projections of all experts, from their parts (in, outs) of the stacked tensor `name`, into `weights`.
+fn store_experts(
+    stack: &Stacked<'_>,
+    name: &str,
+    of_expert: impl Fn(usize) -> Result<Tensor, TrainError>,
+    (precision, device): (Precision, &Device),
+    weights: &mut BTreeMap<String, Weight>,
+) -> Result<(), TrainError> {
+    let Some((layer, parts)) = stack.parts(name) else {
+        return Ok(());
+    };
+    for expert in 0..stack.experts.count {
+        let value = of_expert(expert)?;
+        for (place, part) in parts.iter().enumerate() {
+            let name = format!("{layer}.{}", stack.experts.weight_name(expert, *part));
+            let weight = Weight::store(
+                stack.split(&value, parts, place)?,
+                &name,
+                WeightKind::Linear,
+                precision,
+                device,
+            )?;
+            weights.insert(name, weight);
+        }
+    }
+    Ok(())
 }
 
 /// Experts have no products on a GPU yet.

@@ -9,13 +9,13 @@ use std::path::Path;
 use candle_core::{DType, Tensor};
 
 use super::tensor_file::{TensorEntry, write_tensors};
-use crate::base::BaseModel;
+use crate::base::{BaseModel, Stacked};
 use crate::model::update_norm;
 use crate::training::TrainedSet;
 use crate::{TrainError, Trainer};
 use peft_tune_core::architecture::{Dtype, ExpertPart, ExpertWeight};
 use peft_tune_core::plan::{AdaptedLinear, LinearSlots};
-use peft_tune_kernels::ops::{matmul, rows};
+use peft_tune_kernels::ops::{expert_parts, matmul};
 
 /// A trained model whose plain weights are computed one by one, so that they need not be in memory all at once.
 pub struct MergedModel<'a> {
@@ -52,6 +52,14 @@ impl<'a> MergedModel<'a> {
     /// # Errors
     /// Memory; a name that the architecture does not have.
     pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
+        if let Some(stack) = Stacked::of(self.base.architecture())
+            && let Some((layer, parts)) = stack.parts(name)
+        {
+            return stack.join(parts, |expert, part| {
+                let name = format!("{layer}.{}", stack.experts.weight_name(expert, part));
+                self.tensor(&name)
+            });
+        }
         let value = match self.whole.get(name) {
             // A copy: the optimizer would keep changing a view.
             Some(slot) => self.trained.parameters.value(*slot)?.copy()?,
@@ -81,7 +89,10 @@ impl<'a> MergedModel<'a> {
         let Some(experts) = &self.base.architecture().experts else {
             return Ok(value);
         };
+        let stacked = experts.names.stacked;
         let (fused, first) = match weight.part {
+            ExpertPart::Gate if stacked => (experts.names.gate_up, 0),
+            ExpertPart::Up if stacked => (experts.names.gate_up, 1),
             ExpertPart::Gate => (experts.names.gate_up, 0),
             ExpertPart::Up => (experts.names.gate_up, experts.intermediate_size),
             ExpertPart::Down => (experts.names.down, 0),
@@ -93,8 +104,17 @@ impl<'a> MergedModel<'a> {
         let a = parameters
             .value(slots.lora_a)?
             .narrow(0, weight.expert * linear.rank, linear.rank)?;
-        let b = parameters.value(slots.lora_b)?.narrow(0, first, value.dims2()?.0)?;
-        let b = rows::split_experts(&b, experts.count)?.get(weight.expert)?;
+        let (b, outputs) = (parameters.value(slots.lora_b)?, value.dims2()?.0);
+        let b = match stacked && weight.part != ExpertPart::Down {
+            // Gate and up by turns.
+            true => b
+                .reshape((outputs, 2, ()))?
+                .narrow(1, first, 1)?
+                .squeeze(1)?
+                .contiguous()?,
+            false => b.narrow(0, first, outputs)?,
+        };
+        let b = expert_parts::split_experts(&b, experts.count)?.get(weight.expert)?;
         Ok((value + (matmul::nn(&b, &a)? * linear.scaling)?)?)
     }
 

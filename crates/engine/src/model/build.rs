@@ -23,8 +23,7 @@ use crate::base::Weight;
 use crate::parameters::flat_view;
 use crate::span::Module;
 use crate::{Parameters, TrainError};
-use candle_core::DType;
-use peft_tune_core::architecture::{Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, NormPlacement, QueryKeyNorm};
+use peft_tune_core::architecture::{Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, NormPlacement, SINKS};
 use peft_tune_core::plan::{AdaptedLinear, GroupPlan, LayerPlan, LinearSlots, ModelPlan, ProjectionPlan};
 use peft_tune_kernels::device;
 use peft_tune_kernels::ops::{attention, glu, xielu};
@@ -165,6 +164,11 @@ impl Builder<'_> {
                 window: kind.window,
                 soft_cap: architecture.attention_soft_cap,
             },
+            sinks: match architecture.sinks {
+                true => Some(self.frozen(&format!("{layer}.{SINKS}"))?),
+                false => None,
+            },
+            rope: kind.rope,
             head_dim: architecture.head_dim,
         })
     }

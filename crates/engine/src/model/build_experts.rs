@@ -2,7 +2,7 @@
 
 use super::build::Builder;
 use super::expert_block::{ExpertBlock, SharedExpert};
-use super::experts::{ExpertAdapter, Experts};
+use super::experts::{ExpertAdapter, ExpertBiases, Experts};
 use super::feed_forward::FeedForward;
 use super::matrix::Matrix;
 use super::traced::routing;
@@ -50,7 +50,8 @@ impl Builder<'_> {
             correction,
             settings: routing_settings(&experts.router, experts.chosen),
             experts: self.experts(layer, experts, of_layer)?,
-            activation: self.gated_activation().ok_or_else(without_gate)?,
+            activation: self.activation(),
+            limit: experts.limit.map(|limit| limit as f32),
             shared,
         })
     }
@@ -68,9 +69,28 @@ impl Builder<'_> {
             gate: weights(ExpertPart::Gate)?,
             up: weights(ExpertPart::Up)?,
             down: weights(ExpertPart::Down)?,
+            biases: self.expert_biases(layer, experts)?,
+            interleaved: experts.names.stacked,
             gate_up_adapter: adapter(experts.names.gate_up, plan.gate_up_rank)?,
             down_adapter: adapter(experts.names.down, plan.down_rank)?,
         })
+    }
+
+    fn expert_biases(&self, layer: &str, experts: &architecture::Experts) -> Result<Option<ExpertBiases>, TrainError> {
+        let Some(names) = experts.bias_names() else {
+            return Ok(None);
+        };
+        let [gate_up, down] = names.map(|name| self.frozen(&format!("{layer}.{name}")));
+        let (gate_up, inner) = (gate_up?, experts.intermediate_size);
+        let of = |place: usize| {
+            let pairs = gate_up.reshape((experts.count, inner, 2))?;
+            pairs.narrow(2, place, 1)?.squeeze(2)?.contiguous()
+        };
+        Ok(Some(ExpertBiases {
+            gate: of(0)?,
+            up: of(1)?,
+            down: down?,
+        }))
     }
 
     fn expert_adapter(&self, name: &str) -> Result<ExpertAdapter, TrainError> {

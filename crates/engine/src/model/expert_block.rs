@@ -21,7 +21,7 @@ use super::mlp_block::expect_gradient;
 use super::norm::Norm;
 use super::saved::{ExpertsSaved, SharedSaved};
 use super::traced::routing;
-use super::traced::{glu, residual, rows};
+use super::traced::{clamped_glu, glu, residual, rows};
 use crate::span;
 use crate::span::Module;
 
@@ -35,6 +35,8 @@ pub(super) struct ExpertBlock {
     pub settings: routing::Settings,
     pub experts: Experts,
     pub activation: glu::Activation,
+    /// The experts' own unit clamps gate and up here, and takes the place of the activation.
+    pub limit: Option<f32>,
     pub shared: Option<SharedExpert>,
 }
 
@@ -65,6 +67,8 @@ impl ExpertBlock {
         let routing = &saved.routing;
         saved.down_xa = self.experts.down_xa(&z, &routing.offsets)?;
         let outputs = self.experts.down(&z, saved.down_xa.as_ref(), &routing.offsets)?;
+        self.experts
+            .add_down_biases(&outputs, &routing.offsets, &routing.weights)?;
         drop(z);
         let mut y = rows::sum(Some(x), &outputs, &routing.rows)?;
         drop(outputs);
@@ -98,7 +102,7 @@ impl ExpertBlock {
         let of_rows = rows::gather(&normed, &routing.tokens)?;
         let GateUp { gate, up, xa } = self.experts.gate_up(&of_rows, &routing.offsets)?;
         drop(of_rows);
-        let z = glu::forward(&gate, &up, self.activation)?;
+        let z = self.unit(&gate, &up)?;
         rows::scale(&z, &routing.weights)?;
         let (shared, inner) = match &self.shared {
             Some(shared) => {
@@ -159,6 +163,14 @@ impl ExpertBlock {
         self.norm.backward_onto(&dy, &x, &saved.rstd, &d_normed)
     }
 
+    /// What becomes of gate and up.
+    fn unit(&self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+        match self.limit {
+            Some(limit) => clamped_glu::forward(gate, up, limit),
+            None => glu::forward(gate, up, self.activation),
+        }
+    }
+
     /// The gradients of gate and up, (R, I) each, and of the weights, (R,) F32; adds all gradients of down.
     fn backward_down(&self, saved: &ExpertsSaved, dy: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
         let routing = &saved.routing;
@@ -166,14 +178,20 @@ impl ExpertBlock {
         let (dz, d_xa) = self
             .experts
             .down_backward(&dy, saved.down_xa.as_ref(), &routing.offsets)?;
-        let z = glu::forward(&saved.gate, &saved.up, self.activation)?;
-        let d_weights = rows::dot(&dz, &z)?;
+        let z = self.unit(&saved.gate, &saved.up)?;
+        let mut d_weights = rows::dot(&dz, &z)?;
+        if let Some(more) = self.experts.bias_weight_gradients(&dy, &routing.offsets)? {
+            d_weights = (d_weights + more)?;
+        }
         rows::scale(&z, &routing.weights)?;
         self.experts
             .add_down_gradients(&z, &dy, d_xa.as_ref(), &routing.offsets)?;
         drop((z, dy, d_xa));
         rows::scale(&dz, &routing.weights)?;
-        let (d_gate, d_up) = glu::backward(saved.gate.clone(), &saved.up, dz, self.activation)?;
+        let (d_gate, d_up) = match self.limit {
+            Some(limit) => clamped_glu::backward(&saved.gate, &saved.up, &dz, limit)?,
+            None => glu::backward(saved.gate.clone(), &saved.up, dz, self.activation)?,
+        };
         Ok((d_gate, d_up, d_weights))
     }
 }

@@ -15,7 +15,7 @@ use candle_core::{DType, Result, Tensor};
 use super::matrix::Matrix;
 use super::parameter::Trained;
 use super::traced::grouped::{self, GroupFactors, GroupTerm};
-use super::traced::{matmul, rows};
+use super::traced::{expert_parts, matmul};
 use crate::span;
 use crate::span::Module;
 
@@ -28,8 +28,32 @@ pub(super) struct Experts {
     pub up: Vec<Matrix>,
     /// (H, I) each
     pub down: Vec<Matrix>,
+    pub biases: Option<ExpertBiases>,
+    /// Whether gate and up have the even and the odd rows of their adapter's B, and not its first and last ones.
+    pub interleaved: bool,
     pub gate_up_adapter: Option<ExpertAdapter>,
     pub down_adapter: Option<ExpertAdapter>,
+}
+
+/// What is added to the outputs of each expert.
+#[derive(Debug)]
+pub(super) struct ExpertBiases {
+    /// (E, I)
+    pub gate: Tensor,
+    /// (E, I)
+    pub up: Tensor,
+    /// (E, H)
+    pub down: Tensor,
+}
+
+/// Some of an adapter's outputs.
+#[derive(Clone, Copy, Debug)]
+enum Outputs {
+    All,
+    /// The first or the last half.
+    Half(usize),
+    /// Every second one, from the first or the second on.
+    Second(usize),
 }
 
 /// The adapters of all experts on one projection, or on two that share their input.
@@ -63,9 +87,9 @@ impl ExpertAdapter {
         self.a.factor.reshape((self.experts()?, self.rank, ()))
     }
 
-    /// B of every expert for `count` outputs from `first` on, (E, count, r).
-    fn b(&self, first: usize, count: usize) -> Result<Tensor> {
-        rows::split_experts(&self.b.factor.narrow(0, first, count)?, self.experts()?)
+    /// B of every expert for some of its outputs, (E, outputs, r).
+    fn b(&self, outputs: Outputs) -> Result<Tensor> {
+        expert_parts::split_experts(&outputs.of(&self.b.factor)?, self.experts()?)
     }
 
     /// x A^T, (R, r)
@@ -79,13 +103,32 @@ impl ExpertAdapter {
         grouped::tn_add(d_xa, x, offsets, 1.0, &self.a.gradient)
     }
 
-    /// dB += s dy^T xa for the outputs from `first` on.
-    fn add_b_gradient(&self, dy: &Tensor, xa: &Tensor, offsets: &[usize], first: usize) -> Result<()> {
-        let (experts, outputs) = (self.experts()?, dy.dims2()?.1);
-        let parts = Tensor::zeros((experts * outputs, self.rank), DType::F32, dy.device())?;
+    /// dB += s dy^T xa for some of the outputs.
+    fn add_b_gradient(&self, dy: &Tensor, xa: &Tensor, offsets: &[usize], outputs: Outputs) -> Result<()> {
+        let (experts, width) = (self.experts()?, dy.dims2()?.1);
+        let parts = Tensor::zeros((experts * width, self.rank), DType::F32, dy.device())?;
         grouped::tn_add(dy, xa, offsets, self.scaling, &parts)?;
-        let into = self.b.gradient.narrow(0, first, outputs)?;
-        rows::join_experts_add(&parts.reshape((experts, outputs, self.rank))?, &into)
+        let (parts, gradient) = (parts.reshape((experts, width, self.rank))?, &self.b.gradient);
+        let Outputs::Second(place) = outputs else {
+            return expert_parts::join_experts_add(&parts, &outputs.of(gradient)?);
+        };
+        // Rows that do not lie side by side: added to a copy, which takes their place.
+        let sum = outputs.of(gradient)?.contiguous()?;
+        expert_parts::join_experts_add(&parts, &sum)?;
+        let pairs = gradient.reshape((width, 2, ()))?;
+        pairs.slice_set(&sum.unsqueeze(1)?, 1, place)
+    }
+}
+
+impl Outputs {
+    /// These rows of a tensor (out, n).
+    fn of(self, tensor: &Tensor) -> Result<Tensor> {
+        let (rows, columns) = tensor.dims2()?;
+        match self {
+            Self::All => Ok(tensor.clone()),
+            Self::Half(place) => tensor.narrow(0, place * (rows / 2), rows / 2),
+            Self::Second(place) => tensor.reshape((rows / 2, 2, columns))?.narrow(1, place, 1)?.squeeze(1),
+        }
     }
 }
 
@@ -108,20 +151,21 @@ impl Experts {
         let _span = span::module(Module::GateUp);
         let adapter = self.gate_up_adapter.as_ref();
         let xa = adapter.map(|adapter| adapter.product(x, offsets)).transpose()?;
-        let inner = self.inner()?;
-        let project = |of_experts: &[Matrix], first: usize| match (adapter, &xa) {
+        let project = |of_experts: &[Matrix], outputs: Outputs| match (adapter, &xa) {
             (Some(adapter), Some(xa)) => {
-                let b = adapter.b(first, inner)?;
+                let b = adapter.b(outputs)?;
                 let update = term(xa, GroupFactors::Stacked(&b), adapter.scaling);
                 grouped::nt(&[term(x, weights(of_experts), 1.0), update], offsets, 1)
             }
             _ => grouped::nt(&[term(x, weights(of_experts), 1.0)], offsets, 1),
         };
-        Ok(GateUp {
-            gate: project(&self.gate, 0)?,
-            up: project(&self.up, inner)?,
-            xa,
-        })
+        let [of_gate, of_up] = self.gate_up_outputs();
+        let (gate, up) = (project(&self.gate, of_gate)?, project(&self.up, of_up)?);
+        if let Some(biases) = &self.biases {
+            expert_parts::add_of_experts(&gate, &biases.gate, offsets, None)?;
+            expert_parts::add_of_experts(&up, &biases.up, offsets, None)?;
+        }
+        Ok(GateUp { gate, up, xa })
     }
 
     /// What [`Experts::down`] keeps: x A^T of its adapter, (R, r), from x (R, I).
@@ -137,7 +181,7 @@ impl Experts {
         let base = term(x, weights(&self.down), 1.0);
         match (&self.down_adapter, xa) {
             (Some(adapter), Some(xa)) => {
-                let b = adapter.b(0, adapter.b.value.dims2()?.0)?;
+                let b = adapter.b(Outputs::All)?;
                 grouped::nt(
                     &[base, term(xa, GroupFactors::Stacked(&b), adapter.scaling)],
                     offsets,
@@ -160,10 +204,10 @@ impl Experts {
         let (Some(adapter), Some(xa)) = (&self.down_adapter, xa) else {
             return Ok((grouped::nn(&[base], offsets, 1)?, None));
         };
-        let (a, b) = (adapter.a()?, adapter.b(0, dy.dims2()?.1)?);
+        let (a, b) = (adapter.a()?, adapter.b(Outputs::All)?);
         let d_xa = grouped::nn(&[term(dy, GroupFactors::Stacked(&b), adapter.scaling)], offsets, 0)?;
         drop(b);
-        adapter.add_b_gradient(dy, xa, offsets, 0)?;
+        adapter.add_b_gradient(dy, xa, offsets, Outputs::All)?;
         let dx = grouped::nn(&[base, term(&d_xa, GroupFactors::Stacked(&a), 1.0)], offsets, 1)?;
         Ok((dx, Some(d_xa)))
     }
@@ -203,8 +247,8 @@ impl Experts {
             }
             return grouped::nn(&terms, offsets, 2);
         };
-        let (inner, scaling) = (self.inner()?, adapter.scaling);
-        let (b_gate, b_up) = (adapter.b(0, inner)?, adapter.b(inner, inner)?);
+        let ([of_gate, of_up], scaling) = (self.gate_up_outputs(), adapter.scaling);
+        let (b_gate, b_up) = (adapter.b(of_gate)?, adapter.b(of_up)?);
         let updates = [
             term(d_gate, GroupFactors::Stacked(&b_gate), scaling),
             term(d_up, GroupFactors::Stacked(&b_up), scaling),
@@ -212,8 +256,8 @@ impl Experts {
         let d_xa = grouped::nn(&updates, offsets, 0)?;
         drop(updates);
         drop((b_gate, b_up));
-        adapter.add_b_gradient(d_gate, xa, offsets, 0)?;
-        adapter.add_b_gradient(d_up, xa, offsets, inner)?;
+        adapter.add_b_gradient(d_gate, xa, offsets, of_gate)?;
+        adapter.add_b_gradient(d_up, xa, offsets, of_up)?;
         let x = x()?;
         adapter.add_a_gradient(&d_xa, &x, offsets)?;
         self.add_gate_up_weight_gradients(&x, [d_gate, d_up], offsets)?;
@@ -228,12 +272,28 @@ impl Experts {
         add_weight_gradients(&self.up, d_up, x, offsets)
     }
 
-    /// I
-    fn inner(&self) -> Result<usize> {
-        match self.gate.first() {
-            Some(gate) => Ok(gate.factor().dims2()?.0),
-            None => candle_core::bail!("a mixture without experts"),
+    /// Which outputs of their adapter gate and up are.
+    fn gate_up_outputs(&self) -> [Outputs; 2] {
+        match self.interleaved {
+            true => [0, 1].map(Outputs::Second),
+            false => [0, 1].map(Outputs::Half),
         }
+    }
+
+    /// Adds the experts' biases, each row's times its weight, to the outputs of down in place.
+    pub(super) fn add_down_biases(&self, y: &Tensor, offsets: &[usize], weights: &Tensor) -> Result<()> {
+        match &self.biases {
+            Some(biases) => expert_parts::add_of_experts(y, &biases.down, offsets, Some(weights)),
+            None => Ok(()),
+        }
+    }
+
+    /// What the biases of down add to the gradient of each row's weight.
+    pub(super) fn bias_weight_gradients(&self, dy: &Tensor, offsets: &[usize]) -> Result<Option<Tensor>> {
+        let biases = self.biases.as_ref();
+        biases
+            .map(|biases| expert_parts::dot_of_experts(dy, &biases.down, offsets))
+            .transpose()
     }
 }
 

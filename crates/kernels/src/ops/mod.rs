@@ -13,6 +13,7 @@ mod cuda;
 pub mod dropout;
 mod element;
 pub mod embedding;
+pub mod expert_parts;
 mod exponential;
 pub mod gain;
 pub mod glu;

@@ -11,7 +11,8 @@ pub(super) mod matmul;
 mod pointwise;
 
 pub(super) use pointwise::{
-    bias, centre, dropout, embedding, gain, glu, residual, rms_norm, rope, rounding, routing, rows, xielu,
+    bias, clamped_glu, dropout, embedding, expert_parts, gain, glu, residual, rms_norm, rope, rounding, routing, rows,
+    sinks,
 };
 
 use candle_core::{DType, Tensor};
