@@ -87,13 +87,12 @@ mod tests {
             inputs: 64,
             outputs: 48,
             bias: false,
-            ..LinearShape::default()
         };
         let base = BaseShape {
             within: None,
             layers: 1,
             linears: vec![linear("q_proj"), linear("k_proj")],
-            ..BaseShape::default()
+            others: vec![],
         };
         let settings = AdapterSettings {
             init,

@@ -6,7 +6,6 @@
 mod config;
 mod error;
 mod init;
-mod per_expert;
 mod pissa;
 mod saved;
 

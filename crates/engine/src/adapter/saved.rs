@@ -18,7 +18,6 @@ use peft_tune_core::recipe::AdapterSettings;
 use super::config::PeftConfig;
 use super::error::AdapterError;
 use super::init::set;
-use super::per_expert;
 
 use peft_tune_core::plan::{AdapterPlan, PREFIX};
 
@@ -28,7 +27,7 @@ const MAGNITUDE: &str = ".lora_magnitude_vector";
 const MAGNITUDE_WEIGHT: &str = ".lora_magnitude_vector.weight";
 
 /// Shape and F32 values by PEFT's tensor name.
-pub(super) type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
 /// An adapter read from disk.
 #[derive(Clone, Debug)]
@@ -50,8 +49,7 @@ impl SavedAdapter {
             path: path.clone(),
             source,
         })?;
-        let mut tensors = read_tensors(&path, &bytes)?;
-        let joined = per_expert::join(&mut tensors, &path)?;
+        let tensors = read_tensors(&path, &bytes)?;
         let modules = adapted_modules(&tensors);
         if modules.is_empty() {
             return Err(AdapterError::NoTensor { path });
@@ -61,11 +59,11 @@ impl SavedAdapter {
             path: config_path.clone(),
             source,
         })?;
-        let mut config = PeftConfig::from_json(&text, &config_path, &modules)?;
-        if let Some(joined) = joined {
-            config.settings = joined.settings(config.settings, &modules);
-        }
-        Ok(Self { path, config, tensors })
+        Ok(Self {
+            path,
+            config: PeftConfig::from_json(&text, &config_path, &modules)?,
+            tensors,
+        })
     }
 
     /// The tensor of a PEFT name, F32 on the CPU.
@@ -146,13 +144,14 @@ pub fn write(
             ..plan.settings.clone()
         },
     };
+    let modules: Vec<_> = plan.linears.iter().map(|linear| linear.linear.name.as_str()).collect();
     let values: Vec<f32> = parameters
         .values
         .to_device(&Device::Cpu)?
         .to_dtype(DType::F32)?
         .to_vec1()?;
     write_whole(&directory.join(TENSORS), &to_safetensors(parameters, &values)?)?;
-    let text = config.to_json(&plan.linears, plan.within);
+    let text = config.to_json(&modules, plan.within);
     write_whole(&directory.join(CONFIG), text.as_bytes())
 }
 

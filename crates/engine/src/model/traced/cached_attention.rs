@@ -9,15 +9,16 @@ use super::{bytes, storage};
 use crate::span::{Shape, Work, op};
 use peft_tune_kernels::ops::cached_attention;
 
-/// Returns o; see [`cached_attention::forward_with_sinks`].
+/// Returns o; see [`cached_attention::forward`].
 pub(in crate::model) fn forward(
-    (q, keys, values): (&Tensor, &Tensor, &Tensor),
+    q: &Tensor,
+    keys: &Tensor,
+    values: &Tensor,
     places: &[Range<usize>],
     settings: &Settings,
-    sinks: Option<&Tensor>,
 ) -> Result<Tensor> {
     let _span = op("cached_attention", || work(q, keys, places));
-    cached_attention::forward_with_sinks((q, keys, values), places, settings, sinks)
+    cached_attention::forward(q, keys, values, places, settings)
 }
 
 fn work(q: &Tensor, keys: &Tensor, places: &[Range<usize>]) -> Work {
