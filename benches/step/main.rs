@@ -3,6 +3,9 @@
 //! `cargo bench --bench step -- [--shapes 135m,5m] [--precisions fp32,bf16] [--checkpointing none,full] [--steps 5]
 //! [--adapter none] [--json]`
 //!
+//! A mixture of experts stands beside a dense model of the same active products: `--shapes 5m-experts,5m-dense` and
+//! `--shapes 500m-experts,500m-dense`. A step of the mixture should take at most 1.3 times the dense one's time.
+//!
 //! Batch 4 x 256 tokens, all of them targets; rank 16 on all seven linear layers, AdamW. `peak` is the most that was
 //! allocated at a time, base weights included; `GFLOP/s` counts the products with the base weights (one forward and the
 //! input gradient, a second forward under checkpointing) and leaves out all else, so that it can be held against the
@@ -36,7 +39,7 @@ const LENGTH: usize = 256;
 const RANK: usize = 16;
 
 /// Name and `config.json` of each shape.
-const SHAPES: [(&str, &str); 2] = [
+const SHAPES: [(&str, &str); 6] = [
     (
         "135m",
         r#"{"model_type": "llama", "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9,
@@ -48,6 +51,34 @@ const SHAPES: [(&str, &str); 2] = [
         r#"{"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8,
             "num_key_value_heads": 4, "intermediate_size": 688, "vocab_size": 4096, "tie_word_embeddings": false,
             "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}"#,
+    ),
+    // Mixtures beside dense models of the same active products: two of eight experts of half the dense width.
+    (
+        "5m-experts",
+        r#"{"model_type": "qwen3_moe", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8,
+            "num_key_value_heads": 4, "head_dim": 32, "intermediate_size": 688, "moe_intermediate_size": 344,
+            "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": true, "vocab_size": 4096,
+            "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}"#,
+    ),
+    (
+        "5m-dense",
+        r#"{"model_type": "qwen3", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8,
+            "num_key_value_heads": 4, "head_dim": 32, "intermediate_size": 688, "vocab_size": 4096,
+            "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}"#,
+    ),
+    // Half a billion active parameters: eight of 64 experts.
+    (
+        "500m-experts",
+        r#"{"model_type": "qwen3_moe", "hidden_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16,
+            "num_key_value_heads": 4, "head_dim": 64, "intermediate_size": 6144, "moe_intermediate_size": 768,
+            "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": true, "vocab_size": 32768,
+            "tie_word_embeddings": true, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}"#,
+    ),
+    (
+        "500m-dense",
+        r#"{"model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16,
+            "num_key_value_heads": 4, "head_dim": 64, "intermediate_size": 6144, "vocab_size": 32768,
+            "tie_word_embeddings": true, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}"#,
     ),
 ];
 
@@ -121,7 +152,7 @@ fn main() {
             for (checkpointing, setting) in chosen(&CHECKPOINTING, &options.checkpointing) {
                 let measured = measure(&base, setting, &options);
                 print(&[shape, precision, checkpointing], &measured, options.json);
-                if !options.whole_model {
+                if !options.whole_model && base.architecture().experts.is_none() {
                     print_floor(&base, setting, &measured, options.json);
                 }
             }
@@ -162,7 +193,8 @@ fn measure(base: &Arc<BaseModel>, checkpointing: Checkpointing, options: &Option
     let counts = base.architecture().parameter_count();
     let passes = if checkpointing == Checkpointing::Full { 3.0 } else { 2.0 };
     let head = (base.architecture().vocabulary * base.architecture().hidden_size) as f64;
-    let flops = 2.0 * tokens * (passes * counts.linear as f64 + 2.0 * head);
+    let linear = counts.linear + counts.experts - base.architecture().idle_parameters();
+    let flops = 2.0 * tokens * (passes * linear as f64 + 2.0 * head);
     Measured {
         tokens_per_s: tokens / seconds.total,
         seconds,

@@ -114,15 +114,26 @@ impl Case {
                 OptimizerKind::Muon,
             ],
         );
-        // Apertus has numbers that cannot train.
-        let is_full = random.random_range(0..10) == 0 && family != "apertus";
-        recipe.adapter = (!is_full).then(|| adapter(family, random));
+        let is_full = random.random_range(0..10) == 0;
+        recipe.adapter = (!is_full).then(|| adapter(random));
+        if let (Some(adapter), true) = (&mut recipe.adapter, family.ends_with("_moe") || family == "gpt_oss") {
+            // PEFT refuses these on experts.
+            (adapter.dora, adapter.dropout, adapter.layers_to_transform) = (false, 0.0, None);
+            if random.random_range(0..3) == 0 {
+                adapter.target_parameters = vec!["experts.gate_up_proj".to_owned(), "experts.down_proj".to_owned()];
+            }
+        }
         if is_full && recipe.precision.is_quantized() {
             recipe.precision = Precision::Bf16;
         }
+        let config = config(family, random);
+        let narrowest = Architecture::from_json(Path::new("config.json"), &config).map_or(1, |model| model.kv_size());
+        if let Some(adapter) = &mut recipe.adapter {
+            adapter.rank = adapter.rank.min(narrowest);
+        }
         Self {
             family,
-            config: config(family, random),
+            config,
             recipe,
             rows: one(random, &[2, 4, 8]),
             length: one(random, lengths),
@@ -240,6 +251,14 @@ fn adapter(family: &str, random: &mut Pcg64) -> AdapterSettings {
     }
 }
 
+fn experts(random: &mut Pcg64) -> String {
+    format!(
+        r#""num_experts": 8, "num_experts_per_tok": {}, "moe_intermediate_size": {}"#,
+        one(random, &[2, 4]),
+        one(random, &[64, 96]),
+    )
+}
+
 fn config(family: &str, random: &mut Pcg64) -> String {
     let hidden = one(random, &[128, 192, 256]);
     let head_dim = one(random, &[16, 32, 64]);
@@ -269,6 +288,22 @@ fn config(family: &str, random: &mut Pcg64) -> String {
         "exaone4" | "olmo3" | "cohere2" => format!(r#", "head_dim": {head_dim}, "sliding_window": 100"#),
         "mistral" => format!(r#", "head_dim": {head_dim}, "sliding_window": 150"#),
         "phi3" => r#", "pad_token_id": 0, "original_max_position_embeddings": 4096"#.to_owned(),
+        "qwen3_moe" => format!(
+            r#", "head_dim": {head_dim}, "mlp_only_layers": [1], {}"#,
+            experts(random)
+        ),
+        "qwen2_moe" => format!(
+            r#", "head_dim": {head_dim}, "shared_expert_intermediate_size": 160, {}"#,
+            experts(random)
+        ),
+        "glm4_moe" => format!(
+            r#", "head_dim": {head_dim}, "first_k_dense_replace": 1, "n_shared_experts": 1, "n_routed_experts": 8, {}"#,
+            experts(random)
+        ),
+        "gpt_oss" => format!(
+            r#", "head_dim": {head_dim}, "sliding_window": 100, "num_local_experts": 8, "num_experts_per_tok": {}"#,
+            one(random, &[2, 4])
+        ),
         "qwen3" => format!(r#", "tie_word_embeddings": true, "head_dim": {head_dim}"#),
         _ => format!(r#", "tie_word_embeddings": false, "head_dim": {head_dim}"#),
     };

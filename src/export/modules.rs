@@ -1,6 +1,6 @@
 //! Names of the linear layers that get adapters, as a model's checkpoint has them.
 
-use peft_tune_core::architecture::{Architecture, LinearRole};
+use peft_tune_core::architecture::Architecture;
 use peft_tune_core::plan::expression_within;
 use peft_tune_core::recipe::{AdapterSettings, TargetModules, TargetPreset};
 use serde_json::{Value, json};
@@ -55,11 +55,7 @@ fn layers(architecture: Option<&Architecture>) -> Vec<(&'static str, bool)> {
         .into_iter()
         .map(|module| {
             let name = module.name.rsplit('.').next().unwrap_or(module.name);
-            let attends = !matches!(
-                module.role,
-                LinearRole::Gate | LinearRole::Up | LinearRole::GateUp | LinearRole::Down
-            );
-            (name, attends)
+            (name, module.role.attends())
         })
         .collect()
 }

@@ -33,6 +33,8 @@ mod data_parallel;
 mod disturbed;
 /// The documents: widths, links, and what they say of commands, exit codes and predictions.
 mod docs;
+/// Mixtures of experts beyond the checks that all families share: adapters as PEFT writes them, storage, bad inputs.
+mod experts;
 /// What a study found, in words.
 mod explain;
 /// Files for other tools against golden ones.

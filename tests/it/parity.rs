@@ -22,8 +22,9 @@ const BF16: f64 = 2e-3;
 /// As [`BF16`], in float16 with its 11 bits, against float64.
 const FP16: f64 = 5e-4;
 
-/// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3.
-const FAMILIES: [&str; 24] = [
+/// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3. The last ones are
+/// mixtures of experts.
+const FAMILIES: [&str; 14] = [
     "ref_llama",
     "ref_llama31",
     "ref_mistral",
@@ -48,6 +49,10 @@ const FAMILIES: [&str; 24] = [
     "ref_cohere2",
     "ref_apertus",
     "ref_granite4",
+    "ref_qwen3_moe",
+    "ref_qwen2_moe",
+    "ref_glm4_moe",
+    "ref_gpt_oss",
 ];
 
 fn trainer(reference: &str, precision: Precision) -> Trainer {

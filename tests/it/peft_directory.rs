@@ -83,6 +83,7 @@ fn biases_and_targets_of_an_expression_fit_their_plan() {
                 inputs: 16,
                 outputs,
                 bias,
+                ..LinearShape::default()
             });
         }
     }

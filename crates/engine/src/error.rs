@@ -42,6 +42,12 @@ pub enum TrainError {
     NoBiasToMergeInto { module: String },
 
     #[error(
+        "`{family}` is a mixture of experts, and experts run on the CPU only so far; name `cpu` as the device, or take a model without \
+         experts"
+    )]
+    ExpertsOnGpu { family: &'static str },
+
+    #[error(
         "a document of {tokens} tokens is longer than the {max_positions} positions of this model; lower \
          `sequence_length`"
     )]

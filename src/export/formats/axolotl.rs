@@ -82,12 +82,16 @@ fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
     let words = draft.init_words(adapter.init);
     draft.keys(words);
     draft.said(&[
+        "adapter.target_parameters",
         "adapter.rank_pattern",
         "adapter.alpha_pattern",
         "adapter.layers_to_transform",
         "adapter.modules_to_save",
         "adapter.adapter_init",
     ]);
+    if !adapter.target_parameters.is_empty() {
+        draft.key("lora_target_parameters", adapter.target_parameters.clone());
+    }
     if !adapter.rank_pattern.is_empty() {
         draft.key("lora_rank_pattern", json!(adapter.rank_pattern));
     }

@@ -78,6 +78,9 @@ fn config(draft: &mut Draft<'_>, adapter: &AdapterSettings) -> Value {
         "rank_pattern": adapter.rank_pattern,
         "alpha_pattern": alphas,
     });
+    if !adapter.target_parameters.is_empty() {
+        config["target_parameters"] = json!(adapter.target_parameters);
+    }
     let words = [
         draft.word("rank"),
         draft.word_as("alpha", whole_if_possible(adapter.alpha)),
@@ -93,6 +96,7 @@ fn config(draft: &mut Draft<'_>, adapter: &AdapterSettings) -> Value {
     }
     draft.said(&[
         "adapter.bias",
+        "adapter.target_parameters",
         "adapter.modules_to_save",
         "adapter.layers_to_transform",
         "adapter.rank_pattern",

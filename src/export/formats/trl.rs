@@ -76,7 +76,10 @@ fn adapter(draft: &mut Draft<'_>, adapter: &AdapterSettings) {
     };
     draft.say_as("target_modules", targets);
     draft.say_each(&["rslora", "dora"]);
-    draft.said(&["adapter.modules_to_save"]);
+    draft.said(&["adapter.modules_to_save", "adapter.target_parameters"]);
+    if !adapter.target_parameters.is_empty() {
+        draft.key("lora_target_parameters", adapter.target_parameters.clone());
+    }
     if !adapter.modules_to_save.is_empty() {
         draft.key("lora_modules_to_save", adapter.modules_to_save.clone());
     }

@@ -129,7 +129,14 @@ fn lora(draft: &mut Draft<'_>, adapter: &AdapterSettings) -> String {
     if adapter.dora {
         arguments.extend(draft.word("dora"));
     }
-    draft.said(&["adapter.layers_to_transform", "adapter.modules_to_save"]);
+    draft.said(&[
+        "adapter.layers_to_transform",
+        "adapter.modules_to_save",
+        "adapter.target_parameters",
+    ]);
+    if !adapter.target_parameters.is_empty() {
+        arguments.push(("target_parameters", json!(adapter.target_parameters)));
+    }
     let layers = adapter.layers_to_transform.as_ref();
     if let Some(layers) = layers.filter(|_| !is_within(architecture)) {
         arguments.push(("layers_to_transform", json!(layers)));

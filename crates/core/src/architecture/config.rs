@@ -167,6 +167,22 @@ impl Config {
         }
     }
 
+    /// A list of counts that may be absent.
+    pub(super) fn optional_counts(&self, key: &str) -> Result<Option<Vec<usize>>, ArchitectureError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let count = |item: &Value| item.as_u64().filter(|count| *count <= LARGEST_DIMENSION);
+        let counts: Option<Vec<usize>> = value.as_array().and_then(|items| {
+            items
+                .iter()
+                .map(|item| count(item).map(|count| count as usize))
+                .collect()
+        });
+        match counts {
+            Some(counts) => Ok(Some(counts)),
+            None => Err(self.wrong_type(key, "a list of whole numbers", value)),
+        }
+    }
+
     /// A list of positive numbers that must be there.
     pub(super) fn positives(&self, key: &str) -> Result<Vec<f64>, ArchitectureError> {
         let value = self.value(key).ok_or_else(|| self.missing(key))?;
@@ -216,6 +232,15 @@ impl Config {
     pub(super) fn set_default(&mut self, key: &str, default: Value) {
         if self.value(key).is_none() {
             self.map.insert(key.to_owned(), default);
+        }
+    }
+
+    /// The error for a model family that is known and cannot run yet.
+    pub(super) fn unfinished(&self, model_type: &str, lacks: &'static str) -> ArchitectureError {
+        ArchitectureError::Unfinished {
+            path: self.path.clone(),
+            model_type: model_type.to_owned(),
+            lacks,
         }
     }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::config::Config;
-use super::{ArchitectureError, Family, Rope};
+use super::{ArchitectureError, Experts, Family, Rope};
 
 /// A decoder-only model's dimensions and the switches in which the families differ.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,6 +79,10 @@ pub struct Architecture {
     pub attention_soft_cap: Option<f64>,
     /// c in c·tanh(logit / c), on the logits.
     pub logit_soft_cap: Option<f64>,
+    /// Each head has one more logit in its softmax, whose weight goes nowhere (gpt-oss).
+    pub sinks: bool,
+    /// What some or all layers have in place of one MLP.
+    pub experts: Option<Experts>,
 }
 
 /// Attention of one decoder layer.
@@ -194,6 +198,12 @@ impl Architecture {
     /// Width of all query heads together, Hq·d.
     pub fn query_size(&self) -> usize {
         self.heads * self.head_dim
+    }
+
+    /// The experts of layer `index`, where it has some.
+    pub fn experts_of(&self, index: usize) -> Option<&Experts> {
+        let experts = self.experts.as_ref();
+        experts.filter(|experts| experts.is_sparse.get(index).copied().unwrap_or(false))
     }
 
     /// Width of all key (or value) heads together, Hkv·d.

@@ -4,7 +4,10 @@ use super::family::{
     Bias, ChatMarks, DEFAULT_WINDOW, Factor, Family, FamilyRow, QueryScale, RopeLayers, SlidingRope, SoftCap, Switches,
     TorchtuneFamily, TorchtuneTokenizer, Windows,
 };
-use super::{Activation, LayerNames, NormPlacement, QueryKeyNorm, RopeOrder};
+use super::{
+    Activation, ExpertNames, ExpertSwitches, LayerNames, NormPlacement, QueryKeyNorm, RopeOrder, Scores, SharedSwitch,
+    SparseLayers,
+};
 
 /// Full attention, no biases, a norm before attention and MLP.
 const PLAIN: Switches = Switches {
@@ -12,6 +15,7 @@ const PLAIN: Switches = Switches {
     output_bias: Bias::Never,
     mlp_bias: Bias::Never,
     query_key_norm: QueryKeyNorm::None,
+    query_key_norm_key: None,
     fused_qkv: false,
     fused_gate_up: false,
     names: NAMES,
@@ -36,6 +40,8 @@ const PLAIN: Switches = Switches {
     rotary_share: 1.0,
     query_growth: false,
     refused: &[],
+    sinks: false,
+    experts: None,
 };
 
 /// What most families call their modules.
@@ -44,6 +50,37 @@ const NAMES: LayerNames = LayerNames {
     mlp_norms: ["post_attention_layernorm", "post_feedforward_layernorm"],
     head_norms: ["q_norm", "k_norm"],
     mlp: ["mlp.gate_up_proj", "mlp.down_proj"],
+};
+
+/// Names of the experts in most families.
+const EXPERT_NAMES: ExpertNames = ExpertNames {
+    router: "mlp.gate",
+    experts: "mlp.experts",
+    gate_up: "mlp.experts.gate_up_proj",
+    down: "mlp.experts.down_proj",
+    shared: [
+        "mlp.shared_expert.gate_proj",
+        "mlp.shared_expert.up_proj",
+        "mlp.shared_expert.down_proj",
+    ],
+    shared_gate: "mlp.shared_expert_gate",
+    modules_are_experts: true,
+    stacked: false,
+};
+
+/// A softmax over all experts, whose weights need not add up to 1.
+const PLAIN_EXPERTS: ExpertSwitches = ExpertSwitches {
+    count: &["num_experts", "num_local_experts"],
+    intermediate_size: "moe_intermediate_size",
+    scores: Scores::Softmax,
+    normalised: false,
+    grouped: false,
+    correction: false,
+    shared: SharedSwitch::Never,
+    biases: false,
+    limit: None,
+    sparse: SparseLayers::EveryStep,
+    names: EXPERT_NAMES,
 };
 
 /// Biases where the file says so, in the words of most.
@@ -460,5 +497,75 @@ pub(super) const ROWS: &[FamilyRow] = &[
         },
         torchtune: None,
         chat: GRANITE_CHAT,
+    },
+    FamilyRow {
+        family: Family::Qwen3Moe,
+        name: "qwen3_moe",
+        text_names: &[],
+        switches: Switches {
+            qkv_bias: Bias::Key("attention_bias"),
+            output_bias: Bias::Key("attention_bias"),
+            query_key_norm: QueryKeyNorm::Heads,
+            refused: &["use_sliding_window"],
+            experts: Some(PLAIN_EXPERTS),
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: CHATML,
+    },
+    FamilyRow {
+        family: Family::Qwen2Moe,
+        name: "qwen2_moe",
+        text_names: &[],
+        switches: Switches {
+            qkv_bias: Bias::Unless("qkv_bias"),
+            refused: &["use_sliding_window"],
+            experts: Some(ExpertSwitches {
+                shared: SharedSwitch::Gated("shared_expert_intermediate_size"),
+                names: ExpertNames {
+                    modules_are_experts: false,
+                    ..EXPERT_NAMES
+                },
+                ..PLAIN_EXPERTS
+            }),
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: CHATML,
+    },
+    FamilyRow {
+        family: Family::Glm4Moe,
+        name: "glm4_moe",
+        text_names: &[],
+        switches: Switches {
+            qkv_bias: Bias::Key("attention_bias"),
+            query_key_norm: QueryKeyNorm::Heads,
+            query_key_norm_key: Some("use_qk_norm"),
+            rotary_share: 0.5,
+            experts: Some(ExpertSwitches {
+                count: &["n_routed_experts", "num_local_experts"],
+                scores: Scores::Sigmoid,
+                normalised: true,
+                grouped: true,
+                correction: true,
+                shared: SharedSwitch::Times("n_shared_experts"),
+                sparse: SparseLayers::BehindDense,
+                names: ExpertNames {
+                    shared: [
+                        "mlp.shared_experts.gate_proj",
+                        "mlp.shared_experts.up_proj",
+                        "mlp.shared_experts.down_proj",
+                    ],
+                    ..EXPERT_NAMES
+                },
+                ..PLAIN_EXPERTS
+            }),
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: ChatMarks {
+            user: "<|user|>\n",
+            assistant: "<|assistant|>\n",
+        },
     },
 ];

@@ -6,6 +6,8 @@
 mod config;
 mod dimensions;
 mod error;
+mod expert_switches;
+mod experts;
 mod family;
 mod family_rows;
 mod layers;
@@ -18,10 +20,14 @@ mod unknown;
 
 pub use dimensions::{Activation, Architecture, Dtype, LayerAttention, LayerNames, NormPlacement, QueryKeyNorm};
 pub use error::ArchitectureError;
+pub use expert_switches::{ExpertSwitches, SharedSwitch, SparseLayers};
+pub use experts::{
+    CORRECTION, ExpertGroups, ExpertNames, ExpertPart, ExpertWeight, Experts, Router, Scores, SharedExpert,
+};
 pub use family::{
     Bias, ChatMarks, Factor, Family, FamilyRow, QueryScale, RopeLayers, SlidingRope, SoftCap, Switches,
     TorchtuneFamily, TorchtuneTokenizer, Windows,
 };
 pub use rope::{QueryGrowth, Rope, RopeOrder, RopeScaling};
-pub use tensors::{EMBEDDING, FINAL_NORM, LM_HEAD, name_alone, name_within, names_of_language_model};
+pub use tensors::{EMBEDDING, FINAL_NORM, LM_HEAD, SINKS, name_alone, name_within, names_of_language_model};
 pub use tensors::{LinearModule, LinearRole, ParameterCount, Projection, TensorShape};

@@ -1,9 +1,11 @@
 //! What a `config.json` means: dimensions, and the switches of its family's row.
 
 use super::config::Config;
-use super::family::{Bias, Factor, Family, QueryScale, SoftCap, Switches};
-use super::{Activation, Architecture, ArchitectureError, Dtype, LayerAttention};
-use super::{layers, multimodal, rope_config, unknown};
+use super::family::{Bias, DEFAULT_WINDOW, Family, SoftCap, Switches, Windows};
+use super::rope_config::{self, RopeContext};
+use super::{
+    Activation, Architecture, ArchitectureError, Dtype, Experts, LayerAttention, Rope, expert_switches, multimodal,
+};
 
 /// More decoder layers than any model has; a larger number is a damaged file.
 const MOST_LAYERS: usize = 4096;
@@ -17,12 +19,12 @@ pub(super) fn read(config: &Config) -> Result<Architecture, ArchitectureError> {
             ..architecture
         });
     }
-    language_model(config)
-}
-
-/// Reads the architecture of a language model from its own object.
-fn language_model(config: &Config) -> Result<Architecture, ArchitectureError> {
-    let model_type = config.text("model_type")?;
+    if let Some((_, lacks)) = expert_switches::UNFINISHED
+        .iter()
+        .find(|(known, _)| *known == model_type)
+    {
+        return Err(config.unfinished(model_type, lacks));
+    }
     let Some(family) = Family::from_model_type(model_type) else {
         return Err(unknown::error(config, model_type));
     };
@@ -73,7 +75,10 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
         norm_offset: switches.norm_offset,
         centred_norms: switches.centred_norms,
         norm_placement: switches.norm_placement,
-        query_key_norm: switches.query_key_norm,
+        query_key_norm: match switches.query_key_norm_key {
+            Some(key) if !config.flag(key, false)? => QueryKeyNorm::None,
+            _ => switches.query_key_norm,
+        },
         qkv_bias: bias(config, switches.qkv_bias)?,
         output_bias: bias(config, switches.output_bias)?,
         mlp_bias: bias(config, switches.mlp_bias)?,
@@ -88,6 +93,11 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
         attention_scale: attention_scale(config, switches.query_scale, head_dim)?,
         attention_soft_cap: soft_cap(config, "attn_logit_softcapping", switches.attention_soft_cap)?,
         logit_soft_cap: soft_cap(config, "final_logit_softcapping", switches.logit_soft_cap)?,
+        sinks: switches.sinks,
+        experts: switches
+            .experts
+            .map(|switches| Experts::read(config, &switches, layers))
+            .transpose()?,
     })
 }
 
@@ -118,6 +128,7 @@ fn bias(config: &Config, bias: Bias) -> Result<bool, ArchitectureError> {
         Bias::Never => Ok(false),
         Bias::Always => Ok(true),
         Bias::Key(key) => config.flag(key, false),
+        Bias::Unless(key) => config.flag(key, true),
     }
 }
 

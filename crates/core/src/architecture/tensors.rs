@@ -8,6 +8,8 @@ use super::{Activation, Architecture, NormPlacement, QueryKeyNorm};
 pub const EMBEDDING: &str = "model.embed_tokens.weight";
 /// Name of the last norm's tensor.
 pub const FINAL_NORM: &str = "model.norm.weight";
+/// Name of a layer's attention sinks, without the layer's name.
+pub const SINKS: &str = "self_attn.sinks";
 /// Name of the LM head's tensor.
 pub const LM_HEAD: &str = "lm_head.weight";
 
@@ -42,6 +44,10 @@ pub enum LinearRole {
     /// Gate and up in one product, stacked in this order.
     GateUp,
     Down,
+    /// Scores of the experts.
+    Router,
+    /// What scales the shared expert.
+    SharedGate,
 }
 
 /// One linear layer of every decoder layer.
@@ -73,23 +79,35 @@ pub struct TensorShape {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParameterCount {
     pub embedding: usize,
-    /// Weights of the linear layers, biases not counted.
+    /// Weights of the linear layers, biases and experts not counted.
     pub linear: usize,
+    /// Weights of all experts.
+    pub experts: usize,
     /// Norm weights and biases.
     pub vectors: usize,
     /// The LM head, 0 where it is the embedding.
     pub lm_head: usize,
 }
 
+impl LinearRole {
+    /// Whether it belongs to attention.
+    pub fn attends(self) -> bool {
+        matches!(
+            self,
+            Self::Query | Self::Key | Self::Value | Self::QueryKeyValue | Self::Output
+        )
+    }
+}
+
 impl ParameterCount {
     /// All parameters.
     pub fn total(&self) -> usize {
-        self.embedding + self.linear + self.vectors + self.lm_head
+        self.embedding + self.linear + self.experts + self.vectors + self.lm_head
     }
 }
 
 impl Architecture {
-    /// The linear layers of a decoder layer, in the order of the forward pass.
+    /// The linear layers of a decoder layer without experts, in the order of the forward pass.
     pub fn linear_modules(&self) -> Vec<LinearModule> {
         use LinearRole::{Down, Gate, GateUp, Key, Output, Query, QueryKeyValue, Up, Value};
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
@@ -130,12 +148,23 @@ impl Architecture {
         modules
     }
 
-    /// The projections of a decoder layer by the input that they read: query, key and value; output; gate and up; down.
-    pub fn projections(&self) -> [Vec<Projection>; 4] {
-        use LinearRole::{Down, Gate, GateUp, Key, Output, Query, QueryKeyValue, Up, Value};
+    /// The linear layers of decoder layer `index`, in the order of the forward pass. The experts themselves are not among them.
+    pub fn layer_modules(&self, index: usize) -> Vec<LinearModule> {
+        let mut modules = self.linear_modules();
+        if let Some(experts) = self.experts_of(index) {
+            modules.retain(|module| module.role.attends());
+            modules.extend(experts.modules(self.hidden_size));
+        }
+        modules
+    }
+
+    /// The projections of decoder layer `index` by the input that they read: query, key and value; output; gate and up; down; the
+    /// router; the gate of the shared expert. With experts, gate, up and down are the shared one's.
+    pub fn projections(&self, index: usize) -> [Vec<Projection>; 6] {
+        use LinearRole::{Down, Gate, GateUp, Key, Output, Query, QueryKeyValue, Router, SharedGate, Up, Value};
         let (query, kv, inner) = (self.query_size(), self.kv_size(), self.intermediate_size);
-        let mut groups: [Vec<Projection>; 4] = Default::default();
-        for module in self.linear_modules() {
+        let mut groups: [Vec<Projection>; 6] = Default::default();
+        for module in self.layer_modules(index) {
             let (group, widths) = match module.role {
                 Query | Key | Value => (0, vec![module.out_features]),
                 QueryKeyValue => (0, vec![query, kv, kv]),
@@ -143,6 +172,8 @@ impl Architecture {
                 Gate | Up => (2, vec![module.out_features]),
                 GateUp => (2, vec![inner, inner]),
                 Down => (3, vec![module.out_features]),
+                Router => (4, vec![module.out_features]),
+                SharedGate => (5, vec![module.out_features]),
             };
             let mut start = 0;
             groups[group].extend(widths.into_iter().map(|width| {
@@ -201,7 +232,7 @@ impl Architecture {
             shape: vec![self.vocabulary, self.hidden_size],
         }];
         for index in 0..self.layers.len() {
-            self.push_layer(&Self::layer_name(index), &mut tensors);
+            self.push_layer(index, &mut tensors);
         }
         tensors.push(TensorShape {
             name: FINAL_NORM.to_owned(),
@@ -219,27 +250,51 @@ impl Architecture {
     /// Counts the parameters of the base model.
     pub fn parameter_count(&self) -> ParameterCount {
         let embedding = self.vocabulary * self.hidden_size;
-        let modules = self.linear_modules();
-        let weights: usize = modules.iter().map(|m| m.in_features * m.out_features).sum();
-        let biases: usize = modules.iter().filter(|m| m.bias).map(|m| m.out_features).sum();
+        let (mut linear, mut biases) = (0, 0);
+        for module in (0..self.layers.len()).flat_map(|index| self.layer_modules(index)) {
+            linear += module.in_features * module.out_features;
+            biases += if module.bias { module.out_features } else { 0 };
+        }
+        let experts = self.experts.as_ref().map_or([0, 0], |experts| {
+            [
+                experts.count * experts.expert_weights(self.hidden_size),
+                experts.vector_elements(self.hidden_size),
+            ]
+            .map(|each| experts.sparse_layers() * each)
+        });
         let head_norms: usize = self.head_norms().iter().map(|(_, width)| width).sum();
-        let norms = self.layer_norms().len() * self.hidden_size + head_norms + self.layer_numbers().len();
+        let sinks = if self.sinks { self.heads } else { 0 };
+        let norms = self.layer_norms().len() * self.hidden_size + head_norms + sinks + self.layer_numbers().len();
         ParameterCount {
             embedding,
-            linear: self.layers.len() * weights,
-            vectors: self.layers.len() * (biases + norms) + self.hidden_size,
+            linear,
+            experts: experts[0],
+            vectors: biases + experts[1] + self.layers.len() * norms + self.hidden_size,
             lm_head: if self.tied_embeddings { 0 } else { embedding },
         }
     }
 
-    fn push_layer(&self, layer: &str, tensors: &mut Vec<TensorShape>) {
+    /// Parameters that one token is multiplied with: all but those of the experts that it does not go through.
+    pub fn active_parameters(&self) -> usize {
+        self.parameter_count().total() - self.idle_parameters()
+    }
+
+    /// Weights of the experts that a token does not go through.
+    pub fn idle_parameters(&self) -> usize {
+        self.experts.as_ref().map_or(0, |experts| {
+            experts.sparse_layers() * (experts.count - experts.chosen) * experts.expert_weights(self.hidden_size)
+        })
+    }
+
+    fn push_layer(&self, index: usize, tensors: &mut Vec<TensorShape>) {
+        let layer = Self::layer_name(index);
         let mut push = |name: &str, shape: Vec<usize>| {
             tensors.push(TensorShape {
                 name: format!("{layer}.{name}"),
                 shape,
             });
         };
-        for module in self.linear_modules() {
+        for module in self.layer_modules(index) {
             push(
                 &format!("{}.weight", module.name),
                 vec![module.out_features, module.in_features],
@@ -247,6 +302,17 @@ impl Architecture {
             if module.bias {
                 push(&format!("{}.bias", module.name), vec![module.out_features]);
             }
+        }
+        if let Some(experts) = self.experts_of(index) {
+            for tensor in experts.tensors(self.hidden_size) {
+                push(&tensor.name, tensor.shape);
+            }
+            if let Some(name) = experts.correction_name() {
+                push(&name, vec![experts.count]);
+            }
+        }
+        if self.sinks {
+            push(SINKS, vec![self.heads]);
         }
         for norm in self.layer_norms() {
             push(&format!("{norm}.weight"), vec![self.hidden_size]);

@@ -5,17 +5,17 @@ use serde_json::Value;
 use super::config::Config;
 use super::{ArchitectureError, Family, multimodal};
 
+/// Keys that only mixtures of experts have.
+const EXPERT_KEYS: &[&str] = &[
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+];
+
 /// Keys that only models with a part of their own have, and what that part is.
 const PARTS: &[(&[&str], &str)] = &[
-    (
-        &[
-            "num_experts",
-            "num_local_experts",
-            "n_routed_experts",
-            "moe_num_experts",
-        ],
-        "a mixture of experts",
-    ),
+    (EXPERT_KEYS, "a mixture of experts of a known layout"),
     (&["kv_lora_rank", "q_lora_rank"], "multi-head latent attention"),
     (
         &[
@@ -56,29 +56,36 @@ pub(super) fn error(config: &Config, model_type: &str) -> ArchitectureError {
     let supported = Family::all().map(Family::name).chain(multimodal::names());
     config.unknown_family(
         model_type,
-        nearest(model_type).name(),
+        nearest(model_type, has(config, EXPERT_KEYS)).name(),
         missing(config),
         supported.collect(),
     )
 }
 
-/// The family whose name has the longest beginning in common with `model_type`; llama where none has any.
-fn nearest(model_type: &str) -> Family {
+/// The family whose name has the longest beginning in common with `model_type`, among those with experts or those without;
+/// llama where none has any.
+fn nearest(model_type: &str, has_experts: bool) -> Family {
     let common = |family: &Family| {
         let pairs = family.name().chars().zip(model_type.chars());
         pairs.take_while(|(a, b)| a == b).count()
     };
-    let best = Family::all().max_by_key(|family| (common(family), std::cmp::Reverse(family.name().len())));
+    let alike = Family::all().filter(|family| family.row().switches.experts.is_some() == has_experts);
+    let best = alike.max_by_key(|family| (common(family), std::cmp::Reverse(family.name().len())));
     best.filter(|family| common(family) > 2).unwrap_or(Family::Llama)
 }
 
-/// What the file asks for that no family here has.
-fn missing(config: &Config) -> Vec<String> {
+/// Whether one of `keys` is there and not off.
+fn has(config: &Config, keys: &[&str]) -> bool {
     let is_on = |key: &&str| match config.value(key) {
         None | Some(Value::Bool(false)) => false,
         Some(value) => value.as_u64() != Some(0),
     };
-    let parts = PARTS.iter().filter(|(keys, _)| keys.iter().any(&is_on));
+    keys.iter().any(is_on)
+}
+
+/// What the file asks for that no family here has.
+fn missing(config: &Config) -> Vec<String> {
+    let parts = PARTS.iter().filter(|(keys, _)| has(config, keys));
     let mut missing: Vec<String> = parts.map(|(_, part)| (*part).to_owned()).collect();
     let kinds = config.optional_texts("layer_types").ok().flatten().unwrap_or_default();
     for kind in kinds {
@@ -110,9 +117,9 @@ mod tests {
     #[test]
     fn an_unknown_model_is_told_its_nearest_family_and_what_is_missing() {
         let next = message(r#"{"model_type": "qwen3_next", "num_experts": 512, "layer_types": ["linear_attention"]}"#);
-        assert!(next.contains("`qwen3_next`") && next.contains("`qwen3`"), "{next}");
+        assert!(next.contains("`qwen3_next`") && next.contains("`qwen3_moe`"), "{next}");
         assert!(
-            next.contains("a mixture of experts, `linear_attention` layers"),
+            next.contains("a mixture of experts of a known layout, `linear_attention` layers"),
             "{next}"
         );
         let own = message(r#"{"model_type": "house_model", "num_local_experts": 0}"#);

@@ -11,14 +11,23 @@ use crate::recipe::{AdapterInit, AdapterSettings};
 use super::error::PlanError;
 use super::parameters::{ParameterKind, ParameterLayout};
 use super::pattern::Patterns;
-use super::shape::{BaseShape, LinearShape};
-use super::target::{known_suffixes, select};
+use super::shape::{BaseShape, LinearKind, LinearShape};
+use super::target::{Target, known_suffixes, select};
 use super::whole::{PREFIX, WholeParameter, biases, modules_to_save};
 
-/// One linear layer that gets an adapter.
+/// One linear layer that gets an adapter, or the same projection of all experts of a layer: E adapters of one rank.
+///
+/// With E experts, lora_a is (E r, in), the rows of one expert below those of the next, and lora_b (out, r E), with the columns of
+/// all experts for one rank beside each other: PEFT's layout of an adapter on a stacked parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdaptedLinear {
     pub linear: LinearShape,
+    /// The module that PEFT's tensors are named after.
+    pub module: String,
+    /// Whether PEFT adapts the parameter and not the module.
+    pub by_parameter: bool,
+    /// Projections whose adapters were joined to this one.
+    pub joined: usize,
     pub rank: usize,
     pub alpha: f64,
     /// Factor on B A x.
@@ -66,7 +75,8 @@ impl AdapterPlan {
     pub fn new(settings: &AdapterSettings, base: &BaseShape) -> Result<Self, PlanError> {
         check_combination(settings)?;
         let targets = select(settings, base)?;
-        let names: Vec<&str> = targets.iter().map(|linear| linear.name.as_str()).collect();
+        check_parameters(settings, &targets)?;
+        let names: Vec<&str> = targets.iter().map(|target| target.linear.name.as_str()).collect();
         let known = known_suffixes(names.iter().copied());
         let ranks = Patterns::new("rank_pattern", &settings.rank_pattern)?;
         let alphas = Patterns::new("alpha_pattern", &settings.alpha_pattern)?;
@@ -74,12 +84,20 @@ impl AdapterPlan {
         alphas.check_used(&names, &known)?;
         let linears = targets
             .iter()
-            .map(|linear| {
-                let rank = ranks.value(&linear.name, settings.rank);
-                let alpha = alphas.value(&linear.name, settings.alpha);
-                adapted(settings, linear, rank, alpha)
+            .map(|target| {
+                let linear = target.linear;
+                // Where the names of modules stand for experts, gate and up have an adapter each, which PEFT joins to one.
+                let rank = ranks.value(&linear.name, target.joined * settings.rank);
+                let alpha = alphas.value(&linear.name, target.joined as f64 * settings.alpha);
+                let adapted = adapted(settings, linear, rank, alpha)?;
+                Ok(AdaptedLinear {
+                    by_parameter: target.by_parameter,
+                    joined: target.joined,
+                    ..adapted
+                })
             })
             .collect::<Result<Vec<_>, _>>()?;
+        let linears = with_modules(linears);
         let mut whole = biases(settings, base, &linears);
         whole.extend(modules_to_save(settings, base, &linears)?);
         Ok(Self {
@@ -95,7 +113,7 @@ impl AdapterPlan {
         type Shape<'a> = &'a dyn Fn(&AdaptedLinear) -> Vec<usize>;
         let mut push_all = |ending: &str, kind, shape: Shape<'_>| -> Vec<usize> {
             let name = |linear: &AdaptedLinear| {
-                let module = name_within(self.within, &linear.linear.name);
+                let module = name_within(self.within, &linear.module);
                 format!("{PREFIX}{module}.{ending}")
             };
             let linears = self.linears.iter();
@@ -105,10 +123,10 @@ impl AdapterPlan {
         };
         let outputs = |adapted: &AdaptedLinear| vec![adapted.linear.outputs];
         let lora_a = push_all("lora_A.weight", ParameterKind::LoraA, &|adapted| {
-            vec![adapted.rank, adapted.linear.inputs]
+            vec![adapted.linear.count() * adapted.rank, adapted.linear.inputs]
         });
         let lora_b = push_all("lora_B.weight", ParameterKind::LoraB, &|adapted| {
-            vec![adapted.linear.outputs, adapted.rank]
+            vec![adapted.linear.outputs, adapted.linear.count() * adapted.rank]
         });
         let settings = &self.settings;
         let mut vectors = |wanted: bool, ending, kind| wanted.then(|| push_all(ending, kind, &outputs));
@@ -143,6 +161,57 @@ fn check_combination(settings: &AdapterSettings) -> Result<(), PlanError> {
     Ok(())
 }
 
+/// What PEFT refuses on parameters: it computes their update as a whole, and there is no input to drop values of.
+fn check_parameters(settings: &AdapterSettings, targets: &[Target<'_>]) -> Result<(), PlanError> {
+    let Some(first) = targets.iter().find(|target| target.by_parameter) else {
+        return Ok(());
+    };
+    let setting = match settings {
+        AdapterSettings { dora: true, .. } => "dora",
+        AdapterSettings { lora_bias: true, .. } => "lora_bias",
+        AdapterSettings { dropout, .. } if *dropout > 0.0 => "dropout",
+        AdapterSettings {
+            init: AdapterInit::Pissa,
+            ..
+        } => "init: pissa",
+        AdapterSettings {
+            layers_to_transform: Some(layers),
+            ..
+        } if !layers.is_empty() => "layers_to_transform",
+        _ => return Ok(()),
+    };
+    Err(PlanError::ParameterWith {
+        name: first.linear.name.clone(),
+        setting,
+    })
+}
+
+/// Names the modules of the adapters. PEFT wraps a module once for each of its parameters: what is wrapped first, gate and up, lies
+/// below `base_layer` of what is wrapped next.
+fn with_modules(mut linears: Vec<AdaptedLinear>) -> Vec<AdaptedLinear> {
+    for index in 0..linears.len() {
+        let LinearKind::Experts(_) = linears[index].linear.kind else {
+            continue;
+        };
+        let module = |linear: &LinearShape| {
+            let name = &linear.name;
+            name.rsplit_once('.')
+                .map_or(name.as_str(), |(module, _)| module)
+                .to_owned()
+        };
+        let own = module(&linears[index].linear);
+        let wrapped_again = linears[index + 1..]
+            .iter()
+            .any(|next| matches!(next.linear.kind, LinearKind::Experts(_)) && module(&next.linear) == own);
+        linears[index].module = if wrapped_again {
+            format!("{own}.base_layer")
+        } else {
+            own
+        };
+    }
+    linears
+}
+
 fn adapted(
     settings: &AdapterSettings,
     linear: &LinearShape,
@@ -153,7 +222,14 @@ fn adapted(
     if rank == 0 {
         return Err(PlanError::ZeroRank { name });
     }
-    if rank > linear.inputs.min(linear.outputs) {
+    // The few outputs of a router or of a gate are no bound: names that mean all layers mean these too, and PEFT takes any rank.
+    let scores = linear.kind == LinearKind::Parameter || linear.outputs == 1;
+    let most = if scores {
+        linear.inputs
+    } else {
+        linear.inputs.min(linear.outputs)
+    };
+    if rank > most {
         return Err(PlanError::RankAboveDimension {
             name,
             rank,
@@ -166,6 +242,9 @@ fn adapted(
     }
     Ok(AdaptedLinear {
         linear: linear.clone(),
+        module: linear.name.clone(),
+        by_parameter: false,
+        joined: 1,
         rank,
         alpha,
         scaling: settings.scaling(rank, alpha),
@@ -196,6 +275,7 @@ mod tests {
                     inputs,
                     outputs,
                     bias,
+                    ..Default::default()
                 });
             }
             base.others.push(super::super::ParameterShape {

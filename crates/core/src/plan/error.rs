@@ -19,6 +19,17 @@ pub enum PlanError {
     UnknownLayer { layer: usize, layers: usize },
     #[error("`lora_bias` cannot be combined with `{other}` (PEFT refuses to load it); leave one of them out")]
     BiasWith { other: &'static str },
+    #[error(
+        "`{setting}` cannot be combined with an adapter on `{name}`, which is a parameter and no linear layer (PEFT refuses it too); \
+         leave `{setting}` out, or name attention's modules only in `target_modules`"
+    )]
+    ParameterWith { name: String, setting: &'static str },
+    #[error(
+        "`target_modules` names `{given}` without `{missing}`: the experts hold both in one parameter; name both, or neither"
+    )]
+    HalfOfExperts { given: &'static str, missing: &'static str },
+    #[error("`target_parameters` names `{name}`, which no parameter ends in; the model has: {known}")]
+    UnknownParameter { name: String, known: String },
     #[error("rank 0 for `{name}`; set `rank` (or its entry in `rank_pattern`) to 1 or more")]
     ZeroRank { name: String },
     #[error("rank {rank} is above the smaller dimension of `{name}` ({outputs} x {inputs}); lower `rank` to {most} \
@@ -43,6 +54,13 @@ pub enum PlanError {
         key: String,
         known: String,
     },
+    #[error("the biases of experts stay frozen; set `bias` to `none` or `lora_only`")]
+    ExpertBiases,
+    #[error(
+        "full fine-tuning (`adapter: null`) does not train experts that checkpoints have in one tensor, as those of `{family}`; train \
+         an adapter"
+    )]
+    StackedWhole { family: &'static str },
     #[error(
         "full fine-tuning (`adapter: null`) cannot train quantized weights; take `precision` fp32, bf16 or fp16, or train \
          an adapter"

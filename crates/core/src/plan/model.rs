@@ -6,8 +6,8 @@ use std::ops::Range;
 use super::{
     AdaptedLinear, AdapterPlan, AdapterSlots, BaseShape, LinearSlots, ParameterKind, ParameterLayout, PlanError,
 };
-use crate::architecture::{Architecture, EMBEDDING, LM_HEAD, Projection};
-use crate::recipe::{AdapterSettings, Recipe};
+use crate::architecture::{Architecture, CORRECTION, EMBEDDING, ExpertPart, LM_HEAD, Projection};
+use crate::recipe::{AdapterBias, AdapterSettings, Recipe};
 
 /// One projection of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,20 @@ pub struct GroupPlan {
     pub projections: Vec<ProjectionPlan>,
 }
 
+/// The experts of a decoder layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpertsPlan {
+    pub router: GroupPlan,
+    /// What scales the shared expert; without projections where nothing does.
+    pub shared_gate: GroupPlan,
+    /// Rank of each expert's adapter on gate and up together, 0 without one.
+    pub gate_up_rank: usize,
+    /// Likewise on down.
+    pub down_rank: usize,
+    /// Whether the experts' own weights train.
+    pub weights_train: bool,
+}
+
 /// What a decoder layer consists of, whatever its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerPlan {
@@ -48,8 +62,10 @@ pub struct LayerPlan {
     pub rotates: bool,
     pub qkv: GroupPlan,
     pub output: GroupPlan,
+    /// The shared expert's where the layer has experts: without projections where it has no shared one.
     pub gate_up: GroupPlan,
     pub down: GroupPlan,
+    pub experts: Option<ExpertsPlan>,
     /// Whether the norm before attention trains: its gradient needs that of the projections' input.
     pub input_norm_trains: bool,
     /// Whether anything of it trains.
@@ -106,6 +122,11 @@ impl LayerPlan {
     pub fn groups(&self) -> [&GroupPlan; 4] {
         [&self.qkv, &self.output, &self.gate_up, &self.down]
     }
+
+    /// Width of the layer's MLP, or of the shared expert; 0 where there is none.
+    pub fn inner(&self) -> usize {
+        self.down.inputs
+    }
 }
 
 impl ModelPlan {
@@ -120,6 +141,16 @@ impl ModelPlan {
         if let (None, Some((number, _))) = (&recipe.adapter, architecture.layer_numbers().first()) {
             return Err(PlanError::NumbersWhole { name: number });
         }
+        if recipe.adapter.is_none()
+            && architecture
+                .experts
+                .as_ref()
+                .is_some_and(|experts| experts.names.stacked)
+        {
+            return Err(PlanError::StackedWhole {
+                family: architecture.family.name(),
+            });
+        }
         match &recipe.adapter {
             Some(settings) => Self::adapted(architecture, settings),
             None => Ok(Self::whole(architecture)),
@@ -131,6 +162,9 @@ impl ModelPlan {
     /// # Errors
     /// As [`ModelPlan::of_recipe`].
     pub fn adapted(architecture: &Architecture, settings: &AdapterSettings) -> Result<Self, PlanError> {
+        if settings.bias == AdapterBias::All && architecture.experts.as_ref().is_some_and(|experts| experts.biases) {
+            return Err(PlanError::ExpertBiases);
+        }
         let adapter = AdapterPlan::new(settings, &BaseShape::new(architecture))?;
         let mut layout = ParameterLayout::default();
         let slots = adapter.push_slots(&mut layout);
@@ -140,7 +174,9 @@ impl ModelPlan {
     /// Every parameter of the base model, in the checkpoint's order.
     pub fn whole(architecture: &Architecture) -> Self {
         let mut layout = ParameterLayout::default();
+        // What corrects scores is balanced by another rule than gradients, and stays.
         let tensors = architecture.tensors().into_iter();
+        let tensors = tensors.filter(|tensor| !tensor.name.ends_with(CORRECTION));
         let slots = tensors.map(|tensor| layout.push(tensor.name, &tensor.shape, ParameterKind::Base));
         let slots = AdapterSlots {
             linears: Vec::new(),
@@ -183,10 +219,9 @@ impl ModelPlan {
                 .collect(),
             whole,
         };
-        let groups = architecture.projections();
         let (mut kinds, mut layers) = (Vec::new(), Vec::with_capacity(architecture.layers.len()));
         for index in 0..architecture.layers.len() {
-            let layer = names.layer(architecture, &groups, index);
+            let layer = names.layer(architecture, index);
             let known = kinds.iter().position(|known| *known == layer);
             layers.push(known.unwrap_or(kinds.len()));
             if known.is_none() {
@@ -265,9 +300,26 @@ struct Names<'a> {
 }
 
 impl Names<'_> {
-    fn layer(&self, architecture: &Architecture, groups: &[Vec<Projection>; 4], index: usize) -> LayerPlan {
+    fn layer(&self, architecture: &Architecture, index: usize) -> LayerPlan {
         let name = Architecture::layer_name(index);
-        let [qkv, output, gate_up, down] = groups.each_ref().map(|group| self.group(&name, group));
+        let groups = architecture.projections(index);
+        let [qkv, output, gate_up, down, router, shared_gate] = groups.map(|group| self.group(&name, &group));
+        let experts = architecture.experts_of(index).map(|experts| {
+            let rank = |module: &str| {
+                self.ranks
+                    .get(format!("{name}.{module}").as_str())
+                    .copied()
+                    .unwrap_or(0)
+            };
+            let weight = format!("{name}.{}", experts.weight_name(0, ExpertPart::Gate));
+            ExpertsPlan {
+                router,
+                shared_gate,
+                gate_up_rank: rank(experts.names.gate_up),
+                down_rank: rank(experts.names.down),
+                weights_train: self.whole.contains_key(weight.as_str()),
+            }
+        });
         let prefix = format!("{name}.");
         let mut names = self.ranks.keys().chain(self.whole.keys());
         LayerPlan {
@@ -277,6 +329,7 @@ impl Names<'_> {
             output,
             gate_up,
             down,
+            experts,
             input_norm_trains: self
                 .whole
                 .contains_key(format!("{prefix}{}.weight", architecture.names.attention_norms[0]).as_str()),

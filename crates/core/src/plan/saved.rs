@@ -4,7 +4,7 @@
 //! would be the largest part.
 
 use super::{LayerPlan, ModelPlan};
-use crate::architecture::{NormPlacement, QueryKeyNorm};
+use crate::architecture::{Architecture, NormPlacement, QueryKeyNorm};
 use crate::recipe::Checkpointing;
 
 /// Where activations lie.
@@ -68,11 +68,53 @@ pub enum SavedTensor {
     DownXa,
     /// Input of the norm behind the MLP, and what it keeps.
     MlpBehind,
+    /// Scores of all experts, and for each chosen one its weight, whose token it has, and where the token's output lies.
+    Routing,
+    RouterXa,
+    /// What scales the shared expert.
+    SharedGate,
+    SharedGateXa,
+    /// Of the chosen experts, sorted by expert.
+    ExpertGate,
+    ExpertUp,
+    ExpertGateUpXa,
+    ExpertDownXa,
+}
+
+/// Widths of what a layer with experts keeps; all 0 without.
+#[derive(Clone, Copy, Debug, Default)]
+struct ExpertWidths {
+    scores: usize,
+    chosen: usize,
+    inner: usize,
+    router_rank: usize,
+    shared_gate: usize,
+    shared_gate_rank: usize,
+    gate_up_rank: usize,
+    down_rank: usize,
+}
+
+impl ExpertWidths {
+    fn of(architecture: &Architecture, layer: &LayerPlan) -> Self {
+        let (Some(experts), Some(plan)) = (&architecture.experts, &layer.experts) else {
+            return Self::default();
+        };
+        Self {
+            scores: experts.count,
+            chosen: experts.chosen,
+            inner: experts.intermediate_size,
+            router_rank: plan.router.ranks(),
+            shared_gate: plan.shared_gate.outputs(),
+            shared_gate_rank: plan.shared_gate.ranks(),
+            gate_up_rank: plan.gate_up_rank,
+            down_rank: plan.down_rank,
+        }
+    }
 }
 
 impl SavedTensor {
     /// All.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 24] = [
         Self::Input,
         Self::Query,
         Self::Key,
@@ -89,11 +131,20 @@ impl SavedTensor {
         Self::GateUpXa,
         Self::DownXa,
         Self::MlpBehind,
+        Self::Routing,
+        Self::RouterXa,
+        Self::SharedGate,
+        Self::SharedGateXa,
+        Self::ExpertGate,
+        Self::ExpertUp,
+        Self::ExpertGateUpXa,
+        Self::ExpertDownXa,
     ];
 
     /// Values for each token: in the compute dtype, and in F32.
     pub fn widths(self, model: &ModelPlan, layer: &LayerPlan) -> [usize; 2] {
         let architecture = &model.architecture;
+        let experts = ExpertWidths::of(architecture, layer);
         let [hidden, heads] = [architecture.hidden_size, architecture.heads];
         match self {
             // Where no norm stands before the block, nothing of one is kept.
@@ -111,13 +162,20 @@ impl SavedTensor {
             Self::Between => [hidden, 0],
             Self::BetweenNorm => [0, usize::from(architecture.norm_placement.is_before())],
             Self::Gate if !architecture.activation.is_gated() => [0, 0],
-            Self::Gate | Self::Up => [architecture.intermediate_size, 0],
+            Self::Gate | Self::Up => [layer.inner(), 0],
             Self::QkvXa => [layer.qkv.ranks(), 0],
             Self::OutputXa => [layer.output.ranks(), 0],
             Self::GateUpXa => [layer.gate_up.ranks(), 0],
             Self::DownXa => [layer.down.ranks(), 0],
             Self::AttentionBehind | Self::MlpBehind if architecture.norm_placement.is_behind() => [hidden, 1],
             Self::AttentionBehind | Self::MlpBehind => [0, 0],
+            Self::Routing => [0, experts.scores + 3 * experts.chosen],
+            Self::RouterXa => [0, experts.router_rank],
+            Self::SharedGate => [0, experts.shared_gate],
+            Self::SharedGateXa => [experts.shared_gate_rank, 0],
+            Self::ExpertGate | Self::ExpertUp => [experts.chosen * experts.inner, 0],
+            Self::ExpertGateUpXa => [experts.chosen * experts.gate_up_rank, 0],
+            Self::ExpertDownXa => [experts.chosen * experts.down_rank, 0],
         }
     }
 

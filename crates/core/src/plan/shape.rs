@@ -2,10 +2,22 @@
 
 use std::collections::HashSet;
 
-use crate::architecture::{Architecture, LinearModule};
+use crate::architecture::{Architecture, ExpertPart, Experts, LinearModule, LinearRole, SINKS};
 
-/// One linear layer of the base model.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What an adapter can attach to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LinearKind {
+    /// A linear layer.
+    #[default]
+    Layer,
+    /// A weight that is multiplied as a linear layer's, but is a bare parameter to PEFT: a router.
+    Parameter,
+    /// The stacked weights of so many experts, of which PEFT sees one parameter.
+    Experts(usize),
+}
+
+/// One linear layer of the base model, or the same projection of all experts of a layer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinearShape {
     /// Module name as in the checkpoint, without `.weight`: `model.layers.0.self_attn.q_proj`.
     pub name: String,
@@ -15,6 +27,7 @@ pub struct LinearShape {
     pub outputs: usize,
     /// Whether the layer has a bias of its own.
     pub bias: bool,
+    pub kind: LinearKind,
 }
 
 /// Any other parameter of the base model (norms, embedding, LM head).
@@ -34,31 +47,29 @@ pub struct BaseShape {
     pub within: Option<&'static str>,
     /// Linear layers of the decoder layers, in the order in which the model reads them; the LM head is not among them.
     pub linears: Vec<LinearShape>,
-    /// Every other parameter; `modules_to_save` chooses from them and from the linears.
+    /// Every other parameter; `modules_to_save` chooses from them and from the linears. Experts' own tensors are not among them.
     pub others: Vec<ParameterShape>,
+    /// Whether PEFT takes `gate_proj`, `up_proj` and `down_proj` for the experts of a layer.
+    pub modules_are_experts: bool,
 }
 
 impl BaseShape {
     /// The parts of a model of this architecture.
     pub fn new(architecture: &Architecture) -> Self {
-        let modules = architecture.linear_modules();
-        let names = (0..architecture.layers.len()).map(Architecture::layer_name);
-        let of_layer = |layer: String| {
-            let linear = move |module: &LinearModule| LinearShape {
-                name: format!("{layer}.{}", module.name),
-                inputs: module.in_features,
-                outputs: module.out_features,
-                bias: module.bias,
-            };
-            modules.iter().map(linear).collect::<Vec<_>>()
-        };
-        let linears: Vec<LinearShape> = names.flat_map(of_layer).collect();
+        let layers = 0..architecture.layers.len();
+        let linears: Vec<LinearShape> = layers.flat_map(|index| linears_of(architecture, index)).collect();
         let known: HashSet<&str> = linears.iter().map(|linear| linear.name.as_str()).collect();
         let of_linear = |name: &str| name.rsplit_once('.').is_some_and(|(module, _)| known.contains(module));
+        let experts = architecture
+            .experts
+            .as_ref()
+            .map(|experts| format!(".{}.", experts.names.experts));
+        let of_expert =
+            |name: &str| name.ends_with(SINKS) || experts.as_ref().is_some_and(|experts| name.contains(experts));
         let others = architecture
             .tensors()
             .into_iter()
-            .filter(|tensor| !of_linear(&tensor.name));
+            .filter(|tensor| !of_linear(&tensor.name) && !of_expert(&tensor.name));
         let others = others.map(|tensor| ParameterShape {
             name: tensor.name,
             shape: tensor.shape,
@@ -68,11 +79,69 @@ impl BaseShape {
             within: architecture.within,
             others: others.collect(),
             linears,
+            modules_are_experts: architecture
+                .experts
+                .as_ref()
+                .is_some_and(|experts| experts.names.modules_are_experts),
         }
     }
 }
 
+/// What an adapter can attach to in decoder layer `index`.
+fn linears_of(architecture: &Architecture, index: usize) -> Vec<LinearShape> {
+    let layer = Architecture::layer_name(index);
+    let linear = |module: &LinearModule| LinearShape {
+        name: format!("{layer}.{}", module.name),
+        inputs: module.in_features,
+        outputs: module.out_features,
+        bias: module.bias,
+        kind: match module.role {
+            LinearRole::Router => LinearKind::Parameter,
+            _ => LinearKind::Layer,
+        },
+    };
+    let mut linears: Vec<LinearShape> = architecture.layer_modules(index).iter().map(linear).collect();
+    if let Some(experts) = architecture.experts_of(index) {
+        linears.extend(of_experts(experts, &layer, architecture.hidden_size));
+    }
+    linears
+}
+
+/// gate and up of all experts together, and down.
+fn of_experts(experts: &Experts, layer: &str, hidden: usize) -> [LinearShape; 2] {
+    let of_part = |name: &str, part, stacked: usize| {
+        let [outputs, inputs] = experts.part_shape(part, hidden);
+        LinearShape {
+            name: format!("{layer}.{name}"),
+            inputs,
+            outputs: stacked * outputs,
+            bias: false,
+            kind: LinearKind::Experts(experts.count),
+        }
+    };
+    [
+        of_part(experts.names.gate_up, ExpertPart::Gate, 2),
+        of_part(experts.names.down, ExpertPart::Down, 1),
+    ]
+}
+
 impl LinearShape {
+    /// How many weights of (outputs, inputs) there are: the experts, or one.
+    pub fn count(&self) -> usize {
+        match self.kind {
+            LinearKind::Experts(count) => count,
+            LinearKind::Layer | LinearKind::Parameter => 1,
+        }
+    }
+
+    /// Name of the parameter that an adapter changes, as PEFT has it.
+    pub fn parameter_name(&self) -> String {
+        match self.kind {
+            LinearKind::Experts(_) => self.name.clone(),
+            LinearKind::Layer | LinearKind::Parameter => format!("{}.weight", self.name),
+        }
+    }
+
     /// The last component of the name: `q_proj`.
     pub fn suffix(&self) -> &str {
         last_component(&self.name)

@@ -7,9 +7,10 @@
 //! | nf4 | n / 2 codes, 4 for each block of 64 |
 //! | nf4_double | n / 2 codes, 1 for each block of 64, 4 for each 256 blocks |
 //!
-//! Only the linear layers of the decoder are quantized; embedding, LM head, norms and biases are bf16 then.
+//! Only the linear layers of the decoder and its experts are quantized; embedding, LM head, norms and biases are bf16 then. Routers
+//! are F32 whatever the rest is: a rounded logit chooses another expert.
 
-use crate::architecture::Architecture;
+use crate::architecture::{Architecture, ExpertPart, LinearRole};
 use crate::recipe::{BlockConstants, Precision};
 
 /// Elements of a block of quantized weights.
@@ -46,12 +47,30 @@ pub fn base_bytes(architecture: &Architecture, precision: Precision) -> WeightBy
         values: dense,
         constants: 0,
     };
-    let layers = architecture.layers.len() as u64;
-    for module in architecture.linear_modules() {
-        let one = linear_bytes((module.in_features * module.out_features) as u64, precision);
-        bytes.values += layers * one.values;
-        bytes.constants += layers * one.constants;
+    let mut exact_vectors = 0;
+    let mut add = |elements: usize, precision, times: u64| {
+        let one = linear_bytes(elements as u64, precision);
+        bytes.values += times * one.values;
+        bytes.constants += times * one.constants;
+    };
+    for index in 0..architecture.layers.len() {
+        for module in architecture.layer_modules(index) {
+            let precision = match module.role {
+                LinearRole::Router => Precision::Fp32,
+                _ => precision,
+            };
+            add(module.in_features * module.out_features, precision, 1);
+        }
+        let Some(experts) = architecture.experts_of(index) else {
+            continue;
+        };
+        let [outputs, inputs] = experts.part_shape(ExpertPart::Down, architecture.hidden_size);
+        add(outputs * inputs, precision, 3 * experts.count as u64);
+        if experts.router.correction || experts.biases {
+            exact_vectors += experts.count as u64 * (4 - precision.compute_bytes());
+        }
     }
+    bytes.values += exact_vectors;
     bytes
 }
 

@@ -1,12 +1,16 @@
-//! Which linear layers `target_modules` and `layers_to_transform` select, as PEFT does.
+//! What `target_modules`, `target_parameters` and `layers_to_transform` select, as PEFT does.
 //!
-//! A name t selects a module n if n == t or n ends in `.t`. With `layers_to_transform`, only modules below a numbered
-//! layer count, and its number must be in the list.
+//! A name t selects a module n if n == t or n ends in `.t`; it selects a parameter in the same way, by the name of its module and
+//! its own. With `layers_to_transform`, only modules below a numbered layer count, and its number must be in the list.
+//!
+//! The experts of a layer are two parameters to PEFT. In some families it takes `gate_proj`, `up_proj` and `down_proj`, however
+//! they are spelt, for these two, and never for the shared expert or the layers without experts; gate and up together then
+//! have twice the rank. `all-linear` means the router too there.
 
 use crate::recipe::{AdapterSettings, TargetModules, TargetPreset};
 
 use super::error::PlanError;
-use super::shape::{BaseShape, LinearShape, last_component};
+use super::shape::{BaseShape, LinearKind, LinearShape, last_component};
 
 /// Endings of attention projections; `qkv_proj` is the fused form (Phi-3).
 const ATTENTION: &[&str] = &["q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj"];
@@ -19,15 +23,41 @@ const MLP: &[&str] = &[
     "input_linear",
     "output_linear",
 ];
+/// Endings that stand for experts, and for gate and up of them.
+const EXPERTS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
-/// The linears of `base` that get an adapter, in the order of `base`.
-pub(super) fn select<'a>(settings: &AdapterSettings, base: &'a BaseShape) -> Result<Vec<&'a LinearShape>, PlanError> {
-    check_names(settings, base)?;
+/// Ending that stands for the router where names stand for experts.
+const ROUTER: &str = "gate";
+
+/// What gets an adapter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Target<'a> {
+    pub linear: &'a LinearShape,
+    /// Whether PEFT adapts the parameter and not the module.
+    pub by_parameter: bool,
+    /// Projections whose adapters are joined to one.
+    pub joined: usize,
+}
+
+/// What the names of modules say, with those that stand for experts taken out.
+#[derive(Debug, Default)]
+struct Named<'a> {
+    modules: Vec<&'a str>,
+    router: bool,
+    gate_up: bool,
+    down: bool,
+}
+
+/// What of `base` gets an adapter, in the order of `base`.
+pub(super) fn select<'a>(settings: &AdapterSettings, base: &'a BaseShape) -> Result<Vec<Target<'a>>, PlanError> {
+    let named = Named::of(settings, base)?;
+    check_names(settings, &named, base)?;
     check_layers(settings, base)?;
     let selected: Vec<_> = base
         .linears
         .iter()
-        .filter(|linear| is_target(&settings.target_modules, &linear.name) && is_in_layers(settings, &linear.name))
+        .filter_map(|linear| target(settings, &named, base, linear))
+        .filter(|target| target.by_parameter || is_in_layers(settings, &target.linear.name))
         .collect();
     if selected.is_empty() {
         return Err(PlanError::NoTarget {
@@ -67,16 +97,87 @@ pub fn expression_within(names: &[String], layers: Option<&[usize]>) -> String {
 }
 
 /// Whether module `name` is `target` or lies at its end.
-pub(super) fn ends_in(name: &str, target: &str) -> bool {
+pub fn ends_in(name: &str, target: &str) -> bool {
     name == target || name.strip_suffix(target).is_some_and(|head| head.ends_with('.'))
 }
 
-fn is_target(targets: &TargetModules, name: &str) -> bool {
+impl<'a> Named<'a> {
+    fn of(settings: &'a AdapterSettings, base: &BaseShape) -> Result<Self, PlanError> {
+        let names = match &settings.target_modules {
+            TargetModules::Named(names) => names.as_slice(),
+            TargetModules::Preset(_) => return Ok(Self::default()),
+        };
+        let mut named = Self::default();
+        let mut found = [false; 3];
+        for name in names {
+            let expert = EXPERTS
+                .iter()
+                .position(|ending| base.modules_are_experts && ends_in(name, ending));
+            match expert {
+                Some(expert) => found[expert] = true,
+                None if base.modules_are_experts && ends_in(name, ROUTER) => named.router = true,
+                None => named.modules.push(name),
+            }
+        }
+        let [gate, up, down] = found;
+        if gate != up {
+            let (given, missing) = if gate {
+                ("gate_proj", "up_proj")
+            } else {
+                ("up_proj", "gate_proj")
+            };
+            return Err(PlanError::HalfOfExperts { given, missing });
+        }
+        (named.gate_up, named.down) = (gate, down);
+        Ok(named)
+    }
+}
+
+fn target<'a>(
+    settings: &AdapterSettings,
+    named: &Named<'_>,
+    base: &BaseShape,
+    linear: &'a LinearShape,
+) -> Option<Target<'a>> {
+    let target = |by_parameter, joined| {
+        Some(Target {
+            linear,
+            by_parameter,
+            joined,
+        })
+    };
+    let parameter = linear.parameter_name();
+    if settings
+        .target_parameters
+        .iter()
+        .any(|wanted| ends_in(&parameter, wanted))
+    {
+        return target(true, 1);
+    }
+    let is_gate_up = last_component(&linear.name) == "gate_up_proj";
+    match (linear.kind, &settings.target_modules) {
+        (LinearKind::Experts(_), TargetModules::Preset(TargetPreset::AllLinear | TargetPreset::Mlp)) => base
+            .modules_are_experts
+            .then(|| target(true, if is_gate_up { 2 } else { 1 }))?,
+        (LinearKind::Experts(_), TargetModules::Preset(TargetPreset::Attention)) => None,
+        (LinearKind::Experts(_), TargetModules::Named(_)) if is_gate_up => named.gate_up.then(|| target(true, 2))?,
+        (LinearKind::Experts(_), TargetModules::Named(_)) => named.down.then(|| target(true, 1))?,
+        (LinearKind::Parameter, TargetModules::Preset(TargetPreset::AllLinear)) => {
+            base.modules_are_experts.then(|| target(true, 1))?
+        }
+        (LinearKind::Parameter, TargetModules::Named(_)) => named.router.then(|| target(true, 1))?,
+        (LinearKind::Parameter, TargetModules::Preset(_)) => None,
+        (LinearKind::Layer, targets) => is_target(targets, named, base, &linear.name).then(|| target(false, 1))?,
+    }
+}
+
+fn is_target(targets: &TargetModules, named: &Named<'_>, base: &BaseShape, name: &str) -> bool {
+    let is_mlp = MLP.contains(&last_component(name));
     match targets {
-        TargetModules::Preset(TargetPreset::AllLinear) => true,
+        TargetModules::Preset(TargetPreset::AllLinear) => !(base.modules_are_experts && is_mlp),
         TargetModules::Preset(TargetPreset::Attention) => ATTENTION.contains(&last_component(name)),
-        TargetModules::Preset(TargetPreset::Mlp) => MLP.contains(&last_component(name)),
-        TargetModules::Named(names) => names.iter().any(|target| ends_in(name, target)),
+        TargetModules::Preset(TargetPreset::Mlp) => is_mlp && !base.modules_are_experts,
+        TargetModules::Named(_) => named.modules.iter().any(|target| ends_in(name, target)),
     }
 }
 
@@ -97,19 +198,41 @@ fn layer_index(name: &str) -> Option<usize> {
     numbers.iter().rev().find_map(|part| part.parse().ok())
 }
 
-fn check_names(settings: &AdapterSettings, base: &BaseShape) -> Result<(), PlanError> {
-    let TargetModules::Named(names) = &settings.target_modules else {
-        return Ok(());
-    };
-    for name in names {
-        if !base.linears.iter().any(|linear| ends_in(&linear.name, name)) {
+fn check_names(settings: &AdapterSettings, named: &Named<'_>, base: &BaseShape) -> Result<(), PlanError> {
+    let layers = || base.linears.iter().filter(|linear| linear.kind == LinearKind::Layer);
+    for name in &named.modules {
+        if !layers().any(|linear| ends_in(&linear.name, name)) {
             return Err(PlanError::UnknownTarget {
+                name: (*name).to_owned(),
+                known: known_suffixes(layers().map(|linear| linear.name.as_str())),
+            });
+        }
+    }
+    for name in &settings.target_parameters {
+        let parameters: Vec<String> = base.linears.iter().map(LinearShape::parameter_name).collect();
+        if !parameters.iter().any(|parameter| ends_in(parameter, name)) {
+            return Err(PlanError::UnknownParameter {
                 name: name.clone(),
-                known: known_suffixes(base.linears.iter().map(|linear| linear.name.as_str())),
+                known: known_parameters(&parameters),
             });
         }
     }
     Ok(())
+}
+
+/// The last components of the parameters' names, so many as tell them apart.
+fn known_parameters(parameters: &[String]) -> String {
+    let mut known: Vec<&str> = Vec::new();
+    for parameter in parameters {
+        let parts = parameter
+            .rmatch_indices('.')
+            .nth(if parameter.ends_with(".weight") { 2 } else { 1 });
+        let ending = parts.map_or(parameter.as_str(), |(dot, _)| &parameter[dot + 1..]);
+        if !known.contains(&ending) {
+            known.push(ending);
+        }
+    }
+    known.join(", ")
 }
 
 fn check_layers(settings: &AdapterSettings, base: &BaseShape) -> Result<(), PlanError> {

@@ -74,6 +74,10 @@ impl StepTracer<'_> {
     /// The layer's output into the scratch, what it saves into `kept`. Its input is the caller's.
     pub fn layer_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         self.attention_forward(trace, kind, kept);
+        if kind.experts.is_some() {
+            self.experts_inner(trace, kind, kept);
+            return self.experts_outer(trace, kind, kept);
+        }
         self.mlp_inner(trace, kind, kept);
         self.mlp_outer(trace, kind, kept);
         trace.free(Scratch, self.between_in_scratch());
@@ -91,6 +95,10 @@ impl StepTracer<'_> {
     pub fn layer_recall(&self, trace: &mut Trace, kind: &LayerPlan) {
         let [hidden, inner, ..] = self.widths();
         self.attention_forward(trace, kind, SavedActivations);
+        if kind.experts.is_some() {
+            self.experts_inner(trace, kind, SavedActivations);
+            return self.experts_outer_recall(trace, kind, SavedActivations);
+        }
         self.mlp_inner(trace, kind, SavedActivations);
         if self.has_norm_behind() {
             self.mlp_outer(trace, kind, SavedActivations);
@@ -124,6 +132,10 @@ impl StepTracer<'_> {
             window: kind.window,
             backward: false,
         });
+        if architecture.sinks {
+            trace.spike(Scratch, self.wide(3 * architecture.heads));
+            self.pass(trace, Module::Attention, Pass::Copy, query);
+        }
         let target = if self.is_side_by_side() { Scratch } else { kept };
         self.out(trace, (&kind.output, Module::Output), kept, target);
         if architecture.query_key_norm.is_there() {
@@ -223,7 +235,10 @@ impl StepTracer<'_> {
     /// Backward through the layer. dy is in the scratch and is replaced by dx, which is left there where it is wanted;
     /// all that was saved, the layer's input included, is freed. `between` are the bytes that were not held and are made again.
     pub fn layer_backward(&self, trace: &mut Trace, kind: &LayerPlan, wants_dx: bool, between: u64) {
-        self.mlp_backward(trace, kind, between);
+        match kind.experts {
+            Some(_) => self.experts_backward(trace, kind, between),
+            None => self.mlp_backward(trace, kind, between),
+        }
         if self.is_side_by_side() {
             // Attention reads the same dy, so that it is still there.
             trace.hold(Scratch, self.act(self.plan.architecture.hidden_size));
@@ -249,7 +264,7 @@ impl StepTracer<'_> {
     }
 
     /// The output of a norm over H, made again.
-    fn normed(&self, trace: &mut Trace) -> u64 {
+    pub fn normed(&self, trace: &mut Trace) -> u64 {
         let hidden = self.plan.architecture.hidden_size;
         trace.hold(Scratch, self.act(hidden));
         trace.spike(Scratch, self.wide(1));
@@ -266,7 +281,7 @@ impl StepTracer<'_> {
     }
 
     /// The stream behind attention into the scratch, made again.
-    fn attention_output_again(&self, trace: &mut Trace, kind: &LayerPlan) {
+    pub fn attention_output_again(&self, trace: &mut Trace, kind: &LayerPlan) {
         trace.stage = Stage::Recompute;
         if self.has_norm_behind() {
             let normed = self.normed(trace);
@@ -322,7 +337,7 @@ impl StepTracer<'_> {
     }
 
     /// From d_normed and dy, both in the scratch, to the sum of dy and what the norm makes of d_normed.
-    fn norm_onto(&self, trace: &mut Trace) {
+    pub fn norm_onto(&self, trace: &mut Trace) {
         let hidden = self.plan.architecture.hidden_size;
         let one = self.act(hidden);
         trace.hold(Scratch, one);

@@ -11,6 +11,7 @@ mod data_sheet;
 mod device_ceilings;
 mod dora;
 mod error;
+mod experts;
 mod flops;
 mod grid;
 mod host;

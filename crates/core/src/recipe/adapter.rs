@@ -22,6 +22,10 @@ pub struct AdapterSettings {
     pub dropout: f64,
     /// Linear layers that get an adapter.
     pub target_modules: TargetModules,
+    /// Parameters that get one too, by the end of their names: `experts.gate_up_proj`, `experts.down_proj` and others that are no
+    /// linear layer's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub target_parameters: Vec<String>,
     /// Rank-stabilised scaling alpha / sqrt(r) (arXiv:2312.03732).
     pub rslora: bool,
     /// Weight-decomposed adaptation (arXiv:2402.09353).
@@ -56,6 +60,7 @@ impl Default for AdapterSettings {
             alpha: 32.0,
             dropout: 0.0,
             target_modules: TargetModules::default(),
+            target_parameters: Vec::new(),
             rslora: false,
             dora: false,
             init: AdapterInit::default(),

@@ -9,7 +9,7 @@ use peft_tune_core::architecture::name_within;
 use peft_tune_core::recipe::{AdapterBias, AdapterInit, AdapterSettings, TargetModules, TargetPreset};
 
 use super::error::AdapterError;
-use peft_tune_core::plan::{expression_within, from_file, last_component};
+use peft_tune_core::plan::{AdaptedLinear, ends_in, expression_within, from_file, last_component};
 
 /// Keys of a PEFT configuration that change what the adapter computes and that this engine does not have. They must be
 /// absent, null, false or empty.
@@ -21,7 +21,6 @@ const UNSUPPORTED: &[&str] = &[
     "layer_replication",
     "megatron_config",
     "monteclora_config",
-    "target_parameters",
     "trainable_token_indices",
     "use_bdlora",
     "use_qalora",
@@ -39,16 +38,17 @@ pub struct PeftConfig {
 impl PeftConfig {
     /// The file's text: keys sorted, two spaces of indentation, one value for every field of PEFT 0.21's `LoraConfig`.
     ///
-    /// `modules` are the names of the modules that have an adapter: PEFT wants endings, so a preset is written as those. For a
-    /// language model `within` a multimodal one it is a regular expression, since the vision tower's modules end alike.
-    pub fn to_json(&self, modules: &[&str], within: Option<&str>) -> String {
+    /// `linears` are what has an adapter: PEFT wants endings, so a preset is written as those. Experts are written as the parameters
+    /// that they are to PEFT, whichever names selected them. For a language model `within` a multimodal one it is a regular
+    /// expression, since the vision tower's modules end alike.
+    pub fn to_json(&self, linears: &[AdaptedLinear], within: Option<&str>) -> String {
         let settings = &self.settings;
         let layers = settings.layers_to_transform.as_ref().filter(|_| within.is_none());
         let name = |key: &String| name_within(within, key);
-        let targets = written_targets(&settings.target_modules, modules);
+        let written = WrittenTargets::new(settings, linears);
         let config = json!({
             "alora_invocation_tokens": null,
-            "alpha_pattern": settings.alpha_pattern.iter()
+            "alpha_pattern": written.alphas.iter()
                 .map(|(key, alpha)| (name(key), number(*alpha))).collect::<Map<_, _>>(),
             "arrow_config": null,
             "auto_mapping": null,
@@ -86,14 +86,14 @@ impl PeftConfig {
             "peft_version": "0.21.2",
             "qalora_group_size": 16,
             "r": settings.rank,
-            "rank_pattern": settings.rank_pattern.iter()
+            "rank_pattern": written.ranks.iter()
                 .map(|(key, rank)| (name(key), json!(rank))).collect::<Map<_, _>>(),
             "revision": null,
             "target_modules": match within {
-                Some(_) => json!(expression_within(&targets, settings.layers_to_transform.as_deref())),
-                None => json!(targets),
+                Some(_) => json!(expression_within(&written.modules, settings.layers_to_transform.as_deref())),
+                None => json!(written.modules),
             },
-            "target_parameters": null,
+            "target_parameters": (!written.parameters.is_empty()).then_some(&written.parameters),
             "task_type": "CAUSAL_LM",
             "trainable_token_indices": null,
             "use_bdlora": null,
@@ -120,11 +120,14 @@ impl PeftConfig {
         })?;
         let fields = Fields { config: &config, path };
         fields.check_supported()?;
+        let target_parameters = fields.or("target_parameters", "a list of names", Vec::new(), as_names)?;
+        let modules = &parameter_names(modules, &target_parameters);
         let settings = AdapterSettings {
             rank: fields.required("r", "a whole number of 1 or more", as_usize)?,
             alpha: fields.or("lora_alpha", "a number", 8.0, Value::as_f64)?,
             dropout: fields.or("lora_dropout", "a number in [0, 1)", 0.0, as_probability)?,
-            target_modules: fields.targets(modules)?,
+            target_modules: fields.targets(modules, &target_parameters)?,
+            target_parameters,
             rslora: fields.or("use_rslora", "true or false", false, Value::as_bool)?,
             dora: fields.or("use_dora", "true or false", false, Value::as_bool)?,
             init: fields.init()?,
@@ -211,10 +214,22 @@ impl Fields<'_> {
         Ok(())
     }
 
-    fn targets(&self, modules: &[String]) -> Result<TargetModules, AdapterError> {
+    fn targets(&self, modules: &[String], parameters: &[String]) -> Result<TargetModules, AdapterError> {
         let expected = "a list of names, a regular expression or `all-linear`";
         let excludes = self.config.get("exclude_modules").is_some_and(|value| !value.is_null());
-        let from_tensors = || TargetModules::Named(modules.to_vec());
+        let is_parameter = |module: &&String| {
+            let weight = format!("{module}.weight");
+            parameters
+                .iter()
+                .any(|parameter| ends_in(module, parameter) || ends_in(&weight, parameter))
+        };
+        let from_tensors =
+            || TargetModules::Named(modules.iter().filter(|module| !is_parameter(module)).cloned().collect());
+        // PEFT writes null where parameters alone have adapters.
+        let without_modules = TargetModules::Named(Vec::new());
+        if !parameters.is_empty() && self.config.get("target_modules").is_none_or(Value::is_null) {
+            return Ok(without_modules);
+        }
         self.required("target_modules", expected, |value| match value {
             Value::String(_) | Value::Array(_) if excludes => Some(from_tensors()),
             Value::String(text) if text == "all-linear" => Some(TargetModules::default()),
@@ -269,14 +284,70 @@ fn number(value: f64) -> Value {
     }
 }
 
-fn written_targets(targets: &TargetModules, modules: &[&str]) -> Vec<String> {
-    let endings: BTreeSet<_> = match targets {
-        TargetModules::Named(names) => names.iter().cloned().collect(),
-        TargetModules::Preset(TargetPreset::AllLinear | TargetPreset::Attention | TargetPreset::Mlp) => {
-            modules.iter().map(|module| last_component(module).to_owned()).collect()
+/// What selects the adapted modules and parameters, as PEFT's file has it.
+struct WrittenTargets {
+    modules: Vec<String>,
+    parameters: Vec<String>,
+    ranks: BTreeMap<String, usize>,
+    alphas: BTreeMap<String, f64>,
+}
+
+impl WrittenTargets {
+    fn new(settings: &AdapterSettings, linears: &[AdaptedLinear]) -> Self {
+        let names = |by_parameter: bool| {
+            let chosen = linears.iter().filter(move |linear| linear.by_parameter == by_parameter);
+            chosen.map(|linear| linear.linear.name.as_str())
+        };
+        let has_parameters = names(true).next().is_some();
+        let selects = |target: &&String| !has_parameters || names(false).any(|module| ends_in(module, target));
+        let modules: BTreeSet<String> = match &settings.target_modules {
+            TargetModules::Named(targets) => targets.iter().filter(selects).cloned().collect(),
+            TargetModules::Preset(TargetPreset::AllLinear | TargetPreset::Attention | TargetPreset::Mlp) => {
+                names(false).map(|module| last_component(module).to_owned()).collect()
+            }
+        };
+        let mut written = Self {
+            modules: modules.into_iter().collect(),
+            parameters: settings.target_parameters.clone(),
+            ranks: settings.rank_pattern.clone(),
+            alphas: settings.alpha_pattern.clone(),
+        };
+        linears
+            .iter()
+            .filter(|linear| linear.by_parameter)
+            .for_each(|linear| written.add(linear));
+        written
+    }
+
+    /// Adds a parameter that names of modules stood for.
+    fn add(&mut self, linear: &AdaptedLinear) {
+        let parameter = linear.linear.parameter_name();
+        // The same in every layer: what lies behind `model.layers.3.`.
+        let inner = parameter.splitn(4, '.').nth(3).unwrap_or(&parameter).to_owned();
+        if !self.parameters.iter().any(|known| ends_in(&parameter, known)) {
+            self.parameters.push(inner.clone());
         }
+        if linear.joined > 1 {
+            self.ranks.entry(inner.clone()).or_insert(linear.rank);
+            self.alphas.entry(inner).or_insert(linear.alpha);
+        }
+    }
+}
+
+/// The names of what has tensors, with those of the parameters that PEFT's wrappers stand for: the inner one of two is what was
+/// wrapped first.
+fn parameter_names(modules: &[String], parameters: &[String]) -> Vec<String> {
+    const INNER: &str = ".base_layer";
+    let has_gate_up = parameters
+        .iter()
+        .any(|parameter| last_component(parameter) == "gate_up_proj");
+    let name = |module: &String| match module.strip_suffix(INNER) {
+        Some(experts) => format!("{experts}.gate_up_proj"),
+        None if !module.ends_with(".experts") => module.clone(),
+        None if modules.contains(&format!("{module}{INNER}")) || !has_gate_up => format!("{module}.down_proj"),
+        None => format!("{module}.gate_up_proj"),
     };
-    endings.into_iter().collect()
+    modules.iter().map(name).collect()
 }
 
 fn as_usize(value: &Value) -> Option<usize> {
@@ -315,13 +386,30 @@ fn as_names(value: &Value) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use peft_tune_core::plan::LinearShape;
+
+    fn adapted(names: &[&str]) -> Vec<AdaptedLinear> {
+        let linear = |name: &&str| AdaptedLinear {
+            linear: LinearShape {
+                name: (*name).to_owned(),
+                ..LinearShape::default()
+            },
+            module: (*name).to_owned(),
+            by_parameter: false,
+            joined: 1,
+            rank: 1,
+            alpha: 1.0,
+            scaling: 1.0,
+        };
+        names.iter().map(linear).collect()
+    }
 
     fn read(change: impl Fn(&mut Map<String, Value>)) -> Result<PeftConfig, AdapterError> {
         let config = PeftConfig {
             base_model: Some("base".into()),
             settings: AdapterSettings::default(),
         };
-        let mut map: Map<String, Value> = serde_json::from_str(&config.to_json(&["a.q_proj"], None)).unwrap();
+        let mut map: Map<String, Value> = serde_json::from_str(&config.to_json(&adapted(&["a.q_proj"]), None)).unwrap();
         change(&mut map);
         let modules = ["a.q_proj".to_owned()];
         PeftConfig::from_json(
@@ -338,6 +426,7 @@ mod tests {
             alpha: 12.5,
             dropout: 0.1,
             target_modules: TargetModules::Named(vec!["k_proj".into(), "q_proj".into()]),
+            target_parameters: vec!["experts.down_proj".into()],
             rslora: true,
             dora: true,
             init: AdapterInit::Gaussian,
@@ -367,12 +456,14 @@ mod tests {
             base_model: None,
             settings: AdapterSettings::default(),
         };
-        let modules = [
-            "model.layers.0.q_proj",
-            "model.layers.1.q_proj",
-            "model.layers.0.k_proj",
-        ];
-        let text = config.to_json(&modules, None);
+        let text = config.to_json(
+            &adapted(&[
+                "model.layers.0.q_proj",
+                "model.layers.1.q_proj",
+                "model.layers.0.k_proj",
+            ]),
+            None,
+        );
         assert!(text.contains("\"lora_alpha\": 32,"), "{text}");
         assert!(
             text.contains("\"target_modules\": [\n    \"k_proj\",\n    \"q_proj\"\n  ]"),
@@ -392,7 +483,7 @@ mod tests {
                 settings,
             };
             let text = config.to_json(
-                &["model.layers.1.q_proj", "model.layers.1.k_proj"],
+                &adapted(&["model.layers.1.q_proj", "model.layers.1.k_proj"]),
                 Some("model.language_model"),
             );
             serde_json::from_str(&text).unwrap()

@@ -47,6 +47,11 @@ pub enum AdapterError {
         "tensor `{name}` in {path} does not belong in this model; the adapter belongs to other settings or another model"
     )]
     ExtraTensor { path: PathBuf, name: String },
+    #[error(
+        "the adapters `{name}` in {path} differ in shape from expert to expert or from layer to layer, or gate and up do; experts are \
+         stacked, which takes one rank for all of them"
+    )]
+    OddExpert { path: PathBuf, name: String },
     #[error("{path} holds no LoRA tensor; expected names such as `base_model.model.*.lora_A.weight`")]
     NoTensor { path: PathBuf },
     #[error("the weight of `{name}` has shape {got:?}; expected {expected:?}")]

@@ -87,12 +87,13 @@ mod tests {
             inputs: 64,
             outputs: 48,
             bias: false,
+            ..LinearShape::default()
         };
         let base = BaseShape {
             within: None,
             layers: 1,
             linears: vec![linear("q_proj"), linear("k_proj")],
-            others: vec![],
+            ..BaseShape::default()
         };
         let settings = AdapterSettings {
             init,

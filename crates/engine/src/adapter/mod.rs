@@ -6,6 +6,7 @@
 mod config;
 mod error;
 mod init;
+mod per_expert;
 mod pissa;
 mod saved;
 

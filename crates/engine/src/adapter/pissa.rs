@@ -105,7 +105,11 @@ mod tests {
                 inputs,
                 outputs,
                 bias: false,
+                ..LinearShape::default()
             },
+            module: "layers.0.q_proj".into(),
+            by_parameter: false,
+            joined: 1,
             rank,
             alpha: scaling * rank as f64,
             scaling,

@@ -18,6 +18,7 @@ use peft_tune_core::recipe::AdapterSettings;
 use super::config::PeftConfig;
 use super::error::AdapterError;
 use super::init::set;
+use super::per_expert;
 
 use peft_tune_core::plan::{AdapterPlan, PREFIX};
 
@@ -27,7 +28,7 @@ const MAGNITUDE: &str = ".lora_magnitude_vector";
 const MAGNITUDE_WEIGHT: &str = ".lora_magnitude_vector.weight";
 
 /// Shape and F32 values by PEFT's tensor name.
-type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+pub(super) type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
 /// An adapter read from disk.
 #[derive(Clone, Debug)]
@@ -49,7 +50,8 @@ impl SavedAdapter {
             path: path.clone(),
             source,
         })?;
-        let tensors = read_tensors(&path, &bytes)?;
+        let mut tensors = read_tensors(&path, &bytes)?;
+        let joined = per_expert::join(&mut tensors, &path)?;
         let modules = adapted_modules(&tensors);
         if modules.is_empty() {
             return Err(AdapterError::NoTensor { path });
@@ -59,11 +61,11 @@ impl SavedAdapter {
             path: config_path.clone(),
             source,
         })?;
-        Ok(Self {
-            path,
-            config: PeftConfig::from_json(&text, &config_path, &modules)?,
-            tensors,
-        })
+        let mut config = PeftConfig::from_json(&text, &config_path, &modules)?;
+        if let Some(joined) = joined {
+            config.settings = joined.settings(config.settings, &modules);
+        }
+        Ok(Self { path, config, tensors })
     }
 
     /// The tensor of a PEFT name, F32 on the CPU.
@@ -144,14 +146,13 @@ pub fn write(
             ..plan.settings.clone()
         },
     };
-    let modules: Vec<_> = plan.linears.iter().map(|linear| linear.linear.name.as_str()).collect();
     let values: Vec<f32> = parameters
         .values
         .to_device(&Device::Cpu)?
         .to_dtype(DType::F32)?
         .to_vec1()?;
     write_whole(&directory.join(TENSORS), &to_safetensors(parameters, &values)?)?;
-    let text = config.to_json(&modules, plan.within);
+    let text = config.to_json(&plan.linears, plan.within);
     write_whole(&directory.join(CONFIG), text.as_bytes())
 }
 

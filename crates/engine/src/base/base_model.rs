@@ -9,10 +9,12 @@ use rand_distr::StandardNormal;
 use rand_pcg::Pcg64;
 use sha2::{Digest, Sha256};
 
-use super::weight::{Weight, compute_dtype};
+use super::stacked;
+use super::stacked::Stacked;
+use super::weight::{Weight, WeightKind, compute_dtype};
 use crate::checkpoint::Checkpoint;
 use crate::{TrainError, WeightsError};
-use peft_tune_core::architecture::{Architecture, LM_HEAD, TensorShape};
+use peft_tune_core::architecture::{Architecture, CORRECTION, Experts, LM_HEAD, LinearRole, TensorShape};
 use peft_tune_core::recipe::Precision;
 use peft_tune_kernels::ops::attention;
 
@@ -35,15 +37,29 @@ impl BaseModel {
     /// A configuration or checkpoint that is missing, damaged, unknown, or does not agree with the other.
     pub fn load(directory: &Path, precision: Precision, device: &Device) -> Result<Self, TrainError> {
         let architecture = Architecture::from_config(&directory.join(CONFIG))?;
+        refuse_experts_on(device, &architecture)?;
         let checkpoint = Checkpoint::open_for(directory, &architecture)?;
         // Before the weights: another process may try kernels first, which needs some of the GPU's memory.
         attention::prepare(architecture.head_dim, compute_dtype(precision), device);
         let expected = architecture.tensors();
-        checkpoint.check(&expected, |name| is_ignored(name, &architecture))?;
+        let (plain, packed): (Vec<TensorShape>, Vec<TensorShape>) = expected
+            .into_iter()
+            .partition(|tensor| !stacked::is_mxfp4(&checkpoint, &tensor.name));
+        let is_packed = |name: &str| {
+            let owner = stacked::mxfp4_owner(name);
+            owner.is_some_and(|owner| packed.iter().any(|tensor| tensor.name == owner))
+        };
+        checkpoint.check(&plain, |name| is_ignored(name, &architecture) || is_packed(name))?;
+        let (kinds, stack) = (WeightKinds::new(&architecture), Stacked::of(&architecture));
         let mut weights = BTreeMap::new();
-        for tensor in expected {
-            let linear = is_linear(&tensor.name, &architecture);
-            let weight = Weight::load(&checkpoint, &tensor, linear, precision, device)?;
+        for tensor in plain.into_iter().chain(packed) {
+            if let Some(stack) = stack.as_ref().filter(|stack| stack.parts(&tensor.name).is_some()) {
+                let read = |expert| stack.read(&checkpoint, &tensor, expert, precision);
+                store_experts(stack, &tensor.name, read, (precision, device), &mut weights)?;
+                continue;
+            }
+            let kind = kinds.of(&tensor.name);
+            let weight = Weight::load(&checkpoint, &tensor, kind, precision, device)?;
             weights.insert(tensor.name, weight);
         }
         Ok(Self {
@@ -140,11 +156,17 @@ impl BaseModel {
         device: &Device,
         mut value_of: impl FnMut(&TensorShape, &Architecture) -> Result<Tensor, TrainError>,
     ) -> Result<Self, TrainError> {
-        let mut weights = BTreeMap::new();
+        refuse_experts_on(device, &architecture)?;
+        let (mut weights, kinds) = (BTreeMap::new(), WeightKinds::new(&architecture));
         for tensor in architecture.tensors() {
             let value = value_of(&tensor, &architecture)?;
-            let linear = is_linear(&tensor.name, &architecture);
-            let weight = Weight::store(value, &tensor.name, linear, precision, device)?;
+            if let Some(stack) = Stacked::of(&architecture).filter(|stack| stack.parts(&tensor.name).is_some()) {
+                let of_expert = |expert| Ok(value.get(expert)?);
+                store_experts(&stack, &tensor.name, of_expert, (precision, device), &mut weights)?;
+                continue;
+            }
+            let kind = kinds.of(&tensor.name);
+            let weight = Weight::store(value, &tensor.name, kind, precision, device)?;
             weights.insert(tensor.name, weight);
         }
         Ok(Self {
@@ -195,6 +217,14 @@ impl BaseModel {
     /// # Errors
     /// The architecture has no such tensor.
     pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
+        if let Some(stack) = Stacked::of(&self.architecture)
+            && let Some((layer, parts)) = stack.parts(name)
+        {
+            return stack.join(parts, |expert, part| {
+                let name = format!("{layer}.{}", stack.experts.weight_name(expert, part));
+                Ok(self.weight(&name)?.exact()?)
+            });
+        }
         Ok(self.weight(name)?.exact()?)
     }
 
@@ -206,7 +236,8 @@ impl BaseModel {
 
 fn random_start(tensor: &TensorShape, seed: u64, norm_offset: f32) -> Vec<f32> {
     let elements: usize = tensor.shape.iter().product();
-    if tensor.name.ends_with(".bias") {
+    // With those of all experts, and what corrects scores.
+    if tensor.name.ends_with("bias") {
         return vec![0.0; elements];
     }
     if tensor.shape.len() == 1 {
@@ -231,13 +262,84 @@ fn missing(tensor: String) -> WeightsError {
     }
 }
 
-/// Whether `name` is the weight of a linear layer of the decoder.
-fn is_linear(name: &str, architecture: &Architecture) -> bool {
-    let Some(module) = name.strip_suffix(".weight") else {
-        return false;
+/// What the tensors of an architecture are stored as.
+struct WeightKinds<'a> {
+    experts: Option<&'a Experts>,
+    /// Names of the linear layers inside decoder layers, and whether they are routers.
+    modules: BTreeMap<&'static str, bool>,
+}
+
+impl<'a> WeightKinds<'a> {
+    fn new(architecture: &'a Architecture) -> Self {
+        let layers = 0..architecture.layers.len();
+        let modules = layers.flat_map(|index| architecture.layer_modules(index));
+        Self {
+            experts: architecture.experts.as_ref(),
+            modules: modules
+                .map(|module| (module.name, module.role == LinearRole::Router))
+                .collect(),
+        }
+    }
+
+    fn is_router_bias(&self, inner: &str) -> bool {
+        let module = inner.strip_suffix(".bias").and_then(|module| self.modules.get(module));
+        module.copied().unwrap_or(false)
+    }
+
+    /// Linear layers and experts may be quantized; what chooses experts is exact.
+    fn of(&self, name: &str) -> WeightKind {
+        let inner = name.splitn(4, '.').nth(3).unwrap_or_default();
+        let module = inner
+            .strip_suffix(".weight")
+            .and_then(|module| self.modules.get(module));
+        match (module, self.experts) {
+            (Some(true), _) => WeightKind::Exact,
+            // What is added to exact logits is exact too.
+            _ if self.is_router_bias(inner) => WeightKind::Exact,
+            (Some(false), _) => WeightKind::Linear,
+            (None, Some(experts)) if experts.weight_of(inner).is_some() => WeightKind::Linear,
+            (None, Some(_)) if inner.ends_with(CORRECTION) => WeightKind::Exact,
+            (None, _) => WeightKind::Dense,
+        }
+    }
+}
+
+/// Puts the projections of all experts, from their parts (in, outs) of the stacked tensor `name`, into `weights`.
+fn store_experts(
+    stack: &Stacked<'_>,
+    name: &str,
+    of_expert: impl Fn(usize) -> Result<Tensor, TrainError>,
+    (precision, device): (Precision, &Device),
+    weights: &mut BTreeMap<String, Weight>,
+) -> Result<(), TrainError> {
+    let Some((layer, parts)) = stack.parts(name) else {
+        return Ok(());
     };
-    let modules = architecture.linear_modules();
-    modules.iter().any(|linear| module.ends_with(linear.name))
+    for expert in 0..stack.experts.count {
+        let value = of_expert(expert)?;
+        for (place, part) in parts.iter().enumerate() {
+            let name = format!("{layer}.{}", stack.experts.weight_name(expert, *part));
+            let weight = Weight::store(
+                stack.split(&value, parts, place)?,
+                &name,
+                WeightKind::Linear,
+                precision,
+                device,
+            )?;
+            weights.insert(name, weight);
+        }
+    }
+    Ok(())
+}
+
+/// Experts have no products on a GPU yet.
+fn refuse_experts_on(device: &Device, architecture: &Architecture) -> Result<(), TrainError> {
+    match (&architecture.experts, device.is_cpu()) {
+        (Some(_), false) => Err(TrainError::ExpertsOnGpu {
+            family: architecture.family.name(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Tensors that published checkpoints carry beside the parameters: buffers of old library versions, and a copy of the
@@ -246,4 +348,18 @@ fn is_ignored(name: &str, architecture: &Architecture) -> bool {
     name.ends_with("rotary_emb.inv_freq")
         || name.ends_with(".masked_bias")
         || (architecture.tied_embeddings && name == LM_HEAD)
+        || is_draft_layer(name, architecture)
+}
+
+/// Whether a tensor belongs to a layer behind the last one that predicts further tokens, which training leaves out.
+fn is_draft_layer(name: &str, architecture: &Architecture) -> bool {
+    let index = name
+        .strip_prefix("model.layers.")
+        .and_then(|rest| rest.split('.').next());
+    let index = index.and_then(|index| index.parse::<usize>().ok());
+    let (layers, drafts) = (
+        architecture.layers.len(),
+        architecture.experts.as_ref().map_or(0, |experts| experts.draft_layers),
+    );
+    index.is_some_and(|index| (layers..layers + drafts).contains(&index))
 }

@@ -12,6 +12,26 @@ use peft_tune_core::recipe::Precision;
 use peft_tune_kernels::ops::matmul::{Factor, QuantizedMatrix};
 use peft_tune_kernels::quant::{Element, Int8, Nf4, QuantError, Quantized};
 
+/// What a weight is stored as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WeightKind {
+    /// In the compute dtype.
+    Dense,
+    /// Of a linear layer: quantized where the precision says so.
+    Linear,
+    /// F32 whatever the precision: a rounded score chooses another expert.
+    Exact,
+}
+
+impl WeightKind {
+    fn dtype(self, precision: Precision) -> DType {
+        match self {
+            Self::Exact => DType::F32,
+            Self::Dense | Self::Linear => compute_dtype(precision),
+        }
+    }
+}
+
 /// A weight as the precision stores it.
 #[derive(Clone, Debug)]
 pub(crate) enum Weight {
@@ -136,11 +156,11 @@ impl Weight {
     pub(crate) fn load(
         checkpoint: &Checkpoint,
         tensor: &TensorShape,
-        linear: bool,
+        kind: WeightKind,
         precision: Precision,
         device: &Device,
     ) -> Result<Self, TrainError> {
-        let dtype = compute_dtype(precision);
+        let dtype = kind.dtype(precision);
         let named = |source| WeightsError::Quantized {
             tensor: tensor.name.clone(),
             source,
@@ -156,18 +176,18 @@ impl Weight {
                 }
                 .into());
             }
-            if codes.serves(precision) {
+            if codes.serves(precision) && kind == WeightKind::Linear {
                 return Ok(Self::quantized(codes.to_device(device)?, dtype));
             }
             let wide = codes.widened(0..rows, DType::F32)?;
-            return Self::store(wide, &tensor.name, linear, precision, device);
+            return Self::store(wide, &tensor.name, kind, precision, device);
         }
         if let Some(wide) = checkpoint.packed(&tensor.name, &tensor.shape)? {
-            return Self::store(wide, &tensor.name, linear, precision, device);
+            return Self::store(wide, &tensor.name, kind, precision, device);
         }
-        if linear && precision.is_quantized() {
+        if kind == WeightKind::Linear && precision.is_quantized() {
             let wide = checkpoint.tensor(&tensor.name, &tensor.shape, DType::F32, &Device::Cpu)?;
-            return Self::store(wide, &tensor.name, linear, precision, device);
+            return Self::store(wide, &tensor.name, kind, precision, device);
         }
         let dense = checkpoint.tensor(&tensor.name, &tensor.shape, dtype, device)?;
         Ok(Self::Dense(dense))
@@ -177,17 +197,17 @@ impl Weight {
     pub(crate) fn store(
         value: Tensor,
         name: &str,
-        linear: bool,
+        kind: WeightKind,
         precision: Precision,
         device: &Device,
     ) -> Result<Self, TrainError> {
-        let dtype = compute_dtype(precision);
-        let codes = match linear {
-            true => Codes::quantize(&value, precision).map_err(|source| WeightsError::Quantized {
+        let dtype = kind.dtype(precision);
+        let codes = match kind {
+            WeightKind::Linear => Codes::quantize(&value, precision).map_err(|source| WeightsError::Quantized {
                 tensor: name.to_owned(),
                 source,
             })?,
-            false => None,
+            WeightKind::Dense | WeightKind::Exact => None,
         };
         Ok(match codes {
             Some(codes) => Self::quantized(codes.to_device(device)?, dtype),

@@ -119,7 +119,7 @@ fn check_cached_attention(on: &On<'_>) -> Result<f64> {
         soft_cap: Some(20.0),
     };
     let o = cached_attention::forward(&q.0, &keys.0, &values.0, &places, &settings)?;
-    let expected = cached_attention::reference::forward(&q.1, &keys.1, &values.1, &places, &settings)?;
+    let expected = cached_attention::reference::forward((&q.1, &keys.1, &values.1), &places, &settings, None)?;
     error(&o, &expected)
 }
 

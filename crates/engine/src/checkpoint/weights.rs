@@ -226,21 +226,19 @@ impl Checkpoint {
     /// value that is not finite in `dtype`.
     pub fn tensor(&self, name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor, WeightsError> {
         let (shard, stored, bytes) = self.checked(name, shape)?;
-        let not_finite = |element| WeightsError::NotFinite {
-            path: shard.path.clone(),
-            tensor: name.to_owned(),
-            dtype: dtype.as_str(),
-            element,
-        };
-        let cpu = &Device::Cpu;
-        let tensor = match dtype {
-            DType::BF16 => Tensor::from_vec(converted::<bf16>(stored, bytes).map_err(not_finite)?, shape, cpu),
-            DType::F16 => Tensor::from_vec(converted::<f16>(stored, bytes).map_err(not_finite)?, shape, cpu),
-            DType::F32 => Tensor::from_vec(converted::<f32>(stored, bytes).map_err(not_finite)?, shape, cpu),
-            other => Err(candle_core::Error::UnsupportedDTypeForOp(other, "weights").bt()),
-        };
+        let tensor = shard.converted(name, (stored, bytes), (shape, dtype))?;
         shard.let_go(bytes);
-        Ok(tensor?.to_device(device)?)
+        Ok(tensor.to_device(device)?)
+    }
+
+    /// Matrix `index` of the stack `name`, whose shape is `shape`, in `dtype` on the CPU; else as [`Checkpoint::tensor`].
+    pub(crate) fn part(&self, name: &str, shape: &[usize], index: usize, dtype: DType) -> Result<Tensor, WeightsError> {
+        let (shard, stored, bytes) = self.checked(name, shape)?;
+        let length = bytes.len() / shape.first().copied().unwrap_or(1).max(1);
+        let bytes = bytes.get(index * length..(index + 1) * length).unwrap_or_default();
+        let tensor = shard.converted(name, (stored, bytes), (&shape[1..], dtype))?;
+        shard.let_go(bytes);
+        Ok(tensor)
     }
 
     /// Number type of tensor `name` in the file; `None` where there is no such tensor or it is not a float.
@@ -364,6 +362,28 @@ impl Shard {
     /// The bytes of one tensor; `read_metadata` has checked that its offsets lie inside the file.
     fn bytes(&self, info: &TensorInfo) -> &[u8] {
         &self.map[self.data + info.data_offsets.0..self.data + info.data_offsets.1]
+    }
+
+    /// Bytes of the tensor `name` as a tensor of `shape` in `dtype`, on the CPU.
+    fn converted(
+        &self,
+        name: &str,
+        (stored, bytes): (Float, &[u8]),
+        (shape, dtype): (&[usize], DType),
+    ) -> Result<Tensor, WeightsError> {
+        let not_finite = |element| WeightsError::NotFinite {
+            path: self.path.clone(),
+            tensor: name.to_owned(),
+            dtype: dtype.as_str(),
+            element,
+        };
+        let cpu = &Device::Cpu;
+        Ok(match dtype {
+            DType::BF16 => Tensor::from_vec(converted::<bf16>(stored, bytes).map_err(not_finite)?, shape, cpu),
+            DType::F16 => Tensor::from_vec(converted::<f16>(stored, bytes).map_err(not_finite)?, shape, cpu),
+            DType::F32 => Tensor::from_vec(converted::<f32>(stored, bytes).map_err(not_finite)?, shape, cpu),
+            other => Err(candle_core::Error::UnsupportedDTypeForOp(other, "weights").bt()),
+        }?)
     }
 
     /// Takes pages that have been read out of this process's memory; they stay in the page cache.

@@ -9,13 +9,13 @@ use std::path::Path;
 use candle_core::{DType, Tensor};
 
 use super::tensor_file::{TensorEntry, write_tensors};
-use crate::base::BaseModel;
+use crate::base::{BaseModel, Stacked};
 use crate::model::update_norm;
 use crate::training::TrainedSet;
 use crate::{TrainError, Trainer};
-use peft_tune_core::architecture::Dtype;
+use peft_tune_core::architecture::{Dtype, ExpertPart, ExpertWeight};
 use peft_tune_core::plan::{AdaptedLinear, LinearSlots};
-use peft_tune_kernels::ops::matmul;
+use peft_tune_kernels::ops::{expert_parts, matmul};
 
 /// A trained model whose plain weights are computed one by one, so that they need not be in memory all at once.
 pub struct MergedModel<'a> {
@@ -52,17 +52,70 @@ impl<'a> MergedModel<'a> {
     /// # Errors
     /// Memory; a name that the architecture does not have.
     pub fn tensor(&self, name: &str) -> Result<Tensor, TrainError> {
+        if let Some(stack) = Stacked::of(self.base.architecture())
+            && let Some((layer, parts)) = stack.parts(name)
+        {
+            return stack.join(parts, |expert, part| {
+                let name = format!("{layer}.{}", stack.experts.weight_name(expert, part));
+                self.tensor(&name)
+            });
+        }
         let value = match self.whole.get(name) {
             // A copy: the optimizer would keep changing a view.
             Some(slot) => self.trained.parameters.value(*slot)?.copy()?,
             None => self.trained.frozen(self.base, name)?.to_dtype(DType::F32)?,
         };
+        if let Some((layer, weight)) = self.expert_weight(name) {
+            return self.merged_expert(layer, weight, value);
+        }
         let (module, part) = name.rsplit_once('.').unwrap_or((name, ""));
         match (self.linears.get(module), part) {
             (Some((linear, slots)), "weight") => self.merged_weight(linear, slots, value),
             (Some((linear, slots)), "bias") => self.merged_bias(linear, slots, value),
             _ => Ok(value),
         }
+    }
+
+    /// The layer's name and which of its experts' weights the tensor `name` is.
+    fn expert_weight<'n>(&self, name: &'n str) -> Option<(&'n str, ExpertWeight)> {
+        let experts = self.base.architecture().experts.as_ref()?;
+        let (end, _) = name.match_indices('.').nth(2)?;
+        let (layer, inner) = (&name[..end], &name[end + 1..]);
+        experts.weight_of(inner).map(|weight| (layer, weight))
+    }
+
+    /// W + s B_e A_e; gate and up have their rows of one B.
+    fn merged_expert(&self, layer: &str, weight: ExpertWeight, value: Tensor) -> Result<Tensor, TrainError> {
+        let Some(experts) = &self.base.architecture().experts else {
+            return Ok(value);
+        };
+        let stacked = experts.names.stacked;
+        let (fused, first) = match weight.part {
+            ExpertPart::Gate if stacked => (experts.names.gate_up, 0),
+            ExpertPart::Up if stacked => (experts.names.gate_up, 1),
+            ExpertPart::Gate => (experts.names.gate_up, 0),
+            ExpertPart::Up => (experts.names.gate_up, experts.intermediate_size),
+            ExpertPart::Down => (experts.names.down, 0),
+        };
+        let Some((linear, slots)) = self.linears.get(format!("{layer}.{fused}").as_str()) else {
+            return Ok(value);
+        };
+        let parameters = &self.trained.parameters;
+        let a = parameters
+            .value(slots.lora_a)?
+            .narrow(0, weight.expert * linear.rank, linear.rank)?;
+        let (b, outputs) = (parameters.value(slots.lora_b)?, value.dims2()?.0);
+        let b = match stacked && weight.part != ExpertPart::Down {
+            // Gate and up by turns.
+            true => b
+                .reshape((outputs, 2, ()))?
+                .narrow(1, first, 1)?
+                .squeeze(1)?
+                .contiguous()?,
+            false => b.narrow(0, first, outputs)?,
+        };
+        let b = expert_parts::split_experts(&b, experts.count)?.get(weight.expert)?;
+        Ok((value + (matmul::nn(&b, &a)? * linear.scaling)?)?)
     }
 
     fn merged_weight(&self, linear: &AdaptedLinear, slots: &LinearSlots, weight: Tensor) -> Result<Tensor, TrainError> {

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use serde_json::{Map, Value, json};
 
 use super::tensor_file::{TensorEntry, write_tensors};
-use crate::base::CONFIG;
+use crate::base::{CONFIG, mxfp4_owner};
 use crate::checkpoint::Checkpoint;
 use crate::whole_file::write_whole;
 use crate::{BaseModel, MergedModel, TrainError, WeightsError};
@@ -189,10 +189,9 @@ impl BaseModel {
         if checkpoint.names().any(|name| name.ends_with(".SCB")) {
             return Ok(Precision::Int8);
         }
-        if checkpoint.is_packed() {
-            return Ok(Precision::Bf16);
-        }
-        let mut precisions = checkpoint.names().map(|name| match checkpoint.dtype(name) {
+        // MXFP4 holds experts only: the others say what the model computes in.
+        let names = checkpoint.names().filter(|name| mxfp4_owner(name).is_none());
+        let mut precisions = names.map(|name| match checkpoint.dtype(name) {
             Some(Dtype::Bf16) => Precision::Bf16,
             Some(Dtype::F16) => Precision::Fp16,
             Some(Dtype::F32) | None => Precision::Fp32,

@@ -6,9 +6,10 @@ use super::block_end::BlockEnd;
 use super::head_norms::{QueryKeyPath, Turned};
 use super::linear::LinearGroup;
 use super::norm::Norm;
-use super::saved::AttentionSaved;
-use super::traced::{attention, residual};
-use super::{RopeTables, Stream};
+use super::saved::{AttentionSaved, NormSaved};
+use super::traced::rope::HeadNorms;
+use super::traced::{attention, residual, rope, sinks};
+use super::{DropoutKey, RopeTables, Stream};
 use crate::span;
 use crate::span::{Module, StepPhase};
 
@@ -22,6 +23,10 @@ pub(super) struct AttentionBlock {
     pub path: QueryKeyPath,
     pub end: BlockEnd,
     pub settings: attention::Settings,
+    /// (Hq,), one more logit of each head.
+    pub sinks: Option<Tensor>,
+    /// Index of the layer's rope.
+    pub rope: usize,
     pub head_dim: usize,
 }
 
@@ -52,8 +57,11 @@ impl AttentionBlock {
             rstd: [query_rstd, key_rstd],
         } = self.path.forward([q, k], stream, ropes)?;
         let (o, lse) = attention::forward(&q, &k, &v, stream.documents(), &self.settings)?;
-        let (y, output_xa, behind) = self.end.forward(x, &flat(&o)?, dropout)?;
-        let [q, k] = kept;
+        if let Some(sinks) = &self.sinks {
+            sinks::apply(&o, &lse, sinks)?;
+        }
+        let (y, output_xa, behind) = forward_out(&self.output, self.norm_behind.as_ref(), x, &flat(&o)?, dropout)?;
+        let [q, k] = before.unwrap_or([q, k]);
         let saved = AttentionSaved {
             x: x.clone(),
             rstd,

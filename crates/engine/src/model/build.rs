@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use candle_core::Tensor;
+
 use super::activation::Activation;
 use super::attention_block::AttentionBlock;
 use super::block_end::BlockEnd;
@@ -21,8 +23,7 @@ use crate::base::Weight;
 use crate::parameters::flat_view;
 use crate::span::Module;
 use crate::{Parameters, TrainError};
-use candle_core::DType;
-use peft_tune_core::architecture::{Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, NormPlacement, QueryKeyNorm};
+use peft_tune_core::architecture::{Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, NormPlacement, SINKS};
 use peft_tune_core::plan::{AdaptedLinear, GroupPlan, LayerPlan, LinearSlots, ModelPlan, ProjectionPlan};
 use peft_tune_kernels::device;
 use peft_tune_kernels::ops::{attention, glu, xielu};
@@ -79,14 +80,14 @@ impl Decoder {
     }
 }
 
-struct Builder<'a> {
+pub(super) struct Builder<'a> {
     base: &'a BaseModel,
     trainables: &'a Trainables<'a>,
     rounded: Option<&'a Rounded>,
 }
 
 impl Builder<'_> {
-    fn slot(&self, index: usize) -> candle_core::Result<Trained> {
+    pub(super) fn slot(&self, index: usize) -> candle_core::Result<Trained> {
         let slot = &self.trainables.parameters.layout.slots()[index];
         self.trained(slot.offset, &slot.shape)
     }
@@ -103,7 +104,7 @@ impl Builder<'_> {
         })
     }
 
-    fn architecture(&self) -> &Architecture {
+    pub(super) fn architecture(&self) -> &Architecture {
         self.base.architecture()
     }
 
@@ -114,7 +115,7 @@ impl Builder<'_> {
         })
     }
 
-    fn norm(&self, name: &str) -> Result<Norm, TrainError> {
+    pub(super) fn norm(&self, name: &str) -> Result<Norm, TrainError> {
         Ok(Norm {
             weight: self.parameter(name)?,
             epsilon: self.architecture().norm_epsilon,
@@ -134,7 +135,7 @@ impl Builder<'_> {
         let (name, plan) = (Architecture::layer_name(index), self.trainables.plan.layer(index));
         Ok(Layer {
             attention: self.attention(&name, plan, index)?,
-            mlp: self.mlp(&name, plan)?,
+            mlp: self.feed_forward(&name, plan, index)?,
             order: match self.architecture().norm_placement {
                 NormPlacement::Shared => BlockOrder::SideBySide,
                 NormPlacement::Before | NormPlacement::BeforeAndBehind | NormPlacement::Behind => BlockOrder::InTurn,
@@ -163,6 +164,11 @@ impl Builder<'_> {
                 window: kind.window,
                 soft_cap: architecture.attention_soft_cap,
             },
+            sinks: match architecture.sinks {
+                true => Some(self.frozen(&format!("{layer}.{SINKS}"))?),
+                false => None,
+            },
+            rope: kind.rope,
             head_dim: architecture.head_dim,
         })
     }
@@ -183,7 +189,7 @@ impl Builder<'_> {
         }))
     }
 
-    fn mlp(&self, layer: &str, plan: &LayerPlan) -> Result<MlpBlock, TrainError> {
+    pub(super) fn mlp(&self, layer: &str, plan: &LayerPlan) -> Result<MlpBlock, TrainError> {
         let architecture = self.architecture();
         let placement = architecture.norm_placement;
         let ([first, _], [before, behind]) = (architecture.names.attention_norms, architecture.names.mlp_norms);
@@ -204,12 +210,20 @@ impl Builder<'_> {
     }
 
     fn activation(&self, layer: &str) -> Result<Activation, TrainError> {
-        use peft_tune_core::architecture::Activation::{GeluTanh, Silu, Xielu};
-        Ok(match self.architecture().activation {
-            Silu => Activation::Gated(glu::Activation::Silu),
-            GeluTanh => Activation::Gated(glu::Activation::GeluTanh),
-            Xielu => Activation::Xielu(self.curve(layer)?),
+        Ok(match self.gated_activation() {
+            Some(gated) => Activation::Gated(gated),
+            None => Activation::Xielu(self.curve(layer)?),
         })
+    }
+
+    /// The activation of a gate beside up; `None` where there is none.
+    pub(super) fn gated_activation(&self) -> Option<glu::Activation> {
+        use peft_tune_core::architecture::Activation::{GeluTanh, Silu, Xielu};
+        match self.architecture().activation {
+            Silu => Some(glu::Activation::Silu),
+            GeluTanh => Some(glu::Activation::GeluTanh),
+            Xielu => None,
+        }
     }
 
     /// The numbers of a layer's xIELU. Those that training made are softplus of what the checkpoint holds.
@@ -228,8 +242,24 @@ impl Builder<'_> {
         })
     }
 
+    /// A tensor that never trains.
+    pub(super) fn frozen(&self, name: &str) -> Result<Tensor, TrainError> {
+        Ok(self.base.weight(name)?.dense()?)
+    }
+
+    /// The weight `name` of a product, in whatever storage it has.
+    pub(super) fn matrix(&self, name: &str) -> Result<Matrix, TrainError> {
+        Ok(match self.trainables.whole.get(name) {
+            Some(slot) => Matrix::Trained(self.slot(*slot)?),
+            None => Matrix::Frozen(match self.trainables.replaced.get(name) {
+                Some(weight) => weight.clone(),
+                None => self.base.weight(name)?.clone(),
+            }),
+        })
+    }
+
     /// Projections of one input, whether they have a tensor each or share one.
-    fn group(&self, layer: &str, module: Module, plan: &GroupPlan) -> Result<LinearGroup, TrainError> {
+    pub(super) fn group(&self, layer: &str, module: Module, plan: &GroupPlan) -> Result<LinearGroup, TrainError> {
         let mut slots = Vec::with_capacity(plan.adapters.len());
         for adapter in &plan.adapters {
             slots.push(self.adapter_of(&format!("{layer}.{}", adapter.module))?.1.lora_a);
@@ -252,21 +282,14 @@ impl Builder<'_> {
     }
 
     /// The adapter that the plan has on `module`.
-    fn adapter_of(&self, module: &str) -> candle_core::Result<(&AdaptedLinear, &LinearSlots)> {
+    pub(super) fn adapter_of(&self, module: &str) -> candle_core::Result<(&AdaptedLinear, &LinearSlots)> {
         let found = self.trainables.adapters.get(module).copied();
         found.ok_or_else(|| candle_core::Error::Msg(format!("no adapter on {module}")))
     }
 
     fn projection(&self, module: &str, plan: &ProjectionPlan) -> Result<Projection, TrainError> {
         let (name, rows) = (format!("{module}.weight"), &plan.rows);
-        let matrix = match self.trainables.whole.get(name.as_str()) {
-            Some(slot) => Matrix::Trained(self.slot(*slot)?),
-            None => Matrix::Frozen(match self.trainables.replaced.get(&name) {
-                Some(weight) => weight.clone(),
-                None => self.base.weight(&name)?.clone(),
-            }),
-        };
-        let weight = matrix.rows(rows.start, rows.len())?;
+        let weight = self.matrix(&name)?.rows(rows.start, rows.len())?;
         let bias = match plan.bias {
             true => Some(
                 self.parameter(&format!("{module}.bias"))?

@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use super::attention_block::{AttentionBlock, flat, forward_before};
 use super::cache::{CacheSlot, KeyValueCache};
 use super::decoder::Decoder;
-use super::traced::{attention, cached_attention};
+use super::traced::{attention, cached_attention, sinks};
 use super::{RopeTables, Stream};
 use crate::span;
 use crate::span::Module;
@@ -54,8 +54,17 @@ impl AttentionBlock {
         let is_first = slot.is_first();
         let (keys, values) = slot.keep(&k, &v)?;
         let o = match is_first {
-            true => attention::forward(&q, &k, &v, stream.documents(), &self.settings)?.0,
-            false => cached_attention::forward(&q, keys, values, &slot.places(self.settings.window), &self.settings)?,
+            true => {
+                let (o, lse) = attention::forward(&q, &k, &v, stream.documents(), &self.settings)?;
+                if let Some(sinks) = &self.sinks {
+                    sinks::apply(&o, &lse, sinks)?;
+                }
+                o
+            }
+            false => {
+                let places = slot.places(self.settings.window);
+                cached_attention::forward((&q, keys, values), &places, &self.settings, self.sinks.as_ref())?
+            }
         };
         Ok(self.end.forward(x, &flat(&o)?, None)?.0)
     }

@@ -3,16 +3,16 @@
 use candle_core::{Result, Tensor};
 
 use super::attention_block::{AttentionBlock, BlockGradients};
+use super::feed_forward::FeedForward;
 use super::linear::LinearGroup;
-use super::mlp_block::MlpBlock;
 use super::saved::LayerSaved;
 use super::{RopeTables, Stream};
 
-/// Attention and MLP on the residual stream.
+/// Attention, then an MLP or experts, on the residual stream.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub attention: AttentionBlock,
-    pub mlp: MlpBlock,
+    pub mlp: FeedForward,
     pub order: BlockOrder,
 }
 
@@ -27,21 +27,17 @@ pub(super) enum BlockOrder {
 
 impl Layer {
     /// Its groups of linear layers.
-    pub(super) fn groups(&self) -> [&LinearGroup; 4] {
-        let (attention, mlp) = (&self.attention, &self.mlp);
-        [
-            &attention.projections,
-            &attention.end.out,
-            &mlp.projections,
-            &mlp.end.out,
-        ]
+    pub(super) fn groups(&self) -> Vec<&LinearGroup> {
+        let mut groups = vec![&self.attention.projections, &self.attention.end.out];
+        groups.extend(self.mlp.groups());
+        groups
     }
 
     /// The stream behind the layer, (T, H), and what backward needs.
     pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables) -> Result<(Tensor, LayerSaved)> {
         let (between, attention) = self.attention.forward(x, stream, ropes)?;
         let (y, mut mlp) = self.mlp.forward(self.input_of_mlp(x, &between), &between, stream)?;
-        self.release_input(&mut mlp.x);
+        self.release_input(mlp.input());
         Ok((y, LayerSaved { attention, mlp }))
     }
 
@@ -49,7 +45,7 @@ impl Layer {
     pub(super) fn recompute(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables) -> Result<LayerSaved> {
         let (between, attention) = self.attention.forward(x, stream, ropes)?;
         let mut mlp = self.mlp.recompute(self.input_of_mlp(x, &between), stream)?;
-        self.release_input(&mut mlp.x);
+        self.release_input(mlp.input());
         Ok(LayerSaved { attention, mlp })
     }
 

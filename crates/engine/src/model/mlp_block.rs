@@ -97,6 +97,7 @@ impl MlpBlock {
     }
 }
 
-fn expect_gradient(dx: Option<Tensor>) -> Result<Tensor> {
+/// A gradient that a group with projections has.
+pub(super) fn expect_gradient(dx: Option<Tensor>) -> Result<Tensor> {
     dx.ok_or_else(|| candle_core::Error::Msg("a linear group without projections has no gradient".into()))
 }

@@ -4,13 +4,21 @@
 
 use candle_core::Tensor;
 
+use super::traced::routing::Routing;
 use peft_tune_core::plan::{Memory, SavedTensor};
 
 /// Everything that one decoder layer keeps.
 #[derive(Debug)]
 pub(super) struct LayerSaved {
     pub attention: AttentionSaved,
-    pub mlp: MlpSaved,
+    pub mlp: FeedForwardSaved,
+}
+
+/// What the second half of a layer keeps.
+#[derive(Debug)]
+pub(super) enum FeedForwardSaved {
+    Mlp(MlpSaved),
+    Experts(ExpertsSaved),
 }
 
 /// What the attention block keeps.
@@ -59,6 +67,44 @@ pub(super) struct MlpSaved {
     pub behind: Option<NormSaved>,
 }
 
+/// What a mixture of experts keeps.
+#[derive(Debug)]
+pub(super) struct ExpertsSaved {
+    /// (T, H), the block's input; `None` where the attention block is to make its output again.
+    pub x: Option<Tensor>,
+    /// (T,) F32
+    pub rstd: Tensor,
+    pub routing: Routing,
+    /// (T, r) F32 of the adapter on the router.
+    pub router_xa: Vec<Tensor>,
+    /// (R, I)
+    pub gate: Tensor,
+    /// (R, I)
+    pub up: Tensor,
+    /// (R, r) of the adapters on gate and up.
+    pub gate_up_xa: Option<Tensor>,
+    /// (R, r) of the adapters on down.
+    pub down_xa: Option<Tensor>,
+    pub shared: Option<SharedSaved>,
+}
+
+/// What the shared expert keeps.
+#[derive(Debug)]
+pub(super) struct SharedSaved {
+    /// (T, I)
+    pub gate: Tensor,
+    /// (T, I)
+    pub up: Tensor,
+    /// (T, r) for each adapter on gate and up.
+    pub input_xa: Vec<Tensor>,
+    /// (T,) F32, the factor on what down reads.
+    pub scale: Option<Tensor>,
+    /// (T, r) of the adapter on what makes that factor.
+    pub scale_xa: Vec<Tensor>,
+    /// (T, r) of the adapter on down.
+    pub down_xa: Vec<Tensor>,
+}
+
 /// What a norm behind a block keeps.
 #[derive(Debug)]
 pub(super) struct NormSaved {
@@ -78,13 +124,14 @@ impl LayerSaved {
                 Memory::Device
             }
         };
-        self.mlp.x = self.mlp.x.filter(|x| SavedTensor::Between.is_held(memory(x)));
+        let between = self.mlp.input();
+        *between = between.take().filter(|x| SavedTensor::Between.is_held(memory(x)));
         self
     }
 
     /// All tensors by what they are.
     pub(super) fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
-        let (attention, mlp) = (&self.attention, &self.mlp);
+        let attention = &self.attention;
         let mut all = vec![
             (SavedTensor::Input, &attention.x),
             (SavedTensor::Query, &attention.q),
@@ -92,28 +139,20 @@ impl LayerSaved {
             (SavedTensor::Value, &attention.v),
             (SavedTensor::AttentionOutput, &attention.o),
             (SavedTensor::AttentionOutput, &attention.lse),
-            (SavedTensor::Up, &mlp.up),
         ];
         let head_norms = attention.query_rstd.iter().chain(&attention.key_rstd);
         all.extend(head_norms.map(|rstd| (SavedTensor::HeadNorms, rstd)));
         all.extend(attention.rstd.iter().map(|rstd| (SavedTensor::Input, rstd)));
-        all.extend(mlp.rstd.iter().map(|rstd| (SavedTensor::BetweenNorm, rstd)));
-        all.extend(mlp.gate.iter().map(|gate| (SavedTensor::Gate, gate)));
-        all.extend(mlp.x.iter().map(|x| (SavedTensor::Between, x)));
         for (saved, tensors) in [
             (SavedTensor::QkvXa, &attention.input_xa),
             (SavedTensor::OutputXa, &attention.output_xa),
-            (SavedTensor::GateUpXa, &mlp.input_xa),
-            (SavedTensor::DownXa, &mlp.down_xa),
         ] {
             all.extend(tensors.iter().map(|tensor| (saved, tensor)));
         }
-        let behind = [
-            (SavedTensor::AttentionBehind, &attention.behind),
-            (SavedTensor::MlpBehind, &mlp.behind),
-        ];
-        for (saved, norm) in behind {
-            all.extend(norm.iter().flat_map(|norm| [(saved, &norm.x), (saved, &norm.rstd)]));
+        all.extend(of_norm(SavedTensor::AttentionBehind, &attention.behind));
+        match &self.mlp {
+            FeedForwardSaved::Mlp(mlp) => all.extend(mlp.tensors()),
+            FeedForwardSaved::Experts(experts) => all.extend(experts.tensors()),
         }
         all
     }
@@ -121,6 +160,61 @@ impl LayerSaved {
     /// Bytes of all tensors.
     pub(super) fn bytes(&self) -> usize {
         self.tensors().into_iter().map(|(_, tensor)| bytes(tensor)).sum()
+    }
+}
+
+/// What a norm behind a block keeps, where there is one.
+fn of_norm(saved: SavedTensor, norm: &Option<NormSaved>) -> impl Iterator<Item = (SavedTensor, &Tensor)> {
+    norm.iter()
+        .flat_map(move |norm| [(saved, &norm.x), (saved, &norm.rstd)])
+}
+
+impl FeedForwardSaved {
+    /// The block's input, where it is kept.
+    pub(super) fn input(&mut self) -> &mut Option<Tensor> {
+        match self {
+            Self::Mlp(mlp) => &mut mlp.x,
+            Self::Experts(experts) => &mut experts.x,
+        }
+    }
+}
+
+impl MlpSaved {
+    fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
+        let mut all = vec![(SavedTensor::Up, &self.up)];
+        all.extend(self.rstd.iter().map(|rstd| (SavedTensor::BetweenNorm, rstd)));
+        all.extend(self.gate.iter().map(|gate| (SavedTensor::Gate, gate)));
+        all.extend(self.x.iter().map(|x| (SavedTensor::Between, x)));
+        all.extend(self.input_xa.iter().map(|xa| (SavedTensor::GateUpXa, xa)));
+        all.extend(self.down_xa.iter().map(|xa| (SavedTensor::DownXa, xa)));
+        all.extend(of_norm(SavedTensor::MlpBehind, &self.behind));
+        all
+    }
+}
+
+impl ExpertsSaved {
+    fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
+        let routing = &self.routing;
+        let mut all = vec![
+            (SavedTensor::BetweenNorm, &self.rstd),
+            (SavedTensor::Routing, &routing.scores),
+            (SavedTensor::Routing, &routing.weights),
+            (SavedTensor::Routing, &routing.tokens),
+            (SavedTensor::Routing, &routing.rows),
+            (SavedTensor::ExpertGate, &self.gate),
+            (SavedTensor::ExpertUp, &self.up),
+        ];
+        all.extend(self.x.iter().map(|x| (SavedTensor::Between, x)));
+        all.extend(self.router_xa.iter().map(|xa| (SavedTensor::RouterXa, xa)));
+        all.extend(self.gate_up_xa.iter().map(|xa| (SavedTensor::ExpertGateUpXa, xa)));
+        all.extend(self.down_xa.iter().map(|xa| (SavedTensor::ExpertDownXa, xa)));
+        let Some(shared) = &self.shared else { return all };
+        all.extend([(SavedTensor::Gate, &shared.gate), (SavedTensor::Up, &shared.up)]);
+        all.extend(shared.input_xa.iter().map(|xa| (SavedTensor::GateUpXa, xa)));
+        all.extend(shared.scale.iter().map(|scale| (SavedTensor::SharedGate, scale)));
+        all.extend(shared.scale_xa.iter().map(|xa| (SavedTensor::SharedGateXa, xa)));
+        all.extend(shared.down_xa.iter().map(|xa| (SavedTensor::DownXa, xa)));
+        all
     }
 }
 

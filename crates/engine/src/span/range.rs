@@ -62,6 +62,8 @@ pub enum Module {
     /// Projections gate and up.
     GateUp,
     Down,
+    /// Scores of the experts, and their choice.
+    Router,
     Norm,
     /// What an adapter computes apart from its base layer.
     Adapter,

@@ -8,7 +8,7 @@ use candle_core::{DType, Tensor};
 use crate::adapter;
 use crate::adapter::SavedAdapter;
 use crate::base::BaseModel;
-use crate::base::Weight;
+use crate::base::{Weight, WeightKind};
 use crate::model::{Trainables, update_norm};
 use crate::{Parameters, TrainError};
 use peft_tune_core::plan::{AdapterPlan, AdapterSlots, ModelPlan};
@@ -34,6 +34,8 @@ impl TrainedSet {
     pub(crate) fn saved_adapter(base: &BaseModel, directory: &Path) -> Result<Self, TrainError> {
         let settings = AdapterSettings {
             adapter_init: Some(directory.to_owned()),
+            // Nothing is dropped where nothing trains, and adapters on parameters allow none.
+            dropout: 0.0,
             ..SavedAdapter::read(directory)?.config.settings
         };
         Self::start(base, ModelPlan::adapted(base.architecture(), &settings)?, 0)
@@ -116,7 +118,7 @@ fn start_from_principal_parts(
     let mut replaced = HashMap::new();
     for (linear, residual) in plan.linears.iter().zip(residuals) {
         let name = format!("{}.weight", linear.linear.name);
-        let weight = Weight::store(residual, &name, true, base.precision(), base.device())?;
+        let weight = Weight::store(residual, &name, WeightKind::Linear, base.precision(), base.device())?;
         replaced.insert(name, weight);
     }
     Ok(replaced)

@@ -15,7 +15,7 @@ use super::attention::Settings;
 use super::cuda;
 use super::element::{Element, with_element};
 use super::simd::multiversion;
-use super::storage::{Elements, Unwritten, is_fused};
+use super::storage::{Elements, Unwritten, is_fused, small};
 use crate::gpu;
 use candle_core::{DType, Result, Tensor};
 use rayon::prelude::*;
@@ -31,6 +31,19 @@ pub fn forward(
     places: &[Range<usize>],
     settings: &Settings,
 ) -> Result<Tensor> {
+    forward_with_sinks((q, keys, values), places, settings, None)
+}
+
+/// As [`forward`], with one more logit (Hq,) for each head in its softmax, whose weight goes nowhere; on the CPU only.
+///
+/// # Errors
+/// As [`forward`].
+pub fn forward_with_sinks(
+    (q, keys, values): (&Tensor, &Tensor, &Tensor),
+    places: &[Range<usize>],
+    settings: &Settings,
+    sinks: Option<&Tensor>,
+) -> Result<Tensor> {
     let (tokens, heads, width) = q.dims3()?;
     let (rows, key_heads, _) = keys.dims3()?;
     super::shape::expect(keys, &[rows, key_heads, width], "cached attention: keys")?;
@@ -44,20 +57,28 @@ pub fn forward(
     if let Some(place) = places.iter().find(|place| place.is_empty() || place.end > rows) {
         candle_core::bail!("cached attention: rows {place:?} of {rows}");
     }
-    if gpu::takes(q) && cuda::cached_attention::takes(width) && tokens > 0 {
+    if let Some(sinks) = sinks {
+        super::shape::expect(sinks, &[heads], "cached attention: sinks")?;
+    }
+    if sinks.is_none() && gpu::takes(q) && cuda::cached_attention::takes(width) && tokens > 0 {
         return cuda::cached_attention::forward(q, keys, values, places, settings);
     }
     if !is_fused(q) || q.elem_count() == 0 {
-        return reference::forward(q, keys, values, places, settings);
+        return reference::forward((q, keys, values), places, settings, sinks);
     }
+    let sinks = match sinks {
+        Some(sinks) => small(sinks)?,
+        None => vec![f32::NEG_INFINITY; heads],
+    };
     let (q, keys, values) = (q.contiguous()?, keys.contiguous()?, values.contiguous()?);
-    with_element!(q.dtype(), T => fused::<T>((&q, &keys, &values), places, settings))
+    with_element!(q.dtype(), T => fused::<T>((&q, &keys, &values), places, settings, &sinks))
 }
 
 fn fused<T: Element>(
     (q, keys, values): (&Tensor, &Tensor, &Tensor),
     places: &[Range<usize>],
     settings: &Settings,
+    sinks: &[f32],
 ) -> Result<Tensor> {
     let (_, heads, width) = q.dims3()?;
     let key_heads = keys.dims3()?.1;
@@ -85,7 +106,17 @@ fn fused<T: Element>(
         scores.clear();
         scores.resize(place.len() + width, 0.0);
         let (scores, sum) = scores.split_at_mut(place.len());
-        one_head(query, kept.keys, kept.values, kept.stride, scale, cap, scores, sum);
+        one_head(
+            query,
+            kept.keys,
+            kept.values,
+            kept.stride,
+            scale,
+            cap,
+            sinks[head],
+            scores,
+            sum,
+        );
         for (slot, value) in o.iter_mut().zip(sum) {
             slot.write(T::narrow(*value));
         }
@@ -111,11 +142,12 @@ multiversion! {
         stride: usize,
         scale: f32,
         cap: f32,
+        sink: f32,
         scores: &mut [f32],
         sum: &mut [f32],
     ) {
         let width = query.len();
-        let mut highest = f32::NEG_INFINITY;
+        let mut highest = sink;
         for (row, score) in scores.iter_mut().enumerate() {
             let key = &keys[row * stride..row * stride + width];
             let mut lanes = [0f32; 16];
@@ -132,7 +164,8 @@ multiversion! {
             *score = if cap > 0.0 { cap * (dot / cap).tanh() } else { dot };
             highest = highest.max(*score);
         }
-        let mut total = 0.0;
+        // 0 without a sink.
+        let mut total = (sink - highest).exp();
         for score in scores.iter_mut() {
             *score = (*score - highest).exp();
             total += *score;
@@ -150,13 +183,12 @@ multiversion! {
 pub mod reference {
     use super::{DType, Range, Result, Settings, Tensor};
 
-    /// See [`super::forward`].
+    /// See [`super::forward_with_sinks`].
     pub fn forward(
-        q: &Tensor,
-        keys: &Tensor,
-        values: &Tensor,
+        (q, keys, values): (&Tensor, &Tensor, &Tensor),
         places: &[Range<usize>],
         settings: &Settings,
+        sinks: Option<&Tensor>,
     ) -> Result<Tensor> {
         let wide = if q.dtype() == DType::F64 {
             DType::F64
@@ -179,8 +211,14 @@ pub mod reference {
                 Some(cap) => ((scores / cap)?.tanh()? * cap)?,
                 None => scores,
             };
-            let weights = scores.broadcast_sub(&scores.max_keepdim(2)?)?.exp()?;
-            let weights = weights.broadcast_div(&weights.sum_keepdim(2)?)?;
+            let highest = scores.max_keepdim(2)?;
+            let weights = scores.broadcast_sub(&highest)?.exp()?;
+            let mut total = weights.sum_keepdim(2)?;
+            if let Some(sinks) = sinks {
+                let sinks = sinks.to_dtype(wide)?.reshape((key_heads, heads / key_heads, 1))?;
+                total = (total + (sinks - highest)?.exp()?)?;
+            }
+            let weights = weights.broadcast_div(&total)?;
             let o = weights.matmul(&rows(values)?)?;
             results.push(o.reshape((1, heads, width))?.to_dtype(q.dtype())?);
         }
@@ -211,9 +249,13 @@ mod tests {
                 window: None,
                 soft_cap,
             };
-            let o = forward(&q, &k, &v, &places, &settings).unwrap();
-            let expected = reference::forward(&q64, &k64, &v64, &places, &settings).unwrap();
-            assert_close(&o, &expected, "o");
+            let (sinks, sinks64) = rounded(&random(&[6], 4), dtype);
+            for sinks in [None, Some((&sinks, &sinks64))] {
+                let o = forward_with_sinks((&q, &k, &v), &places, &settings, sinks.map(|both| both.0)).unwrap();
+                let wide = (&q64, &k64, &v64);
+                let expected = reference::forward(wide, &places, &settings, sinks.map(|both| both.1)).unwrap();
+                assert_close(&o, &expected, "o");
+            }
         }
     }
 
@@ -228,6 +270,13 @@ mod tests {
         let (expected, _) = super::super::attention::forward(&q, &k, &v, &[0, 9], &settings).unwrap();
         let last = q.narrow(0, 8, 1).unwrap();
         let o = forward(&last, &k, &v, std::slice::from_ref(&(5..9)), &settings).unwrap();
+        assert_close(&o, &expected.narrow(0, 8, 1).unwrap(), "o");
+        // And with sinks.
+        let (expected, lse) = super::super::attention::forward(&q, &k, &v, &[0, 9], &settings).unwrap();
+        let sinks = random(&[4], 4);
+        super::super::sinks::apply(&expected, &lse, &sinks).unwrap();
+        let place = std::slice::from_ref(&(5..9));
+        let o = forward_with_sinks((&last, &k, &v), place, &settings, Some(&sinks)).unwrap();
         assert_close(&o, &expected.narrow(0, 8, 1).unwrap(), "o");
     }
 

@@ -115,12 +115,13 @@ pub fn unsearched(recipe: &Recipe) -> Vec<Unsearched> {
     fields
 }
 
-fn of_adapter(adapter: &AdapterSettings) -> [Unsearched; 5] {
+fn of_adapter(adapter: &AdapterSettings) -> [Unsearched; 6] {
     let AdapterSettings {
         rank: _,
         alpha: _,
         dropout: _,
         target_modules: _,
+        target_parameters,
         rslora: _,
         dora: _,
         init: _,
@@ -133,6 +134,7 @@ fn of_adapter(adapter: &AdapterSettings) -> [Unsearched; 5] {
         adapter_init,
     } = adapter;
     [
+        cost_too("adapter.target_parameters", target_parameters),
         cost_too("adapter.rank_pattern", rank_pattern),
         // Numbers of the same shapes; starting values cost no step.
         loss_only("adapter.alpha_pattern", alpha_pattern),
@@ -168,6 +170,7 @@ mod tests {
         adapter.alpha_pattern.insert("q".into(), 1.0);
         adapter.layers_to_transform = Some(vec![0]);
         adapter.modules_to_save.push("lm_head".into());
+        adapter.target_parameters.push("experts.down_proj".into());
         adapter.adapter_init = Some("adapter".into());
         recipe.data.columns.insert("text".into(), "body".into());
         recipe.data.chat_template = Some("chat.jinja".into());

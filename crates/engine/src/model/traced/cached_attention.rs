@@ -9,16 +9,15 @@ use super::{bytes, storage};
 use crate::span::{Shape, Work, op};
 use peft_tune_kernels::ops::cached_attention;
 
-/// Returns o; see [`cached_attention::forward`].
+/// Returns o; see [`cached_attention::forward_with_sinks`].
 pub(in crate::model) fn forward(
-    q: &Tensor,
-    keys: &Tensor,
-    values: &Tensor,
+    (q, keys, values): (&Tensor, &Tensor, &Tensor),
     places: &[Range<usize>],
     settings: &Settings,
+    sinks: Option<&Tensor>,
 ) -> Result<Tensor> {
     let _span = op("cached_attention", || work(q, keys, places));
-    cached_attention::forward(q, keys, values, places, settings)
+    cached_attention::forward_with_sinks((q, keys, values), places, settings, sinks)
 }
 
 fn work(q: &Tensor, keys: &Tensor, places: &[Range<usize>]) -> Work {

@@ -5,11 +5,15 @@
 
 pub(super) mod attention;
 pub(super) mod cached_attention;
+pub(super) mod grouped;
 pub(super) mod loss_head;
 pub(super) mod matmul;
 mod pointwise;
 
-pub(super) use pointwise::{bias, centre, dropout, embedding, gain, glu, residual, rms_norm, rope, rounding, xielu};
+pub(super) use pointwise::{
+    bias, clamped_glu, dropout, embedding, expert_parts, gain, glu, residual, rms_norm, rope, rounding, routing, rows,
+    sinks,
+};
 
 use candle_core::{DType, Tensor};
 

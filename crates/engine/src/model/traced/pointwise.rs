@@ -79,6 +79,32 @@ in_spans! {
         backward(gate: Tensor, up: &Tensor, dy: Tensor, activation: Activation) -> (Tensor, Tensor),
             "glu_backward", pass(&gate, 5);
     }
+    routing [Routing, Scores, Settings] {
+        forward(logits: &Tensor, correction: Option<&Tensor>, settings: &Settings) -> Routing, "route", pass(logits, 2);
+        backward(routing: &Routing, d_weights: &Tensor, settings: &Settings) -> Tensor, "route_backward",
+            pass(&routing.scores, 2);
+    }
+    rows [] {
+        gather(x: &Tensor, index: &Tensor) -> Tensor, "gather_rows", rows_passed(x, index);
+        sum(onto: Option<&Tensor>, y: &Tensor, rows: &Tensor) -> Tensor, "sum_rows", pass(y, 1);
+        scale(y: &Tensor, weights: &Tensor) -> (), "scale_rows", pass(y, 2);
+        dot(a: &Tensor, b: &Tensor) -> Tensor, "dot_rows", pass(a, 2);
+    }
+    clamped_glu [] {
+        forward(gate: &Tensor, up: &Tensor, limit: f32) -> Tensor, "clamped_glu", pass(gate, 3);
+        backward(gate: &Tensor, up: &Tensor, dy: &Tensor, limit: f32) -> (Tensor, Tensor), "clamped_glu_backward",
+            pass(gate, 5);
+    }
+    sinks [] {
+        apply(o: &Tensor, lse: &Tensor, sinks: &Tensor) -> (), "sinks", pass(o, 2);
+    }
+    expert_parts [] {
+        add_of_experts(y: &Tensor, biases: &Tensor, offsets: &[usize], weights: Option<&Tensor>) -> (), "bias_add",
+            pass(y, 2);
+        dot_of_experts(dy: &Tensor, biases: &Tensor, offsets: &[usize]) -> Tensor, "dot_rows", pass(dy, 1);
+        split_experts(b: &Tensor, experts: usize) -> Tensor, "split_experts", pass(b, 2);
+        join_experts_add(parts: &Tensor, into: &Tensor) -> (), "join_experts", pass(parts, 3);
+    }
     embedding [] {
         forward(table: &Tensor, ids: &Tensor) -> Tensor, "embedding", rows_passed(table, ids);
         backward_add(dy: &Tensor, ids: &Tensor, into: &Tensor) -> (), "embedding_backward", pass(dy, 3);

@@ -6,7 +6,7 @@ use std::time::Instant;
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::TrainError;
-use crate::base::{Weight, compute_dtype};
+use crate::base::{Weight, WeightKind, compute_dtype};
 use crate::profile::median;
 use peft_tune_core::predict::DeviceCeilings;
 use peft_tune_core::recipe::Precision;
@@ -66,7 +66,13 @@ fn product_rate(device: &Device, precision: Precision) -> std::result::Result<f6
     let widths = fitting(&WIDTHS, device, bytes);
     longest(&widths, device, |width| {
         let x = random(width, dtype, device)?;
-        let weight = Weight::store(random(width, DType::F32, device)?, "ceiling", true, precision, device)?;
+        let weight = Weight::store(
+            random(width, DType::F32, device)?,
+            "ceiling",
+            WeightKind::Linear,
+            precision,
+            device,
+        )?;
         let multiply = move || matmul::nt_sum(&[Term::new(&x, weight.factor(), 1.0)]).map(drop);
         Ok((Box::new(multiply) as Run, 2.0 * (width as f64).powi(3)))
     })

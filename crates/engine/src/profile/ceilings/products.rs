@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use super::clock::{Effort, seconds};
 use super::{grid, operand};
 use crate::TrainError;
-use crate::base::{Weight, compute_dtype};
+use crate::base::{Weight, WeightKind, compute_dtype};
 use peft_tune_core::predict::{Grid, WeightProducts};
 use peft_tune_core::recipe::Precision;
 use peft_tune_kernels::ops::matmul;
@@ -24,7 +24,13 @@ pub(super) fn weights(precision: Precision, effort: Effort) -> std::result::Resu
     for outputs in &widths {
         for inputs in &widths {
             let value = operand(&[*outputs, *inputs], DType::F32)?;
-            stored.push(Weight::store(value, "ceiling", true, precision, &Device::Cpu)?);
+            stored.push(Weight::store(
+                value,
+                "ceiling",
+                WeightKind::Linear,
+                precision,
+                &Device::Cpu,
+            )?);
         }
     }
     let weight = |outputs: usize, inputs: usize| {

@@ -63,7 +63,7 @@ fn attention_over_what_is_kept_matches_f64() {
                 soft_cap,
             };
             let o = emulated(|| cached_attention::forward(&q, &k, &v, &places, &settings)).unwrap();
-            let expected = cached_attention::reference::forward(&q64, &k64, &v64, &places, &settings).unwrap();
+            let expected = cached_attention::reference::forward((&q64, &k64, &v64), &places, &settings, None).unwrap();
             assert_close(&o, &expected, "o");
         }
     }

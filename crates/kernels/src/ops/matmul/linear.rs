@@ -279,7 +279,7 @@ impl<'a> Guard<'a> {
     }
 
     /// A matrix whose rows are each contiguous, and the values from one row to the next.
-    fn rows(tensor: &'a Tensor) -> Result<(Self, usize)> {
+    pub(super) fn rows(tensor: &'a Tensor) -> Result<(Self, usize)> {
         Ok(match tensor.dtype() {
             DType::BF16 => {
                 let (elements, stride) = Elements::rows(tensor)?;

@@ -8,6 +8,7 @@
 //! | [`nt_sum`], [`nn_sum`] | several [`Term`]s | the sum of the scaled products | a layer with its adapter |
 //! | [`nt_onto`] | the same, and y (T, N) | y + the sum | a layer onto the residual stream |
 //! | [`nn_beside`] | several sums | the results side by side | the adapters of a group |
+//! | [`grouped`] | groups of rows, a matrix each | as above | the experts of a mixture |
 //!
 //! `x`, `a`, `b` and the result are in the compute dtype. `w` may be of any float dtype: it is converted to the compute
 //! dtype while it is packed, never as a whole. The codes of a quantized weight ([`QuantizedMatrix`]) are widened there too.
@@ -32,6 +33,7 @@ mod blocked;
 pub(in crate::ops) mod engine;
 #[cfg(target_arch = "x86_64")]
 mod finish;
+pub mod grouped;
 mod linear;
 pub(in crate::ops) mod operand;
 #[cfg(target_arch = "x86_64")]

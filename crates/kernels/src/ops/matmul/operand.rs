@@ -76,6 +76,15 @@ pub enum Values<'a> {
 }
 
 impl<'a> Values<'a> {
+    /// The values from `start` on; none where there are fewer.
+    pub fn from(self, start: usize) -> Self {
+        match self {
+            Self::F32(values) => Self::F32(values.get(start..).unwrap_or_default()),
+            Self::Bf16(values) => Self::Bf16(values.get(start..).unwrap_or_default()),
+            Self::F16(values) => Self::F16(values.get(start..).unwrap_or_default()),
+        }
+    }
+
     /// A right operand of these values, with rows that are `stride` values apart.
     pub fn right(self, order: Order, (columns, depth): (usize, usize), stride: usize, scale: f32) -> Right<'a> {
         fn source<T>(values: &[T], order: Order, size: (usize, usize), stride: usize, scale: f32) -> Source<'_, T> {
@@ -139,6 +148,11 @@ impl<O> Result<O> {
     pub fn store(start: *mut O, stride: usize) -> Self {
         let old = Old::Nothing;
         Self { start, stride, old }
+    }
+
+    /// The element so many behind the first one. Reaching it is as unsafe as the pointer is.
+    pub fn at(&self, element: usize) -> *mut O {
+        self.start.wrapping_add(element)
     }
 }
 

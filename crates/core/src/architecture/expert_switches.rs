@@ -1,0 +1,175 @@
+//! What the experts of a family are, and what a `config.json` says of them.
+
+use serde::Serialize;
+
+use super::config::Config;
+use super::{ArchitectureError, ExpertGroups, ExpertNames, Experts, Router, Scores, SharedExpert};
+
+/// What the experts of a family are, and which keys of `config.json` decide it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ExpertSwitches {
+    /// Keys of E: the first that is there counts.
+    pub count: &'static [&'static str],
+    /// Key of I.
+    pub intermediate_size: &'static str,
+    pub scores: Scores,
+    /// Whether weights are divided by their sum where `norm_topk_prob` is absent.
+    pub normalised: bool,
+    /// Whether `routed_scaling_factor`, `n_group` and `topk_group` count.
+    pub grouped: bool,
+    pub correction: bool,
+    pub shared: SharedSwitch,
+    pub biases: bool,
+    /// Key of the limit, and what it is where that is absent.
+    pub limit: Option<(&'static str, f64)>,
+    pub sparse: SparseLayers,
+    pub names: ExpertNames,
+}
+
+/// Where the width of the shared expert is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SharedSwitch {
+    Never,
+    /// The width itself; the expert is gated.
+    Gated(&'static str),
+    /// How many experts it is as wide as.
+    Times(&'static str),
+}
+
+/// Which layers have experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SparseLayers {
+    All,
+    /// Every `decoder_sparse_step`-th, those in `mlp_only_layers` left out.
+    EveryStep,
+    /// All but the first `first_k_dense_replace`.
+    BehindDense,
+}
+
+/// Mixtures that are known and cannot run yet, and what the engine lacks for them.
+pub(super) const UNFINISHED: &[(&str, &str)] = &[
+    ("deepseek_v2", LATENT),
+    ("deepseek_v3", LATENT),
+    ("glm4_moe_lite", LATENT),
+    ("llama4", "chunked attention, and experts whose input is weighted"),
+    ("llama4_text", "chunked attention, and experts whose input is weighted"),
+    ("mixtral", "experts under the names that its files have"),
+    ("olmoe", "norms of queries and keys over all heads at once"),
+];
+const LATENT: &str = "latent attention, whose keys and values are projected twice";
+
+/// Most experts of a layer; a larger number is a damaged file.
+const MOST_EXPERTS: usize = 65_536;
+
+impl Experts {
+    /// Reads the experts of a model of `layers` layers.
+    ///
+    /// # Errors
+    /// A missing key, and sizes that cannot go together.
+    pub(super) fn read(config: &Config, switches: &ExpertSwitches, layers: usize) -> Result<Self, ArchitectureError> {
+        // Training with it would add a loss that nothing here computes.
+        if config.flag("output_router_logits", false)? {
+            return Err(config.unsupported("output_router_logits", "true", "false"));
+        }
+        let written = switches.count.iter().find(|key| config.mentions(key));
+        let count_key = written.or(switches.count.first()).copied().unwrap_or_default();
+        let count = config.dimension(count_key)?;
+        if count > MOST_EXPERTS {
+            return Err(config.impossible(count_key, count, format!("at most {MOST_EXPERTS}")));
+        }
+        let chosen = config.dimension("num_experts_per_tok")?;
+        if chosen > count {
+            return Err(config.impossible("num_experts_per_tok", chosen, format!("at most {count_key} {count}")));
+        }
+        let intermediate_size = config.dimension(switches.intermediate_size)?;
+        Ok(Self {
+            count,
+            chosen,
+            intermediate_size,
+            router: router(config, switches, count, chosen)?,
+            shared: shared(config, switches, intermediate_size)?,
+            biases: switches.biases,
+            limit: match switches.limit {
+                Some((key, default)) => Some(config.optional_positive(key)?.unwrap_or(default)),
+                None => None,
+            },
+            is_sparse: sparse_layers(config, switches.sparse, layers)?,
+            draft_layers: config.optional_count("num_nextn_predict_layers")?.unwrap_or(0),
+            names: switches.names,
+        })
+    }
+}
+
+fn router(
+    config: &Config,
+    switches: &ExpertSwitches,
+    count: usize,
+    chosen: usize,
+) -> Result<Router, ArchitectureError> {
+    let mut router = Router {
+        scores: switches.scores,
+        normalised: config.flag("norm_topk_prob", switches.normalised)?,
+        scale: 1.0,
+        correction: switches.correction,
+        groups: None,
+    };
+    if !switches.grouped {
+        return Ok(router);
+    }
+    router.scale = config.optional_positive("routed_scaling_factor")?.unwrap_or(1.0);
+    let groups = ExpertGroups {
+        count: config.optional_dimension("n_group")?.unwrap_or(1),
+        chosen: config.optional_dimension("topk_group")?.unwrap_or(1),
+    };
+    if !count.is_multiple_of(groups.count) || groups.count == count && groups.count > 1 {
+        let rule = format!("a divisor of the {count} experts, with two or more experts to a group");
+        return Err(config.impossible("n_group", groups.count, rule));
+    }
+    if groups.chosen > groups.count || groups.chosen * (count / groups.count) < chosen {
+        let rule = format!(
+            "at most n_group {}, with {chosen} experts or more in its groups",
+            groups.count
+        );
+        return Err(config.impossible("topk_group", groups.chosen, rule));
+    }
+    router.groups = (groups.count > 1).then_some(groups);
+    Ok(router)
+}
+
+fn shared(
+    config: &Config,
+    switches: &ExpertSwitches,
+    intermediate_size: usize,
+) -> Result<Option<SharedExpert>, ArchitectureError> {
+    let (width, gated) = match switches.shared {
+        SharedSwitch::Never => (None, false),
+        SharedSwitch::Gated(key) => (Some(config.dimension(key)?), true),
+        SharedSwitch::Times(key) => {
+            let times = config.optional_count(key)?.unwrap_or(0);
+            ((times > 0).then_some(times * intermediate_size), false)
+        }
+    };
+    Ok(width.map(|intermediate_size| SharedExpert {
+        intermediate_size,
+        gated,
+    }))
+}
+
+fn sparse_layers(config: &Config, sparse: SparseLayers, layers: usize) -> Result<Vec<bool>, ArchitectureError> {
+    Ok(match sparse {
+        SparseLayers::All => vec![true; layers],
+        SparseLayers::EveryStep => {
+            let step = config.optional_dimension("decoder_sparse_step")?.unwrap_or(1);
+            let dense = config.optional_counts("mlp_only_layers")?.unwrap_or_default();
+            (0..layers)
+                .map(|index| !dense.contains(&index) && (index + 1).is_multiple_of(step))
+                .collect()
+        }
+        SparseLayers::BehindDense => {
+            let dense = config.optional_count("first_k_dense_replace")?.unwrap_or(0);
+            (0..layers).map(|index| index >= dense).collect()
+        }
+    })
+}

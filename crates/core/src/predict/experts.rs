@@ -1,0 +1,447 @@
+//! The mixture half of a decoder layer: what its passes hold, free and compute, in the engine's order.
+//!
+//! | letter | meaning |
+//! |---|---|
+//! | R | rows of all experts together: tokens times chosen experts |
+//! | E, I, r | experts, width of one, rank of an adapter on them |
+
+use super::memory_category::MemoryCategory;
+use super::op::{Module, Op, Pass, Product, Right, Work};
+use super::trace::Trace;
+use super::tracer::{StepTracer, Target};
+use crate::architecture::Experts;
+use crate::plan::products::Call;
+use crate::plan::{ExpertsPlan, Form, GroupPlan, LayerPlan, SavedTensor};
+
+use MemoryCategory::{SavedActivations, Scratch};
+
+/// The experts of a layer on a micro-batch.
+#[derive(Clone, Copy)]
+struct Mixture<'a> {
+    experts: &'a Experts,
+    plan: &'a ExpertsPlan,
+    /// R
+    rows: usize,
+}
+
+impl Mixture<'_> {
+    /// Bytes of the split factors of `outputs` outputs, and of their gradients.
+    fn split(&self, outputs: usize, rank: usize) -> u64 {
+        (4 * self.experts.count * outputs * rank) as u64
+    }
+}
+
+impl StepTracer<'_> {
+    fn mixture<'k>(&'k self, kind: &'k LayerPlan) -> Option<Mixture<'k>> {
+        let (experts, plan) = (self.plan.architecture.experts.as_ref()?, kind.experts.as_ref()?);
+        Some(Mixture {
+            experts,
+            plan,
+            rows: self.tokens * experts.chosen,
+        })
+    }
+
+    /// Bytes of `width` values for each row.
+    fn of_rows(&self, mixture: &Mixture<'_>, width: usize) -> u64 {
+        (mixture.rows * width) as u64 * self.c()
+    }
+
+    fn pass_rows(&self, trace: &mut Trace, mixture: &Mixture<'_>, (module, pass): (Module, Pass), width: usize) {
+        let elements = (mixture.rows * width) as f64;
+        trace.run(Work::Pass { module, pass, elements });
+    }
+
+    /// A product of each expert's rows, all experts alike.
+    fn grouped(&self, trace: &mut Trace, mixture: &Mixture<'_>, (module, right): (Module, Right), call: Call) {
+        let groups = mixture.experts.count.min(mixture.rows).max(1);
+        let share = |all: usize| all.div_ceil(groups);
+        let each = match call.form {
+            Form::Tn => Call {
+                depth: share(call.depth),
+                longest_term: share(call.depth),
+                ..call
+            },
+            Form::Nt | Form::Nn => Call {
+                rows: share(call.rows),
+                ..call
+            },
+        };
+        each.keep(&mut trace.scratch, self.host.vectors, self.host.threads);
+        trace.spike(Scratch, each.spike(self.host.vectors));
+        let exact = |all: usize, of_call: bool| {
+            if of_call {
+                all as f64 / groups as f64
+            } else {
+                all as f64
+            }
+        };
+        let stage = trace.stage;
+        trace.ops.push(Op {
+            stage,
+            work: Work::Product(Product {
+                module,
+                right,
+                form: call.form,
+                rows: exact(call.rows, call.form != Form::Tn),
+                columns: call.columns as f64,
+                depth: exact(call.depth, call.form == Form::Tn),
+                adapter_depth: call.adapter_depth as f64,
+            }),
+            times: groups as f64,
+        });
+    }
+
+    /// x W^T or x W of all rows, with an adapter's term.
+    fn project(
+        &self,
+        trace: &mut Trace,
+        mixture: &Mixture<'_>,
+        (module, form): (Module, Form),
+        [columns, depth, rank]: [usize; 3],
+    ) {
+        let call = Call {
+            adapter_depth: rank,
+            ..self.call(Right::Weight, form, [mixture.rows, columns, depth])
+        };
+        self.grouped(trace, mixture, (module, Right::Weight), call);
+    }
+
+    fn adapter_product(&self, trace: &mut Trace, mixture: &Mixture<'_>, form: Form, shape: [usize; 3]) {
+        let call = self.call(Right::Adapter, form, shape);
+        self.grouped(trace, mixture, (Module::Adapters, Right::Adapter), call);
+    }
+
+    /// x A^T of all rows into `kept`.
+    fn expert_xa(&self, trace: &mut Trace, mixture: &Mixture<'_>, [inputs, rank]: [usize; 2], kept: MemoryCategory) {
+        if rank > 0 {
+            trace.hold(kept, self.of_rows(mixture, rank));
+            self.adapter_product(trace, mixture, Form::Nt, [mixture.rows, rank, inputs]);
+        }
+    }
+
+    /// A projection into `target`, the factors of its adapter split meanwhile.
+    fn expert_projection(
+        &self,
+        trace: &mut Trace,
+        mixture: &Mixture<'_>,
+        module: Module,
+        ([outputs, inputs, rank], target): ([usize; 3], MemoryCategory),
+    ) {
+        let split = mixture.split(outputs, rank);
+        trace.hold(Scratch, split);
+        trace.hold(target, self.of_rows(mixture, outputs));
+        self.project(trace, mixture, (module, Form::Nt), [outputs, inputs, rank]);
+        trace.free(Scratch, split);
+    }
+
+    /// All but the last products: z, in the scratch, and what the shared expert's down reads, there too.
+    pub fn experts_inner(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
+        let Some(mixture) = self.mixture(kind) else { return };
+        let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
+        trace.hold(Scratch, self.act(hidden));
+        trace.hold(kept, self.wide(1));
+        self.pass(trace, Module::Norms, Pass::NormForward, hidden);
+        self.route(trace, &mixture, kept);
+        trace.hold(Scratch, self.of_rows(&mixture, hidden));
+        self.pass_rows(trace, &mixture, (Module::GateUp, Pass::Gather), hidden);
+        let rank = mixture.plan.gate_up_rank;
+        self.expert_xa(trace, &mixture, [hidden, rank], kept);
+        for _ in 0..2 {
+            self.expert_projection(trace, &mixture, Module::GateUp, ([inner, hidden, rank], kept));
+        }
+        trace.free(Scratch, self.of_rows(&mixture, hidden));
+        self.scaled_glu(trace, &mixture);
+        if !kind.gate_up.projections.is_empty() {
+            self.group_forward(trace, (&kind.gate_up, Module::GateUp), kept, Target::New(kept));
+            trace.hold(Scratch, self.act(kind.inner()));
+            self.pass(trace, Module::GateUp, Pass::GluForward, kind.inner());
+            self.shared_scale(trace, &mixture.plan.shared_gate, kind, kept);
+        }
+        trace.free(Scratch, self.act(hidden));
+    }
+
+    /// w act(gate) up into the scratch.
+    fn scaled_glu(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
+        let inner = mixture.experts.intermediate_size;
+        trace.hold(Scratch, self.of_rows(mixture, inner));
+        self.pass_rows(trace, mixture, (Module::GateUp, Pass::GluForward), inner);
+        self.scale_rows(trace, mixture);
+    }
+
+    fn scale_rows(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
+        trace.spike(Scratch, (4 * mixture.rows) as u64);
+        let inner = mixture.experts.intermediate_size;
+        self.pass_rows(trace, mixture, (Module::GateUp, Pass::Copy), inner);
+    }
+
+    /// Logits of all experts, in F32, and what becomes of them.
+    fn route(&self, trace: &mut Trace, mixture: &Mixture<'_>, kept: MemoryCategory) {
+        let (hidden, count) = (self.plan.architecture.hidden_size, mixture.experts.count);
+        let wide = self.wide_copy(hidden);
+        trace.hold(Scratch, wide);
+        let rank = mixture.plan.router.ranks();
+        if rank > 0 {
+            trace.hold(kept, self.wide(rank));
+            self.exact_product(trace, Form::Nt, [rank, hidden, 0]);
+        }
+        trace.hold(Scratch, self.wide(count));
+        self.exact_product(trace, Form::Nt, [count, hidden, rank]);
+        trace.free(Scratch, wide);
+        let chosen = mixture.experts.chosen;
+        trace.hold(kept, self.wide(count + 3 * chosen));
+        trace.spike(Scratch, self.wide(chosen));
+        self.pass(trace, Module::GateUp, Pass::Copy, count);
+        trace.free(Scratch, self.wide(count));
+    }
+
+    /// Bytes of an F32 copy of an activation; none where it is F32 already.
+    fn wide_copy(&self, width: usize) -> u64 {
+        if self.c() == 4 { 0 } else { self.wide(width) }
+    }
+
+    /// A product of F32 activations of all tokens.
+    fn exact_product(&self, trace: &mut Trace, form: Form, [columns, depth, adapter_depth]: [usize; 3]) {
+        let call = Call {
+            adapter_depth,
+            left_bytes: 4,
+            bf16: false,
+            f32_result: true,
+            ..self.call(Right::Adapter, form, [self.tokens, columns, depth])
+        };
+        self.product(trace, Module::GateUp, Right::Adapter, call);
+    }
+
+    /// The factor on the shared expert's inner values.
+    fn shared_scale(&self, trace: &mut Trace, group: &GroupPlan, kind: &LayerPlan, kept: MemoryCategory) {
+        if group.projections.is_empty() {
+            return;
+        }
+        self.group_forward(trace, (group, Module::GateUp), kept, Target::New(Scratch));
+        trace.hold(kept, self.wide(1));
+        trace.spike(Scratch, self.wide(3));
+        self.pass(trace, Module::GateUp, Pass::Copy, kind.inner());
+        trace.free(Scratch, self.act(1));
+    }
+
+    /// The stream behind the experts into the scratch; frees what the last products read.
+    pub fn experts_outer(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
+        let Some(mixture) = self.mixture(kind) else { return };
+        let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
+        let rank = mixture.plan.down_rank;
+        self.expert_xa(trace, &mixture, [inner, rank], kept);
+        self.expert_projection(trace, &mixture, Module::Down, ([hidden, inner, rank], Scratch));
+        trace.free(Scratch, self.of_rows(&mixture, inner));
+        trace.hold(Scratch, self.act(hidden));
+        self.pass_rows(trace, &mixture, (Module::Down, Pass::Add), hidden);
+        trace.free(Scratch, self.of_rows(&mixture, hidden));
+        if !kind.down.projections.is_empty() {
+            self.group_forward(trace, (&kind.down, Module::Down), kept, Target::Sum(Scratch));
+            trace.free(Scratch, self.act(hidden) + self.act(kind.inner()));
+        }
+    }
+
+    /// What [`StepTracer::experts_outer`] keeps, without the output.
+    pub fn experts_outer_recall(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
+        let Some(mixture) = self.mixture(kind) else { return };
+        let inner = mixture.experts.intermediate_size;
+        self.expert_xa(trace, &mixture, [inner, mixture.plan.down_rank], kept);
+        trace.free(Scratch, self.of_rows(&mixture, inner));
+        if !kind.down.projections.is_empty() {
+            self.adapter_products(trace, &kind.down, kept);
+            trace.free(Scratch, self.act(kind.inner()));
+        }
+    }
+
+    /// Backward through the experts: dy, in the scratch, becomes the gradient of the stream between attention and experts.
+    pub fn experts_backward(&self, trace: &mut Trace, kind: &LayerPlan, between: u64) {
+        let Some(mixture) = self.mixture(kind) else { return };
+        let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
+        let d_weights = (4 * mixture.rows) as u64;
+        self.expert_down_backward(trace, &mixture);
+        let freed = [
+            SavedTensor::ExpertGate,
+            SavedTensor::ExpertUp,
+            SavedTensor::ExpertDownXa,
+        ];
+        trace.free(SavedActivations, self.saved(kind, &freed));
+        if between > 0 {
+            self.attention_output_again(trace, kind);
+        }
+        let normed = self.normed(trace);
+        self.expert_gate_up_backward(trace, &mixture);
+        trace.free(Scratch, 2 * self.of_rows(&mixture, inner));
+        trace.free(SavedActivations, self.saved(kind, &[SavedTensor::ExpertGateUpXa]));
+        trace.hold(Scratch, self.act(hidden));
+        self.pass_rows(trace, &mixture, (Module::GateUp, Pass::Add), hidden);
+        trace.free(Scratch, self.of_rows(&mixture, hidden));
+        self.route_backward(trace, &mixture);
+        if !kind.gate_up.projections.is_empty() {
+            self.shared_backward(trace, &mixture, kind);
+        }
+        trace.free(Scratch, normed);
+        self.norm_onto(trace);
+        trace.free(Scratch, d_weights + between);
+        let freed = [
+            SavedTensor::Between,
+            SavedTensor::BetweenNorm,
+            SavedTensor::Routing,
+            SavedTensor::RouterXa,
+        ];
+        trace.free(SavedActivations, self.saved(kind, &freed) - between);
+    }
+
+    /// The gradients of gate, up and the weights into the scratch.
+    fn expert_down_backward(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
+        let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
+        let (rank, rows) = (mixture.plan.down_rank, mixture.rows);
+        let of_rows = |width| self.of_rows(mixture, width);
+        trace.hold(Scratch, of_rows(hidden));
+        self.pass_rows(trace, mixture, (Module::Down, Pass::Gather), hidden);
+        if rank > 0 {
+            trace.hold(Scratch, mixture.split(hidden, rank));
+            trace.hold(Scratch, of_rows(rank));
+            self.adapter_product(trace, mixture, Form::Nn, [rows, rank, hidden]);
+            trace.free(Scratch, mixture.split(hidden, rank));
+            self.expert_b_gradient(trace, mixture, [hidden, rank]);
+        }
+        trace.hold(Scratch, of_rows(inner));
+        self.project(trace, mixture, (Module::Down, Form::Nn), [inner, hidden, rank]);
+        trace.hold(Scratch, of_rows(inner));
+        self.pass_rows(trace, mixture, (Module::Down, Pass::GluForward), inner);
+        trace.hold(Scratch, (4 * rows) as u64);
+        self.pass_rows(trace, mixture, (Module::Down, Pass::Copy), inner);
+        self.scale_rows(trace, mixture);
+        if rank > 0 {
+            self.adapter_product(trace, mixture, Form::Tn, [rank, inner, rows]);
+        }
+        self.expert_weight_gradients(trace, mixture, [hidden, inner], 1);
+        trace.free(Scratch, of_rows(inner) + of_rows(hidden) + of_rows(rank));
+        self.scale_rows(trace, mixture);
+        trace.hold(Scratch, 2 * of_rows(inner));
+        self.pass_rows(trace, mixture, (Module::GateUp, Pass::GluBackward), inner);
+        trace.free(Scratch, of_rows(inner));
+    }
+
+    fn expert_b_gradient(&self, trace: &mut Trace, mixture: &Mixture<'_>, [outputs, rank]: [usize; 2]) {
+        trace.hold(Scratch, mixture.split(outputs, rank));
+        self.adapter_product(trace, mixture, Form::Tn, [outputs, rank, mixture.rows]);
+        trace.free(Scratch, mixture.split(outputs, rank));
+    }
+
+    fn expert_weight_gradients(
+        &self,
+        trace: &mut Trace,
+        mixture: &Mixture<'_>,
+        [rows, columns]: [usize; 2],
+        times: usize,
+    ) {
+        if mixture.plan.weights_train {
+            for _ in 0..times {
+                let call = self.call(Right::Dense, Form::Tn, [rows, columns, mixture.rows]);
+                self.grouped(trace, mixture, (Module::Down, Right::Dense), call);
+            }
+        }
+    }
+
+    /// The gradient of the gathered rows into the scratch.
+    fn expert_gate_up_backward(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
+        let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
+        let (rank, rows) = (mixture.plan.gate_up_rank, mixture.rows);
+        let of_rows = |width| self.of_rows(mixture, width);
+        if rank > 0 {
+            trace.hold(Scratch, 2 * mixture.split(inner, rank));
+            trace.hold(Scratch, of_rows(rank));
+            self.adapter_product(trace, mixture, Form::Nn, [rows, rank, 2 * inner]);
+            trace.free(Scratch, 2 * mixture.split(inner, rank));
+            for _ in 0..2 {
+                self.expert_b_gradient(trace, mixture, [inner, rank]);
+            }
+        }
+        if rank > 0 || mixture.plan.weights_train {
+            trace.hold(Scratch, of_rows(hidden));
+            self.pass_rows(trace, mixture, (Module::GateUp, Pass::Gather), hidden);
+            if rank > 0 {
+                self.adapter_product(trace, mixture, Form::Tn, [rank, hidden, rows]);
+            }
+            self.expert_weight_gradients(trace, mixture, [inner, hidden], 2);
+            trace.free(Scratch, of_rows(hidden));
+        }
+        trace.hold(Scratch, of_rows(hidden));
+        let call = Call {
+            adapter_depth: rank,
+            longest_term: inner,
+            ..self.call(Right::Weight, Form::Nn, [rows, hidden, 2 * inner])
+        };
+        self.grouped(trace, mixture, (Module::GateUp, Right::Weight), call);
+        trace.free(Scratch, of_rows(rank));
+    }
+
+    /// Adds the router's part to the gradient of the normed input.
+    fn route_backward(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
+        let (hidden, count) = (self.plan.architecture.hidden_size, mixture.experts.count);
+        let (router, rank) = (&mixture.plan.router, mixture.plan.router.ranks());
+        trace.hold(Scratch, self.wide(count));
+        self.pass(trace, Module::GateUp, Pass::Copy, count);
+        if router.reads_input() {
+            let wide = self.wide_copy(hidden);
+            trace.hold(Scratch, wide);
+            if rank > 0 {
+                trace.spike(Scratch, self.wide(rank));
+                let gradient = |columns| [count.min(columns), count.max(columns), self.tokens];
+                self.adapter_product(trace, mixture, Form::Tn, gradient(rank));
+                self.exact_product(trace, Form::Nn, [rank, count, 0]);
+                self.adapter_product(trace, mixture, Form::Tn, [rank, hidden, self.tokens]);
+            }
+            trace.free(Scratch, wide);
+        }
+        trace.hold(Scratch, self.wide(hidden));
+        self.exact_product(trace, Form::Nn, [hidden, count, rank]);
+        trace.free(Scratch, self.wide(count));
+        let narrow = if self.c() == 4 { 0 } else { self.act(hidden) };
+        trace.hold(Scratch, narrow);
+        trace.hold(Scratch, self.act(hidden));
+        self.pass(trace, Module::GateUp, Pass::Add, hidden);
+        trace.free(Scratch, narrow + self.wide(hidden) + self.act(hidden));
+    }
+
+    /// Adds the shared expert's part to the gradient of the normed input; frees what it kept.
+    fn shared_backward(&self, trace: &mut Trace, mixture: &Mixture<'_>, kind: &LayerPlan) {
+        let (hidden, inner) = (self.plan.architecture.hidden_size, kind.inner());
+        let gate = &mixture.plan.shared_gate;
+        let is_scaled = !gate.projections.is_empty();
+        let again = |trace: &mut Trace| {
+            trace.hold(Scratch, self.act(inner));
+            self.pass(trace, Module::GateUp, Pass::GluForward, inner);
+            self.act(inner)
+        };
+        self.group_backward(trace, (&kind.down, Module::Down), again, 0, true);
+        if is_scaled {
+            trace.spike(Scratch, self.act(inner) + self.wide(1));
+            self.pass(trace, Module::GateUp, Pass::GluForward, inner);
+            (0..2).for_each(|_| self.pass(trace, Module::GateUp, Pass::Copy, inner));
+        }
+        trace.hold(Scratch, self.act(2 * inner));
+        self.pass(trace, Module::GateUp, Pass::GluBackward, inner);
+        trace.free(Scratch, self.act(inner));
+        trace.free(SavedActivations, self.saved(kind, &[SavedTensor::Gate]));
+        self.group_backward(trace, (&kind.gate_up, Module::GateUp), |_| 0, self.act(2 * inner), true);
+        let add = |trace: &mut Trace| {
+            trace.hold(Scratch, self.act(hidden));
+            self.pass(trace, Module::GateUp, Pass::Add, hidden);
+            trace.free(Scratch, self.act(2 * hidden));
+        };
+        if is_scaled {
+            self.group_backward(trace, (gate, Module::GateUp), |_| 0, 0, true);
+            add(trace);
+        }
+        let freed = [
+            SavedTensor::Up,
+            SavedTensor::GateUpXa,
+            SavedTensor::DownXa,
+            SavedTensor::SharedGate,
+            SavedTensor::SharedGateXa,
+        ];
+        trace.free(SavedActivations, self.saved(kind, &freed));
+        add(trace);
+    }
+}

@@ -1,0 +1,129 @@
+//! Builds a decoder layer's mixture of experts.
+
+use super::build::Builder;
+use super::expert_block::{ExpertBlock, SharedExpert};
+use super::experts::{ExpertAdapter, ExpertBiases, Experts};
+use super::feed_forward::FeedForward;
+use super::matrix::Matrix;
+use super::traced::routing;
+use crate::TrainError;
+use crate::span::Module;
+use peft_tune_core::architecture::{self, ExpertPart, Router, Scores};
+use peft_tune_core::plan::{ExpertsPlan, LayerPlan};
+
+impl Builder<'_> {
+    /// The second half of layer `index`, whose name is `layer`.
+    pub(super) fn feed_forward(&self, layer: &str, plan: &LayerPlan, index: usize) -> Result<FeedForward, TrainError> {
+        match (self.architecture().experts_of(index), &plan.experts) {
+            (Some(experts), Some(of_layer)) => {
+                let block = self.expert_block(layer, plan, (experts, of_layer))?;
+                Ok(FeedForward::Experts(Box::new(block)))
+            }
+            _ => Ok(FeedForward::Mlp(Box::new(self.mlp(layer, plan)?))),
+        }
+    }
+
+    fn expert_block(
+        &self,
+        layer: &str,
+        plan: &LayerPlan,
+        (experts, of_layer): (&architecture::Experts, &ExpertsPlan),
+    ) -> Result<ExpertBlock, TrainError> {
+        let correction = experts.correction_name().map(|name| format!("{layer}.{name}"));
+        let correction = correction.map(|name| self.frozen(&name)).transpose()?;
+        let shared_gate = &of_layer.shared_gate;
+        let gate = match shared_gate.projections.is_empty() {
+            true => None,
+            false => Some(self.group(layer, Module::GateUp, shared_gate)?),
+        };
+        let shared = match experts.shared {
+            Some(_) => Some(SharedExpert {
+                gate,
+                projections: self.group(layer, Module::GateUp, &plan.gate_up)?,
+                down: self.group(layer, Module::Down, &plan.down)?,
+            }),
+            None => None,
+        };
+        Ok(ExpertBlock {
+            norm: self.norm(&format!("{layer}.post_attention_layernorm.weight"))?,
+            router: self.group(layer, Module::Router, &of_layer.router)?,
+            correction,
+            settings: routing_settings(&experts.router, experts.chosen),
+            experts: self.experts(layer, experts, of_layer)?,
+            activation: self.activation(),
+            limit: experts.limit.map(|limit| limit as f32),
+            shared,
+        })
+    }
+
+    fn experts(&self, layer: &str, experts: &architecture::Experts, plan: &ExpertsPlan) -> Result<Experts, TrainError> {
+        let weights = |part: ExpertPart| {
+            let names = (0..experts.count).map(|expert| format!("{layer}.{}", experts.weight_name(expert, part)));
+            names.map(|name| self.matrix(&name)).collect::<Result<Vec<Matrix>, _>>()
+        };
+        let adapter = |name: &str, rank: usize| match rank {
+            0 => Ok(None),
+            _ => self.expert_adapter(&format!("{layer}.{name}")).map(Some),
+        };
+        Ok(Experts {
+            gate: weights(ExpertPart::Gate)?,
+            up: weights(ExpertPart::Up)?,
+            down: weights(ExpertPart::Down)?,
+            biases: self.expert_biases(layer, experts)?,
+            interleaved: experts.names.stacked,
+            gate_up_adapter: adapter(experts.names.gate_up, plan.gate_up_rank)?,
+            down_adapter: adapter(experts.names.down, plan.down_rank)?,
+        })
+    }
+
+    fn expert_biases(&self, layer: &str, experts: &architecture::Experts) -> Result<Option<ExpertBiases>, TrainError> {
+        let Some(names) = experts.bias_names() else {
+            return Ok(None);
+        };
+        let [gate_up, down] = names.map(|name| self.frozen(&format!("{layer}.{name}")));
+        let (gate_up, inner) = (gate_up?, experts.intermediate_size);
+        let of = |place: usize| {
+            let pairs = gate_up.reshape((experts.count, inner, 2))?;
+            pairs.narrow(2, place, 1)?.squeeze(2)?.contiguous()
+        };
+        Ok(Some(ExpertBiases {
+            gate: of(0)?,
+            up: of(1)?,
+            down: down?,
+        }))
+    }
+
+    fn expert_adapter(&self, name: &str) -> Result<ExpertAdapter, TrainError> {
+        let (linear, slots) = self.adapter_of(name)?;
+        Ok(ExpertAdapter {
+            a: self.slot(slots.lora_a)?,
+            b: self.slot(slots.lora_b)?,
+            rank: linear.rank,
+            scaling: linear.scaling,
+        })
+    }
+}
+
+fn without_gate() -> candle_core::Error {
+    candle_core::Error::Msg("experts without a gate beside up".into())
+}
+
+fn routing_settings(router: &Router, chosen: usize) -> routing::Settings {
+    let Router {
+        scores,
+        normalised,
+        scale,
+        correction: _,
+        groups,
+    } = *router;
+    routing::Settings {
+        scores: match scores {
+            Scores::Softmax => routing::Scores::Softmax,
+            Scores::Sigmoid => routing::Scores::Sigmoid,
+        },
+        chosen,
+        normalised,
+        scale: scale as f32,
+        groups: groups.map(|groups| (groups.count, groups.chosen)),
+    }
+}
