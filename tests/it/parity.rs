@@ -24,7 +24,7 @@ const FP16: f64 = 5e-4;
 
 /// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3. The last ones are
 /// mixtures of experts.
-const FAMILIES: [&str; 14] = [
+const FAMILIES: [&str; 28] = [
     "ref_llama",
     "ref_llama31",
     "ref_mistral",

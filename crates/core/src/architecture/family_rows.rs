@@ -568,4 +568,37 @@ pub(super) const ROWS: &[FamilyRow] = &[
             assistant: "<|assistant|>\n",
         },
     },
+    FamilyRow {
+        family: Family::GptOss,
+        name: "gpt_oss",
+        switches: Switches {
+            qkv_bias: Bias::Unless("attention_bias"),
+            output_bias: Bias::Unless("attention_bias"),
+            windows: Windows::ExceptEvery { nth: 2, key: None },
+            sinks: true,
+            experts: Some(ExpertSwitches {
+                count: &["num_local_experts", "num_experts"],
+                intermediate_size: "intermediate_size",
+                // A softmax over the chosen logits is one over all, divided by the chosen ones' sum.
+                normalised: true,
+                biases: true,
+                limit: Some(("swiglu_limit", 7.0)),
+                sparse: SparseLayers::All,
+                names: ExpertNames {
+                    router: "mlp.router",
+                    modules_are_experts: false,
+                    stacked: true,
+                    ..EXPERT_NAMES
+                },
+                ..PLAIN_EXPERTS
+            }),
+            ..PLAIN
+        },
+        text_names: &[],
+        torchtune: None,
+        chat: ChatMarks {
+            user: "<|start|>user<|message|>",
+            assistant: "<|start|>assistant",
+        },
+    },
 ];

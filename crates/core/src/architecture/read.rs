@@ -1,11 +1,9 @@
 //! What a `config.json` means: dimensions, and the switches of its family's row.
 
 use super::config::Config;
-use super::family::{Bias, DEFAULT_WINDOW, Family, SoftCap, Switches, Windows};
-use super::rope_config::{self, RopeContext};
-use super::{
-    Activation, Architecture, ArchitectureError, Dtype, Experts, LayerAttention, Rope, expert_switches, multimodal,
-};
+use super::family::{Bias, Factor, Family, QueryScale, SoftCap, Switches};
+use super::{Activation, Architecture, ArchitectureError, Dtype, Experts, LayerAttention, QueryKeyNorm};
+use super::{expert_switches, layers, multimodal, rope_config, unknown};
 
 /// More decoder layers than any model has; a larger number is a damaged file.
 const MOST_LAYERS: usize = 4096;
@@ -19,6 +17,12 @@ pub(super) fn read(config: &Config) -> Result<Architecture, ArchitectureError> {
             ..architecture
         });
     }
+    language_model(config)
+}
+
+/// Reads the architecture of a language model from its own object.
+fn language_model(config: &Config) -> Result<Architecture, ArchitectureError> {
+    let model_type = config.text("model_type")?;
     if let Some((_, lacks)) = expert_switches::UNFINISHED
         .iter()
         .find(|(known, _)| *known == model_type)

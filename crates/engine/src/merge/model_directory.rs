@@ -189,6 +189,9 @@ impl BaseModel {
         if checkpoint.names().any(|name| name.ends_with(".SCB")) {
             return Ok(Precision::Int8);
         }
+        if checkpoint.is_packed() {
+            return Ok(Precision::Bf16);
+        }
         // MXFP4 holds experts only: the others say what the model computes in.
         let names = checkpoint.names().filter(|name| mxfp4_owner(name).is_none());
         let mut precisions = names.map(|name| match checkpoint.dtype(name) {

@@ -6,10 +6,9 @@ use super::block_end::BlockEnd;
 use super::head_norms::{QueryKeyPath, Turned};
 use super::linear::LinearGroup;
 use super::norm::Norm;
-use super::saved::{AttentionSaved, NormSaved};
-use super::traced::rope::HeadNorms;
-use super::traced::{attention, residual, rope, sinks};
-use super::{DropoutKey, RopeTables, Stream};
+use super::saved::AttentionSaved;
+use super::traced::{attention, residual, sinks};
+use super::{RopeTables, Stream};
 use crate::span;
 use crate::span::{Module, StepPhase};
 
@@ -25,8 +24,6 @@ pub(super) struct AttentionBlock {
     pub settings: attention::Settings,
     /// (Hq,), one more logit of each head.
     pub sinks: Option<Tensor>,
-    /// Index of the layer's rope.
-    pub rope: usize,
     pub head_dim: usize,
 }
 
@@ -60,8 +57,8 @@ impl AttentionBlock {
         if let Some(sinks) = &self.sinks {
             sinks::apply(&o, &lse, sinks)?;
         }
-        let (y, output_xa, behind) = forward_out(&self.output, self.norm_behind.as_ref(), x, &flat(&o)?, dropout)?;
-        let [q, k] = before.unwrap_or([q, k]);
+        let (y, output_xa, behind) = self.end.forward(x, &flat(&o)?, dropout)?;
+        let [q, k] = kept;
         let saved = AttentionSaved {
             x: x.clone(),
             rstd,

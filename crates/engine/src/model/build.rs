@@ -23,7 +23,8 @@ use crate::base::Weight;
 use crate::parameters::flat_view;
 use crate::span::Module;
 use crate::{Parameters, TrainError};
-use peft_tune_core::architecture::{Activation, Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, NormPlacement, SINKS};
+use candle_core::DType;
+use peft_tune_core::architecture::{Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, NormPlacement, QueryKeyNorm, SINKS};
 use peft_tune_core::plan::{AdaptedLinear, GroupPlan, LayerPlan, LinearSlots, ModelPlan, ProjectionPlan};
 use peft_tune_kernels::device;
 use peft_tune_kernels::ops::{attention, glu, xielu};
@@ -168,7 +169,6 @@ impl Builder<'_> {
                 true => Some(self.frozen(&format!("{layer}.{SINKS}"))?),
                 false => None,
             },
-            rope: kind.rope,
             head_dim: architecture.head_dim,
         })
     }

@@ -50,7 +50,7 @@ impl Builder<'_> {
             correction,
             settings: routing_settings(&experts.router, experts.chosen),
             experts: self.experts(layer, experts, of_layer)?,
-            activation: self.activation(),
+            activation: self.gated_activation().ok_or_else(without_gate)?,
             limit: experts.limit.map(|limit| limit as f32),
             shared,
         })
