@@ -242,11 +242,16 @@ fn adapter(family: &str, random: &mut Pcg64) -> AdapterSettings {
         TargetModules::Named(vec![down.to_owned()]),
         TargetModules::Named(vec!["o_proj".to_owned(), down.to_owned()]),
     ];
+    // The MLPs of gpt_oss are no modules: only parameters name them.
+    let targets = match family {
+        "gpt_oss" => &targets[..3],
+        _ => &targets[..],
+    };
     AdapterSettings {
         rank: one(random, &[1, 2, 3, 4, 8, 16, 32]),
         dropout: one(random, &[0.0, 0.0, 0.1]),
         dora: random.random_range(0..6) == 0,
-        target_modules: one(random, &targets),
+        target_modules: one(random, targets),
         layers_to_transform: (random.random_range(0..6) == 0).then(|| vec![1]),
         ..AdapterSettings::default()
     }

@@ -22,6 +22,13 @@ const BF16: f64 = 2e-3;
 /// As [`BF16`], in float16 with its 11 bits, against float64.
 const FP16: f64 = 5e-4;
 
+/// Steps of gpt_oss after which a rounding chooses between two experts, or cuts a unit off at 7.0 or does not: PyTorch's own
+/// losses move by as much from there on (1.4e-3 between bfloat16 and float64 at the eighteenth).
+const STEPS_BEFORE_A_TIE: usize = 13;
+
+/// As [`FP16`], after such a tie.
+const FP16_AFTER_A_TIE: f64 = 4e-3;
+
 /// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3. The last ones are
 /// mixtures of experts.
 const FAMILIES: [&str; 28] = [
@@ -171,12 +178,15 @@ fn fp16_losses_stay_within_its_rounding() {
         assert!(skipped <= 2, "{family}: {actual:?}");
         let expected = numbers(&expected["losses_f64"]);
         let compared = expected.len() - skipped;
-        assert_close(
-            &actual[skipped..],
-            &expected[..compared],
-            FP16,
-            &format!("{family} loss"),
-        );
+        let (actual, expected) = (&actual[skipped..], &expected[..compared]);
+        let told_apart = if family == "ref_gpt_oss" {
+            STEPS_BEFORE_A_TIE
+        } else {
+            compared
+        };
+        let what = format!("{family} loss");
+        assert_close(&actual[..told_apart], &expected[..told_apart], FP16, &what);
+        assert_close(actual, expected, FP16_AFTER_A_TIE, &what);
     }
 }
 

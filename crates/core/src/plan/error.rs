@@ -10,6 +10,11 @@ pub enum PlanError {
     UnknownTarget { name: String, known: String },
     #[error("`target_modules` selects no linear layer; name some of: {known}, or `all-linear`")]
     NoTarget { known: String },
+    #[error(
+        "`target_modules` selects no linear layer; name some of: {known}, or `all-linear`. The experts of this model are \
+         parameters, which `target_parameters: [experts.gate_up_proj, experts.down_proj]` names"
+    )]
+    NoTargetBesideExperts { known: String },
     #[error("`modules_to_save` names `{name}`, which no module ends in; the model has: {known}")]
     UnknownModule { name: String, known: String },
     #[error("`modules_to_save` names `{name}`, which already gets an adapter; take it out of one of the two lists")]

@@ -85,6 +85,13 @@ impl BaseShape {
                 .is_some_and(|experts| experts.names.modules_are_experts),
         }
     }
+
+    /// Whether some layer is a mixture of experts.
+    pub(super) fn has_experts(&self) -> bool {
+        self.linears
+            .iter()
+            .any(|linear| matches!(linear.kind, LinearKind::Experts(_)))
+    }
 }
 
 /// What an adapter can attach to in decoder layer `index`.

@@ -60,8 +60,12 @@ pub(super) fn select<'a>(settings: &AdapterSettings, base: &'a BaseShape) -> Res
         .filter(|target| target.by_parameter || is_in_layers(settings, &target.linear.name))
         .collect();
     if selected.is_empty() {
-        return Err(PlanError::NoTarget {
-            known: known_suffixes(base.linears.iter().map(|linear| linear.name.as_str())),
+        let layers = base.linears.iter().filter(|linear| linear.kind == LinearKind::Layer);
+        let known = known_suffixes(layers.map(|linear| linear.name.as_str()));
+        return Err(if base.has_experts() && !base.modules_are_experts {
+            PlanError::NoTargetBesideExperts { known }
+        } else {
+            PlanError::NoTarget { known }
         });
     }
     Ok(selected)
@@ -200,8 +204,10 @@ fn layer_index(name: &str) -> Option<usize> {
 
 fn check_names(settings: &AdapterSettings, named: &Named<'_>, base: &BaseShape) -> Result<(), PlanError> {
     let layers = || base.linears.iter().filter(|linear| linear.kind == LinearKind::Layer);
+    // PEFT passes over the modules of an MLP that a mixture keeps as one parameter, as long as another name is found.
+    let is_within_experts = |name: &str| base.has_experts() && EXPERTS.contains(&name);
     for name in &named.modules {
-        if !layers().any(|linear| ends_in(&linear.name, name)) {
+        if !layers().any(|linear| ends_in(&linear.name, name)) && !is_within_experts(name) {
             return Err(PlanError::UnknownTarget {
                 name: (*name).to_owned(),
                 known: known_suffixes(layers().map(|linear| linear.name.as_str())),

@@ -80,10 +80,8 @@ pub fn tn_add(a: &Tensor, b: &Tensor, offsets: &[usize], alpha: f64, into: &Tens
         let whole = Target::store(into.as_mut_ptr(), columns);
         for_each_group(offsets, |group, part| {
             let tokens = part.len();
-            let (left, right) = (
-                left.from(part.start * left_stride),
-                right.from(part.start * right_stride),
-            );
+            let of_group = |stride: usize| part.start * stride..part.end * stride;
+            let (left, right) = (left.at(of_group(left_stride)), right.at(of_group(right_stride)));
             let sides = ((left, left_stride), (right, right_stride));
             // SAFETY: the parts of the groups are disjoint and lie within the result.
             let into = unsafe { std::slice::from_raw_parts_mut(whole.at(group * rows * columns), rows * columns) };
@@ -119,7 +117,7 @@ fn sum(terms: &[GroupTerm<'_>], offsets: &[usize], order: Order) -> Result<Tenso
     // All operands are there before threads look at them: a guard belongs to the thread that made it.
     let of_group = |(group, part): (usize, Range<usize>)| {
         let each = guards.iter().zip(terms);
-        each.map(|(guards, term)| guards.product(term, group, part.start, order))
+        each.map(|(guards, term)| guards.product(term, group, &part, order))
             .collect()
     };
     let products: Vec<Vec<Product<'_>>> = ranges(offsets).enumerate().map(of_group).collect::<Result<_>>()?;
@@ -294,8 +292,14 @@ impl Held {
 }
 
 impl Guards<'_> {
-    /// The rows from `first` on times the matrix of `group`.
-    fn product<'a>(&'a self, term: &GroupTerm<'a>, group: usize, first: usize, order: Order) -> Result<Product<'a>> {
+    /// The rows of `part` times the matrix of `group`.
+    fn product<'a>(
+        &'a self,
+        term: &GroupTerm<'a>,
+        group: usize,
+        part: &Range<usize>,
+        order: Order,
+    ) -> Result<Product<'a>> {
         let ((rows, inner), (x, stride)) = (term.w.dims2(group)?, &self.x);
         let size = match order {
             Order::Transposed => (rows, inner),
@@ -305,7 +309,7 @@ impl Guards<'_> {
         let right = match &term.w {
             GroupFactors::Stacked(_) => {
                 let values = self.w.first().and_then(Option::as_ref).map(Guard::values);
-                let values = values.map(|values| values.from(group * rows * inner));
+                let values = values.map(|values| values.at(group * rows * inner..(group + 1) * rows * inner));
                 values.map(|values| values.right(order, size, inner, scale))
             }
             GroupFactors::Each(factors) => match (&self.w[group], factors[group]) {
@@ -324,7 +328,7 @@ impl Guards<'_> {
             candle_core::bail!("grouped products: a dense operand is not held");
         };
         Ok(Product {
-            left: x.values().from(first * stride),
+            left: x.values().at(part.start * stride..part.end * stride),
             side: Side::Straight,
             stride: *stride,
             right,

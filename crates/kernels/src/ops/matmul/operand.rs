@@ -3,6 +3,7 @@
 use super::quantized::QuantizedSource;
 use crate::ops::element::Element;
 use half::{bf16, f16};
+use std::ops::Range;
 
 /// How a right operand lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,12 +77,16 @@ pub enum Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// The values from `start` on; none where there are fewer.
-    pub fn from(self, start: usize) -> Self {
+    /// The values at `places`, or so many of them as there are: a product widens all that it is given.
+    pub fn at(self, places: Range<usize>) -> Self {
+        fn at<T>(values: &[T], places: Range<usize>) -> &[T] {
+            let end = places.end.min(values.len());
+            values.get(places.start..end).unwrap_or_default()
+        }
         match self {
-            Self::F32(values) => Self::F32(values.get(start..).unwrap_or_default()),
-            Self::Bf16(values) => Self::Bf16(values.get(start..).unwrap_or_default()),
-            Self::F16(values) => Self::F16(values.get(start..).unwrap_or_default()),
+            Self::F32(values) => Self::F32(at(values, places)),
+            Self::Bf16(values) => Self::Bf16(at(values, places)),
+            Self::F16(values) => Self::F16(at(values, places)),
         }
     }
 
