@@ -4,8 +4,9 @@
     scripts/measure/compare_with_peft.py --binary target/release/peft-tune [--shapes 135m,5m] [--precisions fp32,bf16]
         [--checkpointing none,full] [--values fp32] [--threads 2] [--rounds 2] [--work DIR] [--json FILE]
 
-Needs torch, transformers and peft. LoRA of rank 16 on all seven linear layers, AdamW without weight decay and clipping,
-batch 4 x 256 tokens. The models are random, made once in the work folder. For each setting PEFT runs in eager mode and
+Needs torch, transformers and peft. LoRA of rank 16 on all linear layers of attention and MLP, AdamW without weight decay
+and clipping, batch 4 x 256 tokens. In a mixture the experts have adapters in the place of the MLP; a dense model whose MLP
+has the width of the experts that a token goes through stands beside each (`moe-5m` and `moe-5m-dense`). The models are random, made once in the work folder. For each setting PEFT runs in eager mode and
 compiled, and peft-tune runs in between, `--rounds` times in turn, each in a process of its own; the table has the
 median over the rounds of each side's median step, and ratios against the better of PEFT's two modes. Peak memory is the
 highest resident set of the process while it trains; ours is that of the whole process, loading included.
@@ -22,30 +23,55 @@ import time
 from pathlib import Path
 
 BATCH, LENGTH, RANK, ROWS = 4, 256, 16, 64
-TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ATTENTION, MLP = ["q_proj", "k_proj", "v_proj", "o_proj"], ["gate_proj", "up_proj", "down_proj"]
+EXPERTS = ["experts.gate_up_proj", "experts.down_proj"]
+
+
+def mixture(experts, chosen, width, **sizes):
+    """A mixture of experts of one width, and the dense model with the multiplications that a token meets in it."""
+    dense = dict(model_type="qwen3", intermediate_size=chosen * width, **sizes)
+    return dict(dense, model_type="qwen3_moe", num_experts=experts, num_experts_per_tok=chosen,
+                moe_intermediate_size=width, norm_topk_prob=True), dense
+
+
 SHAPES = {
-    "135m": dict(hidden_size=576, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3,
-                 intermediate_size=1536, vocab_size=49152, tie_word_embeddings=True),
-    "5m": dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4,
+    "135m": dict(model_type="llama", hidden_size=576, num_hidden_layers=30, num_attention_heads=9,
+                 num_key_value_heads=3, intermediate_size=1536, vocab_size=49152, tie_word_embeddings=True),
+    "5m": dict(model_type="llama", hidden_size=256, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4,
                intermediate_size=688, vocab_size=4096, tie_word_embeddings=False),
 }
+SHAPES["smollm3-135m"] = dict(SHAPES["135m"], model_type="smollm3")
+SHAPES["moe-5m"], SHAPES["moe-5m-dense"] = mixture(
+    16, 4, 176, hidden_size=256, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4, head_dim=32,
+    vocab_size=4096, tie_word_embeddings=False)
+# 0.5 of 2.4 billion numbers are active.
+SHAPES["moe-500m"], SHAPES["moe-500m-dense"] = mixture(
+    32, 4, 768, hidden_size=1536, num_hidden_layers=20, num_attention_heads=24, num_key_value_heads=6, head_dim=64,
+    vocab_size=32768, tie_word_embeddings=False)
 # Steps before and of the measurement; compiled code takes its first ones to compile.
-STEPS = {"135m": (2, 5), "5m": (4, 12)}
+STEPS = {"5m": (4, 12), "moe-5m": (4, 12), "moe-5m-dense": (4, 12), "moe-500m": (1, 3), "moe-500m-dense": (1, 3)}
+FEW_STEPS = (2, 5)
+
+
+def targets(shape):
+    """Modules and parameters with adapters."""
+    return (ATTENTION, EXPERTS) if "num_experts" in SHAPES[shape] else (ATTENTION + MLP, None)
 
 
 def make_model(shape, folder, values):
     """Writes a random model and the rows to train on, unless they are there; F32 weights, or BF16 values in F32."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, set_seed
+    from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
     if (folder / "rows.jsonl").exists():
         return print("{}")
     set_seed(0)
-    config = LlamaConfig(max_position_embeddings=2048, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2,
-                         pad_token_id=2, dtype="float32", **SHAPES[shape])
-    model = LlamaForCausalLM(config)
+    dtype = torch.bfloat16 if shape.startswith("moe-500m") else torch.float32
+    config = AutoConfig.for_model(**SHAPES[shape], max_position_embeddings=2048, rms_norm_eps=1e-5, bos_token_id=1,
+                                  eos_token_id=2, pad_token_id=2)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     if values == "bf16":
-        model = model.to(torch.bfloat16).to(torch.float32)
+        model = model.to(torch.bfloat16).to(dtype)
     model.save_pretrained(folder)
     generator = torch.Generator().manual_seed(1)
     rows = torch.randint(3, config.vocab_size, (ROWS, LENGTH), generator=generator).tolist()
@@ -76,7 +102,9 @@ def run_peft(settings):
     model.config.use_cache = False
     if settings["checkpointing"] == "full":
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=TARGETS, task_type="CAUSAL_LM"))
+    modules, parameters = targets(settings["shape"])
+    model = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=modules,
+                                             target_parameters=parameters, task_type="CAUSAL_LM"))
     model.train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-3, weight_decay=0.0, fused=True)
@@ -84,7 +112,7 @@ def run_peft(settings):
     forward = torch.compile(model) if settings["compiled"] else model
     # Loading needs more than training: the peak is counted from here.
     Path("/proc/self/clear_refs").write_text("5")
-    warm_up, steps = STEPS[settings["shape"]]
+    warm_up, steps = STEPS.get(settings["shape"], FEW_STEPS)
     seconds = []
     for step in range(warm_up + steps):
         first = step * BATCH % len(rows)
@@ -111,11 +139,13 @@ def in_process(side, settings):
 
 def ours(binary, settings):
     """Runs `peft-tune train` on the same model and rows."""
-    model, (warm_up, steps) = Path(settings["model"]), STEPS[settings["shape"]]
+    model, (warm_up, steps) = Path(settings["model"]), STEPS.get(settings["shape"], FEW_STEPS)
+    modules, parameters = targets(settings["shape"])
     recipe = {
         "model": str(model),
         "data": {"train": str(model / "rows.jsonl"), "held_out": str(model / "rows.jsonl"), "format": "tokenized"},
-        "adapter": {"rank": RANK, "alpha": 2 * RANK},
+        "adapter": {"rank": RANK, "alpha": 2 * RANK, "target_modules": modules,
+                    **({"target_parameters": parameters} if parameters else {})},
         "precision": settings["precision"],
         "batch": {"micro_batch": BATCH, "sequence_length": LENGTH},
         "gradient_checkpointing": settings["checkpointing"],

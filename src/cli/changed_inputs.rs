@@ -67,8 +67,8 @@ pub fn inputs_of(recipe: &Recipe, files: &ModelFiles) -> Result<Vec<InputRecord>
 }
 
 /// What a study's trials are measured on, among its inputs: throughput and memory of another device do not compare.
-pub fn device_input(place: &Placement) -> InputRecord {
-    let is_cpu = place.device.as_deref() == Some("cpu");
+pub fn device_input(slot: &Placement) -> InputRecord {
+    let is_cpu = slot.device.as_deref() == Some("cpu");
     let gpu = if is_cpu { None } else { first_gpu() };
     let name = gpu.map_or_else(|| "cpu".to_owned(), |gpu| gpu.name);
     InputRecord {

@@ -42,7 +42,7 @@ pub fn run(
     (workers, as_json): (&WorkerArgs, bool),
 ) -> Result<(), CliError> {
     let found = found(database, study)?;
-    let places = workers.places(study)?;
+    let slots = workers.slots(study)?;
     let (repeated, next) = next_settings(study, sampler.as_mut(), &found);
     let finished = found.trials.iter().filter(|trial| trial.state.is_finished()).count();
     let text = if as_json {
@@ -55,13 +55,13 @@ pub fn run(
             "budget": {"trials": study.budget.trials, "time_s": study.budget.time_s},
             "sampler": study.sampler.kind.name(),
             "phases": phases(study),
-            "workers": places.iter().map(place_text).collect::<Vec<_>>(),
+            "workers": slots.iter().map(slot_text).collect::<Vec<_>>(),
             "repeated": repeated,
             "next": next,
         });
         serde_json::to_string_pretty(&value).map_err(CliError::failed)? + "\n"
     } else {
-        to_text(study, database, (&found, finished), &places, (&repeated, &next))
+        to_text(study, database, (&found, finished), &slots, (&repeated, &next))
     };
     write_result(&text)
 }
@@ -136,25 +136,25 @@ fn phases(study: &Study) -> String {
     }
 }
 
-fn place_text(place: &Placement) -> String {
-    let device = place.device.as_deref().unwrap_or("the first GPU, else the CPU");
-    let threads = place
+fn slot_text(slot: &Placement) -> String {
+    let device = slot.device.as_deref().unwrap_or("the first GPU, else the CPU");
+    let threads = slot
         .threads
         .map_or_else(|| "all threads".to_owned(), |threads| format!("{threads} threads"));
-    let cpus: Vec<String> = place.cpus.iter().map(usize::to_string).collect();
+    let cpus: Vec<String> = slot.cpus.iter().map(usize::to_string).collect();
     let pinned = if cpus.is_empty() {
         String::new()
     } else {
         format!(" on processors {}", cpus.join(","))
     };
-    format!("worker {}: {device}, {threads}{pinned}", place.number)
+    format!("worker {}: {device}, {threads}{pinned}", slot.number)
 }
 
 fn to_text(
     study: &Study,
     database: &DatabaseArgs,
     (found, finished): (&Found, usize),
-    places: &[Placement],
+    slots: &[Placement],
     (repeated, next): (&[u64], &[Params]),
 ) -> String {
     let mut text = format!("study {} would run, and nothing was run\n", study.name);
@@ -182,8 +182,8 @@ fn to_text(
     add("budget", trials.into_iter().chain(time).collect::<Vec<_>>().join(", "));
     add("sampler", format!("{}, seed {}", study.sampler.kind.name(), study.seed));
     add("a trial", phases(study));
-    for place in places {
-        add("", place_text(place));
+    for slot in slots {
+        add("", slot_text(slot));
     }
     if !repeated.is_empty() {
         let numbers: Vec<String> = repeated.iter().map(u64::to_string).collect();

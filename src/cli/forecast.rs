@@ -29,7 +29,7 @@ pub type Rows = BTreeMap<(usize, bool), RowLengths>;
 const MOST_VALUES: u64 = 64;
 
 /// The forecast of a search on this machine; `None` where its trials cannot be predicted: a command backend, or another machine.
-pub async fn of_search(study: &Study, store: &Store, place: &Placement) -> Result<Option<Arc<Forecast>>, CliError> {
+pub async fn of_search(study: &Study, store: &Store, slot: &Placement) -> Result<Option<Arc<Forecast>>, CliError> {
     let (Some(base), Backend::Native) = (&study.base, &study.backend) else {
         return Ok(None);
     };
@@ -40,7 +40,7 @@ pub async fn of_search(study: &Study, store: &Store, place: &Placement) -> Resul
     let files = ModelFiles::resolve_weights(&base.model, &mut ()).map_err(CliError::bad_input)?;
     let architecture = Architecture::from_config(&files.config).map_err(CliError::bad_input)?;
     let rows = rows_of(study, base, &files)?;
-    let here = Here::find(place.device.as_deref(), store, place.threads, &precisions(study, base)).await?;
+    let here = Here::find(slot.device.as_deref(), store, slot.threads, &precisions(study, base)).await?;
     Ok(Some(Arc::new(here.forecast(study, architecture, rows))))
 }
 

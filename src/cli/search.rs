@@ -26,10 +26,10 @@ use super::warm_start;
 use super::workers::WorkerArgs;
 use crate::report::{Recommendation, Summary, SummaryInput};
 use crate::space::{Backend, Seconds, Study, StudyFile, WarmStart};
-use crate::store::{Confirmations, KernelsOfTrials, Store, StudyId, StudyRecord, Variants};
-use crate::tune::{Ending, Inputs, Tuner, TunerParts, baseline, reopen_failed_study};
+use crate::store::{Confirmations, KernelsOfTrials, OpenStudy, Store, StudyId, StudyRecord, Variants};
+use crate::tune::{Ending, Forecast, Inputs, Tuner, TunerParts, baseline, reopen_failed_study};
 use peft_tune_core::objective::LOSS;
-use peft_tune_core::study::{Trial, TrialNumber, TrialState};
+use peft_tune_core::study::{Params, Trial, TrialNumber, TrialState};
 use peft_tune_engine::hub::ModelFiles;
 use peft_tune_engine::profile::sample::why_no_gpu_samples;
 use peft_tune_kernels::{Kernels, device};
@@ -147,14 +147,80 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
         .transpose()?;
     let held_out_rows = preflight.as_ref().and_then(|found| found.data_set.held_out_rows);
     let store = Store::open(&args.database.path()).await?;
-    let forecast = forecast::of_search(study, &store, &args.workers.first_place(study)?).await?;
+    let forecast = forecast::of_search(study, &store, &args.workers.first_slot(study)?).await?;
     let prior = forecast.clone().map(|forecast| forecast as Arc<dyn Prior>);
     warm_start::check(study, &store).await?;
+    let opened = open(args, study, &store, preflight).await?;
+    let id = opened.open.id;
+    let earlier = warm_start::earlier_trials(study, &store, id, opened.kernels).await?;
+    let knowledge = Knowledge {
+        prior: prior.clone(),
+        earlier,
+    };
+    let sampler = sampler_of(study, &problem, knowledge)?;
+    let signals = interrupt::listen("finishing the trials under way; Ctrl-C again stops at once", IN_ORDER)
+        .map_err(CliError::failed)?;
+    let mut progress = SearchProgress::new(args.json || !std::io::stderr().is_terminal());
+    let parts = TunerParts {
+        study,
+        store: &store,
+        id,
+        sampler,
+        evaluator: args.workers.evaluator(study)?,
+        observer: &mut progress,
+        interrupt: signals.interrupt.clone(),
+    };
+    let ran = tune(args, &opened, parts, forecast).await;
+    progress.finish();
+    let (ending, spent_s) = ran?;
+    let (history, confirmed) = store.confirmed_trials(id).await?;
+    let found = Found {
+        problem: &problem,
+        prior,
+        confirmed,
+        predicted: store.all_predictions(id).await?,
+        variants: store.variants(id).await?,
+        baseline: store.baseline(id).await?,
+        kernels: store.trial_kernels(id).await?,
+        history,
+        spent_s,
+    };
+    drop(opened);
+    store.close().await?;
+    if let Ending::Stopped { reason } = &ending {
+        tell(format_args!("stopped before the budget was spent: {reason}"));
+    }
+    warn_of_few_rows(study, &found.history, held_out_rows);
+    let explain = args.database.command(&["explain"], Some(&study.name));
+    let succeeded = succeeded(&found.history, &explain);
+    let printed = print_summary(args, study, found);
+    match ending {
+        // The terminal may be gone.
+        Ending::Interrupted => Err(CliError::Interrupted {
+            command: same_again(&[], &args.database.words_of_environment()),
+            code: signals.exit_code(),
+        }),
+        Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted | Ending::Stopped { .. } => printed.and(succeeded),
+    }
+}
+
+/// A study of the database that is about to be searched, with what was found about it on the way.
+struct Opened {
+    open: OpenStudy,
+    /// Whether the files are those that earlier trials read.
+    content: Content,
+    baseline: Option<Params>,
+    kernels: Kernels,
+    /// The form that `kernels` took the place of.
+    instead_of: Option<Kernels>,
+}
+
+async fn open(args: &Args, study: &Study, store: &Store, preflight: Option<Preflight>) -> Result<Opened, CliError> {
     let mut inputs = preflight.as_ref().map(|found| found.inputs.clone()).unwrap_or_default();
     if study.base.is_some() && !study.launcher.is_elsewhere() {
-        inputs.push(changed_inputs::device_input(&args.workers.first_place(study)?));
+        inputs.push(changed_inputs::device_input(&args.workers.first_slot(study)?));
     }
-    let content = changed_inputs::check(study, &store, (&inputs, args.accept_changed_inputs)).await?;
+    let content = changed_inputs::check(study, store, (&inputs, args.accept_changed_inputs)).await?;
     let baseline = baseline(study, preflight.as_ref().map(|found| &found.architecture));
     let record = record_of(study, preflight);
     if content == Content::Same && store.move_study(&record).await? {
@@ -162,80 +228,73 @@ async fn search(args: &Args, study: &Study) -> Result<(), CliError> {
     }
     let open = store.begin_study(&record).await?;
     store.record_inputs(open.id, &inputs).await?;
-    let (kernels, instead_of) = kernels_of(args, &store, open.id).await?;
-    let earlier = warm_start::earlier_trials(study, &store, open.id, kernels).await?;
-    let known = prior.clone();
-    let sampler = sampler_of(study, &problem, Knowledge { prior, earlier })?;
-    let signals = interrupt::listen("finishing the trials under way; Ctrl-C again stops at once", IN_ORDER)
-        .map_err(CliError::failed)?;
+    let (kernels, instead_of) = kernels_of(args, store, open.id).await?;
+    Ok(Opened {
+        open,
+        content,
+        baseline,
+        kernels,
+        instead_of,
+    })
+}
+
+/// Runs the trials; how the search ended, and the seconds that its trials took.
+async fn tune(
+    args: &Args,
+    opened: &Opened,
+    parts: TunerParts<'_>,
+    forecast: Option<Arc<Forecast>>,
+) -> Result<(Ending, f64), CliError> {
+    let (study, store, id) = (parts.study, parts.store, parts.id);
     tracing::info!(
         study = study.name,
-        resumed = open.resumed,
+        resumed = opened.open.resumed,
         process = std::process::id(),
         "the search starts"
     );
-    let mut progress = SearchProgress::new(args.json || !std::io::stderr().is_terminal());
-    let parts = TunerParts {
-        study,
-        store: &store,
-        id: open.id,
-        sampler,
-        evaluator: args.workers.evaluator(study)?,
-        observer: &mut progress,
-        interrupt: signals.interrupt.clone(),
-    };
-    warn_of_other_kernels(&store, open.id, kernels).await?;
+    warn_of_other_kernels(store, id, opened.kernels).await?;
     warn_of_missing_samples(study, args)?;
     if !args.keep_going
-        && let Some((trials, message)) = reopen_failed_study(&store, open.id).await?
+        && let Some((trials, message)) = reopen_failed_study(store, id).await?
     {
         tell(format_args!(
             "all {trials} trials of this study failed alike ({message}): they are run again"
         ));
     }
-    let tuner = Tuner::new(parts).await?.with_kernels(kernels).instead_of(instead_of);
-    let tuner = tuner.with_rehearsal().keeping_going(args.keep_going);
+    let tuner = Tuner::new(parts).await?;
     // The baseline is the first trial anyway.
-    if let Content::Changed(settings) = content {
-        for setting in settings.iter().filter(|setting| setting.params() != baseline.as_ref()) {
-            store.add_request(open.id, setting).await?;
+    if let Content::Changed(settings) = &opened.content {
+        let others = settings.iter();
+        for setting in others.filter(|setting| setting.params() != opened.baseline.as_ref()) {
+            store.add_request(id, setting).await?;
         }
     }
-    let tuner = tuner.with_attempts(args.workers.attempts).with_inputs(inputs_of(study));
-    let mut tuner = tuner.with_baseline(baseline);
+    let mut tuner = tuner
+        .with_kernels(opened.kernels)
+        .instead_of(opened.instead_of)
+        .with_rehearsal()
+        .keeping_going(args.keep_going)
+        .with_attempts(args.workers.attempts)
+        .with_inputs(inputs_of(study))
+        .with_baseline(opened.baseline.clone());
     if let Some(forecast) = forecast {
         tuner = tuner.with_forecast(forecast);
     }
-    let ending = tuner.run().await;
-    let spent_s = tuner.progress().spent_s;
-    drop(tuner);
-    progress.finish();
-    let ending = ending?;
-    let (history, confirmed) = store.confirmed_trials(open.id).await?;
-    let predicted = store.all_predictions(open.id).await?;
-    let variants = store.variants(open.id).await?;
-    let baseline = store.baseline(open.id).await?;
-    let kernels = store.trial_kernels(open.id).await?;
-    drop(open);
-    store.close().await?;
-    if let Ending::Stopped { reason } = &ending {
-        tell(format_args!("stopped before the budget was spent: {reason}"));
-    }
-    warn_of_few_rows(study, &history, held_out_rows);
-    let beside = (confirmed, variants, predicted);
-    let found = (&problem, history.as_slice(), known);
-    let printed = print_summary(args, study, found, beside, (baseline, spent_s, kernels));
-    match ending {
-        // The terminal may be gone.
-        Ending::Interrupted => Err(CliError::Interrupted {
-            command: same_again(&[], &args.database.words_of_environment()),
-            code: signals.exit_code(),
-        }),
-        Ending::TrialsDone | Ending::TimeSpent | Ending::Exhausted | Ending::Stopped { .. } => {
-            let explain = args.database.command(&["explain"], Some(&study.name));
-            printed.and_then(|()| succeeded(&history, &explain))
-        }
-    }
+    let ending = tuner.run().await?;
+    Ok((ending, tuner.progress().spent_s))
+}
+
+/// What a search found.
+struct Found<'a> {
+    problem: &'a Problem,
+    prior: Option<Arc<dyn Prior>>,
+    history: Vec<Trial>,
+    confirmed: Confirmations,
+    variants: Variants,
+    predicted: Vec<(TrialNumber, String, f64)>,
+    baseline: Option<TrialNumber>,
+    kernels: KernelsOfTrials,
+    spent_s: f64,
 }
 
 /// A search that brought nothing is none that succeeded.
@@ -312,7 +371,7 @@ fn warn_of_missing_samples(study: &Study, args: &Args) -> Result<(), CliError> {
     if study.launcher.is_elsewhere() || study.backend != Backend::Native {
         return Ok(());
     }
-    let on_cpu = args.workers.first_place(study)?.device.as_deref() == Some("cpu");
+    let on_cpu = args.workers.first_slot(study)?.device.as_deref() == Some("cpu");
     if on_cpu || device::first_gpu().is_none() {
         return Ok(());
     }
@@ -324,13 +383,8 @@ fn warn_of_missing_samples(study: &Study, args: &Args) -> Result<(), CliError> {
     Ok(())
 }
 
-fn print_summary(
-    args: &Args,
-    study: &Study,
-    (problem, history, prior): (&Problem, &[Trial], Option<Arc<dyn Prior>>),
-    (confirmed, variants, predicted): (Confirmations, Variants, Vec<(TrialNumber, String, f64)>),
-    (baseline, wall_s, kernels): (Option<TrialNumber>, f64, KernelsOfTrials),
-) -> Result<(), CliError> {
+fn print_summary(args: &Args, study: &Study, found: Found<'_>) -> Result<(), CliError> {
+    let (problem, history) = (found.problem, found.history.as_slice());
     let front: Vec<_> = pareto_front(problem, history)
         .iter()
         .map(|point| point.trial.number)
@@ -352,13 +406,13 @@ fn print_summary(
         trials: history,
         front: &front,
         recommendation: recommendation.as_ref(),
-        wall_s,
+        wall_s: found.spent_s,
     })
-    .with_confirmed(confirmed)
-    .with_variants(history, variants)
-    .with_predicted(predicted)
-    .with_kernels(kernels)
-    .with_baseline(baseline, history)
+    .with_confirmed(found.confirmed)
+    .with_variants(history, found.variants)
+    .with_predicted(found.predicted)
+    .with_kernels(found.kernels)
+    .with_baseline(found.baseline, history)
     .with_whole_front(args.database.command(&["pareto"], Some(&study.name)))
     .showing(
         most_telling(problem, history, FRONT_ROWS)
@@ -369,7 +423,7 @@ fn print_summary(
         true => summary.to_json().map_err(CliError::failed)? + "\n",
         false => {
             let explain = args.database.command(&["explain"], Some(&study.name));
-            let line = explain_text::importance_line(&importance(problem, history, prior));
+            let line = explain_text::importance_line(&importance(problem, history, found.prior));
             let line = line.map(|line| format!("  {line} (`{explain}` says how)\n"));
             summary.to_text(terminal_width()) + &line.unwrap_or_default()
         }

@@ -4,109 +4,105 @@ use serde_json::json;
 
 use super::studies::minute;
 use crate::report::{Align, TextTable, bytes, confirmation_text, disturbance_text, duration, metric_value, printable};
-use crate::store::{StudyOverview, TrialDetail, TrialKernels};
+use crate::store::{LostAttempt, StudyOverview, TrialDetail, TrialKernels};
 use peft_tune_core::study::{FailReason, TrialState, neighbours};
 
 /// Everything about a trial, for people; `recipe` is its recipe as YAML.
 pub fn detail_text(study: &StudyOverview, detail: &TrialDetail, recipe: &str, width: Option<usize>) -> String {
-    let trial = &detail.trial;
-    let mut text = format!(
-        "trial {} of study {}: {}",
-        trial.number,
-        printable(&study.name),
-        trial.state.name()
-    );
-    let mut add = |line: String| {
-        text.push_str(&line);
-        text.push('\n');
+    let attempt = match detail.attempt {
+        0 | 1 => String::new(),
+        attempt => format!(", attempt {attempt}"),
     };
-    if detail.attempt > 1 {
-        add(format!(", attempt {}", detail.attempt));
-    } else {
-        add(String::new());
-    }
-    if let Some(reason) = reason_text(&trial.state) {
-        add(format!("  {}", printable(&reason)));
-    }
-    if let (TrialState::Complete { .. }, Some(stop)) = (&trial.state, &detail.stop) {
-        add(format!(
-            "  stopped after step {}: {}",
-            stop.step,
-            printable(&stop.reason)
-        ));
-    }
-    if !detail.inherited.is_empty() {
-        let parts = detail.inherited.iter();
-        let parts: Vec<String> = parts
-            .map(|(part, source)| format!("{part} from trial {source}"))
-            .collect();
-        add(format!("  inherited {}", printable(&parts.join(", "))));
-    }
-    if let Some(text) = detail.kernels.as_ref().and_then(kernels_text) {
-        add(format!("  {}", printable(&text)));
-    }
-    for lost in &detail.lost {
-        let phase = lost
-            .phase
-            .as_deref()
-            .map(|phase| format!(" in phase {phase}"))
-            .unwrap_or_default();
-        add(format!(
-            "  lost attempt {}{phase}: {}",
-            lost.attempt,
-            printable(&lost.message)
-        ));
-    }
-    if let Some(beside) = trial.state.metrics().and_then(neighbours) {
-        add(format!(
-            "  measured beside {beside} other trials on the same hardware: the throughput is not that of a trial alone"
-        ));
-    }
-    if let Some(disturbed) = trial.state.metrics().and_then(disturbance_text) {
-        add(format!("  {disturbed}"));
-    }
-    if let Some(confirmed) = confirmation_text(Some(&detail.confirmed)) {
-        add(format!("  {}", printable(&confirmed)));
-    }
-    let ended = detail
-        .ended_at
-        .as_deref()
-        .map(|time| format!(", ended {}", minute(time)));
+    let heading = format!(
+        "trial {} of study {}: {}{attempt}",
+        detail.trial.number,
+        printable(&study.name),
+        detail.trial.state.name()
+    );
+    let mut lines = vec![heading];
+    lines.extend(history_lines(detail).into_iter().map(|line| format!("  {line}")));
+    lines.extend(sections(detail, width).map(|(title, section)| format!("\n{title}\n{section}")));
+    lines.push(format!("\nrecipe\n{}\n", recipe.trim_end()));
+    lines.join("\n")
+}
+
+/// How the trial went, and what is to be known of its values.
+fn history_lines(detail: &TrialDetail) -> Vec<String> {
+    let trial = &detail.trial;
+    let metrics = trial.state.metrics();
+    let stop = match (&trial.state, &detail.stop) {
+        (TrialState::Complete { .. }, Some(stop)) => {
+            Some(format!("stopped after step {}: {}", stop.step, printable(&stop.reason)))
+        }
+        _ => None,
+    };
+    let beside = metrics.and_then(neighbours).map(|beside| {
+        format!(
+            "measured beside {beside} other trials on the same hardware: the throughput is not that of a trial alone"
+        )
+    });
+    let said = |text: String| printable(&text);
+    let before = [
+        reason_text(&trial.state).map(said),
+        stop,
+        inherited_text(detail).map(said),
+        detail.kernels.as_ref().and_then(kernels_text).map(said),
+    ];
+    let behind = [
+        beside,
+        metrics.and_then(disturbance_text),
+        confirmation_text(Some(&detail.confirmed)).map(said),
+        Some(times_text(detail)),
+    ];
+    let lost = detail.lost.iter().map(lost_text);
+    let lines = before.into_iter().flatten().chain(lost);
+    lines.chain(behind.into_iter().flatten()).collect()
+}
+
+fn inherited_text(detail: &TrialDetail) -> Option<String> {
+    let parts = detail.inherited.iter();
+    let parts: Vec<String> = parts
+        .map(|(part, source)| format!("{part} from trial {source}"))
+        .collect();
+    (!parts.is_empty()).then(|| format!("inherited {}", parts.join(", ")))
+}
+
+fn lost_text(lost: &LostAttempt) -> String {
+    let phase = lost.phase.as_deref();
+    let phase = phase.map(|phase| format!(" in phase {phase}")).unwrap_or_default();
+    format!("lost attempt {}{phase}: {}", lost.attempt, printable(&lost.message))
+}
+
+fn times_text(detail: &TrialDetail) -> String {
+    let ended = detail.ended_at.as_deref();
+    let ended = ended.map(|time| format!(", ended {}", minute(time)));
     let took = detail.wall_s.map(|seconds| format!(", took {}", duration(seconds)));
-    add(format!(
-        "  started {} UTC{}{}",
+    format!(
+        "started {} UTC{}{}",
         minute(&detail.started_at),
         ended.unwrap_or_default(),
         took.unwrap_or_default()
-    ));
-    let params: Vec<(String, String)> = trial
-        .params
-        .iter()
-        .map(|(name, value)| (name.clone(), value.to_string()))
-        .collect();
-    let metrics: Vec<(String, String)> = trial
-        .state
-        .metrics()
-        .into_iter()
+    )
+}
+
+/// The tables of what is known, with their titles.
+fn sections(detail: &TrialDetail, width: Option<usize>) -> impl Iterator<Item = (&'static str, String)> {
+    let params = detail.trial.params.iter();
+    let params: Vec<(String, String)> = params.map(|(name, value)| (name.clone(), value.to_string())).collect();
+    let metrics = detail.trial.state.metrics().into_iter();
+    let metrics: Vec<(String, String)> = metrics
         .flat_map(|metrics| metrics.iter())
         .map(|(name, value)| (name.to_owned(), metric_value(name, value)))
         .collect();
-    for (title, values) in [("params", params), ("metrics", metrics)] {
-        if !values.is_empty() {
-            add(format!("\n{title}\n{}", aligned(&values)));
-        }
-    }
-    if !detail.predictions.is_empty() {
-        add(format!("\npredictions\n{}", prediction_table(detail).to_text(width)));
-    }
-    if !detail.phases.is_empty() {
-        add(format!("\nsteps\n{}", phase_table(detail).to_text(width)));
-    }
-    if !detail.evaluations.is_empty() {
-        add(format!("\nevaluations\n{}", evaluation_table(detail).to_text(width)));
-    }
-    add(format!("\nrecipe\n{}", recipe.trim_end()));
-    text
+    let table = |is_there: bool, table: fn(&TrialDetail) -> TextTable| is_there.then(|| table(detail).to_text(width));
+    let sections = [
+        ("params", (!params.is_empty()).then(|| aligned(&params))),
+        ("metrics", (!metrics.is_empty()).then(|| aligned(&metrics))),
+        ("predictions", table(!detail.predictions.is_empty(), prediction_table)),
+        ("steps", table(!detail.phases.is_empty(), phase_table)),
+        ("evaluations", table(!detail.evaluations.is_empty(), evaluation_table)),
+    ];
+    sections.into_iter().filter_map(|(title, text)| Some((title, text?)))
 }
 
 /// Names and values in two columns.

@@ -47,11 +47,11 @@ pub enum Measure {
 }
 
 impl WorkerArgs {
-    /// One place for each worker.
+    /// One slot for each worker.
     ///
     /// # Errors
     /// Bad input: a device that is named twice, more workers than GPUs, trials that take more GPUs than the workers have.
-    pub fn places(&self, study: &Study) -> Result<Vec<Placement>, CliError> {
+    pub fn slots(&self, study: &Study) -> Result<Vec<Placement>, CliError> {
         let cpus = usable_cpus();
         let threads = self.threads.map(usize::from);
         if self.devices.is_empty() {
@@ -109,17 +109,17 @@ impl WorkerArgs {
     /// Whether every worker's device has the kernels that were asked for. Other machines' are not known.
     ///
     /// # Errors
-    /// As [`WorkerArgs::places`], and a device that has them not.
+    /// As [`WorkerArgs::slots`], and a device that has them not.
     pub fn check_kernels(&self, study: &Study) -> Result<(), CliError> {
-        let places = self.places(study)?;
+        let slots = self.slots(study)?;
         let kernels = self.kernels.form();
         // Forms that any device runs: one that is not there is told elsewhere.
         let runs_anywhere = !matches!(kernels, Kernels::Tiled | Kernels::Hopper);
         if study.backend != Backend::Native || study.launcher.is_elsewhere() || runs_anywhere {
             return Ok(());
         }
-        for place in places {
-            let device = place.device.as_deref().unwrap_or_else(|| device::default_name());
+        for slot in slots {
+            let device = slot.device.as_deref().unwrap_or_else(|| device::default_name());
             device::check_kernels(device, kernels).map_err(CliError::bad_input)?;
         }
         Ok(())
@@ -128,34 +128,34 @@ impl WorkerArgs {
     /// Where the first worker runs, whose device and threads stand for all.
     ///
     /// # Errors
-    /// As [`WorkerArgs::places`].
-    pub fn first_place(&self, study: &Study) -> Result<Placement, CliError> {
-        let mut places = self.places(study)?;
-        Ok(places.swap_remove(0))
+    /// As [`WorkerArgs::slots`].
+    pub fn first_slot(&self, study: &Study) -> Result<Placement, CliError> {
+        let mut slots = self.slots(study)?;
+        Ok(slots.swap_remove(0))
     }
 
-    /// Runs a study's trials in these places.
+    /// Runs a study's trials in these slots.
     ///
     /// # Errors
-    /// As [`WorkerArgs::places`], or where this program does not know its own path.
+    /// As [`WorkerArgs::slots`], or where this program does not know its own path.
     pub fn evaluator(&self, study: &Study) -> Result<Box<dyn Evaluator>, CliError> {
         let program = std::env::current_exe().map_err(CliError::failed)?;
         let words = LaunchCommand::new(&study.launcher, &program, std::process::id());
-        let places = match study.launcher.is_elsewhere() {
+        let slots = match study.launcher.is_elsewhere() {
             true => Placement::elsewhere(usize::from(self.workers), &words.hosts, self.threads.map(usize::from)),
-            false => self.places(study)?,
+            false => self.slots(study)?,
         };
         if let Backend::Command(backend) = &study.backend {
             let (command, folder, env) = (backend.command.clone(), backend.folder.clone(), backend.env.clone());
             let evaluator = CommandEvaluator::new(command, folder, env).through(words.prefix);
-            return Ok(Box::new(evaluator.with_slots(places)));
+            return Ok(Box::new(evaluator.with_slots(slots)));
         }
         let launcher = Launcher::with_prefix(words.prefix, words.program.into()).with_arguments(self.kernels.words());
-        Ok(Box::new(WorkerPool::new(self.pool(launcher, places))))
+        Ok(Box::new(WorkerPool::new(self.pool(launcher, slots))))
     }
 
-    fn pool(&self, launcher: Launcher, places: Vec<Placement>) -> PoolSettings {
-        let mut settings = PoolSettings::new(launcher, places);
+    fn pool(&self, launcher: Launcher, slots: Vec<Placement>) -> PoolSettings {
+        let mut settings = PoolSettings::new(launcher, slots);
         settings.measuring = match self.measure {
             Measure::Alone => Measuring::Alone,
             Measure::Shared => Measuring::Shared,
@@ -168,7 +168,7 @@ impl WorkerArgs {
     }
 }
 
-/// One place on each device; refused where trials take several devices, and not all are GPUs or they are too few.
+/// One slot on each device; refused where trials take several devices, and not all are GPUs or they are too few.
 fn on_devices(
     study: &Study,
     devices: &[String],

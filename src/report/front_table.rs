@@ -41,66 +41,16 @@ pub(super) fn front_table(
     notes: FrontNotes<'_>,
     width: Option<usize>,
 ) -> String {
-    let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.params.keys()).collect();
-    let differs = |name: &&&String| {
-        let first = rows.first().and_then(|row| row.params.get(name));
-        rows.iter().any(|row| row.params.get(name) != first)
-    };
-    let varying: Vec<&String> = names.iter().filter(differs).copied().collect();
-    let same: Vec<&String> = names.iter().filter(|name| !differs(name)).copied().collect();
-
-    let number = |name: &str| {
-        rows.iter()
-            .filter_map(|row| row.params.get(name))
-            .all(|value| value.as_f64().is_some())
-    };
-    let mut columns = vec![("trial".to_owned(), Align::Right)];
-    let prediction =
-        |row: &FrontRow, objective: &Objective| notes.predicted.get(&row.trial)?.get(&objective.metric).copied();
-    let is_predicted = |objective: &Objective| rows.iter().any(|row| prediction(row, objective).is_some());
-    for objective in objectives {
-        columns.push((metric_heading(&objective.metric), Align::Right));
-        columns.extend(is_predicted(objective).then(|| ("predicted".to_owned(), Align::Right)));
-    }
-    let is_disturbed = |row: &FrontRow| disturbed(&row.metrics).is_some();
-    let has_note = |row: &FrontRow| {
-        notes.confirmed.contains_key(&row.trial) || notes.variants.contains_key(&row.trial) || is_disturbed(row)
-    };
-    let says_basis = rows.iter().any(has_note);
-    columns.extend(says_basis.then(|| ("basis".to_owned(), Align::Left)));
-    columns.extend(varying.iter().map(|name| {
-        let align = if number(name) { Align::Right } else { Align::Left };
-        ((*name).clone(), align)
-    }));
-    let mut table = TextTable::new(columns);
+    let columns = FrontColumns::of(objectives, rows, notes);
+    let mut table = TextTable::new(columns.headings(rows));
     for row in rows {
-        let star = if Some(row.trial) == notes.recommended { "* " } else { "" };
-        let mut cells = vec![format!("{star}{}", row.trial)];
-        for objective in objectives {
-            let text = |value: Option<f64>| {
-                value.map_or_else(|| "-".to_owned(), |value| metric_value(&objective.metric, value))
-            };
-            cells.push(text(row.metrics.value(&objective.metric)));
-            cells.extend(is_predicted(objective).then(|| text(prediction(row, objective))));
-        }
-        let confirmed = notes.confirmed.get(&row.trial);
-        let basis = || {
-            let basis = basis(objectives, confirmed, notes.variants.get(&row.trial));
-            if is_disturbed(row) {
-                format!("{basis}, disturbed")
-            } else {
-                basis
-            }
-        };
-        cells.extend(says_basis.then(basis));
-        cells.extend(varying.iter().map(|name| param_text(row.params.get(name))));
-        table.push(cells);
+        table.push(columns.cells(row));
     }
     let mut text = table.to_text(width);
-    if let (Some(first), false) = (rows.first(), same.is_empty()) {
+    if let (Some(first), false) = (rows.first(), columns.same.is_empty()) {
+        let same = columns.same.iter();
         let same: Vec<String> = same
-            .iter()
-            .map(|name| format!("{} {}", printable(name), param_text(first.params.get(name))))
+            .map(|name| format!("{} {}", printable(name), param_text(first.params.get(*name))))
             .collect();
         let whose = if rows.len() == 1 { "params" } else { "the same in all" };
         let _ = write!(text, "\n\n{whose}: {}", same.join(", "));
@@ -118,9 +68,99 @@ pub(super) fn front_table(
     text
 }
 
+/// What the columns of a front are.
+struct FrontColumns<'a> {
+    notes: FrontNotes<'a>,
+    objectives: &'a [Objective],
+    /// For each of them whether predictions stand beside it.
+    is_predicted: Vec<bool>,
+    says_basis: bool,
+    /// Params that differ from row to row.
+    varying: Vec<&'a String>,
+    same: Vec<&'a String>,
+}
+
+impl<'a> FrontColumns<'a> {
+    fn of(objectives: &'a [Objective], rows: &'a [FrontRow], notes: FrontNotes<'a>) -> Self {
+        let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.params.keys()).collect();
+        let differs = |name: &&String| {
+            let first = rows.first().and_then(|row| row.params.get(*name));
+            rows.iter().any(|row| row.params.get(*name) != first)
+        };
+        let (varying, same) = names.into_iter().partition(differs);
+        let is_predicted = |objective: &Objective| rows.iter().any(|row| notes.prediction(row, objective).is_some());
+        let has_note = |row: &FrontRow| {
+            let number = &row.trial;
+            notes.confirmed.contains_key(number) || notes.variants.contains_key(number) || is_disturbed(row)
+        };
+        Self {
+            notes,
+            objectives,
+            is_predicted: objectives.iter().map(is_predicted).collect(),
+            says_basis: rows.iter().any(has_note),
+            varying,
+            same,
+        }
+    }
+
+    fn headings(&self, rows: &[FrontRow]) -> Vec<(String, Align)> {
+        let is_number = |name: &str| {
+            let mut values = rows.iter().filter_map(|row| row.params.get(name));
+            values.all(|value| value.as_f64().is_some())
+        };
+        let mut headings = vec![("trial".to_owned(), Align::Right)];
+        for (objective, is_predicted) in self.objectives.iter().zip(&self.is_predicted) {
+            headings.push((metric_heading(&objective.metric), Align::Right));
+            headings.extend(is_predicted.then(|| ("predicted".to_owned(), Align::Right)));
+        }
+        headings.extend(self.says_basis.then(|| ("basis".to_owned(), Align::Left)));
+        headings.extend(self.varying.iter().map(|name| {
+            let align = if is_number(name) { Align::Right } else { Align::Left };
+            ((*name).clone(), align)
+        }));
+        headings
+    }
+
+    fn cells(&self, row: &FrontRow) -> Vec<String> {
+        let is_recommended = Some(row.trial) == self.notes.recommended;
+        let star = if is_recommended { "* " } else { "" };
+        let mut cells = vec![format!("{star}{}", row.trial)];
+        for (objective, is_predicted) in self.objectives.iter().zip(&self.is_predicted) {
+            let text = |value: Option<f64>| {
+                value.map_or_else(|| "-".to_owned(), |value| metric_value(&objective.metric, value))
+            };
+            cells.push(text(row.metrics.value(&objective.metric)));
+            cells.extend(is_predicted.then(|| text(self.notes.prediction(row, objective))));
+        }
+        cells.extend(self.says_basis.then(|| self.basis_of(row)));
+        cells.extend(self.varying.iter().map(|name| param_text(row.params.get(*name))));
+        cells
+    }
+
+    fn basis_of(&self, row: &FrontRow) -> String {
+        let confirmed = self.notes.confirmed.get(&row.trial);
+        let basis = basis(self.objectives, confirmed, self.notes.variants.get(&row.trial));
+        if is_disturbed(row) {
+            format!("{basis}, disturbed")
+        } else {
+            basis
+        }
+    }
+}
+
+impl FrontNotes<'_> {
+    fn prediction(&self, row: &FrontRow, objective: &Objective) -> Option<f64> {
+        self.predicted.get(&row.trial)?.get(&objective.metric).copied()
+    }
+}
+
+fn is_disturbed(row: &FrontRow) -> bool {
+    disturbed(&row.metrics).is_some()
+}
+
 /// A line on what something else slowed down, with what may be reached in peace.
 fn disturbed_text(rows: &[FrontRow]) -> String {
-    let slowed = rows.iter().filter(|row| disturbed(&row.metrics).is_some());
+    let slowed = rows.iter().filter(|row| is_disturbed(row));
     let each: Vec<String> = slowed
         .filter_map(|row| {
             let best = in_peace(row.metrics.clone()).value(THROUGHPUT)?;

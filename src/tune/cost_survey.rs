@@ -61,7 +61,7 @@ pub struct CostSurvey {
 
 /// What one part of the space holds.
 #[derive(Default)]
-struct SurveyPart {
+struct SurveyedRange {
     looked_at: u64,
     predicted: u64,
     fitting: u64,
@@ -82,11 +82,11 @@ impl CostSurvey {
         };
         let correction = forecast.correction();
         let blocks = count.div_ceil(BLOCK);
-        let parts: Vec<SurveyPart> = (0..blocks)
+        let parts: Vec<SurveyedRange> = (0..blocks)
             .into_par_iter()
             .map(|block| {
                 let indices = block * BLOCK..((block + 1) * BLOCK).min(count);
-                SurveyPart::of(forecast, &correction, indices.filter_map(params))
+                SurveyedRange::of(forecast, &correction, indices.filter_map(params))
             })
             .collect();
         let mut survey = Self {
@@ -108,7 +108,7 @@ impl CostSurvey {
     }
 
     /// Keeps one setting of each cost, best throughput first, and finds the front.
-    fn take(&mut self, parts: Vec<SurveyPart>, forecast: &Forecast, correction: &Correction) {
+    fn take(&mut self, parts: Vec<SurveyedRange>, forecast: &Forecast, correction: &Correction) {
         let mut met = HashSet::new();
         for (key, params, prediction) in parts.into_iter().flat_map(|part| part.settings) {
             if met.insert(key) {
@@ -156,7 +156,7 @@ impl CostSurvey {
     }
 }
 
-impl SurveyPart {
+impl SurveyedRange {
     fn of(forecast: &Forecast, correction: &Correction, settings: impl Iterator<Item = Params>) -> Self {
         let (mut part, mut met) = (Self::default(), HashSet::new());
         for params in settings {

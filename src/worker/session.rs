@@ -28,8 +28,8 @@ use peft_tune_kernels::{attention_kernels, device, forget_attention, kernels, se
 /// count in its memory.
 pub(super) struct Session {
     kept: LoadedInputs,
-    /// This process's place among those that share its trials.
-    place: RankDevice,
+    /// What of this process is among those that share its trials.
+    rank: RankDevice,
     /// The processes that run trials on several devices.
     group: Option<RankGroup>,
     fault: Fault,
@@ -114,10 +114,10 @@ pub(super) struct Loaded {
 
 impl Session {
     /// A session that has nothing loaded.
-    pub(super) fn new(place: RankDevice, fault: Fault) -> Self {
+    pub(super) fn new(rank: RankDevice, fault: Fault) -> Self {
         Self {
             kept: LoadedInputs::default(),
-            place,
+            rank,
             group: None,
             fault,
             limit: MemoryLimit::of_this_process(),
@@ -205,7 +205,7 @@ impl Session {
             let message = "this process trains recipes; params alone need a command backend".to_owned();
             return Err(Interruption::Failed(FailReason::Invalid { message }));
         };
-        if recipe.batch.devices != self.place.collective.ranks() {
+        if recipe.batch.devices != self.rank.collective.ranks() {
             if plan.measure.is_some() {
                 waited.set(waited.get() + control.wait_for_turn(request.number));
             }
@@ -223,7 +223,7 @@ impl Session {
                 loaded,
                 control,
                 waited,
-                collective: &self.place.collective,
+                collective: &self.rank.collective,
                 fault: &self.fault,
                 started: Instant::now(),
             };
@@ -294,25 +294,17 @@ impl Session {
         };
         let device = match &self.kept.base {
             Some((_, base)) => base.device().clone(),
-            None => device::open(&self.place.device).map_err(|error| Interruption::DeviceLost {
+            None => device::open(&self.rank.device).map_err(|error| Interruption::DeviceLost {
                 message: with_causes(&error),
                 is_kernels: false,
             })?,
         };
         let memory = DeviceMemory::of(&device).map_err(invalid)?;
-        // What the process holds beside the engine is no part of the trial's memory, and neither is what libraries keep for
-        // each thread: whether a thread has it already would be a matter of chance.
+        // What libraries keep for each thread is no part of a trial's memory either: whether a thread has it already would be a
+        // matter of chance.
         peft_tune_engine::profile::ceilings::warm_threads().map_err(invalid)?;
         device::prepare(&device).map_err(|error| failure(error.into(), Phase::Load))?;
-        // Behind it: what the warming op left in the engine's own buffers would be missing in the trial's count.
-        device::forget_scratch();
-        let rounding = self.kept.base_rounding;
-        let held = self
-            .kept
-            .base
-            .as_ref()
-            .map_or(0, |(_, base)| base.bytes() as u64 + rounding);
-        let beside_bytes = memory.in_use_bytes().saturating_sub(held);
+        let beside_bytes = self.bytes_beside(&memory);
         memory.set_limit(memory_limit_bytes.map(|limit| limit.saturating_add(beside_bytes)));
         if device.is_cpu() {
             // Weights are mapped while they are read, beside what the trial may take.
@@ -330,14 +322,7 @@ impl Session {
             None => {
                 let base = BaseModel::load(&files.folder, recipe.precision, &device)
                     .map_err(|error| failure(error, Phase::Load))?;
-                let base = Arc::new(base);
-                let bytes = beside_bytes + base.bytes() as u64;
-                self.kept.base_rounding = match base.device().is_cpu() {
-                    true => 0,
-                    false => memory.in_use_bytes().saturating_sub(bytes),
-                };
-                self.kept.base = Some((base_key, base.clone()));
-                BaseSource::Kept(base)
+                self.keep_base(base_key, Arc::new(base), (&memory, beside_bytes))
             }
         };
         Ok(Loaded {
@@ -349,6 +334,27 @@ impl Session {
             beside_bytes,
             seconds: started.elapsed().as_secs_f64(),
         })
+    }
+
+    /// What the process holds beside the engine, which is no part of a trial's memory.
+    fn bytes_beside(&self, memory: &DeviceMemory) -> u64 {
+        // Behind the warming op: what that left in the engine's own buffers would be missing in the trial's count.
+        device::forget_scratch();
+        let base = self.kept.base.as_ref();
+        let held = base.map_or(0, |(_, base)| base.bytes() as u64 + self.kept.base_rounding);
+        memory.in_use_bytes().saturating_sub(held)
+    }
+
+    /// Keeps a base model that was just loaded; `memory` with what was in use beside it.
+    fn keep_base(&mut self, key: BaseKey, base: Arc<BaseModel>, memory: (&DeviceMemory, u64)) -> BaseSource {
+        let (memory, beside_bytes) = memory;
+        let bytes = beside_bytes + base.bytes() as u64;
+        self.kept.base_rounding = match base.device().is_cpu() {
+            true => 0,
+            false => memory.in_use_bytes().saturating_sub(bytes),
+        };
+        self.kept.base = Some((key, base.clone()));
+        BaseSource::Kept(base)
     }
 }
 

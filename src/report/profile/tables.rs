@@ -5,7 +5,9 @@ use std::fmt::Write;
 use super::gpu::{gpu_line, kernels};
 use super::{percent, time};
 use crate::report::{Align, TextTable, bytes, metric_value};
-use peft_tune_engine::profile::{ModuleTime, Profile, Reference, Setting, SpanTiming};
+use peft_tune_engine::profile::{
+    EvaluationCost, ModuleTime, Profile, Reference, Setting, SpanTiming, SpannedSteps, StepFacts,
+};
 
 /// Rows of the table of ops, unless all are asked for.
 pub(super) const MOST_OPS: usize = 20;
@@ -52,113 +54,111 @@ fn kernels_text(setting: &Setting) -> String {
     form + &attention.map_or_else(String::new, |kernels| format!(", attention in its {kernels} kernels"))
 }
 
+/// What was profiled and what it gave, a named line each.
 fn heading(profile: &Profile, reference: Option<&Reference>) -> String {
     let (setting, steps) = (&profile.setting, &profile.steps);
+    let lines = [
+        ("setting", Some(setting_line(setting))),
+        ("device", Some(hardware_line(setting))),
+        ("steps", Some(steps_line(steps))),
+        ("throughput", Some(throughput_line(steps))),
+        ("arithmetic", Some(arithmetic_line(profile))),
+        ("adapters", Some(adapter_line(profile))),
+        ("spans", steps.spanned.as_ref().map(spanned_line)),
+        ("gpu", profile.gpu.as_ref().map(gpu_line)),
+        ("reference", reference.map(reference_line)),
+        ("evaluation", profile.evaluation.as_ref().map(evaluation_line)),
+        (
+            "energy",
+            profile
+                .joules_per_token()
+                .map(|joules| format!("{joules:.4} J a token")),
+        ),
+        ("machine", device_line(profile)),
+    ];
+    let mut text = String::new();
+    for (name, value) in lines {
+        if let Some(value) = value {
+            let _ = writeln!(text, "{name:<12}{value}");
+        }
+    }
+    text
+}
+
+fn setting_line(setting: &Setting) -> String {
     let adapter = match setting.rank {
         Some(rank) => format!("rank {rank}, {} trained", millions(setting.trained_parameters)),
         None => "every parameter trains".to_owned(),
     };
-    let mut lines = vec![
-        (
-            "setting",
-            format!(
-                "{} ({}), {}, {adapter}, batch {} x {} rows of at most {} tokens, {}, checkpointing {}",
-                setting.model,
-                millions(setting.base_parameters),
-                setting.precision,
-                setting.gradient_accumulation,
-                setting.micro_batch,
-                setting.sequence_length,
-                setting.optimizer,
-                setting.checkpointing
-            ),
-        ),
-        (
-            "device",
-            format!(
-                "{}, {} threads of {} cores{}",
-                setting.device,
-                setting.threads,
-                setting.cores,
-                kernels_text(setting)
-            ),
-        ),
-        (
-            "steps",
-            format!(
-                "{} measured after {} of warm-up, {:.0} tokens each{}",
-                steps.measured_steps,
-                steps.warmup_steps,
-                steps.tokens_per_step,
-                if steps.settled {
-                    ""
-                } else {
-                    " (the time ran out before the interval was small enough)"
-                }
-            ),
-        ),
-        (
-            "throughput",
-            format!(
-                "{} tokens/s ± {}, {} a step",
-                metric_value(peft_tune_core::objective::THROUGHPUT, steps.tokens_per_s),
-                percent(steps.interval),
-                time(steps.step_s)
-            ),
-        ),
-        ("arithmetic", arithmetic_line(profile)),
-        (
-            "adapters",
-            format!(
-                "{} of the step for {} of its FLOPs ({}, of which {} in ops of their own)",
-                percent(profile.adapter.share),
-                percent(profile.adapter.flops_share),
-                time(profile.adapter.seconds),
-                time(profile.adapter.alone_seconds)
-            ),
-        ),
-    ];
-    if let Some(spanned) = &steps.spanned {
-        let how = match spanned.timed_by {
-            SpanTiming::Waits => "in which each op waited for the GPU",
-            SpanTiming::Events => "timed by events in the GPU's own queue",
-        };
-        lines.push((
-            "spans",
-            format!(
-                "phases, modules and ops are of {} other steps, {how}: they took {:.2} times as long",
-                spanned.steps, spanned.slowdown
-            ),
-        ));
-    }
-    if let Some(gpu) = &profile.gpu {
-        lines.push(("gpu", gpu_line(gpu)));
-    }
-    if let Some(reference) = reference {
-        lines.push(("reference", reference_line(reference)));
-    }
-    if let Some(evaluation) = &profile.evaluation {
-        lines.push((
-            "evaluation",
-            format!(
-                "{} of {} rows, {} of the training's time",
-                time(evaluation.seconds),
-                evaluation.rows,
-                percent(evaluation.share)
-            ),
-        ));
-    }
-    if let Some(joules) = profile.joules_per_token() {
-        lines.push(("energy", format!("{joules:.4} J a token")));
-    }
-    if let Some(line) = device_line(profile) {
-        lines.push(("machine", line));
-    }
-    let mut text = String::new();
-    for (name, value) in lines {
-        let _ = writeln!(text, "{name:<12}{value}");
-    }
-    text
+    format!(
+        "{} ({}), {}, {adapter}, batch {} x {} rows of at most {} tokens, {}, checkpointing {}",
+        setting.model,
+        millions(setting.base_parameters),
+        setting.precision,
+        setting.gradient_accumulation,
+        setting.micro_batch,
+        setting.sequence_length,
+        setting.optimizer,
+        setting.checkpointing
+    )
+}
+
+fn hardware_line(setting: &Setting) -> String {
+    let kernels = kernels_text(setting);
+    format!(
+        "{}, {} threads of {} cores{kernels}",
+        setting.device, setting.threads, setting.cores
+    )
+}
+
+fn steps_line(steps: &StepFacts) -> String {
+    let unsettled = match steps.settled {
+        true => "",
+        false => " (the time ran out before the interval was small enough)",
+    };
+    format!(
+        "{} measured after {} of warm-up, {:.0} tokens each{unsettled}",
+        steps.measured_steps, steps.warmup_steps, steps.tokens_per_step
+    )
+}
+
+fn throughput_line(steps: &StepFacts) -> String {
+    format!(
+        "{} tokens/s ± {}, {} a step",
+        metric_value(peft_tune_core::objective::THROUGHPUT, steps.tokens_per_s),
+        percent(steps.interval),
+        time(steps.step_s)
+    )
+}
+
+fn adapter_line(profile: &Profile) -> String {
+    format!(
+        "{} of the step for {} of its FLOPs ({}, of which {} in ops of their own)",
+        percent(profile.adapter.share),
+        percent(profile.adapter.flops_share),
+        time(profile.adapter.seconds),
+        time(profile.adapter.alone_seconds)
+    )
+}
+
+fn spanned_line(spanned: &SpannedSteps) -> String {
+    let how = match spanned.timed_by {
+        SpanTiming::Waits => "in which each op waited for the GPU",
+        SpanTiming::Events => "timed by events in the GPU's own queue",
+    };
+    format!(
+        "phases, modules and ops are of {} other steps, {how}: they took {:.2} times as long",
+        spanned.steps, spanned.slowdown
+    )
+}
+
+fn evaluation_line(evaluation: &EvaluationCost) -> String {
+    format!(
+        "{} of {} rows, {} of the training's time",
+        time(evaluation.seconds),
+        evaluation.rows,
+        percent(evaluation.share)
+    )
 }
 
 fn arithmetic_line(profile: &Profile) -> String {

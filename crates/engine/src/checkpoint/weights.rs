@@ -31,7 +31,7 @@ const INDEX: &str = "model.safetensors.index.json";
 #[derive(Debug)]
 pub struct Checkpoint {
     shards: Vec<Shard>,
-    places: BTreeMap<String, TensorPlace>,
+    places: BTreeMap<String, TensorLocation>,
     /// The file that a missing tensor is reported in.
     path: PathBuf,
     packing: Packing,
@@ -41,7 +41,7 @@ pub struct Checkpoint {
 
 /// Where a tensor lies.
 #[derive(Clone, Debug)]
-struct TensorPlace {
+struct TensorLocation {
     shard: usize,
     /// Its name in the file.
     name: String,
@@ -67,7 +67,7 @@ impl Checkpoint {
         let single = directory.join(SINGLE);
         if single.is_file() {
             let shard = Shard::open(single.clone())?;
-            let place = |name: String| (name.clone(), TensorPlace { shard: 0, name });
+            let place = |name: String| (name.clone(), TensorLocation { shard: 0, name });
             let places = shard.names().into_iter().map(place).collect();
             return Ok(Self {
                 shards: vec![shard],
@@ -142,7 +142,7 @@ impl Checkpoint {
                 });
             }
             let name = name.clone();
-            places.insert(name.clone(), TensorPlace { shard, name });
+            places.insert(name.clone(), TensorLocation { shard, name });
         }
         Ok(Self {
             shards,

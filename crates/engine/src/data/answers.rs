@@ -14,7 +14,7 @@ use crate::tokenizer::{Conversation, GenerationPrompt, Rendered};
 
 /// The byte ranges of `full`, the whole rendered chat, that are answers to learn, in order.
 pub(super) fn answer_spans(
-    place: &RowLocation,
+    location: &RowLocation,
     chat: &Chat,
     conversation: &Conversation,
     full: &Rendered,
@@ -36,7 +36,7 @@ pub(super) fn answer_spans(
     for (index, _) in chat.targets.iter().enumerate().filter(|(_, is_target)| **is_target) {
         let after = spans.last().map_or(0, |span| span.end);
         let search = Search {
-            place,
+            location,
             conversation,
             full: &full.text,
             content: chat.messages[index]["content"].as_str().unwrap_or_default(),
@@ -50,7 +50,7 @@ pub(super) fn answer_spans(
 
 /// The search for one answer.
 struct Search<'a> {
-    place: &'a RowLocation,
+    location: &'a RowLocation,
     conversation: &'a Conversation,
     full: &'a str,
     content: &'a str,
@@ -134,7 +134,7 @@ impl Search<'_> {
 
     fn error(&self) -> DataError {
         DataError::NotAPrefix {
-            place: self.place.clone(),
+            location: self.location.clone(),
             message: self.index + 1,
         }
     }

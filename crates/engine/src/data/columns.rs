@@ -9,15 +9,19 @@ use super::{DataError, RowLocation};
 
 /// One row's columns.
 pub(super) struct Columns<'a> {
-    place: &'a RowLocation,
+    location: &'a RowLocation,
     /// Name that the format knows to the name in the file.
     renames: &'a BTreeMap<String, String>,
     values: Map<String, Value>,
 }
 
 impl<'a> Columns<'a> {
-    pub fn new(place: &'a RowLocation, renames: &'a BTreeMap<String, String>, values: Map<String, Value>) -> Self {
-        Self { place, renames, values }
+    pub fn new(location: &'a RowLocation, renames: &'a BTreeMap<String, String>, values: Map<String, Value>) -> Self {
+        Self {
+            location,
+            renames,
+            values,
+        }
     }
 
     /// Whether the row has the column, be it null.
@@ -93,7 +97,7 @@ impl<'a> Columns<'a> {
     /// The error for a column of the wrong type.
     pub fn wrong_type(&self, key: &str, expected: &'static str, found: &'static str) -> DataError {
         DataError::WrongType {
-            place: self.place.clone(),
+            location: self.location.clone(),
             column: self.name(key).to_owned(),
             expected,
             found,
@@ -103,7 +107,7 @@ impl<'a> Columns<'a> {
     /// The error for a column that is not there.
     pub fn missing(&self, key: &'static str) -> DataError {
         DataError::MissingColumn {
-            place: self.place.clone(),
+            location: self.location.clone(),
             column: self.name(key).to_owned(),
             key,
             found: self.names(),

@@ -11,33 +11,39 @@ use peft_tune_core::recipe::LossOn;
 
 /// Tokenises one example, or checks its tokens; `None` where there is nothing in it to learn from.
 pub(super) fn encode(
-    place: &RowLocation,
+    location: &RowLocation,
     example: &Example,
     vocabulary: &Vocabulary,
     loss_on: LossOn,
 ) -> Result<Option<TokenRow>, DataError> {
     let tokenizer = || {
         let tokenizer = vocabulary.tokenizer();
-        tokenizer.ok_or_else(|| DataError::NoTokenizer { place: place.clone() })
+        tokenizer.ok_or_else(|| DataError::NoTokenizer {
+            location: location.clone(),
+        })
     };
     let row = match example {
-        Example::Text(text) => encode_text(place, text, tokenizer()?)?,
+        Example::Text(text) => encode_text(location, text, tokenizer()?)?,
         Example::Completion { prompt, completion } => {
-            encode_completion(place, prompt, completion, tokenizer()?, loss_on)?
+            encode_completion(location, prompt, completion, tokenizer()?, loss_on)?
         }
-        Example::Chat(chat) => encode_chat(place, chat, tokenizer()?, loss_on)?,
-        Example::Tokenized { ids, labels } => check_tokens(place, ids, labels.as_deref(), vocabulary.size())?,
+        Example::Chat(chat) => encode_chat(location, chat, tokenizer()?, loss_on)?,
+        Example::Tokenized { ids, labels } => check_tokens(location, ids, labels.as_deref(), vocabulary.size())?,
     };
     match row {
         Some(row) if u32::try_from(row.ids.len()).is_err() => Err(DataError::RowTooLong {
-            place: place.clone(),
+            location: location.clone(),
             tokens: row.ids.len(),
         }),
         row => Ok(row),
     }
 }
 
-fn encode_text(place: &RowLocation, text: &RunningText, tokenizer: &Tokenizer) -> Result<Option<TokenRow>, DataError> {
+fn encode_text(
+    location: &RowLocation,
+    text: &RunningText,
+    tokenizer: &Tokenizer,
+) -> Result<Option<TokenRow>, DataError> {
     if text.text.trim().is_empty() {
         return Ok(None);
     }
@@ -48,7 +54,7 @@ fn encode_text(place: &RowLocation, text: &RunningText, tokenizer: &Tokenizer) -
         } else {
             tokenizer.encode(block, Specials::Omit)
         };
-        ids.extend(encoded.map_err(|source| tokenize_error(place, source))?.ids);
+        ids.extend(encoded.map_err(|source| tokenize_error(location, source))?.ids);
     }
     if text.is_last {
         end_document(&mut ids, tokenizer);
@@ -61,7 +67,7 @@ fn encode_text(place: &RowLocation, text: &RunningText, tokenizer: &Tokenizer) -
 }
 
 fn encode_completion(
-    place: &RowLocation,
+    location: &RowLocation,
     prompt: &str,
     completion: &str,
     tokenizer: &Tokenizer,
@@ -73,7 +79,7 @@ fn encode_completion(
     let text = format!("{prompt}{completion}");
     let encoded = tokenizer
         .encode_open(&text)
-        .map_err(|source| tokenize_error(place, source))?;
+        .map_err(|source| tokenize_error(location, source))?;
     let start = match loss_on {
         LossOn::Completions => prompt.len(),
         LossOn::All => 0,
@@ -92,7 +98,7 @@ fn encode_completion(
 }
 
 fn encode_chat(
-    place: &RowLocation,
+    location: &RowLocation,
     chat: &Chat,
     tokenizer: &Tokenizer,
     loss_on: LossOn,
@@ -100,9 +106,11 @@ fn encode_chat(
     if chat.messages.is_empty() || !chat.targets.contains(&true) && loss_on == LossOn::Completions {
         return Ok(None);
     }
-    let tokenize_error = |source| tokenize_error(place, source);
+    let tokenize_error = |source| tokenize_error(location, source);
     let Some(template) = tokenizer.chat_template() else {
-        return Err(DataError::NoChatTemplate { place: place.clone() });
+        return Err(DataError::NoChatTemplate {
+            location: location.clone(),
+        });
     };
     let conversation = template
         .conversation(&chat.messages, chat.tools.as_ref())
@@ -111,7 +119,7 @@ fn encode_chat(
         .render(chat.messages.len(), GenerationPrompt::Omit)
         .map_err(tokenize_error)?;
     let spans = match loss_on {
-        LossOn::Completions => answer_spans(place, chat, &conversation, &full)?,
+        LossOn::Completions => answer_spans(location, chat, &conversation, &full)?,
         LossOn::All => std::iter::once(0..full.text.len()).collect(),
     };
     // The template writes the special tokens itself.
@@ -124,7 +132,7 @@ fn encode_chat(
 }
 
 fn check_tokens(
-    place: &RowLocation,
+    location: &RowLocation,
     ids: &[i64],
     labels: Option<&[i64]>,
     vocabulary: u32,
@@ -132,7 +140,7 @@ fn check_tokens(
     let known = |id: i64| {
         let number = u32::try_from(id).ok().filter(|number| *number < vocabulary);
         number.ok_or_else(|| DataError::TokenOutOfRange {
-            place: place.clone(),
+            location: location.clone(),
             id,
             vocabulary,
         })
@@ -211,9 +219,9 @@ fn block_end(text: &str) -> usize {
         .unwrap_or(window.len())
 }
 
-fn tokenize_error(place: &RowLocation, source: TokenizerError) -> DataError {
+fn tokenize_error(location: &RowLocation, source: TokenizerError) -> DataError {
     DataError::Tokenize {
-        place: place.clone(),
+        location: location.clone(),
         source,
     }
 }

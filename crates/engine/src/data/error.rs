@@ -15,24 +15,24 @@ pub enum DataError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("{path} holds no rows; put data in it or leave it out")]
     NoRows { path: PathBuf },
-    #[error("{place}: not UTF-8 ({hint})")]
-    NotUtf8 { place: RowLocation, hint: &'static str },
-    #[error("{place}: not valid JSON ({reason}); correct it, one object per line for JSONL")]
-    BadJson { place: RowLocation, reason: String },
+    #[error("{location}: not UTF-8 ({hint})")]
+    NotUtf8 { location: RowLocation, hint: &'static str },
+    #[error("{location}: not valid JSON ({reason}); correct it, one object per line for JSONL")]
+    BadJson { location: RowLocation, reason: String },
     #[error("{path}: the JSON is neither a list of objects nor an object that holds one list of objects ({reason})")]
     NoList { path: PathBuf, reason: String },
-    #[error("{place}: expected a JSON object, found {found}; each row is one object")]
-    NotAnObject { place: RowLocation, found: &'static str },
-    #[error("{place}: {reason}; write the file with the same number of fields in each row, quoted where needed")]
-    BadCsv { place: RowLocation, reason: String },
+    #[error("{location}: expected a JSON object, found {found}; each row is one object")]
+    NotAnObject { location: RowLocation, found: &'static str },
+    #[error("{location}: {reason}; write the file with the same number of fields in each row, quoted where needed")]
+    BadCsv { location: RowLocation, reason: String },
     #[error("{path}: not readable as Parquet ({reason}); write it again, without encryption")]
     BadParquet { path: PathBuf, reason: String },
     #[error(
-        "{place}: no column `{column}`{}; the row has {}; rename with `data.columns: {{{key}: <name in the file>}}`",
+        "{location}: no column `{column}`{}; the row has {}; rename with `data.columns: {{{key}: <name in the file>}}`",
         nearest(.column, .found), listed(.found)
     )]
     MissingColumn {
-        place: RowLocation,
+        location: RowLocation,
         /// Name looked for in the file.
         column: String,
         /// Name that the format knows it by.
@@ -40,11 +40,11 @@ pub enum DataError {
         found: Vec<String>,
     },
     #[error(
-        "{place}: column `{column}` is {found}, expected {expected}; correct the row, or name another column under \
+        "{location}: column `{column}` is {found}, expected {expected}; correct the row, or name another column under \
          `data.columns`"
     )]
     WrongType {
-        place: RowLocation,
+        location: RowLocation,
         column: String,
         expected: &'static str,
         found: &'static str,
@@ -59,49 +59,49 @@ pub enum DataError {
         known: Vec<String>,
     },
     #[error(
-        "{place}: cannot tell the format from the columns {}; set `data.format`, or rename columns with \
+        "{location}: cannot tell the format from the columns {}; set `data.format`, or rename columns with \
          `data.columns` (alpaca: instruction, output; messages: messages; sharegpt: conversations; \
          prompt_completion: prompt, completion; text: text; tokenized: input_ids)",
         listed(.found)
     )]
-    UnknownFormat { place: RowLocation, found: Vec<String> },
+    UnknownFormat { location: RowLocation, found: Vec<String> },
     #[error("{path} is plain text and cannot have format {format}; set `data.format: text`, or give JSONL or CSV")]
     PlainText { path: PathBuf, format: &'static str },
     #[error(
-        "{place}: unknown role `{role}` in message {message}; use system, user, assistant or tool (ShareGPT: system, \
+        "{location}: unknown role `{role}` in message {message}; use system, user, assistant or tool (ShareGPT: system, \
          human, gpt)"
     )]
     UnknownRole {
-        place: RowLocation,
+        location: RowLocation,
         message: usize,
         role: String,
     },
-    #[error("{place}: message {message} {problem}; correct it or remove the row")]
+    #[error("{location}: message {message} {problem}; correct it or remove the row")]
     BadMessage {
-        place: RowLocation,
+        location: RowLocation,
         /// From 1.
         message: usize,
         problem: &'static str,
     },
     #[error(
-        "{place}: a chat needs a chat template and the model has none; name a Jinja file as `data.chat_template`, or \
+        "{location}: a chat needs a chat template and the model has none; name a Jinja file as `data.chat_template`, or \
          use an instruction-tuned model's tokenizer"
     )]
-    NoChatTemplate { place: RowLocation },
+    NoChatTemplate { location: RowLocation },
     #[error(
-        "{place}: this row is text, and the model has no tokenizer.json; save the model's tokenizer into its directory \
+        "{location}: this row is text, and the model has no tokenizer.json; save the model's tokenizer into its directory \
          with transformers' AutoTokenizer, or give rows that are tokenised already (`input_ids`, `labels`)"
     )]
-    NoTokenizer { place: RowLocation },
+    NoTokenizer { location: RowLocation },
     #[error(
-        "{place}: the chat template renders message {message} differently when more messages follow, so its tokens \
+        "{location}: the chat template renders message {message} differently when more messages follow, so its tokens \
          cannot be told apart; mark answers with {{% generation %}} in a template named as `data.chat_template`, or \
          set `data.loss_on: all`"
     )]
-    NotAPrefix { place: RowLocation, message: usize },
-    #[error("{place}: token id {id} is not in the vocabulary of {vocabulary}; was it made with another tokenizer?")]
+    NotAPrefix { location: RowLocation, message: usize },
+    #[error("{location}: token id {id} is not in the vocabulary of {vocabulary}; was it made with another tokenizer?")]
     TokenOutOfRange {
-        place: RowLocation,
+        location: RowLocation,
         id: i64,
         vocabulary: u32,
     },
@@ -123,18 +123,23 @@ pub enum DataError {
         tokens: usize,
         max_positions: usize,
     },
-    #[error("{place}: {labels} labels for {tokens} input_ids; give one label per token, -100 where there is no target")]
+    #[error(
+        "{location}: {labels} labels for {tokens} input_ids; give one label per token, -100 where there is no target"
+    )]
     LabelCount {
-        place: RowLocation,
+        location: RowLocation,
         tokens: usize,
         labels: usize,
     },
-    #[error("{place}: the line has more than {mebibytes} MiB; split the row")]
-    LineTooLong { place: RowLocation, mebibytes: u64 },
-    #[error("{place}: the row has {tokens} tokens, more than can be counted; split it")]
-    RowTooLong { place: RowLocation, tokens: usize },
-    #[error("{place}: {source}")]
-    Tokenize { place: RowLocation, source: TokenizerError },
+    #[error("{location}: the line has more than {mebibytes} MiB; split the row")]
+    LineTooLong { location: RowLocation, mebibytes: u64 },
+    #[error("{location}: the row has {tokens} tokens, more than can be counted; split it")]
+    RowTooLong { location: RowLocation, tokens: usize },
+    #[error("{location}: {source}")]
+    Tokenize {
+        location: RowLocation,
+        source: TokenizerError,
+    },
     #[error("{0}")]
     Tokenizer(#[from] TokenizerError),
     #[error(transparent)]

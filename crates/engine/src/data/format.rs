@@ -31,10 +31,10 @@ pub(super) struct RowParser<'a> {
 pub fn recognise(path: &Path, renames: &BTreeMap<String, String>) -> Result<Option<DataFormat>, DataError> {
     let parser = RowParser::new(DataFormat::Auto, renames, true);
     let mut found = None;
-    read_rows(path, &mut |place, record| {
+    read_rows(path, &mut |location, record| {
         found = Some(match record {
             Record::Text { .. } => DataFormat::Text,
-            Record::Columns(values) => parser.recognise(&place, &Columns::new(&place, renames, values))?,
+            Record::Columns(values) => parser.recognise(&location, &Columns::new(&location, renames, values))?,
         });
         Ok(ControlFlow::Break(()))
     })?;
@@ -52,36 +52,42 @@ impl<'a> RowParser<'a> {
     }
 
     /// The example in a row.
-    pub fn parse(&mut self, place: &RowLocation, record: Record) -> Result<Example, DataError> {
+    pub fn parse(&mut self, location: &RowLocation, record: Record) -> Result<Example, DataError> {
         let values = match record {
             Record::Text { text, piece, is_last } => {
-                return self.plain_text(place, text, piece, is_last);
+                return self.plain_text(location, text, piece, is_last);
             }
             Record::Columns(values) => values,
         };
-        let mut columns = Columns::new(place, self.renames, values);
+        let mut columns = Columns::new(location, self.renames, values);
         let format = match self.recognised {
             Some(format) => format,
-            None => *self.recognised.insert(self.recognise(place, &columns)?),
+            None => *self.recognised.insert(self.recognise(location, &columns)?),
         };
         match format {
-            DataFormat::Alpaca => self.alpaca(place, &mut columns),
-            DataFormat::Sharegpt => chat(place, &mut columns, "conversations"),
-            DataFormat::Messages => chat(place, &mut columns, "messages"),
-            DataFormat::PromptCompletion => prompt_completion(place, &mut columns),
+            DataFormat::Alpaca => self.alpaca(location, &mut columns),
+            DataFormat::Sharegpt => chat(location, &mut columns, "conversations"),
+            DataFormat::Messages => chat(location, &mut columns, "messages"),
+            DataFormat::PromptCompletion => prompt_completion(location, &mut columns),
             DataFormat::Text | DataFormat::Auto => Ok(Example::Text(RunningText {
                 text: columns.text("text")?,
                 piece: None,
                 is_last: true,
             })),
-            DataFormat::Tokenized => tokenized(place, &mut columns),
+            DataFormat::Tokenized => tokenized(location, &mut columns),
         }
     }
 
-    fn plain_text(&self, place: &RowLocation, text: String, piece: u64, is_last: bool) -> Result<Example, DataError> {
+    fn plain_text(
+        &self,
+        location: &RowLocation,
+        text: String,
+        piece: u64,
+        is_last: bool,
+    ) -> Result<Example, DataError> {
         if !matches!(self.format, DataFormat::Auto | DataFormat::Text) {
             return Err(DataError::PlainText {
-                path: place.path(),
+                path: location.path(),
                 format: name_of(self.format),
             });
         }
@@ -93,7 +99,7 @@ impl<'a> RowParser<'a> {
     }
 
     /// The format of a file by its first row, and a check of the renaming against it.
-    fn recognise(&self, place: &RowLocation, columns: &Columns) -> Result<DataFormat, DataError> {
+    fn recognise(&self, location: &RowLocation, columns: &Columns) -> Result<DataFormat, DataError> {
         let format = match self.format {
             DataFormat::Auto => {
                 let all = |keys: &&[&str]| keys.iter().all(|key| columns.has(key));
@@ -102,7 +108,7 @@ impl<'a> RowParser<'a> {
                     .find(|(keys, _)| all(keys))
                     .map(|(_, format)| *format)
                     .ok_or_else(|| DataError::UnknownFormat {
-                        place: place.clone(),
+                        location: location.clone(),
                         found: columns.names(),
                     })?
             }
@@ -119,7 +125,7 @@ impl<'a> RowParser<'a> {
         }
     }
 
-    fn alpaca(&self, place: &RowLocation, columns: &mut Columns) -> Result<Example, DataError> {
+    fn alpaca(&self, location: &RowLocation, columns: &mut Columns) -> Result<Example, DataError> {
         let instruction = columns.text("instruction")?;
         let input = columns.optional_text("input")?;
         let output = columns.text("output")?;
@@ -127,7 +133,9 @@ impl<'a> RowParser<'a> {
         let history = columns.optional_list("history")?.unwrap_or_default();
         if !self.has_chat_template {
             if !history.is_empty() {
-                return Err(DataError::NoChatTemplate { place: place.clone() });
+                return Err(DataError::NoChatTemplate {
+                    location: location.clone(),
+                });
             }
             return Ok(Example::Completion {
                 prompt: alpaca_prompt(&system, &instruction, &input),
@@ -184,8 +192,8 @@ fn alpaca_prompt(system: &str, instruction: &str, input: &str) -> String {
     format!("{opening}\n\n### Instruction:\n{instruction}\n\n{context}### Response:\n")
 }
 
-fn chat(place: &RowLocation, columns: &mut Columns, key: &'static str) -> Result<Example, DataError> {
-    let mut messages = read_messages(place, columns.list(key)?)?;
+fn chat(location: &RowLocation, columns: &mut Columns, key: &'static str) -> Result<Example, DataError> {
+    let mut messages = read_messages(location, columns.list(key)?)?;
     let system = match columns.take("system") {
         Some(Value::String(text)) if !text.trim().is_empty() => Some(text),
         _ => None,
@@ -205,13 +213,13 @@ fn chat(place: &RowLocation, columns: &mut Columns, key: &'static str) -> Result
 }
 
 /// Two texts, or two lists of messages of which only the second is learnt.
-fn prompt_completion(place: &RowLocation, columns: &mut Columns) -> Result<Example, DataError> {
+fn prompt_completion(location: &RowLocation, columns: &mut Columns) -> Result<Example, DataError> {
     let prompt = columns.take("prompt").unwrap_or_else(|| Value::from(""));
     let completion = columns.required("completion", "text or a list of messages")?;
     match (prompt, completion) {
         (Value::Array(prompt), Value::Array(completion)) => {
-            let prompt = read_messages(place, prompt)?;
-            let completion = read_messages(place, completion)?;
+            let prompt = read_messages(location, prompt)?;
+            let completion = read_messages(location, completion)?;
             let known = std::iter::repeat_n(false, prompt.len());
             let targets = known.chain(completion.iter().map(|m| m.is_target)).collect();
             Ok(Example::Chat(Chat {
@@ -234,7 +242,7 @@ fn prompt_completion(place: &RowLocation, columns: &mut Columns) -> Result<Examp
     }
 }
 
-fn tokenized(place: &RowLocation, columns: &mut Columns) -> Result<Example, DataError> {
+fn tokenized(location: &RowLocation, columns: &mut Columns) -> Result<Example, DataError> {
     let mut ids = columns
         .optional_integers("input_ids")?
         .ok_or_else(|| columns.missing("input_ids"))?;
@@ -243,7 +251,7 @@ fn tokenized(place: &RowLocation, columns: &mut Columns) -> Result<Example, Data
     for column in labels.iter().chain(&mask) {
         if column.len() != ids.len() {
             return Err(DataError::LabelCount {
-                place: place.clone(),
+                location: location.clone(),
                 tokens: ids.len(),
                 labels: column.len(),
             });

@@ -36,10 +36,16 @@ impl LengthGroups {
         }
     }
 
-    /// The row at `place` of `epoch`, whose rows are shuffled by `shuffled` and have `tokens` tokens each.
-    pub fn row_at(&self, epoch: u64, place: usize, shuffled: &Permutation, tokens: impl Fn(usize) -> usize) -> usize {
+    /// The row at `position` of `epoch`, whose rows are shuffled by `shuffled` and have `tokens` tokens each.
+    pub fn row_at(
+        &self,
+        epoch: u64,
+        position: usize,
+        shuffled: &Permutation,
+        tokens: impl Fn(usize) -> usize,
+    ) -> usize {
         let length = SPAN.saturating_mul(self.global_batch);
-        let (number, within) = (place / length, place % length);
+        let (number, within) = (position / length, position % length);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let known = last.take_if(|span| span.epoch == epoch && span.number == number);
         let span = known.unwrap_or_else(|| Span {
@@ -57,7 +63,7 @@ impl LengthGroups {
         let end = shuffled
             .len()
             .min(first.saturating_add(SPAN.saturating_mul(self.global_batch)));
-        let mut rows: Vec<u32> = (first..end).map(|place| shuffled.at(place) as u32).collect();
+        let mut rows: Vec<u32> = (first..end).map(|position| shuffled.at(position) as u32).collect();
         rows.sort_by_key(|row| Reverse(tokens(*row as usize)));
         // A batch that is not full ends the span: it shares its step with what follows.
         let full = rows.len() / self.global_batch;

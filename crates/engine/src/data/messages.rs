@@ -12,10 +12,10 @@ pub(super) struct Message {
 }
 
 /// Reads `{role, content}` or `{from, value}` messages. An assistant's message is a target unless its `weight` is 0.
-pub(super) fn read_messages(place: &RowLocation, items: Vec<Value>) -> Result<Vec<Message>, DataError> {
+pub(super) fn read_messages(location: &RowLocation, items: Vec<Value>) -> Result<Vec<Message>, DataError> {
     let numbered = items.into_iter().enumerate();
     numbered
-        .map(|(index, item)| read_message(place, index + 1, item))
+        .map(|(index, item)| read_message(location, index + 1, item))
         .collect()
 }
 
@@ -24,9 +24,9 @@ pub(super) fn message(role: &str, content: impl Into<String>) -> Value {
     json!({"role": role, "content": content.into()})
 }
 
-fn read_message(place: &RowLocation, number: usize, item: Value) -> Result<Message, DataError> {
+fn read_message(location: &RowLocation, number: usize, item: Value) -> Result<Message, DataError> {
     let bad = |problem| DataError::BadMessage {
-        place: place.clone(),
+        location: location.clone(),
         message: number,
         problem,
     };
@@ -46,7 +46,7 @@ fn read_message(place: &RowLocation, number: usize, item: Value) -> Result<Messa
     fields.retain(|_, value| !value.is_null());
 
     let (role, is_call) = canonical_role(&role).ok_or_else(|| DataError::UnknownRole {
-        place: place.clone(),
+        location: location.clone(),
         message: number,
         role: role.clone(),
     })?;
@@ -115,9 +115,9 @@ mod tests {
     use crate::data::Unit;
 
     fn read(items: Value) -> Result<Vec<Message>, DataError> {
-        let place = RowLocation::new(&Path::new("chat.jsonl").into(), Unit::Line, 7);
+        let location = RowLocation::new(&Path::new("chat.jsonl").into(), Unit::Line, 7);
         let Value::Array(items) = items else { panic!("a list") };
-        read_messages(&place, items)
+        read_messages(&location, items)
     }
 
     #[test]

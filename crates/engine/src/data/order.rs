@@ -1,4 +1,4 @@
-//! Random orders that need no memory: a permutation of 0..n computed place by place.
+//! Random orders that need no memory: a permutation of 0..n computed position by position.
 //!
 //! A Feistel network over the next even number of bits permutes at least n values; a value outside 0..n is sent
 //! through again until it falls inside (cycle walking, Black and Rogaway 2002). The order is a function of the seed,
@@ -36,9 +36,9 @@ impl Permutation {
         self.key
     }
 
-    /// What stands at `place`, which must be below the length.
-    pub fn at(&self, place: usize) -> usize {
-        let mut value = place as u64;
+    /// What stands at `position`, which must be below the length.
+    pub fn at(&self, position: usize) -> usize {
+        let mut value = position as u64;
         loop {
             value = self.scramble(value);
             if value < self.length {
@@ -75,7 +75,7 @@ mod tests {
 
     fn order(seed: u64, round: u64, length: usize) -> Vec<usize> {
         let permutation = Permutation::new(seed, round, length);
-        (0..length).map(|place| permutation.at(place)).collect()
+        (0..length).map(|position| permutation.at(position)).collect()
     }
 
     proptest! {
@@ -100,8 +100,8 @@ mod tests {
         let (length, rounds) = (7, 14_000);
         let mut counts = vec![[0_u32; 7]; length];
         for round in 0..rounds {
-            for (place, thing) in order(3, round, length).into_iter().enumerate() {
-                counts[place][thing] += 1;
+            for (position, thing) in order(3, round, length).into_iter().enumerate() {
+                counts[position][thing] += 1;
             }
         }
         // Binomial with mean 2000 and deviation 41: five deviations.

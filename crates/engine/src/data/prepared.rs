@@ -261,11 +261,11 @@ fn tokenize_set(
         let rows: Vec<_> = some
             .par_iter()
             .enumerate()
-            .map(|(index, (place, example))| {
+            .map(|(index, (location, example))| {
                 if index > at_fault.load(Relaxed) {
                     return Ok(None);
                 }
-                let row = encode(place, example, vocabulary, settings.loss_on);
+                let row = encode(location, example, vocabulary, settings.loss_on);
                 if row.is_err() {
                     at_fault.fetch_min(index, Relaxed);
                 }

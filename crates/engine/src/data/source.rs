@@ -151,16 +151,16 @@ impl BatchSource {
         rows.collect()
     }
 
-    /// The row at `place` of the endless sequence of epochs.
-    fn row_at(&self, place: u64) -> usize {
-        let (epoch, place) = (place / self.rows() as u64, (place % self.rows() as u64) as usize);
+    /// The row at `position` of the endless sequence of epochs.
+    fn row_at(&self, position: u64) -> usize {
+        let (epoch, position) = (position / self.rows() as u64, (position % self.rows() as u64) as usize);
         let RowOrder::Shuffled { seed } = self.order else {
-            return place;
+            return position;
         };
         let shuffled = Permutation::new(seed, epoch, self.rows());
         match &self.groups {
-            None => shuffled.at(place),
-            Some(groups) => groups.row_at(epoch, place, &shuffled, |row| self.row_tokens(row)),
+            None => shuffled.at(position),
+            Some(groups) => groups.row_at(epoch, position, &shuffled, |row| self.row_tokens(row)),
         }
     }
 
@@ -180,12 +180,12 @@ impl BatchSource {
     fn rows_of_tokens(&self, tokens: u64) -> u64 {
         let epochs = tokens / self.tokens_per_epoch();
         let mut left = tokens % self.tokens_per_epoch();
-        let mut place = epochs * self.rows() as u64;
+        let mut position = epochs * self.rows() as u64;
         while left > 0 {
-            left = left.saturating_sub(self.row_tokens(self.row_at(place)) as u64);
-            place += 1;
+            left = left.saturating_sub(self.row_tokens(self.row_at(position)) as u64);
+            position += 1;
         }
-        place
+        position
     }
 }
 

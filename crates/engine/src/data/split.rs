@@ -28,10 +28,10 @@ pub(super) fn read_examples(
             break;
         }
         let mut parser = RowParser::new(settings.format, &settings.columns, has_chat_template);
-        read_rows(path, &mut |place, record| {
-            let example = parser.parse(&place, record)?;
+        read_rows(path, &mut |location, record| {
+            let example = parser.parse(&location, record)?;
             progress::count();
-            examples.push((place, example));
+            examples.push((location, example));
             Ok(if examples.len() < limit {
                 ControlFlow::Continue(())
             } else {
@@ -59,7 +59,7 @@ pub(super) fn hold_out(
     let count = ((rows as f64 * fraction).round() as usize).clamp(1, rows - 1);
     let order = Permutation::new(seed, HELD_OUT_STREAM, rows);
     let mut is_held_out = vec![false; rows];
-    (0..count).for_each(|place| is_held_out[order.at(place)] = true);
+    (0..count).for_each(|position| is_held_out[order.at(position)] = true);
     let (mut train, mut held_out) = (Vec::with_capacity(rows - count), Vec::with_capacity(count));
     for (example, is_held_out) in examples.into_iter().zip(is_held_out) {
         if is_held_out { &mut held_out } else { &mut train }.push(example);
@@ -74,20 +74,20 @@ const HELD_OUT_STREAM: u64 = u64::MAX;
 pub(super) fn join_pieces(examples: Vec<Located>) -> Vec<Located> {
     let mut joined: Vec<Located> = Vec::with_capacity(examples.len());
     let mut last_piece = None;
-    for (place, example) in examples {
+    for (location, example) in examples {
         let piece = match &example {
             Example::Text(text) => text.piece,
             _ => None,
         };
         if let (Some((before, Example::Text(run))), Example::Text(text)) = (joined.last_mut(), &example)
-            && before.is_same_file(&place)
+            && before.is_same_file(&location)
             && piece.is_some()
             && piece == last_piece.map(|last: u64| last + 1)
         {
             run.text.push_str(&text.text);
             run.is_last = text.is_last;
         } else {
-            joined.push((place, example));
+            joined.push((location, example));
         }
         last_piece = piece;
     }

@@ -37,4 +37,4 @@ pub(crate) use decoder::{Decoder, Keep};
 pub(crate) use dora::update_norm;
 pub(crate) use dropout::DropoutKey;
 pub(crate) use rope_tables::RopeTables;
-pub(crate) use stream::{Stream, StreamPlace};
+pub(crate) use stream::{Stream, StreamBuffer};

@@ -22,13 +22,13 @@ pub(crate) struct Stream<'a> {
     /// Factor on the gradient of the loss sum; absent where nothing trains.
     pub gradient_scale: Option<f32>,
     /// On a GPU.
-    place: Option<StreamPlace>,
+    place: Option<StreamBuffer>,
 }
 
 /// Memory of a GPU for all that kernels read of a micro-batch: one tensor, which is written at once. Another micro-batch of as many
 /// tokens and targets may take its place.
 #[derive(Clone, Debug)]
-pub(crate) struct StreamPlace {
+pub(crate) struct StreamBuffer {
     /// (n,) U32, in this order: the key of the masks (4), the bits of the gradient scale (1), token ids (T), positions (T), bounds of
     /// documents (2 T), positions that have a target (targets), and these targets (targets).
     words: Tensor,
@@ -51,7 +51,7 @@ impl<'a> Stream<'a> {
         device: &Device,
     ) -> Result<Self> {
         if gpu::is_for(device, DType::F32) {
-            let place = StreamPlace::new(batch, device)?;
+            let place = StreamBuffer::new(batch, device)?;
             return Self::onto(&place, batch, dropout, gradient_scale);
         }
         let tokens = batch.tokens();
@@ -70,7 +70,7 @@ impl<'a> Stream<'a> {
     /// # Errors
     /// Another number of them, or those of the driver.
     pub(crate) fn onto(
-        place: &StreamPlace,
+        place: &StreamBuffer,
         batch: &'a MicroBatch,
         dropout: Option<DropoutKey>,
         gradient_scale: Option<f32>,
@@ -81,7 +81,7 @@ impl<'a> Stream<'a> {
 
     /// The stream at `place`, whatever has been written there.
     pub(crate) fn at(
-        place: &StreamPlace,
+        place: &StreamBuffer,
         batch: &'a MicroBatch,
         mut dropout: Option<DropoutKey>,
         gradient_scale: Option<f32>,
@@ -116,7 +116,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-impl StreamPlace {
+impl StreamBuffer {
     /// Room for streams of as many tokens and targets as `batch` has.
     pub(crate) fn new(batch: &MicroBatch, device: &Device) -> Result<Self> {
         let (tokens, targets) = (batch.tokens(), batch.target_tokens());
@@ -203,7 +203,7 @@ mod tests {
     fn another_micro_batch_takes_the_place_of_one_of_its_size() {
         emulated(|| {
             let (first, second) = (batch(&[7, 8, 9], 0), batch(&[4, 5, 6], 0));
-            let place = StreamPlace::new(&first, &Device::Cpu).unwrap();
+            let place = StreamBuffer::new(&first, &Device::Cpu).unwrap();
             let key = |step| Some(DropoutKey::new(0.1, 3, step, 5));
             let stream = Stream::onto(&place, &first, key(0), Some(0.5)).unwrap();
             let targets = |stream: &Stream<'_>| stream.targets().placed.unwrap().clone();
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn a_micro_batch_of_another_size_is_refused() {
         emulated(|| {
-            let place = StreamPlace::new(&batch(&[7, 8, 9], 0), &Device::Cpu).unwrap();
+            let place = StreamBuffer::new(&batch(&[7, 8, 9], 0), &Device::Cpu).unwrap();
             for other in [batch(&[7, 8], 0), batch(&[7, 8, 9], 2)] {
                 assert!(Stream::onto(&place, &other, None, None).is_err());
             }

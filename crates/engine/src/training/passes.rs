@@ -1,7 +1,7 @@
 //! The forward and backward passes of micro-batches: launched op by op, or replayed from CUDA graphs.
 //!
 //! A graph is made of one micro-batch's passes. All that differs between micro-batches of as many tokens and targets lies in memory that
-//! is written before it is launched ([`StreamPlace`]), so that it serves them all, in any step. Shapes that come again go this way:
+//! is written before it is launched ([`StreamBuffer`]), so that it serves them all, in any step. Shapes that come again go this way:
 //!
 //! | time | what happens |
 //! |---|---|
@@ -16,7 +16,7 @@ use candle_core::{Device, Result};
 
 use super::stopwatch::{Laps, Stopwatch};
 use crate::data::MicroBatch;
-use crate::model::{Decoder, DropoutKey, Keep, RopeTables, Stream, StreamPlace};
+use crate::model::{Decoder, DropoutKey, Keep, RopeTables, Stream, StreamBuffer};
 use crate::span;
 use crate::span::StepPhase;
 use peft_tune_core::recipe::Checkpointing;
@@ -98,7 +98,7 @@ enum State {
 #[derive(Debug)]
 struct Captured {
     graph: Graph,
-    place: StreamPlace,
+    place: StreamBuffer,
     /// What the capture held of the host's memory, for the tests' emulation.
     batch: MicroBatch,
     dropout: Option<DropoutKey>,
@@ -259,7 +259,7 @@ impl Graphs {
 
 impl Captured {
     fn new(model: &PassModel<'_>, input: &PassInput<'_>, device: &Device) -> Result<Self> {
-        let place = StreamPlace::new(input.batch, device)?;
+        let place = StreamBuffer::new(input.batch, device)?;
         let stream = Stream::at(&place, input.batch, input.dropout.clone(), Some(input.gradient_scale));
         let graph = Graph::capture(device, || model.run(&stream, &mut |_| Ok(())).map(drop))?;
         Ok(Self {
@@ -409,7 +409,7 @@ mod tests {
                     let input = batch(1, &[2]);
                     let captured = Captured {
                         graph: Graph::capture(&Device::Cpu, || Ok(())).unwrap(),
-                        place: StreamPlace::new(&input, &Device::Cpu).unwrap(),
+                        place: StreamBuffer::new(&input, &Device::Cpu).unwrap(),
                         batch: input,
                         dropout: None,
                         gradient_scale: 1.0,

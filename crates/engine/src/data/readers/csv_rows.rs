@@ -95,7 +95,7 @@ fn bad_csv(path: &Arc<Path>, error: &csv::Error) -> DataError {
         _ => error.to_string(),
     };
     DataError::BadCsv {
-        place: RowLocation::new(path, Unit::Line, line),
+        location: RowLocation::new(path, Unit::Line, line),
         reason,
     }
 }

@@ -33,9 +33,9 @@ pub(super) fn read_lines(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), Da
             break;
         }
         if line.len() as u64 > LINE_BYTES {
-            let place = RowLocation::new(path, Unit::Line, number);
+            let location = RowLocation::new(path, Unit::Line, number);
             return Err(DataError::LineTooLong {
-                place,
+                location,
                 mebibytes: LINE_BYTES >> 20,
             });
         }
@@ -46,16 +46,16 @@ pub(super) fn read_lines(path: &Arc<Path>, visit: &mut Visitor) -> Result<(), Da
         if bytes.trim_ascii().is_empty() {
             continue;
         }
-        let place = RowLocation::new(path, Unit::Line, number);
+        let location = RowLocation::new(path, Unit::Line, number);
         let Ok(text) = std::str::from_utf8(bytes) else {
             let hint = utf8_hint(bytes);
-            return Err(DataError::NotUtf8 { place, hint });
+            return Err(DataError::NotUtf8 { location, hint });
         };
         let row = serde_json::from_str(text).map_err(|error| DataError::BadJson {
-            place: place.clone(),
+            location: location.clone(),
             reason: without_line(&error),
         })?;
-        if visit_row(place, row, visit)? {
+        if visit_row(location, row, visit)? {
             break;
         }
     }
@@ -69,7 +69,7 @@ pub(super) fn read_document(path: &Arc<Path>, visit: &mut Visitor) -> Result<(),
         return Ok(());
     }
     let document = serde_json::from_str(&text).map_err(|error| DataError::BadJson {
-        place: RowLocation::new(path, Unit::Line, error.line() as u64),
+        location: RowLocation::new(path, Unit::Line, error.line() as u64),
         reason: without_line(&error),
     })?;
     drop(text);
@@ -78,8 +78,8 @@ pub(super) fn read_document(path: &Arc<Path>, visit: &mut Visitor) -> Result<(),
         reason,
     })?;
     for (index, row) in rows.into_iter().enumerate() {
-        let place = RowLocation::new(path, Unit::Row, index as u64 + 1);
-        if visit_row(place, row, visit)? {
+        let location = RowLocation::new(path, Unit::Row, index as u64 + 1);
+        if visit_row(location, row, visit)? {
             break;
         }
     }
@@ -87,11 +87,11 @@ pub(super) fn read_document(path: &Arc<Path>, visit: &mut Visitor) -> Result<(),
 }
 
 /// Hands one row over and says whether that was enough.
-fn visit_row(place: RowLocation, row: Value, visit: &mut Visitor) -> Result<bool, DataError> {
+fn visit_row(location: RowLocation, row: Value, visit: &mut Visitor) -> Result<bool, DataError> {
     match row {
-        Value::Object(columns) => Ok(visit(place, Record::Columns(columns))?.is_break()),
+        Value::Object(columns) => Ok(visit(location, Record::Columns(columns))?.is_break()),
         other => Err(DataError::NotAnObject {
-            place,
+            location,
             found: kind_of(&other),
         }),
     }

@@ -63,7 +63,7 @@ fn read_text(path: &Arc<Path>) -> Result<String, DataError> {
         let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count() as u64;
         DataError::NotUtf8 {
-            place: RowLocation::new(path, super::Unit::Line, line),
+            location: RowLocation::new(path, super::Unit::Line, line),
             hint: utf8_hint(error.as_bytes()),
         }
     })

@@ -12,10 +12,10 @@ fn read(name: &str, bytes: &[u8]) -> Result<Vec<(String, Record)>, DataError> {
     let path = folder.path().join(name);
     std::fs::File::create(&path).unwrap().write_all(bytes).unwrap();
     let mut rows = Vec::new();
-    read_rows(&path, &mut |place, record| {
-        let place = place.to_string();
-        let start = place.rfind(name).unwrap();
-        rows.push((place[start..].to_owned(), record));
+    read_rows(&path, &mut |location, record| {
+        let location = location.to_string();
+        let start = location.rfind(name).unwrap();
+        rows.push((location[start..].to_owned(), record));
         Ok(ControlFlow::Continue(()))
     })?;
     Ok(rows)

@@ -6,7 +6,7 @@
 
 use super::ehvi::log_sum;
 use super::landscape::Landscape;
-use super::marginal::{LogPart, Marginal, NOTHING};
+use super::marginal::{LogShare, Marginal, NOTHING};
 use super::observations::{Observations, Seen};
 use super::trainings::Trainings;
 use crate::{NEAR_BEST_LOSS, Problem};
@@ -69,7 +69,7 @@ impl Knee {
 
     /// ln of how much better a knee than the best so far a training is expected to be whose costs have so many `doublings`,
     /// with its derivatives by mean and deviation of the loss.
-    pub(super) fn log_gain(&self, doublings: f64, loss: &Marginal) -> LogPart {
+    pub(super) fn log_gain(&self, doublings: f64, loss: &Marginal) -> LogShare {
         let bound = self.bound - self.doubling * doublings;
         if !bound.is_finite() {
             return NOTHING;
@@ -79,7 +79,7 @@ impl Knee {
         }
         let below = loss.log_below(self.limit);
         let value = below.value + (bound - self.limit).ln();
-        log_sum(&[loss.log_improvement(self.limit), LogPart { value, ..below }])
+        log_sum(&[loss.log_improvement(self.limit), LogShare { value, ..below }])
     }
 }
 
@@ -132,7 +132,7 @@ impl Aim {
     /// question of whole trainings.
     pub(super) fn log_gain(&self, marginals: &[Marginal]) -> Option<(f64, Vec<(f64, f64)>)> {
         let mut by_output = vec![(0.0, 0.0); marginals.len()];
-        let mut add = |index: usize, part: LogPart| {
+        let mut add = |index: usize, part: LogShare| {
             by_output[index].0 += part.by_mean;
             by_output[index].1 += part.by_deviation;
             part.value

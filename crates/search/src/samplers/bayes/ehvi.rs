@@ -4,7 +4,7 @@
 //! The region that the front leaves is cut into boxes. The expected volume gained in a box from l to u is the product over
 //! objectives of P(u) - P(l) with P(u) = E[max(u - Y, 0)]; P depends on one coordinate only, so it is tabulated once.
 
-use super::marginal::{LogPart, Marginal, NOTHING};
+use super::marginal::{LogShare, Marginal, NOTHING};
 use crate::boxes::Boxes;
 use crate::normal::log_one_less_exp;
 
@@ -56,7 +56,7 @@ impl Ehvi {
 
     /// ln of the expected improvement, and its derivatives by mean and deviation of each marginal.
     pub(crate) fn log_slope(&self, marginals: &[Marginal]) -> (f64, Vec<(f64, f64)>) {
-        let tables: Vec<Vec<LogPart>> = marginals
+        let tables: Vec<Vec<LogShare>> = marginals
             .iter()
             .zip(&self.boxes.coordinates)
             .map(|(marginal, values)| {
@@ -65,8 +65,8 @@ impl Ehvi {
             })
             .collect();
         let side =
-            |(ends, table): (&(u32, u32), &Vec<LogPart>)| difference(table[ends.1 as usize], table[ends.0 as usize]);
-        let cells: Vec<Vec<LogPart>> = self
+            |(ends, table): (&(u32, u32), &Vec<LogShare>)| difference(table[ends.1 as usize], table[ends.0 as usize]);
+        let cells: Vec<Vec<LogShare>> = self
             .boxes
             .cells
             .iter()
@@ -96,13 +96,13 @@ impl Ehvi {
 }
 
 /// ln of the sum of exponentials, with its derivatives.
-pub(super) fn log_sum(parts: &[LogPart]) -> LogPart {
+pub(super) fn log_sum(parts: &[LogShare]) -> LogShare {
     let most = parts.iter().map(|part| part.value).fold(f64::NEG_INFINITY, f64::max);
     if most == f64::NEG_INFINITY {
         return NOTHING;
     }
     let total: f64 = parts.iter().map(|part| (part.value - most).exp()).sum();
-    let mut sum = LogPart {
+    let mut sum = LogShare {
         value: most + total.ln(),
         ..NOTHING
     };
@@ -117,7 +117,7 @@ pub(super) fn log_sum(parts: &[LogPart]) -> LogPart {
 }
 
 /// ln(exp(high) - exp(low)) with its derivatives.
-pub(super) fn difference(high: LogPart, low: LogPart) -> LogPart {
+pub(super) fn difference(high: LogShare, low: LogShare) -> LogShare {
     if low.value == f64::NEG_INFINITY {
         return high;
     }
@@ -128,7 +128,7 @@ pub(super) fn difference(high: LogPart, low: LogPart) -> LogPart {
     let value = high.value + log_one_less_exp(gap);
     // Shares of the two ends in the difference.
     let (upper, lower) = ((high.value - value).exp(), (low.value - value).exp());
-    LogPart {
+    LogShare {
         value,
         by_mean: upper * high.by_mean - lower * low.by_mean,
         by_deviation: upper * high.by_deviation - lower * low.by_deviation,

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::aim::Aim;
 use super::ehvi::Ehvi;
-use super::marginal::{LogPart, Marginal};
+use super::marginal::{LogShare, Marginal};
 use super::maximise::key;
 use super::output::Output;
 use super::trainings::Trainings;
@@ -196,7 +196,7 @@ impl Landscape<'_> {
 }
 
 impl Limit {
-    fn log_kept(self, marginal: &Marginal) -> LogPart {
+    fn log_kept(self, marginal: &Marginal) -> LogShare {
         match self {
             Self::AtMost(limit) => marginal.log_below(limit),
             Self::AtLeast(limit) => marginal.log_above(limit),

@@ -69,14 +69,14 @@ pub(crate) struct Marginal {
 
 /// ln P(u) with its derivatives by mean and deviation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct LogPart {
+pub(crate) struct LogShare {
     pub(crate) value: f64,
     pub(crate) by_mean: f64,
     pub(crate) by_deviation: f64,
 }
 
 /// The part of a bound that nothing can reach.
-pub(crate) const NOTHING: LogPart = LogPart {
+pub(crate) const NOTHING: LogShare = LogShare {
     value: f64::NEG_INFINITY,
     by_mean: 0.0,
     by_deviation: 0.0,
@@ -114,13 +114,13 @@ impl Marginal {
     }
 
     /// ln P(u), exact however small, with derivatives.
-    pub(crate) fn log_improvement(&self, bound: f64) -> LogPart {
+    pub(crate) fn log_improvement(&self, bound: f64) -> LogShare {
         match self.shape {
             Shape::Plain => {
                 let s = self.deviation;
                 let z = (bound - self.mean) / s;
                 let slope = log_improvement_slope(z);
-                LogPart {
+                LogShare {
                     value: s.ln() + log_improvement(z),
                     by_mean: -slope / s,
                     by_deviation: (1.0 - z * slope) / s,
@@ -132,7 +132,7 @@ impl Marginal {
     }
 
     /// ln E[max(u - exp(W), 0)].
-    fn log_put(&self, bound: f64) -> LogPart {
+    fn log_put(&self, bound: f64) -> LogShare {
         if bound <= 0.0 {
             return NOTHING;
         }
@@ -141,7 +141,7 @@ impl Marginal {
         if d > PLAIN {
             let expected = (self.mean + 0.5 * s * s).exp();
             let value = bound * cumulative(d) - expected * cumulative(d - s);
-            return LogPart {
+            return LogShare {
                 value: value.ln(),
                 by_mean: -expected * cumulative(d - s) / value,
                 by_deviation: expected * (density(d - s) - s * cumulative(d - s)) / value,
@@ -149,7 +149,7 @@ impl Marginal {
         }
         let difference = mills_difference(-d, s);
         let far = mills(s - d);
-        LogPart {
+        LogShare {
             value: bound.ln() + log_density(d) + difference.ln(),
             by_mean: -far / difference,
             by_deviation: (1.0 - s * far) / difference,
@@ -157,12 +157,12 @@ impl Marginal {
     }
 
     /// ln E[max(u + exp(-W), 0)].
-    fn log_call(&self, bound: f64) -> LogPart {
+    fn log_call(&self, bound: f64) -> LogShare {
         let s = self.deviation;
         let expected = (-self.mean + 0.5 * s * s).exp();
         if bound >= 0.0 {
             let value = bound + expected;
-            return LogPart {
+            return LogShare {
                 value: value.ln(),
                 by_mean: -expected / value,
                 by_deviation: s * expected / value,
@@ -171,7 +171,7 @@ impl Marginal {
         let d = ((-bound).ln() + self.mean) / s;
         if d < -PLAIN {
             let value = expected * cumulative(s - d) + bound * cumulative(-d);
-            return LogPart {
+            return LogShare {
                 value: value.ln(),
                 by_mean: -expected * cumulative(s - d) / value,
                 by_deviation: expected * (density(d - s) + s * cumulative(s - d)) / value,
@@ -179,7 +179,7 @@ impl Marginal {
         }
         let difference = mills_difference(d - s, s);
         let near = mills(d - s);
-        LogPart {
+        LogShare {
             value: (-bound).ln() + log_density(d) + difference.ln(),
             by_mean: -near / difference,
             by_deviation: (1.0 + s * near) / difference,
@@ -187,19 +187,19 @@ impl Marginal {
     }
 
     /// ln P(Y <= bound) with derivatives.
-    pub(crate) fn log_below(&self, bound: f64) -> LogPart {
+    pub(crate) fn log_below(&self, bound: f64) -> LogShare {
         let Some(inner) = self.inner_bound(bound) else {
             // A bound that the shape cannot reach: everything or nothing lies below it.
             let all = self.shape == Shape::MinusLog;
             return if all {
-                LogPart { value: 0.0, ..NOTHING }
+                LogShare { value: 0.0, ..NOTHING }
             } else {
                 NOTHING
             };
         };
         let z = (inner - self.mean) / self.deviation;
         let slope = (log_density(z) - log_cumulative(z)).exp();
-        LogPart {
+        LogShare {
             value: log_cumulative(z),
             by_mean: -slope / self.deviation,
             by_deviation: -slope * z / self.deviation,
@@ -207,18 +207,18 @@ impl Marginal {
     }
 
     /// ln P(Y >= bound) with derivatives.
-    pub(crate) fn log_above(&self, bound: f64) -> LogPart {
+    pub(crate) fn log_above(&self, bound: f64) -> LogShare {
         let Some(inner) = self.inner_bound(bound) else {
             let all = self.shape == Shape::Log;
             return if all {
-                LogPart { value: 0.0, ..NOTHING }
+                LogShare { value: 0.0, ..NOTHING }
             } else {
                 NOTHING
             };
         };
         let z = (self.mean - inner) / self.deviation;
         let slope = (log_density(z) - log_cumulative(z)).exp();
-        LogPart {
+        LogShare {
             value: log_cumulative(z),
             by_mean: slope / self.deviation,
             by_deviation: -slope * z / self.deviation,
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn derivatives_are_differences() {
         for (marginal, bound) in marginals() {
-            type LogPartOf = fn(&Marginal, f64) -> LogPart;
+            type LogPartOf = fn(&Marginal, f64) -> LogShare;
             let parts: [LogPartOf; 3] = [Marginal::log_improvement, Marginal::log_below, Marginal::log_above];
             for part in parts {
                 let at = part(&marginal, bound);

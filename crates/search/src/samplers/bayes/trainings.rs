@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use super::candidates::Candidates;
 use super::ehvi::{difference, log_sum};
 use super::landscape::Landscape;
-use super::marginal::{LogPart, Marginal, NOTHING};
+use super::marginal::{LogShare, Marginal, NOTHING};
 use super::maximise::key;
 use super::observations::Observations;
 use crate::encode::Point;
@@ -164,7 +164,7 @@ impl<'a> Trainings<'a> {
 
     /// ln of what training at a point is expected to add to the hypervolume, with its derivatives by mean and deviation of
     /// the loss.
-    pub(super) fn log_gain(&self, landscape: &Landscape<'_>, point: &Point, marginals: &[Marginal]) -> LogPart {
+    pub(super) fn log_gain(&self, landscape: &Landscape<'_>, point: &Point, marginals: &[Marginal]) -> LogShare {
         let Some(variants) = self.variants(landscape, point) else {
             return NOTHING;
         };
@@ -174,7 +174,7 @@ impl<'a> Trainings<'a> {
             let above = loss.log_improvement(*bound);
             let slab = difference(above, below);
             below = above;
-            LogPart {
+            LogShare {
                 value: slab.value + area.ln(),
                 ..slab
             }
