@@ -5,6 +5,7 @@
 
 mod attention;
 mod elementwise;
+mod grouped;
 mod loss_head;
 mod matmul;
 

@@ -108,6 +108,13 @@ pub fn plain_name(name: &str) -> String {
 
 /// Fails unless every gradient is within `tolerance` of the reference's in `path`, relative to its largest element.
 pub fn assert_gradients(parameters: &Parameters, path: &Path, tolerance: f64) {
+    for (name, error) in gradient_errors(parameters, path) {
+        assert!(error <= tolerance, "{name}: {error:.1e} is above {tolerance:.0e}");
+    }
+}
+
+/// How far each gradient is from the reference's in `path`, relative to its largest element.
+pub fn gradient_errors(parameters: &Parameters, path: &Path) -> BTreeMap<String, f64> {
     let expected: BTreeMap<String, Tensor> = tensors(path)
         .into_iter()
         .map(|(name, tensor)| (plain_name(&name), tensor))
@@ -118,10 +125,10 @@ pub fn assert_gradients(parameters: &Parameters, path: &Path, tolerance: f64) {
         expected.keys().collect::<Vec<_>>(),
         "names of the trained parameters"
     );
-    for (name, gradient) in &actual {
-        let error = relative_error(gradient, &expected[name]);
-        assert!(error <= tolerance, "{name}: {error:.1e} is above {tolerance:.0e}");
-    }
+    let errors = actual
+        .into_iter()
+        .map(|(name, gradient)| (name.clone(), relative_error(&gradient, &expected[&name])));
+    errors.collect()
 }
 
 /// Largest difference over the largest element of `expected`.

@@ -8,8 +8,8 @@ use peft_tune_engine::Trainer;
 use peft_tune_engine::data::MicroBatch;
 
 use crate::golden::{
-    assert_close, assert_gradients, base, documents, folder, json, losses, numbers, recipe, relative_error, tensors,
-    whole_batch,
+    assert_close, assert_gradients, base, documents, folder, gradient_errors, json, losses, numbers, recipe,
+    relative_error, tensors, whole_batch,
 };
 
 /// Relative tolerance in float32: the references' own float32 and float64 differ by up to 3e-6.
@@ -354,4 +354,46 @@ fn a_token_outside_the_vocabulary_is_named() {
         error.contains("token 512 is outside the model's vocabulary of 512"),
         "{error}"
     );
+}
+
+/// Largest relative difference of any pair.
+fn largest_error(actual: &[f64], expected: &[f64]) -> f64 {
+    let errors = actual.iter().zip(expected).map(|(a, e)| (a / e - 1.0).abs());
+    errors.fold(0.0, f64::max)
+}
+
+/// A line of the table: how far losses of twenty steps, gradients, logits and losses in bfloat16 are from the reference's, and how
+/// far PyTorch's own losses in float32 are from those in float64.
+fn table_line(family: &str) -> String {
+    let reference = json(&folder(family).join("ref.json"));
+    let of = |key: &str| numbers(&reference[key]);
+    let batch = whole_batch(family);
+    let mut first = trainer(family, Precision::Fp32);
+    let logits = relative_error(
+        &first.logits(&batch[0]).unwrap(),
+        &tensors(&folder(family).join("logits.safetensors"))["logits"]
+            .flatten_to(1)
+            .unwrap(),
+    );
+    first.step(&batch).unwrap();
+    let gradients = gradient_errors(first.parameters(), &folder(family).join("grads.safetensors"));
+    let trained = |precision| losses(&mut trainer(family, precision), &batch, 20);
+    let errors = [
+        largest_error(&trained(Precision::Fp32), &of("losses_f64")),
+        gradients.into_values().fold(0.0, f64::max),
+        logits,
+        largest_error(&trained(Precision::Bf16), &of("losses_bf16_base_fp32_adapter")),
+        largest_error(&of("losses"), &of("losses_f64")),
+    ];
+    let errors = errors.map(|error| format!("{error:.1e}"));
+    format!("{},{}", family.trim_start_matches("ref_"), errors.join(","))
+}
+
+#[test]
+#[ignore = "prints the table of docs/benchmarks/parity.csv: `just parity`"]
+fn table_of_all_families() {
+    println!("model,losses,gradients,logits,losses_bf16,pytorch_f32_to_f64");
+    for family in FAMILIES {
+        println!("{}", table_line(family));
+    }
 }
