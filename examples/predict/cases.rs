@@ -117,7 +117,7 @@ impl Case {
         // Apertus has numbers that cannot train.
         let is_full = random.random_range(0..10) == 0 && family != "apertus";
         recipe.adapter = (!is_full).then(|| adapter(family, random));
-        if let (Some(adapter), true) = (&mut recipe.adapter, family.ends_with("_moe") || family == "gpt_oss") {
+        if let (Some(adapter), true) = (&mut recipe.adapter, has_experts(family)) {
             // PEFT refuses these on experts.
             (adapter.dora, adapter.dropout, adapter.layers_to_transform) = (false, 0.0, None);
             if random.random_range(0..3) == 0 {
@@ -257,6 +257,10 @@ fn adapter(family: &str, random: &mut Pcg64) -> AdapterSettings {
     }
 }
 
+fn has_experts(family: &str) -> bool {
+    Family::from_model_type(family).is_some_and(|family| family.row().switches.experts.is_some())
+}
+
 fn experts(random: &mut Pcg64) -> String {
     format!(
         r#""num_experts": 8, "num_experts_per_tok": {}, "moe_intermediate_size": {}"#,
@@ -308,6 +312,10 @@ fn config(family: &str, random: &mut Pcg64) -> String {
         ),
         "gpt_oss" => format!(
             r#", "head_dim": {head_dim}, "sliding_window": 100, "num_local_experts": 8, "num_experts_per_tok": {}"#,
+            one(random, &[2, 4])
+        ),
+        "olmoe" => format!(
+            r#", "num_experts": 8, "num_experts_per_tok": {}"#,
             one(random, &[2, 4])
         ),
         "qwen3" => format!(r#", "tie_word_embeddings": true, "head_dim": {head_dim}"#),

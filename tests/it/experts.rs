@@ -19,7 +19,13 @@ use crate::golden::{
 /// As in `parity`.
 const F32: f64 = 1e-5;
 
-const FAMILIES: [&str; 4] = ["ref_qwen3_moe", "ref_qwen2_moe", "ref_glm4_moe", "ref_gpt_oss"];
+const FAMILIES: [&str; 5] = [
+    "ref_qwen3_moe",
+    "ref_qwen2_moe",
+    "ref_glm4_moe",
+    "ref_olmoe",
+    "ref_gpt_oss",
+];
 
 /// A family's model folder with another configuration or other weights.
 fn changed(
@@ -359,7 +365,7 @@ fn cached_tokens_are_those_of_a_whole_pass() {
 
 #[test]
 fn a_whole_mixture_trains() {
-    for family in &FAMILIES[..3] {
+    for family in &FAMILIES[..4] {
         let run = |checkpointing| {
             let mut recipe = recipe(&folder(family).join("adapter_init"));
             recipe.adapter = None;

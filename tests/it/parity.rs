@@ -31,7 +31,7 @@ const FP16_AFTER_A_TIE: f64 = 4e-3;
 
 /// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3. The last ones are
 /// mixtures of experts.
-const FAMILIES: [&str; 28] = [
+const FAMILIES: [&str; 29] = [
     "ref_llama",
     "ref_llama31",
     "ref_mistral",
@@ -60,6 +60,7 @@ const FAMILIES: [&str; 28] = [
     "ref_qwen2_moe",
     "ref_glm4_moe",
     "ref_gpt_oss",
+    "ref_olmoe",
 ];
 
 fn trainer(reference: &str, precision: Precision) -> Trainer {

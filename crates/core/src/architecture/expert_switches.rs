@@ -56,7 +56,6 @@ pub(super) const UNFINISHED: &[(&str, &str)] = &[
     ("llama4", "chunked attention, and experts whose input is weighted"),
     ("llama4_text", "chunked attention, and experts whose input is weighted"),
     ("mixtral", "experts under the names that its files have"),
-    ("olmoe", "norms of queries and keys over all heads at once"),
 ];
 const LATENT: &str = "latent attention, whose keys and values are projected twice";
 

@@ -33,6 +33,7 @@ pub enum Family {
     Qwen2Moe,
     Glm4Moe,
     GptOss,
+    Olmoe,
 }
 
 /// What is to be known of a family.

@@ -601,4 +601,26 @@ pub(super) const ROWS: &[FamilyRow] = &[
             assistant: "<|start|>assistant",
         },
     },
+    FamilyRow {
+        family: Family::Olmoe,
+        name: "olmoe",
+        text_names: &[],
+        switches: Switches {
+            qkv_bias: Bias::Key("attention_bias"),
+            output_bias: Bias::Key("attention_bias"),
+            query_key_norm: QueryKeyNorm::AllHeads,
+            refused: &["clip_qkv"],
+            experts: Some(ExpertSwitches {
+                intermediate_size: "intermediate_size",
+                sparse: SparseLayers::All,
+                ..PLAIN_EXPERTS
+            }),
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: ChatMarks {
+            user: "<|user|>\n",
+            assistant: "<|assistant|>\n",
+        },
+    },
 ];
