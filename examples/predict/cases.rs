@@ -128,7 +128,7 @@ impl Case {
             recipe.precision = Precision::Bf16;
         }
         let config = config(family, random);
-        let narrowest = Architecture::from_json(Path::new("config.json"), &config).map_or(1, |model| model.kv_size());
+        let narrowest = Architecture::from_json(Path::new("config.json"), &config).map_or(1, |model| narrowest(&model));
         if let Some(adapter) = &mut recipe.adapter {
             adapter.rank = adapter.rank.min(narrowest);
         }
@@ -257,6 +257,26 @@ fn adapter(family: &str, random: &mut Pcg64) -> AdapterSettings {
     }
 }
 
+/// Fewest outputs or inputs of a linear layer of attention.
+fn narrowest(model: &Architecture) -> usize {
+    let modules = model.linear_modules().into_iter();
+    let attention = modules.filter(|module| module.role.attends());
+    let widths = attention.map(|module| module.out_features.min(module.in_features));
+    widths.min().unwrap_or(1)
+}
+
+/// What `q_lora_rank` is drawn from.
+fn query_ranks(family: &str) -> &'static [&'static str] {
+    match family {
+        "deepseek_v2" => &["null"],
+        _ => &["48", "64"],
+    }
+}
+
+fn is_latent(family: &str) -> bool {
+    Family::from_model_type(family).is_some_and(|family| family.row().switches.latent)
+}
+
 fn has_experts(family: &str) -> bool {
     Family::from_model_type(family).is_some_and(|family| family.row().switches.experts.is_some())
 }
@@ -314,9 +334,14 @@ fn config(family: &str, random: &mut Pcg64) -> String {
             r#", "head_dim": {head_dim}, "sliding_window": 100, "num_local_experts": 8, "num_experts_per_tok": {}"#,
             one(random, &[2, 4])
         ),
-        "olmoe" => format!(
-            r#", "num_experts": 8, "num_experts_per_tok": {}"#,
-            one(random, &[2, 4])
+        "olmoe" => format!(r#", "num_experts": 8, "num_experts_per_tok": {}"#, one(random, &[2, 4])),
+        "deepseek_v3" | "deepseek_v2" | "glm4_moe_lite" => format!(
+            r#", "q_lora_rank": {}, "kv_lora_rank": {}, "qk_nope_head_dim": {head_dim}, "qk_rope_head_dim": 16,
+            "v_head_dim": {}, "first_k_dense_replace": 1, "n_shared_experts": 1, "n_routed_experts": 8, {}"#,
+            one(random, query_ranks(family)),
+            one(random, &[32, 64]),
+            one(random, &[32, 48]),
+            experts(random)
         ),
         "qwen3" => format!(r#", "tie_word_embeddings": true, "head_dim": {head_dim}"#),
         _ => format!(r#", "tie_word_embeddings": false, "head_dim": {head_dim}"#),
@@ -326,7 +351,7 @@ fn config(family: &str, random: &mut Pcg64) -> String {
         "num_key_value_heads": {}, "intermediate_size": {}, "vocab_size": {},
         "max_position_embeddings": 4096{extra}}}"#,
         random.random_range(2..5),
-        heads / one(random, &[1, 2]),
+        heads / if is_latent(family) { 1 } else { one(random, &[1, 2]) },
         hidden * one(random, &[2, 3]),
         one(random, &[512, 1000, 4096]),
     )

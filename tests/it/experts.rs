@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use peft_tune_core::recipe::{AdapterSettings, Checkpointing, Precision, TargetModules, TargetPreset};
+use peft_tune_core::recipe::{AdapterSettings, Checkpointing, Precision, Recipe, TargetModules, TargetPreset};
 use peft_tune_engine::adapter::{SavedAdapter, write};
 use peft_tune_engine::data::MicroBatch;
 use peft_tune_engine::{BaseModel, Control, GenerationSettings, Generator, TextEnd, Trainer};
@@ -19,11 +19,14 @@ use crate::golden::{
 /// As in `parity`.
 const F32: f64 = 1e-5;
 
-const FAMILIES: [&str; 5] = [
+const FAMILIES: [&str; 8] = [
     "ref_qwen3_moe",
     "ref_qwen2_moe",
     "ref_glm4_moe",
     "ref_olmoe",
+    "ref_deepseek_v3",
+    "ref_deepseek_v2",
+    "ref_glm4_moe_lite",
     "ref_gpt_oss",
 ];
 
@@ -365,7 +368,7 @@ fn cached_tokens_are_those_of_a_whole_pass() {
 
 #[test]
 fn a_whole_mixture_trains() {
-    for family in &FAMILIES[..4] {
+    for family in &FAMILIES[..7] {
         let run = |checkpointing| {
             let mut recipe = recipe(&folder(family).join("adapter_init"));
             recipe.adapter = None;
@@ -384,7 +387,19 @@ fn gradients_of_all_weights_match_differences_of_the_loss() {
     let family = "ref_qwen2_moe";
     let mut recipe = recipe(&folder(family).join("adapter_init"));
     recipe.adapter = None;
-    let mut trainer = Trainer::new(base(family, Precision::Fp32), &recipe, 5).unwrap();
+    let names = [
+        "layers.1.mlp.gate.weight",
+        "layers.0.mlp.experts.3.gate_proj.weight",
+        "layers.0.mlp.experts.3.down_proj.weight",
+        "layers.1.mlp.shared_expert_gate.weight",
+        "layers.1.mlp.shared_expert.up_proj.weight",
+    ];
+    check_slopes(family, &recipe, &names);
+}
+
+/// Gradients of the parameters that end in these names against differences of the loss.
+fn check_slopes(family: &str, recipe: &Recipe, names: &[&str]) {
+    let mut trainer = Trainer::new(base(family, Precision::Fp32), recipe, 5).unwrap();
     let batch = whole_batch(family);
     trainer.step(&batch).unwrap();
     let slots = trainer.parameters().layout.slots().to_vec();
@@ -392,14 +407,8 @@ fn gradients_of_all_weights_match_differences_of_the_loss() {
     let gradients: Vec<Tensor> = (0..slots.len())
         .map(|slot| trainer.parameters().gradient(slot).unwrap().copy().unwrap())
         .collect();
-    let mut fresh = Trainer::new(base(family, Precision::Fp32), &recipe, 5).unwrap();
-    for name in [
-        "layers.1.mlp.gate.weight",
-        "layers.0.mlp.experts.3.gate_proj.weight",
-        "layers.0.mlp.experts.3.down_proj.weight",
-        "layers.1.mlp.shared_expert_gate.weight",
-        "layers.1.mlp.shared_expert.up_proj.weight",
-    ] {
+    let mut fresh = Trainer::new(base(family, Precision::Fp32), recipe, 5).unwrap();
+    for name in names {
         let index = slots.iter().position(|slot| slot.name.ends_with(name)).unwrap();
         let value = fresh.parameters().value(index).unwrap();
         let start = value.copy().unwrap();
@@ -594,6 +603,132 @@ fn a_stacked_mixture_is_merged_into_its_own_layout() {
         error.contains("`gpt_oss`") && error.contains("train an adapter"),
         "{error}"
     );
+}
+
+/// The value of a byte of FP8, E4M3.
+fn e4m3(code: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+    let magnitude = match exponent {
+        0 => mantissa / 8.0 * 2f32.powi(-6),
+        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
+    };
+    if code & 128 == 0 { magnitude } else { -magnitude }
+}
+
+/// The weights of a decoder layer's linear layers are in FP8 there, all but the router's.
+fn is_in_tiles(name: &str, shape: &[usize]) -> bool {
+    name.contains(".layers.") && shape.len() == 2 && !name.ends_with("mlp.gate.weight")
+}
+
+#[test]
+fn latent_attention_in_tiles_of_fp8_is_the_same_model() {
+    use safetensors::Dtype;
+    use safetensors::tensor::TensorView;
+    const TILE: [usize; 2] = [16, 10];
+    let family = "ref_deepseek_v3";
+    let (packed, source) = (TempDir::new().unwrap(), folder(family).join("model"));
+    let (mut plain, mut parts) = (tensors(&source.join("model.safetensors")), Vec::new());
+    let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    // The layer that drafts is published in tiles as well.
+    plain.insert(
+        "model.layers.2.self_attn.kv_a_proj_with_mqa.weight".into(),
+        plain["model.layers.1.self_attn.kv_a_proj_with_mqa.weight"].clone(),
+    );
+    for (number, (name, tensor)) in plain.iter_mut().enumerate() {
+        let (shape, mut values) = (tensor.dims().to_vec(), tensor.flatten_all().unwrap().to_vec1().unwrap());
+        if !is_in_tiles(name, &shape) {
+            parts.push((name.clone(), Dtype::F32, shape, bytes(&values)));
+            continue;
+        }
+        let [rows, columns] = [shape[0], shape[1]];
+        let grid = [rows.div_ceil(TILE[0]), columns.div_ceil(TILE[1])];
+        let scales: Vec<f32> = (0..grid[0] * grid[1])
+            .map(|tile| 0.002 + tile as f32 / 8192.0)
+            .collect();
+        let mut codes = Vec::with_capacity(values.len());
+        for (place, value) in values.iter_mut().enumerate() {
+            // Every code but the largest, which are no numbers or near the limit.
+            let code = (place * 37 + number * 11) as u8 & 0b1101_1111;
+            let tile = place / columns / TILE[0] * grid[1] + place % columns / TILE[1];
+            *value = e4m3(code) * scales[tile];
+            codes.push(code);
+        }
+        *tensor = Tensor::from_vec(values, shape.as_slice(), &Device::Cpu).unwrap();
+        parts.push((name.clone(), Dtype::F8_E4M3, shape, codes));
+        parts.push((format!("{name}_scale_inv"), Dtype::F32, grid.to_vec(), bytes(&scales)));
+    }
+    let views = parts
+        .iter()
+        .map(|(name, dtype, shape, bytes)| (name.as_str(), TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
+    safetensors::serialize_to_file(views, None, &packed.path().join("model.safetensors")).unwrap();
+    let mut config = json(&source.join("config.json"));
+    config["quantization_config"] = json!({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+        "weight_block_size": TILE});
+    std::fs::write(packed.path().join("config.json"), config.to_string()).unwrap();
+    let expected = changed(family, |_| (), |weights| *weights = plain);
+    let (packed, expected) = (load(packed.path()).unwrap(), load(expected.path()).unwrap());
+    for tensor in packed.architecture().tensors() {
+        let values = |model: &BaseModel| {
+            let tensor = model.tensor(&tensor.name).unwrap();
+            tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+        };
+        assert!(values(&packed) == values(&expected), "{}", tensor.name);
+    }
+}
+
+#[test]
+fn attention_of_latent_models_is_all_of_its_projections() {
+    for (family, expected) in [
+        (
+            "ref_deepseek_v3",
+            vec!["q_a_proj", "kv_a_proj_with_mqa", "q_b_proj", "kv_b_proj", "o_proj"],
+        ),
+        (
+            "ref_deepseek_v2",
+            vec!["q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"],
+        ),
+    ] {
+        let settings = AdapterSettings {
+            rank: 4,
+            target_modules: TargetModules::Preset(TargetPreset::Attention),
+            dora: true,
+            dropout: 0.1,
+            ..AdapterSettings::default()
+        };
+        let mut recipe = recipe(&folder(family).join("adapter_init"));
+        recipe.adapter = Some(settings);
+        let mut trainer = Trainer::new(base(family, Precision::Fp32), &recipe, 6).unwrap();
+        let plan = trainer.adapter_plan().unwrap();
+        let found: Vec<&str> = plan
+            .linears
+            .iter()
+            .take(expected.len())
+            .map(|one| one.linear.suffix())
+            .collect();
+        assert_eq!(
+            (found, plan.linears.len()),
+            (expected.clone(), 2 * expected.len()),
+            "{family}"
+        );
+        let losses = losses(&mut trainer, &whole_batch(family), 5);
+        assert!(losses[5] < losses[0], "{family}: {losses:?}");
+    }
+}
+
+#[test]
+fn gradients_of_latent_attention_match_differences_of_the_loss() {
+    let family = "ref_deepseek_v3";
+    let mut recipe = recipe(&folder(family).join("adapter_init"));
+    recipe.adapter = None;
+    let names = [
+        "layers.0.self_attn.q_a_proj.weight",
+        "layers.0.self_attn.q_a_layernorm.weight",
+        "layers.1.self_attn.q_b_proj.weight",
+        "layers.0.self_attn.kv_a_proj_with_mqa.weight",
+        "layers.1.self_attn.kv_a_layernorm.weight",
+        "layers.1.self_attn.kv_b_proj.weight",
+    ];
+    check_slopes(family, &recipe, &names);
 }
 
 #[test]

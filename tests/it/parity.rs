@@ -31,7 +31,7 @@ const FP16_AFTER_A_TIE: f64 = 4e-3;
 
 /// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3. The last ones are
 /// mixtures of experts.
-const FAMILIES: [&str; 29] = [
+const FAMILIES: [&str; 32] = [
     "ref_llama",
     "ref_llama31",
     "ref_mistral",
@@ -61,6 +61,9 @@ const FAMILIES: [&str; 29] = [
     "ref_glm4_moe",
     "ref_gpt_oss",
     "ref_olmoe",
+    "ref_deepseek_v3",
+    "ref_deepseek_v2",
+    "ref_glm4_moe_lite",
 ];
 
 fn trainer(reference: &str, precision: Precision) -> Trainer {

@@ -48,6 +48,11 @@ pub enum TrainError {
     ExpertsOnGpu { family: &'static str },
 
     #[error(
+        "the latent attention of `{family}` runs on the CPU only so far; name `cpu` as the device, or take another model"
+    )]
+    LatentOnGpu { family: &'static str },
+
+    #[error(
         "a document of {tokens} tokens is longer than the {max_positions} positions of this model; lower \
          `sequence_length`"
     )]

@@ -13,7 +13,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::config::Config;
-use super::{ArchitectureError, Experts, Family, Rope};
+use super::{ArchitectureError, Experts, Family, Latent, Rope};
 
 /// A decoder-only model's dimensions and the switches in which the families differ.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,6 +83,8 @@ pub struct Architecture {
     pub sinks: bool,
     /// What some or all layers have in place of one MLP.
     pub experts: Option<Experts>,
+    /// How queries, keys and values come by two projections each, where they do.
+    pub latent: Option<Latent>,
 }
 
 /// Attention of one decoder layer.
@@ -206,8 +208,23 @@ impl Architecture {
         experts.filter(|experts| experts.is_sparse.get(index).copied().unwrap_or(false))
     }
 
-    /// Width of all key (or value) heads together, Hkv·d.
+    /// Width of all key heads together, Hkv·d.
     pub fn kv_size(&self) -> usize {
         self.kv_heads * self.head_dim
+    }
+
+    /// dv, width of a head's value: d but for latent attention.
+    pub fn value_dim(&self) -> usize {
+        self.latent.map_or(self.head_dim, |latent| latent.value_dim)
+    }
+
+    /// Width of all value heads together, Hkv·dv.
+    pub fn value_size(&self) -> usize {
+        self.kv_heads * self.value_dim()
+    }
+
+    /// Width of what attention gives, Hq·dv.
+    pub fn attended_size(&self) -> usize {
+        self.heads * self.value_dim()
     }
 }

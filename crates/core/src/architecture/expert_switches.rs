@@ -16,7 +16,9 @@ pub struct ExpertSwitches {
     /// Whether weights are divided by their sum where `norm_topk_prob` is absent.
     pub normalised: bool,
     /// Whether `routed_scaling_factor`, `n_group` and `topk_group` count.
-    pub grouped: bool,
+    pub grouping: Grouping,
+    /// Keys that say this where they are there.
+    pub settled: &'static [(&'static str, &'static str)],
     pub correction: bool,
     pub shared: SharedSwitch,
     pub biases: bool,
@@ -37,6 +39,16 @@ pub enum SharedSwitch {
     Times(&'static str),
 }
 
+/// Whether weights have a factor and experts are chosen from the best groups only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grouping {
+    Never,
+    Always,
+    /// A factor always, groups where `topk_method` is `group_limited_greedy`.
+    ByMethod,
+}
+
 /// Which layers have experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -46,18 +58,16 @@ pub enum SparseLayers {
     EveryStep,
     /// All but the first `first_k_dense_replace`.
     BehindDense,
+    /// Those that `mlp_layer_types` calls sparse; where it is absent all but the first.
+    Typed,
 }
 
 /// Mixtures that are known and cannot run yet, and what the engine lacks for them.
 pub(super) const UNFINISHED: &[(&str, &str)] = &[
-    ("deepseek_v2", LATENT),
-    ("deepseek_v3", LATENT),
-    ("glm4_moe_lite", LATENT),
     ("llama4", "chunked attention, and experts whose input is weighted"),
     ("llama4_text", "chunked attention, and experts whose input is weighted"),
     ("mixtral", "experts under the names that its files have"),
 ];
-const LATENT: &str = "latent attention, whose keys and values are projected twice";
 
 /// Most experts of a layer; a larger number is a damaged file.
 const MOST_EXPERTS: usize = 65_536;
@@ -71,6 +81,11 @@ impl Experts {
         // Training with it would add a loss that nothing here computes.
         if config.flag("output_router_logits", false)? {
             return Err(config.unsupported("output_router_logits", "true", "false"));
+        }
+        for (key, value) in switches.settled {
+            if let Some(other) = config.optional_text(key)?.filter(|text| text != value) {
+                return Err(config.unsupported(key, other, value));
+            }
         }
         let written = switches.count.iter().find(|key| config.mentions(key));
         let count_key = written.or(switches.count.first()).copied().unwrap_or_default();
@@ -114,10 +129,18 @@ fn router(
         correction: switches.correction,
         groups: None,
     };
-    if !switches.grouped {
+    if switches.grouping == Grouping::Never {
         return Ok(router);
     }
     router.scale = config.optional_positive("routed_scaling_factor")?.unwrap_or(1.0);
+    if switches.grouping == Grouping::ByMethod {
+        const KEY: &str = "topk_method";
+        match config.optional_text(KEY)?.unwrap_or("greedy") {
+            "greedy" => return Ok(router),
+            "group_limited_greedy" => {}
+            other => return Err(config.unsupported(KEY, other, "greedy, group_limited_greedy")),
+        }
+    }
     let groups = ExpertGroups {
         count: config.optional_dimension("n_group")?.unwrap_or(1),
         chosen: config.optional_dimension("topk_group")?.unwrap_or(1),
@@ -156,6 +179,9 @@ fn shared(
     }))
 }
 
+/// Key of the layers' kinds.
+const TYPES: &str = "mlp_layer_types";
+
 fn sparse_layers(config: &Config, sparse: SparseLayers, layers: usize) -> Result<Vec<bool>, ArchitectureError> {
     Ok(match sparse {
         SparseLayers::All => vec![true; layers],
@@ -170,5 +196,20 @@ fn sparse_layers(config: &Config, sparse: SparseLayers, layers: usize) -> Result
             let dense = config.optional_count("first_k_dense_replace")?.unwrap_or(0);
             (0..layers).map(|index| index >= dense).collect()
         }
+        SparseLayers::Typed => match config.optional_texts(TYPES)? {
+            None => (0..layers).map(|index| index > 0).collect(),
+            Some(kinds) if kinds.len() != layers => {
+                let rule = format!("{layers} entries, one for each of num_hidden_layers");
+                return Err(config.impossible(TYPES, format!("{} entries", kinds.len()), rule));
+            }
+            Some(kinds) => {
+                let is_sparse = |kind: &str| match kind {
+                    "sparse" => Ok(true),
+                    "dense" => Ok(false),
+                    other => Err(config.unsupported(TYPES, other, "dense, sparse")),
+                };
+                kinds.into_iter().map(is_sparse).collect::<Result<_, _>>()?
+            }
+        },
     })
 }

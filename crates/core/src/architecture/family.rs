@@ -34,6 +34,9 @@ pub enum Family {
     Glm4Moe,
     GptOss,
     Olmoe,
+    DeepseekV3,
+    DeepseekV2,
+    Glm4MoeLite,
 }
 
 /// What is to be known of a family.
@@ -97,6 +100,8 @@ pub struct Switches {
     /// Which layers rotate queries and keys at all.
     pub rope_layers: RopeLayers,
     pub rope_order: RopeOrder,
+    /// Key that says whether neighbours turn together, where a family has models of both orders; they do where it is absent.
+    pub rope_order_key: Option<&'static str>,
     /// Base of the rope where the file names none.
     pub rope_base: f64,
     /// Share of a head that is rotated where the file names none.
@@ -109,6 +114,8 @@ pub struct Switches {
     pub sinks: bool,
     /// What layers have in place of one MLP.
     pub experts: Option<ExpertSwitches>,
+    /// Whether queries, keys and values are projected twice.
+    pub latent: bool,
 }
 
 /// A factor of a model.
@@ -131,6 +138,8 @@ pub enum Factor {
 pub enum QueryScale {
     /// 1/sqrt(d)
     HeadDim,
+    /// 1/sqrt(d) times the square of what YaRN says by `mscale_all_dim`.
+    Yarn,
     /// 1/sqrt of `query_pre_attn_scalar`, or of this one where it is absent.
     Scalar(f64),
     /// That of a key; 1 where it is absent.

@@ -5,8 +5,8 @@ use super::family::{
     TorchtuneFamily, TorchtuneTokenizer, Windows,
 };
 use super::{
-    Activation, ExpertNames, ExpertSwitches, LayerNames, NormPlacement, QueryKeyNorm, RopeOrder, Scores, SharedSwitch,
-    SparseLayers,
+    Activation, ExpertNames, ExpertSwitches, Grouping, LayerNames, NormPlacement, QueryKeyNorm, RopeOrder, Scores,
+    SharedSwitch, SparseLayers,
 };
 
 /// Full attention, no biases, a norm before attention and MLP.
@@ -36,12 +36,14 @@ const PLAIN: Switches = Switches {
     sliding_rope: SlidingRope::Shared,
     rope_layers: RopeLayers::All,
     rope_order: RopeOrder::Halves,
+    rope_order_key: None,
     rope_base: 10_000.0,
     rotary_share: 1.0,
     query_growth: false,
     refused: &[],
     sinks: false,
     experts: None,
+    latent: false,
 };
 
 /// What most families call their modules.
@@ -74,13 +76,52 @@ const PLAIN_EXPERTS: ExpertSwitches = ExpertSwitches {
     intermediate_size: "moe_intermediate_size",
     scores: Scores::Softmax,
     normalised: false,
-    grouped: false,
+    grouping: Grouping::Never,
+    settled: &[],
     correction: false,
     shared: SharedSwitch::Never,
     biases: false,
     limit: None,
     sparse: SparseLayers::EveryStep,
     names: EXPERT_NAMES,
+};
+
+/// Sigmoids with a correction, a shared expert, and layers with an MLP at the start.
+const GLM_EXPERTS: ExpertSwitches = ExpertSwitches {
+    count: &["n_routed_experts", "num_local_experts"],
+    scores: Scores::Sigmoid,
+    normalised: true,
+    grouping: Grouping::Always,
+    settled: &[("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")],
+    correction: true,
+    shared: SharedSwitch::Times("n_shared_experts"),
+    sparse: SparseLayers::BehindDense,
+    names: ExpertNames {
+        shared: [
+            "mlp.shared_experts.gate_proj",
+            "mlp.shared_experts.up_proj",
+            "mlp.shared_experts.down_proj",
+        ],
+        ..EXPERT_NAMES
+    },
+    ..PLAIN_EXPERTS
+};
+
+/// Latent attention, whose neighbours turn together.
+const DEEPSEEK: Switches = Switches {
+    qkv_bias: Bias::Key("attention_bias"),
+    output_bias: Bias::Key("attention_bias"),
+    query_scale: QueryScale::Yarn,
+    rope_order: RopeOrder::Neighbours,
+    experts: Some(GLM_EXPERTS),
+    latent: true,
+    ..PLAIN
+};
+
+/// The marks of DeepSeek.
+const DEEPSEEK_CHAT: ChatMarks = ChatMarks {
+    user: "<｜User｜>",
+    assistant: "<｜Assistant｜>",
 };
 
 /// Biases where the file says so, in the words of most.
@@ -542,24 +583,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
             query_key_norm: QueryKeyNorm::Heads,
             query_key_norm_key: Some("use_qk_norm"),
             rotary_share: 0.5,
-            experts: Some(ExpertSwitches {
-                count: &["n_routed_experts", "num_local_experts"],
-                scores: Scores::Sigmoid,
-                normalised: true,
-                grouped: true,
-                correction: true,
-                shared: SharedSwitch::Times("n_shared_experts"),
-                sparse: SparseLayers::BehindDense,
-                names: ExpertNames {
-                    shared: [
-                        "mlp.shared_experts.gate_proj",
-                        "mlp.shared_experts.up_proj",
-                        "mlp.shared_experts.down_proj",
-                    ],
-                    ..EXPERT_NAMES
-                },
-                ..PLAIN_EXPERTS
-            }),
+            experts: Some(GLM_EXPERTS),
             ..PLAIN
         },
         torchtune: None,
@@ -616,6 +640,57 @@ pub(super) const ROWS: &[FamilyRow] = &[
                 ..PLAIN_EXPERTS
             }),
             ..PLAIN
+        },
+        torchtune: None,
+        chat: ChatMarks {
+            user: "<|user|>\n",
+            assistant: "<|assistant|>\n",
+        },
+    },
+    FamilyRow {
+        family: Family::DeepseekV3,
+        name: "deepseek_v3",
+        text_names: &[],
+        switches: Switches {
+            rope_order_key: Some("rope_interleave"),
+            ..DEEPSEEK
+        },
+        torchtune: None,
+        chat: DEEPSEEK_CHAT,
+    },
+    FamilyRow {
+        family: Family::DeepseekV2,
+        name: "deepseek_v2",
+        text_names: &[],
+        switches: Switches {
+            refused: &["mlp_bias", "norm_topk_prob"],
+            experts: Some(ExpertSwitches {
+                scores: Scores::Softmax,
+                normalised: false,
+                grouping: Grouping::ByMethod,
+                settled: &[("scoring_func", "softmax")],
+                correction: false,
+                ..GLM_EXPERTS
+            }),
+            ..DEEPSEEK
+        },
+        torchtune: None,
+        chat: ChatMarks {
+            user: "User: ",
+            assistant: "Assistant:",
+        },
+    },
+    FamilyRow {
+        family: Family::Glm4MoeLite,
+        name: "glm4_moe_lite",
+        text_names: &[],
+        switches: Switches {
+            rope_order_key: Some("rope_interleave"),
+            experts: Some(ExpertSwitches {
+                sparse: SparseLayers::Typed,
+                ..GLM_EXPERTS
+            }),
+            ..DEEPSEEK
         },
         torchtune: None,
         chat: ChatMarks {

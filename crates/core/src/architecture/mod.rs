@@ -10,6 +10,7 @@ mod expert_switches;
 mod experts;
 mod family;
 mod family_rows;
+mod latent;
 mod layers;
 mod multimodal;
 mod read;
@@ -20,7 +21,7 @@ mod unknown;
 
 pub use dimensions::{Activation, Architecture, Dtype, LayerAttention, LayerNames, NormPlacement, QueryKeyNorm};
 pub use error::ArchitectureError;
-pub use expert_switches::{ExpertSwitches, SharedSwitch, SparseLayers};
+pub use expert_switches::{ExpertSwitches, Grouping, SharedSwitch, SparseLayers};
 pub use experts::{
     CORRECTION, ExpertGroups, ExpertNames, ExpertPart, ExpertWeight, Experts, Router, Scores, SharedExpert,
 };
@@ -28,6 +29,7 @@ pub use family::{
     Bias, ChatMarks, Factor, Family, FamilyRow, QueryScale, RopeLayers, SlidingRope, SoftCap, Switches,
     TorchtuneFamily, TorchtuneTokenizer, Windows,
 };
+pub use latent::{LATENT_NORM_EPSILON, Latent};
 pub use rope::{QueryGrowth, Rope, RopeOrder, RopeScaling};
 pub use tensors::{EMBEDDING, FINAL_NORM, LM_HEAD, SINKS, name_alone, name_within, names_of_language_model};
 pub use tensors::{LinearModule, LinearRole, ParameterCount, Projection, TensorShape};

@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::family::{Bias, Factor, Family, QueryScale, SoftCap, Switches};
-use super::{Activation, Architecture, ArchitectureError, Dtype, Experts, LayerAttention, QueryKeyNorm};
+use super::{Activation, Architecture, ArchitectureError, Dtype, Experts, Latent, LayerAttention, QueryKeyNorm};
 use super::{expert_switches, layers, multimodal, rope_config, unknown};
 
 /// More decoder layers than any model has; a larger number is a damaged file.
@@ -50,7 +50,19 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
         let rule = format!("a divisor of num_attention_heads {heads}");
         return Err(config.impossible("num_key_value_heads", kv_heads, rule));
     }
-    let head_dim = head_dim(config, hidden_size, heads)?;
+    let latent = switches.latent.then(|| Latent::read(config)).transpose()?;
+    if latent.is_some() && kv_heads != heads {
+        let rule = format!("num_attention_heads {heads}: each head has a key and a value of its own");
+        return Err(config.impossible("num_key_value_heads", kv_heads, rule));
+    }
+    let (head_dim, turning) = match latent {
+        // `head_dim` is that of the rotated part here, where it is written.
+        Some(latent) => (latent.head_dim(), [latent.plain_dims, latent.rotary_dims]),
+        None => {
+            let head_dim = head_dim(config, hidden_size, heads)?;
+            (head_dim, [0, head_dim])
+        }
+    };
     let layers = config.dimension("num_hidden_layers")?;
     if layers > MOST_LAYERS {
         return Err(config.impossible("num_hidden_layers", layers, format!("at most {MOST_LAYERS}")));
@@ -74,7 +86,7 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
             };
             layers
         ],
-        ropes: rope_config::ropes(config, switches, head_dim, max_positions)?,
+        ropes: rope_config::ropes(config, switches, turning, max_positions)?,
         norm_epsilon: config.optional_positive(switches.norm_epsilon)?.unwrap_or(1e-6),
         norm_offset: switches.norm_offset,
         centred_norms: switches.centred_norms,
@@ -102,6 +114,7 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
             .experts
             .map(|switches| Experts::read(config, &switches, layers))
             .transpose()?,
+        latent,
     })
 }
 
@@ -119,6 +132,7 @@ fn factor(config: &Config, factor: Factor, hidden_size: usize) -> Result<Option<
 fn attention_scale(config: &Config, scale: QueryScale, head_dim: usize) -> Result<f64, ArchitectureError> {
     Ok(match scale {
         QueryScale::HeadDim => (head_dim as f64).powf(-0.5),
+        QueryScale::Yarn => (head_dim as f64).powf(-0.5) * rope_config::score_magnitude(config)?.powi(2),
         QueryScale::Scalar(default) => {
             let scalar = config.optional_positive("query_pre_attn_scalar")?;
             scalar.unwrap_or(default).powf(-0.5)

@@ -15,6 +15,8 @@ pub struct Rope {
     pub base: f64,
     /// n, dimensions of a head that are rotated; even, at most the head's width.
     pub rotary_dims: usize,
+    /// Dimensions of a query's head before them, in latent attention, whose rotated keys come by themselves.
+    pub plain_dims: usize,
     pub order: RopeOrder,
     pub scaling: RopeScaling,
     /// Growth of queries with their position.
@@ -200,6 +202,7 @@ mod tests {
         Rope {
             base: 10_000.0,
             rotary_dims: 8,
+            plain_dims: 0,
             order: RopeOrder::Halves,
             scaling,
             query_growth: None,

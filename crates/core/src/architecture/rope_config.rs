@@ -14,23 +14,29 @@ pub(super) struct RopeContext {
     /// Share of a head that is rotated where the file names none.
     pub share: f64,
     pub order: RopeOrder,
+    /// Dimensions of a query before the head.
+    pub plain_dims: usize,
     /// Whether the file may say how queries grow.
     pub query_growth: bool,
 }
 
-/// The ropes of a family.
+/// The ropes of a family, for heads of so many dimensions behind those that never turn.
 pub(super) fn ropes(
     config: &Config,
     switches: &Switches,
-    head_dim: usize,
+    [plain_dims, head_dim]: [usize; 2],
     max_positions: usize,
 ) -> Result<Vec<Rope>, ArchitectureError> {
     let context = RopeContext {
         head_dim,
+        plain_dims,
         max_positions,
         default_base: switches.rope_base,
         share: switches.rotary_share,
-        order: switches.rope_order,
+        order: match switches.rope_order_key {
+            Some(key) if !config.flag(key, true)? => RopeOrder::Halves,
+            _ => switches.rope_order,
+        },
         query_growth: switches.query_growth,
     };
     match switches.sliding_rope {
@@ -99,6 +105,7 @@ fn one(config: &Config, parameters: Option<&Config>, context: RopeContext) -> Re
     let mut rope = Rope {
         base,
         rotary_dims,
+        plain_dims: context.plain_dims,
         order: context.order,
         scaling: RopeScaling::None,
         query_growth: None,
@@ -190,13 +197,7 @@ fn llama3(parameters: &Config) -> Result<RopeScaling, ArchitectureError> {
 
 fn yarn(parameters: &Config, context: RopeContext) -> Result<RopeScaling, ArchitectureError> {
     let factor = parameters.positive("factor")?;
-    let magnitude = |scale: f64| {
-        if factor <= 1.0 {
-            1.0
-        } else {
-            0.1 * scale * factor.ln() + 1.0
-        }
-    };
+    let magnitude = |scale: f64| magnitude(factor, scale);
     let scales = (
         parameters.optional_positive("mscale")?,
         parameters.optional_positive("mscale_all_dim")?,
@@ -215,6 +216,29 @@ fn yarn(parameters: &Config, context: RopeContext) -> Result<RopeScaling, Archit
         attention_factor: parameters.optional_positive("attention_factor")?.unwrap_or(default),
         truncate: parameters.flag("truncate", true)?,
     })
+}
+
+/// How much larger YaRN makes queries and keys together.
+fn magnitude(factor: f64, scale: f64) -> f64 {
+    if factor <= 1.0 {
+        1.0
+    } else {
+        0.1 * scale * factor.ln() + 1.0
+    }
+}
+
+/// The factor on queries and keys each that stands in the scale of scores (`mscale_all_dim`).
+pub(super) fn score_magnitude(config: &Config) -> Result<f64, ArchitectureError> {
+    let parameters = match config.object("rope_parameters")? {
+        Some(parameters) => Some(parameters),
+        None => config.object("rope_scaling")?,
+    };
+    let Some(parameters) = parameters else { return Ok(1.0) };
+    let kind = parameters.optional_text(kind_key(&parameters))?.unwrap_or("default");
+    match parameters.optional_positive("mscale_all_dim")? {
+        Some(scale) if kind != "default" => Ok(magnitude(parameters.positive("factor")?, scale)),
+        _ => Ok(1.0),
+    }
 }
 
 fn longrope(

@@ -48,6 +48,12 @@ pub enum LinearRole {
     Router,
     /// What scales the shared expert.
     SharedGate,
+    /// First projection of queries in latent attention, and the second one.
+    QueryLatent,
+    QueryExpansion,
+    /// First projection of keys and values, with the rotated part of keys behind it, and the second one.
+    KeyValueLatent,
+    KeyValueExpansion,
 }
 
 /// One linear layer of every decoder layer.
@@ -94,7 +100,15 @@ impl LinearRole {
     pub fn attends(self) -> bool {
         matches!(
             self,
-            Self::Query | Self::Key | Self::Value | Self::QueryKeyValue | Self::Output
+            Self::Query
+                | Self::Key
+                | Self::Value
+                | Self::QueryKeyValue
+                | Self::Output
+                | Self::QueryLatent
+                | Self::QueryExpansion
+                | Self::KeyValueLatent
+                | Self::KeyValueExpansion
         )
     }
 }
@@ -119,7 +133,9 @@ impl Architecture {
             out_features,
             bias,
         };
-        let mut modules = if self.fused_qkv {
+        let mut modules = if let Some(latent) = self.latent {
+            latent.modules(hidden, self.heads, self.qkv_bias)
+        } else if self.fused_qkv {
             vec![module(
                 QueryKeyValue,
                 "self_attn.qkv_proj",
@@ -134,7 +150,13 @@ impl Architecture {
                 module(Value, "self_attn.v_proj", hidden, kv, self.qkv_bias),
             ]
         };
-        modules.push(module(Output, "self_attn.o_proj", query, hidden, self.output_bias));
+        modules.push(module(
+            Output,
+            "self_attn.o_proj",
+            self.attended_size(),
+            hidden,
+            self.output_bias,
+        ));
         let [gate_up, down] = self.names.mlp;
         match (self.activation.is_gated(), self.fused_gate_up) {
             (true, true) => modules.push(module(GateUp, gate_up, hidden, 2 * inner, self.mlp_bias)),
@@ -159,14 +181,16 @@ impl Architecture {
     }
 
     /// The projections of decoder layer `index` by the input that they read: query, key and value; output; gate and up; down; the
-    /// router; the gate of the shared expert. With experts, gate, up and down are the shared one's.
-    pub fn projections(&self, index: usize) -> [Vec<Projection>; 6] {
+    /// router; the gate of the shared expert; the second projections of latent attention, of queries, and of keys and values. With
+    /// experts, gate, up and down are the shared one's. In latent attention the first projections stand for query, key and value.
+    pub fn projections(&self, index: usize) -> [Vec<Projection>; 8] {
         use LinearRole::{Down, Gate, GateUp, Key, Output, Query, QueryKeyValue, Router, SharedGate, Up, Value};
+        use LinearRole::{KeyValueExpansion, KeyValueLatent, QueryExpansion, QueryLatent};
         let (query, kv, inner) = (self.query_size(), self.kv_size(), self.intermediate_size);
-        let mut groups: [Vec<Projection>; 6] = Default::default();
+        let mut groups: [Vec<Projection>; 8] = Default::default();
         for module in self.layer_modules(index) {
             let (group, widths) = match module.role {
-                Query | Key | Value => (0, vec![module.out_features]),
+                Query | Key | Value | QueryLatent => (0, vec![module.out_features]),
                 QueryKeyValue => (0, vec![query, kv, kv]),
                 Output => (1, vec![module.out_features]),
                 Gate | Up => (2, vec![module.out_features]),
@@ -174,6 +198,13 @@ impl Architecture {
                 Down => (3, vec![module.out_features]),
                 Router => (4, vec![module.out_features]),
                 SharedGate => (5, vec![module.out_features]),
+                // What is projected again, and the part of keys that turns.
+                KeyValueLatent => {
+                    let turns = self.latent.map_or(0, |latent| latent.rotary_dims);
+                    (0, vec![module.out_features - turns, turns])
+                }
+                QueryExpansion => (6, vec![module.out_features]),
+                KeyValueExpansion => (7, vec![module.out_features]),
             };
             let mut start = 0;
             groups[group].extend(widths.into_iter().map(|width| {
@@ -196,8 +227,12 @@ impl Architecture {
         }
     }
 
-    /// Names and widths of a decoder layer's norms of queries and keys.
+    /// Names and widths of a decoder layer's norms of queries and keys, or of what they are made from.
     pub fn head_norms(&self) -> Vec<(String, usize)> {
+        if let Some(latent) = self.latent {
+            let norms = latent.query_norm().into_iter().chain([latent.key_value_norm()]);
+            return norms.map(|(name, width)| (name.to_owned(), width)).collect();
+        }
         let [query, key] = self.names.head_norms.map(|name| format!("self_attn.{name}"));
         let widths = match self.query_key_norm {
             QueryKeyNorm::None => return Vec::new(),

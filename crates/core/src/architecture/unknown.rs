@@ -16,7 +16,6 @@ const EXPERT_KEYS: &[&str] = &[
 /// Keys that only models with a part of their own have, and what that part is.
 const PARTS: &[(&[&str], &str)] = &[
     (EXPERT_KEYS, "a mixture of experts of a known layout"),
-    (&["kv_lora_rank", "q_lora_rank"], "multi-head latent attention"),
     (
         &[
             "mamba_d_state",
@@ -56,22 +55,34 @@ pub(super) fn error(config: &Config, model_type: &str) -> ArchitectureError {
     let supported = Family::all().map(Family::name).chain(multimodal::names());
     config.unknown_family(
         model_type,
-        nearest(model_type, has(config, EXPERT_KEYS)).name(),
+        nearest(model_type, has(config, EXPERT_KEYS), has(config, LATENT_KEYS)).name(),
         missing(config),
         supported.collect(),
     )
 }
 
-/// The family whose name has the longest beginning in common with `model_type`, among those with experts or those without;
-/// llama where none has any.
-fn nearest(model_type: &str, has_experts: bool) -> Family {
+/// Keys that only latent attention has.
+const LATENT_KEYS: &[&str] = &["kv_lora_rank"];
+
+/// The family whose name has the longest beginning in common with `model_type`, among those with experts or those without, and
+/// likewise with latent attention; where none has any the first of them, or llama.
+fn nearest(model_type: &str, has_experts: bool, is_latent: bool) -> Family {
     let common = |family: &Family| {
         let pairs = family.name().chars().zip(model_type.chars());
         pairs.take_while(|(a, b)| a == b).count()
     };
-    let alike = Family::all().filter(|family| family.row().switches.experts.is_some() == has_experts);
-    let best = alike.max_by_key(|family| (common(family), std::cmp::Reverse(family.name().len())));
-    best.filter(|family| common(family) > 2).unwrap_or(Family::Llama)
+    let is_alike = |family: &Family| {
+        let switches = &family.row().switches;
+        switches.experts.is_some() == has_experts && switches.latent == is_latent
+    };
+    let mut alike = Family::all().filter(is_alike);
+    let best = alike
+        .clone()
+        .max_by_key(|family| (common(family), std::cmp::Reverse(family.name().len())));
+    let first = if is_latent { alike.next() } else { None };
+    best.filter(|family| common(family) > 2)
+        .or(first)
+        .unwrap_or(Family::Llama)
 }
 
 /// Whether one of `keys` is there and not off.

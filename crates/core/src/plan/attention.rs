@@ -18,7 +18,10 @@ pub const SPAN_BACKWARD: usize = 512;
 pub struct Heads {
     pub query: usize,
     pub key: usize,
+    /// d, width of a query and of a key.
     pub width: usize,
+    /// dv, width of a value and of a result.
+    pub value: usize,
 }
 
 /// A pass of attention, as far as its scratch depends on it.
@@ -51,7 +54,24 @@ impl Heads {
             query: architecture.heads,
             key: architecture.kv_heads,
             width: architecture.head_dim,
+            value: architecture.value_dim(),
         }
+    }
+
+    /// FLOPs of all heads for a query and a key that it sees: q·k and p v; backward q·k once more, do·v, and the sums of dq, dk and
+    /// dv.
+    pub fn pair_flops(&self, backward: bool) -> f64 {
+        let width = match backward {
+            false => self.width + self.value,
+            true => 3 * self.width + 2 * self.value,
+        };
+        (2 * self.query * width) as f64
+    }
+
+    /// Width of heads whose queries, keys and values are alike and cost as much.
+    pub fn mean_width(&self, backward: bool) -> f64 {
+        let products = if backward { 10 } else { 4 };
+        self.pair_flops(backward) / (products * self.query) as f64
     }
 
     /// Query heads that share a key head.
@@ -81,43 +101,54 @@ impl Heads {
         if vectors == Vectors::None {
             return;
         }
-        let (rows, width) = (self.block_rows(longest), self.width);
+        let rows = self.block_rows(longest);
+        let Self { width, value, .. } = *self;
         // Queries, results, scores and their statistics.
         let (span, buffers, block) = match attention.backward {
             false => (
                 SPAN_FORWARD,
                 [Buffer::ForwardKeys, Buffer::ForwardBlocks],
-                rows * (2 * width + KEYS + 3),
+                rows * (width + value + KEYS + 3),
             ),
             true => (
                 SPAN_BACKWARD,
                 [Buffer::BackwardKeys, Buffer::BackwardBlocks],
-                rows * (4 * width + 2 * KEYS + 2),
+                rows * (2 * width + 2 * value + 2 * KEYS + 2),
             ),
         };
         let keys = seen(longest, span, window).max().unwrap_or(0);
-        kept.ask(buffers[0], 2 * 4 * keys * width);
+        kept.ask(buffers[0], 4 * keys * (width + value));
         kept.ask(buffers[1], 4 * block);
         // (depth, columns) of the block's products.
         let keys = longest.min(KEYS);
-        let products = [(width, keys), (keys, width), (rows, width)];
-        for (depth, columns) in products.into_iter().take(2 + usize::from(attention.backward)) {
+        let products: &[(usize, usize)] = match attention.backward {
+            false => &[(width, keys), (keys, value)],
+            // Scores, their gradients, dq, dk and dv.
+            true => &[
+                (width, keys),
+                (value, keys),
+                (keys, width),
+                (rows, width),
+                (rows, value),
+            ],
+        };
+        for &(depth, columns) in products {
             products::keep_small(kept, [rows, depth, columns], pairs, vectors);
         }
     }
 
     /// Bytes that one thread's small products pack and free again, where they run through the `gemm` crate.
     pub fn packing(&self, longest: usize, pairs: bool, vectors: Vectors) -> u64 {
-        let digits = vectors == Vectors::Amx && self.width.min(longest) >= products::amx::FEWEST_DIGITS;
+        let digits = vectors == Vectors::Amx && self.width.min(self.value).min(longest) >= products::amx::FEWEST_DIGITS;
         if pairs || digits {
             return 0;
         }
-        4 * (self.block_rows(longest) * (KEYS + 16 + self.width.max(KEYS))) as u64
+        4 * (self.block_rows(longest) * (KEYS + 16 + self.width.max(self.value).max(KEYS))) as u64
     }
 
     /// Bytes of all shares of dk and dv of one document: each span of queries has its own over the keys that it sees.
     pub fn shares(&self, tokens: usize, window: Option<usize>) -> u64 {
         let keys: usize = seen(tokens, SPAN_BACKWARD, window).sum();
-        (2 * 4 * keys * self.width * self.key) as u64
+        (4 * keys * (self.width + self.value) * self.key) as u64
     }
 }

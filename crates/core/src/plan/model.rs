@@ -54,13 +54,23 @@ pub struct ExpertsPlan {
     pub weights_train: bool,
 }
 
+/// The second projections of latent attention.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LatentPlan {
+    /// Without projections where queries are projected once.
+    pub query: GroupPlan,
+    pub key_value: GroupPlan,
+}
+
 /// What a decoder layer consists of, whatever its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerPlan {
     pub window: Option<usize>,
     /// Whether queries and keys are rotated.
     pub rotates: bool,
+    /// In latent attention the first projections.
     pub qkv: GroupPlan,
+    pub latent: Option<LatentPlan>,
     pub output: GroupPlan,
     /// The shared expert's where the layer has experts: without projections where it has no shared one.
     pub gate_up: GroupPlan,
@@ -303,7 +313,8 @@ impl Names<'_> {
     fn layer(&self, architecture: &Architecture, index: usize) -> LayerPlan {
         let name = Architecture::layer_name(index);
         let groups = architecture.projections(index);
-        let [qkv, output, gate_up, down, router, shared_gate] = groups.map(|group| self.group(&name, &group));
+        let [qkv, output, gate_up, down, router, shared_gate, query, key_value] =
+            groups.map(|group| self.group(&name, &group));
         let experts = architecture.experts_of(index).map(|experts| {
             let rank = |module: &str| {
                 self.ranks
@@ -326,6 +337,7 @@ impl Names<'_> {
             window: architecture.layers[index].window,
             rotates: architecture.layers[index].rope.is_some(),
             qkv,
+            latent: architecture.latent.map(|_| LatentPlan { query, key_value }),
             output,
             gate_up,
             down,

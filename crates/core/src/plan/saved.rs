@@ -79,6 +79,10 @@ pub enum SavedTensor {
     ExpertUp,
     ExpertGateUpXa,
     ExpertDownXa,
+    /// Compressed queries, keys and values, and what their norms keep.
+    Latents,
+    /// Of the adapters on their second projections.
+    LatentXa,
 }
 
 /// Widths of what a layer with experts keeps; all 0 without.
@@ -114,7 +118,7 @@ impl ExpertWidths {
 
 impl SavedTensor {
     /// All.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::Input,
         Self::Query,
         Self::Key,
@@ -139,6 +143,8 @@ impl SavedTensor {
         Self::ExpertUp,
         Self::ExpertGateUpXa,
         Self::ExpertDownXa,
+        Self::Latents,
+        Self::LatentXa,
     ];
 
     /// Values for each token: in the compute dtype, and in F32.
@@ -150,13 +156,14 @@ impl SavedTensor {
             // Where no norm stands before the block, nothing of one is kept.
             Self::Input => [hidden, usize::from(architecture.norm_placement.is_before())],
             Self::Query => [architecture.query_size(), 0],
-            Self::Key | Self::Value => [architecture.kv_size(), 0],
+            Self::Key => [architecture.kv_size(), 0],
+            Self::Value => [architecture.value_size(), 0],
             Self::HeadNorms => match architecture.query_key_norm {
                 QueryKeyNorm::None => [0, 0],
                 QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => [0, heads + architecture.kv_heads],
                 QueryKeyNorm::AllHeads => [0, 2],
             },
-            Self::AttentionOutput => [architecture.query_size(), heads],
+            Self::AttentionOutput => [architecture.attended_size(), heads],
             // Side by side both blocks read the layer's input.
             Self::Between if architecture.norm_placement == NormPlacement::Shared => [0, 0],
             Self::Between => [hidden, 0],
@@ -176,6 +183,17 @@ impl SavedTensor {
             Self::ExpertGate | Self::ExpertUp => [experts.chosen * experts.inner, 0],
             Self::ExpertGateUpXa => [experts.chosen * experts.gate_up_rank, 0],
             Self::ExpertDownXa => [experts.chosen * experts.down_rank, 0],
+            Self::Latents => architecture.latent.map_or([0, 0], |latent| match latent.query_rank {
+                Some(rank) => [rank + latent.key_value_rank, 2],
+                None => [latent.key_value_rank, 1],
+            }),
+            Self::LatentXa => {
+                let ranks = layer.latent.as_ref();
+                [
+                    ranks.map_or(0, |latent| latent.query.ranks() + latent.key_value.ranks()),
+                    0,
+                ]
+            }
         }
     }
 

@@ -12,8 +12,18 @@ use crate::recipe::{AdapterSettings, TargetModules, TargetPreset};
 use super::error::PlanError;
 use super::shape::{BaseShape, LinearKind, LinearShape, last_component};
 
-/// Endings of attention projections; `qkv_proj` is the fused form (Phi-3).
-const ATTENTION: &[&str] = &["q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj"];
+/// Endings of attention projections; `qkv_proj` is the fused form (Phi-3), the last ones are those of latent attention.
+const ATTENTION: &[&str] = &[
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "qkv_proj",
+    "q_a_proj",
+    "q_b_proj",
+    "kv_a_proj_with_mqa",
+    "kv_b_proj",
+];
 /// Endings of MLP projections; `gate_up_proj` is the fused form (Phi-3), `input_linear` and `output_linear` are Granite 4's.
 const MLP: &[&str] = &[
     "gate_proj",
@@ -23,6 +33,10 @@ const MLP: &[&str] = &[
     "input_linear",
     "output_linear",
 ];
+/// Endings of what latent attention has other modules for, and the ending of one of those.
+const PLAIN_ATTENTION: [&str; 3] = ["q_proj", "k_proj", "v_proj"];
+const LATENT: &str = "kv_a_proj_with_mqa";
+
 /// Endings that stand for experts, and for gate and up of them.
 const EXPERTS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
@@ -206,8 +220,12 @@ fn check_names(settings: &AdapterSettings, named: &Named<'_>, base: &BaseShape) 
     let layers = || base.linears.iter().filter(|linear| linear.kind == LinearKind::Layer);
     // PEFT passes over the modules of an MLP that a mixture keeps as one parameter, as long as another name is found.
     let is_within_experts = |name: &str| base.has_experts() && EXPERTS.contains(&name);
+    // Likewise the projections that latent attention has in two parts.
+    let is_latent = layers().any(|linear| ends_in(&linear.name, LATENT));
+    let is_in_parts = |name: &str| is_latent && PLAIN_ATTENTION.contains(&name);
     for name in &named.modules {
-        if !layers().any(|linear| ends_in(&linear.name, name)) && !is_within_experts(name) {
+        let is_passed_over = is_within_experts(name) || is_in_parts(name);
+        if !layers().any(|linear| ends_in(&linear.name, name)) && !is_passed_over {
             return Err(PlanError::UnknownTarget {
                 name: (*name).to_owned(),
                 known: known_suffixes(layers().map(|linear| linear.name.as_str())),

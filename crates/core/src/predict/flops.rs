@@ -1,7 +1,7 @@
 //! FLOPs of a step: what the model needs, and what the hardware computes.
 //!
-//! A product of (R, K) with (K, C) counts 2 R K C. Attention counts the visible pairs only: 4 pairs d for each head
-//! forward, 10 pairs d backward (one product is made again). Passes over memory are not counted.
+//! A product of (R, K) with (K, C) counts 2 R K C. Attention counts the visible pairs only: 2 pairs (d + dv) for each head
+//! forward, 2 pairs (3 d + 2 dv) backward (one product is made again). Passes over memory are not counted.
 
 use serde::Serialize;
 
@@ -44,8 +44,7 @@ impl Flops {
                             documents.count * length * mean_keys(length, *window)
                         })
                         .sum();
-                    let products = if *backward { 10.0 } else { 4.0 };
-                    let flops = products * pairs * (heads.query * heads.width) as f64;
+                    let flops = pairs * heads.pair_flops(*backward);
                     self.add(op.stage, Module::Attention, times * flops);
                 }
                 Work::Pass { .. } => {}

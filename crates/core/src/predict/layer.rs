@@ -113,13 +113,20 @@ impl StepTracer<'_> {
     fn attention_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         let ([_, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
         let normed = self.norm_before(trace, kept);
-        self.group_forward(trace, (&kind.qkv, Module::QueryKeyValue), kept, Target::New(kept));
-        trace.free(Scratch, normed);
-        if architecture.query_key_norm == QueryKeyNorm::RotatedHeads {
-            self.turn(trace, kind);
+        if let Some(latent) = architecture.latent {
+            self.latent_forward(trace, kind, (latent, normed), kept);
+        } else {
+            self.group_forward(trace, (&kind.qkv, Module::QueryKeyValue), kept, Target::New(kept));
+            trace.free(Scratch, normed);
+            if architecture.query_key_norm == QueryKeyNorm::RotatedHeads {
+                self.turn(trace, kind);
+            }
+            self.rotate(trace, kind, kept);
         }
-        self.rotate(trace, kind, kept);
-        trace.hold(kept, self.act(query) + self.wide(architecture.heads));
+        trace.hold(
+            kept,
+            self.act(architecture.attended_size()) + self.wide(architecture.heads),
+        );
         let call = AttentionCall {
             longest: self.stream.longest(),
             window: kind.window,
@@ -351,7 +358,7 @@ impl StepTracer<'_> {
     }
 
     fn attention_backward(&self, trace: &mut Trace, kind: &LayerPlan, wants_dx: bool) {
-        let [hidden, _, query, key] = self.widths();
+        let ([hidden, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
         let (q, k) = (self.act(query), self.act(key));
         let d_output = match self.is_side_by_side() {
             true => self.act(hidden),
@@ -366,21 +373,26 @@ impl StepTracer<'_> {
             trace.free(Scratch, self.wide(of_query + of_key));
         }
         self.attention_op_backward(trace, kind);
-        trace.free(Scratch, q + if has_norm { q + k } else { 0 });
+        let result = self.act(architecture.attended_size());
+        trace.free(Scratch, result + if has_norm { q + k } else { 0 });
         let freed = [SavedTensor::Value, SavedTensor::AttentionOutput];
         trace.free(SavedActivations, self.saved(kind, &freed));
-        self.turn(trace, kind);
-        for (width, rstd) in norms.into_iter().flatten() {
-            trace.spike(Scratch, self.act(width) + self.wide(rstd));
-            self.pass(trace, Module::Norms, Pass::NormBackward, width);
+        if let Some(latent) = architecture.latent {
+            self.latent_backward(trace, kind, latent);
+        } else {
+            self.turn(trace, kind);
+            for (width, rstd) in norms.into_iter().flatten() {
+                trace.spike(Scratch, self.act(width) + self.wide(rstd));
+                self.pass(trace, Module::Norms, Pass::NormBackward, width);
+            }
+            trace.free(
+                SavedActivations,
+                self.saved(kind, &[SavedTensor::Query, SavedTensor::Key]),
+            );
         }
-        trace.free(
-            SavedActivations,
-            self.saved(kind, &[SavedTensor::Query, SavedTensor::Key]),
-        );
         let wants_d_normed = wants_dx || kind.input_norm_trains;
-        let group = (&kind.qkv, Module::QueryKeyValue);
-        self.group_backward(trace, group, |trace| self.input_again(trace), q + 2 * k, wants_d_normed);
+        let (group, outputs) = ((&kind.qkv, Module::QueryKeyValue), self.act(kind.qkv.outputs()));
+        self.group_backward(trace, group, |trace| self.input_again(trace), outputs, wants_d_normed);
         if wants_dx {
             self.norm_onto(trace);
         } else {
@@ -393,7 +405,7 @@ impl StepTracer<'_> {
     /// dq, dk and dv into the scratch.
     fn attention_op_backward(&self, trace: &mut Trace, kind: &LayerPlan) {
         let [_, _, query, key] = self.widths();
-        trace.hold(Scratch, self.act(query) + self.act(2 * key));
+        trace.hold(Scratch, self.act(query + key + self.plan.architecture.value_size()));
         trace.run(Work::Attention {
             window: kind.window,
             backward: true,
@@ -408,7 +420,7 @@ impl StepTracer<'_> {
             .map(|documents| documents.count * heads.shares(documents.tokens, kind.window) as f64)
             .sum();
         let (longest, pairs) = (self.stream.longest(), self.multiplies_pairs());
-        let totals = (4 * self.host.threads * longest * heads.width) as u64;
+        let totals = (4 * self.host.threads * longest * heads.width.max(heads.value)) as u64;
         trace.hold(AttentionWorkspace, shares as u64);
         let packing = self.host.threads as u64 * heads.packing(longest, pairs, self.host.vectors);
         let call = AttentionCall {

@@ -15,6 +15,7 @@ mod experts;
 mod flops;
 mod grid;
 mod host;
+mod latent;
 mod layer;
 mod memory_category;
 mod network;

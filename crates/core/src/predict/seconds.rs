@@ -127,7 +127,7 @@ impl Times<'_> {
         let mut seconds = 0.0;
         for documents in &stream.documents {
             let length = documents.tokens as f64;
-            let each = grid.at(&[2.0 * mean_keys(length, window), heads.width as f64])?;
+            let each = grid.at(&[2.0 * mean_keys(length, window), heads.mean_width(backward)])?;
             seconds += documents.count * length * heads.query as f64 * each;
         }
         Some(seconds)
@@ -181,8 +181,7 @@ pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> S
                     documents.count * length * mean_keys(length, *window)
                 })
                 .sum();
-            let products = if *backward { 5.0 } else { 2.0 };
-            let flops = products * 2.0 * pairs * (context.heads.query * context.heads.width) as f64;
+            let flops = pairs * context.heads.pair_flops(*backward);
             flops / (0.5 * rate) + LAUNCH_S
         }
         Work::Pass { pass, elements, .. } => pass.bytes(element) * elements / bandwidth + LAUNCH_S,

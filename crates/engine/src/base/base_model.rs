@@ -37,6 +37,7 @@ impl BaseModel {
     /// A configuration or checkpoint that is missing, damaged, unknown, or does not agree with the other.
     pub fn load(directory: &Path, precision: Precision, device: &Device) -> Result<Self, TrainError> {
         let architecture = Architecture::from_config(&directory.join(CONFIG))?;
+        refuse_latent_on(device, &architecture)?;
         refuse_experts_on(device, &architecture)?;
         let checkpoint = Checkpoint::open_for(directory, &architecture)?;
         // Before the weights: another process may try kernels first, which needs some of the GPU's memory.
@@ -156,6 +157,7 @@ impl BaseModel {
         device: &Device,
         mut value_of: impl FnMut(&TensorShape, &Architecture) -> Result<Tensor, TrainError>,
     ) -> Result<Self, TrainError> {
+        refuse_latent_on(device, &architecture)?;
         refuse_experts_on(device, &architecture)?;
         let (mut weights, kinds) = (BTreeMap::new(), WeightKinds::new(&architecture));
         for tensor in architecture.tensors() {
@@ -330,6 +332,16 @@ fn store_experts(
         }
     }
     Ok(())
+}
+
+/// Attention's kernels for a GPU have values as wide as keys.
+fn refuse_latent_on(device: &Device, architecture: &Architecture) -> Result<(), TrainError> {
+    match (architecture.latent, device.is_cpu()) {
+        (Some(_), false) => Err(TrainError::LatentOnGpu {
+            family: architecture.family.name(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Experts have no products on a GPU yet.

@@ -4,9 +4,10 @@ use candle_core::{Result, Tensor};
 
 use super::block_end::BlockEnd;
 use super::head_norms::{QueryKeyPath, Turned};
+use super::latent::Latent;
 use super::linear::LinearGroup;
 use super::norm::Norm;
-use super::saved::AttentionSaved;
+use super::saved::{AttentionSaved, LatentSaved};
 use super::traced::{attention, residual, sinks};
 use super::{RopeTables, Stream};
 use crate::span;
@@ -17,14 +18,26 @@ use crate::span::{Module, StepPhase};
 pub(super) struct AttentionBlock {
     /// Absent where the norm stands behind the block only.
     pub norm: Option<Norm>,
-    /// q, k and v.
+    /// q, k and v, or the first projections of latent attention.
     pub projections: LinearGroup,
+    pub latent: Option<Latent>,
     pub path: QueryKeyPath,
     pub end: BlockEnd,
     pub settings: attention::Settings,
     /// (Hq,), one more logit of each head.
     pub sinks: Option<Tensor>,
     pub head_dim: usize,
+}
+
+/// Queries, keys and values as attention reads them, and what is kept of what they were made from.
+pub(super) struct Attended {
+    pub q: Tensor,
+    pub k: Tensor,
+    pub v: Tensor,
+    /// Queries and keys, or the inputs of their norms.
+    pub kept: [Tensor; 2],
+    pub rstd: [Option<Tensor>; 2],
+    pub latent: Option<LatentSaved>,
 }
 
 /// What backward gets: the gradient of what the block adds to the stream, and the one that reaches its input past the
@@ -47,12 +60,14 @@ impl AttentionBlock {
         let (normed, rstd) = forward_before(self.norm.as_ref(), x)?;
         let (projected, input_xa) = self.projections.forward(&normed, dropout)?;
         drop(normed);
-        let [q, k, v] = self.heads(projected)?;
-        let Turned {
-            both: [q, k],
+        let Attended {
+            q,
+            k,
+            v,
             kept,
             rstd: [query_rstd, key_rstd],
-        } = self.path.forward([q, k], stream, ropes)?;
+            latent,
+        } = self.attended(projected, stream, ropes)?;
         let (o, lse) = attention::forward(&q, &k, &v, stream.documents(), &self.settings)?;
         if let Some(sinks) = &self.sinks {
             sinks::apply(&o, &lse, sinks)?;
@@ -72,6 +87,7 @@ impl AttentionBlock {
             input_xa,
             output_xa,
             behind,
+            latent,
         };
         Ok((y, saved))
     }
@@ -114,11 +130,18 @@ impl AttentionBlock {
         };
         let (d_q, d_k, d_v) = attention::backward(kept, &d_o, stream.documents(), &self.settings)?;
         drop((d_o, q, k, saved.v, saved.o, saved.lse));
-        let rstd = [saved.query_rstd, saved.key_rstd];
-        let [d_q, d_k] = self.path.backward(in_between, rstd, [d_q, d_k], stream, ropes)?;
+        let d_projected = match (&self.latent, saved.latent) {
+            (Some(latent), Some(saved)) => {
+                drop(in_between);
+                latent.backward(saved, [d_q, d_k, d_v], &self.path, stream, ropes)?
+            }
+            _ => {
+                let rstd = [saved.query_rstd, saved.key_rstd];
+                let [d_q, d_k] = self.path.backward(in_between, rstd, [d_q, d_k], stream, ropes)?;
+                vec![flat(&d_q)?, flat(&d_k)?, flat(&d_v)?]
+            }
+        };
         let normed = || Ok(forward_before(self.norm.as_ref(), &saved.x)?.0);
-        let d_projected = vec![flat(&d_q)?, flat(&d_k)?, flat(&d_v)?];
-        drop((d_q, d_k, d_v));
         let wants_d_normed = wants_dx || self.norm.as_ref().is_some_and(|norm| norm.weight.is_trained());
         let d_normed = self
             .projections
@@ -132,8 +155,29 @@ impl AttentionBlock {
         before.backward(&past, &d_normed, wants_dx)
     }
 
+    /// From the outputs of the projections to what attention reads.
+    pub(super) fn attended(&self, projected: Vec<Tensor>, stream: &Stream<'_>, ropes: &RopeTables) -> Result<Attended> {
+        if let Some(latent) = &self.latent {
+            return latent.forward(projected, &self.path, stream, ropes);
+        }
+        let [q, k, v] = self.heads(projected)?;
+        let Turned {
+            both: [q, k],
+            kept,
+            rstd,
+        } = self.path.forward([q, k], stream, ropes)?;
+        Ok(Attended {
+            q,
+            k,
+            v,
+            kept,
+            rstd,
+            latent: None,
+        })
+    }
+
     /// (T, heads·d) of q, k and v to (T, heads, d).
-    pub(super) fn heads(&self, projected: Vec<Tensor>) -> Result<[Tensor; 3]> {
+    fn heads(&self, projected: Vec<Tensor>) -> Result<[Tensor; 3]> {
         let split = |tensor: &Tensor| {
             let (tokens, width) = tensor.dims2()?;
             tensor.reshape((tokens, width / self.head_dim, self.head_dim))

@@ -10,6 +10,7 @@ use super::block_end::BlockEnd;
 use super::decoder::Decoder;
 use super::dora::{Dora, squared_row_norms};
 use super::head_norms::{HeadNorms, NormOrder, QueryKeyPath};
+use super::latent::{Expansion, Latent};
 use super::layer::{BlockOrder, Layer};
 use super::linear::{AdapterInput, LinearGroup};
 use super::matrix::Matrix;
@@ -24,7 +25,9 @@ use crate::parameters::flat_view;
 use crate::span::Module;
 use crate::{Parameters, TrainError};
 use candle_core::DType;
-use peft_tune_core::architecture::{Architecture, EMBEDDING, FINAL_NORM, LM_HEAD, NormPlacement, QueryKeyNorm, SINKS};
+use peft_tune_core::architecture::{
+    Architecture, EMBEDDING, FINAL_NORM, LATENT_NORM_EPSILON, LM_HEAD, NormPlacement, QueryKeyNorm, SINKS,
+};
 use peft_tune_core::plan::{AdaptedLinear, GroupPlan, LayerPlan, LinearSlots, ModelPlan, ProjectionPlan};
 use peft_tune_kernels::device;
 use peft_tune_kernels::ops::{attention, glu, xielu};
@@ -151,6 +154,7 @@ impl Builder<'_> {
         Ok(AttentionBlock {
             norm: self.norm_where(placement.is_before(), layer, before)?,
             projections: self.group(layer, Module::QueryKeyValue, &plan.qkv)?,
+            latent: self.latent(layer, plan)?,
             path: QueryKeyPath {
                 norms: self.head_norms(layer)?,
                 rope: kind.rope,
@@ -171,6 +175,29 @@ impl Builder<'_> {
             },
             head_dim: architecture.head_dim,
         })
+    }
+
+    fn latent(&self, layer: &str, plan: &LayerPlan) -> Result<Option<Latent>, TrainError> {
+        let (Some(latent), Some(plan)) = (self.architecture().latent, &plan.latent) else {
+            return Ok(None);
+        };
+        let expansion = |(norm, _): (&str, usize), group: &GroupPlan| -> Result<Expansion, TrainError> {
+            let norm = self.norm(&format!("{layer}.{norm}.weight"))?;
+            Ok(Expansion {
+                norm: Norm {
+                    epsilon: LATENT_NORM_EPSILON,
+                    ..norm
+                },
+                projection: self.group(layer, Module::QueryKeyValue, group)?,
+            })
+        };
+        let query = latent.query_norm().map(|norm| expansion(norm, &plan.query));
+        Ok(Some(Latent {
+            query: query.transpose()?,
+            key_value: expansion(latent.key_value_norm(), &plan.key_value)?,
+            heads: self.architecture().heads,
+            plain: latent.plain_dims,
+        }))
     }
 
     fn head_norms(&self, layer: &str) -> Result<Option<HeadNorms>, TrainError> {

@@ -2,7 +2,8 @@
 //!
 //! | name | shape | meaning |
 //! |---|---|---|
-//! | `keys`, `values` | (sequences · capacity, Hkv, d) | of one layer, keys as rotated; compute dtype |
+//! | `keys` | (sequences · capacity, Hkv, d) | of one layer, as rotated; compute dtype |
+//! | `values` | (sequences · capacity, Hkv, dv) | likewise; of latent attention as its second projection gives them |
 //!
 //! Each sequence has `capacity` rows of its own and fills them from the first.
 
@@ -46,11 +47,11 @@ impl KeyValueCache {
         dtype: DType,
         device: &Device,
     ) -> Result<Self> {
-        let shape = (sequences * capacity, architecture.kv_heads, architecture.head_dim);
+        let empty = |width| Tensor::zeros((sequences * capacity, architecture.kv_heads, width), dtype, device);
         let layer = || {
             Ok(LayerCache {
-                keys: Tensor::zeros(shape, dtype, device)?,
-                values: Tensor::zeros(shape, dtype, device)?,
+                keys: empty(architecture.head_dim)?,
+                values: empty(architecture.value_dim())?,
             })
         };
         Ok(Self {

@@ -92,10 +92,7 @@ impl QueryKeyPath {
         stream: &Stream<'_>,
         ropes: &RopeTables,
     ) -> Result<[Tensor; 2]> {
-        let turn_back = |both: [Tensor; 2]| match self.rope {
-            Some(rope) => ropes.rope(rope).backward(both, &stream.positions),
-            None => Ok(both),
-        };
+        let turn_back = |both| self.turn_back(both, stream, ropes);
         let (Some(norms), [Some(query_rstd), Some(key_rstd)]) = (&self.norms, rstd) else {
             return turn_back(d_both);
         };
@@ -111,6 +108,14 @@ impl QueryKeyPath {
         match norms.order {
             NormOrder::BeforeRotation => Ok([d_q, d_k]),
             NormOrder::AfterRotation => turn_back([d_q, d_k]),
+        }
+    }
+
+    /// The gradients of queries and keys before their rotation.
+    pub(super) fn turn_back(&self, both: [Tensor; 2], stream: &Stream<'_>, ropes: &RopeTables) -> Result<[Tensor; 2]> {
+        match self.rope {
+            Some(rope) => ropes.rope(rope).backward(both, &stream.positions),
+            None => Ok(both),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::attention_block::{AttentionBlock, flat, forward_before};
+use super::attention_block::{Attended, AttentionBlock, flat, forward_before};
 use super::cache::{CacheSlot, KeyValueCache};
 use super::decoder::Decoder;
 use super::traced::{attention, cached_attention, sinks};
@@ -49,8 +49,7 @@ impl AttentionBlock {
         let _span = span::module(Module::Attention);
         let (normed, _) = forward_before(self.norm.as_ref(), x)?;
         let (projected, _) = self.projections.forward(&normed, None)?;
-        let [q, k, v] = self.heads(projected)?;
-        let [q, k] = self.path.forward([q, k], stream, ropes)?.both;
+        let Attended { q, k, v, .. } = self.attended(projected, stream, ropes)?;
         let is_first = slot.is_first();
         let (keys, values) = slot.keep(&k, &v)?;
         let o = match is_first {

@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::attention_block::{AttentionBlock, BlockGradients};
 use super::feed_forward::FeedForward;
+use super::latent::Latent;
 use super::linear::LinearGroup;
 use super::saved::LayerSaved;
 use super::{RopeTables, Stream};
@@ -29,6 +30,7 @@ impl Layer {
     /// Its groups of linear layers.
     pub(super) fn groups(&self) -> Vec<&LinearGroup> {
         let mut groups = vec![&self.attention.projections, &self.attention.end.out];
+        groups.extend(self.attention.latent.iter().flat_map(Latent::groups));
         groups.extend(self.mlp.groups());
         groups
     }

@@ -17,6 +17,7 @@ mod experts;
 mod feed_forward;
 mod head_norms;
 mod infer;
+mod latent;
 mod layer;
 mod linear;
 mod matrix;

@@ -22,7 +22,7 @@ pub(crate) struct RopeTables {
 pub(super) struct LayerRope {
     /// Of keys, and of queries where they have no table of their own.
     table: RopeTable,
-    /// Of queries that grow with their position.
+    /// Of queries that grow with their position, or that turn at another place of their heads than keys.
     queries: Option<RopeTable>,
 }
 
@@ -36,10 +36,11 @@ impl LayerRope {
         let table = RopeTable::new(&frequencies, f64::from(rope.amplitude()), rows, device)?.in_order(order);
         let growth = rope.query_growth.as_ref();
         let queries = growth.map(|growth| table.stretched(|position| growth.factor(position)));
-        Ok(Self {
-            queries: queries.transpose()?,
-            table,
-        })
+        let queries = match (queries.transpose()?, rope.plain_dims) {
+            (queries, 0) => queries,
+            (queries, plain) => Some(queries.unwrap_or_else(|| table.clone()).behind(plain)),
+        };
+        Ok(Self { queries, table })
     }
 
     /// The table of queries and keys alike, where there is but one.
@@ -52,8 +53,9 @@ impl LayerRope {
         match &self.queries {
             None => rope::forward_both([q, k], &self.table, positions),
             Some(queries) => {
-                let q = rope::forward(&q, queries, positions)?;
-                Ok([q, rope::forward(&k, &self.table, positions)?])
+                let turned = rope::forward(&q, queries, positions)?;
+                drop(q);
+                Ok([turned, rope::forward(&k, &self.table, positions)?])
             }
         }
     }
@@ -63,8 +65,9 @@ impl LayerRope {
         match &self.queries {
             None => rope::backward_both([q, k], &self.table, positions),
             Some(queries) => {
-                let q = rope::backward(&q, queries, positions)?;
-                Ok([q, rope::backward(&k, &self.table, positions)?])
+                let turned = rope::backward(&q, queries, positions)?;
+                drop(q);
+                Ok([turned, rope::backward(&k, &self.table, positions)?])
             }
         }
     }
@@ -132,6 +135,7 @@ mod tests {
         let rope = Rope {
             base: 10_000.0,
             rotary_dims: 4,
+            plain_dims: 0,
             order: RopeOrder::Halves,
             scaling: RopeScaling::None,
             query_growth: None,
@@ -150,6 +154,7 @@ mod tests {
         let rope = Rope {
             base: 10_000.0,
             rotary_dims: 2,
+            plain_dims: 0,
             order: RopeOrder::Halves,
             query_growth: None,
             scaling: peft_tune_core::architecture::RopeScaling::LongRope {

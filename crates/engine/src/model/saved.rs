@@ -32,13 +32,13 @@ pub(super) struct AttentionSaved {
     pub q: Tensor,
     /// (T, Hkv, d)
     pub k: Tensor,
-    /// (T, Hkv, d)
+    /// (T, Hkv, dv)
     pub v: Tensor,
     /// (T·Hq,) F32, or (T,) of a norm over all heads.
     pub query_rstd: Option<Tensor>,
     /// (T·Hkv,) F32
     pub key_rstd: Option<Tensor>,
-    /// (T, Hq, d)
+    /// (T, Hq, dv)
     pub o: Tensor,
     /// (T, Hq) F32
     pub lse: Tensor,
@@ -47,6 +47,26 @@ pub(super) struct AttentionSaved {
     /// (T, r) of the adapter on the output projection.
     pub output_xa: Vec<Tensor>,
     pub behind: Option<NormSaved>,
+    pub latent: Option<LatentSaved>,
+}
+
+/// What the second projections of latent attention keep.
+#[derive(Debug)]
+pub(super) struct LatentSaved {
+    /// Absent where queries are projected once.
+    pub query: Option<ExpansionSaved>,
+    pub key_value: ExpansionSaved,
+}
+
+/// What a norm and the projection behind it keep.
+#[derive(Debug)]
+pub(super) struct ExpansionSaved {
+    /// (T, R), the norm's input.
+    pub x: Tensor,
+    /// (T,) F32
+    pub rstd: Tensor,
+    /// (T, r) of the adapter on the projection.
+    pub xa: Vec<Tensor>,
 }
 
 /// What the MLP block keeps.
@@ -150,6 +170,7 @@ impl LayerSaved {
             all.extend(tensors.iter().map(|tensor| (saved, tensor)));
         }
         all.extend(of_norm(SavedTensor::AttentionBehind, &attention.behind));
+        all.extend(attention.latent.iter().flat_map(LatentSaved::tensors));
         match &self.mlp {
             FeedForwardSaved::Mlp(mlp) => all.extend(mlp.tensors()),
             FeedForwardSaved::Experts(experts) => all.extend(experts.tensors()),
@@ -160,6 +181,17 @@ impl LayerSaved {
     /// Bytes of all tensors.
     pub(super) fn bytes(&self) -> usize {
         self.tensors().into_iter().map(|(_, tensor)| bytes(tensor)).sum()
+    }
+}
+
+impl LatentSaved {
+    fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
+        let mut all = Vec::new();
+        for expansion in self.query.iter().chain([&self.key_value]) {
+            all.extend([&expansion.x, &expansion.rstd].map(|tensor| (SavedTensor::Latents, tensor)));
+            all.extend(expansion.xa.iter().map(|xa| (SavedTensor::LatentXa, xa)));
+        }
+        all
     }
 }
 

@@ -17,6 +17,7 @@ pub mod expert_parts;
 mod exponential;
 pub mod gain;
 pub mod glu;
+pub mod latent_heads;
 pub mod loss_head;
 pub mod matmul;
 #[cfg(test)]

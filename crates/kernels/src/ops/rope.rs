@@ -7,6 +7,8 @@
 //! | `cos`, `sin` | (positions, r/2) F32 | of position times inverse frequency, r = rotary dimensions, r <= d |
 //! | `positions` | (T,) U32 | row of the table for each token |
 //!
+//! Latent attention rotates the last dimensions of a head and not the first: `plain` of them pass unchanged before those that turn.
+//!
 //! With x1 = x[.., ..r/2] and x2 = x[.., r/2..r], or x1 = x[.., 0, 2, ..] and x2 = x[.., 1, 3, ..] of the first r: y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin; the dimensions from r on
 //! pass unchanged. The backward is the inverse rotation, that is the same with -sin.
 
@@ -29,6 +31,8 @@ pub struct RopeTable {
     /// (positions, rotary dimensions / 2) F32.
     pub sin: Tensor,
     pub order: PairOrder,
+    /// Dimensions of a head before the rotated ones.
+    pub plain: usize,
 }
 
 /// Which two dimensions of a head turn together, among the first r.
@@ -60,12 +64,18 @@ impl RopeTable {
             cos: Tensor::from_vec(cos, shape, device)?,
             sin: Tensor::from_vec(sin, shape, device)?,
             order: PairOrder::Halves,
+            plain: 0,
         })
     }
 
     /// The same table for another order of dimensions.
     pub fn in_order(self, order: PairOrder) -> Self {
         Self { order, ..self }
+    }
+
+    /// The same table for heads with so many dimensions before those that turn.
+    pub fn behind(self, plain: usize) -> Self {
+        Self { plain, ..self }
     }
 
     /// The table with the row of each position times a factor: a rotation that stretches too.
@@ -76,6 +86,7 @@ impl RopeTable {
             cos: self.cos.broadcast_mul(&factors)?,
             sin: self.sin.broadcast_mul(&factors)?,
             order: self.order,
+            plain: self.plain,
         })
     }
 
@@ -194,10 +205,11 @@ fn check(x: &Tensor, table: &RopeTable, positions: &Tensor) -> Result<()> {
     let (rows, half) = table.cos.dims2()?;
     shape::expect(&table.sin, &[rows, half], "rope: sin")?;
     shape::expect(positions, &[tokens], "rope: positions")?;
-    if 2 * half > head_dim {
+    if table.plain + 2 * half > head_dim {
         candle_core::bail!(
-            "rope: {} rotary dimensions do not fit into a head of {head_dim}",
-            2 * half
+            "rope: {} rotary dimensions behind {} others do not fit into a head of {head_dim}",
+            2 * half,
+            table.plain
         );
     }
     Ok(())
@@ -210,7 +222,7 @@ fn are_on_gpu([q, k]: [&Tensor; 2], table: &RopeTable, positions: &Tensor) -> Re
 }
 
 fn runs_on_gpu(x: &Tensor, table: &RopeTable, positions: &Tensor) -> bool {
-    gpu::takes(x) && positions.dtype() == DType::U32 && table.cos.dtype() == DType::F32
+    table.plain == 0 && gpu::takes(x) && positions.dtype() == DType::U32 && table.cos.dtype() == DType::F32
 }
 
 fn rotate_fused(x: &Tensor, table: &RopeTable, positions: &Tensor, direction: Direction) -> Result<Tensor> {
@@ -231,8 +243,12 @@ fn rotate_fused(x: &Tensor, table: &RopeTable, positions: &Tensor, direction: Di
             for ((y, x), position) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)).zip(positions) {
                 let row = *position as usize * half..(*position as usize + 1) * half;
                 match table.order {
-                    PairOrder::Halves => rotate_token(x, head_dim, &cos[row.clone()], &sin[row], sign, y),
-                    PairOrder::Neighbours => rotate_neighbours(x, head_dim, &cos[row.clone()], &sin[row], sign, y),
+                    PairOrder::Halves => {
+                        rotate_token(x, [head_dim, table.plain], &cos[row.clone()], &sin[row], sign, y)
+                    }
+                    PairOrder::Neighbours => {
+                        rotate_neighbours(x, [head_dim, table.plain], &cos[row.clone()], &sin[row], sign, y)
+                    }
                 }
             }
         });
@@ -242,17 +258,18 @@ fn rotate_fused(x: &Tensor, table: &RopeTable, positions: &Tensor, direction: Di
 }
 
 multiversion! {
-    /// Rotates all heads of one token.
+    /// Rotates all heads of one token; `head` is the width of one, and how much of it stands before the rotated dimensions.
     fn rotate_token<T: Element>(
         x: &[T],
-        head_dim: usize,
+        head: [usize; 2],
         cos: &[f32],
         sin: &[f32],
         sign: f32,
         y: &mut [MaybeUninit<T>],
     ) {
-        let half = cos.len();
+        let ([head_dim, plain], half) = (head, cos.len());
         for (x, y) in x.chunks_exact(head_dim).zip(y.chunks_exact_mut(head_dim)) {
+            let (x, y) = pass(x, y, plain);
             let ((x1, rest), (y1, y_rest)) = (x.split_at(half), y.split_at_mut(half));
             let ((x2, x_pass), (y2, y_pass)) = (rest.split_at(half), y_rest.split_at_mut(half));
             let inputs = x1.iter().zip(x2).zip(cos.iter().zip(sin));
@@ -272,14 +289,15 @@ multiversion! {
     /// As [`rotate_token`], of neighbouring dimensions.
     fn rotate_neighbours<T: Element>(
         x: &[T],
-        head_dim: usize,
+        head: [usize; 2],
         cos: &[f32],
         sin: &[f32],
         sign: f32,
         y: &mut [MaybeUninit<T>],
     ) {
-        let rotated = 2 * cos.len();
+        let ([head_dim, plain], rotated) = (head, 2 * cos.len());
         for (x, y) in x.chunks_exact(head_dim).zip(y.chunks_exact_mut(head_dim)) {
+            let (x, y) = pass(x, y, plain);
             let ((x, x_pass), (y, y_pass)) = (x.split_at(rotated), y.split_at_mut(rotated));
             let pairs = x.chunks_exact(2).zip(cos.iter().zip(sin));
             for (y, (x, (c, s))) in y.chunks_exact_mut(2).zip(pairs) {
@@ -292,6 +310,16 @@ multiversion! {
             }
         }
     }
+}
+
+/// Copies the first `plain` values of a head, and returns what is behind them.
+#[inline(always)]
+fn pass<'a, T: Element>(x: &'a [T], y: &'a mut [MaybeUninit<T>], plain: usize) -> (&'a [T], &'a mut [MaybeUninit<T>]) {
+    let ((x_pass, x), (y_pass, y)) = (x.split_at(plain), y.split_at_mut(plain));
+    for (y, x) in y_pass.iter_mut().zip(x_pass) {
+        y.write(*x);
+    }
+    (x, y)
 }
 
 /// The op in plain candle ops.
@@ -320,7 +348,7 @@ pub mod reference {
             Direction::Forward => rows(&table.sin)?,
             Direction::Inverse => rows(&table.sin)?.neg()?,
         };
-        let turned = wide.narrow(D::Minus1, 0, 2 * half)?;
+        let turned = wide.narrow(D::Minus1, table.plain, 2 * half)?;
         let [x1, x2] = parts(&turned, table.order)?;
         let y1 = (x1.broadcast_mul(&cos)? - x2.broadcast_mul(&sin)?)?;
         let y2 = (x2.broadcast_mul(&cos)? + x1.broadcast_mul(&sin)?)?;
@@ -328,11 +356,17 @@ pub mod reference {
             PairOrder::Halves => Tensor::cat(&[y1, y2], D::Minus1)?,
             PairOrder::Neighbours => Tensor::stack(&[y1, y2], 3)?.flatten_from(2)?,
         };
-        let rest = wide.narrow(D::Minus1, 2 * half, head_dim - 2 * half)?;
-        let whole = if 2 * half < head_dim {
-            Tensor::cat(&[turned, rest], D::Minus1)?
-        } else {
-            turned
+        let behind = table.plain + 2 * half;
+        let mut parts = vec![turned];
+        if table.plain > 0 {
+            parts.insert(0, wide.narrow(D::Minus1, 0, table.plain)?);
+        }
+        if behind < head_dim {
+            parts.push(wide.narrow(D::Minus1, behind, head_dim - behind)?);
+        }
+        let whole = match parts.as_slice() {
+            [turned] => turned.clone(),
+            parts => Tensor::cat(parts, D::Minus1)?,
         };
         whole.to_dtype(x.dtype())
     }
@@ -358,9 +392,14 @@ mod tests {
     fn fused_form_matches_f64() {
         for dtype in [DType::F32, DType::BF16, DType::F16] {
             for (heads, head_dim, half) in [(1, 16, 8), (3, 24, 12), (2, 64, 32), (5, 96, 24), (1, 256, 128)] {
-                for order in [PairOrder::Halves, PairOrder::Neighbours] {
+                for (order, plain) in [
+                    (PairOrder::Halves, 0),
+                    (PairOrder::Neighbours, 0),
+                    (PairOrder::Halves, head_dim - 2 * half),
+                    (PairOrder::Neighbours, (head_dim - 2 * half) / 2),
+                ] {
                     let (x, x64) = rounded(&random(&[13, heads, head_dim], 1), dtype);
-                    let (table, positions) = (table(half).in_order(order), positions(13));
+                    let (table, positions) = (table(half).in_order(order).behind(plain), positions(13));
                     let y64 = reference::forward(&x64, &table, &positions).unwrap();
                     assert_close(&forward(&x, &table, &positions).unwrap(), &y64, "y");
                     let dx64 = reference::backward(&x64, &table, &positions).unwrap();

@@ -17,8 +17,8 @@ pub(in crate::model) fn forward(
 ) -> Result<(Tensor, Tensor)> {
     let _span = op("attention", || Work {
         // q·k and p·v.
-        flops: 4 * products(q, documents.offsets, settings),
-        bytes: 2 * bytes(q) + bytes(k) + bytes(v) + lse_bytes(q),
+        flops: 2 * (products(q, q, documents.offsets, settings) + products(q, v, documents.offsets, settings)),
+        bytes: bytes(q) + result_bytes(q, v) + bytes(k) + bytes(v) + lse_bytes(q),
         ..described(q)
     });
     attention::forward(q, k, v, documents, settings)
@@ -32,22 +32,31 @@ pub(in crate::model) fn backward(
     settings: &Settings,
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let _span = op("attention_backward", || {
-        let products = products(saved.q, documents.offsets, settings);
+        let products = |of: &Tensor| products(saved.q, of, documents.offsets, settings);
         Work {
             // q·k once more, do·v, and the sums for dv, dq and dk.
-            flops: 10 * products,
-            recomputed_flops: 2 * products,
-            bytes: 4 * bytes(saved.q) + 2 * bytes(saved.k) + 2 * bytes(saved.v) + lse_bytes(saved.q),
+            flops: 6 * products(saved.q) + 4 * products(saved.v),
+            recomputed_flops: 2 * products(saved.q),
+            bytes: 2 * (bytes(saved.q) + bytes(saved.o) + bytes(saved.k) + bytes(saved.v)) + lse_bytes(saved.q),
             ..described(saved.q)
         }
     });
     attention::backward(saved, d_o, documents, settings)
 }
 
-/// Pairs of a query and a key that it sees, times heads and width.
-fn products(q: &Tensor, offsets: &[u32], settings: &Settings) -> u64 {
-    let Ok((_, heads, width)) = q.dims3() else { return 0 };
+/// Pairs of a query and a key that it sees, times heads and the width of `of`: of queries, or of values.
+fn products(q: &Tensor, of: &Tensor, offsets: &[u32], settings: &Settings) -> u64 {
+    let (Ok((_, heads, _)), Ok((_, _, width))) = (q.dims3(), of.dims3()) else {
+        return 0;
+    };
     (heads * width) as u64 * pairs(offsets, settings.window)
+}
+
+fn result_bytes(q: &Tensor, v: &Tensor) -> u64 {
+    let (Ok((tokens, heads, _)), Ok((_, _, width))) = (q.dims3(), v.dims3()) else {
+        return 0;
+    };
+    (tokens * heads * width * q.dtype().size_in_bytes()) as u64
 }
 
 /// Pairs of a query and a key that it sees: itself, and those before it in its document and window.

@@ -16,19 +16,21 @@ pub(in crate::model) fn forward(
     settings: &Settings,
     sinks: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let _span = op("cached_attention", || work(q, keys, places));
+    let _span = op("cached_attention", || work(q, (keys, values), places));
     cached_attention::forward_with_sinks((q, keys, values), places, settings, sinks)
 }
 
-fn work(q: &Tensor, keys: &Tensor, places: &[Range<usize>]) -> Work {
-    let (Ok((_, heads, width)), Ok((_, key_heads, _))) = (q.dims3(), keys.dims3()) else {
+fn work(q: &Tensor, (keys, values): (&Tensor, &Tensor), places: &[Range<usize>]) -> Work {
+    let (Ok((tokens, heads, width)), Ok((_, key_heads, _)), Ok((_, _, value))) =
+        (q.dims3(), keys.dims3(), values.dims3())
+    else {
         return Work::default();
     };
     let rows: usize = places.iter().map(ExactSizeIterator::len).sum();
     let element = q.dtype().size_in_bytes();
     Work {
-        flops: 4 * (rows * heads * width) as u64,
-        bytes: 2 * bytes(q) + 2 * (rows * key_heads * width * element) as u64,
+        flops: 2 * (rows * heads * (width + value)) as u64,
+        bytes: bytes(q) + ((tokens * heads * value + rows * key_heads * (width + value)) * element) as u64,
         storage: storage(q.dtype()),
         shape: Shape::with_tokens(q.dims(), 0),
         ..Work::default()

@@ -11,8 +11,8 @@ pub(super) mod matmul;
 mod pointwise;
 
 pub(super) use pointwise::{
-    bias, centre, clamped_glu, dropout, embedding, expert_parts, gain, glu, residual, rms_norm, rope, rounding,
-    routing, rows, sinks, xielu,
+    bias, centre, clamped_glu, dropout, embedding, expert_parts, gain, glu, latent_heads, residual, rms_norm, rope,
+    rounding, routing, rows, sinks, xielu,
 };
 
 use candle_core::{DType, Tensor};

@@ -95,6 +95,11 @@ in_spans! {
         backward(gate: &Tensor, up: &Tensor, dy: &Tensor, limit: f32) -> (Tensor, Tensor), "clamped_glu_backward",
             pass(gate, 5);
     }
+    latent_heads [] {
+        forward(expanded: &Tensor, shared: &Tensor, heads: usize, plain: usize) -> (Tensor, Tensor), "latent_heads",
+            pass(expanded, 2);
+        backward(d_k: &Tensor, d_v: &Tensor, plain: usize) -> (Tensor, Tensor), "latent_heads_backward", pass(d_k, 2);
+    }
     sinks [] {
         apply(o: &Tensor, lse: &Tensor, sinks: &Tensor) -> (), "sinks", pass(o, 2);
     }

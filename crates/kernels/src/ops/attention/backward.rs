@@ -3,7 +3,7 @@
 //! A task takes a span of queries of one document and key head. It owns its rows of dq; its shares of dk and dv are kept
 //! apart and added in the order of the spans, so that the result does not depend on the threads.
 
-use super::block::{Rows, Shared, Span, gather, query_rows};
+use super::block::{Shared, Span, gather, key_rows, query_rows};
 use super::softmax::{self, ScoreBlock};
 use super::{Saved, Settings};
 use crate::ops::element::Element;
@@ -71,6 +71,7 @@ pub fn backward<T: Element>(
         query: query_heads,
         key: saved.k.dim(1)?,
         width: head_dim,
+        value: saved.v.dim(2)?,
     };
     let read = |tensor| Elements::<T>::new(tensor);
     let (q, k, v, o, d_o) = (
@@ -92,7 +93,7 @@ pub fn backward<T: Element>(
         settings,
     };
     let mut dq = Unwritten::<T>::new(q.len());
-    let (mut dk, mut dv) = (Unwritten::<T>::new(k.len()), Unwritten::<T>::new(k.len()));
+    let (mut dk, mut dv) = (Unwritten::<T>::new(k.len()), Unwritten::<T>::new(v.len()));
     let spans = Span::all(offsets, heads.key, SPAN_BACKWARD);
     let dq_rows = Shared::new(&mut dq.slots()[..q.len()]);
     let mut spans: Vec<(Span, Option<Share>)> = spans.into_iter().map(|span| (span, None)).collect();
@@ -104,7 +105,7 @@ pub fn backward<T: Element>(
     let scale = settings.scale as f32;
     let (dk_rows, dv_rows) = (
         Shared::new(&mut dk.slots()[..k.len()]),
-        Shared::new(&mut dv.slots()[..k.len()]),
+        Shared::new(&mut dv.slots()[..v.len()]),
     );
     // The spans of one document and key head stand next to each other.
     let groups: Vec<&[(Span, Option<Share>)]> = spans
@@ -115,7 +116,7 @@ pub fn backward<T: Element>(
     });
     // SAFETY: the spans cover every token and head, and the tasks write all of their rows.
     unsafe {
-        let (dk, dv) = (dk.into_tensor(saved.k.dims())?, dv.into_tensor(saved.k.dims())?);
+        let (dk, dv) = (dk.into_tensor(saved.k.dims())?, dv.into_tensor(saved.v.dims())?);
         Ok((dq.into_tensor(saved.q.dims())?, dk, dv))
     }
 }
@@ -131,14 +132,8 @@ fn add_up<T: Element>(
     let (Some((span, _)), Some((last, _))) = (spans.first(), spans.last()) else {
         return;
     };
-    let width = heads.width;
-    let rows = Rows {
-        token: span.start,
-        stride: heads.key * width,
-        offset: span.key_head * width,
-        width,
-    };
-    let total = |part: fn(&Share) -> &Vec<f32>| {
+    let rows = |width| key_rows(heads, span.start, span.key_head, width);
+    let total = |part: fn(&Share) -> &Vec<f32>, width: usize| {
         let mut total = vec![0f32; last.queries.end * width];
         for share in spans.iter().filter_map(|(_, share)| share.as_ref()) {
             let keys = &mut total[share.keys.start * width..share.keys.end * width];
@@ -150,28 +145,23 @@ fn add_up<T: Element>(
     };
     // SAFETY: the keys of one document and head belong to this task alone.
     unsafe {
-        dk.scatter(&total(|share| &share.d_keys), rows, scale);
-        dv.scatter(&total(|share| &share.d_values), rows, 1.0);
+        dk.scatter(&total(|share| &share.d_keys, heads.width), rows(heads.width), scale);
+        dv.scatter(&total(|share| &share.d_values, heads.value), rows(heads.value), 1.0);
     }
 }
 
 impl<T: Element> Inputs<'_, T> {
     fn run(&self, span: &Span, scratch: &mut Scratch, dq: &Shared<'_, T>) -> Share {
         let keys = Span::keys(&span.queries, self.settings);
-        let width = self.heads.width;
-        let rows = Rows {
-            token: span.start + keys.start,
-            stride: self.heads.key * width,
-            offset: span.key_head * width,
-            width,
-        };
+        let Heads { width, value, .. } = self.heads;
+        let rows = |width| key_rows(self.heads, span.start + keys.start, span.key_head, width);
         resize(&mut scratch.keys, keys.len() * width, 0.0);
-        resize(&mut scratch.values, keys.len() * width, 0.0);
-        gather(self.k, rows, 1.0, &mut scratch.keys);
-        gather(self.v, rows, 1.0, &mut scratch.values);
+        resize(&mut scratch.values, keys.len() * value, 0.0);
+        gather(self.k, rows(width), 1.0, &mut scratch.keys);
+        gather(self.v, rows(value), 1.0, &mut scratch.values);
         let mut share = Share {
             d_keys: vec![0.0; keys.len() * width],
-            d_values: vec![0.0; keys.len() * width],
+            d_values: vec![0.0; keys.len() * value],
             keys,
         };
         let step = self.heads.block_queries();
@@ -188,23 +178,24 @@ impl<T: Element> Inputs<'_, T> {
 
     /// Brings the rows of one block of queries into the scratch.
     fn load(&self, span: &Span, queries: &Range<usize>, scratch: &mut Scratch) {
-        let (width, rows) = (self.heads.width, queries.len() * self.heads.group());
+        let (Heads { width, value, .. }, rows) = (self.heads, queries.len() * self.heads.group());
         let place = |width| query_rows(self.heads, span.start + queries.start, span.key_head, width);
-        for block in [&mut scratch.queries, &mut scratch.result, &mut scratch.d_result] {
-            resize(block, rows * width, 0.0);
+        resize(&mut scratch.queries, rows * width, 0.0);
+        for block in [&mut scratch.result, &mut scratch.d_result] {
+            resize(block, rows * value, 0.0);
         }
         resize(&mut scratch.lse, rows, 0.0);
         resize(&mut scratch.dots, rows, 0.0);
         gather(self.q, place(width), 1.0, &mut scratch.queries);
-        gather(self.o, place(width), 1.0, &mut scratch.result);
-        gather(self.d_o, place(width), 1.0, &mut scratch.d_result);
+        gather(self.o, place(value), 1.0, &mut scratch.result);
+        gather(self.d_o, place(value), 1.0, &mut scratch.d_result);
         gather(self.lse, place(1), 1.0, &mut scratch.lse);
-        softmax::dots(&scratch.d_result, &scratch.result, width, &mut scratch.dots);
+        softmax::dots(&scratch.d_result, &scratch.result, value, &mut scratch.dots);
     }
 
     /// dq of one block of queries and its part of the share, dk without the scale as well.
     fn block(&self, queries: &Range<usize>, scratch: &mut Scratch, share: &mut Share) {
-        let (width, group) = (self.heads.width, self.heads.group());
+        let (Heads { width, value, .. }, group) = (self.heads, self.heads.group());
         let rows = queries.len() * group;
         resize(&mut scratch.scores, rows * KEYS, 0.0);
         resize(&mut scratch.d_weights, rows * KEYS, 0.0);
@@ -221,12 +212,13 @@ impl<T: Element> Inputs<'_, T> {
                 cap: self.settings.soft_cap.map_or(f32::INFINITY, |cap| cap as f32),
                 keys: keys.clone(),
             };
-            let block = (keys.start - share.keys.start) * width..(keys.end - share.keys.start) * width;
-            let key_block = View::new(&scratch.keys[block.clone()], keys.len(), width);
-            let value_block = View::new(&scratch.values[block.clone()], keys.len(), width);
+            let first = share.keys.start;
+            let block = |width: usize| (keys.start - first) * width..(keys.end - first) * width;
+            let key_block = View::new(&scratch.keys[block(width)], keys.len(), width);
+            let value_block = View::new(&scratch.values[block(value)], keys.len(), value);
             let (queries, d_result) = (
                 View::new(&scratch.queries, rows, width),
-                View::new(&scratch.d_result, rows, width),
+                View::new(&scratch.d_result, rows, value),
             );
             let elements = rows * keys.len();
             let (p, ds) = (&mut scratch.scores[..elements], &mut scratch.d_weights[..elements]);
@@ -235,8 +227,8 @@ impl<T: Element> Inputs<'_, T> {
             softmax::backward(p, ds, &place, &scratch.lse, &scratch.dots);
             let (p, ds) = (View::new(p, rows, keys.len()), View::new(ds, rows, keys.len()));
             multiply(ds, key_block, &mut scratch.d_queries, Old::Add, exactness);
-            multiply(ds.t(), queries, &mut share.d_keys[block.clone()], Old::Add, exactness);
-            multiply(p.t(), d_result, &mut share.d_values[block], Old::Add, exactness);
+            multiply(ds.t(), queries, &mut share.d_keys[block(width)], Old::Add, exactness);
+            multiply(p.t(), d_result, &mut share.d_values[block(value)], Old::Add, exactness);
         }
     }
 }

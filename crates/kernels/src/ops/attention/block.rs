@@ -21,6 +21,16 @@ pub fn query_rows(heads: Heads, token: usize, key_head: usize, width: usize) -> 
     }
 }
 
+/// The rows of keys or values of one head from `token` on in a (T, Hkv, `width`) tensor.
+pub fn key_rows(heads: Heads, token: usize, key_head: usize, width: usize) -> Rows {
+    Rows {
+        token,
+        stride: heads.key * width,
+        offset: key_head * width,
+        width,
+    }
+}
+
 /// Some consecutive queries of one document, for one key head.
 #[derive(Clone, Debug)]
 pub struct Span {

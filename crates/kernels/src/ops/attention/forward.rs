@@ -1,7 +1,7 @@
 //! The fused forward: a span of queries passes over its keys block by block, with an online softmax.
 
 use super::Settings;
-use super::block::{Rows, Shared, Span, gather, query_rows};
+use super::block::{Rows, Shared, Span, gather, key_rows, query_rows};
 use super::softmax::{self, ScoreBlock, State};
 use crate::ops::element::Element;
 use crate::ops::matmul::serial::{Exactness, Old, View, multiply};
@@ -54,7 +54,9 @@ pub fn forward<T: Element>(
         query: query_heads,
         key: k.dim(1)?,
         width: head_dim,
+        value: v.dim(2)?,
     };
+    let results = tokens * query_heads * heads.value;
     let (q, k, v) = (Elements::<T>::new(q)?, Elements::<T>::new(k)?, Elements::<T>::new(v)?);
     let inputs = Inputs {
         q: &q,
@@ -64,11 +66,11 @@ pub fn forward<T: Element>(
         settings,
     };
     let (mut o, mut lse) = (
-        Unwritten::<T>::new(q.len()),
+        Unwritten::<T>::new(results),
         Unwritten::<f32>::new(tokens * query_heads),
     );
     let (o_rows, lse_rows) = (
-        Shared::new(&mut o.slots()[..q.len()]),
+        Shared::new(&mut o.slots()[..results]),
         Shared::new(&mut lse.slots()[..tokens * query_heads]),
     );
     let spans = Span::all(offsets, heads.key, SPAN_FORWARD);
@@ -78,7 +80,7 @@ pub fn forward<T: Element>(
     // SAFETY: the spans cover every token and head, and a task writes all of its rows.
     unsafe {
         Ok((
-            o.into_tensor(&[tokens, query_heads, head_dim])?,
+            o.into_tensor(&[tokens, query_heads, heads.value])?,
             lse.into_tensor(&[tokens, query_heads])?,
         ))
     }
@@ -87,17 +89,12 @@ pub fn forward<T: Element>(
 impl<T: Element> Inputs<'_, T> {
     fn run(&self, span: &Span, scratch: &mut Scratch, o: &Shared<'_, T>, lse: &Shared<'_, f32>) {
         let keys = Span::keys(&span.queries, self.settings);
-        let width = self.heads.width;
-        let rows = Rows {
-            token: span.start + keys.start,
-            stride: self.heads.key * width,
-            offset: span.key_head * width,
-            width,
-        };
+        let Heads { width, value, .. } = self.heads;
+        let rows = |width| key_rows(self.heads, span.start + keys.start, span.key_head, width);
         resize(&mut scratch.keys, keys.len() * width, 0.0);
-        resize(&mut scratch.values, keys.len() * width, 0.0);
-        gather(self.k, rows, 1.0, &mut scratch.keys);
-        gather(self.v, rows, 1.0, &mut scratch.values);
+        resize(&mut scratch.values, keys.len() * value, 0.0);
+        gather(self.k, rows(width), 1.0, &mut scratch.keys);
+        gather(self.v, rows(value), 1.0, &mut scratch.values);
         let step = self.heads.block_queries();
         for first in span.queries.clone().step_by(step) {
             let queries = first..(first + step).min(span.queries.end);
@@ -108,13 +105,13 @@ impl<T: Element> Inputs<'_, T> {
 
     /// Unnormalised result and softmax state of one block of queries; the scratch has the keys from `first_key` on.
     fn block(&self, span: &Span, queries: &Range<usize>, first_key: usize, scratch: &mut Scratch) {
-        let (width, group) = (self.heads.width, self.heads.group());
+        let (Heads { width, value, .. }, group) = (self.heads, self.heads.group());
         let rows = queries.len() * group;
         resize(&mut scratch.queries, rows * width, 0.0);
         gather(self.q, self.query_rows(span, queries, width), 1.0, &mut scratch.queries);
         resize(&mut scratch.scores, rows * KEYS, 0.0);
         scratch.result.clear();
-        resize(&mut scratch.result, rows * width, 0.0);
+        resize(&mut scratch.result, rows * value, 0.0);
         scratch.states.clear();
         resize(&mut scratch.states, rows, State::EMPTY);
         let (seen, exactness) = (Span::keys(queries, self.settings), Exactness::of(T::DTYPE));
@@ -128,9 +125,9 @@ impl<T: Element> Inputs<'_, T> {
                 cap: self.settings.soft_cap.map_or(f32::INFINITY, |cap| cap as f32),
                 keys: keys.clone(),
             };
-            let block = (keys.start - first_key) * width..(keys.end - first_key) * width;
+            let block = |width: usize| (keys.start - first_key) * width..(keys.end - first_key) * width;
             let scores = &mut scratch.scores[..rows * keys.len()];
-            let key_block = View::new(&scratch.keys[block.clone()], keys.len(), width);
+            let key_block = View::new(&scratch.keys[block(width)], keys.len(), width);
             multiply(
                 View::new(&scratch.queries, rows, width),
                 key_block.t(),
@@ -138,8 +135,8 @@ impl<T: Element> Inputs<'_, T> {
                 Old::Overwrite,
                 exactness,
             );
-            softmax::forward(scores, &place, &mut scratch.states, &mut scratch.result, width);
-            let value_block = View::new(&scratch.values[block], keys.len(), width);
+            softmax::forward(scores, &place, &mut scratch.states, &mut scratch.result, value);
+            let value_block = View::new(&scratch.values[block(value)], keys.len(), value);
             multiply(
                 View::new(scores, rows, keys.len()),
                 value_block,
@@ -159,7 +156,7 @@ impl<T: Element> Inputs<'_, T> {
         o: &Shared<'_, T>,
         lse: &Shared<'_, f32>,
     ) {
-        let width = self.heads.width;
+        let width = self.heads.value;
         for (row, state) in scratch.result.chunks_exact_mut(width).zip(&scratch.states) {
             let factor = 1.0 / state.sum;
             row.iter_mut().for_each(|value| *value *= factor);

@@ -2,13 +2,17 @@
 //!
 //! | name | shape | meaning |
 //! |---|---|---|
-//! | `q`, `o` | (T, Hq, d) | queries, result; compute dtype |
-//! | `k`, `v` | (T, Hkv, d) | keys and values; query head h reads key head h / (Hq / Hkv) |
+//! | `q`, `o` | (T, Hq, d), (T, Hq, dv) | queries, result; compute dtype |
+//! | `k`, `v` | (T, Hkv, d), (T, Hkv, dv) | keys and values; query head h reads key head h / (Hq / Hkv) |
 //! | `lse` | (T, Hq) F32 | log of the sum of the exponentiated scores, saved for the backward |
 //! | `offsets` | (documents + 1,) | start of each document in the stream |
 //!
 //! In a document, with i and j counted from its start: s_ij = cap(scale q_i . k_j), cap(s) = c tanh(s / c) with soft-cap
 //! c (gemma2), else s; a query sees the keys j <= i with i - j < window. p = softmax of s over j, o_i = sum of p_ij v_j.
+//!
+//! Design note: dv may differ from d (latent attention, where it is 128 for a d of 192). Values that are filled up with zeros to d
+//! would cost half as much again in the products with p and in what is kept of v and o; the blocks here have a width for each of the
+//! two sides, and nothing is copied. The GPU's kernels take one width, and leave other shapes to plain tensor ops.
 //!
 //! In BF16, and where the processor multiplies it in pairs, the operands of each product are rounded to BF16 (as in
 //! PyTorch); sums, softmax and everything kept between blocks are F32.
@@ -63,7 +67,7 @@ pub fn forward<'a>(
 ) -> Result<(Tensor, Tensor)> {
     let documents @ Documents { offsets, .. } = documents.into();
     settings::check(q, k, v, offsets)?;
-    if gpu::takes(q) && q.elem_count() > 0 && cuda::attention::takes(q.dim(2)?) {
+    if gpu::takes(q) && q.elem_count() > 0 && is_square(q, v)? && cuda::attention::takes(q.dim(2)?) {
         let (q, k, v) = (q.contiguous()?, k.contiguous()?, v.contiguous()?);
         return cuda::attention::forward(&q, &k, &v, documents, settings);
     }
@@ -76,6 +80,11 @@ pub fn forward<'a>(
     with_element!(q.dtype(), T => forward::forward::<T>((&q, &k, &v), offsets, settings))
 }
 
+/// Whether values are as wide as queries.
+fn is_square(q: &Tensor, v: &Tensor) -> Result<bool> {
+    Ok(q.dim(2)? == v.dim(2)?)
+}
+
 /// What the forward took and gave, for [`backward`].
 #[derive(Clone, Copy, Debug)]
 pub struct Saved<'a> {
@@ -86,7 +95,7 @@ pub struct Saved<'a> {
     pub lse: &'a Tensor,
 }
 
-/// Gradients with respect to (q, k, v), from the gradient `d_o` (T, Hq, d) of the result.
+/// Gradients with respect to (q, k, v), from the gradient `d_o` (T, Hq, dv) of the result.
 pub fn backward<'a>(
     saved: Saved<'_>,
     d_o: &Tensor,
@@ -95,11 +104,12 @@ pub fn backward<'a>(
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let documents @ Documents { offsets, .. } = documents.into();
     settings::check(saved.q, saved.k, saved.v, offsets)?;
-    super::shape::expect(saved.o, saved.q.dims(), "attention: o")?;
-    super::shape::expect(d_o, saved.q.dims(), "attention: d_o")?;
     let (tokens, heads, _) = saved.q.dims3()?;
+    let result = [tokens, heads, saved.v.dim(2)?];
+    super::shape::expect(saved.o, &result, "attention: o")?;
+    super::shape::expect(d_o, &result, "attention: d_o")?;
     super::shape::expect(saved.lse, &[tokens, heads], "attention: lse")?;
-    let on_gpu = gpu::takes(saved.q) && cuda::attention::takes(saved.q.dim(2)?);
+    let on_gpu = gpu::takes(saved.q) && is_square(saved.q, saved.v)? && cuda::attention::takes(saved.q.dim(2)?);
     if (!on_gpu && !is_fused(saved.q)) || saved.q.elem_count() == 0 {
         return reference::backward(saved, d_o, offsets, settings);
     }

@@ -21,7 +21,7 @@ pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[u32], settings: &S
     }
     if results.is_empty() {
         let lse = q.narrow(D::Minus1, 0, 1)?.squeeze(D::Minus1)?;
-        return Ok((q.clone(), widen(&lse)?));
+        return Ok((v.repeat((1, group, 1))?, widen(&lse)?));
     }
     Ok((
         Tensor::cat(&results, 0)?.contiguous()?,

@@ -19,7 +19,7 @@ pub(super) fn check(q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[u32]) -> Resu
     let (tokens, query_heads, head_dim) = q.dims3()?;
     let (_, key_heads, _) = k.dims3()?;
     shape::expect(k, &[tokens, key_heads, head_dim], "attention: k")?;
-    shape::expect(v, k.dims(), "attention: v")?;
+    shape::expect(v, &[tokens, key_heads, v.dim(2)?], "attention: v")?;
     if key_heads == 0 || query_heads % key_heads != 0 {
         candle_core::bail!("attention: {query_heads} query heads cannot share {key_heads} key heads");
     }

@@ -14,11 +14,11 @@ fn settings(head_dim: usize) -> Settings {
 
 /// The definition, query by query.
 fn naive(q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[u32], settings: &Settings) -> Tensor {
-    let (tokens, heads, head_dim) = q.dims3().unwrap();
+    let ((tokens, heads, _), width) = (q.dims3().unwrap(), v.dim(2).unwrap());
     let group = heads / k.dim(1).unwrap();
     let read = |x: &Tensor| x.to_vec3::<f64>().unwrap();
     let (q, k, v) = (read(q), read(k), read(v));
-    let mut o = vec![0.0; tokens * heads * head_dim];
+    let mut o = vec![0.0; tokens * heads * width];
     for (i, head) in (0..tokens).flat_map(|i| (0..heads).map(move |head| (i, head))) {
         let start = *offsets.iter().rfind(|start| **start as usize <= i).unwrap() as usize;
         let first = start.max((i + 1).saturating_sub(settings.window.unwrap_or(usize::MAX)));
@@ -30,12 +30,12 @@ fn naive(q: &Tensor, k: &Tensor, v: &Tensor, offsets: &[u32], settings: &Setting
         let weights: Vec<f64> = (first..=i).map(|j| score(j).exp()).collect();
         let sum: f64 = weights.iter().sum();
         for (weight, j) in weights.iter().zip(first..) {
-            for column in 0..head_dim {
-                o[(i * heads + head) * head_dim + column] += weight / sum * v[j][head / group][column];
+            for column in 0..width {
+                o[(i * heads + head) * width + column] += weight / sum * v[j][head / group][column];
             }
         }
     }
-    Tensor::from_vec(o, (tokens, heads, head_dim), &candle_core::Device::Cpu).unwrap()
+    Tensor::from_vec(o, (tokens, heads, width), &candle_core::Device::Cpu).unwrap()
 }
 
 fn variants(head_dim: usize) -> [Settings; 4] {
@@ -57,18 +57,24 @@ fn variants(head_dim: usize) -> [Settings; 4] {
 
 #[test]
 fn reference_matches_the_definition() {
-    let (q, k, v) = (random(&[11, 4, 8], 1), random(&[11, 2, 8], 2), random(&[11, 2, 8], 3));
-    let offsets = [0, 4, 4, 5, 11];
-    for settings in variants(8) {
-        let (o, _) = reference::forward(&q, &k, &v, &offsets, &settings).unwrap();
-        assert_close(&o, &naive(&q, &k, &v, &offsets, &settings), "o");
+    for width in [8, 5, 11] {
+        let (q, k, v) = (
+            random(&[11, 4, 8], 1),
+            random(&[11, 2, 8], 2),
+            random(&[11, 2, width], 3),
+        );
+        let offsets = [0, 4, 4, 5, 11];
+        for settings in variants(8) {
+            let (o, _) = reference::forward(&q, &k, &v, &offsets, &settings).unwrap();
+            assert_close(&o, &naive(&q, &k, &v, &offsets, &settings), "o");
+        }
     }
 }
 
 #[test]
 fn reference_gradients_match_autograd() {
-    let (q, k, v) = (random(&[7, 4, 8], 1), random(&[7, 2, 8], 2), random(&[7, 2, 8], 3));
-    let (d_o, offsets) = (random(&[7, 4, 8], 4), [0, 5, 7]);
+    let (q, k, v) = (random(&[7, 4, 8], 1), random(&[7, 2, 8], 2), random(&[7, 2, 6], 3));
+    let (d_o, offsets) = (random(&[7, 4, 6], 4), [0, 5, 7]);
     for settings in variants(8) {
         let [_, _, dq, dk, dv] = reference::both_passes([&q, &k, &v, &d_o], &offsets, &settings).unwrap();
         let expected = autograd(&[&q, &k, &v], &d_o, |inputs| {
@@ -101,10 +107,21 @@ fn compare(
     (query_heads, key_heads, head_dim): (usize, usize, usize),
     settings: &Settings,
 ) {
+    compare_widths(dtype, offsets, (query_heads, key_heads), [head_dim; 2], settings);
+}
+
+/// As [`compare`], with a width of queries and keys, and one of values.
+fn compare_widths(
+    dtype: DType,
+    offsets: &[u32],
+    (query_heads, key_heads): (usize, usize),
+    [head_dim, value_dim]: [usize; 2],
+    settings: &Settings,
+) {
     let tokens = *offsets.last().unwrap() as usize;
-    let input = |heads, seed| rounded(&(random(&[tokens, heads, head_dim], seed) * 2.0).unwrap(), dtype);
-    let ((q, q64), (k, k64), (v, v64)) = (input(query_heads, 1), input(key_heads, 2), input(key_heads, 3));
-    let (d_o, d_o64) = input(query_heads, 4);
+    let input = |heads, width, seed| rounded(&(random(&[tokens, heads, width], seed) * 2.0).unwrap(), dtype);
+    let ((q, q64), (k, k64)) = (input(query_heads, head_dim, 1), input(key_heads, head_dim, 2));
+    let ((v, v64), (d_o, d_o64)) = (input(key_heads, value_dim, 3), input(query_heads, value_dim, 4));
     let (o, lse) = forward(&q, &k, &v, offsets, settings).unwrap();
     let (o64, lse64) = reference::forward(&q64, &k64, &v64, offsets, settings).unwrap();
     assert_close(&o, &o64, "o");
@@ -139,6 +156,24 @@ fn fused_form_matches_f64_for_every_head_size_and_group() {
             compare(DType::F32, &[0, 70, 71, 71, 103], heads, &settings);
         }
     }
+}
+
+#[test]
+fn values_may_be_narrower_or_wider_than_keys() {
+    for (heads, widths) in [
+        ((4, 4), [24, 12]),
+        ((2, 2), [192, 128]),
+        ((4, 2), [24, 40]),
+        ((3, 1), [7, 1]),
+    ] {
+        for settings in variants(widths[0]) {
+            compare_widths(DType::F32, &[0, 70, 71, 71, 103], heads, widths, &settings);
+        }
+    }
+    for dtype in [DType::BF16, DType::F16] {
+        compare_widths(dtype, &[0, 40, 90], (4, 4), [48, 32], &settings(48));
+    }
+    compare_widths(DType::F32, &[0, 700], (2, 1), [24, 16], &settings(24));
 }
 
 #[test]
