@@ -5,7 +5,9 @@
 
 The ceilings are a BF16 product of 8192 x 8192 x 8192 and a copy of 4 GiB within the device (bytes read and written), both on random
 values. Each product is of BF16 values as the model has them: the frozen weights forward and for the gradient of the input, the two of
-an adapter, and the head. A line is printed, and the file written, as soon as it is known.
+an adapter, and the head. The frozen weights' products are timed in two more ways: added to what is there, as the engine adds them to
+an adapter's, and with a sum that is longer by the rank, in rows of whole lines. A line is printed, and the file written, as soon as it is
+known.
 """
 
 import argparse
@@ -45,26 +47,36 @@ def random(rows, columns, device):
     return torch.randn(rows, columns, device=device, dtype=torch.float32).to(torch.bfloat16)
 
 
+# Elements of two lines of 128 bytes, of which rows of longer operands are multiples.
+WHOLE = 64
+
+
 def products(config, tokens, rank):
-    """(name, rows, inner, columns) of each product that a step makes, those of one shape once."""
+    """(name, rows, inner, columns, whether it is added to what is there) of each product that a step makes, those of one shape once."""
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
     hidden, inner = config.hidden_size, config.intermediate_size
     linear = [("q", hidden, queries), ("k, v", hidden, keys), ("o", queries, hidden), ("gate, up", hidden, inner), ("down", inner, hidden)]
     linear.append(("head", hidden, config.vocab_size))
     for name, columns_in, columns_out in linear:
-        yield name, tokens, columns_in, columns_out
-        yield f"{name}, gradient of the input", tokens, columns_out, columns_in
+        yield name, tokens, columns_in, columns_out, False
+        yield f"{name}, gradient of the input", tokens, columns_out, columns_in, False
         if name != "head":
-            yield f"{name}, adapter A", tokens, columns_in, rank
-            yield f"{name}, adapter B", tokens, rank, columns_out
-            yield f"{name}, gradient of A", rank, tokens, columns_in
-            yield f"{name}, gradient of B", columns_out, tokens, rank
+            yield f"{name}, onto what is there", tokens, columns_in, columns_out, True
+            yield f"{name}, longer by the rank", tokens, columns_in + rank, columns_out, False
+            yield f"{name}, adapter A", tokens, columns_in, rank, False
+            yield f"{name}, adapter B", tokens, rank, columns_out, False
+            yield f"{name}, gradient of A", rank, tokens, columns_in, False
+            yield f"{name}, gradient of B", columns_out, tokens, rank, False
 
 
-def product_seconds(rows, inner, columns, device):
-    a, b = random(rows, inner, device), random(inner, columns, device)
-    result = torch.empty(rows, columns, device=device, dtype=torch.bfloat16)
+def product_seconds(rows, inner, columns, onto, device):
+    # The right operand lies as a weight does, its rows summed over.
+    width = -(-inner // WHOLE) * WHOLE if inner > WHOLE else inner
+    a, b = random(rows, width, device)[:, :inner], random(columns, width, device)[:, :inner].t()
+    result = torch.zeros(rows, columns, device=device, dtype=torch.bfloat16)
+    if onto:
+        return median_seconds(lambda: result.addmm_(a, b), device)
     return median_seconds(lambda: torch.mm(a, b, out=result), device)
 
 
@@ -87,14 +99,14 @@ def main():
     device = arguments.device
     rows, length = map(int, arguments.batch.split("x"))
     square = arguments.square
-    peak = 2.0 * square ** 3 / product_seconds(square, square, square, device)
+    peak = 2.0 * square ** 3 / product_seconds(square, square, square, False, device)
     copied = copy_bytes_per_s(arguments.copy, device)
     results = dict(shape=arguments.shape, batch=arguments.batch, square=square, square_flops_per_s=peak,
                    copy_bytes_per_s=copied, timed=[])
     print(f"ceilings: {square}^3 {peak / 1e12:.1f} TFLOP/s, copy {copied / 1e9:.0f} GB/s", flush=True)
-    for name, m, k, n in products(SHAPES[arguments.shape](), rows * length, arguments.rank):
-        seconds = product_seconds(m, k, n, device)
-        flops, moved = 2.0 * m * k * n, 2 * (m * k + k * n + m * n)
+    for name, m, k, n, onto in products(SHAPES[arguments.shape](), rows * length, arguments.rank):
+        seconds = product_seconds(m, k, n, onto, device)
+        flops, moved = 2.0 * m * k * n, 2 * (m * k + k * n + (2 if onto else 1) * m * n)
         # The nearer of the two ceilings is the one that counts.
         floor = max(flops / peak, moved / copied)
         row = dict(product=name, rows=m, inner=k, columns=n, seconds=seconds, flops_per_s=flops / seconds,

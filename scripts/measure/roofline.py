@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A training step on paper: what each part computes and moves, and how long that takes at most on a GPU of a data sheet.
 
-    scripts/measure/roofline.py [--length 4096] [--rows 2] [--rank 16]     # the table
-    scripts/measure/roofline.py --check docs/gpu.md                        # whether a document has this table
+    scripts/measure/roofline.py [--length 4096] [--rows 2] [--rank 16]     # the tables
+    scripts/measure/roofline.py --check docs/gpu.md                        # whether a document has these tables
 
 Llama-3-8B in bf16 with LoRA on all linear layers and no checkpointing, by the launches that docs/gpu.md counts. A part takes as long
 as its arithmetic or its bytes, whichever is more, at the share of the data sheet that is assumed for its kind. A measurement is read
@@ -27,6 +27,8 @@ DEVICES = {"H100": (989.4, 3.35), "H200": (989.4, 4.8)}
 LARGE, THIN, STREAM, FORWARD, BACKWARD = 0.63, 0.55, 0.8, 0.5, 0.36
 # Rows and columns of a tile of a large product, and the multiprocessors that each have one at a time.
 TILE, PROCESSORS = (128, 256), 132
+# Values that a step of a large product sums.
+STEP = 64
 # Between two kernels in a queue that is never empty, in ms.
 GAP = 0.0015
 
@@ -106,19 +108,45 @@ def table(arguments):
     return "\n".join(lines)
 
 
+def longer(projections, rank):
+    """Work of products whose sums are longer by the rank, over that of the products as they are, in whole steps of a sum."""
+    steps = sum(columns * -(-depth // STEP) for columns, depth in projections)
+    return sum(columns * -(-(depth + rank) // STEP) for columns, depth in projections) / steps - 1
+
+
+def sums(arguments):
+    """What adapters' sums cost beside the frozen weights' products, and what longer sums would."""
+    tokens = arguments.rows * arguments.length
+    # Columns and depth of q, k, v, o, gate, up and down.
+    forward = [(HIDDEN, HIDDEN), (KEYS, HIDDEN), (KEYS, HIDDEN), (HIDDEN, HIDDEN), (INNER, HIDDEN), (INNER, HIDDEN), (HIDDEN, INNER)]
+    backward = [(depth, columns) for columns, depth in forward]
+    lines = ["| sum | GB written | GB read again | ms to write | ms to read | longer sums, ms |", "|---|---:|---:|---:|---:|---:|"]
+    totals = [0.0] * 5
+    peak, bandwidth = DEVICES["H100"]
+    for name, columns, projections in [("outputs, of B's products", WRITTEN, forward), ("dx, of A's part", READ, backward)]:
+        moved = columns * BYTES * tokens * LAYERS / 1e9
+        ms = moved / (THIN * bandwidth)
+        products = 2.0 * tokens * sum(columns * depth for columns, depth in projections) * LAYERS / (LARGE * peak) / 1e9
+        numbers = [moved, moved, ms, ms, products * longer(projections, arguments.rank)]
+        totals = [total + number for total, number in zip(totals, numbers, strict=True)]
+        lines.append(f"| {name} | {numbers[0]:.1f} | {numbers[1]:.1f} | " + " | ".join(f"{number:.1f}" for number in numbers[2:]) + " |")
+    lines.append("| both | " + " | ".join(f"{total:.1f}" for total in totals) + " |")
+    return "\n".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, default=4096, help="tokens of a row")
     parser.add_argument("--rows", type=int, default=2, help="rows of a step")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--chunk", type=int, default=1024, help="rows of a chunk of logits")
-    parser.add_argument("--check", metavar="FILE", help="fail where this document has not this table")
+    parser.add_argument("--check", metavar="FILE", help="fail where this document has not these tables")
     arguments = parser.parse_args()
-    text = table(arguments)
-    if not arguments.check:
-        print(text)
-    elif text not in open(arguments.check).read():
-        sys.exit(f"{arguments.check} has another table than\n{text}")
+    for text in [table(arguments), sums(arguments)]:
+        if not arguments.check:
+            print(text, end="\n\n")
+        elif text not in open(arguments.check).read():
+            sys.exit(f"{arguments.check} has another table than\n{text}")
 
 
 main()
