@@ -114,8 +114,8 @@ impl Case {
                 OptimizerKind::Muon,
             ],
         );
-        // Apertus has numbers that cannot train.
-        let is_full = random.random_range(0..10) == 0 && family != "apertus";
+        // These have numbers, or layers, that cannot train as a whole.
+        let is_full = random.random_range(0..10) == 0 && !["apertus", "lfm2"].contains(&family);
         recipe.adapter = (!is_full).then(|| adapter(family, random));
         if let (Some(adapter), true) = (&mut recipe.adapter, has_experts(family)) {
             // PEFT refuses these on experts.
@@ -230,9 +230,10 @@ impl Case {
 }
 
 fn adapter(family: &str, random: &mut Pcg64) -> AdapterSettings {
-    let down = match family {
-        "granitemoehybrid" => "output_linear",
-        _ => "down_proj",
+    let (output, down) = match family {
+        "granitemoehybrid" => ("o_proj", "output_linear"),
+        "lfm2" => ("out_proj", "w2"),
+        _ => ("o_proj", "down_proj"),
     };
     let targets = [
         TargetModules::Preset(TargetPreset::AllLinear),
@@ -240,7 +241,7 @@ fn adapter(family: &str, random: &mut Pcg64) -> AdapterSettings {
         TargetModules::Preset(TargetPreset::Attention),
         TargetModules::Preset(TargetPreset::Mlp),
         TargetModules::Named(vec![down.to_owned()]),
-        TargetModules::Named(vec!["o_proj".to_owned(), down.to_owned()]),
+        TargetModules::Named(vec![output.to_owned(), down.to_owned()]),
     ];
     // The MLPs of gpt_oss are no modules: only parameters name them.
     let targets = match family {
@@ -343,6 +344,9 @@ fn config(family: &str, random: &mut Pcg64) -> String {
             one(random, &[32, 48]),
             experts(random)
         ),
+        "lfm2" => {
+            format!(r#", "head_dim": {head_dim}, "block_auto_adjust_ff_dim": false, "full_attn_idxs": [1]"#)
+        }
         "qwen3" => format!(r#", "tie_word_embeddings": true, "head_dim": {head_dim}"#),
         _ => format!(r#", "tie_word_embeddings": false, "head_dim": {head_dim}"#),
     };

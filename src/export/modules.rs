@@ -1,7 +1,7 @@
 //! Names of the linear layers that get adapters, as a model's checkpoint has them.
 
-use peft_tune_core::architecture::Architecture;
-use peft_tune_core::plan::expression_within;
+use peft_tune_core::architecture::{Architecture, LinearModule, Mixer};
+use peft_tune_core::plan::{expression_within, last_component};
 use peft_tune_core::recipe::{AdapterSettings, TargetModules, TargetPreset};
 use serde_json::{Value, json};
 
@@ -50,14 +50,22 @@ fn layers(architecture: Option<&Architecture>) -> Vec<(&'static str, bool)> {
             .chain(MLP.into_iter().map(named(false)))
             .collect();
     };
-    architecture
-        .linear_modules()
-        .into_iter()
-        .map(|module| {
-            let name = module.name.rsplit('.').next().unwrap_or(module.name);
-            (name, module.role.attends())
-        })
-        .collect()
+    let mut named = Vec::new();
+    for module in modules(architecture) {
+        let name = last_component(module.name);
+        if named.iter().all(|(known, _)| *known != name) {
+            named.push((name, module.role.attends()));
+        }
+    }
+    named
+}
+
+/// The linear layers of all kinds of layers, those that attend first. Of a mixture they are the ones of a layer without experts.
+fn modules(architecture: &Architecture) -> Vec<LinearModule> {
+    let mut modules = architecture.linear_modules();
+    let others = (0..architecture.layers.len()).filter(|index| architecture.mixer(*index) != Mixer::Attention);
+    modules.extend(others.take(1).flat_map(|index| architecture.layer_modules(index)));
+    modules
 }
 
 #[cfg(test)]
@@ -71,6 +79,12 @@ mod tests {
         let names = |preset| module_names(&TargetModules::Preset(preset), Some(&phi3));
         assert_eq!(names(TargetPreset::Attention), ["qkv_proj", "o_proj"]);
         assert_eq!(names(TargetPreset::Mlp), ["gate_up_proj", "down_proj"]);
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/ref_lfm2/model/config.json");
+        let lfm2 = Architecture::from_config(&path).unwrap();
+        let names = |preset| module_names(&TargetModules::Preset(preset), Some(&lfm2));
+        let attention = ["q_proj", "k_proj", "v_proj", "out_proj", "in_proj"];
+        assert_eq!(names(TargetPreset::Attention), attention);
+        assert_eq!(names(TargetPreset::Mlp), ["w1", "w3", "w2"]);
         let path =
             std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/ref_gemma3_mm/model/config.json");
         let gemma = Architecture::from_config(&path).unwrap();

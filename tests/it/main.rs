@@ -62,6 +62,8 @@ mod gpu_numbers;
 /// The scripts that check and time a GPU, without one.
 #[cfg(unix)]
 mod gpu_scripts;
+/// Layers that do not attend: what they keep, and that they keep to their documents.
+mod hybrids;
 /// Adapters for other trainers, with a stand-in for one.
 mod integrations;
 /// Kernels that fail, and the form of the ops that the search goes on in.

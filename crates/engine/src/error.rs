@@ -53,6 +53,12 @@ pub enum TrainError {
     LatentOnGpu { family: &'static str },
 
     #[error(
+        "layers of `{family}` have a convolution or a delta rule in place of attention, which run on the CPU only so far; name `cpu` as \
+         the device, or take a model that attends in every layer"
+    )]
+    MixersOnGpu { family: &'static str },
+
+    #[error(
         "a document of {tokens} tokens is longer than the {max_positions} positions of this model; lower \
          `sequence_length`"
     )]

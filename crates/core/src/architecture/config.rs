@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::ArchitectureError;
 
 /// The largest dimension taken for real; anything above is a damaged file, and would overflow products of sizes.
-const LARGEST_DIMENSION: u64 = 1 << 24;
+pub(super) const LARGEST_DIMENSION: usize = 1 << 24;
 
 /// One JSON object of a configuration file, with the file's path and the object's own place in it.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl Config {
         let Some(number) = value.as_u64() else {
             return Err(self.wrong_type(key, "a whole number", value));
         };
-        if number == 0 || number > LARGEST_DIMENSION {
+        if number == 0 || number > LARGEST_DIMENSION as u64 {
             return Err(self.impossible(key, value, format!("from 1 to {LARGEST_DIMENSION}")));
         }
         Ok(Some(number as usize))
@@ -170,7 +170,7 @@ impl Config {
     /// A list of counts that may be absent.
     pub(super) fn optional_counts(&self, key: &str) -> Result<Option<Vec<usize>>, ArchitectureError> {
         let Some(value) = self.value(key) else { return Ok(None) };
-        let count = |item: &Value| item.as_u64().filter(|count| *count <= LARGEST_DIMENSION);
+        let count = |item: &Value| item.as_u64().filter(|count| *count <= LARGEST_DIMENSION as u64);
         let counts: Option<Vec<usize>> = value.as_array().and_then(|items| {
             items
                 .iter()

@@ -13,7 +13,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::config::Config;
-use super::{ArchitectureError, Experts, Family, Latent, Rope};
+use super::{ArchitectureError, Experts, Family, Latent, Mixer, Rope};
 
 /// A decoder-only model's dimensions and the switches in which the families differ.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,6 +90,7 @@ pub struct Architecture {
 /// Attention of one decoder layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerAttention {
+    pub mixer: Mixer,
     /// A query sees itself and the `window - 1` tokens before it; all tokens before it where absent.
     pub window: Option<usize>,
     /// Index into [`Architecture::ropes`]; absent where queries and keys are not rotated.
@@ -132,6 +133,12 @@ pub struct LayerNames {
     pub head_norms: [&'static str; 2],
     /// Gate and up, where they are one, and down.
     pub mlp: [&'static str; 2],
+    /// Gate and up, where they are two.
+    pub gate_and_up: [&'static str; 2],
+    /// The output projection of attention.
+    pub attention_output: &'static str,
+    /// The tensor of the norm behind the last layer, in the whole model.
+    pub last_norm: &'static str,
 }
 
 /// Where the norms of a decoder layer stand.

@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use super::family_rows::ROWS;
-use super::{Activation, ExpertSwitches, LayerNames, NormPlacement, QueryKeyNorm, RopeOrder};
+use super::{Activation, ExpertSwitches, LayerNames, Mixers, NormPlacement, QueryKeyNorm, RopeOrder};
 
 /// A model family, by `model_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +37,7 @@ pub enum Family {
     DeepseekV3,
     DeepseekV2,
     Glm4MoeLite,
+    Lfm2,
 }
 
 /// What is to be known of a family.
@@ -69,11 +70,13 @@ pub struct Switches {
     /// One tensor for gate and up.
     pub fused_gate_up: bool,
     pub names: LayerNames,
-    /// Key of the MLP's width.
-    pub mlp_width: &'static str,
+    /// Where the MLP's width is written.
+    pub mlp_width: MlpWidth,
     pub norm_placement: NormPlacement,
     /// Key of the norms' epsilon.
     pub norm_epsilon: &'static str,
+    /// The norms' epsilon where that is absent.
+    pub default_epsilon: f64,
     /// Norms take the mean from each row first.
     pub centred_norms: bool,
     /// Added to every norm weight.
@@ -82,6 +85,8 @@ pub struct Switches {
     pub activation: (&'static str, Activation),
     /// Whether the LM head is the embedding where `tie_word_embeddings` is absent.
     pub tied_embeddings: bool,
+    /// A key that says so before `tie_word_embeddings` does.
+    pub tied_key: Option<&'static str>,
     /// Factor on the embeddings.
     pub embedding_scale: Factor,
     /// Factor on what attention and MLP add to the residual stream.
@@ -116,6 +121,18 @@ pub struct Switches {
     pub experts: Option<ExpertSwitches>,
     /// Whether queries, keys and values are projected twice.
     pub latent: bool,
+    /// What layers have in place of attention.
+    pub mixers: Mixers,
+}
+
+/// Where the width of the MLP is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MlpWidth {
+    Key(&'static str),
+    /// `block_ff_dim` or `intermediate_size`; unless `block_auto_adjust_ff_dim` is off two thirds of it, times
+    /// `block_ffn_dim_multiplier`, up to the next multiple of `block_multiple_of`.
+    Blocks,
 }
 
 /// A factor of a model.

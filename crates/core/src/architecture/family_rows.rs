@@ -1,12 +1,12 @@
 //! The rows of the table of families: a family that is a combination of known switches is a row.
 
 use super::family::{
-    Bias, ChatMarks, DEFAULT_WINDOW, Factor, Family, FamilyRow, QueryScale, RopeLayers, SlidingRope, SoftCap, Switches,
-    TorchtuneFamily, TorchtuneTokenizer, Windows,
+    Bias, ChatMarks, DEFAULT_WINDOW, Factor, Family, FamilyRow, MlpWidth, QueryScale, RopeLayers, SlidingRope, SoftCap,
+    Switches, TorchtuneFamily, TorchtuneTokenizer, Windows,
 };
 use super::{
-    Activation, ExpertNames, ExpertSwitches, Grouping, LayerNames, NormPlacement, QueryKeyNorm, RopeOrder, Scores,
-    SharedSwitch, SparseLayers,
+    Activation, ExpertNames, ExpertSwitches, FINAL_NORM, Grouping, LayerNames, Mixers, NormPlacement, QueryKeyNorm,
+    RopeOrder, Scores, SharedSwitch, SparseLayers,
 };
 
 /// Full attention, no biases, a norm before attention and MLP.
@@ -19,13 +19,15 @@ const PLAIN: Switches = Switches {
     fused_qkv: false,
     fused_gate_up: false,
     names: NAMES,
-    mlp_width: "intermediate_size",
+    mlp_width: MlpWidth::Key("intermediate_size"),
     norm_placement: NormPlacement::Before,
     norm_epsilon: "rms_norm_eps",
+    default_epsilon: 1e-6,
     centred_norms: false,
     norm_offset: 0.0,
     activation: ("hidden_act", Activation::Silu),
     tied_embeddings: false,
+    tied_key: None,
     embedding_scale: Factor::None,
     residual_scale: Factor::None,
     logit_scale: Factor::None,
@@ -44,6 +46,7 @@ const PLAIN: Switches = Switches {
     sinks: false,
     experts: None,
     latent: false,
+    mixers: Mixers::Attention,
 };
 
 /// What most families call their modules.
@@ -52,6 +55,9 @@ const NAMES: LayerNames = LayerNames {
     mlp_norms: ["post_attention_layernorm", "post_feedforward_layernorm"],
     head_norms: ["q_norm", "k_norm"],
     mlp: ["mlp.gate_up_proj", "mlp.down_proj"],
+    gate_and_up: ["mlp.gate_proj", "mlp.up_proj"],
+    attention_output: "self_attn.o_proj",
+    last_norm: FINAL_NORM,
 };
 
 /// Names of the experts in most families.
@@ -531,7 +537,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
                 mlp: ["shared_mlp.input_linear", "shared_mlp.output_linear"],
                 ..NAMES
             },
-            mlp_width: "shared_intermediate_size",
+            mlp_width: MlpWidth::Key("shared_intermediate_size"),
             rope_layers: RopeLayers::Named,
             refused: &["num_local_experts"],
             ..GRANITE
@@ -697,5 +703,33 @@ pub(super) const ROWS: &[FamilyRow] = &[
             user: "<|user|>\n",
             assistant: "<|assistant|>\n",
         },
+    },
+    FamilyRow {
+        family: Family::Lfm2,
+        name: "lfm2",
+        text_names: &[],
+        switches: Switches {
+            query_key_norm: QueryKeyNorm::Heads,
+            names: LayerNames {
+                attention_norms: ["operator_norm", "post_attention_layernorm"],
+                mlp_norms: ["ffn_norm", "post_feedforward_layernorm"],
+                head_norms: ["q_layernorm", "k_layernorm"],
+                mlp: ["mlp.gate_up_proj", "feed_forward.w2"],
+                gate_and_up: ["feed_forward.w1", "feed_forward.w3"],
+                attention_output: "self_attn.out_proj",
+                last_norm: "model.embedding_norm.weight",
+            },
+            mlp_width: MlpWidth::Blocks,
+            norm_epsilon: "norm_eps",
+            default_epsilon: 1e-5,
+            tied_embeddings: true,
+            tied_key: Some("tie_embedding"),
+            rope_base: 1_000_000.0,
+            refused: &["conv_bias"],
+            mixers: Mixers::Convolutions,
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: CHATML,
     },
 ];

@@ -1,19 +1,22 @@
-//! Which decoder layers have a window, and which rotate queries and keys.
+//! What mixes the tokens of decoder layers, which have a window, and which rotate queries and keys.
 
 use serde_json::Value;
 
 use super::config::Config;
 use super::family::{DEFAULT_WINDOW, RopeLayers, SlidingRope, Switches, Windows};
-use super::{ArchitectureError, LayerAttention};
+use super::{ArchitectureError, LayerAttention, Mixer, Mixers, mixer};
 
-/// Windows and ropes of `count` layers.
+/// Mixers, windows and ropes of `count` layers.
 pub(super) fn read(
     config: &Config,
     switches: &Switches,
     count: usize,
 ) -> Result<Vec<LayerAttention>, ArchitectureError> {
     let window = config.optional_dimension("sliding_window");
+    let mixers = mixer::read(config, switches.mixers, count)?;
     let windows = match switches.windows {
+        // `layer_types` has been read.
+        Windows::Never if switches.mixers != Mixers::Attention => vec![None; count],
         Windows::Never => {
             let windows = windows_of(config, None, count, |_| false)?;
             if windows.iter().any(Option::is_some) {
@@ -43,14 +46,15 @@ pub(super) fn read(
         },
     };
     let turns = turning(config, switches.rope_layers, &windows)?;
-    let layer = |(window, turns): (Option<usize>, bool)| LayerAttention {
+    let layer = |((window, turns), mixer): ((Option<usize>, bool), Mixer)| LayerAttention {
+        mixer,
         window,
-        rope: turns.then_some(match switches.sliding_rope {
+        rope: (turns && mixer == Mixer::Attention).then_some(match switches.sliding_rope {
             SlidingRope::Shared => 0,
             SlidingRope::OwnBase | SlidingRope::Unscaled => usize::from(window.is_some()),
         }),
     };
-    Ok(windows.into_iter().zip(turns).map(layer).collect())
+    Ok(windows.into_iter().zip(turns).zip(mixers).map(layer).collect())
 }
 
 /// Which layers rotate queries and keys.

@@ -12,6 +12,7 @@ mod family;
 mod family_rows;
 mod latent;
 mod layers;
+mod mixer;
 mod multimodal;
 mod read;
 mod rope;
@@ -26,10 +27,12 @@ pub use experts::{
     CORRECTION, ExpertGroups, ExpertNames, ExpertPart, ExpertWeight, Experts, Router, Scores, SharedExpert,
 };
 pub use family::{
-    Bias, ChatMarks, Factor, Family, FamilyRow, QueryScale, RopeLayers, SlidingRope, SoftCap, Switches,
+    Bias, ChatMarks, Factor, Family, FamilyRow, MlpWidth, QueryScale, RopeLayers, SlidingRope, SoftCap, Switches,
     TorchtuneFamily, TorchtuneTokenizer, Windows,
 };
 pub use latent::{LATENT_NORM_EPSILON, Latent};
+pub(crate) use mixer::is_frozen;
+pub use mixer::{DeltaRule, GATED_NORM, Mixer, Mixers, ShortConvolution};
 pub use rope::{QueryGrowth, Rope, RopeOrder, RopeScaling};
 pub use tensors::{EMBEDDING, FINAL_NORM, LM_HEAD, SINKS, name_alone, name_within, names_of_language_model};
 pub use tensors::{LinearModule, LinearRole, ParameterCount, Projection, TensorShape};

@@ -1,8 +1,8 @@
 //! What a `config.json` means: dimensions, and the switches of its family's row.
 
-use super::config::Config;
-use super::family::{Bias, Factor, Family, QueryScale, SoftCap, Switches};
-use super::{Activation, Architecture, ArchitectureError, Dtype, Experts, Latent, LayerAttention, QueryKeyNorm};
+use super::config::{Config, LARGEST_DIMENSION};
+use super::family::{Bias, Factor, Family, MlpWidth, QueryScale, SoftCap, Switches};
+use super::{Activation, Architecture, ArchitectureError, Dtype, Experts, Latent, LayerAttention, Mixer, QueryKeyNorm};
 use super::{expert_switches, layers, multimodal, rope_config, unknown};
 
 /// More decoder layers than any model has; a larger number is a damaged file.
@@ -74,20 +74,23 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
         dtype: dtype(config)?,
         vocabulary: config.dimension("vocab_size")?,
         hidden_size,
-        intermediate_size: config.dimension(switches.mlp_width)?,
+        intermediate_size: mlp_width(config, switches.mlp_width)?,
         heads,
         kv_heads,
         head_dim,
         max_positions,
         layers: vec![
             LayerAttention {
+                mixer: Mixer::Attention,
                 window: None,
                 rope: Some(0)
             };
             layers
         ],
         ropes: rope_config::ropes(config, switches, turning, max_positions)?,
-        norm_epsilon: config.optional_positive(switches.norm_epsilon)?.unwrap_or(1e-6),
+        norm_epsilon: config
+            .optional_positive(switches.norm_epsilon)?
+            .unwrap_or(switches.default_epsilon),
         norm_offset: switches.norm_offset,
         centred_norms: switches.centred_norms,
         norm_placement: switches.norm_placement,
@@ -102,7 +105,7 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
         fused_gate_up: switches.fused_gate_up,
         names: switches.names,
         activation: activation(config, switches.activation)?,
-        tied_embeddings: config.flag("tie_word_embeddings", switches.tied_embeddings)?,
+        tied_embeddings: tied_embeddings(config, switches)?,
         embedding_scale: factor(config, switches.embedding_scale, hidden_size)?,
         residual_scale: factor(config, switches.residual_scale, hidden_size)?,
         logit_scale: factor(config, switches.logit_scale, hidden_size)?,
@@ -116,6 +119,47 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
             .transpose()?,
         latent,
     })
+}
+
+fn tied_embeddings(config: &Config, switches: &Switches) -> Result<bool, ArchitectureError> {
+    let of_all = config.flag("tie_word_embeddings", switches.tied_embeddings)?;
+    match switches.tied_key {
+        Some(key) => config.flag(key, of_all),
+        None => Ok(of_all),
+    }
+}
+
+/// The width of the MLP.
+fn mlp_width(config: &Config, width: MlpWidth) -> Result<usize, ArchitectureError> {
+    let key = match width {
+        MlpWidth::Key(key) => return config.dimension(key),
+        MlpWidth::Blocks => "block_ff_dim",
+    };
+    let written = match config.optional_dimension(key)? {
+        Some(written) => written,
+        None => config.dimension("intermediate_size")?,
+    };
+    if !config.flag("block_auto_adjust_ff_dim", true)? {
+        return Ok(written);
+    }
+    const FACTOR: &str = "block_ffn_dim_multiplier";
+    let factor = config.optional_positive(FACTOR)?;
+    if factor.is_none() && config.mentions(FACTOR) {
+        // `null` says that two thirds are all.
+        return Ok((2 * written / 3).max(1));
+    }
+    let factor = factor.unwrap_or(1.0);
+    let multiple = config.optional_dimension("block_multiple_of")?.unwrap_or(256);
+    let wanted = (factor * (2 * written / 3) as f64) as usize;
+    let width = wanted.div_ceil(multiple).saturating_mul(multiple);
+    if width == 0 || width > LARGEST_DIMENSION {
+        return Err(config.impossible(
+            FACTOR,
+            factor,
+            format!("such that the MLP is 1 to {LARGEST_DIMENSION} wide, and not {width}"),
+        ));
+    }
+    Ok(width)
 }
 
 /// A factor of the model; absent where it is 1.

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::{Activation, Architecture, NormPlacement, QueryKeyNorm};
+use super::{Activation, Architecture, Mixer, NormPlacement, QueryKeyNorm};
 
 /// Name of the embedding tensor.
 pub const EMBEDDING: &str = "model.embed_tokens.weight";
-/// Name of the last norm's tensor.
+/// Name of the last norm's tensor in most families; see [`LayerNames::last_norm`](super::LayerNames::last_norm).
 pub const FINAL_NORM: &str = "model.norm.weight";
 /// Name of a layer's attention sinks, without the layer's name.
 pub const SINKS: &str = "self_attn.sinks";
@@ -39,6 +39,8 @@ pub enum LinearRole {
     /// Query, key and value in one product, stacked in this order.
     QueryKeyValue,
     Output,
+    /// What a mixer in the place of attention reads.
+    MixerInput,
     Gate,
     Up,
     /// Gate and up in one product, stacked in this order.
@@ -89,14 +91,14 @@ pub struct ParameterCount {
     pub linear: usize,
     /// Weights of all experts.
     pub experts: usize,
-    /// Norm weights and biases.
+    /// Norm weights and biases, and what mixers have beside their linear layers.
     pub vectors: usize,
     /// The LM head, 0 where it is the embedding.
     pub lm_head: usize,
 }
 
 impl LinearRole {
-    /// Whether it belongs to attention.
+    /// Whether it belongs to attention, or to what stands in its place.
     pub fn attends(self) -> bool {
         matches!(
             self,
@@ -109,6 +111,7 @@ impl LinearRole {
                 | Self::QueryExpansion
                 | Self::KeyValueLatent
                 | Self::KeyValueExpansion
+                | Self::MixerInput
         )
     }
 }
@@ -121,7 +124,7 @@ impl ParameterCount {
 }
 
 impl Architecture {
-    /// The linear layers of a decoder layer without experts, in the order of the forward pass.
+    /// The linear layers of a decoder layer that attends and has no experts, in the order of the forward pass.
     pub fn linear_modules(&self) -> Vec<LinearModule> {
         use LinearRole::{Down, Gate, GateUp, Key, Output, Query, QueryKeyValue, Up, Value};
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
@@ -152,19 +155,19 @@ impl Architecture {
         };
         modules.push(module(
             Output,
-            "self_attn.o_proj",
+            self.names.attention_output,
             self.attended_size(),
             hidden,
             self.output_bias,
         ));
-        let [gate_up, down] = self.names.mlp;
+        let ([gate_up, down], [gate, up]) = (self.names.mlp, self.names.gate_and_up);
         match (self.activation.is_gated(), self.fused_gate_up) {
             (true, true) => modules.push(module(GateUp, gate_up, hidden, 2 * inner, self.mlp_bias)),
             (true, false) => {
-                modules.push(module(Gate, "mlp.gate_proj", hidden, inner, self.mlp_bias));
-                modules.push(module(Up, "mlp.up_proj", hidden, inner, self.mlp_bias));
+                modules.push(module(Gate, gate, hidden, inner, self.mlp_bias));
+                modules.push(module(Up, up, hidden, inner, self.mlp_bias));
             }
-            (false, _) => modules.push(module(Up, "mlp.up_proj", hidden, inner, self.mlp_bias)),
+            (false, _) => modules.push(module(Up, up, hidden, inner, self.mlp_bias)),
         }
         modules.push(module(Down, down, inner, hidden, self.mlp_bias));
         modules
@@ -173,6 +176,11 @@ impl Architecture {
     /// The linear layers of decoder layer `index`, in the order of the forward pass. The experts themselves are not among them.
     pub fn layer_modules(&self, index: usize) -> Vec<LinearModule> {
         let mut modules = self.linear_modules();
+        if let Some(mut mixing) = self.mixer(index).modules(self.hidden_size) {
+            modules.retain(|module| !module.role.attends());
+            mixing.append(&mut modules);
+            modules = mixing;
+        }
         if let Some(experts) = self.experts_of(index) {
             modules.retain(|module| module.role.attends());
             modules.extend(experts.modules(self.hidden_size));
@@ -180,11 +188,14 @@ impl Architecture {
         modules
     }
 
-    /// The projections of decoder layer `index` by the input that they read: query, key and value; output; gate and up; down; the
-    /// router; the gate of the shared expert; the second projections of latent attention, of queries, and of keys and values. With
-    /// experts, gate, up and down are the shared one's. In latent attention the first projections stand for query, key and value.
+    /// The projections of decoder layer `index` by the input that they read: query, key and value, or what another mixer reads; output;
+    /// gate and up; down; the router; the gate of the shared expert; the second projections of latent attention, of queries, and of
+    /// keys and values. With experts, gate, up and down are the shared one's. In latent attention the first projections stand for
+    /// query, key and value.
     pub fn projections(&self, index: usize) -> [Vec<Projection>; 8] {
-        use LinearRole::{Down, Gate, GateUp, Key, Output, Query, QueryKeyValue, Router, SharedGate, Up, Value};
+        use LinearRole::{
+            Down, Gate, GateUp, Key, MixerInput, Output, Query, QueryKeyValue, Router, SharedGate, Up, Value,
+        };
         use LinearRole::{KeyValueExpansion, KeyValueLatent, QueryExpansion, QueryLatent};
         let (query, kv, inner) = (self.query_size(), self.kv_size(), self.intermediate_size);
         let mut groups: [Vec<Projection>; 8] = Default::default();
@@ -192,6 +203,10 @@ impl Architecture {
             let (group, widths) = match module.role {
                 Query | Key | Value | QueryLatent => (0, vec![module.out_features]),
                 QueryKeyValue => (0, vec![query, kv, kv]),
+                MixerInput => {
+                    let mixer = self.mixer(index);
+                    (0, mixer.split_input(self.hidden_size, module.out_features))
+                }
                 Output => (1, vec![module.out_features]),
                 Gate | Up => (2, vec![module.out_features]),
                 GateUp => (2, vec![inner, inner]),
@@ -227,7 +242,17 @@ impl Architecture {
         }
     }
 
-    /// Names and widths of a decoder layer's norms of queries and keys, or of what they are made from.
+    /// What mixes the tokens of decoder layer `index`.
+    pub fn mixer(&self, index: usize) -> Mixer {
+        self.layers.get(index).map_or(Mixer::Attention, |layer| layer.mixer)
+    }
+
+    /// Whether every layer attends.
+    pub fn attends_everywhere(&self) -> bool {
+        self.layers.iter().all(|layer| layer.mixer == Mixer::Attention)
+    }
+
+    /// Names and widths of a decoder layer's norms of queries and keys, or of what they are made from, where it attends.
     pub fn head_norms(&self) -> Vec<(String, usize)> {
         if let Some(latent) = self.latent {
             let norms = latent.query_norm().into_iter().chain([latent.key_value_norm()]);
@@ -270,7 +295,7 @@ impl Architecture {
             self.push_layer(index, &mut tensors);
         }
         tensors.push(TensorShape {
-            name: FINAL_NORM.to_owned(),
+            name: self.names.last_norm.to_owned(),
             shape: vec![self.hidden_size],
         });
         if !self.tied_embeddings {
@@ -298,13 +323,22 @@ impl Architecture {
             .map(|each| experts.sparse_layers() * each)
         });
         let head_norms: usize = self.head_norms().iter().map(|(_, width)| width).sum();
-        let sinks = if self.sinks { self.heads } else { 0 };
-        let norms = self.layer_norms().len() * self.hidden_size + head_norms + sinks + self.layer_numbers().len();
+        let attending = head_norms + if self.sinks { self.heads } else { 0 };
+        let mixing: usize = (0..self.layers.len())
+            .map(|index| match self.mixer(index) {
+                Mixer::Attention => attending,
+                mixer => {
+                    let tensors = mixer.tensors(self.hidden_size).into_iter();
+                    tensors.map(|tensor| tensor.shape.iter().product::<usize>()).sum()
+                }
+            })
+            .sum();
+        let norms = self.layer_norms().len() * self.hidden_size + self.layer_numbers().len();
         ParameterCount {
             embedding,
             linear,
             experts: experts[0],
-            vectors: biases + experts[1] + self.layers.len() * norms + self.hidden_size,
+            vectors: biases + experts[1] + mixing + self.layers.len() * norms + self.hidden_size,
             lm_head: if self.tied_embeddings { 0 } else { embedding },
         }
     }
@@ -346,13 +380,17 @@ impl Architecture {
                 push(&name, vec![experts.count]);
             }
         }
-        if self.sinks {
+        let attends = self.mixer(index) == Mixer::Attention;
+        for tensor in self.mixer(index).tensors(self.hidden_size) {
+            push(&tensor.name, tensor.shape);
+        }
+        if self.sinks && attends {
             push(SINKS, vec![self.heads]);
         }
         for norm in self.layer_norms() {
             push(&format!("{norm}.weight"), vec![self.hidden_size]);
         }
-        for (norm, width) in self.head_norms() {
+        for (norm, width) in self.head_norms().into_iter().filter(|_| attends) {
             push(&format!("{norm}.weight"), vec![width]);
         }
         for (number, shape) in self.layer_numbers() {

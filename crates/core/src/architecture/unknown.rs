@@ -30,7 +30,6 @@ const PARTS: &[(&[&str], &str)] = &[
         &["linear_conv_kernel_dim", "linear_key_head_dim"],
         "linear attention layers",
     ),
-    (&["conv_L_cache"], "short convolutions"),
     (
         &["global_head_dim", "num_global_key_value_heads", "per_layer_config"],
         "heads of another width in some layers",
@@ -48,7 +47,7 @@ const PARTS: &[(&[&str], &str)] = &[
 ];
 
 /// Types of layers that families here have.
-const LAYER_TYPES: [&str; 3] = ["full_attention", "sliding_attention", "attention"];
+const LAYER_TYPES: [&str; 4] = ["full_attention", "sliding_attention", "attention", "conv"];
 
 /// The error for a `model_type` that no family has.
 pub(super) fn error(config: &Config, model_type: &str) -> ArchitectureError {

@@ -6,6 +6,12 @@ pub enum PlanError {
     #[error("the numbers `{name}` of each layer cannot be trained, so that the whole model cannot; train an adapter")]
     NumbersWhole { name: &'static str },
 
+    #[error(
+        "full fine-tuning (`adapter: null`) does not train what layers of `{family}` have in place of attention beside linear \
+         layers; train an adapter"
+    )]
+    MixersWhole { family: &'static str },
+
     #[error("`target_modules` names `{name}`, which no linear layer ends in; the model has: {known}")]
     UnknownTarget { name: String, known: String },
     #[error("`target_modules` selects no linear layer; name some of: {known}, or `all-linear`")]

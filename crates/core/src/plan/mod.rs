@@ -5,6 +5,7 @@
 
 mod adapter;
 pub mod attention;
+pub mod delta_rule;
 mod error;
 mod logits;
 mod model;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{
     AdaptedLinear, AdapterPlan, AdapterSlots, BaseShape, LinearSlots, ParameterKind, ParameterLayout, PlanError,
 };
-use crate::architecture::{Architecture, CORRECTION, EMBEDDING, ExpertPart, LM_HEAD, Projection};
+use crate::architecture::{Architecture, CORRECTION, EMBEDDING, ExpertPart, LM_HEAD, Mixer, Projection};
 use crate::recipe::{AdapterBias, AdapterSettings, Recipe};
 
 /// One projection of a group.
@@ -65,10 +65,11 @@ pub struct LatentPlan {
 /// What a decoder layer consists of, whatever its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerPlan {
+    pub mixer: Mixer,
     pub window: Option<usize>,
     /// Whether queries and keys are rotated.
     pub rotates: bool,
-    /// In latent attention the first projections.
+    /// In latent attention the first projections; what another mixer reads where a layer does not attend.
     pub qkv: GroupPlan,
     pub latent: Option<LatentPlan>,
     pub output: GroupPlan,
@@ -150,6 +151,11 @@ impl ModelPlan {
         }
         if let (None, Some((number, _))) = (&recipe.adapter, architecture.layer_numbers().first()) {
             return Err(PlanError::NumbersWhole { name: number });
+        }
+        if recipe.adapter.is_none() && !architecture.attends_everywhere() {
+            return Err(PlanError::MixersWhole {
+                family: architecture.family.name(),
+            });
         }
         if recipe.adapter.is_none()
             && architecture
@@ -334,6 +340,7 @@ impl Names<'_> {
         let prefix = format!("{name}.");
         let mut names = self.ranks.keys().chain(self.whole.keys());
         LayerPlan {
+            mixer: architecture.mixer(index),
             window: architecture.layers[index].window,
             rotates: architecture.layers[index].rope.is_some(),
             qkv,

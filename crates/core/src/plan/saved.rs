@@ -4,7 +4,7 @@
 //! would be the largest part.
 
 use super::{LayerPlan, ModelPlan};
-use crate::architecture::{Architecture, NormPlacement, QueryKeyNorm};
+use crate::architecture::{Architecture, Mixer, NormPlacement, QueryKeyNorm};
 use crate::recipe::Checkpointing;
 
 /// Where activations lie.
@@ -45,13 +45,15 @@ pub enum SavedTensor {
     /// The layer's input, which is the output of the layer below and is not held twice, and what its norm keeps: the normed
     /// input is made again from them.
     Input,
+    /// What a mixer in the place of attention reads.
+    MixerInput,
     /// As rotated, or before its norm.
     Query,
     Key,
     Value,
     /// What the norms of queries and keys keep.
     HeadNorms,
-    /// With the log-sum-exp.
+    /// With the log-sum-exp; or what a delta rule gives.
     AttentionOutput,
     /// x A^T of the adapters on query, key and value: the gradient of lora_b reads it.
     QkvXa,
@@ -118,8 +120,9 @@ impl ExpertWidths {
 
 impl SavedTensor {
     /// All.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Input,
+        Self::MixerInput,
         Self::Query,
         Self::Key,
         Self::Value,
@@ -155,6 +158,16 @@ impl SavedTensor {
         match self {
             // Where no norm stands before the block, nothing of one is kept.
             Self::Input => [hidden, usize::from(architecture.norm_placement.is_before())],
+            Self::MixerInput => match layer.mixer {
+                Mixer::Attention => [0, 0],
+                Mixer::Convolution(_) | Mixer::DeltaRule(_) => [layer.qkv.outputs(), 0],
+            },
+            Self::AttentionOutput if let Mixer::DeltaRule(rule) = layer.mixer => [rule.output_width(), 0],
+            Self::Query | Self::Key | Self::Value | Self::HeadNorms | Self::AttentionOutput
+                if layer.mixer != Mixer::Attention =>
+            {
+                [0, 0]
+            }
             Self::Query => [architecture.query_size(), 0],
             Self::Key => [architecture.kv_size(), 0],
             Self::Value => [architecture.value_size(), 0],

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::architecture::{Architecture, ExpertPart, Experts, LinearModule, LinearRole, SINKS};
+use crate::architecture::{Architecture, ExpertPart, Experts, LinearModule, LinearRole, SINKS, is_frozen};
 
 /// What an adapter can attach to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -47,7 +47,8 @@ pub struct BaseShape {
     pub within: Option<&'static str>,
     /// Linear layers of the decoder layers, in the order in which the model reads them; the LM head is not among them.
     pub linears: Vec<LinearShape>,
-    /// Every other parameter; `modules_to_save` chooses from them and from the linears. Experts' own tensors are not among them.
+    /// Every other parameter; `modules_to_save` chooses from them and from the linears. Experts' own tensors are not among them, nor
+    /// what never trains.
     pub others: Vec<ParameterShape>,
     /// Whether PEFT takes `gate_proj`, `up_proj` and `down_proj` for the experts of a layer.
     pub modules_are_experts: bool,
@@ -64,8 +65,9 @@ impl BaseShape {
             .experts
             .as_ref()
             .map(|experts| format!(".{}.", experts.names.experts));
-        let of_expert =
-            |name: &str| name.ends_with(SINKS) || experts.as_ref().is_some_and(|experts| name.contains(experts));
+        let of_expert = |name: &str| {
+            name.ends_with(SINKS) || is_frozen(name) || experts.as_ref().is_some_and(|experts| name.contains(experts))
+        };
         let others = architecture
             .tensors()
             .into_iter()

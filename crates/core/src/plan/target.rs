@@ -12,7 +12,8 @@ use crate::recipe::{AdapterSettings, TargetModules, TargetPreset};
 use super::error::PlanError;
 use super::shape::{BaseShape, LinearKind, LinearShape, last_component};
 
-/// Endings of attention projections; `qkv_proj` is the fused form (Phi-3), the last ones are those of latent attention.
+/// Endings of attention projections, and of what stands in attention's place; `qkv_proj` is the fused form (Phi-3), the ones behind it
+/// are those of latent attention. LFM2 has `out_proj` in both kinds of layers.
 const ATTENTION: &[&str] = &[
     "q_proj",
     "k_proj",
@@ -23,8 +24,15 @@ const ATTENTION: &[&str] = &[
     "q_b_proj",
     "kv_a_proj_with_mqa",
     "kv_b_proj",
+    "in_proj",
+    "in_proj_qkv",
+    "in_proj_z",
+    "in_proj_b",
+    "in_proj_a",
+    "out_proj",
 ];
-/// Endings of MLP projections; `gate_up_proj` is the fused form (Phi-3), `input_linear` and `output_linear` are Granite 4's.
+/// Endings of MLP projections; `gate_up_proj` is the fused form (Phi-3), `input_linear` and `output_linear` are Granite 4's, `w1` and
+/// its kin LFM2's.
 const MLP: &[&str] = &[
     "gate_proj",
     "up_proj",
@@ -32,6 +40,9 @@ const MLP: &[&str] = &[
     "gate_up_proj",
     "input_linear",
     "output_linear",
+    "w1",
+    "w3",
+    "w2",
 ];
 /// Endings of what latent attention has other modules for, and the ending of one of those.
 const PLAIN_ATTENTION: [&str; 3] = ["q_proj", "k_proj", "v_proj"];

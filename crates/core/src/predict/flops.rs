@@ -1,11 +1,12 @@
 //! FLOPs of a step: what the model needs, and what the hardware computes.
 //!
 //! A product of (R, K) with (K, C) counts 2 R K C. Attention counts the visible pairs only: 2 pairs (d + dv) for each head
-//! forward, 2 pairs (3 d + 2 dv) backward (one product is made again). Passes over memory are not counted.
+//! forward, 2 pairs (3 d + 2 dv) backward (one product is made again). A delta rule counts its products with
+//! states. Passes over memory are not counted.
 
 use serde::Serialize;
 
-use super::op::{MODULES, Module, Op, Stage, Work};
+use super::op::{MODULES, Module, Op, Stage, Work, delta_rule_flops};
 use super::seconds::mean_keys;
 use super::stream::StreamShape;
 use crate::plan::attention::Heads;
@@ -45,6 +46,10 @@ impl Flops {
                         })
                         .sum();
                     let flops = pairs * heads.pair_flops(*backward);
+                    self.add(op.stage, Module::Attention, times * flops);
+                }
+                Work::DeltaRule { state, backward } => {
+                    let flops = delta_rule_flops(*backward) * stream.tokens() * *state as f64;
                     self.add(op.stage, Module::Attention, times * flops);
                 }
                 Work::Pass { .. } => {}

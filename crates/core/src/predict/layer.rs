@@ -4,7 +4,7 @@ use super::memory_category::MemoryCategory;
 use super::op::{Module, Pass, Stage, Work};
 use super::trace::Trace;
 use super::tracer::{StepTracer, Target};
-use crate::architecture::{NormPlacement, QueryKeyNorm};
+use crate::architecture::{Mixer, NormPlacement, QueryKeyNorm};
 use crate::plan::attention::AttentionCall;
 use crate::plan::{GroupPlan, LayerPlan, SavedTensor, Vectors};
 
@@ -112,6 +112,10 @@ impl StepTracer<'_> {
     /// The stream behind attention into `kept`, or into the scratch where nobody keeps it.
     fn attention_forward(&self, trace: &mut Trace, kind: &LayerPlan, kept: MemoryCategory) {
         let ([_, _, query, key], architecture) = (self.widths(), &self.plan.architecture);
+        let target = if self.is_side_by_side() { Scratch } else { kept };
+        if kind.mixer != Mixer::Attention {
+            return self.mixer_forward(trace, kind, kept, target);
+        }
         let normed = self.norm_before(trace, kept);
         if let Some(latent) = architecture.latent {
             self.latent_forward(trace, kind, (latent, normed), kept);
@@ -143,7 +147,6 @@ impl StepTracer<'_> {
             trace.spike(Scratch, self.wide(3 * architecture.heads));
             self.pass(trace, Module::Attention, Pass::Copy, query);
         }
-        let target = if self.is_side_by_side() { Scratch } else { kept };
         self.out(trace, (&kind.output, Module::Output), kept, target);
         if architecture.query_key_norm.is_there() {
             trace.free(Scratch, self.act(query) + self.act(key));
@@ -151,7 +154,7 @@ impl StepTracer<'_> {
     }
 
     /// The norm before a block: its output into the scratch, what it keeps into `kept`. Returns the output's bytes.
-    fn norm_before(&self, trace: &mut Trace, kept: MemoryCategory) -> u64 {
+    pub fn norm_before(&self, trace: &mut Trace, kept: MemoryCategory) -> u64 {
         if !self.has_norm_before() {
             return 0;
         }
@@ -196,7 +199,7 @@ impl StepTracer<'_> {
 
     /// The end of a block: the sum of the residual stream and the group's output, through the norm behind it where there
     /// is one, into `target`; what the norm keeps into `kept`.
-    fn out(
+    pub fn out(
         &self,
         trace: &mut Trace,
         (group, module): (&GroupPlan, Module),
@@ -280,7 +283,7 @@ impl StepTracer<'_> {
     }
 
     /// The input of a block's first layers, made again where a norm stands before them.
-    fn input_again(&self, trace: &mut Trace) -> u64 {
+    pub fn input_again(&self, trace: &mut Trace) -> u64 {
         match self.has_norm_before() {
             true => self.normed(trace),
             false => 0,
@@ -290,6 +293,10 @@ impl StepTracer<'_> {
     /// The stream behind attention into the scratch, made again.
     pub fn attention_output_again(&self, trace: &mut Trace, kind: &LayerPlan) {
         trace.stage = Stage::Recompute;
+        let mixed = match self.has_norm_behind() {
+            true => 0,
+            false => self.mixed(trace, kind),
+        };
         if self.has_norm_behind() {
             let normed = self.normed(trace);
             trace.hold(Scratch, normed);
@@ -304,6 +311,7 @@ impl StepTracer<'_> {
         } else {
             self.group_output_again(trace, (&kind.output, Module::Output), Target::Sum(Scratch));
         }
+        trace.free(Scratch, mixed);
         trace.stage = Stage::Backward;
     }
 
@@ -364,6 +372,9 @@ impl StepTracer<'_> {
             true => self.act(hidden),
             false => self.backward_behind(trace),
         };
+        if kind.mixer != Mixer::Attention {
+            return self.mixer_backward(trace, kind, d_output, wants_dx);
+        }
         self.group_backward(trace, (&kind.output, Module::Output), |_| 0, d_output, true);
         trace.free(SavedActivations, self.saved(kind, &[SavedTensor::OutputXa]));
         let norms = self.head_norms();

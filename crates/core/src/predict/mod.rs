@@ -18,6 +18,7 @@ mod host;
 mod latent;
 mod layer;
 mod memory_category;
+mod mixer;
 mod network;
 mod op;
 mod optimizer_state;

@@ -210,11 +210,22 @@ pub enum Work {
         window: Option<usize>,
         backward: bool,
     },
+    /// A gated delta rule over the whole stream, with so many values of all heads' states.
+    DeltaRule {
+        state: usize,
+        backward: bool,
+    },
     Pass {
         module: Module,
         pass: Pass,
         elements: f64,
     },
+}
+
+/// FLOPs of a gated delta rule for each value of a state and each token: three products forward; backward seven, and two of the forward
+/// pass twice, which make states again.
+pub fn delta_rule_flops(backward: bool) -> f64 {
+    if backward { 22.0 } else { 6.0 }
 }
 
 /// An op with when and how often it runs.

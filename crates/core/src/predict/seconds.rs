@@ -2,7 +2,7 @@
 
 use super::ceilings::{Ceilings, OpTimes, WeightProducts};
 use super::data_sheet::DataSheet;
-use super::op::{Op, Product, Right, Work};
+use super::op::{Op, Product, Right, Work, delta_rule_flops};
 use super::stream::StreamShape;
 use crate::plan::Form;
 use crate::plan::attention::Heads;
@@ -37,7 +37,7 @@ impl Seconds {
         let part = match work {
             Work::Product(product) if product.right == Right::Adapter || product.form == Form::Tn => &mut self.adapters,
             Work::Product(_) => &mut self.products,
-            Work::Attention { .. } => &mut self.attention,
+            Work::Attention { .. } | Work::DeltaRule { .. } => &mut self.attention,
             Work::Pass { .. } => &mut self.passes,
         };
         *part += seconds;
@@ -85,6 +85,7 @@ impl Times<'_> {
         match work {
             Work::Product(product) => self.product(product),
             Work::Attention { window, backward } => self.attention(*window, *backward),
+            Work::DeltaRule { state, backward } => self.delta_rule(*state, *backward),
             Work::Pass { pass, elements, .. } => {
                 let grid = self.ops.passes.get(pass).or_else(|| self.ceilings.updates.get(pass))?;
                 grid.at(&[elements.max(1.0)])
@@ -117,6 +118,15 @@ impl Times<'_> {
         }
     }
 
+    /// At a share of the rate of attention, since it is not measured itself.
+    fn delta_rule(&self, state: usize, backward: bool) -> Option<f64> {
+        const KEYS: f64 = 256.0;
+        let Context { heads, stream, .. } = self.context;
+        let width = heads.width as f64;
+        let rate = 4.0 * KEYS * width / self.ops.attention_forward.at(&[2.0 * KEYS, width])?;
+        Some(delta_rule_flops(backward) * stream.tokens() * state as f64 / (DELTA_RULE_SHARE * rate))
+    }
+
     fn attention(&self, window: Option<usize>, backward: bool) -> Option<f64> {
         let grid = if backward {
             &self.ops.attention_backward
@@ -142,6 +152,8 @@ pub(super) fn mean_keys(length: f64, window: Option<usize>) -> f64 {
     }
 }
 
+/// Share of attention's rate at which a delta rule runs, token by token.
+const DELTA_RULE_SHARE: f64 = 0.3;
 /// Share of the data sheet's rate that large products reach.
 const REACHED: f64 = 0.6;
 /// Share of the data sheet's bandwidth that a pass reaches.
@@ -183,6 +195,10 @@ pub(super) fn roofline(sheet: &DataSheet, context: Context<'_>, ops: &[Op]) -> S
                 .sum();
             let flops = pairs * context.heads.pair_flops(*backward);
             flops / (0.5 * rate) + LAUNCH_S
+        }
+        Work::DeltaRule { state, backward } => {
+            let flops = delta_rule_flops(*backward) * context.stream.tokens() * *state as f64;
+            flops / (DELTA_RULE_SHARE * 0.5 * rate) + LAUNCH_S
         }
         Work::Pass { pass, elements, .. } => pass.bytes(element) * elements / bandwidth + LAUNCH_S,
     };

@@ -14,7 +14,7 @@ use super::stacked::Stacked;
 use super::weight::{Weight, WeightKind, compute_dtype};
 use crate::checkpoint::Checkpoint;
 use crate::{TrainError, WeightsError};
-use peft_tune_core::architecture::{Architecture, CORRECTION, Experts, LM_HEAD, LinearRole, TensorShape};
+use peft_tune_core::architecture::{Architecture, CORRECTION, Experts, GATED_NORM, LM_HEAD, LinearRole, TensorShape};
 use peft_tune_core::recipe::Precision;
 use peft_tune_kernels::ops::attention;
 
@@ -37,8 +37,7 @@ impl BaseModel {
     /// A configuration or checkpoint that is missing, damaged, unknown, or does not agree with the other.
     pub fn load(directory: &Path, precision: Precision, device: &Device) -> Result<Self, TrainError> {
         let architecture = Architecture::from_config(&directory.join(CONFIG))?;
-        refuse_latent_on(device, &architecture)?;
-        refuse_experts_on(device, &architecture)?;
+        refuse_on(device, &architecture)?;
         let checkpoint = Checkpoint::open_for(directory, &architecture)?;
         // Before the weights: another process may try kernels first, which needs some of the GPU's memory.
         attention::prepare(architecture.head_dim, compute_dtype(precision), device);
@@ -157,8 +156,7 @@ impl BaseModel {
         device: &Device,
         mut value_of: impl FnMut(&TensorShape, &Architecture) -> Result<Tensor, TrainError>,
     ) -> Result<Self, TrainError> {
-        refuse_latent_on(device, &architecture)?;
-        refuse_experts_on(device, &architecture)?;
+        refuse_on(device, &architecture)?;
         let (mut weights, kinds) = (BTreeMap::new(), WeightKinds::new(&architecture));
         for tensor in architecture.tensors() {
             let value = value_of(&tensor, &architecture)?;
@@ -241,6 +239,9 @@ fn random_start(tensor: &TensorShape, seed: u64, norm_offset: f32) -> Vec<f32> {
     // With those of all experts, and what corrects scores.
     if tensor.name.ends_with("bias") {
         return vec![0.0; elements];
+    }
+    if tensor.name.ends_with(GATED_NORM) {
+        return vec![1.0; elements];
     }
     if tensor.shape.len() == 1 {
         return vec![1.0 - norm_offset; elements];
@@ -334,18 +335,16 @@ fn store_experts(
     Ok(())
 }
 
-/// Attention's kernels for a GPU have values as wide as keys.
-fn refuse_latent_on(device: &Device, architecture: &Architecture) -> Result<(), TrainError> {
-    match (architecture.latent, device.is_cpu()) {
-        (Some(_), false) => Err(TrainError::LatentOnGpu {
-            family: architecture.family.name(),
-        }),
-        _ => Ok(()),
+/// Neither experts nor mixers other than plain attention have kernels for a GPU yet.
+fn refuse_on(device: &Device, architecture: &Architecture) -> Result<(), TrainError> {
+    let family = architecture.family.name();
+    if !device.is_cpu() && !architecture.attends_everywhere() {
+        return Err(TrainError::MixersOnGpu { family });
     }
-}
-
-/// Experts have no products on a GPU yet.
-fn refuse_experts_on(device: &Device, architecture: &Architecture) -> Result<(), TrainError> {
+    // Attention's kernels for a GPU have values as wide as keys.
+    if !device.is_cpu() && architecture.latent.is_some() {
+        return Err(TrainError::LatentOnGpu { family });
+    }
     match (&architecture.experts, device.is_cpu()) {
         (Some(_), false) => Err(TrainError::ExpertsOnGpu {
             family: architecture.family.name(),

@@ -14,6 +14,7 @@ use super::latent::{Expansion, Latent};
 use super::layer::{BlockOrder, Layer};
 use super::linear::{AdapterInput, LinearGroup};
 use super::matrix::Matrix;
+use super::mixer::MixerBlock;
 use super::mlp_block::MlpBlock;
 use super::norm::Norm;
 use super::parameter::{BaseParameter, Trained};
@@ -26,7 +27,7 @@ use crate::span::Module;
 use crate::{Parameters, TrainError};
 use candle_core::DType;
 use peft_tune_core::architecture::{
-    Architecture, EMBEDDING, FINAL_NORM, LATENT_NORM_EPSILON, LM_HEAD, NormPlacement, QueryKeyNorm, SINKS,
+    Architecture, EMBEDDING, LATENT_NORM_EPSILON, LM_HEAD, Mixer, NormPlacement, QueryKeyNorm, SINKS,
 };
 use peft_tune_core::plan::{AdaptedLinear, GroupPlan, LayerPlan, LinearSlots, ModelPlan, ProjectionPlan};
 use peft_tune_kernels::device;
@@ -69,7 +70,7 @@ impl Decoder {
             embedding,
             embedding_scale: architecture.embedding_scale,
             layers: layers.collect::<Result<_, _>>()?,
-            final_norm: builder.norm(FINAL_NORM)?,
+            final_norm: builder.norm(architecture.names.last_norm)?,
             head,
             logit_scale: architecture.logit_scale,
             logit_soft_cap: architecture.logit_soft_cap,
@@ -129,7 +130,7 @@ impl Builder<'_> {
     }
 
     /// The norm `name` of a layer where the family has one there.
-    fn norm_where(&self, is_there: bool, layer: &str, name: &str) -> Result<Option<Norm>, TrainError> {
+    pub(super) fn norm_where(&self, is_there: bool, layer: &str, name: &str) -> Result<Option<Norm>, TrainError> {
         is_there
             .then(|| self.norm(&format!("{layer}.{name}.weight")))
             .transpose()
@@ -138,7 +139,10 @@ impl Builder<'_> {
     fn layer(&self, index: usize) -> Result<Layer, TrainError> {
         let (name, plan) = (Architecture::layer_name(index), self.trainables.plan.layer(index));
         Ok(Layer {
-            attention: self.attention(&name, plan, index)?,
+            mixer: match self.architecture().mixer(index) {
+                Mixer::Attention => MixerBlock::Attention(Box::new(self.attention(&name, plan, index)?)),
+                mixer => MixerBlock::Mixed(Box::new(self.mixed(&name, plan, mixer)?)),
+            },
             mlp: self.feed_forward(&name, plan, index)?,
             order: match self.architecture().norm_placement {
                 NormPlacement::Shared => BlockOrder::SideBySide,

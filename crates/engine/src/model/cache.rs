@@ -1,9 +1,13 @@
-//! Keys and values of the tokens that a model has read, so that each further token costs only itself.
+//! Keys and values of the tokens that a model has read, so that each further token costs only itself; in layers that do not attend
+//! what their mixers go on from.
 //!
 //! | name | shape | meaning |
 //! |---|---|---|
 //! | `keys` | (sequences · capacity, Hkv, d) | of one layer, as rotated; compute dtype |
 //! | `values` | (sequences · capacity, Hkv, dv) | likewise; of latent attention as its second projection gives them |
+//!
+//! | `before` | (sequences, K - 1, W) | what a convolution reads of the last tokens, the oldest first; compute dtype |
+//! | `states` | (sequences, Hv, dk, dv) F32 | of a delta rule, behind the last token |
 //!
 //! Each sequence has `capacity` rows of its own and fills them from the first.
 
@@ -11,7 +15,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use peft_tune_core::architecture::Architecture;
+use peft_tune_core::architecture::{Architecture, Mixer};
 
 /// The cache of all layers.
 #[derive(Debug)]
@@ -25,9 +29,9 @@ pub(crate) struct KeyValueCache {
 
 /// The cache of one layer.
 #[derive(Debug)]
-struct LayerCache {
-    keys: Tensor,
-    values: Tensor,
+enum LayerCache {
+    Attention { keys: Tensor, values: Tensor },
+    Mixed { before: Tensor, states: Option<Tensor> },
 }
 
 /// The place of one layer's cache in a pass: `counts` new tokens of each sequence.
@@ -48,14 +52,28 @@ impl KeyValueCache {
         device: &Device,
     ) -> Result<Self> {
         let empty = |width| Tensor::zeros((sequences * capacity, architecture.kv_heads, width), dtype, device);
-        let layer = || {
-            Ok(LayerCache {
-                keys: empty(architecture.head_dim)?,
-                values: empty(architecture.value_dim())?,
+        let before = |taps: usize, width: usize| Tensor::zeros((sequences, taps - 1, width), dtype, device);
+        let layer = |index: usize| {
+            Ok(match architecture.mixer(index) {
+                Mixer::Attention => LayerCache::Attention {
+                    keys: empty(architecture.head_dim)?,
+                    values: empty(architecture.value_dim())?,
+                },
+                Mixer::Convolution(convolution) => LayerCache::Mixed {
+                    before: before(convolution.taps, architecture.hidden_size)?,
+                    states: None,
+                },
+                Mixer::DeltaRule(rule) => {
+                    let shape = (sequences, rule.value_heads, rule.key_width, rule.value_width);
+                    LayerCache::Mixed {
+                        before: before(rule.taps, rule.input_width())?,
+                        states: Some(Tensor::zeros(shape, DType::F32, device)?),
+                    }
+                }
             })
         };
         Ok(Self {
-            layers: (0..architecture.layers.len()).map(|_| layer()).collect::<Result<_>>()?,
+            layers: (0..architecture.layers.len()).map(layer).collect::<Result<_>>()?,
             lengths: vec![0; sequences],
             capacity,
         })
@@ -76,10 +94,13 @@ impl KeyValueCache {
         self.lengths.iter().all(|length| *length == 0)
     }
 
-    /// Bytes of all keys and values, free rows included.
+    /// Bytes of all that is kept, free rows included.
     pub(crate) fn bytes(&self) -> usize {
-        let tensors = self.layers.iter().flat_map(|layer| [&layer.keys, &layer.values]);
-        tensors.map(super::saved::bytes).sum()
+        let tensors = self.layers.iter().flat_map(|layer| match layer {
+            LayerCache::Attention { keys, values } => [Some(keys), Some(values)],
+            LayerCache::Mixed { before, states } => [Some(before), states.as_ref()],
+        });
+        tensors.flatten().map(super::saved::bytes).sum()
     }
 
     /// One layer's place in a pass of `counts` new tokens.
@@ -107,16 +128,60 @@ impl CacheSlot<'_> {
 
     /// Keeps the new tokens' keys and values, (T, Hkv, d), and returns those of all tokens.
     pub(super) fn keep(&self, keys: &Tensor, values: &Tensor) -> Result<(&Tensor, &Tensor)> {
-        let layer = &self.cache.layers[self.layer];
+        let LayerCache::Attention {
+            keys: all_keys,
+            values: all_values,
+        } = &self.cache.layers[self.layer]
+        else {
+            candle_core::bail!("a layer that does not attend keeps no keys");
+        };
         let mut first = 0;
         for (sequence, count) in self.counts.iter().enumerate() {
             let row = sequence * self.cache.capacity + self.cache.lengths[sequence];
             let part = |tensor: &Tensor| tensor.narrow(0, first, *count)?.contiguous();
-            layer.keys.slice_set(&part(keys)?, 0, row)?;
-            layer.values.slice_set(&part(values)?, 0, row)?;
+            all_keys.slice_set(&part(keys)?, 0, row)?;
+            all_values.slice_set(&part(values)?, 0, row)?;
             first += count;
         }
-        Ok((&layer.keys, &layer.values))
+        Ok((all_keys, all_values))
+    }
+
+    fn mixed(&self) -> Result<(&Tensor, Option<&Tensor>)> {
+        match &self.cache.layers[self.layer] {
+            LayerCache::Mixed { before, states } => Ok((before, states.as_ref())),
+            LayerCache::Attention { .. } => candle_core::bail!("a layer that attends keeps no rows and states"),
+        }
+    }
+
+    /// What a convolution reads of the tokens before the new ones.
+    pub(super) fn before(&self) -> Result<&Tensor> {
+        Ok(self.mixed()?.0)
+    }
+
+    /// The states that the new tokens go on from.
+    pub(super) fn states(&self) -> Result<&Tensor> {
+        match self.mixed()? {
+            (_, Some(states)) => Ok(states),
+            (_, None) => candle_core::bail!("a convolution keeps no states"),
+        }
+    }
+
+    /// Keeps the last rows of what was convolved, (T, W), of each sequence.
+    pub(super) fn keep_rows(&self, rows: &Tensor) -> Result<()> {
+        let (before, mut first) = (self.before()?, 0);
+        let kept = before.dim(1)?;
+        for (sequence, count) in self.counts.iter().enumerate() {
+            let new = rows.narrow(0, first + count - kept.min(*count), kept.min(*count))?;
+            let old = before
+                .get(sequence)?
+                .narrow(0, kept.min(*count), kept - kept.min(*count))?;
+            if kept > 0 {
+                let last = Tensor::cat(&[&old, &new], 0)?.unsqueeze(0)?;
+                before.slice_set(&last.contiguous()?, 0, sequence)?;
+            }
+            first += count;
+        }
+        Ok(())
     }
 
     /// The rows that each new token sees: those of its sequence up to itself, within the window.

@@ -1,4 +1,4 @@
-//! The forward pass of generation: tokens that follow those in a cache of keys and values.
+//! The forward pass of generation: tokens that follow those in a cache of keys and values, or of what other mixers keep.
 
 use candle_core::{Result, Tensor};
 
@@ -35,7 +35,7 @@ impl Decoder {
         let mut x = self.begin(&stream.ids)?;
         for (index, layer) in self.layers.iter().enumerate() {
             let _span = span::module(Module::Layer(index as u16));
-            let between = layer.attention.infer(&x, stream, ropes, &cache.slot(index, &counts))?;
+            let between = layer.mixer.infer(&x, stream, ropes, &cache.slot(index, &counts))?;
             x = layer.mlp.forward(layer.input_of_mlp(&x, &between), &between, stream)?.0;
         }
         cache.advance(&counts);
@@ -45,7 +45,13 @@ impl Decoder {
 
 impl AttentionBlock {
     /// The stream behind the block, (T, H).
-    fn infer(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables, slot: &CacheSlot<'_>) -> Result<Tensor> {
+    pub(super) fn infer(
+        &self,
+        x: &Tensor,
+        stream: &Stream<'_>,
+        ropes: &RopeTables,
+        slot: &CacheSlot<'_>,
+    ) -> Result<Tensor> {
         let _span = span::module(Module::Attention);
         let (normed, _) = forward_before(self.norm.as_ref(), x)?;
         let (projected, _) = self.projections.forward(&normed, None)?;

@@ -2,17 +2,17 @@
 
 use candle_core::{Result, Tensor};
 
-use super::attention_block::{AttentionBlock, BlockGradients};
+use super::attention_block::BlockGradients;
 use super::feed_forward::FeedForward;
-use super::latent::Latent;
 use super::linear::LinearGroup;
+use super::mixer::MixerBlock;
 use super::saved::LayerSaved;
 use super::{RopeTables, Stream};
 
-/// Attention, then an MLP or experts, on the residual stream.
+/// Attention or what stands in its place, then an MLP or experts, on the residual stream.
 #[derive(Debug)]
 pub(super) struct Layer {
-    pub attention: AttentionBlock,
+    pub mixer: MixerBlock,
     pub mlp: FeedForward,
     pub order: BlockOrder,
 }
@@ -29,26 +29,25 @@ pub(super) enum BlockOrder {
 impl Layer {
     /// Its groups of linear layers.
     pub(super) fn groups(&self) -> Vec<&LinearGroup> {
-        let mut groups = vec![&self.attention.projections, &self.attention.end.out];
-        groups.extend(self.attention.latent.iter().flat_map(Latent::groups));
+        let mut groups = self.mixer.groups();
         groups.extend(self.mlp.groups());
         groups
     }
 
     /// The stream behind the layer, (T, H), and what backward needs.
     pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables) -> Result<(Tensor, LayerSaved)> {
-        let (between, attention) = self.attention.forward(x, stream, ropes)?;
+        let (between, mixer) = self.mixer.forward(x, stream, ropes)?;
         let (y, mut mlp) = self.mlp.forward(self.input_of_mlp(x, &between), &between, stream)?;
         self.release_input(mlp.input());
-        Ok((y, LayerSaved { attention, mlp }))
+        Ok((y, LayerSaved { mixer, mlp }))
     }
 
     /// What [`Layer::forward`] keeps, from the same input and to the same bits, without the layer's output.
     pub(super) fn recompute(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables) -> Result<LayerSaved> {
-        let (between, attention) = self.attention.forward(x, stream, ropes)?;
+        let (between, mixer) = self.mixer.forward(x, stream, ropes)?;
         let mut mlp = self.mlp.recompute(self.input_of_mlp(x, &between), stream)?;
         self.release_input(mlp.input());
-        Ok(LayerSaved { attention, mlp })
+        Ok(LayerSaved { mixer, mlp })
     }
 
     /// The gradient with respect to the layer's input, where `wants_dx`; adds all gradients of the layer.
@@ -60,10 +59,10 @@ impl Layer {
         ropes: &RopeTables,
         wants_dx: bool,
     ) -> Result<Option<Tensor>> {
-        let LayerSaved { attention, mlp } = saved;
+        let LayerSaved { mixer, mlp } = saved;
         let gradients = match self.order {
             BlockOrder::InTurn => {
-                let between = || self.attention.recompute_output(&attention, stream);
+                let between = || self.mixer.recompute_output(&mixer, stream);
                 let dy = self.mlp.backward(mlp, between, dy, stream)?;
                 BlockGradients {
                     branch: dy.clone(),
@@ -71,12 +70,12 @@ impl Layer {
                 }
             }
             BlockOrder::SideBySide => {
-                let input = || Ok(attention.x.clone());
+                let input = || Ok(mixer.x().clone());
                 let past = self.mlp.backward(mlp, input, dy.clone(), stream)?;
                 BlockGradients { branch: dy, past }
             }
         };
-        self.attention.backward(attention, gradients, stream, ropes, wants_dx)
+        self.mixer.backward(mixer, gradients, stream, ropes, wants_dx)
     }
 
     /// What the MLP reads of the layer's input and the stream behind attention.

@@ -10,8 +10,15 @@ use peft_tune_core::plan::{Memory, SavedTensor};
 /// Everything that one decoder layer keeps.
 #[derive(Debug)]
 pub(super) struct LayerSaved {
-    pub attention: AttentionSaved,
+    pub mixer: MixerSaved,
     pub mlp: FeedForwardSaved,
+}
+
+/// What the first half of a layer keeps.
+#[derive(Debug)]
+pub(super) enum MixerSaved {
+    Attention(AttentionSaved),
+    Mixed(MixedSaved),
 }
 
 /// What the second half of a layer keeps.
@@ -67,6 +74,24 @@ pub(super) struct ExpansionSaved {
     pub rstd: Tensor,
     /// (T, r) of the adapter on the projection.
     pub xa: Vec<Tensor>,
+}
+
+/// What a block with another mixer keeps.
+#[derive(Debug)]
+pub(super) struct MixedSaved {
+    /// (T, H), the block's input.
+    pub x: Tensor,
+    /// (T,) F32 of the norm before the block.
+    pub rstd: Option<Tensor>,
+    /// (T, out) of each projection that the mixer reads.
+    pub projected: Vec<Tensor>,
+    /// (T, Hv dv), what a delta rule gives.
+    pub ruled: Option<Tensor>,
+    /// (T, r) for each adapter on the projections.
+    pub input_xa: Vec<Tensor>,
+    /// (T, r) of the adapter on the output projection.
+    pub output_xa: Vec<Tensor>,
+    pub behind: Option<NormSaved>,
 }
 
 /// What the MLP block keeps.
@@ -151,26 +176,10 @@ impl LayerSaved {
 
     /// All tensors by what they are.
     pub(super) fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
-        let attention = &self.attention;
-        let mut all = vec![
-            (SavedTensor::Input, &attention.x),
-            (SavedTensor::Query, &attention.q),
-            (SavedTensor::Key, &attention.k),
-            (SavedTensor::Value, &attention.v),
-            (SavedTensor::AttentionOutput, &attention.o),
-            (SavedTensor::AttentionOutput, &attention.lse),
-        ];
-        let head_norms = attention.query_rstd.iter().chain(&attention.key_rstd);
-        all.extend(head_norms.map(|rstd| (SavedTensor::HeadNorms, rstd)));
-        all.extend(attention.rstd.iter().map(|rstd| (SavedTensor::Input, rstd)));
-        for (saved, tensors) in [
-            (SavedTensor::QkvXa, &attention.input_xa),
-            (SavedTensor::OutputXa, &attention.output_xa),
-        ] {
-            all.extend(tensors.iter().map(|tensor| (saved, tensor)));
-        }
-        all.extend(of_norm(SavedTensor::AttentionBehind, &attention.behind));
-        all.extend(attention.latent.iter().flat_map(LatentSaved::tensors));
+        let mut all = match &self.mixer {
+            MixerSaved::Attention(attention) => attention.tensors(),
+            MixerSaved::Mixed(mixed) => mixed.tensors(),
+        };
         match &self.mlp {
             FeedForwardSaved::Mlp(mlp) => all.extend(mlp.tensors()),
             FeedForwardSaved::Experts(experts) => all.extend(experts.tensors()),
@@ -199,6 +208,50 @@ impl LatentSaved {
 fn of_norm(saved: SavedTensor, norm: &Option<NormSaved>) -> impl Iterator<Item = (SavedTensor, &Tensor)> {
     norm.iter()
         .flat_map(move |norm| [(saved, &norm.x), (saved, &norm.rstd)])
+}
+
+impl MixerSaved {
+    /// The block's input.
+    pub(super) fn x(&self) -> &Tensor {
+        match self {
+            Self::Attention(attention) => &attention.x,
+            Self::Mixed(mixed) => &mixed.x,
+        }
+    }
+}
+
+impl AttentionSaved {
+    fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
+        let mut all = vec![
+            (SavedTensor::Input, &self.x),
+            (SavedTensor::Query, &self.q),
+            (SavedTensor::Key, &self.k),
+            (SavedTensor::Value, &self.v),
+            (SavedTensor::AttentionOutput, &self.o),
+            (SavedTensor::AttentionOutput, &self.lse),
+        ];
+        let head_norms = self.query_rstd.iter().chain(&self.key_rstd);
+        all.extend(head_norms.map(|rstd| (SavedTensor::HeadNorms, rstd)));
+        all.extend(self.rstd.iter().map(|rstd| (SavedTensor::Input, rstd)));
+        all.extend(self.input_xa.iter().map(|xa| (SavedTensor::QkvXa, xa)));
+        all.extend(self.output_xa.iter().map(|xa| (SavedTensor::OutputXa, xa)));
+        all.extend(of_norm(SavedTensor::AttentionBehind, &self.behind));
+        all.extend(self.latent.iter().flat_map(LatentSaved::tensors));
+        all
+    }
+}
+
+impl MixedSaved {
+    fn tensors(&self) -> Vec<(SavedTensor, &Tensor)> {
+        let mut all = vec![(SavedTensor::Input, &self.x)];
+        all.extend(self.rstd.iter().map(|rstd| (SavedTensor::Input, rstd)));
+        all.extend(self.projected.iter().map(|tensor| (SavedTensor::MixerInput, tensor)));
+        all.extend(self.ruled.iter().map(|o| (SavedTensor::AttentionOutput, o)));
+        all.extend(self.input_xa.iter().map(|xa| (SavedTensor::QkvXa, xa)));
+        all.extend(self.output_xa.iter().map(|xa| (SavedTensor::OutputXa, xa)));
+        all.extend(of_norm(SavedTensor::AttentionBehind, &self.behind));
+        all
+    }
 }
 
 impl FeedForwardSaved {

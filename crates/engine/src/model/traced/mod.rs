@@ -5,14 +5,15 @@
 
 pub(super) mod attention;
 pub(super) mod cached_attention;
+pub(super) mod delta_rule;
 pub(super) mod grouped;
 pub(super) mod loss_head;
 pub(super) mod matmul;
 mod pointwise;
 
 pub(super) use pointwise::{
-    bias, centre, clamped_glu, dropout, embedding, expert_parts, gain, glu, latent_heads, residual, rms_norm, rope,
-    rounding, routing, rows, sinks, xielu,
+    bias, centre, clamped_glu, convolution, dropout, embedding, expert_parts, gain, gated_norm, glu, latent_heads,
+    residual, rms_norm, rope, rounding, routing, rows, sinks, xielu,
 };
 
 use candle_core::{DType, Tensor};

@@ -100,6 +100,21 @@ in_spans! {
             pass(expanded, 2);
         backward(d_k: &Tensor, d_v: &Tensor, plain: usize) -> (Tensor, Tensor), "latent_heads_backward", pass(d_k, 2);
     }
+    convolution [Convolution] {
+        forward(x: &Tensor, of: Convolution<'_>, before: Option<&Tensor>) -> Tensor, "convolution", pass(x, 2);
+        backward(x: &Tensor, of: Convolution<'_>, dy: &Tensor) -> Tensor, "convolution_backward", pass(x, 3);
+        gated_forward(all: [&Tensor; 3], of: Convolution<'_>, before: Option<&Tensor>) -> Tensor, "convolution",
+            pass(all[0], 4);
+        gated_backward(all: [&Tensor; 3], of: Convolution<'_>, dy: &Tensor) -> [Tensor; 3], "convolution_backward",
+            pass(all[0], 10);
+    }
+    gated_norm [] {
+        forward(x: &Tensor, z: &Tensor, weight: &Tensor, epsilon: f64) -> Tensor, "gated_norm", pass(x, 3);
+        backward(x: &Tensor, z: &Tensor, weight: &Tensor, epsilon: f64, dy: &Tensor) -> (Tensor, Tensor),
+            "gated_norm_backward", pass(x, 5);
+        weight_gradient(x: &Tensor, z: &Tensor, weight: &Tensor, epsilon: f64, dy: &Tensor) -> Tensor,
+            "gated_norm_weight_gradient", pass(x, 3);
+    }
     sinks [] {
         apply(o: &Tensor, lse: &Tensor, sinks: &Tensor) -> (), "sinks", pass(o, 2);
     }

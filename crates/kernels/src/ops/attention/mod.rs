@@ -32,6 +32,7 @@ mod softmax;
 #[cfg(test)]
 mod tests;
 
+pub(super) use block::{Rows, Shared, gather};
 pub use documents::Documents;
 pub use settings::Settings;
 

@@ -1,0 +1,91 @@
+//! The first half of a decoder layer: attention, or what stands in its place.
+
+use candle_core::{Result, Tensor};
+
+use super::attention_block::{AttentionBlock, BlockGradients};
+use super::cache::CacheSlot;
+use super::latent::Latent;
+use super::linear::LinearGroup;
+use super::mixed_block::MixedBlock;
+use super::saved::MixerSaved;
+use super::{RopeTables, Stream};
+
+/// What mixes the tokens of a layer.
+#[derive(Debug)]
+pub(super) enum MixerBlock {
+    Attention(Box<AttentionBlock>),
+    Mixed(Box<MixedBlock>),
+}
+
+impl MixerBlock {
+    /// Its groups of linear layers.
+    pub(super) fn groups(&self) -> Vec<&LinearGroup> {
+        match self {
+            Self::Attention(attention) => {
+                let mut groups = vec![&attention.projections, &attention.end.out];
+                groups.extend(attention.latent.iter().flat_map(Latent::groups));
+                groups
+            }
+            Self::Mixed(mixed) => vec![&mixed.projections, &mixed.end.out],
+        }
+    }
+
+    /// The stream behind the block, (T, H), and what backward needs.
+    pub(super) fn forward(&self, x: &Tensor, stream: &Stream<'_>, ropes: &RopeTables) -> Result<(Tensor, MixerSaved)> {
+        match self {
+            Self::Attention(attention) => {
+                let (y, saved) = attention.forward(x, stream, ropes)?;
+                Ok((y, MixerSaved::Attention(saved)))
+            }
+            Self::Mixed(mixed) => {
+                let (y, saved) = mixed.forward(x, stream)?;
+                Ok((y, MixerSaved::Mixed(saved)))
+            }
+        }
+    }
+
+    /// The stream behind the block, (T, H), of tokens that go on from what `slot` keeps.
+    pub(super) fn infer(
+        &self,
+        x: &Tensor,
+        stream: &Stream<'_>,
+        ropes: &RopeTables,
+        slot: &CacheSlot<'_>,
+    ) -> Result<Tensor> {
+        match self {
+            Self::Attention(attention) => attention.infer(x, stream, ropes, slot),
+            Self::Mixed(mixed) => mixed.infer(x, stream, slot),
+        }
+    }
+
+    /// The stream behind the block, (T, H), made again from what [`MixerBlock::forward`] kept, to the same bits.
+    pub(super) fn recompute_output(&self, saved: &MixerSaved, stream: &Stream<'_>) -> Result<Tensor> {
+        match (self, saved) {
+            (Self::Attention(attention), MixerSaved::Attention(saved)) => attention.recompute_output(saved, stream),
+            (Self::Mixed(mixed), MixerSaved::Mixed(saved)) => mixed.recompute_output(saved, stream),
+            _ => other_kind(),
+        }
+    }
+
+    /// The gradient with respect to the block's input, where `wants_dx`; adds all gradients of the block.
+    pub(super) fn backward(
+        &self,
+        saved: MixerSaved,
+        gradients: BlockGradients,
+        stream: &Stream<'_>,
+        ropes: &RopeTables,
+        wants_dx: bool,
+    ) -> Result<Option<Tensor>> {
+        match (self, saved) {
+            (Self::Attention(attention), MixerSaved::Attention(saved)) => {
+                attention.backward(saved, gradients, stream, ropes, wants_dx)
+            }
+            (Self::Mixed(mixed), MixerSaved::Mixed(saved)) => mixed.backward(saved, gradients, stream, wants_dx),
+            _ => other_kind(),
+        }
+    }
+}
+
+fn other_kind<T>() -> Result<T> {
+    candle_core::bail!("what was saved belongs to a layer of another kind")
+}
