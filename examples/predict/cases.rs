@@ -115,7 +115,7 @@ impl Case {
             ],
         );
         // These have numbers, or layers, that cannot train as a whole.
-        let is_full = random.random_range(0..10) == 0 && !["apertus", "lfm2"].contains(&family);
+        let is_full = random.random_range(0..10) == 0 && !["apertus", "lfm2", "qwen3_5_text"].contains(&family);
         recipe.adapter = (!is_full).then(|| adapter(family, random));
         if let (Some(adapter), true) = (&mut recipe.adapter, has_experts(family)) {
             // PEFT refuses these on experts.
@@ -347,6 +347,12 @@ fn config(family: &str, random: &mut Pcg64) -> String {
         "lfm2" => {
             format!(r#", "head_dim": {head_dim}, "block_auto_adjust_ff_dim": false, "full_attn_idxs": [1]"#)
         }
+        "qwen3_5_text" => format!(
+            r#", "head_dim": {head_dim}, "partial_rotary_factor": 0.5, "full_attention_interval": 2, "linear_num_key_heads": 2,
+            "linear_num_value_heads": {heads}, "linear_key_head_dim": {}, "linear_value_head_dim": {}"#,
+            one(random, &[16, 32]),
+            one(random, &[16, 32]),
+        ),
         "qwen3" => format!(r#", "tie_word_embeddings": true, "head_dim": {head_dim}"#),
         _ => format!(r#", "tie_word_embeddings": false, "head_dim": {head_dim}"#),
     };

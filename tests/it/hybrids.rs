@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::golden::{assert_close, base, documents, folder, recipe, relative_error, tensors, whole_batch};
 
-const FAMILIES: [&str; 1] = ["ref_lfm2"];
+const FAMILIES: [&str; 2] = ["ref_lfm2", "ref_qwen3_5"];
 
 fn trainer(family: &str) -> Trainer {
     Trainer::new(
@@ -32,7 +32,12 @@ fn mixed_values(architecture: &Architecture, index: usize) -> usize {
     let mixing = match architecture.mixer(index) {
         Mixer::Attention => {
             let heads = architecture.heads + architecture.kv_heads;
-            2 * heads * architecture.head_dim + architecture.heads + heads
+            let gates = if architecture.head_gates {
+                architecture.query_size()
+            } else {
+                0
+            };
+            2 * heads * architecture.head_dim + architecture.heads + heads + gates
         }
         Mixer::Convolution(_) => 3 * hidden,
         Mixer::DeltaRule(rule) => rule.input_width() + 2 * rule.output_width() + 2 * rule.value_heads,
@@ -42,7 +47,7 @@ fn mixed_values(architecture: &Architecture, index: usize) -> usize {
 
 #[test]
 fn layers_that_do_not_attend_keep_what_is_listed() {
-    for (family, adapters) in [("ref_lfm2", [5, 5, 7, 5].as_slice())] {
+    for (family, adapters) in [("ref_lfm2", [5, 5, 7, 5].as_slice()), ("ref_qwen3_5", &[6, 7])] {
         let (batch, model) = (&whole_batch(family)[0], base(family, Precision::Fp32));
         let architecture = model.architecture();
         let recipe = recipe(&folder(family).join("adapter_init"));
@@ -225,7 +230,10 @@ fn adapters_are_written_under_pefts_names() {
 /// The modules of each preset, by the end of their names and the layer's number.
 #[test]
 fn presets_take_the_layers_that_do_not_attend_along() {
-    for (family, attention, all) in [("ref_lfm2", 2 * 3 + 4, 2 * 3 + 4 + 3 * 4)] {
+    for (family, attention, all) in [
+        ("ref_lfm2", 2 * 3 + 4, 2 * 3 + 4 + 3 * 4),
+        ("ref_qwen3_5", 5 + 4, 5 + 4 + 3 * 2),
+    ] {
         for (preset, count) in [(TargetPreset::Attention, attention), (TargetPreset::AllLinear, all)] {
             let mut recipe = recipe(&folder(family).join("adapter_init"));
             recipe.adapter = Some(AdapterSettings {
@@ -245,7 +253,7 @@ fn presets_take_the_layers_that_do_not_attend_along() {
 
 #[test]
 fn what_does_not_train_is_refused() {
-    for (family, module) in [("ref_lfm2", "conv")] {
+    for (family, module) in [("ref_lfm2", "conv"), ("ref_qwen3_5", "conv1d")] {
         let mut whole = recipe(&folder(family).join("adapter_init"));
         whole.adapter = None;
         let error = Trainer::new(base(family, Precision::Fp32), &whole, 1)

@@ -31,7 +31,7 @@ const FP16_AFTER_A_TIE: f64 = 4e-3;
 
 /// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3. The last ones are
 /// mixtures of experts, and models whose layers do not all attend.
-const FAMILIES: [&str; 33] = [
+const FAMILIES: [&str; 34] = [
     "ref_llama",
     "ref_llama31",
     "ref_mistral",
@@ -65,6 +65,7 @@ const FAMILIES: [&str; 33] = [
     "ref_deepseek_v2",
     "ref_glm4_moe_lite",
     "ref_lfm2",
+    "ref_qwen3_5",
 ];
 
 fn trainer(reference: &str, precision: Precision) -> Trainer {
@@ -208,6 +209,7 @@ fn checkpointing_changes_no_bit() {
         "ref_cohere2",
         "ref_apertus",
         "ref_lfm2",
+        "ref_qwen3_5",
     ] {
         let run = |checkpointing| {
             let mut recipe = recipe(&folder(family).join("adapter_init"));

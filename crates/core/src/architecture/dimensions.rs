@@ -79,6 +79,8 @@ pub struct Architecture {
     pub attention_soft_cap: Option<f64>,
     /// c in c·tanh(logit / c), on the logits.
     pub logit_soft_cap: Option<f64>,
+    /// Each query comes with a gate, and the result of its head is multiplied with the gate's logistic (Qwen3.5).
+    pub head_gates: bool,
     /// Each head has one more logit in its softmax, whose weight goes nowhere (gpt-oss).
     pub sinks: bool,
     /// What some or all layers have in place of one MLP.

@@ -38,6 +38,7 @@ pub enum Family {
     DeepseekV2,
     Glm4MoeLite,
     Lfm2,
+    Qwen35,
 }
 
 /// What is to be known of a family.
@@ -123,6 +124,10 @@ pub struct Switches {
     pub latent: bool,
     /// What layers have in place of attention.
     pub mixers: Mixers,
+    /// Each query comes with a gate that its head's result is multiplied with.
+    pub head_gates: bool,
+    /// Width of a head where the file names none; H over the heads where there is none here.
+    pub head_dim: Option<usize>,
 }
 
 /// Where the width of the MLP is written.

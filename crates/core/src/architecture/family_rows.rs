@@ -47,6 +47,8 @@ const PLAIN: Switches = Switches {
     experts: None,
     latent: false,
     mixers: Mixers::Attention,
+    head_gates: false,
+    head_dim: None,
 };
 
 /// What most families call their modules.
@@ -727,6 +729,24 @@ pub(super) const ROWS: &[FamilyRow] = &[
             rope_base: 1_000_000.0,
             refused: &["conv_bias"],
             mixers: Mixers::Convolutions,
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: CHATML,
+    },
+    FamilyRow {
+        family: Family::Qwen35,
+        name: "qwen3_5_text",
+        text_names: &[],
+        switches: Switches {
+            qkv_bias: Bias::Key("attention_bias"),
+            output_bias: Bias::Key("attention_bias"),
+            query_key_norm: QueryKeyNorm::Heads,
+            norm_offset: 1.0,
+            rotary_share: 0.25,
+            mixers: Mixers::DeltaRules,
+            head_gates: true,
+            head_dim: Some(256),
             ..PLAIN
         },
         torchtune: None,

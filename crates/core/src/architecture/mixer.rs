@@ -266,6 +266,45 @@ mod tests {
         assert!(message(&bias).contains("`conv_bias`"), "{}", message(&bias));
     }
 
+    /// Qwen3.5 9B, as its configuration class has it where the file says nothing.
+    const QWEN: &str = r#"{"model_type": "qwen3_5_text", "vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
+        "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 32768}"#;
+
+    #[test]
+    fn every_fourth_layer_of_qwen_attends_with_gates() {
+        let model = parse(QWEN).unwrap();
+        let attending = (0..32).filter(|index| model.mixer(*index) == Mixer::Attention);
+        assert_eq!(attending.collect::<Vec<_>>(), [3, 7, 11, 15, 19, 23, 27, 31]);
+        assert_eq!((model.head_dim, model.ropes[0].rotary_dims), (256, 64));
+        let rows = |index: usize| {
+            let modules = model.layer_modules(index).into_iter();
+            modules
+                .map(|module| (module.name, module.out_features))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(rows(3)[0], ("self_attn.q_proj", 2 * 16 * 256));
+        let inputs = [
+            ("linear_attn.in_proj_qkv", 8192),
+            ("linear_attn.in_proj_z", 4096),
+            ("linear_attn.in_proj_b", 32),
+            ("linear_attn.in_proj_a", 32),
+            ("linear_attn.out_proj", 4096),
+        ];
+        assert_eq!(rows(0)[..5], inputs);
+        let elements = model
+            .tensors()
+            .into_iter()
+            .map(|tensor| tensor.shape.iter().product::<usize>());
+        assert_eq!(model.parameter_count().total(), elements.sum::<usize>());
+        let heads = parse(&QWEN.replace('{', r#"{"linear_num_key_heads": 5, "#))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            heads.contains("`linear_num_key_heads`") && heads.contains("a divisor"),
+            "{heads}"
+        );
+    }
+
     #[test]
     fn counts_agree_with_the_tensors() {
         for (hidden, wide, heads, _) in LFM2 {

@@ -62,6 +62,13 @@ const ROWS: &[MultimodalRow] = &[
         flat: false,
         defaults: Vec::new,
     },
+    MultimodalRow {
+        name: "qwen3_5",
+        text: "qwen3_5_text",
+        module: LANGUAGE_MODEL,
+        flat: false,
+        defaults: Vec::new,
+    },
 ];
 
 /// The language model of a multimodal model: its own configuration, and the module that it is in the whole one.

@@ -59,7 +59,10 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
         // `head_dim` is that of the rotated part here, where it is written.
         Some(latent) => (latent.head_dim(), [latent.plain_dims, latent.rotary_dims]),
         None => {
-            let head_dim = head_dim(config, hidden_size, heads)?;
+            let head_dim = match (config.value("head_dim"), switches.head_dim) {
+                (None, Some(default)) => default,
+                _ => head_dim(config, hidden_size, heads)?,
+            };
             (head_dim, [0, head_dim])
         }
     };
@@ -112,6 +115,7 @@ fn of_family(config: &Config, family: Family, switches: &Switches) -> Result<Arc
         attention_scale: attention_scale(config, switches.query_scale, head_dim)?,
         attention_soft_cap: soft_cap(config, "attn_logit_softcapping", switches.attention_soft_cap)?,
         logit_soft_cap: soft_cap(config, "final_logit_softcapping", switches.logit_soft_cap)?,
+        head_gates: switches.head_gates,
         sinks: switches.sinks,
         experts: switches
             .experts

@@ -129,6 +129,7 @@ impl Architecture {
         use LinearRole::{Down, Gate, GateUp, Key, Output, Query, QueryKeyValue, Up, Value};
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
         let (query, kv) = (self.query_size(), self.kv_size());
+        let gated = if self.head_gates { 2 * query } else { query };
         let module = |role, name, in_features, out_features, bias| LinearModule {
             role,
             name,
@@ -148,7 +149,7 @@ impl Architecture {
             )]
         } else {
             vec![
-                module(Query, "self_attn.q_proj", hidden, query, self.qkv_bias),
+                module(Query, "self_attn.q_proj", hidden, gated, self.qkv_bias),
                 module(Key, "self_attn.k_proj", hidden, kv, self.qkv_bias),
                 module(Value, "self_attn.v_proj", hidden, kv, self.qkv_bias),
             ]

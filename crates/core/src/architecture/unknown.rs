@@ -27,10 +27,6 @@ const PARTS: &[(&[&str], &str)] = &[
         "state-space (Mamba) layers",
     ),
     (
-        &["linear_conv_kernel_dim", "linear_key_head_dim"],
-        "linear attention layers",
-    ),
-    (
         &["global_head_dim", "num_global_key_value_heads", "per_layer_config"],
         "heads of another width in some layers",
     ),
@@ -47,7 +43,13 @@ const PARTS: &[(&[&str], &str)] = &[
 ];
 
 /// Types of layers that families here have.
-const LAYER_TYPES: [&str; 4] = ["full_attention", "sliding_attention", "attention", "conv"];
+const LAYER_TYPES: [&str; 5] = [
+    "full_attention",
+    "sliding_attention",
+    "attention",
+    "conv",
+    "linear_attention",
+];
 
 /// The error for a `model_type` that no family has.
 pub(super) fn error(config: &Config, model_type: &str) -> ArchitectureError {
@@ -126,10 +128,10 @@ mod tests {
 
     #[test]
     fn an_unknown_model_is_told_its_nearest_family_and_what_is_missing() {
-        let next = message(r#"{"model_type": "qwen3_next", "num_experts": 512, "layer_types": ["linear_attention"]}"#);
+        let next = message(r#"{"model_type": "qwen3_next", "num_experts": 512, "layer_types": ["mamba"]}"#);
         assert!(next.contains("`qwen3_next`") && next.contains("`qwen3_moe`"), "{next}");
         assert!(
-            next.contains("a mixture of experts of a known layout, `linear_attention` layers"),
+            next.contains("a mixture of experts of a known layout, `mamba` layers"),
             "{next}"
         );
         let own = message(r#"{"model_type": "house_model", "num_local_experts": 0}"#);

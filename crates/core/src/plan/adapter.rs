@@ -11,7 +11,7 @@ use crate::recipe::{AdapterInit, AdapterSettings};
 use super::error::PlanError;
 use super::parameters::{ParameterKind, ParameterLayout};
 use super::pattern::Patterns;
-use super::shape::{BaseShape, LinearKind, LinearShape};
+use super::shape::{BaseShape, LinearKind, LinearShape, last_component};
 use super::target::{Target, known_suffixes, select};
 use super::whole::{PREFIX, WholeParameter, biases, modules_to_save};
 
@@ -222,8 +222,8 @@ fn adapted(
     if rank == 0 {
         return Err(PlanError::ZeroRank { name });
     }
-    // The few outputs of a router or of a gate are no bound: names that mean all layers mean these too, and PEFT takes any rank.
-    let scores = linear.kind == LinearKind::Parameter || linear.outputs == 1;
+    // The few outputs of a router, of a gate or of one for each head are no bound: names that mean all layers mean these too, and PEFT takes any rank.
+    let scores = linear.kind == LinearKind::Parameter || linear.outputs == 1 || is_of_heads(&linear.name);
     let most = if scores {
         linear.inputs
     } else {
@@ -249,6 +249,11 @@ fn adapted(
         alpha,
         scaling: settings.scaling(rank, alpha),
     })
+}
+
+/// Whether a linear layer has an output for each head, as those that decide decay and step of a delta rule.
+fn is_of_heads(name: &str) -> bool {
+    matches!(last_component(name), "in_proj_a" | "in_proj_b")
 }
 
 #[cfg(test)]

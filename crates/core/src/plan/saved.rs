@@ -53,6 +53,8 @@ pub enum SavedTensor {
     Value,
     /// What the norms of queries and keys keep.
     HeadNorms,
+    /// The gates of the queries.
+    HeadGates,
     /// With the log-sum-exp; or what a delta rule gives.
     AttentionOutput,
     /// x A^T of the adapters on query, key and value: the gradient of lora_b reads it.
@@ -120,13 +122,14 @@ impl ExpertWidths {
 
 impl SavedTensor {
     /// All.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Input,
         Self::MixerInput,
         Self::Query,
         Self::Key,
         Self::Value,
         Self::HeadNorms,
+        Self::HeadGates,
         Self::AttentionOutput,
         Self::QkvXa,
         Self::OutputXa,
@@ -163,7 +166,7 @@ impl SavedTensor {
                 Mixer::Convolution(_) | Mixer::DeltaRule(_) => [layer.qkv.outputs(), 0],
             },
             Self::AttentionOutput if let Mixer::DeltaRule(rule) = layer.mixer => [rule.output_width(), 0],
-            Self::Query | Self::Key | Self::Value | Self::HeadNorms | Self::AttentionOutput
+            Self::Query | Self::Key | Self::Value | Self::HeadNorms | Self::HeadGates | Self::AttentionOutput
                 if layer.mixer != Mixer::Attention =>
             {
                 [0, 0]
@@ -176,6 +179,8 @@ impl SavedTensor {
                 QueryKeyNorm::Heads | QueryKeyNorm::RotatedHeads => [0, heads + architecture.kv_heads],
                 QueryKeyNorm::AllHeads => [0, 2],
             },
+            Self::HeadGates if !architecture.head_gates => [0, 0],
+            Self::HeadGates => [architecture.query_size(), 0],
             Self::AttentionOutput => [architecture.attended_size(), heads],
             // Side by side both blocks read the layer's input.
             Self::Between if architecture.norm_placement == NormPlacement::Shared => [0, 0],

@@ -122,6 +122,11 @@ impl StepTracer<'_> {
         } else {
             self.group_forward(trace, (&kind.qkv, Module::QueryKeyValue), kept, Target::New(kept));
             trace.free(Scratch, normed);
+            if architecture.head_gates {
+                trace.hold(kept, self.act(2 * query));
+                self.pass(trace, Module::Attention, Pass::Copy, 2 * query);
+                trace.free(kept, self.act(2 * query));
+            }
             if architecture.query_key_norm == QueryKeyNorm::RotatedHeads {
                 self.turn(trace, kind);
             }
@@ -147,10 +152,23 @@ impl StepTracer<'_> {
             trace.spike(Scratch, self.wide(3 * architecture.heads));
             self.pass(trace, Module::Attention, Pass::Copy, query);
         }
+        let gated = self.gated(trace);
         self.out(trace, (&kind.output, Module::Output), kept, target);
+        trace.free(Scratch, gated);
         if architecture.query_key_norm.is_there() {
             trace.free(Scratch, self.act(query) + self.act(key));
         }
+    }
+
+    /// Attention's result times its gates, where it has some, into the scratch; returns its bytes.
+    pub fn gated(&self, trace: &mut Trace) -> u64 {
+        if !self.plan.architecture.head_gates {
+            return 0;
+        }
+        let width = self.plan.architecture.query_size();
+        trace.hold(Scratch, self.act(width));
+        self.pass(trace, Module::Attention, Pass::GluForward, width);
+        self.act(width)
     }
 
     /// The norm before a block: its output into the scratch, what it keeps into `kept`. Returns the output's bytes.
@@ -375,8 +393,20 @@ impl StepTracer<'_> {
         if kind.mixer != Mixer::Attention {
             return self.mixer_backward(trace, kind, d_output, wants_dx);
         }
-        self.group_backward(trace, (&kind.output, Module::Output), |_| 0, d_output, true);
+        self.group_backward(
+            trace,
+            (&kind.output, Module::Output),
+            |trace| self.gated(trace),
+            d_output,
+            true,
+        );
         trace.free(SavedActivations, self.saved(kind, &[SavedTensor::OutputXa]));
+        if self.plan.architecture.head_gates {
+            trace.hold(Scratch, 2 * q);
+            self.pass(trace, Module::Attention, Pass::GluBackward, query);
+            trace.free(Scratch, q);
+            trace.free(SavedActivations, self.saved(kind, &[SavedTensor::HeadGates]));
+        }
         let norms = self.head_norms();
         let has_norm = norms.is_some();
         if let Some([(_, of_query), (_, of_key)]) = norms {
@@ -402,6 +432,11 @@ impl StepTracer<'_> {
             );
         }
         let wants_d_normed = wants_dx || kind.input_norm_trains;
+        if architecture.head_gates {
+            trace.hold(Scratch, 2 * q);
+            self.pass(trace, Module::Attention, Pass::Copy, 2 * query);
+            trace.free(Scratch, 2 * q);
+        }
         let (group, outputs) = ((&kind.qkv, Module::QueryKeyValue), self.act(kind.qkv.outputs()));
         self.group_backward(trace, group, |trace| self.input_again(trace), outputs, wants_d_normed);
         if wants_dx {

@@ -30,7 +30,7 @@ impl StepTracer<'_> {
     /// kept.
     pub fn mixed(&self, trace: &mut Trace, kind: &LayerPlan) -> u64 {
         match kind.mixer {
-            Mixer::Attention => 0,
+            Mixer::Attention => self.gated(trace),
             Mixer::Convolution(convolution) => {
                 self.convolve(trace, self.plan.architecture.hidden_size, convolution.taps)
             }

@@ -359,6 +359,8 @@ fn is_ignored(name: &str, architecture: &Architecture) -> bool {
     name.ends_with("rotary_emb.inv_freq")
         || name.ends_with(".masked_bias")
         || (architecture.tied_embeddings && name == LM_HEAD)
+        // Layers that draft further tokens.
+        || name.starts_with("mtp.")
         || is_draft_layer(name, architecture)
 }
 

@@ -8,7 +8,7 @@ use super::latent::Latent;
 use super::linear::LinearGroup;
 use super::norm::Norm;
 use super::saved::{AttentionSaved, LatentSaved};
-use super::traced::{attention, residual, sinks};
+use super::traced::{attention, head_gate, residual, sinks};
 use super::{RopeTables, Stream};
 use crate::span;
 use crate::span::{Module, StepPhase};
@@ -27,6 +27,8 @@ pub(super) struct AttentionBlock {
     /// (Hq,), one more logit of each head.
     pub sinks: Option<Tensor>,
     pub head_dim: usize,
+    /// Whether each query comes with a gate on the result of its head.
+    pub has_gates: bool,
 }
 
 /// Queries, keys and values as attention reads them, and what is kept of what they were made from.
@@ -60,6 +62,7 @@ impl AttentionBlock {
         let (normed, rstd) = forward_before(self.norm.as_ref(), x)?;
         let (projected, input_xa) = self.projections.forward(&normed, dropout)?;
         drop(normed);
+        let (projected, gate) = self.without_gates(projected)?;
         let Attended {
             q,
             k,
@@ -72,7 +75,8 @@ impl AttentionBlock {
         if let Some(sinks) = &self.sinks {
             sinks::apply(&o, &lse, sinks)?;
         }
-        let (y, output_xa, behind) = self.end.forward(x, &flat(&o)?, dropout)?;
+        let gated = gated(&o, gate.as_ref())?;
+        let (y, output_xa, behind) = self.end.forward(x, &gated, dropout)?;
         let [q, k] = kept;
         let saved = AttentionSaved {
             x: x.clone(),
@@ -84,6 +88,7 @@ impl AttentionBlock {
             key_rstd,
             o,
             lse,
+            gate,
             input_xa,
             output_xa,
             behind,
@@ -95,7 +100,7 @@ impl AttentionBlock {
     /// The stream behind the block, (T, H), made again from what [`AttentionBlock::forward`] kept, to the same bits.
     pub(super) fn recompute_output(&self, saved: &AttentionSaved, stream: &Stream<'_>) -> Result<Tensor> {
         let _span = span::phase(StepPhase::Recompute);
-        let inner = || flat(&saved.o);
+        let inner = || gated(&saved.o, saved.gate.as_ref());
         let (xa, behind) = (&saved.output_xa, saved.behind.as_ref());
         self.end.recompute(&saved.x, inner, xa, behind, stream.dropout.as_ref())
     }
@@ -113,11 +118,16 @@ impl AttentionBlock {
         let dropout = stream.dropout.as_ref();
         let d_output = self.end.backward(saved.behind, &branch)?;
         drop(branch);
-        let o = || flat(&saved.o);
+        let o = || gated(&saved.o, saved.gate.as_ref());
         let out = &self.end.out;
         let d_o = out.backward(o, &saved.output_xa, vec![d_output], dropout, true)?;
         drop(saved.output_xa);
-        let Some(d_o) = d_o else { return Ok(None) };
+        let Some(mut d_o) = d_o else { return Ok(None) };
+        let mut d_gate = None;
+        if let Some(gate) = saved.gate {
+            let (of_o, of_gate) = head_gate::backward(&flat(&saved.o)?, &gate, &d_o)?;
+            (d_o, d_gate) = (of_o, Some(of_gate));
+        }
         let d_o = d_o.reshape(saved.o.shape())?;
         let in_between = [saved.q, saved.k];
         let ([q, k], _) = self.path.again(&in_between, stream, ropes)?;
@@ -138,7 +148,9 @@ impl AttentionBlock {
             _ => {
                 let rstd = [saved.query_rstd, saved.key_rstd];
                 let [d_q, d_k] = self.path.backward(in_between, rstd, [d_q, d_k], stream, ropes)?;
-                vec![flat(&d_q)?, flat(&d_k)?, flat(&d_v)?]
+                let d_projected = vec![self.with_gates(d_q, d_gate)?, flat(&d_k)?, flat(&d_v)?];
+                drop((d_k, d_v));
+                d_projected
             }
         };
         let normed = || Ok(forward_before(self.norm.as_ref(), &saved.x)?.0);
@@ -153,6 +165,24 @@ impl AttentionBlock {
             rstd: saved.rstd.as_ref(),
         };
         before.backward(&past, &d_normed, wants_dx)
+    }
+
+    /// q, k and v, and the gates that came with q where there are any, (T, Hq d).
+    pub(super) fn without_gates(&self, mut projected: Vec<Tensor>) -> Result<(Vec<Tensor>, Option<Tensor>)> {
+        let Some(first) = projected.first_mut().filter(|_| self.has_gates) else {
+            return Ok((projected, None));
+        };
+        let (q, gate) = head_gate::split(first, self.head_dim)?;
+        *first = q;
+        Ok((projected, Some(gate)))
+    }
+
+    /// The gradient of what the first projection gave.
+    fn with_gates(&self, d_q: Tensor, d_gate: Option<Tensor>) -> Result<Tensor> {
+        match d_gate {
+            Some(d_gate) => head_gate::join(&flat(&d_q)?, &d_gate, self.head_dim),
+            None => flat(&d_q),
+        }
     }
 
     /// From the outputs of the projections to what attention reads.
@@ -186,6 +216,14 @@ impl AttentionBlock {
             [q, k, v] => Ok([split(q)?, split(k)?, split(v)?]),
             other => candle_core::bail!("attention: {} projections instead of q, k and v", other.len()),
         }
+    }
+}
+
+/// What the output projection reads, (T, Hq d): attention's result, times the gates where there are any.
+pub(super) fn gated(o: &Tensor, gate: Option<&Tensor>) -> Result<Tensor> {
+    match gate {
+        Some(gate) => head_gate::forward(&flat(o)?, gate),
+        None => flat(o),
     }
 }
 

@@ -178,6 +178,7 @@ impl Builder<'_> {
                 false => None,
             },
             head_dim: architecture.head_dim,
+            has_gates: architecture.head_gates,
         })
     }
 

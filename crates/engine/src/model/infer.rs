@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::attention_block::{Attended, AttentionBlock, flat, forward_before};
+use super::attention_block::{Attended, AttentionBlock, forward_before, gated};
 use super::cache::{CacheSlot, KeyValueCache};
 use super::decoder::Decoder;
 use super::traced::{attention, cached_attention, sinks};
@@ -55,6 +55,7 @@ impl AttentionBlock {
         let _span = span::module(Module::Attention);
         let (normed, _) = forward_before(self.norm.as_ref(), x)?;
         let (projected, _) = self.projections.forward(&normed, None)?;
+        let (projected, gate) = self.without_gates(projected)?;
         let Attended { q, k, v, .. } = self.attended(projected, stream, ropes)?;
         let is_first = slot.is_first();
         let (keys, values) = slot.keep(&k, &v)?;
@@ -71,6 +72,6 @@ impl AttentionBlock {
                 cached_attention::forward((&q, keys, values), &places, &self.settings, self.sinks.as_ref())?
             }
         };
-        Ok(self.end.forward(x, &flat(&o)?, None)?.0)
+        Ok(self.end.forward(x, &gated(&o, gate.as_ref())?, None)?.0)
     }
 }

@@ -49,6 +49,8 @@ pub(super) struct AttentionSaved {
     pub o: Tensor,
     /// (T, Hq) F32
     pub lse: Tensor,
+    /// (T, Hq d), where queries come with gates.
+    pub gate: Option<Tensor>,
     /// (T, r) for each adapter on q, k and v.
     pub input_xa: Vec<Tensor>,
     /// (T, r) of the adapter on the output projection.
@@ -232,6 +234,7 @@ impl AttentionSaved {
         ];
         let head_norms = self.query_rstd.iter().chain(&self.key_rstd);
         all.extend(head_norms.map(|rstd| (SavedTensor::HeadNorms, rstd)));
+        all.extend(self.gate.iter().map(|gate| (SavedTensor::HeadGates, gate)));
         all.extend(self.rstd.iter().map(|rstd| (SavedTensor::Input, rstd)));
         all.extend(self.input_xa.iter().map(|xa| (SavedTensor::QkvXa, xa)));
         all.extend(self.output_xa.iter().map(|xa| (SavedTensor::OutputXa, xa)));

@@ -20,6 +20,7 @@ mod exponential;
 pub mod gain;
 pub mod gated_norm;
 pub mod glu;
+pub mod head_gate;
 pub mod latent_heads;
 pub mod loss_head;
 pub mod matmul;

@@ -12,8 +12,8 @@ pub(super) mod matmul;
 mod pointwise;
 
 pub(super) use pointwise::{
-    bias, centre, clamped_glu, convolution, dropout, embedding, expert_parts, gain, gated_norm, glu, latent_heads,
-    residual, rms_norm, rope, rounding, routing, rows, sinks, xielu,
+    bias, centre, clamped_glu, convolution, dropout, embedding, expert_parts, gain, gated_norm, glu, head_gate,
+    latent_heads, residual, rms_norm, rope, rounding, routing, rows, sinks, xielu,
 };
 
 use candle_core::{DType, Tensor};

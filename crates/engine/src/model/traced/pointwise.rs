@@ -115,6 +115,12 @@ in_spans! {
         weight_gradient(x: &Tensor, z: &Tensor, weight: &Tensor, epsilon: f64, dy: &Tensor) -> Tensor,
             "gated_norm_weight_gradient", pass(x, 3);
     }
+    head_gate [] {
+        split(both: &Tensor, head_dim: usize) -> (Tensor, Tensor), "split_gates", pass(both, 2);
+        join(d_q: &Tensor, d_gate: &Tensor, head_dim: usize) -> Tensor, "join_gates", pass(d_q, 4);
+        forward(o: &Tensor, gate: &Tensor) -> Tensor, "head_gate", pass(o, 3);
+        backward(o: &Tensor, gate: &Tensor, dy: &Tensor) -> (Tensor, Tensor), "head_gate_backward", pass(o, 5);
+    }
     sinks [] {
         apply(o: &Tensor, lse: &Tensor, sinks: &Tensor) -> (), "sinks", pass(o, 2);
     }
