@@ -31,7 +31,7 @@ const FP16_AFTER_A_TIE: f64 = 4e-3;
 
 /// The families, and two ropes for long contexts: YaRN on Qwen2, LongRoPE past its original context on Phi-3. The last ones are
 /// mixtures of experts, and models whose layers do not all attend.
-const FAMILIES: [&str; 34] = [
+const FAMILIES: [&str; 39] = [
     "ref_llama",
     "ref_llama31",
     "ref_mistral",
@@ -56,6 +56,11 @@ const FAMILIES: [&str; 34] = [
     "ref_cohere2",
     "ref_apertus",
     "ref_granite4",
+    "ref_gemma",
+    "ref_olmo2",
+    "ref_glm",
+    "ref_helium",
+    "ref_cohere",
     "ref_qwen3_moe",
     "ref_qwen2_moe",
     "ref_glm4_moe",

@@ -39,6 +39,11 @@ pub enum Family {
     Glm4MoeLite,
     Lfm2,
     Qwen35,
+    Gemma,
+    Olmo2,
+    Glm,
+    Helium,
+    Cohere,
 }
 
 /// What is to be known of a family.

@@ -752,4 +752,89 @@ pub(super) const ROWS: &[FamilyRow] = &[
         torchtune: None,
         chat: CHATML,
     },
+    FamilyRow {
+        family: Family::Gemma,
+        name: "gemma",
+        text_names: &[],
+        switches: Switches {
+            norm_placement: NormPlacement::Before,
+            names: NAMES,
+            query_scale: QueryScale::HeadDim,
+            refused: &["use_bidirectional_attention"],
+            ..GEMMA
+        },
+        torchtune: None,
+        chat: GEMMA_CHAT,
+    },
+    FamilyRow {
+        family: Family::Olmo2,
+        name: "olmo2",
+        text_names: &[],
+        switches: Switches {
+            qkv_bias: Bias::Key("attention_bias"),
+            output_bias: Bias::Key("attention_bias"),
+            norm_placement: NormPlacement::Behind,
+            query_key_norm: QueryKeyNorm::AllHeads,
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: ChatMarks {
+            user: "<|user|>\n",
+            assistant: "<|assistant|>\n",
+        },
+    },
+    FamilyRow {
+        family: Family::Glm,
+        name: "glm",
+        text_names: &[],
+        switches: Switches {
+            qkv_bias: Bias::Unless("attention_bias"),
+            fused_gate_up: true,
+            rope_order: RopeOrder::Neighbours,
+            rotary_share: 0.5,
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: ChatMarks {
+            user: "<|user|>\n",
+            assistant: "<|assistant|>\n",
+        },
+    },
+    FamilyRow {
+        family: Family::Helium,
+        name: "helium",
+        text_names: &[],
+        switches: Switches {
+            qkv_bias: Bias::Key("attention_bias"),
+            mlp_bias: Bias::Key("mlp_bias"),
+            rope_order: RopeOrder::Neighbours,
+            rope_base: 100_000.0,
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: CHATML,
+    },
+    FamilyRow {
+        family: Family::Cohere,
+        name: "cohere",
+        text_names: &[],
+        switches: Switches {
+            qkv_bias: Bias::Key("attention_bias"),
+            output_bias: Bias::Key("attention_bias"),
+            norm_placement: NormPlacement::Shared,
+            norm_epsilon: "layer_norm_eps",
+            centred_norms: true,
+            tied_embeddings: true,
+            logit_scale: Factor::Key("logit_scale", 0.0625),
+            rope_order: RopeOrder::Neighbours,
+            rope_base: 500_000.0,
+            refused: &["use_qk_norm"],
+            ..PLAIN
+        },
+        torchtune: None,
+        chat: ChatMarks {
+            user: "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>",
+            assistant: "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
+        },
+    },
 ];

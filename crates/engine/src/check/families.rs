@@ -15,7 +15,7 @@ use peft_tune_kernels::compare::{Check, distance, on_cpu};
 const GRADIENTS_AT: usize = 3;
 
 /// `config.json` without what all have in common.
-const FAMILIES: [(&str, &str); 18] = [
+const FAMILIES: [(&str, &str); 23] = [
     ("llama", r#""head_dim": 16, "rope_theta": 10000.0"#),
     (
         "mistral",
@@ -68,6 +68,11 @@ const FAMILIES: [(&str, &str); 18] = [
         r#""sliding_window": 8, "sliding_window_pattern": 2, "logit_scale": 0.25"#,
     ),
     ("apertus", r#""hidden_act": "xielu""#),
+    ("gemma", r#""head_dim": 24, "hidden_act": "gelu""#),
+    ("olmo2", r#""rope_theta": 500000.0"#),
+    ("glm", r#""partial_rotary_factor": 0.5"#),
+    ("helium", r#""head_dim": 16"#),
+    ("cohere", r#""logit_scale": 0.25"#),
     (
         "granitemoehybrid",
         r#""shared_intermediate_size": 176, "position_embedding_type": "rope", "residual_multiplier": 0.4"#,
