@@ -394,11 +394,11 @@ fn gradients_of_all_weights_match_differences_of_the_loss() {
         "layers.1.mlp.shared_expert_gate.weight",
         "layers.1.mlp.shared_expert.up_proj.weight",
     ];
-    check_slopes(family, &recipe, &names);
+    check_slopes(family, &recipe, 1e-2, &names);
 }
 
-/// Gradients of the parameters that end in these names against differences of the loss.
-fn check_slopes(family: &str, recipe: &Recipe, names: &[&str]) {
+/// Gradients of the parameters that end in these names against differences of the loss over steps of this length.
+fn check_slopes(family: &str, recipe: &Recipe, length: f32, names: &[&str]) {
     let mut trainer = Trainer::new(base(family, Precision::Fp32), recipe, 5).unwrap();
     let batch = whole_batch(family);
     trainer.step(&batch).unwrap();
@@ -431,7 +431,7 @@ fn check_slopes(family: &str, recipe: &Recipe, names: &[&str]) {
                 .unwrap();
             fresh.evaluate(&batch).unwrap().loss
         };
-        let slope = (loss(1e-2) - loss(-1e-2)) / 2e-2;
+        let slope = (loss(length) - loss(-length)) / f64::from(2.0 * length);
         loss(0.0);
         assert!(
             (slope / f64::from(norm) - 1.0).abs() < 0.02,
@@ -728,7 +728,8 @@ fn gradients_of_latent_attention_match_differences_of_the_loss() {
         "layers.1.self_attn.kv_a_layernorm.weight",
         "layers.1.self_attn.kv_b_proj.weight",
     ];
-    check_slopes(family, &recipe, &names);
+    // A longer step sends a token to another expert.
+    check_slopes(family, &recipe, 1e-3, &names);
 }
 
 #[test]
