@@ -8,6 +8,7 @@ mod elementwise;
 mod grouped;
 mod loss_head;
 mod matmul;
+mod mixers;
 
 use candle_core::{DType, Device, Tensor};
 use peft_tune_engine::profile::{CountingAllocator, HostMemory};

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::config::Config;
+use super::config::{Config, LARGEST_DIMENSION};
 use super::{ArchitectureError, LinearModule, LinearRole, TensorShape};
 
 /// What mixes the tokens of a layer.
@@ -184,6 +184,10 @@ fn delta_rule(config: &Config) -> Result<Mixer, ArchitectureError> {
         let rule_of_heads = format!("a divisor of linear_num_value_heads {}", rule.value_heads);
         return Err(config.impossible("linear_num_key_heads", rule.key_heads, rule_of_heads));
     }
+    if rule.input_width() > LARGEST_DIMENSION {
+        let bound = format!("such that queries, keys and values are at most {LARGEST_DIMENSION} wide together");
+        return Err(config.impossible("linear_num_value_heads", rule.value_heads, bound));
+    }
     Ok(Mixer::DeltaRule(rule))
 }
 
@@ -303,6 +307,12 @@ mod tests {
             heads.contains("`linear_num_key_heads`") && heads.contains("a divisor"),
             "{heads}"
         );
+        let wide = QWEN.replace(
+            '{',
+            r#"{"linear_num_value_heads": 16777216, "linear_value_head_dim": 16777216, "#,
+        );
+        let wide = parse(&wide).unwrap_err().to_string();
+        assert!(wide.contains("`linear_num_value_heads`"), "{wide}");
     }
 
     #[test]
