@@ -351,6 +351,17 @@ ended() {
   [ "$found" = "$3" ] || { "$program" show "$1" >&2 && die "$found trials of $1, not $3, with $2"; }
 }
 
+# A layer asks for as many launches as docs/gpu.md says.
+part_launches() {
+  scripts/gpu/layer_launches.py "$program" "$folder/launches" > "$folder/log" || die "launches of a layer"
+  cat "$folder/log"
+  local wanted
+  for wanted in '| product | 33 |' '| adapter_gradients_bf16_16 | 7 |' '| adapter_sums_bf16 | 7 |'; do
+    grep -qF "$wanted" "$folder/log" || die "a layer has not $wanted"
+  done
+  awk -F'|' 'NF == 4 && $3 + 0 {sum += $3} END {exit sum != 62}' "$folder/log" || die "a layer has not 62 launches"
+}
+
 # Trials above the study's limit, and trials for which the device itself has no memory, end as such; the others of the same process do not.
 part_search() {
   space limited '[1, 4]' '[bf16, nf4]' 4 ', memory_limit: 2900000'
@@ -584,7 +595,7 @@ PYTHON
 parts=("$@")
 parity=
 if [ ${#parts[@]} -eq 0 ]; then
-  parts=(self doctor memory train hopper traps forms products ada turing graphs reference generate search samples lost ranks profile
+  parts=(self doctor memory launches train hopper traps forms products ada turing graphs reference generate search samples lost ranks profile
     ceilings inference check)
   # It takes as long as all others together, and one processor.
   quietly "$folder/self_test"

@@ -159,7 +159,8 @@ inline void put_product(CUstream stream, const Product& product, const char* nam
     long long depth = product.a.transposed ? product.a.rows : product.a.columns;
     double flops = 2.0 * product.batches * product.c.rows * product.c.columns * depth;
     put(queue_of(stream), Operation{name, work, nullptr, nullptr, nullptr, 0, Operation::KERNEL, 0,
-                                           detail("%lld x %lld of %lld, beta %g", product.c.rows, product.c.columns, depth, product.beta),
+                                           detail("%lld x %lld of %lld, beta %g, %zu and %zu bytes", product.c.rows, product.c.columns, depth, product.beta,
+                                                  size_of(product.a.type), size_of(product.c.type)),
                                            flops, size_of(product.a.type) == 2});
 }
 
