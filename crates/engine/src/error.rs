@@ -42,8 +42,7 @@ pub enum TrainError {
     NoBiasToMergeInto { module: String },
 
     #[error(
-        "`{family}` is a mixture of experts, and experts run on the CPU only so far; name `cpu` as the device, or take a model without \
-         experts"
+        "the experts of `{family}` run on the CPU only so far; name `cpu` as the device, or take another model"
     )]
     ExpertsOnGpu { family: &'static str },
 

@@ -190,6 +190,25 @@ pub mod amx {
     }
 }
 
+/// Rows of a tile of an expert's products on a GPU.
+pub const GROUP_ROWS: usize = 128;
+
+/// Tiles of so many experts' rows that there are at most.
+pub fn most_tiles(experts: usize, rows: usize) -> usize {
+    rows / GROUP_ROWS + experts.min(rows)
+}
+
+/// Choices of experts that a GPU sorts at once.
+pub const SORTED_AT_ONCE: usize = 256;
+
+/// Elements of quantized matrices that a GPU widens at once for the products of experts.
+const WIDENED_AT_ONCE: usize = 32 << 20;
+
+/// Experts whose quantized matrices, of so many elements together for each expert, a GPU widens at once: some at least.
+pub fn quantized_at_once(experts: usize, elements: usize) -> usize {
+    (WIDENED_AT_ONCE / elements.max(1)).clamp(1, experts.max(1))
+}
+
 /// One call of a product, as far as its scratch depends on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {

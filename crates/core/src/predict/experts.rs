@@ -10,7 +10,7 @@ use super::op::{Module, Op, Pass, Product, Right, Work};
 use super::trace::Trace;
 use super::tracer::{StepTracer, Target};
 use crate::architecture::Experts;
-use crate::plan::products::Call;
+use crate::plan::products::{Call, SORTED_AT_ONCE, most_tiles, quantized_at_once};
 use crate::plan::{ExpertsPlan, Form, GroupPlan, LayerPlan, SavedTensor};
 
 use MemoryCategory::{SavedActivations, Scratch};
@@ -25,9 +25,9 @@ struct Mixture<'a> {
 }
 
 impl Mixture<'_> {
-    /// Bytes of the split factors of `outputs` outputs, and of their gradients.
+    /// Values of the split factors of `outputs` outputs, and of their gradients.
     fn split(&self, outputs: usize, rank: usize) -> u64 {
-        (4 * self.experts.count * outputs * rank) as u64
+        (self.experts.count * outputs * rank) as u64
     }
 }
 
@@ -44,6 +44,23 @@ impl StepTracer<'_> {
     /// Bytes of `width` values for each row.
     fn of_rows(&self, mixture: &Mixture<'_>, width: usize) -> u64 {
         (mixture.rows * width) as u64 * self.c()
+    }
+
+    /// Bytes of split factors, which a GPU has rounded.
+    fn split_factors(&self, mixture: &Mixture<'_>, outputs: usize, rank: usize) -> u64 {
+        let width = if self.is_on_gpu() { self.c() } else { 4 };
+        width * mixture.split(outputs, rank)
+    }
+
+    /// Bytes of what tells a GPU where each expert's rows are: first rows and tiles.
+    pub fn offsets_bytes(&self) -> u64 {
+        match &self.plan.architecture.experts {
+            Some(experts) if self.is_on_gpu() => {
+                let tiles = most_tiles(experts.count, self.tokens * experts.chosen);
+                (4 * (experts.count + 1) + 8 * tiles) as u64
+            }
+            _ => 0,
+        }
     }
 
     fn pass_rows(&self, trace: &mut Trace, mixture: &Mixture<'_>, (module, pass): (Module, Pass), width: usize) {
@@ -67,6 +84,11 @@ impl StepTracer<'_> {
             },
         };
         each.keep(&mut trace.scratch, self.host.vectors, self.host.threads);
+        if self.is_on_gpu() && call.quantized {
+            let elements = call.columns * call.depth;
+            let at_once = quantized_at_once(mixture.experts.count, elements);
+            trace.scratch.dequantize(at_once * elements, call.left_bytes);
+        }
         trace.spike(Scratch, each.spike(self.host.vectors));
         let exact = |all: usize, of_call: bool| {
             if of_call {
@@ -127,7 +149,7 @@ impl StepTracer<'_> {
         module: Module,
         ([outputs, inputs, rank], target): ([usize; 3], MemoryCategory),
     ) {
-        let split = mixture.split(outputs, rank);
+        let split = self.split_factors(mixture, outputs, rank);
         trace.hold(Scratch, split);
         trace.hold(target, self.of_rows(mixture, outputs));
         self.project(trace, mixture, (module, Form::Nt), [outputs, inputs, rank]);
@@ -169,7 +191,9 @@ impl StepTracer<'_> {
     }
 
     fn scale_rows(&self, trace: &mut Trace, mixture: &Mixture<'_>) {
-        trace.spike(Scratch, (4 * mixture.rows) as u64);
+        if !self.is_on_gpu() {
+            trace.spike(Scratch, (4 * mixture.rows) as u64);
+        }
         let inner = mixture.experts.intermediate_size;
         self.pass_rows(trace, mixture, (Module::GateUp, Pass::Copy), inner);
     }
@@ -188,8 +212,12 @@ impl StepTracer<'_> {
         self.exact_product(trace, Form::Nt, [count, hidden, rank]);
         trace.free(Scratch, wide);
         let chosen = mixture.experts.chosen;
-        trace.hold(kept, self.wide(count + 3 * chosen));
-        trace.spike(Scratch, self.wide(chosen));
+        trace.hold(kept, self.wide(count + 3 * chosen) + self.offsets_bytes());
+        let sorted = match self.is_on_gpu() {
+            true => self.wide(2 * chosen) + (4 * mixture.rows.div_ceil(SORTED_AT_ONCE) * count) as u64,
+            false => self.wide(chosen),
+        };
+        trace.spike(Scratch, sorted);
         self.pass(trace, Module::GateUp, Pass::Copy, count);
         trace.free(Scratch, self.wide(count));
     }
@@ -258,11 +286,7 @@ impl StepTracer<'_> {
         let (hidden, inner) = (self.plan.architecture.hidden_size, mixture.experts.intermediate_size);
         let d_weights = (4 * mixture.rows) as u64;
         self.expert_down_backward(trace, &mixture);
-        let freed = [
-            SavedTensor::ExpertGate,
-            SavedTensor::ExpertUp,
-            SavedTensor::ExpertDownXa,
-        ];
+        let freed = [SavedTensor::ExpertUp, SavedTensor::ExpertDownXa];
         trace.free(SavedActivations, self.saved(kind, &freed));
         if between > 0 {
             self.attention_output_again(trace, kind);
@@ -298,10 +322,11 @@ impl StepTracer<'_> {
         trace.hold(Scratch, of_rows(hidden));
         self.pass_rows(trace, mixture, (Module::Down, Pass::Gather), hidden);
         if rank > 0 {
-            trace.hold(Scratch, mixture.split(hidden, rank));
+            let split = self.split_factors(mixture, hidden, rank);
+            trace.hold(Scratch, split);
             trace.hold(Scratch, of_rows(rank));
             self.adapter_product(trace, mixture, Form::Nn, [rows, rank, hidden]);
-            trace.free(Scratch, mixture.split(hidden, rank));
+            trace.free(Scratch, split);
             self.expert_b_gradient(trace, mixture, [hidden, rank]);
         }
         trace.hold(Scratch, of_rows(inner));
@@ -317,15 +342,26 @@ impl StepTracer<'_> {
         self.expert_weight_gradients(trace, mixture, [hidden, inner], 1);
         trace.free(Scratch, of_rows(inner) + of_rows(hidden) + of_rows(rank));
         self.scale_rows(trace, mixture);
-        trace.hold(Scratch, 2 * of_rows(inner));
+        self.unit_backward(trace, self.of_rows(mixture, inner), mixture.experts.limit.is_some());
         self.pass_rows(trace, mixture, (Module::GateUp, Pass::GluBackward), inner);
-        trace.free(Scratch, of_rows(inner));
+    }
+
+    /// The gradients of gate and up, of so many bytes each, take the places of the gate and of the unit's gradient on a GPU; elsewhere, and of
+    /// clamped units, they are new.
+    fn unit_backward(&self, trace: &mut Trace, bytes: u64, is_clamped: bool) {
+        if self.is_on_gpu() && !is_clamped {
+            return trace.rename(SavedActivations, Scratch, bytes);
+        }
+        trace.hold(Scratch, 2 * bytes);
+        trace.free(Scratch, bytes);
+        trace.free(SavedActivations, bytes);
     }
 
     fn expert_b_gradient(&self, trace: &mut Trace, mixture: &Mixture<'_>, [outputs, rank]: [usize; 2]) {
-        trace.hold(Scratch, mixture.split(outputs, rank));
+        let parts = 4 * mixture.split(outputs, rank);
+        trace.hold(Scratch, parts);
         self.adapter_product(trace, mixture, Form::Tn, [outputs, rank, mixture.rows]);
-        trace.free(Scratch, mixture.split(outputs, rank));
+        trace.free(Scratch, parts);
     }
 
     fn expert_weight_gradients(
@@ -349,10 +385,11 @@ impl StepTracer<'_> {
         let (rank, rows) = (mixture.plan.gate_up_rank, mixture.rows);
         let of_rows = |width| self.of_rows(mixture, width);
         if rank > 0 {
-            trace.hold(Scratch, 2 * mixture.split(inner, rank));
+            let split = 2 * self.split_factors(mixture, inner, rank);
+            trace.hold(Scratch, split);
             trace.hold(Scratch, of_rows(rank));
             self.adapter_product(trace, mixture, Form::Nn, [rows, rank, 2 * inner]);
-            trace.free(Scratch, 2 * mixture.split(inner, rank));
+            trace.free(Scratch, split);
             for _ in 0..2 {
                 self.expert_b_gradient(trace, mixture, [inner, rank]);
             }
@@ -420,10 +457,8 @@ impl StepTracer<'_> {
             self.pass(trace, Module::GateUp, Pass::GluForward, inner);
             (0..2).for_each(|_| self.pass(trace, Module::GateUp, Pass::Copy, inner));
         }
-        trace.hold(Scratch, self.act(2 * inner));
+        self.unit_backward(trace, self.act(inner), false);
         self.pass(trace, Module::GateUp, Pass::GluBackward, inner);
-        trace.free(Scratch, self.act(inner));
-        trace.free(SavedActivations, self.saved(kind, &[SavedTensor::Gate]));
         self.group_backward(trace, (&kind.gate_up, Module::GateUp), |_| 0, self.act(2 * inner), true);
         let add = |trace: &mut Trace| {
             trace.hold(Scratch, self.act(hidden));

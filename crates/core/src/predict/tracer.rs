@@ -78,9 +78,19 @@ impl<'a> StepTracer<'a> {
     pub fn saved(&self, layer: &LayerPlan, tensors: &[SavedTensor]) -> u64 {
         let bytes = |tensor: &SavedTensor| {
             let [width, wide] = tensor.widths(self.plan, layer);
-            self.act(width) + self.wide(wide)
+            let offsets = if *tensor == SavedTensor::Routing {
+                self.offsets_bytes()
+            } else {
+                0
+            };
+            self.act(width) + self.wide(wide) + if wide > 0 { offsets } else { 0 }
         };
         tensors.iter().map(bytes).sum()
+    }
+
+    /// Whether the step is a GPU's.
+    pub fn is_on_gpu(&self) -> bool {
+        self.host.vectors == Vectors::None
     }
 
     pub fn heads(&self) -> Heads {

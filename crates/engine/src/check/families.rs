@@ -15,7 +15,7 @@ use peft_tune_kernels::compare::{Check, distance, on_cpu};
 const GRADIENTS_AT: usize = 3;
 
 /// `config.json` without what all have in common.
-const FAMILIES: [(&str, &str); 23] = [
+const FAMILIES: [(&str, &str); 27] = [
     ("llama", r#""head_dim": 16, "rope_theta": 10000.0"#),
     (
         "mistral",
@@ -77,12 +77,40 @@ const FAMILIES: [(&str, &str); 23] = [
         "granitemoehybrid",
         r#""shared_intermediate_size": 176, "position_embedding_type": "rope", "residual_multiplier": 0.4"#,
     ),
+    (
+        "qwen3_moe",
+        r#""head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "norm_topk_prob": true"#,
+    ),
+    (
+        "qwen2_moe",
+        r#""num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "norm_topk_prob": false,
+           "shared_expert_intermediate_size": 40"#,
+    ),
+    (
+        "glm4_moe",
+        r#""head_dim": 16, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+           "norm_topk_prob": true, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.5, "first_k_dense_replace": 1,
+           "partial_rotary_factor": 0.5, "use_qk_norm": true"#,
+    ),
+    (
+        "gpt_oss",
+        r#""head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 0.6, "sliding_window": 8,
+           "layer_types": ["sliding_attention", "full_attention"], "attention_bias": true,
+           "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0, "original_max_position_embeddings": 64,
+           "rope_type": "yarn", "truncate": false}"#,
+    ),
 ];
+
+/// The parameters that adapters of mixtures are on as well.
+const EXPERTS: [&str; 2] = ["experts.gate_up_proj", "experts.down_proj"];
 
 /// A change to the recipe.
 type Change = fn(&mut Recipe);
 
-/// What is tried on one family, beside rank 8 on all linear layers.
+/// Of the variants, those that PEFT has no form of for adapters on experts.
+const WITHOUT_EXPERTS: [&str; 3] = ["dropout", "dora", "lora_bias"];
+
+/// What is tried on one family, beside rank 8 on all linear layers, and on one with experts.
 const VARIANTS: [(&str, Precision, Change); 9] = [
     ("fp16", Precision::Fp16, |_| {}),
     ("nf4, double", Precision::Nf4Double, |_| {}),
@@ -131,8 +159,12 @@ pub(super) fn run(device: &Device, steps: usize, push: &mut dyn FnMut(Check)) {
             compare(&format!("{} {precision:?}", family.0), family, precision, |_| {});
         }
     }
+    let with_experts = FAMILIES.into_iter().find(|family| family.0 == "qwen3_moe");
     for (name, precision, change) in VARIANTS {
         compare(&format!("{}, {name}", FAMILIES[0].0), FAMILIES[0], precision, change);
+        if let Some(family) = with_experts.filter(|_| !WITHOUT_EXPERTS.contains(&name)) {
+            compare(&format!("{}, {name}", family.0), family, precision, change);
+        }
     }
 }
 
@@ -206,11 +238,19 @@ impl Training {
                 "max_position_embeddings": 256, {settings}}}"#
         );
         let architecture = Architecture::from_json(Path::new("check"), &text)?;
+        // Where `all-linear` does not mean the experts, their parameters have names.
+        let experts = architecture.experts.as_ref();
+        let named = experts.is_some_and(|experts| !experts.names.modules_are_experts);
         let base = Arc::new(BaseModel::random(architecture, 1, precision, device)?);
         let mut recipe = Recipe::new("random", DataSettings::default());
         recipe.precision = precision;
         recipe.adapter = Some(AdapterSettings {
             rank: 8,
+            target_parameters: if named {
+                EXPERTS.map(str::to_owned).to_vec()
+            } else {
+                Vec::new()
+            },
             ..AdapterSettings::default()
         });
         recipe.optimizer.learning_rate = 1e-2;

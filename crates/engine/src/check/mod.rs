@@ -3,6 +3,7 @@
 
 mod attention;
 mod families;
+mod mixtures;
 mod ops;
 mod optimizers;
 mod products;

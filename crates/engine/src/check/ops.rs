@@ -11,6 +11,9 @@ use peft_tune_kernels::ops::{
     bias, cached_attention, centre, dropout, embedding, gain, glu, loss_head, residual, rms_norm, rope, rounding, xielu,
 };
 
+use super::mixtures::{
+    check_clamped_glu, check_expert_factors, check_expert_rows, check_grouped, check_routing, check_sinks,
+};
 use super::products::{check_adapter_gradients, check_long_matmul, check_matmul};
 
 type Push<'a> = &'a mut dyn FnMut(Check);
@@ -65,7 +68,7 @@ impl On<'_> {
 type OpCheck = fn(&On<'_>) -> Result<f64>;
 
 /// Name, factor on the tolerance (sums are rounded once for each term), check.
-const CHECKS: [(&str, f64, OpCheck); 16] = [
+const CHECKS: [(&str, f64, OpCheck); 22] = [
     ("rounding", 0.0, check_rounding),
     ("residual", 1.0, check_residual),
     ("bias", 1.0, check_bias),
@@ -82,6 +85,12 @@ const CHECKS: [(&str, f64, OpCheck); 16] = [
     ("matmul of 14336", 0.5, check_long_matmul),
     ("adapter_gradients", 1.0, check_adapter_gradients),
     ("loss_head", 2.0, check_loss_head),
+    ("grouped products", 2.0, check_grouped),
+    ("routing", 1.0, check_routing),
+    ("rows of experts", 1.0, check_expert_rows),
+    ("factors of experts", 1.0, check_expert_factors),
+    ("sinks", 1.0, check_sinks),
+    ("clamped_glu", 1.0, check_clamped_glu),
 ];
 
 /// Exactly the CPU's.

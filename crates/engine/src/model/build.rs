@@ -313,6 +313,12 @@ impl Builder<'_> {
         })
     }
 
+    /// As [`Builder::group`], of layers that multiply F32 whatever the rest does: nothing is rounded.
+    pub(super) fn exact_group(&self, layer: &str, module: Module, plan: &GroupPlan) -> Result<LinearGroup, TrainError> {
+        let exact = Builder { rounded: None, ..*self };
+        exact.group(layer, module, plan)
+    }
+
     /// The adapter that the plan has on `module`.
     pub(super) fn adapter_of(&self, module: &str) -> candle_core::Result<(&AdaptedLinear, &LinearSlots)> {
         let found = self.trainables.adapters.get(module).copied();

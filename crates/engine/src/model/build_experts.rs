@@ -46,7 +46,7 @@ impl Builder<'_> {
         };
         Ok(ExpertBlock {
             norm: self.norm(&format!("{layer}.post_attention_layernorm.weight"))?,
-            router: self.group(layer, Module::Router, &of_layer.router)?,
+            router: self.exact_group(layer, Module::Router, &of_layer.router)?,
             correction,
             settings: routing_settings(&experts.router, experts.chosen),
             experts: self.experts(layer, experts, of_layer)?,

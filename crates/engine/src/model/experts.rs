@@ -18,6 +18,7 @@ use super::traced::grouped::{self, GroupFactors, GroupTerm};
 use super::traced::{expert_parts, matmul};
 use crate::span;
 use crate::span::Module;
+use peft_tune_kernels::ops::offsets::Offsets;
 
 /// The projections of all experts of a layer.
 #[derive(Debug)]
@@ -93,18 +94,18 @@ impl ExpertAdapter {
     }
 
     /// x A^T, (R, r)
-    fn product(&self, x: &Tensor, offsets: &[usize]) -> Result<Tensor> {
+    fn product(&self, x: &Tensor, offsets: &Offsets) -> Result<Tensor> {
         let a = self.a()?;
         grouped::nt(&[term(x, GroupFactors::Stacked(&a), 1.0)], offsets, 0)
     }
 
     /// dA += d_xa^T x
-    fn add_a_gradient(&self, d_xa: &Tensor, x: &Tensor, offsets: &[usize]) -> Result<()> {
+    fn add_a_gradient(&self, d_xa: &Tensor, x: &Tensor, offsets: &Offsets) -> Result<()> {
         grouped::tn_add(d_xa, x, offsets, 1.0, &self.a.gradient)
     }
 
     /// dB += s dy^T xa for some of the outputs.
-    fn add_b_gradient(&self, dy: &Tensor, xa: &Tensor, offsets: &[usize], outputs: Outputs) -> Result<()> {
+    fn add_b_gradient(&self, dy: &Tensor, xa: &Tensor, offsets: &Offsets, outputs: Outputs) -> Result<()> {
         let (experts, width) = (self.experts()?, dy.dims2()?.1);
         let parts = Tensor::zeros((experts * width, self.rank), DType::F32, dy.device())?;
         grouped::tn_add(dy, xa, offsets, self.scaling, &parts)?;
@@ -147,7 +148,7 @@ impl Experts {
     }
 
     /// Gate and up of every row of x (R, H).
-    pub(super) fn gate_up(&self, x: &Tensor, offsets: &[usize]) -> Result<GateUp> {
+    pub(super) fn gate_up(&self, x: &Tensor, offsets: &Offsets) -> Result<GateUp> {
         let _span = span::module(Module::GateUp);
         let adapter = self.gate_up_adapter.as_ref();
         let xa = adapter.map(|adapter| adapter.product(x, offsets)).transpose()?;
@@ -169,14 +170,14 @@ impl Experts {
     }
 
     /// What [`Experts::down`] keeps: x A^T of its adapter, (R, r), from x (R, I).
-    pub(super) fn down_xa(&self, x: &Tensor, offsets: &[usize]) -> Result<Option<Tensor>> {
+    pub(super) fn down_xa(&self, x: &Tensor, offsets: &Offsets) -> Result<Option<Tensor>> {
         let _span = span::module(Module::Down);
         let adapter = self.down_adapter.as_ref();
         adapter.map(|adapter| adapter.product(x, offsets)).transpose()
     }
 
     /// The outputs (R, H) of x (R, I), from the xa that [`Experts::down_xa`] made.
-    pub(super) fn down(&self, x: &Tensor, xa: Option<&Tensor>, offsets: &[usize]) -> Result<Tensor> {
+    pub(super) fn down(&self, x: &Tensor, xa: Option<&Tensor>, offsets: &Offsets) -> Result<Tensor> {
         let _span = span::module(Module::Down);
         let base = term(x, weights(&self.down), 1.0);
         match (&self.down_adapter, xa) {
@@ -197,7 +198,7 @@ impl Experts {
         &self,
         dy: &Tensor,
         xa: Option<&Tensor>,
-        offsets: &[usize],
+        offsets: &Offsets,
     ) -> Result<(Tensor, Option<Tensor>)> {
         let _span = span::module(Module::Down);
         let base = term(dy, weights(&self.down), 1.0);
@@ -218,7 +219,7 @@ impl Experts {
         x: &Tensor,
         dy: &Tensor,
         d_xa: Option<&Tensor>,
-        offsets: &[usize],
+        offsets: &Offsets,
     ) -> Result<()> {
         let _span = span::module(Module::Down);
         if let (Some(adapter), Some(d_xa)) = (&self.down_adapter, d_xa) {
@@ -234,7 +235,7 @@ impl Experts {
         x: impl FnOnce() -> Result<Tensor>,
         [d_gate, d_up]: [&Tensor; 2],
         xa: Option<&Tensor>,
-        offsets: &[usize],
+        offsets: &Offsets,
     ) -> Result<Tensor> {
         let _span = span::module(Module::GateUp);
         let mut terms = vec![
@@ -267,7 +268,7 @@ impl Experts {
         grouped::nn(&terms, offsets, 2)
     }
 
-    fn add_gate_up_weight_gradients(&self, x: &Tensor, [d_gate, d_up]: [&Tensor; 2], offsets: &[usize]) -> Result<()> {
+    fn add_gate_up_weight_gradients(&self, x: &Tensor, [d_gate, d_up]: [&Tensor; 2], offsets: &Offsets) -> Result<()> {
         add_weight_gradients(&self.gate, d_gate, x, offsets)?;
         add_weight_gradients(&self.up, d_up, x, offsets)
     }
@@ -281,7 +282,7 @@ impl Experts {
     }
 
     /// Adds the experts' biases, each row's times its weight, to the outputs of down in place.
-    pub(super) fn add_down_biases(&self, y: &Tensor, offsets: &[usize], weights: &Tensor) -> Result<()> {
+    pub(super) fn add_down_biases(&self, y: &Tensor, offsets: &Offsets, weights: &Tensor) -> Result<()> {
         match &self.biases {
             Some(biases) => expert_parts::add_of_experts(y, &biases.down, offsets, Some(weights)),
             None => Ok(()),
@@ -289,7 +290,7 @@ impl Experts {
     }
 
     /// What the biases of down add to the gradient of each row's weight.
-    pub(super) fn bias_weight_gradients(&self, dy: &Tensor, offsets: &[usize]) -> Result<Option<Tensor>> {
+    pub(super) fn bias_weight_gradients(&self, dy: &Tensor, offsets: &Offsets) -> Result<Option<Tensor>> {
         let biases = self.biases.as_ref();
         biases
             .map(|biases| expert_parts::dot_of_experts(dy, &biases.down, offsets))
@@ -297,9 +298,12 @@ impl Experts {
     }
 }
 
-/// dW += dy^T x of every expert whose weight trains.
-fn add_weight_gradients(of_experts: &[Matrix], dy: &Tensor, x: &Tensor, offsets: &[usize]) -> Result<()> {
-    for (matrix, part) in of_experts.iter().zip(offsets.windows(2)) {
+/// dW += dy^T x of every expert whose weight trains. The host has to know how many rows each has: one small copy a layer on a GPU.
+fn add_weight_gradients(of_experts: &[Matrix], dy: &Tensor, x: &Tensor, offsets: &Offsets) -> Result<()> {
+    if !of_experts.iter().any(Matrix::is_trained) {
+        return Ok(());
+    }
+    for (matrix, part) in of_experts.iter().zip(offsets.host()?.windows(2)) {
         let (first, count) = (part[0], part[1] - part[0]);
         if let Some(trained) = matrix.trained().filter(|_| count > 0) {
             let of_expert = |tensor: &Tensor| tensor.narrow(0, first, count);

@@ -41,9 +41,9 @@ pub(crate) use launch::arguments;
 pub use launch::{Argument, Launch, empty};
 pub use overwrite::overwrite;
 pub use pack::{element_name, pack_size};
-pub use scratch::{WORKSPACE_BYTES, constant, scratch, workspace};
+pub use scratch::{WORKSPACE_BYTES, constant, pointers, scratch, workspace};
 pub(crate) use source::source;
-pub use source::{Header, OPERANDS, Source, WARPGROUP};
+pub use source::{GROUPS, Header, OPERANDS, Source, WARPGROUP};
 pub use transfer_stream::{Copied, Pinned, TransferStream};
 
 use crate::kernels;
@@ -119,6 +119,20 @@ pub fn prepare(device: &Device) -> candle_core::Result<()> {
         #[cfg(feature = "cuda")]
         Device::Cuda(device) => cublaslt::prepare(device),
         _ => Ok(()),
+    }
+}
+
+/// Address of the first element of a contiguous tensor on a GPU, for kernels that find their operands in a table.
+///
+/// # Errors
+/// A tensor elsewhere.
+pub fn address(tensor: &Tensor) -> candle_core::Result<u64> {
+    match tensor.device() {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => runtime::address(device, tensor),
+        #[cfg(any(test, feature = "emulator"))]
+        Device::Cpu => Ok(emulator::address(tensor)? as u64),
+        device => candle_core::bail!("no addresses on {device:?}"),
     }
 }
 

@@ -12,6 +12,7 @@ thread_local! {
     // orders all that is done with it.
     static SCRATCH: RefCell<HashMap<(DType, DeviceLocation), Tensor>> = RefCell::default();
     static CONSTANTS: RefCell<HashMap<(&'static str, DeviceLocation), Tensor>> = RefCell::default();
+    static POINTERS: RefCell<HashMap<(Vec<u64>, DeviceLocation), Tensor>> = RefCell::default();
 }
 
 /// `elements` elements that are valid until the next call for the same dtype and device.
@@ -74,8 +75,31 @@ pub fn constant(name: &'static str, device: &Device, make: impl FnOnce() -> Vec<
     })
 }
 
+/// A table of addresses on `device`, (n,) of 8 bytes each. Where they `stay`, as those of weights do, it is made once between two calls of
+/// `forget_scratch`.
+pub fn pointers(addresses: Vec<u64>, device: &Device, stay: bool) -> Result<Tensor> {
+    let make = |addresses: &[u64]| {
+        refuse_capture("a table of addresses")?;
+        Tensor::from_iter(addresses.iter().map(|address| *address as i64), device)
+    };
+    if !stay {
+        return make(&addresses);
+    }
+    POINTERS.with_borrow_mut(|all| {
+        let key = (addresses, device.location());
+        if let Some(tensor) = all.get(&key).filter(|tensor| tensor.device().same_device(device)) {
+            reads(tensor);
+            return Ok(tensor.clone());
+        }
+        let tensor = make(&key.0)?;
+        all.insert(key, tensor.clone());
+        Ok(tensor)
+    })
+}
+
 /// Releases all scratch and the tables: else the first trial of a process alone would be charged with them.
 pub(super) fn forget_scratch() {
     SCRATCH.take();
     CONSTANTS.take();
+    POINTERS.take();
 }

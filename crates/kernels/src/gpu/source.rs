@@ -30,6 +30,12 @@ pub const OPERANDS: Header = Header {
     text: include_str!("operands.cuh"),
 };
 
+/// Groups of rows, such as those of experts.
+pub const GROUPS: Header = Header {
+    name: "groups.cuh",
+    text: include_str!("groups.cuh"),
+};
+
 /// Products of four warps, which only Hopper has.
 pub const WARPGROUP: Header = Header {
     name: "warpgroup.cuh",

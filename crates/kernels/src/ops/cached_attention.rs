@@ -34,7 +34,7 @@ pub fn forward(
     forward_with_sinks((q, keys, values), places, settings, None)
 }
 
-/// As [`forward`], with one more logit (Hq,) for each head in its softmax, whose weight goes nowhere; on the CPU only.
+/// As [`forward`], with one more logit (Hq,) for each head in its softmax, whose weight goes nowhere.
 ///
 /// # Errors
 /// As [`forward`].
@@ -61,8 +61,8 @@ pub fn forward_with_sinks(
         super::shape::expect(sinks, &[heads], "cached attention: sinks")?;
     }
     let is_square = values.dim(2)? == width;
-    if sinks.is_none() && is_square && gpu::takes(q) && cuda::cached_attention::takes(width) && tokens > 0 {
-        return cuda::cached_attention::forward(q, keys, values, places, settings);
+    if is_square && gpu::takes(q) && cuda::cached_attention::takes(width) && tokens > 0 {
+        return cuda::cached_attention::forward((q, keys, values), places, settings, sinks);
     }
     if !is_fused(q) || q.elem_count() == 0 {
         return reference::forward((q, keys, values), places, settings, sinks);

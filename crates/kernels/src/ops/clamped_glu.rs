@@ -9,9 +9,11 @@
 //!
 //! d_g = dy (u + 1) (s + a g s (1 - s)), d_u = dy g s; 0 where a value was clamped.
 
+use super::cuda;
 use super::element::{Element, with_element};
 use super::shape;
 use super::storage::{Elements, Unwritten, is_fused, rows_per_task};
+use crate::gpu;
 use crate::thread_pool;
 use candle_core::{Result, Tensor};
 
@@ -24,6 +26,9 @@ const SLOPE: f32 = 1.702;
 /// Shapes that differ.
 pub fn forward(gate: &Tensor, up: &Tensor, limit: f32) -> Result<Tensor> {
     shape::expect(up, gate.dims(), "clamped glu: up")?;
+    if gpu::takes(gate) {
+        return cuda::elementwise::clamped_glu_forward(gate, up, limit);
+    }
     if !is_fused(gate) {
         return reference::forward(gate, up, limit);
     }
@@ -51,6 +56,9 @@ pub fn forward(gate: &Tensor, up: &Tensor, limit: f32) -> Result<Tensor> {
 pub fn backward(gate: &Tensor, up: &Tensor, dy: &Tensor, limit: f32) -> Result<(Tensor, Tensor)> {
     shape::expect(up, gate.dims(), "clamped glu: up")?;
     shape::expect(dy, gate.dims(), "clamped glu: dy")?;
+    if gpu::takes(gate) {
+        return cuda::elementwise::clamped_glu_backward(gate, up, dy, limit);
+    }
     if !is_fused(gate) {
         return reference::backward(gate, up, dy, limit);
     }

@@ -6,11 +6,14 @@
 //! | `biases` | (E, N) | |
 //! | `offsets` | (E + 1,) | first row of each expert, and the number of rows R |
 
+use super::cuda;
 use super::element::{Element, with_element};
+use super::offsets::Offsets;
 use super::routing::expect_rows;
 use super::rows::dot;
 use super::shape;
 use super::storage::{Elements, InPlace, in_place, is_fused, rows_per_task, small, update};
+use crate::gpu;
 use crate::thread_pool;
 use candle_core::{DType, Result, Tensor};
 
@@ -28,6 +31,9 @@ pub fn split_experts(b: &Tensor, experts: usize) -> Result<Tensor> {
     }
     let rank = columns / experts;
     let shape = (experts, outputs, rank);
+    if gpu::takes(b) {
+        return cuda::rows::split_experts(b, experts);
+    }
     if !is_fused(b) || b.dtype() != DType::F32 {
         return b.reshape((outputs * rank, experts))?.t()?.contiguous()?.reshape(shape);
     }
@@ -51,6 +57,9 @@ pub fn join_experts_add(parts: &Tensor, into: &Tensor) -> Result<()> {
     let (experts, outputs, rank) = parts.dims3()?;
     shape::expect(into, &[outputs, rank * experts], "join of experts: into")?;
     let length = outputs * rank;
+    if gpu::takes(parts) && parts.dtype() == DType::F32 && into.dtype() == DType::F32 {
+        return cuda::rows::join_experts_add(parts, into);
+    }
     if !is_fused(parts) {
         let joined = parts
             .reshape((experts, length))?
@@ -80,12 +89,19 @@ pub fn join_experts_add(parts: &Tensor, into: &Tensor) -> Result<()> {
 ///
 /// # Errors
 /// Shapes that do not fit.
-pub fn add_of_experts(y: &Tensor, biases: &Tensor, offsets: &[usize], weights: Option<&Tensor>) -> Result<()> {
+pub fn add_of_experts(y: &Tensor, biases: &Tensor, offsets: &Offsets, weights: Option<&Tensor>) -> Result<()> {
     let (count, width) = y.dims2()?;
     expect_experts(biases, offsets, [count, width])?;
     if let Some(weights) = weights {
         expect_rows(weights, count, "biases of experts: weights")?;
     }
+    if gpu::takes(y) {
+        let weights = weights
+            .map(|weights| weights.to_dtype(DType::F32)?.contiguous())
+            .transpose()?;
+        return cuda::rows::add_of_experts(y, biases, offsets, weights.as_ref());
+    }
+    let offsets = offsets.host()?;
     if !is_fused(y) {
         let mut more = biases
             .index_select(&Tensor::new(experts_of(offsets), y.device())?, 0)?
@@ -110,10 +126,13 @@ pub fn add_of_experts(y: &Tensor, biases: &Tensor, offsets: &[usize], weights: O
 ///
 /// # Errors
 /// Shapes that do not fit.
-pub fn dot_of_experts(dy: &Tensor, biases: &Tensor, offsets: &[usize]) -> Result<Tensor> {
+pub fn dot_of_experts(dy: &Tensor, biases: &Tensor, offsets: &Offsets) -> Result<Tensor> {
     let (count, width) = dy.dims2()?;
     expect_experts(biases, offsets, [count, width])?;
-    let experts = experts_of(offsets);
+    if gpu::takes(dy) {
+        return cuda::rows::dot_of_experts(dy, biases, offsets);
+    }
+    let experts = experts_of(offsets.host()?);
     if !is_fused(dy) {
         return dot(
             dy,
@@ -138,11 +157,13 @@ pub fn dot_of_experts(dy: &Tensor, biases: &Tensor, offsets: &[usize]) -> Result
     })
 }
 
-fn expect_experts(biases: &Tensor, offsets: &[usize], [rows, width]: [usize; 2]) -> Result<()> {
-    let experts = offsets.len().saturating_sub(1);
-    shape::expect(biases, &[experts, width], "biases of experts")?;
-    if offsets.last() != Some(&rows) || !offsets.is_sorted() {
-        candle_core::bail!("biases of experts: the offsets {offsets:?} do not divide {rows} rows");
+fn expect_experts(biases: &Tensor, offsets: &Offsets, [rows, width]: [usize; 2]) -> Result<()> {
+    shape::expect(biases, &[offsets.groups(), width], "biases of experts")?;
+    if offsets.rows() != rows {
+        candle_core::bail!(
+            "biases of experts: the offsets are those of {} rows, not of {rows}",
+            offsets.rows()
+        );
     }
     Ok(())
 }
@@ -200,14 +221,14 @@ mod tests {
             );
             let (w, w64) = rounded(&random(&[5], 3), DType::F32);
             // The second expert has no rows.
-            let offsets = [0, 2, 2, 5];
+            let offsets = Offsets::new(vec![0, 2, 2, 5]);
             let of_rows = b64.index_select(&indices(&[0, 0, 2, 2, 2], &[5]), 0).unwrap();
             let dots = (&y64 * &of_rows).unwrap().sum(1).unwrap();
             assert_close(&dot_of_experts(&y, &b, &offsets).unwrap(), &dots, "dot");
             add_of_experts(&y, &b, &offsets, Some(&w)).unwrap();
             let more = of_rows.broadcast_mul(&w64.unsqueeze(1).unwrap()).unwrap();
             assert_close(&y, &(y64 + more).unwrap(), "sum");
-            assert!(add_of_experts(&y, &b, &[0, 2, 5], None).is_err());
+            assert!(add_of_experts(&y, &b, &vec![0, 2, 5].into(), None).is_err());
         }
     }
 

@@ -24,6 +24,7 @@ pub mod head_gate;
 pub mod latent_heads;
 pub mod loss_head;
 pub mod matmul;
+pub mod offsets;
 #[cfg(test)]
 mod oracle;
 pub mod residual;

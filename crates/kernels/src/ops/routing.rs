@@ -16,8 +16,11 @@
 //! Backward, with u = dw s / n and n the sum that weights are divided by (1 where they are not): dp_c = u_c - sum of u_i w_i / s over
 //! the chosen i (the second part only where weights are divided); then dl = p (dp - sum of p dp) for softmax, p (1 - p) dp for sigmoid.
 
+use super::cuda;
+use super::offsets::Offsets;
 use super::shape;
 use super::storage::{Elements, small};
+use crate::gpu;
 use crate::thread_pool;
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -51,8 +54,8 @@ pub struct Routing {
     pub weights: Tensor,
     pub tokens: Tensor,
     pub rows: Tensor,
-    /// (E + 1,): first row of each expert, and the number of rows.
-    pub offsets: Vec<usize>,
+    /// First row of each expert, and the number of rows.
+    pub offsets: Offsets,
 }
 
 /// Tokens of a task.
@@ -61,18 +64,21 @@ const TASK: usize = 64;
 /// Routes every token.
 ///
 /// # Errors
-/// Logits that are not (T, E) F32 on the CPU, more chosen experts than there are.
+/// Logits that are not (T, E) F32, more chosen experts than there are.
 pub fn forward(logits: &Tensor, correction: Option<&Tensor>, settings: &Settings) -> Result<Routing> {
     let (tokens, experts) = logits.dims2()?;
     let chosen = settings.chosen;
     check(experts, settings)?;
-    let correction = match correction {
-        Some(correction) => {
-            shape::expect(correction, &[experts], "routing: correction")?;
-            small(correction)?
-        }
-        None => vec![0.0; experts],
-    };
+    if let Some(correction) = correction {
+        shape::expect(correction, &[experts], "routing: correction")?;
+    }
+    if tokens > 0 && logits.dtype() == DType::F32 && gpu::takes(logits) && cuda::routing::takes(experts) {
+        return cuda::routing::forward(logits, correction, settings);
+    }
+    if !logits.device().is_cpu() {
+        return on_cpu(logits, correction, settings);
+    }
+    let correction = correction.map_or_else(|| Ok(vec![0.0; experts]), small)?;
     let mut scores: Vec<f32> = logits.contiguous()?.flatten_all()?.to_vec1()?;
     let mut choices = vec![0u32; tokens * chosen];
     thread_pool::for_chunks2(
@@ -105,7 +111,7 @@ pub fn forward(logits: &Tensor, correction: Option<&Tensor>, settings: &Settings
         weights: Tensor::from_vec(weights, tokens * chosen, cpu)?,
         tokens: Tensor::from_vec(sorted.tokens, tokens * chosen, cpu)?,
         rows: Tensor::from_vec(sorted.rows, (tokens, chosen), cpu)?,
-        offsets: sorted.offsets,
+        offsets: sorted.offsets.into(),
     })
 }
 
@@ -116,6 +122,19 @@ pub fn forward(logits: &Tensor, correction: Option<&Tensor>, settings: &Settings
 pub fn backward(routing: &Routing, d_weights: &Tensor, settings: &Settings) -> Result<Tensor> {
     let ((tokens, experts), (_, chosen)) = (routing.scores.dims2()?, routing.rows.dims2()?);
     shape::expect(d_weights, &[tokens * chosen], "routing: d_weights")?;
+    if tokens > 0 && gpu::takes(&routing.scores) && cuda::routing::takes(experts) {
+        return cuda::routing::backward(routing, d_weights, settings);
+    }
+    if !routing.scores.device().is_cpu() {
+        let device = routing.scores.device();
+        return backward(
+            &routing.to(&Device::Cpu)?,
+            &d_weights.to_device(&Device::Cpu)?,
+            settings,
+        )?
+        .to_device(device);
+    }
+    let offsets = routing.offsets.host()?;
     let (scores, rows) = (
         Elements::<f32>::new(&routing.scores)?,
         Elements::<u32>::new(&routing.rows)?,
@@ -131,7 +150,7 @@ pub fn backward(routing: &Routing, d_weights: &Tensor, settings: &Settings) -> R
             let token = task * TASK + index;
             let scores = &scores[token * experts..][..experts];
             let rows = &rows[token * chosen..][..chosen];
-            let expert = |row: &u32| routing.offsets.partition_point(|first| *first <= *row as usize) - 1;
+            let expert = |row: &u32| offsets.partition_point(|first| *first <= *row as usize) - 1;
             let choices: Vec<u32> = rows.iter().map(|row| expert(row) as u32).collect();
             let factor = settings.scale / divisor(scores, &choices, settings);
             let shared: f32 = match settings.normalised {
@@ -150,6 +169,28 @@ pub fn backward(routing: &Routing, d_weights: &Tensor, settings: &Settings) -> R
         }
     });
     Tensor::from_vec(d_logits, (tokens, experts), &Device::Cpu)
+}
+
+/// Routes tokens of another device on the CPU: the plain form.
+fn on_cpu(logits: &Tensor, correction: Option<&Tensor>, settings: &Settings) -> Result<Routing> {
+    gpu::refuse_capture("routing in plain tensor ops")?;
+    let correction = correction
+        .map(|correction| correction.to_device(&Device::Cpu))
+        .transpose()?;
+    forward(&logits.to_device(&Device::Cpu)?, correction.as_ref(), settings)?.to(logits.device())
+}
+
+impl Routing {
+    /// On another device.
+    fn to(&self, device: &Device) -> Result<Self> {
+        Ok(Self {
+            scores: self.scores.to_device(device)?,
+            weights: self.weights.to_device(device)?,
+            tokens: self.tokens.to_device(device)?,
+            rows: self.rows.to_device(device)?,
+            offsets: self.offsets.host()?.to_vec().into(),
+        })
+    }
 }
 
 fn check(experts: usize, settings: &Settings) -> Result<()> {
@@ -316,7 +357,14 @@ mod tests {
     /// Experts of each token, best first.
     fn choices(routing: &Routing) -> Vec<Vec<usize>> {
         let rows: Vec<Vec<u32>> = routing.rows.to_vec2().unwrap();
-        let expert = |row: &u32| routing.offsets.partition_point(|first| *first <= *row as usize) - 1;
+        let expert = |row: &u32| {
+            routing
+                .offsets
+                .host()
+                .unwrap()
+                .partition_point(|first| *first <= *row as usize)
+                - 1
+        };
         rows.iter().map(|rows| rows.iter().map(expert).collect()).collect()
     }
 
@@ -335,7 +383,7 @@ mod tests {
             order.sort_by(|one, other| values[*other].total_cmp(&values[*one]));
             assert_eq!(order[..3], choices);
         }
-        for part in routing.offsets.windows(2) {
+        for part in routing.offsets.host().unwrap().windows(2) {
             assert!(tokens[part[0]..part[1]].is_sorted());
         }
     }
@@ -420,6 +468,6 @@ mod tests {
     fn an_expert_that_nobody_chooses_has_no_rows() {
         let logits = Tensor::new(&[[3f32, 2.0, 1.0, -9.0], [1.0, 2.0, 3.0, -9.0]], &Device::Cpu).unwrap();
         let routing = forward(&logits, None, &settings(Scores::Softmax, true)).unwrap();
-        assert_eq!(routing.offsets, [0, 2, 4, 6, 6]);
+        assert_eq!(routing.offsets.host().unwrap(), [0, 2, 4, 6, 6]);
     }
 }

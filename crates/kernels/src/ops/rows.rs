@@ -6,10 +6,12 @@
 //! | `rows` | (T, k) U32 | the rows that belong to each token |
 //! | `weights` | (R,) F32 | a factor for each row |
 
+use super::cuda;
 use super::element::{Element, with_element};
 use super::routing::expect_rows;
 use super::shape;
 use super::storage::{Elements, InPlace, Unwritten, in_place, is_fused, rows_per_task, small};
+use crate::gpu;
 use crate::thread_pool;
 use candle_core::{DType, Result, Tensor};
 use std::mem::MaybeUninit;
@@ -20,6 +22,9 @@ use std::mem::MaybeUninit;
 /// An index outside x.
 pub fn gather(x: &Tensor, index: &Tensor) -> Result<Tensor> {
     let ((tokens, width), count) = (x.dims2()?, index.dims1()?);
+    if gpu::takes(x) {
+        return cuda::rows::gather(x, index);
+    }
     if !is_fused(x) {
         return x.index_select(index, 0);
     }
@@ -53,6 +58,9 @@ pub fn sum(onto: Option<&Tensor>, y: &Tensor, rows: &Tensor) -> Result<Tensor> {
     let ((tokens, chosen), (count, width)) = (rows.dims2()?, y.dims2()?);
     if let Some(onto) = onto {
         shape::expect(onto, &[tokens, width], "sum of rows: onto")?;
+    }
+    if gpu::takes(y) {
+        return cuda::rows::sum(onto, y, rows);
     }
     if !is_fused(y) || onto.is_some_and(|onto| onto.dtype() != y.dtype()) {
         let of_tokens = y
@@ -121,6 +129,9 @@ super::simd::multiversion! {
 pub fn scale(y: &Tensor, weights: &Tensor) -> Result<()> {
     let (count, width) = y.dims2()?;
     expect_rows(weights, count, "scaled rows: weights")?;
+    if gpu::takes(y) {
+        return cuda::rows::scale(y, weights);
+    }
     if !is_fused(y) {
         let weights = weights.to_dtype(y.dtype())?.unsqueeze(1)?;
         return y.slice_set(&y.broadcast_mul(&weights)?, 0, 0);
@@ -168,6 +179,9 @@ super::simd::multiversion! {
 pub fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let (count, width) = a.dims2()?;
     shape::expect(b, &[count, width], "dot of rows: b")?;
+    if gpu::takes(a) {
+        return cuda::rows::dot(a, b);
+    }
     if !is_fused(a) || a.dtype() != b.dtype() {
         let dtype = if a.dtype() == DType::F64 {
             DType::F64

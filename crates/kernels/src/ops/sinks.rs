@@ -9,9 +9,11 @@
 //! and lse gives the gradients of q, k and v with the sink: its weights are exp(s - lse'), and the sum that it takes from their gradients
 //! is that of do' o'.
 
+use super::cuda;
 use super::element::Element;
 use super::shape;
 use super::storage::{InPlace, in_place, is_fused, small, update};
+use crate::gpu;
 use crate::thread_pool;
 use candle_core::{Result, Tensor};
 
@@ -23,6 +25,9 @@ pub fn apply(o: &Tensor, lse: &Tensor, sinks: &Tensor) -> Result<()> {
     let (tokens, heads, width) = o.dims3()?;
     shape::expect(lse, &[tokens, heads], "sinks: lse")?;
     shape::expect(sinks, &[heads], "sinks")?;
+    if gpu::takes(o) {
+        return cuda::rows::add_sinks(o, lse, sinks);
+    }
     if !is_fused(o) {
         let with = joined(lse, &sinks.to_dtype(lse.dtype())?)?;
         let share = (lse - &with)?.exp()?.unsqueeze(2)?.to_dtype(o.dtype())?;

@@ -7,21 +7,22 @@ use crate::span::{Shape, Work, op};
 use peft_tune_kernels::ops::matmul::Factor;
 use peft_tune_kernels::ops::matmul::grouped;
 pub(in crate::model) use peft_tune_kernels::ops::matmul::grouped::{GroupFactors, GroupTerm};
+use peft_tune_kernels::ops::offsets::Offsets;
 
 /// The sum of x w^T; the terms behind the first `base` are an adapter's. See [`grouped::nt`].
-pub(in crate::model) fn nt(terms: &[GroupTerm<'_>], offsets: &[usize], base: usize) -> Result<Tensor> {
+pub(in crate::model) fn nt(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize) -> Result<Tensor> {
     let _span = op("grouped_nt", || sum(terms, offsets, base, false));
     grouped::nt(terms, offsets)
 }
 
 /// The sum of x w; see [`nt`] and [`grouped::nn`].
-pub(in crate::model) fn nn(terms: &[GroupTerm<'_>], offsets: &[usize], base: usize) -> Result<Tensor> {
+pub(in crate::model) fn nn(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize) -> Result<Tensor> {
     let _span = op("grouped_nn", || sum(terms, offsets, base, true));
     grouped::nn(terms, offsets)
 }
 
 /// into += alpha a^T b of each group; see [`grouped::tn_add`].
-pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, offsets: &[usize], alpha: f64, into: &Tensor) -> Result<()> {
+pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, offsets: &Offsets, alpha: f64, into: &Tensor) -> Result<()> {
     let _span = op("grouped_tn", || match (a.dims2(), b.dims2()) {
         (Ok((tokens, rows)), Ok((_, columns))) => Work {
             flops: 2 * (tokens * rows * columns) as u64,
@@ -35,7 +36,7 @@ pub(in crate::model) fn tn_add(a: &Tensor, b: &Tensor, offsets: &[usize], alpha:
     grouped::tn_add(a, b, offsets, alpha, into)
 }
 
-fn sum(terms: &[GroupTerm<'_>], offsets: &[usize], base: usize, straight: bool) -> Work {
+fn sum(terms: &[GroupTerm<'_>], offsets: &Offsets, base: usize, straight: bool) -> Work {
     let mut total = Work::default();
     for (place, term) in terms.iter().enumerate() {
         let (Ok((tokens, depth)), Some((rows, columns, weights, kind))) = (term.x.dims2(), weight(&term.w, offsets))
@@ -62,8 +63,12 @@ fn sum(terms: &[GroupTerm<'_>], offsets: &[usize], base: usize, straight: bool) 
 }
 
 /// Rows and columns of one matrix, bytes of those that are read, and the name of their storage.
-fn weight(factors: &GroupFactors<'_>, offsets: &[usize]) -> Option<(usize, usize, u64, &'static str)> {
-    let used = offsets.windows(2).filter(|pair| pair[0] < pair[1]).count() as u64;
+fn weight(factors: &GroupFactors<'_>, offsets: &Offsets) -> Option<(usize, usize, u64, &'static str)> {
+    // All that may be, where the device alone knows.
+    let used = match offsets.on_host() {
+        Some(offsets) => offsets.windows(2).filter(|pair| pair[0] < pair[1]).count() as u64,
+        None => offsets.groups().min(offsets.rows()) as u64,
+    };
     match factors {
         GroupFactors::Stacked(tensor) => {
             let (groups, rows, columns) = tensor.dims3().ok()?;

@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::{bytes, pass};
 use crate::span::{Work, op};
+use peft_tune_kernels::ops::offsets::Offsets;
 
 /// A module for each of [`peft_tune_kernels::ops`], with the types that its ops take, and with the ops: arguments and result,
 /// name of the span, work.
@@ -125,9 +126,9 @@ in_spans! {
         apply(o: &Tensor, lse: &Tensor, sinks: &Tensor) -> (), "sinks", pass(o, 2);
     }
     expert_parts [] {
-        add_of_experts(y: &Tensor, biases: &Tensor, offsets: &[usize], weights: Option<&Tensor>) -> (), "bias_add",
+        add_of_experts(y: &Tensor, biases: &Tensor, offsets: &Offsets, weights: Option<&Tensor>) -> (), "bias_add",
             pass(y, 2);
-        dot_of_experts(dy: &Tensor, biases: &Tensor, offsets: &[usize]) -> Tensor, "dot_rows", pass(dy, 1);
+        dot_of_experts(dy: &Tensor, biases: &Tensor, offsets: &Offsets) -> Tensor, "dot_rows", pass(dy, 1);
         split_experts(b: &Tensor, experts: usize) -> Tensor, "split_experts", pass(b, 2);
         join_experts_add(parts: &Tensor, into: &Tensor) -> (), "join_experts", pass(parts, 3);
     }

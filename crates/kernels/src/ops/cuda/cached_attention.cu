@@ -24,9 +24,10 @@ template <int D> struct Softmax {
     }
 };
 
+// sinks (heads,), where there are some: one more logit in each head's softmax, whose weight goes nowhere.
 // q, o (tokens, heads, d); keys, values (rows, key_heads, d); places (tokens, 2): the first row that a query sees, and the one behind the last.
 template <class T, int D>
-__device__ void cached_attention(const T* q, const T* keys, const T* values, const u32* places, T* o, Heads shape) {
+__device__ void cached_attention(const T* q, const T* keys, const T* values, const u32* places, T* o, const float* sinks, Heads shape) {
     __shared__ float highest[WARPS], total[WARPS], sums[WARPS][D];
     u32 lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, head = blockIdx.x, token = blockIdx.y, d = shape.d;
     u64 query = ((u64)token * shape.heads + head) * d, stride = (u64)shape.key_heads * d;
@@ -55,14 +56,18 @@ __device__ void cached_attention(const T* q, const T* keys, const T* values, con
         for (int i = 0; i < D / LANES; i++) sum[i] = sums[other][lane + LANES * i];
         found.add(highest[other], total[other], sum);
     }
+    if (sinks) {
+        const float nothing[D / LANES] = {};
+        found.add(sinks[head], 1.0f, nothing);
+    }
     for (int i = 0; i < D / LANES; i++)
         if (lane + LANES * i < d) o[query + lane + LANES * i] = narrow<T>(found.sum[i] / found.total);
 }
 
 #define SIZE(T, E, D)                                                                                                  \
-    KERNEL cached_attention_##E##_##D(const T* q, const T* keys, const T* values, const u32* places, T* o, u32 heads,  \
+    KERNEL cached_attention_##E##_##D(const T* q, const T* keys, const T* values, const u32* places, T* o, const float* sinks, u32 heads, \
                                       u32 key_heads, u32 d, float scale, float cap) {                                  \
-        cached_attention<T, D>(q, keys, values, places, o, {heads, key_heads, d, scale, cap});                         \
+        cached_attention<T, D>(q, keys, values, places, o, sinks, {heads, key_heads, d, scale, cap});                  \
     }                                                                                                                  \
     EMULATE(cached_attention_##E##_##D)
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use crate::gpu::{Argument, Source, arguments, element_name, empty, source};
 use crate::ops::attention::Settings;
@@ -19,13 +19,12 @@ pub fn takes(width: usize) -> bool {
     (1..=SIZES[SIZES.len() - 1]).contains(&width)
 }
 
-/// o (T, Hq, d), of shapes and places that have been checked.
+/// o (T, Hq, d), of shapes and places that have been checked; `sinks` (Hq,) where the heads have some.
 pub fn forward(
-    q: &Tensor,
-    keys: &Tensor,
-    values: &Tensor,
+    (q, keys, values): (&Tensor, &Tensor, &Tensor),
     places: &[Range<usize>],
     settings: &Settings,
+    sinks: Option<&Tensor>,
 ) -> Result<Tensor> {
     let ((tokens, heads, width), device) = (q.dims3()?, q.device());
     let key_heads = keys.dim(1)?;
@@ -35,6 +34,9 @@ pub fn forward(
         .flat_map(|place| [place.start as u32, place.end as u32])
         .collect();
     let bounds = Tensor::from_vec(bounds, (tokens, 2), device)?;
+    let sinks = sinks
+        .map(|sinks| sinks.to_dtype(DType::F32)?.contiguous())
+        .transpose()?;
     let o = empty(q.shape(), q.dtype(), device)?;
     let size = SIZES.into_iter().find(|size| width <= *size).unwrap_or(width);
     let name = format!(
@@ -43,7 +45,7 @@ pub fn forward(
     );
     let launch = SOURCE.launch(&name, [heads, tokens, 1], [THREADS, 1, 1]);
     let arguments = arguments! {
-        &q, &keys, &values, &bounds, &o, heads as u32, key_heads as u32, width as u32,
+        &q, &keys, &values, &bounds, &o, sinks.as_ref(), heads as u32, key_heads as u32, width as u32,
         settings.scale as f32, settings.soft_cap.unwrap_or(0.0) as f32,
     };
     launch.run(device, &arguments)?;

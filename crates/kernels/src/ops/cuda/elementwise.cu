@@ -98,6 +98,47 @@ template <class T, int N, bool GELU> __device__ void glu_backward(T* gate, const
     store(dy, index, to_up);
 }
 
+// One element of the clamped unit (clamped_glu.rs): a value that is not a number stays one.
+struct Clamped {
+    float gate, up, logistic;
+};
+
+#define CLAMPED_SLOPE 1.702f
+
+__device__ inline Clamped clamp_unit(float gate, float up, float limit) {
+    float g = gate > limit ? limit : gate, u = up > limit ? limit : up < -limit ? -limit : up;
+    return {g, u, 1.0f / (1.0f + expf(-CLAMPED_SLOPE * g))};
+}
+
+// y = (up + 1) gate s(a gate) of clamped values
+template <class T, int N> __device__ void clamped_glu(const T* gate, const T* up, T* y, float limit, u64 packs) {
+    u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= packs) return;
+    Pack<T, N> g = load<T, N>(gate, index), u = load<T, N>(up, index), result;
+    for (int i = 0; i < N; i++) {
+        Clamped unit = clamp_unit(widen(g.at[i]), widen(u.at[i]), limit);
+        result.at[i] = narrow<T>((unit.up + 1.0f) * unit.gate * unit.logistic);
+    }
+    store(y, index, result);
+}
+
+// Gradients of gate and up; 0 where a value was clamped.
+template <class T, int N>
+__device__ void clamped_glu_backward(const T* gate, const T* up, const T* dy, T* d_gate, T* d_up, float limit, u64 packs) {
+    u64 index = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= packs) return;
+    Pack<T, N> g = load<T, N>(gate, index), u = load<T, N>(up, index), d = load<T, N>(dy, index), to_gate, to_up;
+    for (int i = 0; i < N; i++) {
+        float wide_gate = widen(g.at[i]), wide_up = widen(u.at[i]), gradient = widen(d.at[i]);
+        Clamped unit = clamp_unit(wide_gate, wide_up, limit);
+        float s = unit.logistic, slope = s + CLAMPED_SLOPE * unit.gate * s * (1.0f - s);
+        to_gate.at[i] = narrow<T>(wide_gate <= limit ? gradient * (unit.up + 1.0f) * slope : 0.0f);
+        to_up.at[i] = narrow<T>(fabsf(wide_up) <= limit ? gradient * unit.gate * s : 0.0f);
+    }
+    store(d_gate, index, to_gate);
+    store(d_up, index, to_up);
+}
+
 // xIELU: p x^2 + b x above 0, n (expm1(min(x, e)) - x) + b x below.
 __device__ inline Activated xielu(float x, float p, float n, float b, float e) {
     if (x > 0) return {p * x * x + b * x, 2.0f * p * x + b};
@@ -188,6 +229,14 @@ __device__ void drop(const T* x, T* y, u64 count, const u32* masks, u64 number, 
         glu_backward<T, N, true>(gate, up, dy, packs);                                                                 \
     }                                                                                                                  \
     EMULATE(gelu_glu_backward_##E##_##N)                                                                               \
+    KERNEL clamped_glu_##E##_##N(const T* gate, const T* up, T* y, float limit, u64 packs) {                           \
+        clamped_glu<T, N>(gate, up, y, limit, packs);                                                                  \
+    }                                                                                                                  \
+    EMULATE(clamped_glu_##E##_##N)                                                                                     \
+    KERNEL clamped_glu_backward_##E##_##N(const T* gate, const T* up, const T* dy, T* d_gate, T* d_up, float limit, u64 packs) { \
+        clamped_glu_backward<T, N>(gate, up, dy, d_gate, d_up, limit, packs);                                          \
+    }                                                                                                                  \
+    EMULATE(clamped_glu_backward_##E##_##N)                                                                            \
     KERNEL xielu_##E##_##N(const T* x, const T* dy, T* y, float p, float n, float b, float e, u64 packs) {             \
         curve<T, N>(x, dy, y, p, n, b, e, packs);                                                                      \
     }                                                                                                                  \

@@ -112,6 +112,26 @@ pub fn glu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, activation: Activat
     run(kernel, &[gate, up, dy], &[], &[], pack)
 }
 
+/// The clamped unit of gate and up.
+pub fn clamped_glu_forward(gate: &Tensor, up: &Tensor, limit: f32) -> Result<Tensor> {
+    let (gate, up) = (gate.contiguous()?, up.contiguous()?);
+    let y = empty(gate.shape(), gate.dtype(), gate.device())?;
+    let pack = pack_size(gate.elem_count(), &[&gate, &up]);
+    run("clamped_glu", &[&gate, &up, &y], &[Argument::F32(limit)], &[], pack)?;
+    Ok(y)
+}
+
+/// Gradients of the clamped unit with respect to gate and up.
+pub fn clamped_glu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor, limit: f32) -> Result<(Tensor, Tensor)> {
+    let (gate, up, dy) = (gate.contiguous()?, up.contiguous()?, dy.contiguous()?);
+    let like = || empty(gate.shape(), gate.dtype(), gate.device());
+    let (d_gate, d_up) = (like()?, like()?);
+    let pack = pack_size(gate.elem_count(), &[&gate, &up, &dy]);
+    let tensors = [&gate, &up, &dy, &d_gate, &d_up];
+    run("clamped_glu_backward", &tensors, &[Argument::F32(limit)], &[], pack)?;
+    Ok((d_gate, d_up))
+}
+
 /// xIELU of each element.
 pub fn xielu_forward(x: &Tensor, curve: Curve) -> Result<Tensor> {
     xielu(x, None, curve)

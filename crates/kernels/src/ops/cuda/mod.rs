@@ -6,9 +6,14 @@ pub(in crate::ops) mod cached_attention;
 pub(in crate::ops) mod elementwise;
 pub(in crate::ops) mod embedding;
 pub(in crate::ops) mod gain;
+pub(in crate::ops) mod grouped;
 pub(in crate::ops) mod loss_head;
 pub(in crate::ops) mod matmul;
+#[cfg(test)]
+mod mixture_tests;
 pub(in crate::ops) mod rms_norm;
 pub(in crate::ops) mod rope;
+pub(in crate::ops) mod routing;
+pub(in crate::ops) mod rows;
 #[cfg(test)]
 mod tests;

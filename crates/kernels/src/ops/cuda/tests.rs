@@ -62,9 +62,16 @@ fn attention_over_what_is_kept_matches_f64() {
                 window: None,
                 soft_cap,
             };
-            let o = emulated(|| cached_attention::forward(&q, &k, &v, &places, &settings)).unwrap();
-            let expected = cached_attention::reference::forward((&q64, &k64, &v64), &places, &settings, None).unwrap();
-            assert_close(&o, &expected, "o");
+            let (sinks, sinks64) = rounded(&random(&[heads], 4), dtype);
+            for sinks in [None, Some((&sinks, &sinks64))] {
+                let own = sinks.map(|both| both.0);
+                let o =
+                    emulated(|| cached_attention::forward_with_sinks((&q, &k, &v), &places, &settings, own)).unwrap();
+                let wide = sinks.map(|both| both.1);
+                let expected =
+                    cached_attention::reference::forward((&q64, &k64, &v64), &places, &settings, wide).unwrap();
+                assert_close(&o, &expected, "o");
+            }
         }
     }
 }
@@ -326,9 +333,9 @@ fn gradients_of_an_embedding_add_up() {
 
 /// A quantized weight as a product takes it.
 #[derive(Debug)]
-struct Codes(Nf4);
+pub(super) struct Codes<W>(pub(super) W);
 
-impl QuantizedMatrix for Codes {
+impl<W: Quantized + std::fmt::Debug + Sync> QuantizedMatrix for Codes<W> {
     fn dims2(&self) -> (usize, usize) {
         self.0.shape()
     }

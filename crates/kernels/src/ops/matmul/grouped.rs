@@ -14,7 +14,10 @@ use super::linear::{Guard, Term, rows_of};
 use super::operand::{Old, Order, Product, Result as Target, Right, Side};
 use super::quantized::{Factor, QuantizedSource};
 use super::reference;
+use crate::gpu;
+use crate::ops::cuda;
 use crate::ops::element::with_element;
+use crate::ops::offsets::{self, Offsets};
 use crate::ops::shape;
 use crate::ops::storage::{Unwritten, is_fused, update};
 use crate::thread_pool;
@@ -43,7 +46,7 @@ pub struct GroupTerm<'a> {
 ///
 /// # Errors
 /// Shapes that do not fit, rows that `offsets` does not divide.
-pub fn nt(terms: &[GroupTerm<'_>], offsets: &[usize]) -> Result<Tensor> {
+pub fn nt(terms: &[GroupTerm<'_>], offsets: &Offsets) -> Result<Tensor> {
     sum(terms, offsets, Order::Transposed)
 }
 
@@ -51,7 +54,7 @@ pub fn nt(terms: &[GroupTerm<'_>], offsets: &[usize]) -> Result<Tensor> {
 ///
 /// # Errors
 /// As [`nt`].
-pub fn nn(terms: &[GroupTerm<'_>], offsets: &[usize]) -> Result<Tensor> {
+pub fn nn(terms: &[GroupTerm<'_>], offsets: &Offsets) -> Result<Tensor> {
     sum(terms, offsets, Order::Straight)
 }
 
@@ -59,12 +62,17 @@ pub fn nn(terms: &[GroupTerm<'_>], offsets: &[usize]) -> Result<Tensor> {
 ///
 /// # Errors
 /// As [`nt`].
-pub fn tn_add(a: &Tensor, b: &Tensor, offsets: &[usize], alpha: f64, into: &Tensor) -> Result<()> {
+pub fn tn_add(a: &Tensor, b: &Tensor, offsets: &Offsets, alpha: f64, into: &Tensor) -> Result<()> {
     let ((total, rows), (_, columns)) = (a.dims2()?, b.dims2()?);
     check_offsets(offsets, total)?;
-    let groups = offsets.len() - 1;
+    let groups = offsets.groups();
     shape::expect(b, &[total, columns], "grouped tn_add: b")?;
     shape::expect(into, &[groups * rows, columns], "grouped tn_add: into")?;
+    if into.dtype() == DType::F32 && gpu::takes(a) && gpu::takes(b) {
+        return cuda::grouped::tn_add(a, b, offsets, alpha, into);
+    }
+    let offsets = offsets.host()?;
+    offsets::check(offsets, total)?;
     if !is_fused(a) || !is_fused(b) {
         for (group, part) in ranges(offsets).enumerate().filter(|(_, part)| !part.is_empty()) {
             let of_group = |tensor: &Tensor| tensor.narrow(0, part.start, part.len());
@@ -106,9 +114,14 @@ pub fn tn_add(a: &Tensor, b: &Tensor, offsets: &[usize], alpha: f64, into: &Tens
     })
 }
 
-fn sum(terms: &[GroupTerm<'_>], offsets: &[usize], order: Order) -> Result<Tensor> {
+fn sum(terms: &[GroupTerm<'_>], offsets: &Offsets, order: Order) -> Result<Tensor> {
     let (total, columns) = check(terms, offsets, order)?;
     let dtype = terms[0].x.dtype();
+    if terms.iter().all(|term| gpu::takes(term.x)) {
+        return cuda::grouped::sum(terms, offsets, (total, columns), order == Order::Transposed);
+    }
+    let offsets = offsets.host()?;
+    offsets::check(offsets, total)?;
     if terms.iter().any(|term| !is_fused(term.x) || !term.w.is_fused()) {
         return plain(terms, offsets, (total, columns), order);
     }
@@ -155,16 +168,16 @@ fn ranges(offsets: &[usize]) -> impl Iterator<Item = Range<usize>> {
     offsets.windows(2).map(|pair| pair[0]..pair[1])
 }
 
-fn check_offsets(offsets: &[usize], total: usize) -> Result<()> {
-    let rises = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
-    if offsets.first() != Some(&0) || offsets.last() != Some(&total) || !rises {
-        candle_core::bail!("grouped products: the offsets {offsets:?} do not divide {total} rows");
+/// Fails unless the offsets divide `total` rows. What a kernel has made is not asked for its values.
+fn check_offsets(offsets: &Offsets, total: usize) -> Result<()> {
+    if offsets.rows() != total {
+        candle_core::bail!("grouped products: offsets of {} rows for {total}", offsets.rows());
     }
     Ok(())
 }
 
 /// (rows, columns) of the result, once all shapes have been checked.
-fn check(terms: &[GroupTerm<'_>], offsets: &[usize], order: Order) -> Result<(usize, usize)> {
+fn check(terms: &[GroupTerm<'_>], offsets: &Offsets, order: Order) -> Result<(usize, usize)> {
     let Some(first) = terms.first() else {
         candle_core::bail!("grouped products: a sum needs at least one product");
     };
@@ -183,7 +196,7 @@ fn check(terms: &[GroupTerm<'_>], offsets: &[usize], order: Order) -> Result<(us
         if term.x.dtype() != first.x.dtype() {
             candle_core::bail!("grouped products: a sum takes x of one dtype");
         }
-        for group in 0..offsets.len() - 1 {
+        for group in 0..offsets.groups() {
             let (rows, inner) = term.w.dims2(group)?;
             let (wide, summed) = if order == Order::Transposed {
                 (rows, inner)
@@ -223,7 +236,7 @@ fn plain(terms: &[GroupTerm<'_>], offsets: &[usize], (total, columns): (usize, u
 }
 
 impl GroupFactors<'_> {
-    fn dims2(&self, group: usize) -> Result<(usize, usize)> {
+    pub(in crate::ops) fn dims2(&self, group: usize) -> Result<(usize, usize)> {
         match self {
             Self::Stacked(tensor) => {
                 let (groups, rows, columns) = tensor.dims3()?;
@@ -343,13 +356,13 @@ mod tests {
     use candle_core::Device;
     use proptest::prelude::*;
 
-    fn offsets(sizes: &[usize]) -> Vec<usize> {
+    fn offsets(sizes: &[usize]) -> Offsets {
         let mut offsets = vec![0];
         offsets.extend(sizes.iter().scan(0, |sum, size| {
             *sum += size;
             Some(*sum)
         }));
-        offsets
+        offsets.into()
     }
 
     /// x of some rows, stacked matrices and adapter factors; in `dtype`, and the same values in F64.
@@ -373,7 +386,7 @@ mod tests {
         ) {
             let dtype = [DType::F32, DType::BF16, DType::F16][dtype];
             let (offsets, groups) = (offsets(&sizes), sizes.len());
-            let rows = *offsets.last().unwrap();
+            let rows = offsets.rows();
             prop_assume!(rows > 0);
             let (x, x64) = operand(&[rows, depth], 1, dtype);
             let (u, u64) = operand(&[rows, rank], 2, dtype);
@@ -404,12 +417,12 @@ mod tests {
         ) {
             let dtype = if bf16 { DType::BF16 } else { DType::F32 };
             let (offsets, groups) = (offsets(&sizes), sizes.len());
-            let rows = *offsets.last().unwrap();
+            let rows = offsets.rows();
             prop_assume!(rows > 0);
             let ((a, a64), (b, b64)) = (operand(&[rows, rank], 1, dtype), operand(&[rows, width], 2, dtype));
             let into = Tensor::ones((groups * rank, width), DType::F32, &Device::Cpu).unwrap();
             tn_add(&a, &b, &offsets, 0.5, &into).unwrap();
-            for (group, part) in ranges(&offsets).enumerate() {
+            for (group, part) in ranges(offsets.host().unwrap()).enumerate() {
                 let got = into.narrow(0, group * rank, rank).unwrap();
                 let mut expected = Tensor::ones((rank, width), DType::F64, &Device::Cpu).unwrap();
                 if !part.is_empty() {
@@ -427,6 +440,7 @@ mod tests {
         let tensor = |shape: &[usize]| random(shape, 1).to_dtype(DType::F32).unwrap();
         let (x, w) = (tensor(&[5, 3]), tensor(&[2, 4, 3]));
         let product = |offsets: &[usize], w: &Tensor| {
+            let offsets = &offsets.to_vec().into();
             nt(
                 &[GroupTerm {
                     x: &x,
