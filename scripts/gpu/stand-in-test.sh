@@ -119,6 +119,63 @@ part_train() {
   train muon 2e-2
 }
 
+# mixture FAMILY: a model as that of the parity tests with twice the widths, the quickstart's vocabulary and random values.
+mixture() {
+  mkdir -p "$folder/$1"
+  cp "$repository"/search_spaces/quickstart/base/tokenizer* "$folder/$1"
+  python3 - "$repository/tests/golden/ref_$1/model" "$folder/$1" <<'PYTHON'
+import json, math, random, struct, sys
+
+source, target = sys.argv[1:]
+config = json.load(open(f"{source}/config.json"))
+vocabulary, config["vocab_size"] = config["vocab_size"], 1024
+for key in config:
+    if key == "head_dim" or key in ("hidden_size", "intermediate_size") or key.endswith("_intermediate_size"):
+        config[key] *= 2
+json.dump(config, open(f"{target}/config.json", "w"))
+data = open(f"{source}/model.safetensors", "rb").read()
+(length,) = struct.unpack("<Q", data[:8])
+header, tensors, offset = json.loads(data[8 : 8 + length]), [], 0
+header.pop("__metadata__", None)
+random.seed(1)
+for name, tensor in header.items():
+    # Widths are more than experts and heads.
+    tensor["shape"] = [1024 if size == vocabulary else 2 * size if size > 8 else size for size in tensor["shape"]]
+    count = math.prod(tensor["shape"])
+    middle = 1 if name.endswith("norm.weight") else 0
+    values = struct.pack(f"<{count}f", *(random.gauss(middle, 0.08) for _ in range(count)))
+    tensor.update(dtype="F32", data_offsets=[offset, offset + len(values)])
+    offset += len(values)
+    tensors.append(values)
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+with open(f"{target}/model.safetensors", "wb") as file:
+    file.write(struct.pack("<Q", len(text)) + text + b"".join(tensors))
+PYTHON
+}
+
+# Mixtures of experts train as on the CPU, in each storage, and their memory is predicted.
+part_mixtures() {
+  local family one
+  for family in ${FAMILIES:-qwen3_moe qwen2_moe glm4_moe olmoe gpt_oss}; do
+    mixture $family
+    for one in 'fp32 none adamw 1e-4' 'bf16 full adamw 3e-2' 'nf4 none lion_8bit 3e-2' 'int8 full adamw 3e-2'; do
+      # shellcheck disable=SC2086 # Four words.
+      set -- $one
+      recipe "$family-$1" "$1" "$2" "$3" 8
+      sed -i -e "s|^model: .*|model: $folder/$family|" -e "s|all-linear}|all-linear, target_parameters: [experts.gate_up_proj, experts.down_proj]}|" \
+        "$folder/$family-$1.yaml"
+      train "$family-$1" "$4"
+    done
+    space "$family" '[1, 4]' '[fp32, bf16, nf4]' 6
+    sed -i "s|^model: .*|model: $folder/$family|" "$folder/$family.yaml"
+    quietly "$program" search "$folder/$family.yaml" --devices 0
+    ended "$family" "state = 'complete'" 6
+    "$program" query --format csv "select count(*) from trial_prediction where study = '$family' and metric = 'peak_memory' and abs(error) < 0.02" |
+      tail -1 | grep -qx 6 || { "$program" query "select * from trial_prediction" >&2 && die "$family: memory is predicted more than 2% wrong"; }
+  done
+}
+
 # A step that comes from a graph gives what a launched one does, to the last bit: models of gpu-check in one micro-batch after the other, and
 # a training whose rows are cut to one length, launched and replayed.
 part_graphs() {
@@ -595,7 +652,7 @@ PYTHON
 parts=("$@")
 parity=
 if [ ${#parts[@]} -eq 0 ]; then
-  parts=(self doctor memory launches train hopper traps forms products ada turing graphs reference generate search samples lost ranks profile
+  parts=(self doctor memory launches train mixtures hopper traps forms products ada turing graphs reference generate search samples lost ranks profile
     ceilings inference check)
   # It takes as long as all others together, and one processor.
   quietly "$folder/self_test"

@@ -19,6 +19,7 @@ import numpy as np
 
 import adapter_gradients
 import compile_kernels
+import grouped_products
 import muon_updates
 import ptx
 
@@ -171,13 +172,16 @@ def triton_kernels():
             yield name, error(numbers.memory.read(to, np.float32, expected.shape), expected), product.tolerance
 
 
+CHECKS = (muon_updates.updates, adapter_gradients.gradients, grouped_products.products)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", help="the file of NVRTC")
     arguments = parser.parse_args()
     wrong, began = 0, time.monotonic()
     library = compile_kernels.nvrtc(arguments.library)
-    small = (check(library, architecture) for check in (muon_updates.updates, adapter_gradients.gradients) for architecture in ("compute_80", "compute_90a"))
+    small = (check(library, architecture) for check in CHECKS for architecture in ("compute_80", "compute_90a"))
     for name, found, tolerance in itertools.chain(triton_kernels(), *small, own_kernels(library)):
         is_right = found <= tolerance
         wrong += not is_right
