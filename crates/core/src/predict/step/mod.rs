@@ -113,7 +113,7 @@ impl<'a> StepTrace<'a> {
             // What products read.
             let factors = adapted
                 .clone()
-                .map(|one| one.rank * (one.linear.inputs + one.linear.outputs));
+                .map(|one| one.linear.count() * one.rank * (one.linear.inputs + one.linear.outputs));
             level.hold(MemoryCategory::Adapters, 2 * factors.sum::<usize>() as u64);
         }
         level.hold(MemoryCategory::Gradients, 4 * elements);
