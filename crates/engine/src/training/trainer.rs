@@ -64,7 +64,12 @@ impl Trainer {
         // Where every parameter trains, the base model's own values have been copied and are not needed again.
         let base = match trained.plan.adapter {
             Some(_) => base,
-            None => Arc::new(base.without_weights()),
+            None => {
+                let without = base.without_weights();
+                // Before the optimizer's states take as much memory again.
+                drop(base);
+                Arc::new(without)
+            }
         };
         let device = base.device();
         let optimizer = Optimizer::new(&recipe.optimizer, &trained.parameters.layout, device)?;
