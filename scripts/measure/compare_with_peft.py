@@ -2,7 +2,8 @@
 """A training step of peft-tune beside PEFT's: tokens/s and resident memory, on the same model, tokens and machine.
 
     scripts/measure/compare_with_peft.py --binary target/release/peft-tune [--shapes 135m,5m] [--precisions fp32,bf16]
-        [--checkpointing none,full] [--values fp32] [--threads 2] [--rounds 2] [--work DIR] [--json FILE]
+        [--checkpointing none,full] [--values fp32] [--threads 2] [--rounds 2] [--eager] [--work DIR]
+        [--json FILE]
 
 Needs torch, transformers and peft. LoRA of rank 16 on all linear layers of attention and MLP, AdamW without weight decay
 and clipping, batch 4 x 256 tokens. In a mixture the experts have adapters in the place of the MLP; a dense model whose MLP
@@ -179,7 +180,9 @@ def compare(arguments, shape, precision, checkpointing, model):
     for _ in range(arguments.rounds):
         sides["eager"].append(in_process("peft", dict(settings, compiled=False)))
         sides["ours"].append(ours(arguments.binary, settings))
-        sides["compiled"].append(in_process("peft", dict(settings, compiled=True)))
+        if not arguments.eager:
+            sides["compiled"].append(in_process("peft", dict(settings, compiled=True)))
+    sides = {side: results for side, results in sides.items() if results}
     line = dict(shape=shape, precision=precision, checkpointing=checkpointing)
     for side, results in sides.items():
         line[side] = middle(results, "tokens_per_s")
@@ -192,12 +195,14 @@ def table(lines):
            "| PEFT eager MB | PEFT compiled MB | ours MB | ratio |")
     yield "|" + "---|" * 11
     for line in lines:
-        ratio = line["ours"] / max(line["eager"], line["compiled"])
-        megabytes = {side: line[f"{side}_bytes"] / 1e6 for side in ("eager", "compiled", "ours")}
-        memory = megabytes["ours"] / min(megabytes["eager"], megabytes["compiled"])
-        yield (f"| {line['shape']} | {line['precision']} | {line['checkpointing']} | {line['eager']:,.0f} "
-               f"| {line['compiled']:,.0f} | {line['ours']:,.0f} | {ratio:.2f} | {megabytes['eager']:,.0f} "
-               f"| {megabytes['compiled']:,.0f} | {megabytes['ours']:,.0f} | {memory:.2f} |")
+        peft = [mode for mode in ("eager", "compiled") if mode in line]
+        ratio = line["ours"] / max(line[mode] for mode in peft)
+        memory = line["ours_bytes"] / min(line[f"{mode}_bytes"] for mode in peft)
+        rates = {side: f"{line[side]:,.0f}" if side in line else "-" for side in ("eager", "compiled", "ours")}
+        megabytes = {side: f"{line[f'{side}_bytes'] / 1e6:,.0f}" if side in line else "-" for side in rates}
+        yield (f"| {line['shape']} | {line['precision']} | {line['checkpointing']} | {rates['eager']} "
+               f"| {rates['compiled']} | {rates['ours']} | {ratio:.2f} | {megabytes['eager']} "
+               f"| {megabytes['compiled']} | {megabytes['ours']} | {memory:.2f} |")
 
 
 def main():
@@ -210,6 +215,7 @@ def main():
                         help="what the weights hold: any F32 value, or BF16 values as a BF16 checkpoint loaded in fp32")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--eager", action="store_true", help="leave PEFT's compiled mode out: it takes minutes to compile")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "compare_with_peft")
     parser.add_argument("--json", type=Path, help="file that gets one JSON object for each line")
     parser.add_argument("--side", choices=["model", "peft"], help=argparse.SUPPRESS)

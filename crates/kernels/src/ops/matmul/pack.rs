@@ -144,6 +144,10 @@ unsafe fn load<T: Element, const PAIR: bool, const RAW: bool>(values: *const T, 
         // SAFETY: the caller's promise; sixteen units are 64 bytes of values of their own dtype.
         return unsafe { _mm512_loadu_si512(values.cast()) };
     }
+    if PAIR && T::DTYPE == DType::F32 {
+        // SAFETY: the caller's promise; the values are F32.
+        return unsafe { rounded_pairs(values.cast(), scale) };
+    }
     let mut line = Line::ZERO;
     for (unit, word) in line.0.iter_mut().enumerate() {
         // SAFETY: the caller's promise covers unit 15.
@@ -158,6 +162,31 @@ unsafe fn load<T: Element, const PAIR: bool, const RAW: bool>(values: *const T, 
     }
     // SAFETY: a line is one aligned register.
     unsafe { _mm512_load_si512(line.0.as_ptr().cast()) }
+}
+
+/// Sixteen pairs of 32 values in F32.
+///
+/// # Safety
+/// 32 values can be read at `values`; the processor has AVX-512F and BW.
+#[inline(always)]
+unsafe fn rounded_pairs(values: *const f32, scale: f32) -> __m512i {
+    // The upper halves of the words of both registers, in order.
+    const UPPER: [u16; 2 * LANES] = {
+        let mut upper = [0; 2 * LANES];
+        let mut index = 0;
+        while index < upper.len() {
+            upper[index] = 2 * index as u16 + 1;
+            index += 1;
+        }
+        upper
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        let scale = _mm512_set1_ps(scale);
+        let low = finish::rounded_to_bf16(_mm512_mul_ps(_mm512_loadu_ps(values), scale));
+        let high = finish::rounded_to_bf16(_mm512_mul_ps(_mm512_loadu_ps(values.add(LANES)), scale));
+        _mm512_permutex2var_epi16(low, _mm512_loadu_si512(UPPER.as_ptr().cast()), high)
+    }
 }
 
 /// The bits of one value in the unit's dtype.
